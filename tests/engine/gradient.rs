@@ -159,7 +159,32 @@ fn of_other_variants() {
 }
 
 #[test]
+fn of_rotations_and_norms_of_queries_and_keys() {
+    check(&["model.qk_norm_place=after_rope", "model.rope_fraction=0.5", "model.rope_direction=negative"]);
+    check(&[
+        "model.qk_norm_place=after_rope",
+        "model.qk_norm_weight=false",
+        "activation_checkpoint.mode=full",
+    ]);
+    check(&["model.qk_norm_weight=false", "model.qk_norm_place=after_rope", "engine.fused=false"]);
+    let yarn = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original_context=64"];
+    check(&[&yarn[..], &["model.qk_norm_weight=false", "activation_checkpoint.mode=selective"]].concat());
+    check(&[&yarn[..], &["model.qk_norm=false", "model.rope_fraction=0.25", "engine.fused=false"]].concat());
+}
+
+#[test]
 fn of_layer_norm() {
     check(&["model.norm=layer_norm", "activation_checkpoint.mode=full"]);
     check(&["model.norm=layer_norm", "engine.fused=false"]);
+}
+
+#[test]
+fn of_placements_of_norms() {
+    for (norm, placement) in [("rms_norm", "post"), ("rms_norm", "sandwich"), ("layer_norm", "post")] {
+        let keys = [format!("model.norm={norm}"), format!("model.norm_placement={placement}")];
+        check(&keys.each_ref().map(String::as_str));
+    }
+    check(&["model.norm_placement=sandwich", "model.embedding_norm=true", "activation_checkpoint.mode=full"]);
+    check(&["model.norm_placement=post", "model.embedding_norm=true", "engine.fused=false"]);
+    check(&["model.parallel_blocks=true", "activation_checkpoint.mode=selective"]);
 }

@@ -9,12 +9,12 @@ mod norm;
 pub use norm::QkNorm;
 
 use super::attention::Heads;
-use super::rope::{Rope, check, reference as reference_rope, variants};
+use super::rope::{Rope, check, positions, reference as reference_rope, variants};
 use super::rotary::{Rotary, Rotation};
-use crate::device::{DType, Elem};
+use crate::device::Elem;
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Builder, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp};
+use crate::ir::{Builder, Case, Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp};
 use cpu::{Pass, Turn};
 
 /// `(qkv [N, (H+2·KV)·dim][, wq [dim], wk [dim]], positions [N] u32) → packed [N, (H+2·KV)·dim]`.
@@ -116,7 +116,7 @@ impl Op for QkNormRope {
         let case = |(n, op): (usize, QkNormRope)| {
             let QkNormRope { norm, rotary, rotates_first } = op;
             let mut inputs = cases::inputs(n, norm, precision);
-            inputs.push((Spec::new([n], DType::U32), Fill::Below(1000)));
+            inputs.push(positions(n, rotary));
             let weights = &[1, 2][..norm.inputs() - 1];
             Case::new(format!("n{n} {}", op.attributes()), op, inputs, move |inputs| {
                 let (rows, weights) = (&inputs[0], &inputs[1..norm.inputs()]);
@@ -138,7 +138,7 @@ impl Op for QkNormRope {
             (n, QkNormRope { norm, rotary, rotates_first: false })
         });
         // Every rotation in every place, and the plain one where it is not among those above.
-        let (n, heads) = (40, Heads { query: 3, kv: 2, dim: 32 });
+        let (n, heads) = (40, Heads { query: 3, kv: 1, dim: 32 });
         let rotations = variants().chain([(n, heads, Rotary::of_whole_heads(heads.dim, 10_000.0))]);
         let others = rotations.flat_map(|(n, heads, rotary)| {
             [(false, false), (false, true), (true, false), (true, true)].map(|(weighted, rotates_first)| {
