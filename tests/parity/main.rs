@@ -1,8 +1,7 @@
 //! xrun against PyTorch: the model in fp32, bf16 and f64, a training step, AdamW, and the variants of RoPE.
 //!
-//! `docs/measuring.md` says what is compared and how; `scripts/parity.py` and
-//! `scripts/rope_parity.py` make the fixtures. The measured
-//! distances go to stderr: `cargo test --test parity -- --nocapture`.
+//! `docs/measuring.md` says what is compared and how; `scripts/parity.py` and `scripts/rope_parity.py` make the
+//! fixtures. The measured distances go to stderr: `cargo test --test parity -- --nocapture`.
 
 mod adamw;
 mod fixture;
