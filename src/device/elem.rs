@@ -55,6 +55,8 @@ pub trait Real:
     fn exp(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
+    /// Hyperbolic tangent.
+    fn tanh(self) -> Self;
     /// Square root, correctly rounded.
     fn sqrt(self) -> Self;
     /// Returns the larger of two, for values that are not NaN.
@@ -134,6 +136,10 @@ impl Real for f64 {
         f64::ln(self)
     }
     #[inline(always)]
+    fn tanh(self) -> f64 {
+        f64::tanh(self)
+    }
+    #[inline(always)]
     fn sqrt(self) -> f64 {
         f64::sqrt(self)
     }
@@ -174,6 +180,10 @@ impl Real for f32 {
     #[inline(always)]
     fn ln(self) -> f32 {
         ln_f32(self)
+    }
+    #[inline(always)]
+    fn tanh(self) -> f32 {
+        tanh_f32(self)
     }
     #[inline(always)]
     fn sqrt(self) -> f32 {
@@ -254,6 +264,23 @@ fn ln_f32(x: f32) -> f32 {
     (if x >= 0.0 { ln } else { f64::NAN }) as f32
 }
 
+/// tanh x in fp32 within 2 ulp of the true value; ±1 at ±∞; NaN passes.
+///
+/// Below 0.625 the odd polynomial of the Cephes library's `tanhf` (Moshier), else 1 − 2 / (e^(2|x|) + 1) with the
+/// sign of x. Both are computed, so that there is no branch.
+#[inline(always)]
+fn tanh_f32(x: f32) -> f32 {
+    let z = x * x;
+    let p = -5.704_988_7e-3_f32;
+    let p = p.mul_add(z, 2.063_908_9e-2);
+    let p = p.mul_add(z, -5.373_971_6e-2);
+    let p = p.mul_add(z, 1.333_144_2e-1);
+    let p = p.mul_add(z, -3.333_328e-1);
+    let small = (p * z).mul_add(x, x);
+    let large = (1.0 - 2.0 / (exp_f32(2.0 * x.abs()) + 1.0)).copysign(x);
+    if x.abs() < 0.625 { small } else { large }
+}
+
 /// Runs generic code for a runtime float format: `dispatch_float!(dtype, E => expression)`.
 ///
 /// Panics for `U32`, which `infer` of every float op refuses at plan time.
@@ -325,6 +352,25 @@ mod tests {
         assert_eq!(ln_f32(-0.0), f32::NEG_INFINITY);
         assert_eq!(ln_f32(f32::INFINITY), f32::INFINITY);
         assert!([-1.0, f32::NEG_INFINITY, f32::NAN].into_iter().all(|x| ln_f32(x).is_nan()));
+    }
+
+    #[test]
+    fn tanh_is_within_two_ulp() {
+        let mut worst = 0.0f64;
+        for x in (1..0x4200_0000).step_by(4_973).map(f32::from_bits).flat_map(|x| [x, -x]) {
+            let truth = f64::from(x).tanh();
+            let exponent = truth.abs().log2().floor().max(-126.0) as i32;
+            let ulp = f64::from(f32::EPSILON) * 2f64.powi(exponent);
+            worst = worst.max((f64::from(tanh_f32(x)) - truth).abs() / ulp);
+        }
+        assert!(worst <= 2.0, "{worst} ulp");
+    }
+
+    #[test]
+    fn tanh_at_the_edges() {
+        assert_eq!([0.0, f32::INFINITY, f32::NEG_INFINITY].map(tanh_f32), [0.0, 1.0, -1.0]);
+        assert_eq!(tanh_f32(-0.0).to_bits(), (-0.0f32).to_bits());
+        assert!(tanh_f32(f32::NAN).is_nan());
     }
 
     #[test]
