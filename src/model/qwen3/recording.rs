@@ -6,6 +6,7 @@ use crate::model::family::Purpose;
 use crate::model::norm;
 use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Heads, Mask, attention_unfused};
+use crate::ops::cross_entropy::Objective;
 use crate::ops::dropout::{Dropout, Site};
 use crate::ops::embedding::Embedding;
 use crate::ops::head_loss::HeadLoss;
@@ -182,7 +183,8 @@ impl<'a> Recording<'a> {
             for start in (0..rows).step_by(chunk) {
                 let count = chunk.min(rows - start);
                 let inputs = [b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?];
-                let op = HeadLoss { scale, gradients, products: plan.execution.products };
+                let objective = Objective::PLAIN;
+                let op = HeadLoss { scale, gradients, objective, products: plan.execution.products };
                 let mut outs =
                     vec![Destination::Into(b.rows(losses, start, count)?, Mode::Write), Destination::New];
                 if gradients {

@@ -1,58 +1,34 @@
-//! Cross-entropy of rows of logits, and the row functions that it shares with `head_loss`.
+//! Cross-entropy of rows of logits, with the terms of an objective.
 
-use super::lanes::{max, replace_and_sum, rows_per_task, vector_width};
+pub(super) mod cases;
+mod objective;
+mod rows;
+
+use super::lanes::{rows_per_task, vector_width};
 use super::sum::SumGrad;
 use crate::device::gpu::{Arg, Grid, Kernel};
-use crate::device::{DType, Elem, Real};
+use crate::device::{DType, Elem};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::Upstream;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
+pub use objective::Objective;
+pub(super) use rows::{Row, Upstreams};
 
 /// A row with this target has no loss and no gradient.
 pub const IGNORED: u32 = u32::MAX;
 
-/// `losses[n] = ln Σ_v e^logits[n, v] - logits[n, targets[n]]` in nats, from `(logits[n, V], targets[n])`.
+/// `(logits[n, V], targets[n]) → losses[n]`, then z-losses `[n]` and smoothing losses `[n]`, as far as the
+/// [`Objective`] has them. All are in nats.
 ///
 /// The padded vocabulary takes no part. Rows whose target is [`IGNORED`] lose 0.
 #[derive(Clone, Copy, Debug)]
-pub struct CrossEntropy;
+pub struct CrossEntropy(pub Objective);
 
-/// `dlogits[n, V] = d_losses[n]·(softmax(logits) - onehot(targets))`, from `(logits, targets, d_losses)`.
+/// The gradient of logits `[n, V]`, from `(logits, targets)` and the upstream gradients of every output of
+/// [`CrossEntropy`].
 #[derive(Clone, Copy, Debug)]
-pub struct CrossEntropyGrad;
-
-/// Replaces logits by `e^(logit - max)`; returns their sum and the loss of the row.
-#[inline(always)]
-pub(super) fn exponentials<A: Real>(row: &mut [A], target: u32) -> (A, A) {
-    let highest = max(row);
-    let wanted = if target == IGNORED { A::ZERO } else { row[target as usize] };
-    let sum = replace_and_sum(row, |x| (x - highest).exp());
-    let loss = if target == IGNORED { A::ZERO } else { sum.ln() + (highest - wanted) };
-    (sum, loss)
-}
-
-/// Writes `scale·(softmax - onehot)` of a row that [`exponentials`] left behind; padding becomes zero.
-#[inline(always)]
-pub(super) fn row_gradient<E: Elem>(
-    row: &mut [E::Acc],
-    sum: E::Acc,
-    target: u32,
-    scale: E::Acc,
-    to: &mut [E],
-) {
-    let (to, padding) = to.split_at_mut(row.len());
-    padding.fill(E::default());
-    if target == IGNORED {
-        return to.fill(E::default());
-    }
-    let factor = scale / sum;
-    row.iter_mut().for_each(|x| *x *= factor);
-    row[target as usize] -= scale;
-    for (to, x) in to.iter_mut().zip(row) {
-        *to = E::down(*x);
-    }
-}
+pub struct CrossEntropyGrad(pub Objective);
 
 /// Checks logits `[n, V]` and targets `[n]`; returns the spec of the losses.
 pub(super) fn losses_spec(logits: &Spec, targets: &Spec) -> Result<Spec, String> {
@@ -64,12 +40,12 @@ pub(super) fn losses_spec(logits: &Spec, targets: &Spec) -> Result<Spec, String>
 }
 
 /// Launches an entry of the kernel file, a block per row of `logits`. With `stage`, the row waits in shared
-/// memory between the two passes over it, where it fits. `args` are the tensors, then the vocabulary and the
-/// row's width, then what else the entry takes.
+/// memory between the two passes over it, where it fits. Its arguments are the tensors, the vocabulary and the
+/// row's width, the objective's numbers, then what else the entry takes.
 pub(super) fn launch_rows(
     cx: &GpuNode<'_>,
     entry: &'static str,
-    logits: &Spec,
+    (logits, objective): (&Spec, &Objective),
     stage: bool,
     tensors: &[Arg],
     further: &[Arg],
@@ -84,14 +60,20 @@ pub(super) fn launch_rows(
     let threads = vectors.next_multiple_of(WARP).min(MOST_THREADS);
     let row_bytes = width * logits.dtype.size();
     let fits = vec > 1 && row_bytes + STATIC_SHARED <= cx.queue.properties().shared_per_block;
-    let kernel = Kernel::new("cross_entropy", entry)
+    let kernel = objective
+        .define(Kernel::new("cross_entropy", entry))
         .with_type("T", logits.dtype)
         .with("VEC", vec)
         .with("THREADS", threads)
         .with("ROUNDS", if fits { vectors.div_ceil(threads) } else { 0 });
-    let args = [tensors, &[vocab.into(), width.into()], further].concat();
+    let args = [tensors, &[vocab.into(), width.into()], &objective.args(), further].concat();
     let shared = if stage && fits { row_bytes } else { 0 };
     cx.queue.launch(kernel, Grid::new(rows, threads as u32).shared(shared), &args)
+}
+
+/// Returns the addresses of outputs that there may be; 0 for those that there are not.
+pub(super) fn optional_outputs(cx: &GpuNode<'_>, outputs: [Option<usize>; 2]) -> [Arg; 2] {
+    outputs.map(|output| Arg::Ptr(output.map_or(0, |k| cx.output(k))))
 }
 
 impl Op for CrossEntropy {
@@ -99,20 +81,28 @@ impl Op for CrossEntropy {
         "cross_entropy"
     }
 
+    fn attributes(&self) -> String {
+        self.0.attributes()
+    }
+
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         match inputs {
-            [logits, targets] if logits.dtype.is_float() => Ok(vec![losses_spec(logits, targets)?]),
+            [logits, targets] if logits.dtype.is_float() => {
+                Ok(vec![losses_spec(logits, targets)?; 1 + self.0.terms()])
+            }
             _ => Err("takes logits and targets".into()),
         }
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (logits, targets) = (v.input(0), v.input(1));
-        let d_losses = match v.upstream(0) {
-            Some(Upstream::One) => v.backward(SumGrad { scale: 1.0 }, &[v.output(0)], &[])?[0],
-            _ => v.output_grad(0)?,
-        };
-        v.backward(CrossEntropyGrad, &[logits, targets, d_losses], &[0]).map(drop)
+        let mut inputs = vec![v.input(0), v.input(1)];
+        for k in 0..=self.0.terms() {
+            inputs.push(match v.upstream(k) {
+                Some(Upstream::One) => v.backward(SumGrad { scale: 1.0 }, &[v.output(k)], &[])?[0],
+                _ => v.output_grad(k)?,
+            });
+        }
+        v.backward(CrossEntropyGrad(self.0), &inputs, &[0]).map(drop)
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
@@ -122,11 +112,15 @@ impl Op for CrossEntropy {
         dispatch_float!(logits.dtype, E => {
             type A = <E as Elem>::Acc;
             let (logits, losses) = (cx.input::<E>(0), cx.output::<A>(0));
+            let [z_losses, smoothing] = self.0.places(1).map(|k| k.map(|k| cx.output::<A>(k)));
             cx.pool.chunks(rows, rows_per_task(width), #[inline(always)] |start, len| {
-                let mut row = vec![A::ZERO; vocab];
+                let mut row = Row::new(&self.0, vocab);
                 for (r, &target) in (start..).zip(&targets[start..start + len]) {
-                    logits.load(r * width, &mut row);
-                    losses.slice(r, 1)[0] = exponentials(&mut row, target).1;
+                    logits.load(r * width, &mut row.logits);
+                    let found = row.losses(target);
+                    losses.slice(r, 1)[0] = found.plain;
+                    z_losses.iter().for_each(|to| to.slice(r, 1)[0] = found.z_loss);
+                    smoothing.iter().for_each(|to| to.slice(r, 1)[0] = found.smoothing);
                 }
             });
         });
@@ -134,34 +128,13 @@ impl Op for CrossEntropy {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let tensors = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into()];
-        launch_rows(cx, "cross_entropy", cx.input_spec(0), false, &tensors, &[])
+        let [z_losses, smoothing] = optional_outputs(cx, self.0.places(1));
+        let tensors = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into(), z_losses, smoothing];
+        launch_rows(cx, "cross_entropy", (cx.input_spec(0), &self.0), false, &tensors, &[])
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        let case = |n: usize, (vocab, pad): (usize, usize), targets: Fill| {
-            let inputs = vec![
-                (Spec::padded([n, vocab], [n, pad], precision.act_dtype), Fill::Normal(-3.0, 4.0)),
-                (Spec::new([n], DType::U32), targets),
-            ];
-            Case::new(format!("n{n} v{vocab}"), CrossEntropy, inputs, |inputs: &[Array]| {
-                let vocab = inputs[0].width();
-                let losses = inputs[0].data.chunks(vocab).zip(&inputs[1].data).map(|(row, &target)| {
-                    let sum: f64 = row.iter().map(|x| x.exp()).sum();
-                    if target == f64::from(u32::MAX) { 0.0 } else { sum.ln() - row[target as usize] }
-                });
-                vec![Array { shape: inputs[1].shape.clone(), data: losses.collect() }]
-            })
-            .depth(vocab)
-        };
-        Cases::Own(vec![
-            case(1, (5, 5), Fill::Below(5)),
-            case(17, (300, 320), Fill::Below(300)),
-            case(255, (33, 33), Fill::Below(33)),
-            case(256, (16, 64), Fill::Below(16)),
-            case(1000, (10, 10), Fill::Below(10)),
-            case(12, (40, 64), Fill::Values(vec![3.0, f64::from(IGNORED), 39.0, 0.0])),
-        ])
+        Cases::Own(cases::cases(precision))
     }
 }
 
@@ -170,12 +143,17 @@ impl Op for CrossEntropyGrad {
         "cross_entropy_grad"
     }
 
+    fn attributes(&self) -> String {
+        self.0.attributes()
+    }
+
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [logits, targets, d_losses] = inputs else {
-            return Err("takes logits, targets and d_losses".into());
+        let [logits, targets, upstreams @ ..] = inputs else {
+            return Err("takes logits, targets and upstream gradients".into());
         };
-        if losses_spec(logits, targets)? != *d_losses {
-            return Err("d_losses has the shape and format of the losses".into());
+        let losses = losses_spec(logits, targets)?;
+        if upstreams.len() != 1 + self.0.terms() || upstreams.iter().any(|d| *d != losses) {
+            return Err("every loss has an upstream gradient of its shape and format".into());
         }
         Ok(vec![logits.clone()])
     }
@@ -191,12 +169,16 @@ impl Op for CrossEntropyGrad {
         dispatch_float!(spec.dtype, E => {
             type A = <E as Elem>::Acc;
             let (logits, d_losses, d_logits) = (cx.input::<E>(0), cx.input::<A>(2), cx.output::<E>(0));
+            let [z_losses, smoothing] = self.0.places(3).map(|k| k.map(|k| cx.input::<A>(k)));
             cx.pool.chunks(rows, rows_per_task(width), #[inline(always)] |start, len| {
-                let mut row = vec![A::ZERO; vocab];
+                let mut row = Row::new(&self.0, vocab);
                 for (r, &target) in (start..).zip(&targets[start..start + len]) {
-                    logits.load(r * width, &mut row);
-                    let (sum, _) = exponentials(&mut row, target);
-                    row_gradient(&mut row, sum, target, d_losses.get(r), d_logits.slice(r * width, width));
+                    logits.load(r * width, &mut row.logits);
+                    let found = row.losses(target);
+                    let mut d = Upstreams::all(d_losses.get(r));
+                    z_losses.iter().for_each(|from| d.z_loss = from.get(r));
+                    smoothing.iter().for_each(|from| d.smoothing = from.get(r));
+                    row.gradient(&found, target, d, d_logits.slice(r * width, width));
                 }
             });
         });
@@ -205,41 +187,12 @@ impl Op for CrossEntropyGrad {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let [logits, targets, d_losses] = [0, 1, 2].map(|i| cx.input(i).into());
-        let tensors = [logits, targets, d_losses, cx.output(0).into()];
-        launch_rows(cx, "cross_entropy_grad", cx.input_spec(0), true, &tensors, &[])
+        let [z_losses, smoothing] = self.0.places(3).map(|k| Arg::Ptr(k.map_or(0, |k| cx.input(k))));
+        let tensors = [logits, targets, d_losses, z_losses, smoothing, cx.output(0).into()];
+        launch_rows(cx, "cross_entropy_grad", (cx.input_spec(0), &self.0), true, &tensors, &[])
     }
 
     fn cases(&self, _precision: Precision) -> Cases {
         Cases::GradientOf("cross_entropy")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn huge_logits_do_not_overflow() {
-        let mut row = [1e30f32, -1e30, 0.0];
-        let (sum, loss) = exponentials(&mut row, 0);
-        assert_eq!((sum, loss, row), (1.0, 0.0, [1.0, 0.0, 0.0]));
-        let mut d = [9.0f32; 4];
-        row_gradient(&mut row, sum, 2, 0.5, &mut d);
-        assert_eq!(d, [0.5, 0.0, -0.5, 0.0]);
-    }
-
-    #[test]
-    fn an_ignored_row_has_no_loss_and_no_gradient() {
-        let mut row = [1.0f64, 2.0];
-        let (sum, loss) = exponentials(&mut row, IGNORED);
-        assert_eq!(loss, 0.0);
-        let mut d = [9.0f64; 3];
-        row_gradient(&mut row, sum, IGNORED, 1.0, &mut d);
-        assert_eq!(d, [0.0; 3]);
-    }
-
-    #[test]
-    fn nan_logits_show() {
-        assert!(exponentials(&mut [0.0f32, f32::NAN], 0).1.is_nan());
     }
 }
