@@ -25,10 +25,7 @@ constexpr bool FAST = sizeof(T) == 2;
 
 __device__ __forceinline__ float to_log2_units(float logit) { return FAST ? logit * LOG2_E : logit; }
 __device__ __forceinline__ float exp_units(float exponent) {
-    if (!FAST) return expf(exponent);
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(exponent));
-    return y;
+    return FAST ? exp2_fast(exponent) : expf(exponent);
 }
 // e^(logit - offset), the offset in units.
 __device__ __forceinline__ float exp_term(float logit, float offset) {
@@ -43,9 +40,7 @@ struct Objective {
 __device__ __forceinline__ float tanh_of(float x) {
     if (!FAST) return tanhf(x);
     // 1 − 2 / (1 + e^2x), to about 2^-22.
-    float inverse;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + exp_units(2.0f * LOG2_E * x)));
-    return fmaf(-2.0f, inverse, 1.0f);
+    return fmaf(-2.0f, reciprocal_fast(1.0f + exp2_fast(2.0f * LOG2_E * x)), 1.0f);
 }
 
 // Replaces a stored logit by the one that the losses see; returns its derivative.

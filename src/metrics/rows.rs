@@ -95,7 +95,7 @@ csv_row! {
         step: u64 {}
         /// tokens trained on so far, over all ranks
         tokens_seen: u64 { unit: "tokens", heading: "tokens", source: Source::Summary("tokens_seen") }
-        /// mean cross-entropy of the step's tokens
+        /// mean cross-entropy of the step's tokens; the terms of the objective beside it have columns of their own
         loss: f32 {
             unit: "nats/token",
             heading: "loss of the last batch (nats/token)",
@@ -117,6 +117,11 @@ csv_row! {
         lr: f64 {}
         /// global L2 norm of the gradient before clipping
         grad_norm: f32 {}
+        /// mean over the step's tokens of the z-loss, with its factor; blank without `training.z_loss`
+        z_loss: Option<f32> { unit: "nats/token" }
+        /// mean over the step's tokens of what label smoothing adds to the cross-entropy; blank without
+        /// `training.label_smoothing`
+        smoothing_loss: Option<f32> { unit: "nats/token" }
     }
     and {
         /// Losses on further held-out sets, by their names: the columns `val_loss/NAME`.

@@ -30,6 +30,7 @@ pub mod scale;
 pub mod segments;
 pub mod sgd;
 pub mod silu;
+pub mod soft_cap;
 pub mod softmax;
 pub mod sum;
 pub mod swiglu;
@@ -87,6 +88,8 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(qk_norm_rope::QkNormRopeGrad(QK_NORM_ROPE)),
         Box::new(rope::Rope { heads: HEADS, theta: 1e4, inverse: false }),
         Box::new(rope::Rope { heads: HEADS, theta: 1e4, inverse: true }),
+        Box::new(soft_cap::SoftCap { cap: 1.0 }),
+        Box::new(soft_cap::SoftCapGrad { cap: 1.0 }),
         Box::new(softmax::Softmax { mask: attention::Mask::Causal }),
         Box::new(softmax::SoftmaxGrad),
         Box::new(cast::Cast { to: DType::F32 }),

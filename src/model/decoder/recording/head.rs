@@ -1,0 +1,132 @@
+//! The head: the loss of every row, or the logits of the next token.
+
+use super::Recording;
+use crate::error::Result;
+use crate::ir::{Builder, Destination, Mode, Op, Spec, TensorId};
+use crate::model::family::{Losses, Purpose};
+use crate::ops::cross_entropy::Objective;
+use crate::ops::head_loss::HeadLoss;
+use crate::ops::linear::Linear;
+use crate::ops::scale::Scale;
+use crate::ops::soft_cap::SoftCap;
+use std::sync::Arc;
+
+/// Rows of a chunk of the head, if the chunk's logits take at most [`LOGITS_BYTES`]: many, because every
+/// chunk reads and rewrites the gradient of the head (docs/issues/lead-over-pytorch.md).
+const HEAD_ROWS: usize = 4096;
+
+/// Rows of a chunk of the head with a larger vocabulary.
+const FEWER_HEAD_ROWS: usize = 2048;
+
+/// Most bytes of logits for which a chunk has [`HEAD_ROWS`].
+const LOGITS_BYTES: usize = 512 << 20;
+
+/// Most chunks of the head, so that programs stay short.
+const HEAD_CHUNKS: usize = 64;
+
+/// Returns the rows of a chunk of the head, of which the logits take `row_bytes` each.
+fn head_chunk(rows: usize, row_bytes: usize) -> usize {
+    let wanted = if HEAD_ROWS * row_bytes <= LOGITS_BYTES { HEAD_ROWS } else { FEWER_HEAD_ROWS };
+    wanted.max(rows.div_ceil(HEAD_CHUNKS).next_multiple_of(wanted))
+}
+
+impl Recording<'_> {
+    /// Returns what rows are trained for, or where nothing is trained, what their loss is.
+    fn objective(&self) -> Objective {
+        let (m, terms) = (&self.plan.model, self.plan.objective);
+        let objective = Objective {
+            logit_scale: m.logit_scale,
+            logit_cap: m.logit_cap,
+            z_loss: terms.z_loss,
+            label_smoothing: terms.label_smoothing,
+        };
+        match self.purpose {
+            Purpose::Train { .. } => objective,
+            Purpose::Evaluate | Purpose::Generate => objective.without_terms(),
+        }
+    }
+
+    /// Records the losses of every row, in chunks of rows; in training with the gradients of the rows and of
+    /// the head.
+    ///
+    /// # Errors
+    /// When the plan's numbers do not fit an op.
+    pub(in crate::model::decoder) fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<Losses> {
+        let (plan, m) = (self.plan, &self.plan.model);
+        let rows = plan.batch.rows();
+        let head = if m.tie_embeddings { "embedding" } else { "head" };
+        let gradients = matches!(self.purpose, Purpose::Train { .. });
+        let scale = 1.0 / plan.batch.tokens_per_step() as f64;
+        let objective = self.objective();
+        b.scoped("head", |b| {
+            let (weight, targets) = (b.param(head)?, b.state("batch.targets")?);
+            let chunk = head_chunk(rows, b.spec(weight).alloc[0] * plan.precision.act_dtype.size());
+            let losses = b.buffer("losses", Spec::new([rows], plan.precision.master));
+            let [z_losses, smoothing_losses] = {
+                let mut term = |name: &str| b.buffer(name, Spec::new([rows], plan.precision.master));
+                let [z_loss, smoothing] = objective.places(0);
+                [z_loss.map(|_| term("z_losses")), smoothing.map(|_| term("smoothing_losses"))]
+            };
+            let grad_rows = b.buffer("d_normed", b.spec(normed).clone());
+            for start in (0..rows).step_by(chunk) {
+                let count = chunk.min(rows - start);
+                let inputs = [b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?];
+                let op = HeadLoss { scale, gradients, objective, products: plan.execution.products };
+                let mut outs =
+                    vec![Destination::Into(b.rows(losses, start, count)?, Mode::Write), Destination::New];
+                if gradients {
+                    let first = matches!(self.purpose, Purpose::Train { first: true }) && start == 0;
+                    let mode = if first { Mode::Write } else { Mode::Add };
+                    outs.push(Destination::Into(b.rows(grad_rows, start, count)?, Mode::Write));
+                    outs.push(Destination::Into(b.state(&format!("grads.{head}"))?, mode));
+                }
+                for term in [z_losses, smoothing_losses].into_iter().flatten() {
+                    outs.push(Destination::Into(b.rows(term, start, count)?, Mode::Write));
+                }
+                b.emit_into("logits", Arc::new(op), &inputs, &outs)?;
+            }
+            Ok(Losses { losses, z_losses, smoothing_losses })
+        })
+    }
+
+    /// Records the logits of the generation program, into the state.
+    ///
+    /// # Errors
+    /// When the plan's numbers do not fit an op.
+    pub(in crate::model::decoder) fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
+        let m = &self.plan.model;
+        let head = if m.tie_embeddings { "embedding" } else { "head" };
+        // Each op but the last writes a tensor of its own.
+        let mut ops: Vec<Arc<dyn Op>> = vec![Arc::new(Linear { products: self.plan.execution.products })];
+        if m.logit_scale != 1.0 {
+            ops.push(Arc::new(Scale { factor: m.logit_scale }));
+        }
+        if let Some(cap) = m.logit_cap {
+            ops.push(Arc::new(SoftCap { cap }));
+        }
+        b.scoped("head", |b| {
+            let (weight, logits) = (b.param(head)?, b.state("generation.logits")?);
+            let mut inputs = vec![normed, weight];
+            let last = ops.len() - 1;
+            for (k, op) in ops.into_iter().enumerate() {
+                let to = if k == last { Destination::Into(logits, Mode::Write) } else { Destination::New };
+                inputs = b.emit_into("logits", op, &inputs, &[to])?;
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::head_chunk;
+
+    #[test]
+    fn chunks_of_the_head_are_smaller_for_large_vocabularies_and_bounded_in_number() {
+        // GPT-2's vocabulary in bf16 and in fp32, and a vocabulary of 151,936 in bf16.
+        assert_eq!(head_chunk(16_384, 50_304 * 2), 4096);
+        assert_eq!(head_chunk(16_384, 50_304 * 4), 2048);
+        assert_eq!(head_chunk(16_384, 151_936 * 2), 2048);
+        assert_eq!(head_chunk(1 << 20, 512 * 4), 16_384);
+    }
+}
