@@ -95,7 +95,7 @@ csv_row! {
         step: u64 {}
         /// tokens trained on so far, over all ranks
         tokens_seen: u64 { unit: "tokens", heading: "tokens", source: Source::Summary("tokens_seen") }
-        /// mean cross-entropy of the step's tokens; the terms of the objective beside it have columns of their own
+        /// mean cross-entropy of the step's tokens
         loss: f32 {
             unit: "nats/token",
             heading: "loss of the last batch (nats/token)",

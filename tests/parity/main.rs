@@ -7,6 +7,7 @@ mod adamw;
 mod fixture;
 mod formula;
 mod model;
+mod objective;
 mod sgd;
 mod subject;
 mod training;
