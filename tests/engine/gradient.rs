@@ -102,7 +102,7 @@ fn batch(micro: usize, vocab: usize) -> Batch {
 }
 
 /// Compares the gradient of every parameter with differences.
-fn check(overrides: &[&str]) {
+pub fn check(overrides: &[&str]) {
     let mut model = Model::new(overrides);
     model.run();
     let tokens = model.tokens();
@@ -158,6 +158,20 @@ fn of_unfused_ops() {
 fn of_other_variants() {
     check(&["model.qk_norm=false", "activation_checkpoint.mode=none"]);
     check(&["engine.attention=unfused", "model.n_kv_heads=1", "model.dropout=0.5"]);
+}
+
+#[test]
+fn of_rotations_and_norms_of_queries_and_keys() {
+    check(&["model.qk_norm_place=after_rope", "model.rope_fraction=0.5", "model.rope_direction=negative"]);
+    check(&[
+        "model.qk_norm_place=after_rope",
+        "model.qk_norm_weight=false",
+        "activation_checkpoint.mode=full",
+    ]);
+    check(&["model.qk_norm_weight=false", "model.qk_norm_place=after_rope", "engine.fused=false"]);
+    let yarn = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original_context=64"];
+    check(&[&yarn[..], &["model.qk_norm_weight=false", "activation_checkpoint.mode=selective"]].concat());
+    check(&[&yarn[..], &["model.qk_norm=false", "model.rope_fraction=0.25", "engine.fused=false"]].concat());
 }
 
 #[test]

@@ -58,7 +58,8 @@ fn losses_are_those_of_plain_cross_entropy() {
 /// A term is measured where the objective has it, and nowhere else: the state has no number for it.
 #[test]
 fn terms_that_are_not_trained_for_are_not_measured() {
-    for (set, expected) in [(&[][..], [false; 2]), (&TERMS[..1], [true, false]), (&TERMS[1..], [false, true])] {
+    for (set, expected) in [(&[][..], [false; 2]), (&TERMS[..1], [true, false]), (&TERMS[1..], [false, true])]
+    {
         let setup = Setup::new(set);
         let slots = ["control.z_loss", "control.smoothing_loss"];
         assert_eq!(slots.map(|slot| setup.programs.state.slot(slot).is_some()), expected, "{set:?}");

@@ -1,6 +1,7 @@
-//! xrun against PyTorch: the model in fp32, bf16 and f64, a training step, and AdamW.
+//! xrun against PyTorch: the model in fp32, bf16 and f64, a training step, AdamW, and the variants of RoPE.
 //!
-//! `docs/measuring.md` says what is compared and how; `scripts/parity.py` makes the fixtures. The measured
+//! `docs/measuring.md` says what is compared and how; `scripts/parity.py` and
+//! `scripts/rope_parity.py` make the fixtures. The measured
 //! distances go to stderr: `cargo test --test parity -- --nocapture`.
 
 mod adamw;
@@ -8,6 +9,7 @@ mod fixture;
 mod formula;
 mod model;
 mod objective;
+mod rope;
 mod sgd;
 mod subject;
 mod training;

@@ -22,10 +22,7 @@ const OBJECTIVES: [(&str, Objective); 5] = [
     ("nanochat", Objective { logit_cap: Some(15.0), ..Objective::PLAIN }),
     ("palm", Objective { logit_scale: 0.25, z_loss: 1e-4, ..Objective::PLAIN }),
     ("smoothed", Objective { label_smoothing: 0.1, ..Objective::PLAIN }),
-    (
-        "everything",
-        Objective { logit_scale: 0.5, logit_cap: Some(5.0), z_loss: 0.01, label_smoothing: 0.25 },
-    ),
+    ("everything", Objective { logit_scale: 0.5, logit_cap: Some(5.0), z_loss: 0.01, label_smoothing: 0.25 }),
 ];
 
 /// What the head computes of an objective in a format, under the fixture's names.
@@ -55,8 +52,10 @@ fn run(fixture: &Fixture, objective: Objective, dtype: DType) -> Vec<(&'static s
 
     let mut b = Builder::new("head", Arc::clone(&state));
     let inputs = ["t.x", "t.w", "t.targets"].map(|name| b.state(name).unwrap());
-    let mut outs: Vec<Destination> =
-        names.iter().map(|name| Destination::Into(b.state(&format!("t.{name}")).unwrap(), Mode::Write)).collect();
+    let mut outs: Vec<Destination> = names
+        .iter()
+        .map(|name| Destination::Into(b.state(&format!("t.{name}")).unwrap(), Mode::Write))
+        .collect();
     // The logits.
     outs.insert(1, Destination::New);
     let scale = 1.0 / ROWS as f64;

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::model::family::{HfFacts, HfModel, HfTensor};
 use crate::plan::Model;
-use crate::policy::{Norm, NormPlacement, Position};
+use crate::policy::{Norm, NormPlacement, Position, QkNormPlace, RopeDirection, RopeScaling};
 use serde_json::json;
 
 /// Returns the model in HuggingFace's form.
@@ -25,6 +25,21 @@ fn check(m: &Model) -> Result<()> {
         return Err(Error::usage(
             "model.qk_norm is false: HuggingFace's Qwen3 always normalizes queries and keys, so it cannot load \
              this model. Train with model.qk_norm = true to export",
+        ));
+    }
+    if m.qk_norm.is_some_and(|norm| norm.place != QkNormPlace::BeforeRope || !norm.weight) {
+        return Err(Error::usage(
+            "model.qk_norm_place or model.qk_norm_weight is set: HuggingFace's Qwen3 normalizes queries and keys before \
+             they are rotated, with weights, so it cannot load this model. Train without them to export",
+        ));
+    }
+    if m.rope.fraction != 1.0
+        || m.rope.direction != RopeDirection::Positive
+        || m.rope.scaling != RopeScaling::None
+    {
+        return Err(Error::usage(
+            "model.rope_fraction, model.rope_direction or model.rope_scaling is set: this export writes whole heads \
+             rotated by positive angles of frequencies as they are. Train without them to export",
         ));
     }
     if m.norm_placement != NormPlacement::Pre || m.embedding_norm || m.parallel_blocks {
