@@ -7,6 +7,7 @@ mod adamw;
 mod fixture;
 mod formula;
 mod model;
+mod objective;
 mod rope;
 mod sgd;
 mod subject;

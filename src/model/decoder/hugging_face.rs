@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::model::family::{HfFacts, HfModel, HfTensor};
 use crate::plan::Model;
-use crate::policy::{Norm, NormPlacement, QkNormPlace, RopeDirection, RopeScaling};
+use crate::policy::{Norm, NormPlacement, Position, QkNormPlace, RopeDirection, RopeScaling};
 use serde_json::json;
 
 /// Returns the model in HuggingFace's form.
@@ -46,6 +46,17 @@ fn check(m: &Model) -> Result<()> {
         return Err(Error::usage(
             "model.norm_placement, model.embedding_norm or model.parallel_blocks is set: HuggingFace's Qwen3 has \
              one norm before each sublayer, so it cannot load this model. Train without them to export",
+        ));
+    }
+    if m.position != Position::Rope
+        || m.embedding_scale != 1.0
+        || m.logit_scale != 1.0
+        || m.logit_cap.is_some()
+    {
+        return Err(Error::usage(
+            "model.position, model.embedding_scale, model.logit_scale or model.logit_cap is set: HuggingFace's Qwen3 \
+             rotates queries and keys, and has embeddings and logits as they are, so it cannot load this model. Train \
+             without them to export",
         ));
     }
     if m.n_kv_heads == 0 || !m.n_heads.is_multiple_of(m.n_kv_heads) {
