@@ -54,6 +54,7 @@ const MAY_USE: &[(&str, &str)] = &[
     // one of a name that runs have nothing of.
     ("results", "statistics recipe metrics suggest format error"),
     ("checkpoint", "liveness error"),
+    ("hugging_face", "liveness error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results recipe machine device policy liveness error"),
     // The names and classes of keys, for columns and for what makes two rows alike.
