@@ -34,7 +34,7 @@ fn tiny() -> Export {
         ..recipe::Model::default()
     };
     let model = Model::from_keys(&keys, 11);
-    Export { model, seq_len: 16, end_token_id: 10, dtype: Dtype::F32 }
+    Export { model, seq_len: 16, end_token_id: 10, dtype: Dtype::F32, reference: None, chat_template: None }
 }
 
 /// The tiny model with one dimension changed.
@@ -256,9 +256,21 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
     let wide = changed(|m| m.ffn_dim = 7);
     let (usage, failed) = (ErrorKind::Usage, ErrorKind::Failed);
     for (model, weights, tokenizer, kind, says) in [
-        (&no_norm, &weights, TOKENIZER, usage, "qk_norm is false"),
-        (&layer_norm, &weights, TOKENIZER, usage, "Qwen3 has RMSNorm only"),
-        (&heads, &weights, TOKENIZER, usage, "4 query heads cannot share 3"),
+        (
+            &no_norm,
+            &weights,
+            TOKENIZER,
+            usage,
+            "LlamaForCausalLM: model.n_heads is 4, and it has divisors of model.dim = 6",
+        ),
+        (
+            &layer_norm,
+            &weights,
+            TOKENIZER,
+            usage,
+            "Qwen3ForCausalLM: model.norm is \"layer_norm\", and it has \"rms_norm\"",
+        ),
+        (&heads, &weights, TOKENIZER, usage, "model.n_kv_heads is 3, and it has divisors of 4 query heads"),
         (&small, &weights, TOKENIZER, usage, "has token 10, but the model has 9"),
         (&end, &weights, TOKENIZER, usage, "has no token 11"),
         (&huge, &weights, TOKENIZER, usage, "too large"),

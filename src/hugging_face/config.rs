@@ -4,13 +4,14 @@ use super::files::Opened;
 use super::json::{self, Strict, shortened};
 use crate::error::{Error, Result};
 use serde_json::{Map, Value};
+use std::path::Path;
 
 /// Largest configuration that is read, in bytes: those of models have a few KiB, and those of classifiers
 /// with thousands of labels 500.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Values of a configuration, or of a table in one. A value that is `null` counts as absent, as it does for
-/// transformers.
+/// Values of a configuration, or of a table in one. A value that is `null` counts as absent unless a method
+/// says otherwise.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// File, and the table in it, for messages.
@@ -21,9 +22,16 @@ pub struct Config {
 impl Config {
     /// Reads the file.
     pub(super) fn read(opened: &Opened) -> Result<Self> {
-        let bytes = opened.read(MAX_BYTES)?;
-        let Strict(value) = json::parse(&opened.path, &bytes)?;
-        let place = opened.path.display().to_string();
+        Self::parse(&opened.path, &opened.read(MAX_BYTES)?)
+    }
+
+    /// Parses the content of the file at `path`.
+    ///
+    /// # Errors
+    /// A usage error if it is no JSON object, or a key stands twice.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let Strict(value) = json::parse(path, bytes)?;
+        let place = path.display().to_string();
         match value {
             Value::Object(values) => Ok(Self { place, values }),
             _ => Err(Error::usage(format!("{place}: it is no object of keys and values"))),
@@ -33,6 +41,11 @@ impl Config {
     /// Returns the value of a key; `None` where it is absent or `null`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.values.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Returns true if a key is there, be it `null`.
+    pub fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
     }
 
     /// Returns the number of a key that counts something, or `default` where it is absent.

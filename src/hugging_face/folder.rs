@@ -1,7 +1,6 @@
 //! A folder: its configuration, and its tensors by name over all files.
 
 use super::config::Config;
-use super::element::Element;
 use super::files::{self, Opened};
 use super::header::{self, Place};
 use super::index::{self, INDEX};

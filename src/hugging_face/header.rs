@@ -79,7 +79,7 @@ pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, Place>> {
     let mut places = BTreeMap::new();
     for (name, entry) in entries {
         match entry {
-            Entry::Metadata(_) if name == METADATA => {}
+            Entry::Metadata(texts) if name == METADATA => drop(texts),
             Entry::Tensor(described) if name != METADATA => {
                 let place = place(&name, described, PREFIX + length).map_err(&wrong)?;
                 places.insert(name, place);

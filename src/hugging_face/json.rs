@@ -1,7 +1,7 @@
 //! JSON as others wrote it: UTF-8, of bounded depth, and without a key that stands twice in an object.
 
 use crate::error::{Error, Result};
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;

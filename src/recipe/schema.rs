@@ -38,6 +38,8 @@ pub const MAX_RANKS: u64 = 65_536;
 const MAX_THREADS: u64 = 2048;
 /// Most samples of a sweep: as many as a sweep may have cells.
 const MAX_SAMPLES: u64 = 10_000;
+/// Most entries of a vocabulary: sixty times as many as the largest in the field have.
+const MAX_VOCABULARY: u64 = 1 << 24;
 /// Most tokens of a generated corpus: it is held in memory, and this many token ids take 16 GiB.
 const MAX_CORPUS_TOKENS: u64 = 1 << 32;
 
@@ -198,6 +200,15 @@ sections! {
             Training, Type::Word(ResidualInit::WORDS), "\"zero\"" => implied("\"depth_scaled\"");
         /// One matrix for the embedding and the head.
         tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
+        /// Entries of the vocabulary. Models that others made have more than their tokenizer, for a round number;
+        /// no text has the tokens beyond it.
+        vocab_size: Option<usize> = None;
+            Training, count(1, MAX_VOCABULARY), "151_936"
+                => unit("tokens"), unset("as many as the tokenizer has"), implied(UNSET);
+        /// Folder of a model in HuggingFace's form, whose weights are the initial values of parameters. All other
+        /// keys of the model must say what its `config.json` says; `xrun import` shows them.
+        init_from: Option<String> = None;
+            Training, Type::NameOrPath(&[]), "\"smollm2-135m\"" => unset("drawn by `init_std` and the seed"), implied(UNSET);
     }
 
     /// Length, batch and precision of the training run.

@@ -50,7 +50,7 @@ pub struct QkNormOptions {
 /// The model's dimensions and parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// Vocabulary size of the tokenizer.
+    /// Entries of the vocabulary: those of the tokenizer or more.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub dim: usize,
@@ -117,6 +117,13 @@ impl Model {
     /// A usage error that points at the recipe where keys contradict each other.
     pub fn from_recipe(recipe: &Recipe, vocab_size: usize) -> Result<Self> {
         unwired::check(recipe)?;
+        if let Some(entries) = recipe.values().model.vocab_size.filter(|entries| *entries < vocab_size) {
+            return Err(recipe.error(
+                &["model.vocab_size", "data.tokenizer"],
+                format!("the tokenizer has {vocab_size} entries, and the model {entries}"),
+                format!("set model.vocab_size to {vocab_size} or more, or leave it unset"),
+            ));
+        }
         Ok(Self::from_keys(&recipe.values().model, vocab_size))
     }
 
@@ -124,7 +131,7 @@ impl Model {
     pub fn from_keys(m: &recipe::Model, vocab_size: usize) -> Self {
         let n_heads = derived::n_heads(m);
         Self {
-            vocab_size,
+            vocab_size: m.vocab_size.unwrap_or(vocab_size),
             dim: m.dim,
             n_layers: m.n_layers,
             n_heads,
