@@ -38,8 +38,6 @@ pub const MAX_RANKS: u64 = 65_536;
 const MAX_THREADS: u64 = 2048;
 /// Most samples of a sweep: as many as a sweep may have cells.
 const MAX_SAMPLES: u64 = 10_000;
-/// Most entries of a vocabulary: sixty times as many as the largest in the field have.
-const MAX_VOCABULARY: u64 = 1 << 24;
 /// Most tokens of a generated corpus: it is held in memory, and this many token ids take 16 GiB.
 const MAX_CORPUS_TOKENS: u64 = 1 << 32;
 
@@ -69,6 +67,10 @@ sections! {
         dim: usize = 128;
             Training, count(1, 65_536), "384"
                 => unit("elements"), aliases(&["hidden_size", "d_model", "n_embd"]);
+        /// Rows of the embedding and of the head: at least the tokens of the tokenizer.
+        vocab_size: Option<usize> = None;
+            Training, count(1, 16_777_216), "49152"
+                => unit("tokens"), unset("the tokenizer's"), implied(UNSET);
         /// Number of blocks.
         n_layers: usize = 4;
             Training, count(1, 1024), "12" => aliases(&["num_hidden_layers", "num_layers", "n_layer"]);
@@ -200,11 +202,6 @@ sections! {
             Training, Type::Word(ResidualInit::WORDS), "\"zero\"" => implied("\"depth_scaled\"");
         /// One matrix for the embedding and the head.
         tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
-        /// Entries of the vocabulary. Models that others made have more than their tokenizer, for a round number;
-        /// no text has the tokens beyond it.
-        vocab_size: Option<usize> = None;
-            Training, count(1, MAX_VOCABULARY), "151_936"
-                => unit("tokens"), unset("as many as the tokenizer has"), implied(UNSET);
         /// Folder of a model in HuggingFace's form, whose weights are the initial values of parameters. All other
         /// keys of the model must say what its `config.json` says; `xrun import` shows them.
         init_from: Option<String> = None;

@@ -100,7 +100,7 @@ fn batch(micro: usize, vocab: usize) -> Batch {
 }
 
 /// Compares the gradient of every parameter with differences.
-fn check(overrides: &[&str]) {
+pub fn check(overrides: &[&str]) {
     let mut model = Model::new(overrides);
     model.run();
     let tokens = model.tokens();

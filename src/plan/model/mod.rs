@@ -50,7 +50,7 @@ pub struct QkNormOptions {
 /// The model's dimensions and parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// Entries of the vocabulary: those of the tokenizer or more.
+    /// Tokens of the embedding and of the head: those of the tokenizer, and further ones that never occur.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub dim: usize,
@@ -117,11 +117,11 @@ impl Model {
     /// A usage error that points at the recipe where keys contradict each other.
     pub fn from_recipe(recipe: &Recipe, vocab_size: usize) -> Result<Self> {
         unwired::check(recipe)?;
-        if let Some(entries) = recipe.values().model.vocab_size.filter(|entries| *entries < vocab_size) {
+        if let Some(rows) = recipe.values().model.vocab_size.filter(|&rows| rows < vocab_size) {
             return Err(recipe.error(
                 &["model.vocab_size", "data.tokenizer"],
-                format!("the tokenizer has {vocab_size} entries, and the model {entries}"),
-                format!("set model.vocab_size to {vocab_size} or more, or leave it unset"),
+                format!("the tokenizer has {vocab_size} tokens, and model.vocab_size is {rows}"),
+                "leave it unset, or name the tokenizer that it is for",
             ));
         }
         Ok(Self::from_keys(&recipe.values().model, vocab_size))

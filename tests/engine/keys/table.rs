@@ -98,6 +98,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "job.description" => written(&[], "another", |a, b| a.recipe_toml() != b.recipe_toml()),
 
         "model.dim" => curve("48"),
+        "model.vocab_size" => curve("300"),
         "model.n_layers" => curve("1"),
         "model.n_heads" => curve("8"),
         "model.n_kv_heads" => curve("4"),
