@@ -13,7 +13,7 @@ pub struct Args {
     /// The folder: `config.json`, weights in safetensors and `tokenizer.json`, as `save_pretrained` and
     /// `xrun export` write them.
     #[arg(value_name = "FOLDER")]
-    pub folder: PathBuf,
+    pub model: PathBuf,
     /// Where results are.
     #[command(flatten)]
     pub results: Results,
@@ -34,7 +34,7 @@ pub struct Args {
 /// As [`import`].
 pub fn run(args: &Args) -> Result<()> {
     let imported = import(&ImportRequest {
-        folder: args.folder.clone(),
+        folder: args.model.clone(),
         results: args.results.folder.clone(),
         name: args.name.clone(),
         seq_len: args.seq_len.map(|n| n as usize),

@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::files::{self, Opened};
-use super::header::{self, Place};
+use super::header::{self, TensorSpan};
 use super::index::{self, INDEX};
 use crate::error::{Error, IoContext, Result};
 use crate::liveness::report_progress;
@@ -38,7 +38,7 @@ pub struct Folder {
 pub struct Tensor {
     /// Index of its file.
     file: usize,
-    place: Place,
+    place: TensorSpan,
 }
 
 impl Tensor {
@@ -160,7 +160,7 @@ impl Folder {
             return Err(Error::usage(format!("{}: there is no tensor {name}", self.path.display())));
         };
         let opened = &self.files[*file];
-        let Place { element, shape: found, start, bytes } = place;
+        let TensorSpan { element, shape: found, start, bytes } = place;
         if found != shape {
             return Err(Error::usage(format!(
                 "{}: tensor {name} has shape {found:?}, and by {CONFIG} it has {shape:?}",

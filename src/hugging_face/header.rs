@@ -23,7 +23,7 @@ const MAX_NAME: usize = 256;
 
 /// Where a tensor lies in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TensorSpan {
     pub element: Element,
     pub shape: Vec<usize>,
     /// First byte in the file.
@@ -57,7 +57,7 @@ const METADATA: &str = "__metadata__";
 /// # Errors
 /// A usage error that names the tensor: lengths that do not fit the file, tensors that overlap or leave a gap,
 /// shapes that take other bytes, formats that are not read, two tensors of one name.
-pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, Place>> {
+pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, TensorSpan>> {
     let (path, bytes) = (&opened.path, opened.bytes);
     let wrong = |text: String| Error::usage(format!("{}: {text}", path.display()));
     let mut prefix = [0; PREFIX as usize];
@@ -97,7 +97,7 @@ pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, Place>> {
 }
 
 /// Checks a tensor by itself. `base` is the byte of the file from which offsets count.
-fn place(name: &str, described: Described, base: u64) -> Result<Place, String> {
+fn place(name: &str, described: Described, base: u64) -> Result<TensorSpan, String> {
     let Described { dtype, shape, data_offsets: (from, to) } = described;
     let shown = shortened(name);
     if name.len() > MAX_NAME || name.is_empty() || name.chars().any(char::is_control) {
@@ -122,7 +122,7 @@ fn place(name: &str, described: Described, base: u64) -> Result<Place, String> {
         (Some(takes), Some(has)) if takes as u64 == has => {
             let start =
                 base.checked_add(from).ok_or_else(|| format!("tensor {shown} begins at byte {from}"))?;
-            Ok(Place { element, shape, start, bytes: takes })
+            Ok(TensorSpan { element, shape, start, bytes: takes })
         }
         (Some(takes), _) => Err(format!(
             "tensor {shown} of shape {shape:?} takes {takes} bytes, and its data_offsets are {from} to {to}"
@@ -132,8 +132,8 @@ fn place(name: &str, described: Described, base: u64) -> Result<Place, String> {
 }
 
 /// Checks that tensors fill a file from byte `start` to its end, each byte once.
-fn check_contiguous(places: &BTreeMap<String, Place>, start: u64, end: u64) -> Result<(), String> {
-    let mut sorted: Vec<(&String, &Place)> = places.iter().collect();
+fn check_contiguous(places: &BTreeMap<String, TensorSpan>, start: u64, end: u64) -> Result<(), String> {
+    let mut sorted: Vec<(&String, &TensorSpan)> = places.iter().collect();
     sorted.sort_by_key(|(_, place)| (place.start, place.bytes));
     let (mut at, mut before) = (start, "the header");
     for (name, place) in sorted {
@@ -165,11 +165,11 @@ mod tests {
     use super::*;
 
     /// A file of this header and so many bytes of data.
-    fn parsed(header: &str, data: usize) -> Result<BTreeMap<String, Place>> {
+    fn parsed(header: &str, data: usize) -> Result<BTreeMap<String, TensorSpan>> {
         parsed_bytes(&[&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat())
     }
 
-    fn parsed_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Place>> {
+    fn parsed_bytes(bytes: &[u8]) -> Result<BTreeMap<String, TensorSpan>> {
         let at = tempfile::tempdir().unwrap();
         std::fs::write(at.path().join("m.safetensors"), bytes).unwrap();
         read(&files::open(at.path(), "m.safetensors").unwrap().unwrap())
@@ -190,7 +190,7 @@ mod tests {
         let base = 8 + header.len() as u64;
         assert_eq!(
             places["a"],
-            Place { element: Element::F32, shape: vec![2, 3], start: base + 4, bytes: 24 }
+            TensorSpan { element: Element::F32, shape: vec![2, 3], start: base + 4, bytes: 24 }
         );
         assert_eq!((places["b"].start, places["b"].bytes, places["c"].bytes), (base, 4, 0));
         assert_eq!(parsed("{}", 0).unwrap().len(), 0);
