@@ -29,6 +29,9 @@ use std::path::{Path, PathBuf};
 /// takes gigabytes.
 const MAX_CONTEXT: usize = 4096;
 
+/// File name of a tokenizer's settings, which name its special tokens.
+const SETTINGS: &str = "tokenizer_config.json";
+
 /// Largest `tokenizer_config.json` or chat template that is read, in bytes.
 const MAX_TEMPLATE_BYTES: u64 = 16 << 20;
 
@@ -81,7 +84,8 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let seq_len = context(request, &keys, &mut notes)?;
     let recipe = recipe_of(request, &keys, seq_len, &named)?;
     let model = Model::from_recipe(&recipe, tokenizer.vocab_size())?;
-    let template = chat_template(&folder)?;
+    let settings = folder.text(SETTINGS, MAX_TEMPLATE_BYTES)?;
+    let template = chat_template(&folder, settings.as_deref())?;
     let weights = ImportedWeights::new(folder, &model, seq_len)?;
     notes.push(compare_logits(&recipe, &model, &weights)?);
     let hash = weights.folder().content_hash()?;
@@ -89,7 +93,8 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let path = run.path().to_owned();
     let source =
         Source { recipe: &recipe, model: &model, weights: &weights, hash: &hash, tokenizer: &tokenizer };
-    let written = source.write(&run, template.as_deref(), &request.command, &notes);
+    let files = [(CHAT_TEMPLATE, template), (SETTINGS, settings)];
+    let written = source.write(&run, &files, &request.command, &notes);
     written.inspect_err(|_| {
         // The error that matters is the one being returned.
         let _ = std::fs::remove_dir_all(&path);
@@ -107,7 +112,7 @@ fn tokenizer(request: &ImportRequest, folder: &Folder) -> Result<(Tokenizer, Str
         return Ok((Tokenizer::open(name)?, name.clone()));
     }
     // Reads of both files check that they lie in the folder and are no larger than such files are.
-    folder.text("tokenizer_config.json", MAX_TEMPLATE_BYTES)?;
+    folder.text(SETTINGS, MAX_TEMPLATE_BYTES)?;
     if folder.text(FOLDER_TOKENIZER, MAX_JSON_BYTES)?.is_none() {
         return Err(Error::usage(format!(
             "{}: there is no {FOLDER_TOKENIZER}; name the model's tokenizer with --tokenizer, a file or a built-in one",
@@ -167,16 +172,19 @@ fn recipe_of(request: &ImportRequest, keys: &Keys, seq_len: usize, tokenizer: &s
     Ok(recipe.with_name(name))
 }
 
-/// Returns the chat template of a folder, which lies in a file of its own or in `tokenizer_config.json`.
-fn chat_template(folder: &Folder) -> Result<Option<String>> {
+/// Returns the chat template of a folder, which lies in a file of its own or in the tokenizer's settings; of
+/// several there, the one that is called `default`.
+fn chat_template(folder: &Folder, settings: Option<&str>) -> Result<Option<String>> {
     if let Some(template) = folder.text(CHAT_TEMPLATE, MAX_TEMPLATE_BYTES)? {
         return Ok(Some(template));
     }
-    let Some(text) = folder.text("tokenizer_config.json", MAX_TEMPLATE_BYTES)? else { return Ok(None) };
-    let config: serde_json::Value = serde_json::from_str(&text).map_err(|e| {
-        Error::usage(format!("{}: {e}", folder.path().join("tokenizer_config.json").display()))
-    })?;
-    Ok(config["chat_template"].as_str().map(str::to_owned))
+    let Some(text) = settings else { return Ok(None) };
+    let settings: serde_json::Value = serde_json::from_str(text)
+        .map_err(|e| Error::usage(format!("{}: {e}", folder.path().join(SETTINGS).display())))?;
+    let template = &settings["chat_template"];
+    let named = template.as_array().into_iter().flatten().find(|named| named["name"] == "default");
+    let template = named.map_or(template, |named| &named["template"]);
+    Ok(template.as_str().map(str::to_owned))
 }
 
 /// Compares the logits that a folder states with those of its weights; returns a sentence about it.
@@ -210,7 +218,7 @@ impl Source<'_> {
     fn write(
         &self,
         run: &RunFolder,
-        template: Option<&str>,
+        files: &[(&str, Option<String>)],
         command: &[String],
         notes: &[String],
     ) -> Result<()> {
@@ -221,8 +229,10 @@ impl Source<'_> {
         let environment = Environment::detect(threads, crate::format::now());
         run.write_environment(&Environment { command: command.to_vec(), ..environment })?;
         atomic::write(&run.path().join(TOKENIZER), tokenizer.to_json().as_bytes())?;
-        if let Some(template) = template {
-            atomic::write(&run.path().join(CHAT_TEMPLATE), template.as_bytes())?;
+        for (name, text) in files {
+            if let Some(text) = text {
+                atomic::write(&run.path().join(name), text.as_bytes())?;
+            }
         }
         drop(run.start_rows::<MetricsRow>(METRICS)?);
         drop(run.start_rows::<TimingRow>(TIMING)?);

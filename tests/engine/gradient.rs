@@ -159,6 +159,20 @@ fn of_other_variants() {
 }
 
 #[test]
+fn of_rotations_and_norms_of_queries_and_keys() {
+    check(&["model.qk_norm_place=after_rope", "model.rope_fraction=0.5", "model.rope_direction=negative"]);
+    check(&[
+        "model.qk_norm_place=after_rope",
+        "model.qk_norm_weight=false",
+        "activation_checkpoint.mode=full",
+    ]);
+    check(&["model.qk_norm_weight=false", "model.qk_norm_place=after_rope", "engine.fused=false"]);
+    let yarn = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original_context=64"];
+    check(&[&yarn[..], &["model.qk_norm_weight=false", "activation_checkpoint.mode=selective"]].concat());
+    check(&[&yarn[..], &["model.qk_norm=false", "model.rope_fraction=0.25", "engine.fused=false"]].concat());
+}
+
+#[test]
 fn of_layer_norm() {
     check(&["model.norm=layer_norm", "activation_checkpoint.mode=full"]);
     check(&["model.norm=layer_norm", "engine.fused=false"]);

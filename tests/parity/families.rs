@@ -82,8 +82,8 @@ fn is_torch(case: &str) {
 /// Sixty-seven letters and no merges, whose first is the end token.
 fn tokenizer() -> String {
     let letters = (0..66u32).filter_map(|i| char::from_u32('A' as u32 + i));
-    let vocab: BTreeMap<String, u32> =
-        letters.zip(1..).map(|(letter, id)| (letter.to_string(), id)).collect();
+    let letters = letters.zip(1..).map(|(letter, id)| (letter.to_string(), id));
+    let vocab: BTreeMap<String, u32> = letters.chain([("<|endoftext|>".to_owned(), 0)]).collect();
     serde_json::json!({
         "version": "1.0",
         "added_tokens": [{"id": 0, "content": "<|endoftext|>", "single_word": false, "lstrip": false,

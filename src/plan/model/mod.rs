@@ -202,6 +202,11 @@ impl Model {
         remarks
     }
 
+    /// Returns the number of elements of a head that the rotary embedding turns.
+    pub fn rotated_dim(&self) -> usize {
+        derived::rotated_dim(self.head_dim, self.rope.fraction)
+    }
+
     /// Returns the vocabulary size in memory, with padding.
     pub fn padded_vocab(&self) -> usize {
         self.vocab_size.next_multiple_of(PADDING)

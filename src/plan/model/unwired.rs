@@ -1,7 +1,7 @@
 //! Keys of the model that no program acts on yet: they are refused.
 
 use crate::error::Result;
-use crate::policy::{Activation, Position, QkNormPlace, RopeDirection, RopeScaling};
+use crate::policy::{Activation, Position};
 use crate::recipe::Recipe;
 
 /// Refuses a key that has another value than the one that programs are made for.
@@ -13,11 +13,6 @@ pub(super) fn check(recipe: &Recipe) -> Result<()> {
         ("model.activation", m.activation != Activation::Swiglu),
         ("model.bias", m.bias),
         ("model.position", m.position != Position::Rope),
-        ("model.qk_norm_place", m.qk_norm_place != QkNormPlace::BeforeRope),
-        ("model.qk_norm_weight", !m.qk_norm_weight),
-        ("model.rope_fraction", m.rope_fraction != 1.0),
-        ("model.rope_direction", m.rope_direction != RopeDirection::Positive),
-        ("model.rope_scaling", m.rope_scaling != RopeScaling::None),
         ("model.window", m.window.is_some()),
         ("model.global_interval", m.global_interval.is_some()),
         ("model.score_cap", m.score_cap.is_some()),

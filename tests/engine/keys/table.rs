@@ -100,6 +100,8 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     let written = |base: &[&str], value, differ| on(base, value, [Shows::Written(differ); 2]);
     let recorded = |value| on(&[], value, [Recorded, Recorded]);
     let writes = ["generation.samples=2", "generation.tokens=8", "generation.prompt=ab"];
+    let scaled = |word: &'static str| [word, "model.rope_factor=4.0", "model.rope_original_context=1024"];
+    let (yarn, llama3) = (scaled("model.rope_scaling=yarn"), scaled("model.rope_scaling=llama3"));
     let texts = |value| written(&writes, value, |a, b| a.texts() != b.texts() && !a.texts().is_empty());
     match key {
         "job.description" => written(&[], "another", |a, b| a.recipe_toml() != b.recipe_toml()),
@@ -118,7 +120,19 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.parallel_blocks" => curve("true"),
         "model.residual_init" => curve("zero"),
         "model.qk_norm" => curve("false"),
+        "model.qk_norm_place" => curve("after_rope"),
+        "model.qk_norm_weight" => curve("false"),
         "model.rope_theta" => curve("1e6"),
+        "model.rope_fraction" => curve("0.5"),
+        "model.rope_direction" => curve("negative"),
+        "model.rope_scaling" => curve_of(&yarn, "llama3"),
+        "model.rope_factor" => curve_of(&yarn, "2.0"),
+        "model.rope_original_context" => curve_of(&yarn, "4096"),
+        "model.rope_beta_fast" => curve_of(&yarn, "4.0"),
+        "model.rope_beta_slow" => curve_of(&yarn, "0.5"),
+        "model.rope_attention_factor" => curve_of(&yarn, "2.0"),
+        "model.rope_low_freq_factor" => curve_of(&llama3, "0.5"),
+        "model.rope_high_freq_factor" => curve_of(&llama3, "2.0"),
         "model.norm_eps" => curve("1e-4"),
         "model.init_std" => curve("0.02"),
         "model.tie_embeddings" => curve("true"),
