@@ -12,6 +12,7 @@ mod data;
 mod dispatch;
 mod doctor;
 mod export;
+mod import;
 mod init;
 mod inspect;
 mod keep;

@@ -5,16 +5,19 @@ pub mod family;
 pub mod formula;
 mod generation;
 pub mod hf_export;
+pub mod hugging_face;
 mod layout;
 mod norm;
 mod programs;
 mod registry;
 #[cfg(test)]
 mod tests;
+mod weights;
 
-pub use family::{Family, HfFacts, HfModel, HfTensor, PromptShape, Purpose};
+pub use family::{Family, PromptShape, Purpose};
 pub use formula::Formula;
 pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, state};
 pub use programs::{Programs, schedule_table};
-pub use registry::{family, flops_per_token};
+pub use registry::{family, flops_per_token, parameters};
+pub use weights::Weights;

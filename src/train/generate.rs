@@ -4,7 +4,7 @@ use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section, Snapshot};
 use crate::ir::State;
-use crate::model::{Prefill, prompt_shape};
+use crate::model::{Generator, Prefill, prompt_shape};
 use crate::plan::Plan;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -191,4 +191,20 @@ impl Texts<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the logits after some tokens, of a generator of one text.
+///
+/// # Errors
+/// When the tokens do not fit the generator's first program, their logits are not finite, or the engine fails.
+pub(super) fn logits_after(
+    engine: &mut Engine,
+    generator: &Generator,
+    tokens: &[u32],
+    seq_len: usize,
+) -> Result<Vec<f64>> {
+    let (prefill, decode) = (&generator.prefills[0], &generator.decode);
+    let generating = Generating { prefill, decode, ends: &[], tokens: 1, seq_len };
+    generating.run(engine, &[tokens.to_vec()], |_, _| Ok(()))?;
+    engine.state.values(engine.state.slot("generation.logits")?)
 }

@@ -29,7 +29,7 @@ pub const HEADERS: [(&str, &str); 11] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 39] = [
+pub const SOURCES: [(&str, &str); 40] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -66,6 +66,7 @@ pub const SOURCES: [(&str, &str); 39] = [
     source!("select_rows"),
     source!("sgd"),
     source!("silu"),
+    source!("soft_cap"),
     source!("softmax"),
     source!("sum"),
     source!("swiglu"),

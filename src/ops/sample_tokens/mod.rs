@@ -32,6 +32,8 @@ pub struct SampleTokens {
     pub top_p: f64,
     /// Seed of the draws.
     pub seed: u64,
+    /// Entries of the vocabulary that take part: the first so many.
+    pub entries: usize,
     /// Position at which the count stays, so that a row that has ended does not leave the cache.
     pub last: u32,
 }
@@ -49,7 +51,7 @@ const KEY: u32 = 0x5a3b_1e00;
 const THREADS: usize = 512;
 
 impl SampleTokens {
-    /// Chooses the next token from the logits of a row. `None` if one is NaN, or the largest is not finite.
+    /// Chooses the next token from the logits of a row, of as many entries as take part. `None` if one is NaN, or the largest is not finite.
     pub fn choose(&self, logits: &[f64], row: usize, position: u32) -> Option<u32> {
         let likeliest = likeliest(logits)?;
         if self.temperature == 0.0 {
@@ -141,18 +143,25 @@ impl Op for SampleTokens {
     }
 
     fn attributes(&self) -> String {
-        let Self { temperature, top_k, top_p, seed, last } = self;
+        let Self { temperature, top_k, top_p, seed, entries, last } = self;
         if *temperature == 0.0 {
-            return format!("temperature=0 last={last}");
+            return format!("temperature=0 entries={entries} last={last}");
         }
-        format!("temperature={temperature} top_k={top_k} top_p={top_p} seed={seed} last={last}")
+        format!(
+            "temperature={temperature} top_k={top_k} top_p={top_p} seed={seed} entries={entries} last={last}"
+        )
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [logits] = inputs else { return Err("takes logits".into()) };
         let [rows, vocab] = logits.shape[..] else { return Err("logits are [B, V]".into()) };
-        if vocab == 0 || vocab > MOST_ENTRIES || logits.alloc[0] != rows || logits.dtype == DType::U32 {
-            return Err(format!("logits are [B, V] in a float format, with 1 to {MOST_ENTRIES} entries"));
+        if !(1..=vocab.min(MOST_ENTRIES)).contains(&self.entries)
+            || logits.alloc[0] != rows
+            || logits.dtype == DType::U32
+        {
+            return Err(format!(
+                "logits are [B, V] in a float format, of which 1 to {MOST_ENTRIES} entries take part"
+            ));
         }
         Ok(vec![Spec::new([rows], DType::U32); 3])
     }
@@ -163,7 +172,7 @@ impl Op for SampleTokens {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let spec = cx.input_spec(0);
-        let (rows, vocab, width) = (spec.shape[0], spec.shape[1], spec.width());
+        let (rows, vocab, width) = (spec.shape[0], self.entries, spec.width());
         let [tokens, positions, bad] = [0, 1, 2].map(|k| cx.output_u32(k));
         dispatch_float!(spec.dtype, E => {
             let logits = cx.input::<E>(0);
@@ -189,7 +198,7 @@ impl Op for SampleTokens {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let spec = cx.input_spec(0);
-        let (rows, vocab, width) = (spec.shape[0], spec.shape[1], spec.width());
+        let (rows, vocab, width) = (spec.shape[0], self.entries, spec.width());
         if rows == 0 {
             return Ok(());
         }
@@ -237,7 +246,7 @@ mod tests {
     const LOGITS: [f64; 4] = [0.0, 3.0, 2.0, -1.0];
 
     fn sampling(temperature: f64, top_k: usize, top_p: f64) -> SampleTokens {
-        SampleTokens { temperature, top_k, top_p, seed: 7, last: u32::MAX }
+        SampleTokens { temperature, top_k, top_p, seed: 7, entries: 4, last: u32::MAX }
     }
 
     fn seen(s: SampleTokens) -> Vec<usize> {

@@ -3,15 +3,13 @@
 
 use crate::data::Tokenizer;
 use crate::error::{Error, IoContext, Result};
+use crate::model::hf_export::CHAT_TEMPLATE;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind, context};
 use std::fs::File;
 use std::io::{ErrorKind as IoErrorKind, Read};
 use std::path::Path;
-
-/// The template by itself, as transformers saves it.
-const TEMPLATE_FILE: &str = "chat_template.jinja";
 
 /// The settings of a tokenizer, which may hold the template.
 const CONFIG_FILE: &str = "tokenizer_config.json";
@@ -59,13 +57,13 @@ impl Template {
                 .map_err(|e| Error::usage(format!("{}: {e}", run.join(CONFIG_FILE).display())))?,
             None => serde_json::Value::Null,
         };
-        let (source, from) = match read(&run.join(TEMPLATE_FILE))? {
-            Some(source) => (source, TEMPLATE_FILE),
+        let (source, from) = match read(&run.join(CHAT_TEMPLATE))? {
+            Some(source) => (source, CHAT_TEMPLATE),
             None => (in_config(&config["chat_template"]).unwrap_or_default(), CONFIG_FILE),
         };
         if source.trim().is_empty() {
             return Err(Error::usage(format!(
-                "{} has no chat template: neither {TEMPLATE_FILE} nor \"chat_template\" in {CONFIG_FILE}. Put the one of \
+                "{} has no chat template: neither {CHAT_TEMPLATE} nor \"chat_template\" in {CONFIG_FILE}. Put the one of \
                  the model's tokenizer there, or continue a text with --prompt",
                 run.display()
             )));

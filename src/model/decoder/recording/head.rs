@@ -2,11 +2,14 @@
 
 use super::Recording;
 use crate::error::Result;
-use crate::ir::{Builder, Destination, Mode, Spec, TensorId};
-use crate::model::family::{PromptShape, Purpose};
+use crate::ir::{Builder, Destination, Mode, Op, Spec, TensorId};
+use crate::model::family::{Losses, PromptShape, Purpose};
+use crate::ops::cross_entropy::Objective;
 use crate::ops::head_loss::HeadLoss;
 use crate::ops::sample_tokens::SampleTokens;
+use crate::ops::scale::Scale;
 use crate::ops::select_rows::SelectRows;
+use crate::ops::soft_cap::SoftCap;
 use crate::plan::Sampling;
 use std::sync::Arc;
 
@@ -30,26 +33,47 @@ fn head_chunk(rows: usize, row_bytes: usize) -> usize {
 }
 
 impl Recording<'_> {
-    /// Records the loss of every row, in chunks of rows; in training with the gradients of the rows and of
+    /// Returns what rows are trained for, or where nothing is trained, what their loss is.
+    fn objective(&self) -> Objective {
+        let (m, terms) = (&self.plan.model, self.plan.objective);
+        let objective = Objective {
+            logit_scale: m.logit_scale,
+            logit_cap: m.logit_cap,
+            z_loss: terms.z_loss,
+            label_smoothing: terms.label_smoothing,
+        };
+        match self.purpose {
+            Purpose::Train { .. } => objective,
+            Purpose::Evaluate | Purpose::Generate | Purpose::Prefill(_) => objective.without_terms(),
+        }
+    }
+
+    /// Records the losses of every row, in chunks of rows; in training with the gradients of the rows and of
     /// the head.
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
-    pub(in crate::model::decoder) fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<TensorId> {
+    pub(in crate::model::decoder) fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<Losses> {
         let (plan, m) = (self.plan, &self.plan.model);
         let rows = plan.batch.rows();
         let head = if m.tie_embeddings { "embedding" } else { "head" };
         let gradients = matches!(self.purpose, Purpose::Train { .. });
         let scale = 1.0 / plan.batch.tokens_per_step() as f64;
+        let objective = self.objective();
         b.scoped("head", |b| {
             let (weight, targets) = (b.param(head)?, b.state("batch.targets")?);
             let chunk = head_chunk(rows, b.spec(weight).alloc[0] * plan.precision.act_dtype.size());
             let losses = b.buffer("losses", Spec::new([rows], plan.precision.master));
+            let [z_losses, smoothing_losses] = {
+                let mut term = |name: &str| b.buffer(name, Spec::new([rows], plan.precision.master));
+                let [z_loss, smoothing] = objective.places(0);
+                [z_loss.map(|_| term("z_losses")), smoothing.map(|_| term("smoothing_losses"))]
+            };
             let grad_rows = b.buffer("d_normed", b.spec(normed).clone());
             for start in (0..rows).step_by(chunk) {
                 let count = chunk.min(rows - start);
                 let inputs = [b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?];
-                let op = HeadLoss { scale, gradients, products: plan.execution.products };
+                let op = HeadLoss { scale, gradients, objective, products: plan.execution.products };
                 let mut outs =
                     vec![Destination::Into(b.rows(losses, start, count)?, Mode::Write), Destination::New];
                 if gradients {
@@ -58,9 +82,12 @@ impl Recording<'_> {
                     outs.push(Destination::Into(b.rows(grad_rows, start, count)?, Mode::Write));
                     outs.push(Destination::Into(b.state(&format!("grads.{head}"))?, mode));
                 }
+                for term in [z_losses, smoothing_losses].into_iter().flatten() {
+                    outs.push(Destination::Into(b.rows(term, start, count)?, Mode::Write));
+                }
                 b.emit_into("logits", Arc::new(op), &inputs, &outs)?;
             }
-            Ok(losses)
+            Ok(Losses { losses, z_losses, smoothing_losses })
         })
     }
 
@@ -69,7 +96,16 @@ impl Recording<'_> {
     /// # Errors
     /// When the plan's numbers do not fit an op.
     pub(in crate::model::decoder) fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
-        let head = if self.plan.model.tie_embeddings { "embedding" } else { "head" };
+        let m = &self.plan.model;
+        let head = if m.tie_embeddings { "embedding" } else { "head" };
+        // Each op but the last writes a tensor of its own.
+        let mut ops: Vec<Arc<dyn Op>> = vec![self.linear(true)];
+        if m.logit_scale != 1.0 {
+            ops.push(Arc::new(Scale { factor: m.logit_scale }));
+        }
+        if let Some(cap) = m.logit_cap {
+            ops.push(Arc::new(SoftCap { cap }));
+        }
         b.scoped("head", |b| {
             let positions = b.state("generation.positions")?;
             let last = match self.purpose {
@@ -79,8 +115,13 @@ impl Recording<'_> {
                 _ => normed,
             };
             let (weight, logits) = (b.param(head)?, b.state("generation.logits")?);
-            let to_logits = [Destination::Into(logits, Mode::Write)];
-            b.emit_into("logits", self.linear(true), &[last, weight], &to_logits)?;
+            let mut inputs = vec![last, weight];
+            let final_op = ops.len() - 1;
+            for (k, op) in ops.into_iter().enumerate() {
+                let to =
+                    if k == final_op { Destination::Into(logits, Mode::Write) } else { Destination::New };
+                inputs = b.emit_into("logits", op, &inputs, &[to])?;
+            }
             let (tokens, bad) = (b.state("generation.tokens")?, b.state("generation.bad")?);
             let outs = [
                 Destination::Into(tokens, Mode::Write),
@@ -88,8 +129,10 @@ impl Recording<'_> {
                 Destination::Into(bad, Mode::Add),
             ];
             let Sampling { temperature, top_k, top_p, seed } = self.plan.generation.sampling;
+            // The model may have entries for which the tokenizer has no text.
+            let entries = self.plan.corpus.vocab_size.min(m.vocab_size);
             let last = self.plan.batch.seq_len as u32 - 1;
-            let sample = SampleTokens { temperature, top_k, top_p, seed, last };
+            let sample = SampleTokens { temperature, top_k, top_p, seed, entries, last };
             b.emit_into("token", Arc::new(sample), &[logits], &outs)?;
             Ok(())
         })

@@ -4,6 +4,7 @@ mod attention;
 mod embedding;
 mod feed_forward;
 mod head;
+mod positions;
 
 use crate::device::DType;
 use crate::error::Result;
