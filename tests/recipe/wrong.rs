@@ -307,7 +307,7 @@ rope_original_context = 2048
     2 | rope_scaling = "yarn"
       |                ^^^^^^ model.rope_scaling = "yarn"
       |
-      = note: model.rope_factor is unset by default
+      = note: model.rope_factor is unset
       = help: set model.rope_factor to how many times longer the context is, such as 4.0
     "###);
     let both = wrong("", &["model.rope_scaling=llama3"], &[]);
