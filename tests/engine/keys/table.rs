@@ -69,6 +69,13 @@ impl Files {
         folder
     }
 
+    /// A folder in HuggingFace's form of the tiny recipe's model.
+    fn model(&self) -> PathBuf {
+        let to = self.folder.path().join("model");
+        runs::export(&to).expect("a tiny run is exported");
+        to
+    }
+
     fn text(&self) -> PathBuf {
         self.folder.path().join("text.txt")
     }
@@ -108,6 +115,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.ffn_dim" => curve("48"),
         "model.dropout" => curve("0.2"),
         "model.norm" => curve("layer_norm"),
+        "model.position" => curve("learned"),
+        "model.logit_cap" => curve("1.0"),
+        "model.logit_scale" => curve("0.5"),
+        "model.embedding_scale" => curve("4.0"),
         "model.norm_placement" => curve("sandwich"),
         "model.embedding_norm" => curve("true"),
         "model.parallel_blocks" => curve("true"),
@@ -129,6 +140,9 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.norm_eps" => curve("1e-4"),
         "model.init_std" => curve("0.02"),
         "model.tie_embeddings" => curve("true"),
+        "model.init_from" => {
+            on(&[], &files.model().display().to_string(), [Special(runs::begins_with_weights); 2])
+        }
 
         "training.seq_len" => curve("8"),
         "training.local_batch_size" => curve("4"),
@@ -136,6 +150,8 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "training.accumulation" => curve("2"),
         "training.steps" => curve("40"),
         "training.dtype" => curve("bf16"),
+        "training.z_loss" => curve("0.1"),
+        "training.label_smoothing" => curve("0.2"),
         "training.max_norm" => curve("0.01"),
         "training.seed" => curve("4"),
 
