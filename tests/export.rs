@@ -12,7 +12,7 @@ use xrun::checkpoint::{DiskFs, END_TOKEN_ID, Fs, Meta, Snapshot, Store, SyncWrit
 use xrun::error::ErrorKind;
 use xrun::model::hf_export::{Dtype, Export, Weights, write, write_on};
 use xrun::plan::Model;
-use xrun::policy::Norm;
+use xrun::policy::{Norm, Position};
 use xrun::recipe;
 use xrun::{Error, Result};
 
@@ -247,6 +247,9 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
     more.0.insert("blocks.2.out".into(), (vec![1], vec![0.0]));
     let no_norm = changed(|m| m.qk_norm = None);
     let layer_norm = changed(|m| m.norm = Norm::LayerNorm);
+    let capped = changed(|m| m.logit_cap = Some(15.0));
+    let scaled = changed(|m| m.embedding_scale = 2.0);
+    let unrotated = changed(|m| m.position = Position::None);
     let tied = changed(|m| m.tie_embeddings = true);
     let heads = changed(|m| m.n_kv_heads = 3);
     let small = changed(|m| m.vocab_size = 9);
@@ -258,6 +261,9 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
     for (model, weights, tokenizer, kind, says) in [
         (&no_norm, &weights, TOKENIZER, usage, "qk_norm is false"),
         (&layer_norm, &weights, TOKENIZER, usage, "Qwen3 has RMSNorm only"),
+        (&capped, &weights, TOKENIZER, usage, "model.logit_cap"),
+        (&scaled, &weights, TOKENIZER, usage, "model.embedding_scale"),
+        (&unrotated, &weights, TOKENIZER, usage, "model.position"),
         (&heads, &weights, TOKENIZER, usage, "4 query heads cannot share 3"),
         (&small, &weights, TOKENIZER, usage, "has token 10, but the model has 9"),
         (&end, &weights, TOKENIZER, usage, "has no token 11"),
