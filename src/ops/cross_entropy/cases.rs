@@ -91,7 +91,8 @@ pub(in crate::ops) fn losses(objective: &Objective, stored: &[f64], target: f64)
     let plain = |word: usize| log_total - logits[word].0;
     let mean = (0..logits.len()).map(plain).sum::<f64>() / logits.len() as f64;
     let (s, plain) = (objective.label_smoothing, plain(target as usize));
-    [plain, objective.z_loss * log_total * log_total, (1.0 - s) * plain + s * mean - plain]
+    // (1 - s)·plain + s·mean exceeds plain by this.
+    [plain, objective.z_loss * log_total * log_total, s * (mean - plain)]
 }
 
 /// Returns the gradient of the sum of all losses of a row with respect to its stored logits.
