@@ -1,17 +1,18 @@
 // The query and key heads of rows of packed queries, keys and values, distributed over the threads of a
 // block, and the cosines and sines of the rotary position embedding.
 //
-// Definitions: T; HEAD_DIM, N_HEADS and N_KV_HEADS; ROTATED_DIM (the first elements of a head, which are rotated);
-// VEC (elements that a thread moves at once, a divisor of HEAD_DIM/2 and of ROTATED_DIM/2); LANES (threads per
-// head, a power of two); THREADS (per block); FREQUENCIES (HEAD_DIM/2 integers: the fraction of a full turn, times
-// 2⁶⁴, by which one position rotates each pair of elements, 0 for those that are not rotated); COS_SIN_FACTOR
-// (multiplies the cosines and sines of those that are).
+// Definitions: T; HEAD_DIM, N_HEADS and N_KV_HEADS; ROTATED_DIM (the first elements of a head, which are
+// rotated); VEC (elements that a thread moves at once, a divisor of HEAD_DIM/2 and of ROTATED_DIM/2); LANES
+// (threads per head, a power of two); THREADS (per block); FREQUENCIES (HEAD_DIM/2 integers: the fraction
+// of a full turn, times 2⁶⁴, by which one position rotates each pair of elements, 0 for those that are not
+// rotated); COS_SIN_FACTOR (multiplies the cosines and sines of those that are).
 #pragma once
 #include "common.cuh"
 
 constexpr int WARPS = THREADS / WARP;
-// Elements i and i + HALF_ROTATED of a head are rotated as a pair, and elements behind ROTATED_DIM are paired the
-// same way among themselves, so a thread holds packs of the first elements of pairs and of their second ones.
+// Elements i and i + HALF_ROTATED of a head are rotated as a pair, and elements behind ROTATED_DIM are
+// paired the same way among themselves, so a thread holds packs of the first elements of pairs and of their
+// second ones.
 constexpr int HALF_DIM = HEAD_DIM / 2, HALF_ROTATED = ROTATED_DIM / 2;
 constexpr int PACKS_PER_THREAD = (HALF_DIM / VEC + LANES - 1) / LANES;
 // Elements of a row: the query heads, the key heads, the value heads.
@@ -27,8 +28,8 @@ constexpr int TILE_ROWS = HEAD_DIM <= 128 ? 32 : HEAD_DIM <= 4096 ? 4096 / HEAD_
 
 __device__ const u64 FREQUENCY_OF_PAIR[] = FREQUENCIES;
 
-// The packs of a head that a thread holds: of first elements of pairs (the first half of a head that is rotated as a
-// whole), and of second ones.
+// The packs of a head that a thread holds: of first elements of pairs (the first half of a head that is
+// rotated as a whole), and of second ones.
 struct HeadPacks {
     Pack<T, VEC> low[PACKS_PER_THREAD], high[PACKS_PER_THREAD];
 };
@@ -48,8 +49,8 @@ struct ThreadHeads {
     __device__ __forceinline__ int per_row() const { return key ? N_KV_HEADS : N_HEADS; }
     // The row of the tile that a head lies in.
     __device__ __forceinline__ int row(int head) const { return key ? head / N_KV_HEADS : head / N_HEADS; }
-    // The offset of the first element of this thread's pairs of a head if the pairs were those of a head rotated as
-    // a whole, from the first element of the tile.
+    // The offset of the first element of this thread's pairs of a head if the pairs were those of a head
+    // rotated as a whole, from the first element of the tile.
     __device__ __forceinline__ int at(int head) const {
         int r = row(head), head_of_row = key ? N_HEADS + head - r * N_KV_HEADS : head - r * N_HEADS;
         return r * QKV_WIDTH + head_of_row * HEAD_DIM + column();
@@ -69,13 +70,14 @@ struct ThreadHeads {
     }
 };
 
-// The column in a head of what lies in a slot of a row in shared memory, which holds the first elements of all
-// pairs, then the second ones.
+// The column in a head of what lies in a slot of a row in shared memory, which holds the first elements of
+// all pairs, then the second ones.
 __device__ __forceinline__ int column_of_slot(int slot) {
     if (HALF_ROTATED == HALF_DIM) return slot;
     int pair = slot % HALF_DIM;
     bool second = slot >= HALF_DIM;
-    return pair < HALF_ROTATED ? pair + (second ? HALF_ROTATED : 0) : pair + (second ? HALF_DIM : HALF_ROTATED);
+    if (pair < HALF_ROTATED) return second ? pair + HALF_ROTATED : pair;
+    return second ? pair + HALF_DIM : pair + HALF_ROTATED;
 }
 
 // True if this thread's i-th packs lie in the head: a constant except for the last ones.
@@ -107,8 +109,8 @@ __device__ __forceinline__ void cos_sin_of_turn(u64 turn, float &cosine, float &
     if (quarters >= 2) sine = -sine;
 }
 
-// cos_sin[rows, HEAD_DIM]: for each row HALF_DIM cosines, then HALF_DIM sines, of the angles of its position; 1 and 0
-// for pairs that are not rotated. All threads of the block take part.
+// cos_sin[rows, HEAD_DIM]: for each row HALF_DIM cosines, then HALF_DIM sines, of the angles of its
+// position; 1 and 0 for pairs that are not rotated. All threads of the block take part.
 __device__ __forceinline__ void fill_cos_sin(const u32 *positions, int rows, float (*cos_sin)[HEAD_DIM]) {
     for (int at = threadIdx.x; at < rows * HALF_DIM; at += THREADS) {
         int row = at / HALF_DIM, pair = at % HALF_DIM;

@@ -1,8 +1,8 @@
 // Norm of every query and key head and rotation by the angles of its position, and the gradient of both.
 //
 // Definitions beside those of heads.cuh: ROTATES (0 leaves the rotation out; positions are not read then);
-// ROTATES_FIRST (1 if the rotation comes before the norm); WEIGHTED (0 leaves out the weights of the norm and their
-// gradient; neither they nor partial sums are accessed then).
+// ROTATES_FIRST (1 if the rotation comes before the norm); WEIGHTED (0 leaves out the weights of the norm
+// and their gradient; neither they nor partial sums are accessed then).
 #include "heads.cuh"
 
 constexpr bool ROTATES_LAST = ROTATES && !ROTATES_FIRST;
@@ -77,7 +77,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
                 unpack(part.high[i], high[i]);
                 if constexpr (ROTATES_FIRST) {
                     int column = ThreadHeads::column() + i * LANES * VEC;
-                    if (live && pack_in_half(i)) rotate<true>(cos_sin[own.row(head)], column, low[i], high[i]);
+                    if (live && pack_in_half(i))
+                        rotate<true>(cos_sin[own.row(head)], column, low[i], high[i]);
                 }
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {

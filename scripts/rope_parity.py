@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Rotates vectors with transformers, under each scaling of RoPE and each place of the norms of queries and keys, and
-writes what xrun's parity test compares against.
+"""Rotates vectors with transformers, under each scaling of RoPE and each place of the norms of queries and
+keys, and writes what xrun's parity test compares against.
 
     rope_parity.py DIR        # DIR is tests/parity/fixtures in the repository
 
@@ -8,12 +8,12 @@ One file comes out, rope.safetensors: for each of the cases below, in fp32 as tr
 
     CASE.frequencies       the inverse frequencies
     CASE.attention_factor  what multiplies cosines and sines
-    CASE.packed            a query and a key head side by side, rotated, and normed if the case has norms; a row for
-                           each position
+    CASE.packed            a query and a key head side by side, rotated, and normed if the case has norms; a row
+                           for each position
     CASE.grads.qkv         the gradient of what was rotated; with weights CASE.grads.wq and CASE.grads.wk too
 
-Vectors, upstream gradients and weights are not stored: they follow from their names, as in `parity.py`. Needs torch
-and transformers.
+Vectors, upstream gradients and weights are not stored: they follow from their names, as in `parity.py`. Needs
+torch and transformers.
 """
 
 import argparse
@@ -35,7 +35,11 @@ EPS = 1e-6
 def llama(dim: int, **rope):
     context = int(rope.get("factor", 1) * rope.get("original_max_position_embeddings", 2048))
     config = LlamaConfig(
-        hidden_size=dim, num_attention_heads=1, head_dim=dim, max_position_embeddings=context, rope_parameters=rope
+        hidden_size=dim,
+        num_attention_heads=1,
+        head_dim=dim,
+        max_position_embeddings=context,
+        rope_parameters=rope,
     )
     return modeling_llama.LlamaRotaryEmbedding(config), modeling_llama.apply_rotary_pos_emb, None
 
@@ -48,13 +52,15 @@ def gpt_neox(dim: int, **rope):
 def nanochat(dim: int, **rope):
     config = NanoChatConfig(hidden_size=dim, num_attention_heads=1, rope_parameters=rope)
     rotary = modeling_nanochat.NanoChatRotaryEmbedding(config)
-    return rotary, modeling_nanochat.apply_rotary_pos_emb, (modeling_nanochat.NanoChatRMSNorm(EPS), "after")
+    norms = [modeling_nanochat.NanoChatRMSNorm(EPS) for _ in range(2)]
+    return rotary, modeling_nanochat.apply_rotary_pos_emb, (norms, "after")
 
 
 def qwen3(dim: int, **rope):
     config = Qwen3Config(hidden_size=dim, num_attention_heads=1, head_dim=dim, rope_parameters=rope)
     rotary = modeling_qwen3.Qwen3RotaryEmbedding(config)
-    return rotary, modeling_qwen3.apply_rotary_pos_emb, (lambda: modeling_qwen3.Qwen3RMSNorm(dim, EPS), "before")
+    norms = [modeling_qwen3.Qwen3RMSNorm(dim, EPS) for _ in range(2)]
+    return rotary, modeling_qwen3.apply_rotary_pos_emb, (norms, "before")
 
 
 CASES = {
@@ -109,18 +115,16 @@ def case(name: str, family, dim: int, rope: dict) -> dict[str, torch.Tensor]:
         "frequencies": rotary.inv_freq.float(),
         "attention_factor": torch.tensor([rotary.attention_scaling], dtype=torch.float64),
     }
-    weights = {}
-    if norm is None:
-        q, k = apply(q, k, cos, sin)
-    elif norm[1] == "after":
-        q, k = (norm[0](part) for part in apply(q, k, cos, sin))
-    else:
-        norms = norm[0](), norm[0]()
-        weights = {"wq": norms[0].weight, "wk": norms[1].weight}
-        with torch.no_grad():
-            for part, weight in weights.items():
-                weight.copy_(1 + parity.uniform(f"rope.{name}.{part}", dim) / 4)
-        q, k = apply(norms[0](q), norms[1](k), cos, sin)
+    norms, place = norm or ([], None)
+    weights = {part: norm.weight for part, norm in zip(("wq", "wk"), norms) if hasattr(norm, "weight")}
+    with torch.no_grad():
+        for part, weight in weights.items():
+            weight.copy_(1 + parity.uniform(f"rope.{name}.{part}", dim) / 4)
+    if place == "before":
+        q, k = (norm(part) for norm, part in zip(norms, (q, k)))
+    q, k = apply(q, k, cos, sin)
+    if place == "after":
+        q, k = (norm(part) for norm, part in zip(norms, (q, k)))
     packed = torch.cat((q, k), -1)[0, 0]
     packed.backward(dy)
     found |= {"packed": packed.detach(), "grads.qkv": x.grad}

@@ -24,7 +24,8 @@ pub(super) struct Lanes {
 impl Lanes {
     const THREADS: usize = 256;
 
-    /// Returns the assignment for heads of an even width, for kernels that rotate them if there is a rotation.
+    /// Returns the assignment for heads of an even width, for kernels that rotate them if there is a
+    /// rotation.
     pub(super) fn new(heads: Heads, rotary: Option<Rotary>, dtype: DType) -> Self {
         let half = heads.dim / 2;
         // A pack lies among the elements that turn, or among the others.
@@ -186,8 +187,8 @@ fn whole_heads() -> impl Iterator<Item = (usize, Heads, Rotary)> {
         .map(|(n, (query, kv, dim))| (n, Heads { query, kv, dim }, Rotary::of_whole_heads(dim, 10_000.0)))
 }
 
-/// Returns those of a part of a head, of the other direction and of scalings: small heads, of which packs have
-/// eight elements down to one.
+/// Returns those of a part of a head, of the other direction and of scalings: small heads, of which packs
+/// have eight elements down to one.
 pub(super) fn variants() -> impl Iterator<Item = (usize, Heads, Rotary)> {
     let yarn = Scaling::Yarn {
         factor: 4.0,
@@ -215,8 +216,8 @@ pub(super) fn variants() -> impl Iterator<Item = (usize, Heads, Rotary)> {
     })
 }
 
-/// Returns the positions of a case. They are smaller under a scaling, whose frequencies the reference rounds in
-/// another order: that makes the angle of position p wrong by p times an ulp of the frequency.
+/// Returns the positions of a case. They are smaller under a scaling, whose frequencies the reference
+/// rounds in another order: that makes the angle of position p wrong by p times an ulp of the frequency.
 pub(super) fn positions(n: usize, rotary: Rotary) -> (Spec, Fill) {
     let below = if rotary.scaling == Scaling::None { 1000 } else { 100 };
     (Spec::new([n], DType::U32), Fill::Below(below))
@@ -245,7 +246,8 @@ pub(super) fn reference(heads: Heads, rotary: Rotary, x: &Array, positions: &Arr
     y
 }
 
-/// Computes the frequency of a pair by the papers' definitions, from wavelengths and the pairs that have them.
+/// Computes the frequency of a pair by the papers' definitions, from wavelengths and the pairs that have
+/// them.
 fn reference_frequency(rotary: Rotary, i: usize) -> f64 {
     let dim = rotary.rotated_dim as f64;
     let plain = rotary.theta.powf(-2.0 * i as f64 / dim);

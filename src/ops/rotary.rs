@@ -1,5 +1,6 @@
-//! The rotations of rotary position embedding (Su et al. 2021): by which angle one position turns each pair of
-//! elements of a head, under the scalings that stretch a context, and the tables of their cosines and sines.
+//! The rotations of rotary position embedding (Su et al. 2021): by which angle one position turns each pair
+//! of elements of a head, under the scalings that stretch a context, and the tables of their cosines and
+//! sines.
 //!
 //! Frequencies are computed in f64 and rounded with the cosine and the sine. transformers computes them in
 //! fp32 (`modeling_rope_utils.py`), which leaves each within 1e-7 of its value, relatively; times a position
@@ -14,8 +15,9 @@ use std::f64::consts::TAU;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How heads are rotated. Element `i` of a head turns together with element `i + rotated_dim/2`, by `position`
-/// times [the frequency of the pair](Rotary::frequencies); elements from `rotated_dim` on stay as they are.
+/// How heads are rotated. Element `i` of a head turns together with element `i + rotated_dim/2`, by
+/// `position` times [the frequency of the pair](Rotary::frequencies); elements from `rotated_dim` on stay
+/// as they are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rotary {
     /// The base θ of the frequencies `θ^(−2i/rotated_dim)`.
@@ -30,8 +32,8 @@ pub struct Rotary {
 
 /// A change of frequencies for a longer context, as in transformers' `modeling_rope_utils.py`.
 ///
-/// [`Yarn`](Scaling::Yarn) and [`Llama3`](Scaling::Llama3) mix `f` and `f/factor` by how many whole turns a pair
-/// makes over the original context: fast pairs keep their frequency.
+/// [`Yarn`](Scaling::Yarn) and [`Llama3`](Scaling::Llama3) mix `f` and `f/factor` by how many whole turns a
+/// pair makes over the original context: fast pairs keep their frequency.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
     /// Frequencies as they are.
@@ -41,7 +43,8 @@ pub enum Scaling {
         /// The number of times that the context is longer.
         factor: f64,
     },
-    /// YaRN (Peng et al. 2023, arXiv:2309.00071), with the bounds of its ramp rounded outwards to whole pairs.
+    /// YaRN (Peng et al. 2023, arXiv:2309.00071), with the bounds of its ramp rounded outwards to whole
+    /// pairs.
     Yarn {
         /// The number of times that the context is longer.
         factor: f64,
@@ -236,7 +239,8 @@ impl<A: Real> Rotation<A> {
     }
 }
 
-/// Rotates a head in place by the angles of a position: its first elements, twice as many as there are cosines.
+/// Rotates a head in place by the angles of a position: its first elements, twice as many as there are
+/// cosines.
 #[inline(always)]
 pub fn rotate<A: Real>(head: &mut [A], (cos, sin): (&[A], &[A])) {
     let (low, high) = head.split_at_mut(cos.len());

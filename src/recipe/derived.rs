@@ -32,7 +32,8 @@ pub fn head_dim(model: &Model) -> usize {
     model.head_dim.unwrap_or_else(|| model.dim / n_heads(model))
 }
 
-/// Returns the number of elements of a head that are rotated: a share of it, rounded down, as transformers does.
+/// Returns the number of elements of a head that are rotated: a share of it, rounded down, as transformers
+/// does.
 pub fn rotated_dim(head_dim: usize, fraction: f64) -> usize {
     (head_dim as f64 * fraction) as usize
 }

@@ -1,11 +1,10 @@
 //! Decoders: blocks of grouped-query causal attention and a feed-forward layer on a residual stream, whose
 //! norms, positions, activation and scales are parts that the plan chooses.
 
-mod hugging_face;
 mod params;
 mod recording;
 
-use super::family::{Family, HfFacts, HfModel, Losses, Purpose};
+use super::family::{Family, Losses, Purpose};
 use super::formula::Formula;
 use crate::error::Result;
 use crate::ir::Builder;
@@ -48,9 +47,5 @@ impl Family for Decoder {
         .map(|(symbol, value)| Formula::symbol(symbol, value));
         let block = n(2) * d.clone() * (h.clone() + kv) * hd.clone() + n(3) * d.clone() * ffn;
         n(6) * (l.clone() * block + v * d) + n(6) * l * h * hd * t
-    }
-
-    fn hugging_face(&self, model: &Model, facts: &HfFacts) -> Result<HfModel> {
-        hugging_face::model(model, facts)
     }
 }

@@ -90,8 +90,8 @@ impl<'a, E: Elem> Pass<'a, E> {
     }
 
     /// With u the input of the norm (x, or x rotated), û = u/‖u‖ and g the gradient of its output (rotated
-    /// back, or as it comes): dw = Σ g·û, du = (g·w − û·mean(g·w·û)) / ‖u‖, where ‖u‖ is the root mean square;
-    /// dx is du, rotated back if x was rotated.
+    /// back, or as it comes): dw = Σ g·û, du = (g·w − û·mean(g·w·û)) / ‖u‖, where ‖u‖ is the root mean
+    /// square; dx is du, rotated back if x was rotated.
     pub(super) fn backward(&self, cx: &CpuNode<'_>, upstream: usize) {
         let (x, dy) = (cx.input::<E>(0), cx.input::<E>(upstream));
         let dx = cx.output::<E>(0);

@@ -1,5 +1,5 @@
-//! Norm of every query and key head and rotary position embedding, one after the other in either order, in one
-//! pass over the packed rows.
+//! Norm of every query and key head and rotary position embedding, one after the other in either order, in
+//! one pass over the packed rows.
 
 mod cases;
 mod cpu;
@@ -19,9 +19,9 @@ use cpu::{Pass, Turn};
 
 /// `(qkv [N, (H+2·KV)·dim][, wq [dim], wk [dim]], positions [N] u32) → packed [N, (H+2·KV)·dim]`.
 ///
-/// The [norm](QkNorm) of query and key heads, then the [rotation](Rotary) by the angles of their position, as in
-/// Qwen3; or first the rotation, as in nanochat. Without weights and with whole heads turned without a factor, both
-/// orders are the same function, rounded differently. Values are copied.
+/// The [norm](QkNorm) of query and key heads, then the [rotation](Rotary) by the angles of their position,
+/// as in Qwen3; or first the rotation, as in nanochat. Without weights and with whole heads turned without
+/// a factor, both orders are the same function, rounded differently. Values are copied.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormRope {
     /// The norm.
@@ -32,8 +32,8 @@ pub struct QkNormRope {
     pub rotates_first: bool,
 }
 
-/// `(qkv[, wq, wk], positions, d_packed) → (d_qkv[, dwq, dwk, partials [tasks, 2·dim]])`; reciprocal norms are
-/// recomputed, and heads that were rotated first are rotated again.
+/// `(qkv[, wq, wk], positions, d_packed) → (d_qkv[, dwq, dwk, partials [tasks, 2·dim]])`; reciprocal norms
+/// are recomputed, and heads that were rotated first are rotated again.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormRopeGrad(pub QkNormRope);
 

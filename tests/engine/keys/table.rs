@@ -69,6 +69,13 @@ impl Files {
         folder
     }
 
+    /// A folder in HuggingFace's form of the tiny recipe's model.
+    fn model(&self) -> PathBuf {
+        let to = self.folder.path().join("model");
+        runs::export(&to).expect("a tiny run is exported");
+        to
+    }
+
     fn text(&self) -> PathBuf {
         self.folder.path().join("text.txt")
     }
@@ -133,6 +140,9 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.norm_eps" => curve("1e-4"),
         "model.init_std" => curve("0.02"),
         "model.tie_embeddings" => curve("true"),
+        "model.init_from" => {
+            on(&[], &files.model().display().to_string(), [Special(runs::begins_with_weights); 2])
+        }
 
         "training.seq_len" => curve("8"),
         "training.local_batch_size" => curve("4"),
