@@ -8,7 +8,7 @@ use crate::hugging_face::Folder;
 use crate::model::registry::parameters;
 use crate::model::weights::Weights;
 use crate::plan::Model;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The weights of a folder whose tensors are those of a model, each used once.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl ImportedWeights {
         }
         let mut tensors = class.tensors(m, context);
         let bare = bare_prefix(&folder, class);
-        let mut used = BTreeMap::new();
+        let mut used = BTreeSet::new();
         for tensor in &mut tensors {
             if let Some(name) = bare.and_then(|prefix| tensor.name.strip_prefix(prefix)) {
                 tensor.name = name.to_owned();
@@ -60,11 +60,12 @@ impl ImportedWeights {
                     tensor.shape
                 )));
             }
-            used.insert(tensor.name.clone(), ());
+            folder.check_format(&tensor.name)?;
+            used.insert(tensor.name.clone());
         }
         let mut repeated = None;
         for (name, tensor) in
-            folder.tensors().filter(|(name, _)| !used.contains_key(*name) && !class.is_buffer(name))
+            folder.tensors().filter(|(name, _)| !used.contains(*name) && !class.is_buffer(name))
         {
             if name == HEAD && m.tie_embeddings && tensor.shape() == [m.vocab_size, m.dim] {
                 repeated = Some(name.to_owned());
