@@ -26,7 +26,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPS = pathlib.Path("src/ops")
 # Neither has arithmetic of its own: a list of ops, and what the attention is compared with.
-NOT_OPS = {"mod.rs", "segments.rs", "attention/reference.rs", "attention/tests.rs", "head_loss/tests.rs"}
+NOT_OPS = {"mod.rs", "segments.rs", "attention/reference.rs", "attention/tests.rs", "cross_entropy/cases.rs",
+           "head_loss/cases.rs", "head_loss/tests.rs"}
 
 # File below src/ops, a text, the original (the first one after that text), what replaces it.
 MUTANTS = [
@@ -62,9 +63,15 @@ MUTANTS = [
     ("cast.rs", "|x: <E as Elem>::Acc| ", "<F as Elem>::Acc::from_f64(x.to_f64())", "<F as Elem>::Acc::from_f64(-x.to_f64())"),
     ("copy.rs", "|(v, old)| ", "*v += old.up()", "*v -= old.up()"),
     ("copy.rs", "if ", "cx.adds(0)", "!cx.adds(0)"),
-    ("cross_entropy.rs", "else { ", "sum.ln() + (highest - wanted)", "sum.ln() - (highest - wanted)"),
-    ("cross_entropy.rs", "", "row[target as usize] -= scale;", "row[target as usize] += scale;"),
-    ("cross_entropy.rs", "let factor = ", "scale / sum", "-scale / sum"),
+    ("cross_entropy/mod.rs", "d.z_loss = ", "from.get(r)", "-from.get(r)"),
+    ("cross_entropy/objective.rs", "label_smoothing != 0.0).then_some(", "from + usize::from(z_loss.is_some())", "from"),
+    ("cross_entropy/rows.rs", "plain: ", "sum.ln() + (highest - wanted)", "sum.ln() - (highest - wanted)"),
+    ("cross_entropy/rows.rs", "", "row[target as usize] -= of_target;", "row[target as usize] += of_target;"),
+    ("cross_entropy/rows.rs", "let factor = ", "of_softmax / of.sum", "-of_softmax / of.sum"),
+    ("cross_entropy/rows.rs", "*slope = self.scale * (", "A::ONE - t * t", "A::ONE + t * t"),
+    ("cross_entropy/rows.rs", "self.smoothing * (", "wanted - sum(row) / self.count", "wanted + sum(row) / self.count"),
+    ("cross_entropy/rows.rs", "of_softmax += (", "self.z_loss + self.z_loss", "self.z_loss"),
+    ("cross_entropy/rows.rs", "", "of_target -= spread;", "of_target += spread;"),
     ("dropout.rs", "*factor = if ", "u32::from(u16::from_le(draw)) < self.threshold",
      "u32::from(u16::from_le(draw)) >= self.threshold"),
     ("dropout.rs", "|(x, f)| ", "*x *= *f", "*x *= -*f"),

@@ -20,6 +20,17 @@ pub enum Purpose {
     Generate,
 }
 
+/// The losses of every row, tensors `[rows]` in nats. Gradients are those of the sum of all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Losses {
+    /// Cross-entropy, which is all that evaluation has.
+    pub losses: TensorId,
+    /// Z-losses with their factor, where the objective has them.
+    pub z_losses: Option<TensorId>,
+    /// What label smoothing adds to the cross-entropy, where the objective has it.
+    pub smoothing_losses: Option<TensorId>,
+}
+
 /// An architecture: its parameters, the recording of its forward, and its cost.
 ///
 /// The rest of the program never uses names of parameters. It uses roles and blocks ([`crate::ir::Role`]),
@@ -29,12 +40,12 @@ pub trait Family: Sync {
     /// back to the embedding.
     fn params(&self, model: &Model) -> Vec<ParamRequest>;
 
-    /// Records the forward up to the loss of every row, a tensor `[rows]`. In training, the head's gradient
-    /// and that of the rows it reads are computed as well.
+    /// Records the forward up to the losses of every row. In training, the head's gradient and that of the
+    /// rows it reads are computed as well.
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
-    fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<TensorId>;
+    fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<Losses>;
 
     /// Records the forward of one token per sequence, into the state's `generation.logits`.
     ///

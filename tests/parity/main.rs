@@ -11,6 +11,7 @@ mod families;
 mod fixture;
 mod formula;
 mod model;
+mod objective;
 mod rope;
 mod sgd;
 mod subject;

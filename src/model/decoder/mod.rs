@@ -4,11 +4,11 @@
 mod params;
 mod recording;
 
-use super::family::{Family, Purpose};
+use super::family::{Family, Losses, Purpose};
 use super::formula::Formula;
 use crate::error::Result;
+use crate::ir::Builder;
 use crate::ir::ParamRequest;
-use crate::ir::{Builder, TensorId};
 use crate::plan::{Model, Plan};
 use recording::Recording;
 
@@ -20,7 +20,7 @@ impl Family for Decoder {
         params::params(model)
     }
 
-    fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<TensorId> {
+    fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<Losses> {
         let recording = Recording::new(plan, purpose);
         let normed = recording.trunk(b)?;
         recording.head_loss(b, normed)

@@ -68,6 +68,9 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
         params.extend(block().into_iter().map(named));
     }
     params.extend(norm("embedding_norm", m.embedding_norm));
+    if m.learned_positions > 0 {
+        params.push(matrix("positions", Role::Positions, vec![m.learned_positions, d], scale(d)));
+    }
     params.push(vocabulary("embedding", Role::Embedding));
     params
 }
