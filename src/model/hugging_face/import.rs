@@ -25,19 +25,18 @@ const EMBEDDING: &str = "embedding";
 const HEAD: &str = "lm_head.weight";
 
 impl ImportedWeights {
-    /// Finds the parameters of a model with tables of positions of `context` rows in the tensors of a folder.
-    /// Only headers are read.
+    /// Finds the parameters of a model in the tensors of a folder. Only headers are read.
     ///
     /// # Errors
     /// A usage error that names a tensor that is missing, has another shape or is not the model's; a model that
     /// the folder's class cannot express.
-    pub fn new(folder: Folder, m: &Model, context: usize) -> Result<Self> {
+    pub fn new(folder: Folder, m: &Model) -> Result<Self> {
         let class = of_config(folder.config())?;
         let shown = folder.path().display();
         if let Some(lack) = class.lacks(m).0.first() {
             return Err(Error::usage(format!("{shown}: {lack}, as {}", class.name())));
         }
-        let mut tensors = class.tensors(m, context);
+        let mut tensors = class.tensors(m);
         let bare = bare_prefix(&folder, class);
         let mut used = BTreeSet::new();
         for tensor in &mut tensors {

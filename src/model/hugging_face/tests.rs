@@ -10,6 +10,7 @@ use crate::hugging_face::{Config, Folder};
 use crate::machine::Machine;
 use crate::model::{Weights, parameters};
 use crate::plan::Model;
+use crate::policy::Position;
 use crate::recipe;
 use insta::assert_snapshot;
 use safetensors::Dtype;
@@ -35,7 +36,13 @@ fn model_of(keys: &Keys) -> Model {
     let recipe =
         recipe::load_str(Path::new("r.toml"), &keys.to_toml(), &[], std::iter::empty(), &Machine::none())
             .unwrap();
-    Model::from_keys(&recipe.values().model, keys.vocab_size)
+    with_positions(Model::from_keys(&recipe.values().model, keys.vocab_size), keys.context)
+}
+
+/// With a table of so many positions, if the model has one.
+fn with_positions(model: Model, context: usize) -> Model {
+    let learned_positions = if model.position == Position::Learned { context } else { 0 };
+    Model { learned_positions, ..model }
 }
 
 /// `openai-community/gpt2`.
@@ -181,7 +188,7 @@ fn recipes_of_families_are_what_configurations_say() {
         let (_, text) = recipe::builtin::find(name).unwrap();
         let none = std::iter::empty();
         let recipe = recipe::load_str(Path::new("r.toml"), text, &[], none, &Machine::none()).unwrap();
-        let shipped = Model::from_keys(&recipe.values().model, keys.vocab_size);
+        let shipped = with_positions(Model::from_keys(&recipe.values().model, keys.vocab_size), keys.context);
         // How parameters begin is no part of a configuration's model.
         let Model { init_std, residual_init, .. } = shipped;
         assert_eq!(shipped, Model { init_std, residual_init, ..model_of(&keys) }, "{name}");
@@ -319,7 +326,7 @@ fn imported(config: &Value, tensors: &[Stored]) -> Result<ImportedWeights> {
     tensor_file::write(&DiskFs, &at.path().join("model.safetensors"), &views).unwrap();
     let folder = Folder::open(at.path())?;
     let keys = keys(folder.config())?;
-    ImportedWeights::new(folder, &model_of(&keys), 8)
+    ImportedWeights::new(folder, &model_of(&keys))
 }
 
 #[test]
@@ -386,7 +393,7 @@ fn tensors_that_are_not_the_models_are_refused() {
     let at = tempfile::tempdir().unwrap();
     std::fs::write(at.path().join("config.json"), small().to_string()).unwrap();
     std::fs::write(at.path().join("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
-    let error = ImportedWeights::new(Folder::open(at.path()).unwrap(), &other, 8).unwrap_err();
+    let error = ImportedWeights::new(Folder::open(at.path()).unwrap(), &other).unwrap_err();
     assert!(
         error.message().contains("model.logit_cap is 1, and it has none, as LlamaForCausalLM"),
         "{error}"
