@@ -1,6 +1,7 @@
 //! The command line: one thin file per subcommand.
 
 mod arguments;
+mod chat;
 mod command;
 mod compare;
 mod compare_quality;

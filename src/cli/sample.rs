@@ -1,10 +1,13 @@
 //! `xrun sample [RUN]`.
 
+use super::chat;
 use super::terminal::{print_exact, print_json};
 use super::what::{Results, run_with_checkpoint};
 use crate::error::Result;
 use crate::results::find;
-use crate::train::{SampleRequest, sample};
+use crate::train::{
+    BenchRequest, ChatRequest, GenerationTime, SampleRequest, Sampled, bench_generation, sample,
+};
 
 /// Arguments of `xrun sample`.
 #[derive(clap::Args, Debug)]
@@ -14,10 +17,10 @@ pub struct Args {
     /// `training.dtype=fp32`.
     #[arg(value_name = "RUN | KEY=VALUE")]
     pub words: Vec<String>,
-    /// What the texts begin with.
+    /// What the texts begin with. Given several times, each prompt has texts of its own, in one batch.
     #[arg(long, value_name = "TEXT")]
-    pub prompt: Option<String>,
-    /// How many texts [default: as the run's own recipe, and 1 where that has none].
+    pub prompt: Vec<String>,
+    /// How many texts of each prompt [default: as the run's own recipe, and 1 where that has none].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub samples: Option<u32>,
     /// Tokens of each, after the prompt.
@@ -32,15 +35,22 @@ pub struct Args {
     /// Where results are.
     #[command(flatten)]
     pub results: Results,
-    /// One JSON object per text, with prompt and text.
+    /// One JSON object per text, with prompt, text and tokens.
     #[arg(long)]
     pub json: bool,
+    /// Talk to the model, in the form of its tokenizer's chat template: a message per line.
+    #[arg(long, conflicts_with_all = ["prompt", "samples", "json"])]
+    pub chat: bool,
+    /// Time the generation from prompts of so many tokens, one for each sample, instead of printing texts: a JSON
+    /// object for each repetition.
+    #[arg(long, value_name = "TOKENS", conflicts_with_all = ["prompt", "chat", "json"])]
+    pub bench: Option<usize>,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// As [`sample`].
+/// As [`sample`] and [`chat::run`].
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let (run, keys) = match args.words.split_first() {
@@ -52,19 +62,46 @@ pub fn run(args: &Args) -> Result<()> {
         overrides.extend(value.map(|value| format!("generation.{key}={value}")));
     };
     // As a TOML string, so that no prompt is mistaken for another type.
-    set("prompt", args.prompt.as_ref().map(|p| toml::Value::from(p.as_str()).to_string()));
+    set("prompt", args.prompt.first().map(|p| toml::Value::from(p.as_str()).to_string()));
     set("samples", args.samples.map(|n| n.to_string()));
     set("tokens", args.tokens.map(|n| n.to_string()));
     set("temperature", args.temperature.map(|t| format!("{t:?}")));
     overrides.extend(keys.iter().cloned());
-    let request = SampleRequest { run: run_with_checkpoint(results, run)?, step: args.checkpoint, overrides };
-    let (generation, texts) = sample(&request)?;
-    for text in texts {
+    let run = run_with_checkpoint(results, run)?;
+    if args.chat {
+        let (step, tokens) = (args.checkpoint, args.tokens);
+        return chat::run(&ChatRequest { run, step, overrides, tokens });
+    }
+    if let Some(prompt_tokens) = args.bench {
+        let step = args.checkpoint;
+        return bench_generation(&BenchRequest { run, step, overrides, prompt_tokens }, print_time);
+    }
+    let prompts = args.prompt.clone();
+    let request = SampleRequest { run, step: args.checkpoint, overrides, prompts };
+    for Sampled { prompt, text, tokens } in sample(&request)? {
         if args.json {
-            print_json(&format!("{}\n", serde_json::json!({ "prompt": generation.prompt, "text": text })))?;
+            let sampled = serde_json::json!({ "prompt": prompt, "text": text, "tokens": tokens });
+            print_json(&format!("{sampled}\n"))?;
         } else {
-            print_exact(&format!("{}{text}\n\n", generation.prompt))?;
+            print_exact(&format!("{prompt}{text}\n\n"))?;
         }
     }
     Ok(())
+}
+
+/// Prints the times of a repetition as a line of JSON.
+fn print_time(time: GenerationTime) -> Result<()> {
+    let GenerationTime { samples, prompt_tokens, new_tokens, prefill, decode } = time;
+    let made = (samples * (new_tokens - 1)) as f64;
+    let speed = (made > 0.0).then(|| made / decode.as_secs_f64());
+    let row = serde_json::json!({
+        "side": "xrun",
+        "samples": samples,
+        "prompt_tokens": prompt_tokens,
+        "new_tokens": new_tokens,
+        "prefill_ms": prefill.as_secs_f64() * 1e3,
+        "decode_ms": decode.as_secs_f64() * 1e3,
+        "decode_tok_s": speed,
+    });
+    print_json(&format!("{row}\n"))
 }

@@ -1,6 +1,7 @@
 //! Transfers of batches to the device and of results back, without synchronizing the device.
 
 use super::StateMemory;
+use crate::device::DType;
 use crate::device::cuda::Gpu;
 use crate::device::cuda::driver::{Event, Pinned};
 use crate::error::{Error, Result};
@@ -120,6 +121,20 @@ impl Transfers {
 }
 
 impl Snapshot {
+    /// Returns the elements of an integer tensor of the group. The snapshot must have been opened.
+    ///
+    /// # Errors
+    /// When the snapshot does not hold the tensor.
+    pub fn integers(&self, layout: &State, tensor: &str) -> Result<Vec<u32>> {
+        let name = format!("{}.{tensor}", self.group);
+        let missing = || Error::failed(format!("the snapshot does not hold the integers {name}"));
+        let slot = layout.get(layout.slot(&name).ok_or_else(missing)?);
+        let Contents::Ready(bytes) = &self.contents else { return Err(missing()) };
+        let bytes = bytes.get(slot.offset..slot.offset + slot.spec.bytes());
+        let bytes = bytes.filter(|_| slot.spec.dtype == DType::U32).ok_or_else(missing)?;
+        Ok(bytemuck::pod_collect_to_vec(bytes))
+    }
+
     /// Returns the first element of a tensor of the group. The snapshot must have been opened.
     ///
     /// # Errors

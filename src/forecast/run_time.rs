@@ -12,10 +12,6 @@ use serde::Serialize;
 /// machine.
 const STEADY: f64 = 1.15;
 
-/// Seconds of the CPU to choose a token by one of its logits: on a Xeon server, 48 ns per entry of the
-/// vocabulary.
-const SAMPLING_S_PER_LOGIT: f64 = 48e-9;
-
 /// Seconds from the start of the program to the first step of a run on generated text, and of drawing its
 /// pictures, on a Xeon server.
 const START_S: f64 = 0.25;
@@ -129,13 +125,12 @@ impl RunTime {
         // A section is one local batch of every rank: a global batch of an evaluation has as many as a step.
         let sections = plan.evaluated_batches_in_all() * plan.batch.micro_steps;
         let evaluating_s = (evaluations * sections as u64) as f64 * seconds(&programs.evaluate);
-        let sampling_s = programs.generate.as_ref().map_or(0.0, |section| {
-            let tokens = times_due(intervals.generation, 0, steps) as f64
-                * plan.generation.tokens.min(plan.batch.seq_len) as f64;
-            let logits = plan.generation.samples as f64 * plan.model.vocab_size as f64;
+        let sampling_s = programs.prefill.as_ref().zip(programs.generate.as_ref()).map_or(0.0, |programs| {
+            let (prefill, decode) = (seconds(&programs.0.section), seconds(programs.1));
+            let tokens = plan.generation.tokens.min(plan.batch.seq_len) as f64;
             // Rank 0 generates alone.
-            let section = seconds(section) / plan.batch.world_size.max(1) as f64;
-            tokens * (section + logits * SAMPLING_S_PER_LOGIT)
+            let once = (prefill + (tokens - 1.0) * decode) / plan.batch.world_size.max(1) as f64;
+            times_due(intervals.generation, 0, steps) as f64 * once
         });
         let before_saving = training_s + evaluating_s + sampling_s;
         let checkpoints = intervals.checkpoints(steps, before_saving);

@@ -337,6 +337,13 @@ impl StateBuilder {
         self.slot_in(buffer, format!("{kind}.{name}"), Spec::new([len], dtype), start * dtype.size());
     }
 
+    /// Adds a slot over the first `len` elements of a one-dimensional slot.
+    pub fn beginning(&mut self, of: &str, name: String, len: usize) {
+        let Some(whole) = self.state.slot(of).map(|slot| self.state.get(slot).clone()) else { return };
+        debug_assert!(len <= whole.spec.elements(), "{name} within {of}");
+        self.slot_in(whole.buffer, name, Spec::new([len], whole.spec.dtype), whole.offset);
+    }
+
     /// The layout built so far, for choosing flat ranges.
     pub fn state(&self) -> &State {
         &self.state

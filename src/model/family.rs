@@ -18,6 +18,17 @@ pub enum Purpose {
     Evaluate,
     /// Logits of the next token: one token per sequence, keys and values from a cache.
     Generate,
+    /// Logits of the token after each prompt: whole prompts, whose keys and values go into the cache.
+    Prefill(PromptShape),
+}
+
+/// The prompts that one program takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptShape {
+    /// Number of prompts. They share the samples evenly: those of one are neighbours.
+    pub prompts: usize,
+    /// Rows of each. A shorter prompt is padded at its end, which nothing before that reads.
+    pub rows: usize,
 }
 
 /// The losses of every row, tensors `[rows]` in nats. Gradients are those of the sum of all of them.
@@ -47,11 +58,12 @@ pub trait Family: Sync {
     /// When the plan's numbers do not fit an op.
     fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<Losses>;
 
-    /// Records the forward of one token per sequence, into the state's `generation.logits`.
+    /// Records the forward of one token per sequence, or of whole prompts: into the state's
+    /// `generation.logits`, and the token that is drawn from them into `generation.tokens`.
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
-    fn logits(&self, plan: &Plan, b: &mut Builder) -> Result<()>;
+    fn logits(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<()>;
 
     /// Returns the model FLOPs of a token, forward and backward, in sequences of `seq_len`: 6 per weight of
     /// every product, and attention with its causal half counted once. Recomputed work does not count.

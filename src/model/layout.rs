@@ -1,5 +1,6 @@
 //! Lays out the state of a plan.
 
+use super::family::PromptShape;
 use super::registry::family;
 use crate::device::DType;
 use crate::device::cpu::buffer::ALIGNMENT;
@@ -50,7 +51,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         ("schedule", Spec::new([plan.steps + 1, plan.optimizer.schedule_width()], precision.master)),
     ]);
     builder.group("control", &control);
-    generation(plan, &mut builder);
+    generation(plan, &[prompt_shape(plan)], &mut builder);
     if plan.document_losses {
         builder.group("evaluation", &[("losses", Spec::new([plan.batch.rows()], precision.master))]);
     }
@@ -205,15 +206,35 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
 }
 
 /// Returns the state of a program that only generates: parameters, and the buffers of generation.
-pub fn generation_state(plan: &Plan) -> State {
+pub fn generation_state(plan: &Plan, prompts: &[PromptShape]) -> State {
     let mut builder = StateBuilder::for_inference(plan.precision, &family(&plan.model).params(&plan.model));
-    generation(plan, &mut builder);
+    generation(plan, prompts, &mut builder);
     builder.finish()
 }
 
-/// Lays out the buffers of generation: the current tokens, their positions, logits, and a cache of keys and
-/// values per block.
-fn generation(plan: &Plan, builder: &mut StateBuilder) {
+/// Fewest rows of the prompts that a program takes: programs for fewer would hardly be faster.
+const LEAST_PROMPT_ROWS: usize = 64;
+
+/// Returns the rows of the program that takes prompts of up to `tokens` tokens: a power of two, so that few
+/// programs exist, or the whole context.
+pub fn prompt_rows(tokens: usize, seq_len: usize) -> usize {
+    tokens.next_power_of_two().max(LEAST_PROMPT_ROWS).min(seq_len)
+}
+
+/// Returns the shape of the prompt of the samples of a run, before its tokenizer is known: it has no more tokens
+/// than bytes, the end token and one that tokenizers may add.
+pub fn prompt_shape(plan: &Plan) -> PromptShape {
+    PromptShape { prompts: 1, rows: prompt_rows(plan.generation.prompt.len() + 2, plan.batch.seq_len) }
+}
+
+/// Returns the name of the slot of an input of prompts: a slot for every shape, all over the same memory.
+pub(super) fn prompt_slot(name: &str, shape: PromptShape) -> String {
+    format!("prompts.{name}.{}x{}", shape.prompts, shape.rows)
+}
+
+/// Lays out the buffers of generation: the current tokens and how many had none, their positions, logits, a cache of
+/// keys and values per block, and prompts. What is read after every token comes first.
+fn generation(plan: &Plan, prompts: &[PromptShape], builder: &mut StateBuilder) {
     let (m, samples) = (&plan.model, plan.generation.samples);
     if samples == 0 {
         return;
@@ -222,11 +243,22 @@ fn generation(plan: &Plan, builder: &mut StateBuilder) {
     let names: Vec<String> = (0..m.n_layers).map(|i| format!("cache.{i}")).collect();
     let cache = Spec::new([samples, plan.batch.seq_len, 2 * m.n_kv_heads * m.head_dim], act_dtype);
     let logits = Spec::padded([samples, m.vocab_size], [samples, m.padded_vocab()], act_dtype);
+    let u32s = |n: usize| Spec::new([n], DType::U32);
     let mut tensors = vec![
-        ("tokens", Spec::new([samples], DType::U32)),
-        ("positions", Spec::new([samples], DType::U32)),
+        ("tokens", u32s(samples)),
+        ("bad", u32s(samples)),
+        ("positions", u32s(samples)),
         ("logits", logits),
+        ("arrivals", Spec::new([samples, m.n_heads], DType::U32)),
     ];
     tensors.extend(names.iter().map(|name| (name.as_str(), cache.clone())));
     builder.group("generation", &tensors);
+    let rows = |shape: &PromptShape| shape.prompts * shape.rows;
+    let most = prompts.iter().map(rows).max().unwrap_or(0);
+    builder.group("prompts", &[("tokens", u32s(most)), ("positions", u32s(most))]);
+    for shape in prompts {
+        for name in ["tokens", "positions"] {
+            builder.beginning(&format!("prompts.{name}"), prompt_slot(name, *shape), rows(shape));
+        }
+    }
 }

@@ -3,6 +3,7 @@
 mod decoder;
 pub mod family;
 pub mod formula;
+mod generation;
 pub mod hf_export;
 pub mod hugging_face;
 mod layout;
@@ -13,9 +14,10 @@ mod registry;
 mod tests;
 mod weights;
 
-pub use family::{Family, Purpose};
+pub use family::{Family, PromptShape, Purpose};
 pub use formula::Formula;
-pub use layout::state;
-pub use programs::{Programs, generator, schedule_table};
+pub use generation::{Generator, Prefill};
+pub use layout::{prompt_rows, prompt_shape, state};
+pub use programs::{Programs, schedule_table};
 pub use registry::{family, flops_per_token, parameters};
 pub use weights::Weights;

@@ -1,10 +1,11 @@
 //! All programs of a plan, passes applied and memory planned.
 
 use super::family::Purpose;
+use super::generation::{Prefill, decode};
 use super::layout;
 use super::registry::family;
 use crate::device::gpu::Collector;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exec::{Section, collect};
 use crate::ir::Upstream;
 use crate::ir::{
@@ -36,6 +37,8 @@ pub struct Programs {
     pub step_end: Section,
     /// Loss of a batch without gradients.
     pub evaluate: Section,
+    /// The prompt of the samples, and their first token; absent without samples.
+    pub prefill: Option<Prefill>,
     /// One token of every sample; absent without samples.
     pub generate: Option<Section>,
     /// A fingerprint of every parameter, for ranks to compare; absent where replicas need not be equal.
@@ -59,15 +62,18 @@ impl Programs {
             micro.push((variant, Section::new(program)));
         }
         let evaluate = Section::new(evaluation(plan, &state)?);
-        let generate =
-            if plan.generation.samples > 0 { Some(Section::new(generation(plan, &state)?)) } else { None };
+        let (mut prefill, mut generate) = (None, None);
+        if plan.generation.samples > 0 {
+            prefill = Some(Prefill::new(plan, &state, layout::prompt_shape(plan))?);
+            generate = Some(decode(plan, &state)?);
+        }
         let replicas = if plan.exchanges() { Some(Section::new(fingerprints(&state)?)) } else { None };
         let gather = match &state.shards {
             Some(shards) => Some(Section::new(gather_parameters(plan, &state, shards)?)),
             None => None,
         };
         let step_end = Section::new(step_end(plan, &state)?);
-        Ok(Self { state, micro, step_end, evaluate, generate, replicas, gather })
+        Ok(Self { state, micro, step_end, evaluate, prefill, generate, replicas, gather })
     }
 
     /// Returns the variant of micro-step `i` out of `of`.
@@ -82,6 +88,7 @@ impl Programs {
     pub fn sections(&self) -> Vec<&Section> {
         let mut all: Vec<&Section> = self.micro.iter().map(|(_, section)| section).collect();
         all.extend([&self.step_end, &self.evaluate]);
+        all.extend(self.prefill.as_ref().map(|prefill| &prefill.section));
         all.extend(&self.generate);
         all.extend(&self.replicas);
         all.extend(&self.gather);
@@ -112,20 +119,6 @@ impl Programs {
     pub fn arena_bytes(&self) -> usize {
         self.sections().iter().map(|s| s.memory.arena_bytes).max().unwrap_or(0)
     }
-}
-
-/// Returns the state and the program of generation alone: parameters without gradients and slots, and the
-/// generation program.
-///
-/// # Errors
-/// When an op refuses the plan's numbers, or the plan asks for no sample.
-pub fn generator(plan: &Plan) -> Result<(Arc<State>, Section)> {
-    if plan.generation.samples == 0 {
-        return Err(Error::usage("generation.samples = 0 requests no text"));
-    }
-    let state = Arc::new(layout::generation_state(plan));
-    let section = Section::new(generation(plan, &state)?);
-    Ok((state, section))
 }
 
 /// Returns the variants that occur: the last one differs from the others only if it communicates.
@@ -305,12 +298,6 @@ fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
             b.emit_into("losses_of_rows", Arc::new(Copy), &[losses], &[Destination::Into(to, Mode::Write)])
         })?;
     }
-    if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
-}
-
-fn generation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
-    let mut b = Builder::new("generate", Arc::clone(state));
-    family(&plan.model).logits(plan, &mut b)?;
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
 }
 

@@ -1,11 +1,9 @@
-//! Generation: keys and values kept in the state, and attention of one new query per sequence over them.
+//! Generation: keys and values kept in the state, of whole prompts and of one new token per sequence.
 
 use super::attention::Heads;
-use super::attention::reference::AttentionCase;
-use super::attention::rows::{exponentials, scale};
-use super::lanes::{dot, max, vector_width};
+use super::lanes::vector_width;
+use crate::device::DType;
 use crate::device::gpu::{Arg, Grid, Kernel};
-use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
@@ -20,16 +18,23 @@ pub struct CacheAppend {
     pub capacity: usize,
 }
 
-/// `(packed [B, (H+2·KV)·dim], cache [B, S, 2·KV·dim], positions [B] u32) → o [B, H·dim]`: the query of row b
-/// attends to the keys `0..=positions[b]` of its row of the cache, its own included.
+/// `packed [P·L, (H+2·KV)·dim] → cache [B, S, 2·KV·dim]`: keys and values of whole prompts of L rows, written at
+/// the positions from 0 on. Sample b gets those of prompt b·P/B: neighbours share a prompt. With `Mode::Add` the
+/// rest of the cache is kept; with `Mode::Write` it is zeroed.
 #[derive(Clone, Copy, Debug)]
-pub struct CachedAttention {
+pub struct CacheFill {
     /// Layout of the heads in a row.
     pub heads: Heads,
+    /// Samples: B.
+    pub samples: usize,
+    /// Prompts: P, a divisor of B.
+    pub prompts: usize,
+    /// Positions that the cache has room for: S.
+    pub capacity: usize,
 }
 
 /// Checks one new row per sequence, and its position.
-fn check(heads: Heads, packed: &Spec, positions: &Spec) -> Result<(), String> {
+pub(super) fn check(heads: Heads, packed: &Spec, positions: &Spec) -> Result<(), String> {
     heads.check(packed)?;
     if positions.dtype != DType::U32 || positions.elements() != packed.shape[0] {
         return Err("positions are u32, one per row".into());
@@ -38,26 +43,22 @@ fn check(heads: Heads, packed: &Spec, positions: &Spec) -> Result<(), String> {
 }
 
 /// Checks that the positions lie in the cache, and names the first that does not.
-fn check_room(positions: &[u32], capacity: usize) -> Result<()> {
+pub(super) fn check_room(positions: &[u32], capacity: usize) -> Result<()> {
     match positions.iter().find(|p| **p as usize >= capacity) {
         Some(p) => Err(Error::failed(format!("position {p} is beyond the cache, which holds {capacity}"))),
         None => Ok(()),
     }
 }
 
-/// Threads per block of the kernels that append and that attend.
-const APPEND_THREADS: u32 = 128;
-const THREADS: u32 = 256;
+/// Threads per block.
+const THREADS: u32 = 128;
 
 /// Returns a kernel over heads.
 fn kernel(entry: &'static str, heads: Heads, dtype: DType) -> Kernel {
-    let vec = vector_width(heads.dim, dtype);
     Kernel::new("kv_cache", entry)
         .with_type("T", dtype)
         .with("HEAD_DIM", heads.dim)
-        .with("VEC", vec)
-        .with("LANES", (heads.dim / vec).next_power_of_two().min(32))
-        .with("THREADS", THREADS)
+        .with("VEC", vector_width(heads.dim, dtype))
 }
 
 impl Op for CacheAppend {
@@ -114,7 +115,7 @@ impl Op for CacheAppend {
         let mut args: Vec<Arg> = [cx.input(0), cx.input(1), cx.output(0)].into_iter().map(Arg::Ptr).collect();
         args.extend([self.heads.query, self.heads.kv, self.capacity].map(Arg::from));
         let kernel = kernel("cache_append", self.heads, packed.dtype);
-        cx.queue.launch(kernel, Grid::new(packed.rows(), APPEND_THREADS), &args)
+        cx.queue.launch(kernel, Grid::new(packed.rows(), THREADS), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -155,133 +156,98 @@ impl Op for CacheAppend {
     }
 }
 
-impl Op for CachedAttention {
+impl Op for CacheFill {
     fn name(&self) -> &'static str {
-        "cached_attention"
+        "cache_fill"
     }
 
     fn attributes(&self) -> String {
-        self.heads.to_string()
+        format!("{} samples={} prompts={} capacity={}", self.heads, self.samples, self.prompts, self.capacity)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [packed, cache, positions] = inputs else {
-            return Err("takes packed rows, a cache and positions".into());
-        };
-        check(self.heads, packed, positions)?;
-        let (batch, kept) = (packed.shape[0], 2 * self.heads.kv * self.heads.dim);
-        let fits = matches!(*cache.shape, [b, _, width] if b == batch && width == kept);
-        if !fits || cache.alloc != cache.shape || cache.dtype != packed.dtype {
-            return Err(format!("the cache is {}[{batch}, S, {kept}], unpadded", packed.dtype));
+        let [packed] = inputs else { return Err("takes packed rows".into()) };
+        self.heads.check(packed)?;
+        let Self { samples, prompts, capacity, .. } = *self;
+        if prompts == 0 || !samples.is_multiple_of(prompts) || !packed.shape[0].is_multiple_of(prompts) {
+            return Err(format!("{prompts} prompts of equal length share {samples} samples evenly"));
         }
-        Ok(vec![Spec::new([batch, self.heads.query * self.heads.dim], packed.dtype)])
+        if packed.shape[0] / prompts > capacity {
+            return Err(format!("the cache holds {capacity} positions"));
+        }
+        let width = 2 * self.heads.kv * self.heads.dim;
+        Ok(vec![Spec::new([samples, capacity, width], packed.dtype)])
     }
 
-    /// Counts as if every query attended to the whole cache.
-    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        let pairs = (inputs[1].shape[0] * inputs[1].shape[1] * self.heads.query) as f64;
-        Cost::streaming(inputs, outputs).with_flops(4.0 * pairs * self.heads.dim as f64)
+    fn cost(&self, inputs: &[Spec], _outputs: &[Spec]) -> Cost {
+        let kept = 2 * self.heads.kv * self.heads.dim * inputs[0].shape[0] * inputs[0].dtype.size();
+        Cost { product_flops: 0.0, bytes: (kept + kept / self.prompts * self.samples) as f64 }
+    }
+
+    fn accumulates(&self, _output: usize) -> bool {
+        true
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let (heads, dim) = (self.heads, self.heads.dim);
-        let positions = cx.input_u32(2);
-        let capacity = cx.input_spec(1).shape[1];
-        check_room(positions, capacity)?;
-        let kept = 2 * heads.kv * dim;
+        let (kept, rows) = (2 * self.heads.kv * self.heads.dim, cx.input_spec(0).shape[0] / self.prompts);
         dispatch_float!(cx.input_spec(0).dtype, E => {
-            let (packed, cache, o) = (cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0));
-            cx.pool.run(positions.len() * heads.query, #[inline(always)] |task| {
-                type Acc = <E as Elem>::Acc;
-                let (b, h) = (task / heads.query, task % heads.query);
-                let key = |t: usize| (b * capacity + t) * kept + h / heads.group() * dim;
-                let mut query = vec![Acc::ZERO; dim];
-                let mut row = query.clone();
-                packed.load(b * heads.width() + heads.query_at(h), &mut query);
-                scale(&mut query, Acc::from_f64(heads.score_scale()));
-                let mut p = vec![Acc::ZERO; positions[b] as usize + 1];
-                for (t, score) in p.iter_mut().enumerate() {
-                    cache.load(key(t), &mut row);
-                    *score = dot(&query, &row);
-                }
-                let shift = max(&p);
-                let sum = exponentials(&mut p, Acc::ONE, shift);
-                query.fill(Acc::ZERO);
-                for (t, p) in p.iter().enumerate() {
-                    cache.load(key(t) + heads.kv * dim, &mut row);
-                    query.iter_mut().zip(&row).for_each(|(o, v)| *o = p.fma(*v, *o));
-                }
-                scale(&mut query, Acc::ONE / sum);
-                o.store((b * heads.query + h) * dim, &query);
+            let (packed, cache) = (cx.input::<E>(0), cx.output::<E>(0));
+            if !cx.adds(0) {
+                cache.slice(0, cache.len()).fill(<E as Default>::default());
+            }
+            cx.pool.run(self.samples * rows, |task| {
+                let (sample, row) = (task / rows, task % rows);
+                let from = sample * self.prompts / self.samples * rows + row;
+                let new = packed.slice(from * self.heads.width() + self.heads.key_at(0), kept);
+                cache.slice((sample * self.capacity + row) * kept, kept).copy_from_slice(new);
             });
         });
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let Heads { query, kv, .. } = self.heads;
-        let (batch, capacity) = (cx.input_spec(1).shape[0], cx.input_spec(1).shape[1]);
-        if batch == 0 {
+        let (packed, cache) = (cx.input_spec(0), cx.output_spec(0));
+        if cache.elements() == 0 || packed.rows() == 0 {
             return Ok(());
         }
-        let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&p| p.into()).collect();
-        args.extend([query, kv, capacity].map(Arg::from));
-        args.push(Arg::F32(self.heads.score_scale() as f32));
-        let grid = Grid { blocks: [query as u32, batch as u32, 1], threads: THREADS, shared: 0 };
-        cx.queue.launch(kernel("cached_attention", self.heads, cx.input_spec(0).dtype), grid, &args)
+        if !cx.adds(0) {
+            cx.queue.fill(cx.output(0), 0, cache.bytes())?;
+        }
+        let mut args: Vec<Arg> = vec![cx.input(0).into(), cx.output(0).into()];
+        args.extend([self.heads.query, self.heads.kv, self.capacity].map(Arg::from));
+        args.push(Arg::from(self.samples / self.prompts));
+        let blocks = [(packed.rows() / self.prompts) as u32, self.samples as u32, 1];
+        let grid = Grid { blocks, threads: THREADS, shared: 0 };
+        cx.queue.launch(kernel("cache_fill", self.heads, packed.dtype), grid, &args)
     }
 
-    /// The reference is full attention over the prefix, its last row.
     fn cases(&self, precision: Precision) -> Cases {
-        let shapes = [
-            (1, 1, (1, 1, 32)),
-            (3, 17, (2, 1, 64)),
-            (2, 33, (8, 1, 96)),
-            (1, 255, (2, 2, 128)),
-            (1, 1000, (1, 1, 32)),
-        ];
-        let case = |(batch, capacity, shape): (usize, usize, (usize, usize, usize))| {
-            let heads = AttentionCase::causal(1, 1, shape).attention.heads;
-            let kept = 2 * heads.kv * heads.dim;
-            let inputs = vec![
-                (Spec::new([batch, heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-                (Spec::new([batch, capacity, kept], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-                (Spec::new([batch], DType::U32), Fill::Below(capacity as u32)),
-            ];
-            let name = format!("b{batch} s{capacity} hd{} gqa{}", heads.dim, heads.group());
-            Case::new(name, CachedAttention { heads }, inputs, move |inputs| {
-                vec![reference(heads, shape, &inputs[0], &inputs[1], &inputs[2])]
+        let shapes = [(1, 1, 5, 5, Mode::Write), (6, 2, 7, 20, Mode::Add), (3, 3, 33, 64, Mode::Add)];
+        let case = |(samples, prompts, rows, capacity, mode): (usize, usize, usize, usize, Mode)| {
+            let heads = Heads { query: 4, kv: 2, dim: 32 };
+            let packed = Spec::new([prompts * rows, heads.width()], precision.act_dtype);
+            let op = CacheFill { heads, samples, prompts, capacity };
+            let name = format!("b{samples} p{prompts} l{rows} s{capacity} {mode:?}").to_lowercase();
+            Case::new(name, op, vec![(packed, Fill::Normal(0.0, 1.0))], move |inputs| {
+                let kept = 2 * heads.kv * heads.dim;
+                let mut cache = Array::zeros(&[samples, capacity, kept]);
+                if let Some(before) = inputs.get(1) {
+                    cache.data.clone_from(&before.data);
+                }
+                for sample in 0..samples {
+                    let prompt = sample / (samples / prompts);
+                    for row in 0..rows {
+                        let new = &inputs[0].data[(prompt * rows + row) * heads.width()..][..heads.width()];
+                        cache.data[(sample * capacity + row) * kept..][..kept]
+                            .copy_from_slice(&new[heads.query * heads.dim..]);
+                    }
+                }
+                vec![cache]
             })
             .differentiable(&[])
             .upstream(&[])
-            .depth(capacity.max(heads.dim))
+            .outputs(vec![(mode, Fill::Normal(0.0, 1.0))])
         };
         Cases::Own(shapes.into_iter().map(case).collect())
     }
-}
-
-/// Packs each row's prefix as a sequence of its own and keeps the last row of full attention.
-fn reference(
-    heads: Heads,
-    shape: (usize, usize, usize),
-    packed: &Array,
-    cache: &Array,
-    positions: &Array,
-) -> Array {
-    let (batch, capacity, kept) = (cache.shape[0], cache.shape[1], cache.width());
-    let (width, o_width) = (heads.width(), heads.query * heads.dim);
-    let mut o = Array::zeros(&[batch, o_width]);
-    for b in 0..batch {
-        let len = positions.data[b] as usize + 1;
-        let mut rows = Array::zeros(&[len, width]);
-        for t in 0..len {
-            let (row, of_cache) = (&mut rows.data[t * width..][..width], (b * capacity + t) * kept);
-            row[..o_width].copy_from_slice(&packed.data[b * width..][..o_width]);
-            row[o_width..].copy_from_slice(&cache.data[of_cache..][..kept]);
-        }
-        let solved = AttentionCase::causal(1, len, shape).solve(&rows, &[]);
-        let last = &solved[0].data[(len - 1) * o_width..];
-        o.data[b * o_width..][..o_width].copy_from_slice(last);
-    }
-    o
 }

@@ -6,6 +6,7 @@ pub mod advance;
 pub mod all_gather;
 pub mod all_reduce;
 pub mod attention;
+pub mod cached_attention;
 pub mod cast;
 pub mod copy;
 pub mod cross_entropy;
@@ -20,6 +21,7 @@ pub mod kv_cache;
 mod lanes;
 pub mod layer_norm;
 pub mod linear;
+pub mod linear_few_rows;
 pub mod mul;
 pub mod qk_norm_rope;
 pub mod reduce_scatter;
@@ -27,8 +29,10 @@ pub mod residual_norm;
 pub mod rms_norm;
 pub mod rope;
 pub mod rotary;
+pub mod sample_tokens;
 pub mod scale;
 pub mod segments;
+pub mod select_rows;
 pub mod sgd;
 pub mod silu;
 pub mod soft_cap;
@@ -78,11 +82,13 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(grad_norm::GradNormPartials { shards: Arc::new(Shards::new(&[1], 1, 1)) }),
         Box::new(grad_norm::GradNormTotal { max_norm: 1.0 }),
         Box::new(kv_cache::CacheAppend { heads: HEADS, capacity: 1 }),
-        Box::new(kv_cache::CachedAttention { heads: HEADS }),
+        Box::new(kv_cache::CacheFill { heads: HEADS, samples: 1, prompts: 1, capacity: 1 }),
+        Box::new(cached_attention::CachedAttention { heads: HEADS }),
         Box::new(layer_norm::LayerNorm { eps: 1e-5 }),
         Box::new(layer_norm::LayerNormGrad { eps: 1e-5, residual: false }),
         Box::new(layer_norm::ResidualLayerNorm { eps: 1e-5 }),
         Box::new(linear::Linear::default()),
+        Box::new(linear_few_rows::LinearFewRows::default()),
         Box::new(linear::LinearInputGrad::default()),
         Box::new(linear::LinearWeightGrad::default()),
         Box::new(QK_NORM),
@@ -119,7 +125,16 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(residual_norm::ResidualNorm { eps: 1e-6 }),
         Box::new(rms_norm::RmsNorm { eps: 1e-6 }),
         Box::new(rms_norm::RmsNormGrad { eps: 1e-6, residual: false, emits: false }),
+        Box::new(sample_tokens::SampleTokens {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: 0,
+            entries: 1,
+            last: 0,
+        }),
         Box::new(scale::Scale { factor: 1.0 }),
+        Box::new(select_rows::SelectRows { prompts: 1 }),
         Box::new(sgd::Sgd {
             momentum: 0.9,
             weight_decay: 0.0,

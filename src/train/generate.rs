@@ -1,195 +1,210 @@
-//! Generates text with a model: one token at a time for all samples, keys and values from the cache.
+//! Generates tokens with a model: prompts in one pass, then a token of all samples at a time, chosen on the device.
 
 use crate::data::tokenizer::Tokenizer;
-use crate::device::philox::philox;
 use crate::error::{Error, Result};
-use crate::exec::{Engine, Section};
-use crate::ir::SlotId;
-use crate::plan::{Generation, Sampling};
+use crate::exec::{Engine, Section, Snapshot};
+use crate::ir::State;
+use crate::model::{Generator, Prefill, prompt_shape};
+use crate::plan::Plan;
+use std::collections::VecDeque;
+use std::sync::Arc;
 
-/// Returns the tokens that every text starts with, the end token first.
+/// Steps that a GPU is ahead of the host, which reads the tokens: it learns so late that all texts have ended.
+const STEPS_AHEAD: usize = 3;
+
+/// Returns the tokens that a text starts with, the end token first.
 ///
 /// # Errors
 /// When they do not leave room for a token in the model's context.
-pub fn prompt(generation: &Generation, tokenizer: &Tokenizer, seq_len: usize) -> Result<Vec<u32>> {
-    let mut prompt = vec![tokenizer.end_token()];
-    prompt.extend(tokenizer.encode(&generation.prompt)?);
-    if prompt.len() >= seq_len {
+pub fn prompt_tokens(prompt: &str, tokenizer: &Tokenizer, seq_len: usize) -> Result<Vec<u32>> {
+    let mut tokens = vec![tokenizer.end_token()];
+    tokens.extend(tokenizer.encode(prompt)?);
+    if tokens.len() >= seq_len {
         return Err(Error::usage(format!(
             "the prompt takes {} tokens with its end token, and the model's context is training.seq_len = {seq_len}; \
              shorten generation.prompt",
-            prompt.len()
+            tokens.len()
         )));
     }
-    Ok(prompt)
+    Ok(tokens)
 }
 
-/// Generates `generation.samples` texts from the prompt; returns them without the prompt.
-///
-/// A text ends at the end token, after `generation.tokens` tokens, or where the model's context of `seq_len`
-/// ends.
+/// Checks that the prompt of a run's samples leaves room for a token in the model's context, and fits the program
+/// that was recorded before its tokenizer was known.
 ///
 /// # Errors
-/// When the prompt does not leave room, or the engine fails.
-pub fn generate(
-    engine: &mut Engine,
-    section: &Section,
-    tokenizer: &Tokenizer,
-    generation: &Generation,
-    seq_len: usize,
-) -> Result<Vec<String>> {
-    let prompt = prompt(generation, tokenizer, seq_len)?;
-    let slots = Slots::new(engine)?;
-    let mut texts: Vec<Vec<u32>> = vec![Vec::new(); generation.samples];
-    let mut current = vec![prompt[0]; generation.samples];
-    let mut ended = vec![false; generation.samples];
-    let last = (prompt.len() + generation.tokens).min(seq_len + 1) - 1;
-    for position in 0..last {
-        engine.state.write(slots.tokens, &current)?;
-        engine.state.write(slots.positions, &vec![position as u32; generation.samples])?;
-        engine.run(section)?;
-        if let Some(&next) = prompt.get(position + 1) {
-            current.fill(next);
-            continue;
+/// A usage error that says how long it is.
+pub fn check_prompt(plan: &Plan, tokenizer: &Tokenizer) -> Result<()> {
+    let tokens = prompt_tokens(&plan.generation.prompt, tokenizer, plan.batch.seq_len)?.len();
+    let room = prompt_shape(plan).rows;
+    if tokens > room {
+        return Err(Error::usage(format!(
+            "the prompt takes {tokens} tokens, more than its {} bytes make with other tokenizers, for which there is \
+             room ({room}); shorten generation.prompt",
+            plan.generation.prompt.len()
+        )));
+    }
+    Ok(())
+}
+
+/// The programs of generation, and where its texts end.
+#[derive(Clone, Copy, Debug)]
+pub struct Generating<'a> {
+    /// Takes the prompts.
+    pub prefill: &'a Prefill,
+    /// Takes a token of every sample.
+    pub decode: &'a Section,
+    /// Tokens that end a text.
+    pub ends: &'a [u32],
+    /// Most tokens of a text after its prompt.
+    pub tokens: usize,
+    /// The model's context.
+    pub seq_len: usize,
+}
+
+impl Generating<'_> {
+    /// Generates a text for every sample and returns their tokens, without prompts and without the tokens that
+    /// end them. Calls `see` with the sample and the token as soon as one is known.
+    ///
+    /// A text ends at an end token, after so many tokens, or where the model's context ends: its last token is
+    /// the one after a context of `seq_len`. Samples share the prompts evenly; those of one are neighbours.
+    ///
+    /// # Errors
+    /// When the prompts do not fit the program, logits are not finite, or the engine or `see` fails.
+    pub fn run(
+        &self,
+        engine: &mut Engine,
+        prompts: &[Vec<u32>],
+        mut see: impl FnMut(usize, u32) -> Result<()>,
+    ) -> Result<Vec<Vec<u32>>> {
+        self.send(engine, prompts)?;
+        let samples = samples(engine)?;
+        let rooms = (0..samples).map(|sample| {
+            self.tokens.min(self.seq_len + 1 - prompts[sample * prompts.len() / samples].len())
+        });
+        let mut texts = Texts { ends: self.ends, rooms: rooms.collect(), texts: vec![Vec::new(); samples] };
+        let most = texts.rooms.iter().copied().max().unwrap_or(0);
+        let ahead = if engine.gpu().is_some() { STEPS_AHEAD } else { 0 };
+        let mut in_flight = VecDeque::new();
+        engine.run_all(&[&self.prefill.section], 0)?;
+        in_flight.push_back(chosen(engine)?);
+        let mut launched = 1;
+        while let Some(mut oldest) = in_flight.pop_front() {
+            while launched < most && in_flight.len() < ahead {
+                engine.run_all(&[self.decode], 0)?;
+                in_flight.push_back(chosen(engine)?);
+                launched += 1;
+            }
+            engine.open(&mut oldest)?;
+            // What was launched before all had ended is only waited for.
+            if !texts.all_ended() {
+                texts.take(&oldest, engine.state.layout(), &mut see)?;
+            }
+            if launched < most && in_flight.is_empty() && !texts.all_ended() {
+                engine.run_all(&[self.decode], 0)?;
+                in_flight.push_back(chosen(engine)?);
+                launched += 1;
+            }
         }
-        let logits = engine.state.values(slots.logits)?;
-        let vocab = logits.len() / generation.samples;
-        for (sample, row) in logits.chunks_exact(vocab).enumerate() {
-            if ended[sample] {
+        Ok(texts.texts)
+    }
+
+    /// Writes prompts into the state, padded at their ends, and the position of the last token of each sample's.
+    fn send(&self, engine: &mut Engine, prompts: &[Vec<u32>]) -> Result<()> {
+        let shape = self.prefill.shape;
+        let fits = |prompt: &Vec<u32>| (1..=shape.rows.min(self.seq_len)).contains(&prompt.len());
+        if prompts.len() != shape.prompts || !prompts.iter().all(fits) {
+            let lengths: Vec<usize> = prompts.iter().map(Vec::len).collect();
+            return Err(Error::failed(format!(
+                "prompts of {lengths:?} tokens do not fit a program for {} of up to {}",
+                shape.prompts, shape.rows
+            )));
+        }
+        let padded = |prompt: &Vec<u32>| {
+            let padding = shape.rows - prompt.len();
+            prompt.iter().copied().chain(std::iter::repeat_n(0, padding)).collect::<Vec<u32>>()
+        };
+        let tokens: Vec<u32> = prompts.iter().flat_map(padded).collect();
+        let positions: Vec<u32> = (0..shape.prompts).flat_map(|_| 0..shape.rows as u32).collect();
+        let samples = samples(engine)?;
+        let last: Vec<u32> =
+            (0..samples).map(|s| prompts[s * prompts.len() / samples].len() as u32 - 1).collect();
+        let state = &mut engine.state;
+        state.write(state.slot(&self.prefill.slot("tokens"))?, &tokens)?;
+        state.write(state.slot(&self.prefill.slot("positions"))?, &positions)?;
+        state.write(state.slot("generation.positions")?, &last)?;
+        state.write(state.slot("generation.bad")?, &vec![0u32; samples])
+    }
+}
+
+/// Returns the number of samples that the state has buffers for.
+fn samples(engine: &Engine) -> Result<usize> {
+    Ok(engine.state.layout().get(engine.state.slot("generation.tokens")?).spec.elements())
+}
+
+/// Copies the tokens that the program before it chose, and which samples had none.
+fn chosen(engine: &mut Engine) -> Result<Snapshot> {
+    let slot = engine.state.layout().get(engine.state.slot("generation.bad")?);
+    let bytes = slot.offset + slot.spec.bytes();
+    engine.snapshot("generation", bytes)
+}
+
+/// The texts so far.
+struct Texts<'a> {
+    ends: &'a [u32],
+    /// The tokens that each may still take; 0 once it has ended.
+    rooms: Vec<usize>,
+    texts: Vec<Vec<u32>>,
+}
+
+impl Texts<'_> {
+    fn all_ended(&self) -> bool {
+        self.rooms.iter().all(|room| *room == 0)
+    }
+
+    /// Adds the tokens of one step.
+    fn take(
+        &mut self,
+        chosen: &Snapshot,
+        layout: &Arc<State>,
+        see: &mut impl FnMut(usize, u32) -> Result<()>,
+    ) -> Result<()> {
+        let (tokens, bad) = (chosen.integers(layout, "tokens")?, chosen.integers(layout, "bad")?);
+        for (sample, token) in tokens.into_iter().enumerate() {
+            if self.rooms[sample] == 0 {
                 continue;
             }
-            // The model may have entries for which the tokenizer has no text.
-            let row = &row[..tokenizer.vocab_size().min(vocab)];
-            let token = choose(row, &generation.sampling, sample, position);
-            ended[sample] = token == tokenizer.end_token();
-            if !ended[sample] {
-                texts[sample].push(token);
+            if bad[sample] > 0 {
+                return Err(Error::failed(format!(
+                    "the logits of text {} after {} generated tokens are not finite: the model has no next token",
+                    sample + 1,
+                    self.texts[sample].len()
+                )));
             }
-            current[sample] = token;
+            if self.ends.contains(&token) {
+                self.rooms[sample] = 0;
+                continue;
+            }
+            self.rooms[sample] -= 1;
+            self.texts[sample].push(token);
+            see(sample, token)?;
         }
-        if ended.iter().all(|e| *e) {
-            break;
-        }
+        Ok(())
     }
-    texts.iter().map(|tokens| tokenizer.decode(tokens)).collect()
 }
 
-/// Returns the logits after the last of some tokens, of a program that generates one text.
+/// Returns the logits after some tokens, of a generator of one text.
 ///
 /// # Errors
-/// When the engine fails.
-pub(super) fn logits_after(engine: &mut Engine, section: &Section, tokens: &[u32]) -> Result<Vec<f64>> {
-    let slots = Slots::new(engine)?;
-    for (position, token) in tokens.iter().enumerate() {
-        engine.state.write(slots.tokens, &[*token])?;
-        engine.state.write(slots.positions, &[position as u32])?;
-        engine.run(section)?;
-    }
-    engine.state.values(slots.logits)
-}
-
-/// The state that the generation program reads and writes.
-struct Slots {
-    tokens: SlotId,
-    positions: SlotId,
-    logits: SlotId,
-}
-
-impl Slots {
-    fn new(engine: &Engine) -> Result<Self> {
-        let slot = |name: &str| engine.state.slot(&format!("generation.{name}"));
-        Ok(Self { tokens: slot("tokens")?, positions: slot("positions")?, logits: slot("logits")? })
-    }
-}
-
-/// Chooses the next token from logits.
-///
-/// Greedy at temperature 0 (the lowest id of equals). Otherwise the softmax of `logits / temperature`,
-/// restricted to the `top_k` likeliest tokens and then to the fewest that hold `top_p` of the mass (Holtzman
-/// et al., 2020).
-pub fn choose(logits: &[f64], sampling: &Sampling, sample: usize, position: usize) -> u32 {
-    let mut order: Vec<usize> = (0..logits.len()).collect();
-    // Likeliest first; equals by id, so that the choice is the same everywhere.
-    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
-    if sampling.temperature == 0.0 {
-        return order.first().map_or(0, |&i| i as u32);
-    }
-    if sampling.top_k > 0 {
-        order.truncate(sampling.top_k);
-    }
-    let highest = order.first().map_or(0.0, |&i| logits[i]);
-    let weights: Vec<f64> =
-        order.iter().map(|&i| ((logits[i] - highest) / sampling.temperature).exp()).collect();
-    let all: f64 = weights.iter().sum();
-    let mut kept = weights.len();
-    if sampling.top_p < 1.0 {
-        let mut mass = 0.0;
-        kept = weights
-            .iter()
-            .position(|w| {
-                mass += w / all;
-                mass >= sampling.top_p
-            })
-            .map_or(weights.len(), |i| i + 1);
-    }
-    let total: f64 = weights[..kept].iter().sum();
-    let bits = philox(
-        [position as u32, sample as u32, 0, 0],
-        [sampling.seed as u32, (sampling.seed >> 32) as u32 ^ 0x5a3b_1e00],
-    );
-    let unit = (f64::from(bits[0]) + f64::from(bits[1]) / 4_294_967_296.0) / 4_294_967_296.0;
-    let mut left = unit * total;
-    for (&token, weight) in order.iter().zip(&weights[..kept]) {
-        left -= weight;
-        if left < 0.0 {
-            return token as u32;
-        }
-    }
-    order[kept - 1] as u32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LOGITS: [f64; 4] = [0.0, 3.0, 2.0, -1.0];
-
-    fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Sampling {
-        Sampling { temperature, top_k, top_p, seed: 7 }
-    }
-
-    fn seen(s: Sampling) -> Vec<usize> {
-        let mut counts = vec![0; LOGITS.len()];
-        for position in 0..20_000 {
-            counts[choose(&LOGITS, &s, 0, position) as usize] += 1;
-        }
-        counts
-    }
-
-    #[test]
-    fn greedy_takes_the_likeliest() {
-        assert_eq!(choose(&LOGITS, &sampling(0.0, 0, 1.0), 0, 0), 1);
-        assert_eq!(choose(&[1.0, 1.0], &sampling(0.0, 0, 1.0), 0, 0), 0);
-    }
-
-    #[test]
-    fn frequencies_follow_the_softmax() {
-        let counts = seen(sampling(1.0, 0, 1.0));
-        let all: f64 = LOGITS.iter().map(|l| l.exp()).sum();
-        for (count, logit) in counts.iter().zip(LOGITS) {
-            let expected = logit.exp() / all;
-            assert!((*count as f64 / 20_000.0 - expected).abs() < 0.015, "{counts:?}");
-        }
-    }
-
-    #[test]
-    fn top_k_and_top_p_cut_the_tail() {
-        let counts = seen(sampling(1.0, 2, 1.0));
-        assert!(counts[0] == 0 && counts[3] == 0 && counts[2] > 0);
-        // The likeliest token alone holds 0.69 of the mass.
-        let counts = seen(sampling(1.0, 0, 0.6));
-        assert_eq!(counts[1], 20_000);
-        let counts = seen(sampling(1.0, 0, 0.8));
-        assert!(counts[2] > 0 && counts[0] == 0);
-    }
+/// When the tokens do not fit the generator's first program, their logits are not finite, or the engine fails.
+pub(super) fn logits_after(
+    engine: &mut Engine,
+    generator: &Generator,
+    tokens: &[u32],
+    seq_len: usize,
+) -> Result<Vec<f64>> {
+    let (prefill, decode) = (&generator.prefills[0], &generator.decode);
+    let generating = Generating { prefill, decode, ends: &[], tokens: 1, seq_len };
+    generating.run(engine, &[tokens.to_vec()], |_, _| Ok(()))?;
+    engine.state.values(engine.state.slot("generation.logits")?)
 }

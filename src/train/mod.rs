@@ -3,10 +3,12 @@
 mod agreement;
 mod bad_location;
 mod calibrate;
+mod chat;
 mod conclude;
 mod context;
 mod gauges;
 mod generate;
+mod generation_bench;
 mod import;
 mod init;
 mod initial_weights;
@@ -27,12 +29,15 @@ mod shards;
 mod start_message;
 mod time_left;
 mod train_ranks;
+mod trained;
 mod verified;
 
 pub use agreement::StepRequest;
 pub use calibrate::cpu_pace;
+pub use chat::{Chat, ChatRequest};
 pub use conclude::{Ended, mark_failed};
-pub use generate::choose;
+pub use generate::{Generating, prompt_tokens};
+pub use generation_bench::{BenchRequest, GenerationTime, bench_generation};
 pub use import::{ImportRequest, Imported, import};
 pub use init::{initialize, refresh_compute_copy};
 pub use initial_weights::{InitialWeights, check_initial_weights};
@@ -45,7 +50,7 @@ pub use reference::{logits, reference};
 pub use request::{Origin, Request, WorkerRequest};
 pub use resume::recipe_of;
 pub use run::{Run, on_cpu_although};
-pub use sample::{SampleRequest, sample};
+pub use sample::{SampleRequest, Sampled, sample};
 pub use verified::{chat_template, tokenizer_json};
 
 use crate::error::Result;

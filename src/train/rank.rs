@@ -8,7 +8,7 @@ mod timed;
 
 use super::agreement::{StepRequest, StepVote, agree};
 use super::bad_location::BadLocation;
-use super::generate::generate;
+use super::generate::{Generating, prompt_tokens};
 use super::phase::COMPUTES;
 use crate::data::{Batch, Dataset, Loader, LoaderSpec};
 use crate::device::Device;
@@ -415,9 +415,16 @@ impl Rank {
     /// When the engine fails.
     pub fn generate(&mut self) -> Result<Vec<String>> {
         let programs = Arc::clone(&self.programs);
-        let Some(section) = &programs.generate else { return Ok(Vec::new()) };
-        let tokenizer = Arc::clone(&self.dataset.tokenizer);
-        generate(&mut self.engine, section, &tokenizer, &self.plan.generation, self.plan.batch.seq_len)
+        let (Some(prefill), Some(decode)) = (&programs.prefill, &programs.generate) else {
+            return Ok(Vec::new());
+        };
+        let (tokenizer, generation) = (Arc::clone(&self.dataset.tokenizer), &self.plan.generation);
+        let seq_len = self.plan.batch.seq_len;
+        let prompt = prompt_tokens(&generation.prompt, &tokenizer, seq_len)?;
+        let ends = [tokenizer.end_token()];
+        let generating = Generating { prefill, decode, ends: &ends, tokens: generation.tokens, seq_len };
+        let texts = generating.run(&mut self.engine, &[prompt], |_, _| Ok(()))?;
+        texts.iter().map(|tokens| tokenizer.decode(tokens)).collect()
     }
 
     /// Runs forward and backward of the first micro-step of the next step, and returns its batch. Nothing is

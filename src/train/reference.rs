@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::exec::Engine;
 use crate::hugging_face::Reference;
 use crate::machine::Machine;
-use crate::model::{Weights, generator};
+use crate::model::{Generator, PromptShape, Weights, prompt_rows};
 use crate::plan::{Corpus, Model, Plan};
 use crate::policy::Position;
 use crate::recipe::{self, Recipe};
@@ -55,21 +55,22 @@ pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u
         memory_bytes: 0,
     };
     let plan = Plan::new(&recipe, &corpus, &machine)?;
-    let (state, section) = generator(&plan)?;
+    let seq_len = plan.batch.seq_len;
+    let shape = PromptShape { prompts: 1, rows: prompt_rows(tokens.len(), seq_len) };
+    let generator = Generator::new(&plan, &[shape])?;
     let device = Device::open(None, Arc::new(Pool::new(plan.execution.threads)?))?;
-    let bytes = section.memory.arena_bytes;
     let mut engine = Engine::new(
         device,
-        &state,
+        &generator.state,
         Arc::new(SingleRank),
         plan.execution.placement,
-        bytes,
+        generator.arena_bytes(),
         plan.execution.poison,
     )?;
-    for param in &state.params {
+    for param in &generator.state.params {
         write_weights(&mut engine, param, &weights.read(&param.name, &param.spec.shape)?)?;
     }
-    logits_after(&mut engine, &section, tokens)
+    logits_after(&mut engine, &generator, tokens, seq_len)
 }
 
 /// Returns a recipe of the same model that generates one text in fp32 on the CPU. A context that is no part of

@@ -4,7 +4,7 @@ use super::calibrate::{cpu_pace, known_cpu_pace};
 use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::context::{RankZero, RunContext};
 use super::gauges::{engine_name, provenance};
-use super::generate::prompt;
+use super::generate::check_prompt;
 use super::import::shown;
 use super::initial_weights::InitialWeights;
 use super::recorder::{Recorder, RecorderInputs};
@@ -98,7 +98,7 @@ impl Run {
         let Planned { recipe, plan, programs } = planned;
         if plan.generation.samples > 0 {
             // At the end of a training it would be too late to refuse the prompt.
-            prompt(&plan.generation, &dataset.tokenizer, plan.batch.seq_len)?;
+            check_prompt(&plan, &dataset.tokenizer)?;
         }
         let context = RunContext {
             recipe_hash: recipe.hash(),

@@ -1,28 +1,12 @@
 //! Generates text from a trained run.
 
-use super::generate::{generate, prompt};
-use super::rank::say_timing;
-use super::restore::restore;
-use super::resume::recipe_of;
-use super::verified::tokenizer_json;
-use crate::checkpoint::{self, Loaded};
-use crate::data::Tokenizer;
-use crate::device::Device;
-use crate::device::communicator::SingleRank;
-use crate::device::cpu::Pool;
-use crate::error::{Error, Result};
-use crate::exec::{Engine, prepare};
-use crate::machine::Machine;
-use crate::model::generator;
-use crate::plan::{Corpus, Generation, Plan};
-use crate::recipe::{self, Class};
+use super::generate::{Generating, prompt_tokens};
+use super::trained::Trained;
+use crate::error::Result;
+use crate::model::{Generator, PromptShape, prompt_rows};
+use crate::plan::Plan;
 use crate::results::progress::eprint_line;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-/// The only training key that sampling may change: weights are stored in fp32 for every training dtype.
-const DTYPE: &str = "training.dtype";
+use std::path::PathBuf;
 
 /// The run to sample from, and its settings.
 #[derive(Clone, Debug)]
@@ -31,97 +15,67 @@ pub struct SampleRequest {
     pub run: PathBuf,
     /// The step of the checkpoint; `None` for the newest valid one.
     pub step: Option<u64>,
-    /// Keys to change, as `section.key=value`: those of `[generation]` and of execution, and [`DTYPE`].
+    /// Keys to change, as `section.key=value`: those of `[generation]` and of execution, and `training.dtype`.
     pub overrides: Vec<String>,
+    /// Prompts, each continued by `generation.samples` texts; without any, the recipe's own.
+    pub prompts: Vec<String>,
 }
 
-/// Generates texts; returns them with the settings of generation, which include the prompt.
+/// A generated text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sampled {
+    /// What it continues.
+    pub prompt: String,
+    /// The text, without the prompt.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+}
+
+/// Generates texts, those of one prompt after those of another, in one batch.
 ///
 /// # Errors
-/// When the run has no valid checkpoint, the prompt does not fit, or a key would change the trained model.
-pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
-    let folder = request.run.join("checkpoint");
-    let loaded: Loaded = match request.step {
-        Some(step) => checkpoint::at_step(&folder, step)?,
-        None => checkpoint::newest(&folder)?.ok_or_else(|| {
-            Error::usage(format!("{} has no checkpoint to sample from", request.run.display()))
-        })?,
-    };
-    for warning in loaded.warnings() {
-        eprint_line(&format!("warning: {warning}"));
-    }
-    loaded.check_finite()?;
-    let trained = recipe_of(&loaded)?;
-    eprint_line(&format!(
-        "{}: step {} of {}",
-        request.run.display(),
-        loaded.meta().step,
-        trained.values().training.steps
-    ));
-    let machine = Machine::here().with_single_device();
-    let mut recipe = recipe::load_resolved(
-        Path::new("the checkpoint's recipe"),
-        &loaded.meta().resolved_recipe_toml,
-        &request.overrides,
-        &machine,
-    )?;
-    let changes = recipe::diff(trained.values(), recipe.values());
-    if let Some(change) = changes.iter().find(|change| change.class == Class::Training && change.key != DTYPE)
-    {
-        return Err(Error::usage(format!(
-            "{} is part of what the model was trained with ({}); sampling changes [generation], {DTYPE} and how it is \
-             executed",
-            change.key, change.old
-        )));
-    }
-    // `xrun sample` generates one text even for a run with `generation.samples = 0`; at temperature 0 all
-    // would be the same.
-    let says_samples = request.overrides.iter().any(|set| set.starts_with("generation.samples"));
-    let generation = &recipe.values().generation;
-    if !says_samples && (generation.samples == 0 || generation.temperature == 0.0) {
-        recipe = recipe.with_overrides(&["generation.samples=1".to_owned()], &machine)?;
-    }
-    let end = loaded.meta().extra.get(checkpoint::END_TOKEN_ID).and_then(|id| id.parse().ok());
-    let tokenizer = Tokenizer::from_run(tokenizer_json(&request.run, &loaded)?, end)?;
-    let corpus = Corpus {
-        vocab_size: tokenizer.vocab_size(),
-        train_tokens: 0,
-        exact: false,
-        validation_tokens: 0,
-        set_tokens: BTreeMap::new(),
-        floor: None,
-        memory_bytes: 0,
-    };
-    let plan = Plan::new(&recipe, &corpus, &machine)?;
-    if let Some(cut) = cut_short(&plan, &tokenizer)? {
+/// When the run has no valid checkpoint, a prompt does not fit, or a key would change the trained model.
+pub fn sample(request: &SampleRequest) -> Result<Vec<Sampled>> {
+    let trained = Trained::open(&request.run, request.step, &request.overrides, request.prompts.len())?;
+    let Trained { plan, tokenizer, .. } = &trained;
+    let seq_len = plan.batch.seq_len;
+    let own = std::slice::from_ref(&plan.generation.prompt);
+    let prompts = if request.prompts.is_empty() { own } else { &request.prompts };
+    let tokens: Vec<Vec<u32>> =
+        prompts.iter().map(|prompt| prompt_tokens(prompt, tokenizer, seq_len)).collect::<Result<_>>()?;
+    let longest = tokens.iter().map(Vec::len).max().unwrap_or(0);
+    if let Some(cut) = cut_short(plan, longest) {
         eprint_line(&cut);
     }
-    let (state, section) = generator(&plan)?;
-    let execution = &plan.execution;
-    let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
-    prepare(&device, 0, [&section], &say_timing)?;
-    let mut engine = Engine::new(
-        device,
-        &state,
-        Arc::new(SingleRank),
-        execution.placement,
-        section.memory.arena_bytes,
-        execution.poison,
-    )?;
-    restore(&mut engine, &loaded)?;
-    let texts = generate(&mut engine, &section, &tokenizer, &plan.generation, plan.batch.seq_len)?;
-    Ok((plan.generation, texts))
+    let shape = PromptShape { prompts: prompts.len(), rows: prompt_rows(longest, seq_len) };
+    let generator = Generator::new(plan, &[shape])?;
+    let mut engine = trained.engine(&generator)?;
+    let ends = [tokenizer.end_token()];
+    let generating = Generating {
+        prefill: &generator.prefills[0],
+        decode: &generator.decode,
+        ends: &ends,
+        tokens: plan.generation.tokens,
+        seq_len,
+    };
+    let texts = generating.run(&mut engine, &tokens, |_, _| Ok(()))?;
+    let each = texts.len() / prompts.len();
+    let sampled = |(i, tokens): (usize, Vec<u32>)| {
+        let text = tokenizer.decode(&tokens)?;
+        Ok(Sampled { prompt: prompts[i / each].clone(), text, tokens })
+    };
+    texts.into_iter().enumerate().map(sampled).collect()
 }
 
 /// Returns a sentence where the model's context ends before the requested number of tokens.
-fn cut_short(plan: &Plan, tokenizer: &Tokenizer) -> Result<Option<String>> {
+fn cut_short(plan: &Plan, prompt: usize) -> Option<String> {
     let (wanted, seq_len) = (plan.generation.tokens, plan.batch.seq_len);
-    let prompt = prompt(&plan.generation, tokenizer, seq_len)?.len();
     let room = seq_len + 1 - prompt;
-    Ok((wanted > room).then(|| {
+    (wanted > room).then(|| {
         format!(
             "texts end after {room} tokens, not {wanted}: the model's context is training.seq_len = {seq_len}, and the \
              prompt takes {prompt} of it with its end token"
         )
-    }))
+    })
 }

@@ -108,9 +108,13 @@ impl Place {
 
     /// Starts the binary here, with nothing of this process's environment.
     pub fn start(&self, arguments: &[&str]) -> Running {
+        self.start_with(arguments, Stdio::null())
+    }
+
+    fn start_with(&self, arguments: &[&str], stdin: Stdio) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
         command.args(arguments).current_dir(self.path()).env_clear();
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running(command.spawn().unwrap())
     }
 
@@ -129,6 +133,12 @@ impl Place {
     /// Runs the binary to its end.
     pub fn xrun(&self, arguments: &[&str]) -> Done {
         self.start(arguments).ends()
+    }
+
+    /// Runs the binary to its end, with a text on its stdin.
+    pub fn xrun_reading(&self, input: &str, arguments: &[&str]) -> Done {
+        let input = fs::File::open(self.write("input", input.as_bytes())).unwrap();
+        self.start_with(arguments, input.into()).ends()
     }
 
     /// The run folders, in order of their names.

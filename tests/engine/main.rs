@@ -3,6 +3,7 @@
 
 mod bits;
 mod exchange;
+mod generation;
 mod gpu_queue;
 mod gradient;
 mod harness;

@@ -65,6 +65,11 @@ impl GuardedTokenizer {
         Ok(Self(inner))
     }
 
+    /// Lets special tokens in a text be what they name, not text.
+    pub fn recognize_special_tokens(&mut self) {
+        self.0.set_encode_special_tokens(false);
+    }
+
     /// Returns the token ids of a text, without special tokens around it.
     ///
     /// # Errors

@@ -143,6 +143,20 @@ impl Tokenizer {
         Ok(Self { inner, json, stories: false, vocab, end, cut })
     }
 
+    /// Makes special tokens in texts what they name: chat templates write them.
+    #[must_use]
+    pub fn recognizing_special_tokens(mut self) -> Self {
+        self.inner.recognize_special_tokens();
+        // Not by a shortcut, which knows none, and at once.
+        self.cut = Cut::Nowhere;
+        self
+    }
+
+    /// The id of an entry of the vocabulary.
+    pub fn token_to_id(&self, entry: &str) -> Option<u32> {
+        self.inner.token_to_id(entry)
+    }
+
     /// Whether this is `stories`, whose tokens the generator knows without encoding.
     pub(super) fn is_stories(&self) -> bool {
         self.stories

@@ -29,11 +29,12 @@ pub const HEADERS: [(&str, &str); 11] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 36] = [
+pub const SOURCES: [(&str, &str); 40] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
     source!("attention_unfused"),
+    source!("cached_attention"),
     source!("cast"),
     source!("checksum"),
     source!("cross_entropy"),
@@ -51,6 +52,7 @@ pub const SOURCES: [(&str, &str); 36] = [
     source!("half"),
     source!("kv_cache"),
     source!("layer_norm"),
+    source!("linear_few_rows"),
     source!("mul"),
     source!("partials"),
     source!("product"),
@@ -59,7 +61,9 @@ pub const SOURCES: [(&str, &str); 36] = [
     source!("residual_norm"),
     source!("rms_norm"),
     source!("rope"),
+    source!("sample_tokens"),
     source!("scale"),
+    source!("select_rows"),
     source!("sgd"),
     source!("silu"),
     source!("soft_cap"),

@@ -26,8 +26,8 @@ impl Family for Decoder {
         recording.head_loss(b, normed)
     }
 
-    fn logits(&self, plan: &Plan, b: &mut Builder) -> Result<()> {
-        let recording = Recording::new(plan, Purpose::Generate);
+    fn logits(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<()> {
+        let recording = Recording::new(plan, purpose);
         let normed = recording.trunk(b)?;
         recording.logits(b, normed)
     }

@@ -8,8 +8,9 @@ use crate::device::philox::philox;
 use crate::exec::{Engine, Section};
 use crate::ir::Upstream;
 use crate::ir::{Builder, Destination, Mode, Op, Precision, State, StateBuilder, TensorId};
+use crate::ops::cached_attention::CachedAttention;
 use crate::ops::copy::Copy;
-use crate::ops::kv_cache::{CacheAppend, CachedAttention};
+use crate::ops::kv_cache::CacheAppend;
 use crate::passes::{differentiate, unfuse};
 use crate::policy::Placement;
 use std::sync::Arc;
@@ -164,15 +165,20 @@ fn generating_with_a_cache_gives_the_rows_of_flash_attention() {
     let cache = append.infer(&[rows.clone(), positions.clone()]).unwrap().remove(0);
     let o_width = heads.query * heads.dim;
     let o = Spec::new([batch, o_width], DType::F32);
-    layout.group("s", &[("rows", rows), ("positions", positions), ("cache", cache), ("o", o)]);
+    let arrivals = Spec::new([batch, heads.query], DType::U32);
+    layout.group(
+        "s",
+        &[("rows", rows), ("positions", positions), ("cache", cache), ("o", o), ("arrivals", arrivals)],
+    );
     let state = Arc::new(layout.finish());
     let mut b = Builder::new("generate", Arc::clone(&state));
-    let [rows, positions, cache, o] =
-        ["s.rows", "s.positions", "s.cache", "s.o"].map(|name| b.state(name).unwrap());
+    let [rows, positions, cache, o, arrivals] =
+        ["s.rows", "s.positions", "s.cache", "s.o", "s.arrivals"].map(|name| b.state(name).unwrap());
     b.emit_into("cache", Arc::new(append), &[rows, positions], &[Destination::Into(cache, Mode::Add)])
         .unwrap();
     let attention = Arc::new(CachedAttention { heads });
-    b.emit_into("o", attention, &[rows, cache, positions], &[Destination::Into(o, Mode::Write)]).unwrap();
+    let outs = [Destination::Into(o, Mode::Write), Destination::Into(arrivals, Mode::Add)];
+    b.emit_into("o", attention, &[rows, cache, positions], &outs).unwrap();
     let section = Section::new(b.finish());
     let mut engine = engine(&state, &[&section]);
     let slot = |name: &str| state.slot(name).unwrap();

@@ -8,7 +8,7 @@ use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::machine::Machine;
-use xrun::model::{Programs, generator};
+use xrun::model::{Generator, Programs};
 use xrun::plan::{Corpus, Plan, data_spec};
 use xrun::recipe;
 use xrun::train::Rank;
@@ -116,6 +116,73 @@ fn json_and_checkpoints() {
     assert_ne!(sampled(&["--temperature", "0", "--checkpoint", "5"]), sampled(&["--temperature", "0"]));
 }
 
+/// Prompts of several lengths in one batch are continued as each alone.
+#[test]
+fn prompts_of_one_batch() {
+    let greedy = |prompts: &[&str]| -> Vec<serde_json::Value> {
+        let run = UNINTERRUPTED.run();
+        let prompts = prompts.iter().flat_map(|prompt| ["--prompt", prompt]);
+        let fixed = ["sample", run.name(), "--tokens", "9", "--temperature", "0", "--json"];
+        let all: Vec<&str> = fixed.into_iter().chain(prompts).collect();
+        let printed = Place::new().xrun(&all).succeeds().stdout;
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let prompts = ["Once", "Once upon a time there was a cat.", "A"];
+    let together = greedy(&prompts);
+    assert_eq!(together.len(), 3);
+    for (prompt, together) in prompts.iter().zip(together) {
+        assert_eq!((&together["prompt"], &greedy(&[prompt])[0]), (&(*prompt).into(), &together));
+        assert!(together["tokens"].as_array().unwrap().len() <= 9);
+    }
+}
+
+#[test]
+fn a_conversation() {
+    let place = Place::new();
+    place.xrun(&["tiny.toml", "training.steps=2", "training.seq_len=128"]).succeeds();
+    let chat = |more: &[&str], input: &str| {
+        place.xrun_reading(input, &[&["sample", "--chat", "--temperature", "0"], more].concat())
+    };
+    let missing = chat(&[], "Hello\n").ended(2);
+    missing.says(&[
+        "has no chat template: neither chat_template.jinja nor \"chat_template\" in tokenizer_config",
+    ]);
+    let template = "{% for m in messages %}{{ m.role[0] }}: {{ m.content }}\\n{% endfor %}a: ";
+    let config = serde_json::json!({ "chat_template": template.replace("\\n", "\n") }).to_string();
+    std::fs::write(place.run().path.join("tokenizer_config.json"), config).unwrap();
+    let replies = |input: &str| chat(&["--tokens", "5"], input).succeeds().stdout;
+    let one = replies("Hello\n");
+    assert!(one.ends_with('\n') && !one.is_empty(), "{one:?}");
+    // The second turn has the first one before it, a new conversation has not.
+    assert_eq!(replies("Hello\n\n/clear\nHello\n"), format!("{one}{one}"));
+    assert!(replies("Hello\nHello\n").starts_with(&one));
+    let long = format!("{}\n", "Once upon a time there was a cat. ".repeat(30));
+    chat(&[], &long).ended(2).says(&["and the model's context is training.seq_len = 128"]);
+    let refusing = "{{ raise_exception('no system message') }}";
+    std::fs::write(place.run().path.join("chat_template.jinja"), refusing).unwrap();
+    chat(&[], "Hello\n").ended(2).says(&["the chat template fails", "no system message"]);
+    place.xrun(&["sample", "--chat", "--prompt", "a"]).ended(2).says(&["--chat", "--prompt"]);
+}
+
+#[test]
+fn generation_is_timed() {
+    let run = UNINTERRUPTED.run();
+    let bench = ["sample", run.name(), "--bench", "9", "--tokens", "4", "--samples", "2"];
+    let printed = Place::new().xrun(&bench).succeeds().stdout;
+    let rows: Vec<serde_json::Value> =
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 5);
+    for row in rows {
+        assert_eq!(
+            (&row["samples"], &row["prompt_tokens"], &row["new_tokens"]),
+            (&2.into(), &9.into(), &4.into())
+        );
+        assert!(row["prefill_ms"].as_f64().unwrap() > 0.0 && row["decode_tok_s"].as_f64().unwrap() > 0.0);
+    }
+    let long = ["sample", run.name(), "--bench", "30", "--tokens", "4"];
+    Place::new().xrun(&long).ended(2).says(&["do not fit the model's context, training.seq_len = 32"]);
+}
+
 #[test]
 fn what_cannot_be_sampled_is_a_usage_error() {
     let run = UNINTERRUPTED.run();
@@ -164,11 +231,11 @@ fn the_cache_changes_nothing() {
     rank.restore(loaded.meta().step, Some(&loaded)).unwrap();
     let expected = rank.evaluate(false, |_, _| {}).unwrap().sets[0].loss;
 
-    let (state, section) = generator(&plan).unwrap();
+    let generator = Generator::new(&plan, &[]).unwrap();
+    let (state, section) = (Arc::clone(&generator.state), &generator.decode);
     let placement = plan.execution.placement;
     let mut engine =
-        Engine::new(pool, &state, Arc::new(SingleRank), placement, section.memory.arena_bytes, false)
-            .unwrap();
+        Engine::new(pool, &state, Arc::new(SingleRank), placement, generator.arena_bytes(), false).unwrap();
     for param in &state.params {
         let slot = engine.state.slot(&format!("params.{}", param.name)).unwrap();
         let bytes = loaded.read(&param.name, &param.spec.shape).unwrap();
@@ -200,7 +267,7 @@ fn the_cache_changes_nothing() {
             let current = [0, 1].map(|sequence| batch.tokens[sequence * 32 + t]);
             engine.state.write(tokens, &current).unwrap();
             engine.state.write(positions, &[t as u32; 2]).unwrap();
-            engine.run(&section).unwrap();
+            engine.run(section).unwrap();
             let values = engine.state.values(logits).unwrap();
             for (sequence, row) in values.chunks_exact(values.len() / 2).enumerate() {
                 let target = batch.targets[sequence * 32 + t];

@@ -3,12 +3,14 @@
 use super::Recording;
 use crate::error::Result;
 use crate::ir::{Builder, Destination, Mode, Op, Spec, TensorId};
-use crate::model::family::{Losses, Purpose};
+use crate::model::family::{Losses, PromptShape, Purpose};
 use crate::ops::cross_entropy::Objective;
 use crate::ops::head_loss::HeadLoss;
-use crate::ops::linear::Linear;
+use crate::ops::sample_tokens::SampleTokens;
 use crate::ops::scale::Scale;
+use crate::ops::select_rows::SelectRows;
 use crate::ops::soft_cap::SoftCap;
+use crate::plan::Sampling;
 use std::sync::Arc;
 
 /// Rows of a chunk of the head, if the chunk's logits take at most [`LOGITS_BYTES`]: many, because every
@@ -42,7 +44,7 @@ impl Recording<'_> {
         };
         match self.purpose {
             Purpose::Train { .. } => objective,
-            Purpose::Evaluate | Purpose::Generate => objective.without_terms(),
+            Purpose::Evaluate | Purpose::Generate | Purpose::Prefill(_) => objective.without_terms(),
         }
     }
 
@@ -89,7 +91,7 @@ impl Recording<'_> {
         })
     }
 
-    /// Records the logits of the generation program, into the state.
+    /// Records the logits of the next token of every sample, into the state, and the token drawn from them.
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
@@ -97,7 +99,7 @@ impl Recording<'_> {
         let m = &self.plan.model;
         let head = if m.tie_embeddings { "embedding" } else { "head" };
         // Each op but the last writes a tensor of its own.
-        let mut ops: Vec<Arc<dyn Op>> = vec![Arc::new(Linear { products: self.plan.execution.products })];
+        let mut ops: Vec<Arc<dyn Op>> = vec![self.linear(true)];
         if m.logit_scale != 1.0 {
             ops.push(Arc::new(Scale { factor: m.logit_scale }));
         }
@@ -105,13 +107,33 @@ impl Recording<'_> {
             ops.push(Arc::new(SoftCap { cap }));
         }
         b.scoped("head", |b| {
+            let positions = b.state("generation.positions")?;
+            let last = match self.purpose {
+                Purpose::Prefill(PromptShape { prompts, .. }) => {
+                    b.emit1("last", SelectRows { prompts }, &[normed, positions])?
+                }
+                _ => normed,
+            };
             let (weight, logits) = (b.param(head)?, b.state("generation.logits")?);
-            let mut inputs = vec![normed, weight];
-            let last = ops.len() - 1;
+            let mut inputs = vec![last, weight];
+            let final_op = ops.len() - 1;
             for (k, op) in ops.into_iter().enumerate() {
-                let to = if k == last { Destination::Into(logits, Mode::Write) } else { Destination::New };
+                let to =
+                    if k == final_op { Destination::Into(logits, Mode::Write) } else { Destination::New };
                 inputs = b.emit_into("logits", op, &inputs, &[to])?;
             }
+            let (tokens, bad) = (b.state("generation.tokens")?, b.state("generation.bad")?);
+            let outs = [
+                Destination::Into(tokens, Mode::Write),
+                Destination::Into(positions, Mode::Add),
+                Destination::Into(bad, Mode::Add),
+            ];
+            let Sampling { temperature, top_k, top_p, seed } = self.plan.generation.sampling;
+            // The model may have entries for which the tokenizer has no text.
+            let entries = self.plan.corpus.vocab_size.min(m.vocab_size);
+            let last = self.plan.batch.seq_len as u32 - 1;
+            let sample = SampleTokens { temperature, top_k, top_p, seed, entries, last };
+            b.emit_into("token", Arc::new(sample), &[logits], &outs)?;
             Ok(())
         })
     }

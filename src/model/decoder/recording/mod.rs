@@ -6,16 +6,20 @@ mod feed_forward;
 mod head;
 mod positions;
 
+use crate::device::DType;
 use crate::error::Result;
-use crate::ir::{Builder, TensorId};
+use crate::ir::{Builder, Op, TensorId};
 use crate::model::family::Purpose;
+use crate::model::layout::prompt_slot;
 use crate::model::norm;
 use crate::ops::add::Add;
 use crate::ops::attention::Heads;
 use crate::ops::dropout::{Dropout, Site};
 use crate::ops::linear::Linear;
+use crate::ops::linear_few_rows::{LinearFewRows, MOST_ROWS};
 use crate::plan::Plan;
 use crate::policy::NormPlacement;
+use std::sync::Arc;
 
 /// Records the forward of a plan for a purpose.
 pub(super) struct Recording<'a> {
@@ -119,7 +123,18 @@ impl<'a> Recording<'a> {
     /// Records the product of rows with the weight `part` of block `i`.
     fn product(&self, b: &mut Builder, i: usize, part: &str, output: &str, x: TensorId) -> Result<TensorId> {
         let weight = b.param(&format!("blocks.{i}.{part}"))?;
-        b.emit1(output, Linear { products: self.plan.execution.products }, &[x, weight])
+        let few_rows = self.purpose == Purpose::Generate;
+        Ok(b.emit_into(output, self.linear(few_rows), &[x, weight], &[])?[0])
+    }
+
+    /// Returns the op of a product, for the rows of a batch or for one row of every sample. Few rows in bf16 have
+    /// an op of their own.
+    fn linear(&self, row_per_sample: bool) -> Arc<dyn Op> {
+        let linear = Linear { products: self.plan.execution.products };
+        let is_few = row_per_sample
+            && self.plan.generation.samples <= MOST_ROWS
+            && self.plan.precision.act_dtype == DType::Bf16;
+        if is_few { Arc::new(LinearFewRows(linear)) } else { Arc::new(linear) }
     }
 
     /// Returns the index of a dropout in block `i`.
@@ -145,7 +160,10 @@ impl<'a> Recording<'a> {
 
     /// Returns the name of an input of this program.
     fn input(&self, name: &str) -> String {
-        let group = if self.purpose == Purpose::Generate { "generation" } else { "batch" };
-        format!("{group}.{name}")
+        match self.purpose {
+            Purpose::Train { .. } | Purpose::Evaluate => format!("batch.{name}"),
+            Purpose::Generate => format!("generation.{name}"),
+            Purpose::Prefill(shape) => prompt_slot(name, shape),
+        }
     }
 }

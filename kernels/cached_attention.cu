@@ -1,0 +1,208 @@
+// Generation: attention of one query per sequence over a cache of keys and values.
+//
+// The keys of a sequence are cut into splits of a fixed length. A block takes a split, for all query heads (or a
+// tile of them) that share a key head, so that keys and values are read once. Each block leaves a partial result;
+// the last one to arrive combines those of all splits, in their order, so the bits depend neither on which block
+// that is nor on what else is in the batch (as in Flash-Decoding: Dao, Haziza, Massa and Sizov, 2023).
+//
+// Definitions: T, HEAD_DIM, VEC (a divisor of it), LANES (threads per key, a power of two), QUERIES (query heads
+// of a tile), THREADS (per block).
+#include "common.cuh"
+
+constexpr int TEAMS = THREADS / LANES;
+// Packs of a head that a thread holds.
+constexpr int PACKS_PER_THREAD = (HEAD_DIM / VEC + LANES - 1) / LANES;
+// Keys that a team handles together: fewer beside more queries, which take registers too.
+constexpr int KEYS = PACKS_PER_THREAD * VEC > 8 ? 1 : QUERIES > 2 ? 2 : 4;
+// Floats of the partial result of a head: outputs, the maximum, the sum of exponentials.
+constexpr int PARTIAL = HEAD_DIM + 2;
+
+__device__ __forceinline__ int column(int i) { return (i * LANES + int(threadIdx.x) % LANES) * VEC; }
+
+__device__ __forceinline__ void load_head(const T *head, bool live, Pack<T, VEC> (&to)[PACKS_PER_THREAD]) {
+#pragma unroll
+    for (int i = 0; i < PACKS_PER_THREAD; i++) {
+        to[i] = Pack<T, VEC>{};
+        if (live && column(i) < HEAD_DIM) to[i] = *reinterpret_cast<const Pack<T, VEC> *>(head + column(i));
+    }
+}
+
+// Without a key yet, exponentials are relative to 1.
+__device__ __forceinline__ float finite(float maximum) { return maximum == -infinity() ? 0.0f : maximum; }
+
+// The results of the teams of a block.
+struct Teams {
+    float outputs[TEAMS][QUERIES][HEAD_DIM];
+    float maxima[TEAMS][QUERIES], totals[TEAMS][QUERIES];
+};
+
+// A block's query heads over the keys [first, end): each team takes keys in turn, with its own running maximum
+// and sums. `keys`: the first key of the block's key head; rows are `kept` apart, values `to_value` after keys.
+__device__ __forceinline__ void attend(const T *queries, int live_queries, const T *keys, int kept, int to_value,
+                                       int first, int end, float alpha, Teams &teams) {
+    int team = threadIdx.x / LANES;
+    float q[QUERIES][PACKS_PER_THREAD][VEC], out[QUERIES][PACKS_PER_THREAD][VEC] = {};
+    float running_max[QUERIES], total[QUERIES] = {};
+#pragma unroll
+    for (int h = 0; h < QUERIES; h++) {
+        Pack<T, VEC> packs[PACKS_PER_THREAD];
+        load_head(queries + h * HEAD_DIM, h < live_queries, packs);
+        running_max[h] = -infinity();
+#pragma unroll
+        for (int i = 0; i < PACKS_PER_THREAD; i++) {
+            unpack(packs[i], q[h][i]);
+#pragma unroll
+            for (int c = 0; c < VEC; c++) q[h][i][c] *= alpha;
+        }
+    }
+    for (int from = first; from < end; from += TEAMS * KEYS) {
+        Pack<T, VEC> k[KEYS][PACKS_PER_THREAD], v[KEYS][PACKS_PER_THREAD];
+#pragma unroll
+        for (int n = 0; n < KEYS; n++) {
+            int key = from + n * TEAMS + team;
+            load_head(keys + i64(key) * kept, key < end, k[n]);
+            load_head(keys + i64(key) * kept + to_value, key < end, v[n]);
+        }
+        float score[QUERIES][KEYS];
+#pragma unroll
+        for (int n = 0; n < KEYS; n++) {
+            float sums[QUERIES] = {};
+#pragma unroll
+            for (int i = 0; i < PACKS_PER_THREAD; i++) {
+                float x[VEC];
+                unpack(k[n][i], x);
+#pragma unroll
+                for (int h = 0; h < QUERIES; h++) {
+#pragma unroll
+                    for (int c = 0; c < VEC; c++) sums[h] = fmaf(q[h][i][c], x[c], sums[h]);
+                }
+            }
+#pragma unroll
+            for (int h = 0; h < QUERIES; h++) {
+                float sum = warp_reduce<LANES>(sums[h], Add());
+                score[h][n] = from + n * TEAMS + team < end ? sum : -infinity();
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < QUERIES; h++) {
+            float larger = running_max[h];
+#pragma unroll
+            for (int n = 0; n < KEYS; n++) larger = Max()(larger, score[h][n]);
+            float shift = finite(larger), rescale = expf(running_max[h] - shift);
+            running_max[h] = larger;
+            total[h] *= rescale;
+#pragma unroll
+            for (int n = 0; n < KEYS; n++) {
+                score[h][n] = expf(score[h][n] - shift);
+                total[h] += score[h][n];
+            }
+#pragma unroll
+            for (int i = 0; i < PACKS_PER_THREAD; i++) {
+#pragma unroll
+                for (int c = 0; c < VEC; c++) out[h][i][c] *= rescale;
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < KEYS; n++) {
+#pragma unroll
+            for (int i = 0; i < PACKS_PER_THREAD; i++) {
+                float x[VEC];
+                unpack(v[n][i], x);
+#pragma unroll
+                for (int h = 0; h < QUERIES; h++) {
+#pragma unroll
+                    for (int c = 0; c < VEC; c++) out[h][i][c] = fmaf(score[h][n], x[c], out[h][i][c]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < QUERIES; h++) {
+#pragma unroll
+        for (int i = 0; i < PACKS_PER_THREAD; i++) {
+            if (column(i) < HEAD_DIM) store(&teams.outputs[team][h][column(i)], out[h][i]);
+        }
+        if (threadIdx.x % LANES == 0) {
+            teams.maxima[team][h] = running_max[h];
+            teams.totals[team][h] = total[h];
+        }
+    }
+}
+
+// o = softmax(alpha·q·kᵀ)·v over the keys 0 to positions[b]. packed: [batch, (query + 2·kv)·HEAD_DIM]; cache:
+// [batch, capacity, 2·kv·HEAD_DIM]; positions: [batch]; o: [batch, query·HEAD_DIM], NaN where a position is
+// beyond the cache. arrivals: [batch, query], zero before and after. partials: [batch, splits, query, PARTIAL].
+// Blocks: x counts tiles of query heads, `tiles` for each key head; y splits of `split` keys; z sequences.
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    cached_attention(const T *__restrict__ packed, const T *__restrict__ cache,
+                     const u32 *__restrict__ positions, T *__restrict__ o, u32 *arrivals, float *partials,
+                     int query, int kv, u32 capacity, int tiles, int split, float alpha) {
+    __shared__ __align__(16) Teams teams;
+    __shared__ bool is_last;
+    int group = query / kv, kept = 2 * kv * HEAD_DIM, batch = blockIdx.z;
+    int key_head = blockIdx.x / tiles, in_group = blockIdx.x % tiles * QUERIES;
+    int head = key_head * group + in_group, live_queries = min(QUERIES, group - in_group);
+    o += (i64(batch) * query + head) * HEAD_DIM;
+    u32 position = positions[batch];
+    if (position >= capacity) {
+        if (blockIdx.y > 0) return;
+        for (int c = threadIdx.x; c < live_queries * HEAD_DIM; c += THREADS)
+            o[c] = down<T>(infinity() - infinity());
+        return;
+    }
+    // The keys that the query attends to, and the splits that have any of them.
+    int first = 0, end = int(position) + 1;
+    int first_split = first / split, active = (end + split - 1) / split - first_split;
+    int mine = int(blockIdx.y) - first_split;
+    if (mine < 0 || mine >= active) return;
+    int begin = max(first, int(blockIdx.y) * split);
+    attend(packed + i64(batch) * (query * HEAD_DIM + kept) + head * HEAD_DIM, live_queries,
+           cache + i64(batch) * capacity * kept + key_head * HEAD_DIM, kept, kv * HEAD_DIM, begin,
+           min(end, (int(blockIdx.y) + 1) * split), alpha, teams);
+    __syncthreads();
+    float *partial = partials + ((i64(batch) * gridDim.y + blockIdx.y) * query + head) * PARTIAL;
+    for (int at = threadIdx.x; at < live_queries * HEAD_DIM; at += THREADS) {
+        int h = at / HEAD_DIM, c = at % HEAD_DIM;
+        float largest = -infinity(), sum = 0.0f, all = 0.0f;
+        for (int t = 0; t < TEAMS; t++) largest = Max()(largest, teams.maxima[t][h]);
+        for (int t = 0; t < TEAMS; t++) {
+            float factor = expf(teams.maxima[t][h] - largest);
+            sum = fmaf(factor, teams.outputs[t][h][c], sum);
+            all = fmaf(factor, teams.totals[t][h], all);
+        }
+        if (active == 1) {
+            o[at] = down<T>(sum / all);
+            continue;
+        }
+        partial[h * PARTIAL + c] = sum;
+        if (c == 0) {
+            partial[h * PARTIAL + HEAD_DIM] = largest;
+            partial[h * PARTIAL + HEAD_DIM + 1] = all;
+        }
+    }
+    if (active == 1) return;
+    // What this block wrote is visible to others before its arrival is.
+    __threadfence();
+    __syncthreads();
+    u32 *arrived = arrivals + i64(batch) * query + head;
+    if (threadIdx.x == 0) is_last = atomicAdd(arrived, 1u) == u32(active - 1);
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    if (threadIdx.x == 0) *arrived = 0;
+    // Volatile: written by other blocks while this one ran.
+    const volatile float *all_partials =
+        partials + ((i64(batch) * gridDim.y + first_split) * query + head) * PARTIAL;
+    i64 apart = i64(query) * PARTIAL;
+    for (int at = threadIdx.x; at < live_queries * HEAD_DIM; at += THREADS) {
+        const volatile float *of_head = all_partials + at / HEAD_DIM * PARTIAL;
+        float largest = -infinity(), sum = 0.0f, all = 0.0f;
+        for (int s = 0; s < active; s++) largest = Max()(largest, of_head[s * apart + HEAD_DIM]);
+        for (int s = 0; s < active; s++) {
+            float factor = expf(of_head[s * apart + HEAD_DIM] - largest);
+            sum = fmaf(factor, of_head[s * apart + at % HEAD_DIM], sum);
+            all = fmaf(factor, of_head[s * apart + HEAD_DIM + 1], all);
+        }
+        o[at] = down<T>(sum / all);
+    }
+}

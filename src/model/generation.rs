@@ -1,0 +1,84 @@
+//! The programs of generation: whole prompts at once, then a token of every sample at a time.
+
+use super::family::{PromptShape, Purpose};
+use super::layout;
+use super::registry::family;
+use crate::error::{Error, Result};
+use crate::exec::Section;
+use crate::ir::{Builder, Program, State};
+use crate::passes::unfuse;
+use crate::plan::Plan;
+use std::sync::Arc;
+
+/// The program that takes whole prompts.
+#[derive(Clone, Debug)]
+pub struct Prefill {
+    /// The prompts that it takes.
+    pub shape: PromptShape,
+    /// Fills the caches of all samples and chooses the token after each prompt.
+    pub section: Section,
+}
+
+/// The programs of a plan that only generates, over one state.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    /// Parameters without gradients and slots, and the buffers of generation.
+    pub state: Arc<State>,
+    /// A program for each of the requested shapes, in their order.
+    pub prefills: Vec<Prefill>,
+    /// One token of every sample.
+    pub decode: Section,
+}
+
+impl Prefill {
+    /// Records the program of a shape, for which the state has slots.
+    pub(super) fn new(plan: &Plan, state: &Arc<State>, shape: PromptShape) -> Result<Self> {
+        let name = format!("prefill {}x{}", shape.prompts, shape.rows);
+        let section = Section::new(record(plan, state, name, Purpose::Prefill(shape))?);
+        Ok(Self { shape, section })
+    }
+
+    /// Returns the name of the slot of an input: `tokens` or `positions`, of all rows.
+    pub fn slot(&self, name: &str) -> String {
+        layout::prompt_slot(name, self.shape)
+    }
+}
+
+impl Generator {
+    /// Records the programs for prompts of these shapes.
+    ///
+    /// # Errors
+    /// When an op refuses the plan's numbers, the plan asks for no sample, or prompts do not share the samples
+    /// evenly.
+    pub fn new(plan: &Plan, prompts: &[PromptShape]) -> Result<Self> {
+        if plan.generation.samples == 0 {
+            return Err(Error::usage("generation.samples = 0 requests no text"));
+        }
+        let state = Arc::new(layout::generation_state(plan, prompts));
+        let prefills =
+            prompts.iter().map(|&shape| Prefill::new(plan, &state, shape)).collect::<Result<_>>()?;
+        let decode = decode(plan, &state)?;
+        Ok(Self { state, prefills, decode })
+    }
+
+    /// Returns every section.
+    pub fn sections(&self) -> impl Iterator<Item = &Section> {
+        self.prefills.iter().map(|prefill| &prefill.section).chain([&self.decode])
+    }
+
+    /// Returns the size of the arena that serves every section.
+    pub fn arena_bytes(&self) -> usize {
+        self.sections().map(|section| section.memory.arena_bytes).max().unwrap_or(0)
+    }
+}
+
+/// Records the program of one token of every sample.
+pub(super) fn decode(plan: &Plan, state: &Arc<State>) -> Result<Section> {
+    Ok(Section::new(record(plan, state, "generate".to_owned(), Purpose::Generate)?))
+}
+
+fn record(plan: &Plan, state: &Arc<State>, name: String, purpose: Purpose) -> Result<Program> {
+    let mut b = Builder::new(name, Arc::clone(state));
+    family(&plan.model).logits(plan, purpose, &mut b)?;
+    if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
+}

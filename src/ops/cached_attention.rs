@@ -1,0 +1,219 @@
+//! Generation: attention of one new query per sequence over keys and values kept in the state.
+
+use super::attention::Heads;
+use super::attention::reference::AttentionCase;
+use super::attention::rows::{exponentials, scale};
+use super::kv_cache::{check, check_room};
+use super::lanes::{dot, max, vector_width};
+use crate::device::gpu::{Arg, Grid, Kernel};
+use crate::device::{DType, Elem, Real};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
+
+/// `(packed [B, (H+2·KV)·dim], cache [B, S, 2·KV·dim], positions [B] u32) → (o [B, H·dim], arrivals [B, H] u32,
+/// partials)`: the query of row b attends to the keys `0..=positions[b]` of its row of the cache, its own included.
+///
+/// A GPU cuts the keys into splits of [`split_len`] and combines their results in that order. For this it counts
+/// `arrivals`, which are zero before and after (so the output is added to), and has the scratch `partials`
+/// `[B, splits, H, dim + 2]`: outputs, the largest score and the sum of exponentials of each split.
+#[derive(Clone, Copy, Debug)]
+pub struct CachedAttention {
+    /// Layout of the heads in a row.
+    pub heads: Heads,
+}
+
+/// Threads per block.
+const THREADS: u32 = 128;
+
+/// Fewest keys of a split: enough to outweigh the combination of its result.
+const LEAST_SPLIT: usize = 128;
+
+/// Most splits, which one block combines.
+const MOST_SPLITS: usize = 64;
+
+/// Query heads that a block handles at most: more would not fit into registers.
+const MOST_QUERIES: usize = 4;
+
+/// Returns the keys of a split, for a cache that holds `capacity` positions.
+fn split_len(capacity: usize) -> usize {
+    capacity.div_ceil(MOST_SPLITS).next_multiple_of(LEAST_SPLIT).max(LEAST_SPLIT)
+}
+
+impl CachedAttention {
+    /// Returns the kernel, and the query heads of a tile.
+    fn kernel(&self, dtype: DType) -> (Kernel, usize) {
+        let dim = self.heads.dim;
+        let vec = vector_width(dim, dtype);
+        let lanes = (dim / vec).next_power_of_two().min(32);
+        let per_thread = (dim / vec).div_ceil(lanes) * vec;
+        let queries = if per_thread <= 8 { self.heads.group().min(MOST_QUERIES) } else { 1 };
+        let kernel = Kernel::new("cached_attention", "cached_attention")
+            .with_type("T", dtype)
+            .with("HEAD_DIM", dim)
+            .with("VEC", vec)
+            .with("LANES", lanes)
+            .with("QUERIES", queries)
+            .with("THREADS", THREADS);
+        (kernel, queries)
+    }
+}
+
+impl Op for CachedAttention {
+    fn name(&self) -> &'static str {
+        "cached_attention"
+    }
+
+    fn attributes(&self) -> String {
+        self.heads.to_string()
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [packed, cache, positions] = inputs else {
+            return Err("takes packed rows, a cache and positions".into());
+        };
+        check(self.heads, packed, positions)?;
+        let Heads { query, kv, dim } = self.heads;
+        let (batch, kept) = (packed.shape[0], 2 * kv * dim);
+        let fits = matches!(*cache.shape, [b, _, width] if b == batch && width == kept);
+        if !fits || cache.alloc != cache.shape || cache.dtype != packed.dtype {
+            return Err(format!("the cache is {}[{batch}, S, {kept}], unpadded", packed.dtype));
+        }
+        let splits = cache.shape[1].div_ceil(split_len(cache.shape[1]));
+        Ok(vec![
+            Spec::new([batch, query * dim], packed.dtype),
+            Spec::new([batch, query], DType::U32),
+            Spec::new([batch, splits, query, dim + 2], packed.dtype.accumulator()),
+        ])
+    }
+
+    /// Counts as if every query attended to the whole cache. The scratch stays in the caches of a processor.
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        let pairs = (inputs[1].shape[0] * inputs[1].shape[1] * self.heads.query) as f64;
+        Cost::streaming(inputs, &outputs[..1]).with_flops(4.0 * pairs * self.heads.dim as f64)
+    }
+
+    fn accumulates(&self, output: usize) -> bool {
+        output == 1
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (heads, dim) = (self.heads, self.heads.dim);
+        let positions = cx.input_u32(2);
+        let capacity = cx.input_spec(1).shape[1];
+        check_room(positions, capacity)?;
+        if !cx.adds(1) {
+            let arrivals = cx.output_u32(1);
+            arrivals.slice(0, arrivals.len()).fill(0);
+        }
+        let kept = 2 * heads.kv * dim;
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let (packed, cache, o) = (cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0));
+            cx.pool.run(positions.len() * heads.query, #[inline(always)] |task| {
+                type Acc = <E as Elem>::Acc;
+                let (b, h) = (task / heads.query, task % heads.query);
+                let key = |t: usize| (b * capacity + t) * kept + h / heads.group() * dim;
+                let mut query = vec![Acc::ZERO; dim];
+                let mut row = query.clone();
+                packed.load(b * heads.width() + heads.query_at(h), &mut query);
+                scale(&mut query, Acc::from_f64(heads.score_scale()));
+                let mut p = vec![Acc::ZERO; positions[b] as usize + 1];
+                for (t, score) in p.iter_mut().enumerate() {
+                    cache.load(key(t), &mut row);
+                    *score = dot(&query, &row);
+                }
+                let shift = max(&p);
+                let sum = exponentials(&mut p, Acc::ONE, shift);
+                query.fill(Acc::ZERO);
+                for (t, p) in p.iter().enumerate() {
+                    cache.load(key(t) + heads.kv * dim, &mut row);
+                    query.iter_mut().zip(&row).for_each(|(o, v)| *o = p.fma(*v, *o));
+                }
+                scale(&mut query, Acc::ONE / sum);
+                o.store((b * heads.query + h) * dim, &query);
+            });
+        });
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        let Heads { query, kv, .. } = self.heads;
+        let (batch, capacity) = (cx.input_spec(1).shape[0], cx.input_spec(1).shape[1]);
+        if batch == 0 || capacity == 0 {
+            return Ok(());
+        }
+        if !cx.adds(1) {
+            cx.queue.fill(cx.output(1), 0, cx.output_spec(1).bytes())?;
+        }
+        let (kernel, queries) = self.kernel(cx.input_spec(0).dtype);
+        let (tiles, split) = (self.heads.group().div_ceil(queries), split_len(capacity));
+        let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&p| p.into()).collect();
+        args.extend([query, kv, capacity, tiles, split].map(Arg::from));
+        args.push(Arg::F32(self.heads.score_scale() as f32));
+        let blocks = [(kv * tiles) as u32, capacity.div_ceil(split) as u32, batch as u32];
+        cx.queue.launch(kernel, Grid { blocks, threads: THREADS, shared: 0 }, &args)
+    }
+
+    /// The reference is full attention over the prefix, its last row.
+    fn cases(&self, precision: Precision) -> Cases {
+        let shapes = [
+            (1, 1, (1, 1, 32)),
+            (3, 17, (2, 1, 64)),
+            (2, 33, (8, 1, 96)),
+            (1, 255, (2, 2, 128)),
+            (1, 1000, (1, 1, 32)),
+            // Several splits, groups of several sizes, and heads of other widths.
+            (3, 700, (10, 2, 64)),
+            (2, 300, (6, 1, 128)),
+            (2, 513, (3, 3, 80)),
+            (2, 200, (7, 7, 6)),
+            (1, 300, (2, 1, 320)),
+        ];
+        let case = |(batch, capacity, shape): (usize, usize, (usize, usize, usize))| {
+            let heads = AttentionCase::causal(1, 1, shape).attention.heads;
+            let kept = 2 * heads.kv * heads.dim;
+            let inputs = vec![
+                (Spec::new([batch, heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0)),
+                (Spec::new([batch, capacity, kept], precision.act_dtype), Fill::Normal(0.0, 1.0)),
+                (Spec::new([batch], DType::U32), Fill::Below(capacity as u32)),
+            ];
+            let name = format!("b{batch} s{capacity} hd{} gqa{}", heads.dim, heads.group());
+            let arrivals = Fill::Values(vec![0.0; batch * heads.query]);
+            Case::new(name, CachedAttention { heads }, inputs, move |inputs| {
+                let o = reference(heads, shape, &inputs[0], &inputs[1], &inputs[2]);
+                vec![o, Array::zeros(&[batch, heads.query]), Array::zeros(&[0])]
+            })
+            .differentiable(&[])
+            .upstream(&[])
+            .outputs(vec![(Mode::Write, Fill::Below(1)), (Mode::Add, arrivals)])
+            .depth(capacity.max(heads.dim))
+        };
+        Cases::Own(shapes.into_iter().map(case).collect())
+    }
+}
+
+/// Packs each row's prefix as a sequence of its own and keeps the last row of full attention.
+fn reference(
+    heads: Heads,
+    shape: (usize, usize, usize),
+    packed: &Array,
+    cache: &Array,
+    positions: &Array,
+) -> Array {
+    let (batch, capacity, kept) = (cache.shape[0], cache.shape[1], cache.width());
+    let (width, o_width) = (heads.width(), heads.query * heads.dim);
+    let mut o = Array::zeros(&[batch, o_width]);
+    for b in 0..batch {
+        let len = positions.data[b] as usize + 1;
+        let mut rows = Array::zeros(&[len, width]);
+        for t in 0..len {
+            let (row, of_cache) = (&mut rows.data[t * width..][..width], (b * capacity + t) * kept);
+            row[..o_width].copy_from_slice(&packed.data[b * width..][..o_width]);
+            row[o_width..].copy_from_slice(&cache.data[of_cache..][..kept]);
+        }
+        let solved = AttentionCase::causal(1, len, shape).solve(&rows, &[]);
+        let last = &solved[0].data[(len - 1) * o_width..];
+        o.data[b * o_width..][..o_width].copy_from_slice(last);
+    }
+    o
+}

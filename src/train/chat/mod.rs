@@ -1,0 +1,127 @@
+//! A conversation with a trained run, in the form of its tokenizer's chat template.
+
+mod template;
+#[cfg(test)]
+mod tests;
+
+use super::generate::Generating;
+use super::trained::Trained;
+use crate::error::{Error, Result};
+use crate::exec::Engine;
+use crate::model::{Generator, Prefill, PromptShape, prompt_rows};
+use std::path::PathBuf;
+use template::{Message, Template};
+
+/// The run to talk to, and its settings.
+#[derive(Clone, Debug)]
+pub struct ChatRequest {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// The step of the checkpoint; `None` for the newest valid one.
+    pub step: Option<u64>,
+    /// Keys to change, as for [`sample`](super::sample).
+    pub overrides: Vec<String>,
+    /// Most tokens of a reply; `None`: as many as the context has room for.
+    pub tokens: Option<usize>,
+}
+
+/// A conversation: its messages so far, and the model that replies.
+#[derive(Debug)]
+pub struct Chat {
+    trained: Trained,
+    generator: Generator,
+    engine: Engine,
+    template: Template,
+    tokens: Option<usize>,
+    messages: Vec<Message>,
+}
+
+impl Chat {
+    /// Opens a run. Every turn takes the whole conversation in one pass, by the program of the next larger size.
+    ///
+    /// # Errors
+    /// When the run has no valid checkpoint or no chat template, or a key would change the trained model.
+    pub fn open(request: &ChatRequest) -> Result<Self> {
+        let one = [&request.overrides[..], &["generation.samples=1".to_owned()]].concat();
+        let mut trained = Trained::open(&request.run, request.step, &one, 1)?;
+        trained.tokenizer = trained.tokenizer.recognizing_special_tokens();
+        let template = Template::of_run(&request.run, &trained.tokenizer)?;
+        let generator = Generator::new(&trained.plan, &shapes(trained.plan.batch.seq_len))?;
+        let engine = trained.engine(&generator)?;
+        Ok(Self { trained, generator, engine, template, tokens: request.tokens, messages: Vec::new() })
+    }
+
+    /// Adds a message of the user, and the model's reply to it, of which parts are passed to `see` as soon as they
+    /// are known. After an error the conversation is as it was before.
+    ///
+    /// # Errors
+    /// When the template refuses the conversation, or that leaves no room for a reply in the model's context.
+    pub fn reply(&mut self, text: &str, mut see: impl FnMut(&str) -> Result<()>) -> Result<()> {
+        let tokenizer = &self.trained.tokenizer;
+        let mut messages = self.messages.clone();
+        messages.push(Message { role: "user", content: text.to_owned() });
+        let prompt = tokenizer.encode(&self.template.render(&messages)?)?;
+        let seq_len = self.trained.plan.batch.seq_len;
+        let prefill = prefill(&self.generator, prompt.len(), seq_len)?;
+        let ends = self.template.ends();
+        let generating = Generating {
+            prefill,
+            decode: &self.generator.decode,
+            ends: &ends,
+            tokens: self.tokens.unwrap_or(seq_len),
+            seq_len,
+        };
+        let (mut tokens, mut reply) = (Vec::new(), String::new());
+        generating.run(&mut self.engine, &[prompt], |_, token| {
+            tokens.push(token);
+            let decoded = tokenizer.decode(&tokens)?;
+            // A character whose bytes are not all there yet, or a text that began otherwise, waits.
+            match decoded.strip_prefix(reply.as_str()) {
+                Some(more) if !more.ends_with(char::REPLACEMENT_CHARACTER) => {
+                    see(more)?;
+                    reply = decoded;
+                    Ok(())
+                }
+                _ => Ok(()),
+            }
+        })?;
+        let decoded = tokenizer.decode(&tokens)?;
+        if let Some(more) = decoded.strip_prefix(reply.as_str()).filter(|more| !more.is_empty()) {
+            see(more)?;
+        }
+        messages.push(Message { role: "assistant", content: decoded });
+        self.messages = messages;
+        Ok(())
+    }
+
+    /// Forgets all messages.
+    pub fn clear(&mut self) {
+        self.messages.clear();
+    }
+}
+
+/// Returns the smallest program for a prompt of so many tokens, and room for a reply.
+fn prefill(generator: &Generator, tokens: usize, seq_len: usize) -> Result<&Prefill> {
+    let fits = |prefill: &&Prefill| (1..=prefill.shape.rows).contains(&tokens) && tokens < seq_len;
+    generator.prefills.iter().find(fits).ok_or_else(|| {
+        Error::usage(match tokens {
+            0 => "the chat template made an empty text of the conversation".to_owned(),
+            _ => format!(
+                "the conversation takes {tokens} tokens, and the model's context is training.seq_len = {seq_len}: there \
+                 is no room for a reply; /clear begins a new one"
+            ),
+        })
+    })
+}
+
+/// Returns the shapes of programs for one prompt of any length.
+fn shapes(seq_len: usize) -> Vec<PromptShape> {
+    let mut shapes: Vec<PromptShape> = Vec::new();
+    let mut tokens = 1;
+    while shapes.last().is_none_or(|shape| shape.rows < seq_len) {
+        let rows = prompt_rows(tokens, seq_len);
+        shapes.push(PromptShape { prompts: 1, rows });
+        tokens = rows + 1;
+    }
+    shapes
+}

@@ -1,0 +1,162 @@
+//! The chat template of a tokenizer: a program in Jinja that makes one text of a conversation. It is written by
+//! others, so it is read as data: its size, its steps and its depth are bounded, and it reaches no file.
+
+use crate::data::Tokenizer;
+use crate::error::{Error, IoContext, Result};
+use crate::model::hf_export::CHAT_TEMPLATE;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Value;
+use minijinja::{Environment, ErrorKind, context};
+use std::fs::File;
+use std::io::{ErrorKind as IoErrorKind, Read};
+use std::path::Path;
+
+/// The settings of a tokenizer, which may hold the template.
+const CONFIG_FILE: &str = "tokenizer_config.json";
+
+/// The largest file that is read; templates in use are below 64 KiB, and settings with long lists of added tokens
+/// below 4 MiB.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// The largest template.
+const MAX_TEMPLATE_BYTES: usize = 1 << 20;
+
+/// Instructions of a rendering: a template in use takes some hundred for each message.
+const FUEL: u64 = 10_000_000;
+
+/// Depth of nested calls.
+const MAX_DEPTH: usize = 100;
+
+/// A message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    /// `user` or `assistant`.
+    pub role: &'static str,
+    /// Its text.
+    pub content: String,
+}
+
+/// A chat template, and the special tokens that it may name.
+#[derive(Debug)]
+pub(super) struct Template {
+    environment: Environment<'static>,
+    bos: String,
+    eos: String,
+    /// Tokens that end a turn.
+    ends: Vec<u32>,
+}
+
+impl Template {
+    /// Reads the template in a run's folder.
+    ///
+    /// # Errors
+    /// A usage error that says what is missing, or where the template is wrong.
+    pub(super) fn of_run(run: &Path, tokenizer: &Tokenizer) -> Result<Self> {
+        let config = match read(&run.join(CONFIG_FILE))? {
+            Some(text) => serde_json::from_str(&text)
+                .map_err(|e| Error::usage(format!("{}: {e}", run.join(CONFIG_FILE).display())))?,
+            None => serde_json::Value::Null,
+        };
+        let (source, from) = match read(&run.join(CHAT_TEMPLATE))? {
+            Some(source) => (source, CHAT_TEMPLATE),
+            None => (in_config(&config["chat_template"]).unwrap_or_default(), CONFIG_FILE),
+        };
+        if source.trim().is_empty() {
+            return Err(Error::usage(format!(
+                "{} has no chat template: neither {CHAT_TEMPLATE} nor \"chat_template\" in {CONFIG_FILE}. Put the one of \
+                 the model's tokenizer there, or continue a text with --prompt",
+                run.display()
+            )));
+        }
+        Self::new(source, &config, tokenizer).map_err(|e| e.context(run.join(from).display().to_string()))
+    }
+
+    /// Compiles a template. `config` names special tokens.
+    pub(super) fn new(source: String, config: &serde_json::Value, tokenizer: &Tokenizer) -> Result<Self> {
+        if source.len() > MAX_TEMPLATE_BYTES {
+            return Err(Error::usage(format!(
+                "a chat template of {} bytes is larger than {MAX_TEMPLATE_BYTES}",
+                source.len()
+            )));
+        }
+        let mut environment = Environment::new();
+        // As transformers sets up Jinja.
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|e| wrong(&e))?);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |text: String| -> Result<String, minijinja::Error> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
+        });
+        environment.set_fuel(Some(FUEL));
+        environment.set_recursion_limit(MAX_DEPTH);
+        environment.add_template_owned("chat", source).map_err(|e| wrong(&e))?;
+        let named = |name: &str| text_or_content(&config[name]);
+        let end = tokenizer.decode(&[tokenizer.end_token()])?;
+        let eos = named("eos_token").unwrap_or(end);
+        let mut ends = vec![tokenizer.end_token()];
+        ends.extend(tokenizer.token_to_id(&eos).filter(|id| *id != tokenizer.end_token()));
+        Ok(Self { environment, bos: named("bos_token").unwrap_or_default(), eos, ends })
+    }
+
+    /// Returns the tokens that end a turn.
+    pub(super) fn ends(&self) -> Vec<u32> {
+        self.ends.clone()
+    }
+
+    /// Returns the text of a conversation, up to where the model's reply begins.
+    ///
+    /// # Errors
+    /// What the template says of the conversation, or that it does not come to an end.
+    pub(super) fn render(&self, messages: &[Message]) -> Result<String> {
+        let template = self.environment.get_template("chat").map_err(|e| wrong(&e))?;
+        let fields = |m: &Message| {
+            Value::from_pairs([("role", Value::from(m.role)), ("content", Value::from(m.content.as_str()))])
+        };
+        let known = context! {
+            messages => messages.iter().map(fields).collect::<Value>(),
+            add_generation_prompt => true,
+            bos_token => self.bos.as_str(),
+            eos_token => self.eos.as_str(),
+        };
+        template.render(known).map_err(|e| wrong(&e))
+    }
+}
+
+/// Returns the template of a tokenizer_config.json: a text, or of a list of named ones the `default`.
+fn in_config(template: &serde_json::Value) -> Option<String> {
+    let default = |named: &Vec<serde_json::Value>| {
+        let named = named.iter().find(|named| named["name"] == "default")?;
+        named["template"].as_str().map(str::to_owned)
+    };
+    template.as_str().map(str::to_owned).or_else(|| template.as_array().and_then(default))
+}
+
+/// Returns a token of a tokenizer_config.json: a string, or an object with `content`.
+fn text_or_content(token: &serde_json::Value) -> Option<String> {
+    token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
+}
+
+/// Returns the text of a file; `None` if there is none.
+fn read(path: &Path) -> Result<Option<String>> {
+    let file = match File::open(path) {
+        Err(e) if e.kind() == IoErrorKind::NotFound => return Ok(None),
+        file => file.at("open", path)?,
+    };
+    let mut text = String::new();
+    file.take(MAX_BYTES + 1).read_to_string(&mut text).at("read", path)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(Error::usage(format!("{}: more than {MAX_BYTES} bytes", path.display())));
+    }
+    Ok(Some(text))
+}
+
+/// Puts an error of the template in words.
+fn wrong(error: &minijinja::Error) -> Error {
+    let line = error.line().map_or(String::new(), |line| format!(" (line {line})"));
+    Error::usage(match error.kind() {
+        ErrorKind::OutOfFuel => {
+            format!("the chat template does not come to an end within {FUEL} instructions{line}")
+        }
+        _ => format!("the chat template fails{line}: {error}"),
+    })
+}

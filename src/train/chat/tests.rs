@@ -1,0 +1,74 @@
+use super::shapes;
+use super::template::{Message, Template};
+use crate::data::Tokenizer;
+use serde_json::{Value, json};
+
+const CHATML: &str = "{%- for message in messages %}\n    {{- '<|im_start|>' + message.role + '\\n' + \
+     message['content'].strip() + '<|im_end|>\\n' }}\n{%- endfor %}\n{%- if add_generation_prompt %}\n    {{- \
+     '<|im_start|>assistant\\n' }}\n{%- endif %}\n";
+
+fn messages() -> Vec<Message> {
+    let message = |role, content: &str| Message { role, content: content.to_owned() };
+    vec![message("user", " Hello \n"), message("assistant", "Yes?"), message("user", "Go")]
+}
+
+fn template(source: &str, config: &Value) -> crate::error::Result<Template> {
+    Template::new(source.to_owned(), config, &Tokenizer::open("byte").unwrap())
+}
+
+fn rendered(source: &str) -> String {
+    template(source, &Value::Null).unwrap().render(&messages()).unwrap()
+}
+
+fn refused(source: &str) -> String {
+    let rendered = template(source, &Value::Null).and_then(|t| t.render(&messages()));
+    rendered.unwrap_err().message().to_owned()
+}
+
+#[test]
+fn a_conversation_becomes_a_text() {
+    let text = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nYes?<|im_end|>\n<|im_start|>user\nGo\
+                <|im_end|>\n<|im_start|>assistant\n";
+    assert_eq!(rendered(CHATML), text);
+}
+
+/// What templates of the field use of Python: methods of strings, slices, namespaces, macros.
+#[test]
+fn templates_may_use_methods_of_python() {
+    let source = "{% macro shout(text) %}{{ text.upper() }}{% endmacro %}\
+        {% set ns = namespace(found=false) %}\
+        {% for m in messages[::-1] %}{% if not ns.found and m.content.startswith('Y') %}\
+        {% set ns.found = true %}{{ shout(m.content.split('?')[0]) }}{% endif %}{% endfor %}\
+        {{ messages[0].content | trim | tojson }}{% if tools is defined and tools %}tools{% endif %}";
+    assert_eq!(rendered(source), "YES\"Hello\"");
+}
+
+#[test]
+fn special_tokens_come_from_the_settings() {
+    let config = json!({"bos_token": {"content": "<s>"}, "eos_token": "a"});
+    let made = template("{{ bos_token }}{{ eos_token }}", &config).unwrap();
+    assert_eq!(made.render(&messages()).unwrap(), "<s>a");
+    let end = Tokenizer::open("byte").unwrap().end_token();
+    assert_eq!(made.ends(), [end, u32::from(b'a')]);
+    assert_eq!(template("{{ eos_token }}", &Value::Null).unwrap().ends(), [end]);
+}
+
+#[test]
+fn wrong_templates_are_errors() {
+    assert!(refused("{% for x in").contains("the chat template fails (line 1)"));
+    assert!(refused("{{ raise_exception('roles must alternate') }}").contains("roles must alternate"));
+    let endless = "{% for a in range(10000) %}{% for b in range(10000) %}{{ a }}{% endfor %}{% endfor %}";
+    assert!(refused(endless).contains("does not come to an end"));
+    let deep = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
+    assert!(refused(deep).contains("the chat template fails"));
+    assert!(refused(&" ".repeat((1 << 20) + 1)).contains("is larger than"));
+    assert!(refused("{% include 'other' %}").contains("the chat template"));
+}
+
+#[test]
+fn a_program_exists_for_every_length() {
+    let rows = |seq_len| shapes(seq_len).iter().map(|shape| shape.rows).collect::<Vec<_>>();
+    assert_eq!(rows(1000), [64, 128, 256, 512, 1000]);
+    assert_eq!(rows(64), [64]);
+    assert_eq!((rows(7), rows(65)), (vec![7], vec![64, 65]));
+}

@@ -1,0 +1,124 @@
+//! A trained run opened for generation: its plan, its tokenizer, and an engine with its weights.
+
+use super::rank::say_timing;
+use super::restore::restore;
+use super::resume::recipe_of;
+use super::verified::tokenizer_json;
+use crate::checkpoint::{self, Loaded};
+use crate::data::Tokenizer;
+use crate::device::Device;
+use crate::device::communicator::SingleRank;
+use crate::device::cpu::Pool;
+use crate::error::{Error, Result};
+use crate::exec::{Engine, prepare};
+use crate::machine::Machine;
+use crate::model::Generator;
+use crate::plan::{Corpus, Plan};
+use crate::recipe::{self, Class};
+use crate::results::progress::eprint_line;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The only training key that sampling may change: weights are stored in fp32 for every training dtype.
+const DTYPE: &str = "training.dtype";
+
+/// A trained run with the settings that it generates with.
+#[derive(Debug)]
+pub(super) struct Trained {
+    /// The run's plan, for one device.
+    pub plan: Plan,
+    /// The run's tokenizer.
+    pub tokenizer: Tokenizer,
+    loaded: Loaded,
+}
+
+impl Trained {
+    /// Opens the checkpoint of a step, or the newest valid one, with some keys changed. Of `prompts` prompts, if
+    /// there are several, each has as many samples as the keys say.
+    ///
+    /// # Errors
+    /// When the run has no valid checkpoint, or a key would change the trained model.
+    pub(super) fn open(run: &Path, step: Option<u64>, overrides: &[String], prompts: usize) -> Result<Self> {
+        let folder = run.join("checkpoint");
+        let loaded: Loaded = match step {
+            Some(step) => checkpoint::at_step(&folder, step)?,
+            None => checkpoint::newest(&folder)?
+                .ok_or_else(|| Error::usage(format!("{} has no checkpoint to sample from", run.display())))?,
+        };
+        for warning in loaded.warnings() {
+            eprint_line(&format!("warning: {warning}"));
+        }
+        loaded.check_finite()?;
+        let trained = recipe_of(&loaded)?;
+        eprint_line(&format!(
+            "{}: step {} of {}",
+            run.display(),
+            loaded.meta().step,
+            trained.values().training.steps
+        ));
+        let machine = Machine::here().with_single_device();
+        let mut recipe = recipe::load_resolved(
+            Path::new("the checkpoint's recipe"),
+            &loaded.meta().resolved_recipe_toml,
+            overrides,
+            &machine,
+        )?;
+        let changes = recipe::diff(trained.values(), recipe.values());
+        if let Some(change) =
+            changes.iter().find(|change| change.class == Class::Training && change.key != DTYPE)
+        {
+            return Err(Error::usage(format!(
+                "{} is part of what the model was trained with ({}); sampling changes [generation], {DTYPE} and how it is \
+                 executed",
+                change.key, change.old
+            )));
+        }
+        // `xrun sample` generates one text even for a run with `generation.samples = 0`; at temperature 0 all
+        // would be the same.
+        let says_samples = overrides.iter().any(|set| set.starts_with("generation.samples"));
+        let generation = &recipe.values().generation;
+        let mut samples = generation.samples;
+        if !says_samples && (samples == 0 || generation.temperature == 0.0) {
+            samples = 1;
+        }
+        samples *= prompts.max(1);
+        if samples != generation.samples {
+            recipe = recipe.with_overrides(&[format!("generation.samples={samples}")], &machine)?;
+        }
+        let end = loaded.meta().extra.get(checkpoint::END_TOKEN_ID).and_then(|id| id.parse().ok());
+        let tokenizer = Tokenizer::from_run(tokenizer_json(run, &loaded)?, end)?;
+        let corpus = Corpus {
+            vocab_size: tokenizer.vocab_size(),
+            train_tokens: 0,
+            exact: false,
+            validation_tokens: 0,
+            set_tokens: BTreeMap::new(),
+            floor: None,
+            memory_bytes: 0,
+        };
+        let plan = Plan::new(&recipe, &corpus, &machine)?;
+        Ok(Self { plan, tokenizer, loaded })
+    }
+
+    /// Returns an engine with the run's weights, for the programs of a generator.
+    ///
+    /// # Errors
+    /// When the device refuses, or a tensor is missing.
+    pub(super) fn engine(&self, generator: &Generator) -> Result<Engine> {
+        let execution = &self.plan.execution;
+        let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
+        prepare(&device, 0, generator.sections(), &say_timing)?;
+        let mut engine = Engine::new(
+            device,
+            &generator.state,
+            Arc::new(SingleRank),
+            execution.placement,
+            generator.arena_bytes(),
+            execution.poison,
+        )?;
+        engine.use_graphs(execution.cuda_graphs);
+        restore(&mut engine, &self.loaded)?;
+        Ok(engine)
+    }
+}
