@@ -1,5 +1,7 @@
 //! The operations: one file each, with shapes, gradient, cost, CPU implementation and cases.
 
+pub mod activate;
+pub mod activation;
 pub mod adamw;
 pub mod add;
 pub mod advance;
@@ -11,7 +13,9 @@ pub mod copy;
 pub mod cross_entropy;
 pub mod dropout;
 pub mod embedding;
+mod erfc;
 pub mod fingerprint;
+pub mod gated;
 pub mod gather_rows;
 pub mod grad_norm;
 pub mod half;
@@ -29,10 +33,8 @@ pub mod rope;
 pub mod scale;
 pub mod segments;
 pub mod sgd;
-pub mod silu;
 pub mod softmax;
 pub mod sum;
-pub mod swiglu;
 pub mod with_gradient;
 
 use crate::device::{DType, ProductPrecision};
@@ -49,7 +51,7 @@ const QK_NORM_ROPE: qk_norm_rope::QkNormRope =
 
 /// One prototype of every op, so that checks can enumerate them.
 pub fn all() -> Vec<Box<dyn Op>> {
-    vec![
+    let mut ops: Vec<Box<dyn Op>> = vec![
         Box::new(adamw::AdamW {
             beta1: 0.9,
             beta2: 0.95,
@@ -114,14 +116,17 @@ pub fn all() -> Vec<Box<dyn Op>> {
             segments: segments::Segments::whole(Vec::new()),
             precision: Precision::for_act_dtype(DType::F32),
         }),
-        Box::new(silu::Silu),
-        Box::new(silu::SiluGrad),
         Box::new(sum::Sum { scale: 1.0 }),
         Box::new(sum::SumGrad { scale: 1.0 }),
-        Box::new(swiglu::Swiglu),
-        Box::new(swiglu::SwigluGrad { emits: false }),
         Box::new(with_gradient::WithGradient),
-    ]
+    ];
+    for of in activation::Activation::ALL {
+        ops.push(Box::new(activate::Activate(of)));
+        ops.push(Box::new(activate::ActivateGrad { of, emits: false }));
+        ops.push(Box::new(gated::Gated(of)));
+        ops.push(Box::new(gated::GatedGrad { of, emits: false }));
+    }
+    ops
 }
 
 /// The cases of every op at a precision, in registry order.

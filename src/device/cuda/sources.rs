@@ -30,6 +30,7 @@ pub const HEADERS: [(&str, &str); 11] = [
 
 /// Kernel files by name. One per op that has kernels.
 pub const SOURCES: [(&str, &str); 35] = [
+    source!("activate"),
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -47,6 +48,7 @@ pub const SOURCES: [(&str, &str); 35] = [
     source!("flash_attention_grad_short"),
     source!("flash_attention_grad_wgmma"),
     source!("flash_attention_wgmma"),
+    source!("gated"),
     source!("grad_norm"),
     source!("half"),
     source!("kv_cache"),
@@ -61,10 +63,8 @@ pub const SOURCES: [(&str, &str); 35] = [
     source!("rope"),
     source!("scale"),
     source!("sgd"),
-    source!("silu"),
     source!("softmax"),
     source!("sum"),
-    source!("swiglu"),
 ];
 
 /// The variable that names a folder whose files replace those in the binary, to edit kernels without
