@@ -48,6 +48,7 @@ const ATTENTION: attention::Attention =
     attention::Attention { heads: HEADS, seq_len: 1, mask: attention::Mask::Causal, dropout: None };
 const QK_NORM_ROPE: qk_norm_rope::QkNormRope =
     qk_norm_rope::QkNormRope { heads: HEADS, eps: 1e-6, theta: 1e4 };
+const WEIGHT_AND_BIAS: layer_norm::Affine = layer_norm::Affine::WeightAndBias;
 
 /// One prototype of every op, so that checks can enumerate them.
 pub fn all() -> Vec<Box<dyn Op>> {
@@ -76,9 +77,9 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(grad_norm::GradNormTotal { max_norm: 1.0 }),
         Box::new(kv_cache::CacheAppend { heads: HEADS, capacity: 1 }),
         Box::new(kv_cache::CachedAttention { heads: HEADS }),
-        Box::new(layer_norm::LayerNorm { eps: 1e-5 }),
-        Box::new(layer_norm::LayerNormGrad { eps: 1e-5, residual: false }),
-        Box::new(layer_norm::ResidualLayerNorm { eps: 1e-5 }),
+        Box::new(layer_norm::LayerNorm { eps: 1e-5, affine: WEIGHT_AND_BIAS }),
+        Box::new(layer_norm::LayerNormGrad { eps: 1e-5, affine: WEIGHT_AND_BIAS, residual: false }),
+        Box::new(layer_norm::ResidualLayerNorm { eps: 1e-5, affine: WEIGHT_AND_BIAS }),
         Box::new(linear::Linear::default()),
         Box::new(linear::LinearInputGrad::default()),
         Box::new(linear::LinearWeightGrad::default()),
@@ -106,9 +107,9 @@ pub fn all() -> Vec<Box<dyn Op>> {
             start: 0,
             shards: Arc::new(Shards::new(&[1], 1, 1)),
         }),
-        Box::new(residual_norm::ResidualNorm { eps: 1e-6 }),
-        Box::new(rms_norm::RmsNorm { eps: 1e-6 }),
-        Box::new(rms_norm::RmsNormGrad { eps: 1e-6, residual: false, emits: false }),
+        Box::new(residual_norm::ResidualNorm { eps: 1e-6, weight: true }),
+        Box::new(rms_norm::RmsNorm { eps: 1e-6, weight: true }),
+        Box::new(rms_norm::RmsNormGrad { eps: 1e-6, weight: true, residual: false, emits: false }),
         Box::new(scale::Scale { factor: 1.0 }),
         Box::new(sgd::Sgd {
             momentum: 0.9,
