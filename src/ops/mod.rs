@@ -4,6 +4,7 @@ pub mod activate;
 pub mod activation;
 pub mod adamw;
 pub mod add;
+pub mod add_bias;
 pub mod advance;
 pub mod all_gather;
 pub mod all_reduce;
@@ -61,6 +62,8 @@ pub fn all() -> Vec<Box<dyn Op>> {
             precision: Precision::for_act_dtype(DType::F32),
         }),
         Box::new(add::Add),
+        Box::new(add_bias::AddBias),
+        Box::new(add_bias::AddBiasGrad),
         Box::new(advance::Advance),
         Box::new(all_gather::AllGather { like: vec![Spec::new([1], DType::F32)], parts: Vec::new() }),
         Box::new(all_reduce::AllReduce { like: vec![Spec::new([1], DType::F32)] }),

@@ -29,10 +29,11 @@ pub const HEADERS: [(&str, &str); 11] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 35] = [
+pub const SOURCES: [(&str, &str); 36] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
+    source!("add_bias"),
     source!("advance"),
     source!("attention_unfused"),
     source!("cast"),

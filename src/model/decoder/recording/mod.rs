@@ -10,6 +10,7 @@ use crate::ir::{Builder, TensorId};
 use crate::model::family::Purpose;
 use crate::model::norm;
 use crate::ops::add::Add;
+use crate::ops::add_bias::AddBias;
 use crate::ops::attention::Heads;
 use crate::ops::dropout::{Dropout, Site};
 use crate::ops::linear::Linear;
@@ -115,10 +116,16 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Records the product of rows with the weight `part` of block `i`.
+    /// Records the product of rows with the weight `part` of block `i`, and the sum with its bias where there
+    /// is one.
     fn product(&self, b: &mut Builder, i: usize, part: &str, output: &str, x: TensorId) -> Result<TensorId> {
         let weight = b.param(&format!("blocks.{i}.{part}"))?;
-        b.emit1(output, Linear { products: self.plan.execution.products }, &[x, weight])
+        let y = b.emit1(output, Linear { products: self.plan.execution.products }, &[x, weight])?;
+        if !self.plan.model.bias {
+            return Ok(y);
+        }
+        let bias = b.param(&format!("blocks.{i}.{part}_bias"))?;
+        b.emit1(&format!("{output}_biased"), AddBias, &[y, bias])
     }
 
     /// Returns the index of a dropout in block `i`.
