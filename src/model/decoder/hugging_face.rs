@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::model::family::{HfFacts, HfModel, HfTensor};
 use crate::plan::Model;
-use crate::policy::{Norm, NormPlacement};
+use crate::policy::{Activation, Norm, NormPlacement};
 use serde_json::json;
 
 /// Returns the model in HuggingFace's form.
@@ -31,6 +31,12 @@ fn check(m: &Model) -> Result<()> {
         return Err(Error::usage(
             "model.norm_placement, model.embedding_norm or model.parallel_blocks is set: HuggingFace's Qwen3 has \
              one norm before each sublayer, so it cannot load this model. Train without them to export",
+        ));
+    }
+    if !m.norm_weight || m.activation != Activation::Swiglu || m.bias {
+        return Err(Error::usage(
+            "model.norm_weight, model.activation or model.bias is set: HuggingFace's Qwen3 has SwiGLU, norms with a \
+             weight and products without a bias, so it cannot load this model. Train without them to export",
         ));
     }
     if m.n_kv_heads == 0 || !m.n_heads.is_multiple_of(m.n_kv_heads) {

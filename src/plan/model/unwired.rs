@@ -1,17 +1,13 @@
 //! Keys of the model that no program acts on yet: they are refused.
 
 use crate::error::Result;
-use crate::policy::{Activation, Position, QkNormPlace, RopeDirection, RopeScaling};
+use crate::policy::{Position, QkNormPlace, RopeDirection, RopeScaling};
 use crate::recipe::Recipe;
 
 /// Refuses a key that has another value than the one that programs are made for.
 pub(super) fn check(recipe: &Recipe) -> Result<()> {
     let (m, t) = (&recipe.values().model, &recipe.values().training);
     let unwired = [
-        ("model.norm_weight", !m.norm_weight),
-        ("model.norm_bias", m.norm_bias.is_some()),
-        ("model.activation", m.activation != Activation::Swiglu),
-        ("model.bias", m.bias),
         ("model.position", m.position != Position::Rope),
         ("model.qk_norm_place", m.qk_norm_place != QkNormPlace::BeforeRope),
         ("model.qk_norm_weight", !m.qk_norm_weight),
