@@ -426,6 +426,15 @@ num_key_value_heads = 5
 }
 
 #[test]
+fn a_bias_of_a_norm_that_has_none() {
+    let rms = wrong("", &["model.norm_bias=true"], &[]);
+    assert!(rms.contains("RMSNorm has no bias, and norm_bias is true"), "{rms}");
+    let keys = ["model.norm=layer_norm", "model.norm_weight=false", "model.norm_bias=true"];
+    let bare = wrong("", &keys, &[]);
+    assert!(bare.contains("a norm has a bias beside a weight only, and norm_weight is false"), "{bare}");
+}
+
+#[test]
 fn batches_that_contradict_each_other() {
     insta::assert_snapshot!(wrong(r#"[training]
 global_batch_size = 64

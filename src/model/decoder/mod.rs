@@ -45,7 +45,8 @@ impl Family for Decoder {
             ("T", seq_len),
         ]
         .map(|(symbol, value)| Formula::symbol(symbol, value));
-        let block = n(2) * d.clone() * (h.clone() + kv) * hd.clone() + n(3) * d.clone() * ffn;
+        let matrices = if m.activation.is_gated() { 3 } else { 2 };
+        let block = n(2) * d.clone() * (h.clone() + kv) * hd.clone() + n(matrices) * d.clone() * ffn;
         n(6) * (l.clone() * block + v * d) + n(6) * l * h * hd * t
     }
 }

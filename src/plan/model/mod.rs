@@ -148,7 +148,7 @@ impl Model {
             dropout: m.dropout,
             norm: m.norm,
             norm_weight: m.norm_weight,
-            norm_bias: m.norm_bias.unwrap_or(m.norm == Norm::LayerNorm),
+            norm_bias: m.norm_bias.unwrap_or(m.norm == Norm::LayerNorm && m.norm_weight),
             norm_placement: m.norm_placement,
             embedding_norm: m.embedding_norm,
             parallel_blocks: m.parallel_blocks,
@@ -197,7 +197,7 @@ impl Model {
                 "the feed-forward layer ({} wide) is narrower than the stream ({dim}); usual are 3 to 4 times its width: \
                  leave model.ffn_dim unset, and it is {}",
                 self.ffn_dim,
-                derived::ffn_dim(&recipe::Model { dim, ffn_dim: None, ..recipe::Model::default() })
+                derived::ffn_dim(&recipe::Model { dim, activation: self.activation, ..recipe::Model::default() })
             ));
         }
         if heads != dim {

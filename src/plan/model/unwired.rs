@@ -1,17 +1,12 @@
 //! Keys of the model that no program acts on yet: they are refused.
 
 use crate::error::Result;
-use crate::policy::Activation;
 use crate::recipe::Recipe;
 
 /// Refuses a key that has another value than the one that programs are made for.
 pub(super) fn check(recipe: &Recipe) -> Result<()> {
     let m = &recipe.values().model;
     let unwired = [
-        ("model.norm_weight", !m.norm_weight),
-        ("model.norm_bias", m.norm_bias.is_some()),
-        ("model.activation", m.activation != Activation::Swiglu),
-        ("model.bias", m.bias),
         ("model.window", m.window.is_some()),
         ("model.global_interval", m.global_interval.is_some()),
         ("model.score_cap", m.score_cap.is_some()),

@@ -13,6 +13,7 @@ use crate::model::family::Purpose;
 use crate::model::layout::prompt_slot;
 use crate::model::norm;
 use crate::ops::add::Add;
+use crate::ops::add_bias::AddBias;
 use crate::ops::attention::Heads;
 use crate::ops::dropout::{Dropout, Site};
 use crate::ops::linear::Linear;
@@ -120,11 +121,17 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Records the product of rows with the weight `part` of block `i`.
+    /// Records the product of rows with the weight `part` of block `i`, and the sum with its bias where there
+    /// is one.
     fn product(&self, b: &mut Builder, i: usize, part: &str, output: &str, x: TensorId) -> Result<TensorId> {
         let weight = b.param(&format!("blocks.{i}.{part}"))?;
         let few_rows = self.purpose == Purpose::Generate;
-        Ok(b.emit_into(output, self.linear(few_rows), &[x, weight], &[])?[0])
+        let y = b.emit_into(output, self.linear(few_rows), &[x, weight], &[])?[0];
+        if !self.plan.model.bias {
+            return Ok(y);
+        }
+        let bias = b.param(&format!("blocks.{i}.{part}_bias"))?;
+        b.emit1(&format!("{output}_biased"), AddBias, &[y, bias])
     }
 
     /// Returns the op of a product, for the rows of a batch or for one row of every sample. Few rows in bf16 have
