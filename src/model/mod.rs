@@ -4,15 +4,18 @@ mod decoder;
 pub mod family;
 pub mod formula;
 pub mod hf_export;
+pub mod hugging_face;
 mod layout;
 mod norm;
 mod programs;
 mod registry;
 #[cfg(test)]
 mod tests;
+mod weights;
 
-pub use family::{Family, HfFacts, HfModel, HfTensor, Purpose};
+pub use family::{Family, Purpose};
 pub use formula::Formula;
 pub use layout::state;
 pub use programs::{Programs, generator, schedule_table};
-pub use registry::{family, flops_per_token};
+pub use registry::{family, flops_per_token, parameters};
+pub use weights::Weights;

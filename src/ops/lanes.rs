@@ -47,13 +47,23 @@ pub fn launch_elementwise(
     tensors: &[DevicePtr],
     further: &[Arg],
 ) -> Result<()> {
+    launch_elementwise_entry(cx, (file, file), tensors, further)
+}
+
+/// [`launch_elementwise`] for an entry of another name than its file.
+pub fn launch_elementwise_entry(
+    cx: &GpuNode<'_>,
+    (file, entry): (&'static str, &'static str),
+    tensors: &[DevicePtr],
+    further: &[Arg],
+) -> Result<()> {
     let spec = cx.output_spec(0);
     let vec = vector_width(spec.elements(), spec.dtype);
-    let kernel = Kernel::new(file, file).with_type("T", spec.dtype).with("VEC", vec);
+    let kernel = Kernel::new(file, entry).with_type("T", spec.dtype).with("VEC", vec);
     launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
 }
 
-/// As [`launch_elementwise`], over all elements of `spec` and for kernels that know the `WIDTH` of its
+/// As [`launch_elementwise_entry`], over all elements of `spec` and for kernels that know the `WIDTH` of its
 /// rows.
 pub fn launch_packs(
     cx: &GpuNode<'_>,

@@ -10,6 +10,8 @@ mod initial_values;
 mod keys;
 mod learning;
 mod memory;
+mod models;
+mod objective;
 mod optimizers;
 mod ranks;
 mod replicas;

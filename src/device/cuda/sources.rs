@@ -29,7 +29,7 @@ pub const HEADERS: [(&str, &str); 11] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 36] = [
+pub const SOURCES: [(&str, &str); 37] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
@@ -64,6 +64,7 @@ pub const SOURCES: [(&str, &str); 36] = [
     source!("rope"),
     source!("scale"),
     source!("sgd"),
+    source!("soft_cap"),
     source!("softmax"),
     source!("sum"),
 ];

@@ -1,15 +1,14 @@
 //! Decoders: blocks of grouped-query causal attention and a feed-forward layer on a residual stream, whose
 //! norms, positions, activation and scales are parts that the plan chooses.
 
-mod hugging_face;
 mod params;
 mod recording;
 
-use super::family::{Family, HfFacts, HfModel, Purpose};
+use super::family::{Family, Losses, Purpose};
 use super::formula::Formula;
 use crate::error::Result;
+use crate::ir::Builder;
 use crate::ir::ParamRequest;
-use crate::ir::{Builder, TensorId};
 use crate::plan::{Model, Plan};
 use recording::Recording;
 
@@ -21,7 +20,7 @@ impl Family for Decoder {
         params::params(model)
     }
 
-    fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<TensorId> {
+    fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<Losses> {
         let recording = Recording::new(plan, purpose);
         let normed = recording.trunk(b)?;
         recording.head_loss(b, normed)
@@ -49,9 +48,5 @@ impl Family for Decoder {
         let matrices = if m.activation.is_gated() { 3 } else { 2 };
         let block = n(2) * d.clone() * (h.clone() + kv) * hd.clone() + n(matrices) * d.clone() * ffn;
         n(6) * (l.clone() * block + v * d) + n(6) * l * h * hd * t
-    }
-
-    fn hugging_face(&self, model: &Model, facts: &HfFacts) -> Result<HfModel> {
-        hugging_face::model(model, facts)
     }
 }

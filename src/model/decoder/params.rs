@@ -58,7 +58,7 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
             ParamRequest { alloc: vec![ffn_alloc, d], ..matrix("up", feed_forward, vec![ffn, d], scale(d)) }
         };
         let mut qk_norms = Vec::new();
-        if m.qk_norm.is_some() {
+        if m.qk_norm.is_some_and(|norm| norm.weight) {
             qk_norms.extend(["k_norm", "q_norm"].map(|name| norm::vector(name, m.head_dim, Init::Ones)));
         }
         [
@@ -87,6 +87,9 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
         params.extend(block().into_iter().map(named));
     }
     params.extend(norm("embedding_norm", m.embedding_norm));
+    if m.learned_positions > 0 {
+        params.push(matrix("positions", Role::Positions, vec![m.learned_positions, d], scale(d)));
+    }
     params.push(vocabulary("embedding", Role::Embedding));
     params
 }
