@@ -17,7 +17,7 @@ use xrun::ops::rms_norm::RmsNorm;
 use xrun::passes::differentiate;
 use xrun::policy::Placement;
 
-/// As in `scripts/parity_layers.py`.
+/// As in `scripts/layer_parity.py`.
 const ROWS: usize = 6;
 const WIDTH: usize = 40;
 const EPS: f64 = 1e-5;
@@ -27,7 +27,8 @@ const BOUND: f64 = 1e-5;
 
 /// The numbers of an input.
 fn numbers(name: &str, shape: &[usize]) -> Vec<f64> {
-    let numbers = formula::uniform(&format!("layers.{name}"), shape.iter().product());
+    let key = format!("layers.{name}");
+    let numbers = formula::uniform(&key, shape.iter().product());
     let mut numbers: Vec<f64> = match name {
         "x" => numbers.map(|u| 4.0 * u).collect(),
         "w" => numbers.map(|u| 1.0 + u / 4.0).collect(),
