@@ -19,6 +19,27 @@ __device__ __forceinline__ u32 block_from_last() { return gridDim.x - 1 - blockI
 
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 
+// 2^x with a relative error of 2^-22; results below 2^-126 are zero.
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// 1/x with a relative error of 2^-23, for x from 2^-126 on.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// The base-2 logarithm with an absolute error of 2^-22 (relative, far from 1).
+__device__ __forceinline__ float log2_fast(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // bfloat16 as stored. Arithmetic happens in float.
 struct __align__(2) bf16 {
     u16 bits;

@@ -1,7 +1,8 @@
 // Generation: new keys and values appended to a cache, and attention of one query per sequence over it.
 //
 // Definitions: T, HEAD_DIM, VEC (a divisor of it), LANES (threads per key, a power of two), THREADS (per
-// block of cached_attention).
+// block of cached_attention), SOFT_CAP (1: a score s becomes cap·tanh(s / cap)), WINDOW (1: a query sees at
+// most `window` keys).
 #include "common.cuh"
 
 constexpr int TEAMS = THREADS / LANES;
@@ -33,14 +34,14 @@ __device__ __forceinline__ void load_head(const T *head, bool live, Pack<T, VEC>
     }
 }
 
-// o = softmax(alpha·q·kᵀ)·v over the keys 0 to positions[b]. packed: [batch, (query + 2·kv)·HEAD_DIM]; cache:
+// o = softmax(alpha·q·kᵀ)·v over the keys 0 to positions[b], or the last `window` of them. packed: [batch, (query + 2·kv)·HEAD_DIM]; cache:
 // [batch, capacity, 2·kv·HEAD_DIM]; positions: [batch]; o: [batch, query·HEAD_DIM], NaN where a position is
 // beyond the cache. Blocks: x counts query heads, y sequences. Teams of threads take keys in turn, each with
 // its own running maximum and sums.
 extern "C" __global__ void __launch_bounds__(THREADS)
     cached_attention(const T *__restrict__ packed, const T *__restrict__ cache,
                      const u32 *__restrict__ positions, T *__restrict__ o, int query, int kv, u32 capacity,
-                     float alpha) {
+                     float alpha, float soft_cap, int window) {
     __shared__ __align__(16) float outputs[TEAMS][HEAD_DIM];
     __shared__ float maxima[TEAMS], totals[TEAMS];
     int head = blockIdx.x, batch = blockIdx.y, team = threadIdx.x / LANES, kept = 2 * kv * HEAD_DIM;
@@ -49,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int c = threadIdx.x; c < HEAD_DIM; c += THREADS) o[c] = down<T>(infinity() - infinity());
         return;
     }
-    int key_count = positions[batch] + 1;
+    int key_count = positions[batch] + 1, first = WINDOW ? max(key_count - window, 0) : 0;
     const T *keys = cache + i64(batch) * capacity * kept + head / (query / kv) * HEAD_DIM;
     Pack<T, VEC> packs[PACKS_PER_THREAD];
     load_head(packed + i64(batch) * (query * HEAD_DIM + kept) + head * HEAD_DIM, true, packs);
@@ -60,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int c = 0; c < VEC; c++) q[i][c] *= alpha;
     }
-    for (int from = 0; from < key_count; from += TEAMS * KEYS) {
+    for (int from = first; from < key_count; from += TEAMS * KEYS) {
         Pack<T, VEC> k[KEYS][PACKS_PER_THREAD], v[KEYS][PACKS_PER_THREAD];
         float score[KEYS], shift = running_max;
 #pragma unroll
@@ -80,6 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 for (int c = 0; c < VEC; c++) sum = fmaf(q[i][c], x[c], sum);
             }
             sum = warp_reduce<LANES>(sum, Add());
+            if (SOFT_CAP) sum = soft_cap * tanhf(sum / soft_cap);
             score[n] = from + n * TEAMS + team < key_count ? sum : -infinity();
             shift = Max()(shift, score[n]);
         }

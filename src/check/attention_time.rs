@@ -9,7 +9,7 @@ use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section, prepare};
 use crate::ir::{Builder, Destination, Mode, Precision, Spec, State, StateBuilder, TensorId};
-use crate::ops::attention::{Attention, FlashAttention, FlashAttentionGrad, Heads, Mask};
+use crate::ops::attention::{Attention, FlashAttention, FlashAttentionGrad, Heads};
 use crate::ops::qk_norm_rope::{QkNormRope, QkNormRopeGrad};
 use crate::policy::Placement;
 use std::fmt;
@@ -147,7 +147,7 @@ impl Programs {
             );
         }
         let state = Arc::new(layout.finish());
-        let attention = Attention { heads, seq_len, mask: Mask::Causal, dropout: None };
+        let attention = Attention::causal(heads, seq_len);
         let norm = QkNormRope { heads, eps: 1e-6, theta: 10_000.0 };
         let mut forward = Builder::new("forward", Arc::clone(&state));
         let mut backward = Builder::new("backward", Arc::clone(&state));

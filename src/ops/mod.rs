@@ -30,9 +30,11 @@ pub mod scale;
 pub mod segments;
 pub mod sgd;
 pub mod silu;
+pub mod soft_cap;
 pub mod softmax;
 pub mod sum;
 pub mod swiglu;
+pub mod window_spans;
 pub mod with_gradient;
 
 use crate::device::{DType, ProductPrecision};
@@ -42,8 +44,7 @@ use std::sync::Arc;
 /// Constants of prototypes.
 const HEADS: attention::Heads = attention::Heads { query: 1, kv: 1, dim: 2 };
 const SITE: dropout::Site = dropout::Site { p: 0.1, seed: 0, site: 0 };
-const ATTENTION: attention::Attention =
-    attention::Attention { heads: HEADS, seq_len: 1, mask: attention::Mask::Causal, dropout: None };
+const ATTENTION: attention::Attention = attention::Attention::causal(HEADS, 1);
 const QK_NORM_ROPE: qk_norm_rope::QkNormRope =
     qk_norm_rope::QkNormRope { heads: HEADS, eps: 1e-6, theta: 1e4 };
 
@@ -73,7 +74,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(grad_norm::GradNormPartials { shards: Arc::new(Shards::new(&[1], 1, 1)) }),
         Box::new(grad_norm::GradNormTotal { max_norm: 1.0 }),
         Box::new(kv_cache::CacheAppend { heads: HEADS, capacity: 1 }),
-        Box::new(kv_cache::CachedAttention { heads: HEADS }),
+        Box::new(kv_cache::CachedAttention { heads: HEADS, score_cap: None, window: None }),
         Box::new(layer_norm::LayerNorm { eps: 1e-5 }),
         Box::new(layer_norm::LayerNormGrad { eps: 1e-5, residual: false }),
         Box::new(layer_norm::ResidualLayerNorm { eps: 1e-5 }),
@@ -86,6 +87,8 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(qk_norm_rope::QkNormRopeGrad(QK_NORM_ROPE)),
         Box::new(rope::Rope { heads: HEADS, theta: 1e4, inverse: false }),
         Box::new(rope::Rope { heads: HEADS, theta: 1e4, inverse: true }),
+        Box::new(soft_cap::SoftCap { cap: 1.0 }),
+        Box::new(soft_cap::SoftCapGrad { cap: 1.0 }),
         Box::new(softmax::Softmax { mask: attention::Mask::Causal }),
         Box::new(softmax::SoftmaxGrad),
         Box::new(cast::Cast { to: DType::F32 }),
@@ -120,6 +123,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(sum::SumGrad { scale: 1.0 }),
         Box::new(swiglu::Swiglu),
         Box::new(swiglu::SwigluGrad { emits: false }),
+        Box::new(window_spans::WindowSpans { rows: 1, seq_len: 1, window: 1, mask: attention::Mask::Causal }),
         Box::new(with_gradient::WithGradient),
     ]
 }

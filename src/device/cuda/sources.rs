@@ -29,7 +29,7 @@ pub const HEADERS: [(&str, &str); 11] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 35] = [
+pub const SOURCES: [(&str, &str); 37] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -62,9 +62,11 @@ pub const SOURCES: [(&str, &str); 35] = [
     source!("scale"),
     source!("sgd"),
     source!("silu"),
+    source!("soft_cap"),
     source!("softmax"),
     source!("sum"),
     source!("swiglu"),
+    source!("window_spans"),
 ];
 
 /// The variable that names a folder whose files replace those in the binary, to edit kernels without

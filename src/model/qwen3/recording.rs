@@ -130,11 +130,18 @@ impl<'a> Recording<'a> {
                 &[packed, positions],
                 &[Destination::Into(cache, Mode::Add)],
             )?;
-            return b.emit1("attended", CachedAttention { heads: self.heads }, &[packed, cache, positions]);
+            return b.emit1(
+                "attended",
+                CachedAttention { heads: self.heads, score_cap: None, window: None },
+                &[packed, cache, positions],
+            );
         }
         let mask = if self.plan.cross_documents { Mask::Causal } else { Mask::Spans };
-        let attention =
-            Attention { heads: self.heads, seq_len: self.plan.batch.seq_len, mask, dropout: self.site(site) };
+        let attention = Attention {
+            mask,
+            dropout: self.site(site),
+            ..Attention::causal(self.heads, self.plan.batch.seq_len)
+        };
         let spans = if mask == Mask::Spans { Some(b.state("batch.spans")?) } else { None };
         let counters = match attention.dropout {
             Some(_) => Some([b.state("batch.sequences")?, b.state("control.step")?]),
