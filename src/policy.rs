@@ -61,6 +61,105 @@ policy! {
 }
 
 policy! {
+    /// Where the norms of a block stand.
+    NormPlacement {
+        /// Before each sublayer, and before the head: `x + f(norm(x))`.
+        Pre = "pre",
+        /// After each residual addition: `norm(x + f(x))`, as in the first transformers.
+        Post = "post",
+        /// Before and after each sublayer: `x + norm(f(norm(x)))`, as in Gemma 2.
+        Sandwich = "sandwich",
+    }
+}
+
+policy! {
+    /// Activation of the feed-forward layer. Gated ones multiply the activation of one product by another.
+    Activation {
+        /// `silu(gate) · up`, gated (Shazeer 2020).
+        Swiglu = "swiglu",
+        /// `gelu(gate) · up`, gated, with the exact GELU.
+        Geglu = "geglu",
+        /// As [`Activation::Geglu`], with GELU's approximation by tanh.
+        GegluTanh = "geglu_tanh",
+        /// `max(gate, 0) · up`, gated.
+        Reglu = "reglu",
+        /// `x · Φ(x)`, where Φ is the normal distribution function (Hendrycks and Gimpel 2016).
+        Gelu = "gelu",
+        /// GELU approximated by tanh, as in GPT-2.
+        GeluTanh = "gelu_tanh",
+        /// `max(x, 0)²` (So et al. 2021).
+        Relu2 = "relu2",
+        /// `x · sigmoid(x)`.
+        Silu = "silu",
+    }
+}
+
+impl Activation {
+    /// Returns true if one product is activated and multiplied by another.
+    pub const fn is_gated(self) -> bool {
+        matches!(self, Self::Swiglu | Self::Geglu | Self::GegluTanh | Self::Reglu)
+    }
+}
+
+policy! {
+    /// How a model knows the positions of tokens.
+    Position {
+        /// Queries and keys are rotated (Su et al. 2021).
+        Rope = "rope",
+        /// A trained vector of each position is added to the embedding.
+        Learned = "learned",
+        /// Only by the causal mask.
+        None = "none",
+    }
+}
+
+policy! {
+    /// Sense in which the rotary embedding turns pairs of elements.
+    RopeDirection {
+        /// By `+position · frequency`, as in most models.
+        Positive = "positive",
+        /// By `-position · frequency`, as in nanochat.
+        Negative = "negative",
+    }
+}
+
+policy! {
+    /// Change of the rotary frequencies for contexts longer than those that they were chosen for.
+    RopeScaling {
+        /// None.
+        None = "none",
+        /// All are divided by the factor.
+        Linear = "linear",
+        /// Low ones are divided by the factor, high ones kept, with a ramp between (Peng et al. 2023).
+        Yarn = "yarn",
+        /// As in Llama 3: by the wavelength relative to the original context.
+        Llama3 = "llama3",
+    }
+}
+
+policy! {
+    /// Order of the norm of queries and keys and of their rotation.
+    QkNormPlace {
+        /// Normalized, then rotated, as in Qwen3.
+        BeforeRope = "before_rope",
+        /// Rotated, then normalized, as in nanochat.
+        AfterRope = "after_rope",
+    }
+}
+
+policy! {
+    /// Initial values of the two products of a block that write the residual stream.
+    ResidualInit {
+        /// Their standard deviation is divided by the square root of twice the number of blocks, as in GPT-2.
+        DepthScaled = "depth_scaled",
+        /// As those of other products.
+        Unscaled = "unscaled",
+        /// Zero: every block begins as the identity.
+        Zero = "zero",
+    }
+}
+
+policy! {
     /// What the initial values of a parameter are drawn by, besides the seed and the element.
     SeedScheme {
         /// Its name: a parameter more or less in the model leaves those of all others as they are.

@@ -13,6 +13,7 @@ use xrun::error::ErrorKind;
 use xrun::model::hf_export::{Dtype, Export, Weights, write, write_on};
 use xrun::plan::Model;
 use xrun::policy::Norm;
+use xrun::recipe;
 use xrun::{Error, Result};
 
 const FILES: [&str; 5] =
@@ -20,22 +21,19 @@ const FILES: [&str; 5] =
 
 /// Odd sizes, so that a swapped dimension shows.
 fn tiny() -> Export {
-    let model = Model {
-        vocab_size: 11,
+    let keys = recipe::Model {
         dim: 6,
         n_layers: 2,
-        n_heads: 4,
-        n_kv_heads: 2,
-        head_dim: 2,
-        ffn_dim: 5,
+        n_heads: Some(4),
+        n_kv_heads: Some(2),
+        head_dim: Some(2),
+        ffn_dim: Some(5),
         dropout: 0.1,
         rope_theta: 12345.0,
-        norm: Norm::RmsNorm,
         norm_eps: 1e-5,
-        qk_norm: true,
-        init_std: None,
-        tie_embeddings: false,
+        ..recipe::Model::default()
     };
+    let model = Model::from_keys(&keys, 11);
     Export { model, seq_len: 16, end_token_id: 10, dtype: Dtype::F32 }
 }
 
@@ -247,7 +245,7 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
     };
     let mut more = weights.clone();
     more.0.insert("blocks.2.out".into(), (vec![1], vec![0.0]));
-    let no_norm = changed(|m| m.qk_norm = false);
+    let no_norm = changed(|m| m.qk_norm = None);
     let layer_norm = changed(|m| m.norm = Norm::LayerNorm);
     let tied = changed(|m| m.tie_embeddings = true);
     let heads = changed(|m| m.n_kv_heads = 3);

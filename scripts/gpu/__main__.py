@@ -16,6 +16,7 @@
     bench      tokens per second in the steady state
     peer       the same against the same model in PyTorch (scripts/torch_peer.py), in turns
     others     the same at shapes at which xrun must not be slower: other heads, batches and lengths
+    axes       what every part of a model costs in speed, in turns with the model without it
     step       loss, logits and gradients of a step against PyTorch from the same weights (scripts/torch_parity.py)
     parity     150 steps in bf16 against fp32: the losses differ by at most 0.01
     start      seconds until kernels are ready, with and without a cache
@@ -45,6 +46,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import axes
 import deaths
 import exact
 import launchers
@@ -64,6 +66,7 @@ LIMITS = {
     "bench": 400,
     "peer": 900,
     "others": 900,
+    "axes": 900,
     "step": 240,
     "parity": 300,
     "start": 90,
@@ -88,6 +91,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "bench": speed.bench_all,
     "peer": speed.peer,
     "others": speed.others,
+    "axes": axes.axes,
     "step": exact.step,
     "parity": exact.parity,
     "start": ways.start,

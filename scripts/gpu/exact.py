@@ -134,6 +134,27 @@ def bits(bench: Bench) -> None:
             compare(what, bench.train(recipe, keys, *same))
         compare("caches emptied", bench.train(recipe, [], *same, cache=bench.work / f"cache-{dtype}"))
         compare("killed and resumed", killed_and_resumed(bench, recipe, same))
+    if bench.device == "cuda":
+        attempt(bench, "short rows beside a busy process", lambda: beside_load(bench))
+
+
+def beside_load(bench: Bench) -> None:
+    """12,000 backward passes of short rows, alone and beside a process that keeps the card busy: the same bits."""
+    keys = ["data.corpus=random", "data.train_tokens=4000000", "data.validation_tokens=32768", "validation.steps=1"]
+    keys += ["generation.samples=0"]
+    alone = bench.train("dim384", keys)
+    busy = "import torch; a = torch.ones(8192, 8192, device='cuda', dtype=torch.bfloat16)\nwhile True: a @ a"
+    load = bench.start([sys.executable, "-c", busy], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        beside = bench.train("dim384", keys, "--algos-from", str(alone.path))
+        if load.poll() is not None:
+            raise RuntimeError(f"the process beside it ended with {load.returncode}")
+    finally:
+        end(load)
+    slower = beside.summary()["steady_state"]["step_ms"]["median"] / alone.summary()["steady_state"]["step_ms"]["median"]
+    other = [name for name, digest in alone.digest().items() if beside.digest()[name] != digest]
+    found = f"{', '.join(other)} differ" if other else "the same bits"
+    bench.note("short rows beside a busy process", f"{found}, steps {slower:.2f} times as long", not other)
 
 
 def killed_and_resumed(bench: Bench, recipe: Path, options: list[str]) -> Run:

@@ -51,9 +51,9 @@ def synthetic(size: Size) -> list[str]:
     return [*keys, SHORT, *size.keys]
 
 
-def speed(bench: Bench, size: Size) -> dict[str, float]:
-    """Tokens per second, step time and memory of a training."""
-    run = bench.train(size.recipe, [*synthetic(size), f"training.steps={bench.steps}", "metrics.warmup=20"])
+def speed(bench: Bench, size: Size, keys: Iterable[str] = ()) -> dict[str, float]:
+    """Tokens per second, step time and memory of a training, with further keys."""
+    run = bench.train(size.recipe, [*synthetic(size), *keys, f"training.steps={bench.steps}", "metrics.warmup=20"])
     summary = run.summary()
     if summary["status"] != "ok" or summary["tok_s"] is None:
         raise RuntimeError(f"the run is {summary['status']}: {summary['reason']}")

@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "dim384,dim768,v8-dim1024,v9-full-stack,base-160m,qwen3-0.6b-shape"
+        default_value = "dim384,dim768,v8-dim1024,v9-full-stack,base-160m,qwen3-0.6b-shape,gpt2-124m,smollm2-135m,qwen3-0.6b,nanochat-d12"
     )]
     pub recipes: Vec<String>,
     /// Print what each kernel takes: registers, stack, spills, shared memory.

@@ -108,7 +108,7 @@ fn model(recipe: &Recipe, checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtyp
         return Err(Error::failed(format!("{at} has no embedding of two dimensions")));
     };
     Ok(Export {
-        model: Model::from_recipe(recipe, vocab_size),
+        model: Model::from_recipe(recipe, vocab_size)?,
         seq_len: recipe.values().training.seq_len,
         end_token_id: end_token_id(checkpoint, tokenizer_json)?,
         dtype,

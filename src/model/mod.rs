@@ -1,12 +1,12 @@
 //! Plan to programs: a family records its forward once, passes do the rest.
 
+mod decoder;
 pub mod family;
 pub mod formula;
 pub mod hf_export;
 mod layout;
 mod norm;
 mod programs;
-mod qwen3;
 mod registry;
 #[cfg(test)]
 mod tests;

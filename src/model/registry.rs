@@ -1,13 +1,13 @@
 //! The families that plans can name.
 
+use super::decoder::Decoder;
 use super::family::Family;
 use super::formula::Formula;
-use super::qwen3::Qwen3;
 use crate::plan::{Model, Plan};
 
 /// Returns the family of a model.
 pub fn family(_model: &Model) -> &'static dyn Family {
-    &Qwen3
+    &Decoder
 }
 
 /// Returns the model FLOPs of one token of a plan, forward and backward.

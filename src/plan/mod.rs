@@ -15,7 +15,7 @@ pub use batch::{BatchPlan, Scaling};
 pub use corpus::{Corpus, data_spec};
 pub use events::{Generation, Interval, Intervals, Sampling, is_due, times_due};
 pub use execution::Execution;
-pub use model::{Model, PADDING};
+pub use model::{Model, PADDING, QkNormOptions, RopeOptions};
 pub use recompute_choice::{ModeCost, RecomputeChoice};
 pub use schedule::Schedule;
 pub use seeds::Seeds;
@@ -25,6 +25,15 @@ use crate::device::{DType, Precision};
 use crate::optim::Optimizer;
 use crate::policy::{Placement, Shard, Transport};
 use std::sync::Arc;
+
+/// Terms of the training objective beside the cross-entropy; held-out losses have none of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Objective {
+    /// Weight of the squared logarithm of the softmax's denominator, per token.
+    pub z_loss: f64,
+    /// Share of the target's probability that is spread over the vocabulary.
+    pub label_smoothing: f64,
+}
 
 /// A recipe with every number derived and checked.
 #[derive(Clone, Debug)]
@@ -41,6 +50,8 @@ pub struct Plan {
     pub seeds: Seeds,
     /// Number formats.
     pub precision: Precision,
+    /// Terms of the objective beside the cross-entropy.
+    pub objective: Objective,
     /// Let tokens attend to other documents of their window.
     pub cross_documents: bool,
     /// Update rule with its hyperparameters.

@@ -1,7 +1,7 @@
 //! Recipe to plan.
 
 use super::devices::choose_gpus;
-use super::{BatchPlan, Corpus, Execution, Generation, Intervals, Model, Plan, Schedule, Seeds};
+use super::{BatchPlan, Corpus, Execution, Generation, Intervals, Model, Objective, Plan, Schedule, Seeds};
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -20,7 +20,7 @@ impl Plan {
         let values = recipe.values();
         let gpus = choose_gpus(recipe, machine)?;
         let batch = BatchPlan::from_recipe(recipe)?;
-        let model = Model::from_recipe(recipe, corpus.vocab_size);
+        let model = Model::from_recipe(recipe, corpus.vocab_size)?;
         let act_dtype = match values.training.dtype {
             TrainingDtype::Bf16 => DType::Bf16,
             TrainingDtype::Fp32 | TrainingDtype::Tf32 => DType::F32,
@@ -32,6 +32,10 @@ impl Plan {
             steps: values.training.steps,
             seeds: Seeds::from_values(values),
             precision: Precision::for_act_dtype(act_dtype),
+            objective: Objective {
+                z_loss: values.training.z_loss,
+                label_smoothing: values.training.label_smoothing,
+            },
             cross_documents: values.data.cross_documents,
             optimizer: plan_optimizer(recipe)?,
             max_norm: values.training.max_norm,

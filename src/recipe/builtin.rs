@@ -12,6 +12,10 @@ pub static RECIPES: &[(&str, &str)] = &[
     ("base-160m", include_str!("../../recipes/base-160m.toml")),
     ("qwen3-0.6b-shape", include_str!("../../recipes/qwen3-0.6b-shape.toml")),
     ("long-context", include_str!("../../recipes/long-context.toml")),
+    ("gpt2-124m", include_str!("../../recipes/gpt2-124m.toml")),
+    ("smollm2-135m", include_str!("../../recipes/smollm2-135m.toml")),
+    ("qwen3-0.6b", include_str!("../../recipes/qwen3-0.6b.toml")),
+    ("nanochat-d12", include_str!("../../recipes/nanochat-d12.toml")),
     ("v9-full-stack", include_str!("../../recipes/v9-full-stack.toml")),
 ];
 

@@ -9,7 +9,9 @@ use super::optimizer;
 use super::sweep_checks;
 use super::values::WorldSize;
 use crate::optim;
-use crate::policy::{Communication, Decay, DeviceChoice, Placement, Reduction, Shard, Transport};
+use crate::policy::{
+    Communication, Decay, DeviceChoice, NormPlacement, Placement, Reduction, Shard, Transport,
+};
 use crate::suggest::nearest;
 
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
@@ -22,6 +24,7 @@ const HEADS: &str = "model.n_heads";
 pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     heads(recipe, &mut found);
+    parts(recipe, &mut found);
     dropout(recipe, &mut found);
     batches(recipe, open_world, &mut found);
     hyperparameters(recipe, &mut found);
@@ -98,6 +101,21 @@ fn heads(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             },
         )),
         None => {}
+    }
+}
+
+/// Reports parts of a block that exclude each other.
+fn parts(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let model = &recipe.values().model;
+    if model.parallel_blocks && model.norm_placement != NormPlacement::Pre {
+        found.push(recipe.diagnostic(
+            &["model.parallel_blocks", "model.norm_placement"],
+            format!(
+                "the sublayers of a parallel block share one norm before them, and norm_placement = \"{}\" has others",
+                model.norm_placement
+            ),
+            "take norm_placement = \"pre\", or leave parallel_blocks unset",
+        ));
     }
 }
 

@@ -17,8 +17,9 @@ use super::key::{Interval, RangeScale, Type, UNSET};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
-    Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, Placement, RecomputeMode,
-    Reduction, Resume, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
+    Activation, Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, NormPlacement,
+    Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume, RopeDirection,
+    RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -59,12 +60,17 @@ sections! {
         description: String = String::new(); Bookkeeping, Type::Text, "\"baseline\"";
     }
 
-    /// The architecture: a decoder with RMSNorm, rotary grouped-query attention and SwiGLU, without biases.
+    /// The architecture: a decoder. Without other keys it has RMSNorm before each sublayer, rotary
+    /// grouped-query attention with normalized queries and keys, SwiGLU, and no biases, as Qwen3.
     model: Model {
         /// Width of the residual stream.
         dim: usize = 128;
             Training, count(1, 65_536), "384"
                 => unit("elements"), aliases(&["hidden_size", "d_model", "n_embd"]);
+        /// Rows of the embedding and of the head: at least the tokens of the tokenizer.
+        vocab_size: Option<usize> = None;
+            Training, count(1, 16_777_216), "49152"
+                => unit("tokens"), unset("the tokenizer's"), implied(UNSET);
         /// Number of blocks.
         n_layers: usize = 4;
             Training, count(1, 1024), "12" => aliases(&["num_hidden_layers", "num_layers", "n_layer"]);
@@ -79,7 +85,7 @@ sections! {
         /// Width of one head; even, because the rotary position embedding rotates pairs of elements.
         head_dim: Option<usize> = None;
             Training, count(2, 1024), "32" => unit("elements"), unset("`dim / n_heads`");
-        /// Hidden width of the SwiGLU feed-forward layer.
+        /// Hidden width of the feed-forward layer.
         ffn_dim: Option<usize> = None;
             Training, count(1, 1_048_576), "1536"
                 => unit("elements"),
@@ -89,23 +95,111 @@ sections! {
         /// branch, to the nearest multiple of 1/65536; one near 0 or 1 that this would change by a tenth is
         /// refused.
         dropout: f64 = 0.0; Training, number(Included(0.0), Excluded(1.0)), "0.1" => unit("probability");
-        /// Norm of the residual stream: before the attention and the feed-forward layer of each block, and
-        /// before the head.
+        /// Norm of the residual stream.
         norm: Norm = Norm::RmsNorm;
             Training, Type::Word(Norm::WORDS), "\"layer_norm\"" => implied("\"rms_norm\"");
+        /// Multiply normalized rows by a trained weight per element.
+        norm_weight: bool = true; Training, Type::Bool, "false" => implied("true");
+        /// Add a trained bias per element to normalized rows.
+        norm_bias: Option<bool> = None;
+            Training, Type::Bool, "false"
+                => unset("with `layer_norm`, not with `rms_norm`"), implied(UNSET);
+        /// Where the norms of a block stand: before each sublayer, after each residual addition, or before and
+        /// after each sublayer. All but `post` have one before the head.
+        norm_placement: NormPlacement = NormPlacement::Pre;
+            Training, Type::Word(NormPlacement::WORDS), "\"sandwich\"" => implied("\"pre\"");
+        /// Normalize the rows of the embedding.
+        embedding_norm: bool = false; Training, Type::Bool, "true" => implied("false");
+        /// Attention and feed-forward layer of a block read the same normalized rows, and both are added at
+        /// once, as in GPT-J: `x + attention(norm(x)) + ffn(norm(x))`.
+        parallel_blocks: bool = false; Training, Type::Bool, "true" => implied("false");
+        /// Activation of the feed-forward layer; the first four are gated.
+        activation: Activation = Activation::Swiglu;
+            Training, Type::Word(Activation::WORDS), "\"relu2\"" => implied("\"swiglu\"");
+        /// Add a trained bias to every product of a block.
+        bias: bool = false; Training, Type::Bool, "true" => implied("false");
+        /// How the model knows the positions of tokens.
+        position: Position = Position::Rope;
+            Training, Type::Word(Position::WORDS), "\"learned\"" => implied("\"rope\"");
         /// Normalize queries and keys per head.
         qk_norm: bool = true; Training, Type::Bool, "false" => aliases(&["use_qk_norm"]);
+        /// Normalize queries and keys before or after they are rotated.
+        qk_norm_place: QkNormPlace = QkNormPlace::BeforeRope;
+            Training, Type::Word(QkNormPlace::WORDS), "\"after_rope\"" => implied("\"before_rope\"");
+        /// Multiply normalized queries and keys by trained weights.
+        qk_norm_weight: bool = true; Training, Type::Bool, "false" => implied("true");
         /// Base θ of the frequencies of the rotary position embedding.
         rope_theta: f64 = 10_000.0;
             Training, number(Included(1.0), Included(1e9)), "1000000.0" => aliases(&["rope_base"]);
+        /// Share of each head that is rotated: its first elements.
+        rope_fraction: f64 = 1.0;
+            Training, number(Excluded(0.0), Included(1.0)), "0.25"
+                => implied("1.0"), aliases(&["partial_rotary_factor"]);
+        /// Sense of the rotation.
+        rope_direction: RopeDirection = RopeDirection::Positive;
+            Training, Type::Word(RopeDirection::WORDS), "\"negative\"" => implied("\"positive\"");
+        /// Change of the rotary frequencies for a context longer than the one that they were chosen for.
+        rope_scaling: RopeScaling = RopeScaling::None;
+            Training, Type::Word(RopeScaling::WORDS), "\"yarn\"" => implied("\"none\"");
+        /// How many times longer that context is; with `rope_scaling`.
+        rope_factor: Option<f64> = None;
+            Training, number(Included(1.0), Included(1e6)), "8.0"
+                => unset("required by `rope_scaling`"), implied(UNSET);
+        /// Length of the context that the frequencies were chosen for; with `yarn` and `llama3`.
+        rope_original_context: Option<usize> = None;
+            Training, count(1, 1_048_576), "8192"
+                => unit("tokens"), unset("required by `yarn` and `llama3`"), implied(UNSET),
+                   aliases(&["original_max_position_embeddings"]);
+        /// Turns within the original context above which `yarn` keeps a frequency.
+        rope_beta_fast: f64 = 32.0;
+            Training, number(Excluded(0.0), Included(1e6)), "16.0" => unit("turns"), implied("32.0");
+        /// Turns within the original context below which `yarn` divides a frequency by the factor.
+        rope_beta_slow: f64 = 1.0;
+            Training, number(Excluded(0.0), Included(1e6)), "2.0" => unit("turns"), implied("1.0");
+        /// Factor of cosines and sines with `yarn`.
+        rope_attention_factor: Option<f64> = None;
+            Training, number(Excluded(0.0), Included(100.0)), "1.0"
+                => unset("`0.1 · ln(rope_factor) + 1`"), implied(UNSET);
+        /// With `llama3`, frequencies of wavelengths above the original context divided by this are divided by
+        /// the factor.
+        rope_low_freq_factor: f64 = 1.0;
+            Training, number(Excluded(0.0), Included(1e6)), "2.0" => implied("1.0");
+        /// With `llama3`, frequencies of wavelengths below the original context divided by this are kept.
+        rope_high_freq_factor: f64 = 4.0;
+            Training, number(Excluded(0.0), Included(1e6)), "8.0" => implied("4.0");
+        /// Most keys that a query attends to, its own included; unset, all before it.
+        window: Option<usize> = None;
+            Training, count(1, 1_048_576), "256"
+                => unit("tokens"), unset("no limit"), implied(UNSET), aliases(&["sliding_window"]);
+        /// With a window, every so many blocks one attends to all keys: the last of each.
+        global_interval: Option<usize> = None;
+            Training, count(1, 1024), "4"
+                => unit("blocks"), unset("none does"), implied(UNSET), aliases(&["sliding_window_pattern"]);
+        /// Soft cap of attention scores: `cap · tanh(score / cap)`.
+        score_cap: Option<f64> = None;
+            Training, number(Excluded(0.0), Included(1e6)), "50.0"
+                => unset("none"), implied(UNSET), aliases(&["attn_logit_softcapping"]);
+        /// Soft cap of logits: `cap · tanh(logit / cap)`.
+        logit_cap: Option<f64> = None;
+            Training, number(Excluded(0.0), Included(1e6)), "30.0"
+                => unset("none"), implied(UNSET), aliases(&["final_logit_softcapping"]);
+        /// Factor of logits, before their cap.
+        logit_scale: f64 = 1.0;
+            Training, number(Excluded(0.0), Included(1e6)), "0.0625" => implied("1.0");
+        /// Factor of the embedding's rows.
+        embedding_scale: f64 = 1.0;
+            Training, number(Excluded(0.0), Included(1e6)), "19.6" => implied("1.0");
         /// Added to the mean square inside RMSNorm, or to the variance inside LayerNorm.
         norm_eps: f64 = 1e-6;
             Training, number(Excluded(0.0), Included(0.1)), "1e-5" => aliases(&["rms_norm_eps"]);
-        /// Standard deviation of the initial values of matrices; of those that write the residual stream it
-        /// is divided by the square root of twice the number of blocks, as in GPT-2.
+        /// Standard deviation of the initial values of matrices; see `residual_init` for those that write the
+        /// residual stream.
         init_std: Option<f64> = None;
             Training, number(Excluded(0.0), Included(1.0)), "0.02"
                 => unset("`1 / sqrt(3 · inputs)` of each matrix"), implied(UNSET), aliases(&["initializer_range"]);
+        /// Initial values of the products that write the residual stream.
+        residual_init: ResidualInit = ResidualInit::DepthScaled;
+            Training, Type::Word(ResidualInit::WORDS), "\"zero\"" => implied("\"depth_scaled\"");
         /// One matrix for the embedding and the head.
         tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
     }
@@ -147,6 +241,11 @@ sections! {
         /// Largest global L2 norm of the gradients: larger ones are scaled down to it; 0 turns clipping off.
         max_norm: f64 = 1.0;
             Training, number(Included(0.0), Included(1e6)), "0.5" => aliases(&["max_grad_norm", "grad_clip"]);
+        /// Weight of the squared logarithm of the softmax's denominator in the objective, per token, as in PaLM.
+        z_loss: f64 = 0.0; Training, number(Included(0.0), Included(1.0)), "1e-4" => implied("0.0");
+        /// Share of the target's probability that the objective spreads over the whole vocabulary.
+        label_smoothing: f64 = 0.0;
+            Training, number(Included(0.0), Excluded(1.0)), "0.1" => unit("probability"), implied("0.0");
         /// Seed of initialization, data order and dropout; `[seeds]` sets them one by one.
         seed: u64 = 0; Training, count(0, MAX_SEED), "42";
     }

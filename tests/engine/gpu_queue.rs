@@ -2,6 +2,7 @@
 //! every call.
 
 use crate::harness::{Setup, recipe};
+use crate::models::MODELS;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
@@ -278,6 +279,18 @@ fn every_node_of_a_model_puts_work_on_its_own_tensors_into_the_queue() {
         let programs = programs(overrides);
         for architecture in ARCHITECTURES {
             check_all(&programs, &Properties::of_architecture(architecture));
+        }
+    }
+}
+
+#[test]
+fn every_node_of_every_part_of_a_model_puts_work_on_its_own_tensors_into_the_queue() {
+    for (_, keys) in MODELS {
+        for more in [&["training.dtype=bf16", "generation.samples=2"][..], &["engine.fused=false"]] {
+            let programs = programs(&[keys, more].concat());
+            for architecture in ARCHITECTURES {
+                check_all(&programs, &Properties::of_architecture(architecture));
+            }
         }
     }
 }

@@ -100,7 +100,7 @@ fn batch(micro: usize, vocab: usize) -> Batch {
 }
 
 /// Compares the gradient of every parameter with differences.
-fn check(overrides: &[&str]) {
+pub fn check(overrides: &[&str]) {
     let mut model = Model::new(overrides);
     model.run();
     let tokens = model.tokens();
@@ -162,4 +162,15 @@ fn of_other_variants() {
 fn of_layer_norm() {
     check(&["model.norm=layer_norm", "activation_checkpoint.mode=full"]);
     check(&["model.norm=layer_norm", "engine.fused=false"]);
+}
+
+#[test]
+fn of_placements_of_norms() {
+    for (norm, placement) in [("rms_norm", "post"), ("rms_norm", "sandwich"), ("layer_norm", "post")] {
+        let keys = [format!("model.norm={norm}"), format!("model.norm_placement={placement}")];
+        check(&keys.each_ref().map(String::as_str));
+    }
+    check(&["model.norm_placement=sandwich", "model.embedding_norm=true", "activation_checkpoint.mode=full"]);
+    check(&["model.norm_placement=post", "model.embedding_norm=true", "engine.fused=false"]);
+    check(&["model.parallel_blocks=true", "activation_checkpoint.mode=selective"]);
 }

@@ -10,6 +10,7 @@ mod initial_values;
 mod keys;
 mod learning;
 mod memory;
+mod models;
 mod optimizers;
 mod ranks;
 mod replicas;

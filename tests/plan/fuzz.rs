@@ -2,6 +2,7 @@
 
 use crate::{corpus, device};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use xrun::forecast::{Forecast, RunNeeds, listing};
 use xrun::machine::{Machine, hardware};
@@ -13,6 +14,48 @@ use xrun::recipe;
 fn size(usual: std::ops::Range<u64>, largest: u64) -> impl Strategy<Value = u64> {
     prop_oneof![8 => usual, 1 => Just(largest), 1 => Just(1)]
 }
+
+/// Parts of models, whatever contradicts itself included.
+const PARTS: [&str; 38] = [
+    "model.norm=layer_norm",
+    "model.norm_weight=false",
+    "model.norm_bias=true",
+    "model.norm_bias=false",
+    "model.norm_placement=post",
+    "model.norm_placement=sandwich",
+    "model.embedding_norm=true",
+    "model.parallel_blocks=true",
+    "model.activation=geglu",
+    "model.activation=reglu",
+    "model.activation=gelu",
+    "model.activation=gelu_tanh",
+    "model.activation=relu2",
+    "model.activation=silu",
+    "model.bias=true",
+    "model.position=learned",
+    "model.position=none",
+    "model.rope_fraction=0.25",
+    "model.rope_fraction=0.01",
+    "model.rope_direction=negative",
+    "model.rope_scaling=linear",
+    "model.rope_scaling=yarn",
+    "model.rope_scaling=llama3",
+    "model.rope_factor=8",
+    "model.rope_original_context=4096",
+    "model.qk_norm_place=after_rope",
+    "model.qk_norm_weight=false",
+    "model.window=1",
+    "model.window=64",
+    "model.window=1048576",
+    "model.global_interval=2",
+    "model.score_cap=50",
+    "model.logit_cap=30",
+    "model.logit_scale=0.5",
+    "model.embedding_scale=8",
+    "model.vocab_size=16777216",
+    "training.z_loss=1e-4",
+    "training.label_smoothing=0.1",
+];
 
 fn overrides() -> impl Strategy<Value = Vec<String>> {
     let model = (
@@ -46,8 +89,9 @@ fn overrides() -> impl Strategy<Value = Vec<String>> {
         prop_oneof![Just(0.0), Just(0.1)],
         size(0..3, 4096),
     );
-    (model, batch, words, flags).prop_map(|(m, b, w, f)| {
-        vec![
+    let parts = prop::collection::vec(prop::sample::select(PARTS.to_vec()), 0..6);
+    (model, batch, words, flags, parts).prop_map(|(m, b, w, f, parts)| {
+        let mut overrides: Vec<String> = vec![
             format!("model.dim={}", m.0),
             format!("model.n_layers={}", m.1),
             format!("model.n_heads={}", m.2 * m.3),
@@ -72,7 +116,12 @@ fn overrides() -> impl Strategy<Value = Vec<String>> {
             format!("model.dropout={}", f.4),
             format!("generation.samples={}", f.5),
             "lr_scheduler.warmup_steps=0".to_owned(),
-        ]
+        ];
+        // One value of a key, the last one.
+        let mut seen = BTreeSet::new();
+        let mut key_is_new = |part: &&str| seen.insert(part.split('=').next().map(str::to_owned));
+        overrides.extend(parts.into_iter().filter(|part| key_is_new(&part)).map(str::to_owned));
+        overrides
     })
 }
 

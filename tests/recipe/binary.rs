@@ -42,6 +42,10 @@ fn ls_lists_built_in_recipes_and_those_here() {
     base-160m            built-in  width 768, 12 layers, heads of 64, 1,024 tokens, bf16
     qwen3-0.6b-shape     built-in  the dimensions of Qwen3-0.6B, GPT-2 tokens, 2,048 tokens, bf16
     long-context         built-in  base-160m with rows of 4,096 tokens
+    gpt2-124m            built-in  GPT-2 124M: learned positions, LayerNorm, biases, GELU, bf16
+    smollm2-135m         built-in  SmolLM2-135M: 30 narrow layers, grouped queries, tied embeddings, bf16
+    qwen3-0.6b           built-in  Qwen3-0.6B: grouped queries, heads of 128, vocabulary of 151,936, bf16
+    nanochat-d12         built-in  nanochat d12: norms without weights, relu2, capped logits, bf16
     v9-full-stack        built-in  dim768 with grouped queries, dropout, accumulation and full recompute
     near.toml            file
     wrong.toml           file      (wrong: there is no built-in recipe "dim383")

@@ -98,6 +98,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "job.description" => written(&[], "another", |a, b| a.recipe_toml() != b.recipe_toml()),
 
         "model.dim" => curve("48"),
+        "model.vocab_size" => curve("300"),
         "model.n_layers" => curve("1"),
         "model.n_heads" => curve("8"),
         "model.n_kv_heads" => curve("4"),
@@ -105,6 +106,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.ffn_dim" => curve("48"),
         "model.dropout" => curve("0.2"),
         "model.norm" => curve("layer_norm"),
+        "model.norm_placement" => curve("sandwich"),
+        "model.embedding_norm" => curve("true"),
+        "model.parallel_blocks" => curve("true"),
+        "model.residual_init" => curve("zero"),
         "model.qk_norm" => curve("false"),
         "model.rope_theta" => curve("1e6"),
         "model.norm_eps" => curve("1e-4"),

@@ -1,5 +1,5 @@
-//! Qwen3's architecture: a norm before each half of a block, per-head norms of queries and keys, rotary
-//! embedding, grouped-query causal attention, SwiGLU, no biases in products.
+//! Decoders: blocks of grouped-query causal attention and a feed-forward layer on a residual stream, whose
+//! norms, positions, activation and scales are parts that the plan chooses.
 
 mod hugging_face;
 mod params;
@@ -13,10 +13,10 @@ use crate::ir::{Builder, TensorId};
 use crate::plan::{Model, Plan};
 use recording::Recording;
 
-/// The family of Qwen3.
-pub struct Qwen3;
+/// The family of decoders.
+pub struct Decoder;
 
-impl Family for Qwen3 {
+impl Family for Decoder {
     fn params(&self, model: &Model) -> Vec<ParamRequest> {
         params::params(model)
     }

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::model::family::{HfFacts, HfModel, HfTensor};
 use crate::plan::Model;
-use crate::policy::Norm;
+use crate::policy::{Norm, NormPlacement};
 use serde_json::json;
 
 /// Returns the model in HuggingFace's form.
@@ -21,10 +21,16 @@ fn check(m: &Model) -> Result<()> {
             m.norm
         )));
     }
-    if !m.qk_norm {
+    if m.qk_norm.is_none() {
         return Err(Error::usage(
             "model.qk_norm is false: HuggingFace's Qwen3 always normalizes queries and keys, so it cannot load \
              this model. Train with model.qk_norm = true to export",
+        ));
+    }
+    if m.norm_placement != NormPlacement::Pre || m.embedding_norm || m.parallel_blocks {
+        return Err(Error::usage(
+            "model.norm_placement, model.embedding_norm or model.parallel_blocks is set: HuggingFace's Qwen3 has \
+             one norm before each sublayer, so it cannot load this model. Train without them to export",
         ));
     }
     if m.n_kv_heads == 0 || !m.n_heads.is_multiple_of(m.n_kv_heads) {
@@ -61,7 +67,7 @@ fn config(m: &Model, facts: &HfFacts) -> serde_json::Value {
         "max_position_embeddings": facts.seq_len,
         "initializer_range": 0.02,
         "rms_norm_eps": m.norm_eps,
-        "rope_theta": m.rope_theta,
+        "rope_theta": m.rope.theta,
         "rope_scaling": null,
         "attention_bias": false,
         "attention_dropout": 0.0,

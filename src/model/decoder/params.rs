@@ -1,0 +1,73 @@
+//! The trained tensors of a decoder.
+
+use crate::ir::ParamRequest;
+use crate::ir::{Init, Role, Sublayer};
+use crate::model::norm;
+use crate::plan::Model;
+use crate::policy::{NormPlacement, ResidualInit};
+
+/// Returns the trained tensors in the order in which their gradients become ready: from the head back to the
+/// embedding.
+pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
+    // Unless the recipe says otherwise, the variance of PyTorch's default for linear layers, 1/(3·fan_in).
+    let std = |fan_in: usize| m.init_std.unwrap_or(1.0 / (3.0 * fan_in as f64).sqrt());
+    let scale = |fan_in: usize| Init::Normal(std(fan_in));
+    let residual = |fan_in: usize| match m.residual_init {
+        ResidualInit::DepthScaled => Init::Normal(std(fan_in) / (2.0 * m.n_layers as f64).sqrt()),
+        ResidualInit::Unscaled => scale(fan_in),
+        ResidualInit::Zero => Init::Zeros,
+    };
+    let matrix = |name: &str, role: Role, shape: Vec<usize>, init: Init| ParamRequest {
+        name: name.to_owned(),
+        alloc: shape.clone(),
+        shape,
+        init,
+        role,
+        block: None,
+    };
+    let vocabulary = |name: &str, role: Role| ParamRequest {
+        alloc: vec![m.padded_vocab(), m.dim],
+        ..matrix(name, role, vec![m.vocab_size, m.dim], scale(m.dim))
+    };
+    let (d, heads) = (m.dim, m.n_heads * m.head_dim);
+    let (ffn, ffn_alloc) = (m.ffn_dim, m.padded_ffn());
+    let (attention, feed_forward) = (Role::Matrix(Sublayer::Attention), Role::Matrix(Sublayer::FeedForward));
+    let post = m.norm_placement == NormPlacement::Post;
+    let sandwich = m.norm_placement == NormPlacement::Sandwich;
+    let norm = |name: &str, exists: bool| if exists { norm::params(m, name) } else { Vec::new() };
+    let block = || {
+        let down = matrix("down", feed_forward, vec![d, ffn], residual(ffn));
+        let gate_up = matrix("gate_up", feed_forward, vec![2, ffn, d], scale(d));
+        let mut qk_norms = Vec::new();
+        if m.qk_norm.is_some() {
+            qk_norms.extend(["k_norm", "q_norm"].map(|name| norm::vector(name, m.head_dim, Init::Ones)));
+        }
+        [
+            norm("ffn_norm", post),
+            norm("ffn_output_norm", sandwich),
+            vec![ParamRequest { alloc: vec![d, ffn_alloc], ..down }],
+            vec![ParamRequest { alloc: vec![2, ffn_alloc, d], ..gate_up }],
+            norm("ffn_norm", !post && !m.parallel_blocks),
+            norm("attention_norm", post),
+            norm("attention_output_norm", sandwich),
+            vec![matrix("out", attention, vec![d, heads], residual(heads))],
+            qk_norms,
+            vec![matrix("qkv", attention, vec![m.qkv_width(), d], scale(d))],
+            norm("attention_norm", !post),
+        ]
+        .concat()
+    };
+    let mut params = Vec::new();
+    if !m.tie_embeddings {
+        params.push(vocabulary("head", Role::Head));
+    }
+    params.extend(norm("final_norm", !post));
+    for i in (0..m.n_layers).rev() {
+        let named =
+            |p: ParamRequest| ParamRequest { name: format!("blocks.{i}.{}", p.name), block: Some(i), ..p };
+        params.extend(block().into_iter().map(named));
+    }
+    params.extend(norm("embedding_norm", m.embedding_norm));
+    params.push(vocabulary("embedding", Role::Embedding));
+    params
+}

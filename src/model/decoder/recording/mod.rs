@@ -1,0 +1,150 @@
+//! The forward of a decoder as ops, one function per part of a block.
+
+mod attention;
+mod embedding;
+mod feed_forward;
+mod head;
+
+use crate::error::Result;
+use crate::ir::{Builder, TensorId};
+use crate::model::family::Purpose;
+use crate::model::norm;
+use crate::ops::add::Add;
+use crate::ops::attention::Heads;
+use crate::ops::dropout::{Dropout, Site};
+use crate::ops::linear::Linear;
+use crate::plan::Plan;
+use crate::policy::NormPlacement;
+
+/// Records the forward of a plan for a purpose.
+pub(super) struct Recording<'a> {
+    plan: &'a Plan,
+    purpose: Purpose,
+    heads: Heads,
+}
+
+/// Places of dropout in a block, which its sites count.
+#[derive(Clone, Copy, Debug)]
+enum Sublayers {
+    /// The probabilities of attention.
+    AttentionWeights,
+    /// What attention adds to the residual stream.
+    Attention,
+    /// What the feed-forward layer adds to it.
+    FeedForward,
+}
+
+/// What passes from block to block.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// The residual stream.
+    residual: TensorId,
+    /// What the next sublayer reads: the stream after the norm before that sublayer, or where norms are after
+    /// sublayers, the stream itself.
+    normed: TensorId,
+}
+
+impl<'a> Recording<'a> {
+    /// Creates a recording of a plan.
+    pub(super) fn new(plan: &'a Plan, purpose: Purpose) -> Self {
+        let m = &plan.model;
+        Self { plan, purpose, heads: Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim } }
+    }
+
+    /// Embedding and blocks: the final normed rows.
+    ///
+    /// # Errors
+    /// When the plan's numbers do not fit an op.
+    pub(super) fn trunk(&self, b: &mut Builder) -> Result<TensorId> {
+        let m = &self.plan.model;
+        let residual = self.embedding(b)?;
+        let normed = match m.norm_placement {
+            NormPlacement::Post => residual,
+            NormPlacement::Pre | NormPlacement::Sandwich => b.scoped("embedding", |b| {
+                let first = if m.n_layers > 0 { "blocks.0.attention_norm" } else { "final_norm" };
+                norm::record(m, first, b, "normed", residual)
+            })?,
+        };
+        let mut stream = Stream { residual, normed };
+        for i in 0..m.n_layers {
+            stream = b.in_block(i, format!("blocks.{i}"), |b| self.block(b, i, stream))?;
+        }
+        Ok(stream.normed)
+    }
+
+    /// One block.
+    fn block(&self, b: &mut Builder, i: usize, Stream { residual, normed }: Stream) -> Result<Stream> {
+        let m = &self.plan.model;
+        let name = |part: &str| format!("blocks.{i}.{part}");
+        let last = i + 1 == m.n_layers;
+        let next = if last { "final_norm".to_owned() } else { format!("blocks.{}.attention_norm", i + 1) };
+        let add = |b: &mut Builder, norm: &str, output: &str, x, y| -> Result<Stream> {
+            let (residual, normed) = norm::record_residual(m, norm, b, output, [x, y])?;
+            Ok(Stream { residual, normed })
+        };
+        match m.norm_placement {
+            NormPlacement::Pre if m.parallel_blocks => {
+                let attended = self.attention(b, i, normed)?;
+                let down = self.feed_forward(b, i, normed)?;
+                let both = b.emit1("sublayers", Add, &[attended, down])?;
+                add(b, &next, "residual", residual, both)
+            }
+            NormPlacement::Pre => {
+                let out = self.attention(b, i, normed)?;
+                let middle = add(b, &name("ffn_norm"), "residual_attention", residual, out)?;
+                let down = self.feed_forward(b, i, middle.normed)?;
+                add(b, &next, "residual_ffn", middle.residual, down)
+            }
+            NormPlacement::Sandwich => {
+                let out = self.attention(b, i, normed)?;
+                let out = norm::record(m, &name("attention_output_norm"), b, "attention_out_normed", out)?;
+                let middle = add(b, &name("ffn_norm"), "residual_attention", residual, out)?;
+                let down = self.feed_forward(b, i, middle.normed)?;
+                let down = norm::record(m, &name("ffn_output_norm"), b, "ffn_out_normed", down)?;
+                add(b, &next, "residual_ffn", middle.residual, down)
+            }
+            NormPlacement::Post => {
+                let out = self.attention(b, i, residual)?;
+                let sum = b.emit1("residual_attention", Add, &[residual, out])?;
+                let x = norm::record(m, &name("attention_norm"), b, "attention_normed", sum)?;
+                let down = self.feed_forward(b, i, x)?;
+                let sum = b.emit1("residual_ffn", Add, &[x, down])?;
+                let x = norm::record(m, &name("ffn_norm"), b, "ffn_normed", sum)?;
+                Ok(Stream { residual: x, normed: x })
+            }
+        }
+    }
+
+    /// Records the product of rows with the weight `part` of block `i`.
+    fn product(&self, b: &mut Builder, i: usize, part: &str, output: &str, x: TensorId) -> Result<TensorId> {
+        let weight = b.param(&format!("blocks.{i}.{part}"))?;
+        b.emit1(output, Linear { products: self.plan.execution.products }, &[x, weight])
+    }
+
+    /// Returns the index of a dropout in block `i`.
+    fn dropout_site(&self, i: usize, place: Sublayers) -> u32 {
+        (1 + 3 * i + place as usize) as u32
+    }
+
+    /// Returns the site of a dropout, where this program has dropout.
+    fn site(&self, site: u32) -> Option<Site> {
+        let p = self.plan.model.dropout;
+        (p > 0.0 && matches!(self.purpose, Purpose::Train { .. })).then_some(Site {
+            p,
+            seed: self.plan.seeds.dropout,
+            site,
+        })
+    }
+
+    fn dropout(&self, b: &mut Builder, x: TensorId, site: u32) -> Result<TensorId> {
+        let Some(site) = self.site(site) else { return Ok(x) };
+        let (sequences, step) = (b.state("batch.sequences")?, b.state("control.step")?);
+        b.emit1("dropped", Dropout(site), &[x, sequences, step])
+    }
+
+    /// Returns the name of an input of this program.
+    fn input(&self, name: &str) -> String {
+        let group = if self.purpose == Purpose::Generate { "generation" } else { "batch" };
+        format!("{group}.{name}")
+    }
+}

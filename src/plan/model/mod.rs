@@ -1,0 +1,219 @@
+//! The dimensions and parts of a model.
+
+mod unwired;
+
+use crate::error::Result;
+use crate::policy::{
+    Activation, Norm, NormPlacement, Position, QkNormPlace, ResidualInit, RopeDirection, RopeScaling,
+};
+use crate::recipe::{self, Recipe, derived};
+
+/// Matrix products are fastest on multiples of this; vocabulary and FFN width are padded to it in memory.
+pub const PADDING: usize = 64;
+
+/// The rotary position embedding of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeOptions {
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// Share of a head that is rotated.
+    pub fraction: f64,
+    /// Sense of the rotation.
+    pub direction: RopeDirection,
+    /// Change of the frequencies.
+    pub scaling: RopeScaling,
+    /// How many times longer the context is than the original one; set where the frequencies change.
+    pub factor: Option<f64>,
+    /// Length of the context that the frequencies were chosen for, in tokens.
+    pub original_context: Option<usize>,
+    /// Turns within the original context above which YaRN keeps a frequency.
+    pub beta_fast: f64,
+    /// Turns within the original context below which YaRN divides a frequency by the factor.
+    pub beta_slow: f64,
+    /// Factor of cosines and sines with YaRN; `None` for the one that follows from the factor.
+    pub attention_factor: Option<f64>,
+    /// Llama 3's divisor of the original context for the longest wavelength that is ramped.
+    pub low_freq_factor: f64,
+    /// Llama 3's divisor of the original context for the shortest wavelength that is ramped.
+    pub high_freq_factor: f64,
+}
+
+/// The norms of queries and keys, per head, by root mean square.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QkNormOptions {
+    /// Before or after the rotation.
+    pub place: QkNormPlace,
+    /// Multiply by trained weights.
+    pub weight: bool,
+}
+
+/// The model's dimensions and parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// Tokens of the embedding and of the head: those of the tokenizer, and further ones that never occur.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub dim: usize,
+    /// Blocks.
+    pub n_layers: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads.
+    pub n_kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Hidden width of the feed-forward layer.
+    pub ffn_dim: usize,
+    /// Dropout probability, the same at every site.
+    pub dropout: f64,
+    /// Norm of the residual stream.
+    pub norm: Norm,
+    /// Weights of the norms of the residual stream.
+    pub norm_weight: bool,
+    /// Biases of the norms of the residual stream.
+    pub norm_bias: bool,
+    /// Where the norms of a block stand.
+    pub norm_placement: NormPlacement,
+    /// Normalize the rows of the embedding.
+    pub embedding_norm: bool,
+    /// Attention and feed-forward layer read the same rows.
+    pub parallel_blocks: bool,
+    /// Activation of the feed-forward layer.
+    pub activation: Activation,
+    /// Biases of the products of blocks.
+    pub bias: bool,
+    /// How the model knows positions.
+    pub position: Position,
+    /// Norms of queries and keys; `None` for none.
+    pub qk_norm: Option<QkNormOptions>,
+    /// The rotary embedding, where `position` is that.
+    pub rope: RopeOptions,
+    /// Most keys that a query attends to, in blocks that are not global.
+    pub window: Option<usize>,
+    /// With a window, every so many blocks the last one is global.
+    pub global_interval: Option<usize>,
+    /// Soft cap of attention scores.
+    pub score_cap: Option<f64>,
+    /// Soft cap of logits.
+    pub logit_cap: Option<f64>,
+    /// Factor of logits, before their cap.
+    pub logit_scale: f64,
+    /// Factor of the embedding's rows.
+    pub embedding_scale: f64,
+    /// Added to the mean square inside RMSNorm, or to the variance inside LayerNorm.
+    pub norm_eps: f64,
+    /// Standard deviation of the initial values of matrices; `None` for that of each matrix's own width.
+    pub init_std: Option<f64>,
+    /// Initial values of the products that write the residual stream.
+    pub residual_init: ResidualInit,
+    /// Use the embedding matrix as the head.
+    pub tie_embeddings: bool,
+}
+
+impl Model {
+    /// Returns the dimensions and parts that a recipe gives, with a tokenizer's vocabulary.
+    ///
+    /// # Errors
+    /// A usage error that points at the recipe where keys contradict each other.
+    pub fn from_recipe(recipe: &Recipe, vocab_size: usize) -> Result<Self> {
+        unwired::check(recipe)?;
+        if let Some(rows) = recipe.values().model.vocab_size.filter(|&rows| rows < vocab_size) {
+            return Err(recipe.error(
+                &["model.vocab_size", "data.tokenizer"],
+                format!("the tokenizer has {vocab_size} tokens, and model.vocab_size is {rows}"),
+                "leave it unset, or name the tokenizer that it is for",
+            ));
+        }
+        Ok(Self::from_keys(&recipe.values().model, vocab_size))
+    }
+
+    /// Returns the dimensions and parts that keys give, with a tokenizer's vocabulary. Nothing is checked.
+    pub fn from_keys(m: &recipe::Model, vocab_size: usize) -> Self {
+        let n_heads = derived::n_heads(m);
+        Self {
+            vocab_size: m.vocab_size.unwrap_or(vocab_size),
+            dim: m.dim,
+            n_layers: m.n_layers,
+            n_heads,
+            n_kv_heads: m.n_kv_heads.unwrap_or(n_heads),
+            head_dim: derived::head_dim(m),
+            ffn_dim: derived::ffn_dim(m),
+            dropout: m.dropout,
+            norm: m.norm,
+            norm_weight: m.norm_weight,
+            norm_bias: m.norm_bias.unwrap_or(m.norm == Norm::LayerNorm),
+            norm_placement: m.norm_placement,
+            embedding_norm: m.embedding_norm,
+            parallel_blocks: m.parallel_blocks,
+            activation: m.activation,
+            bias: m.bias,
+            position: m.position,
+            qk_norm: m.qk_norm.then_some(QkNormOptions { place: m.qk_norm_place, weight: m.qk_norm_weight }),
+            rope: RopeOptions {
+                theta: m.rope_theta,
+                fraction: m.rope_fraction,
+                direction: m.rope_direction,
+                scaling: m.rope_scaling,
+                factor: m.rope_factor,
+                original_context: m.rope_original_context,
+                beta_fast: m.rope_beta_fast,
+                beta_slow: m.rope_beta_slow,
+                attention_factor: m.rope_attention_factor,
+                low_freq_factor: m.rope_low_freq_factor,
+                high_freq_factor: m.rope_high_freq_factor,
+            },
+            window: m.window,
+            global_interval: m.global_interval,
+            score_cap: m.score_cap,
+            logit_cap: m.logit_cap,
+            logit_scale: m.logit_scale,
+            embedding_scale: m.embedding_scale,
+            norm_eps: m.norm_eps,
+            init_std: m.init_std,
+            residual_init: m.residual_init,
+            tie_embeddings: m.tie_embeddings,
+        }
+    }
+
+    /// Returns true if queries of block `i` attend to all keys before them.
+    pub fn is_global(&self, i: usize) -> bool {
+        self.window.is_none() || self.global_interval.is_some_and(|interval| (i + 1).is_multiple_of(interval))
+    }
+
+    /// Returns a sentence about each width that does not fit that of the stream.
+    pub fn remarks(&self) -> Vec<String> {
+        let (dim, heads) = (self.dim, self.n_heads * self.head_dim);
+        let mut remarks = Vec::new();
+        if self.ffn_dim < dim {
+            remarks.push(format!(
+                "the feed-forward layer ({} wide) is narrower than the stream ({dim}); usual are 3 to 4 times its width: \
+                 leave model.ffn_dim unset, and it is {}",
+                self.ffn_dim,
+                derived::ffn_dim(&recipe::Model { dim, ffn_dim: None, ..recipe::Model::default() })
+            ));
+        }
+        if heads != dim {
+            remarks.push(format!(
+                "{} heads of {} elements attend to {heads} elements, and the stream has {dim}: see model.n_heads and \
+                 model.head_dim",
+                self.n_heads, self.head_dim
+            ));
+        }
+        remarks
+    }
+
+    /// Returns the vocabulary size in memory, with padding.
+    pub fn padded_vocab(&self) -> usize {
+        self.vocab_size.next_multiple_of(PADDING)
+    }
+
+    /// Returns the FFN width in memory, with padding.
+    pub fn padded_ffn(&self) -> usize {
+        self.ffn_dim.next_multiple_of(PADDING)
+    }
+
+    /// Returns the width of a packed row of queries, keys and values.
+    pub fn qkv_width(&self) -> usize {
+        (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
+    }
+}
