@@ -10,9 +10,11 @@ mod programs;
 mod registry;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use family::{Family, HfFacts, HfModel, HfTensor, Purpose};
 pub use formula::Formula;
 pub use layout::state;
 pub use programs::{Programs, generator, schedule_table};
 pub use registry::{family, flops_per_token};
+pub use window::attended_tokens;

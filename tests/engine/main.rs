@@ -16,3 +16,4 @@ mod ranks;
 mod replicas;
 mod shards;
 mod splits;
+mod window;

@@ -33,6 +33,12 @@ fn check(m: &Model) -> Result<()> {
              one norm before each sublayer, so it cannot load this model. Train without them to export",
         ));
     }
+    if m.window.is_some() || m.score_cap.is_some() {
+        return Err(Error::usage(
+            "model.window or model.score_cap is set: HuggingFace's Qwen3 attends to all keys and has no cap, so it \
+             cannot load this model. Train without them to export",
+        ));
+    }
     if m.n_kv_heads == 0 || !m.n_heads.is_multiple_of(m.n_kv_heads) {
         return Err(Error::usage(format!(
             "{} query heads cannot share {} key-value heads evenly",
