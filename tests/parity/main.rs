@@ -4,6 +4,7 @@
 //! distances go to stderr: `cargo test --test parity -- --nocapture`.
 
 mod adamw;
+mod attention;
 mod fixture;
 mod formula;
 mod model;
