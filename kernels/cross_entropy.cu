@@ -1,10 +1,17 @@
-// Cross-entropy of rows of logits, and its gradient: a block per row.
+// Cross-entropy of rows of logits with the terms of an objective, and their gradient: a block per row. The
+// formulas are those of src/ops/cross_entropy/objective.rs.
 //
 // With ROUNDS > 0 a row is read from memory once: it stays in shared memory while its sum of exponentials is
 // computed, and each of THREADS threads reads again the vectors that it copied, ROUNDS of them or one less.
 // With ROUNDS = 0, for rows that are too long or that 16-byte accesses do not fit, the row is read a second
 // time. All ways add in the same order: the same row gives the same bits.
+//
+// Definitions: T, VEC (elements that a thread moves at once), THREADS (per block), ROUNDS; LOGITS (what losses
+// see of stored logits: AS_STORED, SCALED or CAPPED), Z_LOSS and SMOOTHING (1: the objective has the term).
 #include "common.cuh"
+
+constexpr int AS_STORED = 0, SCALED = 1, CAPPED = 2;
+constexpr int TRANSFORM = LOGITS;
 
 constexpr int BATCH = 4; // Loads in flight per thread where the row is not staged.
 constexpr u32 IGNORED = 0xffffffffu;
@@ -18,14 +25,36 @@ constexpr bool FAST = sizeof(T) == 2;
 
 __device__ __forceinline__ float to_log2_units(float logit) { return FAST ? logit * LOG2_E : logit; }
 __device__ __forceinline__ float exp_units(float exponent) {
-    if (!FAST) return expf(exponent);
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(exponent));
-    return y;
+    return FAST ? exp2_fast(exponent) : expf(exponent);
 }
 // e^(logit - offset), the offset in units.
 __device__ __forceinline__ float exp_term(float logit, float offset) {
     return exp_units(FAST ? fmaf(logit, LOG2_E, -offset) : logit - offset);
+}
+
+// The numbers of an objective: logits are logit_scale·z, or with a cap cap·tanh(inner·z).
+struct Objective {
+    float logit_scale, inner, cap, z_loss, smoothing;
+};
+
+__device__ __forceinline__ float tanh_of(float x) {
+    if (!FAST) return tanhf(x);
+    // 1 − 2 / (1 + e^2x), to about 2^-22.
+    return fmaf(-2.0f, reciprocal_fast(1.0f + exp2_fast(2.0f * LOG2_E * x)), 1.0f);
+}
+
+// Replaces a stored logit by the one that the losses see; returns its derivative.
+__device__ __forceinline__ float transform(float &logit, const Objective &objective) {
+    if constexpr (TRANSFORM == CAPPED) {
+        float t = tanh_of(objective.inner * logit);
+        logit = objective.cap * t;
+        return fmaf(-t, t, 1.0f) * objective.logit_scale;
+    } else if constexpr (TRANSFORM == SCALED) {
+        logit *= objective.logit_scale;
+        return objective.logit_scale;
+    } else {
+        return 1.0f;
+    }
 }
 
 // Σ e^(logit - offset) over the logits so far; the offset is the largest of them. A NaN among them ends up in
@@ -66,12 +95,26 @@ __device__ __forceinline__ SumExp block_sum_exp(SumExp total, SumExp (&scratch)[
     return warp_sum_exp(lane < THREADS / WARP ? scratch[lane] : empty_sum());
 }
 
-// The logits of vector `v`; padding of the vocabulary becomes -infinity.
-__device__ __forceinline__ void load_logits(const T *row, int v, int vocab, float (&logits)[VEC]) {
-    load(row + v * VEC, logits);
-    if ((v + 1) * VEC <= vocab) return;
+// Adds the logits of vector `v` to the sum of exponentials and, for smoothing, to the sum of logits. Padding of
+// the vocabulary counts as -infinity in the first, and as 0 in the second.
+__device__ __forceinline__ void add_vector(SumExp &total, float &sum, float (&logits)[VEC], int v, int vocab,
+                                           const Objective &objective) {
+    bool whole = (v + 1) * VEC <= vocab;
+    if constexpr (TRANSFORM != AS_STORED) {
 #pragma unroll
-    for (int i = 0; i < VEC; i++) logits[i] = v * VEC + i < vocab ? logits[i] : __int_as_float(0xff800000);
+        for (int i = 0; i < VEC; i++) transform(logits[i], objective);
+    }
+    if constexpr (SMOOTHING) {
+        float part = 0.0f;
+#pragma unroll
+        for (int i = 0; i < VEC; i++) part += whole || v * VEC + i < vocab ? logits[i] : 0.0f;
+        sum += part;
+    }
+    if (!whole) {
+#pragma unroll
+        for (int i = 0; i < VEC; i++) logits[i] = v * VEC + i < vocab ? logits[i] : -infinity();
+    }
+    add(total, logits);
 }
 
 __device__ __forceinline__ void cp_async_16(void *shared, const void *global) {
@@ -94,30 +137,33 @@ __device__ __forceinline__ void start_copies(const T *row, T *stage, int vectors
 
 // Adds the vectors that this thread copies to shared memory, as they arrive.
 template <int round>
-__device__ __forceinline__ void add_staged(SumExp &total, const T *stage, int vectors, int vocab) {
+__device__ __forceinline__ void add_staged(SumExp &total, float &sum, const T *stage, int vectors, int vocab,
+                                           const Objective &objective) {
     if constexpr (round < ROUNDS) {
         cp_async_wait<ROUNDS - 1 - round>();
         int v = round * THREADS + threadIdx.x;
         if (round + 1 < ROUNDS || v < vectors) {
             float logits[VEC];
-            load_logits(stage, v, vocab, logits);
-            add(total, logits);
+            load(stage + v * VEC, logits);
+            add_vector(total, sum, logits, v, vocab, objective);
         }
-        add_staged<round + 1>(total, stage, vectors, vocab);
+        add_staged<round + 1>(total, sum, stage, vectors, vocab, objective);
     }
 }
 
-__device__ __forceinline__ void add_direct(SumExp &total, const T *row, int vectors, int vocab) {
+__device__ __forceinline__ void add_direct(SumExp &total, float &sum, const T *row, int vectors, int vocab,
+                                           const Objective &objective) {
     for (int first = threadIdx.x; first < vectors; first += BATCH * THREADS) {
         float logits[BATCH][VEC];
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
             int v = first + b * THREADS;
-            if (v < vectors) load_logits(row, v, vocab, logits[b]);
+            if (v < vectors) load(row + v * VEC, logits[b]);
         }
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
-            if (first + b * THREADS < vectors) add(total, logits[b]);
+            int v = first + b * THREADS;
+            if (v < vectors) add_vector(total, sum, logits[b], v, vocab, objective);
         }
     }
 }
@@ -127,12 +173,30 @@ __device__ __forceinline__ float loss_of(SumExp total, float target_logit) {
                 : logf(total.sum) + (total.offset - target_logit);
 }
 
-// The loss of a row into `loss`, if that is not null, and scale·(softmax - onehot) into `gradient`, if that
-// is not null. `gradient` may be the row itself: a thread overwrites only what it alone reads, after the
-// first pass of all threads.
+// ln Σ e^logit.
+__device__ __forceinline__ float log_of(SumExp total) {
+    return FAST ? LN_2 * (log2f(total.sum) + total.offset) : logf(total.sum) + total.offset;
+}
+
+// Where the losses of a row go; null for those that are not wanted.
+struct Losses {
+    float *plain, *z_loss, *smoothing;
+};
+__device__ __forceinline__ Losses losses_of(int r, float *plain, float *z_losses, float *smoothing) {
+    return {plain + r, Z_LOSS ? z_losses + r : nullptr, SMOOTHING ? smoothing + r : nullptr};
+}
+
+// Upstream gradients of the losses of a row.
+struct Upstreams {
+    float plain, z_loss, smoothing;
+};
+
+// The losses of a row, if `losses` is not null, and into `gradient`, if that is not null, the gradient of the
+// stored logits. `gradient` may be the row itself: a thread overwrites only what it alone reads, after the first
+// pass of all threads.
 template <bool staged>
-__device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, float *loss, int vocab,
-                                       int width, float scale) {
+__device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, const Losses *losses, int vocab,
+                                       int width, const Objective &objective, const Upstreams &d) {
     extern __shared__ uint4 shared[];
     __shared__ SumExp scratch[WARP];
     T *stage = reinterpret_cast<T *>(shared);
@@ -140,33 +204,67 @@ __device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, fl
     if (staged) start_copies(row, stage, vectors);
     if (target == IGNORED) {
         if (staged) cp_async_wait<0>();
-        if (loss && threadIdx.x == 0) *loss = 0.0f;
+        if (losses && threadIdx.x == 0) {
+            *losses->plain = 0.0f;
+            if (Z_LOSS) *losses->z_loss = 0.0f;
+            if (SMOOTHING) *losses->smoothing = 0.0f;
+        }
         float zero[VEC] = {};
         for (int v = threadIdx.x; gradient && v < vectors; v += THREADS) store(gradient + v * VEC, zero);
         return;
     }
     float target_logit = threadIdx.x == 0 ? up(row[target]) : 0.0f;
+    if constexpr (TRANSFORM != AS_STORED) transform(target_logit, objective);
     SumExp total = empty_sum();
+    float sum = 0.0f;
     if (staged) {
-        add_staged<0>(total, stage, vectors, vocab);
+        add_staged<0>(total, sum, stage, vectors, vocab, objective);
     } else {
-        add_direct(total, row, vectors, vocab);
+        add_direct(total, sum, row, vectors, vocab, objective);
     }
     total = block_sum_exp(total, scratch);
-    if (loss && threadIdx.x == 0) *loss = loss_of(total, target_logit);
+    float log_total = Z_LOSS ? log_of(total) : 0.0f;
+    if (losses) {
+        if constexpr (SMOOTHING) {
+            __shared__ float sums[WARP];
+            sum = block_sum(sum, sums);
+        }
+        if (threadIdx.x == 0) {
+            *losses->plain = loss_of(total, target_logit);
+            if (Z_LOSS) *losses->z_loss = objective.z_loss * log_total * log_total;
+            if (SMOOTHING) *losses->smoothing = objective.smoothing * (target_logit - sum / float(vocab));
+        }
+    }
     if (!gradient) return;
 
-    float factor = scale / total.sum;
+    float of_softmax = d.plain, of_target = d.plain, uniform = 0.0f;
+    if (Z_LOSS) of_softmax += 2.0f * objective.z_loss * log_total * d.z_loss;
+    if (SMOOTHING) {
+        float spread = objective.smoothing * d.smoothing;
+        uniform = spread / float(vocab);
+        of_target -= spread;
+    }
+    float factor = of_softmax / total.sum;
     int column = int(target);
 #pragma unroll 2
     for (int v = threadIdx.x; v < vectors; v += THREADS) {
-        float x[VEC];
+        float x[VEC], slopes[VEC];
         load(staged ? stage + v * VEC : row + v * VEC, x);
 #pragma unroll
+        for (int i = 0; i < VEC; i++) slopes[i] = transform(x[i], objective);
+#pragma unroll
         for (int i = 0; i < VEC; i++) x[i] = exp_term(x[i], total.offset) * factor;
+        if constexpr (SMOOTHING) {
+#pragma unroll
+            for (int i = 0; i < VEC; i++) x[i] -= uniform;
+        }
         if (v == column / VEC) {
 #pragma unroll
-            for (int i = 0; i < VEC; i++) x[i] -= i == column % VEC ? scale : 0.0f;
+            for (int i = 0; i < VEC; i++) x[i] -= i == column % VEC ? of_target : 0.0f;
+        }
+        if constexpr (TRANSFORM != AS_STORED) {
+#pragma unroll
+            for (int i = 0; i < VEC; i++) x[i] *= slopes[i];
         }
         if ((v + 1) * VEC > vocab) {
 #pragma unroll
@@ -176,26 +274,35 @@ __device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, fl
     }
 }
 
-// losses[n] of logits[n, width].
+// losses[n] of logits[n, width], and z_losses[n] and smoothing[n] where the objective has them.
 extern "C" __global__ void __launch_bounds__(THREADS)
-cross_entropy(const T *logits, const u32 *targets, float *losses, int vocab, int width) {
+cross_entropy(const T *logits, const u32 *targets, float *losses, float *z_losses, float *smoothing, int vocab,
+              int width, float logit_scale, float inner, float cap, float z_loss, float label_smoothing) {
     int r = blockIdx.x;
-    do_row<false>(logits + i64(r) * width, nullptr, targets[r], losses + r, vocab, width, 0.0f);
+    Losses to = losses_of(r, losses, z_losses, smoothing);
+    Objective objective = {logit_scale, inner, cap, z_loss, label_smoothing};
+    do_row<false>(logits + i64(r) * width, nullptr, targets[r], &to, vocab, width, objective, {});
 }
 
-// d_logits[n, width] = d_losses[n]·(softmax(logits[n, width]) - onehot(targets[n])); may lie over the logits.
+// The gradient of logits[n, width] from those of their losses; may lie over the logits.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    cross_entropy_grad(const T *logits, const u32 *targets, const float *d_losses, T *d_logits, int vocab,
-                       int width) {
+    cross_entropy_grad(const T *logits, const u32 *targets, const float *d_losses, const float *d_z_losses,
+                       const float *d_smoothing, T *d_logits, int vocab, int width, float logit_scale,
+                       float inner, float cap, float z_loss, float label_smoothing) {
     int r = blockIdx.x;
     i64 at = i64(r) * width;
-    do_row<(ROUNDS > 0)>(logits + at, d_logits + at, targets[r], nullptr, vocab, width, d_losses[r]);
+    Objective objective = {logit_scale, inner, cap, z_loss, label_smoothing};
+    Upstreams d = {d_losses[r], Z_LOSS ? d_z_losses[r] : 0.0f, SMOOTHING ? d_smoothing[r] : 0.0f};
+    do_row<(ROUNDS > 0)>(logits + at, d_logits + at, targets[r], nullptr, vocab, width, objective, d);
 }
 
-// losses[n] of logits[n, width], which are overwritten by the gradient of scale·Σ losses.
+// The losses of logits[n, width], which are overwritten by the gradient of scale·Σ of all losses.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-head_loss(T *logits, const u32 *targets, float *losses, int vocab, int width, float scale) {
+head_loss(T *logits, const u32 *targets, float *losses, float *z_losses, float *smoothing, int vocab, int width,
+          float logit_scale, float inner, float cap, float z_loss, float label_smoothing, float scale) {
     int r = blockIdx.x;
     T *row = logits + i64(r) * width;
-    do_row<(ROUNDS > 0)>(row, row, targets[r], losses + r, vocab, width, scale);
+    Losses to = losses_of(r, losses, z_losses, smoothing);
+    Objective objective = {logit_scale, inner, cap, z_loss, label_smoothing};
+    do_row<(ROUNDS > 0)>(row, row, targets[r], &to, vocab, width, objective, {scale, scale, scale});
 }

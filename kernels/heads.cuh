@@ -1,15 +1,19 @@
 // The query and key heads of rows of packed queries, keys and values, distributed over the threads of a
 // block, and the cosines and sines of the rotary position embedding.
 //
-// Definitions: T; HEAD_DIM, N_HEADS and N_KV_HEADS; VEC (elements that a thread moves at once, a divisor of
-// HEAD_DIM/2); LANES (threads per head, a power of two); THREADS (per block); FREQUENCIES (HEAD_DIM/2
-// integers: the fraction of a full turn, times 2⁶⁴, by which one position rotates each pair of elements).
+// Definitions: T; HEAD_DIM, N_HEADS and N_KV_HEADS; ROTATED_DIM (the first elements of a head, which are
+// rotated); VEC (elements that a thread moves at once, a divisor of HEAD_DIM/2 and of ROTATED_DIM/2); LANES
+// (threads per head, a power of two); THREADS (per block); FREQUENCIES (HEAD_DIM/2 integers: the fraction
+// of a full turn, times 2⁶⁴, by which one position rotates each pair of elements, 0 for those that are not
+// rotated); COS_SIN_FACTOR (multiplies the cosines and sines of those that are).
 #pragma once
 #include "common.cuh"
 
 constexpr int WARPS = THREADS / WARP;
-// Elements i and i + HALF_DIM of a head are rotated as a pair, so a thread holds packs of both halves.
-constexpr int HALF_DIM = HEAD_DIM / 2;
+// Elements i and i + HALF_ROTATED of a head are rotated as a pair, and elements behind ROTATED_DIM are
+// paired the same way among themselves, so a thread holds packs of the first elements of pairs and of their
+// second ones.
+constexpr int HALF_DIM = HEAD_DIM / 2, HALF_ROTATED = ROTATED_DIM / 2;
 constexpr int PACKS_PER_THREAD = (HALF_DIM / VEC + LANES - 1) / LANES;
 // Elements of a row: the query heads, the key heads, the value heads.
 constexpr int QKV_WIDTH = (N_HEADS + 2 * N_KV_HEADS) * HEAD_DIM;
@@ -24,7 +28,8 @@ constexpr int TILE_ROWS = HEAD_DIM <= 128 ? 32 : HEAD_DIM <= 4096 ? 4096 / HEAD_
 
 __device__ const u64 FREQUENCY_OF_PAIR[] = FREQUENCIES;
 
-// The packs of a head that a thread holds: of the first half of its elements, and of the second half.
+// The packs of a head that a thread holds: of first elements of pairs (the first half of a head that is
+// rotated as a whole), and of second ones.
 struct HeadPacks {
     Pack<T, VEC> low[PACKS_PER_THREAD], high[PACKS_PER_THREAD];
 };
@@ -44,16 +49,38 @@ struct ThreadHeads {
     __device__ __forceinline__ int per_row() const { return key ? N_KV_HEADS : N_HEADS; }
     // The row of the tile that a head lies in.
     __device__ __forceinline__ int row(int head) const { return key ? head / N_KV_HEADS : head / N_HEADS; }
-    // The offset of this thread's first pack of a head, from the first element of the tile.
+    // The offset of the first element of this thread's pairs of a head if the pairs were those of a head
+    // rotated as a whole, from the first element of the tile.
     __device__ __forceinline__ int at(int head) const {
         int r = row(head), head_of_row = key ? N_HEADS + head - r * N_KV_HEADS : head - r * N_HEADS;
         return r * QKV_WIDTH + head_of_row * HEAD_DIM + column();
     }
-    // The column of a thread's first pack in each half; the others follow at distances of LANES · VEC.
+    // The first pair of a thread's first packs; those of the others follow at distances of LANES · VEC.
     static __device__ __forceinline__ int column() { return int(threadIdx.x) % LANES * VEC; }
+    // True if the pairs of the i-th packs are rotated: a pack has none or only such.
+    static __device__ __forceinline__ bool rotated(int i) {
+        return HALF_ROTATED == HALF_DIM || column() + i * LANES * VEC < HALF_ROTATED;
+    }
+    // The offsets of the i-th packs from that of `at`: of first elements of pairs, and of second ones.
+    static __device__ __forceinline__ int low(int i) {
+        return i * LANES * VEC + (rotated(i) ? 0 : HALF_ROTATED);
+    }
+    static __device__ __forceinline__ int high(int i) {
+        return i * LANES * VEC + (rotated(i) ? HALF_ROTATED : HALF_DIM);
+    }
 };
 
-// True if this thread's i-th pack lies in the half: a constant except for the last pack.
+// The column in a head of what lies in a slot of a row in shared memory, which holds the first elements of
+// all pairs, then the second ones.
+__device__ __forceinline__ int column_of_slot(int slot) {
+    if (HALF_ROTATED == HALF_DIM) return slot;
+    int pair = slot % HALF_DIM;
+    bool second = slot >= HALF_DIM;
+    if (pair < HALF_ROTATED) return second ? pair + HALF_ROTATED : pair;
+    return second ? pair + HALF_DIM : pair + HALF_ROTATED;
+}
+
+// True if this thread's i-th packs lie in the head: a constant except for the last ones.
 __device__ __forceinline__ bool pack_in_half(int i) {
     return (i + 1) * LANES * VEC <= HALF_DIM || ThreadHeads::column() + i * LANES * VEC < HALF_DIM;
 }
@@ -64,8 +91,8 @@ __device__ __forceinline__ void load_head_packs(const T *from, bool live, HeadPa
     for (int i = 0; i < PACKS_PER_THREAD; i++) {
         part.low[i] = part.high[i] = Pack<T, VEC>{};
         if (!live || !pack_in_half(i)) continue;
-        part.low[i] = *reinterpret_cast<const Pack<T, VEC> *>(from + i * LANES * VEC);
-        part.high[i] = *reinterpret_cast<const Pack<T, VEC> *>(from + i * LANES * VEC + HALF_DIM);
+        part.low[i] = *reinterpret_cast<const Pack<T, VEC> *>(from + ThreadHeads::low(i));
+        part.high[i] = *reinterpret_cast<const Pack<T, VEC> *>(from + ThreadHeads::high(i));
     }
 }
 
@@ -82,13 +109,17 @@ __device__ __forceinline__ void cos_sin_of_turn(u64 turn, float &cosine, float &
     if (quarters >= 2) sine = -sine;
 }
 
-// cos_sin[rows, HEAD_DIM]: for each row HALF_DIM cosines, then HALF_DIM sines, of the angles of its position.
-// All threads of the block take part.
+// cos_sin[rows, HEAD_DIM]: for each row HALF_DIM cosines, then HALF_DIM sines, of the angles of its
+// position; 1 and 0 for pairs that are not rotated. All threads of the block take part.
 __device__ __forceinline__ void fill_cos_sin(const u32 *positions, int rows, float (*cos_sin)[HEAD_DIM]) {
     for (int at = threadIdx.x; at < rows * HALF_DIM; at += THREADS) {
         int row = at / HALF_DIM, pair = at % HALF_DIM;
         u64 turn = positions[row] * FREQUENCY_OF_PAIR[pair];
         cos_sin_of_turn(turn, cos_sin[row][pair], cos_sin[row][HALF_DIM + pair]);
+        if (COS_SIN_FACTOR != 1.0f && pair < HALF_ROTATED) {
+            cos_sin[row][pair] *= COS_SIN_FACTOR;
+            cos_sin[row][HALF_DIM + pair] *= COS_SIN_FACTOR;
+        }
     }
 }
 

@@ -1,7 +1,11 @@
-// Norm of every query and key head, then rotation by the angles of its position, and the gradient of both.
+// Norm of every query and key head and rotation by the angles of its position, and the gradient of both.
 //
-// Definitions beside those of heads.cuh: ROTATES (0 leaves the rotation out; positions are not read then).
+// Definitions beside those of heads.cuh: ROTATES (0 leaves the rotation out; positions are not read then);
+// ROTATES_FIRST (1 if the rotation comes before the norm); WEIGHTED (0 leaves out the weights of the norm
+// and their gradient; neither they nor partial sums are accessed then).
 #include "heads.cuh"
+
+constexpr bool ROTATES_LAST = ROTATES && !ROTATES_FIRST;
 
 // For the bounds on registers: true if a thread holds no more of a head than usual, and if all lanes hold
 // some of it.
@@ -11,17 +15,34 @@ __device__ __forceinline__ float inverse_root(float squares, float eps) {
     return rsqrtf(fmaf(squares, 1.0f / HEAD_DIM, eps));
 }
 
-// wq, then wk.
+// wq, then wk, each in the order of slots.
 __device__ __forceinline__ void fill_weights(const float *wq, const float *wk,
                                              float (&weights)[2][HEAD_DIM]) {
     for (int c = threadIdx.x; c < 2 * HEAD_DIM; c += THREADS)
-        weights[c / HEAD_DIM][c % HEAD_DIM] = c < HEAD_DIM ? wq[c] : wk[c - HEAD_DIM];
+        weights[c / HEAD_DIM][c % HEAD_DIM] =
+            c < HEAD_DIM ? wq[column_of_slot(c)] : wk[column_of_slot(c - HEAD_DIM)];
 }
 
 __device__ __forceinline__ void load_halves(const float *row, int column, float (&low)[VEC],
                                             float (&high)[VEC]) {
     load(row + column, low);
     load(row + HALF_DIM + column, high);
+}
+
+// Multiplies an element by the weight of its column, where there are weights.
+__device__ __forceinline__ float weighted(float x, float weight) { return WEIGHTED ? x * weight : x; }
+
+// Rotates pairs by the angles whose cosines and sines are at `column` of a row: forth, or back.
+template <bool forth>
+__device__ __forceinline__ void rotate(const float *row, int column, float (&low)[VEC], float (&high)[VEC]) {
+    float cosine[VEC], sine[VEC];
+    load_halves(row, column, cosine, sine);
+#pragma unroll
+    for (int c = 0; c < VEC; c++) {
+        float a = low[c], b = high[c];
+        low[c] = forth ? a * cosine[c] - b * sine[c] : a * cosine[c] + b * sine[c];
+        high[c] = forth ? b * cosine[c] + a * sine[c] : b * cosine[c] - a * sine[c];
+    }
 }
 
 // x, y: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM]; positions: [rows]. y may be x itself; where it is not,
@@ -31,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
                  int rows_per_block, float eps, u32 copies_v) {
     __shared__ __align__(16) float cos_sin[ROTATES ? TILE_ROWS : 1][HEAD_DIM], weights[2][HEAD_DIM];
     ThreadHeads own;
-    fill_weights(wq, wk, weights);
+    if constexpr (WEIGHTED) fill_weights(wq, wk, weights);
     int first = block_from_last() * rows_per_block, end = min(first + rows_per_block, rows);
     if (copies_v) copy_v(x + i64(first) * QKV_WIDTH, y + i64(first) * QKV_WIDTH, end - first);
     for (int tile = first; tile < end; tile += TILE_ROWS) {
@@ -54,6 +75,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
             for (int i = 0; i < PACKS_PER_THREAD; i++) {
                 unpack(part.low[i], low[i]);
                 unpack(part.high[i], high[i]);
+                if constexpr (ROTATES_FIRST) {
+                    int column = ThreadHeads::column() + i * LANES * VEC;
+                    if (live && pack_in_half(i))
+                        rotate<true>(cos_sin[own.row(head)], column, low[i], high[i]);
+                }
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {
                     squares = fmaf(high[i][c], high[i][c], fmaf(low[i][c], low[i][c], squares));
@@ -65,25 +91,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
                 if (!live || !pack_in_half(i)) continue;
                 int column = ThreadHeads::column() + i * LANES * VEC;
                 float cosine[VEC], sine[VEC], low_weight[VEC], high_weight[VEC];
-                if constexpr (ROTATES) load_halves(cos_sin[own.row(head)], column, cosine, sine);
-                load_halves(weights[own.key], column, low_weight, high_weight);
+                if constexpr (ROTATES_LAST) load_halves(cos_sin[own.row(head)], column, cosine, sine);
+                if constexpr (WEIGHTED) load_halves(weights[own.key], column, low_weight, high_weight);
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {
-                    float a = low[i][c] * scale * low_weight[c], b = high[i][c] * scale * high_weight[c];
-                    low[i][c] = ROTATES ? a * cosine[c] - b * sine[c] : a;
-                    high[i][c] = ROTATES ? b * cosine[c] + a * sine[c] : b;
+                    float a = weighted(low[i][c] * scale, low_weight[c]);
+                    float b = weighted(high[i][c] * scale, high_weight[c]);
+                    low[i][c] = ROTATES_LAST ? a * cosine[c] - b * sine[c] : a;
+                    high[i][c] = ROTATES_LAST ? b * cosine[c] + a * sine[c] : b;
                 }
-                T *out = to + own.at(head) + i * LANES * VEC;
-                store(out, low[i]);
-                store(out + HALF_DIM, high[i]);
+                T *out = to + own.at(head);
+                store(out + own.low(i), low[i]);
+                store(out + own.high(i), high[i]);
             }
         }
     }
 }
 
-// With s = 1 / √(mean(x²) + eps) and g the gradient rotated back: dx = s·g·w − x·s³·mean(g·w·x). Block b
-// writes Σ g·x·s over its `rows_per_block` rows into row b of the partials: HEAD_DIM columns for wq, then for
-// wk.
+// With u the input of the norm (x, or x rotated), s = 1 / √(mean(u²) + eps) and g the gradient of its output
+// (rotated back, or as it comes): du = s·g·w − u·s³·mean(g·w·u), and dx is du, rotated back if x was rotated.
+// Block b writes Σ g·u·s over its `rows_per_block` rows into row b of the partials: HEAD_DIM columns for wq,
+// then for wk.
 //
 // x, dy, dx: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM]; positions: [rows]; partials: [blocks, 2·HEAD_DIM]. dx
 // may be x or dy itself; where it is not dy, `copies_v` is 1, and the gradients of the value heads are
@@ -95,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
     __shared__ __align__(16) float weights[2][HEAD_DIM];
     ThreadHeads own;
     float low_sum[PACKS_PER_THREAD][VEC] = {}, high_sum[PACKS_PER_THREAD][VEC] = {};
-    fill_weights(wq, wk, weights);
+    if constexpr (WEIGHTED) fill_weights(wq, wk, weights);
     int first = block_from_last() * rows_per_block, end = min(first + rows_per_block, rows);
     if (copies_v) copy_v(dy + i64(first) * QKV_WIDTH, dx + i64(first) * QKV_WIDTH, end - first);
     for (int tile = first; tile < end; tile += TILE_ROWS) {
@@ -126,18 +154,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
                 if (!live || !pack_in_half(i)) continue;
                 int column = ThreadHeads::column() + i * LANES * VEC;
                 float cosine[VEC], sine[VEC], low_weight[VEC], high_weight[VEC];
-                if constexpr (ROTATES) load_halves(shared[own.row(head)], column, cosine, sine);
-                load_halves(weights[own.key], column, low_weight, high_weight);
+                if constexpr (ROTATES_FIRST) rotate<true>(shared[own.row(head)], column, low[i], high[i]);
+                if constexpr (ROTATES_LAST) load_halves(shared[own.row(head)], column, cosine, sine);
+                if constexpr (WEIGHTED) load_halves(weights[own.key], column, low_weight, high_weight);
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {
                     float a = g_low[i][c], b = g_high[i][c];
-                    if constexpr (ROTATES) {
+                    if constexpr (ROTATES_LAST) {
                         g_low[i][c] = a * cosine[c] + b * sine[c];
                         g_high[i][c] = b * cosine[c] - a * sine[c];
                     }
                     squares = fmaf(high[i][c], high[i][c], fmaf(low[i][c], low[i][c], squares));
-                    product = fmaf(g_low[i][c] * low_weight[c], low[i][c], product);
-                    product = fmaf(g_high[i][c] * high_weight[c], high[i][c], product);
+                    product = fmaf(weighted(g_low[i][c], low_weight[c]), low[i][c], product);
+                    product = fmaf(weighted(g_high[i][c], high_weight[c]), high[i][c], product);
                 }
             }
             squares = warp_reduce<LANES>(squares, Add());
@@ -147,22 +176,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
 #pragma unroll
             for (int i = 0; i < PACKS_PER_THREAD; i++) {
                 if (!live || !pack_in_half(i)) continue;
+                int column = ThreadHeads::column() + i * LANES * VEC;
                 float low_weight[VEC], high_weight[VEC];
-                load_halves(weights[own.key], ThreadHeads::column() + i * LANES * VEC, low_weight,
-                            high_weight);
+                if constexpr (WEIGHTED) load_halves(weights[own.key], column, low_weight, high_weight);
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {
-                    low_sum[i][c] = fmaf(g_low[i][c], low[i][c] * scale, low_sum[i][c]);
-                    high_sum[i][c] = fmaf(g_high[i][c], high[i][c] * scale, high_sum[i][c]);
-                    g_low[i][c] = fmaf(g_low[i][c] * low_weight[c], scale, -(low[i][c] * pull));
-                    g_high[i][c] = fmaf(g_high[i][c] * high_weight[c], scale, -(high[i][c] * pull));
+                    if constexpr (WEIGHTED) {
+                        low_sum[i][c] = fmaf(g_low[i][c], low[i][c] * scale, low_sum[i][c]);
+                        high_sum[i][c] = fmaf(g_high[i][c], high[i][c] * scale, high_sum[i][c]);
+                    }
+                    g_low[i][c] = fmaf(weighted(g_low[i][c], low_weight[c]), scale, -(low[i][c] * pull));
+                    g_high[i][c] = fmaf(weighted(g_high[i][c], high_weight[c]), scale, -(high[i][c] * pull));
                 }
-                T *out = to + own.at(head) + i * LANES * VEC;
-                store(out, g_low[i]);
-                store(out + HALF_DIM, g_high[i]);
+                if constexpr (ROTATES_FIRST)
+                    rotate<false>(shared[own.row(head)], column, g_low[i], g_high[i]);
+                T *out = to + own.at(head);
+                store(out + own.low(i), g_low[i]);
+                store(out + own.high(i), g_high[i]);
             }
         }
     }
+    if constexpr (!WEIGHTED) return;
     // The lanes of a warp that hold the same columns, then the warps.
     __syncthreads();
     int warp = threadIdx.x / WARP;
@@ -184,9 +218,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
     __syncthreads();
     for (int column = threadIdx.x; column < 2 * HEAD_DIM; column += THREADS) {
         bool key = column >= HEAD_DIM;
+        int slot = column - key * HEAD_DIM;
         float sum = 0.0f;
-        for (int w = key ? QUERY_WARPS : 0; w < (key ? WARPS : QUERY_WARPS); w++)
-            sum += shared[w][column - key * HEAD_DIM];
-        partials[i64(block_from_last()) * 2 * HEAD_DIM + column] = sum;
+        for (int w = key ? QUERY_WARPS : 0; w < (key ? WARPS : QUERY_WARPS); w++) sum += shared[w][slot];
+        int place = column - slot + column_of_slot(slot);
+        partials[i64(block_from_last()) * 2 * HEAD_DIM + place] = sum;
     }
 }

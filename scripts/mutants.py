@@ -26,7 +26,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPS = pathlib.Path("src/ops")
 # Neither has arithmetic of its own: a list of ops, and what the attention is compared with.
-NOT_OPS = {"mod.rs", "segments.rs", "attention/reference.rs", "attention/tests.rs", "head_loss/tests.rs"}
+NOT_OPS = {"mod.rs", "segments.rs", "attention/reference.rs", "attention/tests.rs", "cross_entropy/cases.rs",
+           "head_loss/cases.rs", "head_loss/tests.rs"}
 
 # File below src/ops, a text, the original (the first one after that text), what replaces it.
 MUTANTS = [
@@ -62,9 +63,15 @@ MUTANTS = [
     ("cast.rs", "|x: <E as Elem>::Acc| ", "<F as Elem>::Acc::from_f64(x.to_f64())", "<F as Elem>::Acc::from_f64(-x.to_f64())"),
     ("copy.rs", "|(v, old)| ", "*v += old.up()", "*v -= old.up()"),
     ("copy.rs", "if ", "cx.adds(0)", "!cx.adds(0)"),
-    ("cross_entropy.rs", "else { ", "sum.ln() + (highest - wanted)", "sum.ln() - (highest - wanted)"),
-    ("cross_entropy.rs", "", "row[target as usize] -= scale;", "row[target as usize] += scale;"),
-    ("cross_entropy.rs", "let factor = ", "scale / sum", "-scale / sum"),
+    ("cross_entropy/mod.rs", "d.z_loss = ", "from.get(r)", "-from.get(r)"),
+    ("cross_entropy/objective.rs", "label_smoothing != 0.0).then_some(", "from + usize::from(z_loss.is_some())", "from"),
+    ("cross_entropy/rows.rs", "plain: ", "sum.ln() + (highest - wanted)", "sum.ln() - (highest - wanted)"),
+    ("cross_entropy/rows.rs", "", "row[target as usize] -= of_target;", "row[target as usize] += of_target;"),
+    ("cross_entropy/rows.rs", "let factor = ", "of_softmax / of.sum", "-of_softmax / of.sum"),
+    ("cross_entropy/rows.rs", "*slope = self.scale * (", "A::ONE - t * t", "A::ONE + t * t"),
+    ("cross_entropy/rows.rs", "self.smoothing * (", "wanted - sum(row) / self.count", "wanted + sum(row) / self.count"),
+    ("cross_entropy/rows.rs", "of_softmax += (", "self.z_loss + self.z_loss", "self.z_loss"),
+    ("cross_entropy/rows.rs", "", "of_target -= spread;", "of_target += spread;"),
     ("dropout.rs", "*factor = if ", "u32::from(u16::from_le(draw)) < self.threshold",
      "u32::from(u16::from_le(draw)) >= self.threshold"),
     ("dropout.rs", "|(x, f)| ", "*x *= *f", "*x *= -*f"),
@@ -95,18 +102,18 @@ MUTANTS = [
     ("linear.rs", "(o, i, n), ", "<E as Elem>::Acc::ONE", "-<E as Elem>::Acc::ONE"),
     ("linear.rs", "dy.t(), x, dw, ", "cx.adds(0)", "!cx.adds(0)"),
     ("mul.rs", "|a, b| ", "a * b", "-(a * b)"),
-    ("qk_norm_rope.rs", "E::Acc::ONE / ", "(mean + self.eps).sqrt()", "(mean - self.eps).sqrt()"),
-    ("qk_norm_rope.rs", "norm * (", "*g - *x * mean", "*g + *x * mean"),
-    ("qk_norm_rope.rs", "|((dw, g), x)| ", "*dw += *g * *x", "*dw -= *g * *x"),
+    ("qk_norm_rope/cpu.rs", "E::Acc::ONE / ", "(mean + self.eps).sqrt()", "(mean - self.eps).sqrt()"),
+    ("qk_norm_rope/cpu.rs", "norm * (", "*g - *x * mean", "*g + *x * mean"),
+    ("qk_norm_rope/cpu.rs", "|((dw, g), x)| ", "*dw += *g * *x", "*dw -= *g * *x"),
     ("residual_norm.rs", "E::down(", "*sum + *addend", "*sum - *addend"),
     ("rms_norm.rs", "", "dot(x, x) / self.count + self.eps", "dot(x, x) / self.count - self.eps"),
     ("rms_norm.rs", "*dw = ", "dy.fma(*x * s, *dw)", "dy.fma(-(*x * s), *dw)"),
     ("rms_norm.rs", "g.fma(s, ", "-(*x * pull)", "*x * pull"),
     ("rms_norm.rs", "*y = E::down(", "*x * s * *w", "*x * s * *w * <<E as crate::device::Elem>::Acc as crate::device::Real>::from_f64(f64::NAN)"),
     ("rms_norm.rs", "", "dx.store(r * d, x_row);", "();"),
-    ("rope.rs", "(*x, *y) = (", "*x * *c - *y * *s", "*x * *c + *y * *s"),
-    ("rope.rs", "(*x, *y) = (*x * *c + *y * *s, ", "*y * *c - *x * *s", "*y * *c + *x * *s"),
-    ("rope.rs", "theta.powf(", "-2.0 * i as f64 / dim as f64", "2.0 * i as f64 / dim as f64"),
+    ("rotary.rs", "(*x, *y) = (", "*x * *c - *y * *s", "*x * *c + *y * *s"),
+    ("rotary.rs", "(*x, *y) = (*x * *c + *y * *s, ", "*y * *c - *x * *s", "*y * *c + *x * *s"),
+    ("rotary.rs", "theta.powf(", "-2.0 * i as f64 / self.rotated_dim as f64", "2.0 * i as f64 / self.rotated_dim as f64"),
     ("scale.rs", "|x| ", "factor * x", "-factor * x"),
     ("sgd.rs", "let g = ", "g * self.clip", "-g * self.clip"),
     ("sgd.rs", "let g = if decays", "self.decay.fma(p, g)", "self.decay.fma(-p, g)"),

@@ -18,6 +18,7 @@ pub mod error;
 pub mod exec;
 pub mod forecast;
 pub mod format;
+pub mod hugging_face;
 pub mod ir;
 pub mod liveness;
 pub mod machine;

@@ -1,11 +1,12 @@
 //! The HuggingFace export: names, slices, bytes, refusals, and the command.
 
 use assert_cmd::Command;
+use predicates::prelude::PredicateBooleanExt;
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use xrun::checkpoint::{DiskFs, END_TOKEN_ID, Fs, Meta, Snapshot, Store, SyncWrite, TensorView};
@@ -34,7 +35,7 @@ fn tiny() -> Export {
         ..recipe::Model::default()
     };
     let model = Model::from_keys(&keys, 11);
-    Export { model, seq_len: 16, end_token_id: 10, dtype: Dtype::F32 }
+    Export { model, seq_len: 16, end_token_id: 10, dtype: Dtype::F32, reference: None, chat_template: None }
 }
 
 /// The tiny model with one dimension changed.
@@ -256,9 +257,21 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
     let wide = changed(|m| m.ffn_dim = 7);
     let (usage, failed) = (ErrorKind::Usage, ErrorKind::Failed);
     for (model, weights, tokenizer, kind, says) in [
-        (&no_norm, &weights, TOKENIZER, usage, "qk_norm is false"),
-        (&layer_norm, &weights, TOKENIZER, usage, "Qwen3 has RMSNorm only"),
-        (&heads, &weights, TOKENIZER, usage, "4 query heads cannot share 3"),
+        (
+            &no_norm,
+            &weights,
+            TOKENIZER,
+            usage,
+            "LlamaForCausalLM: model.n_heads is 4, and it has divisors of model.dim = 6",
+        ),
+        (
+            &layer_norm,
+            &weights,
+            TOKENIZER,
+            usage,
+            "Qwen3ForCausalLM: model.norm is \"layer_norm\", and it has \"rms_norm\"",
+        ),
+        (&heads, &weights, TOKENIZER, usage, "model.n_kv_heads is 3, and it has divisors of 4 query heads"),
         (&small, &weights, TOKENIZER, usage, "has token 10, but the model has 9"),
         (&end, &weights, TOKENIZER, usage, "has no token 11"),
         (&huge, &weights, TOKENIZER, usage, "too large"),
@@ -441,4 +454,160 @@ fn the_command_says_what_is_wrong() {
     fs::write(no_seq.join("checkpoint/step-000020/model.safetensors"), "x").unwrap();
     xrun_export(&no_seq, &to, &[]).code(1).stderr(contains("step-000020 cannot be used"));
     assert!(!to.exists());
+}
+
+/// Runs xrun in a folder.
+fn xrun(at: &Path, args: &[&str]) -> assert_cmd::assert::Assert {
+    Command::cargo_bin("xrun").unwrap().current_dir(at).args(args).assert()
+}
+
+/// The export of a run in `at`, and the folder of the run that is imported from it.
+fn exported_and_imported(at: &Path) -> (PathBuf, PathBuf) {
+    use predicates::str::contains;
+    run_folder(&at.join("run"), RECIPE);
+    xrun_export(&at.join("run"), &at.join("model"), &[]).success();
+    let done = xrun(at, &["import", "model", "--name", "mine"]).success();
+    let done =
+        done.stderr(contains("logits are those of xrun-reference.json").and(contains("Qwen3ForCausalLM")));
+    let run = String::from_utf8(done.get_output().stdout.clone()).unwrap();
+    (at.join("model"), at.join(run.trim_end()))
+}
+
+#[test]
+fn an_import_is_the_run_that_was_exported() {
+    use predicates::str::contains;
+    let at = tempfile::tempdir().unwrap();
+    let (model, run) = exported_and_imported(at.path());
+    xrun_export(&run, &at.path().join("again"), &[]).success();
+    for file in FILES.iter().chain(&["xrun-reference.json"]) {
+        let [before, after] = [&model, &at.path().join("again")].map(|dir| fs::read(dir.join(file)).unwrap());
+        assert!(before == after, "{file}");
+    }
+    let weights = xrun::checkpoint::newest(&run.join("checkpoint")).unwrap().unwrap();
+    let trained = Tiny::new(&tiny());
+    for (name, (shape, values)) in &trained.0 {
+        assert_eq!(&floats(&weights.read(name, shape).unwrap()), values, "{name}");
+    }
+    let run = run.to_str().unwrap();
+    xrun(at.path(), &["sample", run, "--prompt", "abc", "--tokens", "4", "--temperature", "0"]).success();
+    xrun(at.path(), &["sample", "latest", "--prompt", "abc", "--tokens", "4"])
+        .success()
+        .stdout(contains("abc"));
+    let says = "was imported, and has no training to go on with";
+    xrun(at.path(), &["resume", run, "training.steps=2"]).code(2).stderr(contains(says));
+}
+
+/// The losses of a run.
+fn losses(run: &Path) -> Vec<u32> {
+    let rows = xrun::results::rows::read::<xrun::results::MetricsRow>(&run.join("metrics.csv")).unwrap();
+    rows.iter().map(|row| row.loss.to_bits()).collect()
+}
+
+/// A fork of an import, and a run whose recipe names the folder: the same weights, and the same training.
+#[test]
+fn training_begins_with_the_weights_of_a_folder() {
+    let at = tempfile::tempdir().unwrap();
+    let (model, run) = exported_and_imported(at.path());
+    let letters: String = (0..4000u32).map(|i| char::from(b'a' + (i * i % 97 % 10) as u8)).collect();
+    fs::write(at.path().join("letters.txt"), letters).unwrap();
+    let shorter =
+        ["data.corpus=letters.txt", "training.steps=3", "training.local_batch_size=2", "metrics.plots=false"];
+    let newest = || {
+        let runs = xrun::results::find::runs(&at.path().join("results")).unwrap();
+        runs.into_iter()
+            .max_by_key(|run| fs::metadata(run.join("metrics.csv")).unwrap().modified().unwrap())
+            .unwrap()
+    };
+    let recipe = run.join("recipe.toml");
+    let mut found = Vec::new();
+    for (first, more) in [
+        (vec!["resume", run.to_str().unwrap(), "--fork"], vec![]),
+        (vec!["run", recipe.to_str().unwrap()], vec![]),
+        (
+            vec!["run", recipe.to_str().unwrap()],
+            vec!["parallelism.world_size=2", "training.local_batch_size=1"],
+        ),
+        (
+            vec!["run", recipe.to_str().unwrap()],
+            vec!["parallelism.world_size=2", "training.local_batch_size=1", "parallelism.shard=optimizer"],
+        ),
+    ] {
+        let kept =
+            shorter.iter().filter(|set| more.iter().all(|m| m.split('=').next() != set.split('=').next()));
+        let args: Vec<&str> = first.iter().chain(kept).chain(&more).copied().chain(["--quiet"]).collect();
+        xrun(at.path(), &args).success();
+        found.push(newest());
+    }
+    let drawn = [&["run", recipe.to_str().unwrap()][..], &shorter, &["--quiet"]].concat();
+    let hash = xrun::hugging_face::Folder::open(&model).unwrap().content_hash().unwrap();
+    let first = losses(&found[0]);
+    assert_eq!(first.len(), 3);
+    assert_eq!(losses(&found[1]), first);
+    // Several ranks add up in another order.
+    for run in &found[2..] {
+        for (a, b) in losses(run).into_iter().zip(&first) {
+            assert!((f32::from_bits(a) - f32::from_bits(*b)).abs() < 1e-4, "{}", run.display());
+        }
+    }
+    for (run, with) in found.iter().zip([None, Some(&hash), Some(&hash), Some(&hash)]) {
+        let summary = xrun::results::folder::read_summary(run).unwrap();
+        assert_eq!(summary.begun_with.as_ref().map(|with| &with.blake3), with);
+        assert_eq!(summary.forked_from.is_some(), with.is_none());
+        let saved = xrun::checkpoint::newest(&run.join("checkpoint")).unwrap().unwrap();
+        assert_eq!(saved.meta().extra.get("initial_weights"), Some(&hash), "{}", run.display());
+    }
+    // Another model, and one that cannot be read any more.
+    use predicates::str::contains;
+    let other = [&drawn[..], &["model.ffn_dim=7"]].concat();
+    xrun(at.path(), &other).code(2).stderr(contains("model.ffn_dim is 7, and 5 in the folder"));
+    let other = [&drawn[..], &["data.tokenizer=byte", "model.vocab_size=300"]].concat();
+    xrun(at.path(), &other).code(2).stderr(contains("model.vocab_size is 300, and 11 in the folder"));
+    fs::remove_file(model.join("model.safetensors")).unwrap();
+    xrun(at.path(), &drawn).code(2).stderr(contains("there are no weights"));
+}
+
+#[test]
+fn a_folder_that_is_wrong_is_not_imported() {
+    use predicates::str::contains;
+    let at = tempfile::tempdir().unwrap();
+    run_folder(&at.path().join("run"), RECIPE);
+    let model = at.path().join("model");
+    let change = |file: &str, from: &str, to: &str| {
+        let text = fs::read_to_string(model.join(file)).unwrap();
+        assert!(text.contains(from), "{file}");
+        fs::write(model.join(file), text.replacen(from, to, 1)).unwrap();
+    };
+    let cases: [(&dyn Fn(), &str); 7] = [
+        (&|| change("config.json", "\"rms_norm_eps\": 0.00001", "\"rms_norm_eps\": 0.01"), "has the logit"),
+        (
+            &|| change("config.json", "\"intermediate_size\": 5", "\"intermediate_size\": 4"),
+            "has shape [5, 6]",
+        ),
+        (
+            &|| change("config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1"),
+            "it would be lost",
+        ),
+        (
+            &|| change("config.json", "\"vocab_size\": 11", "\"vocab_size\": 10"),
+            "the tokenizer has 11 entries",
+        ),
+        (&|| change("config.json", "\"qwen3\"", "\"gemma3\""), "model_type is \"gemma3\""),
+        (&|| change("xrun-reference.json", "\"format\":1", "\"format\":2"), "format is 2"),
+        (
+            &|| fs::rename(model.join("model.safetensors"), model.join("pytorch_model.bin")).unwrap(),
+            "pytorch_model.bin is a pickle",
+        ),
+    ];
+    for (damage, says) in cases {
+        xrun_export(&at.path().join("run"), &model, &[]).success();
+        damage();
+        xrun(at.path(), &["import", "model"]).code(2).stderr(contains(says));
+        assert!(!at.path().join("results").exists(), "{says}");
+        fs::remove_dir_all(&model).unwrap();
+    }
+    xrun_export(&at.path().join("run"), &model, &["--no-reference"]).success();
+    xrun(at.path(), &["import", "model"]).success().stderr(contains("logits are not compared"));
+    fs::remove_file(model.join("tokenizer.json")).unwrap();
+    xrun(at.path(), &["import", "model"]).code(2).stderr(contains("there is no tokenizer.json"));
+    xrun(at.path(), &["import", "model", "--seq-len", "17"]).code(2).stderr(contains("tokenizer.json"));
 }

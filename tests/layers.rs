@@ -47,20 +47,21 @@ const MAY_USE: &[(&str, &str)] = &[
     ("data", "device suggest liveness error"),
     // Why a mode of recomputation was chosen, in words.
     ("plan", "recipe data optim machine device policy format error"),
-    ("model", "data checkpoint plan exec passes optim ops ir device policy format error"),
+    ("model", "hugging_face data checkpoint plan exec passes optim ops ir device policy format error"),
     // The recipe whose mode of recomputation the plan chooses.
     ("forecast", "model plan recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the similar
     // one of a name that runs have nothing of.
     ("results", "statistics recipe metrics suggest format error"),
     ("checkpoint", "liveness error"),
+    ("hugging_face", "liveness error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results recipe machine device policy liveness error"),
     // The names and classes of keys, for columns and for what makes two rows alike.
     ("report", "results statistics recipe metrics suggest liveness format error"),
     (
         "train",
-        "ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
+        "hugging_face ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
     ),
     // Which sampler draws the points.
     (

@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::exec::{Engine, Section, prepare};
 use crate::ir::{Builder, Destination, Mode, Precision, Spec, State, StateBuilder, TensorId};
 use crate::ops::attention::{Attention, FlashAttention, FlashAttentionGrad, Heads};
-use crate::ops::qk_norm_rope::{QkNormRope, QkNormRopeGrad};
+use crate::ops::qk_norm_rope::{QkNorm, QkNormRope, QkNormRopeGrad};
+use crate::ops::rotary::Rotary;
 use crate::policy::Placement;
 use std::fmt;
 use std::str::FromStr;
@@ -148,7 +149,11 @@ impl Programs {
         }
         let state = Arc::new(layout.finish());
         let attention = Attention::causal(heads, seq_len);
-        let norm = QkNormRope { heads, eps: 1e-6, theta: 10_000.0 };
+        let norm = QkNormRope {
+            norm: QkNorm { heads, eps: 1e-6, weighted: true },
+            rotary: Rotary::of_whole_heads(heads.dim, 10_000.0),
+            rotates_first: false,
+        };
         let mut forward = Builder::new("forward", Arc::clone(&state));
         let mut backward = Builder::new("backward", Arc::clone(&state));
         for group in &groups {

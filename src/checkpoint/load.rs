@@ -49,6 +49,12 @@ impl Loaded {
         self.files[0].names()
     }
 
+    /// Returns true if there are parameters alone, and no state of an optimizer: the weights were imported, and
+    /// training can begin with them but has nothing to go on from.
+    pub fn is_weights_only(&self) -> bool {
+        self.files[1].names().next().is_none()
+    }
+
     /// Checks that every parameter is finite: a hash only says that the bytes are those which were saved.
     ///
     /// # Errors

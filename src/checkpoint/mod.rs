@@ -29,6 +29,9 @@ pub use tensors::{Snapshot, TensorView, hash_of};
 /// The key of [`Meta::extra`] that holds the id of the token that ends a document, in decimal.
 pub const END_TOKEN_ID: &str = "end_token_id";
 
+/// The key of [`Meta::extra`] that holds the hash of the folder whose weights a run begins with.
+pub const INITIAL_WEIGHTS: &str = "initial_weights";
+
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const MANIFEST: &str = "manifest.json";

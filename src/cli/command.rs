@@ -1,8 +1,8 @@
 //! The commands and their arguments.
 
 use super::{
-    compare, complete, completions, data, doctor, export, init, inspect, keep, ls, ops, plan, profile,
-    replay, report, resume, run, runs, sample, schema, sweep,
+    compare, complete, completions, data, doctor, export, import, init, inspect, keep, ls, ops, plan,
+    profile, replay, report, resume, run, runs, sample, schema, sweep,
 };
 use crate::ranks;
 use clap::{Parser, Subcommand};
@@ -68,6 +68,8 @@ pub enum Command {
     Data(data::Args),
     /// Write a trained run as a HuggingFace folder.
     Export(export::Args),
+    /// Make a run of a HuggingFace folder, to sample, export or train further.
+    Import(import::Args),
     /// Measure where a step's time goes, op by op.
     Profile(profile::Args),
     /// Check whether GPU runs work on this machine, and say how to fix what does not.

@@ -2,8 +2,8 @@
 
 use super::arguments::nearest_command;
 use super::{
-    Cli, Command, compare, complete, completions, data, doctor, export, init, inspect, keep, ls, ops, plan,
-    profile, replay, report, resume, run, runs, sample, schema, sweep,
+    Cli, Command, compare, complete, completions, data, doctor, export, import, init, inspect, keep, ls, ops,
+    plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
 };
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
@@ -47,6 +47,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Data(a) => data::run(&a),
         Command::Doctor(a) => doctor::run(&a),
         Command::Export(a) => export::run(&a),
+        Command::Import(a) => import::run(&a),
         Command::Init(a) => init::run(&a),
         Command::Inspect(a) => inspect::run(&a),
         Command::Keep(a) => keep::run(&a),

@@ -5,11 +5,11 @@ use super::what::{Results, run_with_checkpoint};
 use crate::checkpoint::{self, Loaded};
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
-use crate::model::hf_export::{self, Dtype, Export};
+use crate::model::hf_export::{self, Dtype, Export, Stored};
 use crate::plan::Model;
 use crate::policy::Communication;
 use crate::recipe::{Recipe, WorldSize};
-use crate::train::{recipe_of, tokenizer_json};
+use crate::train::{chat_template, recipe_of, reference, tokenizer_json};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun export`.
@@ -27,6 +27,9 @@ pub struct Args {
     /// The element type of the weights.
     #[arg(long, value_enum, default_value = "fp32")]
     pub dtype: Dtype,
+    /// Leave out xrun-reference.json, the logits by which `xrun import` and others check what they compute.
+    #[arg(long)]
+    pub no_reference: bool,
     /// The step whose checkpoint to export; without it, the newest that is whole.
     #[arg(long, value_name = "STEP")]
     pub checkpoint: Option<u64>,
@@ -49,7 +52,14 @@ pub fn run(args: &Args) -> Result<()> {
     checkpoint.check_finite()?;
     let recipe = recipe_of(&checkpoint)?;
     check(&recipe, &checkpoint)?;
-    let export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;
+    let mut export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;
+    export.chat_template = chat_template(&run)?;
+    if !args.no_reference {
+        // What no class has is said before a forward is computed.
+        hf_export::check(&export)?;
+        let stored = Stored { weights: &checkpoint, dtype: args.dtype };
+        export.reference = Some(reference(&recipe, &export.model, &stored, export.end_token_id)?);
+    }
     hf_export::write(&args.to, &export, &checkpoint, &tokenizer_json)?;
     eprint_line(&format!("exported {} to {}", checkpoint.path().display(), args.to.display()));
     Ok(())
@@ -112,6 +122,8 @@ fn model(recipe: &Recipe, checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtyp
         seq_len: recipe.values().training.seq_len,
         end_token_id: end_token_id(checkpoint, tokenizer_json)?,
         dtype,
+        reference: None,
+        chat_template: None,
     })
 }
 

@@ -11,6 +11,7 @@ mod data;
 mod dispatch;
 mod doctor;
 mod export;
+mod import;
 mod init;
 mod inspect;
 mod keep;

@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
-use crate::train::{cpu_pace, on_cpu_although};
+use crate::train::{check_initial_weights, cpu_pace, on_cpu_although};
 use serde_json::json;
 use std::slice;
 
@@ -71,6 +71,9 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(section) = &args.program {
         let gpu = machines.first().and_then(Machine::properties);
         return print(&listing(&programs, section.as_deref(), gpu.as_ref())?);
+    }
+    if let Some(weights) = check_initial_weights(&recipe, &plan)? {
+        eprint_line(&format!("begins with the weights of {}", weights.folder().path().display()));
     }
     let of_data = data::warnings(&data_spec(&recipe, &here), corpus.floor.is_some())?;
     for warning in of_data.into_iter().chain(on_cpu_although(&recipe, &plan, &here)) {

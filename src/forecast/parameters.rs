@@ -11,7 +11,7 @@ const MOSTLY_EMBEDDING: f64 = 0.4;
 /// Trained numbers by part, padding excluded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Parameters {
-    /// The table of tokens.
+    /// The tables of tokens and of positions.
     pub embedding: usize,
     /// The projection to the vocabulary; 0 where it is the embedding.
     pub head: usize,
@@ -35,7 +35,7 @@ impl Parameters {
         for param in &state.params {
             let count = param.spec.logical_elements();
             let part = match param.role {
-                Role::Embedding => &mut parts.embedding,
+                Role::Embedding | Role::Positions => &mut parts.embedding,
                 Role::Head => &mut parts.head,
                 Role::Matrix(Sublayer::Attention) => &mut parts.attention,
                 Role::Matrix(Sublayer::FeedForward) => &mut parts.ffn,

@@ -5,6 +5,8 @@
 pub enum Role {
     /// The table of token vectors.
     Embedding,
+    /// The table of the vectors of positions.
+    Positions,
     /// The projection to the vocabulary. A model whose head is its embedding has no parameter of this role.
     Head,
     /// A weight matrix inside a block, possibly several stacked in one tensor.
@@ -29,9 +31,9 @@ impl Role {
         self != Self::Vector
     }
 
-    /// Returns true if the tensor counts as a *core parameter*: one that is neither in the embedding nor in
-    /// the head.
+    /// Returns true if the tensor counts as a *core parameter*: one that is neither in the embedding, of tokens
+    /// or of positions, nor in the head.
     pub fn is_core(self) -> bool {
-        !matches!(self, Self::Embedding | Self::Head)
+        !matches!(self, Self::Embedding | Self::Positions | Self::Head)
     }
 }

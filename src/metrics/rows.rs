@@ -117,6 +117,11 @@ csv_row! {
         lr: f64 {}
         /// global L2 norm of the gradient before clipping
         grad_norm: f32 {}
+        /// mean over the step's tokens of the z-loss, with its factor; blank without `training.z_loss`
+        z_loss: Option<f32> { unit: "nats/token" }
+        /// mean over the step's tokens of what label smoothing adds to the cross-entropy; blank without
+        /// `training.label_smoothing`
+        smoothing_loss: Option<f32> { unit: "nats/token" }
     }
     and {
         /// Losses on further held-out sets, by their names: the columns `val_loss/NAME`.

@@ -4,12 +4,13 @@
 //! same bytes. It appears complete or not at all. Weights go into one `model.safetensors` whatever their
 //! size: sharding is for hosts with a limit per file, and every reader of the format takes one file.
 
-use super::family::{HfFacts, HfModel, HfTensor};
-use super::registry::family;
+use super::hugging_face::{HfFacts, HfModel, HfTensor, express};
+pub use super::weights::Weights;
 use crate::checkpoint::tensor_file;
-use crate::checkpoint::{DiskFs, Fs, Loaded, TensorView, write_synced};
+use crate::checkpoint::{DiskFs, Fs, TensorView, write_synced};
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, IoContext, Result};
+use crate::hugging_face::{REFERENCE, Reference};
 use crate::plan::Model;
 use half::bf16;
 use safetensors::Dtype as StoredDtype;
@@ -18,6 +19,9 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// File name of a chat template, as transformers reads it.
+pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 /// The element type of exported weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -41,24 +45,32 @@ pub struct Export {
     pub end_token_id: u32,
     /// Element type to write.
     pub dtype: Dtype,
+    /// Logits of the weights as they are written ([`Stored`]), for whoever reads them.
+    pub reference: Option<Reference>,
+    /// Template of the tokenizer's chats.
+    pub chat_template: Option<String>,
 }
 
-/// Source of weights, by xrun's names.
-pub trait Weights {
-    /// Returns the names of all parameters.
-    fn names(&self) -> Vec<String>;
-    /// Returns the fp32 bytes (row-major, little-endian, no padding) of a parameter; an error if it has
-    /// another shape.
-    fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>>;
+/// Weights as a folder has them: rounded to the element type that is written.
+pub struct Stored<'a> {
+    /// The weights in fp32.
+    pub weights: &'a dyn Weights,
+    /// The element type.
+    pub dtype: Dtype,
 }
 
-impl Weights for Loaded {
+impl Weights for Stored<'_> {
     fn names(&self) -> Vec<String> {
-        self.parameter_names().map(str::to_string).collect()
+        self.weights.names()
     }
 
     fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
-        Loaded::read(self, name, shape)
+        let bytes = self.weights.read(name, shape)?;
+        let round = |&x: &[u8; 4]| bf16::from_f32(f32::from_le_bytes(x)).to_f32().to_le_bytes();
+        Ok(match self.dtype {
+            Dtype::F32 => bytes,
+            Dtype::Bf16 => bytes.as_chunks().0.iter().flat_map(round).collect(),
+        })
     }
 }
 
@@ -69,6 +81,19 @@ impl Weights for Loaded {
 /// is missing, unknown or of another shape; writing fails. On an error nothing new is left at `dir`.
 pub fn write(dir: &Path, export: &Export, weights: &dyn Weights, tokenizer_json: &str) -> Result<()> {
     write_on(&DiskFs, dir, export, weights, tokenizer_json)
+}
+
+/// Checks that a class of transformers can express the model.
+///
+/// # Errors
+/// A usage error that names what each class lacks.
+pub fn check(export: &Export) -> Result<()> {
+    express(&export.model, &facts(export)).map(drop)
+}
+
+/// Returns the facts of a model besides its dimensions.
+fn facts(export: &Export) -> HfFacts {
+    HfFacts { torch_dtype: export.dtype.torch(), seq_len: export.seq_len, end_token_id: export.end_token_id }
 }
 
 /// Like [`write`], on a given file system.
@@ -84,12 +109,7 @@ pub fn write_on(
     if layers > given.len() {
         return Err(Error::failed(format!("{layers} layers need more than {} tensors", given.len())));
     }
-    let facts = HfFacts {
-        torch_dtype: export.dtype.torch(),
-        seq_len: export.seq_len,
-        end_token_id: export.end_token_id,
-    };
-    let hf = family(&export.model).hugging_face(&export.model, &facts)?;
+    let hf = express(&export.model, &facts(export))?;
     let end_token = end_token(export, tokenizer_json)?;
     check_names(layers, &given, &hf)?;
     let target = Target::new(dir)?;
@@ -106,8 +126,17 @@ pub fn write_on(
             let path = temporary.join(name);
             write_synced(fs, &path, format!("{json:#}\n").as_bytes()).at("write", &path)?;
         }
-        let path = temporary.join("tokenizer.json");
-        write_synced(fs, &path, tokenizer_json.as_bytes()).at("write", &path)
+        let write = |name: &str, text: &str| {
+            let path = temporary.join(name);
+            write_synced(fs, &path, text.as_bytes()).at("write", &path)
+        };
+        if let Some(reference) = &export.reference {
+            write(REFERENCE, &reference.to_json()?)?;
+        }
+        if let Some(template) = &export.chat_template {
+            write(CHAT_TEMPLATE, template)?;
+        }
+        write("tokenizer.json", tokenizer_json)
     })
 }
 
@@ -128,24 +157,14 @@ fn view<'a>(tensor: &'a HfTensor, dtype: Dtype, weights: &'a dyn Weights) -> Ten
         Dtype::Bf16 => StoredDtype::BF16,
     };
     TensorView::lazy(tensor.name.as_str(), stored, tensor.shape.clone(), move || {
-        let mut bytes = weights.read(&tensor.source, &tensor.source_shape)?;
-        let row = tensor.shape[1..].iter().product::<usize>() * 4;
-        let (start, length) = (tensor.first_row * row, tensor.shape[0] * row);
-        let too_short = || Error::failed(format!("{} holds only {} bytes", tensor.source, bytes.len()));
-        bytes.get(start..start + length).ok_or_else(too_short)?;
-        bytes.drain(..start);
-        bytes.truncate(length);
+        let bytes = weights.read(&tensor.source, &tensor.source_shape)?;
+        let parameter: Vec<f32> = bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
+        let values = tensor.of_parameter(&parameter)?;
         Ok(Cow::Owned(match dtype {
-            Dtype::F32 => bytes,
-            Dtype::Bf16 => to_bf16(&bytes),
+            Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Dtype::Bf16 => values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect(),
         }))
     })
-}
-
-/// Converts fp32 bytes to bf16 bytes, rounded to nearest, ties to even.
-fn to_bf16(bytes: &[u8]) -> Vec<u8> {
-    let (elements, _) = bytes.as_chunks::<4>();
-    elements.iter().flat_map(|&x| bf16::from_f32(f32::from_le_bytes(x)).to_le_bytes()).collect()
 }
 
 /// Checks that the folder has exactly the checkpoint's parameters: an extra one would be lost silently.
@@ -160,7 +179,7 @@ fn check_names(layers: usize, given: &[String], hf: &HfModel) -> Result<()> {
     if let Some(unknown) = given.difference(&known).next() {
         return Err(Error::failed(format!(
             "the checkpoint has {unknown}; a {} model of {layers} layers has no such parameter",
-            hf.architecture
+            hf.class
         )));
     }
     Ok(())

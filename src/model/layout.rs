@@ -41,18 +41,15 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
             ("sequences", u32s(batch)),
         ],
     );
-    builder.group(
-        "control",
-        &[
-            ("step", u32s(1)),
-            ("bad", u32s(1)),
-            ("loss", number.clone()),
-            ("grad_norm", number.clone()),
-            ("clip", number.clone()),
-            ("eval_loss", number),
-            ("schedule", Spec::new([plan.steps + 1, plan.optimizer.schedule_width()], precision.master)),
-        ],
-    );
+    let mut control = vec![("step", u32s(1)), ("bad", u32s(1)), ("loss", number.clone())];
+    control.extend(plan.objective.terms().map(|term| (term, number.clone())));
+    control.extend([
+        ("grad_norm", number.clone()),
+        ("clip", number.clone()),
+        ("eval_loss", number),
+        ("schedule", Spec::new([plan.steps + 1, plan.optimizer.schedule_width()], precision.master)),
+    ]);
+    builder.group("control", &control);
     generation(plan, &mut builder);
     if plan.document_losses {
         builder.group("evaluation", &[("losses", Spec::new([plan.batch.rows()], precision.master))]);

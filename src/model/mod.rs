@@ -4,17 +4,20 @@ mod decoder;
 pub mod family;
 pub mod formula;
 pub mod hf_export;
+pub mod hugging_face;
 mod layout;
 mod norm;
 mod programs;
 mod registry;
 #[cfg(test)]
 mod tests;
+mod weights;
 mod window;
 
-pub use family::{Family, HfFacts, HfModel, HfTensor, Purpose};
+pub use family::{Family, Purpose};
 pub use formula::Formula;
 pub use layout::state;
 pub use programs::{Programs, generator, schedule_table};
-pub use registry::{family, flops_per_token};
+pub use registry::{family, flops_per_token, parameters};
+pub use weights::Weights;
 pub use window::attended_tokens;

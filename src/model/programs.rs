@@ -175,8 +175,14 @@ pub(super) fn record(
     let losses = family(&plan.model).losses(plan, Purpose::Train { first }, &mut b)?;
     let scale = 1.0 / plan.batch.tokens_per_step() as f64;
     let mode = if first { Mode::Write } else { Mode::Add };
-    total(&mut b, losses, "control.loss", scale, mode)?;
-    Ok((b.finish(), losses))
+    total(&mut b, losses.losses, "control.loss", scale, mode)?;
+    if let Some(z_losses) = losses.z_losses {
+        total(&mut b, z_losses, "control.z_loss", scale, mode)?;
+    }
+    if let Some(smoothing_losses) = losses.smoothing_losses {
+        total(&mut b, smoothing_losses, "control.smoothing_loss", scale, mode)?;
+    }
+    Ok((b.finish(), losses.losses))
 }
 
 /// Returns the outputs that make up the losses: every one receives a gradient of 1.
@@ -200,6 +206,10 @@ fn total(b: &mut Builder, losses: TensorId, slot: &str, scale: f64, mode: Mode) 
 fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("step_end", Arc::clone(state));
     let loss = b.state("control.loss")?;
+    let mut losses = vec![loss];
+    for term in plan.objective.terms() {
+        losses.push(b.state(&format!("control.{term}"))?);
+    }
     let [norm, clip, bad, step, schedule] =
         ["grad_norm", "clip", "bad", "step", "schedule"].map(|name| b.state(&format!("control.{name}")));
     let (norm, clip, bad, step, _) = (norm?, clip?, bad?, step?, schedule?);
@@ -212,7 +222,7 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     match &state.shards {
         None => {
             if plan.batch.world_size > 1 {
-                sum_over_ranks(&mut b, "loss", &[loss])?;
+                sum_over_ranks(&mut b, "loss", &losses)?;
             }
             b.set_phase(Phase::Optimizer);
             b.emit_into("partials", Arc::new(GradNorm { max_norm }), &[grads, loss], &outs)?
@@ -223,7 +233,8 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
             let op = GradNormPartials { shards: Arc::clone(shards) };
             b.set_phase(Phase::Optimizer);
             b.emit_into("partials", Arc::new(op), &[grads], &[Destination::Into(partials, Mode::Write)])?;
-            sum_over_ranks(&mut b, "loss_and_partials", &[loss, partials])?;
+            losses.push(partials);
+            sum_over_ranks(&mut b, "loss_and_partials", &losses)?;
             b.set_phase(Phase::Optimizer);
             b.emit_into("grad_norm", Arc::new(GradNormTotal { max_norm }), &[partials, loss], &outs)?
         }
@@ -286,6 +297,7 @@ fn gather_parameters(plan: &Plan, state: &Arc<State>, shards: &Shards) -> Result
 fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("evaluate", Arc::clone(state));
     let losses = family(&plan.model).losses(plan, Purpose::Evaluate, &mut b)?;
+    let losses = losses.losses;
     total(&mut b, losses, "control.eval_loss", 1.0, Mode::Write)?;
     if plan.document_losses {
         b.scoped("head", |b| {

@@ -9,6 +9,7 @@ use crate::ir::Upstream;
 use crate::ir::{Builder, Program, State, TensorId};
 use crate::machine::Machine;
 use crate::ops::copy::Copy;
+use crate::ops::cross_entropy::Objective;
 use crate::ops::embedding::RankInterleaved;
 use crate::ops::head_loss::HeadLoss;
 use crate::ops::sum::SumGrad;
@@ -595,7 +596,12 @@ fn a_missing_gradient_is_an_error_of_the_plan() {
         let x = b.emit1("x", crate::ops::embedding::Embedding, &[tokens, table]).unwrap();
         b.emit1(
             "losses",
-            HeadLoss { scale: 1.0, gradients: false, products: ProductPrecision::Native },
+            HeadLoss {
+                scale: 1.0,
+                gradients: false,
+                objective: Objective::PLAIN,
+                products: ProductPrecision::Native,
+            },
             &[x, head, targets],
         )
         .unwrap()

@@ -26,6 +26,7 @@ pub mod reduce_scatter;
 pub mod residual_norm;
 pub mod rms_norm;
 pub mod rope;
+pub mod rotary;
 pub mod scale;
 pub mod segments;
 pub mod sgd;
@@ -45,8 +46,11 @@ use std::sync::Arc;
 const HEADS: attention::Heads = attention::Heads { query: 1, kv: 1, dim: 2 };
 const SITE: dropout::Site = dropout::Site { p: 0.1, seed: 0, site: 0 };
 const ATTENTION: attention::Attention = attention::Attention::causal(HEADS, 1);
+const OBJECTIVE: cross_entropy::Objective = cross_entropy::Objective::PLAIN;
+const ROTARY: rotary::Rotary = rotary::Rotary::of_whole_heads(HEADS.dim, 1e4);
+const QK_NORM: qk_norm_rope::QkNorm = qk_norm_rope::QkNorm { heads: HEADS, eps: 1e-6, weighted: true };
 const QK_NORM_ROPE: qk_norm_rope::QkNormRope =
-    qk_norm_rope::QkNormRope { heads: HEADS, eps: 1e-6, theta: 1e4 };
+    qk_norm_rope::QkNormRope { norm: QK_NORM, rotary: ROTARY, rotates_first: false };
 
 /// One prototype of every op, so that checks can enumerate them.
 pub fn all() -> Vec<Box<dyn Op>> {
@@ -81,26 +85,31 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(linear::Linear::default()),
         Box::new(linear::LinearInputGrad::default()),
         Box::new(linear::LinearWeightGrad::default()),
-        Box::new(qk_norm_rope::QkNorm { heads: HEADS, eps: 1e-6 }),
-        Box::new(qk_norm_rope::QkNormGrad(qk_norm_rope::QkNorm { heads: HEADS, eps: 1e-6 })),
+        Box::new(QK_NORM),
+        Box::new(qk_norm_rope::QkNormGrad(QK_NORM)),
         Box::new(QK_NORM_ROPE),
         Box::new(qk_norm_rope::QkNormRopeGrad(QK_NORM_ROPE)),
-        Box::new(rope::Rope { heads: HEADS, theta: 1e4, inverse: false }),
-        Box::new(rope::Rope { heads: HEADS, theta: 1e4, inverse: true }),
+        Box::new(rope::Rope { heads: HEADS, rotary: ROTARY, inverse: false }),
+        Box::new(rope::Rope { heads: HEADS, rotary: ROTARY, inverse: true }),
         Box::new(soft_cap::SoftCap { cap: 1.0 }),
         Box::new(soft_cap::SoftCapGrad { cap: 1.0 }),
         Box::new(softmax::Softmax { mask: attention::Mask::Causal }),
         Box::new(softmax::SoftmaxGrad),
         Box::new(cast::Cast { to: DType::F32 }),
-        Box::new(cross_entropy::CrossEntropy),
-        Box::new(cross_entropy::CrossEntropyGrad),
+        Box::new(cross_entropy::CrossEntropy(OBJECTIVE)),
+        Box::new(cross_entropy::CrossEntropyGrad(OBJECTIVE)),
         Box::new(embedding::Embedding),
         Box::new(embedding::EmbeddingGrad(embedding::RankInterleaved::ONE_RANK)),
         Box::new(fingerprint::Fingerprint),
         Box::new(gather_rows::GatherRows { ranks: 1 }),
         Box::new(half::Half { index: 0 }),
         Box::new(half::HalfGrad { index: 0 }),
-        Box::new(head_loss::HeadLoss { scale: 1.0, gradients: true, products: ProductPrecision::Native }),
+        Box::new(head_loss::HeadLoss {
+            scale: 1.0,
+            gradients: true,
+            objective: OBJECTIVE,
+            products: ProductPrecision::Native,
+        }),
         Box::new(mul::Mul),
         Box::new(reduce_scatter::ReduceScatter {
             like: Spec::new([1], DType::F32),

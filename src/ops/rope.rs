@@ -1,91 +1,19 @@
-//! Rotary position embedding (Su et al. 2021) in the rotate-half layout of the Hugging Face models: element
-//! `i` of a head is rotated together with element `i + dim/2`, by the angle `position · theta^(−2i/dim)`.
+//! Rotary position embedding in the rotate-half layout of the Hugging Face models, over packed rows.
 
 use super::attention::Heads;
+use super::rotary::{Rotary, Rotation, Scaling, rotate, rotate_back};
 use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
-use std::any::Any;
 use std::f64::consts::TAU;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Table of the cosines and sines of all angles up to a position.
-#[derive(Debug)]
-pub struct Rotation<A> {
-    /// Per position: dim/2 cosines, then dim/2 sines.
-    table: Vec<A>,
-    dim: usize,
-}
-
-/// The key of a table: width of a head, bits of theta.
-type Key = (usize, u64);
-
-/// The tables of this process, one per key and number type. A table depends on nothing but its key and its
-/// length, and every layer of a model needs the same one.
-static TABLES: Mutex<Vec<(Key, Arc<dyn Any + Send + Sync>)>> = Mutex::new(Vec::new());
-
-impl<A: Real> Rotation<A> {
-    /// Returns a table that covers all of `positions`.
-    pub fn covering(positions: &[u32], dim: usize, theta: f64) -> Arc<Self> {
-        let count = positions.iter().max().map_or(0, |max| *max as usize + 1);
-        let key = (dim, theta.to_bits());
-        let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = tables.iter().position(|(k, table)| *k == key && table.is::<Self>());
-        let known = place.and_then(|at| Arc::clone(&tables[at].1).downcast::<Self>().ok());
-        if let Some(known) = known.filter(|known| known.positions() >= count) {
-            return known;
-        }
-        // Generation needs one more position at a time: doubling keeps the total work proportional.
-        let made = Arc::new(Self::new(count.next_power_of_two(), dim, theta));
-        let entry: (Key, Arc<dyn Any + Send + Sync>) = (key, Arc::<Self>::clone(&made));
-        match place {
-            Some(at) => tables[at] = entry,
-            None => tables.push(entry),
-        }
-        made
-    }
-
-    /// Angles are computed in f64 and rounded once, after the cosine and the sine.
-    fn new(positions: usize, dim: usize, theta: f64) -> Self {
-        let frequencies: Vec<f64> = frequencies(dim, theta).collect();
-        let mut table = Vec::with_capacity(positions * dim);
-        for position in 0..positions {
-            let angles = frequencies.iter().map(|f| position as f64 * f);
-            table.extend(angles.clone().map(|a| A::from_f64(a.cos())));
-            table.extend(angles.map(|a| A::from_f64(a.sin())));
-        }
-        Self { table, dim }
-    }
-
-    fn positions(&self) -> usize {
-        self.table.len() / self.dim
-    }
-
-    /// Returns the cosines and sines of a position.
-    #[inline(always)]
-    pub fn at(&self, position: u32) -> (&[A], &[A]) {
-        let start = position as usize * self.dim;
-        self.table[start..start + self.dim].split_at(self.dim / 2)
-    }
-}
-
-/// Returns the angle by which one position rotates each pair of elements.
-fn frequencies(dim: usize, theta: f64) -> impl Iterator<Item = f64> {
-    (0..dim / 2).map(move |i| theta.powf(-2.0 * i as f64 / dim as f64))
-}
-
-/// Returns [`frequencies`] as fractions of a full turn, times 2⁶⁴: multiplied by a position in wrapping
-/// 64-bit arithmetic they drop whole turns exactly.
-fn turns(dim: usize, theta: f64) -> impl Iterator<Item = u64> {
-    frequencies(dim, theta).map(|f| ((f / TAU).fract() * 2f64.powi(64)) as u64)
-}
 
 /// The assignment of the heads of packed rows to threads of a GPU (kernels/heads.cuh).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lanes {
     heads: Heads,
+    rotary: Option<Rotary>,
     dtype: DType,
     /// Elements that a thread moves at once.
     vec: usize,
@@ -96,11 +24,14 @@ pub(super) struct Lanes {
 impl Lanes {
     const THREADS: usize = 256;
 
-    /// Returns the assignment for heads of an even width.
-    pub(super) fn new(heads: Heads, dtype: DType) -> Self {
+    /// Returns the assignment for heads of an even width, for kernels that rotate them if there is a
+    /// rotation.
+    pub(super) fn new(heads: Heads, rotary: Option<Rotary>, dtype: DType) -> Self {
         let half = heads.dim / 2;
-        let vec = (1 << half.trailing_zeros()).min(16 / dtype.size());
-        Self { heads, dtype, vec, lanes: (half / vec).next_power_of_two().min(32) }
+        // A pack lies among the elements that turn, or among the others.
+        let together = rotary.map_or(half, |rotary| rotary.rotated_dim / 2);
+        let vec = (1 << half.trailing_zeros().min(together.trailing_zeros())).min(16 / dtype.size());
+        Self { heads, rotary, dtype, vec, lanes: (half / vec).next_power_of_two().min(32) }
     }
 
     /// Returns the number of rows per block if it leaves no partial sums: enough for a few heads per thread.
@@ -108,10 +39,12 @@ impl Lanes {
         (4 * Self::THREADS / self.lanes / (self.heads.query + self.heads.kv)).clamp(1, 32)
     }
 
-    /// Returns a kernel over heads that rotates them, unless theta is `None`.
-    pub(super) fn kernel(&self, file: &'static str, entry: &'static str, theta: Option<f64>) -> Kernel {
-        let turns: Vec<String> =
-            theta.iter().flat_map(|&t| turns(self.heads.dim, t)).map(|t| format!("{t}ull")).collect();
+    /// Returns a kernel over heads.
+    pub(super) fn kernel(&self, file: &'static str, entry: &'static str) -> Kernel {
+        let mut turns: Vec<String> =
+            self.rotary.iter().flat_map(Rotary::turns).map(|turn| format!("{turn}ull")).collect();
+        // Pairs of elements that stay as they are, if others turn; one number where nothing turns.
+        turns.resize(self.rotary.map_or(1, |_| self.heads.dim / 2), "0".to_owned());
         Kernel::new(file, entry)
             .with_type("T", self.dtype)
             .with("HEAD_DIM", self.heads.dim)
@@ -120,11 +53,10 @@ impl Lanes {
             .with("VEC", self.vec)
             .with("LANES", self.lanes)
             .with("THREADS", Self::THREADS)
-            .with("ROTATES", usize::from(theta.is_some()))
-            .with(
-                "FREQUENCIES",
-                if turns.is_empty() { "{0}".into() } else { format!("{{{}}}", turns.join(",")) },
-            )
+            .with("ROTATES", usize::from(self.rotary.is_some()))
+            .with("ROTATED_DIM", self.rotary.map_or(self.heads.dim, |rotary| rotary.rotated_dim))
+            .with("FREQUENCIES", format!("{{{}}}", turns.join(",")))
+            .with("COS_SIN_FACTOR", format!("{:?}f", self.rotary.map_or(1.0, |r| r.cos_sin_factor()) as f32))
     }
 
     /// Launches such a kernel; its blocks handle `run` rows each.
@@ -141,48 +73,27 @@ impl Lanes {
     }
 }
 
-/// Rotates a head in place by the angles of a position.
-#[inline(always)]
-pub fn rotate<A: Real>(head: &mut [A], (cos, sin): (&[A], &[A])) {
-    let (low, high) = head.split_at_mut(cos.len());
-    for (((x, y), c), s) in low.iter_mut().zip(high).zip(cos).zip(sin) {
-        (*x, *y) = (*x * *c - *y * *s, *y * *c + *x * *s);
-    }
-}
-
-/// Rotates a head back: the inverse of [`rotate`], and its gradient.
-#[inline(always)]
-pub fn rotate_back<A: Real>(head: &mut [A], (cos, sin): (&[A], &[A])) {
-    let (low, high) = head.split_at_mut(cos.len());
-    for (((x, y), c), s) in low.iter_mut().zip(high).zip(cos).zip(sin) {
-        (*x, *y) = (*x * *c + *y * *s, *y * *c - *x * *s);
-    }
-}
-
 /// `(packed [N, (H+2·KV)·dim], positions [N] u32) → packed`: query and key heads rotated, values copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Rope {
     /// Layout of the heads in a row.
     pub heads: Heads,
-    /// The base of the frequencies.
-    pub theta: f64,
-    /// True to rotate back: the gradient of the rotation.
+    /// How they are rotated.
+    pub rotary: Rotary,
+    /// True for the gradient: by the negative angles, with the same factor of cosines and sines.
     pub inverse: bool,
 }
 
 /// Rows of one task.
 pub(super) const ROWS: usize = 32;
 
-/// Checks `positions [N]` against packed rows whose heads have an even width.
-pub(super) fn check(heads: Heads, packed: &Spec, positions: &Spec) -> Result<(), String> {
+/// Checks `positions [N]` against packed rows, and their heads against a rotation.
+pub(super) fn check(heads: Heads, rotary: Rotary, packed: &Spec, positions: &Spec) -> Result<(), String> {
     heads.check(packed)?;
-    if positions.dtype != DType::U32
-        || positions.elements() != packed.shape[0]
-        || !heads.dim.is_multiple_of(2)
-    {
-        return Err("positions are u32, one per row, and heads of even width".into());
+    if positions.dtype != DType::U32 || positions.elements() != packed.shape[0] {
+        return Err("positions are u32, one per row".into());
     }
-    Ok(())
+    rotary.check(heads.dim)
 }
 
 impl Op for Rope {
@@ -191,12 +102,12 @@ impl Op for Rope {
     }
 
     fn attributes(&self) -> String {
-        format!("{} theta={}", self.heads, self.theta)
+        format!("{} {}", self.heads, self.rotary.attributes(self.heads.dim))
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [packed, positions] = inputs else { return Err("takes packed rows and positions".into()) };
-        check(self.heads, packed, positions)?;
+        check(self.heads, self.rotary, packed, positions)?;
         Ok(vec![packed.clone()])
     }
 
@@ -219,7 +130,7 @@ impl Op for Rope {
         let positions = cx.input_u32(1);
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
-            let rotation = Rotation::<<E as Elem>::Acc>::covering(positions, heads.dim, self.theta);
+            let rotation = Rotation::<<E as Elem>::Acc>::covering(positions, self.rotary);
             cx.pool.chunks(positions.len(), ROWS, #[inline(always)] |start, count| {
                 let mut row = vec![<E as Elem>::Acc::ZERO; width];
                 for (r, position) in (start..).zip(&positions[start..start + count]) {
@@ -236,7 +147,8 @@ impl Op for Rope {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let (lanes, rows) = (Lanes::new(self.heads, cx.input_spec(0).dtype), cx.input_spec(0).rows());
+        let lanes = Lanes::new(self.heads, Some(self.rotary), cx.input_spec(0).dtype);
+        let rows = cx.input_spec(0).rows();
         let run = lanes.rows_of_block();
         let direction = if self.inverse { -1.0f32 } else { 1.0 };
         let args = [
@@ -248,46 +160,120 @@ impl Op for Rope {
             direction.into(),
             Arg::U32(u32::from(cx.output(0) != cx.input(0))),
         ];
-        Lanes::launch(cx, lanes.kernel("rope", "rope", Some(self.theta)), (rows, run), &args)
+        Lanes::launch(cx, lanes.kernel("rope", "rope"), (rows, run), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
         if self.inverse {
             return Cases::GradientOf("rope");
         }
-        let shapes =
-            [(1, (1, 1, 32)), (17, (4, 2, 64)), (33, (8, 1, 96)), (255, (1, 1, 128)), (5, (1, 1, 6))];
-        let case = |(n, (query, kv, dim)): (usize, (usize, usize, usize))| {
-            let heads = Heads { query, kv, dim };
+        let case = |(n, heads, rotary): (usize, Heads, Rotary)| {
             let inputs = vec![
                 (Spec::new([n, heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-                (Spec::new([n], DType::U32), Fill::Below(1000)),
+                positions(n, rotary),
             ];
-            let op = Rope { heads, theta: 10_000.0, inverse: false };
-            Case::new(format!("n{n} hd{dim} gqa{}", heads.group()), op, inputs, move |inputs| {
-                vec![reference(heads, 10_000.0, &inputs[0], &inputs[1])]
-            })
+            let op = Rope { heads, rotary, inverse: false };
+            let name = format!("n{n} hd{} gqa{} {}", heads.dim, heads.group(), rotary.attributes(heads.dim));
+            Case::new(name, op, inputs, move |inputs| vec![reference(heads, rotary, &inputs[0], &inputs[1])])
         };
-        Cases::Own(shapes.into_iter().map(case).collect())
+        Cases::Own(whole_heads().chain(variants()).map(case).collect())
     }
 }
 
-/// Pairs of elements as complex numbers, multiplied by e^(i·angle).
-pub(super) fn reference(heads: Heads, theta: f64, x: &Array, positions: &Array) -> Array {
+/// Returns rows, heads and rotations of cases in which whole heads turn.
+fn whole_heads() -> impl Iterator<Item = (usize, Heads, Rotary)> {
+    [(1, (1, 1, 32)), (17, (4, 2, 64)), (33, (8, 1, 96)), (255, (1, 1, 128)), (5, (1, 1, 6))]
+        .into_iter()
+        .map(|(n, (query, kv, dim))| (n, Heads { query, kv, dim }, Rotary::of_whole_heads(dim, 10_000.0)))
+}
+
+/// Returns those of a part of a head, of the other direction and of scalings: small heads, of which packs
+/// have eight elements down to one.
+pub(super) fn variants() -> impl Iterator<Item = (usize, Heads, Rotary)> {
+    let yarn = Scaling::Yarn {
+        factor: 4.0,
+        original_context: 256,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attention_factor: Scaling::yarn_attention_factor(4.0),
+    };
+    let llama3 =
+        Scaling::Llama3 { factor: 8.0, original_context: 256, low_freq_factor: 1.0, high_freq_factor: 4.0 };
+    [
+        (17, (4, 2, 64), 16, false, Scaling::None),
+        (9, (2, 1, 80), 32, false, Scaling::None),
+        (9, (2, 1, 96), 40, false, Scaling::None),
+        (5, (1, 1, 10), 6, false, Scaling::None),
+        (17, (2, 1, 64), 64, true, Scaling::None),
+        (17, (2, 1, 64), 64, false, Scaling::Linear { factor: 4.0 }),
+        (17, (2, 1, 64), 64, false, yarn),
+        (17, (2, 1, 64), 64, false, llama3),
+        (9, (2, 2, 64), 32, true, yarn),
+    ]
+    .into_iter()
+    .map(|(n, (query, kv, dim), rotated_dim, reversed, scaling)| {
+        (n, Heads { query, kv, dim }, Rotary { theta: 10_000.0, rotated_dim, reversed, scaling })
+    })
+}
+
+/// Returns the positions of a case. They are smaller under a scaling, whose frequencies the reference
+/// rounds in another order: that makes the angle of position p wrong by p times an ulp of the frequency.
+pub(super) fn positions(n: usize, rotary: Rotary) -> (Spec, Fill) {
+    let below = if rotary.scaling == Scaling::None { 1000 } else { 100 };
+    (Spec::new([n], DType::U32), Fill::Below(below))
+}
+
+/// Pairs of elements as complex numbers, multiplied by factor·e^(±i·angle).
+pub(super) fn reference(heads: Heads, rotary: Rotary, x: &Array, positions: &Array) -> Array {
     let mut y = x.clone();
     let width = x.width();
+    let factor = match rotary.scaling {
+        Scaling::Yarn { attention_factor, .. } => attention_factor,
+        Scaling::None | Scaling::Linear { .. } | Scaling::Llama3 { .. } => 1.0,
+    };
+    let sign = if rotary.reversed { -1.0 } else { 1.0 };
     for (row, position) in positions.data.iter().enumerate() {
         for head in 0..heads.query + heads.kv {
-            for i in 0..heads.dim / 2 {
-                let angle = position * theta.powf(-2.0 * i as f64 / heads.dim as f64);
+            for i in 0..rotary.rotated_dim / 2 {
+                let angle = sign * position * reference_frequency(rotary, i);
                 let low = row * width + head * heads.dim + i;
-                let high = low + heads.dim / 2;
-                y.data[low] = x.data[low] * angle.cos() - x.data[high] * angle.sin();
-                y.data[high] = x.data[low] * angle.sin() + x.data[high] * angle.cos();
+                let high = low + rotary.rotated_dim / 2;
+                y.data[low] = factor * (x.data[low] * angle.cos() - x.data[high] * angle.sin());
+                y.data[high] = factor * (x.data[low] * angle.sin() + x.data[high] * angle.cos());
             }
         }
     }
     y
+}
+
+/// Computes the frequency of a pair by the papers' definitions, from wavelengths and the pairs that have
+/// them.
+fn reference_frequency(rotary: Rotary, i: usize) -> f64 {
+    let dim = rotary.rotated_dim as f64;
+    let plain = rotary.theta.powf(-2.0 * i as f64 / dim);
+    let wavelength = TAU / plain;
+    match rotary.scaling {
+        Scaling::None => plain,
+        Scaling::Linear { factor } => plain / factor,
+        Scaling::Llama3 { factor, original_context, low_freq_factor, high_freq_factor } => {
+            let context = original_context as f64;
+            if wavelength < context / high_freq_factor {
+                plain
+            } else if wavelength > context / low_freq_factor {
+                plain / factor
+            } else {
+                let smooth = (context / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                (1.0 - smooth) * plain / factor + smooth * plain
+            }
+        }
+        Scaling::Yarn { factor, original_context, beta_fast, beta_slow, .. } => {
+            // θ^(2j/dim) = wavelength / 2π, solved for the pair j of the wavelength of so many turns.
+            let pair = |turns: f64| dim / 2.0 * (original_context as f64 / turns / TAU).log(rotary.theta);
+            let (first, last) = (pair(beta_fast).floor().max(0.0), pair(beta_slow).ceil().min(dim - 1.0));
+            let slowed = ((i as f64 - first) / (last - first)).clamp(0.0, 1.0);
+            plain * (1.0 - slowed) + plain / factor * slowed
+        }
+    }
 }
 
 #[cfg(test)]
@@ -295,48 +281,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turning_back_undoes_turning() {
-        let rotation = Rotation::<f64>::covering(&[977], 64, 10_000.0);
-        let head: Vec<f64> = (0..64).map(|i| f64::from(i) - 31.5).collect();
-        let mut turned = head.clone();
-        rotate(&mut turned, rotation.at(977));
-        assert!((0..64).any(|i| (turned[i] - head[i]).abs() > 1.0));
-        rotate_back(&mut turned, rotation.at(977));
-        assert!((0..64).all(|i| (turned[i] - head[i]).abs() < 1e-12));
-    }
-
-    #[test]
-    fn turns_in_integers_are_the_angles_of_the_table() {
-        let (dim, theta) = (64, 10_000.0);
-        for position in [0u64, 1, 1000, 99_999, 1 << 20] {
-            for (frequency, turn) in frequencies(dim, theta).zip(turns(dim, theta)) {
-                let exact = position as f64 * frequency;
-                let turned = position.wrapping_mul(turn) as f64 / 2f64.powi(64) * TAU;
-                assert!((exact.sin() - turned.sin()).abs() < 1e-9, "{position} {frequency}");
-                assert!((exact.cos() - turned.cos()).abs() < 1e-9, "{position} {frequency}");
-            }
-        }
-    }
-
-    #[test]
     fn lanes_hold_whole_heads() {
         for dim in [2, 6, 32, 64, 80, 96, 128, 256, 1024] {
-            for dtype in [DType::F32, DType::Bf16] {
-                let lanes = Lanes::new(Heads { query: 3, kv: 1, dim }, dtype);
+            for (dtype, turned) in
+                [(DType::F32, dim), (DType::Bf16, dim), (DType::Bf16, (dim / 4).max(1) * 2)]
+            {
+                let rotary = Rotary { rotated_dim: turned, ..Rotary::of_whole_heads(dim, 10_000.0) };
+                let lanes = Lanes::new(Heads { query: 3, kv: 1, dim }, Some(rotary), dtype);
                 assert!((dim / 2).is_multiple_of(lanes.vec) && 32 % lanes.lanes == 0);
+                assert!((turned / 2).is_multiple_of(lanes.vec));
                 assert!(lanes.lanes == 32 || lanes.lanes * lanes.vec >= dim / 2);
                 assert!(lanes.rows_of_block() >= 1);
             }
         }
-    }
-
-    #[test]
-    fn a_grown_table_keeps_its_entries() {
-        let small = Rotation::<f32>::covering(&[3], 8, 500.0);
-        let large = Rotation::<f32>::covering(&[0, 100], 8, 500.0);
-        assert_eq!(small.at(3), large.at(3));
-        assert!(large.positions() > 100);
-        let kept = Rotation::<f32>::covering(&[3], 8, 500.0);
-        assert!(Arc::ptr_eq(&kept, &large));
     }
 }

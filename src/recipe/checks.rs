@@ -6,6 +6,7 @@ use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
 use super::lookup::keys_of;
 use super::optimizer;
+use super::position_checks;
 use super::sweep_checks;
 use super::values::WorldSize;
 use crate::optim;
@@ -25,6 +26,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     let mut found = Vec::new();
     heads(recipe, &mut found);
     parts(recipe, &mut found);
+    position_checks::contradictions(recipe, &mut found);
     dropout(recipe, &mut found);
     batches(recipe, open_world, &mut found);
     hyperparameters(recipe, &mut found);

@@ -31,6 +31,7 @@ pub(super) fn copy(
 ) -> String {
     let mut copied = Values { data: settled.data.clone(), ..written.clone() };
     copied.validation.sets.clone_from(&settled.validation.sets);
+    copied.model.init_from.clone_from(&settled.model.init_from);
     let values = values(&copied);
     let mut text = format!("{COPY_HEADER}\n");
     for (section, _) in SECTIONS {

@@ -32,6 +32,12 @@ pub fn head_dim(model: &Model) -> usize {
     model.head_dim.unwrap_or_else(|| model.dim / n_heads(model))
 }
 
+/// Returns the number of elements of a head that are rotated: a share of it, rounded down, as transformers
+/// does.
+pub fn rotated_dim(head_dim: usize, fraction: f64) -> usize {
+    (head_dim as f64 * fraction) as usize
+}
+
 /// Returns the hidden width of the feed-forward layer; unset, it is `3 · dim`, rounded up to a multiple of
 /// 64.
 pub fn ffn_dim(model: &Model) -> usize {

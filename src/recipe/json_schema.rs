@@ -81,6 +81,7 @@ fn example(key: &Key) -> Value {
 fn fragment(kind: Type) -> Map<String, Value> {
     let schema = match kind {
         Type::Text => json!({"type": "string"}),
+        Type::NameOrPath([]) => json!({"type": "string", "minLength": 1}),
         Type::NameOrPath(names) => json!({"type": "string", "minLength": 1, "anyOf": [{"enum": names}, {}]}),
         Type::Bool => json!({"type": "boolean"}),
         Type::Word(words) => json!({"enum": words}),

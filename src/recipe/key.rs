@@ -71,7 +71,7 @@ impl fmt::Display for Interval {
 pub enum Type {
     /// Any string.
     Text,
-    /// One of these names, or a path.
+    /// One of these names, or a path; a path alone without names.
     NameOrPath(&'static [&'static str]),
     /// `true` or `false`.
     Bool,
@@ -118,6 +118,7 @@ impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text => f.write_str("a string in quotes"),
+            Self::NameOrPath([]) => f.write_str("a path in quotes"),
             Self::NameOrPath(names) => write!(f, "{} or a path, in quotes", quoted(names)),
             Self::Bool => f.write_str("true or false"),
             Self::Word(words) => write!(f, "one of {}", quoted(words)),

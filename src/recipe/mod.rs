@@ -25,6 +25,7 @@ mod loaded;
 mod lookup;
 mod merge;
 mod optimizer;
+mod position_checks;
 mod prediction;
 mod reference;
 mod schema;

@@ -202,6 +202,10 @@ sections! {
             Training, Type::Word(ResidualInit::WORDS), "\"zero\"" => implied("\"depth_scaled\"");
         /// One matrix for the embedding and the head.
         tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
+        /// Folder of a model in HuggingFace's form, whose weights are the initial values of parameters. All other
+        /// keys of the model must say what its `config.json` says; `xrun import` shows them.
+        init_from: Option<String> = None;
+            Training, Type::NameOrPath(&[]), "\"smollm2-135m\"" => unset("drawn by `init_std` and the seed"), implied(UNSET);
     }
 
     /// Length, batch and precision of the training run.

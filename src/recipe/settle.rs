@@ -54,6 +54,9 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
     settled.parallelism.world_size = world_size.map_or(WorldSize::Auto, WorldSize::Fixed);
     settled.data.corpus = absolute("data.corpus", &written.data.corpus)?;
     settled.data.tokenizer = absolute("data.tokenizer", &written.data.tokenizer)?;
+    if let Some(folder) = &written.model.init_from {
+        settled.model.init_from = Some(absolute("model.init_from", folder)?);
+    }
     if let Validation::Path(file) = &written.data.validation {
         settled.data.validation = Validation::Path(absolute("data.validation", file)?);
     }

@@ -223,6 +223,15 @@ impl fmt::Display for CorpusFile {
     }
 }
 
+/// The folder in HuggingFace's form whose weights a run begins with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BegunWith {
+    /// Where it was.
+    pub folder: String,
+    /// BLAKE3 of its configuration and its weights, in hexadecimal.
+    pub blake3: String,
+}
+
 /// Where a fork begins: the checkpoint of another run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForkedFrom {
@@ -259,6 +268,9 @@ pub struct Summary {
     /// The run that this one goes on from, where it is a fork; absent in summaries of earlier versions.
     #[serde(default)]
     pub forked_from: Option<ForkedFrom>,
+    /// The folder whose weights it begins with, where its recipe names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun_with: Option<BegunWith>,
     /// Steps that the recipe asks for, those before a fork included.
     pub steps_planned: u64,
     /// Steps done, those before a fork included.
@@ -341,6 +353,7 @@ impl Summary {
             parameters: None,
             parameters_core: None,
             forked_from: None,
+            begun_with: None,
             steps_planned,
             steps: 0,
             tokens_seen: 0,

@@ -15,6 +15,7 @@ use crate::ranks::{Launch, environment};
 use crate::recipe::{self, Recipe, Values, merged_settings};
 use crate::results::configurations::Settings;
 use crate::results::provenance::{Build, Cpu, gpu_class};
+use crate::train::check_initial_weights;
 use std::path::{Path, PathBuf};
 
 /// A cell of a sweep.
@@ -116,7 +117,13 @@ impl Cell {
         self.recipe_hash = Some(recipe.hash());
         let device = device_class(&plan)?;
         // Uses the number of ranks that `"auto"` stands for, so that a cell that names it shares the row.
-        self.key = hash(&[&recipe.settled_hash(), &corpus_hash, build, &device, &measuring(&recipe)]);
+        let (recipe_hash, measuring) = (recipe.settled_hash(), measuring(&recipe));
+        let mut parts = vec![recipe_hash.as_str(), &corpus_hash, build, &device, &measuring];
+        // As the corpus, the recipe names a folder of weights by its path alone.
+        let weights = check_initial_weights(&recipe, &plan)?;
+        let weights = weights.map(|weights| weights.folder().content_hash()).transpose()?;
+        parts.extend(weights.as_deref());
+        self.key = hash(&parts);
         self.device = Some(device);
         Ok(Box::new(Work { recipe, plan, machine }))
     }

@@ -4,7 +4,7 @@ use super::recorder::Recorder;
 use crate::checkpoint::Loaded;
 use crate::data::Dataset;
 use crate::device::cuda::Algorithms;
-use crate::model::Programs;
+use crate::model::{Programs, Weights};
 use crate::plan::Plan;
 use crate::ranks::Stop;
 use crate::recipe::Recipe;
@@ -38,6 +38,8 @@ pub(super) struct RankZero<'a> {
     pub from_step: u64,
     /// Checkpoint to restore.
     pub loaded: Option<&'a Loaded>,
+    /// Weights to begin with; only where no checkpoint is restored.
+    pub weights: Option<&'a (dyn Weights + Sync)>,
     /// Algorithms of matrix products to reuse; `None` to choose them.
     pub algorithms: Option<&'a Algorithms>,
 }

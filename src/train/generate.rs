@@ -58,6 +58,8 @@ pub fn generate(
             if ended[sample] {
                 continue;
             }
+            // The model may have entries for which the tokenizer has no text.
+            let row = &row[..tokenizer.vocab_size().min(vocab)];
             let token = choose(row, &generation.sampling, sample, position);
             ended[sample] = token == tokenizer.end_token();
             if !ended[sample] {
@@ -70,6 +72,20 @@ pub fn generate(
         }
     }
     texts.iter().map(|tokens| tokenizer.decode(tokens)).collect()
+}
+
+/// Returns the logits after the last of some tokens, of a program that generates one text.
+///
+/// # Errors
+/// When the engine fails.
+pub(super) fn logits_after(engine: &mut Engine, section: &Section, tokens: &[u32]) -> Result<Vec<f64>> {
+    let slots = Slots::new(engine)?;
+    for (position, token) in tokens.iter().enumerate() {
+        engine.state.write(slots.tokens, &[*token])?;
+        engine.state.write(slots.positions, &[position as u32])?;
+        engine.run(section)?;
+    }
+    engine.state.values(slots.logits)
 }
 
 /// The state that the generation program reads and writes.

@@ -31,12 +31,12 @@ pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
         ));
     }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
-    let vocab = plan.model.vocab_size;
+    let model = plan.model.clone();
     let mut rank =
         Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;
     let batch = rank.run_gradients()?;
-    let logits: Vec<u8> =
-        rank.inspect_evaluation("head.logits.1")?.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect();
+    let products = rank.inspect_evaluation("head.logits.1")?;
+    let logits: Vec<u8> = products.iter().flat_map(|&v| (model.logit(v) as f32).to_le_bytes()).collect();
     let loss = rank.loss()?;
     let of_batch = |name: &str, numbers: &[u32], shape: Vec<usize>| {
         let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
@@ -51,7 +51,7 @@ pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     tensors.push(TensorView::lazy("loss", Dtype::F32, vec![1], move || {
         Ok(Cow::Owned((loss as f32).to_le_bytes().to_vec()))
     }));
-    let shape = vec![logits.len() / 4 / vocab, vocab];
+    let shape = vec![products.len() / model.vocab_size, model.vocab_size];
     tensors.push(TensorView::lazy("logits", Dtype::F32, shape, || Ok(Cow::Borrowed(&logits))));
     tensors.extend(rank.tensors_of("params", "params."));
     tensors.extend(rank.tensors_of("grads", "grads."));

@@ -33,6 +33,10 @@ pub struct StepReport {
     pub step: u64,
     /// Mean loss over the global batch, in nats per token.
     pub loss: f32,
+    /// Mean of the z-loss over the global batch, in nats per token; `None` where the objective has none.
+    pub z_loss: Option<f32>,
+    /// Mean of what label smoothing adds to the loss, likewise.
+    pub smoothing_loss: Option<f32>,
     /// Global norm of the gradient before clipping.
     pub grad_norm: f32,
     /// Learning rate.
@@ -277,10 +281,16 @@ impl Rank {
         self.engine.open(&mut oldest.snapshot)?;
         let layout = Arc::clone(self.engine.state.layout());
         let number = |tensor: &str| oldest.snapshot.number(&layout, tensor);
+        let term = |name: &str| match self.plan.objective.terms().any(|term| term == name) {
+            true => number(name).map(|value| Some(value as f32)),
+            false => Ok(None),
+        };
         let step = self.done + 1;
         let mut report = StepReport {
             step,
             loss: number("loss")? as f32,
+            z_loss: term("z_loss")?,
+            smoothing_loss: term("smoothing_loss")?,
             grad_norm: number("grad_norm")? as f32,
             lr: self.plan.schedule.at(step as usize),
             data_wait: oldest.data_wait,

@@ -314,6 +314,8 @@ impl Recorder {
             val_loss: None,
             lr: report.lr,
             grad_norm: report.grad_norm,
+            z_loss: report.z_loss,
+            smoothing_loss: report.smoothing_loss,
             set_losses: BTreeMap::new(),
         };
         let sets = evaluation.map_or(&[][..], |evaluation| &evaluation.sets);

@@ -72,6 +72,13 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
         Origin::Fresh => {}
         Origin::Resume(run) => {
             start.loaded = checkpoint::newest(&run.join(CHECKPOINT))?;
+            if start.loaded.as_ref().is_some_and(Loaded::is_weights_only) {
+                return Err(Error::usage(format!(
+                    "{} was imported, and has no training to go on with: `xrun resume RUN --fork` with keys such as \
+                     data.corpus and training.steps trains it, in a new run",
+                    run.display()
+                )));
+            }
             // Without a checkpoint, the recipe of the run's folder still applies.
             let summary = read_summary(run)?;
             let (before, corpus_hash) = match &start.loaded {
@@ -102,7 +109,9 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
                 start.kept = kept_by_fork(run, &before, recipe);
             }
             let parent = read_summary(run)?;
-            start.changes.extend(other_corpus(&loaded.meta().corpus_hash, &parent.corpus_files, dataset));
+            if !loaded.is_weights_only() {
+                start.changes.extend(other_corpus(&loaded.meta().corpus_hash, &parent.corpus_files, dataset));
+            }
             start.forked_from = Some(ForkedFrom {
                 run: parent.run,
                 step: loaded.meta().step,
@@ -113,7 +122,7 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
     }
     if let Some(loaded) = &start.loaded {
         start.warnings = loaded.warnings().to_vec();
-        start.warnings.extend(other_engine(loaded, plan));
+        start.warnings.extend(other_engine(loaded, plan).filter(|_| !loaded.is_weights_only()));
     }
     Ok(start)
 }
@@ -319,7 +328,7 @@ fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
              the vocabulary"
         )));
     }
-    for slot in &programs.state.optimizer_slots {
+    for slot in programs.state.optimizer_slots.iter().filter(|_| !loaded.is_weights_only()) {
         let names =
             programs.state.params.iter().map(|param| format!("{}{}", slot.checkpoint_prefix, param.name));
         if let Some(missing) = names.into_iter().find(|name| loaded.shape(name).is_none()) {

@@ -5,12 +5,14 @@ use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::context::{RankZero, RunContext};
 use super::gauges::{engine_name, provenance};
 use super::generate::prompt;
+use super::import::shown;
+use super::initial_weights::InitialWeights;
 use super::recorder::{Recorder, RecorderInputs};
 use super::request::{Origin, Request};
 use super::resume::{Start, corpus_files, start, unfinished};
 use super::train_ranks::{announce_finished, train_ranks};
 use super::verified::TOKENIZER;
-use crate::checkpoint::{END_TOKEN_ID, Meta};
+use crate::checkpoint::{END_TOKEN_ID, INITIAL_WEIGHTS, Loaded, Meta};
 use crate::data::{Dataset, HeldOut};
 use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::device::host_allocator::on_refusal;
@@ -20,7 +22,7 @@ use crate::forecast::time::predicted_step_ms;
 use crate::forecast::{Planned, RunNeeds, smaller};
 use crate::format::binary;
 use crate::machine::{Gpus, Machine};
-use crate::model::{Programs, flops_per_token};
+use crate::model::{Programs, Weights, flops_per_token};
 use crate::plan::Plan;
 use crate::policy::{DeviceChoice, Resume};
 use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
@@ -30,7 +32,7 @@ use crate::results::folder::{ALGORITHMS, PLOTS, overwrite_running};
 use crate::results::held_out::HeldOutSet;
 use crate::results::progress::{Mode, Progress, eprint_line};
 use crate::results::provenance::Environment;
-use crate::results::summary::HeldOutPart;
+use crate::results::summary::{BegunWith, HeldOutPart};
 use crate::results::{RunFolder, Status, Summary, memory, stored};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -129,6 +131,10 @@ impl Run {
         let (from_step, steps) = (start.step(), context.plan.steps as u64);
         check_until(&context, from_step)?;
         fault::check(context.plan.batch.world_size, from_step, steps)?;
+        let initial = match &start.loaded {
+            Some(_) => None,
+            None => InitialWeights::open(&context.recipe, &context.plan, &context.dataset.tokenizer)?,
+        };
         let algorithms = algorithms(&request.origin, request.algorithms_from.as_deref(), &context.plan)?;
         if request.algorithms_from.is_none() {
             start.warnings.extend(start.other_algorithms(algorithms.as_ref()));
@@ -168,13 +174,13 @@ impl Run {
         };
         progress.begin(folder.path());
         write_provenance(&folder, &context, request.command)?;
-        let summary = describe(summary, &context, &start);
+        let summary = describe(summary, &context, &start, initial.as_ref())?;
         let path = folder.path().to_owned();
         // Before the run's clock starts, which the recorder has.
         let may_measure = request.progress != Mode::Quiet && context.plan.batch.world_size == 1;
         let needs = (from_step == 0).then(|| needs_of(&context, &machine, may_measure));
         let started = Recorder::new(RecorderInputs {
-            meta: meta(&context),
+            meta: meta(&context, initial.as_ref(), start.loaded.as_ref()),
             plan: Arc::clone(&context.plan),
             planned_bytes: peak_bytes(&context.plan, &context.programs) as u64,
             judge: context.recipe.values().data.corpus == STORIES,
@@ -188,6 +194,10 @@ impl Run {
         })
         .and_then(|mut recorder| {
             log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
+            if let Some(InitialWeights { weights, hash }) = &initial {
+                let folder = weights.folder().path().display();
+                recorder.note(&format!("begins with the weights of {folder}, content {}", &hash[..8]))?;
+            }
             if let Some(needs) = needs {
                 log_needs(&mut recorder, &context.plan, &needs)?;
             }
@@ -203,8 +213,24 @@ impl Run {
         on_refusal(move |_| _ = overwrite_running(&refused_path, Status::Oom));
         process::report_run_folder(ranks, path.clone());
         let recorder = Mutex::new(Some(recorder));
-        let (loaded, algorithms) = (start.loaded.as_ref(), algorithms.as_ref());
-        let zero = RankZero { recorder: &recorder, folder: path, corpus_took, from_step, loaded, algorithms };
+        let algorithms = algorithms.as_ref();
+        // Of a checkpoint with parameters alone there is nothing else to restore.
+        let weights_only = start.loaded.as_ref().filter(|loaded| loaded.is_weights_only());
+        let loaded = start.loaded.as_ref().filter(|_| weights_only.is_none());
+        let weights = match (weights_only, &initial) {
+            (Some(loaded), _) => Some(loaded as &(dyn Weights + Sync)),
+            (None, Some(initial)) => Some(&initial.weights as &(dyn Weights + Sync)),
+            (None, None) => None,
+        };
+        let zero = RankZero {
+            recorder: &recorder,
+            folder: path,
+            corpus_took,
+            from_step,
+            loaded,
+            weights,
+            algorithms,
+        };
         let outcome = train_ranks(ranks, &context, Some(&zero))
             .map_err(|e| explain_refusal(e, &context.plan, &context.programs));
         let recorder = recorder.into_inner().ok().flatten();
@@ -420,7 +446,12 @@ fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
 }
 
 /// Fills in what is known before the first step.
-fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summary {
+fn describe(
+    mut summary: Summary,
+    context: &RunContext,
+    start: &Start,
+    initial: Option<&InitialWeights>,
+) -> Result<Summary> {
     let RunContext { plan, programs, dataset, .. } = context;
     summary.recipe_hash.clone_from(&context.recipe_hash);
     summary.steps_planned = plan.steps as u64;
@@ -445,6 +476,10 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
     if let Some(fork) = &start.forked_from {
         summary.forked_from = Some(fork.clone());
     }
+    if let Some(InitialWeights { weights, hash }) = initial {
+        let folder = shown(weights.folder().path())?;
+        summary.begun_with = Some(BegunWith { folder, blake3: hash.clone() });
+    }
     summary.notes.extend(start.kept.iter().cloned());
     let changed = |change: &String| format!("after step {} with {change}", start.step());
     summary.notes.extend(start.changes.iter().map(changed));
@@ -452,10 +487,18 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
     if !exchanges && !summary.notes.iter().any(|note| note == NOT_EXCHANGED) {
         summary.notes.push(NOT_EXCHANGED.to_owned());
     }
-    summary
+    Ok(summary)
 }
 
-fn meta(context: &RunContext) -> Meta {
+/// Returns the metadata of checkpoints; that of the weights which the run or the one it goes on from began with
+/// is kept.
+fn meta(context: &RunContext, initial: Option<&InitialWeights>, loaded: Option<&Loaded>) -> Meta {
+    let end_token = context.dataset.tokenizer.end_token().to_string();
+    let mut extra = BTreeMap::from([(END_TOKEN_ID.to_string(), end_token)]);
+    let before = loaded.and_then(|loaded| loaded.meta().extra.get(INITIAL_WEIGHTS));
+    if let Some(hash) = initial.map(|initial| &initial.hash).or(before) {
+        extra.insert(INITIAL_WEIGHTS.to_owned(), hash.clone());
+    }
     let RunContext { recipe, recipe_hash, plan, dataset, .. } = context;
     Meta {
         step: 0,
@@ -469,7 +512,7 @@ fn meta(context: &RunContext) -> Meta {
         xrun_version: env!("CARGO_PKG_VERSION").to_string(),
         engine: engine_name(plan),
         algorithms: None,
-        extra: [(END_TOKEN_ID.to_string(), dataset.tokenizer.end_token().to_string())].into(),
+        extra,
         rows: BTreeMap::new(),
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct StartMessage {
     pub from_step: u64,
     /// True if rank 0 has loaded a checkpoint.
     pub restored: bool,
+    /// True if rank 0 has weights to begin with, which it sends.
+    pub weights: bool,
     /// True if nothing is left to train.
     pub finished: bool,
     /// Table of matrix-product algorithms for all ranks, as JSON.
@@ -38,6 +40,7 @@ impl StartMessage {
     pub fn from_rank_zero(context: &RunContext, zero: &RankZero<'_>) -> Self {
         Self {
             restored: zero.loaded.is_some(),
+            weights: zero.weights.is_some(),
             algorithms: zero.algorithms.map(Algorithms::to_json),
             ..Self::at_step(context, &zero.folder, zero.from_step)
         }
@@ -57,6 +60,7 @@ impl StartMessage {
             folder: folder.to_owned(),
             from_step,
             restored: false,
+            weights: false,
             finished: false,
             algorithms: None,
         }
@@ -89,7 +93,8 @@ impl StartMessage {
         }
         // Paths may differ between machines; the hash below compares the content.
         let is_path = |key: &str| {
-            ["data.corpus", "data.tokenizer", "data.validation", "validation.sets"].contains(&key)
+            ["model.init_from", "data.corpus", "data.tokenizer", "data.validation", "validation.sets"]
+                .contains(&key)
         };
         let name = Path::new("the recipe of rank 0");
         let theirs = recipe::load_resolved(name, &self.recipe, &[], &Machine::none())?;

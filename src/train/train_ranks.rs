@@ -13,6 +13,7 @@ use crate::device::cpu::Pool;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::format::printable;
+use crate::model::Weights;
 use crate::plan::Plan;
 use crate::ranks::LocalRanks;
 use crate::results::own_file;
@@ -107,6 +108,9 @@ fn train_rank(
     let mut rank = Rank::with_zeros(Arc::clone(plan), programs, dataset, device, Arc::clone(comm))?;
     if message.restored {
         rank.restore(message.from_step, zero.and_then(|zero| zero.loaded))?;
+    } else if message.weights {
+        let weights = zero.and_then(|zero| zero.weights);
+        rank.begin_with(weights.map(|weights| weights as &dyn Weights))?;
     } else {
         rank.initialize()?;
     }

@@ -3,6 +3,7 @@
 use crate::checkpoint::Loaded;
 use crate::data::tokenizer::MAX_JSON_BYTES;
 use crate::error::{Error, IoContext, Result};
+use crate::model::hf_export::CHAT_TEMPLATE;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -30,4 +31,16 @@ pub fn tokenizer_json(run: &Path, loaded: &Loaded) -> Result<String> {
     }
     String::from_utf8(bytes)
         .map_err(|e| Error::failed(format!("{} is not UTF-8: {}", path.display(), e.utf8_error())))
+}
+
+/// Returns the chat template that was imported with a run; `None` if there is none.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn chat_template(run: &Path) -> Result<Option<String>> {
+    let path = run.join(CHAT_TEMPLATE);
+    match std::fs::read_to_string(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        text => text.at("read", &path).map(Some),
+    }
 }

@@ -10,7 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xrun::data::tokenizer::GuardedTokenizer;
 use xrun::data::{self, Spec, Tokenizer};
+use xrun::hugging_face::{Folder, Reference};
 use xrun::machine::Machine;
+use xrun::model::hugging_face::{self, ImportedWeights};
+use xrun::model::{Weights, parameters};
+use xrun::plan::Model;
 use xrun::ranks::Connection;
 use xrun::results::folder::read_summary;
 use xrun::results::ledger::{LEDGER, Ledger};
@@ -277,6 +281,134 @@ fn checkpoint_file(at: usize) {
             let _ = (loaded.check_finite(), loaded.hash());
         }
         taken
+    });
+}
+
+/// A folder in HuggingFace's form, of which one file is given by the campaign.
+struct ModelFolder {
+    folder: tempfile::TempDir,
+    file: Rewritten,
+}
+
+const CONFIG: &str = r#"{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 3, "hidden_size": 2,
+    "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2,
+    "hidden_act": "silu", "max_position_embeddings": 8, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "rope_scaling": null,
+    "tie_word_embeddings": true, "use_sliding_window": false, "layer_types": ["full_attention"]}"#;
+
+impl ModelFolder {
+    /// With these files, and `name` given by the campaign.
+    fn new(name: &str, files: &[(&str, &[u8])]) -> Self {
+        let folder = folder_in_memory();
+        files.iter().for_each(|(name, bytes)| fs::write(folder.path().join(name), bytes).unwrap());
+        Self { file: Rewritten::create(&folder.path().join(name)), folder }
+    }
+
+    /// Opens the folder and reads all of it; returns whether it was taken.
+    fn reads(&self, input: &[u8]) -> bool {
+        self.file.set(input);
+        let Ok(folder) = Folder::open(self.folder.path()) else { return false };
+        for (name, tensor) in folder.tensors() {
+            let _ = folder.read(name, tensor.shape());
+        }
+        let _ = folder.content_hash();
+        let Ok(keys) = hugging_face::keys(folder.config()) else { return true };
+        let none = std::iter::empty();
+        let Ok(recipe) = recipe::load_str(Path::new("c.toml"), &keys.to_toml(), &[], none, &Machine::none())
+        else {
+            return true;
+        };
+        let model = Model::from_keys(&recipe.values().model, keys.vocab_size);
+        if let Ok(weights) = ImportedWeights::new(folder, &model, keys.context) {
+            for name in weights.names() {
+                let param = parameters(&model).into_iter().find(|param| param.name == name).unwrap();
+                let _ = weights.values(&name, &param.shape);
+            }
+        }
+        true
+    }
+}
+
+/// Every tensor of the folder's model, in one of the formats.
+fn model_file(dtype: &str, size: usize) -> Vec<u8> {
+    let matrix: &[usize] = &[2, 2];
+    let block = |name: &str, shape: &[usize]| (format!("model.layers.0.{name}.weight"), shape.to_vec());
+    let mut tensors =
+        vec![("model.embed_tokens.weight".to_owned(), vec![3, 2]), ("model.norm.weight".to_owned(), vec![2])];
+    for name in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+        tensors.push(block(&format!("self_attn.{name}"), matrix));
+    }
+    for name in ["self_attn.q_norm", "self_attn.k_norm", "input_layernorm", "post_attention_layernorm"] {
+        tensors.push(block(name, &[2]));
+    }
+    for name in ["gate_proj", "up_proj", "down_proj"] {
+        tensors.push(block(&format!("mlp.{name}"), matrix));
+    }
+    let mut at = 0;
+    let entries: serde_json::Map<String, serde_json::Value> = tensors
+        .into_iter()
+        .map(|(name, shape)| {
+            let end = at + size * shape.iter().product::<usize>();
+            let entry = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": [at, end]});
+            at = end;
+            (name, entry)
+        })
+        .collect();
+    let header = serde_json::Value::Object(entries).to_string();
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; at]].concat()
+}
+
+#[test]
+fn safetensors() {
+    let folder = ModelFolder::new("model.safetensors", &[("config.json", CONFIG.as_bytes())]);
+    let valid = [model_file("F32", 4), model_file("BF16", 2), model_file("F16", 2)];
+    run("safetensors", &valid, twice, |input| folder.reads(input));
+}
+
+#[test]
+fn indexes_of_shards() {
+    let files = [
+        ("config.json", CONFIG.as_bytes()),
+        ("a.safetensors", &model_file("F32", 4)),
+        ("b.safetensors", b"\x02\0\0\0\0\0\0\0{}"),
+    ];
+    let folder = ModelFolder::new("model.safetensors.index.json", &files);
+    let header = model_file("F32", 4);
+    let length = u64::from_le_bytes(header[..8].try_into().unwrap()) as usize;
+    let entries: serde_json::Value = serde_json::from_slice(&header[8..8 + length]).unwrap();
+    let map: serde_json::Map<String, serde_json::Value> =
+        entries.as_object().unwrap().keys().map(|name| (name.clone(), "a.safetensors".into())).collect();
+    let index = serde_json::json!({"metadata": {"total_size": 64}, "weight_map": map}).to_string();
+    run("index", &[index.into_bytes()], twice, |input| folder.reads(input));
+}
+
+#[test]
+fn configurations() {
+    let folder = ModelFolder::new("config.json", &[("model.safetensors", &model_file("F32", 4))]);
+    let others = [
+        r#"{"model_type": "gpt2", "vocab_size": 3, "n_embd": 4, "n_layer": 1, "n_head": 2, "n_positions": 8,
+            "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_inner": null, "scale_attn_weights": true}"#,
+        r#"{"model_type": "llama", "vocab_size": 3, "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 32,
+            "original_max_position_embeddings": 8}, "attention_bias": true, "mlp_bias": true}"#,
+        r#"{"model_type": "nanochat", "vocab_size": 3, "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
+            "final_logit_softcapping": 15.0, "hidden_act": "relu2"}"#,
+    ];
+    let valid: Vec<Vec<u8>> =
+        std::iter::once(CONFIG).chain(others).map(|text| text.as_bytes().to_vec()).collect();
+    run("config", &valid, twice, |input| folder.reads(input));
+}
+
+#[test]
+fn reference_logits() {
+    let valid = Reference::new(vec![0, 2, 1], vec![0.5, -1e-7, 3e38]).to_json().unwrap().into_bytes();
+    run("reference", &[valid], twice, |input| {
+        let Ok(text) = std::str::from_utf8(input) else { return false };
+        let parsed = Reference::parse(Path::new("r.json"), text, 3, 8);
+        parsed.is_ok_and(|reference| {
+            let _ = reference.compare(&[0.5, 0.0, f64::NAN], Path::new("folder"));
+            true
+        })
     });
 }
 

@@ -44,7 +44,7 @@ impl Model {
         Self { setup, engine, batches: [batch(0, vocab), batch(1, vocab)] }
     }
 
-    /// The sum of all losses of a step; gradients lie in the state.
+    /// The sum of all losses of a step, those beside cross-entropy included; gradients lie in the state.
     fn run(&mut self) -> f64 {
         for (micro, batch) in self.batches.iter().enumerate() {
             let state = &mut self.engine.state;
@@ -60,7 +60,9 @@ impl Model {
             }
             self.engine.run(self.setup.programs.micro_step(micro, 2)).unwrap();
         }
-        get(&self.engine, "control.loss")[0] * self.tokens()
+        let terms = self.setup.plan.objective.terms().map(|term| format!("control.{term}"));
+        let losses = terms.chain(["control.loss".to_owned()]).map(|slot| get(&self.engine, &slot)[0]);
+        losses.sum::<f64>() * self.tokens()
     }
 
     fn tokens(&self) -> f64 {
@@ -159,9 +161,48 @@ fn of_other_variants() {
 }
 
 #[test]
+fn of_rotations_and_norms_of_queries_and_keys() {
+    check(&["model.qk_norm_place=after_rope", "model.rope_fraction=0.5", "model.rope_direction=negative"]);
+    check(&[
+        "model.qk_norm_place=after_rope",
+        "model.qk_norm_weight=false",
+        "activation_checkpoint.mode=full",
+    ]);
+    check(&["model.qk_norm_weight=false", "model.qk_norm_place=after_rope", "engine.fused=false"]);
+    let yarn = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original_context=64"];
+    check(&[&yarn[..], &["model.qk_norm_weight=false", "activation_checkpoint.mode=selective"]].concat());
+    check(&[&yarn[..], &["model.qk_norm=false", "model.rope_fraction=0.25", "engine.fused=false"]].concat());
+}
+
+#[test]
 fn of_layer_norm() {
     check(&["model.norm=layer_norm", "activation_checkpoint.mode=full"]);
     check(&["model.norm=layer_norm", "engine.fused=false"]);
+}
+
+#[test]
+fn of_objectives() {
+    const OBJECTIVE: [&str; 4] = [
+        "model.logit_scale=1.5",
+        "model.logit_cap=3.0",
+        "training.z_loss=0.05",
+        "training.label_smoothing=0.2",
+    ];
+    check(&OBJECTIVE);
+    check(&[&OBJECTIVE[..], &["engine.fused=false", "model.tie_embeddings=true"]].concat());
+    check(&[OBJECTIVE[0], OBJECTIVE[2], "activation_checkpoint.mode=full"]);
+}
+
+#[test]
+fn of_positions() {
+    let learned = ["model.position=learned", "model.embedding_scale=3.0"];
+    check(&[&learned[..], &EVERYTHING].concat());
+    check(&[&learned[..], &["model.tie_embeddings=true", "activation_checkpoint.mode=full"]].concat());
+    check(
+        &[&learned[..], &["model.qk_norm=false", "model.embedding_norm=true", "engine.fused=false"]].concat(),
+    );
+    check(&["model.position=none", "activation_checkpoint.mode=selective"]);
+    check(&["model.position=none", "model.qk_norm=false", "engine.fused=false"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod keys;
 mod learning;
 mod memory;
 mod models;
+mod objective;
 mod optimizers;
 mod ranks;
 mod replicas;

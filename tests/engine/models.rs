@@ -65,7 +65,6 @@ pub const MODELS: [(&str, &[&str]); 8] = [
             "model.norm_bias=false",
             "model.position=learned",
             "model.activation=reglu",
-            "model.qk_norm_place=after_rope",
         ],
     ),
     (

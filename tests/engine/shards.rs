@@ -40,6 +40,8 @@ fn whatever_else_a_recipe_asks_for_the_bits_are_those_of_the_whole_optimizer() {
         &["optimizer.name=sgd", "optimizer.momentum=0.0"],
         &["model.norm=layer_norm"],
         &["model.qk_norm=false", "training.max_norm=0.0"],
+        &["model.position=learned", "model.embedding_scale=4.0"],
+        &["training.z_loss=0.01", "training.label_smoothing=0.1", "training.accumulation=2"],
         &["parallelism.overlap=false"],
         &["parallelism.embedding_exchange=false"],
         &["engine.fused=false", "engine.placement=naive", "engine.poison=true"],

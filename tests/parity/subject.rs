@@ -6,10 +6,11 @@ use std::sync::Arc;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
-use xrun::ir::Precision;
+use xrun::ir::{Param, Precision};
 use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_table};
 use xrun::plan::{Corpus, Plan};
+use xrun::recipe::Recipe;
 use xrun::train::refresh_compute_copy;
 
 /// The sizes and the schedule of `scripts/parity.py`.
@@ -51,8 +52,17 @@ poison = true
 /// Tokens of the vocabulary.
 pub const VOCAB: usize = 131;
 
+/// A recipe with `section.key=value` on top.
+pub fn recipe(text: &str, overrides: &[&str]) -> Recipe {
+    let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    xrun::recipe::load_str("parity.toml".as_ref(), text, &overrides, std::iter::empty(), &Machine::here())
+        .unwrap()
+}
+
 /// A model with the parameters of the fixtures, ready for its first step.
 pub struct Subject {
+    /// Tokens of the first batch with one more for each sequence; `None` for those of the formula.
+    windows: Option<Vec<u32>>,
     pub plan: Plan,
     pub programs: Programs,
     pub engine: Engine,
@@ -70,17 +80,25 @@ impl Subject {
     }
 
     fn with(overrides: &[&str], change: impl FnOnce(&mut Plan)) -> Self {
-        let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-        let recipe = xrun::recipe::load_str(
-            "parity.toml".as_ref(),
-            RECIPE,
-            &overrides,
-            std::iter::empty(),
-            &Machine::here(),
-        )
-        .unwrap();
+        Self::build(&recipe(RECIPE, overrides), VOCAB, change, |param| {
+            formula::weights(&param.name, &param.spec.shape)
+        })
+    }
+
+    /// Another recipe's model, with weights and the tokens of its first batch from elsewhere.
+    pub fn of(recipe: &Recipe, windows: Vec<u32>, weights: impl Fn(&Param) -> Vec<f64>) -> Self {
+        let vocab = recipe.values().model.vocab_size.expect("a model of others states its vocabulary");
+        Self { windows: Some(windows), ..Self::build(recipe, vocab, |_| {}, weights) }
+    }
+
+    fn build(
+        recipe: &Recipe,
+        vocab_size: usize,
+        change: impl FnOnce(&mut Plan),
+        weights: impl Fn(&Param) -> Vec<f64>,
+    ) -> Self {
         let corpus = Corpus {
-            vocab_size: VOCAB,
+            vocab_size,
             train_tokens: 10_000,
             exact: true,
             validation_tokens: 1_000,
@@ -88,7 +106,7 @@ impl Subject {
             floor: None,
             memory_bytes: 0,
         };
-        let mut plan = Plan::new(&recipe, &corpus, &Machine::here()).unwrap();
+        let mut plan = Plan::new(recipe, &corpus, &Machine::here()).unwrap();
         change(&mut plan);
         let programs = Programs::new(&plan).unwrap();
         let execution = plan.execution.clone();
@@ -104,10 +122,10 @@ impl Subject {
         .unwrap();
         for param in &programs.state.params {
             let slot = engine.state.slot(&format!("params.{}", param.name)).unwrap();
-            engine.state.set_values(slot, &formula::weights(&param.name, &param.spec.shape)).unwrap();
+            engine.state.set_values(slot, &weights(param)).unwrap();
         }
         refresh_compute_copy(&mut engine).unwrap();
-        let mut subject = Self { plan, programs, engine };
+        let mut subject = Self { windows: None, plan, programs, engine };
         subject.set("control.schedule", &schedule_table(&subject.plan));
         subject.set("control.step", &[1.0]);
         subject
@@ -159,14 +177,15 @@ impl Subject {
         let (samples, seq_len) = (self.plan.generation.samples, self.plan.batch.seq_len);
         let (tokens, _) = self.batch(1);
         let section = self.programs.generate.clone().unwrap();
-        let mut logits = vec![0.0; samples * seq_len * VOCAB];
+        let vocab = self.plan.model.vocab_size;
+        let mut logits = vec![0.0; samples * seq_len * vocab];
         for position in 0..seq_len {
             let current: Vec<f64> = (0..samples).map(|s| f64::from(tokens[s * seq_len + position])).collect();
             self.set("generation.tokens", &current);
             self.set("generation.positions", &vec![position as f64; samples]);
             self.engine.run(&section).unwrap();
-            for (s, row) in self.get("generation.logits").chunks_exact(VOCAB).enumerate() {
-                logits[(s * seq_len + position) * VOCAB..][..VOCAB].copy_from_slice(row);
+            for (s, row) in self.get("generation.logits").chunks_exact(vocab).enumerate() {
+                logits[(s * seq_len + position) * vocab..][..vocab].copy_from_slice(row);
             }
         }
         logits
@@ -185,7 +204,10 @@ impl Subject {
     /// Tokens and targets of a step.
     fn batch(&self, step: usize) -> (Vec<u32>, Vec<u32>) {
         let (batch, seq_len) = (self.plan.batch.global, self.plan.batch.seq_len);
-        let windows = formula::tokens(step, batch * (seq_len + 1), VOCAB as u64);
+        let windows = match &self.windows {
+            Some(windows) => windows.clone(),
+            None => formula::tokens(step, batch * (seq_len + 1), VOCAB as u64),
+        };
         let part = |from: usize| {
             let rows = windows.chunks_exact(seq_len + 1);
             rows.flat_map(|window| window[from..from + seq_len].to_vec()).collect()

@@ -276,6 +276,119 @@ head_dim = 33
 }
 
 #[test]
+fn a_share_of_a_head_that_is_no_pair() {
+    insta::assert_snapshot!(wrong(r#"[model]
+head_dim = 64
+rope_fraction = 0.3
+"#, &[], &[]), @r###"
+    0.3 of a head of 64 are 19 elements, and the rotary embedding turns pairs
+     --> wrong.toml:3:17
+      |
+    2 | head_dim = 64
+      |            -- model.head_dim = 64
+    3 | rope_fraction = 0.3
+      |                 ^^^ model.rope_fraction = 0.3
+      |
+      = help: take a fraction of 0.28125 (18 elements) or 0.3125 (20 elements)
+    "###);
+    let none = wrong("", &["model.head_dim=32", "model.rope_fraction=0.05"], &[]);
+    assert!(none.contains("take a fraction of 0.0625 (2 elements)"), "{none}");
+}
+
+#[test]
+fn a_scaling_without_its_numbers() {
+    insta::assert_snapshot!(wrong(r#"[model]
+rope_scaling = "yarn"
+rope_original_context = 2048
+"#, &[], &[]), @r###"
+    model.rope_scaling = "yarn" needs model.rope_factor
+     --> wrong.toml:2:16
+      |
+    2 | rope_scaling = "yarn"
+      |                ^^^^^^ model.rope_scaling = "yarn"
+      |
+      = note: model.rope_factor is unset by default
+      = help: set model.rope_factor to how many times longer the context is, such as 4.0
+    "###);
+    let both = wrong("", &["model.rope_scaling=llama3"], &[]);
+    assert!(
+        both.contains("needs model.rope_factor") && both.contains("needs model.rope_original_context"),
+        "{both}"
+    );
+}
+
+#[test]
+fn numbers_that_no_scaling_reads() {
+    insta::assert_snapshot!(wrong(r#"[model]
+rope_factor = 4.0
+"#, &[], &[]), @r###"
+    no frequency depends on model.rope_factor with model.rope_scaling = "none"
+     --> wrong.toml:2:15
+      |
+    2 | rope_factor = 4.0
+      |               ^^^ model.rope_factor = 4.0
+      |
+      = note: model.rope_scaling = "none" by default
+      = help: set model.rope_scaling = "linear" or "yarn" or "llama3", or leave model.rope_factor unset
+    "###);
+    let linear = ["model.rope_scaling=linear", "model.rope_factor=2.0"];
+    for key in [
+        "model.rope_original_context=64",
+        "model.rope_beta_fast=16.0",
+        "model.rope_beta_slow=2.0",
+        "model.rope_attention_factor=1.0",
+        "model.rope_low_freq_factor=2.0",
+        "model.rope_high_freq_factor=8.0",
+    ] {
+        let found = wrong("", &[linear[0], linear[1], key], &[]);
+        assert!(found.contains("no frequency depends on"), "{key}: {found}");
+    }
+}
+
+#[test]
+fn ramps_of_frequencies_without_a_slope() {
+    let of = |word: &str, keys: [&str; 2]| {
+        let scaling = format!("model.rope_scaling={word}");
+        let numbers = ["model.rope_factor=2.0", "model.rope_original_context=64"];
+        wrong("", &[&[scaling.as_str()], &numbers[..], &keys[..]].concat(), &[])
+    };
+    let yarn = of("yarn", ["model.rope_beta_fast=2.0", "model.rope_beta_slow=2.0"]);
+    assert!(yarn.contains("take model.rope_beta_slow below model.rope_beta_fast"), "{yarn}");
+    let llama3 = of("llama3", ["model.rope_low_freq_factor=4.0", "model.rope_high_freq_factor=2.0"]);
+    assert!(llama3.contains("take model.rope_low_freq_factor below model.rope_high_freq_factor"), "{llama3}");
+    let flat = of("yarn", ["model.rope_theta=1.0", "model.rope_beta_slow=1.0"]);
+    assert!(flat.contains("take a larger base"), "{flat}");
+}
+
+#[test]
+fn a_rotation_that_the_model_does_not_have() {
+    insta::assert_snapshot!(wrong(r#"[model]
+position = "none"
+rope_theta = 1e6
+"#, &[], &[]), @r###"
+    with model.position = "none" no head is rotated
+     --> wrong.toml:3:14
+      |
+    2 | position = "none"
+      |            ------ model.position = "none"
+    3 | rope_theta = 1e6
+      |              ^^^ model.rope_theta = 1000000.0
+      |
+      = help: set model.position = "rope", or leave model.rope_theta unset
+    "###);
+    let after = wrong("", &["model.position=learned", "model.qk_norm_place=after_rope"], &[]);
+    assert!(after.contains("leave model.qk_norm_place unset"), "{after}");
+}
+
+#[test]
+fn a_place_and_a_weight_of_no_norm() {
+    for key in ["model.qk_norm_place=after_rope", "model.qk_norm_weight=false"] {
+        let found = wrong("", &["model.qk_norm=false", key], &[]);
+        assert!(found.contains("set model.qk_norm = true, or leave"), "{key}: {found}");
+    }
+}
+
+#[test]
 fn heads_that_do_not_divide_the_width() {
     insta::assert_snapshot!(wrong(r#"[model]
 dim = 384

@@ -168,6 +168,14 @@ impl Tokenizer {
         blake3::hash(self.json.as_bytes()).to_hex().to_string()
     }
 
+    /// Returns true if a tokenizer.json has the same entries under the same ids.
+    ///
+    /// # Errors
+    /// When it is malformed.
+    pub fn has_vocabulary_of(&self, json: &str) -> Result<bool> {
+        Ok(json == self.json || GuardedTokenizer::parse(json)?.vocab()? == self.inner.vocab()?)
+    }
+
     /// The bytes of text that each token stands for, by its id; 0 for special tokens, which are no text. `None`
     /// where a token may stand for other bytes from place to place, or the text is not kept byte for byte.
     ///

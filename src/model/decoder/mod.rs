@@ -1,16 +1,15 @@
 //! Decoders: blocks of grouped-query causal attention and a feed-forward layer on a residual stream, whose
 //! norms, positions, activation and scales are parts that the plan chooses.
 
-mod hugging_face;
 mod params;
 mod recording;
 
-use super::family::{Family, HfFacts, HfModel, Purpose};
+use super::family::{Family, Losses, Purpose};
 use super::formula::Formula;
 use super::window::{attended_tokens, window};
 use crate::error::Result;
+use crate::ir::Builder;
 use crate::ir::ParamRequest;
-use crate::ir::{Builder, TensorId};
 use crate::plan::{Model, Plan};
 use recording::Recording;
 
@@ -22,7 +21,7 @@ impl Family for Decoder {
         params::params(model)
     }
 
-    fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<TensorId> {
+    fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<Losses> {
         let recording = Recording::new(plan, purpose, b)?;
         let normed = recording.trunk(b)?;
         recording.head_loss(b, normed)
@@ -56,9 +55,5 @@ impl Family for Decoder {
         let rest = Formula::symbol("(L-G)", windowed.len());
         let w = Formula::decimal("W", attended_tokens(m, first, seq_len));
         products + n(6) * h * hd * (global * t + rest * w)
-    }
-
-    fn hugging_face(&self, model: &Model, facts: &HfFacts) -> Result<HfModel> {
-        hugging_face::model(model, facts)
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
         let down = matrix("down", feed_forward, vec![d, ffn], residual(ffn));
         let gate_up = matrix("gate_up", feed_forward, vec![2, ffn, d], scale(d));
         let mut qk_norms = Vec::new();
-        if m.qk_norm.is_some() {
+        if m.qk_norm.is_some_and(|norm| norm.weight) {
             qk_norms.extend(["k_norm", "q_norm"].map(|name| norm::vector(name, m.head_dim, Init::Ones)));
         }
         [
@@ -68,6 +68,9 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
         params.extend(block().into_iter().map(named));
     }
     params.extend(norm("embedding_norm", m.embedding_norm));
+    if m.learned_positions > 0 {
+        params.push(matrix("positions", Role::Positions, vec![m.learned_positions, d], scale(d)));
+    }
     params.push(vocabulary("embedding", Role::Embedding));
     params
 }

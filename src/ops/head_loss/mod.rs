@@ -4,7 +4,7 @@
 //! overwritten by their gradient, and read by the two products that follow.
 
 use super::cross_entropy::{
-    CrossEntropy, CrossEntropyGrad, exponentials, launch_rows, losses_spec, row_gradient,
+    CrossEntropy, CrossEntropyGrad, Objective, Row, Upstreams, launch_rows, losses_spec, optional_outputs,
 };
 use super::lanes::rows_per_task;
 use super::linear::{Linear, LinearInputGrad, LinearWeightGrad};
@@ -13,29 +13,31 @@ use super::with_gradient::{WithGradient, require_one};
 use crate::device::cpu::matmul::product;
 use crate::device::cpu::{Matrix, View};
 use crate::device::gpu::Operand;
-use crate::device::{DType, Elem, ProductPrecision, Real};
+use crate::device::{Elem, ProductPrecision, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{
-    Array, Builder, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec, TensorId, Vjp,
-};
+use crate::ir::{Builder, Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec, TensorId, Vjp};
 
+mod cases;
 #[cfg(test)]
 mod tests;
 
-/// `(x[n, d], W[V, d], targets[n]) → (losses[n], logits[n, V])`, and with `gradients` also `(dx[n, d], dW[V,
-/// d])`.
+/// `(x[n, d], W[V, d], targets[n]) → (losses[n], logits[n, V])`, with `gradients` then `(dx[n, d], dW[V, d])`,
+/// then z-losses `[n]` and smoothing losses `[n]`, as far as the objective has them.
 ///
-/// Losses are in nats, unscaled: `ln Σ_v e^(x·W_v) - x·W_target`, and 0 where the target is
-/// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale·Σ losses`. `logits`
-/// is scratch: with `gradients` it ends up holding theirs. The vocabulary is that of `W`; its padding takes
-/// no part.
+/// Losses are in nats, unscaled: cross-entropy of the logits `x·W_v` as the [`Objective`] transforms them, the
+/// terms beside it in outputs of their own, and 0 where the target is
+/// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale` times the sum of all of
+/// them. `logits` is scratch: with `gradients` it ends up holding theirs. The vocabulary is that of `W`; its
+/// padding takes no part.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLoss {
     /// Factor of the sum of losses in the objective, such as 1 / tokens of a batch.
     pub scale: f64,
     /// True if the gradients are computed.
     pub gradients: bool,
+    /// How logits are transformed, and the terms beside cross-entropy.
+    pub objective: Objective,
     /// Precision of the products.
     pub products: ProductPrecision,
 }
@@ -45,6 +47,13 @@ pub const DX: usize = 2;
 /// Index of the output that receives the gradient of `W`.
 pub const DW: usize = 3;
 
+impl HeadLoss {
+    /// Returns the outputs that receive z-losses and smoothing losses, where there are any.
+    fn term_outputs(&self) -> [Option<usize>; 2] {
+        self.objective.places(if self.gradients { 4 } else { 2 })
+    }
+}
+
 impl Op for HeadLoss {
     fn name(&self) -> &'static str {
         "head_loss"
@@ -53,17 +62,19 @@ impl Op for HeadLoss {
     fn attributes(&self) -> String {
         let gradients =
             if self.gradients { format!("scale={:e}", self.scale) } else { "without gradients".into() };
-        format!("{gradients} {}", self.products.attribute()).trim_end().to_string()
+        let further = [self.objective.attributes(), self.products.attribute().to_owned()];
+        further.into_iter().filter(|text| !text.is_empty()).fold(gradients, |all, text| all + " " + &text)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [x, w, targets] = inputs else { return Err("takes x, W and targets".into()) };
         let logits = Linear::default().infer(&inputs[..2])?.remove(0);
         let losses = losses_spec(&logits, targets)?;
-        let mut outputs = vec![losses, logits];
+        let mut outputs = vec![losses.clone(), logits];
         if self.gradients {
             outputs.extend([x.clone(), w.with_dtype(w.dtype.accumulator())]);
         }
+        outputs.extend(vec![losses; self.objective.terms()]);
         Ok(outputs)
     }
 
@@ -96,16 +107,18 @@ impl Op for HeadLoss {
         let &[x, w, targets] = inputs else { return Ok(None) };
         let products = self.products;
         let logits = b.emit1("logits", Linear { products }, &[x, w])?;
-        let losses = b.emit1("losses", CrossEntropy, &[logits, targets])?;
+        let losses = b.emit("losses", CrossEntropy(self.objective), &[logits, targets])?;
+        let terms = &losses[1..];
         if !self.gradients {
-            return Ok(Some(vec![losses, logits]));
+            return Ok(Some([&[losses[0], logits], terms].concat()));
         }
-        let d_losses = b.emit1("d_losses", SumGrad { scale: self.scale }, &[losses])?;
-        let d_logits = b.emit1("d_logits", CrossEntropyGrad, &[logits, targets, d_losses])?;
+        let d_losses = b.emit1("d_losses", SumGrad { scale: self.scale }, &losses[..1])?;
+        let inputs = [&[logits, targets][..], &vec![d_losses; losses.len()]].concat();
+        let d_logits = b.emit1("d_logits", CrossEntropyGrad(self.objective), &inputs)?;
         let dx = b.emit1("d_x", LinearInputGrad { products }, &[d_logits, w])?;
         let dw = b.emit1("d_head", LinearWeightGrad { products }, &[x, d_logits, w])?;
-        let losses = b.emit1("losses", WithGradient, &[losses, x, dx])?;
-        Ok(Some(vec![losses, logits, dx, dw]))
+        let with_gradient = b.emit1("losses", WithGradient, &[losses[0], x, dx])?;
+        Ok(Some([&[with_gradient, logits, dx, dw], terms].concat()))
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
@@ -117,17 +130,20 @@ impl Op for HeadLoss {
             type A = <E as Elem>::Acc;
             let (x, w) = (Matrix::rows(cx.input::<E>(0), d), Matrix::rows(cx.input::<E>(1), d));
             let (losses, logits) = (cx.output::<A>(0), cx.output::<E>(1));
+            let [z_losses, smoothing] = self.term_outputs().map(|k| k.map(|k| cx.output::<A>(k)));
             product(cx.pool, (rows, width, d), x, w.t(), Matrix::rows(logits, width), false);
-            let scale = A::from_f64(self.scale);
+            let upstreams = Upstreams::all(A::from_f64(self.scale));
             cx.pool.chunks(rows, rows_per_task(width), #[inline(always)] |start, len| {
-                let mut scratch = vec![A::ZERO; vocab];
+                let mut scratch = Row::new(&self.objective, vocab);
                 for (r, &target) in (start..).zip(&targets[start..start + len]) {
                     let row = logits.slice(r * width, width);
-                    scratch.iter_mut().zip(&*row).for_each(|(wide, logit)| *wide = logit.up());
-                    let (sum, loss) = exponentials(&mut scratch, target);
-                    losses.slice(r, 1)[0] = loss;
+                    scratch.logits.iter_mut().zip(&*row).for_each(|(wide, logit)| *wide = logit.up());
+                    let found = scratch.losses(target);
+                    losses.slice(r, 1)[0] = found.plain;
+                    z_losses.iter().for_each(|to| to.slice(r, 1)[0] = found.z_loss);
+                    smoothing.iter().for_each(|to| to.slice(r, 1)[0] = found.smoothing);
                     if self.gradients {
-                        row_gradient(&mut scratch, sum, target, scale, row);
+                        scratch.gradient(&found, target, upstreams, row);
                     }
                 }
             });
@@ -149,94 +165,18 @@ impl Op for HeadLoss {
         let logits = cx.output(1);
         let losses = cx.output(0);
         cx.product((rows, width, d), Operand::plain(x), Operand::transposed(w), 1, self.products)?;
-        let tensors = [logits.into(), targets.into(), losses.into()];
+        let [z_losses, smoothing] = optional_outputs(cx, self.term_outputs());
+        let tensors = [logits.into(), targets.into(), losses.into(), z_losses, smoothing];
+        let rows_of = (spec, &self.objective);
         if !self.gradients {
-            return launch_rows(cx, "cross_entropy", spec, false, &tensors, &[]);
+            return launch_rows(cx, "cross_entropy", rows_of, false, &tensors, &[]);
         }
-        launch_rows(cx, "head_loss", spec, true, &tensors, &[(self.scale as f32).into()])?;
+        launch_rows(cx, "head_loss", rows_of, true, &tensors, &[(self.scale as f32).into()])?;
         cx.product((width, d, rows), Operand::transposed(logits), Operand::plain(x), DW, self.products)?;
         cx.product((rows, d, width), Operand::plain(logits), Operand::plain(w), DX, self.products)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        let ignoring = Fill::Values(vec![3.0, f64::from(u32::MAX), 39.0, 0.0, 39.0]);
-        let mut cases = Vec::new();
-        for (gradients, mode) in [(true, Mode::Write), (true, Mode::Add), (false, Mode::Write)] {
-            cases.push(case(precision, (1, 24), (5, 5), Fill::Below(5), gradients, mode));
-            cases.push(case(precision, (17, 32), (300, 320), Fill::Below(300), gradients, mode));
-            cases.push(case(precision, (255, 16), (33, 64), Fill::Below(33), gradients, mode));
-            cases.push(case(precision, (19, 20), (40, 64), ignoring.clone(), gradients, mode));
-        }
-        cases.push(case(precision, (256, 48), (50, 64), Fill::Below(50), true, Mode::Add));
-        cases.push(case(precision, (1000, 8), (10, 10), Fill::Below(10), true, Mode::Write));
-        Cases::Own(cases)
+        Cases::Own(cases::cases(precision))
     }
-}
-
-/// Forward only: the generic gradient check uses any upstream gradient, and this op accepts only 1.
-fn case(
-    precision: Precision,
-    (n, d): (usize, usize),
-    (vocab, pad): (usize, usize),
-    targets: Fill,
-    gradients: bool,
-    mode: Mode,
-) -> Case {
-    let op = HeadLoss { scale: 1.0 / n as f64, gradients, products: ProductPrecision::Native };
-    let inputs = vec![
-        (Spec::new([n, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-        (Spec::padded([vocab, d], [pad, d], precision.act_dtype), Fill::Normal(0.0, 0.5)),
-        (Spec::new([n], DType::U32), targets),
-    ];
-    let outputs = (0..if gradients { 4 } else { 2 }).map(|k| {
-        let mode = if k == DW { mode } else { Mode::Write };
-        (mode, Fill::Normal(0.0, 0.1))
-    });
-    let name = format!("n{n} d{d} v{vocab} gradients {gradients} {mode:?}");
-    Case::new(name, op, inputs, move |inputs| reference(inputs, op, precision.act_dtype))
-        .weights(&[1])
-        .outputs(outputs.collect())
-        .differentiable(&[])
-        .upstream(&[])
-        .depth(d.max(vocab).max(n))
-}
-
-/// Losses and gradients by loops over rows and the vocabulary. Logits and their gradients are stored in the
-/// format of activations, so the reference rounds them to it.
-fn reference(inputs: &[Array], op: HeadLoss, act_dtype: DType) -> Vec<Array> {
-    let stored = |value: f64| match act_dtype {
-        DType::Bf16 => half::bf16::from_f64(value).to_f64(),
-        DType::F32 => f64::from(value as f32),
-        _ => value,
-    };
-    let (x, w, targets) = (&inputs[0], &inputs[1], &inputs[2]);
-    let d = x.width();
-    let mut losses = Array::zeros(&targets.shape);
-    let (mut dx, mut dw) = (Array::zeros(&x.shape), Array::zeros(&w.shape));
-    if let Some(before) = inputs.get(3) {
-        dw.data.clone_from(&before.data);
-    }
-    for (r, &target) in targets.data.iter().enumerate() {
-        if target == f64::from(u32::MAX) {
-            continue;
-        }
-        let row = &x.data[r * d..][..d];
-        let logits: Vec<f64> =
-            w.data.chunks(d).map(|word| stored(word.iter().zip(row).map(|(a, b)| a * b).sum())).collect();
-        let sum: f64 = logits.iter().map(|l| l.exp()).sum();
-        losses.data[r] = sum.ln() - logits[target as usize];
-        for (v, logit) in logits.iter().enumerate() {
-            let hit = if v == target as usize { 1.0 } else { 0.0 };
-            let gradient = stored(op.scale * (logit.exp() / sum - hit));
-            for (k, x) in row.iter().enumerate() {
-                dx.data[r * d + k] += gradient * w.data[v * d + k];
-                dw.data[v * d + k] += gradient * x;
-            }
-        }
-    }
-    let mut outputs = vec![losses, Array::zeros(&[0])];
-    if op.gradients {
-        outputs.extend([dx, dw]);
-    }
-    outputs
 }

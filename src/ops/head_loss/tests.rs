@@ -1,14 +1,15 @@
 //! The gradients that are made in the forward, against finite differences, against the unfused form, and
 //! through autodiff.
 
+use super::super::cross_entropy::cases::OBJECTIVES;
 use super::*;
 use crate::check::{ATOL, EPSILON, RTOL};
+use crate::device::DType;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, Section};
-use crate::ir::Upstream;
-use crate::ir::{Destination, Program, State, StateBuilder};
+use crate::ir::{Destination, Home, Mode, Program, State, StateBuilder, Upstream};
 use crate::passes::{differentiate, unfuse};
 use crate::policy::Placement;
 use std::sync::Arc;
@@ -17,6 +18,14 @@ const ROWS: usize = 13;
 const DIM: usize = 24;
 const VOCAB: usize = 37;
 const SCALE: f64 = 0.125;
+
+/// Where the losses beside cross-entropy go: z-losses, and smoothing losses.
+const TERMS: [&str; 2] = ["t.z_losses", "t.smoothing"];
+
+/// Plain cross-entropy, and every other objective of the cases.
+fn objectives() -> impl Iterator<Item = Objective> {
+    [Objective::PLAIN].into_iter().chain(OBJECTIVES.map(|(_, objective)| objective))
+}
 
 /// x, W and targets, gradients of x and W, and the losses.
 fn state(dtype: DType) -> Arc<State> {
@@ -32,6 +41,8 @@ fn state(dtype: DType) -> Arc<State> {
             ("dx", x),
             ("dw", w.with_dtype(precision.master)),
             ("losses", Spec::new([ROWS], precision.master)),
+            ("z_losses", Spec::new([ROWS], precision.master)),
+            ("smoothing", Spec::new([ROWS], precision.master)),
         ],
     );
     builder.watch("t.x", "t.dx");
@@ -39,29 +50,25 @@ fn state(dtype: DType) -> Arc<State> {
     Arc::new(builder.finish())
 }
 
-fn record(state: &Arc<State>, gradients: bool) -> Program {
+fn record(state: &Arc<State>, objective: Objective, gradients: bool) -> Program {
     let mut b = Builder::new("head", Arc::clone(state));
     let inputs = ["t.x", "t.w", "t.targets"].map(|name| b.state(name).unwrap());
-    let mut outs = vec![Destination::Into(b.state("t.losses").unwrap(), Mode::Write)];
+    let mut outs = vec![Destination::Into(b.state("t.losses").unwrap(), Mode::Write), Destination::New];
     if gradients {
-        outs.extend([
-            Destination::New,
-            Destination::New,
-            Destination::Into(b.state("t.dw").unwrap(), Mode::Write),
-        ]);
+        outs.extend([Destination::New, Destination::Into(b.state("t.dw").unwrap(), Mode::Write)]);
     }
-    b.emit_into(
-        "head",
-        Arc::new(HeadLoss { scale: SCALE, gradients, products: ProductPrecision::Native }),
-        &inputs,
-        &outs,
-    )
-    .unwrap();
+    for (place, name) in objective.places(0).into_iter().zip(TERMS) {
+        outs.extend(place.map(|_| Destination::Into(b.state(name).unwrap(), Mode::Write)));
+    }
+    let op = HeadLoss { scale: SCALE, gradients, objective, products: ProductPrecision::Native };
+    b.emit_into("head", Arc::new(op), &inputs, &outs).unwrap();
     b.finish()
 }
 
 fn seeds(program: &Program, upstream: Upstream) -> Vec<(TensorId, Upstream)> {
-    vec![(program.nodes.last().unwrap().outputs[0], upstream)]
+    let losses = program.state.slot("t.losses").unwrap();
+    let at = |id: &TensorId| program.tensor(*id).home == Home::State(losses);
+    vec![((0..program.tensors.len()).map(TensorId).find(at).unwrap(), upstream)]
 }
 
 /// A program ready to run, with inputs of fixed pseudorandom values.
@@ -99,63 +106,76 @@ impl Run {
 
     fn objective(&mut self) -> f64 {
         self.engine.run(&self.section).unwrap();
-        SCALE * self.get("t.losses").iter().sum::<f64>()
+        let all = [&["t.losses"][..], &TERMS].concat();
+        SCALE * all.into_iter().flat_map(|name| self.get(name)).sum::<f64>()
     }
 }
 
 #[test]
 fn gradients_agree_with_finite_differences() {
-    let state = state(DType::F64);
-    let program = record(&state, true);
-    let ends = seeds(&program, Upstream::One);
-    let mut trained = Run::new(differentiate(program, &ends, true).unwrap());
-    trained.objective();
-    let mut evaluated = Run::new(record(&state, false));
-    for (input, gradient) in [("t.x", "t.dx"), ("t.w", "t.dw")] {
-        let (values, gradient) = (evaluated.get(input), trained.get(gradient));
-        for at in 0..values.len() {
-            let mut shifted = |by: f64| {
-                let mut moved = values.clone();
-                moved[at] += by;
-                evaluated.set(input, &moved);
-                evaluated.objective()
-            };
-            let numeric = (shifted(EPSILON) - shifted(-EPSILON)) / (2.0 * EPSILON);
-            let error = (gradient[at] - numeric).abs();
-            assert!(error <= ATOL + RTOL * numeric.abs(), "{input}[{at}]: {} and {numeric}", gradient[at]);
+    for objective in objectives() {
+        let state = state(DType::F64);
+        let program = record(&state, objective, true);
+        let ends = seeds(&program, Upstream::One);
+        let mut trained = Run::new(differentiate(program, &ends, true).unwrap());
+        let all = trained.objective();
+        let mut evaluated = Run::new(record(&state, objective, false));
+        assert_eq!(evaluated.objective(), all, "{objective:?}");
+        for (input, gradient) in [("t.x", "t.dx"), ("t.w", "t.dw")] {
+            let (values, gradient) = (evaluated.get(input), trained.get(gradient));
+            for at in 0..values.len() {
+                let mut shifted = |by: f64| {
+                    let mut moved = values.clone();
+                    moved[at] += by;
+                    evaluated.set(input, &moved);
+                    evaluated.objective()
+                };
+                let numeric = (shifted(EPSILON) - shifted(-EPSILON)) / (2.0 * EPSILON);
+                let error = (gradient[at] - numeric).abs();
+                assert!(
+                    error <= ATOL + RTOL * numeric.abs(),
+                    "{objective:?}: {input}[{at}]: {} and {numeric}",
+                    gradient[at]
+                );
+            }
+            evaluated.set(input, &values);
         }
-        evaluated.set(input, &values);
     }
 }
 
 #[test]
 fn the_unfused_form_gives_the_same_bits() {
-    for dtype in [DType::F64, DType::F32, DType::Bf16] {
+    for (dtype, objective) in
+        [DType::F64, DType::F32, DType::Bf16].into_iter().flat_map(|d| objectives().map(move |o| (d, o)))
+    {
         let state = state(dtype);
         let results = [false, true].map(|small| {
-            let program = record(&state, true);
+            let program = record(&state, objective, true);
             let program = if small { unfuse(program).unwrap() } else { program };
             let ends = seeds(&program, Upstream::One);
             let program = differentiate(program, &ends, true).unwrap();
             assert_eq!(program.nodes.iter().any(|n| n.op.name() == "head_loss"), !small, "{program}");
             let mut run = Run::new(program);
             run.objective();
-            ["t.losses", "t.dx", "t.dw"].map(|name| run.get(name))
+            ["t.losses", "t.dx", "t.dw", TERMS[0], TERMS[1]].map(|name| run.get(name))
         });
-        assert_eq!(results[0], results[1], "{dtype}");
-        assert!(results[0].iter().all(|values| values.iter().any(|v| *v != 0.0)));
+        assert_eq!(results[0], results[1], "{dtype} {objective:?}");
+        let present = [Some(0), Some(0), Some(0)].into_iter().chain(objective.places(0));
+        for (values, present) in results[0].iter().zip(present) {
+            assert_eq!(values.iter().any(|v| *v != 0.0), present.is_some(), "{objective:?}");
+        }
     }
 }
 
 #[test]
 fn other_upstreams_are_refused() {
     let state = state(DType::F32);
-    let program = record(&state, true);
+    let program = record(&state, Objective::PLAIN, true);
     let ends = seeds(&program, Upstream::Tensor(program.nodes[0].outputs[0]));
     let error = differentiate(program, &ends, true).unwrap_err();
     assert!(error.message().contains("upstream 1"), "{error}");
 
-    let program = record(&state, false);
+    let program = record(&state, Objective::PLAIN, false);
     let ends = seeds(&program, Upstream::One);
     let error = differentiate(program, &ends, true).unwrap_err();
     assert!(error.message().contains("without gradients"), "{error}");

@@ -84,6 +84,8 @@ pub struct Model {
     pub bias: bool,
     /// How the model knows positions.
     pub position: Position,
+    /// Rows of the table of learned positions: the tokens of the longest sequence; 0 without such a table.
+    pub learned_positions: usize,
     /// Norms of queries and keys; `None` for none.
     pub qk_norm: Option<QkNormOptions>,
     /// The rotary embedding, where `position` is that.
@@ -124,10 +126,15 @@ impl Model {
                 "leave it unset, or name the tokenizer that it is for",
             ));
         }
-        Ok(Self::from_keys(&recipe.values().model, vocab_size))
+        let mut model = Self::from_keys(&recipe.values().model, vocab_size);
+        if model.position == Position::Learned {
+            model.learned_positions = recipe.values().training.seq_len;
+        }
+        Ok(model)
     }
 
-    /// Returns the dimensions and parts that keys give, with a tokenizer's vocabulary. Nothing is checked.
+    /// Returns the dimensions and parts that keys give, with a tokenizer's vocabulary and no table of positions.
+    /// Nothing is checked.
     pub fn from_keys(m: &recipe::Model, vocab_size: usize) -> Self {
         let n_heads = derived::n_heads(m);
         Self {
@@ -148,6 +155,7 @@ impl Model {
             activation: m.activation,
             bias: m.bias,
             position: m.position,
+            learned_positions: 0,
             qk_norm: m.qk_norm.then_some(QkNormOptions { place: m.qk_norm_place, weight: m.qk_norm_weight }),
             rope: RopeOptions {
                 theta: m.rope_theta,
@@ -200,6 +208,17 @@ impl Model {
             ));
         }
         remarks
+    }
+
+    /// Returns the logit that a product of the head stands for: with its factor, and under its cap.
+    pub fn logit(&self, product: f64) -> f64 {
+        let scaled = self.logit_scale * product;
+        self.logit_cap.map_or(scaled, |cap| cap * (scaled / cap).tanh())
+    }
+
+    /// Returns the number of elements of a head that the rotary embedding turns.
+    pub fn rotated_dim(&self) -> usize {
+        derived::rotated_dim(self.head_dim, self.rope.fraction)
     }
 
     /// Returns the vocabulary size in memory, with padding.

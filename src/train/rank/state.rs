@@ -5,7 +5,9 @@ use super::Rank;
 use crate::checkpoint::{self, Loaded, TensorView};
 use crate::device::communicator::Communicator;
 use crate::error::Result;
+use crate::model::Weights;
 use crate::train::init::initialize;
+use crate::train::initial_weights::initialize_with;
 use crate::train::phase::COMPARES;
 use crate::train::replicas;
 use crate::train::restore::{broadcast_state, restore, restore_shards, views};
@@ -19,6 +21,14 @@ impl Rank {
     /// When a copy to the device fails.
     pub(in crate::train) fn initialize(&mut self) -> Result<()> {
         initialize(&mut self.engine, &self.plan.seeds)
+    }
+
+    /// Sets the parameters of a rank of zeros to weights that rank 0 has, and all else to initial values.
+    ///
+    /// # Errors
+    /// When a weight cannot be read or has another shape, or a rank is lost.
+    pub(in crate::train) fn begin_with(&mut self, weights: Option<&dyn Weights>) -> Result<()> {
+        initialize_with(&mut self.engine, &self.plan.seeds, &*self.comm, weights)
     }
 
     /// Loads the state after `step`, which rank 0 reads from a checkpoint.

@@ -19,6 +19,7 @@ fn a_run_is_exported_the_same_twice_and_unpadded() {
         "model.safetensors",
         "tokenizer.json",
         "tokenizer_config.json",
+        "xrun-reference.json",
     ];
     for name in files {
         assert!(file("a", name) == file("b", name), "{name} differs");

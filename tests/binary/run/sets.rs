@@ -33,7 +33,9 @@ fn every_set_is_a_column_and_a_figure_of_the_run() {
     let run = place.run();
     let text = run.text("metrics.csv");
     assert!(
-        text.starts_with("step,tokens_seen,loss,val_loss,lr,grad_norm,val_loss/code,val_loss/news\n"),
+        text.starts_with(
+            "step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,val_loss/code,val_loss/news\n"
+        ),
         "{text}"
     );
     let rows = rows(&run);
@@ -173,7 +175,8 @@ fn a_run_with_sets_is_resumed_with_its_sets_alone() {
     said.says(&["changed: validation.sets = { \"news\" = "]);
     let fork = place.runs().into_iter().find(|other| other.path != run.path).unwrap();
     assert!(
-        fork.text("metrics.csv").starts_with("step,tokens_seen,loss,val_loss,lr,grad_norm,val_loss/news\n")
+        fork.text("metrics.csv")
+            .starts_with("step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,val_loss/news\n")
     );
 }
 

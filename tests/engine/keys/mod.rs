@@ -87,7 +87,7 @@ fn check(key: &Key, case: &Case, world: usize) -> Result<(), String> {
     };
     let shows = case.shows(world);
     match (key.class, shows) {
-        (Class::Training, Shows::Curve | Shows::SingleRank) => {}
+        (Class::Training, Shows::Curve | Shows::SingleRank | Shows::Special(_)) => {}
         (Class::Execution, Shows::SingleRank | Shows::Program { .. }) => {}
         (Class::Execution, Shows::Memory | Shows::Written(_) | Shows::Refused(..) | Shows::Special(_)) => {}
         (Class::Measuring, Shows::Written(_)) => {}

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use xrun::checkpoint::steps;
 use xrun::cli::{Cli, Command};
+use xrun::data::Tokenizer;
 use xrun::machine::Machine;
 use xrun::model::Programs;
+use xrun::model::hf_export::{self, Dtype, Export};
 use xrun::passes::Block;
-use xrun::plan::Plan;
+use xrun::plan::{Model, Plan};
 use xrun::ranks::Stop;
 use xrun::ranks::{Launch, LocalRanks};
 use xrun::recipe::Class;
@@ -163,6 +165,37 @@ pub fn compare(
     match differ(&a, &b) {
         true => Ok(()),
         false => Err(format!("nothing of it is written, with {after:?} on {before:?}")),
+    }
+}
+
+/// Exports the model of a run with another seed.
+pub fn export(to: &Path) -> Result<()> {
+    let results = scratch();
+    let settings = small(&["training.seed=9".to_owned()]);
+    let (folder, _) = start(&settings, results.path())?;
+    let loaded = xrun::checkpoint::newest(&folder.path().join(CHECKPOINT))?.expect("it saves at its end");
+    let recipe = recipe(&strs(&settings))?;
+    let tokenizer = Tokenizer::open(&recipe.values().data.tokenizer)?;
+    let export = Export {
+        model: Model::from_recipe(&recipe, tokenizer.vocab_size())?,
+        seq_len: recipe.values().training.seq_len,
+        end_token_id: tokenizer.end_token(),
+        dtype: Dtype::F32,
+        reference: None,
+        chat_template: None,
+    };
+    hf_export::write(to, &export, &loaded, tokenizer.to_json())
+}
+
+/// A run begins with the weights of a folder, which its summary names, and so has another first loss.
+pub fn begins_with_weights(before: &[String], after: &[String]) -> std::result::Result<(), String> {
+    let run = |settings: &[String]| Run::new(settings).map_err(|e| format!("{settings:?}: {e}"));
+    let (drawn, read) = (run(before)?, run(after)?);
+    let first = |run: &Run| run.metrics()[0].loss;
+    let hashes = [&drawn, &read].map(|run| run.summary.begun_with.as_ref().map(|with| with.blake3.len()));
+    match first(&drawn) > first(&read) && hashes == [None, Some(64)] {
+        true => Ok(()),
+        false => Err(format!("first losses {} and {}, weights {hashes:?}", first(&drawn), first(&read))),
     }
 }
 

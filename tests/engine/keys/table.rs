@@ -69,6 +69,13 @@ impl Files {
         folder
     }
 
+    /// A folder in HuggingFace's form of the tiny recipe's model.
+    fn model(&self) -> PathBuf {
+        let to = self.folder.path().join("model");
+        runs::export(&to).expect("a tiny run is exported");
+        to
+    }
+
     fn text(&self) -> PathBuf {
         self.folder.path().join("text.txt")
     }
@@ -93,6 +100,8 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     let written = |base: &[&str], value, differ| on(base, value, [Shows::Written(differ); 2]);
     let recorded = |value| on(&[], value, [Recorded, Recorded]);
     let writes = ["generation.samples=2", "generation.tokens=8", "generation.prompt=ab"];
+    let scaled = |word: &'static str| [word, "model.rope_factor=4.0", "model.rope_original_context=1024"];
+    let (yarn, llama3) = (scaled("model.rope_scaling=yarn"), scaled("model.rope_scaling=llama3"));
     let texts = |value| written(&writes, value, |a, b| a.texts() != b.texts() && !a.texts().is_empty());
     match key {
         "job.description" => written(&[], "another", |a, b| a.recipe_toml() != b.recipe_toml()),
@@ -106,6 +115,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.ffn_dim" => curve("48"),
         "model.dropout" => curve("0.2"),
         "model.norm" => curve("layer_norm"),
+        "model.position" => curve("learned"),
+        "model.logit_cap" => curve("1.0"),
+        "model.logit_scale" => curve("0.5"),
+        "model.embedding_scale" => curve("4.0"),
         "model.norm_placement" => curve("sandwich"),
         "model.embedding_norm" => curve("true"),
         "model.parallel_blocks" => curve("true"),
@@ -114,10 +127,25 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.score_cap" => curve("0.5"),
         "model.residual_init" => curve("zero"),
         "model.qk_norm" => curve("false"),
+        "model.qk_norm_place" => curve("after_rope"),
+        "model.qk_norm_weight" => curve("false"),
         "model.rope_theta" => curve("1e6"),
+        "model.rope_fraction" => curve("0.5"),
+        "model.rope_direction" => curve("negative"),
+        "model.rope_scaling" => curve_of(&yarn, "llama3"),
+        "model.rope_factor" => curve_of(&yarn, "2.0"),
+        "model.rope_original_context" => curve_of(&yarn, "4096"),
+        "model.rope_beta_fast" => curve_of(&yarn, "4.0"),
+        "model.rope_beta_slow" => curve_of(&yarn, "0.5"),
+        "model.rope_attention_factor" => curve_of(&yarn, "2.0"),
+        "model.rope_low_freq_factor" => curve_of(&llama3, "0.5"),
+        "model.rope_high_freq_factor" => curve_of(&llama3, "2.0"),
         "model.norm_eps" => curve("1e-4"),
         "model.init_std" => curve("0.02"),
         "model.tie_embeddings" => curve("true"),
+        "model.init_from" => {
+            on(&[], &files.model().display().to_string(), [Special(runs::begins_with_weights); 2])
+        }
 
         "training.seq_len" => curve("8"),
         "training.local_batch_size" => curve("4"),
@@ -125,6 +153,8 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "training.accumulation" => curve("2"),
         "training.steps" => curve("40"),
         "training.dtype" => curve("bf16"),
+        "training.z_loss" => curve("0.1"),
+        "training.label_smoothing" => curve("0.2"),
         "training.max_norm" => curve("0.01"),
         "training.seed" => curve("4"),
 

@@ -1,4 +1,4 @@
-//! The attention of a block: products, norms of queries and keys, positions, masks, the cache of generation.
+//! The attention of a block: products, masks, the cache of generation.
 
 use super::{Recording, Sublayers};
 use crate::error::Result;
@@ -8,8 +8,6 @@ use crate::model::window::window;
 use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Mask, attention_unfused};
 use crate::ops::kv_cache::{CacheAppend, CachedAttention};
-use crate::ops::qk_norm_rope::QkNormRope;
-use crate::ops::rope::Rope;
 use crate::ops::window_spans::WindowSpans;
 use crate::policy;
 use std::sync::Arc;
@@ -25,20 +23,6 @@ impl Recording<'_> {
         let attended = self.attend(b, i, packed, self.dropout_site(i, Sublayers::AttentionWeights))?;
         let out = self.product(b, i, "out", "attention_out", attended)?;
         self.dropout(b, out, self.dropout_site(i, Sublayers::Attention))
-    }
-
-    /// Norms of queries and keys, and the rotary embedding.
-    fn positions(&self, b: &mut Builder, i: usize, qkv: TensorId) -> Result<TensorId> {
-        let (m, heads) = (&self.plan.model, self.heads);
-        let positions = b.state(&self.input("positions"))?;
-        let theta = m.rope.theta;
-        if m.qk_norm.is_some() {
-            let (q, k) = (b.param(&format!("blocks.{i}.q_norm"))?, b.param(&format!("blocks.{i}.k_norm"))?);
-            let op = QkNormRope { heads, eps: m.norm_eps, theta };
-            b.emit1("packed", op, &[qkv, q, k, positions])
-        } else {
-            b.emit1("packed", Rope { heads, theta, inverse: false }, &[qkv, positions])
-        }
     }
 
     /// Records the keys that rows see through the window, where a block has one.

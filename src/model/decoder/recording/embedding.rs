@@ -4,13 +4,16 @@ use super::Recording;
 use crate::error::Result;
 use crate::ir::{Builder, TensorId};
 use crate::model::norm;
+use crate::ops::add::Add;
 use crate::ops::embedding::Embedding;
+use crate::ops::scale::Scale;
 
 /// Index of the dropout after the embedding, before those of the blocks.
 const EMBEDDING_SITE: u32 = 0;
 
 impl Recording<'_> {
-    /// Records the first rows of the residual stream.
+    /// Records the first rows of the residual stream: those of the tokens times their factor, plus those of the
+    /// positions where these are learned.
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
@@ -19,6 +22,15 @@ impl Recording<'_> {
         b.scoped("embedding", |b| {
             let (tokens, table) = (b.state(&self.input("tokens"))?, b.param("embedding")?);
             let mut x = b.emit1("x", Embedding, &[tokens, table])?;
+            if m.embedding_scale != 1.0 {
+                x = b.emit1("x_scaled", Scale { factor: m.embedding_scale }, &[x])?;
+            }
+            if m.learned_positions > 0 {
+                // After the rows of tokens, whose gradient is complete last.
+                let (positions, table) = (b.state(&self.input("positions"))?, b.param("positions")?);
+                let vectors = b.emit1("positions", Embedding, &[positions, table])?;
+                x = b.emit1("x_positioned", Add, &[x, vectors])?;
+            }
             if m.embedding_norm {
                 x = norm::record(m, "embedding_norm", b, "x_normed", x)?;
             }

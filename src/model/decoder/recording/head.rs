@@ -2,10 +2,13 @@
 
 use super::Recording;
 use crate::error::Result;
-use crate::ir::{Builder, Destination, Mode, Spec, TensorId};
-use crate::model::family::Purpose;
+use crate::ir::{Builder, Destination, Mode, Op, Spec, TensorId};
+use crate::model::family::{Losses, Purpose};
+use crate::ops::cross_entropy::Objective;
 use crate::ops::head_loss::HeadLoss;
 use crate::ops::linear::Linear;
+use crate::ops::scale::Scale;
+use crate::ops::soft_cap::SoftCap;
 use std::sync::Arc;
 
 /// Rows of a chunk of the head, if the chunk's logits take at most [`LOGITS_BYTES`]: many, because every
@@ -28,26 +31,47 @@ fn head_chunk(rows: usize, row_bytes: usize) -> usize {
 }
 
 impl Recording<'_> {
-    /// Records the loss of every row, in chunks of rows; in training with the gradients of the rows and of
+    /// Returns what rows are trained for, or where nothing is trained, what their loss is.
+    fn objective(&self) -> Objective {
+        let (m, terms) = (&self.plan.model, self.plan.objective);
+        let objective = Objective {
+            logit_scale: m.logit_scale,
+            logit_cap: m.logit_cap,
+            z_loss: terms.z_loss,
+            label_smoothing: terms.label_smoothing,
+        };
+        match self.purpose {
+            Purpose::Train { .. } => objective,
+            Purpose::Evaluate | Purpose::Generate => objective.without_terms(),
+        }
+    }
+
+    /// Records the losses of every row, in chunks of rows; in training with the gradients of the rows and of
     /// the head.
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
-    pub(in crate::model::decoder) fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<TensorId> {
+    pub(in crate::model::decoder) fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<Losses> {
         let (plan, m) = (self.plan, &self.plan.model);
         let rows = plan.batch.rows();
         let head = if m.tie_embeddings { "embedding" } else { "head" };
         let gradients = matches!(self.purpose, Purpose::Train { .. });
         let scale = 1.0 / plan.batch.tokens_per_step() as f64;
+        let objective = self.objective();
         b.scoped("head", |b| {
             let (weight, targets) = (b.param(head)?, b.state("batch.targets")?);
             let chunk = head_chunk(rows, b.spec(weight).alloc[0] * plan.precision.act_dtype.size());
             let losses = b.buffer("losses", Spec::new([rows], plan.precision.master));
+            let [z_losses, smoothing_losses] = {
+                let mut term = |name: &str| b.buffer(name, Spec::new([rows], plan.precision.master));
+                let [z_loss, smoothing] = objective.places(0);
+                [z_loss.map(|_| term("z_losses")), smoothing.map(|_| term("smoothing_losses"))]
+            };
             let grad_rows = b.buffer("d_normed", b.spec(normed).clone());
             for start in (0..rows).step_by(chunk) {
                 let count = chunk.min(rows - start);
                 let inputs = [b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?];
-                let op = HeadLoss { scale, gradients, products: plan.execution.products };
+                let op = HeadLoss { scale, gradients, objective, products: plan.execution.products };
                 let mut outs =
                     vec![Destination::Into(b.rows(losses, start, count)?, Mode::Write), Destination::New];
                 if gradients {
@@ -56,9 +80,12 @@ impl Recording<'_> {
                     outs.push(Destination::Into(b.rows(grad_rows, start, count)?, Mode::Write));
                     outs.push(Destination::Into(b.state(&format!("grads.{head}"))?, mode));
                 }
+                for term in [z_losses, smoothing_losses].into_iter().flatten() {
+                    outs.push(Destination::Into(b.rows(term, start, count)?, Mode::Write));
+                }
                 b.emit_into("logits", Arc::new(op), &inputs, &outs)?;
             }
-            Ok(losses)
+            Ok(Losses { losses, z_losses, smoothing_losses })
         })
     }
 
@@ -67,16 +94,24 @@ impl Recording<'_> {
     /// # Errors
     /// When the plan's numbers do not fit an op.
     pub(in crate::model::decoder) fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
-        let head = if self.plan.model.tie_embeddings { "embedding" } else { "head" };
+        let m = &self.plan.model;
+        let head = if m.tie_embeddings { "embedding" } else { "head" };
+        // Each op but the last writes a tensor of its own.
+        let mut ops: Vec<Arc<dyn Op>> = vec![Arc::new(Linear { products: self.plan.execution.products })];
+        if m.logit_scale != 1.0 {
+            ops.push(Arc::new(Scale { factor: m.logit_scale }));
+        }
+        if let Some(cap) = m.logit_cap {
+            ops.push(Arc::new(SoftCap { cap }));
+        }
         b.scoped("head", |b| {
             let (weight, logits) = (b.param(head)?, b.state("generation.logits")?);
-            let linear = Linear { products: self.plan.execution.products };
-            b.emit_into(
-                "logits",
-                Arc::new(linear),
-                &[normed, weight],
-                &[Destination::Into(logits, Mode::Write)],
-            )?;
+            let mut inputs = vec![normed, weight];
+            let last = ops.len() - 1;
+            for (k, op) in ops.into_iter().enumerate() {
+                let to = if k == last { Destination::Into(logits, Mode::Write) } else { Destination::New };
+                inputs = b.emit_into("logits", op, &inputs, &[to])?;
+            }
             Ok(())
         })
     }

@@ -4,6 +4,7 @@ mod attention;
 mod embedding;
 mod feed_forward;
 mod head;
+mod positions;
 
 use crate::error::Result;
 use crate::ir::{Builder, TensorId};

@@ -1,0 +1,46 @@
+//! `xrun import`.
+
+use super::terminal::{eprint_line, print};
+use super::what::Results;
+use crate::error::Result;
+use crate::results::provenance::this_command;
+use crate::train::{ImportRequest, import};
+use std::path::PathBuf;
+
+/// Arguments of `xrun import`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The folder: `config.json`, weights in safetensors and `tokenizer.json`, as `save_pretrained` and
+    /// `xrun export` write them.
+    #[arg(value_name = "FOLDER")]
+    pub model: PathBuf,
+    /// Where results are.
+    #[command(flatten)]
+    pub results: Results,
+    /// Name of the run's recipe [default: that of the folder].
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Length of the context in tokens [default: the model's own, at most 4096 where positions are not trained].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub seq_len: Option<u32>,
+    /// The tokenizer: a file, or a built-in one [default: the folder's].
+    #[arg(long, value_name = "TOKENIZER")]
+    pub tokenizer: Option<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// As [`import`].
+pub fn run(args: &Args) -> Result<()> {
+    let imported = import(&ImportRequest {
+        folder: args.model.clone(),
+        results: args.results.folder.clone(),
+        name: args.name.clone(),
+        seq_len: args.seq_len.map(|n| n as usize),
+        tokenizer: args.tokenizer.clone(),
+        command: this_command(),
+    })?;
+    imported.notes.iter().for_each(|note| eprint_line(note));
+    print(&format!("{}\n", imported.run.display()))
+}

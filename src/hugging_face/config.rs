@@ -1,0 +1,195 @@
+//! `config.json`: values by key, each of the type that is asked for.
+
+use super::files::Opened;
+use super::json::{self, Strict, shortened};
+use crate::error::{Error, Result};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// Largest configuration that is read, in bytes: those of models have a few KiB, and those of classifiers
+/// with thousands of labels 500.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Values of a configuration, or of a table in one. A value that is `null` counts as absent unless a method
+/// says otherwise.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// File, and the table in it, for messages.
+    place: String,
+    values: Map<String, Value>,
+}
+
+impl Config {
+    /// Reads the file.
+    pub(super) fn read(opened: &Opened) -> Result<Self> {
+        Self::parse(&opened.path, &opened.read(MAX_BYTES)?)
+    }
+
+    /// Parses the content of the file at `path`.
+    ///
+    /// # Errors
+    /// A usage error if it is no JSON object, or a key stands twice.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let Strict(value) = json::parse(path, bytes)?;
+        let place = path.display().to_string();
+        match value {
+            Value::Object(values) => Ok(Self { place, values }),
+            _ => Err(Error::usage(format!("{place}: it is no object of keys and values"))),
+        }
+    }
+
+    /// Returns the value of a key; `None` where it is absent or `null`.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.values.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Returns true if a key is there, be it `null`.
+    pub fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
+    /// Returns the number of a key that counts something, or `default` where it is absent.
+    ///
+    /// # Errors
+    /// A usage error if it is absent without a default, or no whole number from 1.
+    pub fn count(&self, key: &str, default: Option<usize>) -> Result<usize> {
+        let count = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+        self.typed(key, default, "a whole number from 1", count)
+    }
+
+    /// Returns the number of a key, or `default` where it is absent.
+    ///
+    /// # Errors
+    /// A usage error if it is absent without a default, or no number.
+    pub fn number(&self, key: &str, default: Option<f64>) -> Result<f64> {
+        self.typed(key, default, "a number", |value| value.as_f64().filter(|x| x.is_finite()))
+    }
+
+    /// Returns whether a key is true, or `default` where it is absent.
+    ///
+    /// # Errors
+    /// A usage error if it is neither true nor false.
+    pub fn flag(&self, key: &str, default: bool) -> Result<bool> {
+        self.typed(key, Some(default), "true or false", Value::as_bool)
+    }
+
+    /// Returns the word of a key, or `default` where it is absent.
+    ///
+    /// # Errors
+    /// A usage error if it is absent without a default, or no text.
+    pub fn word(&self, key: &str, default: Option<&str>) -> Result<String> {
+        self.typed(key, default.map(str::to_owned), "a text", |value| value.as_str().map(str::to_owned))
+    }
+
+    /// Returns the words of a key; `None` where it is absent.
+    ///
+    /// # Errors
+    /// A usage error if it is no list of texts.
+    pub fn words(&self, key: &str) -> Result<Option<Vec<String>>> {
+        let words = |value: &Value| {
+            let values = value.as_array()?.iter();
+            values.map(|value| value.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
+        };
+        self.get(key).map(|_| self.typed(key, None, "a list of texts", words)).transpose()
+    }
+
+    /// Returns the table of a key; `None` where it is absent.
+    ///
+    /// # Errors
+    /// A usage error if it is no table.
+    pub fn table(&self, key: &str) -> Result<Option<Self>> {
+        let table = |value: &Value| {
+            let place = format!("{}: {key}", self.place);
+            value.as_object().map(|values| Self { place, values: values.clone() })
+        };
+        self.get(key).map(|_| self.typed(key, None, "an object", table)).transpose()
+    }
+
+    /// Refuses another value of a key than `expected`, which is also that of a configuration without it.
+    ///
+    /// # Errors
+    /// A usage error that says what xrun's models have in its place.
+    pub fn require(&self, key: &str, expected: &Value, instead: &str) -> Result<()> {
+        match self.get(key) {
+            None => Ok(()),
+            Some(value)
+                if value == expected || value.as_f64().is_some_and(|x| Some(x) == expected.as_f64()) =>
+            {
+                Ok(())
+            }
+            Some(_) => Err(self.refuse(key, instead)),
+        }
+    }
+
+    /// Returns the error of a value that xrun has no model for.
+    pub fn refuse(&self, key: &str, instead: &str) -> Error {
+        let value = self.get(key).map_or("absent".to_owned(), |value| shortened(&value.to_string()));
+        Error::usage(format!("{}: {key} is {value}, and {instead}", self.place))
+    }
+
+    fn typed<T>(
+        &self,
+        key: &str,
+        default: Option<T>,
+        what: &str,
+        convert: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T> {
+        match self.get(key) {
+            Some(value) => convert(value).ok_or_else(|| self.refuse(key, &format!("{what} is expected"))),
+            None => default.ok_or_else(|| {
+                Error::usage(format!(
+                    "{}: there is no {key}, without which the model is not known",
+                    self.place
+                ))
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files;
+    use super::*;
+
+    fn config(text: &str) -> Result<Config> {
+        let at = tempfile::tempdir().unwrap();
+        std::fs::write(at.path().join("config.json"), text).unwrap();
+        Config::read(&files::open(at.path(), "config.json").unwrap().unwrap())
+    }
+
+    #[test]
+    fn values_have_the_type_that_is_asked_for() {
+        let config = config(r#"{"n": 3, "x": 1e-5, "yes": true, "word": "a", "null": null, "t": {"k": 2}, "l": ["a", "b"], "neg": -1, "mixed": ["a", 1]}"#).unwrap();
+        assert_eq!((config.count("n", None).unwrap(), config.count("null", Some(7)).unwrap()), (3, 7));
+        assert_eq!((config.number("x", None).unwrap(), config.number("n", None).unwrap()), (1e-5, 3.0));
+        assert!(config.flag("yes", false).unwrap() && !config.flag("no", false).unwrap());
+        assert_eq!(config.word("word", None).unwrap(), "a");
+        assert_eq!(config.table("t").unwrap().unwrap().count("k", None).unwrap(), 2);
+        assert_eq!(config.words("l").unwrap().unwrap(), ["a", "b"]);
+        assert!(config.table("null").unwrap().is_none() && config.words("none").unwrap().is_none());
+        config.require("n", &3.0.into(), "").unwrap();
+        let message = |result: Result<()>| result.unwrap_err().message().to_owned();
+        assert!(
+            message(config.count("neg", None).map(drop))
+                .contains("config.json: neg is -1, and a whole number from 1")
+        );
+        assert!(message(config.count("x", None).map(drop)).contains("x is 0.00001"));
+        assert!(message(config.count("absent", None).map(drop)).contains("there is no absent"));
+        assert!(message(config.words("mixed").map(drop)).contains("a list of texts is expected"));
+        assert!(
+            message(config.table("t").unwrap().unwrap().flag("k", false).map(drop))
+                .contains("config.json: t: k is 2")
+        );
+        assert!(
+            message(config.require("word", &"b".into(), "xrun has b"))
+                .contains("word is \"a\", and xrun has b")
+        );
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_an_error() {
+        for text in ["[]", "3", "{", r#"{"a": 1, "a": 2}"#, "\u{feff}{}", &" ".repeat(5 << 20)] {
+            assert!(config(text).unwrap_err().message().contains("config.json"), "{}", shortened(text));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Opening what lies in a folder: regular files, and links that do not lead out of it.
+
+use crate::error::{Error, IoContext, Result};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// A file of a folder that was opened.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// Its path, for messages.
+    pub path: PathBuf,
+    /// The file.
+    pub file: File,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// Opens the file `name` of a folder; `None` if there is none.
+///
+/// A link is followed to files of the folder itself. Folders of HuggingFace's cache
+/// (`REPOSITORY/snapshots/REVISION`) consist of links to `REPOSITORY/blobs`, which are followed too.
+///
+/// # Errors
+/// A usage error if it is no regular file, or a link out of the folder.
+pub(super) fn open(folder: &Path, name: &str) -> Result<Option<Opened>> {
+    let path = folder.join(name);
+    let wrong = |text: String| Error::usage(format!("{}: {text}", path.display()));
+    let target = match path.canonicalize() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return match path.symlink_metadata() {
+                Ok(_) => Err(wrong("a link to a file that is not there; download it again".to_owned())),
+                Err(_) => Ok(None),
+            };
+        }
+        target => target.at("find", &path)?,
+    };
+    if !lies_in(&target, &folder.canonicalize().at("find", folder)?) {
+        return Err(wrong(format!(
+            "a link out of the folder, to {}: copy the file into the folder",
+            target.display()
+        )));
+    }
+    // Before it is opened: a pipe would wait for a writer.
+    if !target.metadata().at("read", &path)?.is_file() {
+        return Err(wrong("not a regular file; a folder of a model has files alone".to_owned()));
+    }
+    let file = File::open(&target).at("open", &path)?;
+    let metadata = file.metadata().at("read", &path)?;
+    if !metadata.is_file() {
+        return Err(wrong("not a regular file; a folder of a model has files alone".to_owned()));
+    }
+    Ok(Some(Opened { path, file, bytes: metadata.len() }))
+}
+
+/// Returns true if a file lies in a folder, or among the blobs of the cache that the folder belongs to.
+fn lies_in(file: &Path, folder: &Path) -> bool {
+    let parent = file.parent();
+    let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"));
+    let blobs = snapshots.and_then(Path::parent).map(|repository| repository.join("blobs"));
+    parent == Some(folder) || (blobs.is_some() && parent == blobs.as_deref())
+}
+
+impl Opened {
+    /// Returns the whole content, which has at most `most` bytes.
+    ///
+    /// # Errors
+    /// A usage error above that, before anything is read.
+    pub(super) fn read(&self, most: u64) -> Result<Vec<u8>> {
+        if self.bytes > most {
+            return Err(Error::usage(format!(
+                "{}: {} bytes, and such a file has at most {most}: it is another file, or damaged",
+                self.path.display(),
+                self.bytes
+            )));
+        }
+        let mut bytes = Vec::with_capacity(self.bytes as usize);
+        (&self.file).take(most).read_to_end(&mut bytes).at("read", &self.path)?;
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_out_of_the_folder_are_refused_and_those_of_the_cache_are_not() {
+        let at = tempfile::tempdir().unwrap();
+        let repository = at.path().join("models--a--b");
+        let (folder, blobs) = (repository.join("snapshots/0a1b"), repository.join("blobs"));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::create_dir_all(&blobs).unwrap();
+        std::fs::write(blobs.join("77"), "content").unwrap();
+        std::fs::write(at.path().join("outside"), "secret").unwrap();
+        symlink("../../blobs/77", folder.join("linked")).unwrap();
+        symlink("../../../outside", folder.join("out")).unwrap();
+        symlink("nowhere", folder.join("dangling")).unwrap();
+        symlink("/dev/zero", folder.join("device")).unwrap();
+        assert_eq!(open(&folder, "linked").unwrap().unwrap().read(7).unwrap(), b"content");
+        assert!(open(&folder, "none").unwrap().is_none());
+        for (name, says) in [
+            ("out", "a link out of the folder"),
+            ("dangling", "a link to a file that is not there"),
+            ("device", "a link out of the folder"),
+            ("../../../outside", "a link out of the folder"),
+            (".", "a link out of the folder"),
+        ] {
+            let error = open(&folder, name).unwrap_err();
+            assert!(error.message().contains(says), "{name}: {error}");
+        }
+        std::fs::create_dir(folder.join("config.json")).unwrap();
+        assert!(open(&folder, "config.json").unwrap_err().message().contains("not a regular file"));
+        let error = open(&folder, "linked").unwrap().unwrap().read(6).unwrap_err();
+        assert!(error.message().contains("7 bytes, and such a file has at most 6"), "{error}");
+    }
+}

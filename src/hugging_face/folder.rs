@@ -1,0 +1,345 @@
+//! A folder: its configuration, and its tensors by name over all files.
+
+use super::config::Config;
+use super::files::{self, Opened};
+use super::header::{self, TensorSpan};
+use super::index::{self, INDEX};
+use crate::error::{Error, IoContext, Result};
+use crate::liveness::report_progress;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// File name of the configuration.
+const CONFIG: &str = "config.json";
+
+/// File name of the weights where they are in one file.
+const WEIGHTS: &str = "model.safetensors";
+
+/// Endings of files that Python unpickles, which runs what they say.
+const PICKLES: [&str; 4] = ["bin", "pt", "pth", "ckpt"];
+
+/// Bytes read at a time.
+const CHUNK: usize = 4 << 20;
+
+/// A folder whose configuration and headers were read and checked. Weights are read on demand, from files
+/// that stay open.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    config: Config,
+    files: Vec<Opened>,
+    tensors: BTreeMap<String, Tensor>,
+}
+
+/// A tensor of a folder.
+#[derive(Debug)]
+pub struct Tensor {
+    /// Index of its file.
+    file: usize,
+    place: TensorSpan,
+}
+
+impl Tensor {
+    /// Returns its shape.
+    pub fn shape(&self) -> &[usize] {
+        &self.place.shape
+    }
+}
+
+impl Folder {
+    /// Opens a folder: reads `config.json`, the index of shards if there is one, and the header of every file
+    /// of weights.
+    ///
+    /// # Errors
+    /// A usage error that names the file: one that is missing, damaged, not what it says, outside of the folder
+    /// or a pickle.
+    pub fn open(path: &Path) -> Result<Self> {
+        if !path.is_dir() {
+            return Err(Error::usage(format!(
+                "{}: no such folder; name one with {CONFIG} and {WEIGHTS}, as `save_pretrained` and `xrun export` \
+                 write it",
+                path.display()
+            )));
+        }
+        let config = files::open(path, CONFIG)?.ok_or_else(|| {
+            Error::usage(format!("{}: there is no {CONFIG}; it is no folder of a model", path.display()))
+        })?;
+        let mut folder = Self {
+            path: path.to_owned(),
+            config: Config::read(&config)?,
+            files: vec![config],
+            tensors: BTreeMap::new(),
+        };
+        match (files::open(path, WEIGHTS)?, files::open(path, INDEX)?) {
+            (Some(weights), None) => folder.add(weights, None)?,
+            (None, Some(index)) => {
+                let listed = index::read(&index)?;
+                folder.files.push(index);
+                for (file, names) in listed {
+                    let weights = files::open(path, &file)?.ok_or_else(|| {
+                        let more = if names.len() == 1 { "tensor" } else { "tensors" };
+                        Error::usage(format!(
+                            "{}: {file} is missing, with {} {more} by {INDEX}: download it",
+                            path.display(),
+                            names.len()
+                        ))
+                    })?;
+                    folder.add(weights, Some(&names))?;
+                }
+            }
+            (Some(_), Some(_)) => {
+                return Err(Error::usage(format!(
+                    "{}: there are both {WEIGHTS} and {INDEX}, and which of them holds the model is not said; remove one",
+                    path.display()
+                )));
+            }
+            (None, None) => return Err(without_weights(path)),
+        }
+        Ok(folder)
+    }
+
+    /// Adds the tensors of a file; `listed` are those that the index says it has.
+    fn add(&mut self, weights: Opened, listed: Option<&[String]>) -> Result<()> {
+        let places = header::read(&weights)?;
+        let wrong = |text: String| Error::usage(format!("{}: {text}", weights.path.display()));
+        if let Some(listed) = listed {
+            if let Some(missing) = listed.iter().find(|name| !places.contains_key(*name)) {
+                return Err(wrong(format!("{INDEX} says that it has tensor {missing}, and it has none")));
+            }
+            if let Some(unlisted) = places.keys().find(|name| listed.binary_search(name).is_err()) {
+                return Err(wrong(format!("it has tensor {unlisted}, and {INDEX} does not list it there")));
+            }
+        }
+        let file = self.files.len();
+        self.tensors.extend(places.into_iter().map(|(name, place)| (name, Tensor { file, place })));
+        self.files.push(weights);
+        Ok(())
+    }
+
+    /// Returns the folder's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns `config.json`.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns the tensors by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// Returns a tensor.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// Returns the content of another file of the folder, of at most `most` bytes; `None` if there is none.
+    ///
+    /// # Errors
+    /// A usage error if it is larger, no regular file, a link out of the folder, or not UTF-8.
+    pub fn text(&self, name: &str, most: u64) -> Result<Option<String>> {
+        let Some(opened) = files::open(&self.path, name)? else { return Ok(None) };
+        let bytes = opened.read(most)?;
+        let text = String::from_utf8(bytes)
+            .map_err(|e| Error::usage(format!("{}: not UTF-8: {}", opened.path.display(), e.utf8_error())))?;
+        Ok(Some(text))
+    }
+
+    /// Reads a tensor of this shape, widened to fp32, row-major.
+    ///
+    /// # Errors
+    /// A usage error if there is none, it has another shape, or an element is NaN or infinite; memory that the
+    /// machine does not have.
+    pub fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        let Some(Tensor { file, place }) = self.tensors.get(name) else {
+            return Err(Error::usage(format!("{}: there is no tensor {name}", self.path.display())));
+        };
+        let opened = &self.files[*file];
+        let TensorSpan { element, shape: found, start, bytes } = place;
+        if found != shape {
+            return Err(Error::usage(format!(
+                "{}: tensor {name} has shape {found:?}, and by {CONFIG} it has {shape:?}",
+                opened.path.display()
+            )));
+        }
+        let mut values = Vec::new();
+        values.try_reserve_exact(bytes / element.size()).map_err(|_| {
+            Error::does_not_fit(format!("tensor {name} of shape {shape:?} does not fit in memory"))
+        })?;
+        let mut chunk = vec![0; CHUNK.min(*bytes)];
+        let mut at = 0;
+        while at < *bytes {
+            let part = CHUNK.min(bytes - at);
+            opened.file.read_exact_at(&mut chunk[..part], start + at as u64).at("read", &opened.path)?;
+            element.widen(&chunk[..part], &mut values);
+            at += part;
+            report_progress();
+        }
+        match values.iter().position(|x| !x.is_finite()) {
+            None => Ok(values),
+            Some(at) => Err(Error::usage(format!(
+                "{}: element {at} of tensor {name} is {}: weights that are not finite are of no use; download the \
+                 file again, or take another model",
+                opened.path.display(),
+                values[at]
+            ))),
+        }
+    }
+
+    /// Returns the BLAKE3 of the configuration and of every file of weights with its name, in hexadecimal.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn content_hash(&self) -> Result<String> {
+        let mut whole = blake3::Hasher::new();
+        for opened in &self.files {
+            let mut hasher = blake3::Hasher::new();
+            let mut chunk = vec![0; CHUNK.min(usize::try_from(opened.bytes).unwrap_or(CHUNK))];
+            let mut at = 0;
+            while at < opened.bytes {
+                let part = (opened.bytes - at).min(CHUNK as u64) as usize;
+                opened.file.read_exact_at(&mut chunk[..part], at).at("read", &opened.path)?;
+                hasher.update_rayon(&chunk[..part]);
+                at += part as u64;
+                report_progress();
+            }
+            whole.update(opened.path.file_name().unwrap_or_default().as_encoded_bytes());
+            whole.update(&[0]);
+            whole.update(hasher.finalize().as_bytes());
+        }
+        Ok(whole.finalize().to_hex().to_string())
+    }
+}
+
+/// The error of a folder without weights that are read: pickles are named, with how to convert them.
+fn without_weights(path: &Path) -> Error {
+    let entries =
+        fs::read_dir(path).into_iter().flatten().flatten().map(|entry| PathBuf::from(entry.file_name()));
+    let is_pickle =
+        |file: &PathBuf| file.extension().is_some_and(|e| PICKLES.iter().any(|pickle| e == *pickle));
+    let mut pickles: Vec<PathBuf> = entries.filter(is_pickle).collect();
+    pickles.sort();
+    let shown = path.display();
+    match pickles.first() {
+        Some(pickle) => Error::usage(format!(
+            "{shown}: {} is a pickle, which may run code when it is loaded, and is not read; convert it where you trust \
+             it: `AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)` writes {WEIGHTS}",
+            pickle.display()
+        )),
+        None => Error::usage(format!(
+            "{shown}: there are no weights, neither {WEIGHTS} nor {INDEX}: download them into the folder"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file with one-dimensional tensors of these elements.
+    fn safetensors(tensors: &[(&str, &str, &[u8], usize)]) -> Vec<u8> {
+        let (mut header, mut data) = (Vec::new(), Vec::new());
+        for (name, dtype, bytes, size) in tensors {
+            let (from, to) = (data.len(), data.len() + bytes.len());
+            header.push(format!(
+                r#""{name}": {{"dtype": "{dtype}", "shape": [{}], "data_offsets": [{from}, {to}]}}"#,
+                bytes.len() / size
+            ));
+            data.extend(*bytes);
+        }
+        let header = format!("{{{}}}", header.join(", "));
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()
+    }
+
+    fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+        let at = tempfile::tempdir().unwrap();
+        files.iter().for_each(|(name, bytes)| fs::write(at.path().join(name), bytes).unwrap());
+        at
+    }
+
+    fn refused(files: &[(&str, &[u8])]) -> String {
+        Folder::open(folder(files).path()).unwrap_err().message().to_owned()
+    }
+
+    #[test]
+    fn weights_are_widened_from_one_file_and_from_shards() {
+        let one: Vec<u8> = [1.5f32, -2.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+        let (a, b) = (("a", "F32", &one[..], 4), ("b", "BF16", &[0x80, 0x3f, 0x40, 0xc0][..], 2));
+        let c = ("c", "F16", &[0x00, 0x3c, 0x01, 0x00][..], 2);
+        let whole = folder(&[(CONFIG, b"{}"), (WEIGHTS, &safetensors(&[a, b, c]))]);
+        let index =
+            br#"{"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors", "c": "x-2.safetensors"}}"#;
+        let (first, second) = (safetensors(&[a]), safetensors(&[b, c]));
+        let sharded = folder(&[
+            (CONFIG, b"{}"),
+            (INDEX, index),
+            ("x-1.safetensors", &first),
+            ("x-2.safetensors", &second),
+        ]);
+        let [whole, sharded] = [whole, sharded].map(|at| {
+            let folder = Folder::open(at.path()).unwrap();
+            assert_eq!(folder.tensors().map(|(name, _)| name).collect::<Vec<_>>(), ["a", "b", "c"]);
+            assert_eq!(folder.read("a", &[2]).unwrap(), [1.5, -2.0]);
+            assert_eq!(folder.read("b", &[2]).unwrap(), [1.0, -3.0]);
+            assert_eq!(folder.read("c", &[2]).unwrap(), [1.0, 2f32.powi(-24)]);
+            assert!(
+                folder.read("a", &[1]).unwrap_err().message().contains("has shape [2], and by config.json")
+            );
+            assert!(folder.read("d", &[1]).unwrap_err().message().contains("there is no tensor d"));
+            let hash = folder.content_hash().unwrap();
+            assert_eq!(hash, folder.content_hash().unwrap());
+            hash
+        });
+        assert_ne!(whole, sharded);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_refused_with_its_place() {
+        let bytes: Vec<u8> = [1.0, f32::NAN].iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
+        let infinite = ("b", "F16", &[0x00, 0x7c][..], 2);
+        let at = folder(&[(CONFIG, b"{}"), (WEIGHTS, &safetensors(&[("a", "F32", &bytes, 4), infinite]))]);
+        let folder = Folder::open(at.path()).unwrap();
+        assert!(folder.read("a", &[2]).unwrap_err().message().contains("element 1 of tensor a is NaN"));
+        assert!(folder.read("b", &[1]).unwrap_err().message().contains("element 0 of tensor b is inf"));
+    }
+
+    #[test]
+    fn folders_that_are_not_whole_are_refused() {
+        let empty = safetensors(&[]);
+        let one = safetensors(&[("a", "F16", &[0, 0], 2)]);
+        let index: &[u8] = br#"{"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}}"#;
+        let config: (&str, &[u8]) = (CONFIG, b"{}");
+        for (files, says) in [
+            (&[(WEIGHTS, &empty[..])][..], "there is no config.json"),
+            (&[config], "there are no weights"),
+            (&[config, ("pytorch_model.bin", b"x")], "pytorch_model.bin is a pickle"),
+            (&[config, (WEIGHTS, &one), (INDEX, index)], "there are both"),
+            (
+                &[config, (INDEX, index), ("x-1.safetensors", &one)],
+                "x-2.safetensors is missing, with 1 tensor by",
+            ),
+            (
+                &[config, (INDEX, index), ("x-1.safetensors", &one), ("x-2.safetensors", &one)],
+                "says that it has tensor b, and it has none",
+            ),
+            (
+                &[
+                    config,
+                    (INDEX, br#"{"weight_map": {"a": "x-1.safetensors"}}"#),
+                    ("x-1.safetensors", &safetensors(&[("a", "F16", &[0, 0], 2), ("z", "F16", &[0, 0], 2)])),
+                ],
+                "it has tensor z",
+            ),
+            (&[config, (WEIGHTS, b"garbage that is long enough")], "the header length is"),
+        ] {
+            let message = refused(files);
+            assert!(message.contains(says), "{says}: {message}");
+        }
+        assert!(Folder::open(Path::new("nowhere/at/all")).unwrap_err().message().contains("no such folder"));
+    }
+}

@@ -1,0 +1,155 @@
+//! JSON as others wrote it: UTF-8, of bounded depth, and without a key that stands twice in an object.
+
+use crate::error::{Error, Result};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::path::Path;
+
+/// Parses the content of the file at `path`.
+///
+/// # Errors
+/// A usage error with the line: bytes that are not UTF-8, syntax, a key that stands twice, objects in objects
+/// beyond the 128 levels of `serde_json`, a value that is not a `T`.
+pub(super) fn parse<'de, T: Deserialize<'de>>(path: &Path, bytes: &'de [u8]) -> Result<T> {
+    let text = std::str::from_utf8(bytes).map_err(|e| {
+        Error::usage(format!(
+            "{}: byte {} is not UTF-8, and JSON is: download the file again",
+            path.display(),
+            e.valid_up_to()
+        ))
+    })?;
+    serde_json::from_str(text).map_err(|e| Error::usage(format!("{}: {e}", path.display())))
+}
+
+/// An object whose keys are all different: of two equal ones, readers would take one or the other.
+#[derive(Debug)]
+pub(super) struct Unique<V>(pub BTreeMap<String, V>);
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Unique<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries<V>(PhantomData<V>);
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for Entries<V> {
+            type Value = Unique<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = BTreeMap::new();
+                while let Some(key) = map.next_key::<String>()? {
+                    if entries.contains_key(&key) {
+                        return Err(twice(&key));
+                    }
+                    let value = map.next_value()?;
+                    entries.insert(key, value);
+                }
+                Ok(Unique(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries(PhantomData))
+    }
+}
+
+/// Any value in which no object has a key twice.
+#[derive(Debug)]
+pub(super) struct Strict(pub Value);
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = Strict;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Strict, E> {
+                Ok(Strict(Value::Null))
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Strict, E> {
+                Ok(Strict(value.into()))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Strict, E> {
+                Ok(Strict(value.into()))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Strict, E> {
+                Ok(Strict(value.into()))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Strict, E> {
+                Ok(Strict(value.into()))
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Strict, E> {
+                Ok(Strict(value.into()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Strict, A::Error> {
+                let mut values = Vec::new();
+                while let Some(Strict(value)) = seq.next_element()? {
+                    values.push(value);
+                }
+                Ok(Strict(Value::Array(values)))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strict, A::Error> {
+                let mut values = Map::new();
+                while let Some(key) = map.next_key::<String>()? {
+                    if values.contains_key(&key) {
+                        return Err(twice(&key));
+                    }
+                    let Strict(value) = map.next_value()?;
+                    values.insert(key, value);
+                }
+                Ok(Strict(Value::Object(values)))
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
+}
+
+/// The error of a key that stands twice in an object.
+fn twice<E: serde::de::Error>(key: &str) -> E {
+    E::custom(format!("{:?} stands twice; keep one of them", shortened(key)))
+}
+
+/// Returns the beginning of a text from a file, for a message.
+pub(super) fn shortened(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(bytes: &[u8]) -> String {
+        parse::<Strict>(Path::new("f.json"), bytes).unwrap_err().message().to_owned()
+    }
+
+    #[test]
+    fn values_come_through_and_keys_that_stand_twice_do_not() {
+        let text = r#"{"a": [1, -2, 0.5, null, true, "x"], "b": {"c": {}}}"#;
+        let Strict(value) = parse(Path::new("f"), text.as_bytes()).unwrap();
+        assert_eq!(value, serde_json::from_str::<Value>(text).unwrap());
+        assert!(error(br#"{"a": {"b": 1, "b": 1}}"#).contains("\"b\" stands twice"));
+        let unique = parse::<Unique<u32>>(Path::new("f"), br#"{"a": 1, "a": 2}"#).unwrap_err();
+        assert!(unique.message().contains("\"a\" stands twice"), "{unique}");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_and_depth_are_errors() {
+        assert!(error(b"{\"a\": \"\xff\"}").contains("f.json: byte 7 is not UTF-8"));
+        assert!(error("[".repeat(100_000).as_bytes()).contains("recursion limit"));
+        assert!(error(b"{").contains("line 1"));
+        assert!(error(b"{} {}").contains("trailing"));
+        assert!(error(b"NaN").contains("f.json"));
+    }
+}

@@ -1,0 +1,91 @@
+//! Which class a model or a configuration is of.
+
+use super::class::Class;
+use super::gpt2::Gpt2;
+use super::keys::Keys;
+use super::lacks::Lacks;
+use super::llama::Llama;
+use super::nanochat::NanoChat;
+use super::qwen3::Qwen3;
+use super::tensor::{HfFacts, HfModel};
+use crate::error::{Error, Result};
+use crate::hugging_face::Config;
+use crate::plan::Model;
+
+/// The classes. A model that several of them can express is of the first.
+static CLASSES: [&dyn Class; 4] = [&Qwen3, &Llama, &Gpt2, &NanoChat];
+
+/// Returns the model in the form of the class that can express it.
+///
+/// # Errors
+/// A usage error that names for each class the keys that it has no word for; sizes whose products overflow.
+pub fn express(m: &Model, facts: &HfFacts) -> Result<HfModel> {
+    check_sizes(m, facts.seq_len)?;
+    let mut refusals = Vec::new();
+    for class in CLASSES {
+        let Lacks(lacks) = class.lacks(m);
+        if lacks.is_empty() {
+            let (config, tensors) = (class.config(m, facts), class.tensors(m, facts.seq_len));
+            return Ok(HfModel { class: class.name(), config, tensors });
+        }
+        let lacks: Vec<String> = lacks.iter().map(ToString::to_string).collect();
+        refusals.push(format!("\n  {}: {}", class.name(), lacks.join("; ")));
+    }
+    Err(Error::usage(format!(
+        "no class of HuggingFace's transformers that xrun knows has this model, so it cannot be loaded there:{}\ntrain \
+         with keys that one of them has to export",
+        refusals.concat()
+    )))
+}
+
+/// Returns the class of a configuration.
+///
+/// # Errors
+/// A usage error for other classes, for quantized weights, and for models that code in their folder defines.
+pub(super) fn of_config(config: &Config) -> Result<&'static dyn Class> {
+    for (key, reason) in [
+        (
+            "quantization_config",
+            "xrun reads weights in fp32, bf16 and fp16 alone; take the folder that it was made from",
+        ),
+        ("auto_map", "code of a folder is not run; take a folder of a class that transformers has itself"),
+    ] {
+        if config.get(key).is_some() {
+            return Err(config.refuse(key, reason));
+        }
+    }
+    let kind = config.word("model_type", None)?;
+    let known = || CLASSES.map(|class| class.name()).join(", ");
+    let Some(class) = CLASSES.into_iter().find(|class| class.model_type() == kind) else {
+        return Err(config.refuse("model_type", &format!("xrun has models of {}", known())));
+    };
+    match config.words("architectures")? {
+        Some(names) if !names.iter().any(|name| name == class.name()) => {
+            Err(config.refuse("architectures", &format!("of {kind} xrun has {}", class.name())))
+        }
+        _ => Ok(class),
+    }
+}
+
+/// Returns what a configuration means in a recipe's words.
+///
+/// # Errors
+/// A usage error that names the key of the configuration that xrun has no model for.
+pub fn keys(config: &Config) -> Result<Keys> {
+    of_config(config)?.keys(config)
+}
+
+/// Refuses sizes whose products overflow.
+fn check_sizes(m: &Model, context: usize) -> Result<()> {
+    let heads = m.n_kv_heads.checked_mul(2).and_then(|kv| kv.checked_add(m.n_heads));
+    let elements = [
+        heads.and_then(|h| h.checked_mul(m.head_dim)).and_then(|rows| rows.checked_mul(m.dim)),
+        m.vocab_size.checked_mul(m.dim),
+        context.checked_mul(m.dim),
+        m.ffn_dim.checked_mul(2).and_then(|rows| rows.checked_mul(m.dim)),
+    ];
+    if elements.iter().any(|n| n.and_then(|n| n.checked_mul(4)).is_none()) {
+        return Err(Error::usage("the model's sizes are too large to address"));
+    }
+    Ok(())
+}

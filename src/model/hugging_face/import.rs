@@ -1,0 +1,154 @@
+//! The weights of a folder by the names of xrun's parameters.
+
+use super::class::Class;
+use super::classes::of_config;
+use super::tensor::HfTensor;
+use crate::error::{Error, Result};
+use crate::hugging_face::Folder;
+use crate::model::registry::parameters;
+use crate::model::weights::Weights;
+use crate::plan::Model;
+use std::collections::BTreeMap;
+
+/// The weights of a folder whose tensors are those of a model, each used once.
+#[derive(Debug)]
+pub struct ImportedWeights {
+    folder: Folder,
+    /// The tensors of each parameter, in the order of its rows.
+    parts: BTreeMap<String, Vec<HfTensor>>,
+    /// A tensor that says again what the embedding does: the head of a model that has none of its own.
+    repeated: Option<String>,
+}
+
+/// The embedding's name, and that of the head in the files of all classes.
+const EMBEDDING: &str = "embedding";
+const HEAD: &str = "lm_head.weight";
+
+impl ImportedWeights {
+    /// Finds the parameters of a model with tables of positions of `context` rows in the tensors of a folder.
+    /// Only headers are read.
+    ///
+    /// # Errors
+    /// A usage error that names a tensor that is missing, has another shape or is not the model's; a model that
+    /// the folder's class cannot express.
+    pub fn new(folder: Folder, m: &Model, context: usize) -> Result<Self> {
+        let class = of_config(folder.config())?;
+        let shown = folder.path().display();
+        if let Some(lack) = class.lacks(m).0.first() {
+            return Err(Error::usage(format!("{shown}: {lack}, as {}", class.name())));
+        }
+        let mut tensors = class.tensors(m, context);
+        let bare = bare_prefix(&folder, class);
+        let mut used = BTreeMap::new();
+        for tensor in &mut tensors {
+            if let Some(name) = bare.and_then(|prefix| tensor.name.strip_prefix(prefix)) {
+                tensor.name = name.to_owned();
+            }
+            let Some(found) = folder.tensor(&tensor.name) else {
+                return Err(Error::usage(format!(
+                    "{shown}: there is no tensor {}, of shape {:?} by config.json: the folder is not whole, or its \
+                     config.json is that of another model",
+                    tensor.name, tensor.shape
+                )));
+            };
+            if found.shape() != tensor.shape {
+                return Err(Error::usage(format!(
+                    "{shown}: tensor {} has shape {:?}, and by config.json it has {:?}: its config.json is that of \
+                     another model",
+                    tensor.name,
+                    found.shape(),
+                    tensor.shape
+                )));
+            }
+            used.insert(tensor.name.clone(), ());
+        }
+        let mut repeated = None;
+        for (name, tensor) in
+            folder.tensors().filter(|(name, _)| !used.contains_key(*name) && !class.is_buffer(name))
+        {
+            if name == HEAD && m.tie_embeddings && tensor.shape() == [m.vocab_size, m.dim] {
+                repeated = Some(name.to_owned());
+                continue;
+            }
+            return Err(Error::usage(format!(
+                "{shown}: tensor {name} of shape {:?} is none of {} by config.json; it would be lost",
+                tensor.shape(),
+                class.name()
+            )));
+        }
+        let mut parts: BTreeMap<String, Vec<HfTensor>> = BTreeMap::new();
+        for tensor in tensors {
+            parts.entry(tensor.source.clone()).or_default().push(tensor);
+        }
+        check_parameters(m, &parts)?;
+        Ok(Self { folder, parts, repeated })
+    }
+
+    /// Returns the folder.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Returns a parameter, row-major, without padding.
+    ///
+    /// # Errors
+    /// When there is none of this name and shape, an element is not finite, or a file cannot be read.
+    pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        let parts = self.parts.get(name).filter(|parts| parts.iter().all(|part| part.source_shape == shape));
+        let parts = parts.ok_or_else(|| {
+            Error::failed(format!("{}: no parameter {name} of shape {shape:?}", self.folder.path().display()))
+        })?;
+        let read = |part: &HfTensor| Ok(part.to_parameter(self.folder.read(&part.name, &part.shape)?));
+        let values = match &parts[..] {
+            [whole] => read(whole)?,
+            _ => parts.iter().map(read).collect::<Result<Vec<_>>>()?.concat(),
+        };
+        if let Some(repeated) = self.repeated.as_ref().filter(|_| name == EMBEDDING)
+            && self.folder.read(repeated, shape)? != values
+        {
+            return Err(Error::usage(format!(
+                "{}: tensor {repeated} is not the embedding, and config.json says that they are one \
+                 (tie_word_embeddings); set that to false if the model has both",
+                self.folder.path().display()
+            )));
+        }
+        Ok(values)
+    }
+}
+
+impl Weights for ImportedWeights {
+    fn names(&self) -> Vec<String> {
+        self.parts.keys().cloned().collect()
+    }
+
+    fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
+        Ok(self.values(name, shape)?.iter().flat_map(|x| x.to_le_bytes()).collect())
+    }
+}
+
+/// Returns the prefix that the names of a folder lack: files of a bare model, without its head, have none.
+fn bare_prefix(folder: &Folder, class: &dyn Class) -> Option<&'static str> {
+    let has_prefix = folder.tensors().any(|(name, _)| name.starts_with(class.prefix()));
+    (!has_prefix).then(|| class.prefix())
+}
+
+/// Checks that tensors make up every parameter of a model, each of its elements once.
+pub(super) fn check_parameters(m: &Model, parts: &BTreeMap<String, Vec<HfTensor>>) -> Result<()> {
+    let wrong =
+        |name: &str| Error::failed(format!("parameter {name} has no counterpart in this class's tensors"));
+    let parameters = parameters(m);
+    if let Some(unknown) = parts.keys().find(|name| parameters.iter().all(|param| param.name != **name)) {
+        return Err(Error::failed(format!("the model has no parameter {unknown}")));
+    }
+    for param in parameters {
+        let mut at = 0;
+        for part in parts.get(&param.name).ok_or_else(|| wrong(&param.name))? {
+            let range = part.range().filter(|range| part.source_shape == param.shape && range.start == at);
+            at = range.ok_or_else(|| wrong(&param.name))?.end;
+        }
+        if at != param.shape.iter().product::<usize>() {
+            return Err(wrong(&param.name));
+        }
+    }
+    Ok(())
+}

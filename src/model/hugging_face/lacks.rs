@@ -1,0 +1,75 @@
+//! What a class of transformers has no word for.
+
+use crate::plan::Model;
+use crate::policy::{Norm, NormPlacement, Position};
+use std::fmt;
+
+/// A key of the model whose value a class does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lack {
+    key: &'static str,
+    value: String,
+    has: String,
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, and it has {}", self.key, self.value, self.has)
+    }
+}
+
+/// The keys of a model that a class does not have.
+#[derive(Debug, Default)]
+pub(super) struct Lacks(pub Vec<Lack>);
+
+impl Lacks {
+    /// Begins with what none of the classes has.
+    pub(super) fn of_all_classes(m: &Model) -> Self {
+        let mut lacks = Self::default();
+        lacks.need(
+            "model.norm_placement",
+            m.norm_placement == NormPlacement::Pre,
+            word(m.norm_placement),
+            "\"pre\"",
+        );
+        lacks.need("model.parallel_blocks", !m.parallel_blocks, true, "false");
+        lacks.need("model.score_cap", m.score_cap.is_none(), or_unset(m.score_cap), "none");
+        lacks.need("model.logit_scale", m.logit_scale == 1.0, m.logit_scale, "1");
+        lacks.need("model.embedding_scale", m.embedding_scale == 1.0, m.embedding_scale, "1");
+        let shared = m.n_kv_heads > 0 && m.n_heads.is_multiple_of(m.n_kv_heads);
+        lacks.need(
+            "model.n_kv_heads",
+            shared,
+            m.n_kv_heads,
+            &format!("divisors of {} query heads", m.n_heads),
+        );
+        lacks
+    }
+
+    /// Begins with what classes with RMSNorm and a rotary embedding do not have.
+    pub(super) fn of_rotary_classes(m: &Model) -> Self {
+        let mut lacks = Self::of_all_classes(m);
+        lacks.need("model.norm", m.norm == Norm::RmsNorm, word(m.norm), "\"rms_norm\"");
+        lacks.need("model.norm_bias", !m.norm_bias, true, "false");
+        lacks.need("model.position", m.position == Position::Rope, word(m.position), "\"rope\"");
+        lacks.need("model.rope_fraction", m.rope.fraction == 1.0, m.rope.fraction, "1");
+        lacks
+    }
+
+    /// Adds a key whose value is not `ok`.
+    pub(super) fn need(&mut self, key: &'static str, ok: bool, value: impl fmt::Display, has: &str) {
+        if !ok {
+            self.0.push(Lack { key, value: value.to_string(), has: has.to_owned() });
+        }
+    }
+}
+
+/// Returns a word as recipes have it.
+pub(super) fn word(word: impl fmt::Display) -> String {
+    format!("\"{word}\"")
+}
+
+/// Returns a value, or that there is none.
+pub(super) fn or_unset<T: fmt::Display>(value: Option<T>) -> String {
+    value.map_or("unset".to_owned(), |value| value.to_string())
+}

@@ -1,0 +1,141 @@
+//! A model as HuggingFace's transformers loads it: tensors, and what they are of xrun's parameters.
+
+use crate::error::{Error, Result};
+
+/// Facts of an exported model besides its dimensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HfFacts {
+    /// Element type of the weights, as `torch_dtype` spells it.
+    pub torch_dtype: &'static str,
+    /// Length of the longest sequence that the model was trained on, in tokens.
+    pub seq_len: usize,
+    /// Token that ends a document; it also starts generation from nothing.
+    pub end_token_id: u32,
+}
+
+/// A model as HuggingFace's transformers loads it.
+#[derive(Clone, Debug)]
+pub struct HfModel {
+    /// Name of the class, for messages.
+    pub class: &'static str,
+    /// Content of `config.json`.
+    pub config: serde_json::Value,
+    /// Every tensor, in the order in which the file has them.
+    pub tensors: Vec<HfTensor>,
+}
+
+/// One HuggingFace tensor: a range of rows of one of xrun's parameters, or all of it; transposed where the
+/// class stores products as `[inputs, outputs]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HfTensor {
+    /// Its name in the file.
+    pub name: String,
+    /// Shape in the file.
+    pub shape: Vec<usize>,
+    /// Name of the parameter.
+    pub source: String,
+    /// Shape of the parameter.
+    pub source_shape: Vec<usize>,
+    /// Rows of the parameter before it.
+    pub first_row: usize,
+    /// The file has columns of the parameter as rows; of matrices alone.
+    pub transposed: bool,
+}
+
+impl HfTensor {
+    /// Creates a whole parameter under another name.
+    pub fn whole(name: impl Into<String>, source: impl Into<String>, shape: &[usize]) -> Self {
+        Self {
+            name: name.into(),
+            shape: shape.to_vec(),
+            source: source.into(),
+            source_shape: shape.to_vec(),
+            first_row: 0,
+            transposed: false,
+        }
+    }
+
+    /// Creates the rows `first_row..first_row + shape[0]` of a parameter of shape `source_shape`, where a row is
+    /// as wide as one of `shape`.
+    pub fn rows_of(
+        name: impl Into<String>,
+        source: impl Into<String>,
+        source_shape: &[usize],
+        shape: &[usize],
+        first_row: usize,
+    ) -> Self {
+        let source_shape = source_shape.to_vec();
+        Self { source_shape, first_row, ..Self::whole(name, source, shape) }
+    }
+
+    /// Creates a whole matrix `[outputs, inputs]` that the file has as `[inputs, outputs]`.
+    pub fn transposed(
+        name: impl Into<String>,
+        source: impl Into<String>,
+        [outputs, inputs]: [usize; 2],
+    ) -> Self {
+        Self {
+            shape: vec![inputs, outputs],
+            transposed: true,
+            ..Self::whole(name, source, &[outputs, inputs])
+        }
+    }
+
+    /// Returns the elements of the parameter that it is, as a range; `None` where the parameter has not as many.
+    pub fn range(&self) -> Option<std::ops::Range<usize>> {
+        let count = |shape: &[usize]| shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        let (elements, all) = (count(&self.shape)?, count(&self.source_shape)?);
+        let width = if self.transposed { self.shape[0] } else { count(&self.shape[1..])? };
+        let start = self.first_row.checked_mul(width)?;
+        let end = start.checked_add(elements)?;
+        (end <= all).then_some(start..end)
+    }
+
+    /// Returns the tensor's elements in the order of the file, out of all those of its parameter.
+    ///
+    /// # Errors
+    /// When the parameter has fewer.
+    pub fn of_parameter(&self, parameter: &[f32]) -> Result<Vec<f32>> {
+        let part = self.range().and_then(|range| parameter.get(range));
+        let part = part.ok_or_else(|| {
+            Error::failed(format!("{} holds only {} elements", self.source, parameter.len()))
+        })?;
+        Ok(match self.shape[..] {
+            [inputs, outputs] if self.transposed => transposed(part, outputs, inputs),
+            _ => part.to_vec(),
+        })
+    }
+
+    /// Returns the elements of the parameter in its order, out of those of the file.
+    pub fn to_parameter(&self, file: Vec<f32>) -> Vec<f32> {
+        match self.shape[..] {
+            [inputs, outputs] if self.transposed => transposed(&file, inputs, outputs),
+            _ => file,
+        }
+    }
+}
+
+/// Returns a matrix of so many rows and columns, row-major, as its transpose.
+fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    (0..columns).flat_map(|column| (0..rows).map(move |row| matrix[row * columns + column])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_transposes_come_back() {
+        let numbers: Vec<f32> = (0..12u8).map(f32::from).collect();
+        let rows = HfTensor::rows_of("a", "p", &[4, 3], &[2, 3], 1);
+        assert_eq!(rows.of_parameter(&numbers).unwrap(), numbers[3..9]);
+        let bias = HfTensor::rows_of("a", "p", &[12], &[4], 8);
+        assert_eq!(bias.of_parameter(&numbers).unwrap(), numbers[8..]);
+        let turned = HfTensor::transposed("a", "p", [4, 3]);
+        let file = turned.of_parameter(&numbers).unwrap();
+        assert_eq!((&turned.shape[..], &file[..5]), (&[3, 4][..], &[0.0, 3.0, 6.0, 9.0, 1.0][..]));
+        assert_eq!(turned.to_parameter(file), numbers);
+        assert!(rows.of_parameter(&numbers[..8]).is_err());
+        assert_eq!(HfTensor::rows_of("a", "p", &[4, 3], &[2, 3], 3).range(), None);
+    }
+}

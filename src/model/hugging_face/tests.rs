@@ -1,0 +1,258 @@
+//! The classes both ways, and the configurations of models that others trained.
+
+use super::import::check_parameters;
+use super::keys::Keys;
+use super::tensor::{HfFacts, HfModel};
+use super::{express, keys};
+use crate::hugging_face::Config;
+use crate::machine::Machine;
+use crate::plan::Model;
+use crate::recipe;
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+fn config(value: &Value) -> Config {
+    Config::parse(Path::new("config.json"), value.to_string().as_bytes()).unwrap()
+}
+
+fn toml_of(value: &Value) -> String {
+    let keys = keys(&config(value)).unwrap();
+    format!("# {}, {} tokens\n{}", keys.class, keys.context, keys.to_toml())
+}
+
+fn refusal(value: &Value) -> String {
+    keys(&config(value)).unwrap_err().message().to_owned()
+}
+
+fn model_of(keys: &Keys) -> Model {
+    let recipe =
+        recipe::load_str(Path::new("r.toml"), &keys.to_toml(), &[], std::iter::empty(), &Machine::none())
+            .unwrap();
+    Model::from_keys(&recipe.values().model, keys.vocab_size)
+}
+
+/// `openai-community/gpt2`.
+fn gpt2() -> Value {
+    json!({
+        "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+        "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-5, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
+        "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null, "vocab_size": 50257,
+        "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
+    })
+}
+
+/// `HuggingFaceTB/SmolLM2-135M`.
+fn smollm2() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 0,
+        "eos_token_id": 0, "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.041666666666666664,
+        "intermediate_size": 1536, "is_llama_config": true, "max_position_embeddings": 8192, "model_type": "llama",
+        "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3, "pretraining_tp": 1,
+        "rms_norm_eps": 1e-5, "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000,
+        "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 49152,
+    })
+}
+
+/// `Qwen/Qwen3-0.6B`.
+fn qwen3() -> Value {
+    json!({
+        "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+        "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+        "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960,
+        "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_scaling": null, "rope_theta": 1000000,
+        "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true,
+        "use_sliding_window": false, "vocab_size": 151936,
+    })
+}
+
+/// `NanoChatConfig` of transformers 5.23 as it saves itself.
+fn nanochat() -> Value {
+    json!({
+        "architectures": ["NanoChatForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 0,
+        "eos_token_id": 1, "final_logit_softcapping": 15.0, "hidden_act": "relu2", "hidden_size": 768,
+        "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 2048,
+        "model_type": "nanochat", "num_attention_heads": 6, "num_hidden_layers": 12, "num_key_value_heads": 6,
+        "pad_token_id": 1, "rms_norm_eps": 1e-6, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        "tie_word_embeddings": false, "use_cache": true, "vocab_size": 50304,
+    })
+}
+
+fn with(mut value: Value, changes: Value) -> Value {
+    for (key, change) in changes.as_object().unwrap() {
+        value[key] = change.clone();
+    }
+    value
+}
+
+#[test]
+fn configurations_of_others_are_recipes() {
+    assert_snapshot!(toml_of(&gpt2()), @r#"
+    # GPT2LMHeadModel, 1024 tokens
+    [model]
+    vocab_size = 50257
+    dim = 768
+    n_layers = 12
+    n_heads = 12
+    ffn_dim = 3072
+    activation = "gelu_tanh"
+    bias = true
+    norm = "layer_norm"
+    norm_eps = 1e-5
+    position = "learned"
+    qk_norm = false
+    tie_embeddings = true
+    "#);
+    assert_snapshot!(toml_of(&smollm2()), @r#"
+    # LlamaForCausalLM, 8192 tokens
+    [model]
+    vocab_size = 49152
+    dim = 576
+    n_layers = 30
+    n_heads = 9
+    n_kv_heads = 3
+    head_dim = 64
+    ffn_dim = 1536
+    activation = "swiglu"
+    bias = false
+    qk_norm = false
+    norm_eps = 1e-5
+    rope_theta = 100000.0
+    tie_embeddings = true
+    "#);
+    assert_snapshot!(toml_of(&qwen3()), @r#"
+    # Qwen3ForCausalLM, 40960 tokens
+    [model]
+    vocab_size = 151936
+    dim = 1024
+    n_layers = 28
+    n_heads = 16
+    n_kv_heads = 8
+    head_dim = 128
+    ffn_dim = 3072
+    activation = "swiglu"
+    norm_eps = 1e-6
+    rope_theta = 1000000.0
+    tie_embeddings = true
+    "#);
+    assert_snapshot!(toml_of(&nanochat()), @r#"
+    # NanoChatForCausalLM, 2048 tokens
+    [model]
+    vocab_size = 50304
+    dim = 768
+    n_layers = 12
+    n_heads = 6
+    n_kv_heads = 6
+    head_dim = 128
+    ffn_dim = 8192
+    activation = "relu2"
+    norm_weight = false
+    embedding_norm = true
+    norm_eps = 1e-6
+    qk_norm = true
+    qk_norm_place = "after_rope"
+    qk_norm_weight = false
+    rope_direction = "negative"
+    rope_theta = 10000.0
+    logit_cap = 15.0
+    tie_embeddings = false
+    "#);
+}
+
+/// Every model that a class can express comes back from its configuration.
+#[test]
+fn what_is_exported_is_what_was_imported() {
+    let yarn = json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192,
+        "attention_factor": 1.25}});
+    let llama3 = json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}});
+    let layers: Vec<&str> =
+        (0..28).map(|i| if i % 4 == 3 { "full_attention" } else { "sliding_attention" }).collect();
+    let window = json!({"use_sliding_window": true, "sliding_window": 256, "layer_types": layers});
+    let all_sliding = json!({"use_sliding_window": true, "sliding_window": 256, "max_window_layers": 0});
+    for value in [
+        gpt2(),
+        with(gpt2(), json!({"activation_function": "gelu", "tie_word_embeddings": false, "n_inner": 100})),
+        smollm2(),
+        with(smollm2(), json!({"attention_bias": true, "mlp_bias": true, "hidden_act": "gelu"})),
+        with(smollm2(), llama3),
+        with(smollm2(), json!({"rope_scaling": {"type": "linear", "factor": 2.0}})),
+        qwen3(),
+        with(qwen3(), yarn),
+        with(qwen3(), window),
+        with(qwen3(), all_sliding),
+        nanochat(),
+        with(nanochat(), json!({"final_logit_softcapping": null, "tie_word_embeddings": true})),
+    ] {
+        let before = keys(&config(&value)).unwrap();
+        let model = model_of(&before);
+        let facts = HfFacts { torch_dtype: "float32", seq_len: before.context, end_token_id: 0 };
+        let HfModel { class, config: exported, tensors } = express(&model, &facts).unwrap();
+        assert_eq!(class, before.class);
+        assert_eq!(model_of(&keys(&config(&exported)).unwrap()), model, "{value}");
+        let names: BTreeSet<_> = tensors.iter().map(|tensor| &tensor.name).collect();
+        assert_eq!(names.len(), tensors.len(), "{class}");
+        assert!(tensors.iter().all(|tensor| tensor.range().is_some()), "{class}");
+    }
+}
+
+/// Tensors of a class make up every parameter once.
+#[test]
+fn every_parameter_has_its_tensors() {
+    for value in [smollm2(), qwen3(), with(qwen3(), json!({"tie_word_embeddings": false}))] {
+        let model = model_of(&keys(&config(&value)).unwrap());
+        let facts = HfFacts { torch_dtype: "float32", seq_len: 1024, end_token_id: 0 };
+        let mut parts = BTreeMap::new();
+        for tensor in express(&model, &facts).unwrap().tensors {
+            parts.entry(tensor.source.clone()).or_insert_with(Vec::new).push(tensor);
+        }
+        check_parameters(&model, &parts).unwrap();
+        let (name, part) = parts.iter_mut().next().unwrap();
+        let (name, last) = (name.clone(), part.pop());
+        assert!(check_parameters(&model, &parts).unwrap_err().message().contains(&name), "{last:?}");
+    }
+}
+
+#[test]
+fn what_xrun_has_no_model_for_is_refused_with_key_and_value() {
+    for (value, says) in [
+        (
+            with(qwen3(), json!({"model_type": "mixtral"})),
+            "model_type is \"mixtral\", and xrun has models of",
+        ),
+        (with(qwen3(), json!({"model_type": null})), "there is no model_type"),
+        (with(qwen3(), json!({"architectures": ["Qwen3Model"]})), "architectures is [\"Qwen3Model\"]"),
+        (with(qwen3(), json!({"auto_map": {"AutoModel": "m.M"}})), "code of a folder is not run"),
+        (with(qwen3(), json!({"quantization_config": {"bits": 4}})), "quantization_config is {\"bits\":4}"),
+        (with(qwen3(), json!({"attention_bias": true})), "attention_bias is true"),
+        (with(qwen3(), json!({"hidden_act": "tanh"})), "hidden_act is \"tanh\", and xrun has silu"),
+        (with(qwen3(), json!({"hidden_size": -3})), "hidden_size is -3"),
+        (with(qwen3(), json!({"hidden_size": null})), "there is no hidden_size"),
+        (with(qwen3(), json!({"rms_norm_eps": "small"})), "rms_norm_eps is \"small\", and a number"),
+        (with(qwen3(), json!({"rope_scaling": {"rope_type": "longrope"}})), "rope_type is \"longrope\""),
+        (with(qwen3(), json!({"rope_scaling": {"rope_type": "linear"}})), "there is no factor"),
+        (with(qwen3(), json!({"partial_rotary_factor": 0.5})), "partial_rotary_factor is 0.5"),
+        (
+            with(qwen3(), json!({"use_sliding_window": true, "num_hidden_layers": 1u64 << 60})),
+            "at most 4096 are read",
+        ),
+        (
+            with(qwen3(), json!({"use_sliding_window": true, "max_window_layers": 21})),
+            "layer_types is absent, and xrun has one layer of full attention",
+        ),
+        (with(qwen3(), json!({"layer_types": ["sliding_attention"]})), "without use_sliding_window"),
+        (with(smollm2(), json!({"mlp_bias": true})), "mlp_bias is true, and attention_bias is false"),
+        (
+            with(gpt2(), json!({"scale_attn_by_inverse_layer_idx": true})),
+            "scale_attn_by_inverse_layer_idx is true",
+        ),
+        (with(gpt2(), json!({"activation_function": "relu"})), "activation_function is \"relu\""),
+        (with(nanochat(), json!({"attention_bias": true})), "attention_bias is true"),
+    ] {
+        let message = refusal(&value);
+        assert!(message.contains(says) && message.contains("config.json"), "{says}: {message}");
+    }
+}

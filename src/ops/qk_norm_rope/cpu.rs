@@ -1,0 +1,160 @@
+//! Both passes on the CPU.
+
+use super::norm::QkNorm;
+use crate::device::{Elem, Real};
+use crate::ir::CpuNode;
+use crate::ops::attention::Heads;
+use crate::ops::attention::rows::scale;
+use crate::ops::lanes::{dot, rows_per_partial};
+use crate::ops::rope::ROWS;
+use crate::ops::rotary::{Rotation, rotate, rotate_back};
+
+/// A table of rotations, the positions of all rows, and whether heads turn before the norm.
+pub(super) struct Turn<'a, A> {
+    pub rotation: &'a Rotation<A>,
+    pub positions: &'a [u32],
+    pub first: bool,
+}
+
+/// The constants that both passes of an op need, in a number type.
+pub(super) struct Pass<'a, E: Elem> {
+    heads: Heads,
+    eps: E::Acc,
+    /// wq and wk.
+    weights: Option<[&'a [E::Acc]; 2]>,
+    turn: Option<Turn<'a, E::Acc>>,
+}
+
+impl<'a, E: Elem> Pass<'a, E> {
+    pub(super) fn new(cx: &CpuNode<'a>, norm: QkNorm, turn: Option<Turn<'a, E::Acc>>) -> Self {
+        let QkNorm { heads, eps, weighted } = norm;
+        let weight = |i: usize| cx.input::<E::Acc>(i).slice(0, heads.dim);
+        let weights = weighted.then(|| [weight(1), weight(2)]);
+        Self { heads, eps: E::Acc::from_f64(eps), weights, turn }
+    }
+
+    /// Returns the weight, 0 (queries) or 1 (keys), of the `i`-th head of a row.
+    #[inline(always)]
+    fn weight_of(&self, i: usize) -> usize {
+        usize::from(i >= self.heads.query)
+    }
+
+    /// 1 / √(mean(x²) + eps).
+    #[inline(always)]
+    fn reciprocal_norm(&self, x: &[E::Acc]) -> E::Acc {
+        let mean = dot(x, x) / E::Acc::from_f64(x.len() as f64);
+        E::Acc::ONE / (mean + self.eps).sqrt()
+    }
+
+    /// Returns the cosines and sines of row `r`, for a rotation before the norm or for one after it.
+    #[inline(always)]
+    fn angles(&self, r: usize, first: bool) -> Option<(&[E::Acc], &[E::Acc])> {
+        let turn = self.turn.as_ref().filter(|turn| turn.first == first)?;
+        Some(turn.rotation.at(turn.positions[r]))
+    }
+
+    pub(super) fn forward(&self, cx: &CpuNode<'_>) {
+        let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
+        let (dim, width) = (self.heads.dim, self.heads.width());
+        cx.pool.chunks(
+            x.len() / width,
+            ROWS,
+            #[inline(always)]
+            |start, count| {
+                let mut row = vec![E::Acc::ZERO; width];
+                for r in start..start + count {
+                    x.prefetch((r + 1) * width, width);
+                    x.load(r * width, &mut row);
+                    let (before, after) = (self.angles(r, true), self.angles(r, false));
+                    let turned = &mut row[..self.heads.value_at(0)];
+                    for (i, head) in turned.chunks_exact_mut(dim).enumerate() {
+                        if let Some(angles) = before {
+                            rotate(head, angles);
+                        }
+                        let norm = self.reciprocal_norm(head);
+                        match &self.weights {
+                            Some(weights) => {
+                                let weight = weights[self.weight_of(i)];
+                                head.iter_mut().zip(weight).for_each(|(x, w)| *x = *x * norm * *w);
+                            }
+                            None => scale(head, norm),
+                        }
+                        if let Some(angles) = after {
+                            rotate(head, angles);
+                        }
+                    }
+                    y.store(r * width, &row);
+                }
+            },
+        );
+    }
+
+    /// With u the input of the norm (x, or x rotated), û = u/‖u‖ and g the gradient of its output (rotated
+    /// back, or as it comes): dw = Σ g·û, du = (g·w − û·mean(g·w·û)) / ‖u‖, where ‖u‖ is the root mean
+    /// square; dx is du, rotated back if x was rotated.
+    pub(super) fn backward(&self, cx: &CpuNode<'_>, upstream: usize) {
+        let (x, dy) = (cx.input::<E>(0), cx.input::<E>(upstream));
+        let dx = cx.output::<E>(0);
+        let (dim, width, turned) = (self.heads.dim, self.heads.width(), self.heads.value_at(0));
+        let rows = x.len() / width;
+        let run = if self.weights.is_some() { rows_per_partial(rows) } else { ROWS };
+        cx.pool.chunks(
+            rows,
+            run,
+            #[inline(always)]
+            |start, count| {
+                let (mut normal, mut row) = (vec![E::Acc::ZERO; turned], vec![E::Acc::ZERO; width]);
+                let mut dw = vec![E::Acc::ZERO; 2 * dim];
+                let inv_n = E::Acc::ONE / E::Acc::from_f64(dim as f64);
+                for r in start..start + count {
+                    x.prefetch((r + 1) * width, turned);
+                    dy.prefetch((r + 1) * width, width);
+                    x.load(r * width, &mut normal);
+                    dy.load(r * width, &mut row);
+                    let (before, after) = (self.angles(r, true), self.angles(r, false));
+                    let heads = normal.chunks_exact_mut(dim).zip(row.chunks_exact_mut(dim));
+                    for (i, (x, g)) in heads.enumerate() {
+                        if let Some(angles) = before {
+                            rotate(x, angles);
+                        }
+                        if let Some(angles) = after {
+                            rotate_back(g, angles);
+                        }
+                        let norm = self.reciprocal_norm(x);
+                        scale(x, norm);
+                        if let Some(weights) = &self.weights {
+                            let which = self.weight_of(i);
+                            let dw = &mut dw[which * dim..(which + 1) * dim];
+                            dw.iter_mut().zip(&*g).zip(&*x).for_each(|((dw, g), x)| *dw += *g * *x);
+                            g.iter_mut().zip(weights[which]).for_each(|(g, w)| *g *= *w);
+                        }
+                        let mean = dot(g, x) * inv_n;
+                        g.iter_mut().zip(&*x).for_each(|(g, x)| *g = norm * (*g - *x * mean));
+                        if let Some(angles) = before {
+                            rotate_back(g, angles);
+                        }
+                    }
+                    dx.store(r * width, &row);
+                }
+                if self.weights.is_some() {
+                    cx.output::<E::Acc>(3).put(start / run * 2 * dim, &dw, false);
+                }
+            },
+        );
+        if self.weights.is_some() {
+            self.reduce(cx);
+        }
+    }
+
+    /// Adds up the partial weight gradients of all tasks, in order.
+    fn reduce(&self, cx: &CpuNode<'_>) {
+        let (dim, partials) = (self.heads.dim, cx.output::<E::Acc>(3));
+        let mut dw = vec![E::Acc::ZERO; 2 * dim];
+        for part in partials.slice(0, partials.len()).chunks_exact(2 * dim) {
+            dw.iter_mut().zip(part).for_each(|(sum, part)| *sum += *part);
+        }
+        for (i, dw) in dw.chunks_exact(dim).enumerate() {
+            cx.output::<E::Acc>(1 + i).put(0, dw, cx.adds(1 + i));
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Both passes on a GPU.
+
+use super::norm::QkNorm;
+use crate::device::gpu::{Arg, DevicePtr};
+use crate::error::Result;
+use crate::ir::GpuNode;
+use crate::ops::lanes::{launch_sum_partials, rows_per_partial};
+use crate::ops::rope::Lanes;
+use crate::ops::rotary::Rotary;
+
+/// Queues the forward, or with the index of the upstream gradient the backward. `turn` is the rotation, and
+/// whether it comes before the norm; positions are then the input after those of the norm.
+pub(super) fn launch(
+    cx: &GpuNode<'_>,
+    norm: QkNorm,
+    turn: Option<(Rotary, bool)>,
+    upstream: Option<usize>,
+) -> Result<()> {
+    let lanes = Lanes::new(norm.heads, turn.map(|(rotary, _)| rotary), cx.output_spec(0).dtype);
+    let rows = cx.output_spec(0).rows();
+    let weight = |i: usize| -> DevicePtr { if norm.weighted { cx.input(i) } else { 0 } };
+    let positions: DevicePtr = if turn.is_some() { cx.input(norm.inputs()) } else { 0 };
+    let mut pointers = vec![cx.input(0), weight(1), weight(2), positions];
+    let (entry, run) = match upstream {
+        Some(_) if norm.weighted => ("qk_norm_rope_grad", rows_per_partial(rows)),
+        Some(_) => ("qk_norm_rope_grad", lanes.rows_of_block()),
+        None => ("qk_norm_rope", lanes.rows_of_block()),
+    };
+    // If the output took over the memory of the input, values need not be copied.
+    let values = cx.input(upstream.unwrap_or(0));
+    if upstream.is_some() {
+        let partials: DevicePtr = if norm.weighted { cx.output(3) } else { 0 };
+        pointers.extend([values, cx.output(0), partials]);
+    } else {
+        pointers.push(cx.output(0));
+    }
+    let mut args: Vec<Arg> = pointers.into_iter().map(Arg::Ptr).collect();
+    let copies = u32::from(cx.output(0) != values);
+    args.extend([rows.into(), run.into(), Arg::F32(norm.eps as f32), Arg::U32(copies)]);
+    let kernel = lanes
+        .kernel("qk_norm_rope", entry)
+        .with("WEIGHTED", usize::from(norm.weighted))
+        .with("ROTATES_FIRST", usize::from(turn.is_some_and(|(_, first)| first)));
+    Lanes::launch(cx, kernel, (rows, run), &args)?;
+    if upstream.is_some() && norm.weighted {
+        launch_sum_partials(cx, 3, &[1, 2])?;
+    }
+    Ok(())
+}

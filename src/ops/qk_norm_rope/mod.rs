@@ -1,0 +1,288 @@
+//! Norm of every query and key head and rotary position embedding, one after the other in either order, in
+//! one pass over the packed rows.
+
+mod cases;
+mod cpu;
+mod gpu;
+mod norm;
+
+pub use norm::QkNorm;
+
+use super::attention::Heads;
+use super::rope::{Rope, check, positions, reference as reference_rope, variants};
+use super::rotary::{Rotary, Rotation};
+use crate::device::Elem;
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Builder, Case, Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp};
+use cpu::{Pass, Turn};
+
+/// `(qkv [N, (H+2·KV)·dim][, wq [dim], wk [dim]], positions [N] u32) → packed [N, (H+2·KV)·dim]`.
+///
+/// The [norm](QkNorm) of query and key heads, then the [rotation](Rotary) by the angles of their position,
+/// as in Qwen3; or first the rotation, as in nanochat. Without weights and with whole heads turned without
+/// a factor, both orders are the same function, rounded differently. Values are copied.
+#[derive(Clone, Copy, Debug)]
+pub struct QkNormRope {
+    /// The norm.
+    pub norm: QkNorm,
+    /// The rotation.
+    pub rotary: Rotary,
+    /// True to rotate before the norm, false to rotate after it.
+    pub rotates_first: bool,
+}
+
+/// `(qkv[, wq, wk], positions, d_packed) → (d_qkv[, dwq, dwk, partials [tasks, 2·dim]])`; reciprocal norms
+/// are recomputed, and heads that were rotated first are rotated again.
+#[derive(Clone, Copy, Debug)]
+pub struct QkNormRopeGrad(pub QkNormRope);
+
+/// `(qkv[, wq, wk], d_packed) → (d_qkv[, dwq, dwk, partials [tasks, 2·dim]])`.
+#[derive(Clone, Copy, Debug)]
+pub struct QkNormGrad(pub QkNorm);
+
+impl QkNormRope {
+    /// Runs `pass` with a table of the rotation that covers the positions.
+    fn on_cpu<E: Elem>(&self, cx: &CpuNode<'_>, pass: impl FnOnce(Pass<'_, E>)) {
+        let positions = cx.input_u32(self.norm.inputs());
+        let rotation = Rotation::covering(positions, self.rotary);
+        let turn = Turn { rotation: &rotation, positions, first: self.rotates_first };
+        pass(Pass::new(cx, self.norm, Some(turn)));
+    }
+}
+
+impl Op for QkNormRope {
+    fn name(&self) -> &'static str {
+        "qk_norm_rope"
+    }
+
+    fn attributes(&self) -> String {
+        let rotary = self.rotary.attributes(self.norm.heads.dim);
+        format!(
+            "{} {rotary}{}",
+            self.norm.attributes(),
+            if self.rotates_first { " rotates_first" } else { "" }
+        )
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [positions] = self.norm.check(inputs, " and positions")?;
+        check(self.norm.heads, self.rotary, &inputs[0], positions)?;
+        Ok(vec![inputs[0].clone()])
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        let mut inputs: Vec<TensorId> = (0..=self.norm.inputs()).map(|i| v.input(i)).collect();
+        inputs.push(v.output_grad(0)?);
+        v.backward(QkNormRopeGrad(*self), &inputs, self.norm.differentiated())?;
+        Ok(())
+    }
+
+    fn may_alias(&self) -> Vec<MayAlias> {
+        vec![MayAlias { output: 0, input: 0 }]
+    }
+
+    fn cheap_to_recompute(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
+        let rope = Rope { heads: self.norm.heads, rotary: self.rotary, inverse: false };
+        let (rows, weights, positions) =
+            (inputs[0], &inputs[1..self.norm.inputs()], inputs[self.norm.inputs()]);
+        let norm = |b: &mut Builder, name: &str, rows: TensorId| {
+            b.emit1(name, self.norm, &[&[rows], weights].concat())
+        };
+        let packed = if self.rotates_first {
+            let rotated = b.emit1("rotated", rope, &[rows, positions])?;
+            norm(b, "packed", rotated)?
+        } else {
+            let normal = norm(b, "qk_norm", rows)?;
+            b.emit1("packed", rope, &[normal, positions])?
+        };
+        Ok(Some(vec![packed]))
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        dispatch_float!(cx.input_spec(0).dtype, E => self.on_cpu::<E>(cx, |pass| pass.forward(cx)));
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        gpu::launch(cx, self.norm, Some((self.rotary, self.rotates_first)), None)
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let case = |(n, op): (usize, QkNormRope)| {
+            let QkNormRope { norm, rotary, rotates_first } = op;
+            let mut inputs = cases::inputs(n, norm, precision);
+            inputs.push(positions(n, rotary));
+            let weights = &[1, 2][..norm.inputs() - 1];
+            Case::new(format!("n{n} {}", op.attributes()), op, inputs, move |inputs| {
+                let (rows, weights) = (&inputs[0], &inputs[1..norm.inputs()]);
+                let positions = &inputs[norm.inputs()];
+                vec![if rotates_first {
+                    let rotated = reference_rope(norm.heads, rotary, rows, positions);
+                    cases::reference(norm, &rotated, weights)
+                } else {
+                    let normal = cases::reference(norm, rows, weights);
+                    reference_rope(norm.heads, rotary, &normal, positions)
+                }]
+            })
+            .weights(weights)
+            .depth(n.max(norm.heads.dim) * norm.heads.query)
+        };
+        let plain = cases::shapes().map(|(n, heads)| {
+            let norm = QkNorm { heads, eps: 1e-6, weighted: true };
+            let rotary = Rotary::of_whole_heads(heads.dim, 10_000.0);
+            (n, QkNormRope { norm, rotary, rotates_first: false })
+        });
+        // Every rotation in every place, and the plain one where it is not among those above.
+        let (n, heads) = (40, Heads { query: 3, kv: 1, dim: 32 });
+        let rotations = variants().chain([(n, heads, Rotary::of_whole_heads(heads.dim, 10_000.0))]);
+        let others = rotations.flat_map(|(n, heads, rotary)| {
+            [(false, false), (false, true), (true, false), (true, true)].map(|(weighted, rotates_first)| {
+                let norm = QkNorm { heads, eps: 1e-6, weighted };
+                (n, QkNormRope { norm, rotary, rotates_first })
+            })
+        });
+        Cases::Own(plain.chain(others).map(case).collect())
+    }
+}
+
+impl Op for QkNormRopeGrad {
+    fn name(&self) -> &'static str {
+        "qk_norm_rope_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.0.attributes()
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [positions, dy] = self.0.norm.check(inputs, ", positions and d_packed")?;
+        check(self.0.norm.heads, self.0.rotary, dy, positions)?;
+        Ok(self.0.norm.gradients(dy))
+    }
+
+    fn may_alias(&self) -> Vec<MayAlias> {
+        vec![MayAlias { output: 0, input: self.0.norm.inputs() + 1 }, MayAlias { output: 0, input: 0 }]
+    }
+
+    fn accumulates(&self, output: usize) -> bool {
+        matches!(output, 1 | 2)
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let upstream = self.0.norm.inputs() + 1;
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            self.0.on_cpu::<E>(cx, |pass| pass.backward(cx, upstream));
+        });
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        let QkNormRope { norm, rotary, rotates_first } = self.0;
+        gpu::launch(cx, norm, Some((rotary, rotates_first)), Some(norm.inputs() + 1))
+    }
+
+    fn cases(&self, _precision: Precision) -> Cases {
+        Cases::GradientOf("qk_norm_rope")
+    }
+}
+
+impl Op for QkNorm {
+    fn name(&self) -> &'static str {
+        "qk_norm"
+    }
+
+    fn attributes(&self) -> String {
+        self.attributes()
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [] = self.check(inputs, "")?;
+        Ok(vec![inputs[0].clone()])
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        let mut inputs: Vec<TensorId> = (0..self.inputs()).map(|i| v.input(i)).collect();
+        inputs.push(v.output_grad(0)?);
+        v.backward(QkNormGrad(*self), &inputs, self.differentiated())?;
+        Ok(())
+    }
+
+    fn may_alias(&self) -> Vec<MayAlias> {
+        vec![MayAlias { output: 0, input: 0 }]
+    }
+
+    fn cheap_to_recompute(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        dispatch_float!(cx.input_spec(0).dtype, E => Pass::<E>::new(cx, *self, None).forward(cx));
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        gpu::launch(cx, *self, None, None)
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let case = |(n, heads, weighted): (usize, Heads, bool)| {
+            let norm = QkNorm { heads, eps: 1e-6, weighted };
+            let inputs = cases::inputs(n, norm, precision);
+            Case::new(format!("n{n} {}", norm.attributes()), norm, inputs, move |inputs| {
+                vec![cases::reference(norm, &inputs[0], &inputs[1..norm.inputs()])]
+            })
+            .weights(&[1, 2][..norm.inputs() - 1])
+            .depth(n.max(heads.dim) * heads.query)
+        };
+        let shapes = cases::shapes().take(3);
+        Cases::Own(
+            shapes.flat_map(|(n, heads)| [true, false].map(|weighted| case((n, heads, weighted)))).collect(),
+        )
+    }
+}
+
+impl Op for QkNormGrad {
+    fn name(&self) -> &'static str {
+        "qk_norm_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.0.attributes()
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [dy] = self.0.check(inputs, " and d_packed")?;
+        if *dy != inputs[0] {
+            return Err("d_packed is as qkv".into());
+        }
+        Ok(self.0.gradients(dy))
+    }
+
+    fn may_alias(&self) -> Vec<MayAlias> {
+        vec![MayAlias { output: 0, input: self.0.inputs() }, MayAlias { output: 0, input: 0 }]
+    }
+
+    fn accumulates(&self, output: usize) -> bool {
+        matches!(output, 1 | 2)
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            Pass::<E>::new(cx, self.0, None).backward(cx, self.0.inputs());
+        });
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        gpu::launch(cx, self.0, None, Some(self.0.inputs()))
+    }
+
+    fn cases(&self, _precision: Precision) -> Cases {
+        Cases::GradientOf("qk_norm")
+    }
+}

@@ -1,0 +1,70 @@
+//! The norm of query and key heads: its constants, its inputs and the outputs of its gradient.
+
+use crate::ir::Spec;
+use crate::ops::attention::Heads;
+use crate::ops::lanes::rows_per_partial;
+
+/// `(qkv [N, (H+2·KV)·dim][, wq [dim], wk [dim]]) → packed [N, (H+2·KV)·dim]`.
+///
+/// Each query head x becomes `x / √(mean(x²) + eps) · wq`, each key head the same with wk; values are copied.
+/// Without weights heads are not multiplied. The weights are in the accumulator format.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QkNorm {
+    /// Layout of the heads in a row.
+    pub heads: Heads,
+    /// Added to the mean square.
+    pub eps: f64,
+    /// True if normed heads are multiplied by weights.
+    pub weighted: bool,
+}
+
+impl QkNorm {
+    /// Returns the number of its inputs: the rows, and the weights if there are any.
+    pub(super) fn inputs(&self) -> usize {
+        if self.weighted { 3 } else { 1 }
+    }
+
+    /// Returns the indices of the inputs that have a gradient, which are all.
+    pub(super) fn differentiated(&self) -> &'static [usize] {
+        if self.weighted { &[0, 1, 2] } else { &[0] }
+    }
+
+    /// Returns the constants for prints.
+    pub(super) fn attributes(&self) -> String {
+        format!("{} eps={:e}{}", self.heads, self.eps, if self.weighted { "" } else { " unweighted" })
+    }
+
+    /// Checks its inputs, at the beginning of `specs`, and returns the specs after them if there are `others`
+    /// of them.
+    pub(super) fn check<'a, const OTHERS: usize>(
+        &self,
+        specs: &'a [Spec],
+        others: &str,
+    ) -> Result<&'a [Spec; OTHERS], String> {
+        let takes = || format!("takes qkv{}{others}", if self.weighted { ", wq, wk" } else { "" });
+        let (own, rest) = specs.split_at_checked(self.inputs()).ok_or_else(takes)?;
+        let qkv = &own[0];
+        self.heads.check(qkv)?;
+        if !self.heads.dim.is_multiple_of(2) {
+            return Err("heads have an even width".into());
+        }
+        let weight = Spec::new([self.heads.dim], qkv.dtype.accumulator());
+        if own[1..].iter().any(|w| *w != weight) {
+            return Err(format!("wq and wk are {}[{}]", weight.dtype, self.heads.dim));
+        }
+        rest.try_into().map_err(|_| takes())
+    }
+
+    /// Returns the outputs of the gradient: that of the rows, and with weights theirs and the partial sums of
+    /// theirs.
+    pub(super) fn gradients(&self, qkv: &Spec) -> Vec<Spec> {
+        let mut outputs = vec![qkv.clone()];
+        if self.weighted {
+            let (rows, weight) = (qkv.shape[0], Spec::new([self.heads.dim], qkv.dtype.accumulator()));
+            let tasks = rows.div_ceil(rows_per_partial(rows));
+            let partials = Spec::new([tasks, 2 * self.heads.dim], weight.dtype);
+            outputs.extend([weight.clone(), weight, partials]);
+        }
+        outputs
+    }
+}

@@ -1,0 +1,283 @@
+//! A run whose checkpoint is a folder in HuggingFace's form.
+
+use super::initial_weights::TOKENIZER as FOLDER_TOKENIZER;
+use super::reference::logits;
+use super::verified::TOKENIZER;
+use crate::checkpoint::{END_TOKEN_ID, INITIAL_WEIGHTS, Meta, Snapshot, Store, TensorView};
+use crate::data::Tokenizer;
+use crate::data::tokenizer::MAX_JSON_BYTES;
+use crate::error::{Error, IoContext, Result};
+use crate::hugging_face::{Folder, REFERENCE, Reference};
+use crate::machine::Machine;
+use crate::model::hf_export::CHAT_TEMPLATE;
+use crate::model::hugging_face::{ImportedWeights, Keys, keys};
+use crate::model::{Weights, parameters};
+use crate::plan::Model;
+use crate::policy::Position;
+use crate::recipe::{self, Recipe};
+use crate::results::folder::{METRICS, TIMING};
+use crate::results::provenance::Environment;
+use crate::results::rows::{MetricsRow, TimingRow};
+use crate::results::summary::BegunWith;
+use crate::results::{RunFolder, Status, Summary, atomic};
+use safetensors::Dtype;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Longest context of an imported run where none is asked for: the cache of keys and values of longer ones
+/// takes gigabytes.
+const MAX_CONTEXT: usize = 4096;
+
+/// File name of a tokenizer's settings, which name its special tokens.
+const SETTINGS: &str = "tokenizer_config.json";
+
+/// Largest `tokenizer_config.json` or chat template that is read, in bytes.
+const MAX_TEMPLATE_BYTES: u64 = 16 << 20;
+
+/// The request of an import.
+#[derive(Clone, Debug)]
+pub struct ImportRequest {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Folder of all run folders.
+    pub results: PathBuf,
+    /// Name of the run's recipe; `None` for that of the folder.
+    pub name: Option<String>,
+    /// Length of the context; `None` for the model's own, or a shorter one where that is long.
+    pub seq_len: Option<usize>,
+    /// A tokenizer, as `data.tokenizer` names it; `None` for the folder's.
+    pub tokenizer: Option<String>,
+    /// Command line, for the provenance.
+    pub command: Vec<String>,
+}
+
+/// What was imported.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// Sentences about it.
+    pub notes: Vec<String>,
+}
+
+/// Makes a run of a folder: its weights as the checkpoint of step 0, a recipe of its model, its tokenizer.
+/// Everything is checked before anything is written.
+///
+/// # Errors
+/// A usage error for a folder that is damaged, of a model that xrun does not have, or whose weights do not give
+/// the logits that it states.
+pub fn import(request: &ImportRequest) -> Result<Imported> {
+    let folder = Folder::open(&request.folder)?;
+    let keys = keys(folder.config())?;
+    let (tokenizer, named) = tokenizer(request, &folder)?;
+    if tokenizer.vocab_size() > keys.vocab_size {
+        return Err(Error::usage(format!(
+            "{}: the tokenizer has {} entries, and by config.json vocab_size is {}: it is not the model's; name that \
+             with --tokenizer",
+            folder.path().display(),
+            tokenizer.vocab_size(),
+            keys.vocab_size
+        )));
+    }
+    let mut notes = Vec::new();
+    let seq_len = context(request, &keys, &mut notes)?;
+    let recipe = recipe_of(request, &keys, seq_len, &named)?;
+    let model = Model::from_recipe(&recipe, tokenizer.vocab_size())?;
+    let settings = folder.text(SETTINGS, MAX_TEMPLATE_BYTES)?;
+    let template = chat_template(&folder, settings.as_deref())?;
+    let weights = ImportedWeights::new(folder, &model, seq_len)?;
+    notes.push(compare_logits(&recipe, &model, &weights)?);
+    let hash = weights.folder().content_hash()?;
+    let run = RunFolder::create(&request.results, recipe.name(), &recipe.hash()[..8], crate::format::now())?;
+    let path = run.path().to_owned();
+    let source =
+        Source { recipe: &recipe, model: &model, weights: &weights, hash: &hash, tokenizer: &tokenizer };
+    let files = [(CHAT_TEMPLATE, template), (SETTINGS, settings)];
+    let written = source.write(&run, &files, &request.command, &notes);
+    written.inspect_err(|_| {
+        // The error that matters is the one being returned.
+        let _ = std::fs::remove_dir_all(&path);
+    })?;
+    notes.insert(
+        0,
+        format!("{} of {} parameters, content {}", keys.class, parameter_count(&model), &hash[..8]),
+    );
+    Ok(Imported { run: path, notes })
+}
+
+/// Opens the tokenizer; returns it with the value of `data.tokenizer` that names it.
+fn tokenizer(request: &ImportRequest, folder: &Folder) -> Result<(Tokenizer, String)> {
+    if let Some(name) = &request.tokenizer {
+        return Ok((Tokenizer::open(name)?, name.clone()));
+    }
+    // Reads of both files check that they lie in the folder and are no larger than such files are.
+    folder.text(SETTINGS, MAX_TEMPLATE_BYTES)?;
+    if folder.text(FOLDER_TOKENIZER, MAX_JSON_BYTES)?.is_none() {
+        return Err(Error::usage(format!(
+            "{}: there is no {FOLDER_TOKENIZER}; name the model's tokenizer with --tokenizer, a file or a built-in one",
+            folder.path().display()
+        )));
+    }
+    let path = std::path::absolute(folder.path()).at("find", folder.path())?.join(FOLDER_TOKENIZER);
+    let named = path.to_string_lossy().into_owned();
+    Ok((Tokenizer::open(&named)?, named))
+}
+
+/// Returns the length of the context.
+fn context(request: &ImportRequest, keys: &Keys, notes: &mut Vec<String>) -> Result<usize> {
+    let learned = keys
+        .model
+        .iter()
+        .any(|(key, value)| *key == "position" && *value == format!("\"{}\"", Position::Learned));
+    let wrong = |text: String| {
+        Err(Error::usage(format!("--seq-len {}: {text}", request.seq_len.unwrap_or_default())))
+    };
+    match request.seq_len {
+        Some(asked) if asked > keys.context => {
+            wrong(format!("the model's context is {} tokens", keys.context))
+        }
+        Some(asked) if learned && asked != keys.context => {
+            wrong(format!("the model has trained {} positions; leave it out", keys.context))
+        }
+        Some(asked) => Ok(asked),
+        None if learned || keys.context <= MAX_CONTEXT => Ok(keys.context),
+        None => {
+            notes.push(format!(
+                "training.seq_len = {MAX_CONTEXT} of the {} tokens that the model has; --seq-len takes more",
+                keys.context
+            ));
+            Ok(MAX_CONTEXT)
+        }
+    }
+}
+
+/// Returns the recipe of the run.
+fn recipe_of(request: &ImportRequest, keys: &Keys, seq_len: usize, tokenizer: &str) -> Result<Recipe> {
+    let folder = std::path::absolute(&request.folder).at("find", &request.folder)?;
+    let own_name = folder.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = request.name.clone().or(own_name).unwrap_or_else(|| "imported".to_owned());
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let shown = folder.to_string_lossy();
+    let text = format!(
+        "# The model of {shown}, a {} of HuggingFace's transformers.\n\n{}init_from = {}\n\n[training]\nseq_len = \
+         {seq_len}\n\n[data]\ntokenizer = {}\n",
+        keys.class,
+        keys.to_toml(),
+        quoted(&shown),
+        quoted(tokenizer)
+    );
+    let recipe =
+        recipe::load_str(Path::new("imported.toml"), &text, &[], std::iter::empty(), &Machine::none())?;
+    Ok(recipe.with_name(name))
+}
+
+/// Returns the chat template of a folder, which lies in a file of its own or in the tokenizer's settings; of
+/// several there, the one that is called `default`.
+fn chat_template(folder: &Folder, settings: Option<&str>) -> Result<Option<String>> {
+    if let Some(template) = folder.text(CHAT_TEMPLATE, MAX_TEMPLATE_BYTES)? {
+        return Ok(Some(template));
+    }
+    let Some(text) = settings else { return Ok(None) };
+    let settings: serde_json::Value = serde_json::from_str(text)
+        .map_err(|e| Error::usage(format!("{}: {e}", folder.path().join(SETTINGS).display())))?;
+    let template = &settings["chat_template"];
+    let named = template.as_array().into_iter().flatten().find(|named| named["name"] == "default");
+    let template = named.map_or(template, |named| &named["template"]);
+    Ok(template.as_str().map(str::to_owned))
+}
+
+/// Compares the logits that a folder states with those of its weights; returns a sentence about it.
+fn compare_logits(recipe: &Recipe, model: &Model, weights: &ImportedWeights) -> Result<String> {
+    let folder = weights.folder();
+    let Some(text) = folder.text(REFERENCE, Reference::MAX_BYTES)? else {
+        return Ok(format!("there is no {REFERENCE}, so logits are not compared"));
+    };
+    let seq_len = recipe.values().training.seq_len;
+    let reference = Reference::parse(&folder.path().join(REFERENCE), &text, model.vocab_size, seq_len)?;
+    let computed = logits(recipe, model, weights, &reference.tokens)?;
+    let largest = reference.compare(&computed, folder.path())?;
+    Ok(format!("logits are those of {REFERENCE}, to {largest:.1e}"))
+}
+
+fn parameter_count(model: &Model) -> u64 {
+    parameters(model).iter().map(|param| param.shape.iter().product::<usize>() as u64).sum()
+}
+
+/// What a run is made of.
+struct Source<'a> {
+    recipe: &'a Recipe,
+    model: &'a Model,
+    weights: &'a ImportedWeights,
+    hash: &'a str,
+    tokenizer: &'a Tokenizer,
+}
+
+impl Source<'_> {
+    /// Writes the files of the run.
+    fn write(
+        &self,
+        run: &RunFolder,
+        files: &[(&str, Option<String>)],
+        command: &[String],
+        notes: &[String],
+    ) -> Result<()> {
+        let Self { recipe, model, weights, hash, tokenizer } = self;
+        run.write_recipe(recipe.copy())?;
+        run.write_resolved(&recipe.to_toml())?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let environment = Environment::detect(threads, crate::format::now());
+        run.write_environment(&Environment { command: command.to_vec(), ..environment })?;
+        atomic::write(&run.path().join(TOKENIZER), tokenizer.to_json().as_bytes())?;
+        for (name, text) in files {
+            if let Some(text) = text {
+                atomic::write(&run.path().join(name), text.as_bytes())?;
+            }
+        }
+        drop(run.start_rows::<MetricsRow>(METRICS)?);
+        drop(run.start_rows::<TimingRow>(TIMING)?);
+        let views = parameters(model).into_iter().map(|param| {
+            let (name, shape) = (param.name, param.shape);
+            TensorView::lazy(name.clone(), Dtype::F32, shape.clone(), move || {
+                Ok(Cow::Owned(weights.read(&name, &shape)?))
+            })
+        });
+        let store = Store::open(&run.checkpoints()?, 1)?;
+        store.save(&self.meta(), &Snapshot::new(views, []))?;
+        let mut summary = Summary::started(recipe.name(), &run.name(), &recipe.hash(), 0);
+        summary.status = Status::Ok;
+        summary.parameters = Some(parameter_count(model));
+        summary.begun_with =
+            Some(BegunWith { folder: shown(weights.folder().path())?, blake3: (*hash).to_owned() });
+        summary.notes = notes.to_vec();
+        run.write_summary(&summary)?;
+        notes.iter().try_for_each(|note| run.log(note))
+    }
+
+    fn meta(&self) -> Meta {
+        Meta {
+            step: 0,
+            tokens_seen: 0,
+            recipe_hash: self.recipe.hash(),
+            resolved_recipe_toml: self.recipe.to_toml(),
+            corpus_hash: String::new(),
+            tokenizer_hash: self.tokenizer.hash(),
+            world_size: 1,
+            seed: self.recipe.values().training.seed,
+            xrun_version: env!("CARGO_PKG_VERSION").to_string(),
+            engine: String::new(),
+            algorithms: None,
+            extra: [
+                (END_TOKEN_ID.to_string(), self.tokenizer.end_token().to_string()),
+                (INITIAL_WEIGHTS.to_string(), self.hash.to_string()),
+            ]
+            .into(),
+            rows: BTreeMap::new(),
+        }
+    }
+}
+
+/// Returns the absolute path of a folder.
+pub(super) fn shown(folder: &Path) -> Result<String> {
+    Ok(std::path::absolute(folder).at("find", folder)?.to_string_lossy().into_owned())
+}

@@ -1,0 +1,96 @@
+//! Logits after a fixed prompt, by which two readers of the same weights can tell that they compute the same
+//! ([`Reference`]).
+
+use super::generate::logits_after;
+use super::initial_weights::write_weights;
+use crate::device::Device;
+use crate::device::communicator::SingleRank;
+use crate::device::cpu::Pool;
+use crate::error::Result;
+use crate::exec::Engine;
+use crate::hugging_face::Reference;
+use crate::machine::Machine;
+use crate::model::{Weights, generator};
+use crate::plan::{Corpus, Model, Plan};
+use crate::policy::Position;
+use crate::recipe::{self, Recipe};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Tokens of a prompt: enough that heads attend to several, few enough for a large model on a CPU.
+const PROMPT: usize = 16;
+
+/// A step between tokens of a prompt, prime and larger than no vocabulary: ids from all of it.
+const STRIDE: usize = 7919;
+
+/// Returns the reference of weights: the end token and further ones from all of the vocabulary, and the logits
+/// after them.
+///
+/// # Errors
+/// When a weight is missing, or the model does not fit in memory.
+pub fn reference(recipe: &Recipe, model: &Model, weights: &dyn Weights, end_token: u32) -> Result<Reference> {
+    let count = PROMPT.min(recipe.values().training.seq_len);
+    let further = (1..count).map(|i| (i * STRIDE % model.vocab_size) as u32);
+    let tokens: Vec<u32> = std::iter::once(end_token).chain(further).collect();
+    let logits = logits(recipe, model, weights, &tokens)?;
+    Ok(Reference::new(tokens, logits.into_iter().map(|logit| logit as f32).collect()))
+}
+
+/// Returns the logits after the last of some tokens, computed in fp32 on the CPU.
+///
+/// # Errors
+/// As [`reference`].
+pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u32]) -> Result<Vec<f64>> {
+    let machine = Machine::here().with_single_device();
+    let recipe = generating(recipe, model, tokens.len(), &machine)?;
+    let corpus = Corpus {
+        vocab_size: model.vocab_size,
+        train_tokens: 0,
+        exact: false,
+        validation_tokens: 0,
+        set_tokens: BTreeMap::new(),
+        floor: None,
+        memory_bytes: 0,
+    };
+    let plan = Plan::new(&recipe, &corpus, &machine)?;
+    let (state, section) = generator(&plan)?;
+    let device = Device::open(None, Arc::new(Pool::new(plan.execution.threads)?))?;
+    let bytes = section.memory.arena_bytes;
+    let mut engine = Engine::new(
+        device,
+        &state,
+        Arc::new(SingleRank),
+        plan.execution.placement,
+        bytes,
+        plan.execution.poison,
+    )?;
+    for param in &state.params {
+        write_weights(&mut engine, param, &weights.read(&param.name, &param.spec.shape)?)?;
+    }
+    logits_after(&mut engine, &section, tokens)
+}
+
+/// Returns a recipe of the same model that generates one text in fp32 on the CPU. A context that is no part of
+/// the model is as short as the prompt, so that the cache of keys and values is.
+fn generating(recipe: &Recipe, model: &Model, tokens: usize, machine: &Machine) -> Result<Recipe> {
+    let mut text = "[model]\n".to_owned();
+    for (key, value, _) in recipe.explain() {
+        let apart = ["model.init_from", "model.vocab_size"].contains(&key.path);
+        if let Some(value) = value.filter(|_| key.section() == "model" && !apart) {
+            let _ = writeln!(text, "{} = {value}", key.name());
+        }
+    }
+    let seq_len = match model.position {
+        Position::Learned => recipe.values().training.seq_len,
+        Position::Rope | Position::None => tokens + 1,
+    };
+    let _ = write!(
+        text,
+        "vocab_size = {}\n[training]\nseq_len = {seq_len}\ndtype = \"fp32\"\n[generation]\nsamples = 1\n[engine]\n\
+         device = \"cpu\"\n",
+        model.vocab_size
+    );
+    recipe::load_str(Path::new("the model's recipe"), &text, &[], std::iter::empty(), machine)
+}
