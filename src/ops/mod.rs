@@ -42,6 +42,7 @@ pub mod sgd;
 pub mod soft_cap;
 pub mod softmax;
 pub mod sum;
+pub mod window_spans;
 pub mod with_gradient;
 
 use crate::device::{DType, ProductPrecision};
@@ -51,8 +52,7 @@ use std::sync::Arc;
 /// Constants of prototypes.
 const HEADS: attention::Heads = attention::Heads { query: 1, kv: 1, dim: 2 };
 const SITE: dropout::Site = dropout::Site { p: 0.1, seed: 0, site: 0 };
-const ATTENTION: attention::Attention =
-    attention::Attention { heads: HEADS, seq_len: 1, mask: attention::Mask::Causal, dropout: None };
+const ATTENTION: attention::Attention = attention::Attention::causal(HEADS, 1);
 const OBJECTIVE: cross_entropy::Objective = cross_entropy::Objective::PLAIN;
 const ROTARY: rotary::Rotary = rotary::Rotary::of_whole_heads(HEADS.dim, 1e4);
 const QK_NORM: qk_norm_rope::QkNorm = qk_norm_rope::QkNorm { heads: HEADS, eps: 1e-6, weighted: true };
@@ -89,7 +89,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(grad_norm::GradNormTotal { max_norm: 1.0 }),
         Box::new(kv_cache::CacheAppend { heads: HEADS, capacity: 1 }),
         Box::new(kv_cache::CacheFill { heads: HEADS, samples: 1, prompts: 1, capacity: 1 }),
-        Box::new(cached_attention::CachedAttention { heads: HEADS }),
+        Box::new(cached_attention::CachedAttention { heads: HEADS, score_cap: None, window: None }),
         Box::new(layer_norm::LayerNorm { eps: 1e-5, affine: WEIGHT_AND_BIAS }),
         Box::new(layer_norm::LayerNormGrad { eps: 1e-5, affine: WEIGHT_AND_BIAS, residual: false }),
         Box::new(layer_norm::ResidualLayerNorm { eps: 1e-5, affine: WEIGHT_AND_BIAS }),
@@ -149,6 +149,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         }),
         Box::new(sum::Sum { scale: 1.0 }),
         Box::new(sum::SumGrad { scale: 1.0 }),
+        Box::new(window_spans::WindowSpans { rows: 1, seq_len: 1, window: 1, mask: attention::Mask::Causal }),
         Box::new(with_gradient::WithGradient),
     ];
     for of in activation::Activation::ALL {

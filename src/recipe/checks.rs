@@ -133,6 +133,13 @@ fn parts(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             "leave norm_weight or norm_bias unset",
         ));
     }
+    if let (Some(interval), None) = (model.global_interval, model.window) {
+        found.push(recipe.diagnostic(
+            &["model.global_interval"],
+            format!("every {interval} blocks one would attend to all keys, and without a window all do"),
+            "set model.window, or leave global_interval unset",
+        ));
+    }
 }
 
 fn batches(recipe: &Recipe, open_world: bool, found: &mut Vec<Diagnostic>) {

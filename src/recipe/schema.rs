@@ -177,7 +177,7 @@ sections! {
                 => unit("blocks"), unset("none does"), implied(UNSET), aliases(&["sliding_window_pattern"]);
         /// Soft cap of attention scores: `cap · tanh(score / cap)`.
         score_cap: Option<f64> = None;
-            Training, number(Excluded(0.0), Included(1e6)), "50.0"
+            Training, number(Excluded(0.0), Included(1e3)), "50.0"
                 => unset("none"), implied(UNSET), aliases(&["attn_logit_softcapping"]);
         /// Soft cap of logits: `cap · tanh(logit / cap)`.
         logit_cap: Option<f64> = None;

@@ -7,6 +7,7 @@
 //! distances go to stderr: `cargo test --test parity -- --nocapture`.
 
 mod adamw;
+mod attention;
 mod families;
 mod fixture;
 mod formula;

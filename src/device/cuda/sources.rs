@@ -29,7 +29,7 @@ pub const HEADERS: [(&str, &str); 11] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 41] = [
+pub const SOURCES: [(&str, &str); 42] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
@@ -71,6 +71,7 @@ pub const SOURCES: [(&str, &str); 41] = [
     source!("soft_cap"),
     source!("softmax"),
     source!("sum"),
+    source!("window_spans"),
 ];
 
 /// The variable that names a folder whose files replace those in the binary, to edit kernels without

@@ -27,6 +27,8 @@ pub(super) struct Recording<'a> {
     plan: &'a Plan,
     purpose: Purpose,
     heads: Heads,
+    /// The keys that rows see through the window, where a block has one.
+    windows: Option<TensorId>,
 }
 
 /// Places of dropout in a block, which its sites count.
@@ -51,10 +53,16 @@ struct Stream {
 }
 
 impl<'a> Recording<'a> {
-    /// Creates a recording of a plan.
-    pub(super) fn new(plan: &'a Plan, purpose: Purpose) -> Self {
+    /// Creates a recording of a plan, and records what its blocks share.
+    ///
+    /// # Errors
+    /// When the plan's numbers do not fit an op.
+    pub(super) fn new(plan: &'a Plan, purpose: Purpose, b: &mut Builder) -> Result<Self> {
         let m = &plan.model;
-        Self { plan, purpose, heads: Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim } }
+        let heads = Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim };
+        let mut recording = Self { plan, purpose, heads, windows: None };
+        recording.windows = recording.window_spans(b)?;
+        Ok(recording)
     }
 
     /// Embedding and blocks: the final normed rows.

@@ -1,7 +1,5 @@
 //! The dimensions and parts of a model.
 
-mod unwired;
-
 use crate::error::Result;
 use crate::policy::{
     Activation, Norm, NormPlacement, Position, QkNormPlace, ResidualInit, RopeDirection, RopeScaling,
@@ -118,7 +116,6 @@ impl Model {
     /// # Errors
     /// A usage error that points at the recipe where keys contradict each other.
     pub fn from_recipe(recipe: &Recipe, vocab_size: usize) -> Result<Self> {
-        unwired::check(recipe)?;
         if let Some(rows) = recipe.values().model.vocab_size.filter(|&rows| rows < vocab_size) {
             return Err(recipe.error(
                 &["model.vocab_size", "data.tokenizer"],
