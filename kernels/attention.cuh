@@ -1,6 +1,8 @@
-// Shared by the attention kernels: rows of products, the order of their blocks, the mask, dropout.
+// Shared by the attention kernels: rows of products, the order of their blocks, the mask, dropout, the soft
+// cap of scores.
 //
-// Definitions: CAUSAL (1: query t attends to keys 0 to t; 0: to the keys of its span), DROPOUT (0 or 1).
+// Definitions: CAUSAL (1: query t attends to keys 0 to t; 0: to the keys of its span), DROPOUT (0 or 1),
+// SOFT_CAP (1: a score s = q·k/√dim becomes cap·tanh(s / cap); 0: `soft_cap` is not read).
 #pragma once
 #include "common.cuh"
 
@@ -124,6 +126,48 @@ struct MaskWindow {
 __device__ __forceinline__ bool contains(KeyRange range, int key) {
     return (CAUSAL || key >= range.first) && key < range.end;
 }
+
+// Scores of products as softmax takes them, to the base 2: scaled by 1/√dim, and with SOFT_CAP capped.
+//
+// cap·tanh(s / cap) is cap − 2·cap·r with r = 1 / (1 + e^(2s / cap)), and its slope 4·r·(1 − r). Probabilities
+// stay the same if all scores of a row change by the same number, so scores are relative to the cap: −2·cap·r.
+// Their lse is too, in kernels. Exponentials and reciprocals are approximations, which leave an error of at
+// most cap·2^-21.
+struct Score {
+    float factor;    // Of what `operator()` returns.
+    float minus_2_cap, to_cap;
+
+    __device__ __forceinline__ Score(float score_scale, float soft_cap)
+        : factor(SOFT_CAP ? 1.0f : score_scale * LOG2_E), minus_2_cap(-2.0f * LOG2_E * soft_cap),
+          to_cap(SOFT_CAP ? 2.0f * LOG2_E * score_scale / soft_cap : 0.0f) {}
+    __device__ __forceinline__ float ratio(float x) const {
+        return reciprocal_fast(1.0f + exp2_fast(x * to_cap));
+    }
+    // A score, up to `factor`.
+    __device__ __forceinline__ float operator()(float x) const {
+        return SOFT_CAP ? minus_2_cap * ratio(x) : x;
+    }
+    // The logarithm of P of a score, which the mask may have hidden, for an lse of `relative`; and the slope of
+    // the cap up to the factor in `gradient_scale`.
+    __device__ __forceinline__ float exponent(float x, float lse, float &slope) const {
+        slope = 1.0f;
+        if (!SOFT_CAP) return fmaf(x, factor, -lse);
+        float r = ratio(x);
+        slope = fmaf(-r, r, r);
+        return x == -infinity() ? x : fmaf(minus_2_cap, r, -lse);
+    }
+    // An lse, relative to the cap and back.
+    __device__ __forceinline__ float relative(float lse) const {
+        return SOFT_CAP ? fmaf(0.5f, minus_2_cap, lse) : lse;
+    }
+    __device__ __forceinline__ float absolute(float lse) const {
+        return SOFT_CAP ? fmaf(-0.5f, minus_2_cap, lse) : lse;
+    }
+    // The factor of sums of dS·K and dSᵀ·Q.
+    static __device__ __forceinline__ float gradient_scale(float score_scale) {
+        return SOFT_CAP ? 4.0f * score_scale : score_scale;
+    }
+};
 
 // Shifts one bit into the top of either half of `bits`: 1 if the 16-bit draw in that half of `word` is kept,
 // that is, at least `threshold`, which is repeated in both halves.

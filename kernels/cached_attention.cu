@@ -6,7 +6,8 @@
 // that is nor on what else is in the batch (as in Flash-Decoding: Dao, Haziza, Massa and Sizov, 2023).
 //
 // Definitions: T, HEAD_DIM, VEC (a divisor of it), LANES (threads per key, a power of two), QUERIES (query heads
-// of a tile), THREADS (per block).
+// of a tile), THREADS (per block), SOFT_CAP (1: a score s becomes cap·tanh(s / cap)), WINDOW (1: a query sees at
+// most `window` keys).
 #include "common.cuh"
 
 constexpr int TEAMS = THREADS / LANES;
@@ -39,7 +40,7 @@ struct Teams {
 // A block's query heads over the keys [first, end): each team takes keys in turn, with its own running maximum
 // and sums. `keys`: the first key of the block's key head; rows are `kept` apart, values `to_value` after keys.
 __device__ __forceinline__ void attend(const T *queries, int live_queries, const T *keys, int kept, int to_value,
-                                       int first, int end, float alpha, Teams &teams) {
+                                       int first, int end, float alpha, float soft_cap, Teams &teams) {
     int team = threadIdx.x / LANES;
     float q[QUERIES][PACKS_PER_THREAD][VEC], out[QUERIES][PACKS_PER_THREAD][VEC] = {};
     float running_max[QUERIES], total[QUERIES] = {};
@@ -80,6 +81,7 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
 #pragma unroll
             for (int h = 0; h < QUERIES; h++) {
                 float sum = warp_reduce<LANES>(sums[h], Add());
+                if (SOFT_CAP) sum = soft_cap * tanhf(sum / soft_cap);
                 score[h][n] = from + n * TEAMS + team < end ? sum : -infinity();
             }
         }
@@ -129,14 +131,15 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
     }
 }
 
-// o = softmax(alpha·q·kᵀ)·v over the keys 0 to positions[b]. packed: [batch, (query + 2·kv)·HEAD_DIM]; cache:
-// [batch, capacity, 2·kv·HEAD_DIM]; positions: [batch]; o: [batch, query·HEAD_DIM], NaN where a position is
-// beyond the cache. arrivals: [batch, query], zero before and after. partials: [batch, splits, query, PARTIAL].
+// o = softmax(alpha·q·kᵀ)·v over the keys 0 to positions[b], or the last `window` of them. packed:
+// [batch, (query + 2·kv)·HEAD_DIM]; cache: [batch, capacity, 2·kv·HEAD_DIM]; positions: [batch]; o:
+// [batch, query·HEAD_DIM], NaN where a position is beyond the cache. arrivals: [batch, query], zero before and after. partials: [batch, splits, query, PARTIAL].
 // Blocks: x counts tiles of query heads, `tiles` for each key head; y splits of `split` keys; z sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     cached_attention(const T *__restrict__ packed, const T *__restrict__ cache,
                      const u32 *__restrict__ positions, T *__restrict__ o, u32 *arrivals, float *partials,
-                     int query, int kv, u32 capacity, int tiles, int split, float alpha) {
+                     int query, int kv, u32 capacity, int tiles, int split, float alpha, float soft_cap,
+                     int window) {
     __shared__ __align__(16) Teams teams;
     __shared__ bool is_last;
     int group = query / kv, kept = 2 * kv * HEAD_DIM, batch = blockIdx.z;
@@ -151,14 +154,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         return;
     }
     // The keys that the query attends to, and the splits that have any of them.
-    int first = 0, end = int(position) + 1;
+    int end = int(position) + 1, first = WINDOW ? max(end - window, 0) : 0;
     int first_split = first / split, active = (end + split - 1) / split - first_split;
     int mine = int(blockIdx.y) - first_split;
     if (mine < 0 || mine >= active) return;
     int begin = max(first, int(blockIdx.y) * split);
     attend(packed + i64(batch) * (query * HEAD_DIM + kept) + head * HEAD_DIM, live_queries,
            cache + i64(batch) * capacity * kept + key_head * HEAD_DIM, kept, kv * HEAD_DIM, begin,
-           min(end, (int(blockIdx.y) + 1) * split), alpha, teams);
+           min(end, (int(blockIdx.y) + 1) * split), alpha, soft_cap, teams);
     __syncthreads();
     float *partial = partials + ((i64(batch) * gridDim.y + blockIdx.y) * query + head) * PARTIAL;
     for (int at = threadIdx.x; at < live_queries * HEAD_DIM; at += THREADS) {

@@ -1,8 +1,8 @@
 // Flash attention, forward, in bf16 on tensor cores: a block has 128 queries of a head, a warp 32 of them.
 //
-// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, THREADS (per block), WARP_QUERIES (per warp, 32),
-// KEYS (per tile that is copied), STEP (keys that a warp multiplies at once, 16 or 32), KEPT (16-column
-// pieces of queries that stay in registers), BLOCKS (per SM, for __launch_bounds__).
+// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block), WARP_QUERIES (per
+// warp, 32), KEYS (per tile that is copied), STEP (keys that a warp multiplies at once, 16 or 32), KEPT
+// (16-column pieces of queries that stay in registers), BLOCKS (per SM, for __launch_bounds__).
 // src/ops/attention/tuning.rs sets them.
 //
 // With 32 queries per warp, every B that is read from shared memory serves two products, and reading is not
@@ -55,7 +55,8 @@ __device__ __forceinline__ void rescale(Outputs &out, const float (&tile_max)[2]
 // Adds the contribution of STEP keys from `key` on (in shared memory: `keys` and `values`) to the outputs of
 // a warp.
 __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 keys, u32 values,
-                                     const MaskWindow &window, int key, float scale, const Dropout &dropout) {
+                                     const MaskWindow &window, int key, const Score &score,
+                                     const Dropout &dropout) {
     int lane = threadIdx.x % WARP;
     u32 lane_kept = DROPOUT ? dropout.kept<STEP / 8>(window.t + lane, key) : 0;
     float scores[2][STEP / 8][4] = {};
@@ -74,6 +75,14 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
                 mma(scores[m][2 * n + 1], a[m], b[2], b[3]);
             }
         }
+    }
+    if (SOFT_CAP) {
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+            for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) scores[m][n][i] = score(scores[m][n][i]);
     }
     if (!window.all_visible(key, STEP)) {
 #pragma unroll
@@ -100,7 +109,7 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
 #pragma unroll
             for (int n = 0; n < STEP / 8; n++)
                 row_max = fmaxf(row_max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
-            tile_max[m][half] = row_max * scale;
+            tile_max[m][half] = row_max * score.factor;
             rises |= tile_max[m][half] > out.running_max[m][half] + RESCALE_THRESHOLD;
         }
     if (__any_sync(FULL_WARP, rises)) rescale(out, tile_max);
@@ -115,7 +124,7 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
                     float &p = scores[m][n][2 * half + j];
-                    p = exp2_fast(fmaf(p, scale, -shift));
+                    p = exp2_fast(fmaf(p, score.factor, -shift));
                     out.row_sum[m][half] += p;
                 }
         }
@@ -159,7 +168,7 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
                 bf16 *o,                 // = [batch·seq_len, kv_heads·group·HEAD_DIM]
                 float *lse,              // = [batch·seq_len, kv_heads·group]
                 int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group, u32 inv_sms,
-                float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale) {
+                float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale, float soft_cap) {
     // [QUERIES] queries, later outputs; then twice [KEYS] keys and [KEYS] values.
     extern __shared__ __align__(128) unsigned char shared[];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -190,7 +199,7 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
     Drops drops = {key0, key1, threshold, drop_scale};
     Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head,
                     seq_len);
-    float scale = score_scale * LOG2_E;
+    Score score(score_scale, soft_cap);
     Outputs out;
 #pragma unroll
     for (int row = 0; row < 4; row++) out.running_max[row / 2][row % 2] = -infinity();
@@ -208,7 +217,7 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
             int key = tile * KEYS + tile_row;
             u32 keys = tile_keys + tile_row * Row::BYTES;
             if (window.any_visible(key, STEP))
-                step(out, query_operand, keys, keys + KV_BYTES, window, key, scale, dropout);
+                step(out, query_operand, keys, keys + KV_BYTES, window, key, score, dropout);
         }
         cp_async_wait_all();
         __syncthreads();
@@ -231,7 +240,7 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
         }
     int lane_row = lane % 4 * 8 + lane / 4;
     if (lane_row < valid_rows)
-        lse[(row + lane_row) * heads + work.head] = (lane_max + log2_fast(lane_sum)) * LN_2;
+        lse[(row + lane_row) * heads + work.head] = score.absolute(lane_max + log2_fast(lane_sum)) * LN_2;
     Row::store(out.sums, factor, shared + warp_row * Row::BYTES, o + (row * heads + work.head) * HEAD_DIM,
                heads * HEAD_DIM, valid_rows);
 }

@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                          T *o,                    // = [batch·seq_len, heads·HEAD_DIM]
                          float *lse,              // = [batch·seq_len, heads]
                          int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group,
-                         float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale) {
+                         float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale, float soft_cap) {
     extern __shared__ __align__(16) float shared_floats[];
     float *queries = shared_floats, *keys = queries + ROWS * STRIDE, *values = keys + COLUMNS * STRIDE;
     float *square = values + COLUMNS * STRIDE;
@@ -33,6 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     seq_len);
 
     copy_rows<ROWS>(queries, rows + i64(t) * width + work.head * HEAD_DIM, width, seq_len - t);
+    AccurateScore score(score_scale, soft_cap);
     Result sums = {};
     float running_max[ROWS_EACH], row_sum[ROWS_EACH] = {};
     KeyRange visible[ROWS_EACH];
@@ -60,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             float new_max = running_max[i];
 #pragma unroll
             for (int j = 0; j < COLUMNS_EACH; j++) {
-                p[i][j] = contains(visible[i], key + x + 8 * j) ? p[i][j] * score_scale : -infinity();
+                p[i][j] = contains(visible[i], key + x + 8 * j) ? score(p[i][j]) : -infinity();
                 new_max = fmaxf(new_max, p[i][j]);
             }
             new_max = row_reduce(new_max, Max());

@@ -1,8 +1,8 @@
 // Flash attention, backward, in bf16 on tensor cores: one pass for dQ and one for dK and dV.
 //
-// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, THREADS (per block); for the passes over queries
-// (Q_) and keys (K_): ROWS per warp, rows of the other kind in a TILE that is copied and in a STEP of a warp,
-// 16-column pieces of the warp's operands that stay in registers (KEPT), BLOCKS per SM, for
+// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block); for the passes over
+// queries (Q_) and keys (K_): ROWS per warp, rows of the other kind in a TILE that is copied and in a STEP of
+// a warp, 16-column pieces of the warp's operands that stay in registers (KEPT), BLOCKS per SM, for
 // __launch_bounds__. src/ops/attention/tuning.rs sets them.
 //
 // With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D) where D = Σ
@@ -85,7 +85,7 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
                              float *delta,            // = [batch·seq_len, heads]: D·(1 − p)
                              int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group,
                              u32 inv_sms, float score_scale, u32 key0, u32 key1, u32 threshold,
-                             float drop_scale) {
+                             float drop_scale, float soft_cap) {
     using Pass = ::Pass<Q_ROWS, Q_STEP, Q_KEPT>;
     constexpr int TILES = Pass::TILES;
     // [QUERIES] queries, later dQ; [QUERIES] dO; then twice [Q_TILE] keys and [Q_TILE] values.
@@ -122,12 +122,12 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
     Drops drops = {key0, key1, threshold, drop_scale};
     Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head,
                     seq_len);
-    float scale = score_scale * LOG2_E;
+    Score score(score_scale, soft_cap);
     // The four lanes of a row need the same lse and D; each of them reads and stores those of one of their
     // rows.
     int lane_row = lane % (2 * TILES) * 8 + lane / 4;
     i64 lane_at = (first_row + min(window.t + lane_row, seq_len - 1)) * heads + work.head;
-    float lane_shift = shift_of(lse[lane_at]), shift[TILES][2], minus_delta[TILES][2];
+    float lane_shift = score.relative(shift_of(lse[lane_at])), shift[TILES][2], minus_delta[TILES][2];
     // O as an A; rows beyond the sequence are multiplied by a dO of zero.
     u32 outputs[TILES][HEAD_DIM / 16][4];
 #pragma unroll
@@ -218,10 +218,12 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
                     for (int n = 0; n < Q_STEP / 8; n++)
 #pragma unroll
                         for (int j = 0; j < 2; j++) {
-                            float p = exp2_fast(fmaf(s[m][n][2 * half + j], scale, -shift[m][half]));
+                            float slope;
+                            float p =
+                                exp2_fast(score.exponent(s[m][n][2 * half + j], shift[m][half], slope));
                             float &ds = dp[m][n][2 * half + j];
                             if (DROPOUT && !(kept >> (4 * n + 16 * j) & 1)) ds = minus_delta[m][half];
-                            ds *= p;
+                            ds *= p * slope;
                         }
                 }
             Pass::multiply_columns(dq, dp, keys);
@@ -232,7 +234,7 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
 
     float factor[TILES][2];
 #pragma unroll
-    for (int i = 0; i < 2 * TILES; i++) factor[i / 2][i % 2] = score_scale * (DROPOUT ? drop_scale : 1.0f);
+    for (int i = 0; i < 2 * TILES; i++) factor[i / 2][i % 2] = Score::gradient_scale(score_scale) * (DROPOUT ? drop_scale : 1.0f);
     if (window.t < seq_len)
         Row::store(dq, factor, shared + warp_row * Row::BYTES,
                    d_packed + (first_row + window.t) * width + work.head * HEAD_DIM, width,
@@ -252,7 +254,7 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                           bf16 *d_packed,          // = as packed, the keys' and the values' part
                           int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group,
                           u32 inv_sms, float score_scale, u32 key0, u32 key1, u32 threshold,
-                          float drop_scale) {
+                          float drop_scale, float soft_cap) {
     using Pass = ::Pass<K_ROWS, K_STEP, K_KEPT>;
     constexpr int TILES = Pass::TILES;
     // [KEYS] keys, later dK; [KEYS] values, later dV; then twice [K_TILE] queries, [K_TILE] dO, [K_TILE] lse
@@ -297,7 +299,7 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
 
     Drops drops = {key0, key1, threshold, drop_scale};
     u32 step = DROPOUT ? *dropout_step : 0, sequence = DROPOUT ? sequences[work.sequence] : 0;
-    float scale = score_scale * LOG2_E;
+    Score score(score_scale, soft_cap);
     Pass::Sums dk = {}, dv = {};
     cp_async_wait_all();
     __syncthreads();
@@ -363,7 +365,7 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                     float2 lse = *reinterpret_cast<const float2 *>(stats + (in_tile + column) * 4);
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
-                        float shift = shift_of(j == 0 ? lse.x : lse.y);
+                        float shift = score.relative(shift_of(j == 0 ? lse.x : lse.y));
                         float dropped = j == 0 ? minus_delta[n].x : minus_delta[n].y;
                         u32 kept = 0;
                         if (DROPOUT)
@@ -374,9 +376,10 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
 #pragma unroll
                             for (int half = 0; half < 2; half++) {
                                 float &p = s[m][n][2 * half + j], &ds = dp[m][n][2 * half + j];
-                                p = exp2_fast(fmaf(p, scale, -shift));
+                                float slope;
+                                p = exp2_fast(score.exponent(p, shift, slope));
                                 bool keeps = !DROPOUT || (kept >> (8 * m + 4 * half) & 1);
-                                ds = p * (keeps ? ds : dropped);
+                                ds = p * slope * (keeps ? ds : dropped);
                                 p = keeps ? p : 0.0f;
                             }
                     }
@@ -393,7 +396,7 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
 #pragma unroll
     for (int i = 0; i < 2 * TILES; i++) {
         v_factor[i / 2][i % 2] = DROPOUT ? drop_scale : 1.0f;
-        k_factor[i / 2][i % 2] = score_scale * v_factor[i / 2][i % 2];
+        k_factor[i / 2][i % 2] = Score::gradient_scale(score_scale) * v_factor[i / 2][i % 2];
     }
     if (warp_key >= seq_len) return;
     bf16 *dk_rows = d_packed + (first_row + warp_key) * width + (heads + work.head) * HEAD_DIM;

@@ -16,7 +16,7 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
                                   float *delta,            // = [batch·seq_len, heads]: Σ dO∘O
                                   int batch, int kv_heads, int group, int seq_len, u32 inv_tiles,
                                   u32 inv_group, float score_scale, u32 key0, u32 key1, u32 threshold,
-                                  float drop_scale) {
+                                  float drop_scale, float soft_cap) {
     extern __shared__ __align__(16) float shared_floats[];
     float *queries = shared_floats, *d_outputs = queries + ROWS * STRIDE, *keys = d_outputs + ROWS * STRIDE;
     float *values = keys + COLUMNS * STRIDE, *square = values + COLUMNS * STRIDE;
@@ -56,6 +56,7 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
         visible[i] = visible_keys(spans, t + row, seq_len);
     }
 
+    AccurateScore score(score_scale, soft_cap);
     Result dq = {};
     KeyRange block_keys = keys_visible_to_any(spans, t, t + ROWS, seq_len);
     for (int key = block_keys.first / COLUMNS * COLUMNS; key < block_keys.end; key += COLUMNS) {
@@ -82,9 +83,9 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
                     dp[i][j] = is_kept(bits, c / 8, x) ? dp[i][j] * drop_scale : 0.0f;
                 }
                 bool is_visible = contains(visible[i], key + x + 8 * j);
-                s[i][j] = is_visible
-                              ? probability(s[i][j] * score_scale, shift[i]) * (dp[i][j] + minus_delta[i])
-                              : 0.0f;
+                float slope, capped = score(s[i][j], slope);
+                s[i][j] = is_visible ? probability(capped, shift[i]) * (dp[i][j] + minus_delta[i]) * slope
+                                     : 0.0f;
             }
         store_square(square, s);
         __syncwarp();
@@ -108,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                                    T *d_packed,             // = as packed, the keys' and the values' part
                                    int batch, int kv_heads, int group, int seq_len, u32 inv_tiles,
                                    u32 inv_group, float score_scale, u32 key0, u32 key1, u32 threshold,
-                                   float drop_scale) {
+                                   float drop_scale, float soft_cap) {
     extern __shared__ __align__(16) float shared_floats[];
     float *keys = shared_floats, *values = keys + ROWS * STRIDE, *queries = values + ROWS * STRIDE;
     float *d_outputs = queries + COLUMNS * STRIDE, *p_square = d_outputs + COLUMNS * STRIDE;
@@ -127,6 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     i64 k_at = (first_row + key) * width + (heads + work.head) * HEAD_DIM;
     copy_rows<ROWS>(keys, packed + k_at, width, seq_len - key);
     copy_rows<ROWS>(values, packed + k_at + kv_heads * HEAD_DIM, width, seq_len - key);
+    AccurateScore score(score_scale, soft_cap);
     Result dk = {}, dv = {};
     KeyRange queries_seeing = queries_seeing_any(spans, key, key + ROWS, seq_len);
     for (int head = work.head * group; head < (work.head + 1) * group; head++) {
@@ -163,8 +165,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                         factor = is_kept(bits, c / 4, y % 8) ? drop_scale : 0.0f;
                     }
                     bool is_visible = contains(visible, key + y + 16 * i);
-                    float of_key = is_visible ? probability(p[i][j] * score_scale, shift) : 0.0f;
-                    ds[i][j] = of_key * (ds[i][j] * factor - sum);
+                    float slope, capped = score(p[i][j], slope);
+                    float of_key = is_visible ? probability(capped, shift) : 0.0f;
+                    ds[i][j] = of_key * (ds[i][j] * factor - sum) * slope;
                     p[i][j] = of_key * factor;
                 }
             }

@@ -1,7 +1,7 @@
 // Flash attention, backward, in bf16 on sm_90a, for heads of 32 columns and sequences of at most 256 tokens:
 // all gradients of a head in one pass with five products, and nothing in memory between them.
 //
-// Definitions: HEAD_DIM (32), CAUSAL (1), DROPOUT (0), SEQUENCE_TILES (of 64 rows that hold a sequence),
+// Definitions: HEAD_DIM (32), CAUSAL (1), DROPOUT (0), SOFT_CAP, SEQUENCE_TILES (of 64 rows that hold a sequence),
 // THREADS (384), PRODUCT_REGISTERS and COPY_REGISTERS (per thread: of the warpgroups that multiply, and of
 // the one that copies). src/ops/attention/tuning.rs sets them.
 //
@@ -98,13 +98,13 @@ struct Head {
     int sequence, head, heads;
     int group, warp, lane;        // The number of the warpgroup, and of the warp in it.
     float score_scale;
+    Score score;
 
     // The gradients of tile J of the keys and values, and what they add to dQ. `release` is called before
     // anything is stored to shared memory.
     template <int J, typename Release>
     __device__ __forceinline__ void gradients(float (&dq)[SEQUENCE_TILES][16], u32 &step,
                                               const TensorMap &d_packed_map, Release release) const {
-        float scale = score_scale * LOG2_E;
         u32 ds_row = warp * 16 + lane % 16;
         u32 tile = stage + J * TILE_BYTES;
         u32 keys[HEAD_DIM / 16][4], values[HEAD_DIM / 16][4];
@@ -139,22 +139,36 @@ struct Head {
                 for (int n = 0; n < 32; n++)
                     if (key + n % 4 / 2 * 8 > query + n / 4 * 8 + n % 2) s[n] = -infinity();
             }
+            if (SOFT_CAP) {
+                // Slopes go into dP at once, so that no registers keep them.
+                products_wait<0>();
+                hold(dp);
+            }
 #pragma unroll
             for (int n = 0; n < 8; n++) {
-                float2 shift = load_shared_2(stat + n * 32);
+                float2 shift = load_shared_2(stat + n * 32), delta = make_float2(0.0f, 0.0f);
+                shift.x = score.relative(shift.x), shift.y = score.relative(shift.y);
+                if (SOFT_CAP) delta = load_shared_2(stat + MAX_ROWS * 4 + n * 32);
 #pragma unroll
-                for (int e = 0; e < 4; e++)
+                for (int e = 0; e < 4; e++) {
+                    float slope;
                     s[4 * n + e] =
-                        exp2_fast(fmaf(s[4 * n + e], scale, e % 2 == 0 ? -shift.x : -shift.y));
+                        exp2_fast(score.exponent(s[4 * n + e], e % 2 == 0 ? shift.x : shift.y, slope));
+                    if (SOFT_CAP)
+                        dp[4 * n + e] = (dp[4 * n + e] - (e % 2 == 0 ? delta.x : delta.y)) * slope;
+                }
             }
-            products_wait<0>();
-            hold(dp);
+            if (!SOFT_CAP) {
+                products_wait<0>();
+                hold(dp);
+            }
             u32 p[4][4], ds[4][4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
 #pragma unroll
                 for (int n = 2 * k; n < 2 * k + 2; n++) {
-                    float2 delta = load_shared_2(stat + MAX_ROWS * 4 + n * 32);
+                    float2 delta = make_float2(0.0f, 0.0f);    // With SOFT_CAP, subtracted above.
+                    if (!SOFT_CAP) delta = load_shared_2(stat + MAX_ROWS * 4 + n * 32);
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         dp[4 * n + e] =
@@ -191,7 +205,7 @@ struct Head {
         }
         // Over the values, which this warp alone has read, and what D was made of.
         u32 own = J * TILE_BYTES + warp * (16 * Row::BYTES);
-        stage_rows(dk, score_scale, stage + O_AT + own);
+        stage_rows(dk, Score::gradient_scale(score_scale), stage + O_AT + own);
         stage_rows(dv, 1.0f, stage + VALUES_AT + own);
         async_proxy_fence();
         __syncwarp();
@@ -211,7 +225,7 @@ flash_attention_grad_short(
     const __grid_constant__ TensorMap d_o_map,       // [batch, seq_len, heads, HEAD_DIM]
     const __grid_constant__ TensorMap d_packed_map,  // = [batch, seq_len, 3·heads, HEAD_DIM]
     const float *lse,                                // [batch·seq_len, heads]
-    int batch, int heads, int seq_len, float score_scale) {
+    int batch, int heads, int seq_len, float score_scale, float soft_cap) {
     extern __shared__ __align__(1024) unsigned char shared[];
     u32 base = shared_address(shared), barriers = base + BARRIERS_AT;
     int lane = threadIdx.x % WARP, thread = threadIdx.x % GROUP;
@@ -299,7 +313,8 @@ flash_attention_grad_short(
 #pragma unroll
             for (int n = 0; n < 16; n++) dq[i][n] = 0.0f;
         u32 stats = base + STATS_AT + at.slot * STATS_BYTES;
-        Head one = {stage, stats, buffers, sequence, head, heads, group, warp, lane, score_scale};
+        Head one = {stage, stats, buffers, sequence, head, heads, group, warp, lane, score_scale,
+                    Score(score_scale, soft_cap)};
         if (group == 0) {
             one.gradients<0>(dq, step, d_packed_map, release);
             if constexpr (SEQUENCE_TILES == 4) one.gradients<3>(dq, step, d_packed_map, release);
@@ -329,7 +344,7 @@ flash_attention_grad_short(
         }
 #pragma unroll
         for (int i = 0; i < SEQUENCE_TILES; i++)
-            if (i / 2 == group) stage_rows(dq[i], score_scale, own + i % 2 * (16 * Row::BYTES));
+            if (i / 2 == group) stage_rows(dq[i], Score::gradient_scale(score_scale), own + i % 2 * (16 * Row::BYTES));
         async_proxy_fence();
         __syncwarp();
         if (lane == 0) {

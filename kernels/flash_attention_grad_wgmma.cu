@@ -1,7 +1,6 @@
 // Flash attention, backward, in bf16 on sm_90a: one pass over keys with five products, fed by TMA.
 //
-// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, DROPOUT (0), SOFT_CAP (1: scores s become cap·tanh(s / cap)),
-// THREADS (384), SUMS_REGISTERS and ROWS_REGISTERS (per thread: of the warpgroup that makes dQ, and of the
+// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, DROPOUT (0), SOFT_CAP, THREADS (384), SUMS_REGISTERS and ROWS_REGISTERS (per thread: of the warpgroup that makes dQ, and of the
 // others). src/ops/attention/tuning.rs sets them.
 //
 // A block has a tile of KEYS keys of a kv head, and goes through the tiles of QUERIES queries that see any of
@@ -390,7 +389,7 @@ flash_attention_grad_wgmma(
                             }
                         int row = tile * QUERIES + warp % 4 * 16;
                         bf16 *to_rows = d_packed + (i64(sequence) * seq_len + row) * width + head * HEAD_DIM;
-                        store_rows(dq, score_scale, to_rows + part * PART, width, seq_len - row);
+                        store_rows(dq, Score::gradient_scale(score_scale), to_rows + part * PART, width, seq_len - row);
                     } else if (turn == 0) {
 #pragma unroll
                         for (int n = 0; n < PART / 2; n += 4)
@@ -414,7 +413,7 @@ flash_attention_grad_wgmma(
         float dk[HEAD_DIM / 2], dv[HEAD_DIM / 2];
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 2; i++) dk[i] = dv[i] = 0.0f;
-        float scale = score_scale * LOG2_E;
+        Score score(score_scale, soft_cap);
         u32 kept[KEPT ? 2 : 1][HEAD_DIM / 16][4];
         u32 own_keys = base + KEYS_AT + own * 128, own_values = base + VALUES_AT + own * 128;
         float s[32], dp[32];
@@ -457,22 +456,20 @@ flash_attention_grad_wgmma(
                 }
             }
             if (SOFT_CAP) {
-                // cap·tanh(s / cap) as cap − 2·cap·r with r = 1 / (1 + e^(2s / cap)); its derivative is
-                // 4·r·(1 − r).
+                // Slopes go into dP at once, so that no registers keep them.
                 products_wait<0>();
                 hold(dp);
-                float cap = soft_cap * LOG2_E, to_cap = 2.0f * scale / soft_cap;
 #pragma unroll
                 for (int n = 0; n < 8; n++) {
                     float2 shift = load_shared_2(stat + n * 32);
+                    shift.x = score.relative(shift.x), shift.y = score.relative(shift.y);
                     float2 delta = load_shared_2(stat + QUERIES * 4 + n * 32);
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
                         float &x = s[4 * n + j], &dx = dp[4 * n + j];
-                        float r = reciprocal_fast(1.0f + exp2_fast(x * to_cap));
-                        float capped = x == -infinity() ? x : fmaf(-2.0f * cap, r, cap);
-                        x = exp2_fast(capped - (j % 2 == 0 ? shift.x : shift.y));
-                        dx = (dx - (j % 2 == 0 ? delta.x : delta.y)) * (4.0f * r * (1.0f - r));
+                        float slope;
+                        x = exp2_fast(score.exponent(x, j % 2 == 0 ? shift.x : shift.y, slope));
+                        dx = (dx - (j % 2 == 0 ? delta.x : delta.y)) * slope;
                     }
                 }
             } else {
@@ -481,7 +478,7 @@ flash_attention_grad_wgmma(
                     float2 shift = load_shared_2(stat + n * 32);
 #pragma unroll
                     for (int j = 0; j < 4; j++)
-                        s[4 * n + j] = exp2_fast(fmaf(s[4 * n + j], scale, j % 2 == 0 ? -shift.x : -shift.y));
+                        s[4 * n + j] = exp2_fast(fmaf(s[4 * n + j], score.factor, j % 2 == 0 ? -shift.x : -shift.y));
                 }
                 products_wait<0>();
                 hold(dp);
@@ -564,7 +561,7 @@ flash_attention_grad_wgmma(
         }
         int width = (heads + 2 * kv_heads) * HEAD_DIM, row = words[1] * KEYS + thread_again() / WARP * 16;
         bf16 *to = d_packed + (i64(words[2]) * seq_len + row) * width + (heads + words[3]) * HEAD_DIM;
-        store_rows(dk, score_scale, to, width, seq_len - row);
+        store_rows(dk, Score::gradient_scale(score_scale), to, width, seq_len - row);
         store_rows(dv, 1.0f, to + kv_heads * HEAD_DIM, width, seq_len - row);
     }
 }

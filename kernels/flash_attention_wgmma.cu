@@ -1,8 +1,7 @@
 // Flash attention, forward, in bf16 on sm_90a: warpgroup products, tiles copied by TMA. For rows that are
 // longer than a tile or two, without dropout.
 //
-// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, DROPOUT (0), SOFT_CAP (1: scores are capped), KEYS (per tile:
-// 64, 96, 128), CONSUMERS (warpgroups that multiply, 64 queries each), STAGES (tiles of keys, and of values,
+// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, DROPOUT (0), SOFT_CAP, KEYS (per tile: 64, 96, 128), CONSUMERS (warpgroups that multiply, 64 queries each), STAGES (tiles of keys, and of values,
 // in flight), THREADS (per block: the consumers' and a warpgroup's that copies), CONSUMER_REGISTERS and
 // PRODUCER_REGISTERS (per thread), KEPT (1: queries stay in registers). src/ops/attention/tuning.rs sets
 // them.
@@ -147,20 +146,6 @@ using Probabilities = u32[KEYS / 4];
 struct RowState {
     float running_max[2];  // The maximum that probabilities are relative to, log2.
     float row_sum[2];      // Σ p over the keys of this thread.
-};
-
-// A product's score as softmax takes it, up to the factor `Score::factor`, to the base 2.
-struct Score {
-    float factor, cap, to_cap;
-
-    __device__ __forceinline__ Score(float score_scale, float soft_cap)
-        : factor(SOFT_CAP ? 1.0f : score_scale * LOG2_E), cap(soft_cap * LOG2_E),
-          to_cap(SOFT_CAP ? 2.0f * LOG2_E * score_scale / soft_cap : 0.0f) {}
-    // cap · tanh(score / cap), as 1 − 2 / (1 + e^2x).
-    __device__ __forceinline__ float operator()(float x) const {
-        if (!SOFT_CAP) return x;
-        return fmaf(-2.0f * cap, reciprocal_fast(1.0f + exp2_fast(x * to_cap)), cap);
-    }
 };
 
 // Hides the keys that the two rows of a thread do not see. `key` is the first key of the tile.
@@ -516,7 +501,7 @@ flash_attention_wgmma(
         int lane_t = t + lane % 4 * 8;
         if (lane % 4 < 2 && lane_t < seq_len)
             lse[(i64(work.sequence) * seq_len + lane_t) * heads + work.head] =
-                (lane_max + log2_fast(lane_sum)) * LN_2;
+                score.absolute(lane_max + log2_fast(lane_sum)) * LN_2;
 
         // Outputs are staged once the last piece's have left.
         if (first_thread) store_wait_read();

@@ -1,6 +1,6 @@
 // Layer norm of rows, alone and after a residual addition, and its gradient. Rows are held in registers by
 // teams of threads (norm.cuh). Where a row is padded, its first `count` elements are the row; padding is zero
-// and stays zero.
+// and stays zero. Without WEIGHT w is null, without BIAS b, and without both the partials.
 #include "norm.cuh"
 
 // Mean of a row, and one over its standard deviation.
@@ -39,6 +39,16 @@ __device__ __forceinline__ Moments moments(const Pack<T, VEC> (&row)[PACKS_PER_T
     return {mean, inverse_root(squares[0], inv_n, eps)};
 }
 
+// A pack of the bias; zeros without BIAS.
+__device__ __forceinline__ void load_bias(const float *from, float (&to)[VEC]) {
+    if constexpr (BIAS) {
+        load(from, to);
+    } else {
+#pragma unroll
+        for (int c = 0; c < VEC; c++) to[c] = 0.0f;
+    }
+}
+
 // n = (row − mean) / √(variance + eps) ⊙ w + b, for the teams whose row is live. `w`, `b` and `n` point to
 // the thread's first pack. Weight and bias are zero in padding, and so is n.
 __device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[PACKS_PER_THREAD],
@@ -50,10 +60,14 @@ __device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[PAC
         if (!live || !in_row(i)) continue;
         float x[VEC], weight[VEC], bias[VEC];
         unpack(row[i], x);
-        load(w + i * STRIDE, weight);
-        load(b + i * STRIDE, bias);
+        load_weight(w + i * STRIDE, weight);
+        load_bias(b + i * STRIDE, bias);
 #pragma unroll
-        for (int c = 0; c < VEC; c++) x[c] = fmaf((x[c] - m.mean) * m.scale, weight[c], bias[c]);
+        for (int c = 0; c < VEC; c++) {
+            // Where the weight is one, it leaves padding to this.
+            bool is_row = WEIGHT || counted(i, c, count);
+            x[c] = is_row ? fmaf((x[c] - m.mean) * m.scale, weight[c], bias[c]) : 0.0f;
+        }
         store(n + i * STRIDE, x);
     }
 }
@@ -94,30 +108,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     store_layer_normed(sum, w + column(), b + column(), n + start, live, count, inv_n, eps);
 }
 
-// Sums every column over the teams of the block into to[WIDTH].
-__device__ __forceinline__ void store_columns(const float (&part)[PACKS_PER_THREAD][VEC], float *to) {
-    if constexpr (TEAMS == 1) {
-#pragma unroll
-        for (int i = 0; i < PACKS_PER_THREAD; i++) {
-            if (in_row(i)) store(to + column() + i * STRIDE, part[i]);
-        }
-    } else {
-        __shared__ __align__(16) float sums[TEAMS][WIDTH];
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < PACKS_PER_THREAD; i++) {
-            if (in_row(i)) store(&sums[team()][column() + i * STRIDE], part[i]);
-        }
-        __syncthreads();
-        for (int c = threadIdx.x; c < WIDTH; c += THREADS) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int t = 0; t < TEAMS; t++) sum += sums[t][c];
-            to[c] = sum;
-        }
-    }
-}
-
 // With s = 1 / √(variance + eps), x̂ = (x − mean)·s and g = dy ⊙ w: dx = s·(g − mean(g) − x̂·mean(g ⊙ x̂)),
 // plus dr past a residual. Block k leaves Σ dy ⊙ x̂ and Σ dy over its `run` rows, side by side, in row k of
 // the partials.
@@ -143,7 +133,7 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
             float a[VEC], g[VEC], weight[VEC];
             unpack(held[i], a);
             unpack(upstream[i], g);
-            load(w + i * STRIDE, weight);
+            load_weight(w + i * STRIDE, weight);
 #pragma unroll
             for (int c = 0; c < VEC; c++) {
                 g[c] *= weight[c];
@@ -160,25 +150,25 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
             float a[VEC], g[VEC], weight[VEC], d[VEC] = {};
             unpack(held[i], a);
             unpack(upstream[i], g);
-            load(w + i * STRIDE, weight);
+            load_weight(w + i * STRIDE, weight);
             if constexpr (RESIDUAL) unpack(bypass[i], d);
 #pragma unroll
             for (int c = 0; c < VEC; c++) {
                 float normal = (a[c] - m.mean) * m.scale;
-                dw[i][c] = fmaf(g[c], normal, dw[i][c]);
-                db[i][c] += g[c];
+                if constexpr (WEIGHT) dw[i][c] = fmaf(g[c], normal, dw[i][c]);
+                if constexpr (BIAS) db[i][c] += g[c];
                 if (counted(i, c, count))
                     d[c] += m.scale * (fmaf(g[c], weight[c], -means[0]) - normal * means[1]);
             }
             store(dx + at + i * STRIDE, d);
         }
     }
-    partials += i64(blockIdx.x) * 2 * WIDTH;
-    store_columns(dw, partials);
-    store_columns(db, partials + WIDTH);
+    partials += i64(blockIdx.x) * (WEIGHT + BIAS) * WIDTH;
+    if constexpr (WEIGHT) store_columns(dw, partials);
+    if constexpr (BIAS) store_columns(db, partials + WEIGHT * WIDTH);
 }
 
-// x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, 2·WIDTH]. dx may lie over x or dy.
+// x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, (WEIGHT + BIAS)·WIDTH]. dx may lie over x or dy.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     layer_norm_grad(const T *x, const float *w, const T *dy, T *dx, float *partials, int rows, int run,
                     int count, float inv_n, float eps) {

@@ -36,27 +36,6 @@ __device__ __forceinline__ void pack(u32 (&a)[4], const float (&left)[4], const 
     a[3] = pack(right[2], right[3]);
 }
 
-// 2^x with a relative error of 2^-22; results below 2^-126 are zero.
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// 1/x with a relative error of 2^-23, for x from 2^-126 on.
-__device__ __forceinline__ float reciprocal_fast(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// The base-2 logarithm with an absolute error of 2^-22 (relative, far from 1).
-__device__ __forceinline__ float log2_fast(float x) {
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // Copies the top bit of either half to all bits of that half.
 __device__ __forceinline__ u32 spread_signs(u32 x) {
     u32 y;

@@ -2,7 +2,8 @@
 // by this header get the same bits.
 //
 // Definitions: T, WIDTH (elements of a row), VEC (elements that a thread moves at once, a divisor of WIDTH),
-// TEAM (threads per row, a power of two) and THREADS (per block, a multiple of TEAM).
+// TEAM (threads per row, a power of two), THREADS (per block, a multiple of TEAM), WEIGHT (1 if rows are
+// multiplied by a weight) and BIAS (1 if a bias is added). What a norm lacks is a null pointer.
 #pragma once
 #include "common.cuh"
 
@@ -50,6 +51,16 @@ template <int N> __device__ __forceinline__ void team_sums(float (&x)[N]) {
     }
 }
 
+// A pack of the weight; ones without WEIGHT.
+__device__ __forceinline__ void load_weight(const float *from, float (&to)[VEC]) {
+    if constexpr (WEIGHT) {
+        load(from, to);
+    } else {
+#pragma unroll
+        for (int c = 0; c < VEC; c++) to[c] = 1.0f;
+    }
+}
+
 // Adds the squares of a pack to a sum.
 __device__ __forceinline__ float add_squares(const float (&x)[VEC], float sum) {
 #pragma unroll
@@ -87,8 +98,32 @@ __device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[PACKS_PER
         if (!live || !in_row(i)) continue;
         float x[VEC], weight[VEC];
         unpack(row[i], x);
-        load(w + i * STRIDE, weight);
+        load_weight(w + i * STRIDE, weight);
         normalize(x, scale, weight);
         store(n + i * STRIDE, x);
+    }
+}
+
+// Sums every column over the teams of the block into to[WIDTH].
+__device__ __forceinline__ void store_columns(const float (&part)[PACKS_PER_THREAD][VEC], float *to) {
+    if constexpr (TEAMS == 1) {
+#pragma unroll
+        for (int i = 0; i < PACKS_PER_THREAD; i++) {
+            if (in_row(i)) store(to + column() + i * STRIDE, part[i]);
+        }
+    } else {
+        __shared__ __align__(16) float sums[TEAMS][WIDTH];
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < PACKS_PER_THREAD; i++) {
+            if (in_row(i)) store(&sums[team()][column() + i * STRIDE], part[i]);
+        }
+        __syncthreads();
+        for (int c = threadIdx.x; c < WIDTH; c += THREADS) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int t = 0; t < TEAMS; t++) sum += sums[t][c];
+            to[c] = sum;
+        }
     }
 }

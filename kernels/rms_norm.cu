@@ -1,4 +1,4 @@
-// Root-mean-square norm of rows, and its gradient.
+// Root-mean-square norm of rows, and its gradient. Without WEIGHT, w and partials are null.
 #include "norm.cuh"
 
 // y = x / √(mean(x²) + eps) ⊙ w. x, y: [rows, WIDTH]; w: [WIDTH]. y may lie over x.
@@ -50,7 +50,7 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
                 hold(upstream[i]);
                 unpack(held[i], a);
                 unpack(upstream[i], g);
-                load(w + i * STRIDE, weight);
+                load_weight(w + i * STRIDE, weight);
                 if (pass == 0) {
                     sums[0] = add_squares(a, sums[0]);
 #pragma unroll
@@ -63,7 +63,7 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
                     }
 #pragma unroll
                     for (int c = 0; c < VEC; c++) {
-                        dw[i][c] = fmaf(g[c], a[c] * scale, dw[i][c]);
+                        if constexpr (WEIGHT) dw[i][c] = fmaf(g[c], a[c] * scale, dw[i][c]);
                         d[c] += fmaf(g[c] * weight[c], scale, -(a[c] * pull));
                     }
                     store(dx + at + i * STRIDE, d);
@@ -79,26 +79,7 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
             pull = sums[1] * inv_n * scale * scale * scale;
         }
     }
-    partials += i64(blockIdx.x) * WIDTH;
-    if constexpr (TEAMS == 1) {
-#pragma unroll
-        for (int i = 0; i < PACKS_PER_THREAD; i++) {
-            if (in_row(i)) store(partials + column() + i * STRIDE, dw[i]);
-        }
-    } else {
-        __shared__ __align__(16) float sums[TEAMS][WIDTH];
-#pragma unroll
-        for (int i = 0; i < PACKS_PER_THREAD; i++) {
-            if (in_row(i)) store(&sums[team()][column() + i * STRIDE], dw[i]);
-        }
-        __syncthreads();
-        for (int c = threadIdx.x; c < WIDTH; c += THREADS) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int t = 0; t < TEAMS; t++) sum += sums[t][c];
-            partials[c] = sum;
-        }
-    }
+    if constexpr (WEIGHT) store_columns(dw, partials + i64(blockIdx.x) * WIDTH);
 }
 
 // x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, WIDTH]. dx may lie over x or dy.

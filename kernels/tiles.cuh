@@ -1,7 +1,7 @@
 // Attention in fp32 multiply-adds, for any head width: products of tiles in shared memory.
 //
 // Definitions: T (format in memory), HEAD_DIM (at most 256), ROWS and COLUMNS (of a tile of scores: multiples
-// of 16 and of 8), CAUSAL, DROPOUT, THREADS (16·8). Thread (y, x) of a block has rows y + 16·i and columns x
+// of 16 and of 8), CAUSAL, DROPOUT, SOFT_CAP, THREADS (16·8). Thread (y, x) of a block has rows y + 16·i and columns x
 // + 8·j of the tile, and columns 32·n + 4·x to 32·n + 4·x + 3 of results. So the eight threads of a row are
 // neighbours in a warp.
 #pragma once
@@ -112,6 +112,25 @@ __device__ __forceinline__ void store_rows(T *to, int stride, const Result &resu
             }
     }
 }
+
+// A product's score as softmax takes it: scaled, and capped, to the last bits of fp32.
+struct AccurateScore {
+    float scale, cap, to_cap;
+
+    __device__ __forceinline__ AccurateScore(float score_scale, float soft_cap)
+        : scale(score_scale), cap(soft_cap), to_cap(SOFT_CAP ? score_scale / soft_cap : 0.0f) {}
+    __device__ __forceinline__ float operator()(float x) const {
+        return SOFT_CAP ? cap * tanhf(x * to_cap) : x * scale;
+    }
+    // The same, with the slope of the cap.
+    __device__ __forceinline__ float operator()(float x, float &slope) const {
+        slope = 1.0f;
+        if (!SOFT_CAP) return x * scale;
+        float y = tanhf(x * to_cap);
+        slope = fmaf(-y, y, 1.0f);
+        return cap * y;
+    }
+};
 
 // Combines one value of each of the eight threads of a row.
 template <typename Combine> __device__ __forceinline__ float row_reduce(float x, Combine combine) {

@@ -3,10 +3,12 @@
 
     parity.py DIR        # DIR is tests/parity/fixtures in the repository
 
-Three files come out; the same machine and versions give the same bytes.
+Four files come out; the same machine and versions give the same bytes.
 
     model.safetensors    loss, logits and every gradient of one batch in fp32; the f64 truth of each, as fp32 plus a
                          bf16 rest (`fp32.X + rest.X`); how far PyTorch itself is from it, in fp32 and under bf16 autocast
+    attention.safetensors
+                         loss, logits and some gradients of the batch in fp32 with capped scores and a sliding window
     training.safetensors three optimizer steps in fp32: loss, gradient norm, learning rate, parameters at the end
     adamw.safetensors    1,000 steps of torch.optim.AdamW on 24 numbers: parameter and moments after each
 
@@ -21,6 +23,7 @@ import argparse
 import copy
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -28,11 +31,15 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.masking_utils import sliding_window_overlay
+from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
 # Attention is wider than the stream; FFN and vocabulary are no multiples of xrun's padding.
 DIM, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB = 64, 2, 4, 2, 32, 96, 131
 BATCH, SEQ = 3, 33
 THETA, EPS = 10_000.0, 1e-6
+# Of the fixture of attention: every second layer is global.
+WINDOW, GLOBAL_INTERVAL, SCORE_CAP = 7, 2, 1.5
 
 Q, KV = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
 SHAPES = {"embedding": (VOCAB, DIM), "final_norm": (DIM,), "head": (VOCAB, DIM)}
@@ -93,7 +100,23 @@ def rotate(x: torch.Tensor) -> torch.Tensor:
     return torch.cat((a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()), -1).to(x.dtype)
 
 
-def forward(w: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
+def causal(_layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def capped_in_window(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Gemma 2's attention as transformers has it, with its soft cap of scores and its sliding window."""
+    t = torch.arange(SEQ)
+    seen = t[None] <= t[:, None]
+    if (layer + 1) % GLOBAL_INTERVAL != 0:
+        seen &= sliding_window_overlay(WINDOW)(0, 0, t[:, None], t[None])
+    mask = torch.zeros(SEQ, SEQ).masked_fill(~seen, -math.inf)
+    module = SimpleNamespace(num_key_value_groups=HEADS // KV_HEADS, training=False)
+    y, _ = eager_attention_forward(module, q, k, v, mask, scaling=HEAD_DIM**-0.5, softcap=SCORE_CAP)
+    return y.transpose(1, 2)
+
+
+def forward(w: dict[str, torch.Tensor], tokens: torch.Tensor, attention=causal) -> torch.Tensor:
     """Logits [batch, seq, vocab]."""
 
     def norm(x, name):
@@ -107,7 +130,7 @@ def forward(w: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
         q, k, v = F.linear(norm(x, at + "attention_norm"), w[at + "qkv"]).split([Q, KV, KV], -1)
         q, k, v = (t.unflatten(-1, (-1, HEAD_DIM)).transpose(1, 2) for t in (q, k, v))
         q, k = (rotate(norm(t, at + name).to(v.dtype)) for t, name in ((q, "q_norm"), (k, "k_norm")))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        y = attention(layer, q, k, v)
         x = x + F.linear(y.transpose(1, 2).flatten(2), w[at + "out"])
         gate, up = F.linear(norm(x, at + "ffn_norm"), w[at + "gate_up"].flatten(0, 1)).chunk(2, -1)
         x = x + F.linear(F.silu(gate) * up, w[at + "down"])
@@ -119,12 +142,12 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(wide.flatten(0, 1), targets.flatten())
 
 
-def run(dtype: torch.dtype, autocast: bool = False) -> dict[str, torch.Tensor]:
+def run(dtype: torch.dtype, autocast: bool = False, attention=causal) -> dict[str, torch.Tensor]:
     """Loss, logits and gradients of the first batch."""
     w = weights(dtype)
     tokens, targets = batch(1)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        logits = forward(w, tokens)
+        logits = forward(w, tokens, attention)
         loss = cross_entropy(logits, targets)
     loss.backward()
     found = {"loss": loss.detach()[None], "logits": logits.detach()}
@@ -218,6 +241,12 @@ def model_fixture() -> dict[str, torch.Tensor]:
     apart = (apart / fp32["logits"].double().square().mean().sqrt()).sort().values
     p99 = apart[math.ceil(0.99 * len(apart)) - 1]
     return out | scalars(**{"bf16.logits.mean": apart.mean().item(), "bf16.logits.p99": p99.item()})
+
+
+def attention_fixture() -> dict[str, torch.Tensor]:
+    found = run(torch.float32, attention=capped_in_window)
+    kept = ["loss", "logits", "grads.embedding", *(f"grads.blocks.{layer}.qkv" for layer in range(LAYERS))]
+    return {name: found[name] for name in kept}
 
 
 def learning_rate(t: int, peak: float, warmup: int, steps: int, floor: float) -> float:
@@ -339,7 +368,13 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, make in (("model", model_fixture), ("training", training_fixture), ("adamw", adamw_fixture)):
+    fixtures = {
+        "model": model_fixture,
+        "attention": attention_fixture,
+        "training": training_fixture,
+        "adamw": adamw_fixture,
+    }
+    for name, make in fixtures.items():
         path = folder / f"{name}.safetensors"
         save_file({key: value.contiguous() for key, value in make().items()}, path)
         print(f"{path}  {path.stat().st_size:,} bytes")

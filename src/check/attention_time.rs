@@ -9,7 +9,7 @@ use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section, prepare};
 use crate::ir::{Builder, Destination, Mode, Precision, Spec, State, StateBuilder, TensorId};
-use crate::ops::attention::{Attention, FlashAttention, FlashAttentionGrad, Heads, Mask};
+use crate::ops::attention::{Attention, FlashAttention, FlashAttentionGrad, Heads};
 use crate::ops::qk_norm_rope::{QkNorm, QkNormRope, QkNormRopeGrad};
 use crate::ops::rotary::Rotary;
 use crate::policy::Placement;
@@ -148,7 +148,7 @@ impl Programs {
             );
         }
         let state = Arc::new(layout.finish());
-        let attention = Attention { heads, seq_len, mask: Mask::Causal, dropout: None };
+        let attention = Attention::causal(heads, seq_len);
         let norm = QkNormRope {
             norm: QkNorm { heads, eps: 1e-6, weighted: true },
             rotary: Rotary::of_whole_heads(heads.dim, 10_000.0),

@@ -15,9 +15,9 @@ pub struct Parameters {
     pub embedding: usize,
     /// The projection to the vocabulary; 0 where it is the embedding.
     pub head: usize,
-    /// Query, key, value and output projections.
+    /// Query, key, value and output projections, and their biases.
     pub attention: usize,
-    /// The gated feed-forward layers.
+    /// The feed-forward layers, with their biases.
     pub ffn: usize,
     /// All norms.
     pub norms: usize,
@@ -37,8 +37,8 @@ impl Parameters {
             let part = match param.role {
                 Role::Embedding | Role::Positions => &mut parts.embedding,
                 Role::Head => &mut parts.head,
-                Role::Matrix(Sublayer::Attention) => &mut parts.attention,
-                Role::Matrix(Sublayer::FeedForward) => &mut parts.ffn,
+                Role::Matrix(Sublayer::Attention) | Role::Bias(Sublayer::Attention) => &mut parts.attention,
+                Role::Matrix(Sublayer::FeedForward) | Role::Bias(Sublayer::FeedForward) => &mut parts.ffn,
                 Role::Vector => &mut parts.norms,
             };
             *part += count;

@@ -9,7 +9,7 @@ use crate::device::{DType, ProductPrecision};
 use crate::exec::Section;
 use crate::ir::{Node, Phase};
 use crate::machine::{Limits, hardware};
-use crate::model::{Programs, flops_per_token};
+use crate::model::{Programs, attended_tokens, flops_per_token};
 use crate::plan::Plan;
 use serde::Serialize;
 
@@ -26,7 +26,8 @@ pub const MEMORY_EFFICIENCY: f64 = 0.89;
 pub const NODE_SECONDS: f64 = 3e-6;
 
 /// Attention's products in bf16, as fractions of the dense peak: `(head_dim at most, tokens of a row,
-/// forward, backward)`, where rows of T tokens reach `fraction · T / (T + tokens)`. Fitted to one H200
+/// forward, backward)`, where rows of T tokens reach `fraction · T / (T + tokens)`; through a window, as rows of
+/// as much work. Fitted to one H200
 /// (`results/measured/nvidia-h200-2026-11-23/table.md`; heads of 32 of `…-21/ops-dim768.txt`, at 256 tokens).
 const ATTENTION_EFFICIENCY: [(usize, AttentionEfficiency); 3] = [
     (32, AttentionEfficiency { forward: (0.106, 0.0), backward: (0.098, 0.0) }),
@@ -42,15 +43,16 @@ struct AttentionEfficiency {
 }
 
 /// Returns the fraction of the peak that the products of an op reach.
-fn product_efficiency(plan: &Plan, op: &str) -> f64 {
+fn product_efficiency(plan: &Plan, node: &Node) -> f64 {
     let head_dim = plan.model.head_dim;
     let row = ATTENTION_EFFICIENCY.iter().find(|(most, _)| head_dim <= *most);
-    let (fraction, half) = match (plan.act_dtype(), op, row) {
+    let (fraction, half) = match (plan.act_dtype(), node.op.name(), row) {
         (DType::Bf16, "flash_attention", Some((_, row))) => row.forward,
         (DType::Bf16, "flash_attention_grad", Some((_, row))) => row.backward,
         _ => return PRODUCT_EFFICIENCY,
     };
-    let tokens = plan.batch.seq_len as f64;
+    let seq_len = plan.batch.seq_len;
+    let tokens = node.block.map_or(seq_len as f64, |i| attended_tokens(&plan.model, i, seq_len));
     fraction * tokens / (tokens + half)
 }
 
@@ -192,7 +194,7 @@ impl<'a> Pace<'a> {
 
     fn times(&self, section: &Section, node: &Node) -> NodeTimes {
         let cost = section.program.cost(node);
-        let efficiency = product_efficiency(self.plan, node.op.name());
+        let efficiency = product_efficiency(self.plan, node);
         NodeTimes {
             products: cost.product_flops / (self.peak * efficiency),
             memory: cost.bytes / self.bandwidth,

@@ -2,22 +2,42 @@
 
 use half::{bf16, f16};
 
-/// Format of the elements of a tensor. All widen to fp32 exactly.
+/// Format of the elements of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
     F32,
     Bf16,
     F16,
+    /// A format that weights are not read in, as masks have: its name, and the bytes of an element.
+    Other(&'static str, usize),
 }
 
+/// Formats that weights are not read in.
+const OTHERS: [(&str, usize); 12] = [
+    ("BOOL", 1),
+    ("U8", 1),
+    ("I8", 1),
+    ("F8_E4M3", 1),
+    ("F8_E5M2", 1),
+    ("U16", 2),
+    ("I16", 2),
+    ("U32", 4),
+    ("I32", 4),
+    ("U64", 8),
+    ("I64", 8),
+    ("F64", 8),
+];
+
 impl Element {
-    /// Returns the format of a name in a header; `None` for formats that weights are not read in.
+    /// Returns the format of a name in a header; `None` for one that headers do not have.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         match name {
             "F32" => Some(Self::F32),
             "BF16" => Some(Self::Bf16),
             "F16" => Some(Self::F16),
-            _ => None,
+            _ => {
+                OTHERS.iter().find(|(other, _)| *other == name).map(|(other, size)| Self::Other(other, *size))
+            }
         }
     }
 
@@ -26,15 +46,17 @@ impl Element {
         match self {
             Self::F32 => 4,
             Self::Bf16 | Self::F16 => 2,
+            Self::Other(_, size) => size,
         }
     }
 
-    /// Appends elements to `out`, widened.
+    /// Appends elements to `out`, widened exactly; of other formats nothing.
     pub(super) fn widen(self, bytes: &[u8], out: &mut Vec<f32>) {
         match self {
             Self::F32 => out.extend(bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x))),
             Self::Bf16 => out.extend(bytes.as_chunks().0.iter().map(|&x| bf16::from_le_bytes(x).to_f32())),
             Self::F16 => out.extend(bytes.as_chunks().0.iter().map(|&x| f16::from_le_bytes(x).to_f32())),
+            Self::Other(..) => {}
         }
     }
 }

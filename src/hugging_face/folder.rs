@@ -1,6 +1,7 @@
 //! A folder: its configuration, and its tensors by name over all files.
 
 use super::config::Config;
+use super::element::Element;
 use super::files::{self, Opened};
 use super::header::{self, TensorSpan};
 use super::index::{self, INDEX};
@@ -38,13 +39,13 @@ pub struct Folder {
 pub struct Tensor {
     /// Index of its file.
     file: usize,
-    place: TensorSpan,
+    span: TensorSpan,
 }
 
 impl Tensor {
     /// Returns its shape.
     pub fn shape(&self) -> &[usize] {
-        &self.place.shape
+        &self.span.shape
     }
 }
 
@@ -102,18 +103,18 @@ impl Folder {
 
     /// Adds the tensors of a file; `listed` are those that the index says it has.
     fn add(&mut self, weights: Opened, listed: Option<&[String]>) -> Result<()> {
-        let places = header::read(&weights)?;
+        let spans = header::read(&weights)?;
         let wrong = |text: String| Error::usage(format!("{}: {text}", weights.path.display()));
         if let Some(listed) = listed {
-            if let Some(missing) = listed.iter().find(|name| !places.contains_key(*name)) {
+            if let Some(missing) = listed.iter().find(|name| !spans.contains_key(*name)) {
                 return Err(wrong(format!("{INDEX} says that it has tensor {missing}, and it has none")));
             }
-            if let Some(unlisted) = places.keys().find(|name| listed.binary_search(name).is_err()) {
+            if let Some(unlisted) = spans.keys().find(|name| listed.binary_search(name).is_err()) {
                 return Err(wrong(format!("it has tensor {unlisted}, and {INDEX} does not list it there")));
             }
         }
         let file = self.files.len();
-        self.tensors.extend(places.into_iter().map(|(name, place)| (name, Tensor { file, place })));
+        self.tensors.extend(spans.into_iter().map(|(name, span)| (name, Tensor { file, span })));
         self.files.push(weights);
         Ok(())
     }
@@ -150,17 +151,34 @@ impl Folder {
         Ok(Some(text))
     }
 
+    /// Checks that a tensor is in a format that weights are read in.
+    ///
+    /// # Errors
+    /// A usage error that names the format.
+    pub fn check_format(&self, name: &str) -> Result<()> {
+        match self.tensors.get(name).map(|tensor| tensor.span.element) {
+            Some(Element::Other(dtype, _)) => Err(Error::usage(format!(
+                "{}: tensor {name} is {dtype}: weights are read in F32, BF16 and F16; save the model in one of these \
+                 (`model.to(torch.float32).save_pretrained(…)`)",
+                self.path.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads a tensor of this shape, widened to fp32, row-major.
     ///
     /// # Errors
     /// A usage error if there is none, it has another shape, or an element is NaN or infinite; memory that the
     /// machine does not have.
     pub fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let Some(Tensor { file, place }) = self.tensors.get(name) else {
+        let Some(Tensor { file, span }) = self.tensors.get(name) else {
             return Err(Error::usage(format!("{}: there is no tensor {name}", self.path.display())));
         };
+        self.check_format(name)?;
+        self.check_format(name)?;
         let opened = &self.files[*file];
-        let TensorSpan { element, shape: found, start, bytes } = place;
+        let TensorSpan { element, shape: found, start, bytes } = span;
         if found != shape {
             return Err(Error::usage(format!(
                 "{}: tensor {name} has shape {found:?}, and by {CONFIG} it has {shape:?}",
@@ -271,10 +289,11 @@ mod tests {
         let one: Vec<u8> = [1.5f32, -2.0].iter().flat_map(|x| x.to_le_bytes()).collect();
         let (a, b) = (("a", "F32", &one[..], 4), ("b", "BF16", &[0x80, 0x3f, 0x40, 0xc0][..], 2));
         let c = ("c", "F16", &[0x00, 0x3c, 0x01, 0x00][..], 2);
-        let whole = folder(&[(CONFIG, b"{}"), (WEIGHTS, &safetensors(&[a, b, c]))]);
+        let m = ("m", "BOOL", &[1][..], 1);
+        let whole = folder(&[(CONFIG, b"{}"), (WEIGHTS, &safetensors(&[a, b, c, m]))]);
         let index =
-            br#"{"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors", "c": "x-2.safetensors"}}"#;
-        let (first, second) = (safetensors(&[a]), safetensors(&[b, c]));
+            br#"{"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors", "c": "x-2.safetensors", "m": "x-2.safetensors"}}"#;
+        let (first, second) = (safetensors(&[a]), safetensors(&[b, c, m]));
         let sharded = folder(&[
             (CONFIG, b"{}"),
             (INDEX, index),
@@ -283,12 +302,19 @@ mod tests {
         ]);
         let [whole, sharded] = [whole, sharded].map(|at| {
             let folder = Folder::open(at.path()).unwrap();
-            assert_eq!(folder.tensors().map(|(name, _)| name).collect::<Vec<_>>(), ["a", "b", "c"]);
+            assert_eq!(folder.tensors().map(|(name, _)| name).collect::<Vec<_>>(), ["a", "b", "c", "m"]);
             assert_eq!(folder.read("a", &[2]).unwrap(), [1.5, -2.0]);
             assert_eq!(folder.read("b", &[2]).unwrap(), [1.0, -3.0]);
             assert_eq!(folder.read("c", &[2]).unwrap(), [1.0, 2f32.powi(-24)]);
             assert!(
                 folder.read("a", &[1]).unwrap_err().message().contains("has shape [2], and by config.json")
+            );
+            assert!(
+                folder
+                    .read("m", &[1])
+                    .unwrap_err()
+                    .message()
+                    .contains("tensor m is BOOL: weights are read in")
             );
             assert!(folder.read("d", &[1]).unwrap_err().message().contains("there is no tensor d"));
             let hash = folder.content_hash().unwrap();

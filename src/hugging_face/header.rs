@@ -76,13 +76,13 @@ pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, TensorSpan>> {
     let mut json = vec![0; length as usize];
     opened.file.read_exact_at(&mut json, PREFIX).at("read", path)?;
     let Unique(entries) = json::parse::<Unique<Entry>>(path, &json).map_err(|e| e.context("the header"))?;
-    let mut places = BTreeMap::new();
+    let mut spans = BTreeMap::new();
     for (name, entry) in entries {
         match entry {
             Entry::Metadata(texts) if name == METADATA => drop(texts),
             Entry::Tensor(described) if name != METADATA => {
-                let place = place(&name, described, PREFIX + length).map_err(&wrong)?;
-                places.insert(name, place);
+                let span = span(&name, described, PREFIX + length).map_err(&wrong)?;
+                spans.insert(name, span);
             }
             Entry::Tensor(_) | Entry::Metadata(_) | Entry::Other(_) => {
                 return Err(wrong(format!(
@@ -92,23 +92,19 @@ pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, TensorSpan>> {
             }
         }
     }
-    check_contiguous(&places, PREFIX + length, bytes).map_err(wrong)?;
-    Ok(places)
+    check_contiguous(&spans, PREFIX + length, bytes).map_err(wrong)?;
+    Ok(spans)
 }
 
 /// Checks a tensor by itself. `base` is the byte of the file from which offsets count.
-fn place(name: &str, described: Described, base: u64) -> Result<TensorSpan, String> {
+fn span(name: &str, described: Described, base: u64) -> Result<TensorSpan, String> {
     let Described { dtype, shape, data_offsets: (from, to) } = described;
     let shown = shortened(name);
     if name.len() > MAX_NAME || name.is_empty() || name.chars().any(char::is_control) {
         return Err(format!("{shown:?} is no name of a tensor: 1 to {MAX_NAME} printable characters"));
     }
     let Some(element) = Element::from_name(&dtype) else {
-        return Err(format!(
-            "tensor {shown} is {}: weights are read in F32, BF16 and F16; save the model in one of these \
-             (`model.to(torch.float32).save_pretrained(…)`)",
-            shortened(&dtype)
-        ));
+        return Err(format!("tensor {shown} has the dtype {:?}, which is none", shortened(&dtype)));
     };
     if shape.len() > MAX_DIMENSIONS {
         return Err(format!(
@@ -132,22 +128,22 @@ fn place(name: &str, described: Described, base: u64) -> Result<TensorSpan, Stri
 }
 
 /// Checks that tensors fill a file from byte `start` to its end, each byte once.
-fn check_contiguous(places: &BTreeMap<String, TensorSpan>, start: u64, end: u64) -> Result<(), String> {
-    let mut sorted: Vec<(&String, &TensorSpan)> = places.iter().collect();
-    sorted.sort_by_key(|(_, place)| (place.start, place.bytes));
+fn check_contiguous(spans: &BTreeMap<String, TensorSpan>, start: u64, end: u64) -> Result<(), String> {
+    let mut sorted: Vec<(&String, &TensorSpan)> = spans.iter().collect();
+    sorted.sort_by_key(|(_, span)| (span.start, span.bytes));
     let (mut at, mut before) = (start, "the header");
-    for (name, place) in sorted {
-        let offset = place.start - start;
-        if place.start < at {
+    for (name, span) in sorted {
+        let offset = span.start - start;
+        if span.start < at {
             return Err(format!("tensor {name} begins at byte {offset} of the data, inside of {before}"));
         }
-        if place.start > at {
+        if span.start > at {
             return Err(format!(
                 "{} bytes between {before} and tensor {name} belong to nothing",
-                place.start - at
+                span.start - at
             ));
         }
-        at = place.start.saturating_add(place.bytes as u64);
+        at = span.start.saturating_add(span.bytes as u64);
         before = name;
     }
     match at {
@@ -210,7 +206,7 @@ mod tests {
             (one("F32", "[2]", 8, 0), 8, "data_offsets are 8 to 0"),
             (one("F32", "[4294967296, 4294967296, 4]", 0, 8), 8, "which no file can hold"),
             (one("F32", "[1,1,1,1,1,1,1,1,1]", 0, 4), 4, "9 dimensions"),
-            (one("I64", "[1]", 0, 8), 8, "tensor a is I64: weights are read in F32"),
+            (one("F31", "[1]", 0, 8), 8, "tensor a has the dtype \"F31\", which is none"),
             (one("F32", "[-1]", 0, 4), 4, "not the dtype, shape and data_offsets"),
             (two(4, 8), 8, "tensor b begins at byte 4 of the data, inside of a"),
             (two(12, 16), 16, "4 bytes between a and tensor b"),

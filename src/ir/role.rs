@@ -11,11 +11,13 @@ pub enum Role {
     Head,
     /// A weight matrix inside a block, possibly several stacked in one tensor.
     Matrix(Sublayer),
+    /// Bias of a product inside a block.
+    Bias(Sublayer),
     /// Weight or bias of a norm: one number per feature.
     Vector,
 }
 
-/// Sublayer of a block that a matrix belongs to.
+/// Sublayer of a block that a matrix or a bias belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sublayer {
     /// Query, key, value and output projections.
@@ -25,10 +27,10 @@ pub enum Sublayer {
 }
 
 impl Role {
-    /// Returns true if products or lookups read the tensor, in the format of activations. Vectors are read as
-    /// masters.
+    /// Returns true if products or lookups read the tensor, in the format of activations. Vectors and biases
+    /// are read as masters.
     pub fn is_matrix(self) -> bool {
-        self != Self::Vector
+        !matches!(self, Self::Vector | Self::Bias(_))
     }
 
     /// Returns true if the tensor counts as a *core parameter*: one that is neither in the embedding, of tokens

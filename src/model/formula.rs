@@ -31,6 +31,11 @@ impl Formula {
         Self { value: value as f64, symbols: symbol.to_owned(), numbers: thousands(value), form: Form::Atom }
     }
 
+    /// Creates a symbol with a value that is not whole, which prints with one decimal.
+    pub fn decimal(symbol: &str, value: f64) -> Self {
+        Self { value, symbols: symbol.to_owned(), numbers: format!("{value:.1}"), form: Form::Atom }
+    }
+
     /// Creates a number without a symbol.
     pub fn number(value: usize) -> Self {
         Self::symbol(&thousands(value), value)

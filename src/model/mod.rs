@@ -13,6 +13,7 @@ mod registry;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod window;
 
 pub use family::{Family, PromptShape, Purpose};
 pub use formula::Formula;
@@ -21,3 +22,4 @@ pub use layout::{prompt_rows, prompt_shape, state};
 pub use programs::{Programs, schedule_table};
 pub use registry::{family, flops_per_token, parameters};
 pub use weights::Weights;
+pub use window::attended_tokens;

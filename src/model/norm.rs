@@ -5,7 +5,7 @@
 use crate::error::Result;
 use crate::ir::ParamRequest;
 use crate::ir::{Builder, Init, Role, TensorId};
-use crate::ops::layer_norm::{LayerNorm, ResidualLayerNorm};
+use crate::ops::layer_norm::{Affine, LayerNorm, ResidualLayerNorm};
 use crate::ops::residual_norm::ResidualNorm;
 use crate::ops::rms_norm::RmsNorm;
 use crate::plan::Model;
@@ -23,16 +23,28 @@ pub(super) fn vector(name: &str, width: usize, init: Init) -> ParamRequest {
     }
 }
 
-/// Returns the name of the bias of a norm.
-fn bias(name: &str) -> String {
-    format!("{name}_bias")
+/// Returns the parameters of the norm called `name`: its weight and its bias, as far as it has them.
+pub(super) fn params(m: &Model, name: &str) -> Vec<ParamRequest> {
+    let weight = m.norm_weight.then(|| vector(name, m.dim, Init::Ones));
+    let bias = m.norm_bias.then(|| vector(&format!("{name}_bias"), m.dim, Init::Zeros));
+    weight.into_iter().chain(bias).collect()
 }
 
-/// Returns the parameters of the norm called `name`.
-pub(super) fn params(m: &Model, name: &str) -> Vec<ParamRequest> {
-    match m.norm {
-        Norm::RmsNorm => vec![vector(name, m.dim, Init::Ones)],
-        Norm::LayerNorm => vec![vector(name, m.dim, Init::Ones), vector(&bias(name), m.dim, Init::Zeros)],
+/// Returns the tensors of those parameters after `rows`: the inputs of the norm's ops.
+fn inputs(m: &Model, name: &str, b: &mut Builder, rows: &[TensorId]) -> Result<Vec<TensorId>> {
+    let mut inputs = rows.to_vec();
+    for param in params(m, name) {
+        inputs.push(b.param(&param.name)?);
+    }
+    Ok(inputs)
+}
+
+/// Returns what a layer norm has. A plan has no bias without a weight.
+fn affine(m: &Model) -> Affine {
+    match (m.norm_weight, m.norm_bias) {
+        (false, _) => Affine::None,
+        (true, false) => Affine::Weight,
+        (true, true) => Affine::WeightAndBias,
     }
 }
 
@@ -41,13 +53,10 @@ pub(super) fn params(m: &Model, name: &str) -> Vec<ParamRequest> {
 /// # Errors
 /// When the rows do not fit.
 pub(super) fn record(m: &Model, name: &str, b: &mut Builder, output: &str, x: TensorId) -> Result<TensorId> {
-    let (eps, weight) = (m.norm_eps, b.param(name)?);
+    let (eps, inputs) = (m.norm_eps, inputs(m, name, b, &[x])?);
     match m.norm {
-        Norm::RmsNorm => b.emit1(output, RmsNorm { eps }, &[x, weight]),
-        Norm::LayerNorm => {
-            let bias = b.param(&bias(name))?;
-            b.emit1(output, LayerNorm { eps }, &[x, weight, bias])
-        }
+        Norm::RmsNorm => b.emit1(output, RmsNorm { eps, weight: m.norm_weight }, &inputs),
+        Norm::LayerNorm => b.emit1(output, LayerNorm { eps, affine: affine(m) }, &inputs),
     }
 }
 
@@ -60,15 +69,12 @@ pub(super) fn record_residual(
     name: &str,
     b: &mut Builder,
     output: &str,
-    [x, y]: [TensorId; 2],
+    rows: [TensorId; 2],
 ) -> Result<(TensorId, TensorId)> {
-    let (eps, weight) = (m.norm_eps, b.param(name)?);
+    let (eps, inputs) = (m.norm_eps, inputs(m, name, b, &rows)?);
     let outputs = match m.norm {
-        Norm::RmsNorm => b.emit(output, ResidualNorm { eps }, &[x, y, weight])?,
-        Norm::LayerNorm => {
-            let bias = b.param(&bias(name))?;
-            b.emit(output, ResidualLayerNorm { eps }, &[x, y, weight, bias])?
-        }
+        Norm::RmsNorm => b.emit(output, ResidualNorm { eps, weight: m.norm_weight }, &inputs)?,
+        Norm::LayerNorm => b.emit(output, ResidualLayerNorm { eps, affine: affine(m) }, &inputs)?,
     };
     Ok((outputs[0], outputs[1]))
 }

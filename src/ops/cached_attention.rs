@@ -2,7 +2,7 @@
 
 use super::attention::Heads;
 use super::attention::reference::AttentionCase;
-use super::attention::rows::{exponentials, scale};
+use super::attention::rows::{cap_scores, exponentials, scale};
 use super::kv_cache::{check, check_room};
 use super::lanes::{dot, max, vector_width};
 use crate::device::gpu::{Arg, Grid, Kernel};
@@ -10,9 +10,10 @@ use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
+use std::ops::Range;
 
 /// `(packed [B, (H+2·KV)·dim], cache [B, S, 2·KV·dim], positions [B] u32) → (o [B, H·dim], arrivals [B, H] u32,
-/// partials)`: the query of row b attends to the keys `0..=positions[b]` of its row of the cache, its own included.
+/// partials)`: the query of row b attends to the keys `0..=positions[b]` of its row of the cache, its own included, or with a window to the last of them.
 ///
 /// A GPU cuts the keys into splits of [`split_len`] and combines their results in that order. For this it counts
 /// `arrivals`, which are zero before and after (so the output is added to), and has the scratch `partials`
@@ -21,6 +22,10 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Prec
 pub struct CachedAttention {
     /// Layout of the heads in a row.
     pub heads: Heads,
+    /// The soft cap of the scores, as [`Attention::score_cap`](super::attention::Attention::score_cap).
+    pub score_cap: Option<f64>,
+    /// The most keys that a query sees, its own included.
+    pub window: Option<usize>,
 }
 
 /// Threads per block.
@@ -41,6 +46,12 @@ fn split_len(capacity: usize) -> usize {
 }
 
 impl CachedAttention {
+    /// Returns the keys that the query at a position sees.
+    fn keys(&self, position: usize) -> Range<usize> {
+        let end = position + 1;
+        self.window.map_or(0, |window| end.saturating_sub(window))..end
+    }
+
     /// Returns the kernel, and the query heads of a tile.
     fn kernel(&self, dtype: DType) -> (Kernel, usize) {
         let dim = self.heads.dim;
@@ -54,7 +65,9 @@ impl CachedAttention {
             .with("VEC", vec)
             .with("LANES", lanes)
             .with("QUERIES", queries)
-            .with("THREADS", THREADS);
+            .with("THREADS", THREADS)
+            .with("SOFT_CAP", u8::from(self.score_cap.is_some()))
+            .with("WINDOW", u8::from(self.window.is_some()));
         (kernel, queries)
     }
 }
@@ -65,7 +78,9 @@ impl Op for CachedAttention {
     }
 
     fn attributes(&self) -> String {
-        self.heads.to_string()
+        let window = self.window.map_or(String::new(), |window| format!(" window={window}"));
+        let cap = self.score_cap.map_or(String::new(), |cap| format!(" score_cap={cap}"));
+        format!("{}{window}{cap}", self.heads)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -87,10 +102,14 @@ impl Op for CachedAttention {
         ])
     }
 
-    /// Counts as if every query attended to the whole cache. The scratch stays in the caches of a processor.
+    /// Counts as if every query stood at the end of the cache. The scratch stays in the caches of a processor.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        let pairs = (inputs[1].shape[0] * inputs[1].shape[1] * self.heads.query) as f64;
-        Cost::streaming(inputs, &outputs[..1]).with_flops(4.0 * pairs * self.heads.dim as f64)
+        let [packed, cache, positions] = inputs else { unreachable!("infer has checked them") };
+        let (batch, capacity) = (cache.shape[0], cache.shape[1]);
+        let keys = self.window.unwrap_or(capacity).min(capacity);
+        let read = Spec::new([batch, keys, cache.width()], cache.dtype);
+        Cost::streaming(&[packed.clone(), read, positions.clone()], &outputs[..1])
+            .with_flops((4 * batch * keys * self.heads.query * self.heads.dim) as f64)
     }
 
     fn accumulates(&self, output: usize) -> bool {
@@ -117,15 +136,19 @@ impl Op for CachedAttention {
                 let mut row = query.clone();
                 packed.load(b * heads.width() + heads.query_at(h), &mut query);
                 scale(&mut query, Acc::from_f64(heads.score_scale()));
-                let mut p = vec![Acc::ZERO; positions[b] as usize + 1];
-                for (t, score) in p.iter_mut().enumerate() {
+                let keys = self.keys(positions[b] as usize);
+                let mut p = vec![Acc::ZERO; keys.len()];
+                for (t, score) in keys.clone().zip(&mut p) {
                     cache.load(key(t), &mut row);
                     *score = dot(&query, &row);
+                }
+                if let Some(cap) = self.score_cap {
+                    cap_scores(&mut p, Acc::ONE, Acc::from_f64(cap));
                 }
                 let shift = max(&p);
                 let sum = exponentials(&mut p, Acc::ONE, shift);
                 query.fill(Acc::ZERO);
-                for (t, p) in p.iter().enumerate() {
+                for (t, p) in keys.zip(&p) {
                     cache.load(key(t) + heads.kv * dim, &mut row);
                     query.iter_mut().zip(&row).for_each(|(o, v)| *o = p.fma(*v, *o));
                 }
@@ -149,7 +172,8 @@ impl Op for CachedAttention {
         let (tiles, split) = (self.heads.group().div_ceil(queries), split_len(capacity));
         let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&p| p.into()).collect();
         args.extend([query, kv, capacity, tiles, split].map(Arg::from));
-        args.push(Arg::F32(self.heads.score_scale() as f32));
+        args.extend([self.heads.score_scale(), self.score_cap.unwrap_or(0.0)].map(|x| Arg::F32(x as f32)));
+        args.push(self.window.unwrap_or(0).into());
         let blocks = [(kv * tiles) as u32, capacity.div_ceil(split) as u32, batch as u32];
         cx.queue.launch(kernel, Grid { blocks, threads: THREADS, shared: 0 }, &args)
     }
@@ -157,30 +181,39 @@ impl Op for CachedAttention {
     /// The reference is full attention over the prefix, its last row.
     fn cases(&self, precision: Precision) -> Cases {
         let shapes = [
-            (1, 1, (1, 1, 32)),
-            (3, 17, (2, 1, 64)),
-            (2, 33, (8, 1, 96)),
-            (1, 255, (2, 2, 128)),
-            (1, 1000, (1, 1, 32)),
+            (1, 1, (1, 1, 32), None, None),
+            (3, 17, (2, 1, 64), None, None),
+            (2, 33, (8, 1, 96), None, None),
+            (1, 255, (2, 2, 128), None, None),
+            (1, 1000, (1, 1, 32), None, None),
             // Several splits, groups of several sizes, and heads of other widths.
-            (3, 700, (10, 2, 64)),
-            (2, 300, (6, 1, 128)),
-            (2, 513, (3, 3, 80)),
-            (2, 200, (7, 7, 6)),
-            (1, 300, (2, 1, 320)),
+            (3, 700, (10, 2, 64), None, None),
+            (2, 300, (6, 1, 128), None, None),
+            (2, 513, (3, 3, 80), None, None),
+            (2, 200, (7, 7, 6), None, None),
+            (1, 300, (2, 1, 320), None, None),
+            // Soft caps, and windows of one key, across splits, and of nearly all keys.
+            (3, 40, (2, 1, 64), Some(1.5), None),
+            (5, 100, (2, 2, 32), None, Some(1)),
+            (3, 700, (4, 2, 96), None, Some(200)),
+            (4, 300, (4, 1, 128), Some(1.5), Some(290)),
         ];
-        let case = |(batch, capacity, shape): (usize, usize, (usize, usize, usize))| {
-            let heads = AttentionCase::causal(1, 1, shape).attention.heads;
+        type Shape = (usize, usize, (usize, usize, usize), Option<f64>, Option<usize>);
+        let case = |(batch, capacity, (query, kv, dim), score_cap, window): Shape| {
+            let heads = Heads { query, kv, dim };
+            let op = CachedAttention { heads, score_cap, window };
             let kept = 2 * heads.kv * heads.dim;
             let inputs = vec![
                 (Spec::new([batch, heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0)),
                 (Spec::new([batch, capacity, kept], precision.act_dtype), Fill::Normal(0.0, 1.0)),
                 (Spec::new([batch], DType::U32), Fill::Below(capacity as u32)),
             ];
-            let name = format!("b{batch} s{capacity} hd{} gqa{}", heads.dim, heads.group());
+            let mut name = format!("b{batch} s{capacity} hd{} gqa{}", heads.dim, heads.group());
+            name += &window.map_or(String::new(), |window| format!(" window{window}"));
+            name += &score_cap.map_or(String::new(), |cap| format!(" cap{cap}"));
             let arrivals = Fill::Values(vec![0.0; batch * heads.query]);
-            Case::new(name, CachedAttention { heads }, inputs, move |inputs| {
-                let o = reference(heads, shape, &inputs[0], &inputs[1], &inputs[2]);
+            Case::new(name, op, inputs, move |inputs| {
+                let o = reference(&op, &inputs[0], &inputs[1], &inputs[2]);
                 vec![o, Array::zeros(&[batch, heads.query]), Array::zeros(&[0])]
             })
             .differentiable(&[])
@@ -192,26 +225,24 @@ impl Op for CachedAttention {
     }
 }
 
-/// Packs each row's prefix as a sequence of its own and keeps the last row of full attention.
-fn reference(
-    heads: Heads,
-    shape: (usize, usize, usize),
-    packed: &Array,
-    cache: &Array,
-    positions: &Array,
-) -> Array {
+/// Packs the keys that each row sees as a sequence of its own and keeps the last row of full attention.
+fn reference(op: &CachedAttention, packed: &Array, cache: &Array, positions: &Array) -> Array {
+    let heads = op.heads;
     let (batch, capacity, kept) = (cache.shape[0], cache.shape[1], cache.width());
     let (width, o_width) = (heads.width(), heads.query * heads.dim);
     let mut o = Array::zeros(&[batch, o_width]);
     for b in 0..batch {
-        let len = positions.data[b] as usize + 1;
+        let keys = op.keys(positions.data[b] as usize);
+        let len = keys.len();
         let mut rows = Array::zeros(&[len, width]);
-        for t in 0..len {
-            let (row, of_cache) = (&mut rows.data[t * width..][..width], (b * capacity + t) * kept);
+        for (t, key) in keys.enumerate() {
+            let (row, of_cache) = (&mut rows.data[t * width..][..width], (b * capacity + key) * kept);
             row[..o_width].copy_from_slice(&packed.data[b * width..][..o_width]);
             row[o_width..].copy_from_slice(&cache.data[of_cache..][..kept]);
         }
-        let solved = AttentionCase::causal(1, len, shape).solve(&rows, &[]);
+        let mut full = AttentionCase::causal(1, len, (heads.query, heads.kv, heads.dim));
+        full.attention.score_cap = op.score_cap;
+        let solved = full.solve(&rows, &[]);
         let last = &solved[0].data[(len - 1) * o_width..];
         o.data[b * o_width..][..o_width].copy_from_slice(last);
     }

@@ -1,7 +1,10 @@
 //! The operations: one file each, with shapes, gradient, cost, CPU implementation and cases.
 
+pub mod activate;
+pub mod activation;
 pub mod adamw;
 pub mod add;
+pub mod add_bias;
 pub mod advance;
 pub mod all_gather;
 pub mod all_reduce;
@@ -12,7 +15,9 @@ pub mod copy;
 pub mod cross_entropy;
 pub mod dropout;
 pub mod embedding;
+mod erfc;
 pub mod fingerprint;
+pub mod gated;
 pub mod gather_rows;
 pub mod grad_norm;
 pub mod half;
@@ -34,11 +39,10 @@ pub mod scale;
 pub mod segments;
 pub mod select_rows;
 pub mod sgd;
-pub mod silu;
 pub mod soft_cap;
 pub mod softmax;
 pub mod sum;
-pub mod swiglu;
+pub mod window_spans;
 pub mod with_gradient;
 
 use crate::device::{DType, ProductPrecision};
@@ -48,17 +52,17 @@ use std::sync::Arc;
 /// Constants of prototypes.
 const HEADS: attention::Heads = attention::Heads { query: 1, kv: 1, dim: 2 };
 const SITE: dropout::Site = dropout::Site { p: 0.1, seed: 0, site: 0 };
-const ATTENTION: attention::Attention =
-    attention::Attention { heads: HEADS, seq_len: 1, mask: attention::Mask::Causal, dropout: None };
+const ATTENTION: attention::Attention = attention::Attention::causal(HEADS, 1);
 const OBJECTIVE: cross_entropy::Objective = cross_entropy::Objective::PLAIN;
 const ROTARY: rotary::Rotary = rotary::Rotary::of_whole_heads(HEADS.dim, 1e4);
 const QK_NORM: qk_norm_rope::QkNorm = qk_norm_rope::QkNorm { heads: HEADS, eps: 1e-6, weighted: true };
 const QK_NORM_ROPE: qk_norm_rope::QkNormRope =
     qk_norm_rope::QkNormRope { norm: QK_NORM, rotary: ROTARY, rotates_first: false };
+const WEIGHT_AND_BIAS: layer_norm::Affine = layer_norm::Affine::WeightAndBias;
 
 /// One prototype of every op, so that checks can enumerate them.
 pub fn all() -> Vec<Box<dyn Op>> {
-    vec![
+    let mut ops: Vec<Box<dyn Op>> = vec![
         Box::new(adamw::AdamW {
             beta1: 0.9,
             beta2: 0.95,
@@ -67,6 +71,8 @@ pub fn all() -> Vec<Box<dyn Op>> {
             precision: Precision::for_act_dtype(DType::F32),
         }),
         Box::new(add::Add),
+        Box::new(add_bias::AddBias),
+        Box::new(add_bias::AddBiasGrad),
         Box::new(advance::Advance),
         Box::new(all_gather::AllGather { like: vec![Spec::new([1], DType::F32)], parts: Vec::new() }),
         Box::new(all_reduce::AllReduce { like: vec![Spec::new([1], DType::F32)] }),
@@ -83,10 +89,10 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(grad_norm::GradNormTotal { max_norm: 1.0 }),
         Box::new(kv_cache::CacheAppend { heads: HEADS, capacity: 1 }),
         Box::new(kv_cache::CacheFill { heads: HEADS, samples: 1, prompts: 1, capacity: 1 }),
-        Box::new(cached_attention::CachedAttention { heads: HEADS }),
-        Box::new(layer_norm::LayerNorm { eps: 1e-5 }),
-        Box::new(layer_norm::LayerNormGrad { eps: 1e-5, residual: false }),
-        Box::new(layer_norm::ResidualLayerNorm { eps: 1e-5 }),
+        Box::new(cached_attention::CachedAttention { heads: HEADS, score_cap: None, window: None }),
+        Box::new(layer_norm::LayerNorm { eps: 1e-5, affine: WEIGHT_AND_BIAS }),
+        Box::new(layer_norm::LayerNormGrad { eps: 1e-5, affine: WEIGHT_AND_BIAS, residual: false }),
+        Box::new(layer_norm::ResidualLayerNorm { eps: 1e-5, affine: WEIGHT_AND_BIAS }),
         Box::new(linear::Linear::default()),
         Box::new(linear_few_rows::LinearFewRows::default()),
         Box::new(linear::LinearInputGrad::default()),
@@ -122,9 +128,9 @@ pub fn all() -> Vec<Box<dyn Op>> {
             start: 0,
             shards: Arc::new(Shards::new(&[1], 1, 1)),
         }),
-        Box::new(residual_norm::ResidualNorm { eps: 1e-6 }),
-        Box::new(rms_norm::RmsNorm { eps: 1e-6 }),
-        Box::new(rms_norm::RmsNormGrad { eps: 1e-6, residual: false, emits: false }),
+        Box::new(residual_norm::ResidualNorm { eps: 1e-6, weight: true }),
+        Box::new(rms_norm::RmsNorm { eps: 1e-6, weight: true }),
+        Box::new(rms_norm::RmsNormGrad { eps: 1e-6, weight: true, residual: false, emits: false }),
         Box::new(sample_tokens::SampleTokens {
             temperature: 1.0,
             top_k: 0,
@@ -141,14 +147,18 @@ pub fn all() -> Vec<Box<dyn Op>> {
             segments: segments::Segments::whole(Vec::new()),
             precision: Precision::for_act_dtype(DType::F32),
         }),
-        Box::new(silu::Silu),
-        Box::new(silu::SiluGrad),
         Box::new(sum::Sum { scale: 1.0 }),
         Box::new(sum::SumGrad { scale: 1.0 }),
-        Box::new(swiglu::Swiglu),
-        Box::new(swiglu::SwigluGrad { emits: false }),
+        Box::new(window_spans::WindowSpans { rows: 1, seq_len: 1, window: 1, mask: attention::Mask::Causal }),
         Box::new(with_gradient::WithGradient),
-    ]
+    ];
+    for of in activation::Activation::ALL {
+        ops.push(Box::new(activate::Activate(of)));
+        ops.push(Box::new(activate::ActivateGrad { of, emits: false }));
+        ops.push(Box::new(gated::Gated(of)));
+        ops.push(Box::new(gated::GatedGrad { of, emits: false }));
+    }
+    ops
 }
 
 /// The cases of every op at a precision, in registry order.

@@ -6,7 +6,7 @@ use super::lanes::{
     dot, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task, vector_width,
 };
 use crate::device::cpu::{View, ViewMut};
-use crate::device::gpu::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -14,14 +14,17 @@ use crate::ir::{Array, Case, Cases, CpuNode, Emission, Fill, GpuNode, MayAlias, 
 use std::sync::Arc;
 
 /// `y[N, d] = rms_norm(x[N, d])·w[d]`. A shorter `w`, whose length divides the width of `x`, is applied to
-/// every run of its length (the norm per head of queries and keys).
+/// every run of its length (the norm per head of queries and keys). Without a weight `y[N, d] = rms_norm(x)`.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm {
     /// Added to the mean square.
     pub eps: f64,
+    /// True if the norm has a weight.
+    pub weight: bool,
 }
 
-/// `(x, w, dy) → (dx, dw, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, partials)`.
+/// `(x, w, dy) → (dx, dw, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, partials)`. Of a
+/// norm without a weight, `w`, `dw` and `partials` are absent.
 ///
 /// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and `dw = Σ_rows dy ⊙
 /// x·s`. `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs.
@@ -30,6 +33,8 @@ pub struct RmsNorm {
 pub struct RmsNormGrad {
     /// As [`RmsNorm::eps`].
     pub eps: f64,
+    /// As [`RmsNorm::weight`].
+    pub weight: bool,
     /// True if a gradient that bypasses the norm is added to `dx`.
     pub residual: bool,
     /// True if it also writes the output of [`RmsNorm`].
@@ -44,9 +49,9 @@ pub(super) struct Root<A> {
 }
 
 impl<A: Real> Root<A> {
-    /// For rows that `w` is the weight of.
-    pub(super) fn new(eps: f64, w: &Spec) -> Self {
-        Self { eps: A::from_f64(eps), count: A::from_f64(w.logical_elements() as f64) }
+    /// For rows like `row`.
+    pub(super) fn new(eps: f64, row: &Spec) -> Self {
+        Self { eps: A::from_f64(eps), count: A::from_f64(row.logical_elements() as f64) }
     }
 
     #[inline(always)]
@@ -95,6 +100,10 @@ pub(super) struct Teams {
     team: usize,
     /// Threads per block.
     threads: usize,
+    /// True if rows are multiplied by a weight.
+    weight: bool,
+    /// True if a bias is added to them.
+    bias: bool,
 }
 
 impl Teams {
@@ -109,7 +118,12 @@ impl Teams {
         let vec = vector_width(width, dtype);
         let packs = (elements / vec).max(1);
         let team = (width / vec).div_ceil(packs).next_power_of_two().clamp(4, 512);
-        Self { dtype, width, vec, team, threads: team.max(256) }
+        Self { dtype, width, vec, team, threads: team.max(256), weight: true, bias: false }
+    }
+
+    /// Sets what kernels read besides rows: a weight, a bias.
+    pub(super) fn with_affine(self, weight: bool, bias: bool) -> Self {
+        Self { weight, bias, ..self }
     }
 
     /// Launches a kernel whose blocks handle `run` rows each.
@@ -128,7 +142,9 @@ impl Teams {
             .with("WIDTH", self.width)
             .with("VEC", self.vec)
             .with("TEAM", self.team)
-            .with("THREADS", self.threads);
+            .with("THREADS", self.threads)
+            .with("WEIGHT", u8::from(self.weight))
+            .with("BIAS", u8::from(self.bias));
         cx.queue.launch(kernel, Grid::new(rows.div_ceil(run), self.threads as u32), args)
     }
 
@@ -139,11 +155,27 @@ impl Teams {
 }
 
 /// Returns the kernel arguments in place of [`Root`]: one over the number of elements of the mean, and eps.
-pub(super) fn root_args(eps: f64, w: &Spec) -> [Arg; 2] {
-    [Arg::F32((1.0 / w.logical_elements() as f64) as f32), Arg::F32(eps as f32)]
+pub(super) fn root_args(eps: f64, row: &Spec) -> [Arg; 2] {
+    [Arg::F32((1.0 / row.logical_elements() as f64) as f32), Arg::F32(eps as f32)]
 }
 
-/// Returns true if `w` can be the weight of a norm of `x`.
+/// Returns a row of `x` as its norm sees it: like the weight, or without one the whole row.
+pub(super) fn row_of(x: &Spec, w: Option<&Spec>) -> Spec {
+    let whole = || Spec::padded([x.shape[x.shape.len() - 1]], [x.width()], x.dtype.accumulator());
+    w.cloned().unwrap_or_else(whole)
+}
+
+/// Returns the weight that input `i` holds, or ones for a norm without: products by one keep their bits.
+pub(super) fn weight_or_ones<A: Real>(cx: &CpuNode<'_>, i: Option<usize>, width: usize) -> Vec<A> {
+    i.map_or_else(|| vec![A::ONE; width], |i| cx.input::<A>(i).slice(0, width).to_vec())
+}
+
+/// Returns the `i`-th of some addresses, or 0 for what the op does not have.
+pub(super) fn pointer_or_null(tensors: &[DevicePtr], i: Option<usize>) -> Arg {
+    Arg::Ptr(i.map_or(0, |i| tensors[i]))
+}
+
+/// Checks that `w` can be the weight of a norm of `x`.
 pub(super) fn check_weight(x: &Spec, w: &Spec) -> Result<(), String> {
     let whole = x.shape.last() == w.shape.last() && x.width() == w.width();
     let runs = x.width().is_multiple_of(w.width().max(1)) && x.shape.last() == Some(&x.width());
@@ -154,25 +186,40 @@ pub(super) fn check_weight(x: &Spec, w: &Spec) -> Result<(), String> {
     Err("x is [N, d] and w [d], or a divisor of d long, in the accumulator's format".into())
 }
 
+impl RmsNorm {
+    /// Checks `x` and what follows the rows among the inputs: the weight, or nothing.
+    pub(super) fn check(self, x: &Spec, rest: &[Spec]) -> Result<(), String> {
+        match (rest, self.weight) {
+            ([w], true) => check_weight(x, w),
+            ([], false) if !x.shape.is_empty() && x.dtype.is_float() => Ok(()),
+            (_, true) => Err("takes rows and w".into()),
+            (_, false) => Err("takes rows of numbers, and no w".into()),
+        }
+    }
+}
+
 impl Op for RmsNorm {
     fn name(&self) -> &'static str {
         "rms_norm"
     }
 
     fn attributes(&self) -> String {
-        format!("eps={:e}", self.eps)
+        format!("eps={:e}{}", self.eps, if self.weight { "" } else { " no weight" })
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [x, w] = inputs else { return Err("takes x and w".into()) };
-        check_weight(x, w)?;
+        let [x, rest @ ..] = inputs else { return Err("takes x".into()) };
+        self.check(x, rest)?;
         Ok(vec![x.clone()])
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (x, w, dy) = (v.input(0), v.input(1), v.output_grad(0)?);
-        let gradient = RmsNormGrad { eps: self.eps, residual: false, emits: false };
-        v.backward(gradient, &[x, w, dy], &[0, 1]).map(drop)
+        let (x, dy) = (v.input(0), v.output_grad(0)?);
+        let gradient = RmsNormGrad { eps: self.eps, weight: self.weight, residual: false, emits: false };
+        match self.weight {
+            true => v.backward(gradient, &[x, v.input(1), dy], &[0, 1]).map(drop),
+            false => v.backward(gradient, &[x, dy], &[0]).map(drop),
+        }
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
@@ -184,17 +231,19 @@ impl Op for RmsNorm {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let d = cx.input_spec(1).width();
+        let weight = self.weight.then_some(1);
+        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
+        let d = row.width();
         let rows = cx.input_spec(0).elements() / d;
         dispatch_float!(cx.input_spec(0).dtype, E => {
-            let root = Root::new(self.eps, cx.input_spec(1));
+            let root = Root::new(self.eps, &row);
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
-            let w = cx.input::<<E as Elem>::Acc>(1).slice(0, d);
+            let w = weight_or_ones::<<E as Elem>::Acc>(cx, weight, d);
             cx.pool.chunks(rows, rows_per_task(d), #[inline(always)] |start, len| {
                 let mut row = vec![<E as Elem>::Acc::ZERO; d];
                 for r in start..start + len {
                     x.load(r * d, &mut row);
-                    root.norm(&row, w, y.slice(r * d, d));
+                    root.norm(&row, &w, y.slice(r * d, d));
                 }
             });
         });
@@ -202,53 +251,84 @@ impl Op for RmsNorm {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let w = cx.input_spec(1);
-        let rows = cx.input_spec(0).elements() / w.width();
-        let teams = Teams::new(cx.input_spec(0).dtype, w.width());
-        let [inv_n, eps] = root_args(self.eps, w);
-        let args = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into(), Arg::from(rows), inv_n, eps];
+        let weight = self.weight.then_some(1);
+        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
+        let rows = cx.input_spec(0).elements() / row.width();
+        let teams = Teams::new(cx.input_spec(0).dtype, row.width()).with_affine(self.weight, false);
+        let [inv_n, eps] = root_args(self.eps, &row);
+        let w = pointer_or_null(cx.inputs, weight);
+        let args = [cx.input(0).into(), w, cx.output(0).into(), Arg::from(rows), inv_n, eps];
         teams.launch(cx, ("rms_norm", "rms_norm"), (rows, teams.rows_at_once()), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
         let mut cases: Vec<Case> = [(1, 128), (17, 96), (255, 64), (256, 48), (1000, 40), (33, 5)]
             .into_iter()
-            .map(|(n, d)| case(precision, format!("n{n} d{d}"), (n, d, d), (d, d)))
+            .map(|(n, d)| case(precision, format!("n{n} d{d}"), (n, d, d), Some((d, d))))
             .collect();
         for head_dim in [32, 64, 96, 128] {
             cases.push(case(
                 precision,
                 format!("3 heads of {head_dim}"),
                 (17, 3 * head_dim, 3 * head_dim),
-                (head_dim, head_dim),
+                Some((head_dim, head_dim)),
             ));
         }
-        cases.push(case(precision, "padded".into(), (9, 30, 64), (30, 64)));
+        cases.push(case(precision, "padded".into(), (9, 30, 64), Some((30, 64))));
+        for (n, d, pad) in [(17, 96, 96), (1000, 40, 40), (33, 5, 5), (9, 1536, 1536), (9, 30, 64)] {
+            cases.push(case(precision, format!("no weight n{n} d{d}"), (n, d, pad), None));
+        }
         Cases::Own(cases)
     }
 }
 
-/// Returns a case of `n` rows of width `d` in memory of `pad`, with a weight of its own width and padding.
+/// Returns a case of `n` rows of width `d` in memory of `pad`, with a weight of its own width and padding or
+/// without one.
 fn case(
     precision: Precision,
     name: String,
     (n, d, pad): (usize, usize, usize),
-    (len, w_pad): (usize, usize),
+    weight: Option<(usize, usize)>,
 ) -> Case {
     const EPS: f64 = 1e-6;
-    let inputs = vec![
-        (Spec::padded([n, d], [n, pad], precision.act_dtype), Fill::Normal(0.3, 1.5)),
-        (Spec::padded([len], [w_pad], precision.master), Fill::Normal(1.0, 0.3)),
-    ];
-    let reference = |inputs: &[Array]| {
-        let (mut y, w) = (inputs[0].clone(), &inputs[1].data);
+    let mut inputs = vec![(Spec::padded([n, d], [n, pad], precision.act_dtype), Fill::Normal(0.3, 1.5))];
+    inputs.extend(
+        weight.map(|(len, pad)| (Spec::padded([len], [pad], precision.master), Fill::Normal(1.0, 0.3))),
+    );
+    let weights: &[usize] = if weight.is_some() { &[1] } else { &[] };
+    let reference = move |inputs: &[Array]| {
+        let ones = vec![1.0; d];
+        let (mut y, w) = (inputs[0].clone(), inputs.get(1).map_or(&ones, |w| &w.data));
         for row in y.data.chunks_mut(w.len()) {
             let mean = row.iter().map(|x| x * x).sum::<f64>() / w.len() as f64;
             row.iter_mut().zip(w).for_each(|(x, w)| *x *= w / (mean + EPS).sqrt());
         }
         vec![y]
     };
-    Case::new(name, RmsNorm { eps: EPS }, inputs, reference).weights(&[1]).depth(n.max(d))
+    let op = RmsNorm { eps: EPS, weight: weight.is_some() };
+    Case::new(name, op, inputs, reference).weights(weights).depth(n.max(d))
+}
+
+impl RmsNormGrad {
+    /// The norm whose gradient it is.
+    fn norm(self) -> RmsNorm {
+        RmsNorm { eps: self.eps, weight: self.weight }
+    }
+
+    /// Index of the weight among the inputs.
+    fn weight_input(self) -> Option<usize> {
+        self.weight.then_some(1)
+    }
+
+    /// Index of `dy` among the inputs; `dr` follows it.
+    fn upstream_input(self) -> usize {
+        1 + usize::from(self.weight)
+    }
+
+    /// Index of `y` among the outputs: after dx, and dw and partials if there are any.
+    fn emitted_output(self) -> usize {
+        1 + 2 * usize::from(self.weight)
+    }
 }
 
 impl Op for RmsNormGrad {
@@ -258,61 +338,69 @@ impl Op for RmsNormGrad {
 
     fn attributes(&self) -> String {
         let residual = if self.residual { " residual" } else { "" };
-        format!("eps={:e}{residual}{}", self.eps, if self.emits { " emits=y" } else { "" })
+        format!("{}{residual}{}", self.norm().attributes(), if self.emits { " emits=y" } else { "" })
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        if inputs.len() != 3 + usize::from(self.residual) {
-            return Err("takes x, w, dy and, past a residual, dr".into());
+        let dy = self.upstream_input();
+        if inputs.len() != dy + 1 + usize::from(self.residual) {
+            return Err("takes x, w where it has one, dy and, past a residual, dr".into());
         }
-        let (x, w) = (&inputs[0], &inputs[1]);
-        check_weight(x, w)?;
-        if inputs[2..].iter().any(|dy| dy.alloc != x.alloc || dy.dtype != x.dtype) {
+        let x = &inputs[0];
+        self.norm().check(x, &inputs[1..dy])?;
+        if inputs[dy..].iter().any(|dy| dy.alloc != x.alloc || dy.dtype != x.dtype) {
             return Err("gradients have the shape and format of x".into());
         }
-        let rows = x.elements() / w.width();
-        let tasks = rows.div_ceil(rows_per_partial(rows));
-        let mut outputs = vec![x.clone(), w.clone(), Spec::new([tasks, w.width()], w.dtype)];
+        let mut outputs = vec![x.clone()];
+        for w in &inputs[1..dy] {
+            let rows = x.elements() / w.width();
+            let tasks = rows.div_ceil(rows_per_partial(rows));
+            outputs.extend([w.clone(), Spec::new([tasks, w.width()], w.dtype)]);
+        }
         outputs.extend(self.emits.then(|| x.clone()));
         Ok(outputs)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
-        let mut inputs = vec![2, 0];
+        let dy = self.upstream_input();
+        let mut inputs = vec![dy, 0];
         if self.residual {
-            inputs.insert(0, 3);
+            inputs.insert(0, dy + 1);
         }
-        let pairs = [0, 3].into_iter().flat_map(|output| inputs.iter().map(move |&input| (output, input)));
+        let outputs = [0, self.emitted_output()];
+        let pairs = outputs.into_iter().flat_map(|output| inputs.iter().map(move |&input| (output, input)));
         pairs.map(|(output, input)| MayAlias { output, input }).collect()
     }
 
     fn emission(&self) -> Option<Emission> {
         let by = Arc::new(Self { emits: true, ..*self });
-        Some(Emission { of: Arc::new(RmsNorm { eps: self.eps }), inputs: vec![0, 1], by })
+        Some(Emission { of: Arc::new(self.norm()), inputs: (0..self.upstream_input()).collect(), by })
     }
 
     fn accumulates(&self, output: usize) -> bool {
-        output == 1
+        self.weight && output == 1
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let d = cx.input_spec(1).width();
+        let (weight, upstream) = (self.weight_input(), self.upstream_input());
+        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
+        let d = row.width();
         let rows = cx.input_spec(0).elements() / d;
         let run = rows_per_partial(rows);
         dispatch_float!(cx.input_spec(0).dtype, E => {
             type A = <E as Elem>::Acc;
-            let root = Root::<A>::new(self.eps, cx.input_spec(1));
-            let (x, dy, dx) = (cx.input::<E>(0), cx.input::<E>(2), cx.output::<E>(0));
-            let bypass: Option<View<'_, E>> = self.residual.then(|| cx.input::<E>(3));
-            let w = cx.input::<A>(1).slice(0, d);
-            let partials = cx.output::<A>(2);
-            let y: Option<ViewMut<'_, E>> = self.emits.then(|| cx.output::<E>(3));
+            let root = Root::<A>::new(self.eps, &row);
+            let (x, dy, dx) = (cx.input::<E>(0), cx.input::<E>(upstream), cx.output::<E>(0));
+            let bypass: Option<View<'_, E>> = self.residual.then(|| cx.input::<E>(upstream + 1));
+            let w = weight_or_ones::<A>(cx, weight, d);
+            let partials: Option<ViewMut<'_, A>> = self.weight.then(|| cx.output::<A>(2));
+            let y: Option<ViewMut<'_, E>> = self.emits.then(|| cx.output::<E>(self.emitted_output()));
             cx.pool.chunks(rows.div_ceil(run), rows_per_task(d).div_ceil(run), #[inline(always)] |start, len| {
-                let mut scratch = vec![A::ZERO; 3 * d];
+                let mut scratch = vec![A::ZERO; 4 * d];
                 let (x_row, rest) = scratch.split_at_mut(d);
-                let (dy_row, dr_row) = rest.split_at_mut(d);
+                let (dy_row, rest) = rest.split_at_mut(d);
+                let (dr_row, dw) = rest.split_at_mut(d);
                 for partial in start..start + len {
-                    let dw = partials.slice(partial * d, d);
                     dw.fill(A::ZERO);
                     for r in partial * run..rows.min((partial + 1) * run) {
                         x.load(r * d, x_row);
@@ -322,24 +410,30 @@ impl Op for RmsNormGrad {
                         }
                         let s = root.inverse_rms(x_row);
                         if let Some(y) = y {
-                            root.scale(x_row, s, w, y.slice(r * d, d));
+                            root.scale(x_row, s, &w, y.slice(r * d, d));
                         }
-                        root.gradient(x_row, s, w, dy_row, dw);
+                        root.gradient(x_row, s, &w, dy_row, dw);
                         if bypass.is_some() {
                             x_row.iter_mut().zip(&*dr_row).for_each(|(d, dr)| *d += *dr);
                         }
                         dx.store(r * d, x_row);
                     }
+                    if let Some(partials) = partials {
+                        partials.put(partial * d, dw, false);
+                    }
                 }
             });
-            reduce_partials(cx.pool, partials, cx.output::<A>(1), cx.adds(1));
+            if let Some(partials) = partials {
+                reduce_partials(cx.pool, partials, cx.output::<A>(1), cx.adds(1));
+            }
         });
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let w = cx.input_spec(1);
-        let rows = cx.input_spec(0).elements() / w.width();
+        let (weight, upstream) = (self.weight_input(), self.upstream_input());
+        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
+        let rows = cx.input_spec(0).elements() / row.width();
         let run = rows_per_partial(rows);
         let entry = match (self.residual, self.emits) {
             (false, false) => "rms_norm_grad",
@@ -347,12 +441,15 @@ impl Op for RmsNormGrad {
             (false, true) => "rms_norm_grad_emitting",
             (true, true) => "rms_norm_residual_grad_emitting",
         };
-        let outputs = cx.outputs.iter().enumerate().filter(|(output, _)| *output != 1).map(|(_, p)| p);
-        let mut args: Vec<Arg> = cx.inputs.iter().chain(outputs).map(|&p| p.into()).collect();
+        let mut args = vec![cx.input(0).into(), pointer_or_null(cx.inputs, weight)];
+        args.extend(cx.inputs[upstream..].iter().map(|&p| Arg::from(p)));
+        args.extend([cx.output(0).into(), pointer_or_null(cx.outputs, self.weight.then_some(2))]);
+        args.extend(cx.outputs[self.emitted_output()..].iter().map(|&p| Arg::from(p)));
         args.extend([Arg::from(rows), Arg::from(run)]);
-        args.extend(root_args(self.eps, w));
-        Teams::new(cx.input_spec(0).dtype, w.width()).launch(cx, ("rms_norm", entry), (rows, run), &args)?;
-        launch_sum_partials(cx, 2, &[1])
+        args.extend(root_args(self.eps, &row));
+        let teams = Teams::new(cx.input_spec(0).dtype, row.width()).with_affine(self.weight, false);
+        teams.launch(cx, ("rms_norm", entry), (rows, run), &args)?;
+        if self.weight { launch_sum_partials(cx, 2, &[1]) } else { Ok(()) }
     }
 
     /// With `residual`, the gradient checks of `residual_norm` prove it as well.

@@ -179,6 +179,9 @@ impl fmt::Display for Scaling {
     }
 }
 
+/// The cosines and the sines of a position, one of each for every pair that turns.
+pub type Angles<'a, A> = (&'a [A], &'a [A]);
+
 /// Table of the cosines and sines of all angles up to a position.
 #[derive(Debug)]
 pub struct Rotation<A> {
@@ -233,7 +236,7 @@ impl<A: Real> Rotation<A> {
 
     /// Returns the cosines and sines of a position.
     #[inline(always)]
-    pub fn at(&self, position: u32) -> (&[A], &[A]) {
+    pub fn at(&self, position: u32) -> Angles<'_, A> {
         let start = position as usize * self.width;
         self.table[start..start + self.width].split_at(self.width / 2)
     }
@@ -242,7 +245,7 @@ impl<A: Real> Rotation<A> {
 /// Rotates a head in place by the angles of a position: its first elements, twice as many as there are
 /// cosines.
 #[inline(always)]
-pub fn rotate<A: Real>(head: &mut [A], (cos, sin): (&[A], &[A])) {
+pub fn rotate<A: Real>(head: &mut [A], (cos, sin): Angles<'_, A>) {
     let (low, high) = head.split_at_mut(cos.len());
     for (((x, y), c), s) in low.iter_mut().zip(high).zip(cos).zip(sin) {
         (*x, *y) = (*x * *c - *y * *s, *y * *c + *x * *s);
@@ -252,7 +255,7 @@ pub fn rotate<A: Real>(head: &mut [A], (cos, sin): (&[A], &[A])) {
 /// Rotates a head by the negative angles: the gradient of [`rotate`], and its inverse where cosines and sines
 /// are not multiplied by a factor.
 #[inline(always)]
-pub fn rotate_back<A: Real>(head: &mut [A], (cos, sin): (&[A], &[A])) {
+pub fn rotate_back<A: Real>(head: &mut [A], (cos, sin): Angles<'_, A>) {
     let (low, high) = head.split_at_mut(cos.len());
     for (((x, y), c), s) in low.iter_mut().zip(high).zip(cos).zip(sin) {
         (*x, *y) = (*x * *c + *y * *s, *y * *c - *x * *s);

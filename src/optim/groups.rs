@@ -31,7 +31,7 @@ pub fn param_groups(state: &State) -> Vec<ParamGroup> {
 
 /// Returns the ranges of the flat buffers with and without weight decay that ranks update: all of them, or
 /// where the state is sharded those that they own. Decay applies to matrices, embedding and head included,
-/// and spares vectors (weights of norms).
+/// and spares vectors (weights and biases).
 pub fn decay_segments(state: &State) -> Segments {
     let all = all_segments(state);
     let Some(shards) = &state.shards else { return Segments::whole(all) };

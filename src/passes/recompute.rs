@@ -321,7 +321,7 @@ mod tests {
             let mut b = Builder::new("norm", Arc::new(builder.finish()));
             let x = b.state("in.x").unwrap();
             let (x, w) = (b.emit1("x", Copy, &[x]).unwrap(), b.state("in.w").unwrap());
-            let n = b.emit1("n", RmsNorm { eps: 1e-6 }, &[x, w]).unwrap();
+            let n = b.emit1("n", RmsNorm { eps: 1e-6, weight: true }, &[x, w]).unwrap();
             b.set_phase(Phase::Backward);
             Self { b, x, w, n }
         }
@@ -338,7 +338,7 @@ mod tests {
 
         fn gradient_of(&mut self, eps: f64, dy: TensorId) -> TensorId {
             let dw = Destination::Into(self.b.state("out.dw").unwrap(), Mode::Write);
-            let op = Arc::new(RmsNormGrad { eps, residual: false, emits: false });
+            let op = Arc::new(RmsNormGrad { eps, weight: true, residual: false, emits: false });
             self.b.emit_into("dx", op, &[self.x, self.w, dy], &[Destination::New, dw]).unwrap()[0]
         }
 

@@ -11,7 +11,7 @@ use super::sweep_checks;
 use super::values::WorldSize;
 use crate::optim;
 use crate::policy::{
-    Communication, Decay, DeviceChoice, NormPlacement, Placement, Reduction, Shard, Transport,
+    Communication, Decay, DeviceChoice, Norm, NormPlacement, Placement, Reduction, Shard, Transport,
 };
 use crate::suggest::nearest;
 
@@ -117,6 +117,27 @@ fn parts(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
                 model.norm_placement
             ),
             "take norm_placement = \"pre\", or leave parallel_blocks unset",
+        ));
+    }
+    if model.norm_bias == Some(true) && model.norm == Norm::RmsNorm {
+        found.push(recipe.diagnostic(
+            &["model.norm_bias", "model.norm"],
+            "RMSNorm has no bias, and norm_bias is true",
+            "take norm = \"layer_norm\", or leave norm_bias unset",
+        ));
+    }
+    if model.norm_bias == Some(true) && !model.norm_weight {
+        found.push(recipe.diagnostic(
+            &["model.norm_bias", "model.norm_weight"],
+            "a norm has a bias beside a weight only, and norm_weight is false",
+            "leave norm_weight or norm_bias unset",
+        ));
+    }
+    if let (Some(interval), None) = (model.global_interval, model.window) {
+        found.push(recipe.diagnostic(
+            &["model.global_interval"],
+            format!("every {interval} blocks one would attend to all keys, and without a window all do"),
+            "set model.window, or leave global_interval unset",
         ));
     }
 }

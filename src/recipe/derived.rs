@@ -8,9 +8,10 @@ use std::cmp::Ordering;
 
 /// Width of a head where a recipe sets neither the number nor the width of heads, in elements.
 const HEAD_DIM: usize = 32;
-/// Hidden width of the feed-forward layer per element of the stream: a gated layer has three matrices, so
-/// this is the size of two matrices of `4 · dim`, rounded up.
-const FFN_RATIO: usize = 3;
+/// Hidden width of a feed-forward layer of two matrices per element of the stream.
+const FFN_RATIO: usize = 4;
+/// That of a gated one: three matrices of this size have as many numbers as two of [`FFN_RATIO`], rounded up.
+const GATED_FFN_RATIO: usize = 3;
 /// Derived feed-forward widths are multiples of this, as they are padded in memory.
 const FFN_MULTIPLE: usize = 64;
 
@@ -38,10 +39,11 @@ pub fn rotated_dim(head_dim: usize, fraction: f64) -> usize {
     (head_dim as f64 * fraction) as usize
 }
 
-/// Returns the hidden width of the feed-forward layer; unset, it is `3 · dim`, rounded up to a multiple of
-/// 64.
+/// Returns the hidden width of the feed-forward layer; unset, it is `3 · dim` with a gated activation, else
+/// `4 · dim`, rounded up to a multiple of 64.
 pub fn ffn_dim(model: &Model) -> usize {
-    model.ffn_dim.unwrap_or_else(|| (FFN_RATIO * model.dim).next_multiple_of(FFN_MULTIPLE))
+    let ratio = if model.activation.is_gated() { GATED_FFN_RATIO } else { FFN_RATIO };
+    model.ffn_dim.unwrap_or_else(|| (ratio * model.dim).next_multiple_of(FFN_MULTIPLE))
 }
 
 /// Returns the length of the warm-up in steps; unset, it is `warmup_ratio` of the steps, rounded, and 0

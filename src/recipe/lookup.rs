@@ -9,7 +9,7 @@ use crate::suggest::{nearest, nearest_by};
 const OTHER_FRAMEWORKS: [(&[&str], &str); 2] = [
     (
         &["mlp_ratio", "ffn_ratio", "ffn_mult", "ffn_multiplier", "ffn_dim_multiplier", "expansion_factor"],
-        "the feed-forward width is set in elements: model.ffn_dim = ratio · model.dim; unset, it follows as 3 · dim",
+        "the feed-forward width is set in elements: model.ffn_dim = ratio · model.dim; unset, it follows as 3 · dim, or 4 · dim without a gate",
     ),
     (
         &["epochs", "num_epochs", "num_train_epochs", "n_epochs"],

@@ -89,7 +89,7 @@ sections! {
         ffn_dim: Option<usize> = None;
             Training, count(1, 1_048_576), "1536"
                 => unit("elements"),
-                   unset("`3 · dim`, rounded up to a multiple of 64"),
+                   unset("`3 · dim`, or `4 · dim` without a gate, rounded up to a multiple of 64"),
                    aliases(&["intermediate_size", "ffn_hidden_size"]);
         /// Probability of zeroing an element after the embedding, in the attention and on each residual
         /// branch, to the nearest multiple of 1/65536; one near 0 or 1 that this would change by a tenth is
@@ -103,7 +103,7 @@ sections! {
         /// Add a trained bias per element to normalized rows.
         norm_bias: Option<bool> = None;
             Training, Type::Bool, "false"
-                => unset("with `layer_norm`, not with `rms_norm`"), implied(UNSET);
+                => unset("with `layer_norm` if it has a weight, not with `rms_norm`"), implied(UNSET);
         /// Where the norms of a block stand: before each sublayer, after each residual addition, or before and
         /// after each sublayer. All but `post` have one before the head.
         norm_placement: NormPlacement = NormPlacement::Pre;
@@ -177,7 +177,7 @@ sections! {
                 => unit("blocks"), unset("none does"), implied(UNSET), aliases(&["sliding_window_pattern"]);
         /// Soft cap of attention scores: `cap · tanh(score / cap)`.
         score_cap: Option<f64> = None;
-            Training, number(Excluded(0.0), Included(1e6)), "50.0"
+            Training, number(Excluded(0.0), Included(1e3)), "50.0"
                 => unset("none"), implied(UNSET), aliases(&["attn_logit_softcapping"]);
         /// Soft cap of logits: `cap · tanh(logit / cap)`.
         logit_cap: Option<f64> = None;

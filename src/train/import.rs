@@ -86,7 +86,7 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let model = Model::from_recipe(&recipe, tokenizer.vocab_size())?;
     let settings = folder.text(SETTINGS, MAX_TEMPLATE_BYTES)?;
     let template = chat_template(&folder, settings.as_deref())?;
-    let weights = ImportedWeights::new(folder, &model, seq_len)?;
+    let weights = ImportedWeights::new(folder, &model)?;
     notes.push(compare_logits(&recipe, &model, &weights)?);
     let hash = weights.folder().content_hash()?;
     let run = RunFolder::create(&request.results, recipe.name(), &recipe.hash()[..8], crate::format::now())?;

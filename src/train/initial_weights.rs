@@ -62,7 +62,7 @@ pub fn check_initial_weights(recipe: &Recipe, plan: &Plan) -> Result<Option<Impo
     let folder = Folder::open(Path::new(path))?;
     let keys = keys(folder.config())?;
     check_keys(recipe, plan, &keys)?;
-    ImportedWeights::new(folder, &plan.model, plan.batch.seq_len).map(Some)
+    ImportedWeights::new(folder, &plan.model).map(Some)
 }
 
 /// Refuses a recipe of another model than that of a configuration.

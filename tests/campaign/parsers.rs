@@ -318,7 +318,7 @@ impl ModelFolder {
             return true;
         };
         let model = Model::from_keys(&recipe.values().model, keys.vocab_size);
-        if let Ok(weights) = ImportedWeights::new(folder, &model, keys.context) {
+        if let Ok(weights) = ImportedWeights::new(folder, &model) {
             for name in weights.names() {
                 let param = parameters(&model).into_iter().find(|param| param.name == name).unwrap();
                 let _ = weights.values(&name, &param.shape);

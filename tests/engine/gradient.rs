@@ -206,6 +206,26 @@ fn of_positions() {
 }
 
 #[test]
+fn of_norms_without_weight_or_bias() {
+    for norm in [&["model.norm_weight=false"][..], &["model.norm=layer_norm", "model.norm_bias=false"]] {
+        check(norm);
+        check(&[norm, &["engine.fused=false"]].concat());
+        check(&[norm, &["activation_checkpoint.mode=full"]].concat());
+    }
+    check(&["model.norm=layer_norm", "model.norm_weight=false", "model.norm_placement=sandwich"]);
+}
+
+#[test]
+fn of_activations_and_biases() {
+    for activation in ["geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu2", "silu"] {
+        check(&[&format!("model.activation={activation}"), "model.bias=true"]);
+    }
+    check(&["model.activation=geglu", "engine.fused=false", "activation_checkpoint.mode=full"]);
+    check(&["model.activation=relu2", "model.bias=true", "activation_checkpoint.mode=selective"]);
+    check(&["model.bias=true", "model.dropout=0.2", "activation_checkpoint.mode=emitted"]);
+}
+
+#[test]
 fn of_placements_of_norms() {
     for (norm, placement) in [("rms_norm", "post"), ("rms_norm", "sandwich"), ("layer_norm", "post")] {
         let keys = [format!("model.norm={norm}"), format!("model.norm_placement={placement}")];

@@ -18,3 +18,4 @@ mod ranks;
 mod replicas;
 mod shards;
 mod splits;
+mod window;

@@ -38,9 +38,7 @@ fn recipe_of(case: &str, overrides: &[&str]) -> Recipe {
 fn imported(case: &str, overrides: &[&str]) -> (Subject, ImportedWeights) {
     let recipe = recipe_of(case, overrides);
     let model = xrun::plan::Model::from_recipe(&recipe, 0).unwrap();
-    let weights =
-        ImportedWeights::new(Folder::open(&folder(case)).unwrap(), &model, recipe.values().training.seq_len)
-            .unwrap();
+    let weights = ImportedWeights::new(Folder::open(&folder(case)).unwrap(), &model).unwrap();
     let tokens = Fixture::open(&format!("families/{case}.safetensors")).get("tokens");
     let windows = tokens.into_iter().map(|token| token as u32).collect();
     let subject = Subject::of(&recipe, windows, |param| {
@@ -126,7 +124,7 @@ fn comes_back(case: &str) {
             "{case} {name}"
         );
     }
-    let again = ImportedWeights::new(ours, &model, seq_len).unwrap();
+    let again = ImportedWeights::new(ours, &model).unwrap();
     for param in &subject.programs.state.params {
         let values = |weights: &ImportedWeights| weights.read(&param.name, &param.spec.shape).unwrap();
         assert_eq!(values(&weights), values(&again), "{case} {}", param.name);

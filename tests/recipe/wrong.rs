@@ -307,7 +307,7 @@ rope_original_context = 2048
     2 | rope_scaling = "yarn"
       |                ^^^^^^ model.rope_scaling = "yarn"
       |
-      = note: model.rope_factor is unset by default
+      = note: model.rope_factor is unset
       = help: set model.rope_factor to how many times longer the context is, such as 4.0
     "###);
     let both = wrong("", &["model.rope_scaling=llama3"], &[]);
@@ -423,6 +423,15 @@ num_key_value_heads = 5
       |
       = help: n_kv_heads divides n_heads: 1, 2, 3, 4, 6, 12
     "###);
+}
+
+#[test]
+fn a_bias_of_a_norm_that_has_none() {
+    let rms = wrong("", &["model.norm_bias=true"], &[]);
+    assert!(rms.contains("RMSNorm has no bias, and norm_bias is true"), "{rms}");
+    let keys = ["model.norm=layer_norm", "model.norm_weight=false", "model.norm_bias=true"];
+    let bare = wrong("", &keys, &[]);
+    assert!(bare.contains("a norm has a bias beside a weight only, and norm_weight is false"), "{bare}");
 }
 
 #[test]

@@ -18,19 +18,36 @@ const BLIND: usize = 1013;
 pub struct LongCase {
     pub(super) batch: usize,
     pub(super) attention: Attention,
+    documents: bool,
 }
 
 impl LongCase {
     /// A batch of causal sequences of a length, with (query heads, key heads, width of a head).
     pub fn causal(batch: usize, seq_len: usize, (query, kv, dim): (usize, usize, usize)) -> Self {
         let heads = Heads { query, kv, dim };
-        Self { batch, attention: Attention { heads, seq_len, mask: Mask::Causal, dropout: None } }
+        Self { batch, attention: Attention::causal(heads, seq_len), documents: false }
     }
 
     /// The same with sequences of several documents, and rows that see no key.
     #[must_use]
     pub fn documents(mut self) -> Self {
         self.attention.mask = Mask::Spans;
+        self.documents = true;
+        self
+    }
+
+    /// The same through a window.
+    #[must_use]
+    pub fn windowed(mut self, window: usize) -> Self {
+        self.attention.mask = Mask::Spans;
+        self.attention.window = Some(window);
+        self
+    }
+
+    /// The same with a cap of the scores.
+    #[must_use]
+    pub fn capped(mut self, cap: f64) -> Self {
+        self.attention.score_cap = Some(cap);
         self
     }
 
@@ -43,6 +60,9 @@ impl LongCase {
             all.push(Self::causal(1, 4097, (2, 1, dim)).documents());
             all.push(Self::causal(2, 16_384, (2, 1, dim)));
             all.push(Self::causal(1, 16_384, (2, 1, dim)).documents());
+            all.push(Self::causal(1, 4097, (2, 1, dim)).capped(2.0));
+            all.push(Self::causal(1, 16_384, (2, 1, dim)).windowed(1000));
+            all.push(Self::causal(1, 16_384, (2, 1, dim)).documents().windowed(256).capped(2.0));
         }
         all.extend([64, 128].map(|dim| Self::causal(1, 32_768, (2, 1, dim))));
         all.push(Self::causal(17, 32_768, (16, 8, 128)));
@@ -50,9 +70,11 @@ impl LongCase {
     }
 
     pub(super) fn name(&self) -> String {
-        let Attention { heads, seq_len, mask, .. } = self.attention;
-        let documents = if mask == Mask::Spans { " documents" } else { "" };
-        format!("b{} t{seq_len} hd{} gqa{}{documents}", self.batch, heads.dim, heads.group())
+        let Attention { heads, seq_len, score_cap, window, .. } = self.attention;
+        let documents = if self.documents { " documents" } else { "" };
+        let window = window.map_or(String::new(), |window| format!(" window{window}"));
+        let cap = score_cap.map_or(String::new(), |cap| format!(" cap{cap}"));
+        format!("b{} t{seq_len} hd{} gqa{}{documents}{window}{cap}", self.batch, heads.dim, heads.group())
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -61,8 +83,9 @@ impl LongCase {
 
     /// Returns the keys that a row of a sequence sees.
     pub(super) fn visible(&self, t: usize) -> Range<usize> {
-        if self.attention.mask == Mask::Causal {
-            return 0..t + 1;
+        let in_window = self.attention.window.map_or(0, |window| (t + 1).saturating_sub(window));
+        if !self.documents {
+            return in_window..t + 1;
         }
         if t % BLIND == BLIND - 1 {
             return t..t;
@@ -74,7 +97,7 @@ impl LongCase {
             }
             first += length;
         }
-        first..t + 1
+        first.max(in_window)..t + 1
     }
 
     /// Returns the rows that are compared: the first, the last, and some between.
@@ -108,5 +131,6 @@ mod tests {
         assert!(case.visible(BLIND - 1).is_empty());
         // After all five documents the first length comes again.
         assert_eq!(case.visible(8830 + 10), 8830..8841);
+        assert_eq!([720, 3000].map(|t| case.windowed(100).visible(t)), [700..721, 2901..3001]);
     }
 }

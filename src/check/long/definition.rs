@@ -50,6 +50,7 @@ impl Sequence {
         for h in last * heads.group()..heads.query {
             let head = Head {
                 scale: heads.score_scale(),
+                cap: case.attention.score_cap,
                 dim,
                 queries: &packed(heads.query_at(h)),
                 d_o: &Self::head(&self.d_o, heads.query * dim, h * dim, dim),
@@ -148,6 +149,7 @@ struct Solved {
 /// A query head of a sequence with its keys and values, each row `dim` long.
 struct Head<'a> {
     scale: f64,
+    cap: Option<f64>,
     dim: usize,
     queries: &'a [f64],
     d_o: &'a [f64],
@@ -160,15 +162,24 @@ impl Head<'_> {
         &all[at * self.dim..(at + 1) * self.dim]
     }
 
-    fn score(&self, t: usize, key: usize) -> f64 {
-        self.scale * dot(self.row(self.queries, t), self.row(self.keys, key))
+    /// Returns a score, and its derivative by the product of query and key.
+    fn score_and_slope(&self, t: usize, key: usize) -> (f64, f64) {
+        let score = self.scale * dot(self.row(self.queries, t), self.row(self.keys, key));
+        let Some(cap) = self.cap else { return (score, self.scale) };
+        let tanh = (score / cap).tanh();
+        (cap * tanh, (1.0 - tanh * tanh) * self.scale)
     }
 
-    /// Returns the gradient of a score over its scale, and the size of what is subtracted in it.
+    fn score(&self, t: usize, key: usize) -> f64 {
+        self.score_and_slope(t, key).0
+    }
+
+    /// Returns the gradient of the product of query and key, and the size of what is subtracted in it.
     fn score_gradient(&self, t: usize, key: usize, solved: &Solved) -> (f64, f64) {
-        let p = (self.score(t, key) - solved.lse).exp();
+        let (score, slope) = self.score_and_slope(t, key);
+        let p = (score - solved.lse).exp();
         let dp = dot(self.row(self.d_o, t), self.row(self.values, key));
-        (p * (dp - solved.dot) * self.scale, p * (dp.abs() + solved.dot.abs()) * self.scale)
+        (p * (dp - solved.dot) * slope, p * (dp.abs() + solved.dot.abs()) * slope)
     }
 
     fn solve(&self, t: usize, visible: Range<usize>) -> Solved {

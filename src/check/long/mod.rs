@@ -182,7 +182,12 @@ mod tests {
 
     #[test]
     fn sampled_rows_of_the_cpu_agree_with_the_definition() {
-        for case in [LongCase::causal(2, 150, (4, 2, 16)), LongCase::causal(2, 1100, (2, 1, 8)).documents()] {
+        for case in [
+            LongCase::causal(2, 150, (4, 2, 16)),
+            LongCase::causal(2, 150, (4, 2, 16)).windowed(40),
+            LongCase::causal(2, 1100, (2, 1, 8)).documents(),
+            LongCase::causal(2, 1100, (2, 1, 8)).documents().windowed(100).capped(1.5),
+        ] {
             for dtype in [DType::F32, DType::Bf16] {
                 let found = findings(case, dtype);
                 assert_eq!(found.len(), 6, "{found:?}");

@@ -29,9 +29,11 @@ pub const HEADERS: [(&str, &str); 11] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 40] = [
+pub const SOURCES: [(&str, &str); 42] = [
+    source!("activate"),
     source!("adamw"),
     source!("add"),
+    source!("add_bias"),
     source!("advance"),
     source!("attention_unfused"),
     source!("cached_attention"),
@@ -48,6 +50,7 @@ pub const SOURCES: [(&str, &str); 40] = [
     source!("flash_attention_grad_short"),
     source!("flash_attention_grad_wgmma"),
     source!("flash_attention_wgmma"),
+    source!("gated"),
     source!("grad_norm"),
     source!("half"),
     source!("kv_cache"),
@@ -65,11 +68,10 @@ pub const SOURCES: [(&str, &str); 40] = [
     source!("scale"),
     source!("select_rows"),
     source!("sgd"),
-    source!("silu"),
     source!("soft_cap"),
     source!("softmax"),
     source!("sum"),
-    source!("swiglu"),
+    source!("window_spans"),
 ];
 
 /// The variable that names a folder whose files replace those in the binary, to edit kernels without

@@ -6,6 +6,7 @@ mod recording;
 
 use super::family::{Family, Losses, Purpose};
 use super::formula::Formula;
+use super::window::{attended_tokens, window};
 use crate::error::Result;
 use crate::ir::Builder;
 use crate::ir::ParamRequest;
@@ -21,13 +22,13 @@ impl Family for Decoder {
     }
 
     fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<Losses> {
-        let recording = Recording::new(plan, purpose);
+        let recording = Recording::new(plan, purpose, b)?;
         let normed = recording.trunk(b)?;
         recording.head_loss(b, normed)
     }
 
     fn logits(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<()> {
-        let recording = Recording::new(plan, purpose);
+        let recording = Recording::new(plan, purpose, b)?;
         let normed = recording.trunk(b)?;
         recording.logits(b, normed)
     }
@@ -45,7 +46,15 @@ impl Family for Decoder {
             ("T", seq_len),
         ]
         .map(|(symbol, value)| Formula::symbol(symbol, value));
-        let block = n(2) * d.clone() * (h.clone() + kv) * hd.clone() + n(3) * d.clone() * ffn;
-        n(6) * (l.clone() * block + v * d) + n(6) * l * h * hd * t
+        let matrices = if m.activation.is_gated() { 3 } else { 2 };
+        let block = n(2) * d.clone() * (h.clone() + kv) * hd.clone() + n(matrices) * d.clone() * ffn;
+        let products = n(6) * (l.clone() * block + v * d);
+        let windowed = (0..m.n_layers).filter(|i| window(m, *i, seq_len).is_some()).collect::<Vec<_>>();
+        let Some(&first) = windowed.first() else { return products + n(6) * l * h * hd * t };
+        // Of blocks that see all keys, and of those with a window, which has W / 2 keys on average.
+        let global = Formula::symbol("G", m.n_layers - windowed.len());
+        let rest = Formula::symbol("(L-G)", windowed.len());
+        let w = Formula::decimal("W", attended_tokens(m, first, seq_len));
+        products + n(6) * h * hd * (global * t + rest * w)
     }
 }

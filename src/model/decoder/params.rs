@@ -32,12 +32,31 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
     let (d, heads) = (m.dim, m.n_heads * m.head_dim);
     let (ffn, ffn_alloc) = (m.ffn_dim, m.padded_ffn());
     let (attention, feed_forward) = (Role::Matrix(Sublayer::Attention), Role::Matrix(Sublayer::FeedForward));
+    // A product with its bias, whose gradient is complete first.
+    let product = |request: ParamRequest| {
+        let Role::Matrix(sublayer) = request.role else { return vec![request] };
+        let outputs = request.shape.len() - 1;
+        let bias = ParamRequest {
+            name: format!("{}_bias", request.name),
+            shape: request.shape[..outputs].to_vec(),
+            alloc: request.alloc[..outputs].to_vec(),
+            init: Init::Zeros,
+            role: Role::Bias(sublayer),
+            block: None,
+        };
+        if m.bias { vec![bias, request] } else { vec![request] }
+    };
     let post = m.norm_placement == NormPlacement::Post;
     let sandwich = m.norm_placement == NormPlacement::Sandwich;
     let norm = |name: &str, exists: bool| if exists { norm::params(m, name) } else { Vec::new() };
     let block = || {
         let down = matrix("down", feed_forward, vec![d, ffn], residual(ffn));
-        let gate_up = matrix("gate_up", feed_forward, vec![2, ffn, d], scale(d));
+        let up = if m.activation.is_gated() {
+            let gate_up = matrix("gate_up", feed_forward, vec![2, ffn, d], scale(d));
+            ParamRequest { alloc: vec![2, ffn_alloc, d], ..gate_up }
+        } else {
+            ParamRequest { alloc: vec![ffn_alloc, d], ..matrix("up", feed_forward, vec![ffn, d], scale(d)) }
+        };
         let mut qk_norms = Vec::new();
         if m.qk_norm.is_some_and(|norm| norm.weight) {
             qk_norms.extend(["k_norm", "q_norm"].map(|name| norm::vector(name, m.head_dim, Init::Ones)));
@@ -45,14 +64,14 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
         [
             norm("ffn_norm", post),
             norm("ffn_output_norm", sandwich),
-            vec![ParamRequest { alloc: vec![d, ffn_alloc], ..down }],
-            vec![ParamRequest { alloc: vec![2, ffn_alloc, d], ..gate_up }],
+            product(ParamRequest { alloc: vec![d, ffn_alloc], ..down }),
+            product(up),
             norm("ffn_norm", !post && !m.parallel_blocks),
             norm("attention_norm", post),
             norm("attention_output_norm", sandwich),
-            vec![matrix("out", attention, vec![d, heads], residual(heads))],
+            product(matrix("out", attention, vec![d, heads], residual(heads))),
             qk_norms,
-            vec![matrix("qkv", attention, vec![m.qkv_width(), d], scale(d))],
+            product(matrix("qkv", attention, vec![m.qkv_width(), d], scale(d))),
             norm("attention_norm", !post),
         ]
         .concat()

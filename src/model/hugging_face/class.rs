@@ -25,9 +25,8 @@ pub(super) trait Class: Sync {
     /// Returns `config.json` of a model that it can express.
     fn config(&self, m: &Model, facts: &HfFacts) -> Value;
 
-    /// Returns every tensor of a model that it can express, in the order in which files have them. A table of
-    /// positions has `context` rows.
-    fn tensors(&self, m: &Model, context: usize) -> Vec<HfTensor>;
+    /// Returns every tensor of a model that it can express, in the order in which files have them.
+    fn tensors(&self, m: &Model) -> Vec<HfTensor>;
 
     /// Returns the keys of a recipe that a configuration of the class means.
     ///

@@ -20,12 +20,12 @@ static CLASSES: [&dyn Class; 4] = [&Qwen3, &Llama, &Gpt2, &NanoChat];
 /// # Errors
 /// A usage error that names for each class the keys that it has no word for; sizes whose products overflow.
 pub fn express(m: &Model, facts: &HfFacts) -> Result<HfModel> {
-    check_sizes(m, facts.seq_len)?;
+    check_sizes(m)?;
     let mut refusals = Vec::new();
     for class in CLASSES {
         let Lacks(lacks) = class.lacks(m);
         if lacks.is_empty() {
-            let (config, tensors) = (class.config(m, facts), class.tensors(m, facts.seq_len));
+            let (config, tensors) = (class.config(m, facts), class.tensors(m));
             return Ok(HfModel { class: class.name(), config, tensors });
         }
         let lacks: Vec<String> = lacks.iter().map(ToString::to_string).collect();
@@ -76,12 +76,12 @@ pub fn keys(config: &Config) -> Result<Keys> {
 }
 
 /// Refuses sizes whose products overflow.
-fn check_sizes(m: &Model, context: usize) -> Result<()> {
+fn check_sizes(m: &Model) -> Result<()> {
     let heads = m.n_kv_heads.checked_mul(2).and_then(|kv| kv.checked_add(m.n_heads));
     let elements = [
         heads.and_then(|h| h.checked_mul(m.head_dim)).and_then(|rows| rows.checked_mul(m.dim)),
         m.vocab_size.checked_mul(m.dim),
-        context.checked_mul(m.dim),
+        m.learned_positions.checked_mul(m.dim),
         m.ffn_dim.checked_mul(2).and_then(|rows| rows.checked_mul(m.dim)),
     ];
     if elements.iter().any(|n| n.and_then(|n| n.checked_mul(4)).is_none()) {

@@ -57,7 +57,7 @@ impl Class for Gpt2 {
             "model_type": self.model_type(),
             "torch_dtype": facts.torch_dtype,
             "vocab_size": m.vocab_size,
-            "n_positions": facts.seq_len,
+            "n_positions": m.learned_positions,
             "n_embd": m.dim,
             "n_layer": m.n_layers,
             "n_head": m.n_heads,
@@ -79,11 +79,11 @@ impl Class for Gpt2 {
         })
     }
 
-    fn tensors(&self, m: &Model, context: usize) -> Vec<HfTensor> {
+    fn tensors(&self, m: &Model) -> Vec<HfTensor> {
         let (d, ffn, qkv) = (m.dim, m.ffn_dim, m.qkv_width());
         let mut tensors = vec![
             HfTensor::whole("transformer.wte.weight", "embedding", &[m.vocab_size, d]),
-            HfTensor::whole("transformer.wpe.weight", "positions", &[context, d]),
+            HfTensor::whole("transformer.wpe.weight", "positions", &[m.learned_positions, d]),
         ];
         let norm = |to: String, from: String| {
             [

@@ -8,7 +8,7 @@ use crate::hugging_face::Folder;
 use crate::model::registry::parameters;
 use crate::model::weights::Weights;
 use crate::plan::Model;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The weights of a folder whose tensors are those of a model, each used once.
 #[derive(Debug)]
@@ -25,21 +25,20 @@ const EMBEDDING: &str = "embedding";
 const HEAD: &str = "lm_head.weight";
 
 impl ImportedWeights {
-    /// Finds the parameters of a model with tables of positions of `context` rows in the tensors of a folder.
-    /// Only headers are read.
+    /// Finds the parameters of a model in the tensors of a folder. Only headers are read.
     ///
     /// # Errors
     /// A usage error that names a tensor that is missing, has another shape or is not the model's; a model that
     /// the folder's class cannot express.
-    pub fn new(folder: Folder, m: &Model, context: usize) -> Result<Self> {
+    pub fn new(folder: Folder, m: &Model) -> Result<Self> {
         let class = of_config(folder.config())?;
         let shown = folder.path().display();
         if let Some(lack) = class.lacks(m).0.first() {
             return Err(Error::usage(format!("{shown}: {lack}, as {}", class.name())));
         }
-        let mut tensors = class.tensors(m, context);
+        let mut tensors = class.tensors(m);
         let bare = bare_prefix(&folder, class);
-        let mut used = BTreeMap::new();
+        let mut used = BTreeSet::new();
         for tensor in &mut tensors {
             if let Some(name) = bare.and_then(|prefix| tensor.name.strip_prefix(prefix)) {
                 tensor.name = name.to_owned();
@@ -60,11 +59,12 @@ impl ImportedWeights {
                     tensor.shape
                 )));
             }
-            used.insert(tensor.name.clone(), ());
+            folder.check_format(&tensor.name)?;
+            used.insert(tensor.name.clone());
         }
         let mut repeated = None;
         for (name, tensor) in
-            folder.tensors().filter(|(name, _)| !used.contains_key(*name) && !class.is_buffer(name))
+            folder.tensors().filter(|(name, _)| !used.contains(*name) && !class.is_buffer(name))
         {
             if name == HEAD && m.tie_embeddings && tensor.shape() == [m.vocab_size, m.dim] {
                 repeated = Some(name.to_owned());

@@ -72,7 +72,7 @@ impl Class for Llama {
         })
     }
 
-    fn tensors(&self, m: &Model, _context: usize) -> Vec<HfTensor> {
+    fn tensors(&self, m: &Model) -> Vec<HfTensor> {
         blocks::all(m, |i| {
             let to = |name: &str| format!("model.layers.{i}.{name}.weight");
             let from = |name: &str| format!("blocks.{i}.{name}");

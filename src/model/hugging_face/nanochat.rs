@@ -82,7 +82,7 @@ impl Class for NanoChat {
         })
     }
 
-    fn tensors(&self, m: &Model, _context: usize) -> Vec<HfTensor> {
+    fn tensors(&self, m: &Model) -> Vec<HfTensor> {
         let (d, ffn) = (m.dim, m.ffn_dim);
         blocks::all(m, |i| {
             let to = |name: &str| format!("model.layers.{i}.mlp.{name}.weight");

@@ -83,7 +83,7 @@ impl Class for Qwen3 {
         config
     }
 
-    fn tensors(&self, m: &Model, _context: usize) -> Vec<HfTensor> {
+    fn tensors(&self, m: &Model) -> Vec<HfTensor> {
         blocks::all(m, |i| {
             let to = |name: &str| format!("model.layers.{i}.{name}.weight");
             let from = |name: &str| format!("blocks.{i}.{name}");

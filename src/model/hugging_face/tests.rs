@@ -1,15 +1,21 @@
 //! The classes both ways, and the configurations of models that others trained.
 
-use super::import::check_parameters;
+use super::import::{ImportedWeights, check_parameters};
 use super::keys::Keys;
 use super::tensor::{HfFacts, HfModel};
 use super::{express, keys};
-use crate::hugging_face::Config;
+use crate::checkpoint::{DiskFs, TensorView, tensor_file};
+use crate::error::Result;
+use crate::hugging_face::{Config, Folder};
 use crate::machine::Machine;
+use crate::model::{Weights, parameters};
 use crate::plan::Model;
+use crate::policy::Position;
 use crate::recipe;
 use insta::assert_snapshot;
+use safetensors::Dtype;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -30,7 +36,13 @@ fn model_of(keys: &Keys) -> Model {
     let recipe =
         recipe::load_str(Path::new("r.toml"), &keys.to_toml(), &[], std::iter::empty(), &Machine::none())
             .unwrap();
-    Model::from_keys(&recipe.values().model, keys.vocab_size)
+    with_positions(Model::from_keys(&recipe.values().model, keys.vocab_size), keys.context)
+}
+
+/// With a table of so many positions, if the model has one.
+fn with_positions(model: Model, context: usize) -> Model {
+    let learned_positions = if model.position == Position::Learned { context } else { 0 };
+    Model { learned_positions, ..model }
 }
 
 /// `openai-community/gpt2`.
@@ -162,6 +174,27 @@ fn configurations_of_others_are_recipes() {
     "#);
 }
 
+/// The shipped recipes of families are their classes' configurations.
+#[test]
+fn recipes_of_families_are_what_configurations_say() {
+    let nanochat_d12 = json!({"vocab_size": 65536, "intermediate_size": 3072});
+    for (name, value) in [
+        ("gpt2-124m", gpt2()),
+        ("smollm2-135m", smollm2()),
+        ("qwen3-0.6b", qwen3()),
+        ("nanochat-d12", with(nanochat(), nanochat_d12)),
+    ] {
+        let keys = keys(&config(&value)).unwrap();
+        let (_, text) = recipe::builtin::find(name).unwrap();
+        let none = std::iter::empty();
+        let recipe = recipe::load_str(Path::new("r.toml"), text, &[], none, &Machine::none()).unwrap();
+        let shipped = with_positions(Model::from_keys(&recipe.values().model, keys.vocab_size), keys.context);
+        // How parameters begin is no part of a configuration's model.
+        let Model { init_std, residual_init, .. } = shipped;
+        assert_eq!(shipped, Model { init_std, residual_init, ..model_of(&keys) }, "{name}");
+    }
+}
+
 /// Every model that a class can express comes back from its configuration.
 #[test]
 fn what_is_exported_is_what_was_imported() {
@@ -255,4 +288,114 @@ fn what_xrun_has_no_model_for_is_refused_with_key_and_value() {
         let message = refusal(&value);
         assert!(message.contains(says) && message.contains("config.json"), "{says}: {message}");
     }
+}
+
+/// A small Llama with tied embeddings.
+fn small() -> Value {
+    with(
+        smollm2(),
+        json!({"vocab_size": 5, "hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "num_key_value_heads": 1}),
+    )
+}
+
+/// A tensor of a file: its name, format, shape and bytes.
+type Stored = (String, Dtype, Vec<usize>, Vec<u8>);
+
+/// The tensors of the small model, counting up from tensor to tensor.
+fn tensors(model: &Model) -> Vec<Stored> {
+    let facts = HfFacts { torch_dtype: "float32", seq_len: 8, end_token_id: 0 };
+    let mut next = 0u16;
+    let mut bytes = |count: usize| -> Vec<u8> {
+        let numbers = (next..).take(count).flat_map(|i| f32::from(i).to_le_bytes()).collect();
+        next += count as u16;
+        numbers
+    };
+    let tensors = express(model, &facts).unwrap().tensors.into_iter();
+    tensors.map(|t| (t.name, Dtype::F32, t.shape.clone(), bytes(t.shape.iter().product()))).collect()
+}
+
+fn imported(config: &Value, tensors: &[Stored]) -> Result<ImportedWeights> {
+    let at = tempfile::tempdir().unwrap();
+    std::fs::write(at.path().join("config.json"), config.to_string()).unwrap();
+    let view = |(name, dtype, shape, bytes): &Stored| {
+        let bytes = bytes.clone();
+        TensorView::lazy(name.clone(), *dtype, shape.clone(), move || Ok(Cow::Owned(bytes.clone())))
+    };
+    let views: Vec<TensorView> = tensors.iter().map(view).collect();
+    tensor_file::write(&DiskFs, &at.path().join("model.safetensors"), &views).unwrap();
+    let folder = Folder::open(at.path())?;
+    let keys = keys(folder.config())?;
+    ImportedWeights::new(folder, &model_of(&keys))
+}
+
+#[test]
+fn parameters_are_put_together_from_their_tensors() {
+    let model = model_of(&keys(&config(&small())).unwrap());
+    let stored = tensors(&model);
+    let weights = imported(&small(), &stored).unwrap();
+    let values = |weights: &ImportedWeights| -> BTreeMap<String, Vec<f32>> {
+        parameters(&model)
+            .into_iter()
+            .map(|p| (p.name.clone(), weights.values(&p.name, &p.shape).unwrap()))
+            .collect()
+    };
+    let expected = values(&weights);
+    assert_eq!(weights.names().len(), expected.len());
+    let mut all: Vec<f32> = expected.values().flatten().copied().collect();
+    all.sort_by(f32::total_cmp);
+    let count = all.len() as u16;
+    assert_eq!(all, (0..count).map(f32::from).collect::<Vec<_>>(), "every element once");
+    // Queries, keys and values are rows of one parameter, in this order, after the norm.
+    let first = 5 * 4 + 4;
+    assert_eq!(expected["blocks.0.qkv"], (first..first + 32).map(|i| i as f32).collect::<Vec<_>>());
+    // Files of the bare model have no prefix, and older ones have frequencies and the head of tied embeddings.
+    let mut bare = stored.clone();
+    bare.iter_mut().for_each(|(name, ..)| *name = name.trim_start_matches("model.").to_owned());
+    bare.push(("layers.0.self_attn.rotary_emb.inv_freq".into(), Dtype::I64, vec![1], vec![0; 8]));
+    let embedding = stored[0].3.clone();
+    bare.push(("lm_head.weight".into(), Dtype::F32, vec![5, 4], embedding));
+    assert_eq!(values(&imported(&small(), &bare).unwrap()), expected);
+    bare.last_mut().unwrap().3[0] ^= 1;
+    let error = imported(&small(), &bare).unwrap().values("embedding", &[5, 4]).unwrap_err();
+    assert!(error.message().contains("lm_head.weight is not the embedding"), "{error}");
+    assert!(weights.values("embedding", &[4, 5]).is_err() && weights.values("nothing", &[1]).is_err());
+}
+
+#[test]
+fn tensors_that_are_not_the_models_are_refused() {
+    let model = model_of(&keys(&config(&small())).unwrap());
+    let stored = tensors(&model);
+    let changed = |change: &dyn Fn(&mut Vec<Stored>)| {
+        let mut stored = stored.clone();
+        change(&mut stored);
+        imported(&small(), &stored).unwrap_err().message().to_owned()
+    };
+    for (message, says) in [
+        (
+            changed(&|t| drop(t.remove(3))),
+            "there is no tensor model.layers.0.self_attn.k_proj.weight, of shape [2, 4]",
+        ),
+        (
+            changed(&|t| t[0].2 = vec![4, 5]),
+            "tensor model.embed_tokens.weight has shape [4, 5], and by config.json",
+        ),
+        (changed(&|t| t[1].1 = Dtype::I32), "input_layernorm.weight is I32: weights are read in"),
+        (
+            changed(&|t| t.push(("model.extra".into(), Dtype::F32, vec![1], vec![0; 4]))),
+            "tensor model.extra of shape [1] is none of LlamaForCausalLM",
+        ),
+    ] {
+        assert!(message.contains(says), "{says}: {message}");
+    }
+    // A model that the class does not have, whose recipe was not made from the folder.
+    let other = Model { bias: false, logit_cap: Some(1.0), ..model.clone() };
+    let at = tempfile::tempdir().unwrap();
+    std::fs::write(at.path().join("config.json"), small().to_string()).unwrap();
+    std::fs::write(at.path().join("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
+    let error = ImportedWeights::new(Folder::open(at.path()).unwrap(), &other).unwrap_err();
+    assert!(
+        error.message().contains("model.logit_cap is 1, and it has none, as LlamaForCausalLM"),
+        "{error}"
+    );
 }

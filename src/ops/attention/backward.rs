@@ -2,10 +2,10 @@
 //! the query heads of its group in order (Dao et al. 2022, algorithm 4).
 //!
 //! With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D)/√dim
-//! where D = Σ dO∘O per query, dQ = dS·K, dK = dSᵀ·Q.
+//! where D = Σ dO∘O per query, dQ = dS·K, dK = dSᵀ·Q. With a cap, dS is multiplied by its slope.
 
 use super::forward::{KEYS, QUERIES, blocks, within};
-use super::rows::{LANES, Scratch, cut, exponentials, hide_outside, multiply_by};
+use super::rows::{LANES, Scratch, cap_scores_with_slopes, cut, exponentials, hide_outside, multiply_by};
 use super::{Attention, Extras};
 use crate::device::cpu::matmul::{Matrix, Packed, operand, packed_len, widens};
 use crate::device::cpu::{Pool, ROWS_AHEAD, View, ViewMut};
@@ -49,6 +49,9 @@ fn group<E: Elem>(
 ) {
     let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
     let score_scale = E::Acc::from_f64(heads.score_scale());
+    // Capped scores are scaled already.
+    let cap = attention.score_cap.map(E::Acc::from_f64);
+    let factor = if cap.is_some() { E::Acc::ONE } else { score_scale };
     let (width, o_width) = (heads.width(), heads.query * dim);
     let wide = usize::from(widens::<E>());
     let queries = QUERIES.min(seq_len);
@@ -59,7 +62,7 @@ fn group<E: Elem>(
     let per_block = packed_len(queries, dim);
     let mut scratch = Scratch::take(
         2 * queries * keys
-            + keys
+            + keys * (1 + usize::from(cap.is_some()))
             + queries
             + 3 * of_queries
             + 2 * wide * of_queries
@@ -71,6 +74,7 @@ fn group<E: Elem>(
     let mut rest = scratch.all();
     let (p, dp) = (cut(&mut rest, queries * keys), cut(&mut rest, queries * keys));
     let (factors, delta) = (cut(&mut rest, keys), cut(&mut rest, queries));
+    let slopes = cut(&mut rest, keys * usize::from(cap.is_some()));
     let (o_row, d_o_row) = (cut(&mut rest, dim), cut(&mut rest, dim));
     let dq = cut(&mut rest, of_queries);
     let (dk, dv) = (cut(&mut rest, of_keys), cut(&mut rest, of_keys));
@@ -124,10 +128,14 @@ fn group<E: Elem>(
                         dp.fill(E::Acc::ZERO);
                         continue;
                     }
+                    if let Some(cap) = cap {
+                        let (p, slopes) = (&mut p[seen.clone()], &mut slopes[seen.clone()]);
+                        cap_scores_with_slopes(p, slopes, score_scale, cap);
+                    }
                     let live = hide_outside(p, &seen);
                     dp[width.min(live)..].fill(E::Acc::ZERO);
                     let (p, dp) = (&mut p[..live], &mut dp[..live]);
-                    exponentials(p, score_scale, tensors.lse.get((first + q0 + r) * heads.query + h));
+                    exponentials(p, factor, tensors.lse.get((first + q0 + r) * heads.query + h));
                     let delta = delta[r];
                     if let Some(c) = &extras.dropout {
                         let place = (h * seq_len + q0 + r) as u32;
@@ -138,6 +146,9 @@ fn group<E: Elem>(
                         multiply_by(p, factors);
                     } else {
                         dp.iter_mut().zip(&*p).for_each(|(dp, p)| *dp = *p * (*dp - delta) * score_scale);
+                    }
+                    if cap.is_some() {
+                        multiply_by(&mut dp[seen.clone()], &slopes[seen]);
                     }
                 }
                 let (p, ds) =

@@ -99,6 +99,26 @@ impl Op for FlashAttention {
             AttentionCase::causal(1, 1000, (2, 1, 64)).spans(),
             AttentionCase::causal(1, 1000, (1, 1, 96)),
             AttentionCase::causal(1, 2048, (1, 1, 64)),
+            // Caps in every kernel: of heads at a time, in one pass, in two.
+            AttentionCase::causal(2, 17, (4, 2, 64)).capped(1.5),
+            AttentionCase::causal(3, 65, (1, 1, 32)).capped(50.0),
+            AttentionCase::causal(2, 256, (2, 2, 32)).capped(1.5),
+            AttentionCase::causal(1, 129, (2, 1, 32)).capped(2.0).dropped(0.1),
+            AttentionCase::causal(1, 300, (2, 1, 64)).capped(1.5),
+            AttentionCase::causal(1, 130, (1, 1, 64)).capped(1.5).dropped(0.1),
+            AttentionCase::causal(1, 260, (2, 2, 96)).capped(2.0),
+            AttentionCase::causal(1, 100, (2, 1, 96)).capped(2.0).spans().dropped(0.1),
+            AttentionCase::causal(1, 257, (1, 1, 128)).capped(1.5),
+            AttentionCase::causal(1, 390, (2, 1, 128)).capped(1.5).blind(),
+            AttentionCase::causal(1, 140, (1, 1, 128)).capped(1.5).dropped(0.2),
+            // Windows: of one key, around tiles, inside documents.
+            AttentionCase::causal(2, 33, (4, 2, 64)).windowed(1),
+            AttentionCase::causal(2, 129, (8, 1, 32)).windowed(17).dropped(0.1),
+            AttentionCase::causal(1, 300, (2, 1, 128)).windowed(64),
+            AttentionCase::causal(1, 390, (2, 1, 64)).windowed(129).capped(1.5),
+            AttentionCase::causal(1, 300, (2, 1, 32)).spans().windowed(40).capped(3.0).dropped(0.1),
+            AttentionCase::causal(1, 1000, (1, 1, 96)).windowed(128),
+            AttentionCase::causal(1, 1000, (2, 1, 64)).spans().windowed(200),
         ];
         let case = |problem: AttentionCase| {
             let inputs = [vec![problem.packed(precision)], problem.extras()].concat();

@@ -1,7 +1,7 @@
 //! Flash attention, forward, on the CPU: one task per sequence and query head, blocks of queries by blocks of
 //! keys, with a running maximum and sum per query (Milakov and Gimelshein 2018; Dao et al. 2022).
 
-use super::rows::{LANES, Scratch, cut, exponentials, hide_outside, multiply_by, scale};
+use super::rows::{LANES, Scratch, cap_scores, cut, exponentials, hide_outside, multiply_by, scale};
 use super::{Attention, Extras};
 use crate::device::cpu::matmul::{Matrix, Packed, operand, packed_len, widens};
 use crate::device::cpu::{Pool, View, ViewMut};
@@ -47,6 +47,9 @@ fn head<E: Elem>(
 ) {
     let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
     let score_scale = E::Acc::from_f64(heads.score_scale());
+    // Capped scores are scaled already.
+    let cap = attention.score_cap.map(E::Acc::from_f64);
+    let factor = if cap.is_some() { E::Acc::ONE } else { score_scale };
     let wide = usize::from(widens::<E>());
     let queries = QUERIES.min(seq_len);
     let keys = KEYS.min(seq_len).next_multiple_of(LANES);
@@ -84,10 +87,13 @@ fn head<E: Elem>(
                     row.fill(E::Acc::ZERO);
                     continue;
                 }
+                if let Some(cap) = cap {
+                    cap_scores(&mut row[seen.clone()], score_scale, cap);
+                }
                 let live = hide_outside(row, &seen);
                 let row = &mut row[..live];
-                let larger = max[r].larger(lanes::max(row) * score_scale);
-                let sum = exponentials(row, score_scale, larger);
+                let larger = max[r].larger(lanes::max(row) * factor);
+                let sum = exponentials(row, factor, larger);
                 // In the first block that a query sees there is nothing to correct.
                 if max[r] == E::Acc::NEG_INFINITY {
                     norm[r] = sum;

@@ -44,6 +44,11 @@ fn reciprocal(n: usize) -> Arg {
     Arg::U32(if n <= 1 { 0 } else { ((1u64 << 32) / n as u64 + 1) as u32 })
 }
 
+/// Returns the cap of scores as kernels take it; those compiled without one do not read it.
+fn soft_cap(attention: &Attention) -> Arg {
+    Arg::F32(attention.score_cap.unwrap_or(0.0) as f32)
+}
+
 /// An attention op about to be launched.
 struct Launch<'a> {
     attention: &'a Attention,
@@ -85,6 +90,7 @@ impl<'a> Launch<'a> {
             .with("HEAD_DIM", self.attention.heads.dim)
             .with("CAUSAL", u8::from(self.attention.mask == Mask::Causal))
             .with("DROPOUT", u8::from(self.attention.dropout.is_some()))
+            .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()))
             .with("THREADS", THREADS);
         if self.path == Path::Fp32 { kernel.with_type("T", self.dtype) } else { kernel }
     }
@@ -120,6 +126,7 @@ impl<'a> Launch<'a> {
         args.push(Arg::F32(all.score_scale() as f32));
         let nothing = [Arg::U32(0), Arg::U32(0), Arg::U32(0), Arg::F32(1.0)];
         args.extend(dropout.map_or(nothing, |site| site.drops().args()));
+        args.push(soft_cap(self.attention));
         self.cx.queue.launch(kernel, grid, &args)
     }
 
@@ -175,7 +182,7 @@ impl Launch<'_> {
             .with("HEAD_DIM", heads.dim)
             .with("CAUSAL", u8::from(mask == Mask::Causal))
             .with("DROPOUT", 0)
-            .with("SOFT_CAP", 0);
+            .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()));
         let grid = Grid::new(pieces.min(self.cx.queue.properties().sm_count), cut.threads());
         let packed = self.map(self.cx.input(0), heads.query + 2 * heads.kv, Warpgroups::ROWS);
         let keys = TensorMap { boxes: [packed.boxes[0], 1, cut.keys, 1], ..packed };
@@ -183,7 +190,7 @@ impl Launch<'_> {
         let mut args: Vec<Arg> = [packed, keys, o].map(Arg::from).to_vec();
         args.extend([self.extras[0], self.cx.output(1)].map(Arg::from));
         args.extend([self.batch, heads.kv, heads.group(), seq_len].map(Arg::from));
-        args.extend([heads.score_scale() as f32, 0.0].map(Arg::from));
+        args.extend([Arg::F32(heads.score_scale() as f32), soft_cap(self.attention)]);
         self.cx.queue.launch(cut.define(kernel), grid.shared(cut.shared(heads.dim)), &args)
     }
 
@@ -266,7 +273,7 @@ impl Launch<'_> {
                 .with("HEAD_DIM", heads.dim)
                 .with("CAUSAL", u8::from(mask == Mask::Causal))
                 .with("DROPOUT", 0)
-                .with("SOFT_CAP", 0);
+                .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()));
             cut.define(kernel)
         };
         let grid = Grid {
@@ -287,7 +294,7 @@ impl Launch<'_> {
         args.extend([stats, spans, ranges, turns, sums, d_packed].map(Arg::from));
         let section = cut.section(self.attention, self.cx.queue.properties()).min(pairs);
         args.extend([self.batch, heads.kv, heads.group(), seq_len, section].map(Arg::from));
-        args.extend([heads.score_scale() as f32, 0.0].map(Arg::from));
+        args.extend([Arg::F32(heads.score_scale() as f32), soft_cap(self.attention)]);
         self.cx.queue.launch(
             kernel("flash_attention_grad_wgmma"),
             grid.shared(OnePass::shared(self.attention)),
@@ -305,7 +312,11 @@ impl Launch<'_> {
             return Ok(());
         }
         let file = "flash_attention_grad_short";
-        let kernel = Kernel::new(file, file).with("HEAD_DIM", heads.dim).with("CAUSAL", 1).with("DROPOUT", 0);
+        let kernel = Kernel::new(file, file)
+            .with("HEAD_DIM", heads.dim)
+            .with("CAUSAL", 1)
+            .with("DROPOUT", 0)
+            .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()));
         let map = |address, heads, rows| Arg::from(self.map(address, heads, rows));
         let rows = ShortRows::rows(seq_len);
         let [packed, o, lse, d_o] = [0, 1, 2, 3].map(|i| self.cx.input(i));
@@ -317,7 +328,7 @@ impl Launch<'_> {
             lse.into(),
         ];
         args.extend([self.batch, heads.query, seq_len].map(Arg::from));
-        args.push(Arg::F32(heads.score_scale() as f32));
+        args.extend([Arg::F32(heads.score_scale() as f32), soft_cap(self.attention)]);
         let grid = Grid::new(all.min(self.cx.queue.properties().sm_count), ShortRows::THREADS);
         let kernel = ShortRows::define(kernel, seq_len);
         self.cx.queue.launch(kernel, grid.shared(ShortRows::shared(seq_len)), &args)

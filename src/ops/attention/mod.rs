@@ -24,7 +24,8 @@ use super::dropout::{Drops, Site, check_counters};
 use crate::device::DType;
 use crate::ir::{CpuNode, Spec};
 
-/// An attention layer: `softmax(q·kᵀ/√dim)·v` per head, with dropout on the probabilities.
+/// An attention layer: `softmax(q·kᵀ/√dim)·v` per head, with a soft cap of the scores and dropout on the
+/// probabilities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     /// Layout of the heads in a row.
@@ -35,6 +36,12 @@ pub struct Attention {
     pub mask: Mask,
     /// Dropout of the probabilities.
     pub dropout: Option<Site>,
+    /// The soft cap: a score s = q·k/√dim becomes `cap·tanh(s / cap)` before the softmax (Gemma 2; Gemma Team
+    /// 2024).
+    pub score_cap: Option<f64>,
+    /// The most keys that a query sees, its own included, where the spans of the mask come from
+    /// [`WindowSpans`](super::window_spans::WindowSpans). Costs alone depend on it.
+    pub window: Option<usize>,
 }
 
 /// The inputs of an attention op beyond its tensors: the mask and dropout.
@@ -53,9 +60,20 @@ pub(crate) struct Counters<'a> {
 }
 
 impl Attention {
+    /// Returns causal attention with neither dropout, cap nor window.
+    pub const fn causal(heads: Heads, seq_len: usize) -> Self {
+        Self { heads, seq_len, mask: Mask::Causal, dropout: None, score_cap: None, window: None }
+    }
+
     /// Returns the constants for prints.
     fn attributes(&self) -> String {
         let mut text = format!("{} seq_len={} mask={:?}", self.heads, self.seq_len, self.mask).to_lowercase();
+        if let Some(window) = self.window {
+            text += &format!(" window={window}");
+        }
+        if let Some(cap) = self.score_cap {
+            text += &format!(" score_cap={cap}");
+        }
         if let Some(site) = self.dropout {
             text += &format!(" p={} site={}", site.p, site.site);
         }
@@ -72,6 +90,12 @@ impl Attention {
         self.heads.check(packed)?;
         if self.seq_len == 0 || !packed.shape[0].is_multiple_of(self.seq_len) {
             return Err(format!("rows come in whole sequences of {}", self.seq_len));
+        }
+        if self.score_cap.is_some_and(|cap| !(cap > 0.0 && cap.is_finite())) {
+            return Err("a cap of scores is positive".into());
+        }
+        if self.window.is_some_and(|window| window == 0 || self.mask == Mask::Causal) {
+            return Err("a window has at least one key, and comes with spans".into());
         }
         if extras.len() != self.extra_count() {
             return Err(format!("takes {} inputs after its tensors", self.extra_count()));
@@ -104,9 +128,21 @@ impl Attention {
     }
 
     /// Returns the floating-point operations of `products` products of T × T by dim, counting the causal
-    /// half.
+    /// half, or the keys inside the window.
     fn flops(&self, packed: &Spec, products: usize) -> f64 {
         let Heads { query, dim, .. } = self.heads;
-        (products * query * dim) as f64 * packed.shape[0] as f64 * self.seq_len as f64
+        let rows = packed.shape[0] as f64;
+        let keys = match self.window {
+            None => self.seq_len as f64,
+            Some(window) => 2.0 * keys_in_window(window, self.seq_len),
+        };
+        (products * query * dim) as f64 * rows * keys
     }
+}
+
+/// Returns the number of keys that a query of a sequence sees through a window, on average: Σ min(t + 1,
+/// window) / T.
+pub fn keys_in_window(window: usize, seq_len: usize) -> f64 {
+    let (window, seq_len) = (window.min(seq_len) as f64, seq_len as f64);
+    window - window * (window - 1.0) / (2.0 * seq_len)
 }

@@ -10,6 +10,8 @@ use crate::ops::dropout::{Site, reference_factor};
 pub(crate) struct AttentionCase {
     pub batch: usize,
     pub attention: Attention,
+    /// True if rows have ranges of keys of all kinds; else those of the causal mask, through the window.
+    pub ranges: bool,
     /// True if some queries see no key.
     pub blind: bool,
 }
@@ -18,11 +20,7 @@ impl AttentionCase {
     /// Causal attention without dropout: batch, sequence length, (query heads, key heads, width of a head).
     pub fn causal(batch: usize, seq_len: usize, (query, kv, dim): (usize, usize, usize)) -> Self {
         let heads = Heads { query, kv, dim };
-        Self {
-            batch,
-            attention: Attention { heads, seq_len, mask: Mask::Causal, dropout: None },
-            blind: false,
-        }
+        Self { batch, attention: Attention::causal(heads, seq_len), ranges: false, blind: false }
     }
 
     /// The same with dropout.
@@ -34,6 +32,20 @@ impl AttentionCase {
     /// The same with a range of keys per query.
     pub fn spans(mut self) -> Self {
         self.attention.mask = Mask::Spans;
+        self.ranges = true;
+        self
+    }
+
+    /// The same through a window.
+    pub fn windowed(mut self, window: usize) -> Self {
+        self.attention.mask = Mask::Spans;
+        self.attention.window = Some(window);
+        self
+    }
+
+    /// The same with a cap of the scores.
+    pub fn capped(mut self, cap: f64) -> Self {
+        self.attention.score_cap = Some(cap);
         self
     }
 
@@ -44,10 +56,16 @@ impl AttentionCase {
 
     /// Returns the distinguishing features, for the name of the case.
     pub fn name(&self) -> String {
-        let Attention { heads, seq_len, mask, dropout } = self.attention;
+        let Attention { heads, seq_len, dropout, score_cap, window, .. } = self.attention;
         let mut name = format!("b{} t{seq_len} hd{} gqa{}", self.batch, heads.dim, heads.group());
-        if mask == Mask::Spans {
+        if self.ranges {
             name += " spans";
+        }
+        if let Some(window) = window {
+            name += &format!(" window{window}");
+        }
+        if let Some(cap) = score_cap {
+            name += &format!(" cap{cap}");
         }
         if self.blind {
             name += " blind";
@@ -68,19 +86,22 @@ impl AttentionCase {
         (Spec::new([self.rows(), self.attention.heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0))
     }
 
-    /// Returns the spans, if it has them: some start late, some include later keys, some have one key.
+    /// Returns the spans, if it has them: some start late, some include later keys, some have one key; or those
+    /// of the causal mask; inside the window.
     pub fn span_input(&self) -> Vec<(Spec, Fill)> {
         let t_max = self.attention.seq_len;
         let values = (0..self.rows()).flat_map(|row| {
             let t = row % t_max;
+            let first = self.attention.window.map_or(0, |window| (t + 1).saturating_sub(window));
             let span = match row % 4 {
+                _ if !self.ranges => (0, t + 1),
                 _ if self.blind && (t % 7 == 3 || (100..180).contains(&t)) => (t, t),
                 0 => (0, t + 1),
                 1 => (t / 2, t + 1),
                 2 => (t, t + 1),
                 _ => (t / 3, t_max),
             };
-            [span.0 as f64, span.1 as f64]
+            [span.0.max(first) as f64, span.1 as f64]
         });
         match self.attention.mask {
             Mask::Causal => Vec::new(),
@@ -110,7 +131,7 @@ impl AttentionCase {
 
     /// Computes `o [N, H·dim]` and `lse [N, H]` by the definition.
     pub fn solve(&self, packed: &Array, extras: &[Array]) -> Vec<Array> {
-        let Attention { heads, seq_len, dropout, .. } = self.attention;
+        let Attention { heads, seq_len, dropout, score_cap, .. } = self.attention;
         let (width, dim) = (packed.width(), heads.dim);
         let mut o = Array::zeros(&[self.rows(), heads.query * dim]);
         let mut lse = Array::zeros(&[self.rows(), heads.query]);
@@ -124,7 +145,8 @@ impl AttentionCase {
                     .map(|key| {
                         let other = b * seq_len + key;
                         let dot: f64 = (0..dim).map(|d| at(row, h, d) * at(other, heads.query + g, d)).sum();
-                        (dot / (dim as f64).sqrt()).exp()
+                        let score = dot / (dim as f64).sqrt();
+                        score_cap.map_or(score, |cap| cap * (score / cap).tanh()).exp()
                     })
                     .collect();
                 let total: f64 = weights.iter().sum();

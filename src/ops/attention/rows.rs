@@ -17,6 +17,24 @@ pub fn exponentials<A: Real>(row: &mut [A], scale: A, shift: A) -> A {
     )
 }
 
+/// Replaces scores of products by capped ones: `cap·tanh(scale·x / cap)`.
+#[inline(always)]
+pub fn cap_scores<A: Real>(row: &mut [A], scale: A, cap: A) {
+    let to_cap = scale / cap;
+    row.iter_mut().for_each(|x| *x = cap * (*x * to_cap).tanh());
+}
+
+/// As [`cap_scores`], and writes the slope of the cap at each score, `1 − tanh²(scale·x / cap)`.
+#[inline(always)]
+pub fn cap_scores_with_slopes<A: Real>(row: &mut [A], slopes: &mut [A], scale: A, cap: A) {
+    let to_cap = scale / cap;
+    for (x, slope) in row.iter_mut().zip(slopes) {
+        let t = (*x * to_cap).tanh();
+        *slope = t.fma(-t, A::ONE);
+        *x = cap * t;
+    }
+}
+
 /// Multiplies a row by a number.
 #[inline(always)]
 pub fn scale<A: Real>(row: &mut [A], by: A) {

@@ -121,6 +121,9 @@ fn flash_equals_unfused_with_the_same_masks() {
         AttentionCase::causal(2, 129, (2, 2, 64)).dropped(0.1),
         AttentionCase::causal(1, 301, (2, 1, 32)).spans().dropped(0.1),
         AttentionCase::causal(3, 1, (2, 1, 96)).dropped(0.5),
+        AttentionCase::causal(2, 67, (4, 2, 32)).capped(1.5).dropped(0.1),
+        AttentionCase::causal(1, 301, (2, 1, 32)).windowed(40),
+        AttentionCase::causal(1, 301, (2, 1, 32)).spans().windowed(40).capped(3.0),
     ] {
         for (dtype, tolerance) in [(DType::F64, 1e-13), (DType::F32, 2e-6)] {
             let flash = run(problem, Form::Flash, dtype, &[4, 0, 7][..problem.batch]);
@@ -152,8 +155,14 @@ fn a_split_of_the_batch_changes_no_bit() {
 
 #[test]
 fn generating_with_a_cache_gives_the_rows_of_flash_attention() {
-    let (batch, t) = (2, 19);
-    let problem = AttentionCase::causal(batch, t, (4, 2, 32));
+    let plain = AttentionCase::causal(2, 19, (4, 2, 32));
+    for problem in [plain, plain.capped(1.5), plain.windowed(5), plain.windowed(7).capped(1.5)] {
+        generate(problem);
+    }
+}
+
+fn generate(problem: AttentionCase) {
+    let (batch, t) = (problem.batch, problem.attention.seq_len);
     let heads = problem.attention.heads;
     let flash = run(problem, Form::Flash, DType::F32, &[0, 1]).0;
     let packed = noise(batch * t * heads.width(), 0);
@@ -176,7 +185,8 @@ fn generating_with_a_cache_gives_the_rows_of_flash_attention() {
         ["s.rows", "s.positions", "s.cache", "s.o", "s.arrivals"].map(|name| b.state(name).unwrap());
     b.emit_into("cache", Arc::new(append), &[rows, positions], &[Destination::Into(cache, Mode::Add)])
         .unwrap();
-    let attention = Arc::new(CachedAttention { heads });
+    let (score_cap, window) = (problem.attention.score_cap, problem.attention.window);
+    let attention = Arc::new(CachedAttention { heads, score_cap, window });
     let outs = [Destination::Into(o, Mode::Write), Destination::Into(arrivals, Mode::Add)];
     b.emit_into("o", attention, &[rows, cache, positions], &outs).unwrap();
     let section = Section::new(b.finish());
@@ -216,6 +226,29 @@ fn inputs_that_do_not_fit_are_refused() {
     ] {
         assert!(op.infer(&wrong).is_err(), "{wrong:?}");
     }
+    for bad in [
+        Attention { score_cap: Some(0.0), ..attention },
+        Attention { score_cap: Some(f64::NAN), ..attention },
+        Attention { window: Some(4), ..attention },
+        Attention { window: Some(0), mask: Mask::Spans, ..attention },
+    ] {
+        let spans = (bad.mask == Mask::Spans).then(|| u32s(32));
+        let inputs: Vec<Spec> =
+            [packed(16, 256)].into_iter().chain(spans).chain([u32s(2), u32s(1)]).collect();
+        assert!(FlashAttention(bad).infer(&inputs).is_err(), "{bad:?}");
+    }
     let uneven = Attention { heads: Heads { query: 3, kv: 2, dim: 32 }, dropout: None, ..attention };
     assert!(FlashAttention(uneven).infer(&[packed(16, 224)]).is_err());
+}
+
+/// Products count the pairs of the causal half, or exactly those inside the window.
+#[test]
+fn a_window_counts_the_pairs_inside_it() {
+    let heads = Heads { query: 3, kv: 1, dim: 8 };
+    let packed = Spec::new([2 * 10, heads.width()], DType::F32);
+    for window in [1, 4, 10] {
+        let attention = Attention { mask: Mask::Spans, window: Some(window), ..Attention::causal(heads, 10) };
+        let pairs: usize = (0..10).map(|t| window.min(t + 1)).sum();
+        assert_eq!(attention.flops(&packed, 2), (2 * 2 * 2 * pairs * 3 * 8) as f64, "{window}");
+    }
 }

@@ -1,4 +1,5 @@
-//! Tile sizes of flash attention's passes on tensor cores, by architecture, head width, mask and dropout.
+//! Tile sizes of flash attention's passes on tensor cores, by architecture, head width, mask, dropout and the
+//! cap of scores.
 //!
 //! Larger steps and more operands in registers make fewer accesses to shared memory; what the registers of a
 //! thread hold limits both. No row spills registers on any of the six architectures (`xrun ops compile`;
@@ -133,6 +134,17 @@ const GRAD_KEYS: [Row; 15] = [
     only(FROM_12, row(128, CAUSAL, PLAIN, [16, 64, 16, 0, 2])),
     row(128, SPANS, PLAIN, [16, 64, 16, 0, 2]),
     row(128, ANY_MASK, DROPOUT, [16, 64, 16, 0, 2]),
+];
+
+/// What replaces rows of [`GRAD_QUERIES`] for scores with a cap, whose slopes take registers. All other rows
+/// leave enough. Not measured.
+const CAPPED_GRAD_QUERIES: [Row; 2] =
+    [row(32, CAUSAL, PLAIN, [32, 64, 16, 2, 3]), row(96, CAUSAL, PLAIN, [32, 64, 16, 1, 2])];
+
+/// What replaces rows of [`GRAD_KEYS`] for scores with a cap. Not measured.
+const CAPPED_GRAD_KEYS: [Row; 2] = [
+    row(32, CAUSAL, DROPOUT, [32, 64, 16, 0, 2]),
+    only(FROM_12, row(64, ANY_MASK, DROPOUT, [16, 64, 16, 0, 2])),
 ];
 
 /// The cut of the forward into products of warpgroups (`kernels/flash_attention_wgmma.cu`), on sm_90a.
@@ -311,7 +323,7 @@ impl ShortRows {
 /// | 32,256,24,24,32 | **40** | 82 |
 /// | 32,256,32,32,32 | **52** | 106 |
 pub fn short_rows(attention: &Attention, properties: &Properties) -> bool {
-    let Attention { heads, seq_len, mask, dropout } = *attention;
+    let Attention { heads, seq_len, mask, dropout, .. } = *attention;
     properties.capability == (9, 0)
         && heads.dim == ShortRows::HEAD_DIM
         && heads.kv == heads.query
@@ -391,9 +403,10 @@ pub fn forward(attention: &Attention, properties: &Properties) -> Pass {
 /// | 1,16384,16,8,128 (2961) | 1932 | | **1697** | |
 /// | 8,2048,8,4,96 (165) | 107 | **100** | | |
 ///
-/// Tiles of 128 keys, and warpgroups that take turns at the tensor cores, gained nothing over these.
+/// Tiles of 128 keys, and warpgroups that take turns at the tensor cores, gained nothing over these. With a cap
+/// of scores, which was not measured, heads of 96 columns leave no registers to queries.
 pub fn warpgroups(attention: &Attention, batch: usize, properties: &Properties) -> Option<Warpgroups> {
-    let Attention { heads, seq_len, dropout, .. } = *attention;
+    let Attention { heads, seq_len, dropout, score_cap, .. } = *attention;
     if properties.capability != (9, 0) || dropout.is_some() {
         return None;
     }
@@ -402,7 +415,7 @@ pub fn warpgroups(attention: &Attention, batch: usize, properties: &Properties) 
     let large = match heads.dim {
         64 if seq_len <= 512 => cut(3, true),
         64 => cut(4, false),
-        96 => cut(3, true),
+        96 => cut(3, score_cap.is_none()),
         128 => cut(3, false),
         _ => return None,
     };
@@ -413,7 +426,14 @@ pub fn warpgroups(attention: &Attention, batch: usize, properties: &Properties) 
 
 /// Returns the cuts of the backward: the pass over queries, and the one over keys.
 pub fn backward(attention: &Attention, properties: &Properties) -> [Pass; 2] {
-    [lookup(&GRAD_QUERIES, attention, properties), lookup(&GRAD_KEYS, attention, properties)]
+    let pass = |capped: &[Row], table: &[Row]| {
+        let replaced = capped.iter().find(|row| row.applies(attention, properties));
+        match (attention.score_cap, replaced) {
+            (Some(_), Some(row)) => row.pass,
+            _ => lookup(table, attention, properties),
+        }
+    };
+    [pass(&CAPPED_GRAD_QUERIES, &GRAD_QUERIES), pass(&CAPPED_GRAD_KEYS, &GRAD_KEYS)]
 }
 
 /// Returns the cut of the row that applies. Panics for a head width without kernels: a programming error.
@@ -443,7 +463,7 @@ mod tests {
         let hopper = Properties::of_architecture((9, 0));
         for (dim, seq_len) in [64, 96, 128].into_iter().flat_map(|dim| [1, 512, 4096].map(|t| (dim, t))) {
             let heads = Heads { query: 1, kv: 1, dim };
-            let attention = Attention { heads, seq_len, mask: Mask::Causal, dropout: None };
+            let attention = Attention::causal(heads, seq_len);
             let cut = warpgroups(&attention, 16, &hopper).unwrap();
             let (consumer, producer) = cut.registers();
             assert!(cut.shared(dim) <= hopper.shared_per_block, "{cut:?}");
@@ -464,7 +484,7 @@ mod tests {
             [64, 96, 128].into_iter().flat_map(|dim| [Mask::Causal, Mask::Spans].map(|m| (dim, m)))
         {
             let heads = Heads { query: 1, kv: 1, dim };
-            let attention = Attention { heads, seq_len: 512, mask, dropout: None };
+            let attention = Attention { mask, ..Attention::causal(heads, 512) };
             let cut = one_pass(&attention, &hopper).unwrap();
             assert!(OnePass::shared(&attention) <= hopper.shared_per_block, "{dim} {mask:?}");
             let started = 65_536 / OnePass::THREADS as usize / 8 * 8;
@@ -473,12 +493,7 @@ mod tests {
                 assert_eq!(one_pass(&attention, &Properties::of_architecture(other)), None);
             }
         }
-        let long = Attention {
-            heads: Heads { query: 1, kv: 1, dim: 64 },
-            seq_len: 32_769,
-            mask: Mask::Causal,
-            dropout: None,
-        };
+        let long = Attention::causal(Heads { query: 1, kv: 1, dim: 64 }, 32_769);
         assert_eq!(one_pass(&long, &hopper), None);
     }
 
@@ -486,7 +501,7 @@ mod tests {
     fn short_rows_fit_an_sm() {
         let hopper = Properties::of_architecture((9, 0));
         let heads = Heads { query: 2, kv: 2, dim: 32 };
-        let short = Attention { heads, seq_len: 256, mask: Mask::Causal, dropout: None };
+        let short = Attention::causal(heads, 256);
         assert!(short_rows(&short, &hopper));
         assert!(ShortRows::shared(short.seq_len) <= hopper.shared_per_block);
         let (product, copy) = ShortRows::REGISTERS;
@@ -517,13 +532,16 @@ mod tests {
         }) {
             let dropout = dropout.then_some(Site { p: 0.1, seed: 0, site: 0 });
             let heads = Heads { query: 1, kv: 1, dim };
-            let attention = Attention { heads, seq_len: 64, mask, dropout };
+            let attention = Attention { mask, dropout, ..Attention::causal(heads, 64) };
             let properties = Properties::of_architecture((major, 0));
             for table in [&FORWARD[..], &GRAD_QUERIES, &GRAD_KEYS] {
                 let rows: Vec<&Row> =
                     table.iter().filter(|row| row.applies(&attention, &properties)).collect();
                 let [Row { pass, .. }] = rows[..] else { panic!("{attention:?} has {rows:?}") };
                 assert!(pass.rows % 16 == 0 && pass.tile % pass.step == 0, "{pass:?}");
+            }
+            for table in [&CAPPED_GRAD_QUERIES[..], &CAPPED_GRAD_KEYS] {
+                assert!(table.iter().filter(|row| row.applies(&attention, &properties)).count() <= 1);
             }
         }
     }

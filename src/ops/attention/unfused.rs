@@ -1,4 +1,4 @@
-//! Attention in four visible steps: scores, softmax, dropout, values. It keeps T × T tensors, and is the
+//! Attention in visible steps: scores, their cap, softmax, dropout, values. It keeps T × T tensors, and is the
 //! oracle and the ablation of the flash form.
 
 use super::reference::AttentionCase;
@@ -14,6 +14,7 @@ use crate::ir::{
     Array, Builder, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, TensorId, Vjp,
 };
 use crate::ops::dropout::Dropout;
+use crate::ops::soft_cap::SoftCap;
 use crate::ops::softmax::Softmax;
 
 /// The inputs of an attention layer.
@@ -52,7 +53,10 @@ pub fn attention_unfused(b: &mut Builder, attention: Attention, inputs: Inputs) 
 
 /// Records attention with smaller ops and returns `(o, lse)`, as the flash form has them.
 pub(super) fn record(b: &mut Builder, attention: Attention, inputs: Inputs) -> Result<(TensorId, TensorId)> {
-    let s = b.emit1("scores", AttentionScores::for_attention(&attention), &[inputs.packed])?;
+    let mut s = b.emit1("scores", AttentionScores::for_attention(&attention), &[inputs.packed])?;
+    if let Some(cap) = attention.score_cap {
+        s = b.emit1("capped", SoftCap { cap }, &[s])?;
+    }
     let read: Vec<TensorId> = [s].into_iter().chain(inputs.spans).collect();
     let softmax = b.emit("probabilities", Softmax { mask: attention.mask }, &read)?;
     let (mut p, lse) = (softmax[0], softmax[1]);

@@ -1,8 +1,8 @@
 //! Cases of cross-entropy, and its formula by plain loops.
 
-use super::{CrossEntropy, IGNORED, Objective};
+use super::objective::{IGNORED, Objective};
 use crate::device::DType;
-use crate::ir::{Array, Case, Fill, Precision, Spec};
+use crate::ir::{Array, Case, Fill, Op, Precision, Spec};
 
 /// What objectives have beside plain cross-entropy: each part alone, and all of them.
 pub(in crate::ops) const OBJECTIVES: [(&str, Objective); 5] = [
@@ -13,10 +13,12 @@ pub(in crate::ops) const OBJECTIVES: [(&str, Objective); 5] = [
     ("everything", Objective { logit_scale: 1.5, logit_cap: Some(6.0), z_loss: 0.05, label_smoothing: 0.2 }),
 ];
 
-pub(super) fn cases(precision: Precision) -> Vec<Case> {
-    let case = |n: usize, vocab: (usize, usize), targets: Fill| {
-        case(precision, ("", Objective::PLAIN), n, vocab, targets)
+/// The cases of an op that computes the losses of an objective.
+pub(super) fn cases<O: Op + 'static>(precision: Precision, op: impl Fn(Objective) -> O) -> Vec<Case> {
+    let case_of = |(name, objective): (&str, Objective), n: usize, vocab: (usize, usize), targets: Fill| {
+        case(precision, op(objective), (name, objective), n, vocab, targets)
     };
+    let case = |n, vocab, targets: Fill| case_of(("", Objective::PLAIN), n, vocab, targets);
     let ignoring = Fill::Values(vec![3.0, f64::from(IGNORED), 39.0, 0.0]);
     let mut cases = vec![
         case(1, (5, 5), Fill::Below(5)),
@@ -29,9 +31,9 @@ pub(super) fn cases(precision: Precision) -> Vec<Case> {
     for objective in OBJECTIVES {
         cases.extend([
             // Of fewer words ln Σ e^l can be almost 0, and then no format has it to its precision.
-            self::case(precision, objective, 1, (50, 64), Fill::Below(50)),
-            self::case(precision, objective, 17, (300, 320), Fill::Below(300)),
-            self::case(precision, objective, 12, (40, 64), ignoring.clone()),
+            case_of(objective, 1, (50, 64), Fill::Below(50)),
+            case_of(objective, 17, (300, 320), Fill::Below(300)),
+            case_of(objective, 12, (40, 64), ignoring.clone()),
         ]);
     }
     cases
@@ -39,6 +41,7 @@ pub(super) fn cases(precision: Precision) -> Vec<Case> {
 
 fn case(
     precision: Precision,
+    op: impl Op + 'static,
     (name, objective): (&str, Objective),
     n: usize,
     (vocab, pad): (usize, usize),
@@ -49,7 +52,7 @@ fn case(
         (Spec::new([n], DType::U32), targets),
     ];
     let name = format!("n{n} v{vocab} {name}");
-    Case::new(name.trim_end(), CrossEntropy(objective), inputs, move |inputs: &[Array]| {
+    Case::new(name.trim_end(), op, inputs, move |inputs: &[Array]| {
         let vocab = inputs[0].width();
         let rows = inputs[0].data.chunks(vocab).zip(&inputs[1].data);
         let losses: Vec<[f64; 3]> = rows.map(|(row, &target)| losses(&objective, row, target)).collect();
@@ -88,7 +91,8 @@ pub(in crate::ops) fn losses(objective: &Objective, stored: &[f64], target: f64)
     let plain = |word: usize| log_total - logits[word].0;
     let mean = (0..logits.len()).map(plain).sum::<f64>() / logits.len() as f64;
     let (s, plain) = (objective.label_smoothing, plain(target as usize));
-    [plain, objective.z_loss * log_total * log_total, (1.0 - s) * plain + s * mean - plain]
+    // (1 - s)·plain + s·mean exceeds plain by this.
+    [plain, objective.z_loss * log_total * log_total, s * (mean - plain)]
 }
 
 /// Returns the gradient of the sum of all losses of a row with respect to its stored logits.

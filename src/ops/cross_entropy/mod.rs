@@ -12,11 +12,8 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::Upstream;
 use crate::ir::{Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
-pub use objective::Objective;
+pub use objective::{IGNORED, Objective};
 pub(super) use rows::{Row, Upstreams};
-
-/// A row with this target has no loss and no gradient.
-pub const IGNORED: u32 = u32::MAX;
 
 /// `(logits[n, V], targets[n]) → losses[n]`, then z-losses `[n]` and smoothing losses `[n]`, as far as the
 /// [`Objective`] has them. All are in nats.
@@ -134,7 +131,7 @@ impl Op for CrossEntropy {
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        Cases::Own(cases::cases(precision))
+        Cases::Own(cases::cases(precision, CrossEntropy))
     }
 }
 

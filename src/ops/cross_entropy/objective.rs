@@ -2,6 +2,9 @@
 
 use crate::device::gpu::{Arg, Kernel};
 
+/// A row with this target has no losses and no gradient.
+pub const IGNORED: u32 = u32::MAX;
+
 /// The objective of a row of stored logits `z`: with `l = cap·tanh(scale·z / cap)`, or `scale·z` without a cap,
 /// the sum of up to three losses, all in nats.
 ///

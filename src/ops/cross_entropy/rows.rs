@@ -1,8 +1,8 @@
 //! The arithmetic of one row of logits on the CPU.
 
-use super::super::lanes::{max, replace_and_sum, sum};
-use super::{IGNORED, Objective};
+use super::objective::{IGNORED, Objective};
 use crate::device::{Elem, Real};
+use crate::ops::lanes::{max, replace_and_sum, sum};
 
 /// A row of logits in scratch memory, under an objective.
 pub(in crate::ops) struct Row<A> {

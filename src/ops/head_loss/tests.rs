@@ -4,12 +4,11 @@
 use super::super::cross_entropy::cases::OBJECTIVES;
 use super::*;
 use crate::check::{ATOL, EPSILON, RTOL};
-use crate::device::DType;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, Section};
-use crate::ir::{Destination, Home, Mode, Program, State, StateBuilder, Upstream};
+use crate::ir::{Destination, Home, Program, State, StateBuilder, Upstream};
 use crate::passes::{differentiate, unfuse};
 use crate::policy::Placement;
 use std::sync::Arc;

@@ -1,15 +1,17 @@
 //! Cases of layer norm, alone and after a residual addition, against torch's formula.
 
+use super::Affine;
 use crate::ir::{Array, Case, Fill, Op, Precision, Spec};
 
 /// Cases of the norm alone, or with `residual` of the norm after an addition.
-pub(super) fn cases<O: Op + Copy + 'static>(
+pub(super) fn cases<O: Op + 'static>(
     precision: Precision,
-    op: O,
+    op: impl Fn(Affine) -> O,
     eps: f64,
     residual: bool,
 ) -> Vec<Case> {
-    let case = |name: &str, (n, d): (usize, usize), pad: usize| {
+    let case = |name: &str, (n, d): (usize, usize), pad: usize, affine: Affine| {
+        let op = op(affine);
         let rows = Spec::padded([n, d], [n, pad], precision.act_dtype);
         let weight = Spec::padded([d], [pad], precision.master);
         // Away from zero, so that a missing subtraction of the mean shows.
@@ -18,30 +20,42 @@ pub(super) fn cases<O: Op + Copy + 'static>(
             inputs.push((rows, Fill::Normal(0.2, 0.7)));
         }
         let first = inputs.len();
-        inputs.extend([(weight.clone(), Fill::Normal(1.0, 0.3)), (weight, Fill::Normal(0.1, 0.5))]);
+        let vectors = [(weight.clone(), Fill::Normal(1.0, 0.3)), (weight, Fill::Normal(0.1, 0.5))];
+        inputs.extend(vectors.into_iter().take(affine.count()));
+        let weights: Vec<usize> = (first..inputs.len()).collect();
+        // The rows, the weight and the bias, as torch has them without one.
+        let norm = move |rows: &Array, vectors: &[Array]| {
+            let of = |number: f64| Array { shape: vec![d], data: vec![number; d] };
+            let (one, zero) = (of(1.0), of(0.0));
+            torch_layer_norm(rows, vectors.first().unwrap_or(&one), vectors.get(1).unwrap_or(&zero), eps)
+        };
         let name = format!("{name}n{n} d{d}");
         let case = if residual {
             Case::new(name, op, inputs, move |inputs: &[Array]| {
                 let mut r = inputs[0].clone();
                 r.data.iter_mut().zip(&inputs[1].data).for_each(|(x, y)| *x += y);
-                let n = torch_layer_norm(&r, &inputs[2], &inputs[3], eps);
+                let n = norm(&r, &inputs[2..]);
                 vec![r, n]
             })
             .upstream(&[0, 1])
         } else {
-            Case::new(name, op, inputs, move |inputs: &[Array]| {
-                vec![torch_layer_norm(&inputs[0], &inputs[1], &inputs[2], eps)]
-            })
+            Case::new(name, op, inputs, move |inputs: &[Array]| vec![norm(&inputs[0], &inputs[1..])])
         };
-        case.weights(&[first, first + 1]).depth(n.max(d))
+        case.weights(&weights).depth(n.max(d))
     };
     let mut cases: Vec<Case> = [(1, 128), (17, 96), (255, 64), (256, 48), (1000, 40), (33, 5), (9, 1536)]
         .into_iter()
-        .map(|shape| case("", shape, shape.1))
+        .map(|shape| case("", shape, shape.1, Affine::WeightAndBias))
         .collect();
-    cases.push(case("padded ", (9, 30), 64));
+    cases.push(case("padded ", (9, 30), 64, Affine::WeightAndBias));
+    for (lacks, affine) in [("no bias ", Affine::Weight), ("no weight ", Affine::None)] {
+        cases.extend([(17, 96), (1000, 40), (33, 5)].map(|shape| case(lacks, shape, shape.1, affine)));
+        cases.push(case(&format!("{lacks}padded "), (9, 30), 64, affine));
+    }
     if residual {
-        cases.push(case("residual unread ", (33, 40), 40).upstream(&[1]));
+        for affine in [Affine::WeightAndBias, Affine::Weight, Affine::None] {
+            cases.push(case(&format!("{affine:?} residual unread "), (33, 40), 40, affine).upstream(&[1]));
+        }
     }
     cases
 }

@@ -10,7 +10,7 @@ mod cases;
 
 use super::add::Add;
 use super::lanes::{BLOCK, dot, launch_sum_partials, rows_per_partial, rows_per_task, sum};
-use super::rms_norm::{Teams, root_args};
+use super::rms_norm::{Teams, pointer_or_null, root_args, row_of, weight_or_ones};
 use crate::device::cpu::{Pool, View, ViewMut};
 use crate::device::gpu::Arg;
 use crate::device::{Elem, Real};
@@ -22,11 +22,40 @@ use std::sync::Arc;
 /// The constant of all cases.
 const EPS: f64 = 1e-5;
 
+/// What a norm multiplies its rows by and adds to them, one number per feature. What it lacks is absent from
+/// the inputs of its ops and from the outputs of their gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Affine {
+    /// Neither.
+    None,
+    /// A weight.
+    Weight,
+    /// A weight and a bias.
+    WeightAndBias,
+}
+
+impl Affine {
+    /// Number of the vectors.
+    fn count(self) -> usize {
+        usize::from(self.weight()) + usize::from(self.bias())
+    }
+
+    fn weight(self) -> bool {
+        self != Self::None
+    }
+
+    fn bias(self) -> bool {
+        self == Self::WeightAndBias
+    }
+}
+
 /// `(x[N, d], w[d], b[d]) → y[N, d]`. Weight and bias are in the accumulator format.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNorm {
     /// Added to the variance.
     pub eps: f64,
+    /// The vectors that it has.
+    pub affine: Affine,
 }
 
 /// `(x[N, d], y[N, d], w[d], b[d]) → (r, n)` with `r = x + y`, as stored, and `n = layer_norm(r)`.
@@ -36,13 +65,16 @@ pub struct LayerNorm {
 pub struct ResidualLayerNorm {
     /// Added to the variance.
     pub eps: f64,
+    /// The vectors that the norm has.
+    pub affine: Affine,
 }
 
 /// `(x, w, dy) → (dx, dw, db, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, db, partials)`.
+/// `partials` is absent where both `dw` and `db` are.
 ///
 /// With `s = 1 / √(variance + eps)`, `x̂ = (x − mean)·s` and `g = dy ⊙ w`: `dx = s·(g − mean(g) − x̂·mean(g ⊙
 /// x̂))`, `dw = Σ_rows dy ⊙ x̂` and `db = Σ_rows dy`. Both sums are taken over runs of rows, side by side in
-/// a row of the scratch `partials [runs, 2·d]`, then over the runs.
+/// a row of the scratch `partials [runs, 2·d]` (of one sum `[runs, d]`), then over the runs.
 ///
 /// It does not emit `y`: with fewer elements per thread than the forward, its GPU kernel adds up a row in
 /// another order, so mean and variance have other bits.
@@ -50,6 +82,8 @@ pub struct ResidualLayerNorm {
 pub struct LayerNormGrad {
     /// As [`LayerNorm::eps`].
     pub eps: f64,
+    /// As [`LayerNorm::affine`].
+    pub affine: Affine,
     /// Adds a gradient that bypasses the norm to `dx`.
     pub residual: bool,
 }
@@ -63,9 +97,9 @@ struct Norm<A> {
 }
 
 impl<A: Real> Norm<A> {
-    /// For rows that `w` is the weight of.
-    fn new(eps: f64, w: &Spec) -> Self {
-        let len = w.logical_elements();
+    /// For rows like `row`.
+    fn new(eps: f64, row: &Spec) -> Self {
+        let len = row.logical_elements();
         Self { eps: A::from_f64(eps), len, count: A::from_f64(len as f64) }
     }
 
@@ -106,19 +140,44 @@ impl<A: Real> Norm<A> {
     }
 }
 
-/// Checks rows, weight and bias.
-fn check_rows(x: &Spec, w: &Spec, b: &Spec) -> Result<(), String> {
-    let fits = w.shape.len() == 1 && x.shape.last() == w.shape.last() && x.width() == w.width();
-    if fits && w == b && x.dtype.is_float() && w.dtype == x.dtype.accumulator() {
-        return Ok(());
+/// Weight and bias as the CPU reads them: products by one and sums with zero stand for what a norm lacks.
+struct Vectors<A> {
+    w: Vec<A>,
+    b: Vec<A>,
+}
+
+impl<A: Real> Vectors<A> {
+    /// Those that follow `rows` inputs, for rows of `width`.
+    fn new(cx: &CpuNode<'_>, affine: Affine, rows: usize, width: usize) -> Self {
+        let bias = affine.bias().then(|| cx.input::<A>(rows + 1).slice(0, width).to_vec());
+        let w = weight_or_ones(cx, affine.weight().then_some(rows), width);
+        Self { w, b: bias.unwrap_or_else(|| vec![A::ZERO; width]) }
     }
-    Err("x is [N, d], w and b are [d] in the accumulator's format".into())
+
+    fn slices(&self) -> [&[A]; 2] {
+        [&self.w, &self.b]
+    }
 }
 
 /// Arguments of kernels past the number of rows: elements of a row, one over it, eps.
-fn norm_args(eps: f64, w: &Spec) -> [Arg; 3] {
-    let [inv_n, eps] = root_args(eps, w);
-    [w.logical_elements().into(), inv_n, eps]
+fn norm_args(eps: f64, row: &Spec) -> [Arg; 3] {
+    let [inv_n, eps] = root_args(eps, row);
+    [row.logical_elements().into(), inv_n, eps]
+}
+
+impl LayerNorm {
+    /// Checks `x` and the vectors, which follow the rows among the inputs.
+    fn check(self, x: &Spec, vectors: &[Spec]) -> Result<(), String> {
+        let is_vector = |w: &Spec| {
+            let fits = w.shape.len() == 1 && x.shape.last() == w.shape.last() && x.width() == w.width();
+            fits && w.dtype == x.dtype.accumulator()
+        };
+        let complete = vectors.len() == self.affine.count();
+        if complete && !x.shape.is_empty() && x.dtype.is_float() && vectors.iter().all(is_vector) {
+            return Ok(());
+        }
+        Err("x is [N, d], w and b (where it has them) are [d] in the accumulator's format".into())
+    }
 }
 
 impl Op for LayerNorm {
@@ -127,18 +186,25 @@ impl Op for LayerNorm {
     }
 
     fn attributes(&self) -> String {
-        format!("eps={:e}", self.eps)
+        let lacks = match self.affine {
+            Affine::WeightAndBias => "",
+            Affine::Weight => " no bias",
+            Affine::None => " no weight",
+        };
+        format!("eps={:e}{lacks}", self.eps)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [x, w, b] = inputs else { return Err("takes x, w and b".into()) };
-        check_rows(x, w, b)?;
+        let [x, vectors @ ..] = inputs else { return Err("takes x".into()) };
+        self.check(x, vectors)?;
         Ok(vec![x.clone()])
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (x, w, dy) = (v.input(0), v.input(1), v.output_grad(0)?);
-        v.backward(LayerNormGrad { eps: self.eps, residual: false }, &[x, w, dy], &[0, 1, 2]).map(drop)
+        let (x, dy) = (v.input(0), v.output_grad(0)?);
+        let gradient = LayerNormGrad { eps: self.eps, affine: self.affine, residual: false };
+        let inputs = if self.affine.weight() { vec![x, v.input(1), dy] } else { vec![x, dy] };
+        v.backward(gradient, &inputs, &[0, 1, 2][..=self.affine.count()]).map(drop)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
@@ -150,18 +216,19 @@ impl Op for LayerNorm {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let d = cx.input_spec(1).width();
+        let row = row_of(cx.input_spec(0), self.affine.weight().then(|| cx.input_spec(1)));
+        let d = row.width();
         let rows = cx.input_spec(0).elements() / d;
         dispatch_float!(cx.input_spec(0).dtype, E => {
             type A = <E as Elem>::Acc;
-            let norm = Norm::<A>::new(self.eps, cx.input_spec(1));
+            let norm = Norm::<A>::new(self.eps, &row);
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
-            let weights = [1, 2].map(|i| cx.input::<A>(i).slice(0, d));
+            let vectors = Vectors::new(cx, self.affine, 1, d);
             cx.pool.chunks(rows, rows_per_task(d), #[inline(always)] |start, len| {
                 let mut row = vec![A::ZERO; d];
                 for r in start..start + len {
                     x.load(r * d, &mut row);
-                    norm.norm(&mut row, weights, y.slice(r * d, d));
+                    norm.norm(&mut row, vectors.slices(), y.slice(r * d, d));
                 }
             });
         });
@@ -169,22 +236,35 @@ impl Op for LayerNorm {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch(cx, "layer_norm", self.eps, cx.input_spec(1))
+        launch(cx, "layer_norm", *self, 1)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        Cases::Own(cases::cases(precision, LayerNorm { eps: EPS }, EPS, false))
+        let op = |affine| LayerNorm { eps: EPS, affine };
+        Cases::Own(cases::cases(precision, op, EPS, false))
     }
 }
 
-/// Launches a forward kernel with enough blocks for all rows.
-fn launch(cx: &GpuNode<'_>, entry: &'static str, eps: f64, w: &Spec) -> Result<()> {
-    let rows = cx.input_spec(0).elements() / w.width();
-    let teams = Teams::new(cx.input_spec(0).dtype, w.width());
-    let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&p| p.into()).collect();
+/// Launches a forward kernel with enough blocks for all rows. The vectors of the norm follow `inputs` rows.
+fn launch(cx: &GpuNode<'_>, entry: &'static str, norm: LayerNorm, inputs: usize) -> Result<()> {
+    let (weight, bias) = (norm.affine.weight(), norm.affine.bias());
+    let row = row_of(cx.input_spec(0), weight.then(|| cx.input_spec(inputs)));
+    let rows = cx.input_spec(0).elements() / row.width();
+    let teams = Teams::new(cx.input_spec(0).dtype, row.width()).with_affine(weight, bias);
+    let mut args: Vec<Arg> = cx.inputs[..inputs].iter().map(|&p| p.into()).collect();
+    args.push(pointer_or_null(cx.inputs, weight.then_some(inputs)));
+    args.push(pointer_or_null(cx.inputs, bias.then_some(inputs + 1)));
+    args.extend(cx.outputs.iter().map(|&p| Arg::from(p)));
     args.push(rows.into());
-    args.extend(norm_args(eps, w));
+    args.extend(norm_args(norm.eps, &row));
     teams.launch(cx, ("layer_norm", entry), (rows, teams.rows_at_once()), &args)
+}
+
+impl ResidualLayerNorm {
+    /// The norm of the sum.
+    fn norm(self) -> LayerNorm {
+        LayerNorm { eps: self.eps, affine: self.affine }
+    }
 }
 
 impl Op for ResidualLayerNorm {
@@ -193,27 +273,31 @@ impl Op for ResidualLayerNorm {
     }
 
     fn attributes(&self) -> String {
-        format!("eps={:e}", self.eps)
+        self.norm().attributes()
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [x, y, w, b] = inputs else { return Err("takes x, y, w and b".into()) };
+        let [x, y, vectors @ ..] = inputs else { return Err("takes x and y".into()) };
         if x != y {
             return Err("x and y have one shape and format".into());
         }
-        check_rows(x, w, b)?;
+        self.norm().check(x, vectors)?;
         Ok(vec![x.clone(), x.clone()])
     }
 
     /// Both addends have the same gradient.
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (r, w, dn) = (v.output(0), v.input(2), v.output_grad(1)?);
+        let mut inputs = vec![v.output(0)];
+        if self.affine.weight() {
+            inputs.push(v.input(2));
+        }
+        inputs.push(v.output_grad(1)?);
         let residual = v.upstream(0).is_some();
-        let mut inputs = vec![r, w, dn];
         if residual {
             inputs.push(v.output_grad(0)?);
         }
-        let outputs = v.backward(LayerNormGrad { eps: self.eps, residual }, &inputs, &[0, 2, 3])?;
+        let gradient = LayerNormGrad { eps: self.eps, affine: self.affine, residual };
+        let outputs = v.backward(gradient, &inputs, &[0, 2, 3][..=self.affine.count()])?;
         v.set_input_grad(1, outputs[0]);
         Ok(())
     }
@@ -233,25 +317,26 @@ impl Op for ResidualLayerNorm {
         outputs: &[TensorId],
         output: usize,
     ) -> Option<(Arc<dyn Op>, Vec<TensorId>)> {
-        let norm = LayerNorm { eps: self.eps };
-        (output == 1).then(|| (Arc::new(norm) as Arc<dyn Op>, vec![outputs[0], inputs[2], inputs[3]]))
+        let norm_inputs = || [&outputs[..1], &inputs[2..]].concat();
+        (output == 1).then(|| (Arc::new(self.norm()) as Arc<dyn Op>, norm_inputs()))
     }
 
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
         let r = b.emit1("residual", Add, &inputs[..2])?;
-        let n = b.emit1("norm", LayerNorm { eps: self.eps }, &[r, inputs[2], inputs[3]])?;
+        let n = b.emit1("norm", self.norm(), &[&[r], &inputs[2..]].concat())?;
         Ok(Some(vec![r, n]))
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let d = cx.input_spec(2).width();
+        let row = row_of(cx.input_spec(0), self.affine.weight().then(|| cx.input_spec(2)));
+        let d = row.width();
         let rows = cx.input_spec(0).elements() / d;
         dispatch_float!(cx.input_spec(0).dtype, E => {
             type A = <E as Elem>::Acc;
-            let norm = Norm::<A>::new(self.eps, cx.input_spec(2));
+            let norm = Norm::<A>::new(self.eps, &row);
             let (x, y) = (cx.input::<E>(0), cx.input::<E>(1));
             let (r_out, n_out) = (cx.output::<E>(0), cx.output::<E>(1));
-            let weights = [2, 3].map(|i| cx.input::<A>(i).slice(0, d));
+            let vectors = Vectors::new(cx, self.affine, 2, d);
             cx.pool.chunks(rows, rows_per_task(d), #[inline(always)] |start, len| {
                 let mut scratch = vec![A::ZERO; 2 * d];
                 let (sum, addend) = scratch.split_at_mut(d);
@@ -262,7 +347,7 @@ impl Op for ResidualLayerNorm {
                         *r = E::down(*sum + *addend);
                         *sum = r.up();
                     }
-                    norm.norm(sum, weights, n_out.slice(row * d, d));
+                    norm.norm(sum, vectors.slices(), n_out.slice(row * d, d));
                 }
             });
         });
@@ -270,11 +355,29 @@ impl Op for ResidualLayerNorm {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch(cx, "residual_layer_norm", self.eps, cx.input_spec(2))
+        launch(cx, "residual_layer_norm", self.norm(), 2)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        Cases::Own(cases::cases(precision, ResidualLayerNorm { eps: EPS }, EPS, true))
+        let op = |affine| ResidualLayerNorm { eps: EPS, affine };
+        Cases::Own(cases::cases(precision, op, EPS, true))
+    }
+}
+
+impl LayerNormGrad {
+    /// The norm whose gradient it is.
+    fn norm(self) -> LayerNorm {
+        LayerNorm { eps: self.eps, affine: self.affine }
+    }
+
+    /// Index of `dy` among the inputs; `dr` follows it.
+    fn upstream_input(self) -> usize {
+        1 + usize::from(self.affine.weight())
+    }
+
+    /// Index of the partial sums among the outputs, if there are any.
+    fn partials_output(self) -> Option<usize> {
+        self.affine.weight().then_some(1 + self.affine.count())
     }
 }
 
@@ -284,90 +387,107 @@ impl Op for LayerNormGrad {
     }
 
     fn attributes(&self) -> String {
-        format!("eps={:e}{}", self.eps, if self.residual { " residual" } else { "" })
+        format!("{}{}", self.norm().attributes(), if self.residual { " residual" } else { "" })
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        if inputs.len() != 3 + usize::from(self.residual) {
-            return Err("takes x, w, dy and, past a residual, dr".into());
+        let dy = self.upstream_input();
+        if inputs.len() != dy + 1 + usize::from(self.residual) {
+            return Err("takes x, w where it has one, dy and, past a residual, dr".into());
         }
-        let (x, w) = (&inputs[0], &inputs[1]);
-        check_rows(x, w, w)?;
-        if inputs[2..].iter().any(|dy| dy.alloc != x.alloc || dy.dtype != x.dtype) {
+        let x = &inputs[0];
+        let vectors: Vec<Spec> =
+            inputs[1..dy].iter().flat_map(|w| vec![w.clone(); self.affine.count()]).collect();
+        self.norm().check(x, &vectors)?;
+        if inputs[dy..].iter().any(|dy| dy.alloc != x.alloc || dy.dtype != x.dtype) {
             return Err("gradients have the shape and format of x".into());
         }
-        let rows = x.elements() / w.width();
-        let partials = Spec::new([rows.div_ceil(rows_per_partial(rows)), 2 * w.width()], w.dtype);
-        Ok(vec![x.clone(), w.clone(), w.clone(), partials])
+        let mut outputs = vec![x.clone()];
+        outputs.extend(vectors);
+        if self.partials_output().is_some() {
+            let rows = x.elements() / x.width();
+            let runs = rows.div_ceil(rows_per_partial(rows));
+            outputs.push(Spec::new([runs, self.affine.count() * x.width()], x.dtype.accumulator()));
+        }
+        Ok(outputs)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
-        let mut inputs = vec![2, 0];
+        let dy = self.upstream_input();
+        let mut inputs = vec![dy, 0];
         if self.residual {
-            inputs.insert(0, 3);
+            inputs.insert(0, dy + 1);
         }
         inputs.into_iter().map(|input| MayAlias { output: 0, input }).collect()
     }
 
     fn accumulates(&self, output: usize) -> bool {
-        output == 1 || output == 2
+        (1..=self.affine.count()).contains(&output)
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let d = cx.input_spec(1).width();
+        let (weight, upstream) = (self.affine.weight().then_some(1), self.upstream_input());
+        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
+        let d = row.width();
         let rows = cx.input_spec(0).elements() / d;
         let run = rows_per_partial(rows);
+        let sums_width = self.affine.count() * d;
         dispatch_float!(cx.input_spec(0).dtype, E => {
             type A = <E as Elem>::Acc;
-            let norm = Norm::<A>::new(self.eps, cx.input_spec(1));
-            let (x, dy, dx) = (cx.input::<E>(0), cx.input::<E>(2), cx.output::<E>(0));
-            let bypass: Option<View<'_, E>> = self.residual.then(|| cx.input::<E>(3));
-            let w = cx.input::<A>(1).slice(0, d);
-            let partials = cx.output::<A>(3);
+            let norm = Norm::<A>::new(self.eps, &row);
+            let (x, dy, dx) = (cx.input::<E>(0), cx.input::<E>(upstream), cx.output::<E>(0));
+            let bypass: Option<View<'_, E>> = self.residual.then(|| cx.input::<E>(upstream + 1));
+            let w = weight_or_ones::<A>(cx, weight, d);
+            let partials: Option<ViewMut<'_, A>> = self.partials_output().map(|i| cx.output::<A>(i));
             cx.pool.chunks(rows.div_ceil(run), rows_per_task(d).div_ceil(run), #[inline(always)] |start, len| {
-                let mut scratch = vec![A::ZERO; 3 * d];
+                let mut scratch = vec![A::ZERO; 5 * d];
                 let (x_row, rest) = scratch.split_at_mut(d);
-                let (dy_row, dr_row) = rest.split_at_mut(d);
+                let (dy_row, rest) = rest.split_at_mut(d);
+                let (dr_row, sums) = rest.split_at_mut(d);
                 for partial in start..start + len {
-                    let sums = partials.slice(partial * 2 * d, 2 * d);
                     sums.fill(A::ZERO);
                     let (dw, db) = sums.split_at_mut(d);
                     for r in partial * run..rows.min((partial + 1) * run) {
                         x.load(r * d, x_row);
                         dy.load(r * d, dy_row);
-                        norm.gradient(x_row, w, dy_row, [&mut *dw, &mut *db]);
+                        norm.gradient(x_row, &w, dy_row, [&mut *dw, &mut *db]);
                         if let Some(dr) = bypass {
                             dr.load(r * d, dr_row);
                             x_row.iter_mut().zip(&*dr_row).for_each(|(d, dr)| *d += *dr);
                         }
                         dx.store(r * d, x_row);
                     }
+                    if let Some(partials) = partials {
+                        partials.put(partial * sums_width, &sums[..sums_width], false);
+                    }
                 }
             });
-            for output in [1, 2] {
-                reduce(cx.pool, partials, (output - 1) * d, cx.output::<A>(output), cx.adds(output));
+            if let Some(partials) = partials {
+                for output in 1..=self.affine.count() {
+                    reduce(cx.pool, (partials, sums_width), (output - 1) * d, cx.output::<A>(output), cx.adds(output));
+                }
             }
         });
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let w = cx.input_spec(1);
-        let rows = cx.input_spec(0).elements() / w.width();
+        let (weight, upstream) = (self.affine.weight().then_some(1), self.upstream_input());
+        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
+        let rows = cx.input_spec(0).elements() / row.width();
         let run = rows_per_partial(rows);
         let entry = if self.residual { "layer_norm_residual_grad" } else { "layer_norm_grad" };
-        let pointers = cx.inputs.iter().chain([&cx.outputs[0], &cx.outputs[3]]);
-        let mut args: Vec<Arg> = pointers.map(|&p| p.into()).collect();
+        let mut args = vec![cx.input(0).into(), pointer_or_null(cx.inputs, weight)];
+        args.extend(cx.inputs[upstream..].iter().map(|&p| Arg::from(p)));
+        args.extend([cx.output(0).into(), pointer_or_null(cx.outputs, self.partials_output())]);
         args.extend([Arg::from(rows), Arg::from(run)]);
-        args.extend(norm_args(self.eps, w));
+        args.extend(norm_args(self.eps, &row));
         // Two sums per element of a row are held as well: with 32 elements per thread they spill.
-        Teams::with_elements_per_thread(cx.input_spec(0).dtype, w.width(), 16).launch(
-            cx,
-            ("layer_norm", entry),
-            (rows, run),
-            &args,
-        )?;
-        launch_sum_partials(cx, 3, &[1, 2])
+        Teams::with_elements_per_thread(cx.input_spec(0).dtype, row.width(), 16)
+            .with_affine(self.affine.weight(), self.affine.bias())
+            .launch(cx, ("layer_norm", entry), (rows, run), &args)?;
+        let Some(partials) = self.partials_output() else { return Ok(()) };
+        launch_sum_partials(cx, partials, &[1, 2][..self.affine.count()])
     }
 
     /// With `residual`, the gradient checks of `residual_layer_norm` prove it as well.
@@ -376,9 +496,14 @@ impl Op for LayerNormGrad {
     }
 }
 
-/// `to[c] (+)= Σ partials[·, column + c]` over all rows of `[rows, 2·d]`, in their order.
-fn reduce<A: Real>(pool: &Pool, partials: ViewMut<'_, A>, column: usize, to: ViewMut<'_, A>, add: bool) {
-    let width = 2 * to.len();
+/// `to[c] (+)= Σ partials[·, column + c]` over all rows of `[rows, width]`, in their order.
+fn reduce<A: Real>(
+    pool: &Pool,
+    (partials, width): (ViewMut<'_, A>, usize),
+    column: usize,
+    to: ViewMut<'_, A>,
+    add: bool,
+) {
     let count = partials.len() / width.max(1);
     pool.chunks(
         to.len(),

@@ -7,7 +7,7 @@ use crate::ops::attention::Heads;
 use crate::ops::attention::rows::scale;
 use crate::ops::lanes::{dot, rows_per_partial};
 use crate::ops::rope::ROWS;
-use crate::ops::rotary::{Rotation, rotate, rotate_back};
+use crate::ops::rotary::{Angles, Rotation, rotate, rotate_back};
 
 /// A table of rotations, the positions of all rows, and whether heads turn before the norm.
 pub(super) struct Turn<'a, A> {
@@ -48,7 +48,7 @@ impl<'a, E: Elem> Pass<'a, E> {
 
     /// Returns the cosines and sines of row `r`, for a rotation before the norm or for one after it.
     #[inline(always)]
-    fn angles(&self, r: usize, first: bool) -> Option<(&[E::Acc], &[E::Acc])> {
+    fn angles(&self, r: usize, first: bool) -> Option<Angles<'_, E::Acc>> {
         let turn = self.turn.as_ref().filter(|turn| turn.first == first)?;
         Some(turn.rotation.at(turn.positions[r]))
     }

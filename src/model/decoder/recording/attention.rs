@@ -4,10 +4,12 @@ use super::{Recording, Sublayers};
 use crate::error::Result;
 use crate::ir::{Builder, Destination, Mode, TensorId};
 use crate::model::family::{PromptShape, Purpose};
+use crate::model::window::window;
 use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Mask, attention_unfused};
 use crate::ops::cached_attention::CachedAttention;
 use crate::ops::kv_cache::{CacheAppend, CacheFill};
+use crate::ops::window_spans::WindowSpans;
 use crate::policy;
 use std::sync::Arc;
 
@@ -24,21 +26,59 @@ impl Recording<'_> {
         self.dropout(b, out, self.dropout_site(i, Sublayers::Attention))
     }
 
-    /// Attention of every row to those before it, from packed rows.
+    /// Records the keys that rows see through the window, where a block has one.
+    ///
+    /// # Errors
+    /// When the plan's numbers do not fit the op.
+    pub(super) fn window_spans(&self, b: &mut Builder) -> Result<Option<TensorId>> {
+        let (rows, seq_len, mask) = match self.purpose {
+            Purpose::Generate => return Ok(None),
+            Purpose::Prefill(shape) => (shape.prompts * shape.rows, shape.rows, Mask::Causal),
+            Purpose::Train { .. } | Purpose::Evaluate => {
+                (self.plan.batch.rows(), self.plan.batch.seq_len, self.mask())
+            }
+        };
+        let n_layers = self.plan.model.n_layers;
+        let Some(window) = (0..n_layers).find_map(|i| window(&self.plan.model, i, seq_len)) else {
+            return Ok(None);
+        };
+        let spans: Vec<TensorId> = match mask {
+            Mask::Causal => Vec::new(),
+            Mask::Spans => vec![b.state("batch.spans")?],
+        };
+        let op = WindowSpans { rows, seq_len, window, mask };
+        b.scoped("window", |b| b.emit1("spans", op, &spans)).map(Some)
+    }
+
+    /// The keys that rows see without a window.
+    fn mask(&self) -> Mask {
+        if self.plan.cross_documents { Mask::Causal } else { Mask::Spans }
+    }
+
+    /// Attention of every row to those before it, or to those inside the window, from packed rows.
     fn attend(&self, b: &mut Builder, i: usize, packed: TensorId, site: u32) -> Result<TensorId> {
-        let (seq_len, mask) = match self.purpose {
+        let (rows_of_sequence, mask) = match self.purpose {
             Purpose::Generate => return self.attend_to_cache(b, i, packed),
             Purpose::Prefill(shape) => {
                 self.fill_cache(b, i, packed, shape)?;
                 (shape.rows, Mask::Causal)
             }
-            Purpose::Train { .. } | Purpose::Evaluate => {
-                let mask = if self.plan.cross_documents { Mask::Causal } else { Mask::Spans };
-                (self.plan.batch.seq_len, mask)
-            }
+            Purpose::Train { .. } | Purpose::Evaluate => (self.plan.batch.seq_len, self.mask()),
         };
-        let attention = Attention { heads: self.heads, seq_len, mask, dropout: self.site(site) };
-        let spans = if mask == Mask::Spans { Some(b.state("batch.spans")?) } else { None };
+        let window = window(&self.plan.model, i, rows_of_sequence);
+        let spans = match (window, mask) {
+            (Some(_), _) => self.windows,
+            (None, Mask::Spans) => Some(b.state("batch.spans")?),
+            (None, Mask::Causal) => None,
+        };
+        let attention = Attention {
+            heads: self.heads,
+            seq_len: rows_of_sequence,
+            mask: if spans.is_some() { Mask::Spans } else { Mask::Causal },
+            dropout: self.site(site),
+            score_cap: self.plan.model.score_cap,
+            window,
+        };
         let counters = match attention.dropout {
             Some(_) => Some([b.state("batch.sequences")?, b.state("control.step")?]),
             None => None,
@@ -58,7 +98,8 @@ impl Recording<'_> {
         let into_cache = [Destination::Into(cache, Mode::Add)];
         b.emit_into("cache", Arc::new(CacheAppend { heads, capacity }), &[packed, positions], &into_cache)?;
         let arrivals = Destination::Into(b.state("generation.arrivals")?, Mode::Add);
-        let attention = Arc::new(CachedAttention { heads });
+        let (score_cap, window) = (self.plan.model.score_cap, window(&self.plan.model, i, capacity));
+        let attention = Arc::new(CachedAttention { heads, score_cap, window });
         let inputs = [packed, cache, positions];
         Ok(b.emit_into("attended", attention, &inputs, &[Destination::New, arrivals])?[0])
     }

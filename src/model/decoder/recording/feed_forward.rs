@@ -3,7 +3,22 @@
 use super::{Recording, Sublayers};
 use crate::error::Result;
 use crate::ir::{Builder, TensorId};
-use crate::ops::swiglu::Swiglu;
+use crate::ops::activate::Activate;
+use crate::ops::activation::Activation;
+use crate::ops::gated::Gated;
+use crate::policy;
+
+/// Returns the function of a layer's activation.
+fn function(activation: policy::Activation) -> Activation {
+    use policy::Activation::{Geglu, GegluTanh, Gelu, GeluTanh, Reglu, Relu2, Silu, Swiglu};
+    match activation {
+        Swiglu | Silu => Activation::Silu,
+        Geglu | Gelu => Activation::Gelu,
+        GegluTanh | GeluTanh => Activation::GeluTanh,
+        Reglu => Activation::Relu,
+        Relu2 => Activation::Relu2,
+    }
+}
 
 impl Recording<'_> {
     /// Records the feed-forward layer of block `i` on normalized rows, up to what is added to the residual
@@ -12,9 +27,15 @@ impl Recording<'_> {
     /// # Errors
     /// When the plan's numbers do not fit an op.
     pub(super) fn feed_forward(&self, b: &mut Builder, i: usize, normed: TensorId) -> Result<TensorId> {
-        let gate_up = self.product(b, i, "gate_up", "gate_up", normed)?;
-        let gated = b.emit1("gated", Swiglu, &[gate_up])?;
-        let down = self.product(b, i, "down", "ffn_out", gated)?;
+        let activation = self.plan.model.activation;
+        let hidden = if activation.is_gated() {
+            let gate_up = self.product(b, i, "gate_up", "gate_up", normed)?;
+            b.emit1("gated", Gated(function(activation)), &[gate_up])?
+        } else {
+            let up = self.product(b, i, "up", "up", normed)?;
+            b.emit1("activated", Activate(function(activation)), &[up])?
+        };
+        let down = self.product(b, i, "down", "ffn_out", hidden)?;
         self.dropout(b, down, self.dropout_site(i, Sublayers::FeedForward))
     }
 }

@@ -13,6 +13,7 @@ use crate::model::family::Purpose;
 use crate::model::layout::prompt_slot;
 use crate::model::norm;
 use crate::ops::add::Add;
+use crate::ops::add_bias::AddBias;
 use crate::ops::attention::Heads;
 use crate::ops::dropout::{Dropout, Site};
 use crate::ops::linear::Linear;
@@ -26,6 +27,8 @@ pub(super) struct Recording<'a> {
     plan: &'a Plan,
     purpose: Purpose,
     heads: Heads,
+    /// The keys that rows see through the window, where a block has one.
+    windows: Option<TensorId>,
 }
 
 /// Places of dropout in a block, which its sites count.
@@ -50,10 +53,16 @@ struct Stream {
 }
 
 impl<'a> Recording<'a> {
-    /// Creates a recording of a plan.
-    pub(super) fn new(plan: &'a Plan, purpose: Purpose) -> Self {
+    /// Creates a recording of a plan, and records what its blocks share.
+    ///
+    /// # Errors
+    /// When the plan's numbers do not fit an op.
+    pub(super) fn new(plan: &'a Plan, purpose: Purpose, b: &mut Builder) -> Result<Self> {
         let m = &plan.model;
-        Self { plan, purpose, heads: Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim } }
+        let heads = Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim };
+        let mut recording = Self { plan, purpose, heads, windows: None };
+        recording.windows = recording.window_spans(b)?;
+        Ok(recording)
     }
 
     /// Embedding and blocks: the final normed rows.
@@ -120,11 +129,17 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Records the product of rows with the weight `part` of block `i`.
+    /// Records the product of rows with the weight `part` of block `i`, and the sum with its bias where there
+    /// is one.
     fn product(&self, b: &mut Builder, i: usize, part: &str, output: &str, x: TensorId) -> Result<TensorId> {
         let weight = b.param(&format!("blocks.{i}.{part}"))?;
         let few_rows = self.purpose == Purpose::Generate;
-        Ok(b.emit_into(output, self.linear(few_rows), &[x, weight], &[])?[0])
+        let y = b.emit_into(output, self.linear(few_rows), &[x, weight], &[])?[0];
+        if !self.plan.model.bias {
+            return Ok(y);
+        }
+        let bias = b.param(&format!("blocks.{i}.{part}_bias"))?;
+        b.emit1(&format!("{output}_biased"), AddBias, &[y, bias])
     }
 
     /// Returns the op of a product, for the rows of a batch or for one row of every sample. Few rows in bf16 have

@@ -1,11 +1,12 @@
-//! The gated activation of the feed-forward block: SwiGLU (Shazeer, 2020), `silu(gate) ⊙ up`.
+//! The gated activation of a feed-forward layer (Shazeer, 2020), `f(gate) ⊙ up`: SwiGLU, GEGLU, ReGLU.
 
+use super::activate::Activate;
+use super::activation::Activation;
 use super::half::Half;
-use super::lanes::{BLOCK, launch_packs, rows_per_task};
+use super::lanes::{BLOCK, launch_over, rows_per_task, vector_width};
 use super::mul::Mul;
-use super::silu::{Silu, sigmoid, silu_slope};
 use crate::device::cpu::ViewMut;
-use crate::device::gpu::DevicePtr;
+use crate::device::gpu::{DevicePtr, Kernel};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -15,28 +16,42 @@ use crate::ir::{
 };
 use std::sync::Arc;
 
-/// `y[N, f] = silu(gate) ⊙ up` of `gate_up[N, 2, f]`.
+/// `y[N, f] = f(gate) ⊙ up` of `gate_up[N, 2, f]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Swiglu;
+pub struct Gated(pub Activation);
 
 /// `(gate_up[N, 2, f], dy[N, f]) → d_gate_up[N, 2, f]`, and if it emits `(d_gate_up, y[N, f])`.
 ///
-/// With `s = σ(gate)`: `d_gate = dy ⊙ up·s·(1 + gate·(1 - s))` and `d_up = dy ⊙ gate·s`.
+/// `d_gate = dy ⊙ up ⊙ f'(gate)` and `d_up = dy ⊙ f(gate)`.
 #[derive(Clone, Copy, Debug)]
-pub struct SwigluGrad {
-    /// True if it also writes the output of [`Swiglu`].
+pub struct GatedGrad {
+    /// The function.
+    pub of: Activation,
+    /// True if it also writes the output of [`Gated`].
     pub emits: bool,
 }
 
-/// `silu(gate)·up`, given `s = σ(gate)`. Forward and gradient share it, for the same bits.
-#[inline(always)]
-fn gated<A: Real>(gate: A, s: A, up: A) -> A {
-    gate * s * up
+/// Queues a kernel over all elements of `y`, which is like `rows`.
+fn launch(cx: &GpuNode<'_>, entry: &'static str, f: Activation, rows: &Spec) -> Result<()> {
+    let vec = vector_width(rows.width(), rows.dtype);
+    let kernel = Kernel::new("gated", entry)
+        .with_type("T", rows.dtype)
+        .with("WIDTH", rows.width())
+        .with("VEC", vec)
+        .with("ACTIVATION", f.functor());
+    let tensors: Vec<DevicePtr> = cx.inputs.iter().chain(cx.outputs).copied().collect();
+    launch_over(cx, kernel, (rows.elements(), vec), &tensors, &[])
 }
 
-impl Op for Swiglu {
+impl Op for Gated {
     fn name(&self) -> &'static str {
-        "swiglu"
+        match self.0 {
+            Activation::Silu => "swiglu",
+            Activation::Gelu => "geglu",
+            Activation::GeluTanh => "geglu_tanh",
+            Activation::Relu => "reglu",
+            Activation::Relu2 => "re2glu",
+        }
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -45,7 +60,7 @@ impl Op for Swiglu {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let (gate_up, dy) = (v.input(0), v.output_grad(0)?);
-        v.backward(SwigluGrad { emits: false }, &[gate_up, dy], &[0]).map(drop)
+        v.backward(GatedGrad { of: self.0, emits: false }, &[gate_up, dy], &[0]).map(drop)
     }
 
     fn cheap_to_recompute(&self, _output: usize) -> bool {
@@ -54,9 +69,10 @@ impl Op for Swiglu {
 
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
         let gate = b.emit1("gate", Half { index: 0 }, inputs)?;
-        let silu = b.emit1("silu", Silu, &[gate])?;
+        let activate = Activate(self.0);
+        let value = b.emit1(activate.name(), activate, &[gate])?;
         let up = b.emit1("up", Half { index: 1 }, inputs)?;
-        let y = b.emit1("swiglu", Mul, &[silu, up])?;
+        let y = b.emit1(self.name(), Mul, &[value, up])?;
         Ok(Some(vec![y]))
     }
 
@@ -65,12 +81,18 @@ impl Op for Swiglu {
         dispatch_float!(cx.output_spec(0).dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
             cx.pool.chunks(rows, rows_per_task(f), #[inline(always)] |start, len| {
+                let mut block = [<E as Elem>::Acc::ZERO; BLOCK];
                 for r in start..start + len {
                     x.prefetch(2 * (r + 1) * f, 2 * f);
-                    let (gate, up) = (x.slice(2 * r * f, f), x.slice((2 * r + 1) * f, f));
-                    for ((y, gate), up) in y.slice(r * f, f).iter_mut().zip(gate).zip(up) {
-                        let gate = gate.up();
-                        *y = E::down(gated(gate, sigmoid(gate), up.up()));
+                    for at in (0..f).step_by(BLOCK) {
+                        let values = &mut block[..BLOCK.min(f - at)];
+                        x.load(2 * r * f + at, values);
+                        self.0.values(values);
+                        let up = x.slice((2 * r + 1) * f + at, values.len());
+                        let y = y.slice(r * f + at, values.len());
+                        for ((y, value), up) in y.iter_mut().zip(&*values).zip(up) {
+                            *y = E::down(*value * up.up());
+                        }
                     }
                 }
             });
@@ -79,22 +101,23 @@ impl Op for Swiglu {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch_packs(cx, ("swiglu", "swiglu"), cx.output_spec(0), &[cx.input(0), cx.output(0)], &[])
+        launch(cx, "gated", self.0, cx.output_spec(0))
     }
 
     fn cases(&self, precision: Precision) -> Cases {
+        let activation = self.0;
         let case = |rows: usize, f: usize, pad: usize| {
             let spec = Spec::padded([rows, 2, f], [rows, 2, pad], precision.act_dtype);
             let reference = move |inputs: &[Array]| {
                 let mut y = Array::zeros(&[rows, f]);
                 for (y, x) in y.data.chunks_mut(f).zip(inputs[0].data.chunks(2 * f)) {
                     for c in 0..f {
-                        y[c] = x[c] / (1.0 + (-x[c]).exp()) * x[f + c];
+                        y[c] = activation.plain(x[c]) * x[f + c];
                     }
                 }
                 vec![y]
             };
-            Case::new(format!("n{rows} f{f}"), Swiglu, vec![(spec, Fill::Normal(0.0, 2.0))], reference)
+            Case::new(format!("n{rows} f{f}"), *self, vec![(spec, Fill::Normal(0.0, 2.0))], reference)
         };
         let shapes = [
             (1, 96, 96),
@@ -109,9 +132,15 @@ impl Op for Swiglu {
     }
 }
 
-impl Op for SwigluGrad {
+impl Op for GatedGrad {
     fn name(&self) -> &'static str {
-        "swiglu_grad"
+        match self.of {
+            Activation::Silu => "swiglu_grad",
+            Activation::Gelu => "geglu_grad",
+            Activation::GeluTanh => "geglu_tanh_grad",
+            Activation::Relu => "reglu_grad",
+            Activation::Relu2 => "re2glu_grad",
+        }
     }
 
     fn attributes(&self) -> String {
@@ -120,7 +149,7 @@ impl Op for SwigluGrad {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [gate_up, dy] = inputs else { return Err("takes gate_up and dy".into()) };
-        let y = Swiglu.infer(&inputs[..1])?;
+        let y = Gated(self.of).infer(&inputs[..1])?;
         if y[0].alloc != dy.alloc || y[0].dtype != dy.dtype {
             return Err("dy is [N, f] for gate_up [N, 2, f], of one format".into());
         }
@@ -134,38 +163,37 @@ impl Op for SwigluGrad {
     }
 
     fn emission(&self) -> Option<Emission> {
-        let by = Arc::new(Self { emits: true });
-        Some(Emission { of: Arc::new(Swiglu), inputs: vec![0], by })
+        let by = Arc::new(Self { emits: true, ..*self });
+        Some(Emission { of: Arc::new(Gated(self.of)), inputs: vec![0], by })
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let (rows, f) = (cx.input_spec(1).rows(), cx.input_spec(1).width());
         dispatch_float!(cx.output_spec(0).dtype, E => {
-            type A = <E as Elem>::Acc;
             let (x, dy, dx) = (cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0));
             let y: Option<ViewMut<'_, E>> = self.emits.then(|| cx.output::<E>(1));
             cx.pool.chunks(rows, rows_per_task(2 * f), #[inline(always)] |start, len| {
-                let mut scratch = [[A::ZERO; BLOCK]; 3];
-                let [gate, up, upstream] = &mut scratch;
+                let mut blocks = [[<E as Elem>::Acc::ZERO; BLOCK]; 4];
                 for r in start..start + len {
                     x.prefetch(2 * (r + 1) * f, 2 * f);
                     dy.prefetch((r + 1) * f, f);
                     for at in (0..f).step_by(BLOCK) {
                         let count = BLOCK.min(f - at);
+                        let [value, slope, up, upstream] = blocks.each_mut().map(|block| &mut block[..count]);
                         let (to_gate, to_up) = (2 * r * f + at, (2 * r + 1) * f + at);
-                        x.load(to_gate, &mut gate[..count]);
-                        x.load(to_up, &mut up[..count]);
-                        dy.load(r * f + at, &mut upstream[..count]);
-                        let from = gate.iter_mut().zip(&*up).zip(&*upstream);
+                        x.load(to_gate, value);
+                        x.load(to_up, up);
+                        dy.load(r * f + at, upstream);
+                        self.of.values_and_slopes(value, slope);
+                        let from = value.iter_mut().zip(&*slope).zip(&*up).zip(&*upstream);
                         let to = dx.slice(to_gate, count).iter_mut().zip(dx.slice(to_up, count));
-                        for ((d_gate, d_up), ((gate, up), dy)) in to.zip(from) {
-                            let s = sigmoid(*gate);
-                            *d_gate = E::down(*dy * *up * silu_slope(*gate, s));
-                            *d_up = E::down(*dy * (*gate * s));
-                            *gate = gated(*gate, s, *up);
+                        for ((d_gate, d_up), (((value, slope), up), dy)) in to.zip(from) {
+                            *d_gate = E::down(*dy * *up * *slope);
+                            *d_up = E::down(*dy * *value);
+                            *value *= *up;
                         }
                         if let Some(y) = y {
-                            y.store(r * f + at, &gate[..count]);
+                            y.store(r * f + at, value);
                         }
                     }
                 }
@@ -175,12 +203,11 @@ impl Op for SwigluGrad {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let entry = if self.emits { "swiglu_grad_emitting" } else { "swiglu_grad" };
-        let tensors: Vec<DevicePtr> = cx.inputs.iter().chain(cx.outputs).copied().collect();
-        launch_packs(cx, ("swiglu", entry), cx.input_spec(1), &tensors, &[])
+        let entry = if self.emits { "gated_grad_emitting" } else { "gated_grad" };
+        launch(cx, entry, self.of, cx.input_spec(1))
     }
 
     fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("swiglu")
+        Cases::GradientOf(Gated(self.of).name())
     }
 }

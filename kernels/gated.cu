@@ -1,29 +1,26 @@
-// The gated activation silu(gate) ⊙ up, and its gradient.
+// The gated activation f(gate) ⊙ up, and its gradient.
 //
-// Definitions: T, WIDTH (elements of a row of the output) and VEC, a divisor of it. A thread handles one
-// pack.
+// Definitions: T, WIDTH (elements of a row of the output), VEC, a divisor of it, and ACTIVATION, a functor of
+// activation.cuh. A thread handles one pack.
 #include "activation.cuh"
 
 // Index of the gates of a pack of the output, given its index: rows of gate_up are twice as wide, gates
 // first.
 __device__ __forceinline__ i64 gate_of(u32 at) { return i64(at) + i64(at / WIDTH) * WIDTH; }
 
-// silu(gate)·up, given s = σ(gate). Forward and gradient share it, for the same bits.
-__device__ __forceinline__ float gated(float gate, float s, float up) { return up * (gate * s); }
-
 // gate_up: [rows, 2, WIDTH]; y: [rows, WIDTH], n elements.
-extern "C" __global__ void swiglu(const T *__restrict__ gate_up, T *__restrict__ y, int n) {
+extern "C" __global__ void gated(const T *__restrict__ gate_up, T *__restrict__ y, int n) {
     u32 at = (block_from_last() * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
     float gate[VEC], up[VEC];
     load(gate_up + gate_of(at), gate);
     load(gate_up + gate_of(at) + WIDTH, up);
 #pragma unroll
-    for (int c = 0; c < VEC; c++) up[c] = gated(gate[c], sigmoid<T>(gate[c]), up[c]);
+    for (int c = 0; c < VEC; c++) up[c] *= ACTIVATION::at<T>(gate[c]).value;
     store(y + at, up);
 }
 
-// d_gate = dy ⊙ up ⊙ slope(gate), d_up = dy ⊙ silu(gate). With EMITS, y is written as by the forward.
+// d_gate = dy ⊙ up ⊙ f'(gate), d_up = dy ⊙ f(gate). With EMITS, y is written as by the forward.
 template <bool EMITS>
 __device__ __forceinline__ void gradient(const T *gate_up, const T *dy, T *d_gate_up, T *y, int n) {
     u32 at = (block_from_last() * blockDim.x + threadIdx.x) * VEC;
@@ -34,10 +31,10 @@ __device__ __forceinline__ void gradient(const T *gate_up, const T *dy, T *d_gat
     load(dy + at, upstream);
 #pragma unroll
     for (int c = 0; c < VEC; c++) {
-        float x = gate[c], s = sigmoid<T>(x);
-        if constexpr (EMITS) again[c] = gated(x, s, up[c]);
-        gate[c] = upstream[c] * up[c] * silu_slope(x, s);
-        up[c] = upstream[c] * (x * s);
+        Point point = ACTIVATION::at<T>(gate[c]);
+        if constexpr (EMITS) again[c] = up[c] * point.value;
+        gate[c] = upstream[c] * up[c] * point.slope;
+        up[c] = upstream[c] * point.value;
     }
     store(d_gate_up + gate_of(at), gate);
     store(d_gate_up + gate_of(at) + WIDTH, up);
@@ -45,11 +42,11 @@ __device__ __forceinline__ void gradient(const T *gate_up, const T *dy, T *d_gat
 }
 
 // gate_up, d_gate_up: [rows, 2, WIDTH], which may be the same; dy: [rows, WIDTH], n elements.
-extern "C" __global__ void swiglu_grad(const T *gate_up, const T *__restrict__ dy, T *d_gate_up, int n) {
+extern "C" __global__ void gated_grad(const T *gate_up, const T *__restrict__ dy, T *d_gate_up, int n) {
     gradient<false>(gate_up, dy, d_gate_up, nullptr, n);
 }
 
 // The same with y: [rows, WIDTH], which may lie over dy.
-extern "C" __global__ void swiglu_grad_emitting(const T *gate_up, const T *dy, T *d_gate_up, T *y, int n) {
+extern "C" __global__ void gated_grad_emitting(const T *gate_up, const T *dy, T *d_gate_up, T *y, int n) {
     gradient<true>(gate_up, dy, d_gate_up, y, n);
 }

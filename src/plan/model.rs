@@ -1,7 +1,5 @@
 //! The dimensions and parts of a model.
 
-mod unwired;
-
 use crate::error::Result;
 use crate::policy::{
     Activation, Norm, NormPlacement, Position, QkNormPlace, ResidualInit, RopeDirection, RopeScaling,
@@ -118,7 +116,6 @@ impl Model {
     /// # Errors
     /// A usage error that points at the recipe where keys contradict each other.
     pub fn from_recipe(recipe: &Recipe, vocab_size: usize) -> Result<Self> {
-        unwired::check(recipe)?;
         if let Some(rows) = recipe.values().model.vocab_size.filter(|&rows| rows < vocab_size) {
             return Err(recipe.error(
                 &["model.vocab_size", "data.tokenizer"],
@@ -148,7 +145,7 @@ impl Model {
             dropout: m.dropout,
             norm: m.norm,
             norm_weight: m.norm_weight,
-            norm_bias: m.norm_bias.unwrap_or(m.norm == Norm::LayerNorm),
+            norm_bias: m.norm_bias.unwrap_or(m.norm == Norm::LayerNorm && m.norm_weight),
             norm_placement: m.norm_placement,
             embedding_norm: m.embedding_norm,
             parallel_blocks: m.parallel_blocks,
@@ -197,7 +194,7 @@ impl Model {
                 "the feed-forward layer ({} wide) is narrower than the stream ({dim}); usual are 3 to 4 times its width: \
                  leave model.ffn_dim unset, and it is {}",
                 self.ffn_dim,
-                derived::ffn_dim(&recipe::Model { dim, ffn_dim: None, ..recipe::Model::default() })
+                derived::ffn_dim(&recipe::Model { dim, activation: self.activation, ..recipe::Model::default() })
             ));
         }
         if heads != dim {

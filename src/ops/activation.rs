@@ -1,0 +1,176 @@
+//! The functions of one number between the products of a feed-forward layer: values and slopes, for the ops
+//! [`Activate`](super::activate::Activate) and [`Gated`](super::gated::Gated). As kernels/activation.cuh.
+
+use super::erfc::{erfc, plain_erfc};
+use crate::device::Real;
+
+/// A function of one number, applied to every element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x·σ(x)` with `σ(x) = 1 / (1 + e^-x)` (Elfwing, Uchibe, Doya, 2017).
+    Silu,
+    /// `x·Φ(x)` with the standard normal distribution `Φ(x) = erfc(-x/√2) / 2` (Hendrycks, Gimpel, 2016).
+    Gelu,
+    /// `x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`, the approximation of [`Gelu`](Self::Gelu) in the same paper.
+    GeluTanh,
+    /// `max(x, 0)`. Its slope at 0 is 0, as in PyTorch.
+    Relu,
+    /// `max(x, 0)²` (So et al., 2021).
+    Relu2,
+}
+
+impl Activation {
+    /// Every function, in the order of declaration.
+    pub const ALL: [Self; 5] = [Self::Silu, Self::Gelu, Self::GeluTanh, Self::Relu, Self::Relu2];
+
+    /// Returns the name of its functor in kernels/activation.cuh.
+    pub(super) fn functor(self) -> &'static str {
+        match self {
+            Self::Silu => "Silu",
+            Self::Gelu => "Gelu",
+            Self::GeluTanh => "GeluTanh",
+            Self::Relu => "Relu",
+            Self::Relu2 => "Relu2",
+        }
+    }
+
+    /// Replaces numbers by the function's values.
+    #[inline(always)]
+    pub(super) fn values<A: Real>(self, x: &mut [A]) {
+        #[inline(always)]
+        fn replace<A: Real>(x: &mut [A], f: impl Fn(A) -> (A, A)) {
+            x.iter_mut().for_each(|x| *x = f(*x).0);
+        }
+        match self {
+            Self::Silu => replace(x, silu),
+            Self::Gelu => replace(x, gelu),
+            Self::GeluTanh => replace(x, gelu_tanh),
+            Self::Relu => replace(x, relu),
+            Self::Relu2 => replace(x, relu2),
+        }
+    }
+
+    /// Replaces numbers by the function's values, with the bits of [`values`](Self::values), and writes its
+    /// derivatives there.
+    #[inline(always)]
+    pub(super) fn values_and_slopes<A: Real>(self, x: &mut [A], slopes: &mut [A]) {
+        #[inline(always)]
+        fn replace<A: Real>(x: &mut [A], slopes: &mut [A], f: impl Fn(A) -> (A, A)) {
+            x.iter_mut().zip(slopes).for_each(|(x, slope)| (*x, *slope) = f(*x));
+        }
+        match self {
+            Self::Silu => replace(x, slopes, silu),
+            Self::Gelu => replace(x, slopes, gelu),
+            Self::GeluTanh => replace(x, slopes, gelu_tanh),
+            Self::Relu => replace(x, slopes, relu),
+            Self::Relu2 => replace(x, slopes, relu2),
+        }
+    }
+
+    /// Computes the function by plain formulas, for the references of cases.
+    pub(super) fn plain(self, x: f64) -> f64 {
+        match self {
+            Self::Silu => x / (1.0 + (-x).exp()),
+            Self::Gelu => x * 0.5 * plain_erfc(-x / 2f64.sqrt()),
+            Self::GeluTanh => {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                // (1 + tanh u) / 2, without what that cancels.
+                x / (1.0 + (-2.0 * inner).exp())
+            }
+            Self::Relu => x.max(0.0),
+            Self::Relu2 => x.max(0.0).powi(2),
+        }
+    }
+}
+
+/// `1 / (1 + e^-x)`: 0 and 1 far out, never NaN for a number.
+#[inline(always)]
+fn sigmoid<A: Real>(x: A) -> A {
+    A::ONE / (A::ONE + (-x).exp())
+}
+
+/// Value and slope `σ(x)·(1 + x·(1 - σ(x)))`.
+#[inline(always)]
+fn silu<A: Real>(x: A) -> (A, A) {
+    let s = sigmoid(x);
+    (x * s, s * x.fma(A::ONE - s, A::ONE))
+}
+
+/// Value and slope `Φ(x) + x·φ(x)`, with the density `φ(x) = e^(-x²/2) / √(2π)`.
+#[inline(always)]
+fn gelu<A: Real>(x: A) -> (A, A) {
+    let half = A::from_f64(0.5);
+    let cumulative = half * erfc(-(x * A::from_f64(std::f64::consts::FRAC_1_SQRT_2)));
+    let density = A::from_f64(0.398_942_280_401_432_7) * (-(half * x * x)).exp();
+    (x * cumulative, x.fma(density, cumulative))
+}
+
+/// Value and slope `s + x·s·(1 - s)·u'`: since `(1 + tanh(u/2)) / 2 = σ(u)`, the value is `x·s` with
+/// `s = σ(u)` and `u = x·(a + b·x²)`, `a = 2·√(2/π)`, `b = 0.044715·a`.
+#[inline(always)]
+fn gelu_tanh<A: Real>(x: A) -> (A, A) {
+    const LINEAR: f64 = 1.595_769_121_605_730_7;
+    const CUBIC: f64 = 0.044_715 * LINEAR;
+    let square = x * x;
+    let s = sigmoid(x * square.fma(A::from_f64(CUBIC), A::from_f64(LINEAR)));
+    let inner_slope = square.fma(A::from_f64(3.0 * CUBIC), A::from_f64(LINEAR));
+    (x * s, s * (x * (A::ONE - s)).fma(inner_slope, A::ONE))
+}
+
+/// A NaN stays one.
+#[inline(always)]
+fn relu<A: Real>(x: A) -> (A, A) {
+    let value = if x < A::ZERO { A::ZERO } else { x };
+    (value, if x > A::ZERO { A::ONE } else { A::ZERO })
+}
+
+/// Value and slope `2·max(x, 0)`.
+#[inline(always)]
+fn relu2<A: Real>(x: A) -> (A, A) {
+    let (value, _) = relu(x);
+    (value * value, value + value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at<A: Real>(f: Activation, x: A) -> (A, A) {
+        let (mut value, mut slope) = ([x], [A::ZERO]);
+        f.values_and_slopes(&mut value, &mut slope);
+        (value[0], slope[0])
+    }
+
+    #[test]
+    fn values_and_slopes_stay_finite_far_out() {
+        for f in Activation::ALL {
+            for x in [-1e9f32, -1e4, -120.0, -89.0, -9.0, 9.0, 89.0, 1e4, 1e9] {
+                let (value, slope) = at(f, x);
+                assert!(value.is_finite() && slope.is_finite(), "{f:?}({x}) = {value}, slope {slope}");
+                if x < -20.0 {
+                    assert_eq!((value, slope), (0.0, 0.0), "{f:?}({x})");
+                }
+            }
+            assert!(at(f, f32::NAN).0.is_nan(), "{f:?}");
+        }
+    }
+
+    #[test]
+    fn slopes_at_zero_are_those_of_torch() {
+        let slopes = Activation::ALL.map(|f| at(f, 0.0f64));
+        assert_eq!(slopes, [(0.0, 0.5), (0.0, 0.5), (0.0, 0.5), (0.0, 0.0), (0.0, 0.0)]);
+        assert_eq!(at(Activation::Relu, -0.0f32).1, 0.0);
+    }
+
+    #[test]
+    fn slopes_are_those_of_the_values() {
+        for f in Activation::ALL {
+            for i in -60..60 {
+                let x = 0.1 * f64::from(i) + 0.05;
+                let numeric = (f.plain(x + 1e-5) - f.plain(x - 1e-5)) / 2e-5;
+                let (value, slope) = at(f, x);
+                assert!((value - f.plain(x)).abs() < 1e-14 && (slope - numeric).abs() < 1e-9, "{f:?}({x})");
+            }
+        }
+    }
+}
