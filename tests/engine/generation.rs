@@ -2,6 +2,7 @@
 //! other.
 
 use crate::harness::Setup;
+use crate::models::MODELS;
 use std::sync::Arc;
 use xrun::Result;
 use xrun::device::communicator::SingleRank;
@@ -23,9 +24,11 @@ const SEQ_LEN: usize = 96;
 impl Model {
     fn new(overrides: &[&str], samples: usize, prompts: usize) -> Self {
         let samples = format!("generation.samples={samples}");
-        let fixed =
-            ["training.seq_len=96", "training.local_batch_size=2", "generation.temperature=0", &samples];
-        let plan = Setup::new(&[&fixed[..], overrides].concat()).plan;
+        let mut all = vec!["training.seq_len=96", "training.local_batch_size=2", &samples];
+        if !overrides.iter().any(|key| key.starts_with("generation.temperature")) {
+            all.push("generation.temperature=0");
+        }
+        let plan = Setup::new(&[&all[..], overrides].concat()).plan;
         let shape = |rows| PromptShape { prompts, rows };
         let generator = Generator::new(&plan, &[shape(64), shape(SEQ_LEN)]).unwrap();
         let execution = &plan.execution;
@@ -92,14 +95,30 @@ fn a_prompt_in_one_pass_is_as_token_by_token() {
         (&["training.dtype=fp32", "engine.placement=naive", "model.parallel_blocks=true"], 1e-5),
         (&["training.dtype=bf16"], 3e-2),
     ] {
-        for len in [1, 2, 40, 64, 65, SEQ_LEN - 1] {
-            let mut model = Model::new(overrides, 2, 1);
-            model.feed(&prompt(len, 3));
-            let by_token = model.logits();
-            model.texts(&[prompt(len, 3)], 1, &[]).unwrap();
-            let difference = distance(&by_token, &model.logits());
-            assert!(difference <= bound, "{overrides:?}, {len} tokens: {difference}");
-        }
+        one_pass_is_as_token_by_token(overrides, &[1, 2, 40, 64, 65, SEQ_LEN - 1], bound);
+    }
+}
+
+#[test]
+fn prompts_of_every_model_are_as_token_by_token() {
+    for (_, keys) in MODELS {
+        one_pass_is_as_token_by_token(
+            &[keys, &["training.dtype=fp32"]].concat(),
+            &[1, 40, SEQ_LEN - 1],
+            1e-5,
+        );
+    }
+}
+
+/// Compares the logits after prompts of some lengths, within a share of the largest.
+fn one_pass_is_as_token_by_token(overrides: &[&str], lengths: &[usize], bound: f64) {
+    for &len in lengths {
+        let mut model = Model::new(overrides, 2, 1);
+        model.feed(&prompt(len, 3));
+        let by_token = model.logits();
+        model.texts(&[prompt(len, 3)], 1, &[]).unwrap();
+        let difference = distance(&by_token, &model.logits());
+        assert!(difference <= bound, "{overrides:?}, {len} tokens: {difference}");
     }
 }
 
