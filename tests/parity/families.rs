@@ -149,6 +149,10 @@ macro_rules! cases {
 }
 
 cases! {
+    gpt2: "gpt2";
     llama: "llama";
+    llama_biases: "llama-biases";
+    nanochat: "nanochat";
     qwen3: "qwen3";
+    qwen3_window: "qwen3-window";
 }

@@ -235,7 +235,17 @@ fn what_is_exported_is_what_was_imported() {
 /// Tensors of a class make up every parameter once.
 #[test]
 fn every_parameter_has_its_tensors() {
-    for value in [smollm2(), qwen3(), with(qwen3(), json!({"tie_word_embeddings": false}))] {
+    let biases = json!({"attention_bias": true, "mlp_bias": true});
+    let untied = json!({"tie_word_embeddings": false});
+    for value in [
+        gpt2(),
+        with(gpt2(), untied.clone()),
+        smollm2(),
+        with(smollm2(), biases),
+        qwen3(),
+        with(qwen3(), untied),
+        nanochat(),
+    ] {
         let model = model_of(&keys(&config(&value)).unwrap());
         let facts = HfFacts { torch_dtype: "float32", seq_len: 1024, end_token_id: 0 };
         let mut parts = BTreeMap::new();
