@@ -34,7 +34,7 @@ const MANY: [f64; 25] = [
     -1.493_489_456_186_769_8e-6,
     1.510_396_980_524_172e-4,
     2.063_637_823_654_645_8e-4,
-    -4.543_410_099_650_487_9e-4,
+    -4.543_409_965_048_797_7e-4,
     -1.456_813_485_863_013e-3,
     1.271_338_989_875_900_1e-3,
     8.722_653_838_718_014e-3,
@@ -46,7 +46,7 @@ const MANY: [f64; 25] = [
     1.276_978_381_552_528_9,
 ];
 
-/// `1 - erf(x)`, within 5 ulp of fp32 and 4 of f64, far out too; branch-free, so that loops vectorize.
+/// `1 - erf(x)`, within 5 ulp, far out too; branch-free, so that loops vectorize.
 ///
 /// `e^x²·erfc(x)·(1 + 2x)` is a polynomial in `(x - 2) / (x + 2)` for positive x, as in Shepherd and Laframboise
 /// (Chebyshev approximation of (1 + 2x)·exp(x²)·erfc(x), 1981); its coefficients here interpolate at Chebyshev
@@ -71,19 +71,21 @@ pub(super) fn erfc<A: Real>(x: A) -> A {
 /// The same by its series near 0 (Abramowitz and Stegun, 7.1.6), and by its continued fraction (7.1.14), for the
 /// references of cases.
 pub(super) fn plain_erfc(x: f64) -> f64 {
-    let gauss = (-x * x).exp() / std::f64::consts::PI.sqrt();
     if x < 0.0 {
-        2.0 - plain_erfc(-x)
-    } else if x < 1.0 {
-        let mut term = x;
-        let mut sum = x;
-        for n in 1..60 {
+        return 2.0 - plain_erfc(-x);
+    }
+    // What the square loses by rounding counts far out.
+    let lost = x.mul_add(x, -x * x);
+    let gauss = (-x * x).exp() * (1.0 - lost) / std::f64::consts::PI.sqrt();
+    if x < 0.5 {
+        let (mut term, mut sum) = (x, x);
+        for n in 1..40 {
             term *= 2.0 * x * x / f64::from(2 * n + 1);
             sum += term;
         }
         1.0 - 2.0 * gauss * sum
     } else {
-        gauss / (1..400).rev().fold(x, |rest, n| x + 0.5 * f64::from(n) / rest)
+        gauss / (1..2000).rev().fold(x, |rest, n| x + 0.5 * f64::from(n) / rest)
     }
 }
 
@@ -98,21 +100,18 @@ mod tests {
     #[test]
     fn it_is_within_a_few_ulp() {
         let (mut single, mut double) = (0.0f64, 0.0f64);
-        for i in -60_000..260_000 {
-            let x = 1e-4 * f64::from(i);
+        for i in -6_000..26_000 {
+            let x = 1e-3 * f64::from(i);
             // Beyond 9, numbers of fp32 are subnormal.
             if x < 9.0 {
                 let x = x as f32;
                 let (found, truth) = (f64::from(erfc(x)), plain_erfc(f64::from(x)));
                 single = single.max(ulps(found, truth, f64::from(f32::EPSILON)));
             }
-            // The reference squares with one rounding, which far out is more than a few ulp.
-            if x < 4.0 {
-                double = double.max(ulps(erfc(x), plain_erfc(x), f64::EPSILON));
-            }
+            double = double.max(ulps(erfc(x), plain_erfc(x), f64::EPSILON));
         }
         assert!(single <= 5.0, "{single} ulp in fp32");
-        assert!(double <= 16.0, "{double} ulp in f64");
+        assert!(double <= 8.0, "{double} ulp in f64");
     }
 
     /// Abramowitz and Stegun, table 7.1.

@@ -1,6 +1,6 @@
 //! Cases of layer norm, alone and after a residual addition, against torch's formula.
 
-use super::Affine;
+use super::affine::Affine;
 use crate::ir::{Array, Case, Fill, Op, Precision, Spec};
 
 /// Cases of the norm alone, or with `residual` of the norm after an addition.

@@ -6,7 +6,10 @@
 //! `rms_norm`, only the input is kept for the backward: mean and variance are cheaper to recompute than to
 //! read.
 
+mod affine;
 mod cases;
+
+pub use affine::Affine;
 
 use super::add::Add;
 use super::lanes::{BLOCK, dot, launch_sum_partials, rows_per_partial, rows_per_task, sum};
@@ -21,33 +24,6 @@ use std::sync::Arc;
 
 /// The constant of all cases.
 const EPS: f64 = 1e-5;
-
-/// What a norm multiplies its rows by and adds to them, one number per feature. What it lacks is absent from
-/// the inputs of its ops and from the outputs of their gradients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Affine {
-    /// Neither.
-    None,
-    /// A weight.
-    Weight,
-    /// A weight and a bias.
-    WeightAndBias,
-}
-
-impl Affine {
-    /// Number of the vectors.
-    fn count(self) -> usize {
-        usize::from(self.weight()) + usize::from(self.bias())
-    }
-
-    fn weight(self) -> bool {
-        self != Self::None
-    }
-
-    fn bias(self) -> bool {
-        self == Self::WeightAndBias
-    }
-}
 
 /// `(x[N, d], w[d], b[d]) → y[N, d]`. Weight and bias are in the accumulator format.
 #[derive(Clone, Copy, Debug)]
