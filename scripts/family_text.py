@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 SMALL = ["model.dim=128", "model.n_layers=3", "model.ffn_dim=256", "training.seq_len=128", "training.local_batch_size=8"]
 FAMILIES = {
     "gpt2-124m": ["model.n_heads=4"],
-    "smollm2-135m": ["model.n_heads=6", "model.n_kv_heads=2", "model.head_dim=32", "model.vocab_size=512"],
+    "smollm2-135m": ["model.dim=192", "model.n_heads=6", "model.n_kv_heads=2", "model.head_dim=32", "model.vocab_size=512"],
     "qwen3-0.6b": ["model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=64", "model.vocab_size=50304"],
     "nanochat-d12": ["model.n_heads=4", "model.vocab_size=50304"],
 }
