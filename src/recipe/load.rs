@@ -217,11 +217,13 @@ impl RecipeOfRun {
     }
 }
 
-/// Returns the name of a recipe: its file name without the ending. The recipes in the folder of a run are
-/// called as what was run.
-fn stem(path: &Path) -> String {
-    let stem =
-        || path.file_stem().map_or_else(|| "recipe".to_owned(), |stem| stem.to_string_lossy().into_owned());
+/// Returns the name of a recipe: its file name without the ending `.toml`, as that of a built-in recipe may
+/// have a dot. The recipes in the folder of a run are called as what was run.
+pub(super) fn stem(path: &Path) -> String {
+    let stem = || {
+        let file = path.file_name().map_or_else(|| "recipe".into(), |name| name.to_string_lossy());
+        file.strip_suffix(".toml").unwrap_or(&file).to_owned()
+    };
     RecipeOfRun::from_path(path).map_or_else(stem, |recipe| recipe.name)
 }
 

@@ -384,3 +384,11 @@ fn explanations_show_what_is_derived() {
     let ffn = explained.iter().find(|(key, ..)| key.path == "model.ffn_dim").expect("a row");
     assert_eq!((ffn.1.as_deref(), ffn.2.to_string()), (Some("192"), format!("unset: {}", ffn.0.unset)));
 }
+
+#[test]
+fn a_recipe_has_the_name_of_its_file_without_the_ending_and_a_built_in_one_its_own() {
+    let name = |path: &str| load::stem(Path::new(path));
+    assert_eq!(name("qwen3-0.6b"), "qwen3-0.6b");
+    assert_eq!(name("recipes/qwen3-0.6b.toml"), "qwen3-0.6b");
+    assert_eq!(name("recipes/mine.toml"), "mine");
+}
