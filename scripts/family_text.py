@@ -64,7 +64,9 @@ def compare(options: argparse.Namespace, name: str) -> bool:
     """Trains, exports and compares one family."""
     results, folder = options.out / f"{name}-results", options.out / f"{name}-export"
     sizes = [] if options.whole else [*SMALL, *FAMILIES[name]]
+    # Of a key that is set several times the last value.
     keys = [f"engine.device={options.device}", *TRAINING, *sizes, *options.keys]
+    keys = [f"{key}={value}" for key, value in dict(key.split("=", 1) for key in keys).items()]
     call([options.xrun, "--results", str(results), "run", name, *keys, "--quiet"])
     (run,) = (summary.parent for summary in results.glob("*/*/summary.json"))
     call([options.xrun, "export", str(run), "--to", str(folder)])

@@ -31,6 +31,13 @@ pub struct PromptShape {
     pub rows: usize,
 }
 
+impl PromptShape {
+    /// Returns the name of the slot of an input of prompts: a slot for every shape, all over the same memory.
+    pub fn slot(self, name: &str) -> String {
+        format!("prompts.{name}.{}x{}", self.prompts, self.rows)
+    }
+}
+
 /// The losses of every row, tensors `[rows]` in nats. Gradients are those of the sum of all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Losses {

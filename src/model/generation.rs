@@ -40,7 +40,7 @@ impl Prefill {
 
     /// Returns the name of the slot of an input: `tokens` or `positions`, of all rows.
     pub fn slot(&self, name: &str) -> String {
-        layout::prompt_slot(name, self.shape)
+        self.shape.slot(name)
     }
 }
 

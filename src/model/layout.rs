@@ -227,11 +227,6 @@ pub fn prompt_shape(plan: &Plan) -> PromptShape {
     PromptShape { prompts: 1, rows: prompt_rows(plan.generation.prompt.len() + 2, plan.batch.seq_len) }
 }
 
-/// Returns the name of the slot of an input of prompts: a slot for every shape, all over the same memory.
-pub(super) fn prompt_slot(name: &str, shape: PromptShape) -> String {
-    format!("prompts.{name}.{}x{}", shape.prompts, shape.rows)
-}
-
 /// Lays out the buffers of generation: the current tokens and how many had none, their positions, logits, a cache of
 /// keys and values per block, and prompts. What is read after every token comes first.
 fn generation(plan: &Plan, prompts: &[PromptShape], builder: &mut StateBuilder) {
@@ -258,7 +253,7 @@ fn generation(plan: &Plan, prompts: &[PromptShape], builder: &mut StateBuilder) 
     builder.group("prompts", &[("tokens", u32s(most)), ("positions", u32s(most))]);
     for shape in prompts {
         for name in ["tokens", "positions"] {
-            builder.beginning(&format!("prompts.{name}"), prompt_slot(name, *shape), rows(shape));
+            builder.beginning(&format!("prompts.{name}"), shape.slot(name), rows(shape));
         }
     }
 }

@@ -163,7 +163,7 @@ fn ranks_agree_and_a_sharded_optimizer_changes_no_bit() {
 #[test]
 fn one_rank_and_two_have_the_same_curve() {
     for (name, keys) in MODELS {
-        let batch = "training.global_batch_size=8";
+        let batch = "training.global_batch_size=16";
         let one = train(keys, &[batch]).remove(0);
         let two = train(keys, &[batch, "parallelism.world_size=2"]).remove(0);
         assert!(one.distance(&two) < 1e-3, "{name}: parameters are {} apart", one.distance(&two));

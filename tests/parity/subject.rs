@@ -166,7 +166,8 @@ impl Subject {
         let (mut logits, mut loss) = (Vec::new(), 0.0);
         for micro in 0..self.plan.batch.micro_steps {
             self.upload(1, micro);
-            logits.extend(self.engine.inspect(&self.programs.evaluate, "head.logits.1").unwrap());
+            let products = self.engine.inspect(&self.programs.evaluate, "head.logits.1").unwrap();
+            logits.extend(products.into_iter().map(|product| self.plan.model.logit(product)));
             loss += self.get("control.eval_loss")[0];
         }
         (logits, loss / self.plan.batch.tokens_per_step() as f64)

@@ -52,9 +52,30 @@ const SHIPPED: [(&str, Dims); 8] = [
     ),
 ];
 
+/// Families with the vocabulary of their tokenizer and the parameters that transformers counts (`num_parameters` of
+/// the class with the family's configuration; of nanochat, which has no published model of this size, by its formula).
+const FAMILIES: [(&str, usize, usize); 4] = [
+    ("gpt2-124m", GPT2, 124_439_808),
+    ("smollm2-135m", 257, 134_515_008),
+    ("qwen3-0.6b", GPT2, 596_049_920),
+    ("nanochat-d12", GPT2, 2 * 65_536 * 768 + 12 * (4 * 768 * 768 + 2 * 768 * 3072)),
+];
+
+#[test]
+fn families_have_as_many_parameters_as_their_classes() {
+    for (name, vocab, parameters) in FAMILIES {
+        let found = forecast(&plan(name, &[], vocab), &[]);
+        assert_eq!(found.parameters.total, parameters, "{name}");
+        assert_eq!(found.needs.disk.checkpoint_bytes, 12 * parameters as u64, "{name}");
+    }
+}
+
 #[test]
 fn every_shipped_recipe_is_counted() {
-    assert!(builtin::names().all(|name| SHIPPED.iter().any(|(known, _)| *known == name)));
+    let is_counted = |name| {
+        SHIPPED.iter().any(|(known, _)| *known == name) || FAMILIES.iter().any(|(known, ..)| *known == name)
+    };
+    assert!(builtin::names().all(is_counted));
     for (name, Dims { d, layers, heads, kv, head_dim, ffn, seq, vocab }) in SHIPPED {
         let found = forecast(&plan(name, &[], vocab), &[]);
         let p = found.parameters;

@@ -10,7 +10,6 @@ use crate::device::DType;
 use crate::error::Result;
 use crate::ir::{Builder, Op, TensorId};
 use crate::model::family::Purpose;
-use crate::model::layout::prompt_slot;
 use crate::model::norm;
 use crate::ops::add::Add;
 use crate::ops::add_bias::AddBias;
@@ -178,7 +177,7 @@ impl<'a> Recording<'a> {
         match self.purpose {
             Purpose::Train { .. } | Purpose::Evaluate => format!("batch.{name}"),
             Purpose::Generate => format!("generation.{name}"),
-            Purpose::Prefill(shape) => prompt_slot(name, shape),
+            Purpose::Prefill(shape) => shape.slot(name),
         }
     }
 }
