@@ -244,10 +244,10 @@ fn tanh_f32(x: f32) -> f32 {
     let far = 1.0 - 2.0 / (exp_f32(size + size) + 1.0);
     let z = x * x;
     let p = -5.704_988_7e-3_f32;
-    let p = p.mul_add(z, 2.063_908_9e-2);
+    let p = p.mul_add(z, 2.063_909e-2);
     let p = p.mul_add(z, -5.373_971_6e-2);
     let p = p.mul_add(z, 1.333_144_2e-1);
-    let p = p.mul_add(z, -3.333_328_2e-1);
+    let p = p.mul_add(z, -3.333_328e-1);
     let near = p.mul_add(z * x, x);
     if size < 0.625 { near } else { far.copysign(x) }
 }

@@ -127,7 +127,7 @@ fn one_pass_is_as_token_by_token(overrides: &[&str], lengths: &[usize], bound: f
 fn greedy_tokens_are_those_of_whole_sequences() {
     let mut model = Model::new(&["training.dtype=fp32"], 1, 1);
     let start = prompt(20, 5);
-    let text = model.texts(&[start.clone()], 12, &[]).unwrap().remove(0);
+    let text = model.texts(std::slice::from_ref(&start), 12, &[]).unwrap().remove(0);
     assert_eq!(text.len(), 12);
     for count in 0..12 {
         let whole = [&start[..], &text[..count]].concat();
