@@ -105,9 +105,9 @@ fn generation_has_the_logits_of_the_losses() {
         &["model.position=none", "engine.fused=false"],
     ] {
         let mut subject = Subject::new(&[&head[..], embedding].concat());
-        let (products, _) = subject.evaluate();
-        let logits: Vec<f64> = products.iter().map(|&product| subject.plan.model.logit(product)).collect();
-        assert!(logits.iter().zip(&products).any(|(logit, product)| (logit - product).abs() > 0.1));
+        let (logits, _) = subject.evaluate();
+        let largest = logits.iter().fold(0.0, |largest: f64, logit| largest.max(logit.abs()));
+        assert!((1.0..=1.5).contains(&largest), "the cap shows in logits of up to {largest}");
         let apart = relative(&subject.generate(), &logits);
         eprintln!("{embedding:?}: generation is {apart:.1e} from evaluation");
         assert!(apart <= 1e-5, "{embedding:?}: {apart:.1e}");
