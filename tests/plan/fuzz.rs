@@ -120,7 +120,7 @@ fn overrides() -> impl Strategy<Value = Vec<String>> {
         // One value of a key, the last one.
         let mut seen = BTreeSet::new();
         let mut key_is_new = |part: &&str| seen.insert(part.split('=').next().map(str::to_owned));
-        overrides.extend(parts.into_iter().filter(|part| key_is_new(&part)).map(str::to_owned));
+        overrides.extend(parts.into_iter().filter(|part| key_is_new(part)).map(str::to_owned));
         overrides
     })
 }
