@@ -129,10 +129,10 @@ __device__ __forceinline__ bool contains(KeyRange range, int key) {
 
 // Scores of products as softmax takes them, to the base 2: scaled by 1/√dim, and with SOFT_CAP capped.
 //
-// cap·tanh(s / cap) is cap − 2·cap·r with r = 1 / (1 + e^(2s / cap)), and its slope 4·r·(1 − r). Probabilities
-// stay the same if all scores of a row change by the same number, so scores are relative to the cap: −2·cap·r.
-// Their lse is too, in kernels. Exponentials and reciprocals are approximations, which leave an error of at
-// most cap·2^-21.
+// cap·tanh(s / cap) is cap − 2·cap·r with r = 1 / (1 + e^(2s / cap)), and its slope 4·r·(1 − r).
+// Probabilities stay the same if all scores of a row change by the same number, so scores are relative to the
+// cap: −2·cap·r. Their lse is too, in kernels. Exponentials and reciprocals are approximations, which leave
+// an error of at most cap·2^-21.
 struct Score {
     float factor;    // Of what `operator()` returns.
     float minus_2_cap, to_cap;
@@ -147,8 +147,8 @@ struct Score {
     __device__ __forceinline__ float operator()(float x) const {
         return SOFT_CAP ? minus_2_cap * ratio(x) : x;
     }
-    // The logarithm of P of a score, which the mask may have hidden, for an lse of `relative`; and the slope of
-    // the cap up to the factor in `gradient_scale`.
+    // The logarithm of P of a score, which the mask may have hidden, for an lse of `relative`; and the slope
+    // of the cap up to the factor in `gradient_scale`.
     __device__ __forceinline__ float exponent(float x, float lse, float &slope) const {
         slope = 1.0f;
         if (!SOFT_CAP) return fmaf(x, factor, -lse);

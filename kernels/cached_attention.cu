@@ -1,13 +1,14 @@
 // Generation: attention of one query per sequence over a cache of keys and values.
 //
-// The keys of a sequence are cut into splits of a fixed length. A block takes a split, for all query heads (or a
-// tile of them) that share a key head, so that keys and values are read once. Each block leaves a partial result;
-// the last one to arrive combines those of all splits, in their order, so the bits depend neither on which block
-// that is nor on what else is in the batch (as in Flash-Decoding: Dao, Haziza, Massa and Sizov, 2023).
+// The keys of a sequence are cut into splits of a fixed length. A block takes a split, for all query heads
+// (or a tile of them) that share a key head, so that keys and values are read once. Each block leaves a
+// partial result; the last one to arrive combines those of all splits, in their order, so the bits depend
+// neither on which block that is nor on what else is in the batch (as in Flash-Decoding: Dao, Haziza, Massa
+// and Sizov, 2023).
 //
-// Definitions: T, HEAD_DIM, VEC (a divisor of it), LANES (threads per key, a power of two), QUERIES (query heads
-// of a tile), THREADS (per block), SOFT_CAP (1: a score s becomes cap·tanh(s / cap)), WINDOW (1: a query sees at
-// most `window` keys).
+// Definitions: T, HEAD_DIM, VEC (a divisor of it), LANES (threads per key, a power of two), QUERIES (query
+// heads of a tile), THREADS (per block), SOFT_CAP (1: a score s becomes cap·tanh(s / cap)), WINDOW (1: a
+// query sees at most `window` keys).
 #include "common.cuh"
 
 constexpr int TEAMS = THREADS / LANES;
@@ -37,10 +38,11 @@ struct Teams {
     float maxima[TEAMS][QUERIES], totals[TEAMS][QUERIES];
 };
 
-// A block's query heads over the keys [first, end): each team takes keys in turn, with its own running maximum
-// and sums. `keys`: the first key of the block's key head; rows are `kept` apart, values `to_value` after keys.
-__device__ __forceinline__ void attend(const T *queries, int live_queries, const T *keys, int kept, int to_value,
-                                       int first, int end, float alpha, float soft_cap, Teams &teams) {
+// A block's query heads over the keys [first, end): each team takes keys in turn, with its own running
+// maximum and sums. `keys`: the first key of the block's key head; rows are `kept` apart, values `to_value`
+// after keys.
+__device__ __forceinline__ void attend(const T *queries, int live_queries, const T *keys, int kept,
+                                       int to_value, int first, int end, float alpha, float soft_cap, Teams &teams) {
     int team = threadIdx.x / LANES;
     float q[QUERIES][PACKS_PER_THREAD][VEC], out[QUERIES][PACKS_PER_THREAD][VEC] = {};
     float running_max[QUERIES], total[QUERIES] = {};
@@ -131,10 +133,11 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
     }
 }
 
-// o = softmax(alpha·q·kᵀ)·v over the keys 0 to positions[b], or the last `window` of them. packed:
-// [batch, (query + 2·kv)·HEAD_DIM]; cache: [batch, capacity, 2·kv·HEAD_DIM]; positions: [batch]; o:
-// [batch, query·HEAD_DIM], NaN where a position is beyond the cache. arrivals: [batch, query], zero before and after. partials: [batch, splits, query, PARTIAL].
-// Blocks: x counts tiles of query heads, `tiles` for each key head; y splits of `split` keys; z sequences.
+// o = softmax(alpha·q·kᵀ)·v over the keys 0 to positions[b], or the last `window` of them. packed: [batch,
+// (query + 2·kv)·HEAD_DIM]; cache: [batch, capacity, 2·kv·HEAD_DIM]; positions: [batch]; o: [batch,
+// query·HEAD_DIM], NaN where a position is beyond the cache. arrivals: [batch, query], zero before and after.
+// partials: [batch, splits, query, PARTIAL]. Blocks: x counts tiles of query heads, `tiles` for each key
+// head; y splits of `split` keys; z sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     cached_attention(const T *__restrict__ packed, const T *__restrict__ cache,
                      const u32 *__restrict__ positions, T *__restrict__ o, u32 *arrivals, float *partials,

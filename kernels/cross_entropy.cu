@@ -6,8 +6,9 @@
 // With ROUNDS = 0, for rows that are too long or that 16-byte accesses do not fit, the row is read a second
 // time. All ways add in the same order: the same row gives the same bits.
 //
-// Definitions: T, VEC (elements that a thread moves at once), THREADS (per block), ROUNDS; LOGITS (what losses
-// see of stored logits: AS_STORED, SCALED or CAPPED), Z_LOSS and SMOOTHING (1: the objective has the term).
+// Definitions: T, VEC (elements that a thread moves at once), THREADS (per block), ROUNDS; LOGITS (what
+// losses see of stored logits: AS_STORED, SCALED or CAPPED), Z_LOSS and SMOOTHING (1: the objective has the
+// term).
 #include "common.cuh"
 
 constexpr int AS_STORED = 0, SCALED = 1, CAPPED = 2;
@@ -95,8 +96,8 @@ __device__ __forceinline__ SumExp block_sum_exp(SumExp total, SumExp (&scratch)[
     return warp_sum_exp(lane < THREADS / WARP ? scratch[lane] : empty_sum());
 }
 
-// Adds the logits of vector `v` to the sum of exponentials and, for smoothing, to the sum of logits. Padding of
-// the vocabulary counts as -infinity in the first, and as 0 in the second.
+// Adds the logits of vector `v` to the sum of exponentials and, for smoothing, to the sum of logits. Padding
+// of the vocabulary counts as -infinity in the first, and as 0 in the second.
 __device__ __forceinline__ void add_vector(SumExp &total, float &sum, float (&logits)[VEC], int v, int vocab,
                                            const Objective &objective) {
     bool whole = (v + 1) * VEC <= vocab;
@@ -192,8 +193,8 @@ struct Upstreams {
 };
 
 // The losses of a row, if `losses` is not null, and into `gradient`, if that is not null, the gradient of the
-// stored logits. `gradient` may be the row itself: a thread overwrites only what it alone reads, after the first
-// pass of all threads.
+// stored logits. `gradient` may be the row itself: a thread overwrites only what it alone reads, after the
+// first pass of all threads.
 template <bool staged>
 __device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, const Losses *losses, int vocab,
                                        int width, const Objective &objective, const Upstreams &d) {

@@ -13,7 +13,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                          T *o,                    // = [batch·seq_len, heads·HEAD_DIM]
                          float *lse,              // = [batch·seq_len, heads]
                          int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group,
-                         float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale, float soft_cap) {
+                         float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale,
+                         float soft_cap) {
     extern __shared__ __align__(16) float shared_floats[];
     float *queries = shared_floats, *keys = queries + ROWS * STRIDE, *values = keys + COLUMNS * STRIDE;
     float *square = values + COLUMNS * STRIDE;

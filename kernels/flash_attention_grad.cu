@@ -1,8 +1,8 @@
 // Flash attention, backward, in bf16 on tensor cores: one pass for dQ and one for dK and dV.
 //
-// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block); for the passes over
-// queries (Q_) and keys (K_): ROWS per warp, rows of the other kind in a TILE that is copied and in a STEP of
-// a warp, 16-column pieces of the warp's operands that stay in registers (KEPT), BLOCKS per SM, for
+// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block); for the passes
+// over queries (Q_) and keys (K_): ROWS per warp, rows of the other kind in a TILE that is copied and in a
+// STEP of a warp, 16-column pieces of the warp's operands that stay in registers (KEPT), BLOCKS per SM, for
 // __launch_bounds__. src/ops/attention/tuning.rs sets them.
 //
 // With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D) where D = Σ
@@ -234,7 +234,8 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
 
     float factor[TILES][2];
 #pragma unroll
-    for (int i = 0; i < 2 * TILES; i++) factor[i / 2][i % 2] = Score::gradient_scale(score_scale) * (DROPOUT ? drop_scale : 1.0f);
+    for (int i = 0; i < 2 * TILES; i++)
+        factor[i / 2][i % 2] = Score::gradient_scale(score_scale) * (DROPOUT ? drop_scale : 1.0f);
     if (window.t < seq_len)
         Row::store(dq, factor, shared + warp_row * Row::BYTES,
                    d_packed + (first_row + window.t) * width + work.head * HEAD_DIM, width,

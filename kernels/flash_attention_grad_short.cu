@@ -1,9 +1,9 @@
 // Flash attention, backward, in bf16 on sm_90a, for heads of 32 columns and sequences of at most 256 tokens:
 // all gradients of a head in one pass with five products, and nothing in memory between them.
 //
-// Definitions: HEAD_DIM (32), CAUSAL (1), DROPOUT (0), SOFT_CAP, SEQUENCE_TILES (of 64 rows that hold a sequence),
-// THREADS (384), PRODUCT_REGISTERS and COPY_REGISTERS (per thread: of the warpgroups that multiply, and of
-// the one that copies). src/ops/attention/tuning.rs sets them.
+// Definitions: HEAD_DIM (32), CAUSAL (1), DROPOUT (0), SOFT_CAP, SEQUENCE_TILES (of 64 rows that hold a
+// sequence), THREADS (384), PRODUCT_REGISTERS and COPY_REGISTERS (per thread: of the warpgroups that
+// multiply, and of the one that copies). src/ops/attention/tuning.rs sets them.
 //
 // As many blocks as there are SMs take one head after another. Queries, keys, values and dO of a head lie in
 // shared memory, and those of the next head arrive meanwhile: the third warpgroup starts the copies and makes
@@ -344,7 +344,8 @@ flash_attention_grad_short(
         }
 #pragma unroll
         for (int i = 0; i < SEQUENCE_TILES; i++)
-            if (i / 2 == group) stage_rows(dq[i], Score::gradient_scale(score_scale), own + i % 2 * (16 * Row::BYTES));
+            if (i / 2 == group)
+                stage_rows(dq[i], Score::gradient_scale(score_scale), own + i % 2 * (16 * Row::BYTES));
         async_proxy_fence();
         __syncwarp();
         if (lane == 0) {

@@ -1,7 +1,8 @@
 // Flash attention, backward, in bf16 on sm_90a: one pass over keys with five products, fed by TMA.
 //
-// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, DROPOUT (0), SOFT_CAP, THREADS (384), SUMS_REGISTERS and ROWS_REGISTERS (per thread: of the warpgroup that makes dQ, and of the
-// others). src/ops/attention/tuning.rs sets them.
+// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, DROPOUT (0), SOFT_CAP, THREADS (384), SUMS_REGISTERS and
+// ROWS_REGISTERS (per thread: of the warpgroup that makes dQ, and of the others). src/ops/attention/tuning.rs
+// sets them.
 //
 // A block has a tile of KEYS keys of a kv head, and goes through the tiles of QUERIES queries that see any of
 // them, of all heads of the group in order. Two warpgroups own 64 keys each: S = K·Qᵀ, dP = V·dOᵀ, P = e^(S −
@@ -389,7 +390,8 @@ flash_attention_grad_wgmma(
                             }
                         int row = tile * QUERIES + warp % 4 * 16;
                         bf16 *to_rows = d_packed + (i64(sequence) * seq_len + row) * width + head * HEAD_DIM;
-                        store_rows(dq, Score::gradient_scale(score_scale), to_rows + part * PART, width, seq_len - row);
+                        store_rows(dq, Score::gradient_scale(score_scale), to_rows + part * PART, width,
+                                   seq_len - row);
                     } else if (turn == 0) {
 #pragma unroll
                         for (int n = 0; n < PART / 2; n += 4)
@@ -478,7 +480,8 @@ flash_attention_grad_wgmma(
                     float2 shift = load_shared_2(stat + n * 32);
 #pragma unroll
                     for (int j = 0; j < 4; j++)
-                        s[4 * n + j] = exp2_fast(fmaf(s[4 * n + j], score.factor, j % 2 == 0 ? -shift.x : -shift.y));
+                        s[4 * n + j] =
+                            exp2_fast(fmaf(s[4 * n + j], score.factor, j % 2 == 0 ? -shift.x : -shift.y));
                 }
                 products_wait<0>();
                 hold(dp);

@@ -1,19 +1,19 @@
 // Generation: y = x·Wᵀ of at most 16 rows in bf16. The time is that of reading W, so every byte of it is read
 // once, 16 at a time.
 //
-// A block computes 8 outputs of all rows; its warps divide the inputs among themselves, in blocks of 32. A lane
-// 4·g + q loads inputs 8q to 8q + 7 of a block, of output g and of rows g and g + 8: four pairs of neighbours, two
-// for each of two products (mma.cuh). A product sums over its inputs in any order, so it does not matter that
-// the tensor core calls them 2q, 2q + 1, 2q + 8 and 2q + 9, as long as x and W agree.
+// A block computes 8 outputs of all rows; its warps divide the inputs among themselves, in blocks of 32. A
+// lane 4·g + q loads inputs 8q to 8q + 7 of a block, of output g and of rows g and g + 8: four pairs of
+// neighbours, two for each of two products (mma.cuh). A product sums over its inputs in any order, so it does
+// not matter that the tensor core calls them 2q, 2q + 1, 2q + 8 and 2q + 9, as long as x and W agree.
 //
-// Definitions: WARPS (per block), UNROLL (blocks of inputs that a warp loads at once), UPPER (1 if there are more
-// than 8 rows), THREADS.
+// Definitions: WARPS (per block), UNROLL (blocks of inputs that a warp loads at once), UPPER (1 if there are
+// more than 8 rows), THREADS.
 #include "mma.cuh"
 
 constexpr int OUTPUTS = 8, INPUTS = 32, ROWS = UPPER ? 16 : 8;
 
-// x: [rows, inputs]; w: [outputs, inputs]; y: [rows, outputs]. inputs is a multiple of 32, outputs of 8. Blocks:
-// outputs / 8. Partial sums of warps are added in their order.
+// x: [rows, inputs]; w: [outputs, inputs]; y: [rows, outputs]. inputs is a multiple of 32, outputs of 8.
+// Blocks: outputs / 8. Partial sums of warps are added in their order.
 extern "C" __global__ void __launch_bounds__(THREADS)
     linear_few_rows(const bf16 *__restrict__ x, const bf16 *__restrict__ w, bf16 *__restrict__ y, int rows,
                     int outputs, int inputs) {

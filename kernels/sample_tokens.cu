@@ -1,9 +1,10 @@
 // Generation: the next token of every sequence, drawn from its logits. As src/ops/sample_tokens/mod.rs.
 //
-// A block handles a row. Logits are ordered by their bits: a key is larger where the logit is larger. What a cut
-// keeps is given by the key of the last token kept, and how many of the tokens with that key are: the first by
-// id. It is found digit by digit, from the highest: in every pass each thread sums the weights (or the number) of
-// its tokens by their digit, in a column of its own; sums of integers are the same in any order.
+// A block handles a row. Logits are ordered by their bits: a key is larger where the logit is larger. What a
+// cut keeps is given by the key of the last token kept, and how many of the tokens with that key are: the
+// first by id. It is found digit by digit, from the highest: in every pass each thread sums the weights (or
+// the number) of its tokens by their digit, in a column of its own; sums of integers are the same in any
+// order.
 //
 // Definitions: T; KEY_BITS (bits of a logit); VEC (a divisor of the width of a row); WEIGHT_BITS (bits of the
 // likeliest token's weight); THREADS (per block: 16 warps, one for each digit).
@@ -24,8 +25,8 @@ __device__ __forceinline__ float logit_of(u32 key) {
     return __uint_as_float(bits >> 31 ? bits ^ 0x80000000u : ~bits & (0xffffffffu << (32 - KEY_BITS)));
 }
 
-// Calls f(id, logit) for the elements [begin, end) of a row: `lane` of `lanes` takes every lanes-th pack. `begin`
-// is a multiple of VEC.
+// Calls f(id, logit) for the elements [begin, end) of a row: `lane` of `lanes` takes every lanes-th pack.
+// `begin` is a multiple of VEC.
 template <typename F>
 __device__ __forceinline__ void for_each(const T *__restrict__ row, int begin, int end, int lane, int lanes,
                                          F f) {
@@ -83,9 +84,10 @@ struct Shared {
     u32 equals[WARPS];
 };
 
-// Finds, from the largest key down, the key at which the sum of value(key, logit) over `kept` reaches a target:
-// wanted(the sum of all). Returns it, with the sum over larger keys in `above` and the target in `target`.
-// `columns` has room for DIGITS sums of every thread; `value_of_equal` is the value of a token with kept.key.
+// Finds, from the largest key down, the key at which the sum of value(key, logit) over `kept` reaches a
+// target: wanted(the sum of all). Returns it, with the sum over larger keys in `above` and the target in
+// `target`. `columns` has room for DIGITS sums of every thread; `value_of_equal` is the value of a token with
+// kept.key.
 template <typename Value, typename Wanted>
 __device__ __forceinline__ u32 find_key(const Row &row, const Kept &kept, u64 value_of_equal, u64 *columns,
                                         Shared &shared, u64 &above, u64 &target, Value value, Wanted wanted) {
@@ -124,9 +126,9 @@ __device__ __forceinline__ u32 find_key(const Row &row, const Kept &kept, u64 va
     return prefix;
 }
 
-// tokens[row] = the chosen token, or 0 and bad[row] += 1; positions[row] counts up by one, to `last` at most. logits: [rows, width], of which
-// the first `vocab` count. Blocks: rows. `top_k` 0: all; top_p: the bits of a double. `add_position` and
-// `add_bad`: whether the contents of these count.
+// tokens[row] = the chosen token, or 0 and bad[row] += 1; positions[row] counts up by one, to `last` at most.
+// logits: [rows, width], of which the first `vocab` count. Blocks: rows. `top_k` 0: all; top_p: the bits of a
+// double. `add_position` and `add_bad`: whether the contents of these count.
 extern "C" __global__ void __launch_bounds__(THREADS)
     sample_tokens(const T *__restrict__ logits, u32 *__restrict__ tokens, u32 *__restrict__ positions,
                   u32 *__restrict__ bad, int vocab, int width, u32 greedy, float inverse_temperature, u32 top_k,

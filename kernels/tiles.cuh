@@ -1,9 +1,9 @@
 // Attention in fp32 multiply-adds, for any head width: products of tiles in shared memory.
 //
 // Definitions: T (format in memory), HEAD_DIM (at most 256), ROWS and COLUMNS (of a tile of scores: multiples
-// of 16 and of 8), CAUSAL, DROPOUT, SOFT_CAP, THREADS (16·8). Thread (y, x) of a block has rows y + 16·i and columns x
-// + 8·j of the tile, and columns 32·n + 4·x to 32·n + 4·x + 3 of results. So the eight threads of a row are
-// neighbours in a warp.
+// of 16 and of 8), CAUSAL, DROPOUT, SOFT_CAP, THREADS (16·8). Thread (y, x) of a block has rows y + 16·i and
+// columns x + 8·j of the tile, and columns 32·n + 4·x to 32·n + 4·x + 3 of results. So the eight threads of a
+// row are neighbours in a warp.
 #pragma once
 #include "attention.cuh"
 

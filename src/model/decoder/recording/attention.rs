@@ -1,6 +1,6 @@
 //! The attention of a block: products, masks, the cache of generation.
 
-use super::{Recording, Sublayers};
+use super::{DropoutPlace, Recording};
 use crate::error::Result;
 use crate::ir::{Builder, Destination, Mode, TensorId};
 use crate::model::family::{PromptShape, Purpose};
@@ -21,9 +21,9 @@ impl Recording<'_> {
     pub(super) fn attention(&self, b: &mut Builder, i: usize, normed: TensorId) -> Result<TensorId> {
         let qkv = self.product(b, i, "qkv", "qkv", normed)?;
         let packed = self.positions(b, i, qkv)?;
-        let attended = self.attend(b, i, packed, self.dropout_site(i, Sublayers::AttentionWeights))?;
+        let attended = self.attend(b, i, packed, self.dropout_site(i, DropoutPlace::AttentionWeights))?;
         let out = self.product(b, i, "out", "attention_out", attended)?;
-        self.dropout(b, out, self.dropout_site(i, Sublayers::Attention))
+        self.dropout(b, out, self.dropout_site(i, DropoutPlace::Attention))
     }
 
     /// Records the keys that rows see through the window, where a block has one.

@@ -1,6 +1,6 @@
 //! The feed-forward layer of a block.
 
-use super::{Recording, Sublayers};
+use super::{DropoutPlace, Recording};
 use crate::error::Result;
 use crate::ir::{Builder, TensorId};
 use crate::ops::activate::Activate;
@@ -36,6 +36,6 @@ impl Recording<'_> {
             b.emit1("activated", Activate(function(activation)), &[up])?
         };
         let down = self.product(b, i, "down", "ffn_out", hidden)?;
-        self.dropout(b, down, self.dropout_site(i, Sublayers::FeedForward))
+        self.dropout(b, down, self.dropout_site(i, DropoutPlace::FeedForward))
     }
 }

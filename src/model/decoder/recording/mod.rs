@@ -32,7 +32,7 @@ pub(super) struct Recording<'a> {
 
 /// Places of dropout in a block, which its sites count.
 #[derive(Clone, Copy, Debug)]
-enum Sublayers {
+enum DropoutPlace {
     /// The probabilities of attention.
     AttentionWeights,
     /// What attention adds to the residual stream.
@@ -152,7 +152,7 @@ impl<'a> Recording<'a> {
     }
 
     /// Returns the index of a dropout in block `i`.
-    fn dropout_site(&self, i: usize, place: Sublayers) -> u32 {
+    fn dropout_site(&self, i: usize, place: DropoutPlace) -> u32 {
         (1 + 3 * i + place as usize) as u32
     }
 
