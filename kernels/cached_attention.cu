@@ -1,4 +1,4 @@
-// Generation: attention of one query per sequence over a cache of keys and values.
+// Generation: attention of one query per sequence over a cache of keys and values, which its own are added to.
 //
 // The keys of a sequence are cut into splits of a fixed length. A block takes a split, for all query heads
 // (or a tile of them) that share a key head, so that keys and values are read once. Each block leaves a
@@ -40,9 +40,10 @@ struct Teams {
 
 // A block's query heads over the keys [first, end): each team takes keys in turn, with its own running
 // maximum and sums. `keys`: the first key of the block's key head; rows are `kept` apart, values `to_value`
-// after keys.
+// after keys. The key at `own` is not read there but at `own_key`.
 __device__ __forceinline__ void attend(const T *queries, int live_queries, const T *keys, int kept,
-                                       int to_value, int first, int end, float alpha, float soft_cap, Teams &teams) {
+                                       int to_value, int own, const T *own_key, int first, int end, float alpha,
+                                       float soft_cap, Teams &teams) {
     int team = threadIdx.x / LANES;
     float q[QUERIES][PACKS_PER_THREAD][VEC], out[QUERIES][PACKS_PER_THREAD][VEC] = {};
     float running_max[QUERIES], total[QUERIES] = {};
@@ -63,8 +64,9 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
 #pragma unroll
         for (int n = 0; n < KEYS; n++) {
             int key = from + n * TEAMS + team;
-            load_head(keys + i64(key) * kept, key < end, k[n]);
-            load_head(keys + i64(key) * kept + to_value, key < end, v[n]);
+            const T *at = key == own ? own_key : keys + i64(key) * kept;
+            load_head(at, key < end, k[n]);
+            load_head(at + to_value, key < end, v[n]);
         }
         float score[QUERIES][KEYS];
 #pragma unroll
@@ -133,16 +135,15 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
     }
 }
 
-// o = softmax(alpha·q·kᵀ)·v over the keys 0 to positions[b], or the last `window` of them. packed: [batch,
-// (query + 2·kv)·HEAD_DIM]; cache: [batch, capacity, 2·kv·HEAD_DIM]; positions: [batch]; o: [batch,
-// query·HEAD_DIM], NaN where a position is beyond the cache. arrivals: [batch, query], zero before and after.
-// partials: [batch, splits, query, PARTIAL]. Blocks: x counts tiles of query heads, `tiles` for each key
-// head; y splits of `split` keys; z sequences.
+// The key and the value at positions[b] of the cache become those of row b, and o = softmax(alpha·q·kᵀ)·v over the
+// keys 0 to positions[b], or the last `window` of them. packed: [batch, (query + 2·kv)·HEAD_DIM]; positions:
+// [batch]; o: [batch, query·HEAD_DIM], NaN where a position is beyond the cache; cache: [batch, capacity,
+// 2·kv·HEAD_DIM]. arrivals: [batch, query], zero before and after. partials: [batch, splits, query, PARTIAL].
+// Blocks: x counts tiles of query heads, `tiles` for each key head; y splits of `split` keys; z sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
-    cached_attention(const T *__restrict__ packed, const T *__restrict__ cache,
-                     const u32 *__restrict__ positions, T *__restrict__ o, u32 *arrivals, float *partials,
-                     int query, int kv, u32 capacity, int tiles, int split, float alpha, float soft_cap,
-                     int window) {
+    cached_attention(const T *__restrict__ packed, const u32 *__restrict__ positions, T *__restrict__ o, T *cache,
+                     u32 *arrivals, float *partials, int query, int kv, u32 capacity, int tiles, int split,
+                     float alpha, float soft_cap, int window) {
     __shared__ __align__(16) Teams teams;
     __shared__ bool is_last;
     int group = query / kv, kept = 2 * kv * HEAD_DIM, batch = blockIdx.z;
@@ -162,8 +163,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     int mine = int(blockIdx.y) - first_split;
     if (mine < 0 || mine >= active) return;
     int begin = max(first, int(blockIdx.y) * split);
-    attend(packed + i64(batch) * (query * HEAD_DIM + kept) + head * HEAD_DIM, live_queries,
-           cache + i64(batch) * capacity * kept + key_head * HEAD_DIM, kept, kv * HEAD_DIM, begin,
+    const T *row = packed + i64(batch) * (query * HEAD_DIM + kept);
+    const T *own_key = row + (query + key_head) * HEAD_DIM;
+    T *keys = cache + i64(batch) * capacity * kept + key_head * HEAD_DIM;
+    int to_value = kv * HEAD_DIM;
+    // One block of a key head writes its new key and value, which none reads from the cache.
+    if (mine == active - 1 && in_group == 0) {
+        for (int at = threadIdx.x; at < 2 * HEAD_DIM; at += THREADS) {
+            int c = at < HEAD_DIM ? at : at - HEAD_DIM + to_value;
+            keys[i64(position) * kept + c] = own_key[c];
+        }
+    }
+    attend(row + head * HEAD_DIM, live_queries, keys, kept, to_value, int(position), own_key, begin,
            min(end, (int(blockIdx.y) + 1) * split), alpha, soft_cap, teams);
     __syncthreads();
     float *partial = partials + ((i64(batch) * gridDim.y + blockIdx.y) * query + head) * PARTIAL;

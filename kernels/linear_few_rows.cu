@@ -1,5 +1,5 @@
-// Generation: y = x·Wᵀ of at most 16 rows in bf16. The time is that of reading W, so every byte of it is read
-// once, 16 at a time.
+// Generation: y = f(x·Wᵀ + b) of at most 16 rows in bf16. The time is that of reading W, so every byte of it is
+// read once, 16 at a time.
 //
 // A block computes 8 outputs of all rows; its warps divide the inputs among themselves, in blocks of 32. A
 // lane 4·g + q loads inputs 8q to 8q + 7 of a block, of output g and of rows g and g + 8: four pairs of
@@ -7,53 +7,80 @@
 // not matter that the tensor core calls them 2q, 2q + 1, 2q + 8 and 2q + 9, as long as x and W agree.
 //
 // Definitions: WARPS (per block), UNROLL (blocks of inputs that a warp loads at once), UPPER (1 if there are
-// more than 8 rows), THREADS.
+// more than 8 rows), THREADS, BIAS (1 if b is added), SUMS (2: y = f(gate) ⊙ up, else 1), and where there is
+// an f, ACTIVATION, a functor of activation.cuh.
+#include "activation.cuh"
 #include "mma.cuh"
 
 constexpr int OUTPUTS = 8, INPUTS = 32, ROWS = UPPER ? 16 : 8;
 
-// x: [rows, inputs]; w: [outputs, inputs]; y: [rows, outputs]. inputs is a multiple of 32, outputs of 8.
-// Blocks: outputs / 8. Partial sums of warps are added in their order.
+__device__ __forceinline__ float activate(float x) {
+#ifdef ACTIVATION
+    return ACTIVATION::at<bf16>(x).value;
+#else
+    return x;
+#endif
+}
+
+// x: [rows, inputs]; w: [SUMS, outputs, inputs]; b: [SUMS, outputs]; y: [rows, outputs]. inputs is a multiple of
+// 32, outputs of 8. Blocks: outputs / 8. Partial sums of warps are added in their order.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    linear_few_rows(const bf16 *__restrict__ x, const bf16 *__restrict__ w, bf16 *__restrict__ y, int rows,
-                    int outputs, int inputs) {
-    __shared__ float partials[WARPS][ROWS][OUTPUTS];
+    linear_few_rows(const bf16 *__restrict__ x, const bf16 *__restrict__ w, const float *__restrict__ b,
+                    bf16 *__restrict__ y, int rows, int outputs, int inputs) {
+    __shared__ float partials[SUMS][WARPS][ROWS][OUTPUTS];
     int warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, q = threadIdx.x % 4;
     const uint4 zero = make_uint4(0, 0, 0, 0);
     const bf16 *of_output = w + (i64(blockIdx.x) * OUTPUTS + g) * inputs + q * 8;
+    i64 to_second = i64(outputs) * inputs;
     const bf16 *lower = x + i64(g) * inputs + q * 8, *upper = lower + i64(8) * inputs;
     bool has_lower = g < rows, has_upper = UPPER && g + 8 < rows;
-    float c[4] = {};
+    float c[SUMS][4] = {};
     for (int from = warp * INPUTS; from < inputs; from += WARPS * INPUTS * UNROLL) {
-        uint4 weights[UNROLL], low[UNROLL], high[UNROLL];
+        uint4 weights[SUMS][UNROLL], low[UNROLL], high[UNROLL];
 #pragma unroll
         for (int n = 0; n < UNROLL; n++) {
             int at = from + n * WARPS * INPUTS;
             bool live = at < inputs;
-            weights[n] = live ? *reinterpret_cast<const uint4 *>(of_output + at) : zero;
+#pragma unroll
+            for (int s = 0; s < SUMS; s++) {
+                const bf16 *of_sum = of_output + s * to_second + at;
+                weights[s][n] = live ? *reinterpret_cast<const uint4 *>(of_sum) : zero;
+            }
             low[n] = live && has_lower ? *reinterpret_cast<const uint4 *>(lower + at) : zero;
             high[n] = live && has_upper ? *reinterpret_cast<const uint4 *>(upper + at) : zero;
         }
 #pragma unroll
         for (int n = 0; n < UNROLL; n++) {
             u32 first[4] = {low[n].x, high[n].x, low[n].y, high[n].y};
-            mma(c, first, weights[n].x, weights[n].y);
             u32 second[4] = {low[n].z, high[n].z, low[n].w, high[n].w};
-            mma(c, second, weights[n].z, weights[n].w);
+#pragma unroll
+            for (int s = 0; s < SUMS; s++) {
+                mma(c[s], first, weights[s][n].x, weights[s][n].y);
+                mma(c[s], second, weights[s][n].z, weights[s][n].w);
+            }
         }
     }
-    partials[warp][g][2 * q] = c[0];
-    partials[warp][g][2 * q + 1] = c[1];
-    if (UPPER) {
-        partials[warp][(g + 8) % ROWS][2 * q] = c[2];
-        partials[warp][(g + 8) % ROWS][2 * q + 1] = c[3];
+#pragma unroll
+    for (int s = 0; s < SUMS; s++) {
+        partials[s][warp][g][2 * q] = c[s][0];
+        partials[s][warp][g][2 * q + 1] = c[s][1];
+        if (UPPER) {
+            partials[s][warp][(g + 8) % ROWS][2 * q] = c[s][2];
+            partials[s][warp][(g + 8) % ROWS][2 * q + 1] = c[s][3];
+        }
     }
     __syncthreads();
     for (int at = threadIdx.x; at < rows * OUTPUTS; at += THREADS) {
-        int row = at / OUTPUTS, output = at % OUTPUTS;
-        float sum = 0.0f;
+        int row = at / OUTPUTS, output = at % OUTPUTS, column = blockIdx.x * OUTPUTS + output;
+        float sums[SUMS];
 #pragma unroll
-        for (int n = 0; n < WARPS; n++) sum += partials[n][row][output];
-        y[i64(row) * outputs + blockIdx.x * OUTPUTS + output] = down<bf16>(sum);
+        for (int s = 0; s < SUMS; s++) {
+            sums[s] = BIAS ? b[s * outputs + column] : 0.0f;
+#pragma unroll
+            for (int n = 0; n < WARPS; n++) sums[s] += partials[s][n][row][output];
+        }
+        float value = activate(sums[0]);
+        if (SUMS == 2) value *= sums[SUMS - 1];
+        y[i64(row) * outputs + column] = down<bf16>(value);
     }
 }

@@ -10,6 +10,7 @@ use crate::device::communicator::Communicator;
 use crate::device::cpu::{Address, Pool};
 use crate::device::gpu::{DevicePtr, Queue};
 use crate::error::{Error, Result};
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ impl Cost {
 }
 
 /// A coarse operation: shapes, gradient, cost and implementations in one place.
-pub trait Op: Debug + Send + Sync {
+pub trait Op: Any + Debug + Send + Sync {
     /// Returns its name in prints and profiles.
     fn name(&self) -> &'static str;
 

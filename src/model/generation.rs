@@ -6,7 +6,7 @@ use super::registry::family;
 use crate::error::{Error, Result};
 use crate::exec::Section;
 use crate::ir::{Builder, Program, State};
-use crate::passes::unfuse;
+use crate::passes::{fuse_few_rows, unfuse};
 use crate::plan::Plan;
 use std::sync::Arc;
 
@@ -80,5 +80,5 @@ pub(super) fn decode(plan: &Plan, state: &Arc<State>) -> Result<Section> {
 fn record(plan: &Plan, state: &Arc<State>, name: String, purpose: Purpose) -> Result<Program> {
     let mut b = Builder::new(name, Arc::clone(state));
     family(&plan.model).logits(plan, purpose, &mut b)?;
-    if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
+    if plan.execution.fused { Ok(fuse_few_rows(b.finish())) } else { unfuse(b.finish()) }
 }

@@ -517,20 +517,19 @@ fn the_other_sections() {
       replicas.fingerprints+160B = fingerprint(params.embedding)  @embedding ⇄
     ");
     assert_snapshot!(programs.generate.unwrap().program, @r"
-    program generate (14 nodes)
+    program generate (13 nodes)
       %2:bf16[2,16] = embedding(generation.tokens, compute_copy.embedding)  @embedding
       %4:bf16[2,16] = rms_norm(%2, params.blocks.0.attention_norm) eps=1e-6  @embedding
-      %6:bf16[2,32] = linear_few_rows(%4, compute_copy.blocks.0.qkv)  @blocks.0
+      %6:bf16[2,32] = linear(%4, compute_copy.blocks.0.qkv)  @blocks.0
       %10:bf16[2,32] = qk_norm_rope(%6, params.blocks.0.q_norm, params.blocks.0.k_norm, generation.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0
-      +generation.cache.0 = cache_append(%10, generation.positions) heads=2 kv_heads=1 head_dim=8 capacity=4  @blocks.0
-      %13:bf16[2,16], +generation.arrivals, %14:f32[2,1,2,10] = cached_attention(%10, generation.cache.0, generation.positions) heads=2 kv_heads=1 head_dim=8  @blocks.0
-      %16:bf16[2,16] = linear_few_rows(%13, compute_copy.blocks.0.out)  @blocks.0
+      %13:bf16[2,16], +generation.cache.0, +generation.arrivals, %14:f32[2,1,2,10] = cached_attention(%10, generation.positions) heads=2 kv_heads=1 head_dim=8 capacity=4  @blocks.0
+      %16:bf16[2,16] = linear(%13, compute_copy.blocks.0.out)  @blocks.0
       %18:bf16[2,16], %19:bf16[2,16] = residual_norm(%2, %16, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
-      %21:bf16[2,2,24→64] = linear_few_rows(%19, compute_copy.blocks.0.gate_up)  @blocks.0
+      %21:bf16[2,2,24→64] = linear(%19, compute_copy.blocks.0.gate_up)  @blocks.0
       %22:bf16[2,24→64] = swiglu(%21)  @blocks.0
       %24:bf16[2,16] = linear_few_rows(%22, compute_copy.blocks.0.down)  @blocks.0
       %26:bf16[2,16], %27:bf16[2,16] = residual_norm(%18, %24, params.final_norm) eps=1e-6  @blocks.0
-      generation.logits = linear_few_rows(%27, compute_copy.head)  @head
+      generation.logits = linear(%27, compute_copy.head)  @head
       generation.tokens, +generation.positions, +generation.bad = sample_tokens(generation.logits) temperature=0.8 top_k=0 top_p=1 seed=0 entries=50 last=3  @head
     ");
 }

@@ -1,19 +1,20 @@
-//! Generation: attention of one new query per sequence over keys and values kept in the state.
+//! Generation: attention of one new query per sequence over keys and values kept in the state, its own included.
 
 use super::attention::Heads;
 use super::attention::reference::AttentionCase;
 use super::attention::rows::{cap_scores, exponentials, scale};
-use super::kv_cache::{check, check_room};
 use super::lanes::{dot, max, vector_width};
 use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 use std::ops::Range;
 
-/// `(packed [B, (H+2·KV)·dim], cache [B, S, 2·KV·dim], positions [B] u32) → (o [B, H·dim], arrivals [B, H] u32,
-/// partials)`: the query of row b attends to the keys `0..=positions[b]` of its row of the cache, its own included, or with a window to the last of them.
+/// `(packed [B, (H+2·KV)·dim], positions [B] u32) → (o [B, H·dim], cache [B, S, 2·KV·dim], arrivals [B, H] u32,
+/// partials)`: keys and values of row b are written into its row of the cache at `positions[b]`, and its query
+/// attends to the keys `0..=positions[b]`, or with a window to the last of them. With `Mode::Add` the rest of the
+/// cache is kept; with `Mode::Write` it is zeroed first.
 ///
 /// A GPU cuts the keys into splits of [`split_len`] and combines their results in that order. For this it counts
 /// `arrivals`, which are zero before and after (so the output is added to), and has the scratch `partials`
@@ -26,6 +27,8 @@ pub struct CachedAttention {
     pub score_cap: Option<f64>,
     /// The most keys that a query sees, its own included.
     pub window: Option<usize>,
+    /// Positions that the cache has room for: S.
+    pub capacity: usize,
 }
 
 /// Threads per block.
@@ -43,6 +46,14 @@ const MOST_QUERIES: usize = 4;
 /// Returns the keys of a split, for a cache that holds `capacity` positions.
 fn split_len(capacity: usize) -> usize {
     capacity.div_ceil(MOST_SPLITS).next_multiple_of(LEAST_SPLIT).max(LEAST_SPLIT)
+}
+
+/// Checks that the positions lie in the cache, and names the first that does not.
+fn check_room(positions: &[u32], capacity: usize) -> Result<()> {
+    match positions.iter().find(|p| **p as usize >= capacity) {
+        Some(p) => Err(Error::failed(format!("position {p} is beyond the cache, which holds {capacity}"))),
+        None => Ok(()),
+    }
 }
 
 impl CachedAttention {
@@ -80,23 +91,21 @@ impl Op for CachedAttention {
     fn attributes(&self) -> String {
         let window = self.window.map_or(String::new(), |window| format!(" window={window}"));
         let cap = self.score_cap.map_or(String::new(), |cap| format!(" score_cap={cap}"));
-        format!("{}{window}{cap}", self.heads)
+        format!("{}{window}{cap} capacity={}", self.heads, self.capacity)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [packed, cache, positions] = inputs else {
-            return Err("takes packed rows, a cache and positions".into());
-        };
-        check(self.heads, packed, positions)?;
+        let [packed, positions] = inputs else { return Err("takes packed rows and positions".into()) };
+        self.heads.check(packed)?;
         let Heads { query, kv, dim } = self.heads;
-        let (batch, kept) = (packed.shape[0], 2 * kv * dim);
-        let fits = matches!(*cache.shape, [b, _, width] if b == batch && width == kept);
-        if !fits || cache.alloc != cache.shape || cache.dtype != packed.dtype {
-            return Err(format!("the cache is {}[{batch}, S, {kept}], unpadded", packed.dtype));
+        let (batch, capacity) = (packed.shape[0], self.capacity);
+        if positions.dtype != DType::U32 || positions.elements() != batch {
+            return Err("positions are u32, one per row".into());
         }
-        let splits = cache.shape[1].div_ceil(split_len(cache.shape[1]));
+        let splits = capacity.div_ceil(split_len(capacity));
         Ok(vec![
             Spec::new([batch, query * dim], packed.dtype),
+            Spec::new([batch, capacity, 2 * kv * dim], packed.dtype),
             Spec::new([batch, query], DType::U32),
             Spec::new([batch, splits, query, dim + 2], packed.dtype.accumulator()),
         ])
@@ -104,30 +113,37 @@ impl Op for CachedAttention {
 
     /// Counts as if every query stood at the end of the cache. The scratch stays in the caches of a processor.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        let [packed, cache, positions] = inputs else { unreachable!("infer has checked them") };
-        let (batch, capacity) = (cache.shape[0], cache.shape[1]);
-        let keys = self.window.unwrap_or(capacity).min(capacity);
-        let read = Spec::new([batch, keys, cache.width()], cache.dtype);
-        Cost::streaming(&[packed.clone(), read, positions.clone()], &outputs[..1])
+        let [packed, positions] = inputs else { unreachable!("infer has checked them") };
+        let (batch, width) = (packed.shape[0], 2 * self.heads.kv * self.heads.dim);
+        let keys = self.window.unwrap_or(self.capacity).min(self.capacity);
+        let [read, new] = [keys, 1].map(|rows| Spec::new([batch, rows, width], packed.dtype));
+        Cost::streaming(&[packed.clone(), read, positions.clone()], &[outputs[0].clone(), new])
             .with_flops((4 * batch * keys * self.heads.query * self.heads.dim) as f64)
     }
 
     fn accumulates(&self, output: usize) -> bool {
-        output == 1
+        output == 1 || output == 2
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let (heads, dim) = (self.heads, self.heads.dim);
-        let positions = cx.input_u32(2);
-        let capacity = cx.input_spec(1).shape[1];
+        let (heads, dim, capacity) = (self.heads, self.heads.dim, self.capacity);
+        let positions = cx.input_u32(1);
         check_room(positions, capacity)?;
-        if !cx.adds(1) {
-            let arrivals = cx.output_u32(1);
+        if !cx.adds(2) {
+            let arrivals = cx.output_u32(2);
             arrivals.slice(0, arrivals.len()).fill(0);
         }
         let kept = 2 * heads.kv * dim;
         dispatch_float!(cx.input_spec(0).dtype, E => {
-            let (packed, cache, o) = (cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0));
+            let (packed, o, cache) = (cx.input::<E>(0), cx.output::<E>(0), cx.output::<E>(1));
+            if !cx.adds(1) {
+                cache.slice(0, cache.len()).fill(<E as Default>::default());
+            }
+            for (b, position) in positions.iter().enumerate() {
+                let new = packed.slice(b * heads.width() + heads.key_at(0), kept);
+                cache.slice((b * capacity + *position as usize) * kept, kept).copy_from_slice(new);
+            }
+            let cache = cache.to_read();
             cx.pool.run(positions.len() * heads.query, #[inline(always)] |task| {
                 type Acc = <E as Elem>::Acc;
                 let (b, h) = (task / heads.query, task % heads.query);
@@ -161,12 +177,12 @@ impl Op for CachedAttention {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let Heads { query, kv, .. } = self.heads;
-        let (batch, capacity) = (cx.input_spec(1).shape[0], cx.input_spec(1).shape[1]);
+        let (batch, capacity) = (cx.input_spec(0).rows(), self.capacity);
         if batch == 0 || capacity == 0 {
             return Ok(());
         }
-        if !cx.adds(1) {
-            cx.queue.fill(cx.output(1), 0, cx.output_spec(1).bytes())?;
+        for output in [1, 2].into_iter().filter(|&output| !cx.adds(output)) {
+            cx.queue.fill(cx.output(output), 0, cx.output_spec(output).bytes())?;
         }
         let (kernel, queries) = self.kernel(cx.input_spec(0).dtype);
         let (tiles, split) = (self.heads.group().div_ceil(queries), split_len(capacity));
@@ -201,11 +217,9 @@ impl Op for CachedAttention {
         type Shape = (usize, usize, (usize, usize, usize), Option<f64>, Option<usize>);
         let case = |(batch, capacity, (query, kv, dim), score_cap, window): Shape| {
             let heads = Heads { query, kv, dim };
-            let op = CachedAttention { heads, score_cap, window };
-            let kept = 2 * heads.kv * heads.dim;
+            let op = CachedAttention { heads, score_cap, window, capacity };
             let inputs = vec![
                 (Spec::new([batch, heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-                (Spec::new([batch, capacity, kept], precision.act_dtype), Fill::Normal(0.0, 1.0)),
                 (Spec::new([batch], DType::U32), Fill::Below(capacity as u32)),
             ];
             let mut name = format!("b{batch} s{capacity} hd{} gqa{}", heads.dim, heads.group());
@@ -213,26 +227,40 @@ impl Op for CachedAttention {
             name += &score_cap.map_or(String::new(), |cap| format!(" cap{cap}"));
             let arrivals = Fill::Values(vec![0.0; batch * heads.query]);
             Case::new(name, op, inputs, move |inputs| {
-                let o = reference(&op, &inputs[0], &inputs[1], &inputs[2]);
-                vec![o, Array::zeros(&[batch, heads.query]), Array::zeros(&[0])]
+                let (o, cache) = reference(&op, &inputs[0], &inputs[1], inputs.get(2));
+                vec![o, cache, Array::zeros(&[batch, heads.query]), Array::zeros(&[0])]
             })
             .differentiable(&[])
             .upstream(&[])
-            .outputs(vec![(Mode::Write, Fill::Below(1)), (Mode::Add, arrivals)])
+            .outputs(vec![
+                (Mode::Write, Fill::Below(1)),
+                (Mode::Add, Fill::Normal(0.0, 1.0)),
+                (Mode::Add, arrivals),
+            ])
             .depth(capacity.max(heads.dim))
         };
         Cases::Own(shapes.into_iter().map(case).collect())
     }
 }
 
-/// Packs the keys that each row sees as a sequence of its own and keeps the last row of full attention.
-fn reference(op: &CachedAttention, packed: &Array, cache: &Array, positions: &Array) -> Array {
-    let heads = op.heads;
-    let (batch, capacity, kept) = (cache.shape[0], cache.shape[1], cache.width());
+/// Writes the new keys and values into the cache `before`, or one of zeros, packs the keys that each row sees as a
+/// sequence of its own and keeps the last row of full attention. Returns the rows, and the cache.
+fn reference(
+    op: &CachedAttention,
+    packed: &Array,
+    positions: &Array,
+    before: Option<&Array>,
+) -> (Array, Array) {
+    let (heads, capacity) = (op.heads, op.capacity);
+    let (batch, kept) = (packed.shape[0], 2 * heads.kv * heads.dim);
     let (width, o_width) = (heads.width(), heads.query * heads.dim);
+    let mut cache = before.cloned().unwrap_or_else(|| Array::zeros(&[batch, capacity, kept]));
     let mut o = Array::zeros(&[batch, o_width]);
     for b in 0..batch {
-        let keys = op.keys(positions.data[b] as usize);
+        let position = positions.data[b] as usize;
+        cache.data[(b * capacity + position) * kept..][..kept]
+            .copy_from_slice(&packed.data[b * width + o_width..][..kept]);
+        let keys = op.keys(position);
         let len = keys.len();
         let mut rows = Array::zeros(&[len, width]);
         for (t, key) in keys.enumerate() {
@@ -246,5 +274,5 @@ fn reference(op: &CachedAttention, packed: &Array, cache: &Array, positions: &Ar
         let last = &solved[0].data[(len - 1) * o_width..];
         o.data[b * o_width..][..o_width].copy_from_slice(last);
     }
-    o
+    (o, cache)
 }

@@ -1,17 +1,58 @@
-//! Generation: a linear layer of a few rows, which takes as long as its weights take to read.
+//! Generation: a linear layer of a few rows with what follows it, which takes as long as its weights take to
+//! read.
 
+use super::activate::Activate;
+use super::activation::Activation;
 use super::linear::Linear;
-use crate::device::DType;
+use crate::device::cpu::ViewMut;
+use crate::device::cpu::matmul::{Matrix, product};
 use crate::device::gpu::{Arg, Grid, Kernel};
+use crate::device::{DType, Elem, Real};
+use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Case, Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
-/// [`Linear`] of at most [`MOST_ROWS`] rows, without a gradient.
+/// `(x[N, in], W[out…, in], b[out…]) → y`: [`Linear`] of at most [`MOST_ROWS`] rows, with a bias and an activation
+/// where it has them, without a gradient. The bias is in the accumulator format, and `y` is rounded once.
 ///
 /// On a GPU in bf16 one kernel reads the weights once, at the full bandwidth of the memory; the bits of a row do
-/// not depend on the others. What the kernel does not serve goes to the library.
+/// not depend on the others.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LinearFewRows(pub Linear);
+pub struct LinearFewRows {
+    /// The product.
+    pub linear: Linear,
+    /// True if a bias is added to it.
+    pub bias: bool,
+    /// What is computed of the sum.
+    pub output: Output,
+}
+
+/// What a layer of a few rows computes of its product and bias.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// Themselves: `[N, out…]`.
+    #[default]
+    Sum,
+    /// A function of each: `[N, out…]`.
+    Activated(Activation),
+    /// `f(gate) ⊙ up` of `[N, 2, f]`: `[N, f]`.
+    Gated(Activation),
+}
+
+impl Output {
+    /// Returns the function that is applied.
+    fn activation(self) -> Option<Activation> {
+        match self {
+            Self::Sum => None,
+            Self::Activated(f) | Self::Gated(f) => Some(f),
+        }
+    }
+
+    /// Returns the sums of which an element of the output is computed.
+    fn sums(self) -> usize {
+        if matches!(self, Self::Gated(_)) { 2 } else { 1 }
+    }
+}
 
 /// Most rows: those of one product of a tensor core.
 pub const MOST_ROWS: usize = 16;
@@ -27,16 +68,24 @@ const UNROLL: usize = 4;
 const MOST_WARPS: usize = 8;
 
 impl LinearFewRows {
-    /// Returns the kernel of a layer, and the threads of a block; `None` where the library serves it.
-    fn kernel(x: &Spec, w: &Spec) -> Option<(Kernel, u32)> {
-        let (rows, outputs, inputs) = (x.rows(), w.rows(), w.width());
-        let serves = x.dtype == DType::Bf16
-            && (1..=MOST_ROWS).contains(&rows)
-            && outputs.is_multiple_of(OUTPUTS)
-            && inputs.is_multiple_of(INPUTS);
-        if !serves || inputs == 0 {
-            return None;
-        }
+    /// Returns the layer of a product, without bias and activation.
+    pub fn new(linear: Linear) -> Self {
+        Self { linear, ..Self::default() }
+    }
+
+    /// Returns true if the kernel serves the product of rows `x` and weights `w`.
+    pub fn serves(x: &Spec, w: &Spec) -> bool {
+        x.dtype == DType::Bf16 && Self::takes(x, w)
+    }
+
+    /// Returns true for the shapes of the kernel: few rows, and whole blocks of outputs and inputs.
+    fn takes(x: &Spec, w: &Spec) -> bool {
+        let (outputs, inputs) = (w.alloc[w.alloc.len() - 2], w.width());
+        x.rows() <= MOST_ROWS && inputs > 0 && outputs % OUTPUTS == 0 && inputs % INPUTS == 0
+    }
+
+    /// Returns the kernel of a layer, and the threads of a block.
+    fn kernel(&self, rows: usize, inputs: usize) -> (Kernel, u32) {
         let wanted = (inputs / INPUTS).div_ceil(UNROLL);
         // A power of two, so that few kernels exist.
         let warps = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
@@ -45,8 +94,14 @@ impl LinearFewRows {
             .with("WARPS", warps)
             .with("UNROLL", UNROLL)
             .with("UPPER", u32::from(rows > MOST_ROWS / 2))
-            .with("THREADS", 32 * warps);
-        Some((kernel, 32 * warps as u32))
+            .with("THREADS", 32 * warps)
+            .with("BIAS", u32::from(self.bias))
+            .with("SUMS", self.output.sums());
+        let kernel = match self.output.activation() {
+            Some(f) => kernel.with("ACTIVATION", f.functor()),
+            None => kernel,
+        };
+        (kernel, 32 * warps as u32)
     }
 }
 
@@ -56,50 +111,146 @@ impl Op for LinearFewRows {
     }
 
     fn attributes(&self) -> String {
-        self.0.attributes()
+        let output = match self.output {
+            Output::Sum => String::new(),
+            Output::Activated(f) => format!("activation={}", Activate(f).name()),
+            Output::Gated(f) => format!("gate={}", Activate(f).name()),
+        };
+        let parts = [self.linear.attributes(), String::from(if self.bias { "bias" } else { "" }), output];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        match inputs {
-            [x, _] if x.rows() > MOST_ROWS => Err(format!("x has at most {MOST_ROWS} rows")),
-            _ => self.0.infer(inputs),
+        let [x, w, rest @ ..] = inputs else { return Err("takes x and W, and b if it has one".into()) };
+        let sums = self.linear.infer(&inputs[..2])?.remove(0);
+        if !Self::takes(x, w) {
+            return Err(format!(
+                "x has at most {MOST_ROWS} rows, and W a multiple of {OUTPUTS} outputs and {INPUTS} inputs"
+            ));
+        }
+        if x.dtype == DType::F32 && (self.bias || self.output != Output::Sum) {
+            return Err("in fp32 it has neither bias nor activation".into());
+        }
+        let bias = Spec::padded(&sums.shape[1..], &sums.alloc[1..], x.dtype.accumulator());
+        let expected = if self.bias { std::slice::from_ref(&bias) } else { &[] };
+        if rest != expected {
+            return Err(format!("b is {bias} where there is one"));
+        }
+        match (self.output, &*sums.shape) {
+            (Output::Gated(_), &[rows, 2, f]) => {
+                Ok(vec![Spec::padded([rows, f], [sums.alloc[0], sums.width()], x.dtype)])
+            }
+            (Output::Gated(_), _) => Err("W is [2, f, in] below a gate".into()),
+            _ => Ok(vec![sums]),
         }
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        self.0.cost(inputs, outputs)
+        let flops = self.linear.cost(&inputs[..2], outputs).product_flops;
+        Cost::streaming(inputs, outputs).with_flops(flops)
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        self.0.cpu(cx)
+        let (x, w) = (cx.input_spec(0), cx.input_spec(1));
+        let (n, o, i) = (x.rows(), w.rows(), w.width());
+        let width = o / self.output.sums();
+        dispatch_float!(x.dtype, E => {
+            type Acc = <E as Elem>::Acc;
+            let mut sums = vec![Acc::ZERO; n * o];
+            let (x, w) = (Matrix::rows(cx.input::<E>(0), i), Matrix::rows(cx.input::<E>(1), i));
+            let to = Matrix::rows(ViewMut::from_slice(&mut sums), o);
+            product(cx.pool, (n, o, i), x, w.t(), to, false);
+            let bias = self.bias.then(|| cx.input::<Acc>(2));
+            let y = cx.output::<E>(0);
+            for (row, sums) in sums.chunks_mut(o).enumerate() {
+                if let Some(bias) = bias {
+                    sums.iter_mut().zip(bias.slice(0, o)).for_each(|(sum, bias)| *sum += *bias);
+                }
+                let (first, up) = sums.split_at_mut(width);
+                if let Some(f) = self.output.activation() {
+                    f.values(first);
+                }
+                first.iter_mut().zip(up).for_each(|(value, up)| *value *= *up);
+                y.store(row * width, first);
+            }
+        });
+        Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (x, w) = (cx.input_spec(0), cx.input_spec(1));
-        let Some((kernel, threads)) = Self::kernel(x, w) else { return self.0.gpu(cx) };
-        let mut args: Vec<Arg> = [cx.input(0), cx.input(1), cx.output(0)].into_iter().map(Arg::Ptr).collect();
-        args.extend([x.rows(), w.rows(), w.width()].map(Arg::from));
-        cx.queue.launch(kernel, Grid::new(w.rows() / OUTPUTS, threads), &args)
+        // In fp32 it has no bias and no activation.
+        if x.dtype != DType::Bf16 {
+            return self.linear.gpu(cx);
+        }
+        if x.rows() == 0 {
+            return Ok(());
+        }
+        let width = w.rows() / self.output.sums();
+        let (kernel, threads) = self.kernel(x.rows(), w.width());
+        let bias = if self.bias { cx.input(2) } else { 0 };
+        let mut args: Vec<Arg> = [cx.input(0), cx.input(1), bias, cx.output(0)].map(Arg::Ptr).to_vec();
+        args.extend([x.rows(), width, w.width()].map(Arg::from));
+        cx.queue.launch(kernel, Grid::new(width / OUTPUTS, threads), &args)
     }
 
-    /// Those of [`Linear`] with few rows, and shapes that the kernel serves: of all numbers of warps, and with
-    /// blocks of inputs left over.
+    /// Shapes of all numbers of warps, and with blocks of inputs left over.
     fn cases(&self, precision: Precision) -> Cases {
-        let shapes = [
-            (1, 32, 8),
-            (1, 33, 5),
-            (3, 96, 24),
-            (8, 160, 40),
-            (9, 256, 64),
-            (16, 768, 128),
-            (2, 1056, 16),
-            (16, 3072, 64),
+        let plain = [(1, 32, 8), (3, 96, 24), (8, 160, 40), (9, 256, 64), (16, 768, 128), (2, 1056, 16)];
+        let mut cases: Vec<Case> =
+            plain.map(|shape| case(Self::default(), precision, shape)).into_iter().collect();
+        if precision.act_dtype == DType::F32 {
+            return Cases::Own(cases);
+        }
+        let layers = [
+            (true, Output::Sum, (1, 768, 64)),
+            (true, Output::Activated(Activation::GeluTanh), (3, 768, 64)),
+            (false, Output::Activated(Activation::Relu2), (16, 3072, 64)),
+            (true, Output::Gated(Activation::Gelu), (9, 160, 24)),
+            (false, Output::Gated(Activation::Silu), (1, 768, 128)),
         ];
-        let case = |(rows, inputs, outputs)| -> Case {
-            let mut case = Linear::case(precision, (rows, inputs, outputs));
-            case.op = std::sync::Arc::new(LinearFewRows::default());
-            case.differentiable(&[]).upstream(&[])
-        };
-        Cases::Own(shapes.map(case).into())
+        for (bias, output, shape) in layers {
+            cases.push(case(Self { bias, output, ..Self::default() }, precision, shape));
+        }
+        Cases::Own(cases)
     }
+}
+
+/// Returns the case of so many rows, inputs and outputs.
+fn case(op: LinearFewRows, precision: Precision, (n, i, o): (usize, usize, usize)) -> Case {
+    let outs = if op.output.sums() == 2 { vec![2, o] } else { vec![o] };
+    let weights = Spec::new([&outs[..], &[i]].concat(), precision.act_dtype);
+    let mut inputs = vec![
+        (Spec::new([n, i], precision.act_dtype), Fill::Normal(0.0, 1.0)),
+        (weights, Fill::Normal(0.0, 0.2)),
+    ];
+    if op.bias {
+        inputs.push((Spec::new(outs, precision.master), Fill::Normal(0.0, 1.0)));
+    }
+    let name = format!("n{n} in{i} out{o} {}", op.attributes());
+    Case::new(name.trim_end(), op, inputs, move |inputs| vec![reference(&op, inputs, o)])
+        .differentiable(&[])
+        .upstream(&[])
+        .depth(i)
+}
+
+/// The layer by plain loops, of `width` outputs.
+fn reference(op: &LinearFewRows, inputs: &[Array], width: usize) -> Array {
+    let (x, w) = (&inputs[0], &inputs[1]);
+    let (rows, count) = (x.shape[0], x.width());
+    let mut y = Array::zeros(&[rows, width]);
+    for r in 0..rows {
+        for o in 0..width {
+            let sum = |o: usize| {
+                let terms = (0..count).map(|k| x.data[r * count + k] * w.data[o * count + k]);
+                terms.sum::<f64>() + if op.bias { inputs[2].data[o] } else { 0.0 }
+            };
+            y.data[r * width + o] = match op.output {
+                Output::Sum => sum(o),
+                Output::Activated(f) => f.plain(sum(o)),
+                Output::Gated(f) => f.plain(sum(o)) * sum(width + o),
+            };
+        }
+    }
+    y
 }

@@ -1,12 +1,13 @@
 //! Passes, from program to program: all that happens between recording a model and running it, in one visible
 //! order.
 //!
-//! unfuse (ablation) → autodiff → recompute → exchange → buckets → memory. `model` calls all but the last,
-//! which `exec` calls. Each can be printed and tested alone.
+//! unfuse (ablation) → autodiff → recompute → exchange → buckets → memory; of generation, few_rows → memory. `model`
+//! calls all but the last, which `exec` calls. Each can be printed and tested alone.
 
 pub mod autodiff;
 pub mod buckets;
 pub mod exchange;
+pub mod few_rows;
 pub mod memory;
 pub mod recompute;
 pub mod unfuse;
@@ -14,6 +15,7 @@ pub mod unfuse;
 pub use autodiff::differentiate;
 pub use buckets::{append_group, insert_all_reduces};
 pub use exchange::exchange_rows;
+pub use few_rows::fuse_few_rows;
 pub use memory::{Block, MemoryPlan};
 pub use recompute::recompute;
 pub use unfuse::unfuse;

@@ -154,6 +154,11 @@ impl<'a, E> ViewMut<'a, E> {
         self.len == 0
     }
 
+    /// Returns the elements to read: those that no task writes meanwhile.
+    pub fn to_read(&self) -> View<'a, E> {
+        View { start: self.start, len: self.len, lifetime: PhantomData }
+    }
+
     /// `len` elements from `at`, to write. The caller's task owns that range while it holds it.
     #[inline(always)]
     pub fn slice(&self, at: usize, len: usize) -> &'a mut [E] {

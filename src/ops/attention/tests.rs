@@ -10,7 +10,6 @@ use crate::ir::Upstream;
 use crate::ir::{Builder, Destination, Mode, Op, Precision, State, StateBuilder, TensorId};
 use crate::ops::cached_attention::CachedAttention;
 use crate::ops::copy::Copy;
-use crate::ops::kv_cache::CacheAppend;
 use crate::passes::{differentiate, unfuse};
 use crate::policy::Placement;
 use std::sync::Arc;
@@ -168,10 +167,11 @@ fn generate(problem: AttentionCase) {
     let packed = noise(batch * t * heads.width(), 0);
 
     let mut layout = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
-    let append = CacheAppend { heads, capacity: t };
+    let (score_cap, window) = (problem.attention.score_cap, problem.attention.window);
+    let attention = CachedAttention { heads, score_cap, window, capacity: t };
     let rows = Spec::new([batch, heads.width()], DType::F32);
     let positions = Spec::new([batch], DType::U32);
-    let cache = append.infer(&[rows.clone(), positions.clone()]).unwrap().remove(0);
+    let cache = attention.infer(&[rows.clone(), positions.clone()]).unwrap().remove(1);
     let o_width = heads.query * heads.dim;
     let o = Spec::new([batch, o_width], DType::F32);
     let arrivals = Spec::new([batch, heads.query], DType::U32);
@@ -183,12 +183,9 @@ fn generate(problem: AttentionCase) {
     let mut b = Builder::new("generate", Arc::clone(&state));
     let [rows, positions, cache, o, arrivals] =
         ["s.rows", "s.positions", "s.cache", "s.o", "s.arrivals"].map(|name| b.state(name).unwrap());
-    b.emit_into("cache", Arc::new(append), &[rows, positions], &[Destination::Into(cache, Mode::Add)])
-        .unwrap();
-    let (score_cap, window) = (problem.attention.score_cap, problem.attention.window);
-    let attention = Arc::new(CachedAttention { heads, score_cap, window });
-    let outs = [Destination::Into(o, Mode::Write), Destination::Into(arrivals, Mode::Add)];
-    b.emit_into("o", attention, &[rows, cache, positions], &outs).unwrap();
+    let outs = [(o, Mode::Write), (cache, Mode::Add), (arrivals, Mode::Add)]
+        .map(|(tensor, mode)| Destination::Into(tensor, mode));
+    b.emit_into("o", Arc::new(attention), &[rows, positions], &outs).unwrap();
     let section = Section::new(b.finish());
     let mut engine = engine(&state, &[&section]);
     let slot = |name: &str| state.slot(name).unwrap();

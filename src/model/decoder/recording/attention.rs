@@ -8,7 +8,7 @@ use crate::model::window::window;
 use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Mask, attention_unfused};
 use crate::ops::cached_attention::CachedAttention;
-use crate::ops::kv_cache::{CacheAppend, CacheFill};
+use crate::ops::kv_cache::CacheFill;
 use crate::ops::window_spans::WindowSpans;
 use crate::policy;
 use std::sync::Arc;
@@ -90,18 +90,16 @@ impl Recording<'_> {
         }
     }
 
-    /// Attention of one row per sample to those before it, which the cache has.
+    /// Attention of one row per sample to those before it, which the cache has, and to itself.
     fn attend_to_cache(&self, b: &mut Builder, i: usize, packed: TensorId) -> Result<TensorId> {
-        let (heads, capacity) = (self.heads, self.plan.batch.seq_len);
-        let (positions, cache) =
-            (b.state("generation.positions")?, b.state(&format!("generation.cache.{i}"))?);
-        let into_cache = [Destination::Into(cache, Mode::Add)];
-        b.emit_into("cache", Arc::new(CacheAppend { heads, capacity }), &[packed, positions], &into_cache)?;
-        let arrivals = Destination::Into(b.state("generation.arrivals")?, Mode::Add);
+        let capacity = self.plan.batch.seq_len;
         let (score_cap, window) = (self.plan.model.score_cap, window(&self.plan.model, i, capacity));
-        let attention = Arc::new(CachedAttention { heads, score_cap, window });
-        let inputs = [packed, cache, positions];
-        Ok(b.emit_into("attended", attention, &inputs, &[Destination::New, arrivals])?[0])
+        let attention = CachedAttention { heads: self.heads, score_cap, window, capacity };
+        let positions = b.state("generation.positions")?;
+        let cache = Destination::Into(b.state(&format!("generation.cache.{i}"))?, Mode::Add);
+        let arrivals = Destination::Into(b.state("generation.arrivals")?, Mode::Add);
+        let outs = [Destination::New, cache, arrivals];
+        Ok(b.emit_into("attended", Arc::new(attention), &[packed, positions], &outs)?[0])
     }
 
     /// Writes the keys and values of prompts into the cache.

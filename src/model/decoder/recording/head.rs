@@ -99,7 +99,7 @@ impl Recording<'_> {
         let m = &self.plan.model;
         let head = if m.tie_embeddings { "embedding" } else { "head" };
         // Each op but the last writes a tensor of its own.
-        let mut ops: Vec<Arc<dyn Op>> = vec![self.linear(true)];
+        let mut ops: Vec<Arc<dyn Op>> = vec![Arc::new(self.linear())];
         if m.logit_scale != 1.0 {
             ops.push(Arc::new(Scale { factor: m.logit_scale }));
         }

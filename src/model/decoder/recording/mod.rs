@@ -6,9 +6,8 @@ mod feed_forward;
 mod head;
 mod positions;
 
-use crate::device::DType;
 use crate::error::Result;
-use crate::ir::{Builder, Op, TensorId};
+use crate::ir::{Builder, TensorId};
 use crate::model::family::Purpose;
 use crate::model::norm;
 use crate::ops::add::Add;
@@ -16,10 +15,8 @@ use crate::ops::add_bias::AddBias;
 use crate::ops::attention::Heads;
 use crate::ops::dropout::{Dropout, Site};
 use crate::ops::linear::Linear;
-use crate::ops::linear_few_rows::{LinearFewRows, MOST_ROWS};
 use crate::plan::Plan;
 use crate::policy::NormPlacement;
-use std::sync::Arc;
 
 /// Records the forward of a plan for a purpose.
 pub(super) struct Recording<'a> {
@@ -132,8 +129,7 @@ impl<'a> Recording<'a> {
     /// is one.
     fn product(&self, b: &mut Builder, i: usize, part: &str, output: &str, x: TensorId) -> Result<TensorId> {
         let weight = b.param(&format!("blocks.{i}.{part}"))?;
-        let few_rows = self.purpose == Purpose::Generate;
-        let y = b.emit_into(output, self.linear(few_rows), &[x, weight], &[])?[0];
+        let y = b.emit1(output, self.linear(), &[x, weight])?;
         if !self.plan.model.bias {
             return Ok(y);
         }
@@ -141,14 +137,9 @@ impl<'a> Recording<'a> {
         b.emit1(&format!("{output}_biased"), AddBias, &[y, bias])
     }
 
-    /// Returns the op of a product, for the rows of a batch or for one row of every sample. Few rows in bf16 have
-    /// an op of their own.
-    fn linear(&self, row_per_sample: bool) -> Arc<dyn Op> {
-        let linear = Linear { products: self.plan.execution.products };
-        let is_few = row_per_sample
-            && self.plan.generation.samples <= MOST_ROWS
-            && self.plan.precision.act_dtype == DType::Bf16;
-        if is_few { Arc::new(LinearFewRows(linear)) } else { Arc::new(linear) }
+    /// Returns the op of a product.
+    fn linear(&self) -> Linear {
+        Linear { products: self.plan.execution.products }
     }
 
     /// Returns the index of a dropout in block `i`.
