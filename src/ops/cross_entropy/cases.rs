@@ -33,7 +33,7 @@ pub(super) fn cases<O: Op + 'static>(precision: Precision, op: impl Fn(Objective
             // Of fewer words ln Σ e^l can be almost 0, and then no format has it to its precision.
             case_of(objective, 1, (50, 64), Fill::Below(50)),
             case_of(objective, 17, (300, 320), Fill::Below(300)),
-            case_of(objective, 12, (40, 64), ignoring.clone()),
+            case_of(objective, 12, (50, 64), ignoring.clone()),
         ]);
     }
     cases

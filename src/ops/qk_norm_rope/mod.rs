@@ -137,16 +137,19 @@ impl Op for QkNormRope {
             let rotary = Rotary::of_whole_heads(heads.dim, 10_000.0);
             (n, QkNormRope { norm, rotary, rotates_first: false })
         });
-        // Every rotation in every place, and the plain one where it is not among those above.
+        // The plain rotation in every place and with or without weights, and each of the others in both places.
         let (n, heads) = (40, Heads { query: 3, kv: 1, dim: 32 });
-        let rotations = variants().chain([(n, heads, Rotary::of_whole_heads(heads.dim, 10_000.0))]);
-        let others = rotations.flat_map(|(n, heads, rotary)| {
-            [(false, false), (false, true), (true, false), (true, true)].map(|(weighted, rotates_first)| {
-                let norm = QkNorm { heads, eps: 1e-6, weighted };
-                (n, QkNormRope { norm, rotary, rotates_first })
-            })
+        let of = move |n, heads, rotary, weighted, rotates_first| {
+            (n, QkNormRope { norm: QkNorm { heads, eps: 1e-6, weighted }, rotary, rotates_first })
+        };
+        let everywhere =
+            [(false, false), (false, true), (true, false), (true, true)].map(|(weighted, first)| {
+                of(n, heads, Rotary::of_whole_heads(heads.dim, 10_000.0), weighted, first)
+            });
+        let rotations = variants().flat_map(|(n, heads, rotary)| {
+            [(true, false), (false, true)].map(|(weighted, first)| of(n, heads, rotary, weighted, first))
         });
-        Cases::Own(plain.chain(others).map(case).collect())
+        Cases::Own(plain.chain(everywhere).chain(rotations).map(case).collect())
     }
 }
 
