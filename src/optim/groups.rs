@@ -179,7 +179,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn rule(role: GroupRole) -> RoleRule {
-        let entry = &OPTIMIZERS[0];
+        rule_of(&OPTIMIZERS[0], role)
+    }
+
+    fn rule_of(entry: &'static Entry, role: GroupRole) -> RoleRule {
         let values = Values::from_written(entry.hyperparameters, &BTreeMap::new());
         RoleRule { role, entry, values, lr: 1e-3, decay: WeightDecay::Coupled, decays: role.decays() }
     }
@@ -194,7 +197,7 @@ mod tests {
         assert_eq!(UpdateGroup::join(&rules)[0].decaying, &GroupRole::ALL[..4]);
         rules[0].lr = 2e-3;
         rules[2].lr = 2e-3;
-        rules[3].entry = find("sgd").unwrap();
+        rules[3] = rule_of(find("sgd").unwrap(), rules[3].role);
         assert_eq!(roles(&rules), ["embedding+head", "positions+vector", "matrix"]);
         rules[4].decay = WeightDecay::Independent;
         assert_eq!(roles(&rules), ["embedding+head", "positions", "matrix", "vector"]);
