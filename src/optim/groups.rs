@@ -5,6 +5,7 @@ use super::optimizer::{Entry, Optimizer, Rates, Update};
 use crate::error::Result;
 use crate::ir::{Builder, GroupRequest, ParamRequest, Precision, Role};
 use crate::policy::WeightDecay;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Role of parameters as recipes group them: the tables of `[optimizer.groups]`.
@@ -125,9 +126,15 @@ impl UpdateGroup {
             && self.decay == rule.decay
     }
 
-    /// Returns its roles in words: `embedding+head`.
-    pub fn in_words(&self) -> String {
-        self.roles.iter().map(|role| role.word()).collect::<Vec<_>>().join("+")
+    /// Returns those of its roles that some parameters have, in words: `embedding+head`.
+    pub fn in_words(&self, parameters: impl Iterator<Item = Role>) -> String {
+        in_words(&self.roles, parameters)
+    }
+
+    /// Returns those of its roles that some parameters have and that decay, in words; `none` without any.
+    pub fn decaying_in_words(&self, parameters: impl Iterator<Item = Role>) -> String {
+        let words = in_words(&self.decaying, parameters);
+        if words.is_empty() { "none".to_owned() } else { words }
     }
 
     /// Returns the rates of a step: `share` is the learning rate's share of the peak, and `lr` the learning rate.
@@ -148,8 +155,9 @@ impl UpdateGroup {
     pub fn request(&self, precision: Precision, params: &[ParamRequest], block: usize) -> GroupRequest {
         let is_own = |i: &usize| self.roles.contains(&GroupRole::from_role(params[*i].role));
         let own: Vec<usize> = (0..params.len()).filter(is_own).collect();
+        let roles = params.iter().map(|param| param.role);
         GroupRequest {
-            name: if own.len() == params.len() { String::new() } else { self.in_words() },
+            name: if own.len() == params.len() { String::new() } else { self.in_words(roles) },
             params: own,
             slots: self.optimizer.slots(precision),
             alignment: if self.optimizer.owns_whole_parameters() { block } else { 0 },
@@ -170,6 +178,13 @@ impl UpdateGroup {
     }
 }
 
+/// Returns those of `roles` that some parameters have, in words.
+fn in_words(roles: &[GroupRole], parameters: impl Iterator<Item = Role>) -> String {
+    let present: BTreeSet<GroupRole> = parameters.map(GroupRole::from_role).collect();
+    let words = roles.iter().filter(|role| present.contains(role)).map(|role| role.word());
+    words.collect::<Vec<_>>().join("+")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +192,8 @@ mod tests {
     use crate::ir::{Init, StateBuilder, Sublayer};
     use crate::optim::{OPTIMIZERS, find};
     use std::collections::BTreeMap;
+
+    const MATRIX: Role = Role::Matrix(Sublayer::Attention);
 
     fn rule(role: GroupRole) -> RoleRule {
         rule_of(&OPTIMIZERS[0], role)
@@ -191,7 +208,8 @@ mod tests {
     fn equal_rules_are_one_group_and_another_rate_or_optimizer_is_another() {
         let mut rules = GroupRole::ALL.map(rule);
         let roles = |rules: &[RoleRule]| -> Vec<String> {
-            UpdateGroup::join(rules).iter().map(UpdateGroup::in_words).collect()
+            let all = [Role::Embedding, Role::Positions, Role::Head, MATRIX, Role::Vector];
+            UpdateGroup::join(rules).iter().map(|group| group.in_words(all.into_iter())).collect()
         };
         assert_eq!(roles(&rules), ["embedding+positions+head+matrix+vector"]);
         assert_eq!(UpdateGroup::join(&rules)[0].decaying, &GroupRole::ALL[..4]);
@@ -206,8 +224,7 @@ mod tests {
     /// Slots have room for the parameters of their group alone, in the order of the flat buffers.
     #[test]
     fn the_slots_of_a_group_are_compact() {
-        let matrix = Role::Matrix(Sublayer::Attention);
-        let roles = [Role::Head, Role::Vector, matrix, matrix, Role::Vector, Role::Embedding];
+        let roles = [Role::Head, Role::Vector, MATRIX, MATRIX, Role::Vector, Role::Embedding];
         let requests: Vec<ParamRequest> = roles
             .iter()
             .enumerate()
@@ -234,8 +251,8 @@ mod tests {
             let slot = state.get(state.slot(slot).unwrap());
             (slot.offset / 4, slot.spec.elements())
         };
-        assert_eq!(elements("m.embedding+positions+head.flat"), (0, 2 * stride));
-        assert_eq!(elements("m.embedding+positions+head.p5"), (stride, 100));
+        assert_eq!(elements("m.embedding+head.flat"), (0, 2 * stride));
+        assert_eq!(elements("m.embedding+head.p5"), (stride, 100));
         assert_eq!(elements("v.matrix+vector.flat"), (0, 4 * stride));
         assert_eq!(elements("v.matrix+vector.p4"), (3 * stride, 100));
         assert_eq!(state.slot("m.flat"), None);
