@@ -17,9 +17,9 @@ use super::key::{Interval, RangeScale, Type, UNSET};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
-    Activation, Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, NormPlacement,
-    Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume, RopeDirection,
-    RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
+    Activation, Attention, Batching, Communication, Cooldown, Decay, DeviceChoice, Launcher, Norm,
+    NormPlacement, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume,
+    RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -288,11 +288,20 @@ sections! {
         min_lr_ratio: f64 = 0.1;
             Training, number(Included(0.0), Included(1.0)), "0.0"
                 => aliases(&["min_lr_factor", "min_lr_rate"]);
-        /// Shape of the decay: cosine, linear, or constant and linear at the end (warm-up, stable, decay).
+        /// Shape of the decay: cosine, linear, `1 − √x` of the share x that is done, exponential, or constant
+        /// with a decay phase at the end (warm-up, stable, decay).
         decay: Decay = Decay::Cosine;
             Training, Type::Word(Decay::WORDS), "\"wsd\"" => aliases(&["decay_type", "lr_scheduler_type"]);
         /// Fraction of all steps in the decay phase of `wsd`.
         decay_ratio: f64 = 0.2; Training, number(Excluded(0.0), Included(1.0)), "0.1";
+        /// Length of the decay phase of `wsd` in steps, in place of `decay_ratio`. Of the two the one of the
+        /// higher layer holds; in one layer this one.
+        decay_steps: Option<usize> = None;
+            Training, count(1, MAX_STEP_COUNT), "250"
+                => unit("optimizer steps"), unset("`decay_ratio` of `training.steps`"), implied(UNSET);
+        /// Shape of the decay phase of `wsd`.
+        cooldown: Cooldown = Cooldown::Linear;
+            Training, Type::Word(Cooldown::WORDS), "\"one_minus_sqrt\"" => implied("\"linear\"");
     }
 
     /// Recomputation of activations in the backward pass, which trades time for memory.

@@ -11,7 +11,7 @@ use xrun::ir::ParamRequest;
 use xrun::ir::{Builder, Init, Precision, Role, Spec, State, StateBuilder};
 use xrun::optim::{AdamW, Optimizer, Update};
 use xrun::plan::Schedule;
-use xrun::policy::{Decay, Placement};
+use xrun::policy::{Cooldown, Decay, Placement};
 
 const STEPS: usize = 1000;
 /// Numbers that decay, and numbers that do not.
@@ -95,6 +95,8 @@ fn table() -> Vec<f64> {
         min_ratio: 0.1,
         decay: Decay::Cosine,
         decay_ratio: 0.2,
+        decay_steps: None,
+        cooldown: Cooldown::Linear,
     };
     let rows = (1..=STEPS).flat_map(|t| OPTIMIZER.schedule_row(schedule.at(t), t as u64));
     std::iter::repeat_n(0.0, OPTIMIZER.schedule_width()).chain(rows).collect()

@@ -176,6 +176,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "lr_scheduler.min_lr_ratio" => curve("0.5"),
         "lr_scheduler.decay" => curve("linear"),
         "lr_scheduler.decay_ratio" => curve_of(&["lr_scheduler.decay=wsd"], "0.9"),
+        "lr_scheduler.decay_steps" => curve_of(&["lr_scheduler.decay=wsd"], "18"),
+        "lr_scheduler.cooldown" => {
+            curve_of(&["lr_scheduler.decay=wsd", "lr_scheduler.decay_ratio=0.9"], "one_minus_sqrt")
+        }
 
         "activation_checkpoint.mode" => program("full", true),
 
