@@ -145,7 +145,12 @@ fn parts(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
 fn batches(recipe: &Recipe, open_world: bool, found: &mut Vec<Diagnostic>) {
     let training = &recipe.values().training;
     let local = match recipe.batch_or_reason() {
-        Ok(batch) => Some(batch.local),
+        Ok(batch) => {
+            if let Some((reason, help)) = batch::ramp_fault(training, &batch).filter(|_| !open_world) {
+                found.push(recipe.diagnostic(&batch::RAMP_KEYS, reason, help));
+            }
+            Some(batch.local)
+        }
         Err(_) if open_world => training.local_batch_size,
         Err(reason) => {
             let keys: Vec<&str> = batch::KEYS

@@ -29,6 +29,8 @@ const MAX_SEED: u64 = i64::MAX as u64;
 /// Most optimizer steps of a training run: the schedule is held in memory, and takes 1.5 GiB for this many
 /// steps.
 const MAX_TRAINING_STEPS: u64 = 100_000_000;
+/// Most sequences of a global batch.
+const MAX_GLOBAL_BATCH: u64 = 16_777_216;
 /// Most steps of an interval, a warm-up or an evaluation.
 const MAX_STEP_COUNT: u64 = 1_000_000_000;
 /// Most ranks of a run.
@@ -224,7 +226,7 @@ sections! {
         /// Sequences per optimizer step over all ranks; setting it keeps the loss curve the same when the
         /// number of ranks changes.
         global_batch_size: Option<usize> = None;
-            Training, count(1, 16_777_216), "256"
+            Training, count(1, MAX_GLOBAL_BATCH), "256"
                 => unit("sequences"),
                    unset("`local_batch_size · accumulation · world_size`"),
                    aliases(&["train_batch_size"]);
@@ -235,6 +237,13 @@ sections! {
                 => unit("micro steps"),
                    unset("follows from the batch sizes; 1 without both"),
                    aliases(&["gradient_accumulation_steps", "grad_accumulation_steps"]);
+        /// Other global batch sizes in the first steps, stage by stage: the last step of a stage, and its
+        /// sequences per optimizer step over all ranks, a multiple of `local_batch_size` and the ranks. Steps
+        /// after the last stage have the global batch size.
+        batch_ramp: Vec<[usize; 2]> = Vec::new();
+            Training, Type::Stages { max_steps: MAX_TRAINING_STEPS, max: MAX_GLOBAL_BATCH },
+            "[[100, 32], [300, 64]]"
+                => unit("optimizer steps, sequences"), implied("[]");
         /// Length of the training run.
         steps: usize = 1000;
             Training, count(1, MAX_TRAINING_STEPS), "20_000"

@@ -363,7 +363,7 @@ const LONG_S: f64 = 3600.0;
 /// and the run is long; otherwise it is known from an earlier measurement or not at all.
 fn needs_of(context: &RunContext, machine: &Machine, may_measure: bool) -> RunNeeds {
     let RunContext { recipe, plan, programs, .. } = context;
-    let tokens = plan.batch.tokens_per_step() as f64 * plan.steps as f64;
+    let tokens = plan.batch.tokens_of_first(plan.steps as u64) as f64;
     let pace = match may_measure && flops_per_token(plan).value * tokens > LONG_FLOPS {
         true => cpu_pace(plan, machine, eprint_line),
         false => known_cpu_pace(plan, machine),

@@ -155,6 +155,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "training.local_batch_size" => curve("4"),
         "training.global_batch_size" => curve("32"),
         "training.accumulation" => curve("2"),
+        "training.batch_ramp" => curve_of(&["training.global_batch_size=32"], "[[2, 16]]"),
         "training.steps" => curve("40"),
         "training.dtype" => curve("bf16"),
         "training.z_loss" => curve("0.1"),
