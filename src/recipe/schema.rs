@@ -412,6 +412,10 @@ sections! {
         keep: usize = 2;
             Bookkeeping, count(0, 1_000_000), "5"
                 => unit("checkpoints"), aliases(&["keep_latest_k", "save_total_limit"]);
+        /// Further steps after which a checkpoint is saved. These stay, besides the newest, for forks.
+        steps: Option<Vec<usize>> = None;
+            Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[1000, 2000]"
+                => unit("optimizer steps"), unset("none");
         /// Resume from the newest complete checkpoint of this recipe.
         resume: Resume = Resume::Never; Bookkeeping, Type::Word(Resume::WORDS), "\"auto\"";
     }
@@ -543,6 +547,11 @@ sections! {
         rungs: Option<Vec<usize>> = None;
             Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[100, 300]"
                 => unit("optimizer steps"), unset("every cell trains to its end");
+        /// Steps of a training with `decay = "wsd"` after which its learning rate falls, a cell each: over
+        /// `decay_ratio` of the cell's own length, which follows. Cells share the steps before.
+        cooldowns: Option<Vec<usize>> = None;
+            Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[1000, 2000]"
+                => unit("optimizer steps"), unset("every cell has the length of the recipe");
         /// Of so many configurations one goes on from a rung.
         eta: usize = 3; Bookkeeping, count(2, 1000), "2" => unit("configurations");
         /// Seeds that no cell had, with which the best configuration and the second best run again at the end; 0

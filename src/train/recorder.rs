@@ -120,6 +120,7 @@ impl Recorder {
         } = parts;
         // Before any row is dropped: on a disk that is still full, nothing changes.
         let store = Store::open(&folder.checkpoints()?, plan.intervals.keep)?;
+        let store = store.keeping(&plan.intervals.kept_steps);
         store.probe()?;
         let saved = |file: &str| {
             let FileRecord { bytes, blake3 } = saved_rows.as_ref()?.get(file)?.clone();
@@ -273,7 +274,7 @@ impl Recorder {
             self.busy.resize(report.busy.len(), 0.0);
             self.busy.iter_mut().zip(&report.busy).for_each(|(sum, busy)| *sum += busy);
         }
-        self.time_left.took(phase, took.as_secs_f64());
+        self.time_left.trained(report.step, phase, took.as_secs_f64());
         let row = self.timing_row(report.step, phase, took);
         let per_device = tok_s / self.plan.batch.world_size as f64;
         let utilization =

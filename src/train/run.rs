@@ -409,7 +409,7 @@ const STORIES: &str = "stories";
 fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Option<Algorithms>> {
     let Some(gpu) = plan.execution.gpu else { return Ok(None) };
     let own = match origin {
-        Origin::Resume(run) | Origin::Fork(run) => Some(run.as_path()),
+        Origin::Resume(run) | Origin::Fork { run, .. } => Some(run.as_path()),
         Origin::Fresh => None,
     };
     let table = match (from, own.map(|run| run.join(ALGORITHMS))) {

@@ -221,6 +221,9 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "checkpoint.keep" => {
             written(&["checkpoint.interval=1"], "3", |a, b| (a.checkpoints(), b.checkpoints()) == (2, 3))
         }
+        "checkpoint.steps" => {
+            written(&["checkpoint.keep=1"], "[1, 3]", |a, b| (a.checkpoints(), b.checkpoints()) == (1, 3))
+        }
         "checkpoint.resume" => on(&[], "auto", [Special(runs::resumes); 2]),
         "validation.interval" => written(&[], "1", |a, b| (a.evaluations(), b.evaluations()) == (1, 4)),
         "validation.sets" => written(&[], &format!("{{ news = \"{}\" }}", files.text().display()), |a, b| {
@@ -266,6 +269,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "sweep.grid" => recorded("{ \"optimizer.lr\" = [1e-3, 3e-3] }"),
         "sweep.pairs" => recorded("[{ \"model.dim\" = 48, \"model.n_layers\" = 1 }]"),
         "sweep.exclude" => recorded("[{ \"model.n_layers\" = 8 }]"),
+        "sweep.cooldowns" => recorded("[8, 12]"),
         "sweep.range" => recorded("{ \"lr_scheduler.warmup_steps\" = [0, 200] }"),
         "sweep.log_range" => recorded("{ \"optimizer.lr\" = [1e-4, 1e-2] }"),
         "sweep.samples" => recorded("27"),
