@@ -193,11 +193,11 @@ struct Upstreams {
 };
 
 // The losses of a row, if `losses` is not null, and into `gradient`, if that is not null, the gradient of the
-// stored logits. `gradient` may be the row itself: a thread overwrites only what it alone reads, after the
-// first pass of all threads.
-template <bool staged>
+// stored logits; `upstreams` returns those of the losses. `gradient` may be the row itself: a thread overwrites
+// only what it alone reads, after the first pass of all threads.
+template <bool staged, class GetUpstreams>
 __device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, const Losses *losses, int vocab,
-                                       int width, const Objective &objective, const Upstreams &d) {
+                                       int width, const Objective &objective, const GetUpstreams &upstreams) {
     extern __shared__ uint4 shared[];
     __shared__ SumExp scratch[WARP];
     T *stage = reinterpret_cast<T *>(shared);
@@ -238,6 +238,7 @@ __device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, co
     }
     if (!gradient) return;
 
+    const Upstreams d = upstreams();
     float of_softmax = d.plain, of_target = d.plain, uniform = 0.0f;
     if (Z_LOSS) of_softmax += 2.0f * objective.z_loss * log_total * d.z_loss;
     if (SMOOTHING) {
@@ -282,7 +283,8 @@ cross_entropy(const T *logits, const u32 *targets, float *losses, float *z_losse
     int r = blockIdx.x;
     Losses to = losses_of(r, losses, z_losses, smoothing);
     Objective objective = {logit_scale, inner, cap, z_loss, label_smoothing};
-    do_row<false>(logits + i64(r) * width, nullptr, targets[r], &to, vocab, width, objective, {});
+    do_row<false>(logits + i64(r) * width, nullptr, targets[r], &to, vocab, width, objective,
+                  [] { return Upstreams{}; });
 }
 
 // The gradient of logits[n, width] from those of their losses; may lie over the logits.
@@ -294,16 +296,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     i64 at = i64(r) * width;
     Objective objective = {logit_scale, inner, cap, z_loss, label_smoothing};
     Upstreams d = {d_losses[r], Z_LOSS ? d_z_losses[r] : 0.0f, SMOOTHING ? d_smoothing[r] : 0.0f};
-    do_row<(ROUNDS > 0)>(logits + at, d_logits + at, targets[r], nullptr, vocab, width, objective, d);
+    do_row<(ROUNDS > 0)>(logits + at, d_logits + at, targets[r], nullptr, vocab, width, objective,
+                         [=] { return d; });
 }
 
-// The losses of logits[n, width], which are overwritten by the gradient of scale·Σ of all losses.
+// The losses of logits[n, width], which are overwritten by the gradient of scale·Σ of all losses; with a count that is
+// not null the scale is 1 / count.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 head_loss(T *logits, const u32 *targets, float *losses, float *z_losses, float *smoothing, int vocab, int width,
-          float logit_scale, float inner, float cap, float z_loss, float label_smoothing, float scale) {
+          float logit_scale, float inner, float cap, float z_loss, float label_smoothing, float scale,
+          const u32 *count) {
     int r = blockIdx.x;
     T *row = logits + i64(r) * width;
     Losses to = losses_of(r, losses, z_losses, smoothing);
     Objective objective = {logit_scale, inner, cap, z_loss, label_smoothing};
-    do_row<(ROUNDS > 0)>(row, row, targets[r], &to, vocab, width, objective, {scale, scale, scale});
+    // Read where it is needed: a register less until then.
+    auto upstreams = [=] {
+        float factor = count ? float(1.0 / double(*count)) : scale;
+        return Upstreams{factor, factor, factor};
+    };
+    do_row<(ROUNDS > 0)>(row, row, targets[r], &to, vocab, width, objective, upstreams);
 }

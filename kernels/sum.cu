@@ -4,8 +4,9 @@
 #include "common.cuh"
 
 // total[1] = scale·Σ x[n], or += where `adds`. The order of addition is fixed by n. The scale comes as the
-// bits of an f64.
-extern "C" __global__ void __launch_bounds__(THREADS) sum(const T *x, T *total, int n, u64 scale, int adds) {
+// bits of an f64; with a count that is not null it is 1 / count.
+extern "C" __global__ void __launch_bounds__(THREADS)
+sum(const T *x, T *total, int n, u64 scale, const u32 *count, int adds) {
     __shared__ double sums[THREADS];
     double sum = 0.0;
 #pragma unroll 8
@@ -17,11 +18,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum(const T *x, T *total, 
     }
     if (threadIdx.x > 0) return;
     double before = adds ? double(up(*total)) : 0.0;
-    *total = down<T>(float(before + __longlong_as_double(i64(scale)) * sums[0]));
+    double factor = count ? 1.0 / double(*count) : __longlong_as_double(i64(scale));
+    *total = down<T>(float(before + factor * sums[0]));
 }
 
-// dx[n] = scale·d_total[1]; a null d_total stands for 1.
-extern "C" __global__ void sum_grad(const T *d_total, T *dx, int n, float scale) {
+// dx[n] = scale·d_total[1]; a null d_total stands for 1, and with a count that is not null the scale is 1 / count.
+extern "C" __global__ void sum_grad(const T *d_total, T *dx, int n, float scale, const u32 *count) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) dx[i] = down<T>(scale * (d_total ? up(*d_total) : 1.0f));
+    if (i >= n) return;
+    if (count) scale = float(1.0 / double(*count));
+    dx[i] = down<T>(scale * (d_total ? up(*d_total) : 1.0f));
 }

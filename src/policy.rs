@@ -186,8 +186,26 @@ policy! {
         Cosine = "cosine",
         /// A straight line from the peak to the minimum.
         Linear = "linear",
-        /// Warm-up, stable, decay: constant, then linear over the last `decay_ratio` of the steps.
+        /// Warm-up, stable, decay: constant, then a [`Cooldown`] over the last `decay_ratio` of the steps.
         Wsd = "wsd",
+        /// `1 − √x` of the share x that is done: fast at first, slower towards the minimum.
+        OneMinusSqrt = "one_minus_sqrt",
+        /// The same factor in every step, from the peak to the minimum.
+        Exponential = "exponential",
+    }
+}
+
+policy! {
+    /// Shape of the decay phase of [`Decay::Wsd`].
+    Cooldown {
+        /// As [`Decay::Linear`].
+        Linear = "linear",
+        /// As [`Decay::OneMinusSqrt`].
+        OneMinusSqrt = "one_minus_sqrt",
+        /// As [`Decay::Exponential`].
+        Exponential = "exponential",
+        /// As [`Decay::Cosine`].
+        Cosine = "cosine",
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 use xrun::data::stories::{self, Split};
-use xrun::data::{self, Dataset, Loader, LoaderSpec, Spec, Stream, Validation, ValidationBatches};
+use xrun::data::{self, Dataset, Loader, LoaderSpec, Ramp, Spec, Stream, Validation, ValidationBatches};
 
 fn all(stream: &Stream) -> Vec<u32> {
     stream.tokens(0..stream.len()).unwrap()
@@ -254,6 +254,7 @@ const LOADER: LoaderSpec = LoaderSpec {
     seq_len: 16,
     local_batch_size: 8,
     accumulation: 1,
+    ramp: Ramp::NONE,
     world_size: 1,
     rank: 0,
     cross_documents: true,
@@ -453,14 +454,17 @@ fn a_real_text_trains_and_evaluates_every_token_once() {
         seq_len: 128,
         local_batch_size: 8,
         accumulation: 1,
+        ramp: Ramp::NONE,
         world_size: 1,
         rank: 0,
         cross_documents: false,
         seed: 0,
         start_step: 0,
     };
-    let counted: usize =
-        ValidationBatches::new(&data, &data.validation, spec, 0).unwrap().map(|b| b.unwrap().counted()).sum();
+    let counted: usize = ValidationBatches::new(&data, &data.validation, spec.clone(), 0)
+        .unwrap()
+        .map(|b| b.unwrap().counted())
+        .sum();
     assert_eq!(counted, data.validation.tokens.len() - 1);
     let batch = Loader::new(data.clone(), spec).unwrap().next().unwrap();
     assert_eq!((batch.tokens.len(), batch.spans.len()), (8 * 128, 2 * 8 * 128));
@@ -472,6 +476,7 @@ fn bytes_and_tokens(data: &Dataset, set: &data::HeldOut, limit: usize) -> (Optio
         seq_len: 16,
         local_batch_size: 2,
         accumulation: 1,
+        ramp: Ramp::NONE,
         world_size: 1,
         rank: 0,
         cross_documents: true,

@@ -67,7 +67,8 @@ const MAY_USE: &[(&str, &str)] = &[
     // Which sampler draws the points.
     (
         "sweep",
-        "train ranks results statistics metrics forecast model plan data recipe machine device policy format error",
+        // The names of checkpoints, for cells that begin with another one's state.
+        "train ranks checkpoint results statistics metrics forecast model plan data recipe machine device policy format error",
     ),
     // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps do.
     ("compare", "sweep train ranks results statistics forecast recipe metrics machine suggest format error"),

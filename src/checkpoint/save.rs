@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 pub struct Store {
     dir: PathBuf,
     keep: usize,
+    /// Steps whose checkpoints stay besides the newest.
+    kept_steps: Vec<u64>,
     fs: Box<dyn Fs>,
 }
 
@@ -40,7 +42,7 @@ impl Store {
 
     /// As [`Store::open`], on the given file system.
     pub fn open_on(fs: Box<dyn Fs>, dir: &Path, keep: usize) -> Result<Self> {
-        let store = Self { dir: dir.to_path_buf(), keep: keep.max(1), fs };
+        let store = Self { dir: dir.to_path_buf(), keep: keep.max(1), kept_steps: Vec::new(), fs };
         if !dir.is_dir() {
             store.fs.create_dir(dir).at("create", dir)?;
             let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -48,6 +50,11 @@ impl Store {
         }
         store.clear_leftovers()?;
         Ok(store)
+    }
+
+    /// Keeps the checkpoints of these steps, too; they do not count among the newest.
+    pub fn keeping(self, kept_steps: &[u64]) -> Self {
+        Self { kept_steps: kept_steps.to_vec(), ..self }
     }
 
     /// Writes and removes a small file, so that a read-only, full or forbidden disk is found before the first
@@ -122,12 +129,14 @@ impl Store {
         self.fs.sync_dir(&self.dir).at("sync", &self.dir)
     }
 
-    /// Removes checkpoints beyond the newest `keep`, and those of steps after the one just saved.
+    /// Removes checkpoints beyond the newest `keep` and the steps that are kept, and those of steps after the
+    /// one just saved.
     ///
     /// The new one is read back and verified before anything is removed.
     fn prune(&self, step: u64, pruned: &mut Vec<u64>) -> Result<()> {
         let steps = candidates(&self.dir)?;
-        let surplus = steps.range(..=step).rev().skip(self.keep);
+        let passing = |(step, _): &(&u64, &PathBuf)| !self.kept_steps.contains(*step);
+        let surplus = steps.range(..=step).rev().filter(passing).skip(self.keep);
         let doomed: Vec<_> = steps.iter().filter(|(s, _)| **s > step).chain(surplus).collect();
         let aside = self.aside(&self.dir.join(folder_name(step)));
         let replaced = fs::symlink_metadata(&aside).is_ok().then_some(aside);

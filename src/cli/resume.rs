@@ -18,6 +18,9 @@ pub struct Args {
     /// Start a new run from the checkpoint, so that training keys or the corpus may change.
     #[arg(long)]
     pub fork: bool,
+    /// With --fork, the step of the checkpoint to start from, in place of the newest.
+    #[arg(long, value_name = "STEP", requires = "fork")]
+    pub at: Option<u64>,
     /// Use the matrix-product algorithms that this run chose (the bits of a GPU run depend on them).
     #[arg(long, value_name = "RUN")]
     pub algos_from: Option<String>,
@@ -64,7 +67,7 @@ pub fn request(args: &Args) -> Result<(Launch, Request)> {
             path.display()
         )));
     }
-    let origin = if args.fork { Origin::Fork(path) } else { Origin::Resume(path) };
+    let origin = if args.fork { Origin::Fork { run: path, step: args.at } } else { Origin::Resume(path) };
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
     let until = args.until;

@@ -4,6 +4,7 @@
 use super::Dataset;
 use super::batch::Batch;
 use super::held_out::HeldOut;
+use super::ramp::Ramp;
 use super::sampler::{Sampler, global_index};
 use crate::error::{Error, IoContext, Result};
 use std::path::Path;
@@ -15,14 +16,16 @@ use std::thread::JoinHandle;
 const PREFETCH: usize = 4;
 
 /// The micro-batches that a rank reads. Its only state is the step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoaderSpec {
     /// Tokens per sequence.
     pub seq_len: usize,
     /// Sequences per micro-batch of one rank.
     pub local_batch_size: usize,
-    /// Micro-batches per step.
+    /// Micro-batches per step, and per global batch of an evaluation.
     pub accumulation: usize,
+    /// Other sizes of the first steps, in whole micro-batches of all ranks.
+    pub ramp: Ramp,
     /// Number of ranks.
     pub world_size: usize,
     /// This rank, below `world_size`.
@@ -50,7 +53,14 @@ impl LoaderSpec {
                 self.rank, self.world_size
             )));
         }
-        Sampler::new(self.seed, tokens, self.seq_len, global)
+        Ok(Sampler::new(self.seed, tokens, self.seq_len, global)?.with_ramp(self.ramp.clone()))
+    }
+
+    /// Micro-batches of a step.
+    fn micro_batches(&self, step: u64) -> usize {
+        let of_all_ranks = self.local_batch_size * self.world_size;
+        let full = of_all_ranks * self.accumulation;
+        self.ramp.sequences(step, full as u64) as usize / of_all_ranks
     }
 
     /// The micro-batch `micro` of `step`.
@@ -79,10 +89,11 @@ impl Loader {
     pub fn new(dataset: Arc<Dataset>, spec: LoaderSpec) -> Result<Self> {
         let sampler = spec.sampler(dataset.train.len())?;
         let (sender, batches) = sync_channel(PREFETCH);
+        let (order, rank) = (sampler.clone(), spec.rank);
         let read_ahead = move || {
             for step in spec.start_step.. {
-                for micro in 0..spec.accumulation {
-                    let batch = spec.batch(&dataset, &sampler, step, micro);
+                for micro in 0..spec.micro_batches(step) {
+                    let batch = spec.batch(&dataset, &order, step, micro);
                     let failed = batch.is_err();
                     // A send fails when the loader was dropped: nobody waits any more.
                     if sender.send(batch).is_err() || failed {
@@ -92,7 +103,7 @@ impl Loader {
             }
         };
         let thread = std::thread::Builder::new()
-            .name(format!("xrun-loader-{}", spec.rank))
+            .name(format!("xrun-loader-{rank}"))
             .spawn(read_ahead)
             .at("start the loader of", Path::new("the corpus"))?;
         Ok(Self { batches: Some(batches), thread: Some(thread), sampler })
@@ -187,7 +198,7 @@ impl Iterator for ValidationBatches<'_> {
 
     fn next(&mut self) -> Option<Result<Batch>> {
         let micro = self.left.pop()?;
-        let Self { set, vocabulary, spec, windows: count, .. } = *self;
+        let Self { set, vocabulary, ref spec, windows: count, .. } = *self;
         let stream = &set.tokens;
         let windows = (0..spec.local_batch_size).map(|j| {
             let window = global_index(micro, spec.local_batch_size, j, spec.rank, spec.world_size);
@@ -223,6 +234,7 @@ mod tests {
             seq_len: 32,
             local_batch_size: local,
             accumulation,
+            ramp: Ramp::NONE,
             world_size,
             rank,
             cross_documents: true,
@@ -268,6 +280,38 @@ mod tests {
     }
 
     #[test]
+    fn a_ramp_reads_the_same_sequences_in_batches_of_its_sizes() {
+        let data = dataset();
+        let read = |spec: LoaderSpec, sizes: &[usize]| -> Vec<Vec<u32>> {
+            let ranks: Vec<Vec<Batch>> = (0..spec.world_size)
+                .map(|rank| {
+                    let spec = LoaderSpec { rank, ..spec.clone() };
+                    let mut loader = Loader::new(data.clone(), spec).unwrap();
+                    (0..sizes.iter().sum()).map(|_| loader.next().unwrap()).collect()
+                })
+                .collect();
+            // By the index in the global batch, step after step.
+            let mut all = Vec::new();
+            let mut from = 0;
+            for size in sizes {
+                let of_step = ranks.iter().flat_map(|batches| &batches[from..from + size]);
+                let rows = of_step.flat_map(|batch| batch.sequences.iter().zip(batch.tokens.chunks(32)));
+                let rows: BTreeMap<u32, Vec<u32>> = rows.map(|(&index, row)| (index, row.to_vec())).collect();
+                assert!(rows.keys().copied().eq(0..rows.len() as u32));
+                all.extend(rows.into_values());
+                from += size;
+            }
+            all
+        };
+        let ramp = Ramp::new([(2, 8), (4, 16)]);
+        let ramped = LoaderSpec { ramp, ..spec(4, 4, 2, 0) };
+        let (plain, sizes) = (read(spec(8, 1, 1, 0), &[1; 14]), [1, 1, 2, 2, 4, 4]);
+        assert_eq!(read(ramped.clone(), &sizes), plain);
+        let resumed = LoaderSpec { start_step: 3, ..ramped };
+        assert_eq!(read(resumed, &sizes[3..]), plain[4 * 8..]);
+    }
+
+    #[test]
     fn a_resumed_loader_goes_on_where_the_first_was() {
         let data = dataset();
         let mut first = Loader::new(data.clone(), spec(4, 2, 1, 0)).unwrap();
@@ -283,7 +327,7 @@ mod tests {
     fn impossible_specs_are_refused() {
         let data = dataset();
         for bad in [spec(0, 1, 1, 0), spec(1, 0, 1, 0), spec(1, 1, 1, 1), spec(usize::MAX, 2, 1, 0)] {
-            assert!(Loader::new(data.clone(), bad).is_err());
+            assert!(Loader::new(data.clone(), bad.clone()).is_err());
             assert!(ValidationBatches::new(&data, &data.validation, bad, 0).is_err());
         }
     }

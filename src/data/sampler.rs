@@ -5,16 +5,18 @@
 //! window `permute(epoch, g mod windows)` with `epoch = g div windows`. Nothing depends on how a global batch
 //! is cut into ranks and micro-batches, and a step number is the whole state.
 
+use super::ramp::Ramp;
 use crate::error::{Error, Result};
 use std::ops::Range;
 
-/// The seeded order of windows. Copyable: it has no state.
-#[derive(Clone, Copy, Debug)]
+/// The seeded order of windows. It has no state.
+#[derive(Clone, Debug)]
 pub struct Sampler {
     seed: u64,
     seq_len: usize,
     windows: u64,
     global_batch_size: u64,
+    ramp: Ramp,
 }
 
 impl Sampler {
@@ -34,7 +36,13 @@ impl Sampler {
                 seq_len.saturating_add(1)
             )));
         }
-        Ok(Self { seed, seq_len, windows: windows as u64, global_batch_size: global_batch_size as u64 })
+        let (windows, global_batch_size) = (windows as u64, global_batch_size as u64);
+        Ok(Self { seed, seq_len, windows, global_batch_size, ramp: Ramp::NONE })
+    }
+
+    /// Reads batches of other sizes in the first steps.
+    pub fn with_ramp(self, ramp: Ramp) -> Self {
+        Self { ramp, ..self }
     }
 
     /// Number of windows in one epoch.
@@ -44,7 +52,8 @@ impl Sampler {
 
     /// How often a run of `steps` steps passes over the windows.
     pub fn passes(&self, steps: u64) -> f64 {
-        steps as f64 * self.global_batch_size as f64 / self.windows as f64
+        let of = |(steps, sequences): (u64, u64)| steps as f64 * sequences as f64;
+        self.ramp.stages(steps, self.global_batch_size).map(of).sum::<f64>() / self.windows as f64
     }
 
     /// The epoch that sequence `index` of the global batch of `step` belongs to.
@@ -62,7 +71,7 @@ impl Sampler {
     }
 
     fn number(&self, step: u64, index: usize) -> u64 {
-        step.wrapping_mul(self.global_batch_size).wrapping_add(index as u64)
+        self.ramp.before(step, self.global_batch_size).wrapping_add(index as u64)
     }
 }
 

@@ -39,14 +39,16 @@ impl Disk {
         let keep = plan.intervals.keep as u64;
         let written = plan.intervals.checkpoints(plan.steps as u64, seconds.unwrap_or(f64::INFINITY));
         let checkpoint_bytes = checkpoint_bytes(programs) as u64;
-        let checkpoints = keep.min(written);
+        let stays = if keep > 0 { plan.intervals.staying(plan.steps as u64).count() as u64 } else { 0 };
+        let passing = written.saturating_sub(stays);
+        let checkpoints = keep.min(passing) + stays;
         let text_bytes = (plan.steps as u64).saturating_mul(ROW_BYTES).saturating_add(TEXT_BYTES);
         let picture_bytes = if plots { PICTURE_BYTES } else { 0 };
         let total_bytes = checkpoint_bytes
             .saturating_mul(checkpoints)
             .saturating_add(text_bytes)
             .saturating_add(picture_bytes);
-        let replaced = if keep > 0 && written > keep { checkpoint_bytes } else { 0 };
+        let replaced = if keep > 0 && passing > keep { checkpoint_bytes } else { 0 };
         Self {
             checkpoint_bytes,
             checkpoints,

@@ -5,7 +5,7 @@ use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::model::Programs;
-use crate::plan::{Plan, Scaling};
+use crate::plan::{Plan, Scaling, Stage};
 use crate::policy::Recompute;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -57,6 +57,9 @@ pub struct BatchForecast {
     pub accumulation: usize,
     /// Sequences per step.
     pub global: usize,
+    /// Steps in a row with the same batch, where a ramp makes them differ; empty without one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
     /// Tokens per sequence.
     pub seq_len: usize,
     /// `weak` or `strong`.
@@ -70,7 +73,7 @@ pub struct BatchForecast {
 pub struct TrainingForecast {
     /// Optimizer steps.
     pub steps: usize,
-    /// Tokens per step over all ranks.
+    /// Tokens per step over all ranks, after a ramp of the batch.
     pub tokens_per_step: usize,
     /// Tokens of all steps.
     pub tokens: usize,
@@ -155,6 +158,7 @@ impl BatchForecast {
             local: b.local,
             accumulation: b.accumulation,
             global: b.global,
+            stages: if b.ramp.is_empty() { Vec::new() } else { b.stages(plan.steps).collect() },
             seq_len: b.seq_len,
             scaling,
             scaling_in_words,
@@ -170,7 +174,7 @@ impl TrainingForecast {
         Self {
             steps: plan.steps,
             tokens_per_step,
-            tokens: plan.steps * tokens_per_step,
+            tokens: plan.batch.tokens_of_first(plan.steps as u64) as usize,
             corpus_tokens: corpus.train_tokens,
             validation_tokens: corpus.validation_tokens,
             set_tokens: corpus.set_tokens.clone(),

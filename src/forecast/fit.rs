@@ -199,7 +199,7 @@ fn to_bf16(from: &Changed) -> Option<Changed> {
 
 /// Returns true if the batch can be split: not if it is one sequence, nor if batching is looped already.
 fn splits(from: &Changed) -> bool {
-    let batch = from.plan.batch;
+    let batch = &from.plan.batch;
     batch.local > 1 && batch.micro == batch.local
 }
 
@@ -219,7 +219,12 @@ fn split_batch(from: &Changed, budget: &Budget) -> Result<Option<Advice>> {
         return Ok(None);
     }
     let total = from.plan.batch.local * from.plan.batch.accumulation;
-    let parts: Vec<usize> = (1..from.plan.batch.local).filter(|n| total.is_multiple_of(*n)).collect();
+    let batch = &from.plan.batch;
+    let divides = |n: &usize| {
+        let mut stages = batch.stages(from.plan.steps);
+        total.is_multiple_of(*n) && stages.all(|stage| stage.sequences.is_multiple_of(n * batch.world_size))
+    };
+    let parts: Vec<usize> = (1..batch.local).filter(divides).collect();
     // Memory grows with the batch, so the parts that fit come first.
     let fitting = largest(parts.len(), |n| Ok(judge(&split(from, parts[n - 1]), budget)?.fits))?;
     Ok(Some(judge(&split(from, parts[fitting.saturating_sub(1)]), budget)?))

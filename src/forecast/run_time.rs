@@ -1,6 +1,6 @@
 //! The predicted time of a whole run on this machine: steps, evaluations, checkpoints, samples.
 
-use super::time::{section_seconds, sections_of_a_step};
+use super::time::{of_a_step, section_seconds};
 use crate::exec::Section;
 use crate::format::wall_time;
 use crate::machine::{CpuPace, GpuModel, Limits, Machine, hardware};
@@ -20,7 +20,7 @@ const PLOTS_S: f64 = 0.5;
 /// The predicted time of a run, in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunTime {
-    /// An optimizer step.
+    /// An optimizer step, after a ramp of the batch.
     pub step_s: f64,
     /// All steps.
     pub training_s: f64,
@@ -116,11 +116,10 @@ impl RunTime {
     ) -> Self {
         let steps = plan.steps as u64;
         let intervals = &plan.intervals;
-        let step_s: f64 = sections_of_a_step(plan, programs)
-            .into_iter()
-            .map(|(section, times)| times as f64 * seconds(section))
-            .sum();
-        let training_s = step_s * steps as f64;
+        let step_s = of_a_step(programs, plan.batch.micro_steps, &seconds);
+        let stages = plan.batch.stages(plan.steps);
+        let training_s =
+            stages.map(|stage| stage.steps as f64 * of_a_step(programs, stage.micro_steps, &seconds)).sum();
         let evaluations = times_due(intervals.validation, 0, steps);
         // A section is one local batch of every rank: a global batch of an evaluation has as many as a step.
         let sections = plan.evaluated_batches_in_all() * plan.batch.micro_steps;

@@ -52,13 +52,12 @@ impl Forecast {
     fn time_here(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(time) = &self.needs.time else { return Ok(()) };
         writeln!(f, "Time on this machine  {}", time.in_words())?;
-        let mut parts = vec![format!(
-            "{} step{} × {} = {}",
-            thousands(self.training.steps),
-            plural(self.training.steps),
-            duration(time.step_s),
-            wall_time(time.training_s)
-        )];
+        let (steps, each) = (thousands(self.training.steps), duration(time.step_s));
+        let (s, all) = (plural(self.training.steps), wall_time(time.training_s));
+        let mut parts = vec![match self.batch.stages.is_empty() {
+            true => format!("{steps} step{s} × {each} = {all}"),
+            false => format!("{steps} step{s}, {each} after the ramp, {all} in all"),
+        }];
         let mut part = |count: u64, what: &str, seconds: Option<f64>| {
             if let Some(seconds) = seconds.filter(|_| count > 0) {
                 let count = count as usize;
@@ -99,14 +98,25 @@ impl Forecast {
             plural(b.accumulation),
             thousands(b.global)
         )?;
+        for stage in &b.stages {
+            writeln!(
+                f,
+                "  {} step{} of {} sequences in {} micro-step{}",
+                thousands(stage.steps),
+                plural(stage.steps),
+                thousands(stage.sequences),
+                thousands(stage.micro_steps),
+                plural(stage.micro_steps)
+            )?;
+        }
         writeln!(f, "  {} scaling: {}\n", b.scaling, b.scaling_in_words)?;
-        writeln!(
-            f,
-            "Training  {} steps × {} tokens = {} tokens",
-            thousands(t.steps),
-            thousands(t.tokens_per_step),
-            thousands(t.tokens)
-        )?;
+        let (steps, each, all) = (thousands(t.steps), thousands(t.tokens_per_step), thousands(t.tokens));
+        match b.stages.is_empty() {
+            true => writeln!(f, "Training  {steps} steps × {each} tokens = {all} tokens")?,
+            false => {
+                writeln!(f, "Training  {steps} steps, {each} tokens after the ramp, {all} tokens in all")?
+            }
+        }
         let about = if t.exact { "" } else { "about " };
         writeln!(
             f,

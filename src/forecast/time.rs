@@ -56,7 +56,7 @@ fn product_efficiency(plan: &Plan, node: &Node) -> f64 {
     fraction * tokens / (tokens + half)
 }
 
-/// The predicted time of an optimizer step.
+/// The predicted time of an optimizer step, after a ramp of the batch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepTime {
     /// Seconds per step.
@@ -99,6 +99,7 @@ impl StepTime {
     pub fn new(plan: &Plan, programs: &Programs, limits: &Limits) -> Self {
         let (products, peak) = product_peak(plan, limits);
         let pace = Pace::new(plan, limits);
+        let full = plan.batch.micro_steps;
         let mut phases = PHASES.map(|(_, phase)| PhaseTime {
             phase,
             nodes: 0,
@@ -107,17 +108,22 @@ impl StepTime {
             seconds: 0.0,
             product_bound_seconds: 0.0,
         });
-        for (section, times) in sections_of_a_step(plan, programs) {
+        for (section, times) in sections_of_a_step(programs, full) {
             add(&mut phases, section, times, &pace);
         }
         let seconds: f64 = phases.iter().map(|p| p.seconds).sum();
+        let of_step = |micro_steps: usize| match micro_steps {
+            micro_steps if micro_steps == full => seconds,
+            micro_steps => of_a_step(programs, micro_steps, |section| section_seconds(plan, section, limits)),
+        };
+        let stages = plan.batch.stages(plan.steps);
         let tokens = plan.batch.tokens_per_step() as f64;
         let flops = flops_per_token(plan).value * tokens / plan.batch.world_size as f64;
         Self {
             seconds,
             tokens_per_second: tokens / seconds,
             mfu: flops / seconds / peak,
-            training_seconds: seconds * plan.steps as f64,
+            training_seconds: stages.map(|stage| stage.steps as f64 * of_step(stage.micro_steps)).sum(),
             products,
             product_efficiency: PRODUCT_EFFICIENCY,
             memory_efficiency: MEMORY_EFFICIENCY,
@@ -150,12 +156,18 @@ pub fn product_peak(plan: &Plan, limits: &Limits) -> (&'static str, f64) {
     }
 }
 
-/// FLOPs of the products that one rank really runs in a step, those that recompute included.
-pub fn product_flops(plan: &Plan, programs: &Programs) -> f64 {
+/// FLOPs of the products that one rank really runs in a step of so many micro-steps, those that recompute
+/// included.
+pub fn product_flops(programs: &Programs, micro_steps: usize) -> f64 {
     let of = |section: &Section| -> f64 {
         section.program.nodes.iter().map(|node| section.program.cost(node).product_flops).sum()
     };
-    sections_of_a_step(plan, programs).into_iter().map(|(section, times)| times as f64 * of(section)).sum()
+    of_a_step(programs, micro_steps, of)
+}
+
+/// Returns the sum of a figure over the sections that a step of `n` micro-steps runs.
+pub(super) fn of_a_step(programs: &Programs, n: usize, figure: impl Fn(&Section) -> f64) -> f64 {
+    sections_of_a_step(programs, n).into_iter().map(|(section, times)| times as f64 * figure(section)).sum()
 }
 
 /// Returns the seconds of a section within a device's limits.
@@ -204,9 +216,8 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// The sections that a step runs, and how often.
-pub(super) fn sections_of_a_step<'a>(plan: &Plan, programs: &'a Programs) -> Vec<(&'a Section, usize)> {
-    let n = plan.batch.micro_steps;
+/// The sections that a step of `n` micro-steps runs, and how often.
+fn sections_of_a_step(programs: &Programs, n: usize) -> Vec<(&Section, usize)> {
     let mut sections = vec![(programs.micro_step(0, n), 1), (&programs.step_end, 1)];
     if n > 1 {
         sections.push((programs.micro_step(n - 1, n), 1));

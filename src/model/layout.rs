@@ -36,16 +36,15 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     }
     let u32s = |n: usize| Spec::new([n], DType::U32);
     let number = Spec::new([1], precision.master);
-    builder.group(
-        "batch",
-        &[
-            ("tokens", u32s(batch * seq_len)),
-            ("targets", u32s(batch * seq_len)),
-            ("positions", u32s(batch * seq_len)),
-            ("spans", u32s(2 * batch * seq_len)),
-            ("sequences", u32s(batch)),
-        ],
-    );
+    let mut of_batch = vec![
+        ("tokens", u32s(batch * seq_len)),
+        ("targets", u32s(batch * seq_len)),
+        ("positions", u32s(batch * seq_len)),
+        ("spans", u32s(2 * batch * seq_len)),
+        ("sequences", u32s(batch)),
+    ];
+    of_batch.extend((!plan.batch.ramp.is_empty()).then(|| ("step_tokens", u32s(1))));
+    builder.group("batch", &of_batch);
     let mut control = vec![("step", u32s(1)), ("bad", u32s(1)), ("loss", number.clone())];
     control.extend(plan.objective.terms().map(|term| (term, number.clone())));
     control.extend([("grad_norm", number.clone()), ("clip", number.clone()), ("eval_loss", number)]);
@@ -232,6 +231,7 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
         && plan.exchanges()
         && plan.execution.reduction == Reduction::Bucketed
         && plan.batch.micro_steps == 1
+        && plan.batch.stages(plan.steps).all(|stage| stage.micro_steps == 1)
         && !plan.model.tie_embeddings
         && pays(plan.batch.world_size, plan.batch.rows(), plan.precision.act_dtype, &table);
     by_rows.then_some(RankInterleaved { ranks: plan.batch.world_size, sequence: plan.batch.seq_len })

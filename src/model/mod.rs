@@ -7,6 +7,7 @@ mod generation;
 pub mod hf_export;
 pub mod hugging_face;
 mod layout;
+mod loss_scale;
 mod norm;
 mod programs;
 mod registry;

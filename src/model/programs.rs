@@ -3,6 +3,7 @@
 use super::family::Purpose;
 use super::generation::{Prefill, decode};
 use super::layout;
+use super::loss_scale::loss_scale;
 use super::registry::family;
 use crate::device::gpu::Collector;
 use crate::error::Result;
@@ -17,7 +18,7 @@ use crate::ops::all_reduce::AllReduce;
 use crate::ops::copy::Copy;
 use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::{GradNorm, GradNormPartials, GradNormTotal};
-use crate::ops::sum::Sum;
+use crate::ops::sum::{Factor, Sum};
 use crate::optim::UpdateGroup;
 use crate::passes::buckets::Bucket;
 use crate::passes::{append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
@@ -121,14 +122,26 @@ impl Programs {
     }
 }
 
-/// Returns the variants that occur: the last one differs from the others only if it communicates.
+/// Returns the variants that occur in steps of any stage: the last one differs from the others only if it
+/// communicates.
 fn variants(plan: &Plan) -> Vec<(bool, bool)> {
-    match (plan.batch.micro_steps, plan.exchanges()) {
-        (1, _) => vec![(true, true)],
-        (_, false) => vec![(true, false), (false, false)],
-        (2, true) => vec![(true, false), (false, true)],
-        (_, true) => vec![(true, false), (false, false), (false, true)],
+    let mut counts: Vec<usize> = plan.batch.stages(plan.steps).map(|stage| stage.micro_steps).collect();
+    counts.push(plan.batch.micro_steps);
+    if !plan.exchanges() && counts.iter().any(|&count| count > 1) {
+        return vec![(true, false), (false, false)];
     }
+    let of = |&count: &usize| match count {
+        1 => vec![(true, true)],
+        2 => vec![(true, false), (false, true)],
+        _ => vec![(true, false), (false, false), (false, true)],
+    };
+    let mut variants: Vec<(bool, bool)> = Vec::new();
+    for variant in counts.iter().flat_map(of) {
+        if !variants.contains(&variant) {
+            variants.push(variant);
+        }
+    }
+    variants
 }
 
 /// Records a micro-step and applies every pass but the last, which [`Section::new`] applies, in order.
@@ -166,14 +179,18 @@ pub(super) fn record(
 ) -> Result<(Program, TensorId)> {
     let mut b = Builder::new(format!("micro(first={first}, last={last})"), Arc::clone(state));
     let losses = family(&plan.model).losses(plan, Purpose::Train { first }, &mut b)?;
-    let scale = 1.0 / plan.batch.tokens_per_step() as f64;
+    let (scale, count) = loss_scale(plan, &mut b)?;
     let mode = if first { Mode::Write } else { Mode::Add };
-    total(&mut b, losses.losses, "control.loss", scale, mode)?;
+    let mut sum = |losses: TensorId, slot: &str| {
+        let inputs = [&[losses], &count[..]].concat();
+        total(&mut b, &inputs, slot, scale, mode)
+    };
+    sum(losses.losses, "control.loss")?;
     if let Some(z_losses) = losses.z_losses {
-        total(&mut b, z_losses, "control.z_loss", scale, mode)?;
+        sum(z_losses, "control.z_loss")?;
     }
     if let Some(smoothing_losses) = losses.smoothing_losses {
-        total(&mut b, smoothing_losses, "control.smoothing_loss", scale, mode)?;
+        sum(smoothing_losses, "control.smoothing_loss")?;
     }
     Ok((b.finish(), losses.losses))
 }
@@ -187,11 +204,11 @@ pub(super) fn loss_views(program: &Program, losses: TensorId) -> Vec<(TensorId, 
         .collect()
 }
 
-/// Sums losses into the state.
-fn total(b: &mut Builder, losses: TensorId, slot: &str, scale: f64, mode: Mode) -> Result<()> {
+/// Sums losses into the state; `inputs` are those of [`Sum`].
+fn total(b: &mut Builder, inputs: &[TensorId], slot: &str, scale: Factor, mode: Mode) -> Result<()> {
     b.scoped("head", |b| {
         let to = b.state(slot)?;
-        b.emit_into("loss", Arc::new(Sum { scale }), &[losses], &[Destination::Into(to, mode)])?;
+        b.emit_into("loss", Arc::new(Sum { scale }), inputs, &[Destination::Into(to, mode)])?;
         Ok(())
     })
 }
@@ -296,7 +313,7 @@ fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("evaluate", Arc::clone(state));
     let losses = family(&plan.model).losses(plan, Purpose::Evaluate, &mut b)?;
     let losses = losses.losses;
-    total(&mut b, losses, "control.eval_loss", 1.0, Mode::Write)?;
+    total(&mut b, &[losses], "control.eval_loss", Factor::Constant(1.0), Mode::Write)?;
     if plan.document_losses {
         b.scoped("head", |b| {
             let to = b.state("evaluation.losses")?;

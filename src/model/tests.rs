@@ -12,7 +12,7 @@ use crate::ops::copy::Copy;
 use crate::ops::cross_entropy::Objective;
 use crate::ops::embedding::RankInterleaved;
 use crate::ops::head_loss::HeadLoss;
-use crate::ops::sum::SumGrad;
+use crate::ops::sum::{Factor, SumGrad};
 use crate::passes::buckets::Bucket;
 use crate::passes::{MemoryPlan, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
 use crate::plan::{Corpus, Plan};
@@ -580,13 +580,13 @@ fn a_missing_gradient_is_an_error_of_the_plan() {
     };
     let without_vjp = build(&|b| {
         let norm = b.param("final_norm").unwrap();
-        b.scoped("here", |b| b.emit1("y", SumGrad { scale: 1.0 }, &[norm])).unwrap()
+        b.scoped("here", |b| b.emit1("y", SumGrad { scale: Factor::Constant(1.0) }, &[norm])).unwrap()
     });
     assert_snapshot!(without_vjp, @"sum_grad (here) has no gradient");
     let unreached = build(&|b| {
         let (norm, other) = (b.param("final_norm").unwrap(), b.param("blocks.0.q_norm").unwrap());
         b.emit1("unread", Copy, &[norm]).unwrap();
-        b.emit1("y", SumGrad { scale: 1.0 }, &[other]).unwrap();
+        b.emit1("y", SumGrad { scale: Factor::Constant(1.0) }, &[other]).unwrap();
         b.state("control.loss").unwrap()
     });
     assert_snapshot!(unreached, @"program wrong: no gradient reaches the parameter final_norm");
@@ -597,7 +597,7 @@ fn a_missing_gradient_is_an_error_of_the_plan() {
         b.emit1(
             "losses",
             HeadLoss {
-                scale: 1.0,
+                scale: Factor::Constant(1.0),
                 gradients: false,
                 objective: Objective::PLAIN,
                 products: ProductPrecision::Native,

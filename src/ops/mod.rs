@@ -128,7 +128,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(half::Half { index: 0 }),
         Box::new(half::HalfGrad { index: 0 }),
         Box::new(head_loss::HeadLoss {
-            scale: 1.0,
+            scale: sum::Factor::Constant(1.0),
             gradients: true,
             objective: OBJECTIVE,
             products: ProductPrecision::Native,
@@ -158,8 +158,8 @@ pub fn all() -> Vec<Box<dyn Op>> {
             segments: segments::Segments::whole(&[]),
             precision: Precision::for_act_dtype(DType::F32),
         }),
-        Box::new(sum::Sum { scale: 1.0 }),
-        Box::new(sum::SumGrad { scale: 1.0 }),
+        Box::new(sum::Sum { scale: sum::Factor::Constant(1.0) }),
+        Box::new(sum::SumGrad { scale: sum::Factor::Constant(1.0) }),
         Box::new(window_spans::WindowSpans { rows: 1, seq_len: 1, window: 1, mask: attention::Mask::Causal }),
         Box::new(with_gradient::WithGradient),
     ];

@@ -2,27 +2,76 @@
 
 use super::lanes::{self, BLOCK};
 use crate::device::cpu::View;
-use crate::device::gpu::{Arg, Grid, Kernel};
-use crate::device::{Elem, Real};
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
+use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::Upstream;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec, Vjp};
 
-/// `total[1] (+)= scale·Σ x[n]`, summed in f64.
+/// Factor of a sum, which is rounded to the accumulator's format where it multiplies numbers of that.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Factor {
+    /// A number.
+    Constant(f64),
+    /// `1 / count`, divided in f64, where the op's last input is `count: u32[1]`: for counts that change from
+    /// step to step.
+    Reciprocal,
+}
+
+impl Factor {
+    /// Returns it as an attribute of an op.
+    pub fn attribute(self) -> String {
+        match self {
+            Self::Constant(factor) => format!("scale={factor:e}"),
+            Self::Reciprocal => "scale=1/count".to_owned(),
+        }
+    }
+
+    /// Splits off the input that it is read from.
+    ///
+    /// # Errors
+    /// When that input is missing, or no count.
+    pub fn split(self, inputs: &[Spec]) -> Result<&[Spec], String> {
+        match (self, inputs) {
+            (Self::Constant(_), inputs) => Ok(inputs),
+            (Self::Reciprocal, [inputs @ .., count]) if *count == Spec::new([1], DType::U32) => Ok(inputs),
+            (Self::Reciprocal, _) => Err("the last input is the count, u32[1]".into()),
+        }
+    }
+
+    /// Returns its value for a node on the CPU.
+    pub fn value(self, cx: &CpuNode<'_>) -> f64 {
+        match self {
+            Self::Constant(factor) => factor,
+            Self::Reciprocal => 1.0 / f64::from(cx.input_u32(cx.inputs.len() - 1)[0]),
+        }
+    }
+
+    /// Returns the number that a kernel is launched with, and the address of the count; 0 for a constant.
+    pub fn launched(self, cx: &GpuNode<'_>) -> (f64, DevicePtr) {
+        match self {
+            Self::Constant(factor) => (factor, 0),
+            Self::Reciprocal => (0.0, cx.input(cx.inputs.len() - 1)),
+        }
+    }
+}
+
+/// `total[1] (+)= scale·Σ x[n]`, summed in f64, from `(x)` and the [`Factor`]'s input.
 #[derive(Clone, Copy, Debug)]
 pub struct Sum {
     /// Factor of the sum, such as 1 / rows for a mean.
-    pub scale: f64,
+    pub scale: Factor,
 }
 
-/// `dx[n] = scale·d_total`, from `(x, d_total[1])`, or from `(x)` where `d_total` is the constant 1.
+/// `dx[n] = scale·d_total`, from `(x, d_total[1])`, or from `(x)` where `d_total` is the constant 1, and the
+/// [`Factor`]'s input.
 ///
 /// Only the shape of `x` is used.
 #[derive(Clone, Copy, Debug)]
 pub struct SumGrad {
     /// As [`Sum::scale`].
-    pub scale: f64,
+    pub scale: Factor,
 }
 
 /// Sums block by block in f64, in order.
@@ -50,11 +99,11 @@ impl Op for Sum {
     }
 
     fn attributes(&self) -> String {
-        format!("scale={:e}", self.scale)
+        self.scale.attribute()
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        match inputs {
+        match self.scale.split(inputs)? {
             [x] if x.shape.len() == 1 && x.dtype.is_float() => Ok(vec![Spec::new([1], x.dtype)]),
             _ => Err("takes one float vector".into()),
         }
@@ -62,15 +111,14 @@ impl Op for Sum {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let grad = SumGrad { scale: self.scale };
-        let x = v.input(0);
-        match v.upstream(0) {
-            Some(Upstream::One) => v.backward(grad, &[x], &[0])?,
-            _ => {
-                let d_total = v.output_grad(0)?;
-                v.backward(grad, &[x, d_total], &[0])?
-            }
-        };
-        Ok(())
+        let mut inputs = vec![v.input(0)];
+        if v.upstream(0) != Some(Upstream::One) {
+            inputs.push(v.output_grad(0)?);
+        }
+        if self.scale == Factor::Reciprocal {
+            inputs.push(v.input(1));
+        }
+        v.backward(grad, &inputs, &[0]).map(drop)
     }
 
     fn accumulates(&self, _output: usize) -> bool {
@@ -80,11 +128,11 @@ impl Op for Sum {
     /// One task: losses are few, and the order of addition is part of the result.
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(cx.input_spec(0).dtype, E => {
-            let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
+            let (x, y, scale) = (cx.input::<E>(0), cx.output::<E>(0), self.scale.value(cx));
             cx.pool.run(1, #[inline(always)] |_| {
                 let to = &mut y.slice(0, 1)[0];
                 let before = if cx.adds(0) { to.up().to_f64() } else { 0.0 };
-                *to = E::down(<E as Elem>::Acc::from_f64(before + self.scale * total(x)));
+                *to = E::down(<E as Elem>::Acc::from_f64(before + scale * total(x)));
             });
         });
         Ok(())
@@ -92,11 +140,13 @@ impl Op for Sum {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let x = cx.input_spec(0);
+        let (scale, count) = self.scale.launched(cx);
         let args = [
             cx.input(0).into(),
             cx.output(0).into(),
             x.elements().into(),
-            Arg::U64(self.scale.to_bits()),
+            Arg::U64(scale.to_bits()),
+            count.into(),
             usize::from(cx.adds(0)).into(),
         ];
         cx.queue.launch(kernel("sum", x), Grid::new(1, THREADS), &args)
@@ -105,11 +155,16 @@ impl Op for Sum {
     fn cases(&self, precision: Precision) -> Cases {
         let case = |n: usize, scale: f64| {
             let inputs = vec![(Spec::new([n], precision.master), Fill::Normal(4.0, 1.0))];
-            Case::new(format!("n{n}"), Sum { scale }, inputs, move |inputs: &[Array]| {
-                let before = inputs.get(1).map_or(0.0, |total| total.data[0]);
-                let sum: f64 = inputs[0].data.iter().sum();
-                vec![Array { shape: vec![1], data: vec![before + scale * sum] }]
-            })
+            Case::new(
+                format!("n{n}"),
+                Sum { scale: Factor::Constant(scale) },
+                inputs,
+                move |inputs: &[Array]| {
+                    let before = inputs.get(1).map_or(0.0, |total| total.data[0]);
+                    let sum: f64 = inputs[0].data.iter().sum();
+                    vec![Array { shape: vec![1], data: vec![before + scale * sum] }]
+                },
+            )
         };
         let mut cases: Vec<Case> =
             [1, 17, 255, 256, 1000].into_iter().map(|n| case(n, 1.0 / n as f64)).collect();
@@ -117,7 +172,25 @@ impl Op for Sum {
             case(300, 0.5).outputs(vec![(Mode::Add, Fill::Normal(0.0, 100.0))]).differentiable(&[]);
         added.name = "added to a total".into();
         cases.push(added);
+        for (n, count) in [(1, 3.0), (300, 700.0)] {
+            let inputs = vec![
+                (Spec::new([n], precision.master), Fill::Normal(4.0, 1.0)),
+                (Spec::new([1], DType::U32), Fill::Values(vec![count])),
+            ];
+            let op = Sum { scale: Factor::Reciprocal };
+            cases.push(Case::new(format!("n{n} over a count"), op, inputs, move |inputs: &[Array]| {
+                let sum: f64 = inputs[0].data.iter().sum();
+                vec![Array { shape: vec![1], data: vec![sum / inputs[1].data[0]] }]
+            }));
+        }
         Cases::Own(cases)
+    }
+}
+
+impl SumGrad {
+    /// Returns true if one of so many inputs is the gradient of the total.
+    fn has_upstream(&self, inputs: usize) -> bool {
+        inputs == if self.scale == Factor::Reciprocal { 3 } else { 2 }
     }
 }
 
@@ -127,10 +200,11 @@ impl Op for SumGrad {
     }
 
     fn attributes(&self) -> String {
-        format!("scale={:e}", self.scale)
+        self.scale.attribute()
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let inputs = self.scale.split(inputs)?;
         let ([x] | [x, _]) = inputs else { return Err("takes x and, at most, d_total".into()) };
         if !x.dtype.is_float() || inputs.get(1).is_some_and(|d| *d != Spec::new([1], x.dtype)) {
             return Err("x is a float vector and d_total one number of its format".into());
@@ -149,17 +223,19 @@ impl Op for SumGrad {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(cx.output_spec(0).dtype, E => {
             type A = <E as Elem>::Acc;
-            let d_total = if cx.inputs.len() == 2 { cx.input::<E>(1).get(0) } else { A::ONE };
+            let d_total = if self.has_upstream(cx.inputs.len()) { cx.input::<E>(1).get(0) } else { A::ONE };
             let dx = cx.output::<E>(0);
-            dx.slice(0, dx.len()).fill(E::down(A::from_f64(self.scale) * d_total));
+            dx.slice(0, dx.len()).fill(E::down(A::from_f64(self.scale.value(cx)) * d_total));
         });
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let dx = cx.output_spec(0);
-        let d_total = if cx.inputs.len() == 2 { cx.input(1) } else { 0 };
-        let args = [d_total.into(), cx.output(0).into(), dx.elements().into(), (self.scale as f32).into()];
+        let d_total = if self.has_upstream(cx.inputs.len()) { cx.input(1) } else { 0 };
+        let (scale, count) = self.scale.launched(cx);
+        let args =
+            [d_total.into(), cx.output(0).into(), dx.elements().into(), (scale as f32).into(), count.into()];
         cx.queue.launch(kernel("sum_grad", dx), Grid::covering(dx.elements(), 256), &args)
     }
 

@@ -1,8 +1,10 @@
 //! Sequences per step, and how they are split.
 
+use crate::data::Ramp;
 use crate::error::Result;
 use crate::policy::Batching;
-use crate::recipe::Recipe;
+use crate::recipe::{RAMP_KEYS, Recipe, ramp_fault};
+use serde::Serialize;
 
 /// The batch size that stays the same when the number of ranks changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +15,8 @@ pub enum Scaling {
     Strong,
 }
 
-/// Sequences per step, and how they are split.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Sequences per step, and how they are split. Steps are counted from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchPlan {
     /// Number of ranks.
     pub world_size: usize,
@@ -24,12 +26,25 @@ pub struct BatchPlan {
     pub accumulation: usize,
     /// Sequences per step over all ranks.
     pub global: usize,
+    /// Other numbers of sequences in the first steps.
+    pub ramp: Ramp,
     /// Tokens per sequence.
     pub seq_len: usize,
     /// The batch size that stays when the number of ranks changes.
     pub scaling: Scaling,
     /// Sequences per execution of the program: `local`, or 1 when batching is looped.
     pub micro: usize,
+    /// Executions of the program per step, after the ramp.
+    pub micro_steps: usize,
+}
+
+/// Steps in a row of a run that have the same batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Stage {
+    /// Number of steps.
+    pub steps: usize,
+    /// Sequences per step over all ranks.
+    pub sequences: usize,
     /// Executions of the program per step.
     pub micro_steps: usize,
 }
@@ -38,10 +53,13 @@ impl BatchPlan {
     /// Returns the batch of a recipe, split over ranks and micro-steps.
     ///
     /// # Errors
-    /// As [`Recipe::batch`].
+    /// As [`Recipe::batch`], and for a ramp that is not made of whole micro-steps.
     pub(super) fn from_recipe(recipe: &Recipe) -> Result<Self> {
         let training = &recipe.values().training;
         let split = recipe.batch()?;
+        if let Some((reason, help)) = ramp_fault(training, &split) {
+            return Err(recipe.error(&RAMP_KEYS, reason, help));
+        }
         let looped = recipe.values().engine.batching == Batching::Looped;
         let (micro, micro_steps) =
             if looped { (1, split.local * split.accumulation) } else { (split.local, split.accumulation) };
@@ -50,6 +68,9 @@ impl BatchPlan {
             local: split.local,
             accumulation: split.accumulation,
             global: split.global,
+            ramp: Ramp::new(
+                training.batch_ramp.iter().map(|&[end, sequences]| (end as u64, sequences as u64)),
+            ),
             seq_len: training.seq_len,
             scaling: if training.global_batch_size.is_some() { Scaling::Strong } else { Scaling::Weak },
             micro,
@@ -57,13 +78,46 @@ impl BatchPlan {
         })
     }
 
-    /// Returns the tokens per step over all ranks.
+    /// Returns the tokens per step over all ranks, after the ramp.
     pub fn tokens_per_step(&self) -> usize {
         self.global * self.seq_len
+    }
+
+    /// Returns the tokens of a step over all ranks.
+    pub fn tokens_of(&self, step: u64) -> usize {
+        self.sequences_of(step) * self.seq_len
+    }
+
+    /// Returns the tokens of the first `steps` steps over all ranks.
+    pub fn tokens_of_first(&self, steps: u64) -> u64 {
+        self.ramp.before(steps, self.global as u64).wrapping_mul(self.seq_len as u64)
+    }
+
+    /// Returns the executions of the program in a step.
+    pub fn micro_steps_of(&self, step: u64) -> usize {
+        self.sequences_of(step) / self.per_micro_step()
+    }
+
+    /// Returns how the first `steps` steps divide into stages; one without a ramp.
+    pub fn stages(&self, steps: usize) -> impl Iterator<Item = Stage> + '_ {
+        let stage = |(steps, sequences): (u64, u64)| {
+            let (steps, sequences) = (steps as usize, sequences as usize);
+            Stage { steps, sequences, micro_steps: sequences / self.per_micro_step() }
+        };
+        self.ramp.stages(steps as u64, self.global as u64).map(stage)
     }
 
     /// Returns the rows (sequences · tokens) of one execution of the program.
     pub fn rows(&self) -> usize {
         self.micro * self.seq_len
+    }
+
+    fn sequences_of(&self, step: u64) -> usize {
+        self.ramp.sequences(step.saturating_sub(1), self.global as u64) as usize
+    }
+
+    /// Sequences of one execution of the program over all ranks.
+    fn per_micro_step(&self) -> usize {
+        self.micro * self.world_size
     }
 }

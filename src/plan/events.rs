@@ -60,7 +60,7 @@ pub fn times_due(interval: usize, step: u64, total: u64) -> u64 {
 }
 
 /// Steps between events of a run; an interval of 0 means only at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intervals {
     /// Steps between evaluations.
     pub validation: usize,
@@ -70,6 +70,8 @@ pub struct Intervals {
     pub checkpoint: Interval,
     /// Number of newest checkpoints to keep.
     pub keep: usize,
+    /// Further steps after which a checkpoint is saved, which stays.
+    pub kept_steps: Vec<u64>,
     /// Steps between generations of samples.
     pub generation: usize,
     /// Steps between comparisons of the replicas of all ranks.
@@ -87,6 +89,7 @@ impl Intervals {
             validation_steps: values.validation.steps,
             checkpoint: Interval::from_values(&values.checkpoint),
             keep: values.checkpoint.keep,
+            kept_steps: values.checkpoint.steps.iter().flatten().map(|&step| step as u64).collect(),
             generation: values.generation.interval,
             check: values.parallelism.check_interval,
             metrics: values.metrics.interval,
@@ -94,9 +97,24 @@ impl Intervals {
         }
     }
 
+    /// Returns true if a number of steps says that a checkpoint is saved after `step` of `total`.
+    pub fn saves_after(&self, step: u64, total: u64) -> bool {
+        is_due(self.checkpoint.steps(), step, total) || self.kept_steps.contains(&step)
+    }
+
     /// Returns how many checkpoints a run of so many steps writes, if all of it takes `seconds`.
     pub fn checkpoints(&self, steps: u64, seconds: f64) -> u64 {
-        if self.keep == 0 { 0 } else { self.checkpoint.times_due(0, steps, seconds) }
+        if self.keep == 0 {
+            return 0;
+        }
+        let interval = self.checkpoint.steps();
+        let further = self.staying(steps).filter(|&step| !is_due(interval, step, steps)).count();
+        self.checkpoint.times_due(0, steps, seconds).saturating_add(further as u64)
+    }
+
+    /// Returns the steps of a run of so many whose checkpoints stay besides the newest.
+    pub fn staying(&self, steps: u64) -> impl Iterator<Item = u64> + '_ {
+        self.kept_steps.iter().copied().filter(move |&step| step > 0 && step <= steps)
     }
 }
 
@@ -144,7 +162,8 @@ pub struct Sampling {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interval, is_due, times_due};
+    use super::{Interval, Intervals, is_due, times_due};
+    use crate::recipe::Values;
     use std::time::Duration;
 
     #[test]
@@ -165,6 +184,22 @@ mod tests {
                 assert_eq!(times_due(interval, step, total), due, "{interval} {step} {total}");
             }
         }
+    }
+
+    #[test]
+    fn checkpoints_of_steps_are_counted_once() {
+        let values = Values::default();
+        let plain = Intervals::from_values(&values);
+        let intervals = |interval| Intervals {
+            checkpoint: Interval::Steps(interval),
+            kept_steps: vec![20, 25, 100, 300],
+            ..plain.clone()
+        };
+        assert_eq!(intervals(0).checkpoints(100, 0.0), 3);
+        assert_eq!(intervals(10).checkpoints(100, 0.0), 11);
+        assert_eq!(Intervals { keep: 0, ..intervals(10) }.checkpoints(100, 0.0), 0);
+        let saved: Vec<u64> = (1..=100).filter(|&step| intervals(50).saves_after(step, 100)).collect();
+        assert_eq!(saved, [20, 25, 50, 100]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod resolve;
 mod schedule;
 mod seeds;
 
-pub use batch::{BatchPlan, Scaling};
+pub use batch::{BatchPlan, Scaling, Stage};
 pub use corpus::{Corpus, data_spec};
 pub use events::{Generation, Interval, Intervals, Sampling, is_due, times_due};
 pub use execution::Execution;
@@ -129,6 +129,6 @@ impl Plan {
 
     /// Returns the number of passes over the corpus.
     pub fn passes(&self) -> f64 {
-        self.steps as f64 * self.batch.tokens_per_step() as f64 / self.corpus.train_tokens.max(1) as f64
+        self.batch.tokens_of_first(self.steps as u64) as f64 / self.corpus.train_tokens.max(1) as f64
     }
 }

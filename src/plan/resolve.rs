@@ -45,6 +45,8 @@ impl Plan {
                 min_ratio: values.lr_scheduler.min_lr_ratio,
                 decay: values.lr_scheduler.decay,
                 decay_ratio: values.lr_scheduler.decay_ratio,
+                decay_steps: values.lr_scheduler.decay_steps,
+                cooldown: values.lr_scheduler.cooldown,
             },
             execution: Execution::from_recipe(recipe, &gpus, machine),
             intervals: Intervals::from_values(values),

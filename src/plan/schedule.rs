@@ -1,6 +1,6 @@
 //! The learning rate over steps.
 
-use crate::policy::Decay;
+use crate::policy::{Cooldown, Decay};
 
 /// Warm-up, then a decay to a fraction of the peak.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,6 +17,10 @@ pub struct Schedule {
     pub decay: Decay,
     /// Fraction of all steps in the decay phase of `wsd`.
     pub decay_ratio: f64,
+    /// Steps of that phase, in place of the fraction.
+    pub decay_steps: Option<usize>,
+    /// Shape of that phase.
+    pub cooldown: Cooldown,
 }
 
 impl Schedule {
@@ -28,26 +32,49 @@ impl Schedule {
 
     /// Returns the learning rate of step `t`, from 1.
     ///
-    /// Warm-up: `lr·t/warmup`. Then, with `x` the fraction of the decay that is done, the peak is multiplied
-    /// by `min + (1 − min)·(1 + cos πx)/2` (cosine; Loshchilov and Hutter, 2017), or by `1 − (1 − min)·x`
-    /// (linear); `wsd` stays at the peak and decays linearly over its last `decay_ratio` (Hu et al., MiniCPM,
-    /// 2024).
+    /// Warm-up: `lr·t/warmup`. Then, with `x` the fraction of the decay that is done, the peak is multiplied by
+    /// a factor that falls from 1 to `min`:
+    ///
+    /// - cosine: `min + (1 − min)·(1 + cos πx)/2` (Loshchilov and Hutter, 2017);
+    /// - linear: `1 − (1 − min)·x`;
+    /// - one_minus_sqrt: `min + (1 − min)·(1 − √x)` (Hägele et al., "Scaling laws and compute-optimal training
+    ///   beyond fixed training durations", 2024);
+    /// - exponential: `min^x` (the annealing of Hu et al., MiniCPM, 2024);
+    /// - `wsd` stays at the peak, and its last steps, `decay_ratio` of all or `decay_steps`, decay by one of
+    ///   these (MiniCPM).
     pub fn at(&self, t: usize) -> f64 {
         if t <= self.warmup {
             return self.lr * t as f64 / self.warmup.max(1) as f64;
         }
-        let linear = |x: f64| 1.0 - (1.0 - self.min_ratio) * x;
         let done = |from: f64| ((t as f64 - from) / (self.steps as f64 - from).max(1.0)).clamp(0.0, 1.0);
         let after_warmup = done(self.warmup as f64);
         let factor = match self.decay {
-            Decay::Cosine => {
-                self.min_ratio
-                    + (1.0 - self.min_ratio) * 0.5 * (1.0 + (std::f64::consts::PI * after_warmup).cos())
-            }
-            Decay::Linear => linear(after_warmup),
-            Decay::Wsd => linear(done(self.steps as f64 * (1.0 - self.decay_ratio))),
+            Decay::Cosine => self.factor(Cooldown::Cosine, after_warmup),
+            Decay::Linear => self.factor(Cooldown::Linear, after_warmup),
+            Decay::OneMinusSqrt => self.factor(Cooldown::OneMinusSqrt, after_warmup),
+            Decay::Exponential => self.factor(Cooldown::Exponential, after_warmup),
+            Decay::Wsd => self.factor(self.cooldown, done(self.decay_start())),
         };
         self.lr * factor
+    }
+
+    /// Returns the step after which `wsd` decays.
+    fn decay_start(&self) -> f64 {
+        match self.decay_steps {
+            Some(steps) => self.steps.saturating_sub(steps) as f64,
+            None => self.steps as f64 * (1.0 - self.decay_ratio),
+        }
+    }
+
+    /// Returns the factor of the peak when the fraction `x` of a decay is done.
+    fn factor(&self, shape: Cooldown, x: f64) -> f64 {
+        let min = self.min_ratio;
+        match shape {
+            Cooldown::Linear => 1.0 - (1.0 - min) * x,
+            Cooldown::OneMinusSqrt => min + (1.0 - min) * (1.0 - x.sqrt()),
+            Cooldown::Exponential => min.powf(x),
+            Cooldown::Cosine => min + (1.0 - min) * 0.5 * (1.0 + (std::f64::consts::PI * x).cos()),
+        }
     }
 }
 
@@ -56,25 +83,52 @@ mod tests {
     use super::*;
 
     fn schedule(decay: Decay) -> Schedule {
-        Schedule { lr: 2.0, warmup: 10, steps: 110, min_ratio: 0.1, decay, decay_ratio: 0.2 }
+        Schedule {
+            lr: 2.0,
+            warmup: 10,
+            steps: 110,
+            min_ratio: 0.1,
+            decay,
+            decay_ratio: 0.2,
+            decay_steps: None,
+            cooldown: Cooldown::Linear,
+        }
     }
 
     #[test]
     fn warms_up_to_the_peak_and_ends_at_the_minimum() {
-        for decay in [Decay::Cosine, Decay::Linear, Decay::Wsd] {
-            let s = schedule(decay);
-            assert_eq!(s.at(5), 1.0);
-            assert_eq!(s.at(10), 2.0);
-            assert!((s.at(110) - 0.2).abs() < 1e-12, "{decay}: {}", s.at(110));
+        for &decay in Decay::ALL {
+            for &cooldown in Cooldown::ALL {
+                let s = Schedule { cooldown, ..schedule(decay) };
+                assert_eq!(s.at(5), 1.0);
+                assert_eq!(s.at(10), 2.0);
+                assert!((s.at(110) - 0.2).abs() < 1e-12, "{decay} {cooldown}: {}", s.at(110));
+                assert!((10..110).all(|t| s.at(t + 1) <= s.at(t)), "{decay} {cooldown} rises");
+            }
         }
     }
 
     #[test]
     fn halfway_points() {
-        assert!((schedule(Decay::Cosine).at(60) - 1.1).abs() < 1e-12);
-        assert!((schedule(Decay::Linear).at(60) - 1.1).abs() < 1e-12);
+        let half = |decay| schedule(decay).at(60);
+        assert!((half(Decay::Cosine) - 1.1).abs() < 1e-12);
+        assert!((half(Decay::Linear) - 1.1).abs() < 1e-12);
+        assert!((half(Decay::OneMinusSqrt) - 2.0 * (0.1 + 0.9 * (1.0 - 0.5f64.sqrt()))).abs() < 1e-12);
+        assert!((half(Decay::Exponential) - 2.0 * 0.1f64.sqrt()).abs() < 1e-12);
         assert_eq!(schedule(Decay::Wsd).at(88), 2.0);
         assert!((schedule(Decay::Wsd).at(99) - 1.1).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_decay_phase_in_steps_begins_after_a_whole_step() {
+        for &cooldown in Cooldown::ALL {
+            let s = Schedule { decay_steps: Some(30), cooldown, ..schedule(Decay::Wsd) };
+            assert_eq!((s.at(11), s.at(80)), (2.0, 2.0), "{cooldown}");
+            assert!(s.at(81) < 2.0, "{cooldown}");
+            let whole = Schedule { steps: 40, ..schedule(Decay::Linear) };
+            let same = Schedule { cooldown: Cooldown::Linear, ..s };
+            assert!((11..=40).all(|t| (same.at(t + 70) - whole.at(t)).abs() < 1e-12));
+        }
     }
 
     #[test]

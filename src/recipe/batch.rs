@@ -73,6 +73,38 @@ pub fn batch(training: &Training, world: usize) -> Result<BatchSizes, String> {
     Ok(BatchSizes { local, accumulation, global: product(product(local, accumulation)?, world)? })
 }
 
+/// The keys that determine the batches of a ramp, for diagnostics.
+pub const RAMP_KEYS: [&str; 3] =
+    ["training.batch_ramp", "training.local_batch_size", "parallelism.world_size"];
+
+/// Returns why the stages of a ramp cannot be trained, a reason and the next step; `None` if they can. `sizes`
+/// are those of the full batch.
+pub fn ramp_fault(training: &Training, sizes: &BatchSizes) -> Option<(String, String)> {
+    let micro_step = sizes.global / sizes.accumulation;
+    let uneven = training.batch_ramp.iter().find(|[_, sequences]| !sequences.is_multiple_of(micro_step));
+    if let Some([step, sequences]) = uneven {
+        let ranks = micro_step / sizes.local;
+        return Some((
+            format!(
+                "the batch of {sequences} sequences up to step {step} is not a whole number of micro steps of {} per \
+                 rank · {ranks} ranks = {micro_step}",
+                sizes.local
+            ),
+            "make every batch of the ramp a multiple of that, or set a smaller training.local_batch_size"
+                .to_owned(),
+        ));
+    }
+    // Programs read the tokens of a step as 32 bits.
+    let most = training.batch_ramp.iter().map(|[_, sequences]| *sequences).chain([sizes.global]).max()?;
+    let counted = most.checked_mul(training.seq_len).is_some_and(|tokens| u32::try_from(tokens).is_ok());
+    (!training.batch_ramp.is_empty() && !counted).then(|| {
+        (
+            format!("with a ramp a step has at most {} tokens, and {most} sequences have more", u32::MAX),
+            "make the batches smaller".to_owned(),
+        )
+    })
+}
+
 /// Returns `a / b` if that is a whole number above zero.
 fn divide(a: usize, b: usize) -> Option<usize> {
     (a > 0 && a.is_multiple_of(b)).then(|| a / b)
@@ -98,6 +130,23 @@ mod tests {
         assert_eq!(derive(None, Some(64), None, 2), (32, 1, 64));
         assert_eq!(derive(None, Some(64), Some(4), 2), (8, 4, 64));
         assert_eq!(derive(Some(8), Some(64), Some(4), 2), (8, 4, 64));
+    }
+
+    #[test]
+    fn batches_of_a_ramp_are_whole_micro_steps() {
+        let fault = |ramp: &[[usize; 2]], world| {
+            let training = Training { batch_ramp: ramp.to_vec(), ..training(Some(4), Some(64), None) };
+            ramp_fault(&training, &batch(&training, world).expect("consistent")).map(|(reason, _)| reason)
+        };
+        assert_eq!(fault(&[], 1), None);
+        assert_eq!(fault(&[[10, 4], [20, 128]], 1), None);
+        assert!(
+            fault(&[[10, 4], [20, 16]], 2).is_some_and(|reason| reason.contains("4 per rank · 2 ranks = 8"))
+        );
+        let long =
+            Training { seq_len: 1 << 26, batch_ramp: vec![[1, 4]], ..training(Some(4), Some(64), None) };
+        let sizes = batch(&long, 1).expect("consistent");
+        assert!(ramp_fault(&long, &sizes).is_some_and(|(reason, _)| reason.contains("64 sequences")));
     }
 
     #[test]

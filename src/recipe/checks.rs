@@ -9,7 +9,7 @@ use super::position_checks;
 use super::sweep_checks;
 use super::values::WorldSize;
 use crate::policy::{
-    Communication, Decay, DeviceChoice, Norm, NormPlacement, Placement, Reduction, Shard, Transport,
+    Communication, Cooldown, Decay, DeviceChoice, Norm, NormPlacement, Placement, Reduction, Shard, Transport,
 };
 
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
@@ -142,7 +142,12 @@ fn parts(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
 fn batches(recipe: &Recipe, open_world: bool, found: &mut Vec<Diagnostic>) {
     let training = &recipe.values().training;
     let local = match recipe.batch_or_reason() {
-        Ok(batch) => Some(batch.local),
+        Ok(batch) => {
+            if let Some((reason, help)) = batch::ramp_fault(training, &batch).filter(|_| !open_world) {
+                found.push(recipe.diagnostic(&batch::RAMP_KEYS, reason, help));
+            }
+            Some(batch.local)
+        }
         Err(_) if open_world => training.local_batch_size,
         Err(reason) => {
             let keys: Vec<&str> = batch::KEYS
@@ -194,15 +199,29 @@ fn schedule(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             "set lr_scheduler.warmup_ratio = 0.1 in place of warmup_steps: such a warm-up follows the steps",
         ));
     } else if schedule.decay == Decay::Wsd
-        && warmup as f64 + schedule.decay_ratio * steps as f64 > steps as f64
+        && let (key, decay) = match schedule.decay_steps {
+            Some(decay) => ("lr_scheduler.decay_steps", decay as f64),
+            None => ("lr_scheduler.decay_ratio", schedule.decay_ratio * steps as f64),
+        }
+        && warmup as f64 + decay > steps as f64
     {
+        let length = schedule.decay_steps.map_or(schedule.decay_ratio.to_string(), |steps| steps.to_string());
         found.push(recipe.diagnostic(
-            &["lr_scheduler.decay_ratio", warmup_key, "training.steps"],
-            format!(
-                "warm-up ({warmup}) and decay ({} of {steps}) take more steps than there are",
-                schedule.decay_ratio
-            ),
+            &[key, warmup_key, "training.steps"],
+            format!("warm-up ({warmup}) and decay ({length} of {steps}) take more steps than there are"),
             "shorten one of them",
+        ));
+    }
+    let exponential = match schedule.decay {
+        Decay::Exponential => Some("lr_scheduler.decay"),
+        Decay::Wsd if schedule.cooldown == Cooldown::Exponential => Some("lr_scheduler.cooldown"),
+        _ => None,
+    };
+    if let Some(key) = exponential.filter(|_| schedule.min_lr_ratio == 0.0) {
+        found.push(recipe.diagnostic(
+            &["lr_scheduler.min_lr_ratio", key],
+            "an exponential decay never reaches a learning rate of 0",
+            "set lr_scheduler.min_lr_ratio = 0.01 or another ratio above 0",
         ));
     }
 }

@@ -63,12 +63,16 @@ pub(super) fn derive(values: &mut Values) {
 }
 
 /// Unsets what a higher layer replaces by another key: of a warm-up in steps and one as a ratio the lower
-/// one. In one layer they contradict each other, and both stay.
+/// one. In one layer they contradict each other, and both stay. So of a decay phase in steps, which holds in
+/// one layer.
 pub(super) fn drop_superseded(values: &mut Values, layers: &Merged) {
     let position = |key| layers.position(key);
     match position("lr_scheduler.warmup_steps").cmp(&position("lr_scheduler.warmup_ratio")) {
         Ordering::Less => values.lr_scheduler.warmup_steps = None,
         Ordering::Greater => values.lr_scheduler.warmup_ratio = None,
         Ordering::Equal => {}
+    }
+    if position("lr_scheduler.decay_steps") < position("lr_scheduler.decay_ratio") {
+        values.lr_scheduler.decay_steps = None;
     }
 }

@@ -104,6 +104,12 @@ fn fragment(kind: Type) -> Map<String, Value> {
         Type::Counts { max } => {
             json!({"type": "array", "items": whole(0, max), "minItems": 1, "uniqueItems": true})
         }
+        Type::Stages { max_steps, max } => json!({
+            "type": "array",
+            "items": {
+                "type": "array", "prefixItems": [whole(1, max_steps), whole(1, max)], "minItems": 2, "maxItems": 2,
+            },
+        }),
         Type::Extensions => json!({
             "type": "array", "items": {"type": "string", "pattern": "^[.][^./]+$"}, "minItems": 1, "uniqueItems": true,
         }),

@@ -83,6 +83,9 @@ pub enum Type {
     CountOrWord { min: u64, max: u64, word: &'static str },
     /// Whole numbers, all different, each at most `max`.
     Counts { max: u64 },
+    /// Pairs of whole numbers from 1 on, `[steps, count]`, with ascending steps of at most `max_steps` and counts
+    /// of at most `max`.
+    Stages { max_steps: u64, max: u64 },
     /// Endings of files, all different, each with its dot.
     Extensions,
     /// A number.
@@ -127,6 +130,10 @@ impl fmt::Display for Type {
                 write!(f, "a whole number from {min} to {max}, or \"{word}\"")
             }
             Self::Counts { max } => write!(f, "a list of different whole numbers up to {max}"),
+            Self::Stages { max_steps, max } => write!(
+                f,
+                "a list of [step, number], with ascending steps up to {max_steps} and whole numbers from 1 to {max}"
+            ),
             Self::Extensions => f.write_str("a list of different file endings in quotes, such as \".py\""),
             Self::Number(interval) => write!(f, "a number, {interval}"),
             Self::Pair(interval) => write!(f, "two numbers, each {interval}"),

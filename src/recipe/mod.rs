@@ -42,7 +42,7 @@ mod toml_text;
 mod typed;
 mod values;
 
-pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS};
+pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS, RAMP_KEYS, ramp_fault};
 pub use copy::{COPY_HEADER, set_in_copy};
 pub use diff::{Change, diff, measuring_changes};
 pub use json_schema::json_schema;

@@ -17,9 +17,9 @@ use super::key::{Interval, RangeScale, Type, UNSET};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
-    Activation, Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, NormPlacement,
-    Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume, RopeDirection,
-    RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
+    Activation, Attention, Batching, Communication, Cooldown, Decay, DeviceChoice, Launcher, Norm,
+    NormPlacement, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume,
+    RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -29,6 +29,8 @@ const MAX_SEED: u64 = i64::MAX as u64;
 /// Most optimizer steps of a training run: the schedule is held in memory, and takes 1.5 GiB for this many
 /// steps.
 const MAX_TRAINING_STEPS: u64 = 100_000_000;
+/// Most sequences of a global batch.
+const MAX_GLOBAL_BATCH: u64 = 16_777_216;
 /// Most steps of an interval, a warm-up or an evaluation.
 const MAX_STEP_COUNT: u64 = 1_000_000_000;
 /// Most ranks of a run.
@@ -224,7 +226,7 @@ sections! {
         /// Sequences per optimizer step over all ranks; setting it keeps the loss curve the same when the
         /// number of ranks changes.
         global_batch_size: Option<usize> = None;
-            Training, count(1, 16_777_216), "256"
+            Training, count(1, MAX_GLOBAL_BATCH), "256"
                 => unit("sequences"),
                    unset("`local_batch_size · accumulation · world_size`"),
                    aliases(&["train_batch_size"]);
@@ -235,6 +237,13 @@ sections! {
                 => unit("micro steps"),
                    unset("follows from the batch sizes; 1 without both"),
                    aliases(&["gradient_accumulation_steps", "grad_accumulation_steps"]);
+        /// Other global batch sizes in the first steps, stage by stage: the last step of a stage, and its
+        /// sequences per optimizer step over all ranks, a multiple of `local_batch_size` and the ranks. Steps
+        /// after the last stage have the global batch size.
+        batch_ramp: Vec<[usize; 2]> = Vec::new();
+            Training, Type::Stages { max_steps: MAX_TRAINING_STEPS, max: MAX_GLOBAL_BATCH },
+            "[[100, 32], [300, 64]]"
+                => unit("optimizer steps, sequences"), implied("[]");
         /// Length of the training run.
         steps: usize = 1000;
             Training, count(1, MAX_TRAINING_STEPS), "20_000"
@@ -288,11 +297,20 @@ sections! {
         min_lr_ratio: f64 = 0.1;
             Training, number(Included(0.0), Included(1.0)), "0.0"
                 => aliases(&["min_lr_factor", "min_lr_rate"]);
-        /// Shape of the decay: cosine, linear, or constant and linear at the end (warm-up, stable, decay).
+        /// Shape of the decay: cosine, linear, `1 − √x` of the share x that is done, exponential, or constant
+        /// with a decay phase at the end (warm-up, stable, decay).
         decay: Decay = Decay::Cosine;
             Training, Type::Word(Decay::WORDS), "\"wsd\"" => aliases(&["decay_type", "lr_scheduler_type"]);
         /// Fraction of all steps in the decay phase of `wsd`.
         decay_ratio: f64 = 0.2; Training, number(Excluded(0.0), Included(1.0)), "0.1";
+        /// Length of the decay phase of `wsd` in steps, in place of `decay_ratio`. Of the two the one of the
+        /// higher layer holds; in one layer this one.
+        decay_steps: Option<usize> = None;
+            Training, count(1, MAX_STEP_COUNT), "250"
+                => unit("optimizer steps"), unset("`decay_ratio` of `training.steps`"), implied(UNSET);
+        /// Shape of the decay phase of `wsd`.
+        cooldown: Cooldown = Cooldown::Linear;
+            Training, Type::Word(Cooldown::WORDS), "\"one_minus_sqrt\"" => implied("\"linear\"");
     }
 
     /// Recomputation of activations in the backward pass, which trades time for memory.
@@ -394,6 +412,10 @@ sections! {
         keep: usize = 2;
             Bookkeeping, count(0, 1_000_000), "5"
                 => unit("checkpoints"), aliases(&["keep_latest_k", "save_total_limit"]);
+        /// Further steps after which a checkpoint is saved. These stay, besides the newest, for forks.
+        steps: Option<Vec<usize>> = None;
+            Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[1000, 2000]"
+                => unit("optimizer steps"), unset("none");
         /// Resume from the newest complete checkpoint of this recipe.
         resume: Resume = Resume::Never; Bookkeeping, Type::Word(Resume::WORDS), "\"auto\"";
     }
@@ -525,6 +547,11 @@ sections! {
         rungs: Option<Vec<usize>> = None;
             Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[100, 300]"
                 => unit("optimizer steps"), unset("every cell trains to its end");
+        /// Steps of a training with `decay = "wsd"` after which its learning rate falls, a cell each: over
+        /// `decay_ratio` of the cell's own length, which follows. Cells share the steps before.
+        cooldowns: Option<Vec<usize>> = None;
+            Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[1000, 2000]"
+                => unit("optimizer steps"), unset("every cell has the length of the recipe");
         /// Of so many configurations one goes on from a rung.
         eta: usize = 3; Bookkeeping, count(2, 1000), "2" => unit("configurations");
         /// Seeds that no cell had, with which the best configuration and the second best run again at the end; 0

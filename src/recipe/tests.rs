@@ -400,3 +400,22 @@ fn a_recipe_has_the_name_of_its_file_without_the_ending_and_a_built_in_one_its_o
     assert_eq!(name("recipes/qwen3-0.6b.toml"), "qwen3-0.6b");
     assert_eq!(name("recipes/mine.toml"), "mine");
 }
+
+#[test]
+fn the_decay_phase_of_the_higher_layer_holds_and_must_fit() {
+    let decay_steps = |text: &str, overrides: &[&str]| {
+        let recipe = load_over(text, overrides, &[]).expect("valid");
+        recipe.values().lr_scheduler.decay_steps
+    };
+    let wsd = "[lr_scheduler]\ndecay = \"wsd\"\n";
+    assert_eq!(decay_steps(&format!("{wsd}decay_steps = 30\ndecay_ratio = 0.1"), &[]), Some(30));
+    assert_eq!(decay_steps(&format!("{wsd}decay_steps = 30"), &["lr_scheduler.decay_ratio=0.1"]), None);
+    assert_eq!(decay_steps(&format!("{wsd}decay_ratio = 0.1"), &["lr_scheduler.decay_steps=30"]), Some(30));
+    let refused = |text: &str| load_text(text).expect_err(text).message().to_owned();
+    let long = refused(&format!("{wsd}warmup_steps = 1\ndecay_steps = 1000"));
+    assert!(long.contains("warm-up (1) and decay (1000 of 1000)"), "{long}");
+    for decay in ["decay = \"exponential\"", "decay = \"wsd\"\ncooldown = \"exponential\""] {
+        let zero = refused(&format!("[lr_scheduler]\nmin_lr_ratio = 0.0\n{decay}"));
+        assert!(zero.contains("never reaches a learning rate of 0"), "{zero}");
+    }
+}

@@ -71,6 +71,9 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         }
         (Type::CountOrWord { min, max, .. }, value) => whole(value, min, max).map_err(refused),
         (Type::Counts { max }, DeValue::Array(items)) => counts(items, max).map_err(refused),
+        (Type::Stages { max_steps, max }, DeValue::Array(items)) => {
+            stages(items, (max_steps, max)).map_err(refused)
+        }
         (Type::Extensions, DeValue::Array(items)) => extensions(items).map_err(refused),
         (Type::Number(interval), value) => number(value, interval).map_err(refused),
         (Type::Pair(interval), DeValue::Array(items)) => pair(items, interval).map_err(refused),
@@ -170,6 +173,26 @@ fn counts(items: &DeArray<'_>, max: u64) -> Result<Value, Refusal> {
         Some((_, twice)) => Err(Refusal::new(format!("has {twice} twice"))),
         None => Ok(Value::Array(numbers)),
     }
+}
+
+fn stages(items: &DeArray<'_>, (max_steps, max): (u64, u64)) -> Result<Value, Refusal> {
+    let mut stages: Vec<Value> = Vec::new();
+    let mut before = 0;
+    for item in items {
+        let DeValue::Array(pair) = item.get_ref() else { return Err(Refusal::new(sort(item.get_ref()))) };
+        if pair.len() != 2 {
+            return Err(Refusal::new(format!("has a list of {}", pair.len())).fix("write [step, number]"));
+        }
+        let step = whole(pair[0].get_ref(), 1, max_steps)?;
+        let count = whole(pair[1].get_ref(), 1, max)?;
+        let at = step.as_integer().unwrap_or_default();
+        if at <= before {
+            return Err(Refusal::new(format!("has step {at} after step {before}")));
+        }
+        before = at;
+        stages.push(Value::Array(vec![step, count]));
+    }
+    Ok(Value::Array(stages))
 }
 
 fn extensions(items: &DeArray<'_>) -> Result<Value, Refusal> {

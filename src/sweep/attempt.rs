@@ -61,6 +61,15 @@ pub enum AttemptSource<'a> {
     },
     /// A run that was stopped, from its checkpoint on.
     Run(&'a str),
+    /// A new run that begins with the state of another one.
+    Fork {
+        /// That run.
+        run: &'a str,
+        /// The step of the state.
+        step: u64,
+        /// The hash that its recipe must have, that of the run resolved with the arguments.
+        hash: &'a str,
+    },
 }
 
 /// A running attempt.
@@ -180,7 +189,7 @@ impl RunningAttempt {
         })?;
         out.set_len(0).at("write", &files.out)?;
         let recipe_hash = match order.source {
-            AttemptSource::Recipe { hash, .. } => Some(hash.to_owned()),
+            AttemptSource::Recipe { hash, .. } | AttemptSource::Fork { hash, .. } => Some(hash.to_owned()),
             AttemptSource::Run(_) => None,
         };
         let line = AttemptMessage::Attempt {
@@ -199,6 +208,10 @@ impl RunningAttempt {
         match order.source {
             AttemptSource::Recipe { path, .. } => command.arg("run").arg(path),
             AttemptSource::Run(run) => command.arg("resume").arg(order.results.join(run)),
+            AttemptSource::Fork { run, step, .. } => {
+                let run = order.results.join(run);
+                command.arg("resume").arg(run).args(["--fork", "--at"]).arg(step.to_string())
+            }
         };
         command.args(order.arguments);
         command.args(order.until.iter().flat_map(|step| ["--until".to_owned(), step.to_string()]));

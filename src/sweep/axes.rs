@@ -1,6 +1,7 @@
 //! The axes of a sweep, from the recipe's `[sweep]` and the command line, and the points of their grid.
 
 use super::arguments::{Arguments, Axis};
+use super::cooldowns;
 use super::samples;
 use crate::error::{Error, Result};
 use crate::recipe::{Layer, Recipe, value_text};
@@ -37,7 +38,7 @@ impl Axes {
     ///
     /// # Errors
     /// A usage error for an argument that names a key of `sweep.pairs`, for several values of the seed beside
-    /// `sweep.seeds`, for more than [`MAX_CELLS`] cells, and those of [`samples::draw`].
+    /// `sweep.seeds`, for more than [`MAX_CELLS`] cells, and those of [`samples::draw`] and [`cooldowns::axis`].
     pub fn new(base: &Recipe, arguments: &Arguments) -> Result<Self> {
         let sweep = &base.values().sweep;
         let pairs: Vec<Settings> = sweep.pairs.iter().map(texts).collect();
@@ -61,7 +62,8 @@ impl Axes {
         let drawn = Axis { keys: samples.keys, points: samples.points };
         let grid: Vec<Axis> = grid.chain((!drawn.keys.is_empty()).then_some(drawn)).collect();
         let seeds = seeds(base, arguments)?;
-        let axes: Vec<&Axis> = grid.iter().chain(&arguments.axes).chain(&seeds).collect();
+        let cooldowns = cooldowns::axis(base, arguments)?;
+        let axes: Vec<&Axis> = grid.iter().chain(&arguments.axes).chain(&cooldowns).chain(&seeds).collect();
         let cells = axes.iter().try_fold(pairs.len().max(1), |n, axis| n.checked_mul(axis.points.len()));
         if cells.is_none_or(|cells| cells > MAX_CELLS) {
             return Err(Error::usage(format!("a sweep has at most {MAX_CELLS} cells; sweep fewer values")));
@@ -244,6 +246,26 @@ mod tests {
         assert!(twice.message().contains("sweep.seeds = 2 sets it too"), "{twice}");
         let large = axes(text, &["training.seed=9223372036854775807"]).unwrap_err();
         assert!(large.message().contains("beyond the largest"), "{large}");
+    }
+
+    #[test]
+    fn cooldowns_are_lengths_and_decays_that_follow_from_the_share() {
+        let text = "[lr_scheduler]\ndecay = \"wsd\"\ndecay_ratio = 0.2\n[sweep]\ncooldowns = [8, 100]\n\
+                    grid = { \"optimizer.lr\" = [1e-3, 3e-3] }";
+        assert_eq!(
+            points(text, &["optimizer.lr=1e-3"]),
+            [
+                "lr_scheduler.decay_steps=2 optimizer.lr=0.001 training.steps=10",
+                "lr_scheduler.decay_steps=25 optimizer.lr=0.001 training.steps=125"
+            ]
+        );
+        assert_eq!(points(text, &[]).len(), 4);
+        for argument in
+            ["training.steps=50", "lr_scheduler.decay_steps=5", "lr_scheduler.decay_ratio=0.1,0.2"]
+        {
+            let refused = axes(text, &[argument]).unwrap_err();
+            assert!(refused.message().contains("follows from sweep.cooldowns"), "{refused}");
+        }
     }
 
     #[test]

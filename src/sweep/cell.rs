@@ -16,6 +16,7 @@ use crate::recipe::{self, Recipe, Values, merged_settings};
 use crate::results::configurations::Settings;
 use crate::results::provenance::{Build, Cpu, gpu_class};
 use crate::train::check_initial_weights;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A cell of a sweep.
@@ -41,6 +42,8 @@ pub struct Cell {
     pub excluded: bool,
     /// Checkpoints that it keeps unless it sets their number.
     checkpoints: usize,
+    /// Steps after which it saves a state for other cells to begin with, besides those of its recipe.
+    pub saved_steps: Vec<u64>,
     /// Recipe and plan to run, or the reason why nothing runs.
     pub work: Result<Box<Work>>,
 }
@@ -95,6 +98,7 @@ impl Cell {
             device: None,
             excluded: point.excluded.is_some(),
             checkpoints: recipe.checkpoints,
+            saved_steps: Vec::new(),
             work: Err(Error::usage("")),
         };
         cell.work = match &point.excluded {
@@ -132,10 +136,25 @@ impl Cell {
     pub fn arguments(&self, assignment: &Assignment) -> Vec<String> {
         let own: Vec<String> = self.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let mut arguments = merged_settings(&defaults(self.checkpoints), &own);
+        arguments = merged_settings(&arguments, &self.saving());
         arguments.extend(assignment.arguments());
         arguments
     }
+
+    /// Returns the argument that sets the steps whose checkpoints stay; none where no other cell needs one.
+    fn saving(&self) -> Vec<String> {
+        if self.saved_steps.is_empty() {
+            return Vec::new();
+        }
+        let own = self.work.as_ref().ok().and_then(|work| work.recipe.values().checkpoint.steps.clone());
+        let own = own.into_iter().flatten().map(|step| step as u64);
+        let steps: BTreeSet<u64> = self.saved_steps.iter().copied().chain(own).collect();
+        vec![format!("{SAVED_STEPS}={:?}", Vec::from_iter(steps))]
+    }
 }
+
+/// The key of steps whose checkpoints stay.
+const SAVED_STEPS: &str = "checkpoint.steps";
 
 /// The key of the number of checkpoints. Without it in its settings, a cell leaves none when it is done.
 pub const KEEP: &str = "checkpoint.keep";

@@ -16,6 +16,7 @@ mod batch;
 mod cell;
 mod configuration_table;
 mod confirm;
+mod cooldowns;
 mod display;
 mod halving;
 mod keep;
@@ -24,6 +25,7 @@ mod samples;
 mod schedule;
 mod sobol;
 mod table;
+mod trunk;
 mod work;
 
 use crate::error::{Error, IoContext, Result};
@@ -57,6 +59,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use table::Tables;
+use trunk::Trunks;
 
 /// The request of a sweep.
 #[derive(Debug)]
@@ -98,6 +101,8 @@ struct Sweep {
     cells: Vec<Cell>,
     /// The rungs, of a sweep with some.
     halving: Option<Halving>,
+    /// The trunks, of a sweep with cooldowns.
+    trunks: Option<Trunks>,
     /// What the user should know of its axes.
     notes: Vec<String>,
 }
@@ -111,6 +116,7 @@ fn inherited(base: &Recipe) -> Option<String> {
         ("sweep.pairs", !sweep.pairs.is_empty()),
         ("sweep.range", !sweep.range.is_empty()),
         ("sweep.log_range", !sweep.log_range.is_empty()),
+        ("sweep.cooldowns", sweep.cooldowns.is_some()),
     ];
     let from_below = |key: &str| match base.layer(key) {
         Layer::File { path, line } if path != *top => Some(format!("{}:{line}", path.display())),
@@ -132,7 +138,8 @@ impl Sweep {
         let mut corpora = Corpora::default();
         let machine = environment::machine();
         let rungs = base.values().sweep.rungs.as_deref().unwrap_or_default();
-        let checkpoints = usize::from(!rungs.is_empty());
+        let has_cooldowns = base.values().sweep.cooldowns.is_some();
+        let checkpoints = usize::from(!rungs.is_empty() || has_cooldowns);
         let recipe = Source { path: request.recipe, name: base.name(), machine: &machine, checkpoints };
         let cell = |point| Cell::new(&recipe, point, &build, &mut corpora);
         let mut cells: Vec<Cell> = axes.points.iter().map(cell).collect();
@@ -144,10 +151,11 @@ impl Sweep {
         }
         let sweep = &base.values().sweep;
         let halving = Halving::new(rungs, sweep.eta, &cells)?;
+        let trunks = if has_cooldowns { Some(Trunks::new(&mut cells)?) } else { None };
         let metric = metrics::find(&sweep.on)
             .ok_or_else(|| Error::usage(format!("sweep.on: no run has a figure {:?}", sweep.on)))?;
         let measure = Measure { metric, confidence: sweep.confidence };
-        Ok(Self { base, build, measure, axes, cells, halving, notes })
+        Ok(Self { base, build, measure, axes, cells, halving, trunks, notes })
     }
 
     /// Returns the highest seed of its cells.
@@ -189,8 +197,9 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
         build: &sweep.build,
     };
     let table = tables.markdown_path();
-    let mut schedule =
-        Schedule::new(&policy, &sweep.cells, ledger, &mut tables, display).with_rungs(sweep.halving.as_ref());
+    let mut schedule = Schedule::new(&policy, &sweep.cells, ledger, &mut tables, display)
+        .with_rungs(sweep.halving.as_ref())
+        .with_trunks(sweep.trunks.as_ref());
     let outcome = schedule.run(&table, &stop);
     let (ledger, display) = schedule.into_parts();
     let outcome = conclude(request, &sweep, &policy, (ledger, display), &folder, outcome, &stop)?;
@@ -327,9 +336,10 @@ pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
             reason.as_deref().and_then(|reason| reason.split(';').next()).unwrap_or_default().to_owned(),
         ]);
     }
-    let needed = match &sweep.halving {
-        Some(halving) => Some(halving.in_words(&sweep.cells)),
-        None => total.in_words(),
+    let needed = match (&sweep.halving, &sweep.trunks) {
+        (Some(halving), _) => Some(halving.in_words(&sweep.cells)),
+        (None, Some(trunks)) => Some(trunks.in_words(&sweep.cells)),
+        (None, None) => total.in_words(),
     };
     let needed = needed.map(|words| format!("{words}\n")).unwrap_or_default();
     Ok(if as_json { lines } else { table.render(0) + &needed })

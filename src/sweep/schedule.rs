@@ -1,6 +1,7 @@
 //! The loop of a sweep: attempts of earlier sweeps first, then every cell that is not done, on any free
 //! device.
 
+mod branches;
 mod messages;
 mod rungs;
 
@@ -10,6 +11,7 @@ use super::cell::{Cell, headline};
 use super::display::Display;
 use super::halving::Halving;
 use super::rerun;
+use super::trunk::{Beginning, Trunks};
 use super::work::Work;
 use crate::device::cuda;
 use crate::error::{IoContext, Result};
@@ -67,6 +69,8 @@ pub struct Schedule<'a> {
     gpus: usize,
     /// The rungs, of a sweep with some.
     halving: Option<&'a Halving>,
+    /// The trunks, of a sweep with cooldowns.
+    trunks: Option<&'a Trunks>,
     /// The step to which the waiting cells are trained; `None` for the last one.
     until: Option<u64>,
     /// Keys of cells that were started here, with the step.
@@ -84,8 +88,26 @@ impl<'a> Schedule<'a> {
     ) -> Self {
         let gpus = cuda::usable().unwrap_or_default();
         let (waiting, running, started) = (VecDeque::new(), Vec::new(), HashSet::new());
-        let (halving, until) = (None, None);
-        Self { policy, cells, ledger, output, display, waiting, running, gpus, halving, until, started }
+        let (halving, trunks, until) = (None, None, None);
+        Self {
+            policy,
+            cells,
+            ledger,
+            output,
+            display,
+            waiting,
+            running,
+            gpus,
+            halving,
+            trunks,
+            until,
+            started,
+        }
+    }
+
+    /// Lets cells begin where they leave a trunk.
+    pub fn with_trunks(self, trunks: Option<&'a Trunks>) -> Self {
+        Self { trunks, ..self }
     }
 
     /// Lets configurations train from rung to rung.
@@ -242,8 +264,10 @@ impl<'a> Schedule<'a> {
                 }
             }
         }
-        if self.halving.is_some() {
+        if self.halving.is_some() || self.trunks.is_some() {
             self.remove_all_checkpoints();
+        }
+        if self.halving.is_some() {
             self.climb()?;
         }
         for (reason, count) in reruns {
@@ -277,14 +301,25 @@ impl<'a> Schedule<'a> {
                 at += 1;
                 continue;
             };
+            let beginning = self.beginning(index);
+            if beginning == Beginning::Later {
+                at += 1;
+                continue;
+            }
             self.waiting.remove(at);
-            self.start(cell, work, &assignment)?;
+            self.start(cell, work, &assignment, &beginning)?;
         }
         Ok(())
     }
 
     /// Starts an attempt at a cell, unless its plan does not fit.
-    fn start(&mut self, cell: &Cell, work: &Work, assignment: &Assignment) -> Result<()> {
+    fn start(
+        &mut self,
+        cell: &Cell,
+        work: &Work,
+        assignment: &Assignment,
+        beginning: &Beginning,
+    ) -> Result<()> {
         self.started.insert((cell.key.clone(), self.until));
         let fit = match work.fit() {
             Ok(fit) => fit,
@@ -301,12 +336,14 @@ impl<'a> Schedule<'a> {
             return self.append(line, None);
         }
         line.recipe_hash = assignment.recipe_hash(work)?;
-        let stopped = self.stopped_run(&cell.key);
-        let (source, arguments) = match &stopped {
-            Some(run) => (AttemptSource::Run(run), assignment.arguments().collect()),
-            None => {
-                let (path, hash) = (cell.recipe.as_path(), line.recipe_hash.as_str());
-                (AttemptSource::Recipe { path, hash }, cell.arguments(assignment))
+        let hash = line.recipe_hash.as_str();
+        let (source, arguments) = match beginning {
+            Beginning::Stopped(run) => (AttemptSource::Run(run), assignment.arguments().collect()),
+            Beginning::Trunk { run, step } => {
+                (AttemptSource::Fork { run, step: *step, hash }, cell.arguments(assignment))
+            }
+            Beginning::Start | Beginning::Later => {
+                (AttemptSource::Recipe { path: &cell.recipe, hash }, cell.arguments(assignment))
             }
         };
         // The line comes first: a process without a line would never be found again.

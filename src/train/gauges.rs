@@ -16,6 +16,7 @@ use crate::policy::Placement;
 use crate::results::provenance::Cpu;
 use crate::results::summary::{self, BesidesPlan};
 use crate::results::{TimingRow, provenance};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ pub(super) struct Gauges {
     allocations: usize,
     /// Dense peak in the plan's format, in FLOP/s; `None` for a GPU whose peak is not known.
     peak: Option<f64>,
-    /// FLOPs of the matrix products executed per step.
-    product_flops: f64,
+    /// FLOPs of the matrix products executed per step, by its micro-steps.
+    product_flops: BTreeMap<usize, f64>,
 }
 
 impl Gauges {
@@ -51,7 +52,11 @@ impl Gauges {
             allocated: engine.state.bytes() + transient,
             allocations: gpu.ledger().allocations,
             peak: limits.map(|limits| product_peak(plan, &limits).1),
-            product_flops: product_flops(plan, programs),
+            product_flops: plan
+                .batch
+                .stages(plan.steps)
+                .map(|stage| (stage.micro_steps, product_flops(programs, stage.micro_steps)))
+                .collect(),
             gpu,
         })
     }
@@ -74,10 +79,10 @@ impl Gauges {
     }
 
     /// Returns the utilization, in percent of the peak, for `flops` per second of model arithmetic and a step
-    /// in `took`: by model FLOPs, and by the FLOPs of the products executed.
-    pub(super) fn utilization(&self, flops: f64, took: Duration) -> Option<(f64, f64)> {
-        let peak = self.peak?;
-        Some((100.0 * flops / peak, 100.0 * self.product_flops / took.as_secs_f64() / peak))
+    /// of so many micro-steps in `took`: by model FLOPs, and by the FLOPs of the products executed.
+    pub(super) fn utilization(&self, flops: f64, micro_steps: usize, took: Duration) -> Option<(f64, f64)> {
+        let (peak, products) = (self.peak?, self.product_flops.get(&micro_steps)?);
+        Some((100.0 * flops / peak, 100.0 * products / took.as_secs_f64() / peak))
     }
 
     /// Returns the device memory in use besides the plan's. Call it at the end, before the state is freed.

@@ -96,11 +96,14 @@ pub fn train(
 ) -> Result<Outcome> {
     let comm = rank.comm();
     let steps = plan.steps as u64;
-    let checkpoint_steps = plan.intervals.checkpoint.steps();
-    let intervals = [plan.intervals.validation, plan.intervals.generation, checkpoint_steps];
+    let intervals = [plan.intervals.validation, plan.intervals.generation];
+    let saves_after = |step| plan.intervals.saves_after(step, steps);
     let halts_after = |step| step < steps && until == Some(step);
-    let pauses_after =
-        |step| halts_after(step) || intervals.iter().any(|&interval| is_due(interval, step, steps));
+    let pauses_after = |step| {
+        halts_after(step)
+            || saves_after(step)
+            || intervals.iter().any(|&interval| is_due(interval, step, steps))
+    };
     let replicas = rank.holds_a_replica();
     let compares_after = |step| replicas && is_due(plan.intervals.check, step, steps);
     let (mut stopping, mut saving) = (false, false);
@@ -152,8 +155,7 @@ pub fn train(
                 recorder.generate(rank)?;
             }
         }
-        let saves =
-            ((stopping || saving) && at_rest) || halts_after(step) || is_due(checkpoint_steps, step, steps);
+        let saves = ((stopping || saving) && at_rest) || halts_after(step) || saves_after(step);
         if compares_after(step) || (replicas && saves && plan.intervals.keep > 0) {
             started = Instant::now();
             rank.check_replicas()?;

@@ -116,7 +116,9 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     // The schedule has a row per step, so it must cover all steps measured, and those under load.
     let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1 + STEPS_UNDER_LOAD);
     let steps = recipe.values().training.steps.max(needed);
-    let recipe = recipe.with_overrides(&[format!("training.steps={steps}")], machine)?;
+    // Steps after a ramp are profiled, of which all have the same batch.
+    let overrides = [format!("training.steps={steps}"), "training.batch_ramp=[]".to_owned()];
+    let recipe = recipe.with_overrides(&overrides, machine)?;
     let (Planned { plan, programs, .. }, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
     if plan.batch.world_size > 1 {
         return Err(Error::usage("a profile covers one rank; set parallelism.world_size=1"));

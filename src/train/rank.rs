@@ -217,6 +217,7 @@ impl Rank {
             seq_len: batch.seq_len,
             local_batch_size: batch.micro,
             accumulation: batch.micro_steps,
+            ramp: batch.ramp.clone(),
             world_size: batch.world_size,
             rank: self.engine.comm.rank(),
             cross_documents: self.plan.cross_documents,
@@ -230,8 +231,8 @@ impl Rank {
     /// # Errors
     /// When data or a rank is lost.
     pub fn launch_step(&mut self) -> Result<()> {
-        let micro_steps = self.plan.batch.micro_steps;
         let step = self.done + self.queued_steps() as u64 + 1;
+        let micro_steps = self.plan.batch.micro_steps_of(step);
         if self.queued_steps.is_empty() {
             // Time between steps does not count towards this step.
             self.agreed = Instant::now();
@@ -247,7 +248,7 @@ impl Rank {
             let waiting = Instant::now();
             batches.push(self.next_batch()?);
             data_wait += waiting.elapsed();
-            self.upload(&batches[micro])?;
+            self.upload(&batches[micro], step)?;
             let mut sections = Vec::with_capacity(3);
             sections.extend(programs.gather.iter().filter(|_| !self.gathered));
             sections.push(programs.micro_step(micro, micro_steps));
@@ -369,7 +370,7 @@ impl Rank {
         let mut found = None;
         for at in 0..=batches.len() {
             if let Some(batch) = batches.get(at) {
-                self.upload(batch)?;
+                self.upload(batch, self.done + 1)?;
             }
             let bad = self.engine.find_non_finite(section(at))?;
             found = found.or(bad.map(|bad| BadLocation { section: at, bad }));
@@ -386,17 +387,22 @@ impl Rank {
         Ok(location.bad.describe(section(location.section)))
     }
 
-    fn upload(&mut self, batch: &Batch) -> Result<()> {
-        self.engine.send(
-            "batch",
-            &[
-                ("tokens", &batch.tokens),
-                ("targets", &batch.targets),
-                ("positions", &batch.positions),
-                ("spans", &batch.spans),
-                ("sequences", &batch.sequences),
-            ],
-        )
+    /// Sends a micro-batch of a step, from 1, to the device.
+    fn upload(&mut self, batch: &Batch, step: u64) -> Result<()> {
+        let tokens = self.plan.batch.tokens_of(step);
+        // A plan with a ramp has steps of fewer tokens.
+        let step_tokens = [u32::try_from(tokens).unwrap_or(u32::MAX)];
+        let mut tensors: Vec<(&str, &[u32])> = vec![
+            ("tokens", &batch.tokens),
+            ("targets", &batch.targets),
+            ("positions", &batch.positions),
+            ("spans", &batch.spans),
+            ("sequences", &batch.sequences),
+        ];
+        if !self.plan.batch.ramp.is_empty() {
+            tensors.push(("step_tokens", &step_tokens));
+        }
+        self.engine.send("batch", &tensors)
     }
 
     fn number(&self, slot: &str) -> Result<f64> {
@@ -434,9 +440,10 @@ impl Rank {
     /// updated.
     pub(super) fn run_gradients(&mut self) -> Result<Batch> {
         let batch = self.next_batch()?;
-        self.upload(&batch)?;
+        let step = self.done + 1;
+        self.upload(&batch, step)?;
         let programs = Arc::clone(&self.programs);
-        self.engine.run(programs.micro_step(0, self.plan.batch.micro_steps))?;
+        self.engine.run(programs.micro_step(0, self.plan.batch.micro_steps_of(step)))?;
         Ok(batch)
     }
 

@@ -120,6 +120,7 @@ impl Recorder {
         } = parts;
         // Before any row is dropped: on a disk that is still full, nothing changes.
         let store = Store::open(&folder.checkpoints()?, plan.intervals.keep)?;
+        let store = store.keeping(&plan.intervals.kept_steps);
         store.probe()?;
         let saved = |file: &str| {
             let FileRecord { bytes, blake3 } = saved_rows.as_ref()?.get(file)?.clone();
@@ -257,23 +258,27 @@ impl Recorder {
     /// Returns the tokens trained on after a step.
     fn tokens_at(&self, step: u64) -> u64 {
         let (from_step, from_tokens) = self.began;
-        from_tokens + (step - from_step) * self.plan.batch.tokens_per_step() as u64
+        let of_first = |steps| self.plan.batch.tokens_of_first(steps);
+        from_tokens + (of_first(step) - of_first(from_step))
     }
 
     /// Records that a step was trained in `took`.
     pub(super) fn trained(&mut self, report: &StepReport, took: Duration) -> Result<()> {
         self.steps_here += 1;
         let phase = if self.steps_here <= self.plan.intervals.warmup { Phase::Warmup } else { Phase::Train };
-        let tok_s = self.plan.batch.tokens_per_step() as f64 / took.as_secs_f64();
+        let batch = &self.plan.batch;
+        let (tokens, micro_steps) = (batch.tokens_of(report.step), batch.micro_steps_of(report.step));
+        let tok_s = tokens as f64 / took.as_secs_f64();
         let flops = self.flops_per_token;
         if phase == Phase::Train {
             self.busy.resize(report.busy.len(), 0.0);
             self.busy.iter_mut().zip(&report.busy).for_each(|(sum, busy)| *sum += busy);
         }
-        self.time_left.took(phase, took.as_secs_f64());
+        self.time_left.trained(report.step, phase, took.as_secs_f64());
         let row = self.timing_row(report.step, phase, took);
         let per_device = tok_s / self.plan.batch.world_size as f64;
-        let utilization = self.gauges.as_ref().and_then(|g| g.utilization(per_device * flops, took));
+        let utilization =
+            self.gauges.as_ref().and_then(|g| g.utilization(per_device * flops, micro_steps, took));
         let written = self.timing.append(&TimingRow {
             data_wait_ms: Some(report.data_wait.as_secs_f64() * 1e3),
             tok_s: Some(tok_s),

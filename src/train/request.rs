@@ -16,8 +16,13 @@ pub enum Origin {
     Fresh,
     /// The newest valid checkpoint of this run, in its folder.
     Resume(PathBuf),
-    /// The newest valid checkpoint of another run, in a new folder, where training keys may differ.
-    Fork(PathBuf),
+    /// A checkpoint of another run, in a new folder, where training keys may differ.
+    Fork {
+        /// The run.
+        run: PathBuf,
+        /// The step of the checkpoint; `None` for the newest valid one.
+        step: Option<u64>,
+    },
 }
 
 /// The request of a run.

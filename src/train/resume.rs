@@ -100,8 +100,12 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
             let other = other.into_iter().chain(other_sets(&summary.held_out, dataset));
             start.changes = changes(&before, other, recipe, place)?;
         }
-        Origin::Fork(run) => {
-            let loaded = checkpoint::newest(&run.join(CHECKPOINT))?
+        Origin::Fork { run, step } => {
+            let loaded = match step {
+                Some(step) => Some(checkpoint::at_step(&run.join(CHECKPOINT), *step)?),
+                None => checkpoint::newest(&run.join(CHECKPOINT))?,
+            };
+            let loaded = loaded
                 .ok_or_else(|| Error::usage(format!("{} has no checkpoint to fork from", run.display())))?;
             check_fork(&loaded, plan, programs)?;
             // A recipe that no longer loads does not keep a fork from training.

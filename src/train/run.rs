@@ -363,7 +363,7 @@ const LONG_S: f64 = 3600.0;
 /// and the run is long; otherwise it is known from an earlier measurement or not at all.
 fn needs_of(context: &RunContext, machine: &Machine, may_measure: bool) -> RunNeeds {
     let RunContext { recipe, plan, programs, .. } = context;
-    let tokens = plan.batch.tokens_per_step() as f64 * plan.steps as f64;
+    let tokens = plan.batch.tokens_of_first(plan.steps as u64) as f64;
     let pace = match may_measure && flops_per_token(plan).value * tokens > LONG_FLOPS {
         true => cpu_pace(plan, machine, eprint_line),
         false => known_cpu_pace(plan, machine),
@@ -409,7 +409,7 @@ const STORIES: &str = "stories";
 fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Option<Algorithms>> {
     let Some(gpu) = plan.execution.gpu else { return Ok(None) };
     let own = match origin {
-        Origin::Resume(run) | Origin::Fork(run) => Some(run.as_path()),
+        Origin::Resume(run) | Origin::Fork { run, .. } => Some(run.as_path()),
         Origin::Fresh => None,
     };
     let table = match (from, own.map(|run| run.join(ALGORITHMS))) {

@@ -1,6 +1,7 @@
 //! Estimates the time until a run ends: its steps, and what happens between them.
 
-use crate::plan::{Interval, Plan};
+use crate::data::Ramp;
+use crate::plan::{Interval, Plan, is_due};
 use crate::results::Phase;
 
 /// Evaluating a batch takes about a third of training on it: the forward without the backward.
@@ -24,10 +25,15 @@ const STEP_WEIGHT: f64 = 0.1;
 #[derive(Clone, Debug)]
 pub(super) struct TimeLeft {
     total_steps: u64,
-    /// The smoothed time of a step in seconds, and the number of steps that it is the mean of at most.
+    /// Other sizes of the first steps, and the sequences of a full one: a step takes as long as its share of them.
+    ramp: Ramp,
+    sequences: u64,
+    /// The smoothed time of a full step in seconds, and the number of steps that it is the mean of at most.
     step: Option<(f64, f64)>,
     /// Each pause, and the seconds that the last one took.
     pauses: Vec<(Pause, Option<f64>)>,
+    /// Steps with a save that no interval asks for.
+    kept_steps: Vec<u64>,
     warming_up: bool,
 }
 
@@ -51,15 +57,27 @@ impl TimeLeft {
                 steps_worth: 0.0,
             });
         }
-        Self::with_pauses(plan.steps as u64, &pauses)
+        let (ramp, sequences) = (plan.batch.ramp.clone(), plan.batch.global as u64);
+        let steps = plan.steps as u64;
+        let interval = intervals.checkpoint.steps();
+        let kept_steps = intervals.staying(steps).filter(|&step| !is_due(interval, step, steps)).collect();
+        Self { ramp, sequences, kept_steps, ..Self::with_pauses(steps, &pauses) }
     }
 
     fn with_pauses(total_steps: u64, pauses: &[Pause]) -> Self {
         let pauses = pauses.iter().map(|&pause| (pause, None)).collect();
-        Self { total_steps, step: None, pauses, warming_up: true }
+        let (ramp, sequences, kept_steps) = (Ramp::NONE, 1, Vec::new());
+        Self { total_steps, ramp, sequences, step: None, pauses, kept_steps, warming_up: true }
     }
 
-    /// Takes the time of a step, an evaluation, a save … into account.
+    /// Takes the time of a step, from 1, into account.
+    pub(super) fn trained(&mut self, step: u64, phase: Phase, seconds: f64) {
+        let share =
+            self.ramp.sequences(step.saturating_sub(1), self.sequences) as f64 / self.sequences as f64;
+        self.took(phase, seconds / share);
+    }
+
+    /// Takes the time of a full step, an evaluation, a save … into account.
     pub(super) fn took(&mut self, phase: Phase, seconds: f64) {
         if !(seconds.is_finite() && seconds > 0.0) {
             return;
@@ -83,7 +101,7 @@ impl TimeLeft {
         }
     }
 
-    /// Returns the smoothed seconds of a step; `None` before the first.
+    /// Returns the smoothed seconds of a full step; `None` before the first.
     pub(super) fn step_seconds(&self) -> Option<f64> {
         self.step.map(|(seconds, _)| seconds)
     }
@@ -92,13 +110,20 @@ impl TimeLeft {
     /// first step was timed.
     pub(super) fn after(&self, step: u64) -> Option<f64> {
         let step_s = self.step_seconds()?;
-        let mut seconds = self.total_steps.saturating_sub(step) as f64 * step_s;
+        let before = |steps: u64| self.ramp.before(steps, self.sequences);
+        let left = before(self.total_steps).saturating_sub(before(step)) as f64 / self.sequences as f64;
+        let mut seconds = left * step_s;
         let by_time = |pause: &Pause| matches!(pause.every, Interval::Time(_));
         // Those by time come last: how many there are depends on the others.
         let (timed, counted): (Vec<_>, Vec<_>) = self.pauses.iter().partition(|(pause, _)| by_time(pause));
         for (pause, last) in counted.into_iter().chain(timed) {
             let each = last.unwrap_or(pause.steps_worth * step_s);
-            seconds += pause.every.times_due(step, self.total_steps, seconds) as f64 * each;
+            let kept = match pause.phase {
+                Phase::Save => self.kept_steps.iter().filter(|&&kept| kept > step).count(),
+                _ => 0,
+            };
+            let due = pause.every.times_due(step, self.total_steps, seconds);
+            seconds += (due as f64 + kept as f64) * each;
         }
         Some(seconds)
     }
@@ -124,6 +149,28 @@ mod tests {
         left.took(Phase::Eval, 30.0);
         assert_eq!(left.after(50), Some(50.0 * 2.0 + 30.0));
         assert_eq!(left.after(100), Some(0.0));
+    }
+
+    #[test]
+    fn steps_of_a_ramp_count_as_their_share_of_a_full_one() {
+        let none = TimeLeft::with_pauses(10, &[pause(Phase::Eval, Interval::Steps(0), 2.0)]);
+        let mut left = TimeLeft { ramp: Ramp::new([(2, 4), (4, 8)]), sequences: 16, ..none };
+        left.trained(1, Phase::Train, 1.0);
+        assert_eq!(left.step_seconds(), Some(4.0));
+        // A quarter of a step, two halves, six whole ones and an evaluation.
+        assert_eq!(left.after(1), Some(4.0 * (0.25 + 1.0 + 6.0 + 2.0)));
+        left.trained(5, Phase::Train, 4.0);
+        assert_eq!(left.after(5), Some(4.0 * (5.0 + 2.0)));
+    }
+
+    #[test]
+    fn saves_after_given_steps_are_still_to_come() {
+        let pauses = [pause(Phase::Save, Interval::Steps(0), 0.0)];
+        let mut left = TimeLeft { kept_steps: vec![3, 6], ..TimeLeft::with_pauses(10, &pauses) };
+        left.trained(1, Phase::Train, 1.0);
+        left.took(Phase::Save, 5.0);
+        assert_eq!(left.after(1), Some(9.0 + 3.0 * 5.0));
+        assert_eq!(left.after(3), Some(7.0 + 2.0 * 5.0));
     }
 
     #[test]

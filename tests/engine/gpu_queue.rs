@@ -268,7 +268,9 @@ fn programs_on(machine: &Machine, overrides: &[&str]) -> Programs {
 
 #[test]
 fn every_node_of_a_model_puts_work_on_its_own_tensors_into_the_queue() {
-    let variants: [&[&str]; 6] = [
+    let variants: [&[&str]; 8] = [
+        &["training.dtype=bf16", "training.batch_ramp=[[1, 16]]"],
+        &["training.dtype=fp32", "engine.fused=false", "training.batch_ramp=[[1, 16]]"],
         &["training.dtype=bf16"],
         &["training.dtype=fp32"],
         &["training.dtype=bf16", "model.dropout=0.1", "data.cross_documents=false"],

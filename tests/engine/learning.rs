@@ -2,7 +2,7 @@
 
 use crate::harness::{Setup, get};
 use std::sync::Arc;
-use xrun::data::{Loader, LoaderSpec};
+use xrun::data::{Loader, LoaderSpec, Ramp};
 
 /// Random tokens have nothing in them but themselves: predicting them means having stored them.
 #[test]
@@ -14,6 +14,7 @@ fn a_batch_is_memorized() {
         seq_len: batch.seq_len,
         local_batch_size: batch.micro,
         accumulation: 1,
+        ramp: Ramp::NONE,
         world_size: 1,
         rank: 0,
         cross_documents: true,

@@ -14,6 +14,7 @@ mod memory;
 mod models;
 mod objective;
 mod optimizers;
+mod ramp;
 mod ranks;
 mod replicas;
 mod shards;

@@ -10,6 +10,7 @@ use xrun::exec::{Engine, Section};
 use xrun::ir::{Builder, Destination, Mode, Precision, Spec, StateBuilder};
 use xrun::ops::cross_entropy::{IGNORED, Objective};
 use xrun::ops::head_loss::HeadLoss;
+use xrun::ops::sum::Factor;
 use xrun::policy::Placement;
 
 const ROWS: usize = 9;
@@ -58,7 +59,7 @@ fn run(fixture: &Fixture, objective: Objective, dtype: DType) -> Vec<(&'static s
         .collect();
     // The logits.
     outs.insert(1, Destination::New);
-    let scale = 1.0 / ROWS as f64;
+    let scale = Factor::Constant(1.0 / ROWS as f64);
     let op = HeadLoss { scale, gradients: true, objective, products: ProductPrecision::Native };
     b.emit_into("head", Arc::new(op), &inputs, &outs).unwrap();
     let section = Section::new(b.finish());

@@ -5,7 +5,7 @@ use crate::formula;
 use crate::numbers::{COUNT, COUNTS, Numbers};
 use xrun::optim::Value;
 use xrun::plan::Schedule;
-use xrun::policy::Decay;
+use xrun::policy::{Cooldown, Decay};
 
 const WEIGHT_DECAY: (&str, Value) = ("weight_decay", Value::Number(0.1));
 
@@ -42,6 +42,8 @@ fn follow<const N: usize>(mut numbers: Numbers, (file, prefix): (&str, &str), bu
         min_ratio: 0.1,
         decay: Decay::Cosine,
         decay_ratio: 0.2,
+        decay_steps: None,
+        cooldown: Cooldown::Linear,
     };
     numbers.set("control.clip", &[1.0]);
     numbers.set_rates((1..=steps).map(|t| schedule.at(t)));

@@ -135,6 +135,32 @@ fn batches_and_tokens() {
     assert_eq!((t.passes, t.floor), (65.536, Some(1.25)));
 }
 
+/// Stages of a ramp have their own tokens and times; the step of a forecast is a full one.
+#[test]
+fn a_ramp_is_counted_stage_by_stage() {
+    let h200 = device("h200");
+    let of = |ramp: &str| {
+        let overrides = ["training.accumulation=4", "training.steps=10", ramp];
+        forecast(&plan("dim768", &overrides, GPT2), std::slice::from_ref(&h200))
+    };
+    let (plain, ramped) = (of("training.batch_ramp=[]"), of("training.batch_ramp=[[2, 32], [5, 64]]"));
+    assert!(plain.batch.stages.is_empty());
+    let stages: Vec<_> =
+        ramped.batch.stages.iter().map(|stage| (stage.steps, stage.sequences, stage.micro_steps)).collect();
+    assert_eq!(stages, [(2, 32, 1), (3, 64, 2), (5, 128, 4)]);
+    let per_sequence = plain.training.tokens_per_step / 128;
+    assert_eq!(ramped.training.tokens, (2 * 32 + 3 * 64 + 5 * 128) * per_sequence);
+    assert_eq!(ramped.training.tokens_per_step, plain.training.tokens_per_step);
+    assert!((ramped.training.passes / plain.training.passes - 896.0 / 1280.0).abs() < 1e-12);
+    let step = |found: &xrun::forecast::Forecast| found.on[0].step.clone().expect("a prediction");
+    let (plain, ramped) = (step(&plain), step(&ramped));
+    assert!((ramped.seconds / plain.seconds - 1.0).abs() < 1e-6);
+    let optimizer = plain.phases.iter().find(|p| p.phase == "optimizer").expect("always there").seconds;
+    let micro_step = (plain.seconds - optimizer) / 4.0;
+    let expected = 10.0 * optimizer + f64::from(2 + 3 * 2 + 5 * 4) * micro_step;
+    assert!((ramped.training_seconds / expected - 1.0).abs() < 1e-6, "{}", ramped.training_seconds);
+}
+
 /// The prediction of a step is a sum over its nodes, and the bound that it claims to be.
 #[test]
 fn step_time_is_bound_by_products_and_memory() {

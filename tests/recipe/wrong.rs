@@ -238,7 +238,7 @@ decay = "cosin"
     2 | decay = "cosin"
       |         ^^^^^^^ unknown value
       |
-      = help: lr_scheduler.decay is one of "cosine", "linear", "wsd"; did you mean "cosine"?
+      = help: lr_scheduler.decay is one of "cosine", "linear", "wsd", "one_minus_sqrt", "exponential"; did you mean "cosine"?
     "###);
 }
 

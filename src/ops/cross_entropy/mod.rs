@@ -5,7 +5,7 @@ mod objective;
 mod rows;
 
 use super::lanes::{rows_per_task, vector_width};
-use super::sum::SumGrad;
+use super::sum::{Factor, SumGrad};
 use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem};
 use crate::dispatch_float;
@@ -95,7 +95,9 @@ impl Op for CrossEntropy {
         let mut inputs = vec![v.input(0), v.input(1)];
         for k in 0..=self.0.terms() {
             inputs.push(match v.upstream(k) {
-                Some(Upstream::One) => v.backward(SumGrad { scale: 1.0 }, &[v.output(k)], &[])?[0],
+                Some(Upstream::One) => {
+                    v.backward(SumGrad { scale: Factor::Constant(1.0) }, &[v.output(k)], &[])?[0]
+                }
                 _ => v.output_grad(k)?,
             });
         }

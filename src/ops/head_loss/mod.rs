@@ -9,7 +9,7 @@ use super::cross_entropy::{
 };
 use super::lanes::rows_per_task;
 use super::linear::{Linear, LinearInputGrad, LinearWeightGrad};
-use super::sum::SumGrad;
+use super::sum::{Factor, SumGrad};
 use super::with_gradient::{WithGradient, require_one};
 use crate::device::cpu::matmul::product;
 use crate::device::cpu::{Matrix, View};
@@ -24,7 +24,7 @@ use crate::ir::{
 #[cfg(test)]
 mod tests;
 
-/// `(x[n, d], W[V, d], targets[n]) → (losses[n], logits[n, V])`, with `gradients` then `(dx[n, d], dW[V, d])`,
+/// `(x[n, d], W[V, d], targets[n])`, and the [`Factor`]'s input, `→ (losses[n], logits[n, V])`, with `gradients` then `(dx[n, d], dW[V, d])`,
 /// then z-losses `[n]` and smoothing losses `[n]`, as far as the objective has them.
 ///
 /// Losses are in nats, unscaled: cross-entropy of the logits `x·W_v` as the [`Objective`] transforms them, the
@@ -35,7 +35,7 @@ mod tests;
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLoss {
     /// Factor of the sum of losses in the objective, such as 1 / tokens of a batch.
-    pub scale: f64,
+    pub scale: Factor,
     /// True if the gradients are computed.
     pub gradients: bool,
     /// How logits are transformed, and the terms beside cross-entropy.
@@ -62,14 +62,13 @@ impl Op for HeadLoss {
     }
 
     fn attributes(&self) -> String {
-        let gradients =
-            if self.gradients { format!("scale={:e}", self.scale) } else { "without gradients".into() };
+        let gradients = if self.gradients { self.scale.attribute() } else { "without gradients".into() };
         let further = [self.objective.attributes(), self.products.attribute().to_owned()];
         further.into_iter().filter(|text| !text.is_empty()).fold(gradients, |all, text| all + " " + &text)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [x, w, targets] = inputs else { return Err("takes x, W and targets".into()) };
+        let [x, w, targets] = self.scale.split(inputs)? else { return Err("takes x, W and targets".into()) };
         let logits = Linear::default().infer(&inputs[..2])?.remove(0);
         let losses = losses_spec(&logits, targets)?;
         let mut outputs = vec![losses.clone(), logits];
@@ -106,7 +105,7 @@ impl Op for HeadLoss {
 
     /// The losses end in [`WithGradient`], so that autodiff finds the same gradients as in the fused form.
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
-        let &[x, w, targets] = inputs else { return Ok(None) };
+        let &[x, w, targets, ref count @ ..] = inputs else { return Ok(None) };
         let products = self.products;
         let logits = b.emit1("logits", Linear { products }, &[x, w])?;
         let losses = b.emit("losses", CrossEntropy(self.objective), &[logits, targets])?;
@@ -114,7 +113,8 @@ impl Op for HeadLoss {
         if !self.gradients {
             return Ok(Some([&[losses[0], logits], terms].concat()));
         }
-        let d_losses = b.emit1("d_losses", SumGrad { scale: self.scale }, &losses[..1])?;
+        let of = [&losses[..1], count].concat();
+        let d_losses = b.emit1("d_losses", SumGrad { scale: self.scale }, &of)?;
         let inputs = [&[logits, targets][..], &vec![d_losses; losses.len()]].concat();
         let d_logits = b.emit1("d_logits", CrossEntropyGrad(self.objective), &inputs)?;
         let dx = b.emit1("d_x", LinearInputGrad { products }, &[d_logits, w])?;
@@ -134,7 +134,7 @@ impl Op for HeadLoss {
             let (losses, logits) = (cx.output::<A>(0), cx.output::<E>(1));
             let [z_losses, smoothing] = self.term_outputs().map(|k| k.map(|k| cx.output::<A>(k)));
             product(cx.pool, (rows, width, d), x, w.t(), Matrix::rows(logits, width), false);
-            let upstreams = Upstreams::all(A::from_f64(self.scale));
+            let upstreams = Upstreams::all(A::from_f64(self.scale.value(cx)));
             cx.pool.chunks(rows, rows_per_task(width), #[inline(always)] |start, len| {
                 let mut scratch = Row::new(&self.objective, vocab);
                 for (r, &target) in (start..).zip(&targets[start..start + len]) {
@@ -173,7 +173,8 @@ impl Op for HeadLoss {
         if !self.gradients {
             return launch_rows(cx, "cross_entropy", rows_of, false, &tensors, &[]);
         }
-        launch_rows(cx, "head_loss", rows_of, true, &tensors, &[(self.scale as f32).into()])?;
+        let (scale, count) = self.scale.launched(cx);
+        launch_rows(cx, "head_loss", rows_of, true, &tensors, &[(scale as f32).into(), count.into()])?;
         cx.product((width, d, rows), Operand::transposed(logits), Operand::plain(x), DW, self.products)?;
         cx.product((rows, d, width), Operand::plain(logits), Operand::plain(w), DX, self.products)
     }
@@ -192,6 +193,7 @@ impl Op for HeadLoss {
         }
         cases.push(plain((256, 48), (50, 64), Fill::Below(50), true, Mode::Add));
         cases.push(plain((1000, 8), (10, 10), Fill::Below(10), true, Mode::Write));
+        cases.push(case_over_a_count(precision));
         for objective in formula::OBJECTIVES {
             let case = |sizes, vocab, targets: Fill, gradients, mode| {
                 case(precision, objective, sizes, vocab, targets, (gradients, mode))
@@ -214,7 +216,8 @@ fn case(
     targets: Fill,
     (gradients, mode): (bool, Mode),
 ) -> Case {
-    let op = HeadLoss { scale: 1.0 / n as f64, gradients, objective, products: ProductPrecision::Native };
+    let scale = Factor::Constant(1.0 / n as f64);
+    let op = HeadLoss { scale, gradients, objective, products: ProductPrecision::Native };
     let inputs = vec![
         (Spec::new([n, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
         (Spec::padded([vocab, d], [pad, d], precision.act_dtype), Fill::Normal(0.0, 0.5)),
@@ -225,7 +228,8 @@ fn case(
         (mode, Fill::Normal(0.0, 0.1))
     });
     let name = format!("n{n} d{d} v{vocab} gradients {gradients} {mode:?} {name}");
-    Case::new(name.trim_end(), op, inputs, move |inputs| reference(inputs, op, precision.act_dtype))
+    let reference = move |inputs: &[Array]| reference(inputs, op, 1.0 / n as f64, precision.act_dtype);
+    Case::new(name.trim_end(), op, inputs, reference)
         .weights(&[1])
         .outputs(outputs.collect())
         .differentiable(&[])
@@ -233,8 +237,29 @@ fn case(
         .depth(d.max(vocab).max(n))
 }
 
+/// As [`case`], with a factor that is read from an input.
+fn case_over_a_count(precision: Precision) -> Case {
+    let products = ProductPrecision::Native;
+    let op = HeadLoss { scale: Factor::Reciprocal, gradients: true, objective: Objective::PLAIN, products };
+    let inputs = vec![
+        (Spec::new([17, 32], precision.act_dtype), Fill::Normal(0.0, 1.0)),
+        (Spec::padded([300, 32], [320, 32], precision.act_dtype), Fill::Normal(0.0, 0.5)),
+        (Spec::new([17], DType::U32), Fill::Below(300)),
+        (Spec::new([1], DType::U32), Fill::Values(vec![51.0])),
+    ];
+    let reference = move |inputs: &[Array]| {
+        let (count, others) = (inputs[3].data[0], &inputs[..3]);
+        reference(others, op, 1.0 / count, precision.act_dtype)
+    };
+    Case::new("over a count", op, inputs, reference)
+        .weights(&[1])
+        .differentiable(&[])
+        .upstream(&[])
+        .depth(300)
+}
+
 /// Logits and their gradients are stored in the format of activations, so the reference rounds them to it.
-fn reference(inputs: &[Array], op: HeadLoss, act_dtype: DType) -> Vec<Array> {
+fn reference(inputs: &[Array], op: HeadLoss, scale: f64, act_dtype: DType) -> Vec<Array> {
     let stored = |value: f64| match act_dtype {
         DType::Bf16 => half::bf16::from_f64(value).to_f64(),
         DType::F32 => f64::from(value as f32),
@@ -255,7 +280,7 @@ fn reference(inputs: &[Array], op: HeadLoss, act_dtype: DType) -> Vec<Array> {
             to.data[r] = loss;
         }
         for (v, gradient) in formula::gradient(&op.objective, &logits, target).into_iter().enumerate() {
-            let gradient = stored(op.scale * gradient);
+            let gradient = stored(scale * gradient);
             for (k, x) in row.iter().enumerate() {
                 dx.data[r * d + k] += gradient * w.data[v * d + k];
                 dw.data[v * d + k] += gradient * x;

@@ -27,28 +27,51 @@ const USUAL: [&str; 3] = ["power_cap", "clocks_set", "display_clocks"];
 
 /// Returns what does not agree.
 pub fn differences(run: &RunFiles) -> Vec<String> {
-    let tokens = tokens_of_step(&run.keys);
-    [steps(run, tokens), rates(run, tokens), wall(run), throttling(run)].into_iter().flatten().collect()
+    let batches = Batches::of(&run.keys);
+    let batches = batches.as_ref();
+    [steps(run, batches), rates(run, batches), wall(run), throttling(run)].into_iter().flatten().collect()
 }
 
-/// Returns the tokens of a step by the recipe.
-fn tokens_of_step(keys: &StoredKeys) -> Option<u64> {
-    let count = |key: &str| keys.value(key).map(|value| value.parse::<u64>().ok());
-    let or = |key: &str, default: u64| count(key).unwrap_or(Some(default));
-    let global = match count("training.global_batch_size") {
-        Some(global) => global?,
-        None => or("training.local_batch_size", DEFAULT_LOCAL_BATCH_SIZE as u64)?
-            .checked_mul(or("training.accumulation", 1)?)?
-            .checked_mul(or("parallelism.world_size", 1)?)?,
-    };
-    global.checked_mul(count("training.seq_len")??)
+/// The batches of a run by its recipe.
+struct Batches {
+    /// Sequences of a step after the ramp.
+    global: u64,
+    /// The last step of each stage of the ramp, and the sequences of each of its steps.
+    ramp: Vec<[u64; 2]>,
+    seq_len: u64,
+}
+
+impl Batches {
+    fn of(keys: &StoredKeys) -> Option<Self> {
+        let count = |key: &str| keys.value(key).map(|value| value.parse::<u64>().ok());
+        let or = |key: &str, default: u64| count(key).unwrap_or(Some(default));
+        let global = match count("training.global_batch_size") {
+            Some(global) => global?,
+            None => or("training.local_batch_size", DEFAULT_LOCAL_BATCH_SIZE as u64)?
+                .checked_mul(or("training.accumulation", 1)?)?
+                .checked_mul(or("parallelism.world_size", 1)?)?,
+        };
+        let ramp = match keys.value("training.batch_ramp") {
+            None => Vec::new(),
+            Some(text) => serde_json::from_str(text).ok()?,
+        };
+        let batches = Self { global, ramp, seq_len: count("training.seq_len")?? };
+        global.checked_mul(batches.seq_len).map(|_| batches)
+    }
+
+    /// Returns the tokens of a step, from 1.
+    fn tokens(&self, step: u64) -> u64 {
+        let stage = self.ramp.iter().find(|[end, _]| step <= *end);
+        stage.map_or(self.global, |[_, sequences]| *sequences).saturating_mul(self.seq_len)
+    }
 }
 
 /// Checks that every step has a row, and its tokens.
-fn steps(run: &RunFiles, tokens: Option<u64>) -> Option<String> {
+fn steps(run: &RunFiles, batches: Option<&Batches>) -> Option<String> {
     let rows = &run.metrics;
     let wrong = |at: usize| {
         let (row, before) = (&rows[at], at.checked_sub(1).map(|at| &rows[at]));
+        let tokens = batches.map(|batches| batches.tokens(row.step));
         let follows = before.is_none_or(|before| before.step + 1 == row.step);
         let added = match before {
             Some(before) => row.tokens_seen.checked_sub(before.tokens_seen),
@@ -76,14 +99,15 @@ fn training(rows: &[TimingRow]) -> impl Iterator<Item = &TimingRow> {
 }
 
 /// Checks that the speed of every step is its tokens over its time.
-fn rates(run: &RunFiles, tokens: Option<u64>) -> Option<String> {
-    let tokens = tokens? as f64;
-    let speed = |row: &TimingRow| tokens / seconds(row.step_ms);
+fn rates(run: &RunFiles, batches: Option<&Batches>) -> Option<String> {
+    let batches = batches?;
+    let speed = |row: &TimingRow| batches.tokens(row.step) as f64 / seconds(row.step_ms);
     let differs = |row: &&TimingRow| {
         // One that is not a number is near nothing.
         row.tok_s.is_some_and(|tok_s| !is_near(tok_s, speed(row)))
     };
     let row = training(&run.timing).find(differs)?;
+    let tokens = batches.tokens(row.step);
     Some(format!(
         "{TIMING} has tok_s = {} at step {}, and {tokens} tokens in {} ms make {}",
         row.tok_s.unwrap_or_default(),

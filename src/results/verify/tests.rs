@@ -97,6 +97,20 @@ fn changed_rows_recipes_and_times_are_told_from_each_other() {
     assert!(changed(RUN, METRICS, "\n2,4096,", "\n2;4096,").is_err());
 }
 
+#[test]
+fn rows_follow_the_ramp_of_the_batch() {
+    let with_ramp = |ramp: &str| {
+        let to = format!("batch_ramp = {ramp}\nsteps = 700");
+        changed(RUN, RESOLVED, "steps = 700", &to).unwrap()
+    };
+    // The batch of that run, in a stage; and another one.
+    let same = with_ramp("[[3, 16]]");
+    assert!(same.iter().all(|found| found.contains("has the hash")), "{same:?}");
+    let other = with_ramp("[[1, 16], [3, 8]]");
+    assert!(other.iter().any(|found| found.contains("metrics.csv:3 has step 2 after 4096")), "{other:?}");
+    assert!(other.iter().any(|found| found.contains("at step 2, and 1024 tokens in")), "{other:?}");
+}
+
 /// Doubled speeds, with step times that fit and with a summary made anew.
 #[test]
 fn halved_step_times_do_not_fit_the_wall_time() {

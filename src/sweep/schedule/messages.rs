@@ -32,6 +32,9 @@ impl Schedule<'_> {
         if let Some(halving) = self.halving {
             return self.display.note(&halving.in_words(self.cells));
         }
+        if let Some(trunks) = self.trunks {
+            return self.display.note(&trunks.in_words(self.cells));
+        }
         let mut total = TotalNeeds::default();
         for &at in &self.waiting {
             // A cell that cannot be planned, or does not fit, says so when its turn comes.

@@ -7,7 +7,7 @@ use crate::results::ledger::{Attempt, CellStatus};
 use crate::results::rows::{self, MetricsRow};
 use crate::sweep::cell::{Cell, KEEP};
 use crate::sweep::halving::{CellResult, Halving, Standing};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 /// Lines of the ledger by the key of their cell.
@@ -73,10 +73,11 @@ impl Schedule<'_> {
     }
 
     /// Returns the newest run of a cell, where it was stopped with a checkpoint from which the cell goes on:
-    /// in a sweep with rungs, and in another one where it was halted at a rung.
+    /// in a sweep with rungs or cooldowns, and in another one where it was halted at a rung.
     pub(super) fn stopped_run(&self, key: &str) -> Option<String> {
         let was_halted = |line: &Attempt| matches!(line.status, CellStatus::Halted | CellStatus::Dropped);
-        if self.halving.is_none() && !self.ledger.last(key).is_some_and(was_halted) {
+        let goes_on = self.halving.is_some() || self.trunks.is_some();
+        if !goes_on && !self.ledger.last(key).is_some_and(was_halted) {
             return None;
         }
         let run = self.ledger.lines().iter().rev().filter(|line| line.key == key);
@@ -93,16 +94,34 @@ impl Schedule<'_> {
         done.iter().for_each(|line| self.remove_checkpoints(line));
     }
 
-    /// Removes the checkpoints of a cell that is done, unless the command that ran it asks for them.
+    /// Removes the checkpoints of a cell that is done, unless the command that ran it asks for them; where it
+    /// shares a trunk, those of all its cells, once all are done.
     pub(super) fn remove_checkpoints(&mut self, line: &Attempt) {
-        let is_left = line.status.is_final() && !line.settings.contains_key(KEEP);
-        let Some(run) = line.run.as_ref().filter(|_| is_left) else { return };
-        let checkpoints = self.policy.results.join(run).join(CHECKPOINT);
-        if checkpoints.is_dir()
-            && let Err(e) = std::fs::remove_dir_all(&checkpoints)
-        {
-            self.display.warn(&format!("cannot remove {}: {e}", checkpoints.display()));
+        let lines = self.lines_of_trunk(&line.key).unwrap_or_else(|| vec![line.clone()]);
+        if !lines.iter().all(|line| line.status.is_final()) {
+            return;
         }
+        for line in lines.iter().filter(|line| !line.settings.contains_key(KEEP)) {
+            for run in self.runs_of(line) {
+                let checkpoints = self.policy.results.join(run).join(CHECKPOINT);
+                if checkpoints.is_dir()
+                    && let Err(e) = std::fs::remove_dir_all(&checkpoints)
+                {
+                    self.display.warn(&format!("cannot remove {}: {e}", checkpoints.display()));
+                }
+            }
+        }
+    }
+
+    /// Returns the runs of a cell whose checkpoints are of no use once it is done: its last, and where others
+    /// began with one's state, all.
+    fn runs_of(&self, line: &Attempt) -> Vec<String> {
+        if self.trunks.is_none() {
+            return line.run.iter().cloned().collect();
+        }
+        let runs = self.ledger.lines().iter().filter(|other| other.key == line.key);
+        let runs: BTreeSet<String> = runs.filter_map(|other| other.run.clone()).collect();
+        runs.into_iter().collect()
     }
 }
 

@@ -43,7 +43,7 @@ impl Rank {
         let (spec, limit) = (self.spec(), self.plan.intervals.validation_steps);
         self.gather_parameters()?;
         self.check_corpus()?;
-        let batches_of = |set| Ok((set, ValidationBatches::new(&dataset, set, spec, limit)?));
+        let batches_of = |set| Ok((set, ValidationBatches::new(&dataset, set, spec.clone(), limit)?));
         let sets: Vec<_> = dataset.held_out().map(batches_of).collect::<Result<_>>()?;
         let count: usize = sets.iter().map(|(_, batches)| batches.len()).sum();
         let mut done = 0;
@@ -60,7 +60,7 @@ impl Rank {
                 done += 1;
                 let batch = batch?;
                 self.comm.set_status(self.done, EVALUATES);
-                self.upload(&batch)?;
+                self.upload(&batch, self.done)?;
                 self.engine.run_all(&[&programs.evaluate], 0)?;
                 loss += self.number("control.eval_loss")?;
                 tokens += batch.counted();

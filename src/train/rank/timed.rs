@@ -15,11 +15,12 @@ impl Rank {
     /// As [`Rank::train_step`].
     pub fn time_step(&mut self, mut see: impl FnMut(&Program, &Node, Duration)) -> Result<()> {
         let programs = Arc::clone(&self.programs);
-        let micro_steps = self.plan.batch.micro_steps;
+        let step = self.done + 1;
+        let micro_steps = self.plan.batch.micro_steps_of(step);
         self.gather_parameters()?;
         for micro in 0..micro_steps {
             let batch = self.next_batch()?;
-            self.upload(&batch)?;
+            self.upload(&batch, step)?;
             time_nodes(&mut self.engine, programs.micro_step(micro, micro_steps), &mut see)?;
         }
         time_nodes(&mut self.engine, &programs.step_end, &mut see)?;
@@ -39,9 +40,10 @@ impl Rank {
     ) -> Result<BTreeMap<K, UnderLoad>> {
         let programs = Arc::clone(&self.programs);
         let batch = self.next_batch()?;
-        self.upload(&batch)?;
+        let step = self.done + 1;
+        self.upload(&batch, step)?;
         let mut found = BTreeMap::new();
-        for section in [programs.micro_step(0, self.plan.batch.micro_steps), &programs.step_end] {
+        for section in [programs.micro_step(0, self.plan.batch.micro_steps_of(step)), &programs.step_end] {
             let program = &section.program;
             let mut firsts = BTreeMap::new();
             for (at, node) in program.nodes.iter().enumerate() {

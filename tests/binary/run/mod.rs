@@ -12,6 +12,7 @@ mod export;
 mod failures;
 mod hostile;
 mod kills;
+mod ramp;
 mod results;
 mod resume;
 mod sample;

@@ -3,7 +3,7 @@
 use crate::place::{Place, UNINTERRUPTED};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use xrun::data::{self, IGNORED, LoaderSpec, ValidationBatches};
+use xrun::data::{self, IGNORED, LoaderSpec, Ramp, ValidationBatches};
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
@@ -252,6 +252,7 @@ fn the_cache_changes_nothing() {
         seq_len: 32,
         local_batch_size: 2,
         accumulation: 1,
+        ramp: Ramp::NONE,
         world_size: 1,
         rank: 0,
         cross_documents: true,

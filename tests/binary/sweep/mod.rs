@@ -1,6 +1,7 @@
 //! Sweeps from outside: killed and continued, shared, retried, limited, refused.
 
 mod configurations;
+mod cooldowns;
 mod grid;
 mod halving;
 mod keep;

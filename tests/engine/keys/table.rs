@@ -155,6 +155,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "training.local_batch_size" => curve("4"),
         "training.global_batch_size" => curve("32"),
         "training.accumulation" => curve("2"),
+        "training.batch_ramp" => curve_of(&["training.global_batch_size=32"], "[[2, 16]]"),
         "training.steps" => curve("40"),
         "training.dtype" => curve("bf16"),
         "training.z_loss" => curve("0.1"),
@@ -177,6 +178,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "lr_scheduler.min_lr_ratio" => curve("0.5"),
         "lr_scheduler.decay" => curve("linear"),
         "lr_scheduler.decay_ratio" => curve_of(&["lr_scheduler.decay=wsd"], "0.9"),
+        "lr_scheduler.decay_steps" => curve_of(&["lr_scheduler.decay=wsd"], "18"),
+        "lr_scheduler.cooldown" => {
+            curve_of(&["lr_scheduler.decay=wsd", "lr_scheduler.decay_ratio=0.9"], "one_minus_sqrt")
+        }
 
         "activation_checkpoint.mode" => program("full", true),
 
@@ -216,6 +221,9 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         }
         "checkpoint.keep" => {
             written(&["checkpoint.interval=1"], "3", |a, b| (a.checkpoints(), b.checkpoints()) == (2, 3))
+        }
+        "checkpoint.steps" => {
+            written(&["checkpoint.keep=1"], "[1, 3]", |a, b| (a.checkpoints(), b.checkpoints()) == (1, 3))
         }
         "checkpoint.resume" => on(&[], "auto", [Special(runs::resumes); 2]),
         "validation.interval" => written(&[], "1", |a, b| (a.evaluations(), b.evaluations()) == (1, 4)),
@@ -262,6 +270,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "sweep.grid" => recorded("{ \"optimizer.lr\" = [1e-3, 3e-3] }"),
         "sweep.pairs" => recorded("[{ \"model.dim\" = 48, \"model.n_layers\" = 1 }]"),
         "sweep.exclude" => recorded("[{ \"model.n_layers\" = 8 }]"),
+        "sweep.cooldowns" => recorded("[8, 12]"),
         "sweep.range" => recorded("{ \"lr_scheduler.warmup_steps\" = [0, 200] }"),
         "sweep.log_range" => recorded("{ \"optimizer.lr\" = [1e-4, 1e-2] }"),
         "sweep.samples" => recorded("27"),

@@ -4,12 +4,14 @@ use super::Recording;
 use crate::error::Result;
 use crate::ir::{Builder, Destination, Mode, Op, Spec, TensorId};
 use crate::model::family::{Losses, PromptShape, Purpose};
+use crate::model::loss_scale::loss_scale;
 use crate::ops::cross_entropy::Objective;
 use crate::ops::head_loss::HeadLoss;
 use crate::ops::sample_tokens::SampleTokens;
 use crate::ops::scale::Scale;
 use crate::ops::select_rows::SelectRows;
 use crate::ops::soft_cap::SoftCap;
+use crate::ops::sum::Factor;
 use crate::plan::Sampling;
 use std::sync::Arc;
 
@@ -58,9 +60,13 @@ impl Recording<'_> {
         let rows = plan.batch.rows();
         let head = if m.tie_embeddings { "embedding" } else { "head" };
         let gradients = matches!(self.purpose, Purpose::Train { .. });
-        let scale = 1.0 / plan.batch.tokens_per_step() as f64;
         let objective = self.objective();
         b.scoped("head", |b| {
+            let (scale, step_tokens) = match gradients {
+                true => loss_scale(plan, b)?,
+                // Losses are unscaled.
+                false => (Factor::Constant(1.0), Vec::new()),
+            };
             let (weight, targets) = (b.param(head)?, b.state("batch.targets")?);
             let chunk = head_chunk(rows, b.spec(weight).alloc[0] * plan.precision.act_dtype.size());
             let losses = b.buffer("losses", Spec::new([rows], plan.precision.master));
@@ -72,7 +78,8 @@ impl Recording<'_> {
             let grad_rows = b.buffer("d_normed", b.spec(normed).clone());
             for start in (0..rows).step_by(chunk) {
                 let count = chunk.min(rows - start);
-                let inputs = [b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?];
+                let mut inputs = vec![b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?];
+                inputs.extend(&step_tokens);
                 let op = HeadLoss { scale, gradients, objective, products: plan.execution.products };
                 let mut outs =
                     vec![Destination::Into(b.rows(losses, start, count)?, Mode::Write), Destination::New];

@@ -1,0 +1,44 @@
+//! Where a cell begins: at step 0, where it was stopped, or where it leaves its trunk.
+
+use super::Schedule;
+use crate::checkpoint::folder_name;
+use crate::results::folder::CHECKPOINT;
+use crate::results::ledger::Attempt;
+use crate::sweep::trunk::Beginning;
+
+impl Schedule<'_> {
+    /// Returns where a cell begins, by the ledger, the running attempts and their checkpoints.
+    pub(super) fn beginning(&self, cell: usize) -> Beginning {
+        if let Some(run) = self.stopped_run(&self.cells[cell].key) {
+            return Beginning::Stopped(run);
+        }
+        let Some(trunks) = self.trunks else { return Beginning::Start };
+        let Some(step) = trunks.step(cell) else { return Beginning::Start };
+        if let Some(run) = trunks.longer(cell).find_map(|longer| self.saved_run(longer, step)) {
+            return Beginning::Trunk { run, step };
+        }
+        let comes = |longer: usize| self.waiting.contains(&longer) || self.is_running(&self.cells[longer]);
+        if trunks.longer(cell).any(comes) { Beginning::Later } else { Beginning::Start }
+    }
+
+    /// Returns a run of a cell that has saved its state after a step.
+    fn saved_run(&self, cell: usize, step: u64) -> Option<String> {
+        let key = &self.cells[cell].key;
+        let running = self.running.iter().filter(|(attempt, _)| attempt.key == *key);
+        let running = running.filter_map(|(_, child)| child.run.clone());
+        let ended = self.ledger.lines().iter().rev().filter(|line| line.key == *key);
+        let mut runs = running.chain(ended.filter_map(|line| line.run.clone()));
+        let place = |run: &String| self.policy.results.join(run).join(CHECKPOINT).join(folder_name(step));
+        runs.find(|run| place(run).is_dir())
+    }
+
+    /// Returns the last lines of all cells that share the trunk of a cell, where every one of them has one;
+    /// `None` for a cell without a trunk. A cell without a line is as one that is running.
+    pub(super) fn lines_of_trunk(&self, key: &str) -> Option<Vec<Attempt>> {
+        let trunks = self.trunks?;
+        let cell = self.cells.iter().position(|cell| cell.key == key)?;
+        trunks.step(cell)?;
+        let lines = trunks.of_same_trunk(cell).map(|at| self.ledger.last(&self.cells[at].key).cloned());
+        Some(lines.collect::<Option<Vec<Attempt>>>().unwrap_or_default())
+    }
+}

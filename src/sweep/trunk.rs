@@ -1,0 +1,153 @@
+//! Cooldowns from one trunk: cells that differ in the step from which their learning rate falls share the steps
+//! before.
+//!
+//! A. Hägele et al., "Scaling laws and compute-optimal training beyond fixed training durations", NeurIPS 2024.
+//! Every cell is a whole training with a recipe, and so a key in the ledger, of its own. The longest one that is
+//! to be trained saves its state at the steps from which others fall, and these begin there, to the bit. A cell
+//! for which there is no such state trains from step 0.
+
+use super::cell::Cell;
+use super::cooldowns::KEYS;
+use super::work::Work;
+use crate::error::Result;
+use crate::format::{plural, thousands};
+use crate::policy::Decay;
+use crate::results::configurations::Settings;
+use std::collections::BTreeMap;
+
+/// Refuses a schedule of which cells of other lengths do not have the steps in common.
+fn check(work: &Work) -> Result<()> {
+    let schedule = &work.recipe.values().lr_scheduler;
+    if schedule.decay != Decay::Wsd {
+        return Err(work.recipe.error(
+            &["sweep.cooldowns", "lr_scheduler.decay"],
+            format!(
+                "with decay = \"{}\" the rate falls from the start, and cells share no steps",
+                schedule.decay
+            ),
+            "set lr_scheduler.decay = \"wsd\"",
+        ));
+    }
+    if work.recipe.written().lr_scheduler.warmup_ratio.is_some() {
+        return Err(work.recipe.error(
+            &["sweep.cooldowns", "lr_scheduler.warmup_ratio"],
+            "cells of different lengths have no warm-up in common that is a share of them",
+            "set lr_scheduler.warmup_steps in place of it",
+        ));
+    }
+    Ok(())
+}
+
+/// The cells of a sweep with cooldowns, by their trunk.
+#[derive(Debug)]
+pub struct Trunks {
+    /// For every cell, in their order, its trunk and the last step before its rate falls; `None` for one without
+    /// work.
+    branches: Vec<Option<Branch>>,
+}
+
+/// Where the next attempt at a cell begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// At step 0.
+    Start,
+    /// Where this run was stopped.
+    Stopped(String),
+    /// With the state of another cell's run at a step.
+    Trunk {
+        /// `RECIPE/RUN`.
+        run: String,
+        /// The step.
+        step: u64,
+    },
+    /// Not yet: another cell is on its way to that state.
+    Later,
+}
+
+/// Where a cell leaves its trunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Branch {
+    trunk: usize,
+    step: u64,
+}
+
+impl Trunks {
+    /// Finds the trunks of cells, and lets each cell save its state where shorter ones leave it.
+    ///
+    /// # Errors
+    /// A usage error for a cell whose rate is not constant before it falls, or whose warm-up is a share of it.
+    pub fn new(cells: &mut [Cell]) -> Result<Self> {
+        for work in cells.iter().filter_map(|cell| cell.work.as_ref().ok()) {
+            check(work)?;
+        }
+        let mut known: BTreeMap<Vec<(String, String)>, usize> = BTreeMap::new();
+        let mut branch = |cell: &Cell| {
+            let step = step_of(&cell.settings).filter(|_| cell.work.is_ok())?;
+            let others = cell.settings.iter().filter(|(key, _)| !KEYS.contains(&key.as_str()));
+            let others = others.map(|(key, value)| (key.clone(), value.clone())).collect();
+            let next = known.len();
+            Some(Branch { trunk: *known.entry(others).or_insert(next), step })
+        };
+        let trunks = Self { branches: cells.iter().map(&mut branch).collect() };
+        for (at, cell) in cells.iter_mut().enumerate() {
+            cell.saved_steps = trunks.shorter(at);
+        }
+        Ok(trunks)
+    }
+
+    /// Returns the step after which the rate of a cell falls.
+    pub fn step(&self, cell: usize) -> Option<u64> {
+        self.branches.get(cell).copied().flatten().map(|branch| branch.step)
+    }
+
+    /// Returns the cells that have all steps of a cell before its rate falls, and more of their trunk.
+    pub fn longer(&self, cell: usize) -> impl Iterator<Item = usize> + '_ {
+        let own = self.branches.get(cell).copied().flatten();
+        self.of_same_trunk(cell).filter(move |&other| {
+            own.zip(self.branches[other]).is_some_and(|(own, other)| other.step > own.step)
+        })
+    }
+
+    /// Returns the cells with the trunk of a cell, itself included.
+    pub fn of_same_trunk(&self, cell: usize) -> impl Iterator<Item = usize> + '_ {
+        let own = self.branches.get(cell).copied().flatten();
+        let is_same = move |other: &Option<Branch>| {
+            own.zip(*other).is_some_and(|(own, other)| other.trunk == own.trunk)
+        };
+        self.branches.iter().enumerate().filter(move |(_, other)| is_same(other)).map(|(at, _)| at)
+    }
+
+    /// Returns the steps at which shorter cells leave the trunk of a cell.
+    fn shorter(&self, cell: usize) -> Vec<u64> {
+        let own = self.step(cell);
+        let steps = self.of_same_trunk(cell).filter_map(|other| self.step(other));
+        let mut steps: Vec<u64> = steps.filter(|step| own.is_some_and(|own| *step < own)).collect();
+        steps.sort_unstable();
+        steps
+    }
+
+    /// Describes the steps that are trained, and those of cells that share none.
+    pub fn in_words(&self, cells: &[Cell]) -> String {
+        let steps = |at: usize| cells[at].work.as_ref().map_or(0, |work| work.plan.steps as u64);
+        let branches = || (0..self.branches.len()).filter(|&at| self.branches[at].is_some());
+        let alone: u64 = branches().map(steps).sum();
+        let shared =
+            |at: usize| if self.longer(at).next().is_some() { self.step(at).unwrap_or(0) } else { 0 };
+        let trained: u64 = branches().map(|at| steps(at) - shared(at)).sum();
+        let trunks = branches().filter(|&at| self.longer(at).next().is_none()).count();
+        let count = branches().count();
+        format!(
+            "{count} cooldown{} from {trunks} trunk{}: {} steps, {:.0} % of those of as many whole trainings",
+            plural(count),
+            plural(trunks),
+            thousands(trained as usize),
+            100.0 * trained as f64 / alone.max(1) as f64
+        )
+    }
+}
+
+/// Returns the last step before the rate of a cell with these settings falls.
+fn step_of(settings: &Settings) -> Option<u64> {
+    let [steps, decay] = KEYS.map(|key| settings.get(key).and_then(|value| value.parse::<u64>().ok()));
+    steps?.checked_sub(decay?)
+}
