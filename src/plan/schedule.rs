@@ -1,9 +1,9 @@
 //! The learning rate over steps.
 
-use crate::policy::Decay;
+use crate::policy::{Decay, OrFormula};
 
 /// Warm-up, then a decay to a fraction of the peak.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     /// Peak learning rate.
     pub lr: f64,
@@ -14,7 +14,7 @@ pub struct Schedule {
     /// Ratio of the last learning rate to the peak.
     pub min_ratio: f64,
     /// Shape of the decay.
-    pub decay: Decay,
+    pub decay: OrFormula<Decay>,
     /// Fraction of all steps in the decay phase of `wsd`.
     pub decay_ratio: f64,
 }
@@ -25,7 +25,7 @@ impl Schedule {
     /// Warm-up: `lr·t/warmup`. Then, with `x` the fraction of the decay that is done, the peak is multiplied
     /// by `min + (1 − min)·(1 + cos πx)/2` (cosine; Loshchilov and Hutter, 2017), or by `1 − (1 − min)·x`
     /// (linear); `wsd` stays at the peak and decays linearly over its last `decay_ratio` (Hu et al., MiniCPM,
-    /// 2024).
+    /// 2024). A formula of `x` takes the place of `(1 + cos πx)/2`.
     pub fn at(&self, t: usize) -> f64 {
         if t <= self.warmup {
             return self.lr * t as f64 / self.warmup.max(1) as f64;
@@ -33,13 +33,18 @@ impl Schedule {
         let linear = |x: f64| 1.0 - (1.0 - self.min_ratio) * x;
         let done = |from: f64| ((t as f64 - from) / (self.steps as f64 - from).max(1.0)).clamp(0.0, 1.0);
         let after_warmup = done(self.warmup as f64);
-        let factor = match self.decay {
-            Decay::Cosine => {
+        let factor = match &self.decay {
+            OrFormula::Word(Decay::Cosine) => {
                 self.min_ratio
                     + (1.0 - self.min_ratio) * 0.5 * (1.0 + (std::f64::consts::PI * after_warmup).cos())
             }
-            Decay::Linear => linear(after_warmup),
-            Decay::Wsd => linear(done(self.steps as f64 * (1.0 - self.decay_ratio))),
+            OrFormula::Word(Decay::Linear) => linear(after_warmup),
+            OrFormula::Word(Decay::Wsd) => linear(done(self.steps as f64 * (1.0 - self.decay_ratio))),
+            OrFormula::Formula(formula) => {
+                // Beyond 0 and 1 only by rounding: the recipe's checks have seen every step.
+                let share = formula.value(&[after_warmup]).clamp(0.0, 1.0);
+                self.min_ratio + (1.0 - self.min_ratio) * share
+            }
         };
         self.lr * factor
     }
@@ -48,8 +53,10 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expression::{Formula, Scope};
 
-    fn schedule(decay: Decay) -> Schedule {
+    fn schedule(decay: impl Into<OrFormula<Decay>>) -> Schedule {
+        let decay = decay.into();
         Schedule { lr: 2.0, warmup: 10, steps: 110, min_ratio: 0.1, decay, decay_ratio: 0.2 }
     }
 
@@ -69,6 +76,16 @@ mod tests {
         assert!((schedule(Decay::Linear).at(60) - 1.1).abs() < 1e-12);
         assert_eq!(schedule(Decay::Wsd).at(88), 2.0);
         assert!((schedule(Decay::Wsd).at(99) - 1.1).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_formula_is_of_the_share_after_the_warm_up() {
+        let formula = |text| OrFormula::Formula(Formula::parse(text, Scope::Schedule).unwrap());
+        let (cosine, same) = (schedule(Decay::Cosine), schedule(formula("(1 + cos(pi * t)) / 2")));
+        assert!((1..=110).all(|t| (cosine.at(t) - same.at(t)).abs() < 1e-15));
+        let root = schedule(formula("1 - sqrt(t)"));
+        assert_eq!([10, 35, 110].map(|t| root.at(t)), [2.0, 2.0 * (0.1 + 0.9 * 0.5), 0.2]);
+        assert!((schedule(formula("1")).at(110) - 2.0).abs() < 1e-15, "constant");
     }
 
     #[test]

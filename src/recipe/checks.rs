@@ -9,9 +9,11 @@ use super::optimizer;
 use super::position_checks;
 use super::sweep_checks;
 use super::values::WorldSize;
+use crate::expression::Formula;
 use crate::optim;
 use crate::policy::{
-    Communication, Decay, DeviceChoice, Norm, NormPlacement, Placement, Reduction, Shard, Transport,
+    Communication, Decay, DeviceChoice, Norm, NormPlacement, OrFormula, Placement, Reduction, Shard,
+    Transport,
 };
 use crate::suggest::nearest;
 
@@ -239,6 +241,26 @@ fn schedule(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             "shorten one of them",
         ));
     }
+    if let OrFormula::Formula(formula) = &schedule.decay {
+        found.extend(decay(recipe, formula, (warmup, steps)));
+    }
+}
+
+/// What rounding may make of a decay beyond 0 and 1.
+const DECAY_ROUNDING: f64 = 1e-9;
+
+/// Reports a formula of the decay that leaves 0 to 1 at a step after the warm-up.
+fn decay(recipe: &Recipe, formula: &Formula, (warmup, steps): (usize, usize)) -> Option<Diagnostic> {
+    let after = steps.saturating_sub(warmup);
+    let range = -DECAY_ROUNDING..=1.0 + DECAY_ROUNDING;
+    let shares = (1..=after).map(|step| step as f64 / after as f64);
+    let (share, value) =
+        shares.map(|share| (share, formula.value(&[share]))).find(|(_, value)| !range.contains(value))?;
+    Some(recipe.diagnostic(
+        &["lr_scheduler.decay"],
+        format!("the decay {formula} is {value} at t = {share}"),
+        "it is from 0, where the rate is min_lr_ratio of the peak, to 1, where it is the peak",
+    ))
 }
 
 fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {

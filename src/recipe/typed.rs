@@ -3,6 +3,7 @@
 use super::key::{Interval, Key, RangeScale, Type};
 use super::lookup::{find_path, nearest_key};
 use super::prediction::Prediction;
+use crate::expression::Formula;
 use crate::suggest::nearest;
 use std::ops::Range;
 use toml::de::{DeArray, DeInteger, DeTable, DeValue};
@@ -65,6 +66,21 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         },
         (Type::Bool, DeValue::Boolean(flag)) => Ok(Value::Boolean(*flag)),
         (Type::Word(words), DeValue::String(text)) => word(words, text).map_err(refused),
+        (Type::WordOrFormula(words, scope), DeValue::String(text)) if !words.contains(&text.as_ref()) => {
+            Formula::parse(text, scope).map(|formula| Value::String(formula.text().to_owned())).map_err(|e| {
+                // What looks like a word is a misspelled one where a word is similar.
+                match word(words, text) {
+                    Err(refusal) if refusal.fix.is_some() => refused(refusal),
+                    _ => {
+                        let span = within(&value.span(), text, &e.at);
+                        let refusal =
+                            Refusal { label: e.label, fix: Some(e.help).filter(|help| !help.is_empty()) };
+                        InvalidValue { span, ..refused(refusal) }
+                    }
+                }
+            })
+        }
+        (Type::WordOrFormula(..), DeValue::String(text)) => Ok(Value::String(text.to_string())),
         (Type::Count { min, max }, value) => whole(value, min, max).map_err(refused),
         (Type::CountOrWord { word, .. }, DeValue::String(text)) if text == word => {
             Ok(Value::String(word.to_owned()))
@@ -109,6 +125,17 @@ fn word(words: &[&str], text: &str) -> Result<Value, Refusal> {
         Some(near) => refusal.fix(format!("did you mean {near:?}?")),
         None => refusal,
     })
+}
+
+/// Returns the bytes of the source that stand for some of a string's, given those of the whole value; the whole
+/// value where escapes are in it.
+fn within(value: &Range<usize>, text: &str, part: &Range<usize>) -> Range<usize> {
+    let quotes = value.len().saturating_sub(text.len());
+    if !matches!(quotes, 0 | 2) || text.contains(['\\', '\n']) {
+        return value.clone();
+    }
+    let start = value.start + quotes / 2;
+    start + part.start..start + part.end
 }
 
 /// Returns the integer, unless it is beyond every bound of the table.

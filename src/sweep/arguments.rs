@@ -130,7 +130,7 @@ fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
     Ok(values)
 }
 
-/// Splits at a separator outside of quotes and brackets.
+/// Splits at a separator outside of quotes, brackets and parentheses.
 fn split(text: &str, separator: char) -> Vec<&str> {
     let (mut depth, mut quote, mut escaped, mut start) = (0usize, None, false, 0);
     let mut parts = Vec::new();
@@ -141,8 +141,8 @@ fn split(text: &str, separator: char) -> Vec<&str> {
             (Some(open), c) if c == open => quote = None,
             (Some(_), _) => {}
             (None, '"' | '\'') if text[start..at].trim().is_empty() || depth > 0 => quote = Some(c),
-            (None, '[' | '{') => depth += 1,
-            (None, ']' | '}') => depth = depth.saturating_sub(1),
+            (None, '[' | '{' | '(') => depth += 1,
+            (None, ']' | '}' | ')') => depth = depth.saturating_sub(1),
             (None, c) if c == separator && depth == 0 => {
                 parts.push(&text[start..at]);
                 start = at + 1;

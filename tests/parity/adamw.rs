@@ -93,7 +93,7 @@ fn table() -> Vec<f64> {
         warmup: 100,
         steps: STEPS,
         min_ratio: 0.1,
-        decay: Decay::Cosine,
+        decay: Decay::Cosine.into(),
         decay_ratio: 0.2,
     };
     let rows = (1..=STEPS).flat_map(|t| OPTIMIZER.schedule_row(schedule.at(t), t as u64));
