@@ -3,7 +3,7 @@
 use super::key::{Interval, Key, RangeScale, Type};
 use super::lookup::{find_path, nearest_key};
 use super::prediction::Prediction;
-use crate::expression::Formula;
+use crate::expression::{Formula, Function, ParseError};
 use crate::suggest::nearest;
 use std::ops::Range;
 use toml::de::{DeArray, DeInteger, DeTable, DeValue};
@@ -68,16 +68,7 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         (Type::Word(words), DeValue::String(text)) => word(words, text).map_err(refused),
         (Type::WordOrFormula(words, scope), DeValue::String(text)) if !words.contains(&text.as_ref()) => {
             Formula::parse(text, scope).map(|formula| Value::String(formula.text().to_owned())).map_err(|e| {
-                // What looks like a word is a misspelled one where a word is similar.
-                match word(words, text) {
-                    Err(refusal) if refusal.fix.is_some() => refused(refusal),
-                    _ => {
-                        let span = within(&value.span(), text, &e.at);
-                        let refusal =
-                            Refusal { label: e.label, fix: Some(e.help).filter(|help| !help.is_empty()) };
-                        InvalidValue { span, ..refused(refusal) }
-                    }
-                }
+                wrong_formula(key, value, text, e).unwrap_or_else(|| refused(unknown(words, text)))
             })
         }
         (Type::WordOrFormula(..), DeValue::String(text)) => Ok(Value::String(text.to_string())),
@@ -117,13 +108,36 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
 }
 
 fn word(words: &[&str], text: &str) -> Result<Value, Refusal> {
-    if words.contains(&text) {
-        return Ok(Value::String(text.to_owned()));
-    }
+    if words.contains(&text) { Ok(Value::String(text.to_owned())) } else { Err(unknown(words, text)) }
+}
+
+fn unknown(words: &[&str], text: &str) -> Refusal {
     let refusal = Refusal::new("unknown value");
-    Err(match nearest(text, words.iter().copied()) {
+    match nearest(text, words.iter().copied()) {
         Some(near) => refusal.fix(format!("did you mean {near:?}?")),
         None => refusal,
+    }
+}
+
+/// Returns what is wrong with a formula; `None` for what is rather a misspelled word.
+fn wrong_formula(key: &Key, value: &Spanned<DeValue<'_>>, text: &str, e: ParseError) -> Option<InvalidValue> {
+    let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let is_word =
+        matches!(key.kind, Type::WordOrFormula(words, _) if nearest(text, words.iter().copied()).is_some());
+    let is_function = Function::ALL.iter().any(|function| function.name() == text);
+    if is_name && is_word && !is_function {
+        return None;
+    }
+    let expects = format!("{} is {}", key.path, key.kind);
+    Some(InvalidValue {
+        span: within(&value.span(), text, &e.at),
+        title: format!("{} cannot be {}", key.path, shown(value.get_ref())),
+        label: e.label,
+        help: match e.help {
+            help if help.is_empty() => expects,
+            help if is_name => format!("{expects}; {help}"),
+            help => help,
+        },
     })
 }
 

@@ -11,7 +11,7 @@ use crate::expression::{Binary, Step, Steps, Unary};
 pub(super) struct Registers {
     count: usize,
     constants: Vec<(f64, usize)>,
-    /// Steps that name registers, and the register of each result, which is none of those that it reads.
+    /// Steps that name registers in place of steps, and the register that each writes: none of those that it reads.
     steps: Vec<(Step, usize)>,
     /// The registers of the results.
     pub results: Vec<usize>,
