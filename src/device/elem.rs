@@ -337,8 +337,8 @@ fn sin_f32(x: f32, quarters: u64) -> f32 {
     let quarter = shifted.to_bits().wrapping_add(quarters);
     let found = if quarter & 1 == 0 { sine } else { cosine };
     let found = if quarter & 2 == 0 { found } else { -found };
-    // 0, and NaN for an infinite angle and for NaN.
-    found as f32 + (x - x)
+    // The product is 0, and NaN for an infinite angle and for NaN.
+    found as f32 + x * 0.0
 }
 
 /// Runs generic code for a runtime float format: `dispatch_float!(dtype, E => expression)`.

@@ -29,9 +29,12 @@ pub struct ActivateGrad {
 /// A function in f64, for the reference of a case.
 type Plain = Box<dyn Fn(f64) -> f64 + Send + Sync>;
 
+/// A formula, and the same in f64.
+type Proved = (&'static str, fn(f64) -> f64);
+
 /// Formulas that cases prove, which together have every kind of step, and the same by plain arithmetic. The last one is
 /// that of padded rows.
-const FORMULAS: [(&str, fn(f64) -> f64); 4] = [
+const FORMULAS: [Proved; 4] = [
     ("x / (1 + abs(x)) + x * erf(x) + sqrt(1 + x^2) * sign(x)", |x| {
         x / (1.0 + x.abs()) + x * (1.0 - erfc(x)) + (1.0 + x * x).sqrt() * if x > 0.0 { 1.0 } else { -1.0 }
     }),
@@ -134,7 +137,7 @@ impl Op for Activate {
                 shapes.into_iter().map(case).collect()
             }
             Function::Formula(_) => {
-                let case = |((text, plain), spec): (&(&str, fn(f64) -> f64), &Spec)| {
+                let case = |((text, plain), spec): (&Proved, &Spec)| {
                     let name = format!("{:?} {text}", spec.shape);
                     case(name, Self(Function::of_text(text)), spec, Box::new(*plain))
                 };

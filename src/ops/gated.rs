@@ -36,9 +36,11 @@ pub struct GatedGrad {
 /// A function in f64, for the reference of a case.
 type Plain = Box<dyn Fn(f64, f64) -> f64 + Send + Sync>;
 
-/// Formulas that cases prove, the same by plain arithmetic, and their rows, widths and widths with padding.
-#[expect(clippy::type_complexity, reason = "a table")]
-const FORMULAS: [(&str, fn(f64, f64) -> f64, (usize, usize, usize)); 2] = [
+/// A formula, the same in f64, and its rows, their width, and that with padding.
+type Proved = (&'static str, fn(f64, f64) -> f64, (usize, usize, usize));
+
+/// Formulas that cases prove.
+const FORMULAS: [Proved; 2] = [
     ("silu(a) * b", |a, b| a / (1.0 + (-a).exp()) * b, (17, 65, 65)),
     (
         "a * tanh(b) + cos(a) * relu(b)^2 * exp(-b^2)",
@@ -164,15 +166,9 @@ impl Op for Gated {
                 shapes.into_iter().map(case).collect()
             }
             Function::Formula(_) => {
-                let case =
-                    |&(text, plain, (rows, f, pad)): &(&str, fn(f64, f64) -> f64, (usize, usize, usize))| {
-                        case(
-                            rows,
-                            f,
-                            pad,
-                            (&format!(" {text}"), Self(Function::of_text(text)), Box::new(plain)),
-                        )
-                    };
+                let case = |&(text, plain, (rows, f, pad)): &Proved| {
+                    case(rows, f, pad, (&format!(" {text}"), Self(Function::of_text(text)), Box::new(plain)))
+                };
                 FORMULAS.iter().map(case).collect()
             }
         })
