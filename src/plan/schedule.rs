@@ -41,7 +41,7 @@ impl Schedule {
             OrFormula::Word(Decay::Linear) => linear(after_warmup),
             OrFormula::Word(Decay::Wsd) => linear(done(self.steps as f64 * (1.0 - self.decay_ratio))),
             OrFormula::Formula(formula) => {
-                // Beyond 0 and 1 only by rounding: the recipe's checks have seen every step.
+                // Beyond 0 and 1 only by rounding, as the recipe's checks have seen.
                 let share = formula.value(&[after_warmup]).clamp(0.0, 1.0);
                 self.min_ratio + (1.0 - self.min_ratio) * share
             }

@@ -246,14 +246,19 @@ fn schedule(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     }
 }
 
+/// Most steps at which the formula of a decay is checked: a moment's work.
+const MAX_CHECKED_STEPS: usize = 100_000;
+
 /// What rounding may make of a decay beyond 0 and 1.
 const DECAY_ROUNDING: f64 = 1e-9;
 
-/// Reports a formula of the decay that leaves 0 to 1 at a step after the warm-up.
+/// Reports a formula of the decay that leaves 0 to 1 at a step after the warm-up; of very many steps, at some that are
+/// evenly apart.
 fn decay(recipe: &Recipe, formula: &Formula, (warmup, steps): (usize, usize)) -> Option<Diagnostic> {
     let after = steps.saturating_sub(warmup);
     let range = -DECAY_ROUNDING..=1.0 + DECAY_ROUNDING;
-    let shares = (1..=after).map(|step| step as f64 / after as f64);
+    let apart = after.div_ceil(MAX_CHECKED_STEPS).max(1);
+    let shares = (1..=after).step_by(apart).chain([after]).map(|step| step as f64 / after.max(1) as f64);
     let (share, value) =
         shares.map(|share| (share, formula.value(&[share]))).find(|(_, value)| !range.contains(value))?;
     Some(recipe.diagnostic(

@@ -16,7 +16,7 @@ fn size(usual: std::ops::Range<u64>, largest: u64) -> impl Strategy<Value = u64>
 }
 
 /// Parts of models, whatever contradicts itself included.
-const PARTS: [&str; 38] = [
+const PARTS: [&str; 42] = [
     "model.norm=layer_norm",
     "model.norm_weight=false",
     "model.norm_bias=true",
