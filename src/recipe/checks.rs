@@ -258,7 +258,8 @@ fn decay(recipe: &Recipe, formula: &Formula, (warmup, steps): (usize, usize)) ->
     let after = steps.saturating_sub(warmup);
     let range = -DECAY_ROUNDING..=1.0 + DECAY_ROUNDING;
     let apart = after.div_ceil(MAX_CHECKED_STEPS).max(1);
-    let shares = (1..=after).step_by(apart).chain([after]).map(|step| step as f64 / after.max(1) as f64);
+    let tried = (1..=after).step_by(apart).chain((after > 0).then_some(after));
+    let shares = tried.map(|step| step as f64 / after as f64);
     let (share, value) =
         shares.map(|share| (share, formula.value(&[share]))).find(|(_, value)| !range.contains(value))?;
     Some(recipe.diagnostic(
