@@ -1,8 +1,8 @@
 // An activation of every element, y = f(x), and its gradient.
 //
 // Definitions: T, VEC (elements that a thread loads and stores at once) and ACTIVATION, a functor of
-// activation.cuh.
-#include "activation.cuh"
+// activation.cuh or the formula of formula.cuh.
+#include "formula.cuh"
 
 // x, y: n elements. y may lie over x.
 extern "C" __global__ void activate(const T *x, T *y, int n) {

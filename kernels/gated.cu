@@ -1,8 +1,30 @@
-// The gated activation f(gate) ⊙ up, and its gradient.
+// The gated activation f(gate) ⊙ up, or a formula of both, and its gradient.
 //
 // Definitions: T, WIDTH (elements of a row of the output), VEC, a divisor of it, and ACTIVATION, a functor of
-// activation.cuh. A thread handles one pack.
-#include "activation.cuh"
+// activation.cuh or the formula of formula.cuh. A thread handles one pack.
+#include "formula.cuh"
+
+// The output of two numbers, and the gradients of both, given that of the output.
+struct Gradients {
+    float value, gate, up;
+};
+
+#ifdef FORMULA
+__device__ __forceinline__ float output(float gate, float up) { return Formula::at<T>(gate, up).value; }
+
+__device__ __forceinline__ Gradients gradients(float gate, float up, float upstream) {
+    PointOfTwo point = Formula::at<T>(gate, up);
+    return {point.value, upstream * point.slope_a, upstream * point.slope_b};
+}
+#else
+__device__ __forceinline__ float output(float gate, float up) { return up * ACTIVATION::at<T>(gate).value; }
+
+// d_gate = dy ⊙ up ⊙ f'(gate), d_up = dy ⊙ f(gate).
+__device__ __forceinline__ Gradients gradients(float gate, float up, float upstream) {
+    Point point = ACTIVATION::at<T>(gate);
+    return {up * point.value, upstream * up * point.slope, upstream * point.value};
+}
+#endif
 
 // Index of the gates of a pack of the output, given its index: rows of gate_up are twice as wide, gates
 // first.
@@ -16,11 +38,11 @@ extern "C" __global__ void gated(const T *__restrict__ gate_up, T *__restrict__ 
     load(gate_up + gate_of(at), gate);
     load(gate_up + gate_of(at) + WIDTH, up);
 #pragma unroll
-    for (int c = 0; c < VEC; c++) up[c] *= ACTIVATION::at<T>(gate[c]).value;
+    for (int c = 0; c < VEC; c++) up[c] = output(gate[c], up[c]);
     store(y + at, up);
 }
 
-// d_gate = dy ⊙ up ⊙ f'(gate), d_up = dy ⊙ f(gate). With EMITS, y is written as by the forward.
+// With EMITS, y is written as by the forward.
 template <bool EMITS>
 __device__ __forceinline__ void gradient(const T *gate_up, const T *dy, T *d_gate_up, T *y, int n) {
     u32 at = (block_from_last() * blockDim.x + threadIdx.x) * VEC;
@@ -31,10 +53,10 @@ __device__ __forceinline__ void gradient(const T *gate_up, const T *dy, T *d_gat
     load(dy + at, upstream);
 #pragma unroll
     for (int c = 0; c < VEC; c++) {
-        Point point = ACTIVATION::at<T>(gate[c]);
-        if constexpr (EMITS) again[c] = up[c] * point.value;
-        gate[c] = upstream[c] * up[c] * point.slope;
-        up[c] = upstream[c] * point.value;
+        Gradients point = gradients(gate[c], up[c], upstream[c]);
+        if constexpr (EMITS) again[c] = point.value;
+        gate[c] = point.gate;
+        up[c] = point.up;
     }
     store(d_gate_up + gate_of(at), gate);
     store(d_gate_up + gate_of(at) + WIDTH, up);

@@ -16,6 +16,7 @@ pub mod data;
 pub mod device;
 pub mod error;
 pub mod exec;
+pub mod expression;
 pub mod forecast;
 pub mod format;
 pub mod hugging_face;

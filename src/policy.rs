@@ -1,8 +1,14 @@
 //! Choices among named alternatives that recipe, plan, passes and executor share.
 //!
 //! Each enum is defined here once, with the word that a recipe uses for every variant. Serde reads and writes
-//! those words, `Display` prints them, and the table of recipe keys lists them through `WORDS`.
+//! those words, `Display` prints them, and the table of recipe keys lists them through `WORDS`. Where a recipe may
+//! also have a formula, the choice is [`OrFormula`].
 
+mod or_formula;
+
+pub use or_formula::{HasFormulas, OrFormula};
+
+use crate::expression::Scope;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -98,6 +104,48 @@ impl Activation {
     /// Returns true if one product is activated and multiplied by another.
     pub const fn is_gated(self) -> bool {
         matches!(self, Self::Swiglu | Self::Geglu | Self::GegluTanh | Self::Reglu)
+    }
+
+    /// Returns the formula of the same function.
+    pub const fn as_formula(self) -> &'static str {
+        match self {
+            Self::Swiglu => "silu(a) * b",
+            Self::Geglu => "gelu(a) * b",
+            Self::GegluTanh => "gelu_tanh(a) * b",
+            Self::Reglu => "relu(a) * b",
+            Self::Gelu => "gelu(x)",
+            Self::GeluTanh => "gelu_tanh(x)",
+            Self::Relu2 => "relu(x)^2",
+            Self::Silu => "silu(x)",
+        }
+    }
+}
+
+impl HasFormulas for Activation {
+    const SCOPE: Scope = Scope::Activation;
+
+    fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|known| known.word() == word)
+    }
+}
+
+impl OrFormula<Activation> {
+    /// Returns true if two products are activated together: if a formula is one of `a` and `b`.
+    pub fn is_gated(&self) -> bool {
+        match self {
+            Self::Word(word) => word.is_gated(),
+            Self::Formula(formula) => formula.variables().len() == 2,
+        }
+    }
+
+    /// Returns the built-in activation of the same function: the chosen word, or the one whose formula is chosen.
+    pub fn built_in(&self) -> Option<Activation> {
+        match self {
+            Self::Word(word) => Some(*word),
+            Self::Formula(formula) => {
+                Activation::ALL.iter().copied().find(|word| word.as_formula() == formula.text())
+            }
+        }
     }
 }
 
@@ -206,6 +254,14 @@ policy! {
         Exponential = "exponential",
         /// As [`Decay::Cosine`].
         Cosine = "cosine",
+    }
+}
+
+impl HasFormulas for Decay {
+    const SCOPE: Scope = Scope::Schedule;
+
+    fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|known| known.word() == word)
     }
 }
 

@@ -26,7 +26,9 @@ const MAY_USE: &[(&str, &str)] = &[
     ("format", ""),
     // What long work reports and watchdogs read.
     ("liveness", ""),
-    ("policy", ""),
+    // The variables of a key's formulas.
+    ("expression", "suggest"),
+    ("policy", "expression"),
     // Numbers in words, of a power plan.
     ("statistics", "format"),
     ("suggest", ""),
@@ -35,14 +37,14 @@ const MAY_USE: &[(&str, &str)] = &[
     ("device", "liveness error"),
     ("machine", "device suggest error"),
     ("ir", "device error"),
-    ("ops", "ir device error"),
+    ("ops", "ir device expression error"),
     // The words of weight decay.
     ("optim", "ops ir device policy error"),
     ("passes", "ops ir device policy error"),
     ("exec", "passes ir device policy liveness error"),
     ("check", "exec passes ops ir device policy error"),
     // The names that predictions may use; the names and hyperparameters of optimizers.
-    ("recipe", "optim metrics machine policy suggest error"),
+    ("recipe", "optim metrics machine policy expression suggest error"),
     // Allocations whose refusal is an error.
     // Similar names of files, for one that is not there.
     ("data", "device suggest liveness error"),

@@ -188,7 +188,7 @@ fn settings(last: &str) -> Vec<String> {
 fn values_of_key(key: &'static Key) -> Vec<&'static str> {
     match key.kind {
         Type::Bool => vec!["true", "false"],
-        Type::Word(words) | Type::NameOrPath(words) => words.to_vec(),
+        Type::Word(words) | Type::NameOrPath(words) | Type::WordOrFormula(words, _) => words.to_vec(),
         Type::CountOrWord { word, .. } => vec![word],
         _ => Vec::new(),
     }

@@ -353,7 +353,7 @@ pub fn schedule_tables(plan: &Plan, state: &State) -> Vec<(String, Vec<f64>)> {
 
 fn schedule_table(plan: &Plan, group: &UpdateGroup) -> Vec<f64> {
     let width = group.optimizer.schedule_width();
-    let [rate, share] = [group.lr, 1.0].map(|peak| plan.schedule.with_peak(peak));
+    let [rate, share] = [group.lr, 1.0].map(|peak| plan.schedule.clone().with_peak(peak));
     let mut table = Vec::with_capacity((plan.steps + 1) * width);
     table.resize(width, 0.0);
     for t in 1..=plan.steps {

@@ -2,36 +2,58 @@
 
 use super::activation::Activation;
 use super::add::{elementwise_shapes, same_spec};
+use super::formula::{Function, ROW_OF_ONE};
 use super::lanes::{BLOCK, TASK, launch_over, vector_width};
 use crate::device::cpu::ViewMut;
 use crate::device::gpu::{DevicePtr, Kernel};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
+use crate::expression::erfc;
 use crate::ir::{Array, Case, Cases, CpuNode, Emission, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 use std::sync::Arc;
 
 /// `y = f(x)`, any shape.
-#[derive(Clone, Copy, Debug)]
-pub struct Activate(pub Activation);
+#[derive(Clone, Debug)]
+pub struct Activate(pub Function);
 
 /// `(x, dy) → dx = dy ⊙ f'(x)`, and if it emits `(dx, y)`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ActivateGrad {
     /// The function.
-    pub of: Activation,
+    pub of: Function,
     /// True if it also writes the output of [`Activate`].
     pub emits: bool,
 }
 
+/// A function in f64, for the reference of a case.
+type Plain = Box<dyn Fn(f64) -> f64 + Send + Sync>;
+
+/// A formula, and the same in f64.
+type Proved = (&'static str, fn(f64) -> f64);
+
+/// Formulas that cases prove, which together have every kind of step, and the same by plain arithmetic. The last one is
+/// that of padded rows.
+const FORMULAS: [Proved; 4] = [
+    ("x / (1 + abs(x)) + x * erf(x) + sqrt(1 + x^2) * sign(x)", |x| {
+        x / (1.0 + x.abs()) + x * (1.0 - erfc(x)) + (1.0 + x * x).sqrt() * if x > 0.0 { 1.0 } else { -1.0 }
+    }),
+    ("max(0.1 * x, x) - min(x, 0.5)^3 + sin(2 * x)^2 / 2 - cos(x)", |x| {
+        x.max(0.1 * x) - x.min(0.5).powi(3) + (2.0 * x).sin().powi(2) / 2.0 - x.cos()
+    }),
+    ("log(1 + exp(-abs(x))) + 1.5^x / (2 + abs(x))^1.7", |x: f64| {
+        (1.0 + (-x.abs()).exp()).ln() + 1.5f64.powf(x) / (2.0 + x.abs()).powf(1.7)
+    }),
+    ("x * tanh(softplus(x)) - gelu(x) * sigmoid(x)", |x| {
+        x * x.exp().ln_1p().tanh() - x * 0.5 * erfc(-x / 2f64.sqrt()) / (1.0 + (-x).exp())
+    }),
+];
+
 /// Queues a kernel over all elements of output 0.
-fn launch(cx: &GpuNode<'_>, entry: &'static str, f: Activation) -> Result<()> {
+fn launch(cx: &GpuNode<'_>, entry: &'static str, f: &Function) -> Result<()> {
     let spec = cx.output_spec(0);
     let vec = vector_width(spec.elements(), spec.dtype);
-    let kernel = Kernel::new("activate", entry)
-        .with_type("T", spec.dtype)
-        .with("VEC", vec)
-        .with("ACTIVATION", f.functor());
+    let kernel = f.define(Kernel::new("activate", entry).with_type("T", spec.dtype).with("VEC", vec));
     let tensors: Vec<DevicePtr> = cx.inputs.iter().chain(cx.outputs).copied().collect();
     launch_over(cx, kernel, (spec.elements(), vec), &tensors, &[])
 }
@@ -39,16 +61,22 @@ fn launch(cx: &GpuNode<'_>, entry: &'static str, f: Activation) -> Result<()> {
 impl Op for Activate {
     fn name(&self) -> &'static str {
         match self.0 {
-            Activation::Silu => "silu",
-            Activation::Gelu => "gelu",
-            Activation::GeluTanh => "gelu_tanh",
-            Activation::Relu => "relu",
-            Activation::Relu2 => "relu2",
+            Function::BuiltIn(Activation::Silu) => "silu",
+            Function::BuiltIn(Activation::Gelu) => "gelu",
+            Function::BuiltIn(Activation::GeluTanh) => "gelu_tanh",
+            Function::BuiltIn(Activation::Relu) => "relu",
+            Function::BuiltIn(Activation::Relu2) => "relu2",
+            Function::Formula(_) => "formula",
         }
+    }
+
+    fn attributes(&self) -> String {
+        self.0.attributes()
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         match inputs {
+            _ if self.0.variables() != 1 => Err("is of one number".into()),
             [x] if x.dtype.is_float() => Ok(vec![x.clone()]),
             _ => Err("takes one float tensor".into()),
         }
@@ -56,7 +84,7 @@ impl Op for Activate {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let (x, dy) = (v.input(0), v.output_grad(0)?);
-        v.backward(ActivateGrad { of: self.0, emits: false }, &[x, dy], &[0]).map(drop)
+        v.backward(ActivateGrad { of: self.0.clone(), emits: false }, &[x, dy], &[0]).map(drop)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
@@ -68,6 +96,10 @@ impl Op for Activate {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let f = match &self.0 {
+            Function::BuiltIn(f) => *f,
+            Function::Formula(f) => return f.values(cx, ROW_OF_ONE),
+        };
         dispatch_float!(cx.output_spec(0).dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
             cx.pool.chunks(x.len(), TASK, #[inline(always)] |start, len| {
@@ -75,7 +107,7 @@ impl Op for Activate {
                 for at in (start..start + len).step_by(BLOCK) {
                     let block = &mut block[..BLOCK.min(start + len - at)];
                     x.load(at, block);
-                    self.0.values(block);
+                    f.values(block);
                     y.store(at, block);
                 }
             });
@@ -84,36 +116,52 @@ impl Op for Activate {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch(cx, "activate", self.0)
+        launch(cx, "activate", &self.0)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        let f = self.0;
-        let case = |spec: Spec| {
+        let case = |name: String, op: Self, spec: &Spec, plain: Plain| {
             let inputs = vec![(spec.clone(), Fill::Normal(0.0, 3.0))];
-            Case::new(format!("{:?}", spec.shape), *self, inputs, move |inputs: &[Array]| {
+            Case::new(name, op, inputs, move |inputs: &[Array]| {
                 let mut y = inputs[0].clone();
-                y.data.iter_mut().for_each(|x| *x = f.plain(*x));
+                y.data.iter_mut().for_each(|x| *x = plain(*x));
                 vec![y]
             })
         };
-        Cases::Own(elementwise_shapes(precision).into_iter().map(case).collect())
+        let shapes = elementwise_shapes(precision);
+        Cases::Own(match self.0 {
+            Function::BuiltIn(f) => {
+                let case = |spec: Spec| {
+                    case(format!("{:?}", spec.shape), self.clone(), &spec, Box::new(move |x| f.plain(x)))
+                };
+                shapes.into_iter().map(case).collect()
+            }
+            Function::Formula(_) => {
+                let case = |((text, plain), spec): (&Proved, &Spec)| {
+                    let name = format!("{:?} {text}", spec.shape);
+                    case(name, Self(Function::of_text(text)), spec, Box::new(*plain))
+                };
+                FORMULAS.iter().zip(&shapes[shapes.len() - FORMULAS.len()..]).map(case).collect()
+            }
+        })
     }
 }
 
 impl Op for ActivateGrad {
     fn name(&self) -> &'static str {
         match self.of {
-            Activation::Silu => "silu_grad",
-            Activation::Gelu => "gelu_grad",
-            Activation::GeluTanh => "gelu_tanh_grad",
-            Activation::Relu => "relu_grad",
-            Activation::Relu2 => "relu2_grad",
+            Function::BuiltIn(Activation::Silu) => "silu_grad",
+            Function::BuiltIn(Activation::Gelu) => "gelu_grad",
+            Function::BuiltIn(Activation::GeluTanh) => "gelu_tanh_grad",
+            Function::BuiltIn(Activation::Relu) => "relu_grad",
+            Function::BuiltIn(Activation::Relu2) => "relu2_grad",
+            Function::Formula(_) => "formula_grad",
         }
     }
 
     fn attributes(&self) -> String {
-        String::from(if self.emits { "emits=y" } else { "" })
+        let emits = if self.emits { "emits=y" } else { "" };
+        [&self.of.attributes(), emits].join(" ").trim().to_owned()
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -127,11 +175,15 @@ impl Op for ActivateGrad {
     }
 
     fn emission(&self) -> Option<Emission> {
-        let by = Arc::new(Self { emits: true, ..*self });
-        Some(Emission { of: Arc::new(Activate(self.of)), inputs: vec![0], by })
+        let by = Arc::new(Self { emits: true, of: self.of.clone() });
+        Some(Emission { of: Arc::new(Activate(self.of.clone())), inputs: vec![0], by })
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let f = match &self.of {
+            Function::BuiltIn(f) => *f,
+            Function::Formula(f) => return f.gradients(cx, ROW_OF_ONE, self.emits),
+        };
         dispatch_float!(cx.output_spec(0).dtype, E => {
             let (x, dy, dx) = (cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0));
             let y: Option<ViewMut<'_, E>> = self.emits.then(|| cx.output::<E>(1));
@@ -142,7 +194,7 @@ impl Op for ActivateGrad {
                     let [value, slope, upstream] = blocks.each_mut().map(|block| &mut block[..count]);
                     x.load(at, value);
                     dy.load(at, upstream);
-                    self.of.values_and_slopes(value, slope);
+                    f.values_and_slopes(value, slope);
                     for (d, slope) in upstream.iter_mut().zip(&*slope) {
                         *d *= *slope;
                     }
@@ -157,10 +209,10 @@ impl Op for ActivateGrad {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch(cx, if self.emits { "activate_grad_emitting" } else { "activate_grad" }, self.of)
+        launch(cx, if self.emits { "activate_grad_emitting" } else { "activate_grad" }, &self.of)
     }
 
     fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf(Activate(self.of).name())
+        Cases::GradientOf(Activate(self.of.clone()).name())
     }
 }

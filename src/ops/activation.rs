@@ -1,8 +1,9 @@
 //! The functions of one number between the products of a feed-forward layer: values and slopes, for the ops
 //! [`Activate`](super::activate::Activate) and [`Gated`](super::gated::Gated). As kernels/activation.cuh.
 
-use super::erfc::{erfc, plain_erfc};
+use super::erfc::erfc;
 use crate::device::Real;
+use crate::expression::erfc as plain_erfc;
 
 /// A function of one number, applied to every element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -68,30 +68,10 @@ pub(super) fn erfc<A: Real>(x: A) -> A {
     if x < A::ZERO { two - tail } else { tail }
 }
 
-/// The same by its series near 0 (Abramowitz and Stegun, 7.1.6), and by its continued fraction (7.1.14), for the
-/// references of cases.
-pub(super) fn plain_erfc(x: f64) -> f64 {
-    if x < 0.0 {
-        return 2.0 - plain_erfc(-x);
-    }
-    // What the square loses by rounding counts far out.
-    let lost = x.mul_add(x, -x * x);
-    let gauss = (-x * x).exp() * (1.0 - lost) / std::f64::consts::PI.sqrt();
-    if x < 0.5 {
-        let (mut term, mut sum) = (x, x);
-        for n in 1..40 {
-            term *= 2.0 * x * x / f64::from(2 * n + 1);
-            sum += term;
-        }
-        1.0 - 2.0 * gauss * sum
-    } else {
-        gauss / (1..2000).rev().fold(x, |rest, n| x + 0.5 * f64::from(n) / rest)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expression::erfc as plain_erfc;
 
     fn ulps(found: f64, truth: f64, epsilon: f64) -> f64 {
         (found - truth).abs() / (epsilon * 2f64.powi(truth.log2().floor() as i32))

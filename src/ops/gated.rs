@@ -1,7 +1,9 @@
-//! The gated activation of a feed-forward layer (Shazeer, 2020), `f(gate) ⊙ up`: SwiGLU, GEGLU, ReGLU.
+//! The gated activation of a feed-forward layer (Shazeer, 2020), `f(gate) ⊙ up`: SwiGLU, GEGLU, ReGLU. Or a formula
+//! of both.
 
 use super::activate::Activate;
 use super::activation::Activation;
+use super::formula::Function;
 use super::half::Half;
 use super::lanes::{BLOCK, launch_over, rows_per_task, vector_width};
 use super::mul::Mul;
@@ -16,29 +18,43 @@ use crate::ir::{
 };
 use std::sync::Arc;
 
-/// `y[N, f] = f(gate) ⊙ up` of `gate_up[N, 2, f]`.
-#[derive(Clone, Copy, Debug)]
-pub struct Gated(pub Activation);
+/// `y[N, f] = f(gate) ⊙ up` of `gate_up[N, 2, f]`; with a formula g of two numbers, `y = g(gate, up)`.
+#[derive(Clone, Debug)]
+pub struct Gated(pub Function);
 
 /// `(gate_up[N, 2, f], dy[N, f]) → d_gate_up[N, 2, f]`, and if it emits `(d_gate_up, y[N, f])`.
 ///
-/// `d_gate = dy ⊙ up ⊙ f'(gate)` and `d_up = dy ⊙ f(gate)`.
-#[derive(Clone, Copy, Debug)]
+/// `d_gate = dy ⊙ up ⊙ f'(gate)` and `d_up = dy ⊙ f(gate)`; with a formula, `dy` times its slopes.
+#[derive(Clone, Debug)]
 pub struct GatedGrad {
     /// The function.
-    pub of: Activation,
+    pub of: Function,
     /// True if it also writes the output of [`Gated`].
     pub emits: bool,
 }
 
+/// A function in f64, for the reference of a case.
+type Plain = Box<dyn Fn(f64, f64) -> f64 + Send + Sync>;
+
+/// A formula, the same in f64, and its rows, their width, and that with padding.
+type Proved = (&'static str, fn(f64, f64) -> f64, (usize, usize, usize));
+
+/// Formulas that cases prove.
+const FORMULAS: [Proved; 2] = [
+    ("silu(a) * b", |a, b| a / (1.0 + (-a).exp()) * b, (17, 65, 65)),
+    (
+        "a * tanh(b) + cos(a) * relu(b)^2 * exp(-b^2)",
+        |a, b| a * b.tanh() + a.cos() * b.max(0.0).powi(2) * (-b * b).exp(),
+        (9, 30, 64),
+    ),
+];
+
 /// Queues a kernel over all elements of `y`, which is like `rows`.
-fn launch(cx: &GpuNode<'_>, entry: &'static str, f: Activation, rows: &Spec) -> Result<()> {
+fn launch(cx: &GpuNode<'_>, entry: &'static str, f: &Function, rows: &Spec) -> Result<()> {
     let vec = vector_width(rows.width(), rows.dtype);
-    let kernel = Kernel::new("gated", entry)
-        .with_type("T", rows.dtype)
-        .with("WIDTH", rows.width())
-        .with("VEC", vec)
-        .with("ACTIVATION", f.functor());
+    let kernel =
+        Kernel::new("gated", entry).with_type("T", rows.dtype).with("WIDTH", rows.width()).with("VEC", vec);
+    let kernel = f.define(kernel);
     let tensors: Vec<DevicePtr> = cx.inputs.iter().chain(cx.outputs).copied().collect();
     launch_over(cx, kernel, (rows.elements(), vec), &tensors, &[])
 }
@@ -46,21 +62,29 @@ fn launch(cx: &GpuNode<'_>, entry: &'static str, f: Activation, rows: &Spec) -> 
 impl Op for Gated {
     fn name(&self) -> &'static str {
         match self.0 {
-            Activation::Silu => "swiglu",
-            Activation::Gelu => "geglu",
-            Activation::GeluTanh => "geglu_tanh",
-            Activation::Relu => "reglu",
-            Activation::Relu2 => "re2glu",
+            Function::BuiltIn(Activation::Silu) => "swiglu",
+            Function::BuiltIn(Activation::Gelu) => "geglu",
+            Function::BuiltIn(Activation::GeluTanh) => "geglu_tanh",
+            Function::BuiltIn(Activation::Relu) => "reglu",
+            Function::BuiltIn(Activation::Relu2) => "re2glu",
+            Function::Formula(_) => "gated_formula",
         }
     }
 
+    fn attributes(&self) -> String {
+        self.0.attributes()
+    }
+
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        Half { index: 0 }.infer(inputs)
+        match &self.0 {
+            Function::Formula(_) if self.0.variables() != 2 => Err("is of two numbers".into()),
+            _ => Half { index: 0 }.infer(inputs),
+        }
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let (gate_up, dy) = (v.input(0), v.output_grad(0)?);
-        v.backward(GatedGrad { of: self.0, emits: false }, &[gate_up, dy], &[0]).map(drop)
+        v.backward(GatedGrad { of: self.0.clone(), emits: false }, &[gate_up, dy], &[0]).map(drop)
     }
 
     fn cheap_to_recompute(&self, _output: usize) -> bool {
@@ -68,8 +92,12 @@ impl Op for Gated {
     }
 
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
+        // A formula is one op by itself: it need not be a product.
+        if matches!(self.0, Function::Formula(_)) {
+            return Ok(None);
+        }
         let gate = b.emit1("gate", Half { index: 0 }, inputs)?;
-        let activate = Activate(self.0);
+        let activate = Activate(self.0.clone());
         let value = b.emit1(activate.name(), activate, &[gate])?;
         let up = b.emit1("up", Half { index: 1 }, inputs)?;
         let y = b.emit1(self.name(), Mul, &[value, up])?;
@@ -78,6 +106,10 @@ impl Op for Gated {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let (rows, f) = (cx.output_spec(0).rows(), cx.output_spec(0).width());
+        let activation = match &self.0 {
+            Function::BuiltIn(activation) => *activation,
+            Function::Formula(formula) => return formula.values(cx, f),
+        };
         dispatch_float!(cx.output_spec(0).dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
             cx.pool.chunks(rows, rows_per_task(f), #[inline(always)] |start, len| {
@@ -87,7 +119,7 @@ impl Op for Gated {
                     for at in (0..f).step_by(BLOCK) {
                         let values = &mut block[..BLOCK.min(f - at)];
                         x.load(2 * r * f + at, values);
-                        self.0.values(values);
+                        activation.values(values);
                         let up = x.slice((2 * r + 1) * f + at, values.len());
                         let y = y.slice(r * f + at, values.len());
                         for ((y, value), up) in y.iter_mut().zip(&*values).zip(up) {
@@ -101,23 +133,22 @@ impl Op for Gated {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch(cx, "gated", self.0, cx.output_spec(0))
+        launch(cx, "gated", &self.0, cx.output_spec(0))
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        let activation = self.0;
-        let case = |rows: usize, f: usize, pad: usize| {
+        let case = |rows: usize, f: usize, pad: usize, (name, op, plain): (&str, Self, Plain)| {
             let spec = Spec::padded([rows, 2, f], [rows, 2, pad], precision.act_dtype);
             let reference = move |inputs: &[Array]| {
                 let mut y = Array::zeros(&[rows, f]);
                 for (y, x) in y.data.chunks_mut(f).zip(inputs[0].data.chunks(2 * f)) {
                     for c in 0..f {
-                        y[c] = activation.plain(x[c]) * x[f + c];
+                        y[c] = plain(x[c], x[f + c]);
                     }
                 }
                 vec![y]
             };
-            Case::new(format!("n{rows} f{f}"), *self, vec![(spec, Fill::Normal(0.0, 2.0))], reference)
+            Case::new(format!("n{rows} f{f}{name}"), op, vec![(spec, Fill::Normal(0.0, 2.0))], reference)
         };
         let shapes = [
             (1, 96, 96),
@@ -128,28 +159,42 @@ impl Op for Gated {
             (9, 30, 64),
             (3, 700, 704),
         ];
-        Cases::Own(shapes.into_iter().map(|(rows, f, pad)| case(rows, f, pad)).collect())
+        Cases::Own(match self.0 {
+            Function::BuiltIn(activation) => {
+                let plain = || -> Plain { Box::new(move |gate, up| activation.plain(gate) * up) };
+                let case = |(rows, f, pad)| case(rows, f, pad, ("", self.clone(), plain()));
+                shapes.into_iter().map(case).collect()
+            }
+            Function::Formula(_) => {
+                let case = |&(text, plain, (rows, f, pad)): &Proved| {
+                    case(rows, f, pad, (&format!(" {text}"), Self(Function::of_text(text)), Box::new(plain)))
+                };
+                FORMULAS.iter().map(case).collect()
+            }
+        })
     }
 }
 
 impl Op for GatedGrad {
     fn name(&self) -> &'static str {
         match self.of {
-            Activation::Silu => "swiglu_grad",
-            Activation::Gelu => "geglu_grad",
-            Activation::GeluTanh => "geglu_tanh_grad",
-            Activation::Relu => "reglu_grad",
-            Activation::Relu2 => "re2glu_grad",
+            Function::BuiltIn(Activation::Silu) => "swiglu_grad",
+            Function::BuiltIn(Activation::Gelu) => "geglu_grad",
+            Function::BuiltIn(Activation::GeluTanh) => "geglu_tanh_grad",
+            Function::BuiltIn(Activation::Relu) => "reglu_grad",
+            Function::BuiltIn(Activation::Relu2) => "re2glu_grad",
+            Function::Formula(_) => "gated_formula_grad",
         }
     }
 
     fn attributes(&self) -> String {
-        String::from(if self.emits { "emits=y" } else { "" })
+        let emits = if self.emits { "emits=y" } else { "" };
+        [&self.of.attributes(), emits].join(" ").trim().to_owned()
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [gate_up, dy] = inputs else { return Err("takes gate_up and dy".into()) };
-        let y = Gated(self.of).infer(&inputs[..1])?;
+        let y = Gated(self.of.clone()).infer(&inputs[..1])?;
         if y[0].alloc != dy.alloc || y[0].dtype != dy.dtype {
             return Err("dy is [N, f] for gate_up [N, 2, f], of one format".into());
         }
@@ -163,12 +208,16 @@ impl Op for GatedGrad {
     }
 
     fn emission(&self) -> Option<Emission> {
-        let by = Arc::new(Self { emits: true, ..*self });
-        Some(Emission { of: Arc::new(Gated(self.of)), inputs: vec![0], by })
+        let by = Arc::new(Self { emits: true, of: self.of.clone() });
+        Some(Emission { of: Arc::new(Gated(self.of.clone())), inputs: vec![0], by })
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let (rows, f) = (cx.input_spec(1).rows(), cx.input_spec(1).width());
+        let activation = match &self.of {
+            Function::BuiltIn(activation) => *activation,
+            Function::Formula(formula) => return formula.gradients(cx, f, self.emits),
+        };
         dispatch_float!(cx.output_spec(0).dtype, E => {
             let (x, dy, dx) = (cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0));
             let y: Option<ViewMut<'_, E>> = self.emits.then(|| cx.output::<E>(1));
@@ -184,7 +233,7 @@ impl Op for GatedGrad {
                         x.load(to_gate, value);
                         x.load(to_up, up);
                         dy.load(r * f + at, upstream);
-                        self.of.values_and_slopes(value, slope);
+                        activation.values_and_slopes(value, slope);
                         let from = value.iter_mut().zip(&*slope).zip(&*up).zip(&*upstream);
                         let to = dx.slice(to_gate, count).iter_mut().zip(dx.slice(to_up, count));
                         for ((d_gate, d_up), (((value, slope), up), dy)) in to.zip(from) {
@@ -204,10 +253,10 @@ impl Op for GatedGrad {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let entry = if self.emits { "gated_grad_emitting" } else { "gated_grad" };
-        launch(cx, entry, self.of, cx.input_spec(1))
+        launch(cx, entry, &self.of, cx.input_spec(1))
     }
 
     fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf(Gated(self.of).name())
+        Cases::GradientOf(Gated(self.of.clone()).name())
     }
 }

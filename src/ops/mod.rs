@@ -17,6 +17,7 @@ pub mod dropout;
 pub mod embedding;
 mod erfc;
 pub mod fingerprint;
+pub mod formula;
 pub mod gated;
 pub mod gather_rows;
 pub mod grad_norm;
@@ -163,11 +164,13 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(window_spans::WindowSpans { rows: 1, seq_len: 1, window: 1, mask: attention::Mask::Causal }),
         Box::new(with_gradient::WithGradient),
     ];
-    for of in activation::Activation::ALL {
-        ops.push(Box::new(activate::Activate(of)));
-        ops.push(Box::new(activate::ActivateGrad { of, emits: false }));
-        ops.push(Box::new(gated::Gated(of)));
-        ops.push(Box::new(gated::GatedGrad { of, emits: false }));
+    let built_in = activation::Activation::ALL.map(|of| [of; 2].map(formula::Function::from));
+    let formulas = ["x", "a * b"].map(formula::Function::of_text);
+    for [of_one, of_two] in built_in.into_iter().chain([formulas]) {
+        ops.push(Box::new(activate::Activate(of_one.clone())));
+        ops.push(Box::new(activate::ActivateGrad { of: of_one, emits: false }));
+        ops.push(Box::new(gated::Gated(of_two.clone())));
+        ops.push(Box::new(gated::GatedGrad { of: of_two, emits: false }));
     }
     ops
 }

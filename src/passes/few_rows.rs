@@ -3,6 +3,7 @@
 use crate::ir::{Home, Node, Op, Program, TensorId};
 use crate::ops::activate::Activate;
 use crate::ops::add_bias::AddBias;
+use crate::ops::formula::Function;
 use crate::ops::gated::Gated;
 use crate::ops::linear::Linear;
 use crate::ops::linear_few_rows::{LinearFewRows, Output};
@@ -10,7 +11,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 /// Replaces every product that the kernel of [`LinearFewRows`] serves by that op. It takes over the bias and the
-/// activation that follow, where nothing else reads what is between them.
+/// activation that follow, where nothing else reads what is between them; formulas stay ops of their own.
 pub fn fuse_few_rows(mut program: Program) -> Program {
     let mut at = 0;
     while at < program.nodes.len() {
@@ -45,9 +46,9 @@ fn with_next(program: &Program, at: usize) -> Option<Node> {
     let is_open = layer.output == Output::Sum;
     let layer = if downcast::<AddBias>(&next.op).is_some() && is_open && !layer.bias {
         LinearFewRows { bias: true, ..layer }
-    } else if let Some(Activate(f)) = downcast::<Activate>(&next.op).filter(|_| is_open) {
+    } else if let Some(Activate(Function::BuiltIn(f))) = downcast(&next.op).filter(|_| is_open) {
         LinearFewRows { output: Output::Activated(*f), ..layer }
-    } else if let Some(Gated(f)) = downcast::<Gated>(&next.op).filter(|_| is_open) {
+    } else if let Some(Gated(Function::BuiltIn(f))) = downcast(&next.op).filter(|_| is_open) {
         LinearFewRows { output: Output::Gated(*f), ..layer }
     } else {
         return None;
@@ -94,9 +95,9 @@ mod tests {
         let [x, w, bias, gate_up] = ["s.x", "s.w", "s.b", "s.gate_up"].map(|name| b.state(name).unwrap());
         let y = b.emit1("y", Linear::default(), &[x, w]).unwrap();
         let y = b.emit1("biased", AddBias, &[y, bias]).unwrap();
-        let y = b.emit1("activated", Activate(Activation::Gelu), &[y]).unwrap();
+        let y = b.emit1("activated", Activate(Activation::Gelu.into()), &[y]).unwrap();
         let y = b.emit1("y", Linear::default(), &[y, gate_up]).unwrap();
-        let y = b.emit1("gated", Gated(Activation::Silu), &[y]).unwrap();
+        let y = b.emit1("gated", Gated(Activation::Silu.into()), &[y]).unwrap();
         let y = b.emit1("y", Linear::default(), &[y, w]).unwrap();
         let z = b.emit1("biased", AddBias, &[y, bias]).unwrap();
         b.emit1("sum", Add, &[y, z]).unwrap();

@@ -2,7 +2,8 @@
 
 use crate::error::Result;
 use crate::policy::{
-    Activation, Norm, NormPlacement, Position, QkNormPlace, ResidualInit, RopeDirection, RopeScaling,
+    Activation, Norm, NormPlacement, OrFormula, Position, QkNormPlace, ResidualInit, RopeDirection,
+    RopeScaling,
 };
 use crate::recipe::{self, Recipe, derived};
 
@@ -77,7 +78,7 @@ pub struct Model {
     /// Attention and feed-forward layer read the same rows.
     pub parallel_blocks: bool,
     /// Activation of the feed-forward layer.
-    pub activation: Activation,
+    pub activation: OrFormula<Activation>,
     /// Biases of the products of blocks.
     pub bias: bool,
     /// How the model knows positions.
@@ -124,6 +125,9 @@ impl Model {
             ));
         }
         let mut model = Self::from_keys(&recipe.values().model, vocab_size);
+        if let Some((reason, help)) = model.padding_fault() {
+            return Err(recipe.error(&["model.activation", "model.ffn_dim"], reason, help));
+        }
         if model.position == Position::Learned {
             model.learned_positions = recipe.values().training.seq_len;
         }
@@ -149,7 +153,7 @@ impl Model {
             norm_placement: m.norm_placement,
             embedding_norm: m.embedding_norm,
             parallel_blocks: m.parallel_blocks,
-            activation: m.activation,
+            activation: m.activation.clone(),
             bias: m.bias,
             position: m.position,
             learned_positions: 0,
@@ -185,6 +189,26 @@ impl Model {
         self.window.is_none() || self.global_interval.is_some_and(|interval| (i + 1).is_multiple_of(interval))
     }
 
+    /// Returns why a formula cannot be the activation at this width, and the next step. Padding is zero before the
+    /// activation, and has to be after it, with slopes that zero gradients leave zero.
+    fn padding_fault(&self) -> Option<(String, String)> {
+        let OrFormula::Formula(formula) = &self.activation else { return None };
+        let padding = self.padded_ffn() - self.ffn_dim;
+        let at_zero = formula.steps_with_slopes().evaluate(&vec![0.0; formula.variables().len()]);
+        let stays_zero = at_zero[0] == 0.0 && at_zero.iter().all(|number| number.is_finite());
+        let what = if at_zero[0] == 0.0 { "has no finite slope" } else { "is not 0" };
+        (padding > 0 && !stays_zero).then(|| {
+            (
+                format!(
+                    "{formula} {what} at 0, as the {padding} columns are that pad {} to {}",
+                    self.ffn_dim,
+                    self.padded_ffn()
+                ),
+                format!("set model.ffn_dim to a multiple of {PADDING}"),
+            )
+        })
+    }
+
     /// Returns a sentence about each width that does not fit that of the stream.
     pub fn remarks(&self) -> Vec<String> {
         let (dim, heads) = (self.dim, self.n_heads * self.head_dim);
@@ -194,7 +218,7 @@ impl Model {
                 "the feed-forward layer ({} wide) is narrower than the stream ({dim}); usual are 3 to 4 times its width: \
                  leave model.ffn_dim unset, and it is {}",
                 self.ffn_dim,
-                derived::ffn_dim(&recipe::Model { dim, activation: self.activation, ..recipe::Model::default() })
+                derived::ffn_dim(&recipe::Model { dim, activation: self.activation.clone(), ..recipe::Model::default() })
             ));
         }
         if heads != dim {

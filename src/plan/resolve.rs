@@ -43,7 +43,7 @@ impl Plan {
                 warmup: derived::warmup_steps(&values.lr_scheduler, values.training.steps),
                 steps: values.training.steps,
                 min_ratio: values.lr_scheduler.min_lr_ratio,
-                decay: values.lr_scheduler.decay,
+                decay: values.lr_scheduler.decay.clone(),
                 decay_ratio: values.lr_scheduler.decay_ratio,
                 decay_steps: values.lr_scheduler.decay_steps,
                 cooldown: values.lr_scheduler.cooldown,

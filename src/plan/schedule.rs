@@ -1,9 +1,9 @@
 //! The learning rate over steps.
 
-use crate::policy::{Cooldown, Decay};
+use crate::policy::{Cooldown, Decay, OrFormula};
 
 /// Warm-up, then a decay to a fraction of the peak.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     /// Peak learning rate.
     pub lr: f64,
@@ -14,7 +14,7 @@ pub struct Schedule {
     /// Ratio of the last learning rate to the peak.
     pub min_ratio: f64,
     /// Shape of the decay.
-    pub decay: Decay,
+    pub decay: OrFormula<Decay>,
     /// Fraction of all steps in the decay phase of `wsd`.
     pub decay_ratio: f64,
     /// Steps of that phase, in place of the fraction.
@@ -42,18 +42,25 @@ impl Schedule {
     /// - exponential: `min^x` (the annealing of Hu et al., MiniCPM, 2024);
     /// - `wsd` stays at the peak, and its last steps, `decay_ratio` of all or `decay_steps`, decay by one of
     ///   these (MiniCPM).
+    ///
+    /// A formula of `x` takes the place of `(1 + cos πx)/2` of the cosine.
     pub fn at(&self, t: usize) -> f64 {
         if t <= self.warmup {
             return self.lr * t as f64 / self.warmup.max(1) as f64;
         }
         let done = |from: f64| ((t as f64 - from) / (self.steps as f64 - from).max(1.0)).clamp(0.0, 1.0);
         let after_warmup = done(self.warmup as f64);
-        let factor = match self.decay {
-            Decay::Cosine => self.factor(Cooldown::Cosine, after_warmup),
-            Decay::Linear => self.factor(Cooldown::Linear, after_warmup),
-            Decay::OneMinusSqrt => self.factor(Cooldown::OneMinusSqrt, after_warmup),
-            Decay::Exponential => self.factor(Cooldown::Exponential, after_warmup),
-            Decay::Wsd => self.factor(self.cooldown, done(self.decay_start())),
+        let factor = match &self.decay {
+            OrFormula::Word(Decay::Cosine) => self.factor(Cooldown::Cosine, after_warmup),
+            OrFormula::Word(Decay::Linear) => self.factor(Cooldown::Linear, after_warmup),
+            OrFormula::Word(Decay::OneMinusSqrt) => self.factor(Cooldown::OneMinusSqrt, after_warmup),
+            OrFormula::Word(Decay::Exponential) => self.factor(Cooldown::Exponential, after_warmup),
+            OrFormula::Word(Decay::Wsd) => self.factor(self.cooldown, done(self.decay_start())),
+            OrFormula::Formula(formula) => {
+                // Beyond 0 and 1 only by rounding, as the recipe's checks have seen.
+                let share = formula.value(&[after_warmup]).clamp(0.0, 1.0);
+                self.min_ratio + (1.0 - self.min_ratio) * share
+            }
         };
         self.lr * factor
     }
@@ -81,14 +88,15 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expression::{Formula, Scope};
 
-    fn schedule(decay: Decay) -> Schedule {
+    fn schedule(decay: impl Into<OrFormula<Decay>>) -> Schedule {
         Schedule {
             lr: 2.0,
             warmup: 10,
             steps: 110,
             min_ratio: 0.1,
-            decay,
+            decay: decay.into(),
             decay_ratio: 0.2,
             decay_steps: None,
             cooldown: Cooldown::Linear,
@@ -129,6 +137,16 @@ mod tests {
             let same = Schedule { cooldown: Cooldown::Linear, ..s };
             assert!((11..=40).all(|t| (same.at(t + 70) - whole.at(t)).abs() < 1e-12));
         }
+    }
+
+    #[test]
+    fn a_formula_is_of_the_share_after_the_warm_up() {
+        let formula = |text| OrFormula::Formula(Formula::parse(text, Scope::Schedule).unwrap());
+        let (cosine, same) = (schedule(Decay::Cosine), schedule(formula("(1 + cos(pi * t)) / 2")));
+        assert!((1..=110).all(|t| (cosine.at(t) - same.at(t)).abs() < 1e-15));
+        let root = schedule(formula("1 - sqrt(t)"));
+        assert_eq!([10, 35, 110].map(|t| root.at(t)), [2.0, 2.0 * (0.1 + 0.9 * 0.5), 0.2]);
+        assert!((schedule(formula("1")).at(110) - 2.0).abs() < 1e-15, "constant");
     }
 
     #[test]

@@ -8,8 +8,10 @@ use super::optimizer_checks;
 use super::position_checks;
 use super::sweep_checks;
 use super::values::WorldSize;
+use crate::expression::Formula;
 use crate::policy::{
-    Communication, Cooldown, Decay, DeviceChoice, Norm, NormPlacement, Placement, Reduction, Shard, Transport,
+    Communication, Cooldown, Decay, DeviceChoice, Norm, NormPlacement, OrFormula, Placement, Reduction,
+    Shard, Transport,
 };
 
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
@@ -213,8 +215,10 @@ fn schedule(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         ));
     }
     let exponential = match schedule.decay {
-        Decay::Exponential => Some("lr_scheduler.decay"),
-        Decay::Wsd if schedule.cooldown == Cooldown::Exponential => Some("lr_scheduler.cooldown"),
+        OrFormula::Word(Decay::Exponential) => Some("lr_scheduler.decay"),
+        OrFormula::Word(Decay::Wsd) if schedule.cooldown == Cooldown::Exponential => {
+            Some("lr_scheduler.cooldown")
+        }
         _ => None,
     };
     if let Some(key) = exponential.filter(|_| schedule.min_lr_ratio == 0.0) {
@@ -224,6 +228,32 @@ fn schedule(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             "set lr_scheduler.min_lr_ratio = 0.01 or another ratio above 0",
         ));
     }
+    if let OrFormula::Formula(formula) = &schedule.decay {
+        found.extend(decay(recipe, formula, (warmup, steps)));
+    }
+}
+
+/// Most steps at which the formula of a decay is checked: a moment's work.
+const MAX_CHECKED_STEPS: usize = 100_000;
+
+/// What rounding may make of a decay beyond 0 and 1.
+const DECAY_ROUNDING: f64 = 1e-9;
+
+/// Reports a formula of the decay that leaves 0 to 1 at a step after the warm-up; of very many steps, at some that are
+/// evenly apart.
+fn decay(recipe: &Recipe, formula: &Formula, (warmup, steps): (usize, usize)) -> Option<Diagnostic> {
+    let after = steps.saturating_sub(warmup);
+    let range = -DECAY_ROUNDING..=1.0 + DECAY_ROUNDING;
+    let apart = after.div_ceil(MAX_CHECKED_STEPS).max(1);
+    let tried = (1..=after).step_by(apart).chain((after > 0).then_some(after));
+    let shares = tried.map(|step| step as f64 / after as f64);
+    let (share, value) =
+        shares.map(|share| (share, formula.value(&[share]))).find(|(_, value)| !range.contains(value))?;
+    Some(recipe.diagnostic(
+        &["lr_scheduler.decay"],
+        format!("the decay {formula} is {value} at t = {share}"),
+        "it is from 0, where the rate is min_lr_ratio of the peak, to 1, where it is the peak",
+    ))
 }
 
 fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {

@@ -4,6 +4,7 @@ use super::key::{Interval, Key, RangeScale, Type};
 use super::lookup::keys_of;
 use super::prediction::predictable;
 use super::schema::{SECTIONS, Values};
+use crate::expression::MAX_LENGTH;
 use serde_json::{Map, Value, json};
 use std::ops::Bound;
 
@@ -99,6 +100,9 @@ fn fragment(kind: Type) -> Map<String, Value> {
         Type::NameOrPath(names) => json!({"type": "string", "minLength": 1, "anyOf": [{"enum": names}, {}]}),
         Type::Bool => json!({"type": "boolean"}),
         Type::Word(words) => json!({"enum": words}),
+        Type::WordOrFormula(words, _) => {
+            json!({"type": "string", "minLength": 1, "anyOf": [{"enum": words}, {"maxLength": MAX_LENGTH}]})
+        }
         Type::Count { min, max } => whole(min, max),
         Type::CountOrWord { min, max, word } => json!({"anyOf": [whole(min, max), {"const": word}]}),
         Type::Counts { max } => {

@@ -1,5 +1,6 @@
 //! One row of the table of keys: class, type, bounds, unit, description.
 
+use crate::expression::Scope;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 
@@ -77,6 +78,8 @@ pub enum Type {
     Bool,
     /// One of these words.
     Word(&'static [&'static str]),
+    /// One of these words, or a formula for this.
+    WordOrFormula(&'static [&'static str], Scope),
     /// A whole number within these bounds, both included.
     Count { min: u64, max: u64 },
     /// A whole number within these bounds, or this word.
@@ -108,6 +111,13 @@ pub enum Type {
     Ranges(RangeScale),
 }
 
+impl Type {
+    /// Returns true if any text in quotes may be a value, so that a command line needs no quotes.
+    pub(super) const fn is_any_text(&self) -> bool {
+        matches!(self, Self::Text | Self::NameOrPath(_) | Self::WordOrFormula(..))
+    }
+}
+
 /// The scale on which samples of a range are uniform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeScale {
@@ -125,6 +135,9 @@ impl fmt::Display for Type {
             Self::NameOrPath(names) => write!(f, "{} or a path, in quotes", quoted(names)),
             Self::Bool => f.write_str("true or false"),
             Self::Word(words) => write!(f, "one of {}", quoted(words)),
+            Self::WordOrFormula(words, scope) => {
+                write!(f, "one of {}, or a formula {}", quoted(words), scope.meaning())
+            }
             Self::Count { min, max } => write!(f, "a whole number from {min} to {max}"),
             Self::CountOrWord { min, max, word } => {
                 write!(f, "a whole number from {min} to {max}, or \"{word}\"")

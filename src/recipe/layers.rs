@@ -223,17 +223,11 @@ impl Layer {
             self.problems.push(problem);
             return;
         };
-        let textual = matches!(
-            known.kind,
-            Type::Text | Type::NameOrPath(_) | Type::FractionOrPath(_) | Type::Prediction
-        );
+        let textual =
+            known.kind.is_any_text() || matches!(known.kind, Type::FractionOrPath(_) | Type::Prediction);
         let bare = || Spanned::new(0..raw.len(), DeValue::String(raw.into()));
         let value = match DeValue::parse(raw) {
-            Ok(value)
-                if value.get_ref().is_str() || !matches!(known.kind, Type::Text | Type::NameOrPath(_)) =>
-            {
-                value
-            }
+            Ok(value) if value.get_ref().is_str() || !known.kind.is_any_text() => value,
             Ok(_) => bare(),
             // A value that starts like a quoted string but is not one is a mistake, not a string with a quote
             // in it.

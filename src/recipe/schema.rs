@@ -16,10 +16,11 @@ use super::define::{section, sections};
 use super::key::{Interval, RangeScale, Type, UNSET};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
+use crate::expression::Scope;
 use crate::policy::{
     Activation, Attention, Batching, Communication, Cooldown, Decay, DeviceChoice, Launcher, Norm,
-    NormPlacement, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume,
-    RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
+    NormPlacement, OrFormula, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit,
+    Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -115,9 +116,10 @@ sections! {
         /// Attention and feed-forward layer of a block read the same normalized rows, and both are added at
         /// once, as in GPT-J: `x + attention(norm(x)) + ffn(norm(x))`.
         parallel_blocks: bool = false; Training, Type::Bool, "true" => implied("false");
-        /// Activation of the feed-forward layer; the first four are gated.
-        activation: Activation = Activation::Swiglu;
-            Training, Type::Word(Activation::WORDS), "\"relu2\"" => implied("\"swiglu\"");
+        /// Activation of the feed-forward layer; the first four are gated. Or a formula: docs/formulas.md.
+        activation: OrFormula<Activation> = Activation::Swiglu.into();
+            Training, Type::WordOrFormula(Activation::WORDS, Scope::Activation), "\"relu2\""
+                => implied("\"swiglu\"");
         /// Add a trained bias to every product of a block.
         bias: bool = false; Training, Type::Bool, "true" => implied("false");
         /// How the model knows the positions of tokens.
@@ -298,9 +300,10 @@ sections! {
             Training, number(Included(0.0), Included(1.0)), "0.0"
                 => aliases(&["min_lr_factor", "min_lr_rate"]);
         /// Shape of the decay: cosine, linear, `1 − √x` of the share x that is done, exponential, or constant
-        /// with a decay phase at the end (warm-up, stable, decay).
-        decay: Decay = Decay::Cosine;
-            Training, Type::Word(Decay::WORDS), "\"wsd\"" => aliases(&["decay_type", "lr_scheduler_type"]);
+        /// with a decay phase at the end (warm-up, stable, decay). Or a formula whose value, from 0 to 1, takes
+        /// the place of the decay's: docs/formulas.md.
+        decay: OrFormula<Decay> = Decay::Cosine.into();
+            Training, Type::WordOrFormula(Decay::WORDS, Scope::Schedule), "\"wsd\"" => aliases(&["decay_type", "lr_scheduler_type"]);
         /// Fraction of all steps in the decay phase of `wsd`.
         decay_ratio: f64 = 0.2; Training, number(Excluded(0.0), Included(1.0)), "0.1";
         /// Length of the decay phase of `wsd` in steps, in place of `decay_ratio`. Of the two the one of the

@@ -3,6 +3,7 @@
 use super::key::{Interval, Key, RangeScale, Type};
 use super::lookup::{find_path, nearest_key};
 use super::prediction::Prediction;
+use crate::expression::{Formula, Function, ParseError};
 use crate::suggest::nearest;
 use std::ops::Range;
 use toml::de::{DeArray, DeInteger, DeTable, DeValue};
@@ -65,6 +66,12 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         },
         (Type::Bool, DeValue::Boolean(flag)) => Ok(Value::Boolean(*flag)),
         (Type::Word(words), DeValue::String(text)) => word(words, text).map_err(refused),
+        (Type::WordOrFormula(words, scope), DeValue::String(text)) if !words.contains(&text.as_ref()) => {
+            Formula::parse(text, scope).map(|formula| Value::String(formula.text().to_owned())).map_err(|e| {
+                wrong_formula(key, value, text, e).unwrap_or_else(|| refused(unknown(words, text)))
+            })
+        }
+        (Type::WordOrFormula(..), DeValue::String(text)) => Ok(Value::String(text.to_string())),
         (Type::Count { min, max }, value) => whole(value, min, max).map_err(refused),
         (Type::CountOrWord { word, .. }, DeValue::String(text)) if text == word => {
             Ok(Value::String(word.to_owned()))
@@ -104,14 +111,48 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
 }
 
 fn word(words: &[&str], text: &str) -> Result<Value, Refusal> {
-    if words.contains(&text) {
-        return Ok(Value::String(text.to_owned()));
-    }
+    if words.contains(&text) { Ok(Value::String(text.to_owned())) } else { Err(unknown(words, text)) }
+}
+
+fn unknown(words: &[&str], text: &str) -> Refusal {
     let refusal = Refusal::new("unknown value");
-    Err(match nearest(text, words.iter().copied()) {
+    match nearest(text, words.iter().copied()) {
         Some(near) => refusal.fix(format!("did you mean {near:?}?")),
         None => refusal,
+    }
+}
+
+/// Returns what is wrong with a formula; `None` for what is rather a misspelled word.
+fn wrong_formula(key: &Key, value: &Spanned<DeValue<'_>>, text: &str, e: ParseError) -> Option<InvalidValue> {
+    let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let is_word =
+        matches!(key.kind, Type::WordOrFormula(words, _) if nearest(text, words.iter().copied()).is_some());
+    let is_function = Function::ALL.iter().any(|function| function.name() == text);
+    if is_name && is_word && !is_function {
+        return None;
+    }
+    let expects = format!("{} is {}", key.path, key.kind);
+    Some(InvalidValue {
+        span: within(&value.span(), text, &e.at),
+        title: format!("{} cannot be {}", key.path, shown(value.get_ref())),
+        label: e.label,
+        help: match e.help {
+            help if help.is_empty() => expects,
+            help if is_name => format!("{expects}; {help}"),
+            help => help,
+        },
     })
+}
+
+/// Returns the bytes of the source that stand for some of a string's, given those of the whole value; the whole
+/// value where escapes are in it.
+fn within(value: &Range<usize>, text: &str, part: &Range<usize>) -> Range<usize> {
+    let quotes = value.len().saturating_sub(text.len());
+    if !matches!(quotes, 0 | 2) || text.contains(['\\', '\n']) {
+        return value.clone();
+    }
+    let start = value.start + quotes / 2;
+    start + part.start..start + part.end
 }
 
 /// Returns the integer, unless it is beyond every bound of the table.

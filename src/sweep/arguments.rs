@@ -131,7 +131,7 @@ fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
     Ok(values)
 }
 
-/// Splits at a separator outside of quotes and brackets.
+/// Splits at a separator outside of quotes, brackets and parentheses.
 fn split(text: &str, separator: char) -> Vec<&str> {
     let (mut depth, mut quote, mut escaped, mut start) = (0usize, None, false, 0);
     let mut parts = Vec::new();
@@ -143,7 +143,8 @@ fn split(text: &str, separator: char) -> Vec<&str> {
             (Some(_), _) => {}
             (None, '"' | '\'') if text[start..at].trim().is_empty() || depth > 0 => quote = Some(c),
             (None, '[' | '{') => depth += 1,
-            (None, ']' | '}') => depth = depth.saturating_sub(1),
+            (None, '(') if text[at..].contains(')') => depth += 1,
+            (None, ']' | '}' | ')') => depth = depth.saturating_sub(1),
             (None, c) if c == separator && depth == 0 => {
                 parts.push(&text[start..at]);
                 start = at + 1;
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commas_divide_outside_of_quotes_and_brackets() {
+    fn commas_divide_outside_of_quotes_brackets_and_parentheses() {
         let read = |argument: &str| {
             let read = Arguments::read(&[argument.to_owned()]).unwrap();
             let axes = read.axes.into_iter().flat_map(|axis| axis.points.into_iter().flatten());
@@ -176,5 +177,7 @@ mod tests {
         assert_eq!(read("generation.prompt=\"a, b\",it's"), ["\"a, b\"", "\"it's\""]);
         assert_eq!(read("data.corpus=a.txt,b.txt"), ["\"a.txt\"", "\"b.txt\""]);
         assert_eq!(read("model.n_heads=2"), ["2"]);
+        assert_eq!(read("model.activation=relu2,max(x,0)^2"), ["\"relu2\"", "\"max(x, 0)^2\""]);
+        assert_eq!(read("generation.prompt=:(,a"), ["\":(\"", "\"a\""]);
     }
 }

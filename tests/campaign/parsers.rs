@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xrun::data::tokenizer::GuardedTokenizer;
 use xrun::data::{self, Spec, Tokenizer};
+use xrun::expression::{Formula, Scope};
 use xrun::hugging_face::{Folder, Reference};
 use xrun::machine::Machine;
 use xrun::model::hugging_face::{self, ImportedWeights};
@@ -56,6 +57,24 @@ fn recipes() {
     run("recipe", &valid, twice, |input| {
         let Ok(text) = std::str::from_utf8(input) else { return false };
         recipe::load_str(Path::new("mine.toml"), text, &[], std::iter::empty(), &Machine::none()).is_ok()
+    });
+}
+
+/// What is taken prints as what is parsed to the same again.
+#[test]
+fn formulas() {
+    let valid = [
+        "x * tanh(softplus(x)) - 0.2 * max(x, erf(x))^3 / sqrt(1 + x^2)",
+        "silu(a) * b",
+        "(1 + cos(pi * t)) / 2",
+    ];
+    run("formula", &valid.map(|text| text.as_bytes().to_vec()), twice, |input| {
+        let Ok(text) = std::str::from_utf8(input) else { return false };
+        [Scope::Activation, Scope::Schedule].into_iter().any(|scope| {
+            let Ok(formula) = Formula::parse(text, scope) else { return false };
+            assert_eq!(Formula::parse(formula.text(), scope).as_ref(), Ok(&formula), "{formula}");
+            !formula.steps_with_slopes().list.is_empty()
+        })
     });
 }
 

@@ -3,6 +3,7 @@
 
 mod bits;
 mod exchange;
+mod formulas;
 mod generation;
 mod gpu_queue;
 mod gradient;

@@ -93,6 +93,7 @@ pub const MODELS: [(&str, &[&str]); 8] = [
         "no positions",
         &[
             "model.position=none",
+            "model.activation=relu(a)^2 * b + 0.1 * sin(a) * tanh(b)",
             "model.norm=layer_norm",
             "model.norm_weight=false",
             "model.norm_bias=false",

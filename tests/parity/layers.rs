@@ -85,10 +85,10 @@ fn activations_are_those_of_torch() {
     let fixture = Fixture::open("layers.safetensors");
     use Activation::{Gelu, GeluTanh, Relu, Relu2, Silu};
     for (name, f) in [("silu", Silu), ("gelu", Gelu), ("gelu_tanh", GeluTanh), ("relu2", Relu2)] {
-        compare(&fixture, name, Activate(f), &[("x", vec![ROWS, WIDTH])]);
+        compare(&fixture, name, Activate(f.into()), &[("x", vec![ROWS, WIDTH])]);
     }
     for (name, f) in [("swiglu", Silu), ("geglu", Gelu), ("geglu_tanh", GeluTanh), ("reglu", Relu)] {
-        compare(&fixture, name, Gated(f), &[("x", vec![ROWS, 2, WIDTH])]);
+        compare(&fixture, name, Gated(f.into()), &[("x", vec![ROWS, 2, WIDTH])]);
     }
 }
 

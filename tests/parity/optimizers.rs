@@ -40,7 +40,7 @@ fn follow<const N: usize>(mut numbers: Numbers, (file, prefix): (&str, &str), bu
         warmup: steps / 10,
         steps,
         min_ratio: 0.1,
-        decay: Decay::Cosine,
+        decay: Decay::Cosine.into(),
         decay_ratio: 0.2,
         decay_steps: None,
         cooldown: Cooldown::Linear,

@@ -16,7 +16,7 @@ fn size(usual: std::ops::Range<u64>, largest: u64) -> impl Strategy<Value = u64>
 }
 
 /// Parts of models, whatever contradicts itself included.
-const PARTS: [&str; 38] = [
+const PARTS: [&str; 42] = [
     "model.norm=layer_norm",
     "model.norm_weight=false",
     "model.norm_bias=true",
@@ -31,6 +31,10 @@ const PARTS: [&str; 38] = [
     "model.activation=gelu_tanh",
     "model.activation=relu2",
     "model.activation=silu",
+    "model.activation=x * tanh(softplus(x))",
+    "model.activation=cos(a) * b + 1",
+    "lr_scheduler.decay=(1 - t)^2",
+    "lr_scheduler.decay=2 * t",
     "model.bias=true",
     "model.position=learned",
     "model.position=none",

@@ -238,7 +238,7 @@ decay = "cosin"
     2 | decay = "cosin"
       |         ^^^^^^^ unknown value
       |
-      = help: lr_scheduler.decay is one of "cosine", "linear", "wsd", "one_minus_sqrt", "exponential"; did you mean "cosine"?
+      = help: lr_scheduler.decay is one of "cosine", "linear", "wsd", "one_minus_sqrt", "exponential", or a formula of t, the share done; did you mean "cosine"?
     "###);
 }
 
@@ -865,4 +865,95 @@ fn names_of_held_out_sets() {
         let said = wrong(&format!("[validation]\nsets = {sets}\n"), &[], &[]);
         assert!(said.starts_with(title) && said.contains(label) && said.contains("wrong.toml:2:"), "{said}");
     }
+}
+
+#[test]
+fn wrong_formulas() {
+    insta::assert_snapshot!(wrong(r#"[model]
+activation = "x * tanh(softplus(x)"
+"#, &[], &[]), @r###"
+    model.activation cannot be "x * tanh(softplus(x)"
+     --> wrong.toml:2:23
+      |
+    2 | activation = "x * tanh(softplus(x)"
+      |                       ^ never closed
+      |
+      = help: a ) is missing
+    "###);
+    insta::assert_snapshot!(wrong("", &["lr_scheduler.decay=1 - x"], &[]), @r###"
+    lr_scheduler.decay cannot be "1 - x"
+     --> command line:1:24
+      |
+    1 | lr_scheduler.decay=1 - x
+      |                        ^ unknown name
+      |
+      = help: the names of a formula are t, pi, e, exp, log, sqrt, abs, sign, min, max, sin, cos, tanh, sigmoid, erf, softplus, relu, silu, gelu, gelu_tanh
+    "###);
+    insta::assert_snapshot!(wrong(r#"[sweep.grid]
+"model.activation" = ["swiglu", 'silu(a) * x']
+"#, &[], &[]), @r###"
+    model.activation cannot be "silu(a) * x"
+     --> wrong.toml:2:44
+      |
+    2 | "model.activation" = ["swiglu", 'silu(a) * x']
+      |                                            ^ x beside a and b
+      |
+      = help: a formula is of x, or of a (the gate) and b
+    "###);
+    insta::assert_snapshot!(wrong("[model]\nactivation = \"x^1e3\"\n", &[], &[]), @r###"
+    model.activation cannot be "x^1e3"
+     --> wrong.toml:2:17
+      |
+    2 | activation = "x^1e3"
+      |                 ^^^ an exponent of 1000
+      |
+      = help: a constant exponent is at most 64 in size
+    "###);
+    insta::assert_snapshot!(wrong("[lr_scheduler]\ndecay = \"2 - t\"\n", &[], &[]), @r###"
+    the decay 2 - t is 1.999 at t = 0.001
+     --> wrong.toml:2:9
+      |
+    2 | decay = "2 - t"
+      |         ^^^^^^^
+      |
+      = help: it is from 0, where the rate is min_lr_ratio of the peak, to 1, where it is the peak
+    "###);
+    for (value, says) in [
+        ("\"relu\"", "a function"),
+        ("\"x + \\\"1\\\"\"", "no part of a formula"),
+        ("1", "a number"),
+        ("\"\"", "empty"),
+        ("\"2 * pi\"", "has no variable"),
+    ] {
+        let said = wrong(&format!("[model]\nactivation = {value}\n"), &[], &[]);
+        assert!(said.contains(says) && said.contains("wrong.toml:2:"), "{said}");
+    }
+}
+
+/// Where several things are wrong with formulas, all of them are said at once, and soon.
+#[test]
+fn hostile_formulas() {
+    let long = format!("[model]\nactivation = \"x{}\"\n", "+x".repeat(500_000));
+    let deep = format!("[lr_scheduler]\ndecay = \"{}t{}\"\n", "(".repeat(100), ")".repeat(100));
+    let said = wrong(&(long + &deep), &[], &[]);
+    assert!(said.contains("a formula has at most 256 characters"), "{}", said.len());
+    assert!(said.contains("at most 16 parentheses, calls, signs and powers stand inside each other"));
+}
+
+#[test]
+fn spellings_of_a_formula_are_one_recipe() {
+    let hash = |text: &str| {
+        let set = [format!("model.activation={text}")];
+        let recipe =
+            recipe::load(Path::new("quickstart"), &set, std::iter::empty(), &Machine::none()).expect(text);
+        let stored = recipe.to_toml();
+        let again =
+            recipe::load_str(Path::new("again.toml"), &stored, &[], std::iter::empty(), &Machine::none());
+        assert_eq!(again.expect("what is stored loads").hash(), recipe.hash(), "{text}");
+        (recipe.hash(), recipe.values().model.activation.to_string())
+    };
+    let (one, text) = hash("relu( x )^(2)");
+    assert_eq!((&one, text.as_str()), (&hash("\"relu(x)^2\"").0, "relu(x)^2"));
+    assert_ne!(one, hash("relu2").0, "the built-in of the same function rounds otherwise");
+    assert_ne!(hash("a * b").0, hash("b * a").0);
 }

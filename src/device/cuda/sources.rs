@@ -14,10 +14,11 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 11] = [
+pub const HEADERS: [(&str, &str); 12] = [
     header!("activation"),
     header!("attention"),
     header!("common"),
+    header!("formula"),
     header!("heads"),
     header!("mma"),
     header!("norm"),

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::hugging_face::Config;
-use crate::policy::Activation;
+use crate::policy::{Activation, OrFormula};
 
 /// Activations of gated layers (`act(gate) · up`), and the words for them; the first of each is written.
 const GATED: [(&str, Activation); 6] = [
@@ -24,10 +24,17 @@ const PLAIN: [(&str, Activation); 6] = [
     ("swish", Activation::Silu),
 ];
 
-/// Returns the word for an activation.
-pub(super) fn word(activation: Activation) -> &'static str {
+/// Returns true if transformers has the activation: a word, or a formula of the same function; `gated` where the
+/// class's layer has a gate.
+pub(super) fn has(activation: &OrFormula<Activation>, gated: bool) -> bool {
+    activation.built_in().is_some_and(|known| known.is_gated() == gated)
+}
+
+/// Returns the word for an activation that transformers has.
+pub(super) fn word(activation: &OrFormula<Activation>) -> &'static str {
     let words = GATED.iter().chain(&PLAIN);
-    words.filter(|(_, known)| *known == activation).map(|(word, _)| *word).next().unwrap_or_default()
+    let wanted = activation.built_in();
+    words.filter(|(_, known)| Some(*known) == wanted).map(|(word, _)| *word).next().unwrap_or_default()
 }
 
 /// Returns the activation that a key names; `gated` where the class's layer has a gate.
@@ -46,12 +53,25 @@ pub(super) fn read(config: &Config, key: &str, default: &str, gated: bool) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expression::{Formula, Scope};
+
+    #[test]
+    fn a_formula_has_a_word_if_it_is_that_of_a_word() {
+        let formula = |text| OrFormula::Formula(Formula::parse(text, Scope::Activation).unwrap());
+        for activation in Activation::ALL {
+            let same = formula(activation.as_formula());
+            assert_eq!(same.built_in(), Some(*activation), "as_formula is canonical");
+            assert_eq!(word(&same), word(&(*activation).into()));
+            assert!(has(&same, activation.is_gated()) && !has(&same, !activation.is_gated()));
+        }
+        assert!(!has(&formula("x * sin(x)"), false));
+    }
 
     #[test]
     fn every_activation_has_a_word_that_means_it() {
         for activation in Activation::ALL {
             let words = if activation.is_gated() { &GATED } else { &PLAIN };
-            assert!(words.contains(&(word(*activation), *activation)), "{activation}");
+            assert!(words.contains(&(word(&(*activation).into()), *activation)), "{activation}");
         }
     }
 }

@@ -34,7 +34,12 @@ impl Class for Gpt2 {
         lacks.need("model.norm_weight", m.norm_weight, false, "true");
         lacks.need("model.norm_bias", m.norm_bias, false, "true");
         lacks.need("model.embedding_norm", !m.embedding_norm, true, "false");
-        lacks.need("model.activation", !m.activation.is_gated(), word(m.activation), "those without a gate");
+        lacks.need(
+            "model.activation",
+            activations::has(&m.activation, false),
+            word(&m.activation),
+            "those without a gate",
+        );
         lacks.need("model.bias", m.bias, false, "true");
         lacks.need("model.position", m.position == Position::Learned, word(m.position), "\"learned\"");
         lacks.need("model.qk_norm", m.qk_norm.is_none(), true, "false");
@@ -62,7 +67,7 @@ impl Class for Gpt2 {
             "n_layer": m.n_layers,
             "n_head": m.n_heads,
             "n_inner": m.ffn_dim,
-            "activation_function": activations::word(m.activation),
+            "activation_function": activations::word(&m.activation),
             "resid_pdrop": m.dropout,
             "embd_pdrop": m.dropout,
             "attn_pdrop": m.dropout,

@@ -31,7 +31,12 @@ impl Class for Llama {
         let mut lacks = Lacks::of_rotary_classes(m);
         lacks.need("model.norm_weight", m.norm_weight, false, "true");
         lacks.need("model.embedding_norm", !m.embedding_norm, true, "false");
-        lacks.need("model.activation", m.activation.is_gated(), word(m.activation), "gated ones");
+        lacks.need(
+            "model.activation",
+            activations::has(&m.activation, true),
+            word(&m.activation),
+            "gated ones",
+        );
         lacks.need("model.qk_norm", m.qk_norm.is_none(), true, "false");
         let positive = m.rope.direction == RopeDirection::Positive;
         lacks.need("model.rope_direction", positive, word(m.rope.direction), "\"positive\"");
@@ -55,7 +60,7 @@ impl Class for Llama {
             "num_attention_heads": m.n_heads,
             "num_key_value_heads": m.n_kv_heads,
             "head_dim": m.head_dim,
-            "hidden_act": activations::word(m.activation),
+            "hidden_act": activations::word(&m.activation),
             "max_position_embeddings": facts.seq_len,
             "initializer_range": m.init_std.unwrap_or(0.02),
             "rms_norm_eps": m.norm_eps,

@@ -37,7 +37,12 @@ impl Class for NanoChat {
         let mut lacks = Lacks::of_rotary_classes(m);
         lacks.need("model.norm_weight", !m.norm_weight, true, "false");
         lacks.need("model.embedding_norm", m.embedding_norm, false, "true");
-        lacks.need("model.activation", !m.activation.is_gated(), word(m.activation), "those without a gate");
+        lacks.need(
+            "model.activation",
+            activations::has(&m.activation, false),
+            word(&m.activation),
+            "those without a gate",
+        );
         lacks.need("model.bias", !m.bias, true, "false");
         lacks.need("model.qk_norm", m.qk_norm.is_some(), false, "true");
         if let Some(norm) = m.qk_norm {
@@ -65,7 +70,7 @@ impl Class for NanoChat {
             "num_attention_heads": m.n_heads,
             "num_key_value_heads": m.n_kv_heads,
             "max_position_embeddings": facts.seq_len,
-            "hidden_act": activations::word(m.activation),
+            "hidden_act": activations::word(&m.activation),
             "attention_dropout": 0.0,
             "rms_norm_eps": m.norm_eps,
             "initializer_range": m.init_std.unwrap_or(0.02),

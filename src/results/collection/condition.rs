@@ -175,7 +175,14 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
         Field::Key(_) if value == UNSET => needs_equality("unset or not").map(|()| Wanted::Unset),
         Field::Key(path) => {
             let is_text = find_path(path).is_some_and(|key| {
-                matches!(key.kind, Type::Text | Type::NameOrPath(_) | Type::Word(_) | Type::Prediction)
+                matches!(
+                    key.kind,
+                    Type::Text
+                        | Type::NameOrPath(_)
+                        | Type::Word(_)
+                        | Type::WordOrFormula(..)
+                        | Type::Prediction
+                )
             });
             if let Some(number) = number(value).filter(|_| !is_text) {
                 return Ok(Wanted::Number(number));

@@ -1,0 +1,87 @@
+//! A parsed formula.
+
+use super::parse::{self, ParseError};
+use super::scope::Scope;
+use super::slopes::steps_of;
+use super::steps::Steps;
+use super::tree::Tree;
+use std::fmt;
+use std::sync::Arc;
+
+/// Most characters of a formula, as written and in its canonical text.
+pub const MAX_LENGTH: usize = 256;
+
+/// A formula within all limits. Cheap to clone; equal if the trees are.
+#[derive(Clone)]
+pub struct Formula {
+    tree: Arc<Tree>,
+    variables: &'static [&'static str],
+    /// The canonical text.
+    text: Arc<str>,
+    /// The steps of its value.
+    value: Arc<Steps>,
+}
+
+impl Formula {
+    /// Parses a formula.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place in the text.
+    pub fn parse(text: &str, scope: Scope) -> Result<Self, ParseError> {
+        let help = || format!("a formula has at most {MAX_LENGTH} characters");
+        if let Some((end, _)) = text.char_indices().nth(MAX_LENGTH) {
+            return Err(ParseError::new(end..text.len(), "too long", help()));
+        }
+        let (tree, variables) = parse::parse(text, scope)?;
+        let canonical = tree.text(variables);
+        if canonical.len() > MAX_LENGTH {
+            let label = format!("{} characters with spaces around its operators", canonical.len());
+            return Err(ParseError::new(0..text.len(), label, help()));
+        }
+        let value = Arc::new(steps_of(&tree, None));
+        Ok(Self { tree: Arc::new(tree), variables, text: canonical.into(), value })
+    }
+
+    /// Returns the canonical text: that of every spelling of the same tree.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the names of its variables, in the order in which steps count them.
+    pub fn variables(&self) -> &'static [&'static str] {
+        self.variables
+    }
+
+    /// Computes its value in f64.
+    pub fn value(&self, variables: &[f64]) -> f64 {
+        self.value.evaluate(variables)[0]
+    }
+
+    /// Returns the steps that compute its value.
+    pub fn steps(&self) -> &Steps {
+        &self.value
+    }
+
+    /// Returns the steps that compute its value and its slopes over all variables.
+    pub fn steps_with_slopes(&self) -> Steps {
+        steps_of(&self.tree, Some(self.variables.len()))
+    }
+}
+
+impl PartialEq for Formula {
+    fn eq(&self, other: &Self) -> bool {
+        self.variables == other.variables && self.tree == other.tree
+    }
+}
+
+impl fmt::Display for Formula {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Formula {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Formula({:?})", self.text)
+    }
+}

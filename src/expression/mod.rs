@@ -1,0 +1,28 @@
+//! Formulas that stand in recipes: a small language of numbers, variables and functions, its slopes, and the list
+//! of steps that ops and schedules compute. `docs/formulas.md` is its manual.
+//!
+//! ```text
+//! text ─▶ parse (limits, carets) ─▶ Tree ─▶ canonical text, which recipes and hashes have
+//!                                    └────▶ Steps: each number once, with slopes ─▶ vectors on the CPU, CUDA code
+//! ```
+//!
+//! No code is ever made from the text: what a kernel is compiled from is written step by step from the tree.
+
+mod formula;
+mod functions;
+mod normal;
+mod number;
+mod parse;
+mod scope;
+mod slopes;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use formula::{Formula, MAX_LENGTH};
+pub use functions::{CONSTANTS, Function};
+pub use normal::erfc;
+pub use parse::{MAX_DEPTH, MAX_EXPONENT, MAX_NODES, ParseError};
+pub use scope::Scope;
+pub use steps::{Binary, Step, Steps, Unary};

@@ -1,0 +1,261 @@
+//! From a tree to steps, and the slopes of steps.
+
+use super::functions::{CONSTANTS, Function};
+use super::steps::{Binary, Step, Steps, Unary};
+use super::tree::{Operator, Tree};
+use Binary::{Add, Chain, Divide, Greater, Max, Min, Multiply, Power, Subtract};
+use Unary::{Abs, Cos, Erf, Exp, Log, Negate, NormalCdf, Sigmoid, Sign, Sin, Softplus, Sqrt, Tanh};
+
+/// Largest whole or half-whole power that is computed by multiplications.
+const MAX_MULTIPLIED: f64 = 64.0;
+
+/// `2·√(2/π)` and 0.044715 times that: `(1 + tanh(u/2))/2 = σ(u)`, so `gelu_tanh(x)` is
+/// `x·σ(x·(LINEAR + CUBIC·x²))`.
+const LINEAR: f64 = 1.595_769_121_605_730_7;
+const CUBIC: f64 = 0.044_715 * LINEAR;
+
+/// Returns the steps of a tree's value; with `variables`, also those of its slopes over so many variables.
+pub(super) fn steps_of(tree: &Tree, variables: Option<usize>) -> Steps {
+    let mut steps = Steps::default();
+    let value = steps.lower(tree);
+    steps.results = vec![value];
+    for variable in 0..variables.unwrap_or(0) {
+        let slope = steps.slope(value, variable);
+        steps.results.push(slope);
+    }
+    steps.pruned()
+}
+
+impl Steps {
+    fn lower(&mut self, tree: &Tree) -> usize {
+        match tree {
+            Tree::Number(value) => self.constant(*value),
+            Tree::Constant(index) => self.constant(CONSTANTS[*index].1),
+            Tree::Variable(index) => self.step(Step::Variable(*index)),
+            Tree::Negative(operand) => {
+                let u = self.lower(operand);
+                self.unary(Negate, u)
+            }
+            Tree::Operation(operator, left, right) => {
+                let (u, v) = (self.lower(left), self.lower(right));
+                match operator {
+                    Operator::Add => self.binary(Add, u, v),
+                    Operator::Subtract => self.binary(Subtract, u, v),
+                    Operator::Multiply => self.binary(Multiply, u, v),
+                    Operator::Divide => self.binary(Divide, u, v),
+                    Operator::Power => self.power(u, v),
+                }
+            }
+            Tree::Call(function, arguments) => {
+                let arguments: Vec<usize> = arguments.iter().map(|argument| self.lower(argument)).collect();
+                self.call(*function, &arguments)
+            }
+        }
+    }
+
+    fn call(&mut self, function: Function, arguments: &[usize]) -> usize {
+        let u = arguments[0];
+        match function {
+            Function::Exp => self.unary(Exp, u),
+            Function::Log => self.unary(Log, u),
+            Function::Sqrt => self.unary(Sqrt, u),
+            Function::Abs => self.unary(Abs, u),
+            Function::Sign => self.unary(Sign, u),
+            Function::Min => self.binary(Min, u, arguments[1]),
+            Function::Max => self.binary(Max, u, arguments[1]),
+            Function::Sin => self.unary(Sin, u),
+            Function::Cos => self.unary(Cos, u),
+            Function::Tanh => self.unary(Tanh, u),
+            Function::Sigmoid => self.unary(Sigmoid, u),
+            Function::Erf => self.unary(Erf, u),
+            Function::Softplus => self.unary(Softplus, u),
+            Function::Relu => {
+                let zero = self.constant(0.0);
+                self.binary(Max, u, zero)
+            }
+            Function::Silu => {
+                let share = self.unary(Sigmoid, u);
+                self.binary(Multiply, u, share)
+            }
+            Function::Gelu => {
+                let share = self.unary(NormalCdf, u);
+                self.binary(Multiply, u, share)
+            }
+            Function::GeluTanh => {
+                let square = self.binary(Multiply, u, u);
+                let cubic = self.scaled(CUBIC, square);
+                let linear = self.constant(LINEAR);
+                let sum = self.binary(Add, cubic, linear);
+                let inner = self.binary(Multiply, u, sum);
+                let share = self.unary(Sigmoid, inner);
+                self.binary(Multiply, u, share)
+            }
+        }
+    }
+
+    fn scaled(&mut self, factor: f64, u: usize) -> usize {
+        let factor = self.constant(factor);
+        self.binary(Multiply, factor, u)
+    }
+
+    /// `u^v`: multiplications and a root where v is a whole or half-whole number, else `e^(v · ln u)`.
+    fn power(&mut self, u: usize, v: usize) -> usize {
+        let Some(exponent) = self.value(v).filter(|v| v.abs() <= MAX_MULTIPLIED && (2.0 * v).fract() == 0.0)
+        else {
+            return self.binary(Power, u, v);
+        };
+        if let Some(base) = self.value(u)
+            && let Some(power) = self.folded(base.powf(exponent))
+        {
+            return power;
+        }
+        let mut power = self.whole_power(u, exponent.abs().floor() as u32);
+        if exponent.fract() != 0.0 {
+            let root = self.unary(Sqrt, u);
+            power = self.binary(Multiply, power, root);
+        }
+        if exponent < 0.0 {
+            let one = self.constant(1.0);
+            power = self.binary(Divide, one, power);
+        }
+        power
+    }
+
+    /// `u^n` by squaring.
+    fn whole_power(&mut self, u: usize, n: u32) -> usize {
+        match n {
+            0 => self.constant(1.0),
+            1 => u,
+            _ => {
+                let half = self.whole_power(u, n / 2);
+                let square = self.binary(Multiply, half, half);
+                if n.is_multiple_of(2) { square } else { self.binary(Multiply, square, u) }
+            }
+        }
+    }
+
+    /// Returns the slope of a step over a variable, by the chain rule from the first step on.
+    fn slope(&mut self, of: usize, variable: usize) -> usize {
+        let mut slopes: Vec<usize> = Vec::with_capacity(of + 1);
+        for at in 0..=of {
+            let slope = match self.list[at] {
+                Step::Constant(_) => self.constant(0.0),
+                Step::Variable(index) => self.constant(f64::from(u8::from(index == variable))),
+                Step::Unary(function, u) => self.unary_slope(function, (at, u), slopes[u]),
+                Step::Binary(function, u, v) => {
+                    self.binary_slope(function, at, (u, v), (slopes[u], slopes[v]))
+                }
+            };
+            slopes.push(slope);
+        }
+        slopes[of]
+    }
+
+    /// The slope of the step `at`, which is a function of u, given the slope `du` of u.
+    fn unary_slope(&mut self, function: Unary, (at, u): (usize, usize), du: usize) -> usize {
+        if self.value(du) == Some(0.0) {
+            return du;
+        }
+        let one = self.constant(1.0);
+        match function {
+            Negate => self.unary(Negate, du),
+            Exp => self.binary(Multiply, at, du),
+            Log => {
+                let slope = self.binary(Divide, one, u);
+                self.binary(Chain, slope, du)
+            }
+            Sqrt => {
+                let half = self.constant(0.5);
+                let slope = self.binary(Divide, half, at);
+                self.binary(Chain, slope, du)
+            }
+            Abs => {
+                let slope = self.unary(Sign, u);
+                self.binary(Multiply, slope, du)
+            }
+            Sign => self.constant(0.0),
+            Sin => {
+                let slope = self.unary(Cos, u);
+                self.binary(Multiply, slope, du)
+            }
+            Cos => {
+                let slope = self.unary(Sin, u);
+                let slope = self.unary(Negate, slope);
+                self.binary(Multiply, slope, du)
+            }
+            Tanh => {
+                let square = self.binary(Multiply, at, at);
+                let slope = self.binary(Subtract, one, square);
+                self.binary(Multiply, slope, du)
+            }
+            Sigmoid => {
+                let rest = self.binary(Subtract, one, at);
+                let slope = self.binary(Multiply, at, rest);
+                self.binary(Multiply, slope, du)
+            }
+            Erf => self.gauss(u, 1.0, std::f64::consts::FRAC_2_SQRT_PI, du),
+            NormalCdf => {
+                let factor = 0.5 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+                self.gauss(u, 0.5, factor, du)
+            }
+            Softplus => {
+                let slope = self.unary(Sigmoid, u);
+                self.binary(Multiply, slope, du)
+            }
+        }
+    }
+
+    /// `factor · e^(-share · u²) · du`.
+    fn gauss(&mut self, u: usize, share: f64, factor: f64, du: usize) -> usize {
+        let square = self.binary(Multiply, u, u);
+        let exponent = self.scaled(-share, square);
+        let bell = self.unary(Exp, exponent);
+        let slope = self.scaled(factor, bell);
+        self.binary(Multiply, slope, du)
+    }
+
+    /// The slope of the step `at`, which is a function of u and v, given their slopes.
+    fn binary_slope(
+        &mut self,
+        function: Binary,
+        at: usize,
+        (u, v): (usize, usize),
+        (du, dv): (usize, usize),
+    ) -> usize {
+        match function {
+            Add | Subtract => self.binary(function, du, dv),
+            Multiply => {
+                let left = self.binary(Multiply, du, v);
+                let right = self.binary(Multiply, u, dv);
+                self.binary(Add, left, right)
+            }
+            Divide => {
+                let right = self.binary(Multiply, at, dv);
+                let change = self.binary(Subtract, du, right);
+                self.binary(Divide, change, v)
+            }
+            Min | Max => {
+                let (low, high) = if function == Min { (u, v) } else { (v, u) };
+                let first = self.binary(Greater, high, low);
+                let second = self.binary(Greater, low, high);
+                let left = self.binary(Multiply, first, du);
+                let right = self.binary(Multiply, second, dv);
+                self.binary(Add, left, right)
+            }
+            Power => {
+                // v·u^(v-1)·du + u^v·ln u·dv
+                let one = self.constant(1.0);
+                let less = self.binary(Subtract, v, one);
+                let power = self.power(u, less);
+                let outer = self.binary(Multiply, v, power);
+                let left = self.binary(Chain, outer, du);
+                let log = self.unary(Log, u);
+                let outer = self.binary(Multiply, at, log);
+                let right = self.binary(Chain, outer, dv);
+                self.binary(Add, left, right)
+            }
+            // Only slopes have these, and of slopes there are none.
+            Greater | Chain => self.constant(0.0),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+use super::functions::{CONSTANTS, Function};
+use super::slopes::steps_of;
+use super::tree::{Operator, Tree};
+use super::{Formula, MAX_DEPTH, MAX_LENGTH, MAX_NODES, Scope};
+use proptest::prelude::*;
+
+fn activation(text: &str) -> Formula {
+    Formula::parse(text, Scope::Activation).unwrap_or_else(|e| panic!("{text}: {e:?}"))
+}
+
+fn canonical(text: &str) -> String {
+    activation(text).text().to_owned()
+}
+
+/// Value and slopes.
+fn at(text: &str, variables: &[f64]) -> Vec<f64> {
+    activation(text).steps_with_slopes().evaluate(variables)
+}
+
+#[test]
+fn spellings_of_one_tree_have_one_text() {
+    for (text, expected) in [
+        ("relu( x )^ 2", "relu(x)^2"),
+        ("((x))", "x"),
+        ("silu(a)*b", "silu(a) * b"),
+        ("(x*2)+(1)", "x * 2 + 1"),
+        ("x-(1-x)", "x - (1 - x)"),
+        ("x-1-x", "x - 1 - x"),
+        ("x/(2*x)", "x / (2 * x)"),
+        ("-x^2", "-x^2"),
+        ("(-x)^2", "(-x)^2"),
+        ("--x", "--x"),
+        ("2^-x", "2^-x"),
+        ("x^(2^3)", "x^2^3"),
+        ("(x^2)^3", "(x^2)^3"),
+        ("x * -2.50", "x * -2.5"),
+        ("1e-2*x", "0.01 * x"),
+        ("x + 1E+3", "x + 1000"),
+        ("x*0.00000012", "x * 1.2e-7"),
+        ("max(x,0)*tanh( softplus(x) )", "max(x, 0) * tanh(softplus(x))"),
+        ("x*sin(pi*x)/e", "x * sin(pi * x) / e"),
+    ] {
+        assert_eq!(canonical(text), expected, "{text}");
+        assert_eq!(canonical(expected), expected);
+    }
+    assert_ne!(activation("a * b"), activation("b * a"), "another tree, though the same function");
+}
+
+#[test]
+fn values_and_slopes_are_those_of_calculus() {
+    for (text, x, expected) in [
+        ("x^3 - 2 * x", 2.0, [4.0, 10.0]),
+        ("relu(x)^2", 3.0, [9.0, 6.0]),
+        ("relu(x)^2", -3.0, [0.0, 0.0]),
+        ("x^-2", 2.0, [0.25, -0.25]),
+        ("x^1.5", 4.0, [8.0, 3.0]),
+        ("2^x", 3.0, [8.0, 8.0 * std::f64::consts::LN_2]),
+        ("x^x", 1.0, [1.0, 1.0]),
+        ("min(x, 1 - x)", 0.25, [0.25, 1.0]),
+        ("min(x, 1 - x)", 0.75, [0.25, -1.0]),
+        ("x / (1 + abs(x))", 1.0, [0.5, 0.25]),
+        ("log(x) + sqrt(x)", 4.0, [4f64.ln() + 2.0, 0.5]),
+        ("sign(x) * x", -2.0, [2.0, -1.0]),
+        ("erf(x)", 0.0, [0.0, std::f64::consts::FRAC_2_SQRT_PI]),
+        ("cos(pi * x) + x", 1.0, [0.0, 1.0]),
+    ] {
+        for (found, expected) in at(text, &[x]).into_iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-14, "{text} at {x}: {found} for {expected}");
+        }
+    }
+    assert_eq!(at("a * b^2", &[3.0, 2.0]), [12.0, 4.0, 12.0]);
+}
+
+#[test]
+fn slopes_are_zero_at_kinks() {
+    for text in
+        ["abs(x)", "relu(x)", "max(0.1 * x, x)", "sqrt(relu(x))", "abs(x)^0.3", "relu(x)^0.5", "sign(x)"]
+    {
+        assert_eq!(at(text, &[0.0]), [0.0, 0.0], "{text}");
+    }
+    assert_eq!(at("sqrt(relu(x))", &[-1.0]), [0.0, 0.0], "and beyond, though the root has no slope there");
+}
+
+#[test]
+fn functions_are_built_of_few_steps() {
+    let steps = activation("silu(x)").steps_with_slopes();
+    assert_eq!(steps.list.len(), 8, "the sigmoid is computed once: {:?}", steps.list);
+    assert_eq!(activation("x * 1 + 0").steps_with_slopes().list.len(), 2);
+    assert_eq!(activation("x * (2 * 3)").steps().list.len(), 3, "constants are folded");
+}
+
+/// The place, the label and the help of what is wrong.
+fn wrong(text: &str) -> (String, String, String) {
+    let e = Formula::parse(text, Scope::Activation).expect_err(text);
+    (text.get(e.at).expect("within the text").to_owned(), e.label, e.help)
+}
+
+#[test]
+fn what_is_wrong_is_marked() {
+    for (text, marked, label, help) in [
+        ("", "", "empty", ""),
+        ("rellu(x)", "rellu", "unknown name", "did you mean relu?"),
+        ("y + 1", "y", "unknown name", "the names of a formula are x, a, b, pi, e, exp, "),
+        ("relu(x", "(", "never closed", "a ) is missing"),
+        ("relu(x))", ")", "closes nothing", "a ( is missing"),
+        ("x + relu", "relu", "a function", "write relu(u)"),
+        ("max(x)", "max(x)", "1 of 2 arguments", "write max(u, v)"),
+        ("x, 2", ",", "a comma", "between the arguments"),
+        ("2x", "x", "no operator before it", "written with *"),
+        ("x ** 2", "**", "no operator", "a power is written with ^"),
+        ("x +", "+", "ends here", "is missing"),
+        ("x + * 2", "*", "nothing before it", "is missing"),
+        ("x % 2", "%", "no part of a formula", "numbers, names"),
+        ("x; system(a)", ";", "no part of a formula", "numbers, names"),
+        ("x * é", "é", "no part of a formula", "numbers, names"),
+        ("x * .5", ".", "no digit before the point", "write 0.5"),
+        ("x * 5.", "5.", "no digit after the point", ""),
+        ("x * a", "a", "a beside x", "of x, or of a (the gate) and b"),
+        ("silu(a)", "silu(a)", "does not use b", "of x, or of a (the gate) and b"),
+        ("2 * pi", "2 * pi", "has no variable", "of x, or of a (the gate) and b"),
+        ("x * 1e999", "1e999", "is beyond the numbers of fp32, which end at 3.4e38", "fp32"),
+        ("x * 1e-99", "1e-99", "is below the numbers of fp32, which begin at 1.2e-38", "fp32"),
+        ("x + 1 / (2 - 2)", "1 / (2 - 2)", "is beyond the numbers of fp32, which end at 3.4e38", "fp32"),
+        ("x + log(-1)", "log(-1)", "is no number", "fp32"),
+        ("x^1000", "1000", "an exponent of 1000", "at most 64"),
+        ("(-2)^x", "(-2)", "not above 0", "above 0"),
+    ] {
+        let found = wrong(text);
+        assert!(found.0 == marked && found.1 == label && found.2.contains(help), "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn hostile_formulas_are_refused_at_once() {
+    let long = format!("x{}", " + x".repeat(1_000_000));
+    assert_eq!(wrong(&long).1, "too long");
+    let deep = |n: usize| format!("{}x{}", "(".repeat(n), ")".repeat(n));
+    assert_eq!(canonical(&deep(MAX_DEPTH)), "x");
+    for (before, after) in [("(", ")"), ("-", ""), ("2^", ""), ("exp(", ")")] {
+        let text = format!("{}x{}", before.repeat(MAX_DEPTH + 1), after.repeat(MAX_DEPTH + 1));
+        assert_eq!(wrong(&text).1, "too deep", "{text}");
+    }
+    let wide = |n: usize| format!("x{}", "+x".repeat(n / 2));
+    assert!(Formula::parse(&wide(MAX_NODES - 1), Scope::Activation).is_ok());
+    assert_eq!(wrong(&wide(MAX_NODES + 1)).1, "too long");
+    assert_eq!(wrong(&"(".repeat(MAX_LENGTH)).1, "too deep");
+    // The largest slopes that fit: a chain of products.
+    let steps = activation(&format!("x{}", "*tanh(x)".repeat(21))).steps_with_slopes();
+    assert!(steps.list.len() < 200, "{}", steps.list.len());
+}
+
+#[test]
+fn a_schedule_is_of_t_and_may_be_constant() {
+    let schedule = |text: &str| Formula::parse(text, Scope::Schedule);
+    assert_eq!(schedule("1").unwrap().steps().evaluate(&[0.5]), [1.0]);
+    assert_eq!(schedule("1-t").unwrap().steps().evaluate(&[0.25]), [0.75]);
+    assert_eq!(schedule("1 - x").unwrap_err().label, "unknown name");
+}
+
+/// Trees of every form, of one variable.
+fn trees() -> impl Strategy<Value = Tree> {
+    let number =
+        prop_oneof![(0u32..100).prop_map(f64::from), (0.0..10.0f64), Just(1e-30), Just(3e37), Just(0.1),];
+    let leaf = prop_oneof![
+        3 => Just(Tree::Variable(0)),
+        2 => number.prop_map(Tree::Number),
+        1 => (0..CONSTANTS.len()).prop_map(Tree::Constant),
+    ];
+    leaf.prop_recursive(5, 24, 2, |inner| {
+        let operator = prop::sample::select(vec![
+            Operator::Add,
+            Operator::Subtract,
+            Operator::Multiply,
+            Operator::Divide,
+            Operator::Power,
+        ]);
+        let function = prop::sample::select(Function::ALL);
+        prop_oneof![
+            1 => inner.clone().prop_map(|u| Tree::Negative(Box::new(u))),
+            3 => (operator, inner.clone(), inner.clone())
+                .prop_map(|(operator, u, v)| Tree::Operation(operator, Box::new(u), Box::new(v))),
+            3 => (function, inner.clone(), inner).prop_map(|(function, u, v)| {
+                let arguments = [u, v].into_iter().take(function.arguments().len()).collect();
+                Tree::Call(function, arguments)
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_text_breaks_the_parser(text in "[-+*/^(), .0-9a-zé]{0,60}") {
+        for scope in [Scope::Activation, Scope::Schedule] {
+            match Formula::parse(&text, scope) {
+                Ok(formula) => {
+                    let again = Formula::parse(formula.text(), scope);
+                    prop_assert_eq!(again.as_ref(), Ok(&formula), "{}", formula);
+                    prop_assert!(again.unwrap().text() == formula.text());
+                }
+                Err(e) => prop_assert!(text.get(e.at.clone()).is_some(), "{text:?}: {e:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_tree_is_parsed_to_the_same_tree(tree in trees()) {
+        let text = tree.text(&["x"]);
+        if let Ok(formula) = Formula::parse(&text, Scope::Activation) {
+            prop_assert_eq!(formula.text(), &text);
+            let steps = steps_of(&tree, Some(1));
+            prop_assert_eq!(formula.steps_with_slopes(), steps);
+        }
+    }
+
+    /// Where three differences of different widths agree, the function is smooth, and their limit is its slope.
+    #[test]
+    fn slopes_are_the_limits_of_differences(tree in trees(), x in -3.0..3.0f64) {
+        let steps = steps_of(&tree, Some(1));
+        let value = |x: f64| steps.evaluate(&[x])[0];
+        let difference = |h: f64| (value(x + h) - value(x - h)) / (2.0 * h);
+        let (wide, middle, narrow) = (difference(2e-4), difference(1e-4), difference(5e-5));
+        // Richardson's extrapolation, and what rounding of the values may make of it.
+        let limit = (4.0 * narrow - middle) / 3.0;
+        let wider = (4.0 * middle - wide) / 3.0;
+        let rounding = 1e-10 * value(x).abs() + 1e-7 * limit.abs() + 1e-9;
+        if limit.is_finite() && (limit - wider).abs() <= rounding && (wide - narrow).abs() <= 1e-3 * limit.abs() + 1e-9 {
+            let slope = steps.evaluate(&[x])[1];
+            prop_assert!((slope - limit).abs() <= 100.0 * rounding, "{} at {x}: {slope} for {limit}", tree.text(&["x"]));
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Formulas as ops compute them: on blocks of elements, one step after the other, on the CPU; as code of the step in
+//! kernels.
+
+mod code;
+mod registers;
+
+use super::activation::Activation;
+use super::lanes::{BLOCK, TASK, rows_per_task};
+use crate::device::cpu::ViewMut;
+use crate::device::gpu::Kernel;
+use crate::device::{Elem, Real};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::expression::{Formula, Scope};
+use crate::ir::CpuNode;
+use registers::Registers;
+use std::sync::Arc;
+
+/// What an activation computes for every element.
+#[derive(Clone, Debug)]
+pub enum Function {
+    /// A function of ops.
+    BuiltIn(Activation),
+    /// A formula.
+    Formula(Arc<Elementwise>),
+}
+
+impl From<Activation> for Function {
+    fn from(activation: Activation) -> Self {
+        Self::BuiltIn(activation)
+    }
+}
+
+impl From<&Formula> for Function {
+    fn from(formula: &Formula) -> Self {
+        Self::Formula(Arc::new(Elementwise::new(formula)))
+    }
+}
+
+impl Function {
+    /// Returns the formula of a text, for prototypes and cases.
+    ///
+    /// Panics if it is wrong: a programming error.
+    pub(super) fn of_text(text: &str) -> Self {
+        (&Formula::parse(text, Scope::Activation).expect("a formula")).into()
+    }
+
+    /// Returns what it is in prints, where the op's name does not say it.
+    pub(super) fn attributes(&self) -> String {
+        match self {
+            Self::BuiltIn(_) => String::new(),
+            Self::Formula(f) => f.formula.to_string(),
+        }
+    }
+
+    /// Returns the number of variables.
+    pub(super) fn variables(&self) -> usize {
+        match self {
+            Self::BuiltIn(_) => 1,
+            Self::Formula(f) => f.formula.variables().len(),
+        }
+    }
+
+    /// Adds the definitions that kernels apply it by.
+    pub(super) fn define(&self, kernel: Kernel) -> Kernel {
+        match self {
+            Self::BuiltIn(activation) => kernel.with("ACTIVATION", activation.functor()),
+            Self::Formula(f) => kernel
+                .with("ACTIVATION", "Formula")
+                .with("VARIABLES", f.formula.variables().len())
+                .with("FORMULA", code::body(&f.formula)),
+        }
+    }
+}
+
+/// A formula with the registers of its steps.
+#[derive(Debug)]
+pub struct Elementwise {
+    formula: Formula,
+    value: Registers,
+    with_slopes: Registers,
+}
+
+impl Elementwise {
+    fn new(formula: &Formula) -> Self {
+        let variables = formula.variables().len();
+        Self {
+            formula: formula.clone(),
+            value: Registers::new(formula.steps(), variables),
+            with_slopes: Registers::new(&formula.steps_with_slopes(), variables),
+        }
+    }
+
+    /// Computes output 0, of rows of `width` elements, from input 0, in which a row of each variable lies after the
+    /// other.
+    ///
+    /// # Errors
+    /// Never: arithmetic does not fail.
+    pub(super) fn values(&self, cx: &CpuNode<'_>, width: usize) -> Result<()> {
+        let variables = self.formula.variables().len();
+        dispatch_float!(cx.output_spec(0).dtype, E => {
+            let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
+            let rows = Rows { total: y.len(), width };
+            cx.pool.chunks(rows.count(), rows_per_task(width), #[inline(always)] |start, len| {
+                let mut blocks = self.value.blocks::<<E as Elem>::Acc>();
+                for (row, at, count) in rows.blocks(start, len) {
+                    for (v, block) in blocks[..variables].iter_mut().enumerate() {
+                        x.load((variables * row + v) * width + at, &mut block[..count]);
+                    }
+                    self.value.run(&mut blocks, count);
+                    y.store(row * width + at, &blocks[self.value.results[0]][..count]);
+                }
+            });
+        });
+        Ok(())
+    }
+
+    /// Computes the gradient of input 0 into output 0, which lies as input 0 in [`values`](Self::values), given that
+    /// of the values in input 1; and the values again into output 1, if it emits them.
+    ///
+    /// # Errors
+    /// Never: arithmetic does not fail.
+    pub(super) fn gradients(&self, cx: &CpuNode<'_>, width: usize, emits: bool) -> Result<()> {
+        let variables = self.formula.variables().len();
+        dispatch_float!(cx.output_spec(0).dtype, E => {
+            let (x, dy, dx) = (cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0));
+            let y: Option<ViewMut<'_, E>> = emits.then(|| cx.output::<E>(1));
+            let rows = Rows { total: dy.len(), width };
+            cx.pool.chunks(rows.count(), rows_per_task(variables * width), #[inline(always)] |start, len| {
+                let mut blocks = self.with_slopes.blocks::<<E as Elem>::Acc>();
+                let mut upstream = [<E as Elem>::Acc::ZERO; BLOCK];
+                let results = &self.with_slopes.results;
+                for (row, at, count) in rows.blocks(start, len) {
+                    for (v, block) in blocks[..variables].iter_mut().enumerate() {
+                        x.load((variables * row + v) * width + at, &mut block[..count]);
+                    }
+                    let upstream = &mut upstream[..count];
+                    dy.load(row * width + at, upstream);
+                    self.with_slopes.run(&mut blocks, count);
+                    for (v, slope) in results[1..].iter().enumerate() {
+                        let to = dx.slice((variables * row + v) * width + at, count);
+                        for ((d, dy), slope) in to.iter_mut().zip(&*upstream).zip(&blocks[*slope][..count]) {
+                            *d = E::down(*dy * *slope);
+                        }
+                    }
+                    if let Some(y) = y {
+                        y.store(row * width + at, &blocks[results[0]][..count]);
+                    }
+                }
+            });
+        });
+        Ok(())
+    }
+}
+
+/// Returns the width of the rows that a tensor of one variable is computed in, whatever its shape.
+pub(super) const ROW_OF_ONE: usize = TASK;
+
+/// Elements in rows of equal width, of which the last may end early.
+#[derive(Clone, Copy)]
+struct Rows {
+    total: usize,
+    width: usize,
+}
+
+impl Rows {
+    fn count(self) -> usize {
+        self.total.div_ceil(self.width.max(1))
+    }
+
+    /// Returns the blocks of `len` rows from `start` on: the row, the first column and the number of columns.
+    #[inline(always)]
+    fn blocks(self, start: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+        (start..start + len).flat_map(move |row| {
+            let width = self.width.min(self.total - row * self.width);
+            (0..width).step_by(BLOCK).map(move |at| (row, at, BLOCK.min(width - at)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_cover_every_element_once() {
+        for (total, width) in [(0, 5), (5, 5), (1000, 300), (700, 700), (10, ROW_OF_ONE)] {
+            let rows = Rows { total, width };
+            let mut next = 0;
+            for (row, at, count) in rows.blocks(0, rows.count()) {
+                assert_eq!(row * width + at, next);
+                next += count;
+            }
+            assert_eq!(next, total);
+        }
+    }
+}
