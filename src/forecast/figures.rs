@@ -35,6 +35,9 @@ pub struct Forecast {
     /// The optimizer's slots in words; empty without slots.
     #[serde(skip)]
     pub(super) slots_in_words: &'static str,
+    /// True with a moving average of the weights.
+    #[serde(skip)]
+    pub(super) has_ema: bool,
     /// Why `activation_checkpoint.mode = "auto"` is the mode that it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recompute_choice: Option<String>,
@@ -121,6 +124,7 @@ impl Forecast {
             checkpoint_bytes_per_parameter: per_parameter,
             recompute_choice: plan.execution.recompute_choice.as_ref().map(ToString::to_string),
             slots_in_words: plan.optimizer.slots_in_words(),
+            has_ema: plan.ema.is_some(),
             parameters,
             flops: Flops::new(plan),
             batch: BatchForecast::new(plan),

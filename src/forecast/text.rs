@@ -129,14 +129,16 @@ impl Forecast {
         if let Some(floor) = t.floor {
             writeln!(f, "  floor {floor:.4} nats per token: no model can do better on the held-out tokens")?;
         }
-        let slots = self.slots_in_words;
+        let mut parts = vec!["fp32 weight"];
+        parts.extend([self.slots_in_words].into_iter().filter(|slots| !slots.is_empty()));
+        parts.extend(self.has_ema.then_some("moving average"));
         writeln!(
             f,
-            "\nCheckpoint  {} = {} parameters × {} B (fp32 weight{}{slots})\n",
+            "\nCheckpoint  {} = {} parameters × {} B ({})\n",
             binary(self.needs.disk.checkpoint_bytes as usize),
             thousands(self.parameters.total),
             self.checkpoint_bytes_per_parameter,
-            if slots.is_empty() { "" } else { " and " },
+            parts.join(" and "),
         )
     }
 }

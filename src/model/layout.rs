@@ -19,7 +19,8 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
     let params = family(&plan.model).params(&plan.model);
-    let slots = plan.optimizer.slots(precision);
+    let mut slots = plan.optimizer.slots(precision);
+    slots.extend(plan.ema.map(|ema| ema.slot(precision)));
     let mut builder = StateBuilder::for_training(precision, &params, &slots);
     let buckets = gradient_buckets(plan, builder.state());
     if plan.shards_optimizer() {
@@ -50,6 +51,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         ("eval_loss", number),
         ("schedule", Spec::new([plan.steps + 1, plan.optimizer.schedule_width()], precision.master)),
     ]);
+    control.extend(plan.ema.map(|_| ("ema_weights", Spec::new([plan.steps + 1], precision.master))));
     builder.group("control", &control);
     generation(plan, &[prompt_shape(plan)], &mut builder);
     if plan.document_losses {

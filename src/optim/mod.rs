@@ -5,12 +5,14 @@
 //! and the program of a step's end iterate over an optimizer's slots and never name them.
 
 mod adamw;
+mod ema;
 mod groups;
 mod hyperparameters;
 mod optimizer;
 mod sgd;
 
 pub use adamw::AdamW;
+pub use ema::{CHECKPOINT_PREFIX as EMA_PREFIX, WeightEma};
 pub use groups::{ParamGroup, decay_segments, param_groups};
 pub use hyperparameters::{Form, Hyperparameter, Value, Values};
 pub use optimizer::{Entry, Optimizer, Update};

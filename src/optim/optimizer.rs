@@ -1,5 +1,6 @@
 //! The trait of optimizers, their entry in the registry, and the tensors of an update.
 
+use super::ema;
 use super::hyperparameters::{Hyperparameter, Values};
 use crate::error::Result;
 use crate::ir::{Builder, Destination, Mode, OptimizerSlot, Precision, TensorId};
@@ -69,7 +70,8 @@ impl Update {
     /// When the state was not laid out for training.
     pub fn from_state(b: &mut Builder) -> Result<Self> {
         let state = Arc::clone(&b.program().state);
-        let slots = state.optimizer_slots.iter().map(|slot| b.state(&format!("{}.flat", slot.buffer)));
+        let slots = state.optimizer_slots.iter().filter(|slot| slot.buffer != ema::BUFFER);
+        let slots = slots.map(|slot| b.state(&format!("{}.flat", slot.buffer)));
         let slots = slots.collect::<Result<_>>()?;
         let compute_copy =
             if state.precision.has_compute_copy() { Some(b.state("compute_copy.flat")?) } else { None };

@@ -5,7 +5,7 @@ use super::{BatchPlan, Corpus, Execution, Generation, Intervals, Model, Objectiv
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::optim::{self, Optimizer};
+use crate::optim::{self, Optimizer, WeightEma};
 use crate::policy::TrainingDtype;
 use crate::recipe::{Recipe, derived};
 use std::sync::Arc;
@@ -38,6 +38,7 @@ impl Plan {
             },
             cross_documents: values.data.cross_documents,
             optimizer: plan_optimizer(recipe)?,
+            ema: values.ema.decay.map(|decay| WeightEma { decay, evaluates: values.ema.evaluate }),
             max_norm: values.training.max_norm,
             schedule: Schedule {
                 lr: values.optimizer.lr,

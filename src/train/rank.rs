@@ -144,6 +144,10 @@ impl Rank {
         engine.use_graphs(execution.cuda_graphs);
         let schedule = engine.state.slot("control.schedule")?;
         engine.state.set_values(schedule, &schedule_table(&plan))?;
+        if let Some(ema) = plan.ema {
+            let weights = engine.state.slot("control.ema_weights")?;
+            engine.state.set_values(weights, &ema.weights(plan.steps))?;
+        }
         let queued_steps = VecDeque::new();
         let (loader, agreed, done) = (None, Instant::now(), 0);
         let gathered = true;

@@ -328,13 +328,20 @@ fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
              the vocabulary"
         )));
     }
+    let average = plan.ema.map(|ema| ema.slot(plan.precision).buffer);
     for slot in programs.state.optimizer_slots.iter().filter(|_| !loaded.is_weights_only()) {
         let names =
             programs.state.params.iter().map(|param| format!("{}{}", slot.checkpoint_prefix, param.name));
         if let Some(missing) = names.into_iter().find(|name| loaded.shape(name).is_none()) {
-            return Err(Error::usage(format!(
-                "{at} holds the state of another optimizer: there is no {missing}; a fork keeps optimizer.name"
-            )));
+            return Err(Error::usage(match average == Some(slot.buffer) {
+                true => format!(
+                    "{at} holds no moving average of the weights: there is no {missing}; a fork has ema.decay where the \
+                     run that it begins with has it"
+                ),
+                false => format!(
+                    "{at} holds the state of another optimizer: there is no {missing}; a fork keeps optimizer.name"
+                ),
+            }));
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 //! keys.
 
 mod bits;
+mod ema;
 mod exchange;
 mod generation;
 mod gpu_queue;

@@ -770,3 +770,21 @@ fn names_of_held_out_sets() {
         assert!(said.starts_with(title) && said.contains(label) && said.contains("wrong.toml:2:"), "{said}");
     }
 }
+
+#[test]
+fn an_average_that_is_not_kept_is_not_evaluated() {
+    let text = "[ema]\nevaluate = true\n";
+    insta::assert_snapshot!(wrong(text, &[], &[]), @r###"
+    there is no moving average of the weights to evaluate
+     --> wrong.toml:2:12
+      |
+    2 | evaluate = true
+      |            ^^^^ ema.evaluate = true
+      |
+      = help: set ema.decay, such as to 0.999, or leave ema.evaluate out
+    "###);
+    for decay in ["0.0", "1.0", "-0.5", "\"long\""] {
+        let said = wrong(&format!("[ema]\ndecay = {decay}\n"), &[], &[]);
+        assert!(said.contains("ema.decay") && said.contains("wrong.toml:2:9"), "{said}");
+    }
+}

@@ -29,7 +29,7 @@ pub const HEADERS: [(&str, &str); 11] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 42] = [
+pub const SOURCES: [(&str, &str); 44] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
@@ -41,6 +41,7 @@ pub const SOURCES: [(&str, &str); 42] = [
     source!("checksum"),
     source!("cross_entropy"),
     source!("dropout"),
+    source!("ema"),
     source!("embedding"),
     source!("fingerprint"),
     source!("flash_attention"),
@@ -71,6 +72,7 @@ pub const SOURCES: [(&str, &str); 42] = [
     source!("soft_cap"),
     source!("softmax"),
     source!("sum"),
+    source!("swap_ema"),
     source!("window_spans"),
 ];
 

@@ -1,0 +1,27 @@
+// Exchanges the weights and their moving average over the flat parameter buffers, as src/ops/swap_ema.rs does.
+#include "optimizer.cuh"
+
+// (params, average)[n] ← (average, params), compute_copy[n] ← params as they are then. Without HAS_COMPUTE_COPY,
+// `compute_copy` is not written. A rank that owns ranges exchanges the n elements of its shard: average, with
+// SHARDED_MASTERS params too, is the shard, the others flat.
+extern "C" __global__ void __launch_bounds__(THREADS)
+swap_ema(float *params, float *average, T *compute_copy, u64 n) {
+    // A block of the grid lies in one range.
+    u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
+    u64 flat = flat_of(block) + threadIdx.x * VEC;
+    u64 master = SHARDED_MASTERS ? at : flat;
+    if (at + VEC <= n) {
+        float p4[VEC], a4[VEC];
+        load_streaming(params + master, p4);
+        load_streaming(average + at, a4);
+        store_streaming(params + master, a4);
+        store_streaming(average + at, p4);
+        if (HAS_COMPUTE_COPY) store(compute_copy + flat, a4);
+        return;
+    }
+    for (; at < n; at++, flat++, master++) {
+        float p = params[master], a = average[at];
+        params[master] = a, average[at] = p;
+        if (HAS_COMPUTE_COPY) compute_copy[flat] = down<T>(a);
+    }
+}
