@@ -781,6 +781,7 @@ fn an_average_that_is_not_kept_is_not_evaluated() {
     2 | evaluate = true
       |            ^^^^ ema.evaluate = true
       |
+      = note: ema.decay is unset
       = help: set ema.decay, such as to 0.999, or leave ema.evaluate out
     "###);
     for decay in ["0.0", "1.0", "-0.5", "\"long\""] {
