@@ -1,14 +1,12 @@
 // The moving average of the weights over the flat parameter buffers: the same bits as src/ops/ema.rs.
 #include "optimizer.cuh"
 
-// average[n] ← average + weights[step]·(params - average). Nothing changes where bad[1] is set. A rank that owns
-// ranges averages the n elements of its shard: average, with SHARDED_MASTERS params too, is the shard, else params
-// are flat.
+// average[n] ← average + weights[step]·(params - average). Nothing changes where bad[1] is set. On a rank that owns
+// ranges, n elements are averaged: average has them alone, and params where masters are sharded those of the shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
 ema(const float *params, const float *weights, const u32 *step, const u32 *bad, float *average, u64 n) {
-    // A block of the grid lies in one range.
-    u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
-    u64 master = SHARDED_MASTERS ? at : flat_of(block) + threadIdx.x * VEC;
+    Place place = place_of_thread();
+    u64 at = place.at, master = place.master;
     bool whole = at + VEC <= n;
     float p4[VEC], a4[VEC];
     // Before anything that depends on another load.

@@ -2,14 +2,11 @@
 #include "optimizer.cuh"
 
 // (params, average)[n] ← (average, params), compute_copy[n] ← params as they are then. Without HAS_COMPUTE_COPY,
-// `compute_copy` is not written. A rank that owns ranges exchanges the n elements of its shard: average, with
-// SHARDED_MASTERS params too, is the shard, the others flat.
+// `compute_copy` is not written. On a rank that owns ranges, n elements change places: average has them alone, and
+// params where masters are sharded those of the shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
 swap_ema(float *params, float *average, T *compute_copy, u64 n) {
-    // A block of the grid lies in one range.
-    u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
-    u64 flat = flat_of(block) + threadIdx.x * VEC;
-    u64 master = SHARDED_MASTERS ? at : flat;
+    auto [at, flat, master] = place_of_thread();
     if (at + VEC <= n) {
         float p4[VEC], a4[VEC];
         load_streaming(params + master, p4);

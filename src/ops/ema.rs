@@ -4,13 +4,12 @@
 //! was before the first; it is a table with a number per step, computed once in f64
 //! ([`crate::optim::WeightEma::weights`]).
 
-use super::segments::{ELEMENTS_PER_TASK, Segment, Segments, grid};
+use super::segments::{ELEMENTS_PER_TASK, Segments, grid};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
-use std::sync::Arc;
 
 /// `average ← average + weight·(params − average)`, in place, with the weight of the step.
 ///
@@ -38,13 +37,12 @@ impl Ema {
         let weight = weights.get(cx.input_u32(2)[0] as usize);
         let average = cx.output::<Acc<E>>(0);
         for segment in self.segments.of_rank(cx.comm.rank()) {
-            let master_at = self.segments.master_at(segment);
             cx.pool.chunks(
                 segment.len,
                 ELEMENTS_PER_TASK,
                 #[inline(always)]
                 |start, len| {
-                    let masters = params.slice(master_at + start, len);
+                    let masters = params.slice(segment.master + start, len);
                     let averages = average.slice(segment.offset + start, len);
                     for (average, &master) in averages.iter_mut().zip(masters) {
                         *average = weight.fma(master - *average, *average);
@@ -146,15 +144,15 @@ pub(super) type Places = Vec<[usize; 3]>;
 /// Returns the segments of a test case, and the places that they update: all elements, or what rank 0 of two
 /// owns: blocks 0, 3 and 4, of which the last is short.
 pub(super) fn case_segments(precision: Precision, sharded: bool) -> (Segments, Places) {
-    let all = vec![Segment { start: 0, len: CASE_ELEMENTS, decay: false, offset: 0 }];
+    let all = [(0..CASE_ELEMENTS, false)];
     if !sharded {
-        return (Segments::whole(all), (0..CASE_ELEMENTS).map(|i| [i; 3]).collect());
+        return (Segments::whole(&all), (0..CASE_ELEMENTS).map(|i| [i; 3]).collect());
     }
-    let shards = Arc::new(Shards::new(&[4096, CASE_ELEMENTS], 2, 4096));
+    let shards = Shards::new(&[4096, CASE_ELEMENTS], 2, 4096);
     let sharded_masters = precision.has_compute_copy();
     let owned = shards.of_rank(0).flat_map(|range| range.flat().zip(range.offset..));
     let places = owned.map(|(flat, slot)| [flat, if sharded_masters { slot } else { flat }, slot]).collect();
-    (Segments::sharded(&all, shards, sharded_masters), places)
+    (Segments::new(&all, &shards, sharded_masters.then_some(&shards), CASE_ELEMENTS), places)
 }
 
 /// Returns the spec of the masters of a test case.

@@ -32,13 +32,12 @@ impl SwapEma {
         let (params, average) = (cx.output::<Acc<E>>(0), cx.output::<Acc<E>>(1));
         let compute_copy = self.precision.has_compute_copy().then(|| cx.output::<E>(2));
         for segment in self.segments.of_rank(cx.comm.rank()) {
-            let master_at = self.segments.master_at(segment);
             cx.pool.chunks(
                 segment.len,
                 ELEMENTS_PER_TASK,
                 #[inline(always)]
                 |start, len| {
-                    let masters = params.slice(master_at + start, len);
+                    let masters = params.slice(segment.master + start, len);
                     masters.swap_with_slice(average.slice(segment.offset + start, len));
                     if let Some(compute_copy) = compute_copy {
                         compute_copy.store(segment.start + start, masters);

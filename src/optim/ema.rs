@@ -1,9 +1,9 @@
 //! The exponential moving average of the weights: its slot, the weight of every step in it, and its ops.
 
 use crate::error::Result;
-use crate::ir::{Builder, Destination, Mode, OptimizerSlot, Precision, State};
+use crate::ir::{Builder, Destination, GroupRequest, Mode, OptimizerSlot, Precision, State};
 use crate::ops::ema::Ema;
-use crate::ops::segments::{Segment, Segments};
+use crate::ops::segments::Segments;
 use crate::ops::swap_ema::SwapEma;
 use std::sync::Arc;
 
@@ -39,6 +39,15 @@ impl WeightEma {
         }
     }
 
+    /// Returns the group of all of a model's parameters that has the slot.
+    pub fn request(self, precision: Precision, params: usize) -> GroupRequest {
+        GroupRequest {
+            params: (0..params).collect(),
+            slots: vec![self.slot(precision)],
+            ..GroupRequest::default()
+        }
+    }
+
     /// Returns the weights of the steps up to `steps` in the average, computed in f64; the first of the `steps + 1`
     /// numbers is not used.
     pub fn weights(self, steps: usize) -> Vec<f64> {
@@ -58,7 +67,7 @@ impl WeightEma {
     /// When the state has no average.
     pub fn record(self, b: &mut Builder) -> Result<()> {
         let state = Arc::clone(&b.program().state);
-        let op = Ema { elements: state.flat_len, segments: all(&state), precision: state.precision };
+        let op = Ema { elements: state.flat_len, segments: segments(&state), precision: state.precision };
         let inputs =
             ["params.flat", "control.ema_weights", "control.step", "control.bad"].map(|name| b.state(name));
         let inputs = inputs.into_iter().collect::<Result<Vec<_>>>()?;
@@ -73,7 +82,7 @@ impl WeightEma {
     /// When the state has no average.
     pub fn record_swap(self, b: &mut Builder) -> Result<()> {
         let state = Arc::clone(&b.program().state);
-        let op = SwapEma { elements: state.flat_len, segments: all(&state), precision: state.precision };
+        let op = SwapEma { elements: state.flat_len, segments: segments(&state), precision: state.precision };
         let mut outputs = vec![b.state("params.flat")?, b.state("ema.flat")?];
         if state.precision.has_compute_copy() {
             outputs.push(b.state("compute_copy.flat")?);
@@ -85,11 +94,14 @@ impl WeightEma {
 }
 
 /// Returns the ranges of the flat buffers that ranks average: all of them, or those that they own.
-fn all(state: &State) -> Segments {
-    let all = vec![Segment { start: 0, len: state.flat_len, decay: false, offset: 0 }];
+fn segments(state: &State) -> Segments {
+    let all = [(0..state.flat_len, false)];
     match &state.shards {
-        Some(shards) => Segments::sharded(&all, Arc::clone(shards), state.masters_are_sharded()),
-        None => Segments::whole(all),
+        Some(shards) => {
+            let masters = state.masters_are_sharded().then_some(&**shards);
+            Segments::new(&all, shards, masters, state.flat_len)
+        }
+        None => Segments::whole(&all),
     }
 }
 

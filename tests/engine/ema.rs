@@ -1,9 +1,11 @@
 //! The moving average of the weights: it is the average, and training does not know of it.
 
 use crate::harness::Setup;
+use crate::optimizers::meta;
+use crate::update_groups::MIXED;
 use std::collections::BTreeMap;
 use xrun::Result;
-use xrun::checkpoint::{Loaded, Meta, Snapshot, Store, TensorView, newest};
+use xrun::checkpoint::{Loaded, Snapshot, Store, TensorView, newest};
 use xrun::train::{Evaluation, Rank, StepRequest};
 
 const STEPS: usize = 5;
@@ -165,21 +167,20 @@ fn it_does_not_matter_how_a_step_is_computed() {
     }
 }
 
-fn meta(step: u64) -> Meta {
-    Meta {
-        step,
-        tokens_seen: 0,
-        recipe_hash: String::new(),
-        resolved_recipe_toml: String::new(),
-        corpus_hash: String::new(),
-        tokenizer_hash: String::new(),
-        world_size: 1,
-        seed: 0,
-        xrun_version: String::new(),
-        engine: String::new(),
-        algorithms: None,
-        extra: BTreeMap::new(),
-        rows: BTreeMap::new(),
+/// Rules of several optimizers, each with slots of its own parameters alone: the average is of all.
+#[test]
+fn groups_with_rules_of_their_own_share_one_average() {
+    for dtype in DTYPES {
+        let base = [MIXED, &[TWO, dtype]].concat();
+        let plain = train(&base);
+        let [whole, sharded] =
+            [&[][..], &[SHARDED]].map(|more| train(&[&base[..], &[KEPT, EVALUATED], more].concat()));
+        assert_eq!(whole.curve, plain.curve, "{dtype}");
+        assert!(whole.without_average() == *plain.last(), "{dtype}");
+        assert_eq!(sharded.evaluations, whole.evaluations, "{dtype}");
+        assert!(sharded.states == whole.states, "{dtype}");
+        let averages = whole.last().keys().filter(|name| name.starts_with("ema.")).count();
+        assert_eq!(averages, Setup::new(&base).programs.state.params.len());
     }
 }
 

@@ -19,4 +19,5 @@ mod ranks;
 mod replicas;
 mod shards;
 mod splits;
+mod update_groups;
 mod window;

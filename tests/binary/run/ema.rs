@@ -70,7 +70,18 @@ fn export_and_samples_take_it_by_choice() {
         assert!(tensors.tensor("lm_head.weight").unwrap().data() == expected.as_slice(), "{to}");
     }
     let sample = |choice: &[&str]| {
-        let fixed = ["sample", run.name(), "--prompt", "Once", "--tokens", "24", "--temperature", "2.0", "--samples", "4"];
+        let fixed = [
+            "sample",
+            run.name(),
+            "--prompt",
+            "Once",
+            "--tokens",
+            "24",
+            "--temperature",
+            "2.0",
+            "--samples",
+            "4",
+        ];
         place.xrun(&[&fixed[..], choice].concat()).succeeds().stdout
     };
     assert_eq!(sample(&[]), sample(&["--weights", "training"]));
