@@ -27,7 +27,7 @@ impl GroupRole {
     pub const ALL: [Self; 5] = [Self::Embedding, Self::Positions, Self::Head, Self::Matrix, Self::Vector];
 
     /// Returns the role that a parameter counts as.
-    pub fn of(role: Role) -> Self {
+    pub fn from_role(role: Role) -> Self {
         match role {
             Role::Embedding => Self::Embedding,
             Role::Positions => Self::Positions,
@@ -146,7 +146,7 @@ impl UpdateGroup {
     /// Returns the parameters of this group among those of a model, and what is kept for them. Where ranks can own
     /// whole parameters, these begin at multiples of `block` elements.
     pub fn request(&self, precision: Precision, params: &[ParamRequest], block: usize) -> GroupRequest {
-        let is_own = |i: &usize| self.roles.contains(&GroupRole::of(params[*i].role));
+        let is_own = |i: &usize| self.roles.contains(&GroupRole::from_role(params[*i].role));
         let own: Vec<usize> = (0..params.len()).filter(is_own).collect();
         GroupRequest {
             name: if own.len() == params.len() { String::new() } else { self.in_words() },
@@ -161,7 +161,7 @@ impl UpdateGroup {
     /// # Errors
     /// When an op refuses the shapes or formats.
     pub fn record(&self, b: &mut Builder, group: usize) -> Result<()> {
-        let update = Update::of_group(b, group, |role| self.decaying.contains(&GroupRole::of(role)))?;
+        let update = Update::of_group(b, group, |role| self.decaying.contains(&GroupRole::from_role(role)))?;
         let name = b.program().state.groups[group].name.clone();
         match name.as_str() {
             "" => self.optimizer.record(b, &update),

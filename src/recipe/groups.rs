@@ -4,11 +4,11 @@
 //! other key, and it is unset unless one does.
 
 use super::key::{Key, UNSET};
-use super::optimizer::{Setting, hyperparameters_of, leak};
-use crate::optim::{self, GroupRole, Value};
+use crate::optim::{self, GroupRole, Hyperparameter, Value};
 use crate::policy::WeightDecay;
 use crate::suggest::nearest;
-use serde::de::{Deserialize, IntoDeserializer, value::Error};
+use serde::Deserialize;
+use serde::de::{IntoDeserializer, value::Error};
 use serde::ser::SerializeMap;
 use std::collections::BTreeMap;
 
@@ -40,6 +40,21 @@ impl Group {
             _ => None,
         }
     }
+}
+
+/// The value of a hyperparameter, or of a key of a group.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Setting {
+    /// Numbers.
+    Value(Value),
+    /// A word.
+    Word(String),
+}
+
+/// Returns the hyperparameters of the optimizer of that name; none of one that is not known.
+pub(super) fn hyperparameters_of(name: &str) -> &'static [Hyperparameter] {
+    optim::find(name).map_or(&[][..], |entry| entry.hyperparameters)
 }
 
 /// Returns the groups of which `settings` has a key, each with the hyperparameters of its optimizer. `inherited` is
@@ -146,4 +161,9 @@ pub(super) fn misspelled(name: &str, names: &[&'static str]) -> Option<(String, 
             (format!("there is no group optimizer.{GROUPS}.{role}"), help)
         }
     })
+}
+
+/// Text of the table of keys, which lives as long as the program.
+pub(super) fn leak(text: String) -> &'static str {
+    text.leak()
 }

@@ -1,7 +1,7 @@
 //! The `[optimizer]` section: a name, a peak learning rate, the hyperparameters that the named optimizer
 //! declares, and tables of groups of parameters that change some of these.
 
-use super::groups::{self, Group};
+use super::groups::{self, Group, Setting, hyperparameters_of, leak};
 use super::key::{Class::Training, Interval, Key, Type, UNSET};
 use crate::optim::{self, Entry, Form, GroupRole, Hyperparameter, OPTIMIZERS, RoleRule, Value, Values};
 use crate::policy::WeightDecay;
@@ -35,14 +35,6 @@ struct Written {
     decay: Option<WeightDecay>,
     #[serde(flatten)]
     others: BTreeMap<String, Setting>,
-}
-
-/// The value of a hyperparameter, or of a key of a group.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum Setting {
-    Value(Value),
-    Word(String),
 }
 
 impl From<Written> for Optimizer {
@@ -110,11 +102,6 @@ impl Serialize for Optimizer {
         }
         map.end()
     }
-}
-
-/// Returns the hyperparameters of the optimizer of that name; none of one that is not known.
-pub(super) fn hyperparameters_of(name: &str) -> &'static [Hyperparameter] {
-    optim::find(name).map_or(&[][..], |entry| entry.hyperparameters)
 }
 
 /// Returns the keys of `[optimizer]`: the common ones, then the hyperparameters of every optimizer, a shared
@@ -189,9 +176,4 @@ fn key(hyperparameter: &Hyperparameter) -> Key {
     Key::new(path, Training, kind, hyperparameter.meaning, hyperparameter.example)
         .aliases(hyperparameter.aliases)
         .implied(UNSET)
-}
-
-/// Text of the table of keys, which lives as long as the program.
-pub(super) fn leak(text: String) -> &'static str {
-    text.leak()
 }

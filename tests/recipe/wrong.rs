@@ -741,6 +741,7 @@ eps = 1e-6
       |
     1 | optimizer.groups.head.lr=0.1
       |                          ^^^ optimizer.groups.head.lr = 0.1
+      |
      ::: command line:1:22
       |
     1 | model.tie_embeddings=true
