@@ -5,8 +5,8 @@
 // ranges, n elements are averaged: average has them alone, and params where masters are sharded those of the shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
 ema(const float *params, const float *weights, const u32 *step, const u32 *bad, float *average, u64 n) {
-    Place place = place_of_thread();
-    u64 at = place.at, master = place.master;
+    ThreadElements elements = elements_of_thread();
+    u64 at = elements.at, master = elements.master;
     bool whole = at + VEC <= n;
     float p4[VEC], a4[VEC];
     // Before anything that depends on another load.

@@ -6,7 +6,7 @@
 // params where masters are sharded those of the shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
 swap_ema(float *params, float *average, T *compute_copy, u64 n) {
-    auto [at, flat, master] = place_of_thread();
+    auto [at, flat, master] = elements_of_thread();
     if (at + VEC <= n) {
         float p4[VEC], a4[VEC];
         load_streaming(params + master, p4);
