@@ -3,7 +3,7 @@
 
 use super::groups::{self, Group, Setting, hyperparameters_of, leak};
 use super::key::{Class::Training, Interval, Key, Type, UNSET};
-use crate::optim::{self, Entry, Form, GroupRole, Hyperparameter, OPTIMIZERS, RoleRule, Value, Values};
+use crate::optim::{self, Entry, Form, GroupRole, Hyperparameter, OPTIMIZERS, RoleRule, Values};
 use crate::policy::WeightDecay;
 use serde::Deserialize;
 use serde::ser::{Serialize, SerializeMap, Serializer};
