@@ -60,8 +60,16 @@ impl Loaded {
     /// # Errors
     /// The first parameter that holds NaN or an infinity; a file that cannot be read.
     pub fn check_finite(&self) -> Result<()> {
-        for name in self.parameter_names() {
-            let bytes = self.read(name, self.shape(name).unwrap_or_default())?;
+        self.check_finite_of("")
+    }
+
+    /// As [`Loaded::check_finite`], of the tensors with the names of parameters after `prefix`.
+    ///
+    /// # Errors
+    /// As [`Loaded::check_finite`], and when there is no such tensor.
+    pub fn check_finite_of(&self, prefix: &str) -> Result<()> {
+        for name in self.parameter_names().map(|name| format!("{prefix}{name}")) {
+            let bytes = self.read(&name, self.shape(&name).unwrap_or_default())?;
             let (elements, _) = bytes.as_chunks::<4>();
             let bad =
                 elements.iter().map(|e| f32::from_le_bytes(*e)).enumerate().find(|(_, x)| !x.is_finite());

@@ -6,6 +6,7 @@ use crate::checkpoint::{self, Loaded};
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
 use crate::model::hf_export::{self, Dtype, Export, Stored};
+use crate::model::{CheckpointWeights, WeightsOf};
 use crate::plan::Model;
 use crate::policy::Communication;
 use crate::recipe::{Recipe, WorldSize};
@@ -33,6 +34,9 @@ pub struct Args {
     /// The step whose checkpoint to export; without it, the newest that is whole.
     #[arg(long, value_name = "STEP")]
     pub checkpoint: Option<u64>,
+    /// Which weights of the checkpoint: those of the training, or their moving average (`ema.decay`).
+    #[arg(long, value_enum, value_name = "WEIGHTS", default_value = "training")]
+    pub weights: WeightsOf,
 }
 
 /// Runs the command.
@@ -49,7 +53,8 @@ pub fn run(args: &Args) -> Result<()> {
         eprint_line(&format!("warning: {warning}"));
     }
     let tokenizer_json = tokenizer_json(&run, &checkpoint)?;
-    checkpoint.check_finite()?;
+    let weights = CheckpointWeights::new(&checkpoint, args.weights)?;
+    weights.check_finite()?;
     let recipe = recipe_of(&checkpoint)?;
     check(&recipe, &checkpoint)?;
     let mut export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;
@@ -57,11 +62,15 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.no_reference {
         // What no class has is said before a forward is computed.
         hf_export::check(&export)?;
-        let stored = Stored { weights: &checkpoint, dtype: args.dtype };
+        let stored = Stored { weights: &weights, dtype: args.dtype };
         export.reference = Some(reference(&recipe, &export.model, &stored, export.end_token_id)?);
     }
-    hf_export::write(&args.to, &export, &checkpoint, &tokenizer_json)?;
-    eprint_line(&format!("exported {} to {}", checkpoint.path().display(), args.to.display()));
+    hf_export::write(&args.to, &export, &weights, &tokenizer_json)?;
+    let what = match args.weights {
+        WeightsOf::Training => "",
+        WeightsOf::Ema => "the moving average of the weights in ",
+    };
+    eprint_line(&format!("exported {what}{} to {}", checkpoint.path().display(), args.to.display()));
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use super::chat;
 use super::terminal::{print_exact, print_json};
 use super::what::{Results, run_with_checkpoint};
 use crate::error::Result;
+use crate::model::WeightsOf;
 use crate::results::find;
 use crate::train::{
     BenchRequest, ChatRequest, GenerationTime, SampleRequest, Sampled, bench_generation, sample,
@@ -32,6 +33,9 @@ pub struct Args {
     /// The step whose checkpoint is used; the newest good one without it.
     #[arg(long, value_name = "STEP")]
     pub checkpoint: Option<u64>,
+    /// Which weights of the checkpoint: those of the training, or their moving average (`ema.decay`).
+    #[arg(long, value_enum, value_name = "WEIGHTS", default_value = "training")]
+    pub weights: WeightsOf,
     /// Where results are.
     #[command(flatten)]
     pub results: Results,
@@ -69,15 +73,16 @@ pub fn run(args: &Args) -> Result<()> {
     overrides.extend(keys.iter().cloned());
     let run = run_with_checkpoint(results, run)?;
     if args.chat {
-        let (step, tokens) = (args.checkpoint, args.tokens);
-        return chat::run(&ChatRequest { run, step, overrides, tokens });
+        let (step, weights, tokens) = (args.checkpoint, args.weights, args.tokens);
+        return chat::run(&ChatRequest { run, step, weights, overrides, tokens });
     }
     if let Some(prompt_tokens) = args.bench {
-        let step = args.checkpoint;
-        return bench_generation(&BenchRequest { run, step, overrides, prompt_tokens }, print_time);
+        let (step, weights) = (args.checkpoint, args.weights);
+        return bench_generation(&BenchRequest { run, step, weights, overrides, prompt_tokens }, print_time);
     }
     let prompts = args.prompt.clone();
-    let request = SampleRequest { run, step: args.checkpoint, overrides, prompts };
+    let (step, weights) = (args.checkpoint, args.weights);
+    let request = SampleRequest { run, step, weights, overrides, prompts };
     for Sampled { prompt, text, tokens } in sample(&request)? {
         if args.json {
             let sampled = serde_json::json!({ "prompt": prompt, "text": text, "tokens": tokens });

@@ -29,12 +29,16 @@ pub struct Forecast {
     pub batch: BatchForecast,
     /// Steps, tokens and the corpus.
     pub training: TrainingForecast,
-    /// Bytes of a checkpoint for each parameter: the weight and the optimizer's slots. `None` where groups of
+    /// Bytes of a checkpoint for each parameter: the weight, the optimizer's slots and the
+    /// moving average. `None` where groups of
     /// parameters have different ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_bytes_per_parameter: Option<usize>,
     /// The groups in which parameters are updated.
     pub update_groups: Vec<GroupForecast>,
+    /// True with a moving average of the weights.
+    #[serde(skip)]
+    pub(super) has_ema: bool,
     /// Why `activation_checkpoint.mode = "auto"` is the mode that it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recompute_choice: Option<String>,
@@ -109,7 +113,10 @@ impl Forecast {
         let memory = Memory::new(plan, programs);
         let update_groups = GroupForecast::all(plan, programs);
         let per_parameter = match update_groups.as_slice() {
-            [only] => Some(DType::F32.size() + only.checkpoint_bytes_per_parameter),
+            [only] => {
+                let weights = 1 + usize::from(plan.ema.is_some());
+                Some(DType::F32.size() * weights + only.checkpoint_bytes_per_parameter)
+            }
             _ => None,
         };
         let mut budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
@@ -128,6 +135,7 @@ impl Forecast {
             checkpoint_bytes_per_parameter: per_parameter,
             recompute_choice: plan.execution.recompute_choice.as_ref().map(ToString::to_string),
             update_groups,
+            has_ema: plan.ema.is_some(),
             parameters,
             flops: Flops::new(plan),
             batch: BatchForecast::new(plan),

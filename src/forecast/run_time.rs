@@ -122,8 +122,10 @@ impl RunTime {
             stages.map(|stage| stage.steps as f64 * of_a_step(programs, stage.micro_steps, &seconds)).sum();
         let evaluations = times_due(intervals.validation, 0, steps);
         // A section is one local batch of every rank: a global batch of an evaluation has as many as a step.
-        let sections = plan.evaluated_batches_in_all() * plan.batch.micro_steps;
-        let evaluating_s = (evaluations * sections as u64) as f64 * seconds(&programs.evaluate);
+        let sections = plan.evaluated_weights() * plan.evaluated_batches_in_all() * plan.batch.micro_steps;
+        // To the average and back.
+        let swaps = programs.swap_ema.as_ref().map_or(0.0, |swap| 2.0 * seconds(swap));
+        let evaluating_s = evaluations as f64 * (sections as f64 * seconds(&programs.evaluate) + swaps);
         let sampling_s = programs.prefill.as_ref().zip(programs.generate.as_ref()).map_or(0.0, |programs| {
             let (prefill, decode) = (seconds(&programs.0.section), seconds(programs.1));
             let tokens = plan.generation.tokens.min(plan.batch.seq_len) as f64;

@@ -147,7 +147,7 @@ impl Forecast {
             f,
             "\nCheckpoint  {} = {}\n",
             binary(self.needs.disk.checkpoint_bytes as usize),
-            checkpoint_in_words(&self.update_groups, self.parameters.total)
+            checkpoint_in_words(&self.update_groups, self.parameters.total, self.has_ema)
         )
     }
 }

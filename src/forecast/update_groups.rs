@@ -74,19 +74,18 @@ pub(super) fn table(groups: &[GroupForecast]) -> String {
     table.render(2)
 }
 
-/// Returns the sum that is a checkpoint, in words: of `total` parameters, whose weights are in fp32.
-pub(super) fn checkpoint_in_words(groups: &[GroupForecast], total: usize) -> String {
-    let weight = DType::F32.size();
+/// Returns the sum that is a checkpoint, in words: of `total` parameters, whose weights are in fp32, and with
+/// `has_ema` their moving average too.
+pub(super) fn checkpoint_in_words(groups: &[GroupForecast], total: usize, has_ema: bool) -> String {
+    let weight = DType::F32.size() * (1 + usize::from(has_ema));
+    let average = if has_ema { " and moving average" } else { "" };
     if let [only] = groups {
-        let words = if only.slots_in_words.is_empty() { "" } else { " and " };
+        let mut parts = vec!["fp32 weight"];
+        parts.extend([only.slots_in_words].into_iter().filter(|words| !words.is_empty()));
         let bytes = weight + only.checkpoint_bytes_per_parameter;
-        return format!(
-            "{} parameters × {bytes} B (fp32 weight{words}{})",
-            thousands(total),
-            only.slots_in_words
-        );
+        return format!("{} parameters × {bytes} B ({}{average})", thousands(total), parts.join(" and "));
     }
-    let mut text = format!("{} parameters × {weight} B (fp32 weight)", thousands(total));
+    let mut text = format!("{} parameters × {weight} B (fp32 weight{average})", thousands(total));
     for group in groups.iter().filter(|group| group.checkpoint_bytes_per_parameter > 0) {
         let (count, bytes) = (thousands(group.parameters), group.checkpoint_bytes_per_parameter);
         let _ = write!(text, " + {count} × {bytes} B ({} of {})", group.slots_in_words, group.roles);

@@ -139,8 +139,9 @@ pub struct State {
     pub params: Vec<Param>,
     /// Elements of each flat parameter buffer, padding included.
     pub flat_len: usize,
-    /// Groups of parameters, which together have all of them, in the order in which they are updated; empty in a
-    /// state that is not for training.
+    /// Groups of parameters, which together have all of them, in the order in which they are updated, and then one
+    /// of all parameters for the moving average of the weights, if there is one; empty in a state that is not for
+    /// training.
     pub groups: Vec<SlotGroup>,
     /// The ranks that update the elements of the flat buffers, where each has the optimizer's slots of its
     /// own alone; `None` where every rank has all of them.

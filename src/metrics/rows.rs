@@ -5,8 +5,10 @@ use super::metric::{Metric, Source};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What the columns of held-out sets begin with, before the name of the set.
+/// What the columns of held-out sets begin with, before the name of the set: of losses of the weights, and of
+/// their moving average.
 const SET_COLUMN: &str = "val_loss/";
+const EMA_SET_COLUMN: &str = "ema_val_loss/";
 
 /// Declares a row of a CSV file. A column is `name: type { … }`; its doc comment is its meaning, and in the
 /// braces stand the fields of its [`Metric`] that are not blank. Fields behind `and` are no fixed columns.
@@ -122,11 +124,24 @@ csv_row! {
         /// mean over the step's tokens of what label smoothing adds to the cross-entropy; blank without
         /// `training.label_smoothing`
         smoothing_loss: Option<f32> { unit: "nats/token" }
+        /// mean cross-entropy of the moving average of the weights on the held-out text; blank without
+        /// `ema.evaluate`, and where it was not evaluated
+        ema_val_loss: Option<f32> {
+            unit: "nats/token",
+            heading: "val. loss of the EMA (nats/token)",
+            decimals: 4,
+            source: Source::Summary("ema_val_loss/final/loss"),
+            compared_as: "ema_val_loss",
+            of_sets: "ema/final/loss",
+        }
     }
     and {
         /// Losses on further held-out sets, by their names: the columns `val_loss/NAME`.
         #[serde(skip)]
-        set_losses: BTreeMap<String, f32>
+        set_losses: BTreeMap<String, f32>,
+        /// Those of the moving average of the weights: the columns `ema_val_loss/NAME`.
+        #[serde(skip)]
+        ema_set_losses: BTreeMap<String, f32>
     }
 }
 
@@ -136,9 +151,37 @@ impl MetricsRow {
         format!("{SET_COLUMN}{name}")
     }
 
-    /// Returns the held-out set whose losses a column has; `None` for another column.
-    pub fn set_of_column(column: &str) -> Option<&str> {
-        column.strip_prefix(SET_COLUMN).filter(|name| !name.is_empty())
+    /// Returns the column of the losses of the moving average of the weights on a held-out set.
+    pub fn ema_column_of_set(name: &str) -> String {
+        format!("{EMA_SET_COLUMN}{name}")
+    }
+
+    /// Returns true for the column of losses on a held-out set.
+    pub fn is_of_set(column: &str) -> bool {
+        [SET_COLUMN, EMA_SET_COLUMN]
+            .iter()
+            .any(|of| column.strip_prefix(of).is_some_and(|set| !set.is_empty()))
+    }
+
+    /// Returns the columns of the held-out sets that this row has losses on, in the order of files.
+    pub fn columns_of_sets(&self) -> impl Iterator<Item = String> {
+        let of_average = self.ema_set_losses.keys().map(|set| Self::ema_column_of_set(set));
+        of_average.chain(self.set_losses.keys().map(|set| Self::column_of_set(set)))
+    }
+
+    /// Returns the loss in the column of a held-out set; `None` where it is blank, or for another column.
+    pub fn of_set(&self, column: &str) -> Option<f32> {
+        let loss = |of: &str, losses: &BTreeMap<String, f32>| losses.get(column.strip_prefix(of)?).copied();
+        loss(SET_COLUMN, &self.set_losses).or_else(|| loss(EMA_SET_COLUMN, &self.ema_set_losses))
+    }
+
+    /// Sets the loss in the column of a held-out set; does nothing for another column.
+    pub fn set_of_set(&mut self, column: &str, loss: f32) {
+        if let Some(set) = column.strip_prefix(SET_COLUMN) {
+            self.set_losses.insert(set.to_owned(), loss);
+        } else if let Some(set) = column.strip_prefix(EMA_SET_COLUMN) {
+            self.ema_set_losses.insert(set.to_owned(), loss);
+        }
     }
 }
 

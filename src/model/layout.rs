@@ -21,8 +21,10 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
     let params = family(&plan.model).params(&plan.model);
     let block = grad_norm::block(plan.execution.gpu.is_some());
-    let groups: Vec<GroupRequest> =
+    let mut groups: Vec<GroupRequest> =
         plan.update_groups.iter().map(|group| group.request(precision, &params, block)).collect();
+    // After those that are updated, whose order is that of the plan's.
+    groups.extend(plan.ema.map(|ema| ema.request(precision, params.len())));
     let mut builder = StateBuilder::for_training(precision, &params, &groups);
     let buckets = gradient_buckets(plan, builder.state());
     if plan.shards_optimizer() {
@@ -50,6 +52,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     control.extend([("grad_norm", number.clone()), ("clip", number.clone()), ("eval_loss", number)]);
     let schedules = schedules(plan, builder.state());
     control.extend(schedules.iter().map(|(name, spec)| (name.as_str(), spec.clone())));
+    control.extend(plan.ema.map(|_| ("ema_weights", Spec::new([plan.steps + 1], precision.master))));
     builder.group("control", &control);
     generation(plan, &[prompt_shape(plan)], &mut builder);
     if plan.document_losses {
@@ -200,7 +203,7 @@ fn lay_out_gathered(plan: &Plan, builder: &mut StateBuilder) {
 /// ranks have about as much of each; but small vectors, which lie between matrices, go with these.
 fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
     let mut group_of = vec![0; state.params.len()];
-    for (at, group) in state.groups.iter().enumerate() {
+    for (at, group) in state.groups.iter().take(plan.update_groups.len()).enumerate() {
         group.params.iter().for_each(|&param| group_of[param] = at);
     }
     let is_whole = |param: usize| plan.update_groups[group_of[param]].optimizer.owns_whole_parameters();

@@ -22,5 +22,5 @@ pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, state};
 pub use programs::{Programs, schedule_tables};
 pub use registry::{family, flops_per_token, parameters};
-pub use weights::Weights;
+pub use weights::{CheckpointWeights, Weights, WeightsOf};
 pub use window::attended_tokens;

@@ -19,7 +19,7 @@ use crate::ops::copy::Copy;
 use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::{GradNorm, GradNormPartials, GradNormTotal};
 use crate::ops::sum::{Factor, Sum};
-use crate::optim::UpdateGroup;
+use crate::optim::{UpdateGroup, WeightEma};
 use crate::passes::buckets::Bucket;
 use crate::passes::{append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
 use crate::plan::Plan;
@@ -38,6 +38,8 @@ pub struct Programs {
     pub step_end: Section,
     /// Loss of a batch without gradients.
     pub evaluate: Section,
+    /// Exchanges the weights and their moving average; absent unless evaluations evaluate it.
+    pub swap_ema: Option<Section>,
     /// The prompt of the samples, and their first token; absent without samples.
     pub prefill: Option<Prefill>,
     /// One token of every sample; absent without samples.
@@ -63,6 +65,10 @@ impl Programs {
             micro.push((variant, Section::new(program)));
         }
         let evaluate = Section::new(evaluation(plan, &state)?);
+        let swap_ema = match plan.ema.filter(|ema| ema.evaluates) {
+            Some(ema) => Some(Section::new(swap_ema(ema, &state)?)),
+            None => None,
+        };
         let (mut prefill, mut generate) = (None, None);
         if plan.generation.samples > 0 {
             prefill = Some(Prefill::new(plan, &state, layout::prompt_shape(plan))?);
@@ -74,7 +80,7 @@ impl Programs {
             None => None,
         };
         let step_end = Section::new(step_end(plan, &state)?);
-        Ok(Self { state, micro, step_end, evaluate, prefill, generate, replicas, gather })
+        Ok(Self { state, micro, step_end, evaluate, swap_ema, prefill, generate, replicas, gather })
     }
 
     /// Returns the variant of micro-step `i` out of `of`.
@@ -89,6 +95,7 @@ impl Programs {
     pub fn sections(&self) -> Vec<&Section> {
         let mut all: Vec<&Section> = self.micro.iter().map(|(_, section)| section).collect();
         all.extend([&self.step_end, &self.evaluate]);
+        all.extend(&self.swap_ema);
         all.extend(self.prefill.as_ref().map(|prefill| &prefill.section));
         all.extend(&self.generate);
         all.extend(&self.replicas);
@@ -223,7 +230,8 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let [norm, clip, bad, step] =
         ["grad_norm", "clip", "bad", "step"].map(|name| b.state(&format!("control.{name}")));
     let (norm, clip, bad, step) = (norm?, clip?, bad?, step?);
-    let updated = || state.groups.iter().enumerate().filter(|(_, group)| !group.params.is_empty());
+    let groups = || state.groups.iter().take(plan.update_groups.len()).enumerate();
+    let updated = || groups().filter(|(_, group)| !group.params.is_empty());
     for (_, group) in updated() {
         b.state(&group.own("control.schedule"))?;
     }
@@ -255,6 +263,9 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     };
     for (at, _) in updated() {
         plan.update_groups[at].record(&mut b, at)?;
+    }
+    if let Some(ema) = plan.ema {
+        ema.record(&mut b)?;
     }
     b.emit_into("step", Arc::new(Advance), &[bad], &[Destination::Into(step, Mode::Add)])?;
     Ok(b.finish())
@@ -321,6 +332,13 @@ fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
         })?;
     }
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
+}
+
+fn swap_ema(ema: WeightEma, state: &Arc<State>) -> Result<Program> {
+    let mut b = Builder::new("swap_ema", Arc::clone(state));
+    b.set_phase(Phase::Optimizer);
+    ema.record_swap(&mut b)?;
+    Ok(b.finish())
 }
 
 /// Records the fingerprint of every parameter, a row each, in their order: of its master, or where ranks have

@@ -14,6 +14,7 @@ pub mod cast;
 pub mod copy;
 pub mod cross_entropy;
 pub mod dropout;
+pub mod ema;
 pub mod embedding;
 mod erfc;
 pub mod fingerprint;
@@ -44,6 +45,7 @@ pub mod sgd;
 pub mod soft_cap;
 pub mod softmax;
 pub mod sum;
+pub mod swap_ema;
 pub mod window_spans;
 pub mod with_gradient;
 
@@ -122,6 +124,16 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(cast::Cast { to: DType::F32 }),
         Box::new(cross_entropy::CrossEntropy(OBJECTIVE)),
         Box::new(cross_entropy::CrossEntropyGrad(OBJECTIVE)),
+        Box::new(ema::Ema {
+            elements: 0,
+            segments: segments::Segments::whole(&[]),
+            precision: Precision::for_act_dtype(DType::F32),
+        }),
+        Box::new(swap_ema::SwapEma {
+            elements: 0,
+            segments: segments::Segments::whole(&[]),
+            precision: Precision::for_act_dtype(DType::F32),
+        }),
         Box::new(embedding::Embedding),
         Box::new(embedding::EmbeddingGrad(embedding::RankInterleaved::ONE_RANK)),
         Box::new(fingerprint::Fingerprint),

@@ -6,12 +6,14 @@
 //! in groups by role, each with an optimizer, a rate and a decay of its own ([`UpdateGroup`]).
 
 mod adamw;
+mod ema;
 mod groups;
 mod hyperparameters;
 mod lion;
 mod optimizer;
 mod sgd;
 
+pub use ema::{CHECKPOINT_PREFIX as EMA_PREFIX, WeightEma};
 pub use groups::{GroupRole, RoleRule, UpdateGroup};
 pub use hyperparameters::{Form, Hyperparameter, Value, Values};
 pub use optimizer::{Entry, Optimizer, Rates, Update};

@@ -22,7 +22,7 @@ pub use seeds::Seeds;
 
 use crate::data::held_out_batches;
 use crate::device::{DType, Precision};
-use crate::optim::UpdateGroup;
+use crate::optim::{UpdateGroup, WeightEma};
 use crate::policy::{Placement, Shard, Transport};
 
 /// Terms of the training objective beside the cross-entropy; held-out losses have none of them.
@@ -63,6 +63,8 @@ pub struct Plan {
     pub cross_documents: bool,
     /// Update rules of parameters by their roles, which together are all roles.
     pub update_groups: Vec<UpdateGroup>,
+    /// Moving average of the weights; `None` where none is kept.
+    pub ema: Option<WeightEma>,
     /// Largest global L2 norm of the gradient; 0 does not clip.
     pub max_norm: f64,
     /// Learning rate of `[optimizer]`, which rows of metrics show. Groups follow the same schedule, each to its own
@@ -125,6 +127,12 @@ impl Plan {
     pub fn evaluated_batches_in_all(&self) -> usize {
         let sets = self.corpus.set_tokens.values().map(|&tokens| self.evaluated_batches_of(tokens).0);
         self.evaluated_batches().0 + sets.sum::<usize>()
+    }
+
+    /// Returns the number of times that an evaluation goes through these: for the weights, and for their moving
+    /// average.
+    pub fn evaluated_weights(&self) -> usize {
+        1 + usize::from(self.ema.is_some_and(|ema| ema.evaluates))
     }
 
     /// Returns the number of passes over the corpus.

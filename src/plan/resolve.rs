@@ -5,7 +5,7 @@ use super::{BatchPlan, Corpus, Execution, Generation, Intervals, Model, Objectiv
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::optim::{GroupRole, RoleRule, UpdateGroup};
+use crate::optim::{GroupRole, RoleRule, UpdateGroup, WeightEma};
 use crate::policy::TrainingDtype;
 use crate::recipe::{Recipe, derived};
 
@@ -37,6 +37,7 @@ impl Plan {
             },
             cross_documents: values.data.cross_documents,
             update_groups: update_groups(recipe)?,
+            ema: values.ema.decay.map(|decay| WeightEma { decay, evaluates: values.ema.evaluate }),
             max_norm: values.training.max_norm,
             schedule: Schedule {
                 lr: values.optimizer.lr,

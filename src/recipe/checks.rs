@@ -30,6 +30,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     batches(recipe, open_world, &mut found);
     optimizer_checks::contradictions(recipe, &mut found);
     schedule(recipe, &mut found);
+    ema(recipe, &mut found);
     engine(recipe, &mut found);
     sweep_checks::contradictions(recipe, &mut found);
     found
@@ -334,6 +335,18 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
                 "set engine.placement = \"arena\", or leave engine.cuda_graphs out",
             ));
         }
+    }
+}
+
+/// Reports an evaluation of an average that is not kept.
+fn ema(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let ema = &recipe.values().ema;
+    if ema.evaluate && ema.decay.is_none() {
+        found.push(recipe.diagnostic(
+            &["ema.evaluate", "ema.decay"],
+            "there is no moving average of the weights to evaluate",
+            "set ema.decay, such as to 0.999, or leave ema.evaluate out",
+        ));
     }
 }
 

@@ -12,7 +12,8 @@ use std::ops::Bound;
 const END: &str = "[+-]?[0-9.]+";
 
 /// The name of a measure of quality.
-const MEASURE: &str = "(val_loss|bits_per_byte|train_loss)[^ ]*|(steps|tokens|seconds)_until:[^ ]+";
+const MEASURE: &str =
+    "(val_loss|ema_val_loss|bits_per_byte|train_loss)[^ ]*|(steps|tokens|seconds)_until:[^ ]+";
 
 /// Returns the JSON schema (draft 2020-12) of a recipe.
 ///

@@ -53,8 +53,8 @@ pub use lookup::{find, find_path, keys_of, merged_settings, suggested_key};
 pub use prediction::{Predicted, Prediction};
 pub use reference::reference_markdown;
 pub use schema::{
-    ActivationCheckpoint, Checkpoint, Compare, Data, Engine, Generation, Job, KEYS, LrScheduler, MAX_RANKS,
-    Metrics, Model, Optimizer, Parallelism, SECTIONS, Sweep, Training, ValidationRuns, Values,
+    ActivationCheckpoint, Checkpoint, Compare, Data, Ema, Engine, Generation, Job, KEYS, LrScheduler,
+    MAX_RANKS, Metrics, Model, Optimizer, Parallelism, SECTIONS, Sweep, Training, ValidationRuns, Values,
 };
 pub use source::{Layer, Location, Source};
 pub use spelling::without_dashes;

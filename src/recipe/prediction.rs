@@ -114,7 +114,7 @@ impl From<Prediction> for String {
 }
 
 /// Metrics of quality, with which the name of a measure begins, beside those that are columns.
-const QUALITY: [&str; 3] = ["val_loss", "bits_per_byte", "train_loss"];
+const QUALITY: [&str; 4] = ["val_loss", "ema_val_loss", "bits_per_byte", "train_loss"];
 
 /// Returns true for the name of a measure of quality whose differences have a unit. What of it may be judged is
 /// found when it is.

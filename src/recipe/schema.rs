@@ -441,6 +441,17 @@ sections! {
         documents: bool = false; Bookkeeping, Type::Bool, "true";
     }
 
+    /// Exponential moving average of the weights, kept beside them.
+    ema: Ema {
+        /// What a step leaves of the average before it. The average is corrected for its start: after step t it is the
+        /// mean of the weights after the steps 1 to t, those of step i with the weight `decay^(t - i)`.
+        decay: Option<f64> = None;
+            Training, number(Excluded(0.0), Excluded(1.0)), "0.999"
+                => unset("no average"), implied(UNSET), aliases(&["ema_decay"]);
+        /// Evaluate the average too, whenever the weights are: `ema_val_loss`.
+        evaluate: bool = false; Bookkeeping, Type::Bool, "true";
+    }
+
     /// Samples that the model generates during and after training.
     generation: Generation {
         /// Steps between generations; 0 generates only at the end.

@@ -15,11 +15,12 @@ use std::fmt;
 const CAUSES: [&str; 3] = ["corpus_hash", "parameters", "parameters_core"];
 
 /// Figures of a summary that the training determines.
-const RESULTS: [&str; 12] = [
+const RESULTS: [&str; 13] = [
     "steps",
     "tokens_seen",
     "train_loss",
     "val_loss",
+    "ema_val_loss",
     "val_part",
     "held_out",
     "bits_per_byte",

@@ -104,14 +104,19 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let x = x_range(metrics.first()?.step, metrics.last()?.step);
     let raw = column(metrics, |row| Some(row.loss.into()));
     let val: Points = column(metrics, |row| row.val_loss.map(f64::from));
+    let average: Points = column(metrics, |row| row.ema_val_loss.map(f64::from));
     let floor = summary.floor.filter(|floor| floor.is_finite());
     let mut series = smoothed("training", Hue::Blue, raw.clone());
-    let shown: Points = raw.iter().chain(&val).copied().collect();
+    let shown: Points = raw.iter().chain(&val).chain(&average).copied().collect();
     let (low, high) = robust_range(&shown, bold(&series)).or(floor.map(|floor| (floor, floor)))?;
     let range = floor.map_or((low, high), |floor| (low.min(floor), high.max(floor)));
     let scale = if range.0 > 0.0 { Scale::Log } else { Scale::Linear };
     if !val.is_empty() {
         series.push(Series { name: "validation".into(), hue: Hue::Orange, look: Look::Dotted, points: val });
+    }
+    if !average.is_empty() {
+        let name = "validation of the moving average".into();
+        series.push(Series { name, hue: Hue::Green, look: Look::Dotted, points: average });
     }
     let marks = floor.map(|value| Mark { value, name: "floor", label: format!("{value:.3}"), from_x: x.0 });
     let mut parts = vec![described(summary)];
@@ -125,6 +130,8 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
             last.step
         ));
     }
+    let of_average = summary.ema_val_loss.and_then(|losses| losses.last);
+    parts.extend(of_average.map(|last| format!("moving average {:.3} at step {}", last.loss, last.step)));
     parts.extend(first_gap(&raw).map(|step| format!("not finite at step {step}")));
     Some(Figure {
         title: format!("{}: loss", summary.recipe),

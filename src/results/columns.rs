@@ -117,8 +117,10 @@ mod tests {
         summary.val_loss_over_floor = Some(2.0);
         summary.val_part = Some(HeldOutPart { batches: 2, of: 40 });
         summary.bits_per_byte = Some(0.5);
+        summary.ema_val_loss = Some(Losses::from_series([LossAt { step: 1, loss: 3.5 }]));
         let mut news = HeldOutSet { tokens: Some(10), bytes: Some(40), ..HeldOutSet::default() };
         news.measure([LossAt { step: 1, loss: 4.0 }]);
+        news.add_of_average(LossAt { step: 1, loss: 3.0 });
         summary.held_out.insert("news".to_owned(), news);
         (summary.parameters, summary.parameters_core) = (Some(7), Some(5));
         summary.memory.planned_bytes = Some(1);
@@ -147,7 +149,7 @@ mod tests {
         );
         assert_eq!(get("train_loss"), Some(f64::from(2.3_f32)));
         let of_set = |name: &str| metrics::find_of_set(name).and_then(|(m, set)| figures.of_set(m, set));
-        assert_eq!(of_set("val_loss/news"), Some(4.0));
+        assert_eq!((of_set("val_loss/news"), of_set("ema_val_loss/news")), (Some(4.0), Some(3.0)));
         assert_eq!(of_set("bits_per_byte/news"), Some(1.0 / std::f64::consts::LN_2));
         for unknown in ["val_loss/other", "val_loss/", "tok_s/news", "val_loss", "val_loss/news/final"] {
             assert_eq!(of_set(unknown), None, "{unknown}");

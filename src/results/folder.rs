@@ -148,19 +148,18 @@ impl RunFolder {
         RowWriter::resume(&self.path.join(file), step, saved)
     }
 
-    /// As [`RunFolder::resume_rows`], of the rows of `metrics.csv`, with a column for each of these held-out
-    /// sets.
+    /// As [`RunFolder::resume_rows`], of the rows of `metrics.csv`, with these columns of held-out sets, in
+    /// ascending order.
     ///
     /// # Errors
     /// As [`RowWriter::resume`].
-    pub fn resume_metrics<'a>(
+    pub fn resume_metrics(
         &self,
         step: u64,
         saved: Option<&SavedRows>,
-        sets: impl Iterator<Item = &'a String>,
+        columns: &[String],
     ) -> Result<(RowWriter<MetricsRow>, ResumedRows<MetricsRow>)> {
-        let columns: Vec<String> = sets.map(|set| MetricsRow::column_of_set(set)).collect();
-        RowWriter::resume_with(&self.path.join(METRICS), step, saved, &columns)
+        RowWriter::resume_with(&self.path.join(METRICS), step, saved, columns)
     }
 
     /// Returns the folder of checkpoints, creating it if necessary.

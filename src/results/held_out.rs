@@ -23,6 +23,9 @@ pub struct HeldOutSet {
     pub losses: Losses,
     /// The final loss in bits per byte.
     pub bits_per_byte: Option<f64>,
+    /// The losses of the moving average of the weights, where it was evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema: Option<Losses>,
 }
 
 impl HeldOutSet {
@@ -30,6 +33,11 @@ impl HeldOutSet {
     pub fn add(&mut self, at: LossAt) {
         self.losses.add(at);
         self.convert();
+    }
+
+    /// Adds the loss of the moving average of the weights after a later step of a run that goes on.
+    pub fn add_of_average(&mut self, at: LossAt) {
+        self.ema.get_or_insert_default().add(at);
     }
 
     /// Sets the losses, which are in order of steps, and what follows from them.
@@ -79,6 +87,11 @@ mod tests {
         assert_eq!(set.bits_per_byte, Some(2.0 / std::f64::consts::LN_2));
         set.measure([]);
         assert_eq!((set.losses, set.bits_per_byte), (Losses::default(), None));
+        assert!(
+            !serde_json::to_string(&set).unwrap().contains("ema"),
+            "runs without an average say nothing of it"
+        );
+        set.add_of_average(at(3, 1.5));
         let text = serde_json::to_string(&set).unwrap();
         assert_eq!(serde_json::from_str::<HeldOutSet>(&text).unwrap(), set);
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! METRIC[/SET][:lastK]                                   the last evaluation, or the mean of the last K
 //! (steps|tokens|seconds)_until:METRIC[/SET]=TARGET       until the first evaluation at or below TARGET
-//! METRIC = val_loss | bits_per_byte | train_loss | tok_s
+//! METRIC = val_loss | ema_val_loss | bits_per_byte | train_loss | tok_s
 //! ```
 
 mod series;
@@ -40,7 +40,7 @@ pub enum Measure {
     Until {
         /// The clock.
         clock: Clock,
-        /// The metric: `val_loss` or `bits_per_byte`.
+        /// The metric: `val_loss`, `ema_val_loss` or `bits_per_byte`.
         metric: MeasuredMetric,
         /// The held-out set; `None` for the one of `data.validation`.
         set: Option<String>,
@@ -54,6 +54,8 @@ pub enum Measure {
 pub enum MeasuredMetric {
     /// Loss on held-out text, in nats per token.
     ValLoss,
+    /// Loss of the moving average of the weights on held-out text, in nats per token.
+    EmaValLoss,
     /// Loss on held-out text, in bits per byte of the text.
     BitsPerByte,
     /// Smoothed training loss, in nats per token.
@@ -85,12 +87,13 @@ pub enum Scale {
 }
 
 impl MeasuredMetric {
-    const ALL: [Self; 4] = [Self::ValLoss, Self::BitsPerByte, Self::TrainLoss, Self::TokS];
+    const ALL: [Self; 5] = [Self::ValLoss, Self::EmaValLoss, Self::BitsPerByte, Self::TrainLoss, Self::TokS];
 
     /// Returns its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ValLoss => "val_loss",
+            Self::EmaValLoss => "ema_val_loss",
             Self::BitsPerByte => "bits_per_byte",
             Self::TrainLoss => "train_loss",
             Self::TokS => "tok_s",
@@ -99,7 +102,7 @@ impl MeasuredMetric {
 
     /// Returns true for metrics of held-out text, which have evaluations and sets.
     pub fn is_held_out(self) -> bool {
-        matches!(self, Self::ValLoss | Self::BitsPerByte)
+        matches!(self, Self::ValLoss | Self::EmaValLoss | Self::BitsPerByte)
     }
 }
 
@@ -135,11 +138,13 @@ impl Measure {
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Until { clock, .. } => clock.as_str(),
-            Self::Final { metric: MeasuredMetric::ValLoss | MeasuredMetric::TrainLoss, .. } => {
-                "nats per token"
-            }
-            Self::Final { metric: MeasuredMetric::BitsPerByte, .. } => "bits per byte",
-            Self::Final { metric: MeasuredMetric::TokS, .. } => "tokens per second",
+            Self::Final { metric, .. } => match metric {
+                MeasuredMetric::ValLoss | MeasuredMetric::EmaValLoss | MeasuredMetric::TrainLoss => {
+                    "nats per token"
+                }
+                MeasuredMetric::BitsPerByte => "bits per byte",
+                MeasuredMetric::TokS => "tokens per second",
+            },
         }
     }
 
@@ -283,7 +288,7 @@ fn until(text: &str, clock: &str, rest: &str) -> Result<Measure, String> {
     let (metric, set) = metric_and_set(text, named)?;
     if !metric.is_held_out() {
         return Err(format!(
-            "`{text}`: a target is that of an evaluation, so of val_loss or bits_per_byte, not of {}",
+            "`{text}`: a target is that of an evaluation, so of val_loss, ema_val_loss or bits_per_byte, not of {}",
             metric.as_str()
         ));
     }

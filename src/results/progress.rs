@@ -264,6 +264,7 @@ impl Progress {
             fields.push((Field::Val, format!("val {val:.3}")));
             fields.extend(self.val_part.map(|part| (Field::ValPart, format!("({part})"))));
         }
+        fields.extend(row.ema_val_loss.map(|loss| (Field::Ema, format!("EMA {loss:.3}"))));
         let of_set = |(name, loss): (&String, &f32)| (Field::Sets, format!("{name} {loss:.3}"));
         fields.extend(row.set_losses.iter().map(of_set));
         fields.extend(self.floor.map(|floor| (Field::Floor, format!("floor {floor:.3}"))));
@@ -329,11 +330,16 @@ pub fn result(summary: &Summary) -> String {
     } else if let Some(bits) = summary.bits_per_byte {
         text += &format!(", {bits:.4} bits per byte");
     }
+    if let Some(last) = summary.ema_val_loss.and_then(|losses| losses.last) {
+        text += &format!("\nmoving average of the weights: validation loss {:.4} nats per token", last.loss);
+    }
     for (name, set) in summary.held_out.iter().filter(|(name, _)| *name != MAIN_SET) {
         if let Some(last) = set.losses.last {
             text += &format!("\n{name}: {:.4} nats per token", last.loss);
             text += &set.part.map(|part| format!(" {part}")).unwrap_or_default();
             text += &set.bits_per_byte.map(|bits| format!(", {bits:.4} bits per byte")).unwrap_or_default();
+            let of_average = set.ema.and_then(|losses| losses.last);
+            text += &of_average.map(|last| format!(", moving average {:.4}", last.loss)).unwrap_or_default();
         }
     }
     if let Some(worse) = summary.worse_than_guessing() {

@@ -50,17 +50,15 @@ impl Row for MetricsRow {
     }
 
     fn is_further_column(column: &str) -> bool {
-        Self::set_of_column(column).is_some()
+        Self::is_of_set(column)
     }
 
     fn further_value(&self, column: &str) -> Option<f32> {
-        self.set_losses.get(Self::set_of_column(column)?).copied()
+        self.of_set(column)
     }
 
     fn set_further_value(&mut self, column: &str, value: f32) {
-        if let Some(set) = Self::set_of_column(column) {
-            self.set_losses.insert(set.to_owned(), value);
-        }
+        self.set_of_set(column, value);
     }
 }
 

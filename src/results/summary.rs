@@ -281,6 +281,9 @@ pub struct Summary {
     pub train_loss: TrainingLosses,
     /// Loss on the held-out text, in nats per token.
     pub val_loss: Losses,
+    /// Loss of the moving average of the weights on the held-out text, in nats per token, where it was evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema_val_loss: Option<Losses>,
     /// The part of the held-out text that `val_loss` was measured on, where `validation.steps` limits it.
     /// Blank without a limit; absent in summaries of earlier versions, which took the first batches.
     #[serde(default)]
@@ -359,6 +362,7 @@ impl Summary {
             tokens_seen: 0,
             train_loss: TrainingLosses::default(),
             val_loss: Losses::default(),
+            ema_val_loss: None,
             val_part: None,
             bits_per_byte: None,
             held_out: BTreeMap::new(),
@@ -389,8 +393,10 @@ impl Summary {
         self.tokens_seen = metrics.last().map_or(0, |row| row.tokens_seen);
         self.train_loss = training_losses(metrics);
         self.val_loss = Losses::from_series(losses_on(metrics, MAIN_SET));
+        self.ema_val_loss = ema_losses_on(metrics, MAIN_SET);
         for (name, set) in &mut self.held_out {
             set.measure(losses_on(metrics, name));
+            set.ema = ema_losses_on(metrics, name);
         }
         self.bits_per_byte = self.held_out.get(MAIN_SET).and_then(|set| set.bits_per_byte);
         self.val_loss_over_floor = match (self.val_loss.last, self.floor) {
@@ -474,6 +480,17 @@ fn losses_on(metrics: &[MetricsRow], set: &str) -> impl Iterator<Item = LossAt> 
         let loss = if set == MAIN_SET { row.val_loss } else { row.set_losses.get(set).copied() };
         Some(LossAt { step: row.step, loss: loss? })
     })
+}
+
+/// Returns the losses of the moving average of the weights on a held-out set of a run with these rows; `None` where
+/// it was not evaluated.
+fn ema_losses_on(metrics: &[MetricsRow], set: &str) -> Option<Losses> {
+    let loss = |row: &MetricsRow| {
+        let loss = if set == MAIN_SET { row.ema_val_loss } else { row.ema_set_losses.get(set).copied() };
+        Some(LossAt { step: row.step, loss: loss? })
+    };
+    let losses: Vec<LossAt> = metrics.iter().filter_map(loss).collect();
+    (!losses.is_empty()).then(|| Losses::from_series(losses))
 }
 
 /// Returns the training losses of a run with these rows.

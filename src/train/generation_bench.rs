@@ -3,7 +3,7 @@
 use super::generate::Generating;
 use super::trained::Trained;
 use crate::error::{Error, Result};
-use crate::model::{Generator, PromptShape, prompt_rows};
+use crate::model::{Generator, PromptShape, WeightsOf, prompt_rows};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ pub struct BenchRequest {
     pub run: PathBuf,
     /// The step of the checkpoint; `None` for the newest valid one.
     pub step: Option<u64>,
+    /// Which weights of the checkpoint.
+    pub weights: WeightsOf,
     /// Keys to change, as for [`sample`](super::sample).
     pub overrides: Vec<String>,
     /// Tokens of each prompt. Every sample has a prompt of its own.
@@ -52,7 +54,7 @@ pub fn bench_generation(
     request: &BenchRequest,
     mut see: impl FnMut(GenerationTime) -> Result<()>,
 ) -> Result<()> {
-    let trained = Trained::open(&request.run, request.step, &request.overrides, 1)?;
+    let trained = Trained::open(&request.run, request.step, request.weights, &request.overrides, 1)?;
     let (generation, seq_len) = (&trained.plan.generation, trained.plan.batch.seq_len);
     let (samples, tokens, prompt_tokens) = (generation.samples, generation.tokens, request.prompt_tokens);
     if prompt_tokens == 0 || prompt_tokens + tokens > seq_len + 1 {

@@ -145,6 +145,10 @@ impl Rank {
         for (slot, table) in schedule_tables(&plan, &programs.state) {
             engine.state.set_values(engine.state.slot(&slot)?, &table)?;
         }
+        if let Some(ema) = plan.ema {
+            let weights = engine.state.slot("control.ema_weights")?;
+            engine.state.set_values(weights, &ema.weights(plan.steps))?;
+        }
         let queued_steps = VecDeque::new();
         let (loader, agreed, done) = (None, Instant::now(), 0);
         let gathered = true;

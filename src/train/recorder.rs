@@ -131,8 +131,11 @@ impl Recorder {
             // Before `metrics.csv` is cut.
             saved.verify(&folder.path().join(TIMING), from_step)?;
         }
-        let sets = summary.held_out.keys().filter(|name| *name != MAIN_SET);
-        let (metrics, kept) = folder.resume_metrics(from_step, saved_metrics.as_ref(), sets)?;
+        let sets = || summary.held_out.keys().filter(|name| *name != MAIN_SET);
+        // Whether evaluations evaluate the average may change from one process of a run to the next.
+        let of_average = sets().filter(|_| plan.ema.is_some()).map(|set| MetricsRow::ema_column_of_set(set));
+        let columns: Vec<_> = of_average.chain(sets().map(|set| MetricsRow::column_of_set(set))).collect();
+        let (metrics, kept) = folder.resume_metrics(from_step, saved_metrics.as_ref(), &columns)?;
         let last = kept.last.map_or(0, |row| row.step);
         if resumed && last != from_step {
             return Err(Error::failed(format!(
@@ -321,7 +324,9 @@ impl Recorder {
             grad_norm: report.grad_norm,
             z_loss: report.z_loss,
             smoothing_loss: report.smoothing_loss,
+            ema_val_loss: None,
             set_losses: BTreeMap::new(),
+            ema_set_losses: BTreeMap::new(),
         };
         let sets = evaluation.map_or(&[][..], |evaluation| &evaluation.sets);
         for ((name, set), evaluated) in self.summary.held_out.iter_mut().zip(sets) {
@@ -330,6 +335,14 @@ impl Recorder {
             match name.as_str() {
                 MAIN_SET => row.val_loss = Some(loss),
                 name => _ = row.set_losses.insert(name.to_owned(), loss),
+            }
+        }
+        let of_average = evaluation.map_or(&[][..], |evaluation| &evaluation.ema);
+        for (name, evaluated) in self.summary.held_out.keys().zip(of_average) {
+            let loss = evaluated.loss as f32;
+            match name.as_str() {
+                MAIN_SET => row.ema_val_loss = Some(loss),
+                name => _ = row.ema_set_losses.insert(name.to_owned(), loss),
             }
         }
         if let Some(Evaluation { documents, .. }) = evaluation.filter(|found| !found.documents.is_empty()) {
@@ -367,9 +380,15 @@ impl Recorder {
         if let Some(loss) = row.val_loss {
             summary.val_loss.add(LossAt { step: row.step, loss });
         }
+        if let Some(loss) = row.ema_val_loss {
+            summary.ema_val_loss.get_or_insert_default().add(LossAt { step: row.step, loss });
+        }
         for (name, set) in &mut summary.held_out {
             let loss = if name == MAIN_SET { row.val_loss } else { row.set_losses.get(name).copied() };
             loss.into_iter().for_each(|loss| set.add(LossAt { step: row.step, loss }));
+            let loss =
+                if name == MAIN_SET { row.ema_val_loss } else { row.ema_set_losses.get(name).copied() };
+            loss.into_iter().for_each(|loss| set.add_of_average(LossAt { step: row.step, loss }));
         }
         summary.bits_per_byte = summary.held_out.get(MAIN_SET).and_then(|set| set.bits_per_byte);
         if row.val_loss.is_none() && self.last_summary.elapsed() < SUMMARY_PERIOD {

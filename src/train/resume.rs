@@ -333,14 +333,21 @@ fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
              the vocabulary"
         )));
     }
+    let average = plan.ema.map(|ema| ema.slot(plan.precision).checkpoint_prefix);
     for buffer in checkpoint_buffers(&programs.state).iter().filter(|_| !loaded.is_weights_only()) {
         let mut names =
             buffer.params(&programs.state).map(|param| format!("{}{}", buffer.prefix, param.name));
         if let Some(missing) = names.find(|name| loaded.shape(name).is_none()) {
-            return Err(Error::usage(format!(
-                "{at} holds the state of another optimizer: there is no {missing}; a fork keeps optimizer.name \
-                 and the optimizers of [optimizer.groups]"
-            )));
+            return Err(Error::usage(match average == Some(buffer.prefix) {
+                true => format!(
+                    "{at} holds no moving average of the weights: there is no {missing}; a fork has ema.decay where the \
+                     run that it begins with has it"
+                ),
+                false => format!(
+                    "{at} holds the state of another optimizer: there is no {missing}; a fork keeps optimizer.name \
+                     and the optimizers of [optimizer.groups]"
+                ),
+            }));
         }
     }
     Ok(())

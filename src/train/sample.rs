@@ -3,7 +3,7 @@
 use super::generate::{Generating, prompt_tokens};
 use super::trained::Trained;
 use crate::error::Result;
-use crate::model::{Generator, PromptShape, prompt_rows};
+use crate::model::{Generator, PromptShape, WeightsOf, prompt_rows};
 use crate::plan::Plan;
 use crate::results::progress::eprint_line;
 use std::path::PathBuf;
@@ -15,6 +15,8 @@ pub struct SampleRequest {
     pub run: PathBuf,
     /// The step of the checkpoint; `None` for the newest valid one.
     pub step: Option<u64>,
+    /// Which weights of the checkpoint.
+    pub weights: WeightsOf,
     /// Keys to change, as `section.key=value`: those of `[generation]` and of execution, and `training.dtype`.
     pub overrides: Vec<String>,
     /// Prompts, each continued by `generation.samples` texts; without any, the recipe's own.
@@ -37,11 +39,12 @@ pub struct Sampled {
 /// # Errors
 /// When the run has no valid checkpoint, a prompt does not fit, or a key would change the trained model.
 pub fn sample(request: &SampleRequest) -> Result<Vec<Sampled>> {
-    let trained = Trained::open(&request.run, request.step, &request.overrides, request.prompts.len())?;
+    let SampleRequest { run, step, weights, overrides, prompts } = request;
+    let trained = Trained::open(run, *step, *weights, overrides, prompts.len())?;
     let Trained { plan, tokenizer, .. } = &trained;
     let seq_len = plan.batch.seq_len;
     let own = std::slice::from_ref(&plan.generation.prompt);
-    let prompts = if request.prompts.is_empty() { own } else { &request.prompts };
+    let prompts = if prompts.is_empty() { own } else { prompts };
     let tokens: Vec<Vec<u32>> =
         prompts.iter().map(|prompt| prompt_tokens(prompt, tokenizer, seq_len)).collect::<Result<_>>()?;
     let longest = tokens.iter().map(Vec::len).max().unwrap_or(0);

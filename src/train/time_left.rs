@@ -41,7 +41,8 @@ impl TimeLeft {
     /// Creates the estimate of a run.
     pub(super) fn new(plan: &Plan) -> Self {
         let intervals = &plan.intervals;
-        let evaluation = plan.evaluated_batches_in_all() as f64 * FORWARD_SHARE;
+        let batches = plan.evaluated_weights() * plan.evaluated_batches_in_all();
+        let evaluation = batches as f64 * FORWARD_SHARE;
         let mut pauses = vec![Pause {
             phase: Phase::Eval,
             every: Interval::Steps(intervals.validation),

@@ -1,7 +1,7 @@
 //! A trained run opened for generation: its plan, its tokenizer, and an engine with its weights.
 
+use super::initial_weights::write_weights;
 use super::rank::say_timing;
-use super::restore::restore;
 use super::resume::recipe_of;
 use super::verified::tokenizer_json;
 use crate::checkpoint::{self, Loaded};
@@ -12,7 +12,7 @@ use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, prepare};
 use crate::machine::Machine;
-use crate::model::Generator;
+use crate::model::{CheckpointWeights, Generator, Weights, WeightsOf};
 use crate::plan::{Corpus, Plan};
 use crate::recipe::{self, Class};
 use crate::results::progress::eprint_line;
@@ -31,6 +31,7 @@ pub(super) struct Trained {
     /// The run's tokenizer.
     pub tokenizer: Tokenizer,
     loaded: Loaded,
+    weights: WeightsOf,
 }
 
 impl Trained {
@@ -38,8 +39,14 @@ impl Trained {
     /// there are several, each has as many samples as the keys say.
     ///
     /// # Errors
-    /// When the run has no valid checkpoint, or a key would change the trained model.
-    pub(super) fn open(run: &Path, step: Option<u64>, overrides: &[String], prompts: usize) -> Result<Self> {
+    /// When the run has no valid checkpoint or no such weights, or a key would change the trained model.
+    pub(super) fn open(
+        run: &Path,
+        step: Option<u64>,
+        weights: WeightsOf,
+        overrides: &[String],
+        prompts: usize,
+    ) -> Result<Self> {
         let folder = run.join("checkpoint");
         let loaded: Loaded = match step {
             Some(step) => checkpoint::at_step(&folder, step)?,
@@ -49,7 +56,7 @@ impl Trained {
         for warning in loaded.warnings() {
             eprint_line(&format!("warning: {warning}"));
         }
-        loaded.check_finite()?;
+        CheckpointWeights::new(&loaded, weights)?.check_finite()?;
         let trained = recipe_of(&loaded)?;
         eprint_line(&format!(
             "{}: step {} of {}",
@@ -98,7 +105,7 @@ impl Trained {
             memory_bytes: 0,
         };
         let plan = Plan::new(&recipe, &corpus, &machine)?;
-        Ok(Self { plan, tokenizer, loaded })
+        Ok(Self { plan, tokenizer, loaded, weights })
     }
 
     /// Returns an engine with the run's weights, for the programs of a generator.
@@ -118,7 +125,10 @@ impl Trained {
             execution.poison,
         )?;
         engine.use_graphs(execution.cuda_graphs);
-        restore(&mut engine, &self.loaded)?;
+        let weights = CheckpointWeights::new(&self.loaded, self.weights)?;
+        for param in &generator.state.params {
+            write_weights(&mut engine, param, &weights.read(&param.name, &param.spec.shape)?)?;
+        }
         Ok(engine)
     }
 }

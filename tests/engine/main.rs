@@ -2,6 +2,7 @@
 //! keys.
 
 mod bits;
+mod ema;
 mod exchange;
 mod formulas;
 mod generation;

@@ -957,3 +957,22 @@ fn spellings_of_a_formula_are_one_recipe() {
     assert_ne!(one, hash("relu2").0, "the built-in of the same function rounds otherwise");
     assert_ne!(hash("a * b").0, hash("b * a").0);
 }
+
+#[test]
+fn an_average_that_is_not_kept_is_not_evaluated() {
+    let text = "[ema]\nevaluate = true\n";
+    insta::assert_snapshot!(wrong(text, &[], &[]), @r###"
+    there is no moving average of the weights to evaluate
+     --> wrong.toml:2:12
+      |
+    2 | evaluate = true
+      |            ^^^^ ema.evaluate = true
+      |
+      = note: ema.decay is unset
+      = help: set ema.decay, such as to 0.999, or leave ema.evaluate out
+    "###);
+    for decay in ["0.0", "1.0", "-0.5", "\"long\""] {
+        let said = wrong(&format!("[ema]\ndecay = {decay}\n"), &[], &[]);
+        assert!(said.contains("ema.decay") && said.contains("wrong.toml:2:9"), "{said}");
+    }
+}

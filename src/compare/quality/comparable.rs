@@ -37,6 +37,13 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
             hint,
         ));
     }
+    if measure.metric() == MeasuredMetric::EmaValLoss && !values.ema.evaluate {
+        return Err(recipe.error(
+            &["ema.evaluate"],
+            format!("{measure}: {} does not evaluate the moving average of its weights", recipe.name()),
+            "set ema.decay and ema.evaluate = true in both arms",
+        ));
+    }
     let (steps, interval) = (values.training.steps, values.validation.interval);
     // After every interval, and after the last step.
     let evaluations = if interval == 0 { 1 } else { steps.div_ceil(interval) };

@@ -30,7 +30,7 @@ pub const HEADERS: [(&str, &str); 12] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 43] = [
+pub const SOURCES: [(&str, &str); 45] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
@@ -42,6 +42,7 @@ pub const SOURCES: [(&str, &str); 43] = [
     source!("checksum"),
     source!("cross_entropy"),
     source!("dropout"),
+    source!("ema"),
     source!("embedding"),
     source!("fingerprint"),
     source!("flash_attention"),
@@ -73,6 +74,7 @@ pub const SOURCES: [(&str, &str); 43] = [
     source!("soft_cap"),
     source!("softmax"),
     source!("sum"),
+    source!("swap_ema"),
     source!("window_spans"),
 ];
 

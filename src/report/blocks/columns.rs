@@ -20,7 +20,7 @@ const SWEEP_WORDS: [&str; 3] = ["status", "reason", "contended"];
 pub const LAST_BATCH: &str = "loss";
 
 /// The columns that are measured on the held-out text.
-const VALIDATED: [&str; 3] = ["val_loss", "val_loss_over_floor", "bits_per_byte"];
+const VALIDATED: [&str; 4] = ["val_loss", "ema_val_loss", "val_loss_over_floor", "bits_per_byte"];
 
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -218,12 +218,11 @@ impl Curves {
         let pairs: Vec<(&MetricsRow, &MetricsRow)> =
             a.iter().filter_map(|row| Some((row, *of_b.get(&row.step)?))).collect();
         let fixed = MetricsRow::COLUMNS.iter().filter(|column| **column != "step");
-        let sets: BTreeSet<&String> = a.iter().chain(b).flat_map(|row| row.set_losses.keys()).collect();
-        let of_sets = sets.into_iter().map(|set| MetricsRow::column_of_set(set));
+        let of_sets: BTreeSet<String> = a.iter().chain(b).flat_map(MetricsRow::columns_of_sets).collect();
         let columns = fixed.map(|column| (*column).to_owned()).chain(of_sets);
-        let value = |row: &MetricsRow, column: &str| match MetricsRow::set_of_column(column) {
-            Some(set) => row.set_losses.get(set).map(|loss| f64::from(*loss)),
-            None => row.number(column),
+        let value = |row: &MetricsRow, column: &str| match MetricsRow::is_of_set(column) {
+            true => row.of_set(column).map(f64::from),
+            false => row.number(column),
         };
         let column = |column: String| {
             let point = |(a, b): &(&MetricsRow, &MetricsRow)| PointPair {

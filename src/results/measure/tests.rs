@@ -38,7 +38,7 @@ fn a_wrong_measure_is_answered_with_what_may_be_written() {
     let said = |text: &str| parse_list(text).unwrap_err();
     for (text, hint) in [
         ("val_los", "did you mean val_loss?"),
-        ("", "val_loss, bits_per_byte, train_loss, tok_s"),
+        ("", "val_loss, ema_val_loss, bits_per_byte, train_loss, tok_s"),
         ("val_loss,val_loss", "named twice"),
         ("val_loss:5", "val_loss:last5"),
         ("val_loss:last0", "val_loss:last5"),
@@ -48,7 +48,7 @@ fn a_wrong_measure_is_answered_with_what_may_be_written() {
         ("val_loss/../x", "[validation.sets]"),
         ("token_until:val_loss=1", "did you mean tokens_until?"),
         ("tokens_until:val_loss", "tokens_until:val_loss=1.2"),
-        ("tokens_until:train_loss=1", "of val_loss or bits_per_byte"),
+        ("tokens_until:train_loss=1", "of val_loss, ema_val_loss or bits_per_byte"),
         ("tokens_until:val_loss=nan", "above 0"),
         ("tokens_until:val_loss=-1", "above 0"),
     ] {

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::results::folder::{METRICS, read_summary};
 use crate::results::held_out::MAIN_SET;
 use crate::results::losses::SmoothedLoss;
-use crate::results::{Status, Summary, stored};
+use crate::results::{MetricsRow, Status, Summary, stored};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -152,8 +152,10 @@ impl MeasuredRun {
     fn losses(&self, metric: MeasuredMetric, set: Option<&str>) -> Result<Vec<SeriesValue>> {
         let column = match (metric, set) {
             (MeasuredMetric::TrainLoss, _) => "loss".to_owned(),
+            (MeasuredMetric::EmaValLoss, None) => "ema_val_loss".to_owned(),
+            (MeasuredMetric::EmaValLoss, Some(set)) => MetricsRow::ema_column_of_set(set),
             (_, None) => "val_loss".to_owned(),
-            (_, Some(set)) => format!("val_loss/{set}"),
+            (_, Some(set)) => MetricsRow::column_of_set(set),
         };
         let values = series::column(&self.folder, &column)?
             .ok_or_else(|| Error::failed(format!("{METRICS} has no column {column}")))?;

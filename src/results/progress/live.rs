@@ -16,6 +16,8 @@ pub(super) enum Field {
     ValPart,
     /// Losses on further held-out sets.
     Sets,
+    /// Validation loss of the moving average of the weights.
+    Ema,
     /// Tokens per second.
     Rate,
     /// Validation loss.

@@ -29,13 +29,14 @@ fn files_look_as_documented() {
     for step in 4..=5 {
         writer.append(&metrics(step)).unwrap();
     }
-    let terms = MetricsRow { z_loss: Some(0.5), smoothing_loss: Some(0.25), ..metrics(6) };
+    let terms =
+        MetricsRow { z_loss: Some(0.5), smoothing_loss: Some(0.25), ema_val_loss: Some(1.75), ..metrics(6) };
     writer.append(&MetricsRow { loss: f32::NAN, grad_norm: f32::INFINITY, ..terms }).unwrap();
     insta::assert_snapshot!(std::fs::read_to_string(&path).unwrap(), @r"
-    step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss
-    4,8192,1.5625,,0.00025,0.1,,
-    5,10240,1.25,1.5,0.0002,0.1,,
-    6,12288,NaN,,0.00016666666666666666,inf,0.5,0.25
+    step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,ema_val_loss
+    4,8192,1.5625,,0.00025,0.1,,,
+    5,10240,1.25,1.5,0.0002,0.1,,,
+    6,12288,NaN,,0.00016666666666666666,inf,0.5,0.25,1.75
     ");
     let path = dir.path().join("timing.csv");
     let mut writer = RowWriter::create(&path).unwrap();
@@ -257,7 +258,7 @@ fn columns_of_held_out_sets_are_written_read_and_continued() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
         lines[0],
-        "step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,val_loss/code,val_loss/news"
+        "step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,ema_val_loss,val_loss/code,val_loss/news"
     );
     assert!(
         lines[1].ends_with(",,") && lines[2].ends_with(",1.25,NaN") && lines[3].ends_with(",,2.5"),
@@ -280,7 +281,9 @@ fn columns_of_held_out_sets_are_written_read_and_continued() {
     RowWriter::<MetricsRow>::create(&plain).unwrap().append(&metrics(1)).unwrap();
     let first = lines[1].strip_suffix(",,").unwrap();
     assert_eq!(std::fs::read_to_string(&plain).unwrap().lines().nth(1), Some(first));
-    for header in ["val_loss/b,val_loss/a", "val_loss/", "other", "val_loss/a,val_loss/a", "val_loss"] {
+    for header in
+        ["val_loss/b,val_loss/a", "val_loss/", "other", "val_loss/a,val_loss/a", "val_loss", "ema_val_loss/"]
+    {
         std::fs::write(&path, text.replace("val_loss/code,val_loss/news", header)).unwrap();
         assert!(read::<MetricsRow>(&path).unwrap_err().message().contains("the header is"), "{header}");
     }
@@ -300,11 +303,11 @@ fn damage_is_an_error_that_names_the_line() {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "a damaged file is left alone");
         read.message().replace(&*dir.path().to_string_lossy(), "DIR")
     };
-    let header = "step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss\n";
-    insta::assert_snapshot!(complain("step,loss\n1,2\n"), @"DIR/metrics.csv:1: the header is `step,loss`, not `step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss`: the file was not written by this version of xrun");
-    insta::assert_snapshot!(complain(&format!("{header}1,2,abc,,1,1,,\n2,2,1,,1,1,,\n")), @"DIR/metrics.csv:2: not a row: loss is `abc`: invalid float literal");
-    insta::assert_snapshot!(complain(&format!("{header}1,2\n2,2,1,,1,1,,\n")), @"DIR/metrics.csv:2: not a row: 2 columns, not 8");
-    insta::assert_snapshot!(complain(&format!("{header}2,2,1,,1,1,,\n1,2,1,,1,1,,\n")), @"DIR/metrics.csv:3: step 1 stands after step 2");
+    let header = "step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,ema_val_loss\n";
+    insta::assert_snapshot!(complain("step,loss\n1,2\n"), @"DIR/metrics.csv:1: the header is `step,loss`, not `step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,ema_val_loss`: the file was not written by this version of xrun");
+    insta::assert_snapshot!(complain(&format!("{header}1,2,abc,,1,1,,,\n2,2,1,,1,1,,,\n")), @"DIR/metrics.csv:2: not a row: loss is `abc`: invalid float literal");
+    insta::assert_snapshot!(complain(&format!("{header}1,2\n2,2,1,,1,1,,,\n")), @"DIR/metrics.csv:2: not a row: 2 columns, not 9");
+    insta::assert_snapshot!(complain(&format!("{header}2,2,1,,1,1,,,\n1,2,1,,1,1,,,\n")), @"DIR/metrics.csv:3: step 1 stands after step 2");
 }
 
 proptest! {
@@ -319,9 +322,11 @@ proptest! {
             grad_norm: f32::from_bits(norm),
             z_loss: val.map(f32::from_bits),
             smoothing_loss: None,
+            ema_val_loss: None,
             set_losses: set.map(|bits| ("a".to_owned(), f32::from_bits(bits))).into_iter().collect(),
+            ema_set_losses: val.map(|bits| ("a".to_owned(), f32::from_bits(bits))).into_iter().collect(),
         };
-        let further = ["val_loss/a", "val_loss/b"].map(str::to_owned).to_vec();
+        let further = ["ema_val_loss/a", "val_loss/a", "val_loss/b"].map(str::to_owned).to_vec();
         let mut line = encode(&row, &further).unwrap();
         prop_assert_eq!(line.pop(), Some(b'\n'));
         let columns = Columns { fixed: MetricsRow::COLUMNS, further };
@@ -337,6 +342,8 @@ proptest! {
         prop_assert!(same(back.z_loss.unwrap_or(0.0).into(), row.z_loss.unwrap_or(0.0).into()));
         prop_assert_eq!((back.step, back.tokens_seen), (row.step, row.tokens_seen));
         prop_assert!(back.set_losses.keys().eq(row.set_losses.keys()));
+        prop_assert!(back.ema_set_losses.keys().eq(row.ema_set_losses.keys()));
+        prop_assert!(back.ema_set_losses.values().zip(row.ema_set_losses.values()).all(|(a, b)| same((*a).into(), (*b).into())));
         prop_assert!(back.set_losses.values().zip(row.set_losses.values()).all(|(a, b)| same((*a).into(), (*b).into())));
     }
 

@@ -7,11 +7,12 @@ use crate::results::summary::{Status, Summary};
 use serde_json::Value;
 
 /// The figures of a summary that follow from rows, as paths in its JSON.
-const FIGURES: [&str; 12] = [
+const FIGURES: [&str; 13] = [
     "steps",
     "tokens_seen",
     "train_loss",
     "val_loss",
+    "ema_val_loss",
     "val_loss_over_floor",
     "bits_per_byte",
     "held_out",

@@ -8,7 +8,7 @@ use super::generate::Generating;
 use super::trained::Trained;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
-use crate::model::{Generator, Prefill, PromptShape, prompt_rows};
+use crate::model::{Generator, Prefill, PromptShape, WeightsOf, prompt_rows};
 use std::path::PathBuf;
 use template::{Message, Template};
 
@@ -19,6 +19,8 @@ pub struct ChatRequest {
     pub run: PathBuf,
     /// The step of the checkpoint; `None` for the newest valid one.
     pub step: Option<u64>,
+    /// Which weights of the checkpoint.
+    pub weights: WeightsOf,
     /// Keys to change, as for [`sample`](super::sample).
     pub overrides: Vec<String>,
     /// Most tokens of a reply; `None`: as many as the context has room for.
@@ -43,7 +45,7 @@ impl Chat {
     /// When the run has no valid checkpoint or no chat template, or a key would change the trained model.
     pub fn open(request: &ChatRequest) -> Result<Self> {
         let one = [&request.overrides[..], &["generation.samples=1".to_owned()]].concat();
-        let mut trained = Trained::open(&request.run, request.step, &one, 1)?;
+        let mut trained = Trained::open(&request.run, request.step, request.weights, &one, 1)?;
         trained.tokenizer = trained.tokenizer.recognizing_special_tokens();
         let template = Template::of_run(&request.run, &trained.tokenizer)?;
         let generator = Generator::new(&trained.plan, &shapes(trained.plan.batch.seq_len))?;

@@ -5,6 +5,7 @@ use super::documents::SetDocuments;
 use crate::data::ValidationBatches;
 use crate::device::communicator::Communicator;
 use crate::error::Result;
+use crate::exec::Section;
 use crate::results::documents::DocumentLoss;
 use crate::train::phase::EVALUATES;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 pub struct Evaluation {
     /// The losses on the held-out sets, in the order of [`Dataset::held_out`](crate::data::Dataset::held_out).
     pub sets: Vec<Evaluated>,
+    /// Those of the moving average of the weights; none unless the plan evaluates it.
+    pub ema: Vec<Evaluated>,
     /// The losses of their documents; none unless they were asked for.
     pub documents: Vec<DocumentLoss>,
 }
@@ -30,19 +33,42 @@ pub struct Evaluated {
 }
 
 impl Rank {
-    /// Evaluates every held-out set over all ranks: all of it, or `validation.steps` global batches. With
-    /// `documents`, also their documents, if the plan asks for these. `see` is called before each batch, with
-    /// the number of those done and of all.
+    /// Evaluates every held-out set over all ranks: all of it, or `validation.steps` global batches; and once more
+    /// with the moving average of the weights, if the plan asks for that. With `documents`, also their documents, if
+    /// the plan asks for these. `see` is called before each batch, with the number of those done and of all.
     ///
     /// # Errors
     /// When a rank is lost.
     pub fn evaluate(&mut self, documents: bool, mut see: impl FnMut(usize, usize)) -> Result<Evaluation> {
         let documents = documents && self.plan.document_losses;
+        let times = self.plan.evaluated_weights();
+        self.gather_parameters()?;
+        self.check_corpus()?;
+        let mut evaluation = self.evaluate_sets(documents, &mut |done, of| see(done, times * of))?;
+        let programs = Arc::clone(&self.programs);
+        if let Some(swap) = &programs.swap_ema {
+            self.swap_ema(swap)?;
+            let of_average = self.evaluate_sets(false, &mut |done, of| see(of + done, times * of));
+            let restored = self.swap_ema(swap);
+            evaluation.ema = of_average?.sets;
+            restored?;
+        }
+        Ok(evaluation)
+    }
+
+    /// Exchanges the weights and their moving average, everywhere where programs read weights. A second time
+    /// restores both to the bit. Every rank calls it.
+    fn swap_ema(&mut self, swap: &Section) -> Result<()> {
+        self.engine.run(swap)?;
+        self.gathered = self.programs.gather.is_none();
+        self.gather_parameters()
+    }
+
+    /// Evaluates every held-out set, with the weights that programs read now.
+    fn evaluate_sets(&mut self, documents: bool, see: &mut dyn FnMut(usize, usize)) -> Result<Evaluation> {
         let dataset = Arc::clone(&self.dataset);
         let programs = Arc::clone(&self.programs);
         let (spec, limit) = (self.spec(), self.plan.intervals.validation_steps);
-        self.gather_parameters()?;
-        self.check_corpus()?;
         let batches_of = |set| Ok((set, ValidationBatches::new(&dataset, set, spec.clone(), limit)?));
         let sets: Vec<_> = dataset.held_out().map(batches_of).collect::<Result<_>>()?;
         let count: usize = sets.iter().map(|(_, batches)| batches.len()).sum();
@@ -83,6 +109,6 @@ impl Rank {
             Evaluated { loss: loss / tokens, tokens: tokens as u64, bytes }
         };
         let sets = sums.as_chunks().0.iter().zip(texts).map(evaluated).collect();
-        Ok(Evaluation { sets, documents: of_documents })
+        Ok(Evaluation { sets, ema: Vec::new(), documents: of_documents })
     }
 }

@@ -8,6 +8,7 @@ mod corpus;
 mod damage;
 mod disk;
 mod doctor;
+mod ema;
 mod export;
 mod failures;
 mod hostile;

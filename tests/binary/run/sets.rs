@@ -34,7 +34,7 @@ fn every_set_is_a_column_and_a_figure_of_the_run() {
     let text = run.text("metrics.csv");
     assert!(
         text.starts_with(
-            "step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,val_loss/code,val_loss/news\n"
+            "step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,ema_val_loss,val_loss/code,val_loss/news\n"
         ),
         "{text}"
     );
@@ -174,10 +174,9 @@ fn a_run_with_sets_is_resumed_with_its_sets_alone() {
     let said = place.xrun(&["resume", run.name(), "--fork", other[0]]).succeeds();
     said.says(&["changed: validation.sets = { \"news\" = "]);
     let fork = place.runs().into_iter().find(|other| other.path != run.path).unwrap();
-    assert!(
-        fork.text("metrics.csv")
-            .starts_with("step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,val_loss/news\n")
-    );
+    assert!(fork.text("metrics.csv").starts_with(
+        "step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,ema_val_loss,val_loss/news\n"
+    ));
 }
 
 /// The losses of documents are those of the evaluation: they add up to it, whoever evaluated which window.

@@ -103,6 +103,11 @@ impl Run {
         self.metrics().last().and_then(|row| row.val_loss)
     }
 
+    /// The last held-out loss of the moving average of the weights.
+    pub fn ema_val_loss(&self) -> Option<f32> {
+        self.metrics().last().and_then(|row| row.ema_val_loss)
+    }
+
     /// Held-out sets with a loss in the last row.
     pub fn sets(&self) -> Vec<String> {
         self.metrics().last().map(|row| row.set_losses.keys().cloned().collect()).unwrap_or_default()

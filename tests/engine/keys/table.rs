@@ -233,6 +233,12 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "validation.documents" => written(&[], "true", |a, b| (a.documents(), b.documents()) == (0, 1)),
         "validation.steps" => written(&[], "1", |a, b| a.val_loss() != b.val_loss()),
 
+        // The curve is that of the weights; the state has the average too.
+        "ema.decay" => curve_of(&["ema.decay=0.9"], "0.5"),
+        "ema.evaluate" => written(&["ema.decay=0.9"], "true", |a, b| {
+            a.ema_val_loss().is_none() && b.ema_val_loss().is_some()
+        }),
+
         "generation.interval" => written(&writes, "2", |a, b| (a.texts().len(), b.texts().len()) == (2, 4)),
         "generation.samples" => written(&writes, "3", |a, b| (a.texts().len(), b.texts().len()) == (2, 3)),
         "generation.tokens" => texts("2"),

@@ -1,0 +1,24 @@
+// Exchanges the weights and their moving average over the flat parameter buffers, as src/ops/swap_ema.rs does.
+#include "optimizer.cuh"
+
+// (params, average)[n] ← (average, params), compute_copy[n] ← params as they are then. Without HAS_COMPUTE_COPY,
+// `compute_copy` is not written. On a rank that owns ranges, n elements change places: average has them alone, and
+// params where masters are sharded those of the shard.
+extern "C" __global__ void __launch_bounds__(THREADS)
+swap_ema(float *params, float *average, T *compute_copy, u64 n) {
+    auto [at, flat, master] = elements_of_thread();
+    if (at + VEC <= n) {
+        float p4[VEC], a4[VEC];
+        load_streaming(params + master, p4);
+        load_streaming(average + at, a4);
+        store_streaming(params + master, a4);
+        store_streaming(average + at, p4);
+        if (HAS_COMPUTE_COPY) store(compute_copy + flat, a4);
+        return;
+    }
+    for (; at < n; at++, flat++, master++) {
+        float p = params[master], a = average[at];
+        params[master] = a, average[at] = p;
+        if (HAS_COMPUTE_COPY) compute_copy[flat] = down<T>(a);
+    }
+}

@@ -1,0 +1,175 @@
+//! The exponential moving average of the weights: one pass over masters and average at the end of a step.
+//!
+//! The weight of a step in the average changes from step to step, so that the average has no share of what it
+//! was before the first; it is a table with a number per step, computed once in f64
+//! ([`crate::optim::WeightEma::weights`]).
+
+use super::segments::{ELEMENTS_PER_TASK, Segments, grid};
+use crate::device::gpu::{Arg, Kernel};
+use crate::device::{DType, Elem, Real};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
+
+/// `average ← average + weight·(params − average)`, in place, with the weight of the step.
+///
+/// Inputs: params `[n]`, weights `[steps + 1]` (row 0 is not read), step `[1]` (u32), bad `[1]` (u32; not 0 after
+/// a step that was not finite: nothing changes). Output, updated in place: the average `[n]`. Where ranks average
+/// what they own, the average, and params if there is a compute copy, are the rank's shard.
+#[derive(Clone, Debug)]
+pub struct Ema {
+    /// Elements of the flat parameter buffers.
+    pub elements: usize,
+    /// What each rank averages; that of all ranks together are all parameters. Decay has no meaning here.
+    pub segments: Segments,
+    /// Formats of the master parameters and of the compute copy.
+    pub precision: Precision,
+}
+
+impl Ema {
+    /// Runs on the CPU with compute copies of type `E`.
+    fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
+        type Acc<E> = <E as Elem>::Acc;
+        if cx.input_u32(3)[0] != 0 {
+            return;
+        }
+        let (params, weights) = (cx.input::<Acc<E>>(0), cx.input::<Acc<E>>(1));
+        let weight = weights.get(cx.input_u32(2)[0] as usize);
+        let average = cx.output::<Acc<E>>(0);
+        for segment in self.segments.of_rank(cx.comm.rank()) {
+            cx.pool.chunks(
+                segment.len,
+                ELEMENTS_PER_TASK,
+                #[inline(always)]
+                |start, len| {
+                    let masters = params.slice(segment.master + start, len);
+                    let averages = average.slice(segment.offset + start, len);
+                    for (average, &master) in averages.iter_mut().zip(masters) {
+                        *average = weight.fma(master - *average, *average);
+                    }
+                },
+            );
+        }
+    }
+}
+
+impl Op for Ema {
+    fn name(&self) -> &'static str {
+        "ema"
+    }
+
+    fn attributes(&self) -> String {
+        format!("segments={}", self.segments)
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [params, weights, step, bad] = inputs else {
+            return Err("takes params, weights, step, bad".into());
+        };
+        let master = self.precision.master;
+        if weights.dtype != master || step.dtype != DType::U32 || bad.dtype != DType::U32 {
+            return Err("weights are in the master format, step and bad are u32".into());
+        }
+        let (masters, average) = specs(&self.segments, self.elements, master)?;
+        if *params != masters {
+            return Err(format!("params are {masters}"));
+        }
+        Ok(vec![average])
+    }
+
+    /// Reads master and average, writes the average.
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        let bytes = inputs[0].dtype.size() + 2 * outputs[0].dtype.size();
+        Cost { product_flops: 0.0, bytes: (self.segments.updated() * bytes) as f64 }
+    }
+
+    fn accumulates(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        dispatch_float!(self.precision.act_dtype, E => self.run::<E>(cx));
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        let rank = cx.queue.rank();
+        let elements = self.segments.updated_by(rank);
+        if elements == 0 {
+            return Ok(());
+        }
+        let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&tensor| tensor.into()).collect();
+        args.push(Arg::U64(elements as u64));
+        let kernel = self.segments.define_in(Kernel::new("ema", "ema"), rank);
+        cx.queue.launch(kernel, grid(elements), &args)
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let case = |name: &str, step: f64, bad: f64, sharded: bool| {
+            let (segments, places) = case_segments(precision, sharded);
+            let op = Ema { elements: CASE_ELEMENTS, segments, precision };
+            let tensor = |shape: &[usize]| Spec::new(shape, precision.master);
+            let inputs = vec![
+                (case_masters(&op.segments, precision), Fill::Normal(0.0, 1.0)),
+                (tensor(&[4]), Fill::Values(vec![0.0, 1.0, 0.625, 0.01])),
+                (Spec::new([1], DType::U32), Fill::Values(vec![step])),
+                (Spec::new([1], DType::U32), Fill::Values(vec![bad])),
+            ];
+            Case::new(name, op, inputs, move |i| reference(i, &places))
+                .differentiable(&[])
+                .upstream(&[])
+                .outputs(vec![(Mode::Add, Fill::Normal(0.0, 1.0))])
+        };
+        Cases::Own(vec![
+            case("the first step takes the weights", 1.0, 0.0, false),
+            case("third step", 3.0, 0.0, false),
+            case("after a bad step nothing moves", 2.0, 1.0, false),
+            case("what rank 0 of two owns", 3.0, 0.0, true),
+        ])
+    }
+}
+
+/// Returns the specs of the masters and of the average.
+pub(super) fn specs(segments: &Segments, elements: usize, master: DType) -> Result<(Spec, Spec), String> {
+    let flat = Spec::new([elements], master);
+    segments.masters_and_slot(&flat).ok_or_else(|| format!("segments cover {elements} elements"))
+}
+
+/// Elements of the flat buffers in test cases.
+pub(super) const CASE_ELEMENTS: usize = 20_011;
+
+/// Places of an element in the flat buffers, among the masters and in the average.
+pub(super) type Places = Vec<[usize; 3]>;
+
+/// Returns the segments of a test case, and the places that they update: all elements, or what rank 0 of two
+/// owns: blocks 0, 3 and 4, of which the last is short.
+pub(super) fn case_segments(precision: Precision, sharded: bool) -> (Segments, Places) {
+    let all = [(0..CASE_ELEMENTS, false)];
+    if !sharded {
+        return (Segments::whole(&all), (0..CASE_ELEMENTS).map(|i| [i; 3]).collect());
+    }
+    let shards = Shards::new(&[4096, CASE_ELEMENTS], 2, 4096);
+    let sharded_masters = precision.has_compute_copy();
+    let owned = shards.of_rank(0).flat_map(|range| range.flat().zip(range.offset..));
+    let places = owned.map(|(flat, slot)| [flat, if sharded_masters { slot } else { flat }, slot]).collect();
+    (Segments::new(&all, &shards, sharded_masters.then_some(&shards), CASE_ELEMENTS), places)
+}
+
+/// Returns the spec of the masters of a test case.
+pub(super) fn case_masters(segments: &Segments, precision: Precision) -> Spec {
+    let specs = specs(segments, CASE_ELEMENTS, precision.master);
+    specs.map_or_else(|_| Spec::new([CASE_ELEMENTS], precision.master), |(masters, _)| masters)
+}
+
+/// Computes the weighted mean of weights and average, one element at a time, in f64.
+fn reference(i: &[Array], places: &Places) -> Vec<Array> {
+    let (params, weights, step, bad) = (&i[0].data, &i[1].data, i[2].data[0] as usize, i[3].data[0]);
+    let mut average = i[4].clone();
+    if bad == 0.0 {
+        for &[_, master, slot] in places {
+            let before = average.data[slot];
+            average.data[slot] = (1.0 - weights[step]) * before + weights[step] * params[master];
+        }
+    }
+    vec![average]
+}

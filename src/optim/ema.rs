@@ -1,0 +1,135 @@
+//! The exponential moving average of the weights: its slot, the weight of every step in it, and its ops.
+
+use crate::error::Result;
+use crate::ir::{Builder, Destination, GroupRequest, Mode, OptimizerSlot, Precision, State};
+use crate::ops::ema::Ema;
+use crate::ops::segments::Segments;
+use crate::ops::swap_ema::SwapEma;
+use std::sync::Arc;
+
+/// The state buffer that holds the average of all parameters.
+pub const BUFFER: &str = "ema";
+
+/// What the names of its tensors begin with in checkpoints.
+pub const CHECKPOINT_PREFIX: &str = "ema.";
+
+/// An exponential moving average of the weights, which training does not read.
+///
+/// After step t it is the mean of the weights θ after the steps 1 to t, those of step i with the weight
+/// `decay^(t − i)`, divided by the sum of these: the initial weights have no share in it, as with the correction of
+/// Adam's moments (Kingma and Ba, 2015, section 3). So `ema_t = ema_(t−1) + w_t·(θ_t − ema_(t−1))` with
+/// `w_t = (1 − decay) / (1 − decay^t)`, from 1 at the first step down to `1 − decay`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WeightEma {
+    /// What a step leaves of the average before it, in the long run; between 0 and 1.
+    pub decay: f64,
+    /// Evaluations also evaluate the average.
+    pub evaluates: bool,
+}
+
+impl WeightEma {
+    /// Returns the slot of the average.
+    pub fn slot(self, precision: Precision) -> OptimizerSlot {
+        OptimizerSlot {
+            buffer: BUFFER,
+            checkpoint_prefix: CHECKPOINT_PREFIX,
+            dtype: precision.master,
+            // Of no account: the first step has the weight 1.
+            initial: 0.0,
+        }
+    }
+
+    /// Returns the group of all of a model's parameters that has the slot.
+    pub fn request(self, precision: Precision, params: usize) -> GroupRequest {
+        GroupRequest {
+            params: (0..params).collect(),
+            slots: vec![self.slot(precision)],
+            ..GroupRequest::default()
+        }
+    }
+
+    /// Returns the weights of the steps up to `steps` in the average, computed in f64; the first of the `steps + 1`
+    /// numbers is not used.
+    pub fn weights(self, steps: usize) -> Vec<f64> {
+        // 1 + decay + decay² + …: the reciprocal of (1 − decay) / (1 − decay^t), by operations that round alike
+        // everywhere.
+        let mut sum = 0.0;
+        let of_step = |_| {
+            sum = 1.0 + self.decay * sum;
+            1.0 / sum
+        };
+        std::iter::once(0.0).chain((1..=steps).map(of_step)).collect()
+    }
+
+    /// Records the update of the average, after that of the weights.
+    ///
+    /// # Errors
+    /// When the state has no average.
+    pub fn record(self, b: &mut Builder) -> Result<()> {
+        let state = Arc::clone(&b.program().state);
+        let op = Ema { elements: state.flat_len, segments: segments(&state), precision: state.precision };
+        let inputs =
+            ["params.flat", "control.ema_weights", "control.step", "control.bad"].map(|name| b.state(name));
+        let inputs = inputs.into_iter().collect::<Result<Vec<_>>>()?;
+        let average = b.state("ema.flat")?;
+        b.emit_into("ema", Arc::new(op), &inputs, &[Destination::Into(average, Mode::Add)])?;
+        Ok(())
+    }
+
+    /// Records the exchange of the weights and their average.
+    ///
+    /// # Errors
+    /// When the state has no average.
+    pub fn record_swap(self, b: &mut Builder) -> Result<()> {
+        let state = Arc::clone(&b.program().state);
+        let op = SwapEma { elements: state.flat_len, segments: segments(&state), precision: state.precision };
+        let mut outputs = vec![b.state("params.flat")?, b.state("ema.flat")?];
+        if state.precision.has_compute_copy() {
+            outputs.push(b.state("compute_copy.flat")?);
+        }
+        let into: Vec<_> = outputs.into_iter().map(|tensor| Destination::Into(tensor, Mode::Add)).collect();
+        b.emit_into("swap", Arc::new(op), &[], &into)?;
+        Ok(())
+    }
+}
+
+/// Returns the ranges of the flat buffers that ranks average: all of them, or those that they own.
+fn segments(state: &State) -> Segments {
+    let all = [(0..state.flat_len, false)];
+    match &state.shards {
+        Some(shards) => {
+            let masters = state.masters_are_sharded().then_some(&**shards);
+            Segments::new(&all, shards, masters, state.flat_len)
+        }
+        None => Segments::whole(&all),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_weights_are_those_of_a_corrected_average() {
+        for decay in [1e-3, 0.5, 0.9, 0.999, 0.99999] {
+            let weights = WeightEma { decay, evaluates: false }.weights(5000);
+            assert_eq!((weights.len(), weights[1]), (5001, 1.0));
+            for (t, weight) in weights.iter().enumerate().skip(1) {
+                let corrected = (1.0 - decay) / -(decay.ln() * t as f64).exp_m1();
+                assert!((weight / corrected - 1.0).abs() < 1e-9, "{decay}, step {t}: {weight}, {corrected}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_average_is_a_weighted_mean_of_all_steps() {
+        let (decay, values) = (0.75_f64, [3.0, -1.0, 4.0, 1.0, 5.0]);
+        let weights = WeightEma { decay, evaluates: false }.weights(values.len());
+        let steps = values.iter().zip(&weights[1..]);
+        let average = steps.fold(1e6, |average, (value, weight)| average + weight * (value - average));
+        let shares: Vec<f64> = (0..values.len()).rev().map(|age| decay.powi(age as i32)).collect();
+        let mean: f64 = values.iter().zip(&shares).map(|(value, share)| value * share).sum::<f64>()
+            / shares.iter().sum::<f64>();
+        assert!((average - mean).abs() < 1e-9, "{average}, {mean}");
+    }
+}
