@@ -28,5 +28,5 @@ pub use op::{
 pub use role::{Role, Sublayer};
 pub use shards::{OwnedRange, Shards};
 pub use spec::Spec;
-pub use state::{Init, OptimizerSlot, Param, ParamRequest, SlotId, State, StateBuilder};
+pub use state::{Init, LogicalMatrix, OptimizerSlot, Param, ParamRequest, SlotId, State, StateBuilder};
 pub use tensor::{Home, Mode, Phase, Stream, Tensor, TensorId};

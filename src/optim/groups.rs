@@ -71,6 +71,7 @@ mod tests {
                 alloc: vec![100],
                 init: Init::Ones,
                 role,
+                stacked: Vec::new(),
                 block: None,
             })
             .collect();

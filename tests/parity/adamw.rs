@@ -107,6 +107,7 @@ fn state() -> State {
         shape,
         init: Init::Ones,
         role,
+        stacked: Vec::new(),
         block: None,
     };
     let matrix = request("matrix", vec![4, COUNTS[0] / 4], Role::Head);

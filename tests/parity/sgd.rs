@@ -99,6 +99,7 @@ fn state(optimizer: &dyn Optimizer) -> State {
         shape,
         init: Init::Ones,
         role,
+        stacked: Vec::new(),
         block: None,
     };
     let matrix = request("matrix", vec![4, COUNTS[0] / 4], Role::Head);
