@@ -31,7 +31,7 @@ pub const HEADERS: [(&str, &str); 13] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 44] = [
+pub const SOURCES: [(&str, &str); 45] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
@@ -58,6 +58,7 @@ pub const SOURCES: [(&str, &str); 44] = [
     source!("kv_cache"),
     source!("layer_norm"),
     source!("linear_few_rows"),
+    source!("lion"),
     source!("mul"),
     source!("muon_momentum"),
     source!("muon_update"),
