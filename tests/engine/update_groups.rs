@@ -132,9 +132,9 @@ fn slots_have_room_for_the_parameters_of_their_group_alone() {
     }
 }
 
-type Tensors = BTreeMap<String, Vec<u8>>;
+pub type Tensors = BTreeMap<String, Vec<u8>>;
 
-fn snapshot(rank: &Rank) -> Result<Tensors> {
+pub fn snapshot(rank: &Rank) -> Result<Tensors> {
     let mut tensors = BTreeMap::new();
     if rank.engine().comm.rank() == 0 {
         for tensor in rank.snapshot().tensors() {
@@ -225,9 +225,8 @@ fn ranks_own_whole_matrices_where_an_optimizer_needs_them_and_no_bit_changes() {
                 let world = format!("parallelism.world_size={ranks}");
                 let overrides = [MIXED, &[&world, dtype], more].concat();
                 Setup::planned(&overrides, |plan| {
-                    let is_matrix = |group: &&mut xrun::optim::UpdateGroup| {
-                        group.roles.contains(&GroupRole::Matrix)
-                    };
+                    let is_matrix =
+                        |group: &&mut xrun::optim::UpdateGroup| group.roles.contains(&GroupRole::Matrix);
                     let group = plan.update_groups.iter_mut().find(is_matrix).unwrap();
                     group.optimizer = Arc::new(Whole(Arc::clone(&group.optimizer)));
                 })
@@ -242,11 +241,7 @@ fn ranks_own_whole_matrices_where_an_optimizer_needs_them_and_no_bit_changes() {
                 owned[owners[0].rank] += param.spec.elements();
             }
             assert!(owned.iter().all(|&elements| elements > 0), "{owned:?}");
-            assert_same_bits(
-                &whole.train(STEPS),
-                &sharded.train(STEPS),
-                &format!("{ranks} ranks, {dtype}"),
-            );
+            assert_same_bits(&whole.train(STEPS), &sharded.train(STEPS), &format!("{ranks} ranks, {dtype}"));
         }
     }
 }

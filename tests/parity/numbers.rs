@@ -30,7 +30,7 @@ impl Numbers {
     /// Numbers with an optimizer and some of its hyperparameters, for so many steps.
     pub fn new(name: &str, settings: &[(&str, Value)], steps: usize) -> Self {
         let entry = optim::find(name).expect("a known optimizer");
-        let written = settings.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let written = settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         let values = Values::from_written(entry.hyperparameters, &written);
         let rule = |role: GroupRole| RoleRule {
             role,

@@ -297,6 +297,7 @@ fn of_optimizer(key: &str) -> Option<(Vec<String>, &'static str)> {
     let choice = OPTIMIZERS.iter().find(has).map(|entry| format!("{section}.name={}", entry.name));
     let positions = section.ends_with("positions").then(|| "model.position=learned".to_owned());
     // Biases, which are 0 at first, and which decay spares unless a group of vectors says otherwise.
-    let decays = (section.ends_with("vector") && name == "decay").then(|| format!("{section}.weight_decay=0.1"));
+    let decays =
+        (section.ends_with("vector") && name == "decay").then(|| format!("{section}.weight_decay=0.1"));
     Some((choice.into_iter().chain(positions).chain(decays).collect(), find_path(key)?.example))
 }
