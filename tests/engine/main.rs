@@ -14,6 +14,7 @@ mod keys;
 mod learning;
 mod memory;
 mod models;
+mod muon;
 mod objective;
 mod optimizers;
 mod ramp;

@@ -14,23 +14,25 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 12] = [
+pub const HEADERS: [(&str, &str); 14] = [
     header!("activation"),
     header!("attention"),
     header!("common"),
     header!("formula"),
     header!("heads"),
+    header!("matrices"),
     header!("mma"),
     header!("norm"),
     header!("optimizer"),
     header!("ranges"),
+    header!("streaming"),
     header!("tiles"),
     header!("tma"),
     header!("wgmma"),
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 45] = [
+pub const SOURCES: [(&str, &str); 47] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
@@ -60,6 +62,8 @@ pub const SOURCES: [(&str, &str); 45] = [
     source!("linear_few_rows"),
     source!("lion"),
     source!("mul"),
+    source!("muon_momentum"),
+    source!("muon_update"),
     source!("partials"),
     source!("product"),
     source!("qk_norm_rope"),
