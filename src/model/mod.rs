@@ -15,7 +15,7 @@ mod tests;
 mod weights;
 mod window;
 
-pub use family::{Family, PromptShape, Purpose};
+pub use family::{ActivationKind, Family, PromptShape, Purpose};
 pub use formula::Formula;
 pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, state};

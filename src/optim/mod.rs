@@ -8,12 +8,14 @@ mod adamw;
 mod groups;
 mod hyperparameters;
 mod optimizer;
+mod parametrization;
 mod sgd;
 
 pub use adamw::AdamW;
 pub use groups::{ParamGroup, decay_segments, param_groups};
 pub use hyperparameters::{Form, Hyperparameter, Value, Values};
 pub use optimizer::{Entry, Optimizer, Update};
+pub use parametrization::{Power, WidthRule, has_width_rules, width_rule};
 
 /// Every optimizer. The first is the default of recipes.
 pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY, sgd::ENTRY];

@@ -9,6 +9,7 @@ use super::optimizer;
 use super::position_checks;
 use super::sweep_checks;
 use super::values::WorldSize;
+use super::width_checks;
 use crate::optim;
 use crate::policy::{
     Communication, Decay, DeviceChoice, Norm, NormPlacement, Placement, Reduction, Shard, Transport,
@@ -27,6 +28,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     heads(recipe, &mut found);
     parts(recipe, &mut found);
     position_checks::contradictions(recipe, &mut found);
+    width_checks::contradictions(recipe, &mut found);
     dropout(recipe, &mut found);
     batches(recipe, open_world, &mut found);
     hyperparameters(recipe, &mut found);

@@ -1,5 +1,6 @@
 //! The forward of a decoder as ops, one function per part of a block.
 
+mod activations;
 mod attention;
 mod embedding;
 mod feed_forward;
@@ -19,6 +20,7 @@ use crate::ops::linear::Linear;
 use crate::ops::linear_few_rows::{LinearFewRows, MOST_ROWS};
 use crate::plan::Plan;
 use crate::policy::NormPlacement;
+pub(super) use activations::activations;
 use std::sync::Arc;
 
 /// Records the forward of a plan for a purpose.
