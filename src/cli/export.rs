@@ -5,6 +5,7 @@ use super::what::{Results, run_with_checkpoint};
 use crate::checkpoint::{self, Loaded};
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
+use crate::model::FoldedHead;
 use crate::model::hf_export::{self, Dtype, Export, Stored};
 use crate::plan::Model;
 use crate::policy::Communication;
@@ -54,13 +55,14 @@ pub fn run(args: &Args) -> Result<()> {
     check(&recipe, &checkpoint)?;
     let mut export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;
     export.chat_template = chat_template(&run)?;
+    let weights = FoldedHead::new(&checkpoint, &mut export.model);
     if !args.no_reference {
         // What no class has is said before a forward is computed.
         hf_export::check(&export)?;
-        let stored = Stored { weights: &checkpoint, dtype: args.dtype };
+        let stored = Stored { weights: &weights, dtype: args.dtype };
         export.reference = Some(reference(&recipe, &export.model, &stored, export.end_token_id)?);
     }
-    hf_export::write(&args.to, &export, &checkpoint, &tokenizer_json)?;
+    hf_export::write(&args.to, &export, &weights, &tokenizer_json)?;
     eprint_line(&format!("exported {} to {}", checkpoint.path().display(), args.to.display()));
     Ok(())
 }

@@ -16,7 +16,7 @@
 //!   the change of a product. With `match_rms_adamw` it grows with the root of the width.
 //! - decay shrinks a matrix by rate · decay in a step, which stays as at the base width (Wang and Aitchison, How
 //!   to set AdamW's weight decay as you scale model and dataset size, arXiv:2405.13698, 2024; Dey et al.,
-//!   CompleteP, arXiv:2505.01618, 2025, table 1): where the rate is over m, the decay is times m.
+//!   CompleteP, arXiv:2505.01618, 2025): where the rate is over m, the decay is times m.
 //!
 //! Attention keeps its scale of one over the root of a head's width. Tables with one over that width are for
 //! models whose heads grow, and here heads become more.

@@ -18,4 +18,5 @@ mod ranks;
 mod replicas;
 mod shards;
 mod splits;
+mod width;
 mod window;
