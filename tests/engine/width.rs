@@ -114,10 +114,10 @@ steps = 100
 lr = 2e-3
 
 [data]
-corpus = "random"
-tokenizer = "byte"
-train_tokens = 20_000
-validation_tokens = 500
+corpus = "stories"
+tokenizer = "stories"
+train_tokens = 50_000
+validation_tokens = 2_000
 
 [engine]
 device = "cpu"

@@ -17,6 +17,7 @@ pub(in crate::model::decoder) fn activations(m: &Model) -> Vec<(ActivationKind, 
         "x"
     };
     let residual = match m.norm_placement {
+        NormPlacement::Pre if m.parallel_blocks => "residual",
         NormPlacement::Pre | NormPlacement::Sandwich => "residual_ffn",
         NormPlacement::Post => "ffn_normed",
     };
