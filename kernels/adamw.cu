@@ -17,16 +17,14 @@ __device__ __forceinline__ void update(const Step &s, bool decays, float &p, flo
 
 // (params, m, v, compute_copy)[n] ← AdamW(grads[n]) with row step[1] of schedule[steps + 1, 4]: 1 - lr·decay,
 // lr / (1 - β1^t), √(1 - β2^t), lr. Nothing changes where bad[1] is set. Without HAS_COMPUTE_COPY,
-// `compute_copy` is not written. A rank that owns ranges updates the n elements of its shard: m and v, with
-// SHARDED_MASTERS params too, are the shard, the others flat.
+// `compute_copy` is not written. Of a group of parameters, and on a rank that owns ranges, n elements are
+// updated: m and v have them alone, and params where masters are sharded those of the shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
 adamw(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad,
       float *params, float *m, float *v, T *compute_copy, u64 n, float one_minus_beta1, float beta2,
       float one_minus_beta2, float eps) {
-    // A block of the grid lies in one range.
-    u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
-    u64 flat_block = flat_of(block), flat = flat_block + threadIdx.x * VEC;
-    u64 master = SHARDED_MASTERS ? at : flat;
+    Place place = place_of_thread();
+    auto [at, flat, master] = place;
     bool whole = at + VEC <= n;
     float g4[VEC], p4[VEC], m4[VEC], v4[VEC];
     // Before anything that depends on another load.
@@ -41,12 +39,10 @@ adamw(const float *grads, const float *schedule, const u32 *step, const float *c
     load(schedule + u64(*step) * 4, row);
     Step s = {*clip, row[0], row[1], row[2], one_minus_beta1, beta2, one_minus_beta2, eps};
     if (whole) {
-        int passed = switches_up_to(flat_block);
-        bool alike = SWITCHES[passed] >= flat_block + BLOCK;
+        Decays decays = decays_at(place);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
-            if (!alike) passed = switches_up_to(flat + i);
-            update(s, passed % 2 == 1, p4[i], m4[i], v4[i], g4[i]);
+            update(s, decays[i], p4[i], m4[i], v4[i], g4[i]);
         }
         store_streaming(params + master, p4);
         store_streaming(m + at, m4);

@@ -7,6 +7,10 @@
 constexpr int THREADS = 256, VEC = 4;
 constexpr u64 BLOCK = THREADS * VEC;
 
+// The first element of each range among the masters; its first elements in the slots and in the flat buffers are
+// those of ranges.cuh.
+__constant__ u64 MASTERS[RANGE_COUNT + 1] = RANGE_MASTERS;
+
 // Elements of the flat buffers at which decay is switched on (the first, the third, …) or off, ascending; then a sentinel beyond
 // all elements.
 __constant__ u64 SWITCHES[SWITCH_COUNT + 1] = SWITCH_POSITIONS;
@@ -23,6 +27,34 @@ __device__ __forceinline__ int switches_up_to(u64 at) {
         }
     }
     return low;
+}
+
+// Where the VEC elements of a thread lie, which all lie in one range: ranges of the slots begin at multiples of
+// BLOCK, so that a block of the grid lies in one, or without WHOLE_BLOCKS at multiples of 64 elements.
+struct Place {
+    u64 at, flat, master;
+};
+__device__ __forceinline__ Place place_of_thread() {
+    u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
+    if (RANGE_COUNT == 0) return {at, at, at};
+    int range = range_of(WHOLE_BLOCKS ? block : at);
+    u64 within = at - OFFSETS[range];
+    return {at, STARTS[range] + within, MASTERS[range] + within};
+}
+
+// Which of the elements of a thread decay. Where the whole block does or does not, they are not looked up.
+struct Decays {
+    u64 flat;
+    int passed;
+    bool alike;
+    __device__ __forceinline__ bool operator[](int i) const {
+        return (alike ? passed : switches_up_to(flat + i)) % 2 == 1;
+    }
+};
+__device__ __forceinline__ Decays decays_at(const Place &place) {
+    u64 first = WHOLE_BLOCKS ? place.flat - threadIdx.x * VEC : place.flat;
+    int passed = switches_up_to(first);
+    return {place.flat, passed, SWITCHES[passed] >= first + (WHOLE_BLOCKS ? BLOCK : VEC)};
 }
 
 // Four neighbours that are used once per step: not worth caching.

@@ -6,11 +6,9 @@
 
 __constant__ u64 OFFSETS[RANGE_COUNT + 1] = RANGE_OFFSETS, STARTS[RANGE_COUNT + 1] = RANGE_STARTS;
 
-// The place in the flat buffers of an element of the shard.
-__device__ __forceinline__ u64 flat_of(u64 at) {
-    if (RANGE_COUNT == 0) return at;
+// The range in which an element of the shard lies: the last one that begins at or before it.
+__device__ __forceinline__ int range_of(u64 at) {
     int low = 0, high = RANGE_COUNT;
-    // The last range that begins at or before it.
     while (high - low > 1) {
         int middle = (low + high) / 2;
         if (OFFSETS[middle] <= at) {
@@ -19,5 +17,12 @@ __device__ __forceinline__ u64 flat_of(u64 at) {
             high = middle;
         }
     }
-    return STARTS[low] + (at - OFFSETS[low]);
+    return low;
+}
+
+// The place in the flat buffers of an element of the shard.
+__device__ __forceinline__ u64 flat_of(u64 at) {
+    if (RANGE_COUNT == 0) return at;
+    int range = range_of(at);
+    return STARTS[range] + (at - OFFSETS[range]);
 }

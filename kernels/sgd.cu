@@ -15,15 +15,14 @@ __device__ __forceinline__ void update(const Step &s, bool decays, float &p, flo
 
 // (params, momentum, compute_copy)[n] ← SGD(grads[n]) with row step[1] of schedule[steps + 1, 1]: lr. Nothing
 // changes where bad[1] is set. Without HAS_MOMENTUM, `momentum` is neither read nor written; without
-// HAS_COMPUTE_COPY, `compute_copy` is not written. A rank that owns ranges updates the n elements of its
-// shard: momentum, with SHARDED_MASTERS params too, is the shard, the others flat.
+// HAS_COMPUTE_COPY, `compute_copy` is not written. Of a group of parameters, and on a rank that
+// owns ranges, n elements are updated: momentum has them alone, and params where masters are sharded those of the
+// shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
 sgd(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad,
     float *params, float *momentum, T *compute_copy, u64 n, float decay, float momentum_factor) {
-    // A block of the grid lies in one range.
-    u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
-    u64 flat_block = flat_of(block), flat = flat_block + threadIdx.x * VEC;
-    u64 master = SHARDED_MASTERS ? at : flat;
+    Place place = place_of_thread();
+    auto [at, flat, master] = place;
     bool whole = at + VEC <= n;
     float g4[VEC], p4[VEC], m4[VEC] = {};
     // Before anything that depends on another load.
@@ -35,12 +34,10 @@ sgd(const float *grads, const float *schedule, const u32 *step, const float *cli
     if (*bad != 0) return;
     Step s = {*clip, schedule[*step], decay, momentum_factor};
     if (whole) {
-        int passed = switches_up_to(flat_block);
-        bool alike = SWITCHES[passed] >= flat_block + BLOCK;
+        Decays decays = decays_at(place);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
-            if (!alike) passed = switches_up_to(flat + i);
-            update(s, passed % 2 == 1, p4[i], m4[i], g4[i]);
+            update(s, decays[i], p4[i], m4[i], g4[i]);
         }
         store_streaming(params + master, p4);
         if (HAS_MOMENTUM) store_streaming(momentum + at, m4);

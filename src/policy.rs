@@ -267,6 +267,16 @@ impl From<Recompute> for RecomputeMode {
 }
 
 policy! {
+    /// What decoupled weight decay is relative to.
+    WeightDecay {
+        /// The learning rate: a step multiplies by `1 − lr·weight_decay`.
+        Coupled = "coupled",
+        /// The learning rate's share of its peak, whatever that is: `1 − (lr / peak)·weight_decay`.
+        Independent = "independent",
+    }
+}
+
+policy! {
     /// What ranks divide among themselves instead of each holding all of it.
     Shard {
         /// Nothing: every rank updates all parameters.

@@ -36,7 +36,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("machine", "device suggest error"),
     ("ir", "device error"),
     ("ops", "ir device error"),
-    ("optim", "ops ir device error"),
+    // The words of weight decay.
+    ("optim", "ops ir device policy error"),
     ("passes", "ops ir device policy error"),
     ("exec", "passes ir device policy liveness error"),
     ("check", "exec passes ops ir device policy error"),

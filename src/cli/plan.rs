@@ -144,10 +144,10 @@ fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool
 
 /// Every key with value, class and layer.
 fn explain(recipe: &Recipe, json: bool) -> String {
-    let keys = recipe.explain();
+    // Most recipes have no groups of parameters.
+    let keys = recipe.explain().into_iter().filter(|(key, value, _)| value.is_some() || !key.is_nested());
     if json {
         let rows: Vec<_> = keys
-            .into_iter()
             .map(|(key, value, layer)| {
                 json!({"key": key.path, "value": value, "class": key.class.to_string(), "layer": layer.to_string()})
             })

@@ -1,6 +1,7 @@
 //! What a run leaves on the disk.
 
 use crate::device::DType;
+use crate::ir::SlotGroup;
 use crate::model::Programs;
 use crate::plan::Plan;
 use serde::Serialize;
@@ -57,13 +58,11 @@ impl Disk {
     }
 }
 
-/// Bytes that a checkpoint has for each parameter: the weight and the optimizer's slots, in fp32 whatever
+/// Bytes of a checkpoint, without its few KiB of manifest: the weights and the optimizer's slots, in fp32 whatever
 /// their format in memory.
-pub(super) fn checkpoint_bytes_per_parameter(programs: &Programs) -> usize {
-    DType::F32.size() * (1 + programs.state.optimizer_slots.len())
-}
-
-/// Bytes of a checkpoint, without its few KiB of manifest.
 pub(super) fn checkpoint_bytes(programs: &Programs) -> usize {
-    checkpoint_bytes_per_parameter(programs) * programs.state.parameter_count()
+    let state = &programs.state;
+    let elements = |&index: &usize| state.params[index].spec.logical_elements();
+    let slots = |group: &SlotGroup| group.slots.len() * group.params.iter().map(elements).sum::<usize>();
+    DType::F32.size() * (state.parameter_count() + state.groups.iter().map(slots).sum::<usize>())
 }

@@ -1,7 +1,6 @@
 //! All figures of a run before it starts.
 
-use super::disk::checkpoint_bytes_per_parameter;
-use super::{Budget, DeviceFit, Flops, Memory, Parameters, RunNeeds};
+use super::{Budget, DeviceFit, Flops, GroupForecast, Memory, Parameters, RunNeeds};
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -30,11 +29,12 @@ pub struct Forecast {
     pub batch: BatchForecast,
     /// Steps, tokens and the corpus.
     pub training: TrainingForecast,
-    /// Bytes of a checkpoint for each parameter: the weight and the optimizer's slots.
-    pub checkpoint_bytes_per_parameter: usize,
-    /// The optimizer's slots in words; empty without slots.
-    #[serde(skip)]
-    pub(super) slots_in_words: &'static str,
+    /// Bytes of a checkpoint for each parameter: the weight and the optimizer's slots. `None` where groups of
+    /// parameters have different ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_bytes_per_parameter: Option<usize>,
+    /// The groups in which parameters are updated.
+    pub update_groups: Vec<GroupForecast>,
     /// Why `activation_checkpoint.mode = "auto"` is the mode that it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recompute_choice: Option<String>,
@@ -104,7 +104,11 @@ impl Forecast {
     pub fn new(plan: &Plan, programs: &Programs, needs: RunNeeds, machines: &[Machine]) -> Result<Self> {
         let parameters = Parameters::new(&programs.state);
         let memory = Memory::new(plan, programs);
-        let per_parameter = checkpoint_bytes_per_parameter(programs);
+        let update_groups = GroupForecast::all(plan, programs);
+        let per_parameter = match update_groups.as_slice() {
+            [only] => Some(DType::F32.size() + only.checkpoint_bytes_per_parameter),
+            _ => None,
+        };
         let mut budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
         if budgets.is_empty() {
             budgets.extend(Budget::from_limit(plan));
@@ -120,7 +124,7 @@ impl Forecast {
             remarks: parameters.remark(&plan.model).into_iter().chain(plan.model.remarks()).collect(),
             checkpoint_bytes_per_parameter: per_parameter,
             recompute_choice: plan.execution.recompute_choice.as_ref().map(ToString::to_string),
-            slots_in_words: plan.optimizer.slots_in_words(),
+            update_groups,
             parameters,
             flops: Flops::new(plan),
             batch: BatchForecast::new(plan),

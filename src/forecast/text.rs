@@ -1,6 +1,7 @@
 //! The forecast as text.
 
 use super::time::NODE_SECONDS;
+use super::update_groups::{checkpoint_in_words, table};
 use super::{Basis, Budget, DeviceFit, Disk, FitRow, Forecast, Memory, StepTime};
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, binary, duration, metric, percent, plural, thousands, wall_time};
@@ -129,14 +130,14 @@ impl Forecast {
         if let Some(floor) = t.floor {
             writeln!(f, "  floor {floor:.4} nats per token: no model can do better on the held-out tokens")?;
         }
-        let slots = self.slots_in_words;
+        if self.update_groups.len() > 1 {
+            write!(f, "\nUpdates  a rule for each group of parameters\n{}", table(&self.update_groups))?;
+        }
         writeln!(
             f,
-            "\nCheckpoint  {} = {} parameters × {} B (fp32 weight{}{slots})\n",
+            "\nCheckpoint  {} = {}\n",
             binary(self.needs.disk.checkpoint_bytes as usize),
-            thousands(self.parameters.total),
-            self.checkpoint_bytes_per_parameter,
-            if slots.is_empty() { "" } else { " and " },
+            checkpoint_in_words(&self.update_groups, self.parameters.total)
         )
     }
 }

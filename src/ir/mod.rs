@@ -26,7 +26,9 @@ pub use op::{
     Reference, Upstream, Vjp,
 };
 pub use role::{Role, Sublayer};
-pub use shards::{OwnedRange, Shards};
+pub use shards::{OwnedRange, Part, Shards};
 pub use spec::Spec;
-pub use state::{Init, OptimizerSlot, Param, ParamRequest, SlotId, State, StateBuilder};
+pub use state::{
+    GroupRequest, Init, OptimizerSlot, Param, ParamRequest, SlotGroup, SlotId, State, StateBuilder,
+};
 pub use tensor::{Home, Mode, Phase, Stream, Tensor, TensorId};

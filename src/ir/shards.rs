@@ -33,10 +33,19 @@ impl OwnedRange {
     }
 }
 
+/// A part of the flat buffers that ranks divide, or that one of them owns whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The element after its last one. It begins where the part before it ends.
+    pub end: usize,
+    /// True if one rank owns all of it.
+    pub whole: bool,
+}
+
 /// A table of ranges of the flat parameter buffers and the ranks that own them.
 ///
-/// Ranges ignore the borders of tensors. They begin at multiples of the gradient norm's blocks, so that one
-/// rank has all elements of a block.
+/// Ranges ignore the borders of tensors, but for those that one rank owns whole. They begin at multiples of the
+/// gradient norm's blocks, so that one rank has all elements of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
     ranks: usize,
@@ -50,25 +59,51 @@ impl Shards {
     /// each among ranks, in blocks of `block` elements. A block belongs to the part in which it begins. Ranks
     /// take turns at the blocks that are left over where a part does not divide equally.
     pub fn new(ends: &[usize], ranks: usize, block: usize) -> Self {
-        let flat_len = ends.last().copied().unwrap_or(0);
+        let parts: Vec<Part> = ends.iter().map(|&end| Part { end, whole: false }).collect();
+        Self::of_parts(&parts, ranks, block)
+    }
+
+    /// As [`Shards::new`], of parts some of which have one owner each: the longest first, to the rank that has
+    /// the fewest elements of such parts (Graham, "Bounds on multiprocessing timing anomalies", 1969). Borders of
+    /// those parts are multiples of a block.
+    pub fn of_parts(parts: &[Part], ranks: usize, block: usize) -> Self {
+        let flat_len = parts.last().map_or(0, |part| part.end);
+        let owners = owners_of_whole_parts(parts, ranks);
         let (mut ranges, mut lengths, mut turn) = (Vec::new(), vec![0; ranks], 0);
-        let starts = std::iter::once(0).chain(ends.iter().copied());
-        for (start, end) in starts.zip(ends) {
-            let (mut next, end) = (start.div_ceil(block), end.div_ceil(block));
+        let mut own = |rank: usize, from: usize, to: usize| {
+            if from < to {
+                ranges.push(OwnedRange { rank, start: from, len: to - from, offset: lengths[rank] });
+                lengths[rank] += to - from;
+            }
+        };
+        let starts = std::iter::once(0).chain(parts.iter().map(|part| part.end));
+        for ((start, part), owner) in starts.zip(parts).zip(owners) {
+            if let Some(rank) = owner {
+                own(rank, start, part.end);
+                continue;
+            }
+            let (mut next, end) = (start.div_ceil(block), part.end.div_ceil(block));
             let (each, left_over) = ((end - next) / ranks, (end - next) % ranks);
             for position in 0..ranks {
-                let rank = (turn + position) % ranks;
                 let blocks = each + usize::from(position < left_over);
                 let (from, to) = ((next * block).min(flat_len), ((next + blocks) * block).min(flat_len));
-                if from < to {
-                    ranges.push(OwnedRange { rank, start: from, len: to - from, offset: lengths[rank] });
-                    lengths[rank] += to - from;
-                }
+                own((turn + position) % ranks, from, to);
                 next += blocks;
             }
             turn = (turn + left_over) % ranks;
         }
         Self { ranks, block, ranges, shard_len: lengths.into_iter().max().unwrap_or(0) }
+    }
+
+    /// Returns the table of some ranges of the flat buffers alone, ascending and apart: of each rank what it owns
+    /// of them, one after another in a shard of their own.
+    pub fn restricted(&self, to: &[Range<usize>]) -> Self {
+        let (mut ranges, mut lengths) = (Vec::new(), vec![0; self.ranks]);
+        for owned in to.iter().flat_map(|flat| self.within(flat.clone())) {
+            ranges.push(OwnedRange { offset: lengths[owned.rank], ..owned });
+            lengths[owned.rank] += owned.len;
+        }
+        Self { ranges, shard_len: lengths.into_iter().max().unwrap_or(0), ..*self }
     }
 
     /// Returns the number of ranks.
@@ -81,7 +116,7 @@ impl Shards {
         self.block
     }
 
-    /// Returns all ranges in the order of the flat buffers, which they cover.
+    /// Returns all ranges in the order of the flat buffers, which they cover unless the table is restricted.
     pub fn ranges(&self) -> &[OwnedRange] {
         &self.ranges
     }
@@ -102,6 +137,21 @@ impl Shards {
     }
 }
 
+/// Returns the owner of each part that one rank owns; `None` for the others.
+fn owners_of_whole_parts(parts: &[Part], ranks: usize) -> Vec<Option<usize>> {
+    let start = |i: usize| if i == 0 { 0 } else { parts[i - 1].end };
+    let mut whole: Vec<(usize, usize)> =
+        (0..parts.len()).filter(|&i| parts[i].whole).map(|i| (parts[i].end - start(i), i)).collect();
+    whole.sort_by_key(|&(len, i)| (std::cmp::Reverse(len), i));
+    let (mut owners, mut lengths) = (vec![None; parts.len()], vec![0; ranks]);
+    for (len, i) in whole {
+        let least = (0..ranks).min_by_key(|&rank| lengths[rank]).unwrap_or(0);
+        lengths[least] += len;
+        owners[i] = Some(least);
+    }
+    owners
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +167,22 @@ mod tests {
         assert_eq!((shards.ranks(), shards.shard_len()), (2, 20));
         let within: Vec<_> = shards.within(10..14).map(|r| (r.rank, r.start, r.len, r.offset)).collect();
         assert_eq!(within, [(1, 10, 2, 2), (1, 12, 2, 4)]);
+    }
+
+    #[test]
+    fn whole_parts_have_one_owner_and_ranks_have_about_as_many_elements_of_them() {
+        let part = |end: usize, whole: bool| Part { end, whole };
+        let parts = [part(8, true), part(12, false), part(28, true), part(40, true), part(50, false)];
+        let shards = Shards::of_parts(&parts, 2, 4);
+        let table: Vec<_> = shards.ranges().iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
+        // Of 16, 12 and 8 elements, rank 0 owns the first and rank 1 the others. The rest has blocks 2, 10, 11, 12.
+        let expected =
+            [(1, 0, 8, 0), (0, 8, 4, 0), (0, 12, 16, 4), (1, 28, 12, 8), (1, 40, 8, 20), (0, 48, 2, 20)];
+        assert_eq!(table, expected);
+        let some = shards.restricted(&[4..10, 30..42]);
+        let table: Vec<_> = some.ranges().iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
+        assert_eq!(table, [(1, 4, 4, 0), (0, 8, 2, 0), (1, 30, 10, 4), (1, 40, 2, 14)]);
+        assert_eq!((some.ranks(), some.block(), some.shard_len()), (2, 4, 16));
     }
 
     proptest! {

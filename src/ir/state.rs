@@ -63,6 +63,41 @@ pub struct OptimizerSlot {
     pub initial: f64,
 }
 
+/// Parameters that one rule updates, and the tensors that its optimizer keeps for them.
+#[derive(Clone, Debug)]
+pub struct SlotGroup {
+    /// Its name, which follows that of each of its buffers; empty where it has all parameters.
+    pub name: String,
+    /// Indices of its parameters in [`State::params`], ascending. A group may have none, and then has no buffers.
+    pub params: Vec<usize>,
+    /// The tensors for each of them.
+    pub slots: Vec<OptimizerSlot>,
+    /// Where elements of the flat buffers lie in the buffer of a slot, which has room for the group's parameters
+    /// alone: those that a rank owns, or all of them, as those of rank 0 of one.
+    pub places: Shards,
+}
+
+impl SlotGroup {
+    /// Returns the name of what the group has for itself of something: `m`, or `m.matrix`.
+    pub fn own(&self, of: &str) -> String {
+        if self.name.is_empty() { of.to_owned() } else { format!("{of}.{}", self.name) }
+    }
+}
+
+/// Request for a group of parameters to be laid out.
+#[derive(Clone, Debug, Default)]
+pub struct GroupRequest {
+    /// Its name; empty where it has all parameters.
+    pub name: String,
+    /// Indices of its parameters, ascending.
+    pub params: Vec<usize>,
+    /// Tensors that its optimizer keeps for each.
+    pub slots: Vec<OptimizerSlot>,
+    /// Its parameters begin and end at multiples of so many elements of the flat buffers, so that ranks can own
+    /// whole ones; 0 where they need not.
+    pub alignment: usize,
+}
+
 /// A trained tensor, and where its master, gradient and compute copy lie.
 #[derive(Clone, Debug)]
 pub struct Param {
@@ -104,8 +139,9 @@ pub struct State {
     pub params: Vec<Param>,
     /// Elements of each flat parameter buffer, padding included.
     pub flat_len: usize,
-    /// Tensors that the optimizer keeps for every parameter; empty in a state that is not for training.
-    pub optimizer_slots: Vec<OptimizerSlot>,
+    /// Groups of parameters, which together have all of them, in the order in which they are updated; empty in a
+    /// state that is not for training.
+    pub groups: Vec<SlotGroup>,
     /// The ranks that update the elements of the flat buffers, where each has the optimizer's slots of its
     /// own alone; `None` where every rank has all of them.
     pub shards: Option<Arc<Shards>>,
@@ -126,6 +162,12 @@ impl State {
     /// Returns the parameter with this name.
     pub fn param(&self, name: &str) -> Option<&Param> {
         self.params.iter().find(|p| p.name == name)
+    }
+
+    /// Returns the elements of parameter `index` in the flat buffers, and those up to the next one.
+    pub fn extent(&self, index: usize) -> Range<usize> {
+        let end = self.params.get(index + 1).map_or(self.flat_len, |next| next.start);
+        self.params[index].start..end
     }
 
     /// Returns true if a rank has the masters of its own shard alone, and reads others' as the compute copy.
@@ -182,9 +224,10 @@ pub struct ParamRequest {
 }
 
 impl StateBuilder {
-    /// Lays out parameters (in the given order) with their gradients and the optimizer's slots.
-    pub fn for_training(precision: Precision, params: &[ParamRequest], slots: &[OptimizerSlot]) -> Self {
-        Self::training(precision, params, slots, None)
+    /// Lays out parameters (in the given order) with their gradients, and with the optimizer's slots of groups
+    /// that together have all parameters.
+    pub fn for_training(precision: Precision, params: &[ParamRequest], groups: &[GroupRequest]) -> Self {
+        Self::training(precision, params, groups, None)
     }
 
     /// As [`StateBuilder::for_training`], with the optimizer's slots of the elements that a rank owns alone:
@@ -193,31 +236,28 @@ impl StateBuilder {
     pub fn for_sharded_training(
         precision: Precision,
         params: &[ParamRequest],
-        slots: &[OptimizerSlot],
+        groups: &[GroupRequest],
         shards: Shards,
     ) -> Self {
-        Self::training(precision, params, slots, Some(Arc::new(shards)))
+        Self::training(precision, params, groups, Some(Arc::new(shards)))
     }
 
     fn training(
         precision: Precision,
         params: &[ParamRequest],
-        slots: &[OptimizerSlot],
+        groups: &[GroupRequest],
         shards: Option<Arc<Shards>>,
     ) -> Self {
         let mut builder = Self::empty(precision);
         builder.state.shards = shards;
-        let mut buffers = vec![("params", precision.master), ("grads", precision.master)];
-        buffers.extend(slots.iter().map(|slot| (slot.buffer, slot.dtype)));
-        builder.lay_out_params(params, buffers);
-        builder.state.optimizer_slots = slots.to_vec();
+        builder.lay_out_params(params, &["params", "grads"], groups);
         builder
     }
 
     /// Lays out parameters (in the given order) alone, for programs that do not train them.
     pub fn for_inference(precision: Precision, params: &[ParamRequest]) -> Self {
         let mut builder = Self::empty(precision);
-        builder.lay_out_params(params, vec![("params", precision.master)]);
+        builder.lay_out_params(params, &["params"], &[]);
         builder
     }
 
@@ -229,46 +269,60 @@ impl StateBuilder {
             slots: Vec::new(),
             params: Vec::new(),
             flat_len: 0,
-            optimizer_slots: Vec::new(),
+            groups: Vec::new(),
             shards: None,
             by_name: BTreeMap::new(),
         };
         Self { state }
     }
 
-    /// Lays out flat buffers, each with an element per element of the parameters or of the longest shard, and
-    /// the compute copy after them.
-    fn lay_out_params(&mut self, requests: &[ParamRequest], mut buffers: Vec<(&'static str, DType)>) {
+    /// Lays out flat buffers in the master format, each with an element per element of the parameters or of the
+    /// longest shard, the slots of groups after them, and then the compute copy.
+    fn lay_out_params(&mut self, requests: &[ParamRequest], flat: &[&str], groups: &[GroupRequest]) {
         let precision = self.state.precision;
-        if precision.has_compute_copy() {
-            buffers.push(("compute_copy", precision.act_dtype));
-        }
+        let copied = precision.has_compute_copy().then_some(("compute_copy", precision.act_dtype));
         // Tensors start at the alignment in the narrowest format, so that one element offset serves every
         // buffer.
-        let narrowest = buffers.iter().map(|(_, dtype)| dtype.size()).min().unwrap_or(1);
-        let step = ALIGNMENT / narrowest;
-        let mut starts = Vec::with_capacity(requests.len());
-        let mut flat_len = 0;
-        for r in requests {
-            starts.push(flat_len);
-            flat_len += r.alloc.iter().product::<usize>().next_multiple_of(step);
-        }
+        let slots = groups.iter().flat_map(|group| &group.slots).map(|slot| slot.dtype);
+        let dtypes = slots.chain([precision.master]).chain(copied.map(|(_, dtype)| dtype));
+        let step = ALIGNMENT / dtypes.map(DType::size).min().unwrap_or(1);
+        let (starts, flat_len) = starts(requests, groups, step);
         self.state.flat_len = flat_len;
+        let end = |i: usize| starts.get(i + 1).copied().unwrap_or(flat_len);
+        for request in groups {
+            let extents: Vec<_> = request.params.iter().map(|&i| starts[i]..end(i)).collect();
+            let extents = joined(&extents);
+            let places = match &self.state.shards {
+                Some(shards) => shards.restricted(&extents),
+                None => Shards::new(&[flat_len], 1, flat_len.max(1)).restricted(&extents),
+            };
+            let (name, params, slots) = (request.name.clone(), request.params.clone(), request.slots.clone());
+            self.state.groups.push(SlotGroup { name, params, slots, places });
+        }
         let shard_len = self.state.shards.as_ref().map(|shards| shards.shard_len());
-        for &(name, dtype) in &buffers {
-            let whole = name == "grads"
-                || name == "compute_copy"
-                || (name == "params" && !self.state.masters_are_sharded());
-            let len = shard_len.filter(|_| !whole).unwrap_or(flat_len);
-            let buffer = self.buffer(name, len * dtype.size());
-            self.slot_in(buffer, format!("{name}.flat"), Spec::new([len], dtype), 0);
-            if shard_len.is_some() && !whole {
-                continue;
+        let sharded_masters = self.state.masters_are_sharded();
+        let all = || starts.iter().copied().enumerate();
+        for name in flat {
+            let sharded = shard_len.filter(|_| *name == "params" && sharded_masters);
+            self.flat_buffer(name, precision.master, sharded.unwrap_or(flat_len));
+            if sharded.is_none() {
+                self.parts_of_buffer(name, precision.master, requests, all());
             }
-            for (r, start) in requests.iter().zip(&starts) {
-                let spec = Spec::padded(r.shape.clone(), r.alloc.clone(), dtype);
-                self.slot_in(buffer, format!("{name}.{}", r.name), spec, start * dtype.size());
+        }
+        for group in self.state.groups.clone() {
+            for slot in group.slots.iter().filter(|_| !group.params.is_empty()) {
+                let buffer = group.own(slot.buffer);
+                self.flat_buffer(&buffer, slot.dtype, group.places.shard_len());
+                if shard_len.is_none() {
+                    let place = |i: usize| group.places.within(starts[i]..end(i)).next();
+                    let places = group.params.iter().filter_map(|&i| Some((i, place(i)?.offset)));
+                    self.parts_of_buffer(&buffer, slot.dtype, requests, places);
+                }
             }
+        }
+        if let Some((name, dtype)) = copied {
+            self.flat_buffer(name, dtype, flat_len);
+            self.parts_of_buffer(name, dtype, requests, all());
         }
         let masters = if self.state.masters_are_sharded() { "vectors" } else { "params" };
         if masters == "vectors" {
@@ -280,7 +334,7 @@ impl StateBuilder {
             let len = self.state.buffers[buffer].bytes / precision.master.size();
             self.slot_in(buffer, format!("{masters}.flat"), Spec::new([len], precision.master), 0);
         }
-        let training = buffers.iter().any(|(name, _)| *name == "grads");
+        let training = flat.contains(&"grads");
         for (r, start) in requests.iter().zip(starts) {
             let read_from =
                 if precision.has_compute_copy() && r.role.is_matrix() { "compute_copy" } else { masters };
@@ -296,6 +350,28 @@ impl StateBuilder {
                 read,
                 grad,
             });
+        }
+    }
+
+    /// Adds a buffer of `len` elements, and the slot of all of them.
+    fn flat_buffer(&mut self, name: &str, dtype: DType, len: usize) {
+        let buffer = self.buffer(name, len * dtype.size());
+        self.slot_in(buffer, format!("{name}.flat"), Spec::new([len], dtype), 0);
+    }
+
+    /// Adds the slots of parameters in the newest buffer, each given by its index and its first element there.
+    fn parts_of_buffer(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        requests: &[ParamRequest],
+        places: impl Iterator<Item = (usize, usize)>,
+    ) {
+        let buffer = self.state.buffers.len() - 1;
+        for (index, first) in places {
+            let r = &requests[index];
+            let spec = Spec::padded(r.shape.clone(), r.alloc.clone(), dtype);
+            self.slot_in(buffer, format!("{name}.{}", r.name), spec, first * dtype.size());
         }
     }
 
@@ -364,4 +440,33 @@ impl StateBuilder {
         self.state.by_name.insert(name.clone(), id);
         self.state.slots.push(Slot { name, spec, buffer, offset });
     }
+}
+
+/// Returns the first element of each parameter in the flat buffers, and the elements of a buffer. Tensors begin at
+/// multiples of `step`; those of a group with an alignment, and what follows them, at multiples of that.
+fn starts(requests: &[ParamRequest], groups: &[GroupRequest], step: usize) -> (Vec<usize>, usize) {
+    let mut alignments = vec![step; requests.len()];
+    for group in groups {
+        group.params.iter().for_each(|&i| alignments[i] = group.alignment.max(step));
+    }
+    let (mut starts, mut next, mut before) = (Vec::with_capacity(requests.len()), 0usize, step);
+    for (r, &alignment) in requests.iter().zip(&alignments) {
+        next = next.next_multiple_of(alignment.max(before));
+        starts.push(next);
+        next += r.alloc.iter().product::<usize>().next_multiple_of(step);
+        before = alignment;
+    }
+    (starts, next)
+}
+
+/// Returns ascending ranges with neighbours joined.
+fn joined(ranges: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut joined: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => joined.push(range.clone()),
+        }
+    }
+    joined
 }

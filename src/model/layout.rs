@@ -5,13 +5,14 @@ use super::registry::family;
 use crate::device::DType;
 use crate::device::cpu::buffer::ALIGNMENT;
 use crate::device::cuda::peers;
-use crate::ir::{Param, Role, Shards, Spec, State, StateBuilder};
+use crate::ir::{GroupRequest, Param, Part, Role, Shards, Spec, State, StateBuilder};
 use crate::ops::embedding::RankInterleaved;
 use crate::ops::grad_norm;
 use crate::passes::buckets::{Bucket, buckets};
 use crate::passes::exchange::pays;
 use crate::plan::Plan;
 use crate::policy::Reduction;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Returns the state of a plan, and the gradient buckets in it.
@@ -19,14 +20,17 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
     let params = family(&plan.model).params(&plan.model);
-    let slots = plan.optimizer.slots(precision);
-    let mut builder = StateBuilder::for_training(precision, &params, &slots);
+    let block = grad_norm::block(plan.execution.gpu.is_some());
+    let groups: Vec<GroupRequest> =
+        plan.update_groups.iter().map(|group| group.request(precision, &params, block)).collect();
+    let mut builder = StateBuilder::for_training(precision, &params, &groups);
     let buckets = gradient_buckets(plan, builder.state());
     if plan.shards_optimizer() {
         let flat_len = builder.state().flat_len;
-        let shards = shards(plan, &buckets, flat_len);
-        let partials = Spec::new([flat_len.div_ceil(shards.block())], precision.master);
-        builder = StateBuilder::for_sharded_training(precision, &params, &slots, shards);
+        let parts = owned_parts(plan, builder.state(), &buckets);
+        let shards = Shards::of_parts(&parts, plan.batch.world_size, block);
+        let partials = Spec::new([flat_len.div_ceil(block)], precision.master);
+        builder = StateBuilder::for_sharded_training(precision, &params, &groups, shards);
         lay_out_gathered(plan, &mut builder);
         builder.group("norm", &[("partials", partials)]);
     }
@@ -44,12 +48,9 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     );
     let mut control = vec![("step", u32s(1)), ("bad", u32s(1)), ("loss", number.clone())];
     control.extend(plan.objective.terms().map(|term| (term, number.clone())));
-    control.extend([
-        ("grad_norm", number.clone()),
-        ("clip", number.clone()),
-        ("eval_loss", number),
-        ("schedule", Spec::new([plan.steps + 1, plan.optimizer.schedule_width()], precision.master)),
-    ]);
+    control.extend([("grad_norm", number.clone()), ("clip", number.clone()), ("eval_loss", number)]);
+    let schedules = schedules(plan, builder.state());
+    control.extend(schedules.iter().map(|(name, spec)| (name.as_str(), spec.clone())));
     builder.group("control", &control);
     generation(plan, &[prompt_shape(plan)], &mut builder);
     if plan.document_losses {
@@ -67,6 +68,17 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         builder.flat_range("grads", name, bucket.start, bucket.len);
     }
     (builder.finish(), buckets)
+}
+
+/// Returns the schedule tables of the groups that have parameters, each with its name.
+fn schedules(plan: &Plan, state: &State) -> Vec<(String, Spec)> {
+    let groups = state.groups.iter().zip(&plan.update_groups).filter(|(group, _)| !group.params.is_empty());
+    groups
+        .map(|(group, rule)| {
+            let width = rule.optimizer.schedule_width();
+            (group.own("schedule"), Spec::new([plan.steps + 1, width], plan.precision.master))
+        })
+        .collect()
 }
 
 /// Most bytes that one rank stages at another: larger parts are exchanged in rounds.
@@ -184,10 +196,30 @@ fn lay_out_gathered(plan: &Plan, builder: &mut StateBuilder) {
     }
 }
 
-/// Returns the owners of the flat buffers: ranks divide every part equally.
-fn shards(plan: &Plan, buckets: &[Bucket], flat_len: usize) -> Shards {
-    let ends = ends_of_parts(buckets, flat_len);
-    Shards::new(&ends, plan.batch.world_size, grad_norm::block(plan.execution.gpu.is_some()))
+/// Returns the parts of the flat buffers that ranks divide equally, and those that one of them owns: parameters
+/// of optimizers that need whole ones. A part ends where a bucket does, and between parameters of two groups, so that
+/// ranks have about as much of each; but small vectors, which lie between matrices, go with these.
+fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
+    let mut group_of = vec![0; state.params.len()];
+    for (at, group) in state.groups.iter().enumerate() {
+        group.params.iter().for_each(|&param| group_of[param] = at);
+    }
+    let is_whole = |param: usize| plan.update_groups[group_of[param]].optimizer.owns_whole_parameters();
+    let mut ends: BTreeSet<usize> = ends_of_parts(buckets, state.flat_len).into_iter().collect();
+    let mut whole_until = BTreeSet::new();
+    let mut last_matrix = None;
+    for (index, param) in state.params.iter().enumerate() {
+        let extent = state.extent(index);
+        if is_whole(index) {
+            ends.extend([extent.start, extent.end]);
+            whole_until.insert(extent.end);
+        } else if param.role.is_matrix() {
+            let before = last_matrix.replace(group_of[index]);
+            ends.extend(before.is_some_and(|before| before != group_of[index]).then_some(extent.start));
+        }
+    }
+    ends.remove(&0);
+    ends.into_iter().map(|end| Part { end, whole: whole_until.contains(&end) }).collect()
 }
 
 /// Returns the interleaving of the rows by which ranks exchange the gradient of the embedding. `None` if they

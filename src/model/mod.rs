@@ -21,7 +21,7 @@ pub use folded_head::FoldedHead;
 pub use formula::Formula;
 pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, state};
-pub use programs::{Programs, schedule_table};
+pub use programs::{Programs, schedule_tables};
 pub use registry::{family, flops_per_token, parameters};
 pub use weights::Weights;
 pub use window::attended_tokens;

@@ -18,7 +18,7 @@ use crate::ops::copy::Copy;
 use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::{GradNorm, GradNormPartials, GradNormTotal};
 use crate::ops::sum::Sum;
-use crate::optim::Update;
+use crate::optim::UpdateGroup;
 use crate::passes::buckets::Bucket;
 use crate::passes::{append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
 use crate::plan::Plan;
@@ -203,9 +203,13 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     for term in plan.objective.terms() {
         losses.push(b.state(&format!("control.{term}"))?);
     }
-    let [norm, clip, bad, step, schedule] =
-        ["grad_norm", "clip", "bad", "step", "schedule"].map(|name| b.state(&format!("control.{name}")));
-    let (norm, clip, bad, step, _) = (norm?, clip?, bad?, step?, schedule?);
+    let [norm, clip, bad, step] =
+        ["grad_norm", "clip", "bad", "step"].map(|name| b.state(&format!("control.{name}")));
+    let (norm, clip, bad, step) = (norm?, clip?, bad?, step?);
+    let updated = || state.groups.iter().enumerate().filter(|(_, group)| !group.params.is_empty());
+    for (_, group) in updated() {
+        b.state(&group.own("control.schedule"))?;
+    }
     let outs = [
         Destination::Into(norm, Mode::Write),
         Destination::Into(clip, Mode::Write),
@@ -232,8 +236,9 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
             b.emit_into("grad_norm", Arc::new(GradNormTotal { max_norm }), &[partials, loss], &outs)?
         }
     };
-    let update = Update::from_state(&mut b)?;
-    plan.optimizer.record(&mut b, &update)?;
+    for (at, _) in updated() {
+        plan.update_groups[at].record(&mut b, at)?;
+    }
     b.emit_into("step", Arc::new(Advance), &[bad], &[Destination::Into(step, Mode::Add)])?;
     Ok(b.finish())
 }
@@ -322,13 +327,21 @@ fn fingerprints(state: &Arc<State>) -> Result<Program> {
     Ok(b.finish())
 }
 
-/// Returns the schedule of all steps as the optimizer reads it: a row per step, row 0 unused.
-pub fn schedule_table(plan: &Plan) -> Vec<f64> {
-    let width = plan.optimizer.schedule_width();
+/// Returns the schedule of all steps as the optimizer of each group reads it, with the slot of the state that holds
+/// it: a row per step, row 0 unused.
+pub fn schedule_tables(plan: &Plan, state: &State) -> Vec<(String, Vec<f64>)> {
+    let groups = state.groups.iter().zip(&plan.update_groups).filter(|(group, _)| !group.params.is_empty());
+    groups.map(|(group, rule)| (group.own("control.schedule"), schedule_table(plan, rule))).collect()
+}
+
+fn schedule_table(plan: &Plan, group: &UpdateGroup) -> Vec<f64> {
+    let width = group.optimizer.schedule_width();
+    let [rate, share] = [group.lr, 1.0].map(|peak| plan.schedule.with_peak(peak));
     let mut table = Vec::with_capacity((plan.steps + 1) * width);
     table.resize(width, 0.0);
     for t in 1..=plan.steps {
-        table.extend(plan.optimizer.schedule_row(plan.schedule.at(t), t as u64));
+        let rates = group.rates(rate.at(t), share.at(t));
+        table.extend(group.optimizer.schedule_row(rates, t as u64));
     }
     table
 }

@@ -5,13 +5,12 @@
 //! factors that change from step to step are a table with a row per step, computed once in f64 by
 //! [`schedule_row`].
 
-use super::segments::{ELEMENTS_PER_TASK, Segment, Segments, grid};
+use super::segments::{ELEMENTS_PER_TASK, Segments, grid};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
-use std::sync::Arc;
 
 /// Columns of the schedule, which has a row per step.
 pub const SCHEDULE_WIDTH: usize = 4;
@@ -24,8 +23,9 @@ const CHUNK: usize = 64;
 /// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
 /// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
 /// updated). Outputs, all updated in place: params, m, v `[n]`, and the compute copy `[n]` if activations
-/// have a narrower format than the master parameters. Where ranks update what they own, m and v, and params
-/// if there is a compute copy, are the rank's shard, and the other elements are left as they are.
+/// have a narrower format than the master parameters. Of a group of parameters, m and v have its elements alone.
+/// Where ranks update what they own, m and v, and params if there is a compute copy, are the rank's shard. The
+/// other elements are left as they are.
 #[derive(Clone, Debug)]
 pub struct AdamW {
     /// Decay of the first moment.
@@ -34,17 +34,18 @@ pub struct AdamW {
     pub beta2: f64,
     /// Added to the denominator.
     pub eps: f64,
-    /// Ranges with and without weight decay, in order; those of all ranks together cover all parameters.
+    /// Ranges with and without weight decay, in order, that are updated.
     pub segments: Segments,
     /// Formats of the master parameters and of the compute copy.
     pub precision: Precision,
 }
 
-/// Returns the row of step `t` (from 1): `[1 − lr·decay, lr / (1 − β1^t), √(1 − β2^t), lr]`.
-pub fn schedule_row(lr: f64, weight_decay: f64, (beta1, beta2): (f64, f64), t: u64) -> [f64; SCHEDULE_WIDTH] {
+/// Returns the row of step `t` (from 1) at the learning rate `lr`, of which decaying parameters lose the share
+/// `decay`: `[1 − decay, lr / (1 − β1^t), √(1 − β2^t), lr]`.
+pub fn schedule_row(lr: f64, decay: f64, (beta1, beta2): (f64, f64), t: u64) -> [f64; SCHEDULE_WIDTH] {
     // Not powi: its rounding is unspecified, and t may exceed i32.
     let power = |beta: f64| (beta.ln() * t as f64).exp();
-    [1.0 - lr * weight_decay, lr / (1.0 - power(beta1)), (1.0 - power(beta2)).sqrt(), lr]
+    [1.0 - decay, lr / (1.0 - power(beta1)), (1.0 - power(beta2)).sqrt(), lr]
 }
 
 /// Scalars of one step, in the accumulator type.
@@ -97,7 +98,6 @@ impl AdamW {
         let (params, m, v) = (cx.output::<Acc<E>>(0), cx.output::<Acc<E>>(1), cx.output::<Acc<E>>(2));
         let compute_copy = self.precision.has_compute_copy().then(|| cx.output::<E>(3));
         for segment in self.segments.of_rank(cx.comm.rank()) {
-            let master_at = self.segments.master_at(segment);
             let step = if segment.decay { step } else { Step { decay: Acc::<E>::ONE, ..step } };
             cx.pool.chunks(
                 segment.len,
@@ -107,7 +107,7 @@ impl AdamW {
                     for at in (start..start + len).step_by(CHUNK) {
                         let count = CHUNK.min(start + len - at);
                         let g = grads.slice(segment.start + at, count);
-                        let p = params.slice(master_at + at, count);
+                        let p = params.slice(segment.master + at, count);
                         let [m, v] = [m, v].map(|slot| slot.slice(segment.offset + at, count));
                         for i in 0..count {
                             (p[i], m[i], v[i]) = step.update(p[i], m[i], v[i], g[i]);
@@ -142,7 +142,7 @@ impl Op for AdamW {
         if step.dtype != DType::U32 || bad.dtype != DType::U32 {
             return Err("step and bad are u32".into());
         }
-        let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("segments cover the gradients")?;
+        let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("segments are of the gradients")?;
         let mut outputs = vec![masters, slot.clone(), slot];
         if self.precision.has_compute_copy() {
             outputs.push(grads.with_dtype(act_dtype));
@@ -186,15 +186,12 @@ impl Op for AdamW {
 
     fn cases(&self, precision: Precision) -> Cases {
         let n = 20_011;
-        let all = vec![
-            Segment { start: 0, len: DECAYED, decay: true, offset: 0 },
-            Segment { start: DECAYED, len: n - DECAYED, decay: false, offset: DECAYED },
-        ];
+        let all = [(0..DECAYED, true), (DECAYED..n, false)];
         let op = |segments| AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, segments, precision };
         let case = |name: &str, bad: f64, op: AdamW, at: Places| {
             let tensor = |shape: &[usize]| Spec::new(shape, precision.master);
             let table: Vec<f64> =
-                (1..=3).flat_map(|t| schedule_row(1e-2, 0.1, (op.beta1, op.beta2), t)).collect();
+                (1..=3).flat_map(|t| schedule_row(1e-2, 1e-3, (op.beta1, op.beta2), t)).collect();
             let inputs = vec![
                 (tensor(&[n]), Fill::Normal(0.0, 1.0)),
                 (tensor(&[3, SCHEDULE_WIDTH]), Fill::Values(table)),
@@ -213,18 +210,24 @@ impl Op for AdamW {
                 .upstream(&[])
                 .outputs(outputs)
         };
-        let whole = || (op(Segments::whole(all.clone())), (0..n).map(|i| (i, i, i)).collect());
+        let whole = || (op(Segments::whole(&all)), (0..n).map(|i| (i, i, i)).collect());
         // Rank 0 of two owns blocks 0, 3 and 4, of which the last is short.
-        let shards = Arc::new(Shards::new(&[4096, n], 2, 4096));
-        let sharded_masters = precision.has_compute_copy();
+        let shards = Shards::new(&[4096, n], 2, 4096);
+        let masters = precision.has_compute_copy().then_some(&shards);
         let owned = shards.of_rank(0).flat_map(|range| range.flat().zip(range.offset..));
-        let places = owned.map(|(i, slot)| (i, if sharded_masters { slot } else { i }, slot)).collect();
-        let sharded = op(Segments::sharded(&all, shards, sharded_masters));
+        let places = owned.map(|(i, at)| (i, if masters.is_some() { at } else { i }, at)).collect();
+        let sharded = op(Segments::new(&all, &shards, masters, n));
+        // Of two groups one, whose pieces begin within blocks of a kernel.
+        let group = [(192..2176, true), (12_288..DECAYED, true), (DECAYED..19_968, false)];
+        let flat = [192..2176, 12_288..19_968];
+        let of_group = op(Segments::new(&group, &Shards::new(&[n], 1, n).restricted(&flat), None, n));
+        let pieces = flat.into_iter().flatten().enumerate().map(|(at, i)| (i, i, at)).collect();
         let ((second, at), (bad, everywhere)) = (whole(), whole());
         Cases::Own(vec![
             case("second step", 0.0, second, at),
             case("after a bad step nothing moves", 1.0, bad, everywhere),
             case("what rank 0 of two owns", 0.0, sharded, places),
+            case("a group", 0.0, of_group, pieces),
         ])
     }
 }

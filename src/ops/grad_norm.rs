@@ -163,7 +163,9 @@ fn queue_partial_sums(
         return Ok(());
     }
     let elements = cx.input_spec(0).elements();
-    let kernel = with_ranges(kernel("grad_norm_partials"), owned);
+    let ranges = owned.iter().flat_map(|(shards, rank)| shards.of_rank(*rank));
+    let ranges: Vec<_> = ranges.map(|range| (range.offset, range.start)).collect();
+    let kernel = with_ranges(kernel("grad_norm_partials"), &ranges);
     let args = [cx.input(0).into(), partials.into(), Arg::U64(elements as u64)];
     cx.queue.launch(kernel, Grid::new(blocks, THREADS as u32), &args)
 }
@@ -179,7 +181,7 @@ fn queue_total(
     let [norm, clip, bad] = [0, 1, 2].map(|i| cx.output(i).into());
     let limit = Arg::U64(max_norm.to_bits());
     let args = [partials.into(), loss.into(), norm, clip, bad, count.into(), limit];
-    cx.queue.launch(with_ranges(kernel("grad_norm"), None), Grid::new(1, FINAL_THREADS as u32), &args)
+    cx.queue.launch(with_ranges(kernel("grad_norm"), &[]), Grid::new(1, FINAL_THREADS as u32), &args)
 }
 
 /// The partial sums of [`GradNorm`], each computed by the rank that owns its block: inputs grads `[n]`,

@@ -27,6 +27,7 @@ mod lanes;
 pub mod layer_norm;
 pub mod linear;
 pub mod linear_few_rows;
+pub mod lion;
 pub mod mul;
 pub mod qk_norm_rope;
 pub mod reduce_scatter;
@@ -67,7 +68,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
             beta1: 0.9,
             beta2: 0.95,
             eps: 1e-8,
-            segments: segments::Segments::whole(Vec::new()),
+            segments: segments::Segments::whole(&[]),
             precision: Precision::for_act_dtype(DType::F32),
         }),
         Box::new(add::Add),
@@ -97,6 +98,12 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(linear_few_rows::LinearFewRows::default()),
         Box::new(linear::LinearInputGrad::default()),
         Box::new(linear::LinearWeightGrad::default()),
+        Box::new(lion::Lion {
+            beta1: 0.9,
+            beta2: 0.99,
+            segments: segments::Segments::whole(&[]),
+            precision: Precision::for_act_dtype(DType::F32),
+        }),
         Box::new(QK_NORM),
         Box::new(qk_norm_rope::QkNormGrad(QK_NORM)),
         Box::new(QK_NORM_ROPE),
@@ -144,7 +151,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(sgd::Sgd {
             momentum: 0.9,
             weight_decay: 0.0,
-            segments: segments::Segments::whole(Vec::new()),
+            segments: segments::Segments::whole(&[]),
             precision: Precision::for_act_dtype(DType::F32),
         }),
         Box::new(sum::Sum { scale: 1.0 }),

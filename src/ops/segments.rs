@@ -3,13 +3,12 @@
 use crate::device::gpu::{Grid, Kernel};
 use crate::ir::{Shards, Spec};
 use std::fmt;
-use std::sync::Arc;
+use std::ops::Range;
 
 /// Elements that one task of the CPU updates.
 pub(super) const ELEMENTS_PER_TASK: usize = 16_384;
 
-/// Elements that one block of a kernel updates (`BLOCK` of kernels/optimizer.cuh). Ranges that ranks own
-/// begin at multiples of it.
+/// Elements that one block of a kernel updates (`BLOCK` of kernels/optimizer.cuh).
 const BLOCK: usize = 1024;
 
 /// Threads of that block.
@@ -24,55 +23,67 @@ pub struct Segment {
     pub len: usize,
     /// True if weight decay applies.
     pub decay: bool,
-    /// First element in the optimizer's slots: `start`, or where it lies in the shard of its rank.
+    /// First element in the optimizer's slots.
     pub offset: usize,
+    /// First element among the masters: `start`, or where it lies in the shard of its rank.
+    pub master: usize,
 }
 
-/// The segments that an op updates.
+/// The segments that an op updates: those of all parameters or of a group, on every rank or by owners.
 #[derive(Clone, Debug)]
-pub struct Segments(Ownership);
-
-#[derive(Clone, Debug)]
-enum Ownership {
-    /// All parameters, on every rank.
-    Whole(Vec<Segment>),
-    /// Those that a rank owns, for each rank.
-    Sharded { by_rank: Vec<Vec<Segment>>, shards: Arc<Shards>, sharded_masters: bool },
+pub struct Segments {
+    /// Those of each rank; one list where every rank updates the same.
+    by_rank: Vec<Vec<Segment>>,
+    flat_len: usize,
+    masters_len: usize,
+    slot_len: usize,
 }
 
 impl Segments {
-    /// Creates the segments of an update of all parameters, which they cover.
-    pub fn whole(segments: Vec<Segment>) -> Self {
-        Self(Ownership::Whole(segments))
+    /// Creates the segments of an update of all parameters, each given by its elements in the flat buffers and
+    /// whether they decay. They follow each other from element 0.
+    pub fn whole(ranges: &[(Range<usize>, bool)]) -> Self {
+        let flat_len = ranges.last().map_or(0, |(range, _)| range.end);
+        Self::new(ranges, &Shards::new(&[flat_len], 1, flat_len.max(1)), None, flat_len)
     }
 
-    /// Creates the segments of an update by owners from those of all parameters, the ranges that ranks own,
-    /// and whether the masters lie as the optimizer's slots do or in the flat buffer.
-    pub fn sharded(segments: &[Segment], shards: Arc<Shards>, sharded_masters: bool) -> Self {
-        let mut by_rank = vec![Vec::new(); shards.ranks()];
-        for segment in segments {
-            for owned in shards.within(segment.start..segment.start + segment.len) {
-                let own = Segment { start: owned.start, len: owned.len, offset: owned.offset, ..*segment };
-                by_rank[owned.rank].push(own);
+    /// Creates the segments of an update of ranges of the flat buffers of `flat_len` elements, ascending, each
+    /// with whether it decays: from where their elements lie in the optimizer's slots, on each rank that updates
+    /// them, and where among the masters, if those are sharded.
+    pub fn new(
+        ranges: &[(Range<usize>, bool)],
+        places: &Shards,
+        masters: Option<&Shards>,
+        flat_len: usize,
+    ) -> Self {
+        let mut by_rank = vec![Vec::new(); places.ranks()];
+        for (range, decay) in ranges {
+            for own in places.within(range.clone()) {
+                let master = masters.and_then(|masters| masters.within(own.flat()).next());
+                by_rank[own.rank].push(Segment {
+                    start: own.start,
+                    len: own.len,
+                    decay: *decay,
+                    offset: own.offset,
+                    master: master.map_or(own.start, |master| master.offset),
+                });
             }
         }
-        Self(Ownership::Sharded { by_rank, shards, sharded_masters })
+        let masters_len = masters.map_or(flat_len, Shards::shard_len);
+        Self { by_rank, flat_len, masters_len, slot_len: places.shard_len() }
     }
 
     /// Returns the segments that a rank updates.
     pub(super) fn of_rank(&self, rank: usize) -> &[Segment] {
-        match &self.0 {
-            Ownership::Whole(segments) => segments,
-            Ownership::Sharded { by_rank, .. } => &by_rank[rank],
+        match self.by_rank.as_slice() {
+            [all] => all,
+            by_rank => &by_rank[rank],
         }
     }
 
     /// Returns the elements that a rank updates at most.
     pub(super) fn updated(&self) -> usize {
-        match &self.0 {
-            Ownership::Whole(segments) => segments.iter().map(|s| s.len).sum(),
-            Ownership::Sharded { shards, .. } => shards.shard_len(),
-        }
+        self.slot_len
     }
 
     /// Returns the elements of the optimizer's slots that a rank updates.
@@ -81,57 +92,38 @@ impl Segments {
     }
 
     /// Adds what a rank updates to a kernel, as preprocessor definitions, which are the same for every step
-    /// of a run: the elements at which weight decay switches on or off, and where shards lie.
+    /// of a run: the elements at which weight decay switches on or off, and where the elements of the slots lie
+    /// in the flat buffers and among the masters (`kernels/optimizer.cuh`).
     pub(super) fn define_in(&self, kernel: Kernel, rank: usize) -> Kernel {
-        let switches = switches(self.of_rank(rank));
-        let positions: String = switches.iter().map(|at| format!("{at}ull,")).collect();
+        let segments = self.of_rank(rank);
+        let switches = switches(segments);
+        let mut pieces = pieces(segments);
+        if pieces.iter().all(|piece| (piece.offset, piece.master) == (piece.start, piece.start)) {
+            pieces.clear();
+        }
+        let whole_blocks = pieces.iter().all(|piece| piece.offset % BLOCK == 0);
         let kernel = kernel
             .with("SWITCH_COUNT", switches.len())
-            .with("SWITCH_POSITIONS", format!("{{{positions}~0ull}}"));
-        let (kernel, sharded_masters) = match &self.0 {
-            Ownership::Whole(_) => (with_ranges(kernel, None), false),
-            Ownership::Sharded { shards, sharded_masters, .. } => {
-                (with_ranges(kernel, Some((shards, rank))), *sharded_masters)
-            }
-        };
-        kernel.with("SHARDED_MASTERS", u8::from(sharded_masters))
-    }
-
-    /// Returns the first element of a segment among the masters.
-    pub(super) fn master_at(&self, segment: &Segment) -> usize {
-        match &self.0 {
-            Ownership::Sharded { sharded_masters: true, .. } => segment.offset,
-            _ => segment.start,
-        }
+            .with("SWITCH_POSITIONS", table(switches.iter().copied()))
+            .with("RANGE_MASTERS", table(pieces.iter().map(|piece| piece.master)))
+            .with("WHOLE_BLOCKS", u8::from(whole_blocks));
+        let ranges: Vec<_> = pieces.iter().map(|piece| (piece.offset, piece.start)).collect();
+        with_ranges(kernel, &ranges)
     }
 
     /// Returns the specs of the masters, and of one of the optimizer's slots, for gradients of all
-    /// parameters; `None` unless the segments of all ranks together are as many elements.
+    /// parameters; `None` unless there are as many.
     pub(super) fn masters_and_slot(&self, grads: &Spec) -> Option<(Spec, Spec)> {
-        let covered = |segments: &[Segment]| segments.iter().map(|s| s.len).sum::<usize>();
-        let (covered, slot, masters) = match &self.0 {
-            Ownership::Whole(segments) => (covered(segments), grads.elements(), grads.elements()),
-            Ownership::Sharded { by_rank, shards, sharded_masters } => {
-                let shard_len = shards.shard_len();
-                let covered = by_rank.iter().map(|segments| covered(segments)).sum();
-                (covered, shard_len, if *sharded_masters { shard_len } else { grads.elements() })
-            }
-        };
         let spec = |len: usize| Spec::new([len], grads.dtype);
-        (covered == grads.elements()).then(|| (spec(masters), spec(slot)))
+        (self.flat_len == grads.elements()).then(|| (spec(self.masters_len), spec(self.slot_len)))
     }
 }
 
 /// Prints the number of segments, of each rank where they are sharded.
 impl fmt::Display for Segments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Ownership::Whole(segments) => write!(f, "{}", segments.len()),
-            Ownership::Sharded { by_rank, .. } => {
-                let counts: Vec<String> = by_rank.iter().map(|s| s.len().to_string()).collect();
-                write!(f, "{}", counts.join(","))
-            }
-        }
+        let counts: Vec<String> = self.by_rank.iter().map(|s| s.len().to_string()).collect();
+        write!(f, "{}", counts.join(","))
     }
 }
 
@@ -140,19 +132,37 @@ pub(super) fn grid(elements: usize) -> Grid {
     Grid::new(elements.div_ceil(BLOCK), THREADS)
 }
 
-/// Adds the ranges that a rank owns to a kernel, as the preprocessor definitions of `kernels/ranges.cuh`; a
-/// single range from element 0 on where ranks own nothing apart.
-pub(super) fn with_ranges(kernel: Kernel, shards: Option<(&Shards, usize)>) -> Kernel {
-    let (mut offsets, mut starts, mut count) = (String::new(), String::new(), 0);
-    for range in shards.iter().flat_map(|(shards, rank)| shards.of_rank(*rank)) {
-        offsets += &format!("{}ull,", range.offset);
-        starts += &format!("{}ull,", range.start);
-        count += 1;
-    }
+/// Adds the ranges of which a rank has a part of a buffer to a kernel, as the preprocessor definitions of
+/// `kernels/ranges.cuh`, each given by its first elements there and in the flat buffers; without any, the buffer is
+/// flat.
+pub(super) fn with_ranges(kernel: Kernel, ranges: &[(usize, usize)]) -> Kernel {
     kernel
-        .with("RANGE_COUNT", count)
-        .with("RANGE_OFFSETS", format!("{{{offsets}~0ull}}"))
-        .with("RANGE_STARTS", format!("{{{starts}~0ull}}"))
+        .with("RANGE_COUNT", ranges.len())
+        .with("RANGE_OFFSETS", table(ranges.iter().map(|&(offset, _)| offset)))
+        .with("RANGE_STARTS", table(ranges.iter().map(|&(_, start)| start)))
+}
+
+/// Returns numbers as the initializer of an array of a kernel, with a sentinel beyond all elements.
+fn table(numbers: impl Iterator<Item = usize>) -> String {
+    let numbers: String = numbers.map(|number| format!("{number}ull,")).collect();
+    format!("{{{numbers}~0ull}}")
+}
+
+/// Returns segments with those joined that follow each other everywhere, whether they decay or not.
+fn pieces(segments: &[Segment]) -> Vec<Segment> {
+    let mut pieces: Vec<Segment> = Vec::new();
+    for segment in segments.iter().filter(|s| s.len > 0) {
+        match pieces.last_mut() {
+            Some(last)
+                if [last.start, last.offset, last.master].map(|first| first + last.len)
+                    == [segment.start, segment.offset, segment.master] =>
+            {
+                last.len += segment.len;
+            }
+            _ => pieces.push(*segment),
+        }
+    }
+    pieces
 }
 
 /// Returns the elements of the flat buffer at which decay is switched on, off, on, …; before the first it is

@@ -5,7 +5,7 @@
 //! dampening. The gradient is first multiplied by the factor of global-norm clipping. Weight decay is
 //! coupled, as there: it is added to the gradient before the momentum.
 
-use super::segments::{ELEMENTS_PER_TASK, Segment, Segments, grid};
+use super::segments::{ELEMENTS_PER_TASK, Segments, grid};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -23,15 +23,16 @@ const CHUNK: usize = 64;
 /// Inputs: grads `[n]`, schedule `[steps + 1, 1]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
 /// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
 /// updated). Outputs, all updated in place: params `[n]`, momentum `[n]` unless the factor is 0, and the
-/// compute copy `[n]` if activations have a narrower format than the master parameters. Where ranks update
-/// what they own, the momentum, and params if there is a compute copy, are the rank's shard.
+/// compute copy `[n]` if activations have a narrower format than the master parameters. Of a group of parameters,
+/// the momentum has its elements alone. Where ranks update what they own, the momentum, and params if there is a
+/// compute copy, are the rank's shard.
 #[derive(Clone, Debug)]
 pub struct Sgd {
     /// Momentum μ; 0 for SGD without momentum, which has no momentum buffer.
     pub momentum: f64,
     /// Weight decay λ: `λ · parameter` is added to the gradient in segments that decay.
     pub weight_decay: f64,
-    /// Ranges with and without weight decay, in order; those of all ranks together cover all parameters.
+    /// Ranges with and without weight decay, in order, that are updated.
     pub segments: Segments,
     /// Formats of the master parameters and of the compute copy.
     pub precision: Precision,
@@ -82,7 +83,6 @@ impl Sgd {
         let copy_index = 1 + usize::from(self.has_momentum());
         let compute_copy = self.precision.has_compute_copy().then(|| cx.output::<E>(copy_index));
         for segment in self.segments.of_rank(cx.comm.rank()) {
-            let master_at = self.segments.master_at(segment);
             cx.pool.chunks(
                 segment.len,
                 ELEMENTS_PER_TASK,
@@ -91,7 +91,7 @@ impl Sgd {
                     for at in (start..start + len).step_by(CHUNK) {
                         let count = CHUNK.min(start + len - at);
                         let g = grads.slice(segment.start + at, count);
-                        let p = params.slice(master_at + at, count);
+                        let p = params.slice(segment.master + at, count);
                         match momentum {
                             Some(momentum) => {
                                 let m = momentum.slice(segment.offset + at, count);
@@ -135,7 +135,7 @@ impl Op for Sgd {
         if step.dtype != DType::U32 || bad.dtype != DType::U32 {
             return Err("step and bad are u32".into());
         }
-        let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("segments cover the gradients")?;
+        let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("segments are of the gradients")?;
         let mut outputs = vec![masters];
         outputs.extend(self.has_momentum().then_some(slot));
         if self.precision.has_compute_copy() {
@@ -187,10 +187,7 @@ impl Op for Sgd {
             let op = Sgd {
                 momentum,
                 weight_decay: 0.1,
-                segments: Segments::whole(vec![
-                    Segment { start: 0, len: DECAYED, decay: true, offset: 0 },
-                    Segment { start: DECAYED, len: n - DECAYED, decay: false, offset: DECAYED },
-                ]),
+                segments: Segments::whole(&[(0..DECAYED, true), (DECAYED..n, false)]),
                 precision,
             };
             let tensor = |shape: &[usize]| Spec::new(shape, precision.master);

@@ -1,8 +1,7 @@
 //! AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW` computes it.
 
-use super::groups::decay_segments;
 use super::hyperparameters::{Form, Hyperparameter, Value};
-use super::optimizer::{Entry, Optimizer, Update};
+use super::optimizer::{Entry, Optimizer, Rates, Update};
 use crate::error::Result;
 use crate::ir::{Builder, OptimizerSlot, Precision};
 use crate::ops::adamw::{self, SCHEDULE_WIDTH, schedule_row};
@@ -37,6 +36,7 @@ pub(super) const ENTRY: Entry = Entry {
             aliases: &[],
         },
     ],
+    decoupled_decay: true,
     build: |values| {
         let [beta1, beta2] = values.pair("betas");
         let (eps, weight_decay) = (values.number("eps"), values.number("weight_decay"));
@@ -53,7 +53,8 @@ pub struct AdamW {
     pub beta2: f64,
     /// Added to the root of the second moment.
     pub eps: f64,
-    /// Decoupled weight decay of matrices: they are multiplied by `1 − lr·weight_decay`.
+    /// Decoupled weight decay of matrices: they are multiplied by `1 − lr·weight_decay`, or if it is independent of
+    /// the peak by `1 − (lr / peak)·weight_decay`.
     pub weight_decay: f64,
 }
 
@@ -76,18 +77,17 @@ impl Optimizer for AdamW {
         SCHEDULE_WIDTH
     }
 
-    fn schedule_row(&self, lr: f64, step: u64) -> Vec<f64> {
-        schedule_row(lr, self.weight_decay, (self.beta1, self.beta2), step).to_vec()
+    fn schedule_row(&self, rates: Rates, step: u64) -> Vec<f64> {
+        schedule_row(rates.lr, rates.decay * self.weight_decay, (self.beta1, self.beta2), step).to_vec()
     }
 
     fn record(&self, b: &mut Builder, update: &Update) -> Result<()> {
-        let state = &b.program().state;
         let op = adamw::AdamW {
             beta1: self.beta1,
             beta2: self.beta2,
             eps: self.eps,
-            segments: decay_segments(state),
-            precision: state.precision,
+            segments: update.segments.clone(),
+            precision: b.program().state.precision,
         };
         b.emit_into("update", Arc::new(op), &update.inputs(), &update.outputs())?;
         Ok(())

@@ -1,65 +1,208 @@
-//! Groups of parameters by role: what an optimizer treats alike.
+//! Groups of parameters by role, each with an update rule of its own.
 
-use crate::ir::{Role, State};
-use crate::ops::segments::{Segment, Segments};
+use super::hyperparameters::Values;
+use super::optimizer::{Entry, Optimizer, Rates, Update};
+use crate::error::Result;
+use crate::ir::{Builder, GroupRequest, ParamRequest, Precision, Role};
+use crate::policy::WeightDecay;
 use std::sync::Arc;
 
-/// Neighbouring parameters of one role, as a range of the flat buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParamGroup {
-    /// Their role.
-    pub role: Role,
-    /// First element.
-    pub start: usize,
-    /// Number of elements, padding included.
-    pub len: usize,
+/// Role of parameters as recipes group them: the tables of `[optimizer.groups]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GroupRole {
+    /// The table of token vectors.
+    Embedding,
+    /// The table of the vectors of positions.
+    Positions,
+    /// The projection to the vocabulary.
+    Head,
+    /// Matrices of blocks.
+    Matrix,
+    /// Weights and biases of norms, and biases of products.
+    Vector,
 }
 
-/// Returns the groups of a state in the order of the flat buffers, which they cover.
-pub fn param_groups(state: &State) -> Vec<ParamGroup> {
-    let mut groups: Vec<ParamGroup> = Vec::new();
-    for (i, param) in state.params.iter().enumerate() {
-        let end = state.params.get(i + 1).map_or(state.flat_len, |next| next.start);
-        let len = end - param.start;
-        match groups.last_mut() {
-            Some(last) if last.role == param.role => last.len += len,
-            _ => groups.push(ParamGroup { role: param.role, start: param.start, len }),
+impl GroupRole {
+    /// Every role, in the order of groups.
+    pub const ALL: [Self; 5] = [Self::Embedding, Self::Positions, Self::Head, Self::Matrix, Self::Vector];
+
+    /// Returns the role that a parameter counts as.
+    pub fn of(role: Role) -> Self {
+        match role {
+            Role::Embedding => Self::Embedding,
+            Role::Positions => Self::Positions,
+            Role::Head => Self::Head,
+            Role::Matrix(_) => Self::Matrix,
+            Role::Bias(_) | Role::Vector => Self::Vector,
         }
     }
-    groups
-}
 
-/// Returns the ranges of the flat buffers with and without weight decay that ranks update: all of them, or
-/// where the state is sharded those that they own. Decay applies to matrices, embedding and head included,
-/// and spares vectors (weights and biases).
-pub fn decay_segments(state: &State) -> Segments {
-    let all = all_segments(state);
-    let Some(shards) = &state.shards else { return Segments::whole(all) };
-    Segments::sharded(&all, Arc::clone(shards), state.masters_are_sharded())
-}
-
-/// Returns ranges of the flat buffers with and without weight decay, in order, neighbours joined.
-fn all_segments(state: &State) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = Vec::new();
-    for group in param_groups(state) {
-        let decay = group.role.is_matrix();
-        match segments.last_mut() {
-            Some(last) if last.decay == decay => last.len += group.len,
-            _ => segments.push(Segment { start: group.start, len: group.len, decay, offset: group.start }),
+    /// Returns the word that recipes use.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Embedding => "embedding",
+            Self::Positions => "positions",
+            Self::Head => "head",
+            Self::Matrix => "matrix",
+            Self::Vector => "vector",
         }
     }
-    segments
+
+    /// Returns the role that recipes call so.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.word() == word)
+    }
+
+    /// Returns true if weight decay applies to it unless a recipe says otherwise.
+    pub fn decays(self) -> bool {
+        self != Self::Vector
+    }
+}
+
+/// The rule by which parameters of a role are updated.
+#[derive(Clone, Debug)]
+pub struct RoleRule {
+    /// The role.
+    pub role: GroupRole,
+    /// The optimizer.
+    pub entry: &'static Entry,
+    /// The values of all its hyperparameters.
+    pub values: Values,
+    /// Peak learning rate.
+    pub lr: f64,
+    /// What weight decay is relative to.
+    pub decay: WeightDecay,
+    /// True if weight decay applies.
+    pub decays: bool,
+}
+
+/// Parameters of one or more roles that one rule updates.
+#[derive(Clone, Debug)]
+pub struct UpdateGroup {
+    /// Their roles, ascending.
+    pub roles: Vec<GroupRole>,
+    /// Those of them to which weight decay applies.
+    pub decaying: Vec<GroupRole>,
+    /// Name of the optimizer.
+    pub name: &'static str,
+    /// The values of all its hyperparameters.
+    pub values: Values,
+    /// The update rule with these.
+    pub optimizer: Arc<dyn Optimizer>,
+    /// Peak learning rate; the schedule is that of the plan.
+    pub lr: f64,
+    /// What weight decay is relative to.
+    pub decay: WeightDecay,
+}
+
+impl UpdateGroup {
+    /// Returns the groups of rules, in the order of their first roles: roles whose rules are equal are one group.
+    pub fn join(rules: &[RoleRule]) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        for rule in rules {
+            let at = groups.iter().position(|group| group.has_rule(rule)).unwrap_or_else(|| {
+                groups.push(Self {
+                    roles: Vec::new(),
+                    decaying: Vec::new(),
+                    name: rule.entry.name,
+                    values: rule.values.clone(),
+                    optimizer: (rule.entry.build)(&rule.values),
+                    lr: rule.lr,
+                    decay: rule.decay,
+                });
+                groups.len() - 1
+            });
+            groups[at].roles.push(rule.role);
+            groups[at].decaying.extend(rule.decays.then_some(rule.role));
+        }
+        groups
+    }
+
+    fn has_rule(&self, rule: &RoleRule) -> bool {
+        self.name == rule.entry.name
+            && self.values == rule.values
+            && self.lr == rule.lr
+            && self.decay == rule.decay
+    }
+
+    /// Returns its roles in words: `embedding+head`.
+    pub fn in_words(&self) -> String {
+        self.roles.iter().map(|role| role.word()).collect::<Vec<_>>().join("+")
+    }
+
+    /// Returns the rates of a step: `share` is the learning rate's share of the peak, and `lr` the learning rate.
+    ///
+    /// Coupled weight decay is a multiple of the learning rate (Loshchilov and Hutter, 2019). Independent decay is
+    /// one of the schedule alone, so that another peak leaves it as it is (Wortsman et al., "Small-scale proxies for
+    /// large-scale Transformer training instabilities", 2023).
+    pub fn rates(&self, lr: f64, share: f64) -> Rates {
+        let decay = match self.decay {
+            WeightDecay::Coupled => lr,
+            WeightDecay::Independent => share,
+        };
+        Rates { lr, decay }
+    }
+
+    /// Returns the parameters of this group among those of a model, and what is kept for them. Where ranks can own
+    /// whole parameters, these begin at multiples of `block` elements.
+    pub fn request(&self, precision: Precision, params: &[ParamRequest], block: usize) -> GroupRequest {
+        let is_own = |i: &usize| self.roles.contains(&GroupRole::of(params[*i].role));
+        let own: Vec<usize> = (0..params.len()).filter(is_own).collect();
+        GroupRequest {
+            name: if own.len() == params.len() { String::new() } else { self.in_words() },
+            params: own,
+            slots: self.optimizer.slots(precision),
+            alignment: if self.optimizer.owns_whole_parameters() { block } else { 0 },
+        }
+    }
+
+    /// Records the update of this group, which has the index `group` in the state.
+    ///
+    /// # Errors
+    /// When an op refuses the shapes or formats.
+    pub fn record(&self, b: &mut Builder, group: usize) -> Result<()> {
+        let update = Update::of_group(b, group, |role| self.decaying.contains(&GroupRole::of(role)))?;
+        let name = b.program().state.groups[group].name.clone();
+        match name.as_str() {
+            "" => self.optimizer.record(b, &update),
+            name => b.scoped(name, |b| self.optimizer.record(b, &update)),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::device::DType;
-    use crate::ir::ParamRequest;
-    use crate::ir::{Init, Precision, StateBuilder, Sublayer};
+    use crate::ir::{Init, StateBuilder, Sublayer};
+    use crate::optim::{OPTIMIZERS, find};
+    use std::collections::BTreeMap;
+
+    fn rule(role: GroupRole) -> RoleRule {
+        let entry = &OPTIMIZERS[0];
+        let values = Values::from_written(entry.hyperparameters, &BTreeMap::new());
+        RoleRule { role, entry, values, lr: 1e-3, decay: WeightDecay::Coupled, decays: role.decays() }
+    }
 
     #[test]
-    fn neighbours_of_one_role_are_joined_and_vectors_do_not_decay() {
+    fn equal_rules_are_one_group_and_another_rate_or_optimizer_is_another() {
+        let mut rules = GroupRole::ALL.map(rule);
+        let roles = |rules: &[RoleRule]| -> Vec<String> {
+            UpdateGroup::join(rules).iter().map(UpdateGroup::in_words).collect()
+        };
+        assert_eq!(roles(&rules), ["embedding+positions+head+matrix+vector"]);
+        assert_eq!(UpdateGroup::join(&rules)[0].decaying, &GroupRole::ALL[..4]);
+        rules[0].lr = 2e-3;
+        rules[2].lr = 2e-3;
+        rules[3].entry = find("sgd").unwrap();
+        assert_eq!(roles(&rules), ["embedding+head", "positions+vector", "matrix"]);
+        rules[4].decay = WeightDecay::Independent;
+        assert_eq!(roles(&rules), ["embedding+head", "positions", "matrix", "vector"]);
+    }
+
+    /// Slots have room for the parameters of their group alone, in the order of the flat buffers.
+    #[test]
+    fn the_slots_of_a_group_are_compact() {
         let matrix = Role::Matrix(Sublayer::Attention);
         let roles = [Role::Head, Role::Vector, matrix, matrix, Role::Vector, Role::Embedding];
         let requests: Vec<ParamRequest> = roles
@@ -74,17 +217,24 @@ mod tests {
                 block: None,
             })
             .collect();
-        let state = StateBuilder::for_inference(Precision::for_act_dtype(DType::F32), &requests).finish();
+        let mut rules = GroupRole::ALL.map(rule);
+        rules[3].lr = 2e-3;
+        rules[4].lr = 2e-3;
+        let precision = Precision::for_act_dtype(DType::F32);
+        let groups = UpdateGroup::join(&rules);
+        let groups: Vec<_> = groups.iter().map(|group| group.request(precision, &requests, 64)).collect();
+        assert_eq!((&groups[0].params, &groups[1].params), (&vec![0, 5], &vec![1, 2, 3, 4]));
+        let state = StateBuilder::for_training(precision, &requests, &groups).finish();
         // 100 fp32 numbers take 512 bytes with their alignment of 64.
         let stride = state.params[1].start;
-        let groups = param_groups(&state);
-        assert_eq!(
-            groups.iter().map(|g| g.role).collect::<Vec<_>>(),
-            [Role::Head, Role::Vector, matrix, Role::Vector, Role::Embedding]
-        );
-        assert_eq!((groups[2].start, groups[2].len), (2 * stride, 2 * stride));
-        assert_eq!(groups.iter().map(|g| g.len).sum::<usize>(), state.flat_len);
-        let decays: Vec<bool> = all_segments(&state).iter().map(|s| s.decay).collect();
-        assert_eq!(decays, [true, false, true, false, true]);
+        let elements = |slot: &str| {
+            let slot = state.get(state.slot(slot).unwrap());
+            (slot.offset / 4, slot.spec.elements())
+        };
+        assert_eq!(elements("m.embedding+positions+head.flat"), (0, 2 * stride));
+        assert_eq!(elements("m.embedding+positions+head.p5"), (stride, 100));
+        assert_eq!(elements("v.matrix+vector.flat"), (0, 4 * stride));
+        assert_eq!(elements("v.matrix+vector.p4"), (3 * stride, 100));
+        assert_eq!(state.slot("m.flat"), None);
     }
 }

@@ -51,7 +51,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// Values of all hyperparameters of one optimizer, by name.
+/// Values of all hyperparameters of one optimizer, by name. Displayed as `eps=1e-8 weight_decay=0.1`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Values(BTreeMap<&'static str, Value>);
 
@@ -95,5 +95,12 @@ impl Values {
             Some(Value::Pair(pair)) => *pair,
             other => panic!("{name} is declared as a pair, not {other:?}"),
         }
+    }
+}
+
+impl fmt::Display for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values: Vec<String> = self.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        f.write_str(&values.join(" "))
     }
 }

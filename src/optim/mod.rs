@@ -2,23 +2,24 @@
 //!
 //! An optimizer is one file here that implements [`Optimizer`] and declares its hyperparameters, and one line
 //! of [`OPTIMIZERS`]. Recipes read their keys from that list; the layout of the state, checkpoints, forecasts
-//! and the program of a step's end iterate over an optimizer's slots and never name them.
+//! and the program of a step's end iterate over an optimizer's slots and never name them. Parameters are updated
+//! in groups by role, each with an optimizer, a rate and a decay of its own ([`UpdateGroup`]).
 
 mod adamw;
 mod groups;
 mod hyperparameters;
+mod lion;
 mod optimizer;
 mod parametrization;
 mod sgd;
 
-pub use adamw::AdamW;
-pub use groups::{ParamGroup, decay_segments, param_groups};
+pub use groups::{GroupRole, RoleRule, UpdateGroup};
 pub use hyperparameters::{Form, Hyperparameter, Value, Values};
-pub use optimizer::{Entry, Optimizer, Update};
-pub use parametrization::{Power, WidthRule, has_width_rules, width_rule};
+pub use optimizer::{Entry, Optimizer, Rates, Update};
+pub use parametrization::{Power, WidthRule, width_rule};
 
 /// Every optimizer. The first is the default of recipes.
-pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY, sgd::ENTRY];
+pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY, lion::ENTRY, sgd::ENTRY];
 
 /// Returns the names of all hyperparameters in the order of the registry, a shared name once.
 pub fn hyperparameter_names() -> Vec<&'static str> {

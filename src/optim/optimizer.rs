@@ -2,8 +2,10 @@
 
 use super::hyperparameters::{Hyperparameter, Values};
 use crate::error::Result;
-use crate::ir::{Builder, Destination, Mode, OptimizerSlot, Precision, TensorId};
+use crate::ir::{Builder, Destination, Mode, OptimizerSlot, Precision, Role, SlotGroup, State, TensorId};
+use crate::ops::segments::Segments;
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// An optimizer as recipes choose it.
@@ -13,8 +15,20 @@ pub struct Entry {
     pub name: &'static str,
     /// The keys of `[optimizer]` that it has beside the name and the learning rate.
     pub hyperparameters: &'static [Hyperparameter],
+    /// True if its weight decay multiplies parameters apart from the gradient's step (Loshchilov and Hutter,
+    /// 2019), so that it can be independent of the learning rate.
+    pub decoupled_decay: bool,
     /// Makes the optimizer from the values of all its hyperparameters.
     pub build: fn(&Values) -> Arc<dyn Optimizer>,
+}
+
+/// The rates of one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Learning rate.
+    pub lr: f64,
+    /// What decoupled weight decay is multiplied by: the learning rate, or its share of the peak.
+    pub decay: f64,
 }
 
 /// An update rule with its hyperparameters.
@@ -29,20 +43,30 @@ pub trait Optimizer: Debug + Send + Sync {
     /// Returns the number of columns of the schedule table.
     fn schedule_width(&self) -> usize;
 
-    /// Returns the row of the schedule table for `step` (from 1) at the learning rate `lr`, computed in f64:
+    /// Returns the row of the schedule table for `step` (from 1) at these rates, computed in f64:
     /// [`Optimizer::schedule_width`] numbers.
-    fn schedule_row(&self, lr: f64, step: u64) -> Vec<f64>;
+    fn schedule_row(&self, rates: Rates, step: u64) -> Vec<f64>;
 
-    /// Records the update of all parameters at the end of a step.
+    /// Returns true if an update of a parameter needs all of it, so that one rank must own it whole where ranks
+    /// divide the state.
+    fn owns_whole_parameters(&self) -> bool {
+        false
+    }
+
+    /// Records the update of a group of parameters at the end of a step.
     ///
     /// # Errors
     /// When an op refuses the shapes or formats.
     fn record(&self, b: &mut Builder, update: &Update) -> Result<()>;
 }
 
-/// The tensors of an update, all in the state.
+/// The update of a group of parameters: what it covers, and its tensors, all in the state.
 #[derive(Clone, Debug)]
 pub struct Update {
+    /// Index of the group in [`State::groups`], which has its parameters.
+    pub group: usize,
+    /// Where its elements lie, and which of them decay.
+    pub segments: Segments,
     /// Gradients of all parameters, `[n]` in the master format. They are not clipped yet.
     pub grads: TensorId,
     /// The schedule table, `[steps + 1, schedule_width]` in the master format; row 0 is not used.
@@ -56,26 +80,30 @@ pub struct Update {
     pub bad: TensorId,
     /// Masters of all parameters, `[n]`.
     pub params: TensorId,
-    /// The optimizer's slots, `[n]` each, in the order of [`Optimizer::slots`].
+    /// The optimizer's slots, in the order of [`Optimizer::slots`]: `[n]` each, or the elements of the group alone.
     pub slots: Vec<TensorId>,
     /// The rounded copy of the masters that products read, `[n]`; `None` where products read the masters.
     pub compute_copy: Option<TensorId>,
 }
 
 impl Update {
-    /// Looks up the tensors in the state of the program that is being recorded.
+    /// Looks up the tensors of a group in the state of the program that is being recorded. `decays` tells whether
+    /// weight decay applies to parameters of a role.
     ///
     /// # Errors
     /// When the state was not laid out for training.
-    pub fn from_state(b: &mut Builder) -> Result<Self> {
+    pub(super) fn of_group(b: &mut Builder, group: usize, decays: impl Fn(Role) -> bool) -> Result<Self> {
         let state = Arc::clone(&b.program().state);
-        let slots = state.optimizer_slots.iter().map(|slot| b.state(&format!("{}.flat", slot.buffer)));
+        let own = &state.groups[group];
+        let slots = own.slots.iter().map(|slot| b.state(&format!("{}.flat", own.own(slot.buffer))));
         let slots = slots.collect::<Result<_>>()?;
         let compute_copy =
             if state.precision.has_compute_copy() { Some(b.state("compute_copy.flat")?) } else { None };
         Ok(Self {
+            group,
+            segments: segments(&state, own, decays),
             grads: b.state("grads.flat")?,
-            schedule: b.state("control.schedule")?,
+            schedule: b.state(&own.own("control.schedule"))?,
             step: b.state("control.step")?,
             clip: b.state("control.clip")?,
             bad: b.state("control.bad")?,
@@ -85,7 +113,7 @@ impl Update {
         })
     }
 
-    /// Returns the inputs of an op that updates everything at once: grads, schedule, step, clip, bad.
+    /// Returns the inputs of an op that updates all elements at once: grads, schedule, step, clip, bad.
     pub fn inputs(&self) -> [TensorId; 5] {
         [self.grads, self.schedule, self.step, self.clip, self.bad]
     }
@@ -96,4 +124,19 @@ impl Update {
         let tensors = std::iter::once(self.params).chain(self.slots.iter().copied()).chain(self.compute_copy);
         tensors.map(|tensor| Destination::Into(tensor, Mode::Add)).collect()
     }
+}
+
+/// Returns the ranges of the flat buffers that a group updates, with and without weight decay, neighbours joined:
+/// on every rank, or where the state is sharded those that each owns.
+fn segments(state: &State, group: &SlotGroup, decays: impl Fn(Role) -> bool) -> Segments {
+    let mut ranges: Vec<(Range<usize>, bool)> = Vec::new();
+    for &index in &group.params {
+        let (extent, decay) = (state.extent(index), decays(state.params[index].role));
+        match ranges.last_mut() {
+            Some((last, like)) if last.end == extent.start && *like == decay => last.end = extent.end,
+            _ => ranges.push((extent, decay)),
+        }
+    }
+    let masters = state.shards.as_deref().filter(|_| state.masters_are_sharded());
+    Segments::new(&ranges, &group.places, masters, state.flat_len)
 }

@@ -21,8 +21,8 @@
 //! Attention keeps its scale of one over the root of a head's width. Tables with one over that width are for
 //! models whose heads grow, and here heads become more.
 
-use super::hyperparameters::Values;
-use crate::ir::{Role, Sublayer};
+use super::groups::{GroupRole, RoleRule};
+use crate::policy::WeightDecay;
 
 /// A power of the ratio of widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,22 +75,24 @@ enum Sides {
 }
 
 impl Sides {
-    fn of(role: Role) -> Self {
+    fn of(role: GroupRole) -> Self {
         match role {
-            Role::Embedding | Role::Positions | Role::Vector | Role::Bias(_) => Self::Outputs,
-            Role::Matrix(_) => Self::Both,
-            Role::Head => Self::Inputs,
+            GroupRole::Embedding | GroupRole::Positions | GroupRole::Vector => Self::Outputs,
+            GroupRole::Matrix => Self::Both,
+            GroupRole::Head => Self::Inputs,
         }
     }
 }
 
-/// Returns the rule of an optimizer for the parameters of a role; `None` where it has
-/// none, and the parametrization refuses it.
-pub fn width_rule(optimizer: &str, role: Role) -> Option<WidthRule> {
+/// Returns the rule of an optimizer for the parameters of a role; `None` where it has none, and the parametrization
+/// refuses it.
+pub fn width_rule(optimizer: &str, role: GroupRole) -> Option<WidthRule> {
     use Power::{Inverse, One, Zero};
     let [lr, eps, decay] = match (optimizer, Sides::of(role)) {
         ("adamw", Sides::Both) => [Inverse, Inverse, One],
         ("adamw", Sides::Outputs | Sides::Inputs) => [Zero, Inverse, Zero],
+        ("lion", Sides::Both) => [Inverse, Zero, One],
+        ("lion", Sides::Outputs | Sides::Inputs) => [Zero, Zero, Zero],
         ("sgd", Sides::Both) => [Zero, Zero, Zero],
         // Decay is added to gradients, which are over the ratio.
         ("sgd", Sides::Outputs | Sides::Inputs) => [One, Zero, Inverse],
@@ -99,81 +101,92 @@ pub fn width_rule(optimizer: &str, role: Role) -> Option<WidthRule> {
     Some(WidthRule { lr, eps, decay })
 }
 
-/// Returns true if an optimizer has a rule for some role.
-pub fn has_width_rules(optimizer: &str) -> bool {
-    width_rule(optimizer, Role::Matrix(Sublayer::Attention)).is_some()
-}
-
-impl WidthRule {
-    /// Returns hyperparameters at a ratio of widths.
-    pub fn scale(&self, values: &Values, ratio: f64) -> Values {
-        let factors = [("eps", self.eps), ("weight_decay", self.decay)];
-        factors.into_iter().fold(values.clone(), |values, (name, power)| values.scaled(name, power.of(ratio)))
+impl RoleRule {
+    /// Returns the rule at a ratio of widths: the same at 1. `None` where its optimizer has no rule for its role.
+    pub fn at_width(self, ratio: f64) -> Option<Self> {
+        let rule = width_rule(self.entry.name, self.role)?;
+        // Independent decay is no multiple of the rate.
+        let decay = match self.decay {
+            WeightDecay::Coupled => rule.decay,
+            WeightDecay::Independent => Power::Zero,
+        };
+        let values = self.values.scaled("eps", rule.eps.of(ratio)).scaled("weight_decay", decay.of(ratio));
+        Some(Self { lr: self.lr * rule.lr.of(ratio), values, ..self })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optim::OPTIMIZERS;
-
-    const ROLES: [Role; 6] = [
-        Role::Embedding,
-        Role::Positions,
-        Role::Head,
-        Role::Matrix(Sublayer::Attention),
-        Role::Bias(Sublayer::FeedForward),
-        Role::Vector,
-    ];
+    use crate::optim::{OPTIMIZERS, Values};
+    use std::collections::BTreeMap;
 
     /// The factors of rate, epsilon and decay at four times the base width.
-    fn factors(optimizer: &str) -> Vec<[f64; 3]> {
-        let rules = ROLES.iter().map(|&role| width_rule(optimizer, role).unwrap());
-        rules.map(|rule| [rule.lr, rule.eps, rule.decay].map(|power| power.of(4.0))).collect()
+    fn factors(optimizer: &str) -> [[f64; 3]; 5] {
+        GroupRole::ALL.map(|role| {
+            let rule = width_rule(optimizer, role).unwrap();
+            [rule.lr, rule.eps, rule.decay].map(|power| power.of(4.0))
+        })
+    }
+
+    /// Rules of every optimizer for every role that it has one for.
+    fn rules() -> Vec<RoleRule> {
+        let all = OPTIMIZERS.iter().flat_map(|entry| GroupRole::ALL.map(|role| (entry, role)));
+        let known = all.filter(|(entry, role)| width_rule(entry.name, *role).is_some());
+        let rule = |(entry, role): (&'static crate::optim::Entry, GroupRole)| RoleRule {
+            role,
+            entry,
+            values: Values::from_written(entry.hyperparameters, &BTreeMap::new()),
+            lr: 1e-3,
+            decay: WeightDecay::Coupled,
+            decays: role.decays(),
+        };
+        known.map(rule).collect()
     }
 
     #[test]
     fn rules_are_those_of_table_8() {
-        let looked_up = [1.0, 0.25, 1.0];
-        let matrix = [0.25, 0.25, 4.0];
-        assert_eq!(factors("adamw"), [looked_up, looked_up, looked_up, matrix, looked_up, looked_up]);
-        let looked_up = [4.0, 1.0, 0.25];
-        let matrix = [1.0, 1.0, 1.0];
-        assert_eq!(factors("sgd"), [looked_up, looked_up, looked_up, matrix, looked_up, looked_up]);
-        assert_eq!(width_rule("another", Role::Head), None);
+        // Embedding, positions, head, matrices, vectors.
+        let (others, matrix) = ([1.0, 0.25, 1.0], [0.25, 0.25, 4.0]);
+        assert_eq!(factors("adamw"), [others, others, others, matrix, others]);
+        let (others, matrix) = ([1.0; 3], [0.25, 1.0, 4.0]);
+        assert_eq!(factors("lion"), [others, others, others, matrix, others]);
+        let (others, matrix) = ([4.0, 1.0, 0.25], [1.0; 3]);
+        assert_eq!(factors("sgd"), [others, others, others, matrix, others]);
+        assert_eq!(width_rule("another", GroupRole::Head), None);
     }
 
     #[test]
     fn at_the_base_width_nothing_changes() {
-        for entry in OPTIMIZERS {
-            let values = Values::from_written(entry.hyperparameters, &Default::default());
-            for rule in ROLES.iter().filter_map(|&role| width_rule(entry.name, role)) {
-                assert_eq!(rule.lr.of(1.0), 1.0);
-                assert_eq!(rule.scale(&values, 1.0), values);
-            }
+        for rule in rules() {
+            let same = rule.clone().at_width(1.0).unwrap();
+            assert_eq!((same.lr, &same.values), (rule.lr, &rule.values), "{}", rule.entry.name);
         }
     }
 
     /// A step shrinks a matrix by the product of rate and decay.
     #[test]
     fn what_decay_does_in_a_step_stays() {
-        for entry in OPTIMIZERS {
-            for rule in ROLES.iter().filter_map(|&role| width_rule(entry.name, role)) {
-                assert_eq!(rule.lr.of(4.0) * rule.decay.of(4.0), 1.0, "{}", entry.name);
-            }
+        for rule in rules() {
+            let number = |rule: &RoleRule, name| match rule.values.get(name) {
+                Some(crate::optim::Value::Number(x)) => x,
+                _ => 0.0,
+            };
+            let wide = rule.clone().at_width(4.0).unwrap();
+            let shrinks = |rule: &RoleRule| rule.lr * number(rule, "weight_decay");
+            assert_eq!(shrinks(&wide), shrinks(&rule), "{} {:?}", rule.entry.name, rule.role);
+            let independent = RoleRule { decay: WeightDecay::Independent, ..rule.clone() };
+            let wide = independent.at_width(4.0).unwrap();
+            assert_eq!(number(&wide, "weight_decay"), number(&rule, "weight_decay"));
         }
     }
 
     #[test]
-    fn epsilon_and_decay_are_scaled_where_an_optimizer_has_them() {
-        let rule = width_rule("adamw", ROLES[3]).unwrap();
-        let values = |name: &str| {
-            let entry = crate::optim::find(name).unwrap();
-            Values::from_written(entry.hyperparameters, &Default::default())
-        };
-        let scaled = rule.scale(&values("adamw"), 8.0);
-        assert_eq!((scaled.number("eps"), scaled.number("weight_decay")), (1e-8 / 8.0, 0.1 * 8.0));
-        assert_eq!(scaled.pair("betas"), values("adamw").pair("betas"));
-        assert_eq!(rule.scale(&values("sgd"), 8.0).get("eps"), None);
+    fn a_matrix_of_adamw_has_another_epsilon_and_the_same_betas() {
+        let matrix = |rule: &RoleRule| rule.role == GroupRole::Matrix && rule.entry.name == "adamw";
+        let rule = rules().into_iter().find(matrix).unwrap();
+        let wide = rule.clone().at_width(8.0).unwrap();
+        assert_eq!((wide.lr, wide.values.number("eps")), (1e-3 / 8.0, 1e-8 / 8.0));
+        assert_eq!(wide.values.pair("betas"), rule.values.pair("betas"));
     }
 }

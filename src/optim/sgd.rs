@@ -1,8 +1,7 @@
 //! SGD with momentum, as `torch.optim.SGD` computes it: without dampening, and with coupled weight decay.
 
-use super::groups::decay_segments;
 use super::hyperparameters::{Form, Hyperparameter, Value};
-use super::optimizer::{Entry, Optimizer, Update};
+use super::optimizer::{Entry, Optimizer, Rates, Update};
 use crate::error::Result;
 use crate::ir::{Builder, OptimizerSlot, Precision};
 use crate::ops::sgd;
@@ -29,6 +28,7 @@ pub(super) const ENTRY: Entry = Entry {
             aliases: &[],
         },
     ],
+    decoupled_decay: false,
     build: |values| {
         Arc::new(Sgd { momentum: values.number("momentum"), weight_decay: values.number("weight_decay") })
     },
@@ -65,17 +65,16 @@ impl Optimizer for Sgd {
         sgd::SCHEDULE_WIDTH
     }
 
-    fn schedule_row(&self, lr: f64, _step: u64) -> Vec<f64> {
-        vec![lr]
+    fn schedule_row(&self, rates: Rates, _step: u64) -> Vec<f64> {
+        vec![rates.lr]
     }
 
     fn record(&self, b: &mut Builder, update: &Update) -> Result<()> {
-        let state = &b.program().state;
         let op = sgd::Sgd {
             momentum: self.momentum,
             weight_decay: self.weight_decay,
-            segments: decay_segments(state),
-            precision: state.precision,
+            segments: update.segments.clone(),
+            precision: b.program().state.precision,
         };
         b.emit_into("update", Arc::new(op), &update.inputs(), &update.outputs())?;
         Ok(())

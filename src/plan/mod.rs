@@ -22,9 +22,8 @@ pub use seeds::Seeds;
 
 use crate::data::held_out_batches;
 use crate::device::{DType, Precision};
-use crate::optim::Optimizer;
+use crate::optim::UpdateGroup;
 use crate::policy::{Placement, Shard, Transport};
-use std::sync::Arc;
 
 /// Terms of the training objective beside the cross-entropy; held-out losses have none of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,8 +61,8 @@ pub struct Plan {
     pub objective: Objective,
     /// Let tokens attend to other documents of their window.
     pub cross_documents: bool,
-    /// Update rule with its hyperparameters.
-    pub optimizer: Arc<dyn Optimizer>,
+    /// Update rules of parameters by their roles, which together are all roles.
+    pub update_groups: Vec<UpdateGroup>,
     /// Largest global L2 norm of the gradient; 0 does not clip.
     pub max_norm: f64,
     /// Learning rate.

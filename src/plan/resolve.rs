@@ -5,10 +5,9 @@ use super::{BatchPlan, Corpus, Execution, Generation, Intervals, Model, Objectiv
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::optim::{self, Optimizer};
+use crate::optim::{GroupRole, RoleRule, UpdateGroup};
 use crate::policy::TrainingDtype;
 use crate::recipe::{Recipe, derived};
-use std::sync::Arc;
 
 impl Plan {
     /// Derives every number of a recipe for a corpus and a machine. Reads nothing else.
@@ -25,6 +24,7 @@ impl Plan {
             TrainingDtype::Bf16 => DType::Bf16,
             TrainingDtype::Fp32 | TrainingDtype::Tf32 => DType::F32,
         };
+        let update_groups = update_groups(recipe, &model)?;
         let plan = Plan {
             name: recipe.name().to_owned(),
             model,
@@ -37,7 +37,7 @@ impl Plan {
                 label_smoothing: values.training.label_smoothing,
             },
             cross_documents: values.data.cross_documents,
-            optimizer: plan_optimizer(recipe)?,
+            update_groups,
             max_norm: values.training.max_norm,
             schedule: Schedule {
                 lr: values.optimizer.lr,
@@ -58,13 +58,17 @@ impl Plan {
     }
 }
 
-/// Returns the optimizer that a recipe names, with its hyperparameters.
-fn plan_optimizer(recipe: &Recipe) -> Result<Arc<dyn Optimizer>> {
-    let optimizer = &recipe.values().optimizer;
-    let entry = optim::find(&optimizer.name).ok_or_else(|| {
+/// Returns the groups in which a recipe updates the parameters of a model.
+fn update_groups(recipe: &Recipe, model: &Model) -> Result<Vec<UpdateGroup>> {
+    let rule = |role| {
+        let rule = recipe.values().optimizer.rule(role)?;
+        if model.base_dim.is_some() { rule.at_width(model.width_ratio()) } else { Some(rule) }
+    };
+    let rules: Option<Vec<RoleRule>> = GroupRole::ALL.into_iter().map(rule).collect();
+    let rules = rules.ok_or_else(|| {
         recipe.error(&["optimizer.name"], "there is no such optimizer", "`xrun schema` lists them")
     })?;
-    Ok((entry.build)(&optimizer.values))
+    Ok(UpdateGroup::join(&rules))
 }
 
 /// Rejects sizes whose byte counts overflow 64 bits long before anything is laid out.

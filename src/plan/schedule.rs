@@ -20,6 +20,12 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// Returns this schedule with another peak.
+    #[must_use]
+    pub fn with_peak(self, lr: f64) -> Self {
+        Self { lr, ..self }
+    }
+
     /// Returns the learning rate of step `t`, from 1.
     ///
     /// Warm-up: `lr·t/warmup`. Then, with `x` the fraction of the decay that is done, the peak is multiplied

@@ -4,17 +4,14 @@ use super::batch;
 use super::derived;
 use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
-use super::lookup::keys_of;
-use super::optimizer;
+use super::optimizer_checks;
 use super::position_checks;
 use super::sweep_checks;
 use super::values::WorldSize;
 use super::width_checks;
-use crate::optim;
 use crate::policy::{
     Communication, Decay, DeviceChoice, Norm, NormPlacement, Placement, Reduction, Shard, Transport,
 };
-use crate::suggest::nearest;
 
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
 const MAX_ROWS: usize = i32::MAX as usize;
@@ -31,7 +28,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     width_checks::contradictions(recipe, &mut found);
     dropout(recipe, &mut found);
     batches(recipe, open_world, &mut found);
-    hyperparameters(recipe, &mut found);
+    optimizer_checks::contradictions(recipe, &mut found);
     schedule(recipe, &mut found);
     engine(recipe, &mut found);
     sweep_checks::contradictions(recipe, &mut found);
@@ -173,37 +170,6 @@ fn batches(recipe: &Recipe, open_world: bool, found: &mut Vec<Diagnostic>) {
             ),
             "take a smaller local batch and raise training.accumulation",
         ));
-    }
-}
-
-/// Reports hyperparameters that the chosen optimizer does not have. If a lower layer sets them than the one
-/// that chooses the optimizer, they belong to that layer's optimizer, and are dropped from the recipe.
-fn hyperparameters(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
-    let name = &recipe.values().optimizer.name;
-    let Some(entry) = optim::find(name) else { return };
-    let chosen_by = recipe.merged().position("optimizer.name");
-    for key in keys_of("optimizer").filter(|key| optimizer::is_hyperparameter(key)) {
-        let Some(at) = recipe.locate(key.path) else { continue };
-        let names = || entry.hyperparameters.iter().map(|hyperparameter| hyperparameter.name);
-        if names().any(|name| name == key.name()) || recipe.merged().position(key.path) < chosen_by {
-            continue;
-        }
-        let help = match nearest(key.name(), names()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => {
-                let owners: Vec<String> =
-                    optimizer::owners(key).map(|owner| format!("{:?}", owner.name)).collect();
-                let names = ["lr"].into_iter().chain(names()).collect::<Vec<_>>().join(", ");
-                format!("{name} has {names}; for this one set optimizer.name = {}", owners.join(" or "))
-            }
-        };
-        let diagnostic = Diagnostic::new(format!("{name} has no {}", key.path), help);
-        let diagnostic =
-            diagnostic.mark(&at.source, at.key.clone(), "not a hyperparameter of this optimizer");
-        found.push(match recipe.locate("optimizer.name") {
-            Some(chosen) => diagnostic.mark(&chosen.source, chosen.value.clone(), "chosen here"),
-            None => diagnostic.note(format!("optimizer.name = {name:?} by default")),
-        });
     }
 }
 

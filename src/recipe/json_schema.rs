@@ -33,12 +33,13 @@ pub fn json_schema() -> Value {
             if let Some(default) = recipe[*section].get(key.name()).filter(|default| !default.is_null()) {
                 schema.insert("default".to_owned(), default.clone());
             }
-            keys.insert(key.name().to_owned(), Value::Object(schema));
+            insert(&mut keys, key.name(), Value::Object(schema));
         }
         for key in keys_of(section) {
-            let target = format!("#/properties/{section}/properties/{}", key.name());
+            let name = key.name().replace('.', "/properties/");
+            let target = format!("#/properties/{section}/properties/{name}");
             for alias in key.aliases {
-                keys.insert((*alias).to_owned(), json!({"$ref": target}));
+                insert(&mut keys, alias, json!({"$ref": target}));
             }
         }
         properties.insert(
@@ -58,6 +59,19 @@ pub fn json_schema() -> Value {
         "additionalProperties": false,
         "properties": properties,
     })
+}
+
+/// Inserts a key among those of its section, in the tables that its name says.
+fn insert(keys: &mut Map<String, Value>, name: &str, schema: Value) {
+    let Some((table, rest)) = name.split_once('.') else {
+        keys.insert(name.to_owned(), schema);
+        return;
+    };
+    let empty = json!({"type": "object", "additionalProperties": false, "properties": {}});
+    let inner = keys.entry(table).or_insert(empty);
+    if let Some(inner) = inner.get_mut("properties").and_then(Value::as_object_mut) {
+        insert(inner, rest, schema);
+    }
 }
 
 fn description(key: &Key) -> String {

@@ -254,6 +254,11 @@ impl Key {
         self.path.split_once('.').map_or(self.path, |(_, name)| name)
     }
 
+    /// Returns true if it lies in a table within its section, as the keys of groups do.
+    pub fn is_nested(&self) -> bool {
+        self.name().contains('.')
+    }
+
     /// Returns true if `name` is its name or an alias.
     pub(super) fn is_called(&self, name: &str) -> bool {
         self.name() == name || self.aliases.contains(&name)

@@ -2,8 +2,9 @@
 
 use super::diagnostic::{Diagnostic, MAX_SHOWN};
 use super::files::follow;
+use super::groups;
 use super::key::{Key, Type};
-use super::lookup::{find, find_path, instead_of, keys_of, nearest_key, nearest_section};
+use super::lookup::{find, find_path, instead_of, is_table, keys_of, nearest_key, nearest_section};
 use super::schema::SECTIONS;
 use super::source::{Location, Origin, Source};
 use super::typed::{InvalidValue, typed};
@@ -154,7 +155,7 @@ impl Layer {
                     .mark(source, value.span(), "not a string"),
                 ),
                 (section, value) if SECTIONS.iter().any(|(known, _)| *known == section) => match value {
-                    DeValue::Table(table) => self.section(source, section, table),
+                    DeValue::Table(table) => self.keys(source, section, "", table),
                     _ => self.problems.push(
                         Diagnostic::new(
                             format!("{section} is a section, not a value"),
@@ -190,14 +191,19 @@ impl Layer {
         }
     }
 
-    fn section(&mut self, source: &Arc<Source>, section: &str, table: &DeTable<'_>) {
+    /// Reads the keys of a section, or of a table in it, whose name and a dot are `prefix`.
+    fn keys(&mut self, source: &Arc<Source>, section: &str, prefix: &str, table: &DeTable<'_>) {
         for (name, value) in table {
-            match find(section, name.get_ref()) {
-                Some(key) => {
+            let path = format!("{prefix}{}", name.get_ref());
+            match (find(section, &path), value.get_ref()) {
+                (Some(key), _) => {
                     let at = Location { source: Arc::clone(source), key: name.span(), value: value.span() };
                     self.assign(key, value, at, 0);
                 }
-                None => self.report(|| unknown_key(source, section, name.get_ref(), name.span())),
+                (None, DeValue::Table(inner)) if is_table(section, &path) => {
+                    self.keys(source, section, &format!("{path}."), inner);
+                }
+                (None, _) => self.report(|| unknown_key(source, section, &path, name.span())),
             }
         }
     }
@@ -272,6 +278,10 @@ impl Layer {
 }
 
 fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usize>) -> Diagnostic {
+    let plain: Vec<&str> = keys_of(section).filter(|key| !key.is_nested()).map(Key::name).collect();
+    if let Some((title, help)) = groups::misspelled(name, &plain).filter(|_| section == "optimizer") {
+        return Diagnostic::new(title, help).mark(source, span, "");
+    }
     let help = match nearest_key(section, name) {
         _ if instead_of(name).is_some() => instead_of(name).unwrap_or_default().to_owned(),
         Some((near, spelling)) => {
@@ -285,10 +295,7 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
                 _ => format!("did you mean `{spelling}` in [{home}]?"),
             }
         }
-        None => {
-            let names: Vec<_> = keys_of(section).map(Key::name).collect();
-            format!("[{section}] has {}", names.join(", "))
-        }
+        None => format!("[{section}] has {}", plain.join(", ")),
     };
     Diagnostic::new(format!("there is no key {section}.{name}"), help).mark(source, span, "unknown key")
 }

@@ -27,6 +27,11 @@ pub fn keys_of(section: &str) -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(move |key| key.section() == section)
 }
 
+/// Returns true if keys of a section lie in a table of that name, which may itself lie in one.
+pub(super) fn is_table(section: &str, name: &str) -> bool {
+    keys_of(section).any(|key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
 /// Returns the key called `name`, by its own name or an alias, in `section`.
 pub fn find(section: &str, name: &str) -> Option<&'static Key> {
     keys_of(section).find(|key| key.is_called(name))

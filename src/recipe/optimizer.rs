@@ -1,8 +1,10 @@
-//! The `[optimizer]` section: a name, a peak learning rate, and the hyperparameters that the named optimizer
-//! declares.
+//! The `[optimizer]` section: a name, a peak learning rate, the hyperparameters that the named optimizer
+//! declares, and tables of groups of parameters that change some of these.
 
+use super::groups::{self, Group};
 use super::key::{Class::Training, Interval, Key, Type, UNSET};
-use crate::optim::{self, Entry, Form, Hyperparameter, OPTIMIZERS, Value, Values};
+use crate::optim::{self, Entry, Form, GroupRole, Hyperparameter, OPTIMIZERS, RoleRule, Value, Values};
+use crate::policy::WeightDecay;
 use serde::Deserialize;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::collections::BTreeMap;
@@ -16,25 +18,45 @@ pub struct Optimizer {
     pub name: String,
     /// Peak learning rate.
     pub lr: f64,
+    /// What decoupled weight decay is relative to.
+    pub decay: WeightDecay,
     /// The optimizer's hyperparameters.
     pub values: Values,
+    /// Groups of parameters that a recipe gives a rule of their own.
+    pub groups: BTreeMap<GroupRole, Group>,
 }
 
-/// The section as layers set it: missing keys have their defaults.
+/// The section as layers set it: missing keys have their defaults. Keys of groups have their whole names, such as
+/// `groups.embedding.lr`.
 #[derive(Default, Deserialize)]
 struct Written {
     name: Option<String>,
     lr: Option<f64>,
+    decay: Option<WeightDecay>,
     #[serde(flatten)]
-    values: BTreeMap<String, Value>,
+    others: BTreeMap<String, Setting>,
+}
+
+/// The value of a hyperparameter, or of a key of a group.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Setting {
+    Value(Value),
+    Word(String),
 }
 
 impl From<Written> for Optimizer {
     fn from(written: Written) -> Self {
         let name = written.name.unwrap_or_else(|| OPTIMIZERS[0].name.to_owned());
-        let declared = optim::find(&name).map_or(&[][..], |entry| entry.hyperparameters);
-        let values = Values::from_written(declared, &written.values);
-        Self { name, lr: written.lr.unwrap_or(1e-3), values }
+        let value = |(name, setting): (&String, &Setting)| match setting {
+            Setting::Value(value) => Some((name.clone(), *value)),
+            Setting::Word(_) => None,
+        };
+        let values = written.others.iter().filter_map(value).collect();
+        let values = Values::from_written(hyperparameters_of(&name), &values);
+        let groups = groups::from_written(&name, &written.others);
+        let decay = written.decay.unwrap_or(WeightDecay::Coupled);
+        Self { name, lr: written.lr.unwrap_or(1e-3), decay, values, groups }
     }
 }
 
@@ -44,29 +66,70 @@ impl Default for Optimizer {
     }
 }
 
+impl Optimizer {
+    /// Returns the rule of a role: that of its group, which inherits what it leaves out; `None` where the optimizer
+    /// is not known.
+    pub fn rule(&self, role: GroupRole) -> Option<RoleRule> {
+        let none = Group::default();
+        let group = self.groups.get(&role).unwrap_or(&none);
+        let entry = optim::find(group.name.as_ref().unwrap_or(&self.name))?;
+        let own_decay = group.weight_decay();
+        let value = |h: &Hyperparameter| {
+            // A vector that is to lose nothing is as one that decay spares.
+            let own = group.values.get(h.name).filter(|_| {
+                h.name != groups::WEIGHT_DECAY || role.decays() || own_decay.is_some_and(|decay| decay > 0.0)
+            });
+            own.copied().or_else(|| self.values.get(h.name)).map(|value| (h.name.to_owned(), value))
+        };
+        let written = entry.hyperparameters.iter().filter_map(value).collect();
+        let decay = group.decay.unwrap_or(self.decay);
+        Some(RoleRule {
+            role,
+            entry,
+            values: Values::from_written(entry.hyperparameters, &written),
+            lr: group.lr.unwrap_or(self.lr),
+            decay: if entry.decoupled_decay { decay } else { WeightDecay::Coupled },
+            decays: role.decays() || own_decay.is_some_and(|decay| decay > 0.0),
+        })
+    }
+}
+
 impl Serialize for Optimizer {
     /// Writes every key of the section in the order of the table; null for keys that this optimizer does not
-    /// have.
+    /// have, and for those that no group sets.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("name", &self.name)?;
         map.serialize_entry("lr", &self.lr)?;
+        map.serialize_entry("decay", &self.decay)?;
         for name in optim::hyperparameter_names() {
             map.serialize_entry(name, &self.values.get(name))?;
+        }
+        for role in GroupRole::ALL {
+            groups::serialize(role, self.groups.get(&role), &mut map)?;
         }
         map.end()
     }
 }
 
+/// Returns the hyperparameters of the optimizer of that name; none of one that is not known.
+pub(super) fn hyperparameters_of(name: &str) -> &'static [Hyperparameter] {
+    optim::find(name).map_or(&[][..], |entry| entry.hyperparameters)
+}
+
 /// Returns the keys of `[optimizer]`: the common ones, then the hyperparameters of every optimizer, a shared
-/// name once.
+/// name once; then the same for every group.
 pub(super) fn keys() -> Vec<Key> {
     let names: Vec<&'static str> = OPTIMIZERS.iter().map(|entry| entry.name).collect();
     let lr = Type::Number(Interval { low: Included(0.0), high: Included(10.0) });
+    let decay = "What weight decay is relative to: the learning rate, or its share of the peak, whatever that is \
+                 (Wortsman et al. 2023).";
     let mut keys = vec![
         Key::new("optimizer.name", Training, Type::Word(names.leak()), "The optimizer.", "\"sgd\"")
             .implied("\"adamw\""),
         Key::new("optimizer.lr", Training, lr, "Peak learning rate.", "3e-4").aliases(&["learning_rate"]),
+        Key::new("optimizer.decay", Training, Type::Word(WeightDecay::WORDS), decay, "\"independent\"")
+            .implied("\"coupled\""),
     ];
     for entry in OPTIMIZERS {
         for hyperparameter in entry.hyperparameters {
@@ -80,6 +143,8 @@ pub(super) fn keys() -> Vec<Key> {
             }
         }
     }
+    let of_groups: Vec<Key> = GroupRole::ALL.into_iter().flat_map(|role| groups::keys(role, &keys)).collect();
+    keys.extend(of_groups);
     keys
 }
 
@@ -96,9 +161,9 @@ pub(super) fn is_hyperparameter(key: &Key) -> bool {
     key.section() == "optimizer" && owners(key).next().is_some()
 }
 
-/// Returns the optimizers that have a key.
+/// Returns the optimizers that have a key, in `[optimizer]` or in a group.
 pub(super) fn owners(key: &Key) -> impl Iterator<Item = &'static Entry> {
-    let name = key.name();
+    let name = groups::of_key(key).map_or(key.name(), |(_, name)| name);
     OPTIMIZERS.iter().filter(move |entry| entry.hyperparameters.iter().any(|h| h.name == name))
 }
 
@@ -107,7 +172,8 @@ pub(super) fn owners(key: &Key) -> impl Iterator<Item = &'static Entry> {
 #[cfg(test)]
 pub(super) fn choice_of_owner(key: &Key) -> Option<&'static str> {
     let owner = owners(key).next().filter(|owner| key.section() == "optimizer" && !is_default(owner))?;
-    Some(leak(format!("optimizer.name={}", owner.name)))
+    let group = groups::of_key(key).map_or(String::new(), |(role, _)| format!("groups.{}.", role.word()));
+    Some(leak(format!("optimizer.{group}name={}", owner.name)))
 }
 
 fn is_default(entry: &Entry) -> bool {
@@ -126,6 +192,6 @@ fn key(hyperparameter: &Hyperparameter) -> Key {
 }
 
 /// Text of the table of keys, which lives as long as the program.
-fn leak(text: String) -> &'static str {
+pub(super) fn leak(text: String) -> &'static str {
     text.leak()
 }

@@ -5,7 +5,7 @@ use super::lookup::keys_of;
 use super::optimizer;
 use super::schema::{SECTIONS, Values};
 use super::toml_text::values;
-use crate::optim::OPTIMIZERS;
+use crate::optim::{GroupRole, OPTIMIZERS};
 use std::fmt::Write;
 
 /// Header of a Markdown table of keys.
@@ -18,7 +18,7 @@ pub fn reference_markdown() -> String {
     let mut text = String::new();
     for (section, purpose) in SECTIONS {
         let _ = writeln!(text, "### `[{section}]`\n\n{purpose}\n\n{TABLE_HEADER}");
-        for key in keys_of(section).filter(|key| !optimizer::is_hyperparameter(key)) {
+        for key in keys_of(section).filter(|key| !key.is_nested() && !optimizer::is_hyperparameter(key)) {
             let default =
                 defaults.iter().find(|(known, _)| known.path == key.path).and_then(|(_, v)| v.as_ref());
             text.push_str(&row(key, default));
@@ -32,9 +32,22 @@ pub fn reference_markdown() -> String {
                 }
                 text.push('\n');
             }
+            text.push_str(&groups());
         }
     }
     text
+}
+
+/// Returns what can be said of the tables of groups, whose keys are those of `[optimizer]`.
+fn groups() -> String {
+    let roles = GroupRole::ALL.map(|role| format!("`[optimizer.groups.{}]`", role.word()));
+    format!(
+        "{} have the same keys, for the parameters of one role: the table of tokens, that of learned positions, the \
+         head, the matrices of blocks, and all weights and biases of norms and biases of products. A group inherits \
+         what it leaves out, where its optimizer has such a key; the weight decay of vectors is 0 unless their group \
+         sets it.\n\n",
+        roles.join(", ")
+    )
 }
 
 /// Returns the row of one key; without a `default`, the cell says what happens if the key is unset.

@@ -5,7 +5,8 @@
 
 use super::diff::class_between;
 use super::key::{Class, UNSET};
-use super::lookup::find_path;
+use super::lookup::{find_path, is_table};
+use std::ops::Range;
 use toml::de::DeTable;
 
 /// The key that a recipe may leave to the machine, and the word for that: the hash covers the word, and the
@@ -31,15 +32,12 @@ impl StoredKeys {
     /// When it is not TOML.
     pub fn parse(text: &str) -> Result<Self, String> {
         let root = DeTable::parse(text).map_err(|e| e.message().to_owned())?;
-        let mut values = Vec::new();
+        let mut values: Vec<Found> = Vec::new();
         for (section, table) in root.get_ref() {
             let Some(keys) = table.get_ref().as_table() else {
                 return Err(format!("`{}` is no section", section.get_ref()));
             };
-            for (name, value) in keys {
-                let path = format!("{}.{}", section.get_ref(), name.get_ref());
-                values.push((name.span().start, path, value.span()));
-            }
+            values_of(section.get_ref(), "", keys, &mut values);
         }
         let is_in_value =
             |at: usize| values.iter().any(|(_, _, span)| (span.start + 1..span.end).contains(&at));
@@ -56,7 +54,7 @@ impl StoredKeys {
             }
             at += line.len();
         }
-        let written = |(at, path, span): &(usize, String, std::ops::Range<usize>)| {
+        let written = |(at, path, span): &Found| {
             let value = text.get(span.clone()).map(str::to_owned);
             (*at, StoredKey { path: path.clone(), value })
         };
@@ -130,6 +128,20 @@ pub fn stored_diff(a: &StoredKeys, b: &StoredKeys) -> Vec<StoredChange> {
         new: b.recorded(path).map(str::to_owned),
     };
     paths.map(change).filter(|change| change.old != change.new).collect()
+}
+
+/// A value of a stored text: where its key begins, the path of that, and the bytes of the value.
+type Found = (usize, String, Range<usize>);
+
+/// Finds the values of a section, or of a table in it, whose name and a dot are `prefix`.
+fn values_of(section: &str, prefix: &str, table: &DeTable<'_>, found: &mut Vec<Found>) {
+    for (name, value) in table {
+        let path = format!("{prefix}{}", name.get_ref());
+        match value.get_ref().as_table().filter(|_| is_table(section, &path)) {
+            Some(inner) => values_of(section, &format!("{path}."), inner, found),
+            None => found.push((name.span().start, format!("{section}.{path}"), value.span())),
+        }
+    }
 }
 
 /// Returns the key that a comment names as unset.

@@ -86,7 +86,11 @@ fn company(key: &Key) -> Vec<&'static str> {
         "model.rope_low_freq_factor" | "model.rope_high_freq_factor" => {
             vec!["model.rope_scaling=llama3", "model.rope_factor=4.0", "model.rope_original_context=64"]
         }
-        _ => optimizer::choice_of_owner(key).into_iter().collect(),
+        path => {
+            let positions = path.starts_with("optimizer.groups.positions");
+            let position = positions.then_some("model.position=learned");
+            optimizer::choice_of_owner(key).into_iter().chain(position).collect()
+        }
     }
 }
 
@@ -252,12 +256,15 @@ fn words_for_the_same_thing_lead_to_the_key() {
 fn the_schema_knows_every_key_and_alias() {
     let schema = json_schema();
     for key in KEYS.iter() {
-        let keys = &schema["properties"][key.section()]["properties"];
-        assert_eq!(keys[key.name()]["description"].as_str().map(|d| d.starts_with(key.meaning)), Some(true));
+        let at = |name: &str| {
+            let name = name.replace('.', "/properties/");
+            schema.pointer(&format!("/properties/{}/properties/{name}", key.section())).expect("a key")
+        };
+        let own = at(key.name());
+        assert_eq!(own["description"].as_str().map(|d| d.starts_with(key.meaning)), Some(true));
         for alias in key.aliases {
-            let target =
-                keys[*alias]["$ref"].as_str().and_then(|t| t.strip_prefix('#')).expect("a reference");
-            assert_eq!(schema.pointer(target), Some(&keys[key.name()]));
+            let target = at(alias)["$ref"].as_str().and_then(|t| t.strip_prefix('#')).expect("a reference");
+            assert_eq!(schema.pointer(target), Some(own));
         }
     }
     assert_eq!(schema["properties"]["model"]["additionalProperties"], false);

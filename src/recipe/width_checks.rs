@@ -2,7 +2,7 @@
 
 use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
-use crate::optim::{OPTIMIZERS, has_width_rules};
+use crate::optim::{GroupRole, OPTIMIZERS, width_rule};
 use crate::policy::{HeadInit, Parametrization};
 
 const PARAMETRIZATION: &str = "model.parametrization";
@@ -28,16 +28,29 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             "set model.base_dim to the width at which the learning rate was tuned",
         ));
     }
-    let name = &values.optimizer.name;
-    if !has_width_rules(name) {
-        let others = OPTIMIZERS.iter().map(|entry| entry.name).filter(|name| has_width_rules(name));
-        found.push(recipe.diagnostic(
-            &[PARAMETRIZATION, "optimizer.name"],
-            format!("there is no rule of how the updates of {name} follow the width"),
-            format!(
-                "take one of {}, or parametrization = \"standard\"",
-                others.collect::<Vec<_>>().join(", ")
-            ),
-        ));
+    for role in GroupRole::ALL {
+        let Some(rule) = values.optimizer.rule(role) else { continue };
+        let (name, word) = (rule.entry.name, role.word());
+        let own = format!("optimizer.groups.{word}.name");
+        let choice = if recipe.locate(&own).is_some() { own.as_str() } else { "optimizer.name" };
+        if width_rule(name, role).is_none() {
+            let others = OPTIMIZERS.iter().map(|entry| entry.name);
+            let others: Vec<&str> = others.filter(|name| width_rule(name, role).is_some()).collect();
+            found.push(recipe.diagnostic(
+                &[choice, PARAMETRIZATION],
+                format!(
+                    "there is no rule of how the updates of {name} follow the width, for parameters of {word}"
+                ),
+                format!("take one of {}, or parametrization = \"standard\"", others.join(", ")),
+            ));
+        }
+        if name == "sgd" && role == GroupRole::Vector && model.qk_norm && model.qk_norm_weight {
+            found.push(recipe.diagnostic(
+                &["model.qk_norm_weight", choice],
+                "all heads share the weights of the norms of queries and keys, and how their gradients add up over more \
+                 heads is no power of the width: sgd has no rule for them",
+                "set model.qk_norm_weight = false, or take another optimizer for vectors",
+            ));
+        }
     }
 }

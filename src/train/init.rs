@@ -34,10 +34,13 @@ pub fn initialize(engine: &mut Engine, seeds: &Seeds) -> Result<()> {
             _ => write_parameter(engine, param, &initial_values::<f32>(&pool, param, key))?,
         }
         // The state is zero as it is allocated.
-        for slot in layout.optimizer_slots.iter().filter(|slot| slot.initial != 0.0) {
-            let spec = whole_spec(&layout, slot.buffer, param)?;
-            let values = vec![slot.initial; spec.logical_elements()];
-            write_tensor(engine, slot.buffer, param, &padded_bytes(&spec, &values))?;
+        for group in layout.groups.iter().filter(|group| group.params.contains(&index)) {
+            for slot in group.slots.iter().filter(|slot| slot.initial != 0.0) {
+                let buffer = group.own(slot.buffer);
+                let spec = whole_spec(&layout, &buffer, param)?;
+                let values = vec![slot.initial; spec.logical_elements()];
+                write_tensor(engine, &buffer, Some(&group.places), param, &padded_bytes(&spec, &values))?;
+            }
         }
     }
     Ok(())
@@ -69,7 +72,7 @@ pub(super) fn write_parameter<A: Real + NoUninit>(
     numbers: &[A],
 ) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
-    write_tensor(engine, "params", param, bytemuck::cast_slice(numbers))?;
+    write_tensor(engine, "params", layout.shards.as_deref(), param, bytemuck::cast_slice(numbers))?;
     if let Some(compute_copy) = layout.slot(&format!("compute_copy.{}", param.name)) {
         let rounded = rounded(engine.pool(), numbers);
         engine.state.write(compute_copy, &rounded)?;

@@ -16,7 +16,7 @@ use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cuda::MemoryCause;
 use crate::error::{Error, Result};
 use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Snapshot};
-use crate::model::{Programs, schedule_table};
+use crate::model::{Programs, schedule_tables};
 use crate::plan::Plan;
 use crate::ranks::{TimedCommunicator, fault};
 pub use evaluate::{Evaluated, Evaluation};
@@ -142,8 +142,9 @@ impl Rank {
             gpu.attribute_memory(MemoryCause::Other);
         }
         engine.use_graphs(execution.cuda_graphs);
-        let schedule = engine.state.slot("control.schedule")?;
-        engine.state.set_values(schedule, &schedule_table(&plan))?;
+        for (slot, table) in schedule_tables(&plan, &programs.state) {
+            engine.state.set_values(engine.state.slot(&slot)?, &table)?;
+        }
         let queued_steps = VecDeque::new();
         let (loader, agreed, done) = (None, Instant::now(), 0);
         let gathered = true;
@@ -258,7 +259,9 @@ impl Rank {
             self.engine.run_all(&sections, timing_slot)?;
         }
         let layout = self.engine.state.layout();
-        let bytes = layout.slot("control.schedule").map_or(0, |slot| layout.get(slot).offset);
+        // The schedules are the last tensors there.
+        let schedules = layout.groups.iter().filter_map(|group| layout.slot(&group.own("control.schedule")));
+        let bytes = schedules.map(|slot| layout.get(slot).offset).min().unwrap_or(0);
         let snapshot = self.engine.snapshot("control", bytes)?;
         self.queued_steps.push_back(QueuedStep { batches, data_wait, snapshot });
         Ok(())

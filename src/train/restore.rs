@@ -20,11 +20,11 @@ use std::sync::Arc;
 /// When a tensor is missing or has another shape.
 pub(super) fn restore(engine: &mut Engine, loaded: &Loaded) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
-    for (buffer, prefix) in checkpoint_buffers(&layout) {
-        for param in &layout.params {
-            let slot = engine.state.slot(&format!("{buffer}.{}", param.name))?;
+    for buffer in checkpoint_buffers(&layout) {
+        for param in buffer.params(&layout) {
+            let slot = engine.state.slot(&format!("{}.{}", buffer.name, param.name))?;
             let spec = &layout.get(slot).spec;
-            let stored = loaded.read(&format!("{prefix}{}", param.name), &spec.shape)?;
+            let stored = loaded.read(&format!("{}{}", buffer.prefix, param.name), &spec.shape)?;
             engine.state.write(slot, &from_stored(spec, stored))?;
         }
     }
@@ -41,16 +41,16 @@ pub(super) fn broadcast_state(engine: &mut Engine, comm: &dyn Communicator) -> R
         return Ok(());
     }
     let layout = Arc::clone(engine.state.layout());
-    for (buffer, _) in checkpoint_buffers(&layout) {
-        for param in &layout.params {
-            let slot = engine.state.slot(&format!("{buffer}.{}", param.name))?;
+    for buffer in checkpoint_buffers(&layout) {
+        for param in buffer.params(&layout) {
+            let slot = engine.state.slot(&format!("{}.{}", buffer.name, param.name))?;
             let expected = layout.get(slot).spec.bytes();
             if engine.broadcast_from_rank_0(slot)? {
                 continue;
             }
             let mine =
                 if comm.rank() == 0 { engine.state.read::<u8>(slot)?.into_owned() } else { Vec::new() };
-            let bytes = comm.broadcast(&format!("{buffer}.{}", param.name), mine)?;
+            let bytes = comm.broadcast(&format!("{}.{}", buffer.name, param.name), mine)?;
             check_length(param, bytes.len(), expected)?;
             if comm.rank() != 0 {
                 engine.state.write(slot, &bytes)?;
@@ -74,10 +74,10 @@ pub(super) fn restore_shards(
     loaded: Option<&Loaded>,
 ) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
-    for (buffer, prefix) in checkpoint_buffers(&layout) {
-        for param in &layout.params {
-            let spec = whole_spec(&layout, buffer, param)?;
-            let name = format!("{prefix}{}", param.name);
+    for buffer in checkpoint_buffers(&layout) {
+        for param in buffer.params(&layout) {
+            let spec = whole_spec(&layout, &buffer.name, param)?;
+            let name = format!("{}{}", buffer.prefix, param.name);
             let mine = match loaded {
                 Some(loaded) => from_stored(&spec, loaded.read(&name, &spec.shape)?),
                 None => Vec::new(),
@@ -85,9 +85,9 @@ pub(super) fn restore_shards(
             let bytes = comm.broadcast(&name, mine)?;
             check_length(param, bytes.len(), spec.bytes())?;
             // Masters of a sharded state are fp32.
-            match buffer {
+            match buffer.name.as_str() {
                 "params" => write_parameter(engine, param, &pod_collect_to_vec::<u8, f32>(&bytes))?,
-                _ => write_tensor(engine, buffer, param, &bytes)?,
+                name => write_tensor(engine, name, buffer.shards, param, &bytes)?,
             }
         }
     }
@@ -101,12 +101,19 @@ fn check_length(param: &Param, bytes: usize, expected: usize) -> Result<()> {
     Err(Error::failed(format!("{} has {bytes} bytes on rank 0, and {expected} here", param.name)))
 }
 
-/// Returns the tensors of a state buffer, unpadded, one per parameter; `prefix` goes before the parameter's
-/// name. Of a buffer that is sharded, rank 0 asks the others for their parts when it reads a tensor.
-pub(super) fn views<'a>(engine: &'a Engine, buffer: &str, prefix: &str) -> Vec<TensorView<'a>> {
+/// Returns the tensors of a state buffer, unpadded, one for each of some parameters, which are given by their
+/// indices; `prefix` goes before the parameter's name. Of a buffer that is sharded, rank 0 asks the others for
+/// their parts when it reads a tensor.
+pub(super) fn views<'a>(
+    engine: &'a Engine,
+    buffer: &str,
+    prefix: &str,
+    params: &[usize],
+) -> Vec<TensorView<'a>> {
     let (state, layout) = (&engine.state, engine.state.layout());
-    let number = checkpoint_buffers(layout).iter().position(|(name, _)| *name == buffer);
-    let view = |(index, param): (usize, &Param)| {
+    let number = checkpoint_buffers(layout).iter().position(|known| known.name == buffer);
+    let view = |&index: &usize| {
+        let param = &layout.params[index];
         let spec = whole_spec(layout, buffer, param).ok()?;
         let dtype = if spec.dtype == DType::F64 { Dtype::F64 } else { Dtype::F32 };
         let (name, shape) = (format!("{prefix}{}", param.name), spec.shape.clone());
@@ -121,7 +128,7 @@ pub(super) fn views<'a>(engine: &'a Engine, buffer: &str, prefix: &str) -> Vec<T
             (None, None) => return None,
         })
     };
-    layout.params.iter().enumerate().filter_map(view).collect()
+    params.iter().filter_map(view).collect()
 }
 
 /// Returns the bytes of a tensor as checkpoints store them: without padding, bf16 widened to fp32.

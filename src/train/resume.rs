@@ -3,6 +3,7 @@
 use super::context::RunContext;
 use super::gauges::engine_name;
 use super::request::Origin;
+use super::shards::checkpoint_buffers;
 use crate::checkpoint::{self, Loaded};
 use crate::data::{Dataset, FileStamp, HeldOut};
 use crate::device::cuda::Algorithms;
@@ -328,12 +329,13 @@ fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
              the vocabulary"
         )));
     }
-    for slot in programs.state.optimizer_slots.iter().filter(|_| !loaded.is_weights_only()) {
-        let names =
-            programs.state.params.iter().map(|param| format!("{}{}", slot.checkpoint_prefix, param.name));
-        if let Some(missing) = names.into_iter().find(|name| loaded.shape(name).is_none()) {
+    for buffer in checkpoint_buffers(&programs.state).iter().filter(|_| !loaded.is_weights_only()) {
+        let mut names =
+            buffer.params(&programs.state).map(|param| format!("{}{}", buffer.prefix, param.name));
+        if let Some(missing) = names.find(|name| loaded.shape(name).is_none()) {
             return Err(Error::usage(format!(
-                "{at} holds the state of another optimizer: there is no {missing}; a fork keeps optimizer.name"
+                "{at} holds the state of another optimizer: there is no {missing}; a fork keeps optimizer.name \
+                 and the optimizers of [optimizer.groups]"
             )));
         }
     }

@@ -4,7 +4,7 @@
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
-use crate::ir::{Param, Spec, State};
+use crate::ir::{Param, Shards, Spec, State};
 use std::sync::Arc;
 
 /// A tensor of a state buffer by the parameter that it belongs to.
@@ -33,11 +33,44 @@ impl BufferTensor {
     }
 }
 
-/// Returns the state buffers that a checkpoint holds, each with the prefix of its tensors' names: the
-/// parameters, and the optimizer's slots where the state is for training.
-pub(super) fn checkpoint_buffers(layout: &State) -> Vec<(&'static str, &'static str)> {
-    let slots = layout.optimizer_slots.iter().map(|slot| (slot.buffer, slot.checkpoint_prefix));
-    std::iter::once(("params", "")).chain(slots).collect()
+/// A state buffer that a checkpoint holds, by parameter.
+#[derive(Clone, Debug)]
+pub(super) struct CheckpointBuffer<'a> {
+    /// Its name.
+    pub name: String,
+    /// Begins the names of its tensors; that of the parameter follows.
+    pub prefix: &'static str,
+    /// Indices of the parameters of which it has a tensor.
+    pub params: Vec<usize>,
+    /// Where ranks have parts of it: the owners of its elements, and the places of these in their parts.
+    pub shards: Option<&'a Shards>,
+}
+
+impl CheckpointBuffer<'_> {
+    /// Returns the parameters of which it has a tensor.
+    pub fn params<'a>(&self, layout: &'a State) -> impl Iterator<Item = &'a Param> {
+        self.params.iter().map(|&index| &layout.params[index])
+    }
+}
+
+/// Returns the state buffers that a checkpoint holds: the parameters, and the slots of every group where the state
+/// is for training.
+pub(super) fn checkpoint_buffers(layout: &State) -> Vec<CheckpointBuffer<'_>> {
+    let mut buffers = vec![CheckpointBuffer {
+        name: "params".to_owned(),
+        prefix: "",
+        params: (0..layout.params.len()).collect(),
+        shards: layout.shards.as_deref(),
+    }];
+    for group in &layout.groups {
+        buffers.extend(group.slots.iter().map(|slot| CheckpointBuffer {
+            name: group.own(slot.buffer),
+            prefix: slot.checkpoint_prefix,
+            params: group.params.clone(),
+            shards: layout.shards.as_ref().map(|_| &group.places),
+        }));
+    }
+    buffers
 }
 
 /// Returns the spec of a parameter's tensor in a state buffer, whole.
@@ -51,18 +84,24 @@ pub(super) fn whole_spec(layout: &State, buffer: &str, param: &Param) -> Result<
 }
 
 /// Writes the bytes of a parameter's whole tensor to a state buffer, padding included; of a buffer that is
-/// sharded, this rank's part.
+/// sharded, this rank's part by `shards`.
 ///
 /// # Errors
 /// When the state has no such buffer, or the device refuses.
-pub(super) fn write_tensor(engine: &mut Engine, buffer: &str, param: &Param, bytes: &[u8]) -> Result<()> {
+pub(super) fn write_tensor(
+    engine: &mut Engine,
+    buffer: &str,
+    shards: Option<&Shards>,
+    param: &Param,
+    bytes: &[u8],
+) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     if let Some(slot) = layout.slot(&format!("{buffer}.{}", param.name)) {
         return engine.state.write(slot, bytes);
     }
     let (rank, size) = (engine.comm.rank(), bytes.len() / param.spec.elements());
     let flat = engine.state.slot(&format!("{buffer}.flat"))?;
-    for range in layout.shards.iter().flat_map(|shards| shards.within(param.flat())) {
+    for range in shards.iter().flat_map(|shards| shards.within(param.flat())) {
         if range.rank == rank {
             let from = &bytes[(range.start - param.start) * size..][..range.len * size];
             engine.state.write_bytes(flat, range.offset * size, from)?;
@@ -76,17 +115,18 @@ pub(super) fn write_tensor(engine: &mut Engine, buffer: &str, param: &Param, byt
 ///
 /// # Errors
 /// When a rank is lost.
-pub(super) fn gather_tensor(engine: &Engine, buffer: &str, param: &Param) -> Result<Vec<u8>> {
+fn gather_tensor(engine: &Engine, buffer: &CheckpointBuffer<'_>, param: &Param) -> Result<Vec<u8>> {
     let (state, layout) = (&engine.state, engine.state.layout());
-    let spec = whole_spec(layout, buffer, param)?;
+    let name = &buffer.name;
+    let spec = whole_spec(layout, name, param)?;
     let size = spec.dtype.size();
-    let ranges: Vec<_> = layout.shards.iter().flat_map(|shards| shards.within(param.flat())).collect();
-    let shard = state.slot(&format!("{buffer}.flat"))?;
+    let ranges: Vec<_> = buffer.shards.iter().flat_map(|shards| shards.within(param.flat())).collect();
+    let shard = state.slot(&format!("{name}.flat"))?;
     let own = ranges.iter().filter(|range| range.rank == engine.comm.rank());
     let own: Vec<_> = own
         .map(|range| state.read_bytes(shard, range.offset * size, range.len * size))
         .collect::<Result<_>>()?;
-    let all = engine.comm.gather(&format!("{buffer}.{}", param.name), own.concat())?;
+    let all = engine.comm.gather(&format!("{name}.{}", param.name), own.concat())?;
     if engine.comm.rank() > 0 {
         return Ok(Vec::new());
     }
@@ -94,7 +134,7 @@ pub(super) fn gather_tensor(engine: &Engine, buffer: &str, param: &Param) -> Res
     for (rank, mut bytes) in all.parts().enumerate() {
         for range in ranges.iter().filter(|range| range.rank == rank) {
             let (first, rest) = bytes.split_at_checked(range.len * size).ok_or_else(|| {
-                Error::failed(format!("rank {rank} gives less of {buffer}.{} than it owns", param.name))
+                Error::failed(format!("rank {rank} gives less of {name}.{} than it owns", param.name))
             })?;
             whole[(range.start - param.start) * size..][..first.len()].copy_from_slice(first);
             bytes = rest;
@@ -133,8 +173,7 @@ pub(super) fn answer_requests(engine: &Engine) -> Result<()> {
 
 fn gather_requested(engine: &Engine, tensor: BufferTensor) -> Result<Vec<u8>> {
     let layout = engine.state.layout();
-    let buffer = checkpoint_buffers(layout).get(tensor.buffer).map(|(buffer, _)| *buffer);
-    match (buffer, layout.params.get(tensor.param)) {
+    match (checkpoint_buffers(layout).get(tensor.buffer), layout.params.get(tensor.param)) {
         (Some(buffer), Some(param)) => gather_tensor(engine, buffer, param),
         _ => Err(Error::failed("rank 0 asks for a tensor that its state alone has")),
     }

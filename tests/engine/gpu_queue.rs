@@ -3,6 +3,7 @@
 
 use crate::harness::{Setup, recipe};
 use crate::models::MODELS;
+use crate::update_groups::MIXED;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
@@ -300,10 +301,11 @@ fn every_node_of_every_part_of_a_model_puts_work_on_its_own_tensors_into_the_que
 fn every_node_of_a_sharded_optimizer_puts_work_on_its_own_tensors_into_the_queue() {
     let sharded =
         ["parallelism.shard=optimizer", "parallelism.world_size=2", "training.global_batch_size=32"];
-    let variants: [&[&str]; 3] = [
+    let variants: [&[&str]; 4] = [
         &["training.dtype=bf16", "parallelism.launcher=process"],
         &["training.dtype=fp32", "model.tie_embeddings=true", "optimizer.name=sgd"],
         &["training.dtype=bf16", "parallelism.transport=nccl", "parallelism.overlap=false"],
+        MIXED,
     ];
     for (k, overrides) in variants.into_iter().enumerate() {
         let programs = programs_on(&Machine::named("h200").unwrap(), &[overrides, &sharded[..]].concat());

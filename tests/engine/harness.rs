@@ -8,7 +8,7 @@ use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, NonFiniteTensor};
 use xrun::machine::Machine;
-use xrun::model::{Programs, schedule_table};
+use xrun::model::{Programs, schedule_tables};
 use xrun::plan::{Corpus, Plan, data_spec};
 use xrun::ranks::launch;
 use xrun::recipe::Recipe;
@@ -95,7 +95,9 @@ impl Setup {
         let mut engine =
             Engine::new(pool, &self.programs.state, Arc::new(SingleRank), placement, arena, poison).unwrap();
         initialize(&mut engine, &self.plan.seeds).unwrap();
-        set(&mut engine, "control.schedule", &schedule_table(&self.plan));
+        for (slot, table) in schedule_tables(&self.plan, &self.programs.state) {
+            set(&mut engine, &slot, &table);
+        }
         set(&mut engine, "control.step", &[1.0]);
         engine
     }

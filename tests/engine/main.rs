@@ -18,5 +18,6 @@ mod ranks;
 mod replicas;
 mod shards;
 mod splits;
+mod update_groups;
 mod width;
 mod window;

@@ -1,6 +1,8 @@
-//! What holds for every optimizer: it learns, ranks agree, a checkpoint holds all of its state.
+//! What holds for every optimizer, and for groups of several: it learns, ranks agree, a checkpoint holds all of its
+//! state.
 
 use crate::harness::Setup;
+use crate::update_groups::MIXED;
 use std::collections::BTreeMap;
 use xrun::checkpoint::{Meta, Store, newest};
 use xrun::optim::OPTIMIZERS;
@@ -14,6 +16,9 @@ fn each(mut check: impl FnMut(&str, &[&str])) {
         for dtype in ["training.dtype=fp32", "training.dtype=bf16"] {
             check(entry.name, &[&name, dtype]);
         }
+    }
+    for dtype in ["training.dtype=fp32", "training.dtype=bf16"] {
+        check("groups", &[MIXED, &[dtype]].concat());
     }
 }
 
@@ -72,7 +77,8 @@ fn a_resumed_training_ends_as_one_that_went_on() {
     });
 }
 
-fn meta(step: u64) -> Meta {
+/// The manifest of a checkpoint after a step.
+pub fn meta(step: u64) -> Meta {
     Meta {
         step,
         tokens_seen: 0,

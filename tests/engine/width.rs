@@ -139,7 +139,6 @@ fn steepest(settings: &[&str]) -> (f64, String) {
         results: results.path(),
     };
     let ended = coordinates::run(&request, &machine, |_, _, _| {}).unwrap();
-    println!("{settings:?}\n{}", coordinates::table(&ended.found));
     let slopes = ended.found.slopes.iter().filter(|slope| slope.step > 0);
     let all = slopes.flat_map(|slope| {
         let name = |of| format!("{} {of} after step {}", slope.quantity, slope.step);
@@ -149,13 +148,22 @@ fn steepest(settings: &[&str]) -> (f64, String) {
     known.max_by(|(one, _), (other, _)| one.abs().total_cmp(&other.abs())).unwrap()
 }
 
+/// With an optimizer at a rate at which it learns, and the steepest slope that is taken for flat at these small
+/// widths. SGD's first updates of what is below the head are sums over few directions, which settle in wider models.
+const OPTIMIZERS_AND_RATES: [(&str, &[&str], f64); 3] = [
+    ("adamw", &["optimizer.lr=2e-3"], 0.1),
+    ("lion", &["optimizer.lr=4e-4"], 0.1),
+    ("sgd", &["optimizer.lr=0.1", "model.qk_norm_weight=false"], 0.3),
+];
+
 #[test]
 fn coordinates_are_flat_under_mup_and_not_under_the_standard_parametrization() {
-    for entry in OPTIMIZERS {
-        let optimizer = format!("optimizer.name={}", entry.name);
-        let (slope, what) = steepest(&[&optimizer, "model.parametrization=mup"]);
-        assert!(slope.abs() < 0.15, "{}: {what} has {slope}", entry.name);
-        let (slope, what) = steepest(&[&optimizer]);
-        assert!(slope.abs() > 0.4, "{}: {what} has {slope}", entry.name);
+    for (name, settings, flat) in OPTIMIZERS_AND_RATES {
+        let optimizer = format!("optimizer.name={name}");
+        let settings = [&[optimizer.as_str()], settings].concat();
+        let (slope, what) = steepest(&[&settings[..], &["model.parametrization=mup"]].concat());
+        assert!(slope.abs() < flat, "{name}: {what} has {slope}");
+        let (slope, what) = steepest(&settings);
+        assert!(slope.abs() > 0.5, "{name}: {what} has {slope}");
     }
 }

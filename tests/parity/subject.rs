@@ -8,7 +8,7 @@ use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::ir::{Param, Precision};
 use xrun::machine::Machine;
-use xrun::model::{Programs, schedule_table};
+use xrun::model::{Programs, schedule_tables};
 use xrun::plan::{Corpus, Plan};
 use xrun::recipe::Recipe;
 use xrun::train::refresh_compute_copy;
@@ -126,7 +126,9 @@ impl Subject {
         }
         refresh_compute_copy(&mut engine).unwrap();
         let mut subject = Self { windows: None, plan, programs, engine };
-        subject.set("control.schedule", &schedule_table(&subject.plan));
+        for (slot, table) in schedule_tables(&subject.plan, &subject.programs.state) {
+            subject.set(&slot, &table);
+        }
         subject.set("control.step", &[1.0]);
         subject
     }

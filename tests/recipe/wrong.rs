@@ -670,7 +670,7 @@ betas = [0.9, 0.95]
     3 | betas = [0.9, 0.95]
       | ^^^^^ not a hyperparameter of this optimizer
       |
-      = help: sgd has lr, momentum, weight_decay; for this one set optimizer.name = "adamw"
+      = help: sgd has lr, momentum, weight_decay; for this one set optimizer.name = "adamw" or "lion"
     "###);
 }
 
@@ -706,8 +706,103 @@ fn misspelled_optimizers() {
     1 | optimizer.name=sdg
       |                ^^^ unknown value
       |
-      = help: optimizer.name is one of "adamw", "sgd"; did you mean "sgd"?
+      = help: optimizer.name is one of "adamw", "lion", "sgd"; did you mean "sgd"?
     "###);
+}
+
+#[test]
+fn wrong_groups_of_parameters() {
+    insta::assert_snapshot!(wrong("[optimizer.groups.embeding]\nlr = 0.1\n", &[], &[]), @r###"
+    there is no group optimizer.groups.embeding
+     --> wrong.toml:1:19
+      |
+    1 | [optimizer.groups.embeding]
+      |                   ^^^^^^^^
+      |
+      = help: did you mean optimizer.groups.embedding?
+    "###);
+    insta::assert_snapshot!(wrong(r#"[optimizer.groups.matrix]
+name = "lion"
+eps = 1e-6
+"#, &[], &[]), @r###"
+    lion has no optimizer.groups.matrix.eps
+     --> wrong.toml:3:1
+      |
+    2 | name = "lion"
+      |        ------ chosen here
+    3 | eps = 1e-6
+      | ^^^ not a hyperparameter of this optimizer
+      |
+      = help: lion has lr, betas, weight_decay; for this one set optimizer.groups.matrix.name = "adamw"
+    "###);
+    insta::assert_snapshot!(wrong("", &["optimizer.groups.head.lr=0.1", "model.tie_embeddings=true"], &[]), @r###"
+    optimizer.groups.head has no parameters: this model has no head but its embedding
+     --> command line:1:26
+      |
+    1 | optimizer.groups.head.lr=0.1
+      |                          ^^^ optimizer.groups.head.lr = 0.1
+     ::: command line:1:22
+      |
+    1 | model.tie_embeddings=true
+      |                      ---- model.tie_embeddings = true
+      |
+      = help: leave the group out, or set model.tie_embeddings = false
+    "###);
+    for (text, title, help) in [
+        (
+            "[optimizer.groups.head]\nlrr = 0.1\n",
+            "there is no key optimizer.groups.head.lrr",
+            "did you mean optimizer.groups.head.lr?",
+        ),
+        (
+            "[optimizer.groups.head]\ncolour = 0.1\n",
+            "there is no key optimizer.groups.head.colour",
+            "a group has name, lr, decay, betas",
+        ),
+        (
+            "[optimizer.groups.norms]\nlr = 0.1\n",
+            "there is no group optimizer.groups.norms",
+            "the groups are embedding, positions, head, matrix, vector",
+        ),
+        (
+            "[optimizer]\ngroups = 3\n",
+            "optimizer.groups is a table of groups, not a value",
+            "write [optimizer.groups.embedding]",
+        ),
+        (
+            "[optimizer.groups]\nhead = 3\n",
+            "optimizer.groups.head is a table, not a value",
+            "write [optimizer.groups.head]",
+        ),
+        (
+            "[optimizer.groups.head]\nlr = -1.0\n",
+            "optimizer.groups.head.lr cannot be -1.0",
+            "a number, 0 ≤ value ≤ 10",
+        ),
+        (
+            "[optimizer.groups.head]\nname = \"adam\"\n",
+            "optimizer.groups.head.name cannot be \"adam\"",
+            "did you mean \"adamw\"?",
+        ),
+        (
+            "[optimizer.groups.positions]\nlr = 0.1\n",
+            "optimizer.groups.positions has no parameters",
+            "set model.position = \"learned\"",
+        ),
+        (
+            "[optimizer]\nname = \"sgd\"\ndecay = \"independent\"\n",
+            "sgd adds its weight decay to the gradient",
+            "leave optimizer.decay out",
+        ),
+        (
+            "[optimizer.groups.head]\nname = \"sgd\"\ndecay = \"independent\"\n",
+            "sgd adds its weight decay to the gradient",
+            "leave optimizer.groups.head.decay out",
+        ),
+    ] {
+        let said = wrong(text, &[], &[]);
+        assert!(said.starts_with(title) && said.contains(help), "{said}");
+    }
 }
 
 /// An element is dropped by 16 random bits: what they cannot say is refused, with the nearest rates that they

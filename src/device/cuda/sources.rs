@@ -29,7 +29,7 @@ pub const HEADERS: [(&str, &str); 11] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 42] = [
+pub const SOURCES: [(&str, &str); 43] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
@@ -56,6 +56,7 @@ pub const SOURCES: [(&str, &str); 42] = [
     source!("kv_cache"),
     source!("layer_norm"),
     source!("linear_few_rows"),
+    source!("lion"),
     source!("mul"),
     source!("partials"),
     source!("product"),

@@ -11,7 +11,7 @@ use crate::train::initial_weights::initialize_with;
 use crate::train::phase::COMPARES;
 use crate::train::replicas;
 use crate::train::restore::{broadcast_state, restore, restore_shards, views};
-use crate::train::shards::{answer_requests, end_requests};
+use crate::train::shards::{answer_requests, checkpoint_buffers, end_requests};
 use std::sync::Arc;
 
 impl Rank {
@@ -84,9 +84,10 @@ impl Rank {
     /// Where the optimizer is sharded only rank 0 may read them, after [`Rank::gather_parameters`], until
     /// [`Rank::end_snapshot`], while the other ranks are in [`Rank::answer_snapshot`].
     pub fn snapshot(&self) -> checkpoint::Snapshot<'_> {
-        let slots = &self.engine.state.layout().optimizer_slots;
-        let slots = slots.iter().flat_map(|slot| self.tensors_of(slot.buffer, slot.checkpoint_prefix));
-        checkpoint::Snapshot::new(self.tensors_of("params", ""), slots)
+        let buffers = checkpoint_buffers(self.engine.state.layout());
+        let mut tensors =
+            buffers.iter().map(|buffer| views(&self.engine, &buffer.name, buffer.prefix, &buffer.params));
+        checkpoint::Snapshot::new(tensors.next().unwrap_or_default(), tensors.flatten())
     }
 
     /// Rank 0: ends the reading of a snapshot.
@@ -105,8 +106,9 @@ impl Rank {
         if self.programs.gather.is_some() { answer_requests(&self.engine) } else { Ok(()) }
     }
 
-    /// Returns the tensors of a state buffer, unpadded; `prefix` goes before the name of each parameter.
+    /// Returns the tensors of a state buffer, unpadded, one per parameter; `prefix` goes before the name of each.
     pub(in crate::train) fn tensors_of(&self, buffer: &str, prefix: &str) -> Vec<TensorView<'_>> {
-        views(&self.engine, buffer, prefix)
+        let all: Vec<usize> = (0..self.engine.state.layout().params.len()).collect();
+        views(&self.engine, buffer, prefix, &all)
     }
 }

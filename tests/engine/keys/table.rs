@@ -170,6 +170,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "seeds.scheme" => curve("index"),
 
         "optimizer.lr" => curve("5e-3"),
+        "optimizer.decay" => curve("independent"),
         "optimizer.betas" => curve("[0.8, 0.9]"),
         "optimizer.eps" => curve("1e-3"),
         "optimizer.weight_decay" => curve("0.5"),
@@ -291,10 +292,15 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     }
 }
 
-/// Settings that choose the optimizer which has a key, and another value of the key.
+/// Settings that choose the optimizer which has a key, of a group the model that has such parameters, and another
+/// value of the key.
 fn of_optimizer(key: &str) -> Option<(Vec<String>, &'static str)> {
-    let name = key.strip_prefix("optimizer.")?;
+    let (section, name) = key.rsplit_once('.').filter(|(section, _)| section.starts_with("optimizer"))?;
     let has = |entry: &&Entry| entry.hyperparameters.iter().any(|h| h.name == name);
-    let choice = OPTIMIZERS.iter().find(has).map(|entry| format!("optimizer.name={}", entry.name));
-    Some((choice.into_iter().collect(), find_path(key)?.example))
+    let choice = OPTIMIZERS.iter().find(has).map(|entry| format!("{section}.name={}", entry.name));
+    let positions = section.ends_with("positions").then(|| "model.position=learned".to_owned());
+    // Biases, which are 0 at first, and which decay spares unless a group of vectors says otherwise.
+    let decays =
+        (section.ends_with("vector") && name == "decay").then(|| format!("{section}.weight_decay=0.1"));
+    Some((choice.into_iter().chain(positions).chain(decays).collect(), find_path(key)?.example))
 }

@@ -1,0 +1,99 @@
+//! The groups in which parameters are updated, each with its rule and what is kept for it.
+
+use crate::device::DType;
+use crate::format::Column::{Left, Right};
+use crate::format::{Table, binary, thousands};
+use crate::model::Programs;
+use crate::plan::Plan;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Parameters that one rule updates.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupForecast {
+    /// Their roles, such as `embedding+head`.
+    pub roles: String,
+    /// The optimizer with its hyperparameters.
+    pub optimizer: String,
+    /// Peak learning rate.
+    pub lr: f64,
+    /// What decoupled weight decay is relative to.
+    pub decay: &'static str,
+    /// Roles to which weight decay applies.
+    pub decaying: String,
+    /// Number of parameters.
+    pub parameters: usize,
+    /// Bytes of a rank's memory for what the optimizer keeps.
+    pub state_bytes: usize,
+    /// Bytes of a checkpoint for each parameter of the group, beside the weight.
+    pub checkpoint_bytes_per_parameter: usize,
+    /// What the optimizer keeps, in words; empty where it keeps nothing.
+    #[serde(skip)]
+    pub(super) slots_in_words: &'static str,
+}
+
+impl GroupForecast {
+    /// Returns the groups of a plan that have parameters.
+    pub fn all(plan: &Plan, programs: &Programs) -> Vec<Self> {
+        let state = &programs.state;
+        let groups = state.groups.iter().zip(&plan.update_groups).filter(|(own, _)| !own.params.is_empty());
+        let elements = |&index: &usize| state.params[index].spec.logical_elements();
+        let forecasts = groups.map(|(own, rule)| {
+            let bytes_of_slots = own.slots.iter().map(|slot| slot.dtype.size()).sum::<usize>();
+            let decaying: Vec<&str> = rule.decaying.iter().map(|role| role.word()).collect();
+            Self {
+                roles: rule.in_words(),
+                optimizer: format!("{} {}", rule.name, rule.values),
+                lr: rule.lr,
+                decay: rule.decay.word(),
+                decaying: decaying.join("+"),
+                parameters: own.params.iter().map(elements).sum(),
+                state_bytes: own.places.shard_len() * bytes_of_slots,
+                checkpoint_bytes_per_parameter: DType::F32.size() * own.slots.len(),
+                slots_in_words: rule.optimizer.slots_in_words(),
+            }
+        });
+        forecasts.collect()
+    }
+}
+
+/// Returns the table of groups.
+pub(super) fn table(groups: &[GroupForecast]) -> String {
+    let mut table = Table::new(&[Left, Left, Right, Left, Right, Right]);
+    table.row(["group", "optimizer", "peak rate", "decay", "parameters", "state of a rank"]);
+    for group in groups {
+        table.row([
+            group.roles.clone(),
+            group.optimizer.clone(),
+            format!("{:?}", group.lr),
+            format!(
+                "{}, of {}",
+                group.decay,
+                if group.decaying.is_empty() { "none" } else { &group.decaying }
+            ),
+            thousands(group.parameters),
+            binary(group.state_bytes),
+        ]);
+    }
+    table.render(2)
+}
+
+/// Returns the sum that is a checkpoint, in words: of `total` parameters, whose weights are in fp32.
+pub(super) fn checkpoint_in_words(groups: &[GroupForecast], total: usize) -> String {
+    let weight = DType::F32.size();
+    if let [only] = groups {
+        let words = if only.slots_in_words.is_empty() { "" } else { " and " };
+        let bytes = weight + only.checkpoint_bytes_per_parameter;
+        return format!(
+            "{} parameters × {bytes} B (fp32 weight{words}{})",
+            thousands(total),
+            only.slots_in_words
+        );
+    }
+    let mut text = format!("{} parameters × {weight} B (fp32 weight)", thousands(total));
+    for group in groups.iter().filter(|group| group.checkpoint_bytes_per_parameter > 0) {
+        let (count, bytes) = (thousands(group.parameters), group.checkpoint_bytes_per_parameter);
+        let _ = write!(text, " + {count} × {bytes} B ({} of {})", group.slots_in_words, group.roles);
+    }
+    text
+}

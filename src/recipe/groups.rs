@@ -1,0 +1,149 @@
+//! The tables of `[optimizer.groups]`: keys that parameters of a role have for themselves.
+//!
+//! A key of a group has the name `groups.ROLE.KEY` in the section `[optimizer]`, so that every layer sets it as any
+//! other key, and it is unset unless one does.
+
+use super::key::{Key, UNSET};
+use super::optimizer::{Setting, hyperparameters_of, leak};
+use crate::optim::{self, GroupRole, Value};
+use crate::policy::WeightDecay;
+use crate::suggest::nearest;
+use serde::de::{Deserialize, IntoDeserializer, value::Error};
+use serde::ser::SerializeMap;
+use std::collections::BTreeMap;
+
+/// The tables of groups, in `[optimizer]`.
+const GROUPS: &str = "groups";
+
+/// The hyperparameter by which vectors, which decay spares else, decay too.
+pub(super) const WEIGHT_DECAY: &str = "weight_decay";
+
+/// What a recipe sets for a group. What it leaves out is that of `[optimizer]`, where the group's optimizer has such
+/// a key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Group {
+    /// Name of the optimizer.
+    pub name: Option<String>,
+    /// Peak learning rate.
+    pub lr: Option<f64>,
+    /// What decoupled weight decay is relative to.
+    pub decay: Option<WeightDecay>,
+    /// Hyperparameters of the optimizer.
+    pub values: BTreeMap<String, Value>,
+}
+
+impl Group {
+    /// Returns the weight decay that the group sets for itself.
+    pub(super) fn weight_decay(&self) -> Option<f64> {
+        match self.values.get(WEIGHT_DECAY) {
+            Some(Value::Number(decay)) => Some(*decay),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the groups of which `settings` has a key, each with the hyperparameters of its optimizer. `inherited` is
+/// the name of the optimizer of groups that name none.
+pub(super) fn from_written(
+    inherited: &str,
+    settings: &BTreeMap<String, Setting>,
+) -> BTreeMap<GroupRole, Group> {
+    let mut groups: BTreeMap<GroupRole, Group> = BTreeMap::new();
+    for (path, setting) in settings {
+        let Some((role, name)) = parts(path) else { continue };
+        let group = groups.entry(role).or_default();
+        match (name, setting) {
+            ("name", Setting::Word(word)) => group.name = Some(word.clone()),
+            ("decay", Setting::Word(word)) => {
+                let word: Result<WeightDecay, Error> =
+                    WeightDecay::deserialize(word.as_str().into_deserializer());
+                group.decay = word.ok();
+            }
+            ("lr", Setting::Value(Value::Number(lr))) => group.lr = Some(*lr),
+            (name, Setting::Value(value)) => {
+                group.values.insert(name.to_owned(), *value);
+            }
+            (_, Setting::Word(_)) => {}
+        }
+    }
+    for group in groups.values_mut() {
+        let known = hyperparameters_of(group.name.as_deref().unwrap_or(inherited));
+        group.values.retain(|name, _| known.iter().any(|h| h.name == name));
+    }
+    groups
+}
+
+/// Writes the keys of a group in the order of the table; null for those that it does not set.
+pub(super) fn serialize<M: SerializeMap>(
+    role: GroupRole,
+    group: Option<&Group>,
+    map: &mut M,
+) -> Result<(), M::Error> {
+    let path = |name: &str| format!("{GROUPS}.{}.{name}", role.word());
+    map.serialize_entry(&path("name"), &group.and_then(|group| group.name.as_ref()))?;
+    map.serialize_entry(&path("lr"), &group.and_then(|group| group.lr))?;
+    map.serialize_entry(&path("decay"), &group.and_then(|group| group.decay))?;
+    for name in optim::hyperparameter_names() {
+        map.serialize_entry(&path(name), &group.and_then(|group| group.values.get(name)))?;
+    }
+    Ok(())
+}
+
+/// Returns the keys of the group of a role, one for each key of `[optimizer]`.
+pub(super) fn keys(role: GroupRole, of_section: &[Key]) -> Vec<Key> {
+    let own = |name: &str| leak(format!("{GROUPS}.{}.{name}", role.word()));
+    let key = |key: &Key| {
+        let aliases: Vec<&'static str> = key.aliases.iter().map(|alias| own(alias)).collect();
+        let unset = match key.name() {
+            WEIGHT_DECAY if !role.decays() => "0".to_owned(),
+            name => format!("`optimizer.{name}`, where the optimizer has it"),
+        };
+        Key { path: leak(format!("optimizer.{}", own(key.name()))), ..*key }
+            .aliases(aliases.leak())
+            .unset(leak(unset))
+            .implied(UNSET)
+    };
+    of_section.iter().map(key).collect()
+}
+
+/// Returns the role and the name, in its group, of a key of a group; `None` for other keys.
+pub(super) fn of_key(key: &Key) -> Option<(GroupRole, &'static str)> {
+    if key.section() == "optimizer" { parts(key.name()) } else { None }
+}
+
+/// Splits `groups.ROLE.NAME`.
+fn parts(path: &str) -> Option<(GroupRole, &str)> {
+    let (role, name) = path.strip_prefix(GROUPS)?.strip_prefix('.')?.split_once('.')?;
+    Some((GroupRole::from_word(role)?, name))
+}
+
+/// Returns what is wrong with a name of `[optimizer]` that begins as a key of a group does and is none, and what to
+/// write instead; `None` for other names. `names` are the keys of a group.
+pub(super) fn misspelled(name: &str, names: &[&'static str]) -> Option<(String, String)> {
+    let roles = GroupRole::ALL.map(GroupRole::word);
+    let mut parts = name.splitn(3, '.');
+    if parts.next() != Some(GROUPS) {
+        return None;
+    }
+    let below = |role: &str| format!("write [optimizer.{GROUPS}.{role}] and its keys below");
+    Some(match (parts.next(), parts.next()) {
+        (None, _) => (format!("optimizer.{GROUPS} is a table of groups, not a value"), below(roles[0])),
+        (Some(role), None) if roles.contains(&role) => {
+            (format!("optimizer.{name} is a table, not a value"), below(role))
+        }
+        (Some(role), Some(key)) if roles.contains(&role) => {
+            let help = match nearest(key, names.iter().copied()) {
+                Some(near) => format!("did you mean optimizer.{GROUPS}.{role}.{near}?"),
+                None => format!("a group has {}", names.join(", ")),
+            };
+            (format!("there is no key optimizer.{name}"), help)
+        }
+        (Some(role), _) => {
+            let help = match nearest(role, roles) {
+                Some(near) => format!("did you mean optimizer.{GROUPS}.{near}?"),
+                None => format!("the groups are {}", roles.join(", ")),
+            };
+            (format!("there is no group optimizer.{GROUPS}.{role}"), help)
+        }
+    })
+}

@@ -1,0 +1,122 @@
+//! Checks of the optimizer's keys against the optimizers that are chosen, and of groups against the model.
+
+use super::diagnostic::Diagnostic;
+use super::groups;
+use super::loaded::Recipe;
+use super::lookup::keys_of;
+use super::optimizer;
+use crate::optim::{self, GroupRole};
+use crate::policy::{Position, WeightDecay};
+use crate::suggest::nearest;
+
+/// Finds what an optimizer or the model does not have.
+pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let groups = || std::iter::once(None).chain(GroupRole::ALL.map(Some));
+    groups().for_each(|group| hyperparameters(recipe, group, found));
+    groups().for_each(|group| independent_decay(recipe, group, found));
+    absent_roles(recipe, found);
+}
+
+/// Returns the path of a key of `[optimizer]` or of a group.
+fn path(group: Option<GroupRole>, name: &str) -> String {
+    group.map_or(format!("optimizer.{name}"), |role| format!("optimizer.groups.{}.{name}", role.word()))
+}
+
+/// Returns the optimizer of `[optimizer]` or of a group, and the path of the key that chooses it.
+fn chosen(recipe: &Recipe, group: Option<GroupRole>) -> (&str, String) {
+    let section = &recipe.values().optimizer;
+    let own = group.and_then(|role| section.groups.get(&role)?.name.as_deref());
+    match own {
+        Some(name) => (name, path(group, "name")),
+        None => (&section.name, path(None, "name")),
+    }
+}
+
+/// Reports hyperparameters that the chosen optimizer does not have. If a lower layer sets them than the one
+/// that chooses the optimizer, they belong to that layer's optimizer, and are dropped from the recipe.
+fn hyperparameters(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Diagnostic>) {
+    let (name, choice) = chosen(recipe, group);
+    let Some(entry) = optim::find(name) else { return };
+    let chosen_by = recipe.merged().position(&choice);
+    for key in keys_of("optimizer").filter(|key| optimizer::is_hyperparameter(key)) {
+        let of_group = groups::of_key(key);
+        if of_group.map(|(role, _)| role) != group {
+            continue;
+        }
+        let own_name = of_group.map_or(key.name(), |(_, name)| name);
+        let Some(at) = recipe.locate(key.path) else { continue };
+        let names = || entry.hyperparameters.iter().map(|hyperparameter| hyperparameter.name);
+        if names().any(|name| name == own_name) || recipe.merged().position(key.path) < chosen_by {
+            continue;
+        }
+        let help = match nearest(own_name, names()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => {
+                let owners: Vec<String> =
+                    optimizer::owners(key).map(|owner| format!("{:?}", owner.name)).collect();
+                let names = ["lr"].into_iter().chain(names()).collect::<Vec<_>>().join(", ");
+                let (choice, owners) = (path(group, "name"), owners.join(" or "));
+                format!("{name} has {names}; for this one set {choice} = {owners}")
+            }
+        };
+        let diagnostic = Diagnostic::new(format!("{name} has no {}", key.path), help);
+        let diagnostic =
+            diagnostic.mark(&at.source, at.key.clone(), "not a hyperparameter of this optimizer");
+        found.push(match recipe.locate(&choice) {
+            Some(chosen) => diagnostic.mark(&chosen.source, chosen.value.clone(), "chosen here"),
+            None => diagnostic.note(format!("{choice} = {name:?} by default")),
+        });
+    }
+}
+
+/// Reports independent decay with an optimizer that adds its decay to the gradient.
+fn independent_decay(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Diagnostic>) {
+    let section = &recipe.values().optimizer;
+    let decay = match group {
+        None => Some(section.decay),
+        Some(role) => section.groups.get(&role).and_then(|group| group.decay),
+    };
+    let (name, choice) = chosen(recipe, group);
+    if decay != Some(WeightDecay::Independent) || optim::find(name).is_none_or(|e| e.decoupled_decay) {
+        return;
+    }
+    let key = path(group, "decay");
+    found.push(recipe.diagnostic(
+        &[&key, &choice],
+        format!("{name} adds its weight decay to the gradient, which the learning rate multiplies"),
+        format!("leave {key} out, or choose another optimizer"),
+    ));
+}
+
+/// Reports groups of parameters that the model does not have.
+fn absent_roles(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let model = &recipe.values().model;
+    let absent = [
+        (
+            GroupRole::Positions,
+            model.position != Position::Learned,
+            "model.position",
+            "no trained vectors of positions",
+            "set model.position = \"learned\"",
+        ),
+        (
+            GroupRole::Head,
+            model.tie_embeddings,
+            "model.tie_embeddings",
+            "no head but its embedding",
+            "set model.tie_embeddings = false",
+        ),
+    ];
+    for (role, is_absent, cause, what, remedy) in absent {
+        let in_group = |key: &&super::key::Key| groups::of_key(key).is_some_and(|(own, _)| own == role);
+        let set = keys_of("optimizer").filter(in_group).find(|key| recipe.locate(key.path).is_some());
+        if let Some(key) = set.filter(|_| is_absent) {
+            let word = role.word();
+            found.push(recipe.diagnostic(
+                &[key.path, cause],
+                format!("optimizer.groups.{word} has no parameters: this model has {what}"),
+                format!("leave the group out, or {remedy}"),
+            ));
+        }
+    }
+}
