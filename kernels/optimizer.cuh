@@ -1,8 +1,9 @@
-// Shared by the kernels of optimizers: blocks of the flat parameter buffers, ranges with weight decay, and
-// accesses to memory that is read and written once per step.
+// Shared by the kernels of optimizers that treat every element alike: blocks of the flat parameter buffers, and
+// ranges with weight decay.
 #pragma once
 #include "common.cuh"
 #include "ranges.cuh"
+#include "streaming.cuh"
 
 constexpr int THREADS = 256, VEC = 4;
 constexpr u64 BLOCK = THREADS * VEC;
@@ -55,13 +56,4 @@ __device__ __forceinline__ Decays decays_at(const Place &place) {
     u64 first = WHOLE_BLOCKS ? place.flat - threadIdx.x * VEC : place.flat;
     int passed = switches_up_to(first);
     return {place.flat, passed, SWITCHES[passed] >= first + (WHOLE_BLOCKS ? BLOCK : VEC)};
-}
-
-// Four neighbours that are used once per step: not worth caching.
-__device__ __forceinline__ void load_streaming(const float *from, float (&to)[VEC]) {
-    float4 x = __ldcs(reinterpret_cast<const float4 *>(from));
-    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-}
-__device__ __forceinline__ void store_streaming(float *to, const float (&from)[VEC]) {
-    __stcs(reinterpret_cast<float4 *>(to), make_float4(from[0], from[1], from[2], from[3]));
 }

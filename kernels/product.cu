@@ -1,4 +1,4 @@
-// C (+)= A·B for the few shapes that the library has no algorithm for, such as odd widths in bf16. Not tuned.
+// C = factor·A·B, with ADD plus a factor of other matrices, for the few shapes that the library has no algorithm for, such as odd widths in bf16. Not tuned.
 // fp32 sums in the order of k.
 //
 // Definitions: IN, OUT (formats), AT, BT (factors are stored transposed), ADD, SIDE and ROWS (a block
@@ -12,11 +12,14 @@ template <bool transposed> __device__ __forceinline__ i64 place(int row, int col
     return transposed ? i64(column) * rows + row : i64(row) * columns + column;
 }
 
-// c = a·b, or c += a·b with ADD.
+// c = factor·a·b, with ADD plus addend_factor·addend, which may be c. A batch has one of each per z of the grid.
 extern "C" __global__ void product(const IN *a /* (m, k), or (k, m) with AT */,
-                                   const IN *b /* (k, n), or (n, k) with BT */, OUT *c /* (m, n) */, int m,
-                                   int n, int k) {
+                                   const IN *b /* (k, n), or (n, k) with BT */, OUT *c /* (m, n) */,
+                                   const OUT *addend /* (m, n) */, int m, int n, int k, float factor,
+                                   float addend_factor) {
     __shared__ float left[SIDE][DEPTH + 1], right[DEPTH][SIDE + 1];
+    i64 index = blockIdx.z;
+    a += index * m * k, b += index * k * n, c += index * m * n, addend += index * m * n;
     int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
     int first_row = blockIdx.y * SIDE, first_column = blockIdx.x * SIDE;
     float sum[SIDE / ROWS] = {};
@@ -37,7 +40,8 @@ extern "C" __global__ void product(const IN *a /* (m, k), or (k, m) with AT */,
     for (int i = 0; i < SIDE / ROWS; i++) {
         int row = first_row + y + i * ROWS, column = first_column + x;
         if (row >= m || column >= n) continue;
-        OUT *to = c + i64(row) * n + column;
-        *to = down<OUT>(ADD ? up(*to) + sum[i] : sum[i]);
+        i64 at = i64(row) * n + column;
+        // Factors of 1 leave the bits of the sum.
+        c[at] = down<OUT>(ADD ? fmaf(factor, sum[i], addend_factor * up(addend[at])) : factor * sum[i]);
     }
 }

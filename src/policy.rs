@@ -277,6 +277,16 @@ policy! {
 }
 
 policy! {
+    /// How Muon's learning rate follows the shape of a matrix.
+    RateAdjustment {
+        /// `√max(1, outputs / inputs)` (Jordan et al. 2024).
+        Original = "original",
+        /// `0.2·√max(outputs, inputs)`: updates have the root mean square of AdamW's (Liu et al. 2025).
+        MatchRmsAdamw = "match_rms_adamw",
+    }
+}
+
+policy! {
     /// What ranks divide among themselves instead of each holding all of it.
     Shard {
         /// Nothing: every rank updates all parameters.

@@ -2,7 +2,7 @@
 
 use super::{GpuNode, Mode, Spec};
 use crate::device::ProductPrecision;
-use crate::device::gpu::{DevicePtr, Operand, Product};
+use crate::device::gpu::{Addend, DevicePtr, Operand, Product};
 use crate::error::Result;
 
 impl<'a> GpuNode<'a> {
@@ -44,16 +44,19 @@ impl<'a> GpuNode<'a> {
         output: usize,
         precision: ProductPrecision,
     ) -> Result<()> {
+        let c = self.output(output);
         self.queue.product(&Product {
+            batch: None,
             m,
             n,
             k,
             a,
             b,
-            c: self.output(output),
+            c,
             input: self.input_spec(0).dtype,
             output: self.output_spec(output).dtype,
-            accumulate: self.adds(output),
+            factor: 1.0,
+            addend: self.adds(output).then_some(Addend { address: c, factor: 1.0 }),
             precision,
         })
     }

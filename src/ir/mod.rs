@@ -29,6 +29,7 @@ pub use role::{Role, Sublayer};
 pub use shards::{OwnedRange, Part, Shards};
 pub use spec::Spec;
 pub use state::{
-    GroupRequest, Init, OptimizerSlot, Param, ParamRequest, SlotGroup, SlotId, State, StateBuilder,
+    GroupRequest, Init, LogicalMatrix, OptimizerSlot, Param, ParamRequest, SlotGroup, SlotId, State,
+    StateBuilder,
 };
 pub use tensor::{Home, Mode, Phase, Stream, Tensor, TensorId};

@@ -109,6 +109,8 @@ pub struct Param {
     pub init: Init,
     /// Role in the model.
     pub role: Role,
+    /// Rows of each matrix that is stacked in it, as [`ParamRequest::stacked`].
+    pub stacked: Vec<usize>,
     /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
     pub block: Option<usize>,
     /// First element in each flat buffer.
@@ -124,6 +126,41 @@ impl Param {
     pub fn flat(&self) -> Range<usize> {
         self.start..self.start + self.spec.elements()
     }
+
+    /// Returns the *logical matrices* that are stored in it, such as those of queries, keys and values, in order;
+    /// none in a vector.
+    pub fn matrices(&self) -> Vec<LogicalMatrix> {
+        let (shape, alloc) = (&self.spec.shape, &self.spec.alloc);
+        // Logical rows, and rows in memory.
+        let parts: Vec<[usize; 2]> = match (shape.len(), &self.stacked[..]) {
+            (0 | 1, _) => Vec::new(),
+            (2, []) => vec![[shape[0], alloc[0]]],
+            (2, stacked) => stacked.iter().map(|&rows| [rows, rows]).collect(),
+            (dimensions, _) => {
+                let rows = [shape[dimensions - 2], alloc[dimensions - 2]];
+                vec![rows; alloc[..dimensions - 2].iter().product()]
+            }
+        };
+        let (columns, width, mut start) = (shape.last().copied().unwrap_or(1), self.spec.width(), self.start);
+        let matrix = |[rows, in_memory]: [usize; 2]| {
+            let alloc = [in_memory, width];
+            let matrix = LogicalMatrix { shape: [rows, columns], alloc, start };
+            start += in_memory * width;
+            matrix
+        };
+        parts.into_iter().map(matrix).collect()
+    }
+}
+
+/// A matrix of a model: what maps the rows of one product's input to its output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LogicalMatrix {
+    /// Outputs and inputs.
+    pub shape: [usize; 2],
+    /// The same in memory, padding included.
+    pub alloc: [usize; 2],
+    /// First element in each flat buffer.
+    pub start: usize,
 }
 
 /// The layout of everything that outlives a program.
@@ -219,6 +256,9 @@ pub struct ParamRequest {
     pub init: Init,
     /// Role in the model. Matrices are read in the format of activations, vectors as masters.
     pub role: Role,
+    /// Rows of each of the matrices that are stacked in it one below the other; empty where it is one, or has them
+    /// side by side in a dimension of their own.
+    pub stacked: Vec<usize>,
     /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
     pub block: Option<usize>,
 }
@@ -345,6 +385,7 @@ impl StateBuilder {
                 spec: Spec::padded(r.shape.clone(), r.alloc.clone(), precision.master),
                 init: r.init,
                 role: r.role,
+                stacked: r.stacked.clone(),
                 block: r.block,
                 start,
                 read,
@@ -399,6 +440,7 @@ impl StateBuilder {
             spec: self.state.get(read_slot).spec.clone(),
             init: Init::Ones,
             role: Role::Vector,
+            stacked: Vec::new(),
             block: None,
             start: 0,
             read: read_slot,

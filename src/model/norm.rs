@@ -19,6 +19,7 @@ pub(super) fn vector(name: &str, width: usize, init: Init) -> ParamRequest {
         alloc: vec![width],
         init,
         role: Role::Vector,
+        stacked: Vec::new(),
         block: None,
     }
 }

@@ -124,6 +124,22 @@ fn changes(before: &Program, after: &Program) -> String {
 }
 
 #[test]
+fn the_matrices_of_a_block_are_those_of_its_products() {
+    let (state, _) = layout::state(&plan(&[]));
+    let matrices = |name: &str| -> Vec<_> {
+        let param = state.param(name).unwrap();
+        param.matrices().iter().map(|m| (m.shape, m.alloc, m.start - param.start)).collect()
+    };
+    let [q, kv] = [[16, 16], [8, 16]];
+    assert_eq!(matrices("blocks.0.qkv"), [(q, q, 0), (kv, kv, 256), (kv, kv, 384)]);
+    assert_eq!(matrices("blocks.0.out"), [(q, q, 0)]);
+    let up = [[24, 16], [64, 16]];
+    assert_eq!(matrices("blocks.0.gate_up"), [(up[0], up[1], 0), (up[0], up[1], 1024)]);
+    assert_eq!(matrices("blocks.0.down"), [([16, 24], [16, 64], 0)]);
+    assert!(matrices("blocks.0.attention_norm").is_empty());
+}
+
+#[test]
 fn as_recorded() {
     assert_snapshot!(Passes::new(&[]).recorded, @r"
     program micro(first=true, last=true) (16 nodes)

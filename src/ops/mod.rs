@@ -28,7 +28,11 @@ pub mod layer_norm;
 pub mod linear;
 pub mod linear_few_rows;
 pub mod lion;
+pub mod matrices;
 pub mod mul;
+pub mod muon_momentum;
+pub mod muon_update;
+pub mod newton_schulz;
 pub mod qk_norm_rope;
 pub mod reduce_scatter;
 pub mod residual_norm;
@@ -60,6 +64,11 @@ const QK_NORM: qk_norm_rope::QkNorm = qk_norm_rope::QkNorm { heads: HEADS, eps: 
 const QK_NORM_ROPE: qk_norm_rope::QkNormRope =
     qk_norm_rope::QkNormRope { norm: QK_NORM, rotary: ROTARY, rotates_first: false };
 const WEIGHT_AND_BIAS: layer_norm::Affine = layer_norm::Affine::WeightAndBias;
+
+/// The matrices of prototypes.
+fn no_matrices() -> matrices::Matrices {
+    matrices::Matrices { rows: 1, columns: 1, masters_len: 0, slot_len: 0, by_rank: vec![Vec::new()] }
+}
 
 /// One prototype of every op, so that checks can enumerate them.
 pub fn all() -> Vec<Box<dyn Op>> {
@@ -130,6 +139,19 @@ pub fn all() -> Vec<Box<dyn Op>> {
             products: ProductPrecision::Native,
         }),
         Box::new(mul::Mul),
+        Box::new(muon_momentum::MuonMomentum {
+            momentum: 0.95,
+            nesterov: true,
+            matrices: no_matrices(),
+            precision: Precision::for_act_dtype(DType::F32),
+        }),
+        Box::new(muon_update::MuonUpdate {
+            ratio: 1.0,
+            matrices: no_matrices(),
+            flat_len: 0,
+            precision: Precision::for_act_dtype(DType::F32),
+        }),
+        Box::new(newton_schulz::NewtonSchulz { counts: vec![1] }),
         Box::new(reduce_scatter::ReduceScatter {
             like: Spec::new([1], DType::F32),
             start: 0,

@@ -37,6 +37,7 @@ pub(super) const ENTRY: Entry = Entry {
         },
     ],
     decoupled_decay: true,
+    elsewhere: None,
     build: |values| {
         let [beta1, beta2] = values.pair("betas");
         let (eps, weight_decay) = (values.number("eps"), values.number("weight_decay"));

@@ -53,6 +53,11 @@ impl GroupRole {
         Self::ALL.into_iter().find(|role| role.word() == word)
     }
 
+    /// Returns true if an optimizer can update it.
+    pub fn is_updated_by(self, entry: &Entry) -> bool {
+        self == Self::Matrix || entry.elsewhere.is_none()
+    }
+
     /// Returns true if weight decay applies to it unless a recipe says otherwise.
     pub fn decays(self) -> bool {
         self != Self::Vector
@@ -214,6 +219,7 @@ mod tests {
                 alloc: vec![100],
                 init: Init::Ones,
                 role,
+                stacked: Vec::new(),
                 block: None,
             })
             .collect();

@@ -1,12 +1,13 @@
 //! Hyperparameters: the keys of a recipe's `[optimizer]` section that belong to one optimizer.
 
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
 
 /// A hyperparameter of an optimizer, as a recipe spells it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Hyperparameter {
     /// The key in `[optimizer]`. Optimizers may share a name; its form is then the same in all of them.
     pub name: &'static str,
@@ -29,23 +30,53 @@ pub enum Form {
     Number(Bound<f64>, Bound<f64>),
     /// Two of them.
     Pair(Bound<f64>, Bound<f64>),
+    /// A whole number within these bounds, both included.
+    Count {
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: u64,
+    },
+    /// True or false.
+    Flag,
+    /// One of these words.
+    Word(&'static [&'static str]),
 }
 
 /// Value of a hyperparameter.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
+    /// True or false.
+    Flag(bool),
     /// A number.
     Number(f64),
+    /// A whole number. Recipes are read with numbers, which [`Hyperparameter::value`] turns into it.
+    Count(u64),
     /// Two numbers.
     Pair([f64; 2]),
+    /// A word.
+    Word(Cow<'static, str>),
+}
+
+impl Hyperparameter {
+    /// Returns a value as it was written in the form of this hyperparameter.
+    pub fn value(&self, written: &Value) -> Value {
+        match (self.form, written) {
+            (Form::Count { .. }, Value::Number(x)) => Value::Count(*x as u64),
+            _ => written.clone(),
+        }
+    }
 }
 
 impl fmt::Display for Value {
     /// Writes the value in TOML.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Flag(is_set) => write!(f, "{is_set}"),
             Self::Number(x) => write!(f, "{x:?}"),
+            Self::Count(n) => write!(f, "{n}"),
+            Self::Word(word) => write!(f, "{word:?}"),
             Self::Pair([first, second]) => write!(f, "[{first:?}, {second:?}]"),
         }
     }
@@ -58,14 +89,17 @@ pub struct Values(BTreeMap<&'static str, Value>);
 impl Values {
     /// Returns the values for `declared`: those of `written`, and defaults. Other names in `written` are left
     /// out.
-    pub fn from_written(declared: &[Hyperparameter], written: &BTreeMap<String, Value>) -> Self {
-        let value = |h: &Hyperparameter| written.get(h.name).copied().unwrap_or(h.default);
-        Self(declared.iter().map(|h| (h.name, value(h))).collect())
+    pub fn from_written<'a>(
+        declared: impl IntoIterator<Item = &'a Hyperparameter>,
+        written: &BTreeMap<String, Value>,
+    ) -> Self {
+        let value = |h: &Hyperparameter| h.value(written.get(h.name).unwrap_or(&h.default));
+        Self(declared.into_iter().map(|h| (h.name, value(h))).collect())
     }
 
     /// Returns the value of that name, or `None` where the optimizer has no such hyperparameter.
-    pub fn get(&self, name: &str) -> Option<Value> {
-        self.0.get(name).copied()
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
     }
 
     /// Returns the values with the number of that name times `factor`, where the optimizer has such a number.
@@ -94,6 +128,36 @@ impl Values {
         match self.0.get(name) {
             Some(Value::Pair(pair)) => *pair,
             other => panic!("{name} is declared as a pair, not {other:?}"),
+        }
+    }
+
+    /// Returns the whole number of that name.
+    ///
+    /// Panics where the optimizer declares no such number: a programming error.
+    pub fn count(&self, name: &str) -> usize {
+        match self.0.get(name) {
+            Some(Value::Count(n)) => *n as usize,
+            other => panic!("{name} is declared as a whole number, not {other:?}"),
+        }
+    }
+
+    /// Returns the flag of that name.
+    ///
+    /// Panics where the optimizer declares no such flag: a programming error.
+    pub fn flag(&self, name: &str) -> bool {
+        match self.0.get(name) {
+            Some(Value::Flag(is_set)) => *is_set,
+            other => panic!("{name} is declared as a flag, not {other:?}"),
+        }
+    }
+
+    /// Returns the word of that name.
+    ///
+    /// Panics where the optimizer declares no such word: a programming error.
+    pub fn word(&self, name: &str) -> &str {
+        match self.0.get(name) {
+            Some(Value::Word(word)) => word,
+            other => panic!("{name} is declared as a word, not {other:?}"),
         }
     }
 }

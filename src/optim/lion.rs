@@ -29,6 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
         },
     ],
     decoupled_decay: true,
+    elsewhere: None,
     build: |values| {
         let [beta1, beta2] = values.pair("betas");
         Arc::new(Lion { beta1, beta2, weight_decay: values.number("weight_decay") })

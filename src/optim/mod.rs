@@ -9,17 +9,19 @@ mod adamw;
 mod groups;
 mod hyperparameters;
 mod lion;
+mod muon;
 mod optimizer;
 mod parametrization;
 mod sgd;
 
 pub use groups::{GroupRole, RoleRule, UpdateGroup};
 pub use hyperparameters::{Form, Hyperparameter, Value, Values};
+pub use muon::Muon;
 pub use optimizer::{Entry, Optimizer, Rates, Update};
 pub use parametrization::{Power, WidthRule, width_rule};
 
 /// Every optimizer. The first is the default of recipes.
-pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY, lion::ENTRY, sgd::ENTRY];
+pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY, lion::ENTRY, sgd::ENTRY, muon::ENTRY];
 
 /// Returns the names of all hyperparameters in the order of the registry, a shared name once.
 pub fn hyperparameter_names() -> Vec<&'static str> {
@@ -35,4 +37,24 @@ pub fn hyperparameter_names() -> Vec<&'static str> {
 /// Returns the optimizer of that name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     OPTIMIZERS.iter().find(|entry| entry.name == name)
+}
+
+/// Returns the optimizers that have a hyperparameter of that name.
+pub fn owners(name: &str) -> impl Iterator<Item = &'static Entry> {
+    OPTIMIZERS.iter().filter(move |entry| entry.hyperparameters.iter().any(|h| h.name == name))
+}
+
+/// Returns the optimizer of parameters of a role where a recipe names one for all: that, or the one that it leaves
+/// them to.
+pub fn find_for(role: GroupRole, name: &str) -> Option<&'static Entry> {
+    let entry = find(name)?;
+    if role.is_updated_by(entry) { Some(entry) } else { find(entry.elsewhere?) }
+}
+
+/// Returns the hyperparameters that a recipe may set where it names an optimizer for all parameters: its own, and
+/// others of the one that it leaves some of them to.
+pub fn hyperparameters_for_all(entry: &'static Entry) -> Vec<&'static Hyperparameter> {
+    let elsewhere = entry.elsewhere.and_then(find).map_or(&[][..], |other| other.hyperparameters);
+    let is_own = |h: &&Hyperparameter| entry.hyperparameters.iter().any(|own| own.name == h.name);
+    entry.hyperparameters.iter().chain(elsewhere.iter().filter(|h| !is_own(h))).collect()
 }

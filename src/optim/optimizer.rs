@@ -18,6 +18,8 @@ pub struct Entry {
     /// True if its weight decay multiplies parameters apart from the gradient's step (Loshchilov and Hutter,
     /// 2019), so that it can be independent of the learning rate.
     pub decoupled_decay: bool,
+    /// For an optimizer of matrices of blocks alone, the name of that of all other parameters.
+    pub elsewhere: Option<&'static str>,
     /// Makes the optimizer from the values of all its hyperparameters.
     pub build: fn(&Values) -> Arc<dyn Optimizer>,
 }

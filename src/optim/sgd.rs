@@ -29,6 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
         },
     ],
     decoupled_decay: false,
+    elsewhere: None,
     build: |values| {
         Arc::new(Sgd { momentum: values.number("momentum"), weight_decay: values.number("weight_decay") })
     },

@@ -414,6 +414,7 @@ mod tests {
             alloc: vec![8],
             init: Init::Ones,
             role: Role::Vector,
+            stacked: Vec::new(),
             block: None,
         };
         let precision = Precision::for_act_dtype(DType::F32);

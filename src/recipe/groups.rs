@@ -4,7 +4,7 @@
 //! other key, and it is unset unless one does.
 
 use super::key::{Key, UNSET};
-use super::optimizer::{Setting, hyperparameters_of, leak};
+use super::optimizer::leak;
 use crate::optim::{self, GroupRole, Value};
 use crate::policy::WeightDecay;
 use crate::suggest::nearest;
@@ -46,29 +46,32 @@ impl Group {
 /// the name of the optimizer of groups that name none.
 pub(super) fn from_written(
     inherited: &str,
-    settings: &BTreeMap<String, Setting>,
+    settings: &BTreeMap<String, Value>,
 ) -> BTreeMap<GroupRole, Group> {
     let mut groups: BTreeMap<GroupRole, Group> = BTreeMap::new();
     for (path, setting) in settings {
         let Some((role, name)) = parts(path) else { continue };
         let group = groups.entry(role).or_default();
         match (name, setting) {
-            ("name", Setting::Word(word)) => group.name = Some(word.clone()),
-            ("decay", Setting::Word(word)) => {
-                let word: Result<WeightDecay, Error> =
-                    WeightDecay::deserialize(word.as_str().into_deserializer());
+            ("name", Value::Word(word)) => group.name = Some(word.to_string()),
+            ("decay", Value::Word(word)) => {
+                let word: Result<WeightDecay, Error> = WeightDecay::deserialize((**word).into_deserializer());
                 group.decay = word.ok();
             }
-            ("lr", Setting::Value(Value::Number(lr))) => group.lr = Some(*lr),
-            (name, Setting::Value(value)) => {
-                group.values.insert(name.to_owned(), *value);
+            ("lr", Value::Number(lr)) => group.lr = Some(*lr),
+            (name, value) => {
+                group.values.insert(name.to_owned(), value.clone());
             }
-            (_, Setting::Word(_)) => {}
         }
     }
-    for group in groups.values_mut() {
-        let known = hyperparameters_of(group.name.as_deref().unwrap_or(inherited));
-        group.values.retain(|name, _| known.iter().any(|h| h.name == name));
+    for (role, group) in &mut groups {
+        let entry = match &group.name {
+            Some(name) => optim::find(name),
+            None => optim::find_for(*role, inherited),
+        };
+        let known = entry.map_or(&[][..], |entry| entry.hyperparameters);
+        let own = known.iter().filter_map(|h| Some((h.name.to_owned(), h.value(group.values.get(h.name)?))));
+        group.values = own.collect();
     }
     groups
 }
@@ -83,13 +86,19 @@ pub(super) fn serialize<M: SerializeMap>(
     map.serialize_entry(&path("name"), &group.and_then(|group| group.name.as_ref()))?;
     map.serialize_entry(&path("lr"), &group.and_then(|group| group.lr))?;
     map.serialize_entry(&path("decay"), &group.and_then(|group| group.decay))?;
-    for name in optim::hyperparameter_names() {
+    for name in optim::hyperparameter_names().into_iter().filter(|name| has(role, name)) {
         map.serialize_entry(&path(name), &group.and_then(|group| group.values.get(name)))?;
     }
     Ok(())
 }
 
-/// Returns the keys of the group of a role, one for each key of `[optimizer]`.
+/// Returns true if an optimizer that can update parameters of a role has a hyperparameter of that name.
+fn has(role: GroupRole, name: &str) -> bool {
+    optim::owners(name).any(|entry| role.is_updated_by(entry))
+}
+
+/// Returns the keys of the group of a role, one for each key of `[optimizer]` but those that no optimizer of such
+/// parameters has.
 pub(super) fn keys(role: GroupRole, of_section: &[Key]) -> Vec<Key> {
     let own = |name: &str| leak(format!("{GROUPS}.{}.{name}", role.word()));
     let key = |key: &Key| {
@@ -103,7 +112,8 @@ pub(super) fn keys(role: GroupRole, of_section: &[Key]) -> Vec<Key> {
             .unset(leak(unset))
             .implied(UNSET)
     };
-    of_section.iter().map(key).collect()
+    let is_of_others = |key: &&Key| optim::owners(key.name()).next().is_some() && !has(role, key.name());
+    of_section.iter().filter(|key| !is_of_others(key)).map(key).collect()
 }
 
 /// Returns the role and the name, in its group, of a key of a group; `None` for other keys.

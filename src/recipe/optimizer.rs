@@ -34,26 +34,14 @@ struct Written {
     lr: Option<f64>,
     decay: Option<WeightDecay>,
     #[serde(flatten)]
-    others: BTreeMap<String, Setting>,
-}
-
-/// The value of a hyperparameter, or of a key of a group.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum Setting {
-    Value(Value),
-    Word(String),
+    others: BTreeMap<String, Value>,
 }
 
 impl From<Written> for Optimizer {
     fn from(written: Written) -> Self {
         let name = written.name.unwrap_or_else(|| OPTIMIZERS[0].name.to_owned());
-        let value = |(name, setting): (&String, &Setting)| match setting {
-            Setting::Value(value) => Some((name.clone(), *value)),
-            Setting::Word(_) => None,
-        };
-        let values = written.others.iter().filter_map(value).collect();
-        let values = Values::from_written(hyperparameters_of(&name), &values);
+        let declared = optim::find(&name).map_or(Vec::new(), optim::hyperparameters_for_all);
+        let values = Values::from_written(declared, &written.others);
         let groups = groups::from_written(&name, &written.others);
         let decay = written.decay.unwrap_or(WeightDecay::Coupled);
         Self { name, lr: written.lr.unwrap_or(1e-3), decay, values, groups }
@@ -72,14 +60,17 @@ impl Optimizer {
     pub fn rule(&self, role: GroupRole) -> Option<RoleRule> {
         let none = Group::default();
         let group = self.groups.get(&role).unwrap_or(&none);
-        let entry = optim::find(group.name.as_ref().unwrap_or(&self.name))?;
+        let entry = match &group.name {
+            Some(name) => optim::find(name)?,
+            None => optim::find_for(role, &self.name)?,
+        };
         let own_decay = group.weight_decay();
         let value = |h: &Hyperparameter| {
             // A vector that is to lose nothing is as one that decay spares.
             let own = group.values.get(h.name).filter(|_| {
                 h.name != groups::WEIGHT_DECAY || role.decays() || own_decay.is_some_and(|decay| decay > 0.0)
             });
-            own.copied().or_else(|| self.values.get(h.name)).map(|value| (h.name.to_owned(), value))
+            own.or_else(|| self.values.get(h.name)).map(|value| (h.name.to_owned(), value.clone()))
         };
         let written = entry.hyperparameters.iter().filter_map(value).collect();
         let decay = group.decay.unwrap_or(self.decay);
@@ -110,11 +101,6 @@ impl Serialize for Optimizer {
         }
         map.end()
     }
-}
-
-/// Returns the hyperparameters of the optimizer of that name; none of one that is not known.
-pub(super) fn hyperparameters_of(name: &str) -> &'static [Hyperparameter] {
-    optim::find(name).map_or(&[][..], |entry| entry.hyperparameters)
 }
 
 /// Returns the keys of `[optimizer]`: the common ones, then the hyperparameters of every optimizer, a shared
@@ -163,8 +149,7 @@ pub(super) fn is_hyperparameter(key: &Key) -> bool {
 
 /// Returns the optimizers that have a key, in `[optimizer]` or in a group.
 pub(super) fn owners(key: &Key) -> impl Iterator<Item = &'static Entry> {
-    let name = groups::of_key(key).map_or(key.name(), |(_, name)| name);
-    OPTIMIZERS.iter().filter(move |entry| entry.hyperparameters.iter().any(|h| h.name == name))
+    optim::owners(groups::of_key(key).map_or(key.name(), |(_, name)| name))
 }
 
 /// Returns the setting that chooses the optimizer which has a key; `None` for keys that the default optimizer
@@ -184,6 +169,9 @@ fn key(hyperparameter: &Hyperparameter) -> Key {
     let kind = match hyperparameter.form {
         Form::Number(low, high) => Type::Number(Interval { low, high }),
         Form::Pair(low, high) => Type::Pair(Interval { low, high }),
+        Form::Count { min, max } => Type::Count { min, max },
+        Form::Flag => Type::Bool,
+        Form::Word(words) => Type::Word(words),
     };
     let path = leak(format!("optimizer.{}", hyperparameter.name));
     Key::new(path, Training, kind, hyperparameter.meaning, hyperparameter.example)

@@ -14,6 +14,7 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let groups = || std::iter::once(None).chain(GroupRole::ALL.map(Some));
     groups().for_each(|group| hyperparameters(recipe, group, found));
     groups().for_each(|group| independent_decay(recipe, group, found));
+    GroupRole::ALL.iter().for_each(|role| not_updated(recipe, *role, found));
     absent_roles(recipe, found);
 }
 
@@ -22,13 +23,16 @@ fn path(group: Option<GroupRole>, name: &str) -> String {
     group.map_or(format!("optimizer.{name}"), |role| format!("optimizer.groups.{}.{name}", role.word()))
 }
 
-/// Returns the optimizer of `[optimizer]` or of a group, and the path of the key that chooses it.
+/// Returns the optimizer of `[optimizer]`, or that of parameters of a group, and the path of the key that chooses it.
 fn chosen(recipe: &Recipe, group: Option<GroupRole>) -> (&str, String) {
     let section = &recipe.values().optimizer;
     let own = group.and_then(|role| section.groups.get(&role)?.name.as_deref());
     match own {
         Some(name) => (name, path(group, "name")),
-        None => (&section.name, path(None, "name")),
+        None => {
+            let entry = group.and_then(|role| optim::find_for(role, &section.name));
+            (entry.map_or(&section.name, |entry| entry.name), path(None, "name"))
+        }
     }
 }
 
@@ -37,6 +41,10 @@ fn chosen(recipe: &Recipe, group: Option<GroupRole>) -> (&str, String) {
 fn hyperparameters(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Diagnostic>) {
     let (name, choice) = chosen(recipe, group);
     let Some(entry) = optim::find(name) else { return };
+    let declared = match group {
+        None => optim::hyperparameters_for_all(entry),
+        Some(_) => entry.hyperparameters.iter().collect(),
+    };
     let chosen_by = recipe.merged().position(&choice);
     for key in keys_of("optimizer").filter(|key| optimizer::is_hyperparameter(key)) {
         let of_group = groups::of_key(key);
@@ -45,7 +53,7 @@ fn hyperparameters(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Di
         }
         let own_name = of_group.map_or(key.name(), |(_, name)| name);
         let Some(at) = recipe.locate(key.path) else { continue };
-        let names = || entry.hyperparameters.iter().map(|hyperparameter| hyperparameter.name);
+        let names = || declared.iter().map(|hyperparameter| hyperparameter.name);
         if names().any(|name| name == own_name) || recipe.merged().position(key.path) < chosen_by {
             continue;
         }
@@ -85,6 +93,21 @@ fn independent_decay(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<
         &[&key, &choice],
         format!("{name} adds its weight decay to the gradient, which the learning rate multiplies"),
         format!("leave {key} out, or choose another optimizer"),
+    ));
+}
+
+/// Reports a group whose optimizer updates matrices of blocks alone, and that has other parameters.
+fn not_updated(recipe: &Recipe, role: GroupRole, found: &mut Vec<Diagnostic>) {
+    let section = &recipe.values().optimizer;
+    let name = section.groups.get(&role).and_then(|group| group.name.as_deref());
+    let Some(entry) = name.and_then(optim::find).filter(|entry| !role.is_updated_by(entry)) else { return };
+    let (name, key) = (entry.name, path(Some(role), "name"));
+    let other = entry.elsewhere.unwrap_or_default();
+    let matrices = path(Some(GroupRole::Matrix), "name");
+    found.push(recipe.diagnostic(
+        &[&key],
+        format!("{name} updates the matrices of blocks alone, and {} has none", role.word()),
+        format!("set {key} = {other:?} and {matrices} = {name:?}"),
     ));
 }
 

@@ -122,6 +122,7 @@ mod tests {
             alloc: vec![1],
             init: Init::Ones,
             role: Role::Vector,
+            stacked: Vec::new(),
             block: None,
         });
         let state = StateBuilder::for_inference(Precision::for_act_dtype(DType::F32), &requests).finish();

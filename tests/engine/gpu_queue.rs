@@ -111,10 +111,14 @@ impl Queue for FakeQueue<'_> {
     fn product(&self, product: &Product) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
         let Product { m, n, k, a, b, c, input, output, .. } = *product;
+        let batch = product.batch.unwrap_or(1);
         self.precisions.borrow_mut().push(product.precision);
-        self.operand("A", a, m * k, input);
-        self.operand("B", b, k * n, input);
-        self.access("the result of a product", c, m * n * output.size(), true);
+        self.operand("A", a, batch * m * k, input);
+        self.operand("B", b, batch * k * n, input);
+        self.access("the result of a product", c, batch * m * n * output.size(), true);
+        if let Some(addend) = product.addend {
+            self.access("what is added to a product", addend.address, batch * m * n * output.size(), false);
+        }
         Ok(())
     }
 

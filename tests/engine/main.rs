@@ -12,6 +12,7 @@ mod keys;
 mod learning;
 mod memory;
 mod models;
+mod muon;
 mod objective;
 mod optimizers;
 mod ranks;

@@ -38,6 +38,7 @@ fn whatever_else_a_recipe_asks_for_the_bits_are_those_of_the_whole_optimizer() {
         &["model.tie_embeddings=true"],
         &["optimizer.name=sgd"],
         &["optimizer.name=sgd", "optimizer.momentum=0.0"],
+        &["optimizer.name=muon"],
         &["model.norm=layer_norm"],
         &["model.qk_norm=false", "training.max_norm=0.0"],
         &["model.position=learned", "model.embedding_scale=4.0"],

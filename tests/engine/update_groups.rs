@@ -132,9 +132,9 @@ fn slots_have_room_for_the_parameters_of_their_group_alone() {
     }
 }
 
-type Tensors = BTreeMap<String, Vec<u8>>;
+pub type Tensors = BTreeMap<String, Vec<u8>>;
 
-fn snapshot(rank: &Rank) -> Result<Tensors> {
+pub fn snapshot(rank: &Rank) -> Result<Tensors> {
     let mut tensors = BTreeMap::new();
     if rank.engine().comm.rank() == 0 {
         for tensor in rank.snapshot().tensors() {

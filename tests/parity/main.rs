@@ -12,6 +12,7 @@ mod fixture;
 mod formula;
 mod layers;
 mod model;
+mod muon;
 mod numbers;
 mod objective;
 mod optimizers;

@@ -30,7 +30,7 @@ impl Numbers {
     /// Numbers with an optimizer and some of its hyperparameters, for so many steps.
     pub fn new(name: &str, settings: &[(&str, Value)], steps: usize) -> Self {
         let entry = optim::find(name).expect("a known optimizer");
-        let written = settings.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let written = settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         let values = Values::from_written(entry.hyperparameters, &written);
         let rule = |role: GroupRole| RoleRule {
             role,
@@ -91,6 +91,7 @@ fn state(group: &UpdateGroup, steps: usize) -> State {
         shape,
         init: Init::Ones,
         role,
+        stacked: Vec::new(),
         block: None,
     };
     let matrix = request("matrix", vec![4, COUNTS[0] / 4], Role::Head);

@@ -3,7 +3,7 @@
 use super::libraries::Nvidia;
 use super::memory::DeviceBuffer;
 use super::stream::Stream;
-use crate::device::gpu::{DevicePtr, Product, ProductShape};
+use crate::device::gpu::{Addend, DevicePtr, Product, ProductShape};
 use crate::device::{DType, ProductPrecision};
 use crate::error::{Error, Result};
 use cudarc::cublaslt::sys::{self, cublasStatus_t};
@@ -36,6 +36,8 @@ pub(super) struct Layout {
     operation: sys::cublasLtMatmulDesc_t,
     /// The library's A, B, C, which are our B, A, C: it is column-major.
     matrices: [sys::cublasLtMatrixLayout_t; 3],
+    /// True for a batch of products.
+    batched: bool,
 }
 
 // SAFETY: descriptions are only read once they are made.
@@ -61,7 +63,9 @@ impl Cublaslt {
         layout: &Layout,
         algorithm: &sys::cublasLtMatmulAlgo_t,
     ) -> cublasStatus_t {
-        let (alpha, beta) = (1.0f32, if product.accumulate { 1.0f32 } else { 0.0 });
+        // With a factor of 0 the library does not read what would be added.
+        let addend = product.addend.unwrap_or(Addend { address: product.c, factor: 0.0 });
+        let (alpha, beta) = (product.factor, addend.factor);
         let pointer = |address: DevicePtr| address as *const c_void;
         let [a, b, c] = layout.matrices;
         // SAFETY: the layouts describe the memory behind the addresses, which the executor keeps alive for
@@ -76,7 +80,7 @@ impl Cublaslt {
                 pointer(product.a.address),
                 b,
                 (&raw const beta).cast(),
-                pointer(product.c),
+                pointer(addend.address),
                 c,
                 product.c as *mut c_void,
                 c,
@@ -89,7 +93,8 @@ impl Cublaslt {
     }
 
     /// Returns the algorithms that the library proposes, its best guess first. Splits of the summed dimension
-    /// that are added up in no fixed order are excluded.
+    /// that are added up in no fixed order are excluded; for batches, which share their algorithm whatever their
+    /// number, all splits, whose workspace grows with the number.
     pub(super) fn candidates(&self, layout: &Layout) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let [a, b, c] = layout.matrices;
@@ -99,7 +104,7 @@ impl Cublaslt {
         let mut count = 0;
         let bytes = WORKSPACE;
         // Bits of cublasLtReductionScheme_t: partial sums in the compute type. In-place ones use atomics.
-        let schemes = 2u32;
+        let schemes = if layout.batched { 0u32 } else { 2 };
         // SAFETY: attributes are set from integers of the sizes given; the buffer takes CANDIDATES results.
         unsafe {
             check(sys::cublasLtMatmulPreferenceCreate(&raw mut preference), "describe a search")?;
@@ -207,6 +212,9 @@ impl Layout {
                 )
             };
             check(status, "describe a matrix")?;
+            if let Some(count) = shape.batch {
+                describe_batch(layout, count, rows * columns)?;
+            }
             Ok(layout)
         };
         let stored = |rows, columns, transposed| if transposed { (columns, rows) } else { (rows, columns) };
@@ -219,7 +227,29 @@ impl Layout {
                 matrix(ar, ac, shape.input)?,
                 matrix(shape.m, shape.n, shape.output)?,
             ],
+            batched: shape.batch.is_some(),
         })
+    }
+}
+
+/// Makes a matrix a batch of `count`, `stride` elements from one to the next.
+fn describe_batch(layout: sys::cublasLtMatrixLayout_t, count: usize, stride: usize) -> Result<()> {
+    use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+    let count = i32::try_from(count).map_err(|_| {
+        Error::failed(format!("a batch of {count} products is larger than the library takes"))
+    })?;
+    let stride = stride as i64;
+    // SAFETY: the attributes are integers of these sizes.
+    unsafe {
+        let set = |which, value: *const c_void, size| {
+            check(sys::cublasLtMatrixLayoutSetAttribute(layout, which, value, size), "describe a batch")
+        };
+        set(Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (&raw const count).cast(), size_of::<i32>())?;
+        set(
+            Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+            (&raw const stride).cast(),
+            size_of::<i64>(),
+        )
     }
 }
 

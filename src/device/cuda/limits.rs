@@ -34,6 +34,7 @@ pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<
     let (first, second) = (memory.address(), memory.address() + COPIED as u64);
     let side = |k: usize, size: usize| k * SIDE * SIDE * size;
     let product = Product {
+        batch: None,
         m: SIDE,
         n: SIDE,
         k: SIDE,
@@ -42,7 +43,8 @@ pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<
         c: second,
         input: format,
         output: format,
-        accumulate: false,
+        factor: 1.0,
+        addend: None,
         precision,
     };
     gpu.prepare(&Requests { products: BTreeSet::from([product.shape()]), ..Requests::default() }, &|_| {})?;

@@ -131,11 +131,18 @@ impl Products {
         }
         timing(unknown.len());
         // Where the time does not suffice, the products that matter least are left.
-        unknown.sort_by_key(|shape| std::cmp::Reverse(shape.m * shape.n * shape.k));
+        let work = |shape: &ProductShape| shape.batch.unwrap_or(1) * shape.m * shape.n * shape.k;
+        unknown.sort_by_key(|shape| std::cmp::Reverse(work(shape)));
         let deadline = Instant::now() + TIMING;
         let mut matrices = Matrices::new(bench)?;
         for shape in unknown {
             let layout = Layout::new(&shape)?;
+            // Batches of one shape share an entry.
+            let known = lock(&self.inner).known.all.products.get(&key(&shape)).cloned();
+            if let Some(algorithm) = known {
+                lock(&self.inner).insert(shape, layout, algorithm, false);
+                continue;
+            }
             let timing = if Instant::now() < deadline { Timing::Quick } else { Timing::None };
             let algorithm = fastest(&self.library, &layout, &shape, &mut matrices, timing, None)?;
             lock(&self.inner).insert(shape, layout, algorithm, timing == Timing::Quick);

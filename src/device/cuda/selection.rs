@@ -8,7 +8,7 @@ use super::memory::{Allocator, DeviceBuffer};
 use super::monitor::SETTLING;
 use super::stream::Stream;
 use crate::device::DType;
-use crate::device::gpu::{Arg, Grid, Kernel, Operand, Product, ProductShape};
+use crate::device::gpu::{Addend, Arg, Grid, Kernel, Operand, Product, ProductShape};
 use crate::error::Result;
 use crate::liveness::report_progress;
 use cudarc::cublaslt::sys::{cublasLtMatmulHeuristicResult_t, cublasStatus_t};
@@ -215,9 +215,10 @@ impl<'a> Matrices<'a> {
     /// Returns a product of a shape on random numbers, in memory that is large enough.
     fn product(&mut self, shape: &ProductShape) -> Result<Product> {
         let align = |bytes: usize| bytes.next_multiple_of(256);
-        let a = align(shape.m * shape.k * shape.input.size());
-        let b = align(shape.k * shape.n * shape.input.size());
-        let c = align(shape.m * shape.n * shape.output.size());
+        let batch = shape.batch.unwrap_or(1);
+        let a = align(batch * shape.m * shape.k * shape.input.size());
+        let b = align(batch * shape.k * shape.n * shape.input.size());
+        let c = align(result_bytes(shape));
         if self.numbers.len() < a + b {
             self.numbers = self.bench.allocator.allocate(a + b)?;
         }
@@ -227,27 +228,30 @@ impl<'a> Matrices<'a> {
         randomize(self.bench.stream, &self.numbers, shape.input)?;
         self.clear_result(shape)?;
         let operand = |address, transposed| Operand { address, transposed };
+        let c = self.result.address();
         Ok(Product {
+            batch: shape.batch,
             m: shape.m,
             n: shape.n,
             k: shape.k,
             a: operand(self.numbers.address(), shape.a_transposed),
             b: operand(self.numbers.address() + a as u64, shape.b_transposed),
-            c: self.result.address(),
+            c,
             input: shape.input,
             output: shape.output,
-            accumulate: shape.accumulate,
+            factor: 1.0,
+            addend: shape.accumulate.then_some(Addend { address: c, factor: 1.0 }),
             precision: shape.precision,
         })
     }
 
     fn clear_result(&self, shape: &ProductShape) -> Result<()> {
-        self.bench.stream.fill(self.result.address(), 0, shape.m * shape.n * shape.output.size())
+        self.bench.stream.fill(self.result.address(), 0, result_bytes(shape))
     }
 
     fn checksum(&self, shape: &ProductShape) -> Result<u64> {
         self.bench.stream.fill(self.sum.address(), 0, 8)?;
-        let words = shape.m * shape.n * shape.output.size() / 4;
+        let words = result_bytes(shape) / 4;
         let args = [self.result.address().into(), self.sum.address().into(), Arg::U64(words as u64)];
         let Bench { stream, kernels, .. } = self.bench;
         kernels.launch(stream, Kernel::new("checksum", "checksum"), Grid::new(1024, 256), &args)?;
@@ -255,6 +259,11 @@ impl<'a> Matrices<'a> {
         self.sum.read(0, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
+}
+
+/// Returns the bytes of what a product, or a batch, writes.
+fn result_bytes(shape: &ProductShape) -> usize {
+    shape.batch.unwrap_or(1) * shape.m * shape.n * shape.output.size()
 }
 
 /// Fills memory with random numbers of a format: a pattern that repeats.

@@ -14,22 +14,24 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 11] = [
+pub const HEADERS: [(&str, &str); 13] = [
     header!("activation"),
     header!("attention"),
     header!("common"),
     header!("heads"),
+    header!("matrices"),
     header!("mma"),
     header!("norm"),
     header!("optimizer"),
     header!("ranges"),
+    header!("streaming"),
     header!("tiles"),
     header!("tma"),
     header!("wgmma"),
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 43] = [
+pub const SOURCES: [(&str, &str); 45] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
@@ -58,6 +60,8 @@ pub const SOURCES: [(&str, &str); 43] = [
     source!("linear_few_rows"),
     source!("lion"),
     source!("mul"),
+    source!("muon_momentum"),
+    source!("muon_update"),
     source!("partials"),
     source!("product"),
     source!("qk_norm_rope"),

@@ -12,7 +12,7 @@ mod rank_sum;
 
 pub use collector::{Collector, Requests};
 pub use kernel::{Arg, DevicePtr, Grid, Kernel, TensorMap};
-pub use product::{Operand, Product, ProductShape, fallback_kernel};
+pub use product::{Addend, Operand, Product, ProductShape, fallback_kernel};
 pub use properties::Properties;
 pub use queue::{Gathered, OwnedCopy, OwnedSum, Queue};
 pub use rank_sum::rank_sum;

@@ -29,6 +29,7 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
         shape,
         init,
         role,
+        stacked: Vec::new(),
         block: None,
     };
     let vocabulary = |name: &str, role: Role, init: Init| ParamRequest {
@@ -48,6 +49,7 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
             alloc: request.alloc[..outputs].to_vec(),
             init: Init::Zeros,
             role: Role::Bias(sublayer),
+            stacked: Vec::new(),
             block: None,
         };
         if m.bias { vec![bias, request] } else { vec![request] }
@@ -63,6 +65,9 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
         } else {
             ParamRequest { alloc: vec![ffn_alloc, d], ..matrix("up", feed_forward, vec![ffn, d], scale(d)) }
         };
+        let kv = m.n_kv_heads * m.head_dim;
+        let qkv = matrix("qkv", attention, vec![m.qkv_width(), d], scale(d));
+        let qkv = ParamRequest { stacked: vec![heads, kv, kv], ..qkv };
         let mut qk_norms = Vec::new();
         if m.qk_norm.is_some_and(|norm| norm.weight) {
             qk_norms.extend(["k_norm", "q_norm"].map(|name| norm::vector(name, m.head_dim, Init::Ones)));
@@ -77,7 +82,7 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
             norm("attention_output_norm", sandwich),
             product(matrix("out", attention, vec![d, heads], residual(heads))),
             qk_norms,
-            product(matrix("qkv", attention, vec![m.qkv_width(), d], scale(d))),
+            product(qkv),
             norm("attention_norm", !post),
         ]
         .concat()

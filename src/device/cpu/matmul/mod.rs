@@ -42,26 +42,101 @@ pub fn product<E: Elem, C: Elem<Acc = E::Acc>>(
     c: Matrix<ViewMut<'_, C>>,
     add: bool,
 ) {
+    multiply(pool, size, a, b, c, Finish::sum(add));
+}
+
+/// `c = factor·a·b + other·addend`, otherwise as [`product`]: the sum, the factors and the addend meet in the
+/// accumulator's type, and an element is stored once.
+pub fn product_plus<E: Elem, C: Elem<Acc = E::Acc>>(
+    pool: &Pool,
+    size: (usize, usize, usize),
+    factor: f64,
+    (a, b): (Matrix<View<'_, E>>, Matrix<View<'_, E>>),
+    (other, addend): (f64, Matrix<View<'_, C>>),
+    c: Matrix<ViewMut<'_, C>>,
+) {
+    multiply(pool, size, a, b, c, Finish { add: false, plus: Some(Plus { factor, other, addend }) });
+}
+
+/// What becomes of the sums of a product.
+#[derive(Clone, Copy, Debug)]
+struct Finish<'a, C> {
+    /// They are added to the contents of the result.
+    add: bool,
+    /// They are combined with another matrix.
+    plus: Option<Plus<'a, C>>,
+}
+
+/// `factor·sum + other·addend`.
+#[derive(Clone, Copy, Debug)]
+struct Plus<'a, C> {
+    factor: f64,
+    other: f64,
+    addend: Matrix<View<'a, C>>,
+}
+
+impl<'a, C: Elem> Finish<'a, C> {
+    fn sum(add: bool) -> Self {
+        Self { add, plus: None }
+    }
+
+    /// The same, from an element of the result further on.
+    fn at(self, row: usize, column: usize) -> Self {
+        let plus = self.plus.map(|plus| Plus { addend: plus.addend.at(row, column), ..plus });
+        Self { plus, ..self }
+    }
+
+    /// The same for a result of type `A`, which is `C`.
+    fn same_type<A: Elem>(self) -> Option<Finish<'a, A>> {
+        let Some(plus) = self.plus else { return Some(Finish::sum(self.add)) };
+        let addend = same_type::<C, A>(plus.addend)?;
+        Some(Finish { add: self.add, plus: Some(Plus { factor: plus.factor, other: plus.other, addend }) })
+    }
+}
+
+impl<C: Elem> Plus<'_, C> {
+    /// Combines row `r` of the sums with that of the other matrix, in place.
+    #[inline(always)]
+    fn combine(&self, r: usize, sums: &mut [C::Acc]) {
+        let (factor, other) = (C::Acc::from_f64(self.factor), C::Acc::from_f64(self.other));
+        let addend = self.addend.view.slice(self.addend.at(r, 0).start, sums.len());
+        for (sum, addend) in sums.iter_mut().zip(addend) {
+            *sum = factor.fma(*sum, other * addend.up());
+        }
+    }
+}
+
+/// [`product`] with sums that are finished in some way.
+fn multiply<E: Elem, C: Elem<Acc = E::Acc>>(
+    pool: &Pool,
+    size: (usize, usize, usize),
+    a: Matrix<View<'_, E>>,
+    b: Matrix<View<'_, E>>,
+    c: Matrix<ViewMut<'_, C>>,
+    finish: Finish<'_, C>,
+) {
     if Bf16Pairs::is_available(pool.arch())
         && let (Some(a), Some(b)) = (same_type::<E, bf16>(a), same_type::<E, bf16>(b))
     {
-        return match (same_type_mut::<C, bf16>(c), same_type_mut::<C, f32>(c)) {
-            (Some(c), _) => product_as::<_, _, Bf16Pairs>(pool, size, a, b, c, add),
-            (_, Some(c)) => product_as::<_, _, Bf16Pairs>(pool, size, a, b, c, add),
-            _ => unreachable!("sums of bf16 are fp32"),
-        };
+        if let (Some(c), Some(finish)) = (same_type_mut::<C, bf16>(c), finish.same_type()) {
+            return product_as::<_, _, Bf16Pairs>(pool, size, a, b, c, finish);
+        }
+        if let (Some(c), Some(finish)) = (same_type_mut::<C, f32>(c), finish.same_type()) {
+            return product_as::<_, _, Bf16Pairs>(pool, size, a, b, c, finish);
+        }
+        unreachable!("sums of bf16 are fp32");
     }
-    product_as::<E, C, Single<E::Acc>>(pool, size, a, b, c, add);
+    product_as::<E, C, Single<E::Acc>>(pool, size, a, b, c, finish);
 }
 
-/// [`product`] with operands of one kind.
+/// [`multiply`] with operands of one kind.
 fn product_as<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
     pool: &Pool,
     (m, n, k): (usize, usize, usize),
     a: Matrix<View<'_, E>>,
     b: Matrix<View<'_, E>>,
     c: Matrix<ViewMut<'_, C>>,
-    add: bool,
+    finish: Finish<'_, C>,
 ) {
     let (terms, k) = (k, k.div_ceil(T::EACH));
     let columns = (MOST_PACKED / k.max(1)).next_multiple_of(PANEL);
@@ -94,7 +169,8 @@ fn product_as<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
                 let (row, column) = (t / across * tile_m, t % across * tile_n);
                 let size = (tile_m.min(m - row), terms);
                 let (a, c) = (a.at(row, 0), c.at(row, first + column));
-                multiply_tile(size, a, b, column..n.min(column + tile_n), c, add);
+                let finish = finish.at(row, first + column);
+                multiply_tile(size, a, b, column..n.min(column + tile_n), c, finish);
             },
         );
     }
@@ -109,13 +185,14 @@ fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
     b: Packed<'_, T>,
     columns: Range<usize>,
     c: Matrix<ViewMut<'_, C>>,
-    add: bool,
+    Finish { add, plus }: Finish<'_, C>,
 ) {
     let (in_place, wide_c) = (T::in_place(a), same_type_mut(c));
-    if let (Some(a), Some(c)) = (in_place, wide_c) {
-        return b.multiply(rows, a, 0..b.k, columns, c, add);
-    }
     let width = columns.len();
+    if let (Some(a), Some(c)) = (in_place, wide_c) {
+        b.multiply(rows, a, 0..b.k, columns, c, add);
+        return combine_in_place(rows, width, c, plus);
+    }
     let run = if a.column_stride == 1 { TERMS } else { TERMS_ACROSS };
     // Taken out, not borrowed: a closure would be compiled without the vector instructions.
     let (mut copy, mut sum) =
@@ -133,8 +210,13 @@ fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
         };
         b.multiply(rows, a, elements, columns.clone(), to, add_first || at > 0);
     }
-    if wide_c.is_none() {
-        for (r, row) in sum.chunks_exact(width).enumerate().take(rows) {
+    if let Some(c) = wide_c {
+        combine_in_place(rows, width, c, plus);
+    } else {
+        for (r, row) in sum.chunks_exact_mut(width).enumerate().take(rows) {
+            if let Some(plus) = plus {
+                plus.combine(r, row);
+            }
             let to = c.view.slice(c.at(r, 0).start, width);
             for (to, value) in to.iter_mut().zip(row) {
                 *to = C::down(if add { to.up() + *value } else { *value });
@@ -142,6 +224,20 @@ fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
         }
     }
     E::Acc::scratch().with_borrow_mut(|buffers| (buffers[1], buffers[2]) = (copy, sum));
+}
+
+/// Combines the sums of a tile, where the result holds them, with the other matrix, if there is one.
+#[inline(always)]
+fn combine_in_place<C: Elem>(
+    rows: usize,
+    width: usize,
+    sums: Matrix<ViewMut<'_, C::Acc>>,
+    plus: Option<Plus<'_, C>>,
+) {
+    let Some(plus) = plus else { return };
+    for r in 0..rows {
+        plus.combine(r, sums.view.slice(sums.at(r, 0).start, width));
+    }
 }
 
 /// Returns true for products that one thread has done before others have begun.

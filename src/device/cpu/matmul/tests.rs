@@ -105,6 +105,42 @@ fn bf16_is_widened_and_rounded_once() {
     }
 }
 
+#[test]
+fn a_product_is_combined_with_another_matrix() {
+    let pool = Pool::new(2).unwrap();
+    for (m, n, k) in SIZES {
+        let (a, b, addend) = (numbers(m * k), numbers(k * n), numbers(m * n));
+        let mut sums = vec![0.0; m * n];
+        chain((m, n, k), |r, t| a[r * k + t], |t, c| b[t * n + c], &mut sums, false);
+        let expected: Vec<f32> =
+            sums.iter().zip(&addend).map(|(sum, other)| 1.5f32.mul_add(*sum, -0.75 * other)).collect();
+        let rows = |data, width| Matrix::rows(View::from_slice(data), width);
+        let mut c = vec![f32::NAN; m * n];
+        let to = Matrix::rows(ViewMut::from_slice(&mut c), n);
+        product_plus(&pool, (m, n, k), 1.5, (rows(&a, k), rows(&b, n)), (-0.75, rows(&addend, n)), to);
+        assert_eq!(c, expected, "{m} x {n} x {k}");
+    }
+}
+
+#[test]
+fn a_combined_bf16_product_is_rounded_once() {
+    let pool = Pool::new(2).unwrap();
+    for (m, n, k) in SIZES {
+        let narrow = |x: Vec<f32>| x.into_iter().map(bf16::from_f32).collect::<Vec<bf16>>();
+        let (a, b, addend) = (narrow(numbers(m * k)), narrow(numbers(k * n)), narrow(numbers(m * n)));
+        let mut sums = vec![0.0; m * n];
+        chain((m, n, k), |r, t| a[r * k + t].to_f32(), |t, c| b[t * n + c].to_f32(), &mut sums, false);
+        let combined = |sum: &f32, other: &bf16| 2.0315f32.mul_add(*sum, -4.775 * other.to_f32());
+        let expected: Vec<bf16> =
+            sums.iter().zip(&addend).map(|(s, o)| bf16::from_f32(combined(s, o))).collect();
+        let rows = |data, width| Matrix::rows(View::from_slice(data), width);
+        let mut c = vec![bf16::NAN; m * n];
+        let to = Matrix::rows(ViewMut::from_slice(&mut c), n);
+        product_plus(&pool, (m, n, k), 2.0315, (rows(&a, k), rows(&b, n)), (-4.775, rows(&addend, n)), to);
+        assert_eq!(c, expected, "{m} x {n} x {k}");
+    }
+}
+
 /// Wide outputs and long sums, of which only some is packed at a time.
 #[test]
 fn an_operand_is_packed_in_parts() {

@@ -1,0 +1,34 @@
+// The end of a step of Muon: the same bits as src/ops/muon_update.rs.
+#include "matrices.cuh"
+
+// params ← decay·params − ratio·lr·x of every matrix x[matrix, n], with row step[1] of schedule[steps + 1, 2]:
+// decay, lr. Nothing changes where bad[1] is set. Without HAS_COMPUTE_COPY, `compute_copy` is not written.
+extern "C" __global__ void __launch_bounds__(THREADS)
+muon_update(const T *x, const float *schedule, const u32 *step, const u32 *bad, float *params, T *compute_copy,
+            u64 n, float ratio) {
+    u64 matrix = blockIdx.y, first = first_of_thread();
+    x += matrix * n, params += MASTERS[matrix], compute_copy += FLAT[matrix];
+    float p[ROUNDS][VEC], direction[ROUNDS][VEC];
+    // Before anything that depends on another load.
+#pragma unroll
+    for (int round = 0; round < ROUNDS; round++) {
+        u64 at = first + round * STRIDE;
+        if (at >= n) continue;
+        load(x + at, direction[round]);
+        load_streaming(params + at, p[round]);
+    }
+    if (*bad != 0) return;
+    const float *row = schedule + u64(*step) * 2;
+    float decay = row[0], size = __fmul_rn(row[1], ratio);
+#pragma unroll
+    for (int round = 0; round < ROUNDS; round++) {
+        u64 at = first + round * STRIDE;
+        if (at >= n) continue;
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            p[round][i] = __fmaf_rn(-size, direction[round][i], __fmul_rn(p[round][i], decay));
+        }
+        store_streaming(params + at, p[round]);
+        if (HAS_COMPUTE_COPY) store(compute_copy + at, p[round]);
+    }
+}

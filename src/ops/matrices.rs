@@ -1,0 +1,120 @@
+//! Matrices of one shape in the flat parameter buffers, for optimizers that treat a matrix as a whole.
+
+use crate::device::gpu::{Grid, Kernel};
+use crate::ir::Spec;
+use std::fmt;
+
+/// Threads of a block of a kernel, and rounds of neighbours that each of them goes through (kernels/matrices.cuh).
+const THREADS: usize = 256;
+const ROUNDS: usize = 4;
+
+/// Neighbours that a thread moves at once where they are aligned.
+const VEC: usize = 4;
+
+/// Where a matrix lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// First element in the flat buffers, of gradients and the compute copy.
+    pub flat: usize,
+    /// First element among the masters.
+    pub master: usize,
+    /// First element in the optimizer's slots.
+    pub slot: usize,
+}
+
+/// Matrices of one shape that are updated together, on each rank those that it owns.
+#[derive(Clone, Debug)]
+pub struct Matrices {
+    /// Rows in memory.
+    pub rows: usize,
+    /// Columns in memory.
+    pub columns: usize,
+    /// Elements of the masters.
+    pub masters_len: usize,
+    /// Elements of each of the optimizer's slots.
+    pub slot_len: usize,
+    /// The matrices of each rank; one entry where every rank updates all of them.
+    pub by_rank: Vec<Vec<Place>>,
+}
+
+impl Matrices {
+    /// Returns the matrices that a rank updates.
+    pub(super) fn of_rank(&self, rank: usize) -> &[Place] {
+        match &self.by_rank[..] {
+            [all] => all,
+            by_rank => &by_rank[rank],
+        }
+    }
+
+    /// Returns the number of matrices of every rank; one number where it is the same for all.
+    pub fn counts(&self) -> Vec<usize> {
+        self.by_rank.iter().map(Vec::len).collect()
+    }
+
+    /// Returns the elements of a matrix.
+    pub(super) fn size(&self) -> usize {
+        self.rows * self.columns
+    }
+
+    /// Returns the matrices that a rank updates at most.
+    pub(super) fn most(&self) -> usize {
+        self.by_rank.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Returns the shape of a batch of them: `[matrices, rows, columns]`.
+    pub(super) fn batch(&self) -> [usize; 3] {
+        [self.most(), self.rows, self.columns]
+    }
+
+    /// Returns true if all of them lie within gradients, masters and slots.
+    pub(super) fn lies_within(&self, grads: &Spec) -> bool {
+        let size = self.size();
+        let ends = |place: &Place| {
+            place.flat + size <= grads.elements()
+                && place.master + size <= self.masters_len
+                && place.slot + size <= self.slot_len
+        };
+        self.by_rank.iter().flatten().all(ends)
+    }
+
+    /// Returns neighbours that a thread of a kernel moves at once.
+    fn vec(&self) -> usize {
+        let starts = self.by_rank.iter().flatten().flat_map(|place| [place.flat, place.master, place.slot]);
+        let aligned = starts.chain([self.size()]).all(|start| start.is_multiple_of(VEC));
+        if aligned { VEC } else { 1 }
+    }
+
+    /// Returns the blocks of a kernel per matrix.
+    pub(super) fn blocks(&self) -> usize {
+        self.size().div_ceil(THREADS * ROUNDS * self.vec())
+    }
+
+    /// Returns the grid of a kernel over a number of matrices.
+    pub(super) fn grid(&self, count: usize) -> Grid {
+        Grid { blocks: [self.blocks() as u32, count as u32, 1], threads: THREADS as u32, shared: 0 }
+    }
+
+    /// Adds the places of a rank's matrices to a kernel, as the preprocessor definitions of
+    /// `kernels/matrices.cuh`, which are the same for every step of a run.
+    pub(super) fn define_in(&self, kernel: Kernel, rank: usize) -> Kernel {
+        let places = self.of_rank(rank);
+        let starts = |of: fn(&Place) -> usize| {
+            let list: String = places.iter().map(|place| format!("{}ull,", of(place))).collect();
+            format!("{{{list}}}")
+        };
+        kernel
+            .with("MATRIX_COUNT", places.len())
+            .with("FLAT_STARTS", starts(|place| place.flat))
+            .with("MASTER_STARTS", starts(|place| place.master))
+            .with("SLOT_STARTS", starts(|place| place.slot))
+            .with("VEC", self.vec())
+    }
+}
+
+/// Prints their number, that of each rank where it owns some, and their shape: `48x[768,768]`.
+impl fmt::Display for Matrices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts: Vec<String> = self.by_rank.iter().map(|places| places.len().to_string()).collect();
+        write!(f, "{}x[{},{}]", counts.join(","), self.rows, self.columns)
+    }
+}

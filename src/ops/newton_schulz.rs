@@ -1,0 +1,206 @@
+//! One Newton–Schulz iteration over a batch of matrices: `x ← a·x + (b·g + c·g²)·x` with `g = x·xᵀ`.
+//!
+//! Iterated from a matrix with singular values of at most 1, it brings all of them near 1 and keeps the singular
+//! vectors. The quintic polynomial and its coefficients are those of Jordan et al., "Muon: An optimizer for hidden
+//! layers in neural networks" (2024), <https://kellerjordan.github.io/posts/muon/>, as PyTorch's
+//! `torch.optim.Muon` has them: their slope at 0 is as large as it can be while singular values end between 0.5 and
+//! 1.5. Where there are more rows than columns it is the same polynomial of `xᵀ`, which PyTorch transposes, and here
+//! multiplies from the right: `x ← a·x + x·(b·g + c·g²)` with `g = xᵀ·x`, so nothing moves in memory.
+//!
+//! Products read and write the format of activations and are summed in the accumulator's. Each is one batched
+//! product with its factor and its addend, so an intermediate is rounded once.
+
+use crate::device::cpu::matmul::{Matrix, product, product_plus};
+use crate::device::cpu::{View, ViewMut};
+use crate::device::gpu::{Addend, DevicePtr, Operand, Product};
+use crate::device::{Elem, ProductPrecision};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
+
+/// Coefficients of the polynomial: `a·s + b·s³ + c·s⁵` of a singular value s.
+const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
+
+/// One iteration. Input x `[matrices, rows, columns]`; outputs the next x, and scratch: g and its polynomial, `[matrices,
+/// side, side]` with the smaller of rows and columns as their side.
+#[derive(Clone, Debug)]
+pub struct NewtonSchulz {
+    /// Number of matrices of every rank, at most those of the batch; one number where it is the same for all.
+    pub counts: Vec<usize>,
+}
+
+/// Rows, columns, and the smaller of both.
+#[derive(Clone, Copy)]
+struct Sizes {
+    rows: usize,
+    columns: usize,
+    side: usize,
+}
+
+impl Sizes {
+    fn of(x: &Spec) -> Self {
+        let (rows, columns) = (x.alloc[1], x.alloc[2]);
+        Self { rows, columns, side: rows.min(columns) }
+    }
+
+    /// True where g is `xᵀ·x`.
+    fn is_tall(self) -> bool {
+        self.rows > self.columns
+    }
+
+    /// Multiply-adds of an iteration of one matrix, counted as two FLOPs.
+    fn flops(self) -> f64 {
+        let (side, size) = (self.side as f64, (self.rows * self.columns) as f64);
+        2.0 * side * (size + side * side + size)
+    }
+}
+
+impl NewtonSchulz {
+    fn count(&self, rank: usize) -> usize {
+        match self.counts[..] {
+            [all] => all,
+            ref counts => counts[rank],
+        }
+    }
+
+    fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
+        let sizes = Sizes::of(cx.input_spec(0));
+        let Sizes { rows, columns, side } = sizes;
+        let [a, b, c] = COEFFICIENTS;
+        let (x, count) = (cx.input::<E>(0), self.count(cx.comm.rank()));
+        let (next, gram, polynomial) = (cx.output::<E>(0), cx.output::<E>(1), cx.output::<E>(2));
+        let iterate = |matrix: usize| {
+            let (size, square) = (rows * columns, side * side);
+            let x = Matrix::rows(View::from_slice(x.slice(matrix * size, size)), columns);
+            let next = Matrix::rows(ViewMut::from_slice(next.slice(matrix * size, size)), columns);
+            let [gram, polynomial] =
+                [gram, polynomial].map(|to| ViewMut::from_slice(to.slice(matrix * square, square)));
+            let to = |view| Matrix::rows(view, side);
+            let (left, right) = if sizes.is_tall() { (x.t(), x) } else { (x, x.t()) };
+            product(cx.pool, (side, side, rows.max(columns)), left, right, to(gram), false);
+            let g = Matrix::rows(written(gram), side);
+            product_plus(cx.pool, (side, side, side), c, (g, g), (b, g), to(polynomial));
+            let p = Matrix::rows(written(polynomial), side);
+            let factors = if sizes.is_tall() { (x, p) } else { (p, x) };
+            product_plus(cx.pool, (rows, columns, side), 1.0, factors, (a, x), next);
+        };
+        if count < cx.pool.threads() {
+            (0..count).for_each(iterate);
+        } else {
+            // The same bits: every product is cut by its shape alone.
+            cx.pool.run(count, iterate);
+        }
+    }
+}
+
+/// Returns what an earlier product has written, to read.
+fn written<E: Elem>(to: ViewMut<'_, E>) -> View<'_, E> {
+    View::from_slice(to.slice(0, to.len()))
+}
+
+impl Op for NewtonSchulz {
+    fn name(&self) -> &'static str {
+        "newton_schulz"
+    }
+
+    fn attributes(&self) -> String {
+        let counts: Vec<String> = self.counts.iter().map(ToString::to_string).collect();
+        format!("matrices={}", counts.join(","))
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [x] = inputs else { return Err("takes x".into()) };
+        if x.alloc.len() != 3 || self.counts.iter().any(|&count| count > x.alloc[0]) {
+            return Err("x is [matrices, rows, columns], with as many matrices as a rank has".into());
+        }
+        let side = Sizes::of(x).side;
+        let square = Spec::new([x.alloc[0], side, side], x.dtype);
+        Ok(vec![x.clone(), square.clone(), square])
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        let count = inputs[0].alloc[0] as f64;
+        // Every product reads its factors and what it adds.
+        let bytes =
+            3 * inputs[0].bytes() + outputs[0].bytes() + 3 * outputs[1].bytes() + 2 * outputs[2].bytes();
+        Cost { product_flops: count * Sizes::of(&inputs[0]).flops(), bytes: bytes as f64 }
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        dispatch_float!(cx.input_spec(0).dtype, E => self.run::<E>(cx));
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        let (spec, count) = (cx.input_spec(0), self.count(cx.queue.rank()));
+        let sizes = Sizes::of(spec);
+        let Sizes { rows, columns, side } = sizes;
+        if count == 0 {
+            return Ok(());
+        }
+        let [a, b, c] = COEFFICIENTS.map(|coefficient| coefficient as f32);
+        let (x, [next, gram, polynomial]) = (cx.input(0), [0, 1, 2].map(|i| cx.output(i)));
+        let multiply = |(m, n, k), (a, b), to: DevicePtr, factor, addend| {
+            cx.queue.product(&Product {
+                batch: Some(count),
+                m,
+                n,
+                k,
+                a,
+                b,
+                c: to,
+                input: spec.dtype,
+                output: spec.dtype,
+                factor,
+                addend,
+                precision: ProductPrecision::Native,
+            })
+        };
+        let (plain, transposed) = (Operand::plain, Operand::transposed);
+        let factors = if sizes.is_tall() { (transposed(x), plain(x)) } else { (plain(x), transposed(x)) };
+        multiply((side, side, rows.max(columns)), factors, gram, 1.0, None)?;
+        let addend = Some(Addend { address: gram, factor: b });
+        multiply((side, side, side), (plain(gram), plain(gram)), polynomial, c, addend)?;
+        let (p, x_factor) = (plain(polynomial), plain(x));
+        let factors = if sizes.is_tall() { (x_factor, p) } else { (p, x_factor) };
+        multiply((rows, columns, side), factors, next, 1.0, Some(Addend { address: x, factor: a }))
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let case = |name: &str, shape: [usize; 3], counts: Vec<usize>| {
+            // A Frobenius norm of 1.5: the largest singular values are near those at which all terms count.
+            let std = 1.5 / ((shape[1] * shape[2]) as f64).sqrt();
+            let x = (Spec::new(shape, precision.act_dtype), Fill::Normal(0.0, std));
+            let count = counts[0];
+            Case::new(name, NewtonSchulz { counts }, vec![x], move |i| reference(&i[0], count))
+                .differentiable(&[])
+                .upstream(&[])
+                .depth(shape[1].max(shape[2]))
+        };
+        Cases::Own(vec![
+            case("wide", [4, 48, 80], vec![4]),
+            case("tall", [1, 96, 40], vec![1]),
+            case("odd", [2, 33, 17], vec![2]),
+        ])
+    }
+}
+
+/// The iteration by loops over each matrix.
+fn reference(x: &Array, count: usize) -> Vec<Array> {
+    let (rows, columns) = (x.shape[1], x.shape[2]);
+    let [a, b, c] = COEFFICIENTS;
+    let mut next = Array::zeros(&x.shape);
+    for matrix in 0..count {
+        let x = &x.data[matrix * rows * columns..][..rows * columns];
+        let at = |i: usize, j: usize| x[i * columns + j];
+        let gram = |i: usize, j: usize| (0..columns).map(|k| at(i, k) * at(j, k)).sum::<f64>();
+        let g: Vec<f64> = (0..rows * rows).map(|ij| gram(ij / rows, ij % rows)).collect();
+        let square = |i: usize, j: usize| (0..rows).map(|k| g[i * rows + k] * g[k * rows + j]).sum::<f64>();
+        let p: Vec<f64> = (0..rows * rows).map(|ij| b * g[ij] + c * square(ij / rows, ij % rows)).collect();
+        for (ij, next) in next.data[matrix * rows * columns..][..rows * columns].iter_mut().enumerate() {
+            let (i, j) = (ij / columns, ij % columns);
+            *next = a * at(i, j) + (0..rows).map(|k| p[i * rows + k] * at(k, j)).sum::<f64>();
+        }
+    }
+    vec![next, Array::zeros(&[0]), Array::zeros(&[0])]
+}

@@ -1,0 +1,217 @@
+//! Muon: momentum whose matrices are made orthogonal (Jordan et al., 2024), as `torch.optim.Muon` computes it.
+//!
+//! It updates the *logical* matrices of blocks: queries, keys and values, or gate and up, each by itself, though they
+//! are stored in one tensor. Those of one shape are one batch over all blocks.
+
+use super::hyperparameters::{Form, Hyperparameter, Value};
+use super::optimizer::{Entry, Optimizer, Rates, Update};
+use crate::error::{Error, Result};
+use crate::ir::{Builder, Destination, LogicalMatrix, Mode, OptimizerSlot, Precision, Shards, State};
+use crate::ops::matrices::{Matrices, Place};
+use crate::ops::muon_momentum::MuonMomentum;
+use crate::ops::muon_update::{MuonUpdate, SCHEDULE_WIDTH, schedule_row};
+use crate::ops::newton_schulz::NewtonSchulz;
+use crate::policy::RateAdjustment;
+use std::borrow::Cow;
+use std::ops::Bound::{Excluded, Included};
+use std::sync::Arc;
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "muon",
+    hyperparameters: &[
+        Hyperparameter {
+            name: "momentum",
+            form: Form::Number(Included(0.0), Excluded(1.0)),
+            default: Value::Number(0.95),
+            meaning: "Fraction of the average of past gradients that each step keeps.",
+            example: "0.9",
+            aliases: &[],
+        },
+        Hyperparameter {
+            name: "nesterov",
+            form: Form::Flag,
+            default: Value::Flag(true),
+            meaning: "Average the gradient with the new momentum once more.",
+            example: "false",
+            aliases: &[],
+        },
+        Hyperparameter {
+            name: "weight_decay",
+            form: Form::Number(Included(0.0), Included(10.0)),
+            default: Value::Number(0.1),
+            meaning: "Decoupled weight decay, as a multiple of the learning rate before it is adjusted.",
+            example: "0.01",
+            aliases: &[],
+        },
+        Hyperparameter {
+            name: "adjust",
+            form: Form::Word(RateAdjustment::WORDS),
+            default: Value::Word(Cow::Borrowed(RateAdjustment::MatchRmsAdamw.word())),
+            meaning: "How the learning rate follows the shape of a matrix: by `√max(1, outputs / inputs)` (Jordan et al. \
+                      2024), or by `0.2·√max(outputs, inputs)`, with which rates of AdamW serve (Liu et al. 2025).",
+            example: "\"original\"",
+            aliases: &["adjust_lr_fn"],
+        },
+        Hyperparameter {
+            name: "ns_steps",
+            form: Form::Count { min: 1, max: 99 },
+            default: Value::Count(5),
+            meaning: "Newton–Schulz iterations.",
+            example: "6",
+            aliases: &[],
+        },
+    ],
+    decoupled_decay: true,
+    elsewhere: Some("adamw"),
+    build: |values| {
+        Arc::new(Muon {
+            momentum: values.number("momentum"),
+            nesterov: values.flag("nesterov"),
+            weight_decay: values.number("weight_decay"),
+            adjust: adjustment(values.word("adjust")),
+            steps: values.count("ns_steps"),
+        })
+    },
+};
+
+/// Muon with its hyperparameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Muon {
+    /// Fraction of the average of past gradients that a step keeps.
+    pub momentum: f64,
+    /// True if the direction is the average of the gradient and the new momentum.
+    pub nesterov: bool,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// How the learning rate follows the shape of a matrix.
+    pub adjust: RateAdjustment,
+    /// Newton–Schulz iterations.
+    pub steps: usize,
+}
+
+/// Returns the adjustment of a word.
+///
+/// Panics for a word that the hyperparameter does not declare: a programming error.
+fn adjustment(word: &str) -> RateAdjustment {
+    let found = RateAdjustment::ALL.iter().find(|adjustment| adjustment.word() == word);
+    *found.unwrap_or_else(|| panic!("{word} is no adjustment"))
+}
+
+impl Muon {
+    /// Returns the adjusted learning rate of a matrix over the learning rate: `_adjust_lr` of PyTorch's
+    /// torch/optim/_muon.py. The first form is that of Jordan et al.; the second gives updates the root mean square of
+    /// AdamW's (Liu et al., "Muon is scalable for LLM training", 2025).
+    fn ratio(&self, [outputs, inputs]: [usize; 2]) -> f64 {
+        let (outputs, inputs) = (outputs as f64, inputs as f64);
+        match self.adjust {
+            RateAdjustment::Original => (outputs / inputs).max(1.0).sqrt(),
+            RateAdjustment::MatchRmsAdamw => 0.2 * outputs.max(inputs).sqrt(),
+        }
+    }
+}
+
+impl Optimizer for Muon {
+    fn slots(&self, precision: Precision) -> Vec<OptimizerSlot> {
+        vec![OptimizerSlot {
+            buffer: "momentum",
+            checkpoint_prefix: "muon.momentum.",
+            dtype: precision.master,
+            initial: 0.0,
+        }]
+    }
+
+    fn slots_in_words(&self) -> &'static str {
+        "momentum"
+    }
+
+    fn schedule_width(&self) -> usize {
+        SCHEDULE_WIDTH
+    }
+
+    fn schedule_row(&self, rates: Rates, _step: u64) -> Vec<f64> {
+        schedule_row(rates.lr, rates.decay * self.weight_decay).to_vec()
+    }
+
+    fn owns_whole_parameters(&self) -> bool {
+        true
+    }
+
+    fn record(&self, b: &mut Builder, update: &Update) -> Result<()> {
+        let state = Arc::clone(&b.program().state);
+        for batch in batches(&state, update.group)? {
+            let [rows, columns] = batch.shape;
+            let (matrices, precision) = (batch.matrices, state.precision);
+            let counts = matrices.counts();
+            let op = MuonMomentum {
+                momentum: self.momentum,
+                nesterov: self.nesterov,
+                matrices: matrices.clone(),
+                precision,
+            };
+            b.scoped(format!("{rows}x{columns}"), |b| {
+                let inputs = [update.grads, update.clip, update.bad];
+                let momentum = Destination::Into(update.slots[0], Mode::Add);
+                let mut x = b.emit_into("direction", Arc::new(op), &inputs, &[momentum])?[1];
+                for step in 0..self.steps {
+                    let op = NewtonSchulz { counts: counts.clone() };
+                    x = b.emit(&format!("orthogonal{step}"), op, &[x])?[0];
+                }
+                let (ratio, flat_len) = (self.ratio(batch.shape), state.flat_len);
+                let op = MuonUpdate { ratio, matrices, flat_len, precision };
+                let outputs = [Some(update.params), update.compute_copy].into_iter().flatten();
+                let outputs: Vec<_> = outputs.map(|tensor| Destination::Into(tensor, Mode::Add)).collect();
+                b.emit_into("update", Arc::new(op), &[x, update.schedule, update.step, update.bad], &outputs)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Matrices that are updated together.
+struct Batch {
+    /// Outputs and inputs.
+    shape: [usize; 2],
+    matrices: Matrices,
+}
+
+/// Returns the logical matrices of a group, those of one shape together, in the order of the flat buffers.
+fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
+    let group = &state.groups[group];
+    let masters = state.shards.as_deref().filter(|_| state.masters_are_sharded());
+    let masters_len = masters.map_or(state.flat_len, Shards::shard_len);
+    let mut batches: Vec<([usize; 2], Batch)> = Vec::new();
+    for param in group.params.iter().map(|&i| &state.params[i]) {
+        let matrices = param.matrices();
+        if matrices.is_empty() {
+            return Err(Error::failed(format!("muon updates matrices, and {} is none", param.name)));
+        }
+        for LogicalMatrix { shape, alloc, start } in matrices {
+            let place = |shards: &Shards| {
+                let mut owned = shards.within(start..start + alloc[0] * alloc[1]);
+                match (owned.next(), owned.next()) {
+                    (Some(range), None) => Ok((range.rank, range.offset)),
+                    _ => Err(Error::failed(format!(
+                        "ranks divide a matrix of {}, which muon needs whole",
+                        param.name
+                    ))),
+                }
+            };
+            let (rank, slot) = place(&group.places)?;
+            let master = masters.map_or(Ok(start), |shards| Ok(place(shards)?.1))?;
+            let at = batches.iter().position(|(like, batch)| *like == alloc && batch.shape == shape);
+            let at = at.unwrap_or_else(|| {
+                let matrices = Matrices {
+                    rows: alloc[0],
+                    columns: alloc[1],
+                    masters_len,
+                    slot_len: group.places.shard_len(),
+                    by_rank: vec![Vec::new(); group.places.ranks()],
+                };
+                batches.push((alloc, Batch { shape, matrices }));
+                batches.len() - 1
+            });
+            batches[at].1.matrices.by_rank[rank].push(Place { flat: start, master, slot });
+        }
+    }
+    Ok(batches.into_iter().map(|(_, batch)| batch).collect())
+}
