@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::policy::Parametrization;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, derived};
 
 /// Returns a recipe at a width, in a parametrization, with a seed.
 ///
@@ -34,7 +34,7 @@ pub(super) fn at_width(
         Ok(Some(format!("{key}={}", product / model.dim)))
     };
     let mut settings = vec![format!("model.dim={width}"), format!("model.parametrization={parametrization}")];
-    settings.extend(model.head_dim.map(|head_dim| format!("model.head_dim={head_dim}")));
+    settings.push(format!("model.head_dim={}", derived::head_dim(model)));
     settings.extend(scaled("model.n_heads", model.n_heads)?);
     settings.extend(scaled("model.n_kv_heads", model.n_kv_heads)?);
     settings.extend(scaled("model.ffn_dim", model.ffn_dim)?);

@@ -22,7 +22,8 @@
 //! models whose heads grow, and here heads become more.
 
 use super::groups::{GroupRole, RoleRule};
-use crate::policy::WeightDecay;
+use super::hyperparameters::{Value, Values};
+use crate::policy::{RateAdjustment, WeightDecay};
 
 /// A power of the ratio of widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,15 +85,19 @@ impl Sides {
     }
 }
 
-/// Returns the rule of an optimizer for the parameters of a role; `None` where it has none, and the parametrization
-/// refuses it.
-pub fn width_rule(optimizer: &str, role: GroupRole) -> Option<WidthRule> {
-    use Power::{Inverse, One, Zero};
+/// Returns the rule of an optimizer with these hyperparameters for the parameters of a role; `None` where it has none,
+/// and the parametrization refuses it.
+pub fn width_rule(optimizer: &str, values: &Values, role: GroupRole) -> Option<WidthRule> {
+    use Power::{Inverse, InverseRoot, One, Root, Zero};
+    let is_original =
+        || matches!(values.get("adjust"), Some(Value::Word(word)) if word == RateAdjustment::Original.word());
     let [lr, eps, decay] = match (optimizer, Sides::of(role)) {
         ("adamw", Sides::Both) => [Inverse, Inverse, One],
         ("adamw", Sides::Outputs | Sides::Inputs) => [Zero, Inverse, Zero],
         ("lion", Sides::Both) => [Inverse, Zero, One],
         ("lion", Sides::Outputs | Sides::Inputs) => [Zero, Zero, Zero],
+        ("muon", Sides::Both) if is_original() => [Zero, Zero, Zero],
+        ("muon", Sides::Both) => [InverseRoot, Zero, Root],
         ("sgd", Sides::Both) => [Zero, Zero, Zero],
         // Decay is added to gradients, which are over the ratio.
         ("sgd", Sides::Outputs | Sides::Inputs) => [One, Zero, Inverse],
@@ -104,7 +109,7 @@ pub fn width_rule(optimizer: &str, role: GroupRole) -> Option<WidthRule> {
 impl RoleRule {
     /// Returns the rule at a ratio of widths: the same at 1. `None` where its optimizer has no rule for its role.
     pub fn at_width(self, ratio: f64) -> Option<Self> {
-        let rule = width_rule(self.entry.name, self.role)?;
+        let rule = width_rule(self.entry.name, &self.values, self.role)?;
         // Independent decay is no multiple of the rate.
         let decay = match self.decay {
             WeightDecay::Coupled => rule.decay,
@@ -118,13 +123,13 @@ impl RoleRule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optim::{OPTIMIZERS, Values};
+    use crate::optim::OPTIMIZERS;
     use std::collections::BTreeMap;
 
     /// The factors of rate, epsilon and decay at four times the base width.
     fn factors(optimizer: &str) -> [[f64; 3]; 5] {
         GroupRole::ALL.map(|role| {
-            let rule = width_rule(optimizer, role).unwrap();
+            let rule = width_rule(optimizer, &Values::default(), role).unwrap();
             [rule.lr, rule.eps, rule.decay].map(|power| power.of(4.0))
         })
     }
@@ -132,7 +137,7 @@ mod tests {
     /// Rules of every optimizer for every role that it has one for.
     fn rules() -> Vec<RoleRule> {
         let all = OPTIMIZERS.iter().flat_map(|entry| GroupRole::ALL.map(|role| (entry, role)));
-        let known = all.filter(|(entry, role)| width_rule(entry.name, *role).is_some());
+        let known = all.filter(|(entry, role)| width_rule(entry.name, &Values::default(), *role).is_some());
         let rule = |(entry, role): (&'static crate::optim::Entry, GroupRole)| RoleRule {
             role,
             entry,
@@ -153,7 +158,21 @@ mod tests {
         assert_eq!(factors("lion"), [others, others, others, matrix, others]);
         let (others, matrix) = ([4.0, 1.0, 0.25], [1.0; 3]);
         assert_eq!(factors("sgd"), [others, others, others, matrix, others]);
-        assert_eq!(width_rule("another", GroupRole::Head), None);
+        assert_eq!(width_rule("another", &Values::default(), GroupRole::Head), None);
+    }
+
+    #[test]
+    fn the_rule_of_muon_follows_its_adjustment() {
+        let entry = crate::optim::find("muon").unwrap();
+        let rule = |adjust: RateAdjustment, role| {
+            let word = Value::Word(adjust.word().into());
+            let written = BTreeMap::from([("adjust".to_owned(), word)]);
+            let rule = width_rule("muon", &Values::from_written(entry.hyperparameters, &written), role)?;
+            Some([rule.lr, rule.eps, rule.decay].map(|power| power.of(4.0)))
+        };
+        assert_eq!(rule(RateAdjustment::Original, GroupRole::Matrix), Some([1.0; 3]));
+        assert_eq!(rule(RateAdjustment::MatchRmsAdamw, GroupRole::Matrix), Some([0.5, 1.0, 2.0]));
+        assert_eq!(rule(RateAdjustment::Original, GroupRole::Head), None);
     }
 
     #[test]
@@ -169,7 +188,7 @@ mod tests {
     fn what_decay_does_in_a_step_stays() {
         for rule in rules() {
             let number = |rule: &RoleRule, name| match rule.values.get(name) {
-                Some(crate::optim::Value::Number(x)) => x,
+                Some(Value::Number(x)) => *x,
                 _ => 0.0,
             };
             let wide = rule.clone().at_width(4.0).unwrap();

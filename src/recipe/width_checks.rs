@@ -2,7 +2,7 @@
 
 use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
-use crate::optim::{GroupRole, OPTIMIZERS, width_rule};
+use crate::optim::{GroupRole, OPTIMIZERS, Values, width_rule};
 use crate::policy::{HeadInit, Parametrization};
 
 const PARAMETRIZATION: &str = "model.parametrization";
@@ -33,9 +33,10 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         let (name, word) = (rule.entry.name, role.word());
         let own = format!("optimizer.groups.{word}.name");
         let choice = if recipe.locate(&own).is_some() { own.as_str() } else { "optimizer.name" };
-        if width_rule(name, role).is_none() {
+        if width_rule(name, &rule.values, role).is_none() {
             let others = OPTIMIZERS.iter().map(|entry| entry.name);
-            let others: Vec<&str> = others.filter(|name| width_rule(name, role).is_some()).collect();
+            let others: Vec<&str> =
+                others.filter(|name| width_rule(name, &Values::default(), role).is_some()).collect();
             found.push(recipe.diagnostic(
                 &[choice, PARAMETRIZATION],
                 format!(
