@@ -23,8 +23,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 adamw(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad,
       float *params, float *m, float *v, T *compute_copy, u64 n, float one_minus_beta1, float beta2,
       float one_minus_beta2, float eps) {
-    Place place = place_of_thread();
-    auto [at, flat, master] = place;
+    ThreadElements elements = elements_of_thread();
+    auto [at, flat, master] = elements;
     bool whole = at + VEC <= n;
     float g4[VEC], p4[VEC], m4[VEC], v4[VEC];
     // Before anything that depends on another load.
@@ -39,7 +39,7 @@ adamw(const float *grads, const float *schedule, const u32 *step, const float *c
     load(schedule + u64(*step) * 4, row);
     Step s = {*clip, row[0], row[1], row[2], one_minus_beta1, beta2, one_minus_beta2, eps};
     if (whole) {
-        Decays decays = decays_at(place);
+        Decays decays = decays_of(elements);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             update(s, decays[i], p4[i], m4[i], v4[i], g4[i]);

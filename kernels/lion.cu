@@ -25,8 +25,8 @@ __device__ __forceinline__ void update(const Step &s, bool decays, float &p, flo
 extern "C" __global__ void __launch_bounds__(THREADS)
 lion(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad, float *params,
      float *momentum, T *compute_copy, u64 n, float beta1, float one_minus_beta1, float beta2, float one_minus_beta2) {
-    Place place = place_of_thread();
-    auto [at, flat, master] = place;
+    ThreadElements elements = elements_of_thread();
+    auto [at, flat, master] = elements;
     bool whole = at + VEC <= n;
     float g4[VEC], p4[VEC], m4[VEC];
     // Before anything that depends on another load.
@@ -39,7 +39,7 @@ lion(const float *grads, const float *schedule, const u32 *step, const float *cl
     const float *row = schedule + u64(*step) * 2;
     Step s = {*clip, row[0], row[1], beta1, one_minus_beta1, beta2, one_minus_beta2};
     if (whole) {
-        Decays decays = decays_at(place);
+        Decays decays = decays_of(elements);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             update(s, decays[i], p4[i], m4[i], g4[i]);

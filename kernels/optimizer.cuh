@@ -32,10 +32,10 @@ __device__ __forceinline__ int switches_up_to(u64 at) {
 
 // Where the VEC elements of a thread lie, which all lie in one range: ranges of the slots begin at multiples of
 // BLOCK, so that a block of the grid lies in one, or without WHOLE_BLOCKS at multiples of 64 elements.
-struct Place {
+struct ThreadElements {
     u64 at, flat, master;
 };
-__device__ __forceinline__ Place place_of_thread() {
+__device__ __forceinline__ ThreadElements elements_of_thread() {
     u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
     if (RANGE_COUNT == 0) return {at, at, at};
     int range = range_of(WHOLE_BLOCKS ? block : at);
@@ -52,8 +52,8 @@ struct Decays {
         return (alike ? passed : switches_up_to(flat + i)) % 2 == 1;
     }
 };
-__device__ __forceinline__ Decays decays_at(const Place &place) {
-    u64 first = WHOLE_BLOCKS ? place.flat - threadIdx.x * VEC : place.flat;
+__device__ __forceinline__ Decays decays_of(const ThreadElements &elements) {
+    u64 first = WHOLE_BLOCKS ? elements.flat - threadIdx.x * VEC : elements.flat;
     int passed = switches_up_to(first);
-    return {place.flat, passed, SWITCHES[passed] >= first + (WHOLE_BLOCKS ? BLOCK : VEC)};
+    return {elements.flat, passed, SWITCHES[passed] >= first + (WHOLE_BLOCKS ? BLOCK : VEC)};
 }

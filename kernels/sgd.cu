@@ -21,8 +21,8 @@ __device__ __forceinline__ void update(const Step &s, bool decays, float &p, flo
 extern "C" __global__ void __launch_bounds__(THREADS)
 sgd(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad,
     float *params, float *momentum, T *compute_copy, u64 n, float decay, float momentum_factor) {
-    Place place = place_of_thread();
-    auto [at, flat, master] = place;
+    ThreadElements elements = elements_of_thread();
+    auto [at, flat, master] = elements;
     bool whole = at + VEC <= n;
     float g4[VEC], p4[VEC], m4[VEC] = {};
     // Before anything that depends on another load.
@@ -34,7 +34,7 @@ sgd(const float *grads, const float *schedule, const u32 *step, const float *cli
     if (*bad != 0) return;
     Step s = {*clip, schedule[*step], decay, momentum_factor};
     if (whole) {
-        Decays decays = decays_at(place);
+        Decays decays = decays_of(elements);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             update(s, decays[i], p4[i], m4[i], g4[i]);

@@ -19,7 +19,7 @@ pub struct GroupForecast {
     pub lr: f64,
     /// What decoupled weight decay is relative to.
     pub decay: &'static str,
-    /// Roles to which weight decay applies.
+    /// Roles to which weight decay applies, or `none`.
     pub decaying: String,
     /// Number of parameters.
     pub parameters: usize,
@@ -40,13 +40,13 @@ impl GroupForecast {
         let elements = |&index: &usize| state.params[index].spec.logical_elements();
         let forecasts = groups.map(|(own, rule)| {
             let bytes_of_slots = own.slots.iter().map(|slot| slot.dtype.size()).sum::<usize>();
-            let decaying: Vec<&str> = rule.decaying.iter().map(|role| role.word()).collect();
+            let roles = || own.params.iter().map(|&index| state.params[index].role);
             Self {
-                roles: rule.in_words(),
+                roles: rule.in_words(roles()),
                 optimizer: format!("{} {}", rule.name, rule.values),
                 lr: rule.lr,
                 decay: rule.decay.word(),
-                decaying: decaying.join("+"),
+                decaying: rule.decaying_in_words(roles()),
                 parameters: own.params.iter().map(elements).sum(),
                 state_bytes: own.places.shard_len() * bytes_of_slots,
                 checkpoint_bytes_per_parameter: DType::F32.size() * own.slots.len(),
@@ -66,11 +66,7 @@ pub(super) fn table(groups: &[GroupForecast]) -> String {
             group.roles.clone(),
             group.optimizer.clone(),
             format!("{:?}", group.lr),
-            format!(
-                "{}, of {}",
-                group.decay,
-                if group.decaying.is_empty() { "none" } else { &group.decaying }
-            ),
+            format!("{}, of {}", group.decay, group.decaying),
             thousands(group.parameters),
             binary(group.state_bytes),
         ]);

@@ -36,9 +36,9 @@ pub struct MuonUpdate {
     pub precision: Precision,
 }
 
-/// Returns the row of a step: `[1 − lr·decay, lr]`.
-pub fn schedule_row(lr: f64, weight_decay: f64) -> [f64; SCHEDULE_WIDTH] {
-    [1.0 - lr * weight_decay, lr]
+/// Returns the row of a step: `[1 − decay, lr]`, with the share of a matrix that is to decay in the step.
+pub fn schedule_row(lr: f64, decay: f64) -> [f64; SCHEDULE_WIDTH] {
+    [1.0 - decay, lr]
 }
 
 impl MuonUpdate {
@@ -145,7 +145,7 @@ impl Op for MuonUpdate {
         let case = |name: &str, bad: f64| {
             let matrices = matrices_of_cases();
             let op = MuonUpdate { ratio: 0.2 * 96f64.sqrt(), matrices, flat_len: FLAT_OF_CASES, precision };
-            let table: Vec<f64> = (1..=3).flat_map(|t| schedule_row(0.01 * f64::from(t), 0.1)).collect();
+            let table: Vec<f64> = (1..=3).flat_map(|t| schedule_row(0.01 * f64::from(t), 1e-3)).collect();
             let inputs = vec![
                 (Spec::new(op.matrices.batch(), precision.act_dtype), Fill::Normal(0.0, 0.1)),
                 (Spec::new([3, SCHEDULE_WIDTH], precision.master), Fill::Values(table)),

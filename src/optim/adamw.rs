@@ -31,7 +31,7 @@ pub(super) const ENTRY: Entry = Entry {
             name: "weight_decay",
             form: Form::Number(Included(0.0), Included(10.0)),
             default: Value::Number(0.1),
-            meaning: "Decoupled weight decay, as a multiple of the learning rate; spares vectors.",
+            meaning: "Decoupled weight decay, relative to what `decay` says; spares vectors.",
             example: "0.01",
             aliases: &[],
         },

@@ -5,6 +5,7 @@ use super::optimizer::{Entry, Optimizer, Rates, Update};
 use crate::error::Result;
 use crate::ir::{Builder, GroupRequest, ParamRequest, Precision, Role};
 use crate::policy::WeightDecay;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Role of parameters as recipes group them: the tables of `[optimizer.groups]`.
@@ -27,7 +28,7 @@ impl GroupRole {
     pub const ALL: [Self; 5] = [Self::Embedding, Self::Positions, Self::Head, Self::Matrix, Self::Vector];
 
     /// Returns the role that a parameter counts as.
-    pub fn of(role: Role) -> Self {
+    pub fn from_role(role: Role) -> Self {
         match role {
             Role::Embedding => Self::Embedding,
             Role::Positions => Self::Positions,
@@ -130,9 +131,15 @@ impl UpdateGroup {
             && self.decay == rule.decay
     }
 
-    /// Returns its roles in words: `embedding+head`.
-    pub fn in_words(&self) -> String {
-        self.roles.iter().map(|role| role.word()).collect::<Vec<_>>().join("+")
+    /// Returns those of its roles that some parameters have, in words: `embedding+head`.
+    pub fn in_words(&self, parameters: impl Iterator<Item = Role>) -> String {
+        in_words(&self.roles, parameters)
+    }
+
+    /// Returns those of its roles that some parameters have and that decay, in words; `none` without any.
+    pub fn decaying_in_words(&self, parameters: impl Iterator<Item = Role>) -> String {
+        let words = in_words(&self.decaying, parameters);
+        if words.is_empty() { "none".to_owned() } else { words }
     }
 
     /// Returns the rates of a step: `share` is the learning rate's share of the peak, and `lr` the learning rate.
@@ -151,10 +158,11 @@ impl UpdateGroup {
     /// Returns the parameters of this group among those of a model, and what is kept for them. Where ranks can own
     /// whole parameters, these begin at multiples of `block` elements.
     pub fn request(&self, precision: Precision, params: &[ParamRequest], block: usize) -> GroupRequest {
-        let is_own = |i: &usize| self.roles.contains(&GroupRole::of(params[*i].role));
+        let is_own = |i: &usize| self.roles.contains(&GroupRole::from_role(params[*i].role));
         let own: Vec<usize> = (0..params.len()).filter(is_own).collect();
+        let roles = params.iter().map(|param| param.role);
         GroupRequest {
-            name: if own.len() == params.len() { String::new() } else { self.in_words() },
+            name: if own.len() == params.len() { String::new() } else { self.in_words(roles) },
             params: own,
             slots: self.optimizer.slots(precision),
             alignment: if self.optimizer.owns_whole_parameters() { block } else { 0 },
@@ -166,13 +174,20 @@ impl UpdateGroup {
     /// # Errors
     /// When an op refuses the shapes or formats.
     pub fn record(&self, b: &mut Builder, group: usize) -> Result<()> {
-        let update = Update::of_group(b, group, |role| self.decaying.contains(&GroupRole::of(role)))?;
+        let update = Update::of_group(b, group, |role| self.decaying.contains(&GroupRole::from_role(role)))?;
         let name = b.program().state.groups[group].name.clone();
         match name.as_str() {
             "" => self.optimizer.record(b, &update),
             name => b.scoped(name, |b| self.optimizer.record(b, &update)),
         }
     }
+}
+
+/// Returns those of `roles` that some parameters have, in words.
+fn in_words(roles: &[GroupRole], parameters: impl Iterator<Item = Role>) -> String {
+    let present: BTreeSet<GroupRole> = parameters.map(GroupRole::from_role).collect();
+    let words = roles.iter().filter(|role| present.contains(role)).map(|role| role.word());
+    words.collect::<Vec<_>>().join("+")
 }
 
 #[cfg(test)]
@@ -183,8 +198,13 @@ mod tests {
     use crate::optim::{OPTIMIZERS, find};
     use std::collections::BTreeMap;
 
+    const MATRIX: Role = Role::Matrix(Sublayer::Attention);
+
     fn rule(role: GroupRole) -> RoleRule {
-        let entry = &OPTIMIZERS[0];
+        rule_of(&OPTIMIZERS[0], role)
+    }
+
+    fn rule_of(entry: &'static Entry, role: GroupRole) -> RoleRule {
         let values = Values::from_written(entry.hyperparameters, &BTreeMap::new());
         RoleRule { role, entry, values, lr: 1e-3, decay: WeightDecay::Coupled, decays: role.decays() }
     }
@@ -193,13 +213,14 @@ mod tests {
     fn equal_rules_are_one_group_and_another_rate_or_optimizer_is_another() {
         let mut rules = GroupRole::ALL.map(rule);
         let roles = |rules: &[RoleRule]| -> Vec<String> {
-            UpdateGroup::join(rules).iter().map(UpdateGroup::in_words).collect()
+            let all = [Role::Embedding, Role::Positions, Role::Head, MATRIX, Role::Vector];
+            UpdateGroup::join(rules).iter().map(|group| group.in_words(all.into_iter())).collect()
         };
         assert_eq!(roles(&rules), ["embedding+positions+head+matrix+vector"]);
         assert_eq!(UpdateGroup::join(&rules)[0].decaying, &GroupRole::ALL[..4]);
         rules[0].lr = 2e-3;
         rules[2].lr = 2e-3;
-        rules[3].entry = find("sgd").unwrap();
+        rules[3] = rule_of(find("sgd").unwrap(), rules[3].role);
         assert_eq!(roles(&rules), ["embedding+head", "positions+vector", "matrix"]);
         rules[4].decay = WeightDecay::Independent;
         assert_eq!(roles(&rules), ["embedding+head", "positions", "matrix", "vector"]);
@@ -208,8 +229,7 @@ mod tests {
     /// Slots have room for the parameters of their group alone, in the order of the flat buffers.
     #[test]
     fn the_slots_of_a_group_are_compact() {
-        let matrix = Role::Matrix(Sublayer::Attention);
-        let roles = [Role::Head, Role::Vector, matrix, matrix, Role::Vector, Role::Embedding];
+        let roles = [Role::Head, Role::Vector, MATRIX, MATRIX, Role::Vector, Role::Embedding];
         let requests: Vec<ParamRequest> = roles
             .iter()
             .enumerate()
@@ -237,8 +257,8 @@ mod tests {
             let slot = state.get(state.slot(slot).unwrap());
             (slot.offset / 4, slot.spec.elements())
         };
-        assert_eq!(elements("m.embedding+positions+head.flat"), (0, 2 * stride));
-        assert_eq!(elements("m.embedding+positions+head.p5"), (stride, 100));
+        assert_eq!(elements("m.embedding+head.flat"), (0, 2 * stride));
+        assert_eq!(elements("m.embedding+head.p5"), (stride, 100));
         assert_eq!(elements("v.matrix+vector.flat"), (0, 4 * stride));
         assert_eq!(elements("v.matrix+vector.p4"), (3 * stride, 100));
         assert_eq!(state.slot("m.flat"), None);

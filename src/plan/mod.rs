@@ -65,7 +65,8 @@ pub struct Plan {
     pub update_groups: Vec<UpdateGroup>,
     /// Largest global L2 norm of the gradient; 0 does not clip.
     pub max_norm: f64,
-    /// Learning rate.
+    /// Learning rate of `[optimizer]`, which rows of metrics show. Groups follow the same schedule, each to its own
+    /// peak.
     pub schedule: Schedule,
     /// Execution of a step.
     pub execution: Execution,

@@ -4,11 +4,11 @@
 //! other key, and it is unset unless one does.
 
 use super::key::{Key, UNSET};
-use super::optimizer::leak;
 use crate::optim::{self, GroupRole, Value};
 use crate::policy::WeightDecay;
 use crate::suggest::nearest;
-use serde::de::{Deserialize, IntoDeserializer, value::Error};
+use serde::Deserialize;
+use serde::de::{IntoDeserializer, value::Error};
 use serde::ser::SerializeMap;
 use std::collections::BTreeMap;
 
@@ -156,4 +156,9 @@ pub(super) fn misspelled(name: &str, names: &[&'static str]) -> Option<(String, 
             (format!("there is no group optimizer.{GROUPS}.{role}"), help)
         }
     })
+}
+
+/// Text of the table of keys, which lives as long as the program.
+pub(super) fn leak(text: String) -> &'static str {
+    text.leak()
 }

@@ -1,7 +1,7 @@
 //! The `[optimizer]` section: a name, a peak learning rate, the hyperparameters that the named optimizer
 //! declares, and tables of groups of parameters that change some of these.
 
-use super::groups::{self, Group};
+use super::groups::{self, Group, leak};
 use super::key::{Class::Training, Interval, Key, Type, UNSET};
 use crate::optim::{self, Entry, Form, GroupRole, Hyperparameter, OPTIMIZERS, RoleRule, Value, Values};
 use crate::policy::WeightDecay;
@@ -177,9 +177,4 @@ fn key(hyperparameter: &Hyperparameter) -> Key {
     Key::new(path, Training, kind, hyperparameter.meaning, hyperparameter.example)
         .aliases(hyperparameter.aliases)
         .implied(UNSET)
-}
-
-/// Text of the table of keys, which lives as long as the program.
-pub(super) fn leak(text: String) -> &'static str {
-    text.leak()
 }

@@ -133,7 +133,7 @@ fn without_communication_every_rank_is_alone() {
 fn with_rate_of_rank_1(overrides: &[&str], lr: f64) -> Vec<Trained> {
     let setup = Setup::new(&[&BASE[..], overrides].concat());
     let mut other = Plan::clone(&setup.plan);
-    other.schedule.lr = lr;
+    other.update_groups.iter_mut().for_each(|group| group.lr = lr);
     let other = Arc::new(other);
     let (done, wait) = channel();
     std::thread::spawn(move || {

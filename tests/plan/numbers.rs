@@ -199,6 +199,42 @@ fn the_state_of_the_optimizer_is_planned_as_it_is() {
     assert!(!state.iter().any(|name| name == "momentum") && text.contains("× 4 B (fp32 weight)"));
 }
 
+#[test]
+fn groups_of_parameters_are_planned_each_by_its_rule() {
+    let groups = ["optimizer.groups.embedding.lr=0.1", "optimizer.groups.matrix.name=sgd"];
+    let found = forecast(&plan("quickstart", &groups, 512), &[]);
+    let of = |roles: &str| found.update_groups.iter().find(|group| group.roles == roles).expect(roles);
+    let (embedding, matrix) = (of("embedding"), of("matrix"));
+    let others = found.update_groups.iter().find(|group| group.roles.ends_with("vector")).unwrap();
+    assert_eq!(found.update_groups.len(), 3);
+    assert_eq!((embedding.lr, embedding.parameters), (0.1, found.parameters.embedding));
+    assert_eq!(matrix.parameters, found.parameters.attention + found.parameters.ffn);
+    assert_eq!(others.parameters, found.parameters.head + found.parameters.norms);
+    // A momentum of matrices, and two moments of all others, beside the weights.
+    let total = found.parameters.total;
+    let bytes = 4 * (total + matrix.parameters + 2 * (total - matrix.parameters));
+    assert_eq!(found.needs.disk.checkpoint_bytes, bytes as u64);
+    assert_eq!(found.checkpoint_bytes_per_parameter, None);
+    let kept: usize = found
+        .memory
+        .state
+        .iter()
+        .filter(|buffer| ["m.", "v.", "momentum."].iter().any(|slot| buffer.name.starts_with(slot)))
+        .map(|buffer| buffer.bytes)
+        .sum();
+    assert_eq!(kept, found.update_groups.iter().map(|group| group.state_bytes).sum::<usize>());
+    let text = found.to_string();
+    for part in [
+        "Updates  a rule for each group of parameters",
+        "sgd momentum=0.9 weight_decay=0.1",
+        "coupled, of matrix",
+        "× 4 B (momentum of matrix)",
+        "× 8 B (two moments of embedding)",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+}
+
 /// Steps without recompute as one H200 took them, in milliseconds: `results/measured/nvidia-h200-2026-11-23`
 /// and, for the last two, the runs of 2026-11-21 in docs/gpu-notes.md.
 const MEASURED_STEP_MS: [(&str, f64); 6] = [

@@ -684,7 +684,7 @@ fn a_key_that_the_default_optimizer_does_not_have() {
       | ^^^^^^^^ not a hyperparameter of this optimizer
       |
       = note: optimizer.name = "adamw" by default
-      = help: adamw has lr, betas, eps, weight_decay; for this one set optimizer.name = "sgd"
+      = help: adamw has lr, betas, eps, weight_decay; for this one set optimizer.name = "sgd" or "muon"
     "###);
 }
 
@@ -706,8 +706,19 @@ fn misspelled_optimizers() {
     1 | optimizer.name=sdg
       |                ^^^ unknown value
       |
-      = help: optimizer.name is one of "adamw", "lion", "sgd"; did you mean "sgd"?
+      = help: optimizer.name is one of "adamw", "lion", "sgd", "muon"; did you mean "sgd"?
     "###);
+}
+
+#[test]
+fn muon_updates_matrices_of_blocks_alone() {
+    let shown = wrong("", &["optimizer.groups.embedding.name=muon"], &[]);
+    insta::assert_snapshot!(shown, @"");
+    let shown = wrong("", &["optimizer.name=muon", "optimizer.groups.head.nesterov=true"], &[]);
+    insta::assert_snapshot!(shown, @"");
+    let shown =
+        wrong("", &["optimizer.name=muon", "optimizer.adjust=spectral", "optimizer.ns_steps=2.5"], &[]);
+    insta::assert_snapshot!(shown, @"");
 }
 
 #[test]
@@ -741,6 +752,7 @@ eps = 1e-6
       |
     1 | optimizer.groups.head.lr=0.1
       |                          ^^^ optimizer.groups.head.lr = 0.1
+      |
      ::: command line:1:22
       |
     1 | model.tie_embeddings=true

@@ -261,7 +261,7 @@ pub fn compares(before: &[String], after: &[String]) -> std::result::Result<(), 
     let ended = |settings: &[String]| {
         let setup = Setup::new(&strs(&small(settings)));
         let mut other = Plan::clone(&setup.plan);
-        other.schedule.lr *= 2.0;
+        other.update_groups.iter_mut().for_each(|group| group.lr *= 2.0);
         let other = Arc::new(other);
         let of = |number| Arc::clone(if number == 1 { &other } else { &setup.plan });
         let run = |rank: &mut Rank| train::train(rank, &setup.plan, None, &Stop::default(), None).map(|_| ());
