@@ -12,6 +12,7 @@ pub mod check;
 pub mod checkpoint;
 pub mod cli;
 pub mod compare;
+pub mod coordinates;
 pub mod data;
 pub mod device;
 pub mod error;

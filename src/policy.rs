@@ -208,6 +208,27 @@ policy! {
 }
 
 policy! {
+    /// Initial values of the head, where it is not the embedding.
+    HeadInit {
+        /// As those of other matrices.
+        Normal = "normal",
+        /// Zero: all tokens begin as equally probable, at every width.
+        Zero = "zero",
+    }
+}
+
+policy! {
+    /// What follows the width of a model besides its shapes.
+    Parametrization {
+        /// The initial values of each matrix, by its own inputs. One learning rate for everything.
+        Standard = "standard",
+        /// The maximal update parametrization: initial values, the factor of logits, and by role the rate, the
+        /// epsilon and the decay of the optimizer follow from the ratio of the width to a base width.
+        Mup = "mup",
+    }
+}
+
+policy! {
     /// What the initial values of a parameter are drawn by, besides the seed and the element.
     SeedScheme {
         /// Its name: a parameter more or less in the model leaves those of all others as they are.

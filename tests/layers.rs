@@ -74,11 +74,13 @@ const MAY_USE: &[(&str, &str)] = &[
     ),
     // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps do.
     ("compare", "sweep train ranks results statistics forecast recipe metrics machine suggest format error"),
+    // The programs and steps of trainings, and the files of what they show.
+    ("coordinates", "train results forecast model plan recipe machine device policy format error"),
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
     ("replay", "compare report checkpoint data machine device ranks results statistics recipe format error"),
     (
         "cli",
-        "replay compare device sweep train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \
+        "replay compare coordinates device sweep train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \
          suggest format error",
     ),
     // The binary, which shows the way of a run.

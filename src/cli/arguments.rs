@@ -24,7 +24,7 @@ pub fn normalize_args(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsSt
 }
 
 /// Words for a command that other programs use.
-const SYNONYMS: [(&str, &str); 12] = [
+const SYNONYMS: [(&str, &str); 13] = [
     ("train", "run"),
     ("fit", "run"),
     ("status", "runs"),
@@ -37,6 +37,7 @@ const SYNONYMS: [(&str, &str); 12] = [
     ("new", "init"),
     ("bench", "profile"),
     ("grid", "sweep"),
+    ("coord-check", "coordinates"),
 ];
 
 /// Returns the subcommand that a `word` probably means: another word for it, or a misspelt one.

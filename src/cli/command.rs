@@ -1,8 +1,8 @@
 //! The commands and their arguments.
 
 use super::{
-    compare, complete, completions, data, doctor, export, import, init, inspect, keep, ls, ops, plan,
-    profile, replay, report, resume, run, runs, sample, schema, sweep,
+    compare, complete, completions, coordinates, data, doctor, export, import, init, inspect, keep, ls, ops,
+    plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
 };
 use crate::ranks;
 use clap::{Parser, Subcommand};
@@ -58,6 +58,8 @@ pub enum Command {
     /// Measure a candidate against a baseline in alternating trials: faster, slower, or no difference; same
     /// curve?
     Compare(Box<compare::Args>),
+    /// Train a few steps at several widths: which sizes of activations and updates follow the width.
+    Coordinates(coordinates::Args),
     /// Copy a run's small files, a comparison's with its runs, or a sweep's rows to where reports read them.
     Keep(keep::Args),
     /// Fill the marked blocks of pages from kept runs, or check that they are as kept runs make them.

@@ -2,8 +2,8 @@
 
 use super::arguments::nearest_command;
 use super::{
-    Cli, Command, compare, complete, completions, data, doctor, export, import, init, inspect, keep, ls, ops,
-    plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
+    Cli, Command, compare, complete, completions, coordinates, data, doctor, export, import, init, inspect,
+    keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
 };
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
@@ -44,6 +44,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Compare(a) => compare::run(&a),
         Command::Complete(a) => complete::run(&a, &built()),
         Command::Completions(a) => completions::run(&a, &built()),
+        Command::Coordinates(a) => coordinates::run(&a),
         Command::Data(a) => data::run(&a),
         Command::Doctor(a) => doctor::run(&a),
         Command::Export(a) => export::run(&a),

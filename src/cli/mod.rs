@@ -8,6 +8,7 @@ mod compare_quality;
 mod compile;
 mod complete;
 mod completions;
+mod coordinates;
 mod data;
 mod dispatch;
 mod doctor;

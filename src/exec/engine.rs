@@ -130,18 +130,44 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`], or when no node writes a tensor of floats of that name.
     pub fn inspect(&mut self, section: &Section, tensor: &str) -> Result<Vec<f64>> {
-        let named = section.program.tensors.iter().position(|t| t.name == tensor).map(TensorId);
-        let mut values = None;
+        let mut values = Vec::new();
+        self.inspect_each(section, &[tensor], usize::MAX, |_, found| values = found)?;
+        Ok(values)
+    }
+
+    /// Runs a section and calls `see` with the first `rows` rows of tensors, each by its index among the names,
+    /// whenever a node has written it: widened to f64, without padding.
+    ///
+    /// # Errors
+    /// As [`Engine::run`], or when no node writes a tensor of floats of one of the names.
+    pub fn inspect_each(
+        &mut self,
+        section: &Section,
+        names: &[&str],
+        rows: usize,
+        mut see: impl FnMut(usize, Vec<f64>),
+    ) -> Result<()> {
+        let tensors = &section.program.tensors;
+        let named = |name: &&str| tensors.iter().position(|tensor| tensor.name == *name).map(TensorId);
+        let named: Vec<Option<TensorId>> = names.iter().map(named).collect();
+        let mut seen = vec![false; names.len()];
         self.walk(section, |ran| {
-            let Some(k) = ran.node.outputs.iter().position(|&o| Some(o) == named) else { return Ok(()) };
-            let spec = ran.output_spec(k);
-            if spec.dtype != DType::U32 {
-                let all = widened_bytes(spec.dtype, &ran.output_bytes(k)?);
-                values = Some(spec.logical_indices().map(|i| all[i]).collect());
+            for (k, &output) in ran.node.outputs.iter().enumerate() {
+                let at = named.iter().position(|&id| id == Some(output));
+                let Some(at) = at.filter(|_| ran.output_spec(k).dtype != DType::U32) else { continue };
+                let spec = ran.output_spec(k).first_rows(rows);
+                let all = widened_bytes(spec.dtype, &ran.output_start(k, spec.bytes())?);
+                see(at, spec.logical_indices().map(|i| all[i]).collect());
+                seen[at] = true;
             }
             Ok(())
         })?;
-        values.ok_or_else(|| Error::failed(format!("no node of {} writes {tensor}", section.program.name)))
+        match seen.iter().position(|seen| !seen) {
+            Some(at) => {
+                Err(Error::failed(format!("no node of {} writes {}", section.program.name, names[at])))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Returns the bytes of transient memory reserved from the system, and the number of allocations.

@@ -25,7 +25,12 @@ impl Ran<'_> {
 
     /// Returns the bytes of an output, padding included.
     pub fn output_bytes(&self, k: usize) -> Result<Vec<u8>> {
-        let bytes = self.output_spec(k).bytes();
+        self.output_start(k, self.output_spec(k).bytes())
+    }
+
+    /// Returns the first `bytes` of an output: at most all of them.
+    pub fn output_start(&self, k: usize, bytes: usize) -> Result<Vec<u8>> {
+        debug_assert!(bytes <= self.output_spec(k).bytes());
         match self.device {
             Device::Cpu(_) => Ok(crate::device::cpu::view::copy_of(self.outputs[k], bytes)),
             Device::Cuda(gpu, _) => gpu.read(self.outputs[k].0.addr() as DevicePtr, bytes),

@@ -40,6 +40,19 @@ impl Spec {
         Self { dtype, ..self.clone() }
     }
 
+    /// Returns the part of a tensor in the first `rows` places of its first dimension, which is where its memory
+    /// begins: all of it where there are not as many.
+    #[must_use]
+    pub fn first_rows(&self, rows: usize) -> Self {
+        let mut part = self.clone();
+        if let (Some(shape), Some(alloc)) = (part.shape.first_mut(), part.alloc.first_mut())
+            && rows < *shape
+        {
+            (*shape, *alloc) = (rows, rows);
+        }
+        part
+    }
+
     /// Number of elements in memory, padding included. Plans check that the product does not overflow.
     pub fn elements(&self) -> usize {
         self.alloc.iter().product()

@@ -38,6 +38,34 @@ impl PromptShape {
     }
 }
 
+/// What an activation is, of which a model of any width has some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ActivationKind {
+    /// The first rows of the residual stream.
+    Embedding,
+    /// What attention adds to the residual stream, of every block.
+    Attention,
+    /// What the feed-forward layer adds to it, of every block.
+    FeedForward,
+    /// The residual stream after the last block.
+    Residual,
+    /// The products of the head, which [`Model::logit`] makes logits.
+    HeadProducts,
+}
+
+impl ActivationKind {
+    /// Returns its name in files and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Embedding => "embedding",
+            Self::Attention => "attention",
+            Self::FeedForward => "feed-forward",
+            Self::Residual => "residual",
+            Self::HeadProducts => "logits",
+        }
+    }
+}
+
 /// The losses of every row, tensors `[rows]` in nats. Gradients are those of the sum of all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Losses {
@@ -71,6 +99,10 @@ pub trait Family: Sync {
     /// # Errors
     /// When the plan's numbers do not fit an op.
     fn logits(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<()>;
+
+    /// Returns the names of the tensors of an evaluation whose size says whether a parametrization holds at a
+    /// width, each with what it is. There may be several of a kind, of the blocks.
+    fn activations(&self, model: &Model) -> Vec<(ActivationKind, String)>;
 
     /// Returns the model FLOPs of a token, forward and backward, in sequences of `seq_len`: 6 per weight of
     /// every product, and attention with its causal half counted once. Recomputed work does not count.

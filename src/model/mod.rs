@@ -2,6 +2,7 @@
 
 mod decoder;
 pub mod family;
+mod folded_head;
 pub mod formula;
 mod generation;
 pub mod hf_export;
@@ -16,7 +17,8 @@ mod tests;
 mod weights;
 mod window;
 
-pub use family::{Family, PromptShape, Purpose};
+pub use family::{ActivationKind, Family, PromptShape, Purpose};
+pub use folded_head::FoldedHead;
 pub use formula::Formula;
 pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, state};

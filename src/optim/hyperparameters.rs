@@ -102,6 +102,15 @@ impl Values {
         self.0.get(name)
     }
 
+    /// Returns the values with the number of that name times `factor`, where the optimizer has such a number.
+    #[must_use]
+    pub fn scaled(mut self, name: &str, factor: f64) -> Self {
+        if let Some(Value::Number(x)) = self.0.get_mut(name) {
+            *x *= factor;
+        }
+        self
+    }
+
     /// Returns the number of that name.
     ///
     /// Panics where the optimizer declares no such number: a programming error.

@@ -12,6 +12,7 @@ mod hyperparameters;
 mod lion;
 mod muon;
 mod optimizer;
+mod parametrization;
 mod sgd;
 
 pub use ema::{CHECKPOINT_PREFIX as EMA_PREFIX, WeightEma};
@@ -19,6 +20,7 @@ pub use groups::{GroupRole, RoleRule, UpdateGroup};
 pub use hyperparameters::{Form, Hyperparameter, Value, Values};
 pub use muon::Muon;
 pub use optimizer::{Entry, Optimizer, Rates, Update};
+pub use parametrization::{Power, WidthRule, width_rule};
 
 /// Every optimizer. The first is the default of recipes.
 pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY, lion::ENTRY, sgd::ENTRY, muon::ENTRY];

@@ -2,8 +2,8 @@
 
 use crate::error::Result;
 use crate::policy::{
-    Activation, Norm, NormPlacement, OrFormula, Position, QkNormPlace, ResidualInit, RopeDirection,
-    RopeScaling,
+    Activation, HeadInit, Norm, NormPlacement, OrFormula, Parametrization, Position, QkNormPlace,
+    ResidualInit, RopeDirection, RopeScaling,
 };
 use crate::recipe::{self, Recipe, derived};
 
@@ -97,7 +97,7 @@ pub struct Model {
     pub score_cap: Option<f64>,
     /// Soft cap of logits.
     pub logit_cap: Option<f64>,
-    /// Factor of logits, before their cap.
+    /// Factor of logits, before their cap: the recipe's, over the ratio of widths.
     pub logit_scale: f64,
     /// Factor of the embedding's rows.
     pub embedding_scale: f64,
@@ -107,6 +107,10 @@ pub struct Model {
     pub init_std: Option<f64>,
     /// Initial values of the products that write the residual stream.
     pub residual_init: ResidualInit,
+    /// Initial values of the head.
+    pub head_init: HeadInit,
+    /// The base width of the maximal update parametrization; `None` in the standard one.
+    pub base_dim: Option<usize>,
     /// Use the embedding matrix as the head.
     pub tie_embeddings: bool,
 }
@@ -138,6 +142,7 @@ impl Model {
     /// Nothing is checked.
     pub fn from_keys(m: &recipe::Model, vocab_size: usize) -> Self {
         let n_heads = derived::n_heads(m);
+        let base_dim = m.base_dim.filter(|_| m.parametrization == Parametrization::Mup);
         Self {
             vocab_size: m.vocab_size.unwrap_or(vocab_size),
             dim: m.dim,
@@ -175,13 +180,21 @@ impl Model {
             global_interval: m.global_interval,
             score_cap: m.score_cap,
             logit_cap: m.logit_cap,
-            logit_scale: m.logit_scale,
+            logit_scale: m.logit_scale / width_ratio(m.dim, base_dim),
             embedding_scale: m.embedding_scale,
             norm_eps: m.norm_eps,
             init_std: m.init_std,
             residual_init: m.residual_init,
+            head_init: m.head_init,
+            base_dim,
             tie_embeddings: m.tie_embeddings,
         }
+    }
+
+    /// Returns the width over the base width, from which all of the maximal update parametrization follows; 1 in
+    /// the standard one.
+    pub fn width_ratio(&self) -> f64 {
+        width_ratio(self.dim, self.base_dim)
     }
 
     /// Returns true if queries of block `i` attend to all keys before them.
@@ -256,4 +269,9 @@ impl Model {
     pub fn qkv_width(&self) -> usize {
         (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
     }
+}
+
+/// Returns a width over a base width; 1 without one.
+fn width_ratio(dim: usize, base_dim: Option<usize>) -> f64 {
+    base_dim.map_or(1.0, |base_dim| dim as f64 / base_dim as f64)
 }

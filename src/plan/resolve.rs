@@ -24,6 +24,7 @@ impl Plan {
             TrainingDtype::Bf16 => DType::Bf16,
             TrainingDtype::Fp32 | TrainingDtype::Tf32 => DType::F32,
         };
+        let update_groups = update_groups(recipe, &model)?;
         let plan = Plan {
             name: recipe.name().to_owned(),
             model,
@@ -36,7 +37,7 @@ impl Plan {
                 label_smoothing: values.training.label_smoothing,
             },
             cross_documents: values.data.cross_documents,
-            update_groups: update_groups(recipe)?,
+            update_groups,
             ema: values.ema.decay.map(|decay| WeightEma { decay, evaluates: values.ema.evaluate }),
             max_norm: values.training.max_norm,
             schedule: Schedule {
@@ -60,10 +61,13 @@ impl Plan {
     }
 }
 
-/// Returns the groups in which a recipe updates parameters.
-fn update_groups(recipe: &Recipe) -> Result<Vec<UpdateGroup>> {
-    let rules: Option<Vec<RoleRule>> =
-        GroupRole::ALL.into_iter().map(|role| recipe.values().optimizer.rule(role)).collect();
+/// Returns the groups in which a recipe updates the parameters of a model.
+fn update_groups(recipe: &Recipe, model: &Model) -> Result<Vec<UpdateGroup>> {
+    let rule = |role| {
+        let rule = recipe.values().optimizer.rule(role)?;
+        if model.base_dim.is_some() { rule.at_width(model.width_ratio()) } else { Some(rule) }
+    };
+    let rules: Option<Vec<RoleRule>> = GroupRole::ALL.into_iter().map(rule).collect();
     let rules = rules.ok_or_else(|| {
         recipe.error(&["optimizer.name"], "there is no such optimizer", "`xrun schema` lists them")
     })?;

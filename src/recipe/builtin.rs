@@ -16,6 +16,7 @@ pub static RECIPES: &[(&str, &str)] = &[
     ("smollm2-135m", include_str!("../../recipes/smollm2-135m.toml")),
     ("qwen3-0.6b", include_str!("../../recipes/qwen3-0.6b.toml")),
     ("nanochat-d12", include_str!("../../recipes/nanochat-d12.toml")),
+    ("width-transfer", include_str!("../../recipes/width-transfer.toml")),
     ("v9-full-stack", include_str!("../../recipes/v9-full-stack.toml")),
 ];
 

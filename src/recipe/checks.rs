@@ -8,6 +8,7 @@ use super::optimizer_checks;
 use super::position_checks;
 use super::sweep_checks;
 use super::values::WorldSize;
+use super::width_checks;
 use crate::expression::Formula;
 use crate::policy::{
     Communication, Cooldown, Decay, DeviceChoice, Norm, NormPlacement, OrFormula, Placement, Reduction,
@@ -26,6 +27,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     heads(recipe, &mut found);
     parts(recipe, &mut found);
     position_checks::contradictions(recipe, &mut found);
+    width_checks::contradictions(recipe, &mut found);
     dropout(recipe, &mut found);
     batches(recipe, open_world, &mut found);
     optimizer_checks::contradictions(recipe, &mut found);

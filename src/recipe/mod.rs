@@ -41,6 +41,7 @@ mod tests;
 mod toml_text;
 mod typed;
 mod values;
+mod width_checks;
 
 pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS, RAMP_KEYS, ramp_fault};
 pub use copy::{COPY_HEADER, set_in_copy};

@@ -18,9 +18,9 @@ use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::expression::Scope;
 use crate::policy::{
-    Activation, Attention, Batching, Communication, Cooldown, Decay, DeviceChoice, Launcher, Norm,
-    NormPlacement, OrFormula, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit,
-    Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
+    Activation, Attention, Batching, Communication, Cooldown, Decay, DeviceChoice, HeadInit, Launcher, Norm,
+    NormPlacement, OrFormula, Parametrization, Placement, Position, QkNormPlace, RecomputeMode, Reduction,
+    ResidualInit, Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -204,6 +204,18 @@ sections! {
         /// Initial values of the products that write the residual stream.
         residual_init: ResidualInit = ResidualInit::DepthScaled;
             Training, Type::Word(ResidualInit::WORDS), "\"zero\"" => implied("\"depth_scaled\"");
+        /// Initial values of the head, where it is not the embedding.
+        head_init: HeadInit = HeadInit::Normal;
+            Training, Type::Word(HeadInit::WORDS), "\"zero\"" => implied("\"normal\"");
+        /// What follows the width besides shapes: nothing, or as in muP the initial values, the factor of
+        /// logits and by role the rate, epsilon and decay of the optimizer, so that the best rate of `base_dim`
+        /// is that of other widths.
+        parametrization: Parametrization = Parametrization::Standard;
+            Training, Type::Word(Parametrization::WORDS), "\"mup\"" => implied("\"standard\"");
+        /// The width at which `mup` is the same as `standard`; it changes nothing in `standard`.
+        base_dim: Option<usize> = None;
+            Training, count(1, 65_536), "128"
+                => unit("elements"), unset("required by `mup`"), implied(UNSET), aliases(&["dim_model_base", "mup_base_hidden_size"]);
         /// One matrix for the embedding and the head.
         tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
         /// Folder of a model in HuggingFace's form, whose weights are the initial values of parameters. All other

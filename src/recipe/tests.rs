@@ -78,6 +78,7 @@ fn company(key: &Key) -> Vec<&'static str> {
         "engine.devices" => vec!["parallelism.world_size=2"],
         "training.global_batch_size" => vec!["training.local_batch_size=8"],
         "model.global_interval" => vec!["model.window=4"],
+        "model.parametrization" => vec!["model.base_dim=128"],
         "model.rope_factor" => vec!["model.rope_scaling=linear"],
         "model.rope_scaling" => vec!["model.rope_factor=4.0", "model.rope_original_context=64"],
         "model.rope_original_context" => vec!["model.rope_scaling=yarn", "model.rope_factor=4.0"],

@@ -4,6 +4,7 @@
 
 pub mod blocks;
 mod chart;
+pub mod coordinate_plots;
 mod glyphs;
 mod heat_map;
 pub mod plots;

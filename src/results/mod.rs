@@ -10,6 +10,7 @@ pub mod columns;
 pub mod comparison;
 pub mod configurations;
 pub mod confirmation;
+pub mod coordinates;
 pub mod difference;
 pub mod documents;
 pub mod find;

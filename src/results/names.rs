@@ -34,6 +34,12 @@ pub const COMPARISONS: &str = "comparisons";
 pub const COMPARISON: &str = "comparison.json";
 /// The file of a comparison of quality in its folder.
 pub const QUALITY: &str = "quality.json";
+/// The folder of coordinates in a results folder.
+pub const COORDINATES: &str = "coordinates";
+/// Slopes of coordinates in their folder.
+pub const COORDINATES_JSON: &str = "coordinates.json";
+/// Rows of coordinates in their folder.
+pub const COORDINATE_ROWS: &str = "coordinates.csv";
 /// The folder of compared binaries in a results folder, each under its BLAKE3.
 pub const BINARIES: &str = "binaries";
 /// The folder of sweeps in a results folder.
@@ -49,12 +55,12 @@ pub const LEDGER: &str = "ledger.jsonl";
 pub fn folder_name(recipe: &str) -> Result<String> {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let name: String = recipe.chars().map(plain).collect();
-    let taken = [KEPT, SWEEPS, COMPARISONS, BINARIES].contains(&name.as_str());
+    let taken = [KEPT, SWEEPS, COMPARISONS, COORDINATES, BINARIES].contains(&name.as_str());
     if taken || name.trim_matches(['.', '-']).is_empty() || name.starts_with('.') {
         return Err(Error::usage(format!(
             "`{recipe}` names no folder in the results: a name has a letter from a to z or a digit, begins \
-             without a dot, and is none of {KEPT}, {SWEEPS}, {COMPARISONS} and {BINARIES}; choose another \
-             one"
+             without a dot, and is none of {KEPT}, {SWEEPS}, {COMPARISONS}, {COORDINATES} and {BINARIES}; choose \
+             another one"
         )));
     }
     Ok(name)

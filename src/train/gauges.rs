@@ -13,7 +13,7 @@ use crate::machine::hardware;
 use crate::model::Programs;
 use crate::plan::Plan;
 use crate::policy::Placement;
-use crate::results::provenance::Cpu;
+use crate::results::provenance::{Cpu, Environment};
 use crate::results::summary::{self, BesidesPlan};
 use crate::results::{TimingRow, provenance};
 use std::collections::BTreeMap;
@@ -120,12 +120,23 @@ pub(super) fn engine_name(plan: &Plan) -> String {
     plan.execution.gpu.map_or_else(cpu, |gpu| cuda::describe(gpu).unwrap_or_else(|e| e.message().to_string()))
 }
 
+/// Returns what the training of a plan depends on besides the recipe, `env.json`. It starts now.
+///
+/// # Errors
+/// When the driver cannot describe the first GPU.
+pub fn environment(plan: &Plan, command: Vec<String>) -> Result<Environment> {
+    let execution = &plan.execution;
+    let gpus: Vec<usize> = execution.gpus().collect();
+    let gpu = (!gpus.is_empty()).then(|| provenance(&gpus, execution.channels)).transpose()?;
+    Ok(Environment { gpu, command, ..Environment::detect(execution.threads, crate::format::now()) })
+}
+
 /// Returns the GPU section of `env.json` for the GPUs of a run's ranks: the first GPU, the topology, and the
 /// settings of NCCL, with as many channels as the recipe sets.
 ///
 /// # Errors
 /// When the driver cannot describe the first GPU.
-pub(super) fn provenance(ordinals: &[usize], channels: Option<usize>) -> Result<provenance::Gpu> {
+fn provenance(ordinals: &[usize], channels: Option<usize>) -> Result<provenance::Gpu> {
     let ordinal = ordinals.first().copied().unwrap_or_default();
     let properties = Gpu::properties_of(ordinal)?;
     let several = ordinals.len() > 1;

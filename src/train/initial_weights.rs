@@ -26,7 +26,8 @@ pub(super) const TOKENIZER: &str = "tokenizer.json";
 const INIT_FROM: &str = "model.init_from";
 
 /// Keys of the model that say how parameters begin or are regularized, and not which model they are of.
-const FREE: [&str; 4] = ["model.dropout", "model.init_std", "model.residual_init", INIT_FROM];
+const FREE: [&str; 5] =
+    ["model.dropout", "model.init_std", "model.residual_init", "model.head_init", INIT_FROM];
 
 /// The weights that a recipe begins with.
 #[derive(Debug)]

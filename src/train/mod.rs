@@ -36,6 +36,7 @@ pub use agreement::StepRequest;
 pub use calibrate::cpu_pace;
 pub use chat::{Chat, ChatRequest};
 pub use conclude::{Ended, mark_failed};
+pub use gauges::environment;
 pub use generate::{Generating, prompt_tokens};
 pub use generation_bench::{BenchRequest, GenerationTime, bench_generation};
 pub use import::{ImportRequest, Imported, import};

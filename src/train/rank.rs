@@ -451,6 +451,37 @@ impl Rank {
         Ok(batch)
     }
 
+    /// Returns the first batch of the next step, which stays the next step's.
+    ///
+    /// # Errors
+    /// When a step is queued, or data cannot be read.
+    pub fn coming_batch(&mut self) -> Result<Batch> {
+        if !self.queued_steps.is_empty() {
+            return Err(Error::failed("steps are queued, and the batch of the next one is read ahead"));
+        }
+        let batch = self.next_batch()?;
+        self.go_to(self.done)?;
+        Ok(batch)
+    }
+
+    /// Evaluates a batch and calls `see` with the first `rows` rows of tensors of that program, each by its index
+    /// among the names. Nothing is updated.
+    ///
+    /// # Errors
+    /// When the program writes no tensor of one of the names, or the engine fails.
+    pub fn inspect_batch(
+        &mut self,
+        batch: &Batch,
+        names: &[&str],
+        rows: usize,
+        see: impl FnMut(usize, Vec<f64>),
+    ) -> Result<()> {
+        self.gather_parameters()?;
+        self.upload(batch, self.done)?;
+        let programs = Arc::clone(&self.programs);
+        self.engine.inspect_each(&programs.evaluate, names, rows, see)
+    }
+
     /// Returns a tensor as the evaluation of the current batch computes it.
     pub(super) fn inspect_evaluation(&mut self, tensor: &str) -> Result<Vec<f64>> {
         let programs = Arc::clone(&self.programs);

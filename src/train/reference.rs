@@ -22,6 +22,10 @@ use std::sync::Arc;
 /// Tokens of a prompt: enough that heads attend to several, few enough for a large model on a CPU.
 const PROMPT: usize = 16;
 
+/// Keys that say where weights came from, and those of which the model has what follows from them.
+const APART: [&str; 5] =
+    ["model.init_from", "model.vocab_size", "model.logit_scale", "model.parametrization", "model.base_dim"];
+
 /// A step between tokens of a prompt, prime and larger than no vocabulary: ids from all of it.
 const STRIDE: usize = 7919;
 
@@ -78,7 +82,7 @@ pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u
 fn generating(recipe: &Recipe, model: &Model, tokens: usize, machine: &Machine) -> Result<Recipe> {
     let mut text = "[model]\n".to_owned();
     for (key, value, _) in recipe.explain() {
-        let apart = ["model.init_from", "model.vocab_size"].contains(&key.path);
+        let apart = APART.contains(&key.path);
         if let Some(value) = value.filter(|_| key.section() == "model" && !apart) {
             let _ = writeln!(text, "{} = {value}", key.name());
         }
@@ -89,9 +93,9 @@ fn generating(recipe: &Recipe, model: &Model, tokens: usize, machine: &Machine) 
     };
     let _ = write!(
         text,
-        "vocab_size = {}\n[training]\nseq_len = {seq_len}\ndtype = \"fp32\"\n[generation]\nsamples = 1\n[engine]\n\
+        "vocab_size = {}\nlogit_scale = {:?}\n[training]\nseq_len = {seq_len}\ndtype = \"fp32\"\n[generation]\nsamples = 1\n[engine]\n\
          device = \"cpu\"\n",
-        model.vocab_size
+        model.vocab_size, model.logit_scale
     );
     recipe::load_str(Path::new("the model's recipe"), &text, &[], std::iter::empty(), machine)
 }

@@ -3,7 +3,7 @@
 use super::calibrate::{cpu_pace, known_cpu_pace};
 use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::context::{RankZero, RunContext};
-use super::gauges::{engine_name, provenance};
+use super::gauges::{engine_name, environment};
 use super::generate::check_prompt;
 use super::import::shown;
 use super::initial_weights::InitialWeights;
@@ -31,7 +31,6 @@ use crate::results::atomic;
 use crate::results::folder::{ALGORITHMS, PLOTS, overwrite_running};
 use crate::results::held_out::HeldOutSet;
 use crate::results::progress::{Mode, Progress, eprint_line};
-use crate::results::provenance::Environment;
 use crate::results::summary::{BegunWith, HeldOutPart};
 use crate::results::{RunFolder, Status, Summary, memory, stored};
 use std::collections::BTreeMap;
@@ -296,11 +295,7 @@ fn create_folder(results: &Path, context: &RunContext) -> Result<(RunFolder, Sum
 /// Writes what the run depends on: the resolved recipe, the environment, the tokenizer.
 fn write_provenance(folder: &RunFolder, context: &RunContext, command: Vec<String>) -> Result<()> {
     folder.write_resolved(&context.recipe.to_toml())?;
-    let execution = &context.plan.execution;
-    let gpus: Vec<usize> = execution.gpus().collect();
-    let gpu = (!gpus.is_empty()).then(|| provenance(&gpus, execution.channels)).transpose()?;
-    let environment = Environment::detect(execution.threads, crate::format::now());
-    folder.write_environment(&Environment { gpu, command, ..environment })?;
+    folder.write_environment(&environment(&context.plan, command)?)?;
     atomic::write(&folder.path().join(TOKENIZER), context.dataset.tokenizer.to_json().as_bytes())
 }
 

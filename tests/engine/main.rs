@@ -23,4 +23,5 @@ mod replicas;
 mod shards;
 mod splits;
 mod update_groups;
+mod width;
 mod window;

@@ -4,7 +4,7 @@
 mod params;
 mod recording;
 
-use super::family::{Family, Losses, Purpose};
+use super::family::{ActivationKind, Family, Losses, Purpose};
 use super::formula::Formula;
 use super::window::{attended_tokens, window};
 use crate::error::Result;
@@ -31,6 +31,10 @@ impl Family for Decoder {
         let recording = Recording::new(plan, purpose, b)?;
         let normed = recording.trunk(b)?;
         recording.logits(b, normed)
+    }
+
+    fn activations(&self, model: &Model) -> Vec<(ActivationKind, String)> {
+        recording::activations(model)
     }
 
     fn flops_per_token(&self, m: &Model, seq_len: usize) -> Formula {

@@ -4,13 +4,19 @@ use crate::ir::ParamRequest;
 use crate::ir::{Init, Role, Sublayer};
 use crate::model::norm;
 use crate::plan::Model;
-use crate::policy::{NormPlacement, ResidualInit};
+use crate::policy::{HeadInit, NormPlacement, ResidualInit};
 
 /// Returns the trained tensors in the order in which their gradients become ready: from the head back to the
 /// embedding.
 pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
     // Unless the recipe says otherwise, the variance of PyTorch's default for linear layers, 1/(3·fan_in).
-    let std = |fan_in: usize| m.init_std.unwrap_or(1.0 / (3.0 * fan_in as f64).sqrt());
+    let unset = |fan_in: usize| 1.0 / (3.0 * fan_in as f64).sqrt();
+    // A deviation that the recipe sets is that at the base width, where there is one: beyond it, the variance of
+    // a product falls with its inputs, and that of what is looked up stays (Yang and Hu, Tensor Programs V,
+    // 2022, table 8).
+    let base_dim = m.base_dim.unwrap_or(m.dim);
+    let std = |fan_in: usize| m.init_std.map_or(unset(fan_in), |std| std / m.width_ratio().sqrt());
+    let looked_up = Init::Normal(m.init_std.unwrap_or(unset(base_dim)));
     let scale = |fan_in: usize| Init::Normal(std(fan_in));
     let residual = |fan_in: usize| match m.residual_init {
         ResidualInit::DepthScaled => Init::Normal(std(fan_in) / (2.0 * m.n_layers as f64).sqrt()),
@@ -26,9 +32,9 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
         stacked: Vec::new(),
         block: None,
     };
-    let vocabulary = |name: &str, role: Role| ParamRequest {
+    let vocabulary = |name: &str, role: Role, init: Init| ParamRequest {
         alloc: vec![m.padded_vocab(), m.dim],
-        ..matrix(name, role, vec![m.vocab_size, m.dim], scale(m.dim))
+        ..matrix(name, role, vec![m.vocab_size, m.dim], init)
     };
     let (d, heads) = (m.dim, m.n_heads * m.head_dim);
     let (ffn, ffn_alloc) = (m.ffn_dim, m.padded_ffn());
@@ -83,7 +89,12 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
     };
     let mut params = Vec::new();
     if !m.tie_embeddings {
-        params.push(vocabulary("head", Role::Head));
+        // As what is looked up, for the factor of logits falls with the width.
+        let init = match m.head_init {
+            HeadInit::Normal => looked_up,
+            HeadInit::Zero => Init::Zeros,
+        };
+        params.push(vocabulary("head", Role::Head, init));
     }
     params.extend(norm("final_norm", !post));
     for i in (0..m.n_layers).rev() {
@@ -93,8 +104,8 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
     }
     params.extend(norm("embedding_norm", m.embedding_norm));
     if m.learned_positions > 0 {
-        params.push(matrix("positions", Role::Positions, vec![m.learned_positions, d], scale(d)));
+        params.push(matrix("positions", Role::Positions, vec![m.learned_positions, d], looked_up));
     }
-    params.push(vocabulary("embedding", Role::Embedding));
+    params.push(vocabulary("embedding", Role::Embedding, looked_up));
     params
 }

@@ -4,6 +4,7 @@
 mod again;
 mod by_time;
 mod collection;
+mod coordinates;
 mod corpus;
 mod damage;
 mod disk;

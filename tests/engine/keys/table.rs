@@ -146,6 +146,9 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.rope_high_freq_factor" => curve_of(&llama3, "2.0"),
         "model.norm_eps" => curve("1e-4"),
         "model.init_std" => curve("0.02"),
+        "model.head_init" => curve("zero"),
+        "model.parametrization" => curve_of(&["model.base_dim=16"], "mup"),
+        "model.base_dim" => curve_of(&["model.parametrization=mup", "model.base_dim=16"], "8"),
         "model.tie_embeddings" => curve("true"),
         "model.init_from" => {
             on(&[], &files.model().display().to_string(), [Special(runs::begins_with_weights); 2])

@@ -1,5 +1,6 @@
 //! The forward of a decoder as ops, one function per part of a block.
 
+mod activations;
 mod attention;
 mod embedding;
 mod feed_forward;
@@ -17,6 +18,7 @@ use crate::ops::dropout::{Dropout, Site};
 use crate::ops::linear::Linear;
 use crate::plan::Plan;
 use crate::policy::NormPlacement;
+pub(super) use activations::activations;
 
 /// Records the forward of a plan for a purpose.
 pub(super) struct Recording<'a> {

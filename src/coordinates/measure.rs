@@ -1,0 +1,125 @@
+//! Trains a recipe for a few steps and reads the size of its activations, on CPUs and GPUs alike from the program
+//! of evaluations.
+
+use crate::device::Device;
+use crate::device::communicator::SingleRank;
+use crate::device::cpu::Pool;
+use crate::error::{Error, Result};
+use crate::forecast::Planned;
+use crate::machine::Machine;
+use crate::model::{ActivationKind, family};
+use crate::plan::Plan;
+use crate::recipe::Recipe;
+use crate::train::{Rank, prepare};
+use std::sync::Arc;
+
+/// Most rows of the batch, tokens, whose activations are read: a mean over so many elements has settled, and of a
+/// vocabulary of 50,000 so many logits take 0.2 GB.
+const ROWS: usize = 1024;
+
+/// The size of a kind of activation after a step.
+pub(super) struct Size {
+    pub step: usize,
+    pub kind: ActivationKind,
+    /// Root mean square of its elements.
+    pub rms: f64,
+    /// Root mean square of their change since the first step.
+    pub change_rms: f64,
+}
+
+/// What a training showed.
+pub(super) struct Measured {
+    /// By step, and within a step by kind.
+    pub sizes: Vec<Size>,
+    /// Rows of the batch that were read.
+    pub rows: usize,
+    pub plan: Arc<Plan>,
+}
+
+/// Sums over the elements of a kind.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    count: usize,
+    squares: f64,
+    squared_changes: f64,
+}
+
+/// Trains a recipe for `steps` steps, and reads the activations of its first batch before the first step and after
+/// each.
+///
+/// # Errors
+/// As [`prepare`]; recipes of several ranks, of fewer steps or with weights to begin with are refused, and a
+/// training that diverges.
+pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Result<Measured> {
+    if recipe.values().model.init_from.is_some() {
+        return Err(recipe.error(
+            &["model.init_from"],
+            "coordinates are of models that begin with drawn values",
+            "leave model.init_from out",
+        ));
+    }
+    let (Planned { plan, programs, .. }, dataset) = prepare(recipe, &machine.clone().with_ranks(1, 1))?;
+    if plan.batch.world_size > 1 {
+        return Err(Error::usage("coordinates are measured on one rank; set parallelism.world_size=1"));
+    }
+    if steps > plan.steps {
+        return Err(recipe.error(
+            &["training.steps"],
+            format!("{steps} steps are more than the recipe's {}", plan.steps),
+            "raise training.steps, or take fewer --steps",
+        ));
+    }
+    let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
+    let (plan, comm) = (Arc::new(plan), Arc::new(SingleRank));
+    let mut rank = Rank::new(Arc::clone(&plan), Arc::new(programs), Arc::new(dataset), device, comm)?;
+    let batch = rank.coming_batch()?;
+    let (kinds, names): (Vec<ActivationKind>, Vec<String>) =
+        family(&plan.model).activations(&plan.model).into_iter().unzip();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    // In fp32, which holds activations exactly.
+    let mut initial: Vec<Vec<f32>> = vec![Vec::new(); names.len()];
+    let mut sizes = Vec::new();
+    for step in 0..=steps {
+        if step > 0
+            && let Some(bad) = rank.train_step()?.bad
+        {
+            return Err(Error::failed(format!(
+                "step {step} is not finite: {} of {} is {}",
+                bad.tensor, bad.op, bad.value
+            )));
+        }
+        let mut sums = vec![Sums::default(); names.len()];
+        rank.inspect_batch(&batch, &names, ROWS, |at, mut values| {
+            if kinds[at] == ActivationKind::HeadProducts {
+                values.iter_mut().for_each(|value| *value = plan.model.logit(*value));
+            }
+            if step == 0 {
+                initial[at] = values.iter().map(|&value| value as f32).collect();
+            }
+            let change =
+                |(&value, &before): (&f64, &f32)| (f64::from(value as f32) - f64::from(before)).powi(2);
+            sums[at] = Sums {
+                count: values.len(),
+                squares: values.iter().map(|value| value * value).sum(),
+                squared_changes: values.iter().zip(&initial[at]).map(change).sum(),
+            };
+        })?;
+        let mut seen = Vec::new();
+        for &kind in &kinds {
+            if seen.contains(&kind) {
+                continue;
+            }
+            seen.push(kind);
+            let of_kind = kinds.iter().zip(&sums).filter(|(other, _)| **other == kind);
+            let all = of_kind.fold(Sums::default(), |all, (_, one)| Sums {
+                count: all.count + one.count,
+                squares: all.squares + one.squares,
+                squared_changes: all.squared_changes + one.squared_changes,
+            });
+            let rms = |squares: f64| (squares / all.count.max(1) as f64).sqrt();
+            sizes.push(Size { step, kind, rms: rms(all.squares), change_rms: rms(all.squared_changes) });
+        }
+    }
+    let rows = plan.batch.rows().min(ROWS);
+    Ok(Measured { sizes, rows, plan })
+}

@@ -1,0 +1,131 @@
+//! Coordinates of a parametrization: a recipe is trained for a few steps at several widths, and the sizes of its
+//! activations and of their changes are fitted over the width.
+//!
+//! Under a parametrization that transfers, all of them stay as they are (Yang and Hu, Tensor Programs V, 2022,
+//! appendix D.1).
+
+mod measure;
+mod text;
+mod widths;
+
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::policy::Parametrization;
+use crate::recipe::Recipe;
+use crate::results::coordinates::{self, COORDINATES, Coordinate, Coordinates, FLAT};
+use crate::results::folder::{ENVIRONMENT, RECIPE, RESOLVED, create_timed, folder_name};
+use crate::results::{atomic, provenance};
+use crate::train;
+use measure::{Measured, measure};
+use std::path::{Path, PathBuf};
+pub use text::table;
+use widths::at_width;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The recipe, of any width.
+    pub recipe: &'a Recipe,
+    /// The widths.
+    pub widths: &'a [usize],
+    /// Optimizer steps at each.
+    pub steps: usize,
+    /// Number of seeds: the recipe's, and those that follow.
+    pub seeds: u64,
+    /// Also measure the parametrization that the recipe does not have.
+    pub compare: bool,
+    /// The results folder.
+    pub results: &'a Path,
+}
+
+/// What was measured, and where it lies.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The slopes.
+    pub found: Coordinates,
+}
+
+/// Trains a recipe at several widths and writes what it finds into a folder of its own. `see` is called before each
+/// training with its number, from 0, how many there are, and what it is.
+///
+/// # Errors
+/// When a width is none that the recipe can have, the recipe does not fit or diverges, or a file cannot be written.
+pub fn run(
+    request: &Request<'_>,
+    machine: &Machine,
+    mut see: impl FnMut(usize, usize, &str),
+) -> Result<Ended> {
+    let recipe = request.recipe;
+    let mut widths = request.widths.to_vec();
+    widths.sort_unstable();
+    widths.dedup();
+    if widths.len() < 2 {
+        return Err(Error::usage("a slope needs two widths; name them as --widths 128,256,512"));
+    }
+    let own = recipe.values().model.parametrization;
+    let mut parametrizations = vec![own];
+    if request.compare {
+        parametrizations.extend(Parametrization::ALL.iter().filter(|other| **other != own));
+    }
+    let first = recipe.values().training.seed;
+    let seeds: Vec<u64> = (0..request.seeds).map(|i| first + i).collect();
+    // Everything is resolved before anything is trained.
+    let mut trainings = Vec::new();
+    for &parametrization in &parametrizations {
+        for &width in &widths {
+            for &seed in &seeds {
+                trainings.push((
+                    parametrization,
+                    width,
+                    seed,
+                    at_width(recipe, width, parametrization, seed, machine)?,
+                ));
+            }
+        }
+    }
+    let name = folder_name(recipe.name())?;
+    let hash = recipe.hash();
+    let folder =
+        create_timed(&request.results.join(COORDINATES).join(name), &hash[..8], crate::format::now())?;
+    atomic::write(&folder.join(RECIPE), recipe.copy().as_bytes())?;
+    atomic::write(&folder.join(RESOLVED), recipe.to_toml().as_bytes())?;
+    let mut found = Coordinates {
+        recipe: recipe.name().to_owned(),
+        recipe_hash: hash,
+        optimizer: recipe.values().optimizer.name.clone(),
+        widths,
+        base_dim: recipe.values().model.base_dim,
+        steps: request.steps,
+        seeds,
+        rows: 0,
+        flat: FLAT,
+        finished: false,
+        slopes: Vec::new(),
+    };
+    let mut rows = Vec::new();
+    let of = trainings.len();
+    for (at, (parametrization, width, seed, recipe)) in trainings.into_iter().enumerate() {
+        see(at, of, &format!("{parametrization}, width {width}, seed {seed}"));
+        let Measured { sizes, rows: looked_at, plan } = measure(&recipe, machine, request.steps)?;
+        if at == 0 {
+            let environment = train::environment(&plan, provenance::this_command())?;
+            atomic::write(&folder.join(ENVIRONMENT), &atomic::json(&environment)?)?;
+        }
+        rows.extend(sizes.into_iter().map(|size| Coordinate {
+            parametrization: parametrization.to_string(),
+            width,
+            seed,
+            step: size.step,
+            quantity: size.kind.name().to_owned(),
+            rms: size.rms,
+            change_rms: size.change_rms,
+        }));
+        found.rows = looked_at;
+        found.finished = at + 1 == of;
+        found.slopes = coordinates::slopes(&rows);
+        coordinates::write(&folder, &found, &rows)?;
+    }
+    Ok(Ended { folder, found })
+}

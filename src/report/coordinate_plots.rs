@@ -1,0 +1,238 @@
+//! The pictures of coordinates: the size of each kind of activation, and of its change since the first step, over the
+//! width of the model.
+
+use super::chart::{self, Figure, Look, Panel, Series};
+use super::plots::decimal;
+use super::series::{Points, Scale, pad};
+use super::theme::{Hue, THEMES};
+use crate::error::{IoContext, Result};
+use crate::format::plural;
+use crate::liveness::report_progress;
+use crate::results::atomic;
+use crate::results::coordinates::{self, Coordinate, Coordinates, Slope};
+use crate::results::folder::PLOTS;
+use std::path::{Path, PathBuf};
+
+/// Least ratio of the ends of a y axis: what differs by a few percent shall look flat.
+const LEAST_RATIO: f64 = 4.0;
+
+/// A value of a row.
+type Value = fn(&Coordinate) -> f64;
+
+/// A slope of a value.
+type SlopeOf = fn(&Slope) -> Option<f64>;
+
+/// Writes the pictures of the coordinates in a folder as `plots/QUANTITY-THEME.svg` and, with the cargo feature `png`,
+/// as `.png`, and returns the paths.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn render(folder: &Path) -> Result<Vec<PathBuf>> {
+    let (found, rows) = coordinates::read(folder)?;
+    let plots = folder.join(PLOTS);
+    std::fs::create_dir_all(&plots).at("create", &plots)?;
+    let mut paths = Vec::new();
+    for (name, theme, svg) in draw(&found, &rows)? {
+        report_progress();
+        let path = plots.join(format!("{name}-{theme}.svg"));
+        atomic::write(&path, svg.as_bytes())?;
+        #[cfg(feature = "png")]
+        atomic::write(&path.with_extension("png"), &super::raster::png(&svg)?)?;
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// Draws the pictures; each with its name and its theme.
+///
+/// # Errors
+/// When a text cannot be drawn.
+pub fn draw(found: &Coordinates, rows: &[Coordinate]) -> Result<Vec<(String, &'static str, String)>> {
+    let mut quantities: Vec<&str> = Vec::new();
+    for row in rows {
+        if !quantities.contains(&row.quantity.as_str()) {
+            quantities.push(&row.quantity);
+        }
+    }
+    let mut pictures = Vec::new();
+    for quantity in quantities {
+        let Some(figure) = figure(found, rows, quantity) else { continue };
+        for theme in &THEMES {
+            pictures.push((quantity.to_owned(), theme.name, chart::svg(&figure, theme)?));
+        }
+    }
+    Ok(pictures)
+}
+
+/// Returns the figure of a quantity; `None` where nothing of it is above zero.
+fn figure(found: &Coordinates, rows: &[Coordinate], quantity: &str) -> Option<Figure> {
+    let rows: Vec<&Coordinate> = rows.iter().filter(|row| row.quantity == quantity && row.step > 0).collect();
+    let values: [(&str, Value, SlopeOf); 2] = [
+        ("RMS", |row| row.rms, |slope| slope.rms),
+        ("RMS of its change since step 0", |row| row.change_rms, |slope| slope.change_rms),
+    ];
+    let panels: Vec<Panel> = values
+        .iter()
+        .enumerate()
+        .filter_map(|(at, (name, value, _))| panel(found, &rows, name, *value, at == 0))
+        .collect();
+    if panels.is_empty() {
+        return None;
+    }
+    let place = |width: usize| Scale::Log.place(width as f64);
+    let ends = [found.widths.first()?, found.widths.last()?].map(|width| place(*width));
+    let room = 0.06 * (ends[1] - ends[0]);
+    Some(Figure {
+        title: format!("{}: {quantity} over the width", found.recipe),
+        subtitle: subtitle(found, quantity, &values),
+        panels,
+        x_name: "width of the residual stream, log scale".to_owned(),
+        x: (ends[0] - room, ends[1] + room),
+        x_at: Some(found.widths.iter().map(|&width| (place(width), width.to_string())).collect()),
+    })
+}
+
+/// Returns the lines of a value: one for every step of a parametrization, the last one bold. Only the first panel's
+/// are in the legend.
+fn panel(
+    found: &Coordinates,
+    rows: &[&Coordinate],
+    name: &str,
+    value: Value,
+    is_first: bool,
+) -> Option<Panel> {
+    let mut series = Vec::new();
+    for (parametrization, hue) in [("mup", Hue::Blue), ("standard", Hue::Orange)] {
+        for step in 1..=found.steps {
+            let points: Points = found
+                .widths
+                .iter()
+                .map(|&width| {
+                    let is_here = |row: &&&Coordinate| {
+                        row.parametrization == parametrization && row.step == step && row.width == width
+                    };
+                    let mean = geometric_mean(rows.iter().filter(is_here).map(|row| value(row)));
+                    (Scale::Log.place(width as f64), mean)
+                })
+                .collect();
+            if points.iter().all(|(_, y)| !y.is_finite()) {
+                continue;
+            }
+            let look = if step == found.steps { Look::Bold } else { Look::Raw };
+            let name = match look {
+                Look::Bold if is_first => format!("{parametrization}, step {step}"),
+                Look::Raw if is_first && step == 1 => format!("{parametrization}, earlier steps"),
+                _ => String::new(),
+            };
+            series.push(Series { name, hue, look, points });
+        }
+    }
+    let shown =
+        series.iter().flat_map(|series| &series.points).map(|point| point.1).filter(|y| y.is_finite());
+    let (low, high) = shown.fold((f64::INFINITY, 0.0f64), |(low, high), y| (low.min(y), high.max(y)));
+    if low > high {
+        return None;
+    }
+    let widen = (LEAST_RATIO / (high / low)).max(1.0).sqrt();
+    Some(Panel {
+        y_name: format!("{name}, log scale"),
+        y: pad((low / widen, high * widen), Scale::Log, 0.05, 0.05),
+        scale: Scale::Log,
+        y_label: decimal,
+        series,
+        marks: Vec::new(),
+    })
+}
+
+/// Returns the geometric mean; NaN, which is a gap, of nothing and where a value is not above zero.
+fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
+    let logs: Vec<f64> = values.map(f64::ln).collect();
+    let mean = logs.iter().sum::<f64>() / logs.len() as f64;
+    if mean.is_finite() { mean.exp() } else { f64::NAN }
+}
+
+/// Returns the slopes after the last step, and of how many seeds they are.
+fn subtitle(found: &Coordinates, quantity: &str, values: &[(&str, Value, SlopeOf)]) -> String {
+    let last = found.slopes.iter().filter(|slope| slope.quantity == quantity && slope.step == found.steps);
+    let shown = |slope: Option<f64>| slope.map_or("none".to_owned(), |slope| format!("{slope:+.2}"));
+    let mut parts: Vec<String> = last
+        .map(|slope| {
+            let [size, change] = [values[0].2, values[1].2].map(|of| shown(of(slope)));
+            format!("{}: slopes {size} and {change}", slope.parametrization)
+        })
+        .collect();
+    let seeds = found.seeds.len();
+    parts.push(format!("{}, {seeds} seed{}", found.optimizer, plural(seeds)));
+    parts.join("  ·  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn coordinates() -> (Coordinates, Vec<Coordinate>) {
+        let mut rows = Vec::new();
+        for parametrization in ["mup", "standard"] {
+            for width in [64, 128, 256] {
+                for step in 0..=3 {
+                    let grows = if parametrization == "mup" { 1.0 } else { width as f64 / 64.0 };
+                    let (quantity, change_rms) = ("logits".to_owned(), grows * step as f64);
+                    let parametrization = parametrization.to_owned();
+                    let rms = 1.0 + change_rms;
+                    rows.push(Coordinate {
+                        parametrization,
+                        width,
+                        seed: 0,
+                        step,
+                        quantity,
+                        rms,
+                        change_rms,
+                    });
+                }
+            }
+        }
+        let found = Coordinates {
+            recipe: "r<i>".to_owned(),
+            recipe_hash: String::new(),
+            optimizer: "adamw".to_owned(),
+            widths: vec![64, 128, 256],
+            base_dim: Some(64),
+            steps: 3,
+            seeds: vec![0],
+            rows: 10,
+            flat: coordinates::FLAT,
+            finished: true,
+            slopes: coordinates::slopes(&rows),
+        };
+        (found, rows)
+    }
+
+    #[test]
+    fn a_quantity_has_two_panels_of_both_parametrizations() {
+        let (found, rows) = coordinates();
+        let figure = figure(&found, &rows, "logits").unwrap();
+        assert_eq!(figure.panels.len(), 2);
+        let lines: Vec<(&str, usize)> =
+            figure.panels[0].series.iter().map(|line| (line.name.as_str(), line.points.len())).collect();
+        let named =
+            ["mup, earlier steps", "", "mup, step 3", "standard, earlier steps", "", "standard, step 3"];
+        assert_eq!(lines, named.map(|name| (name, 3)));
+        assert!(figure.panels[1].series.iter().all(|line| line.name.is_empty()));
+        assert!(figure.subtitle.contains("mup: slopes +0.00 and +0.00"), "{}", figure.subtitle);
+        assert!(figure.subtitle.contains("standard: slopes +0.") && figure.subtitle.contains("+1.00"));
+        let pictures = draw(&found, &rows).unwrap();
+        assert_eq!(pictures.len(), THEMES.len());
+        assert!(pictures.iter().all(|(.., svg)| svg.starts_with("<svg") && !svg.contains("r<i>")));
+    }
+
+    #[test]
+    fn what_is_zero_everywhere_has_no_picture_and_what_is_flat_looks_so() {
+        let (found, mut rows) = coordinates();
+        rows.retain(|row| row.parametrization == "mup");
+        let figure = figure(&found, &rows, "logits").unwrap();
+        let (low, high) = figure.panels[1].y;
+        assert!(high / low >= LEAST_RATIO, "{low} to {high}");
+        rows.iter_mut().for_each(|row| (row.rms, row.change_rms) = (0.0, 0.0));
+        assert!(super::figure(&found, &rows, "logits").is_none());
+    }
+}
