@@ -13,7 +13,7 @@ const VEC: usize = 4;
 
 /// Where a matrix lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MatrixPlace {
     /// First element in the flat buffers, of gradients and the compute copy.
     pub flat: usize,
     /// First element among the masters.
@@ -34,12 +34,12 @@ pub struct Matrices {
     /// Elements of each of the optimizer's slots.
     pub slot_len: usize,
     /// The matrices of each rank; one entry where every rank updates all of them.
-    pub by_rank: Vec<Vec<Place>>,
+    pub by_rank: Vec<Vec<MatrixPlace>>,
 }
 
 impl Matrices {
     /// Returns the matrices that a rank updates.
-    pub(super) fn of_rank(&self, rank: usize) -> &[Place] {
+    pub(super) fn of_rank(&self, rank: usize) -> &[MatrixPlace] {
         match &self.by_rank[..] {
             [all] => all,
             by_rank => &by_rank[rank],
@@ -69,7 +69,7 @@ impl Matrices {
     /// Returns true if all of them lie within gradients, masters and slots.
     pub(super) fn lies_within(&self, grads: &Spec) -> bool {
         let size = self.size();
-        let ends = |place: &Place| {
+        let ends = |place: &MatrixPlace| {
             place.flat + size <= grads.elements()
                 && place.master + size <= self.masters_len
                 && place.slot + size <= self.slot_len
@@ -98,7 +98,7 @@ impl Matrices {
     /// `kernels/matrices.cuh`, which are the same for every step of a run.
     pub(super) fn define_in(&self, kernel: Kernel, rank: usize) -> Kernel {
         let places = self.of_rank(rank);
-        let starts = |of: fn(&Place) -> usize| {
+        let starts = |of: fn(&MatrixPlace) -> usize| {
             let list: String = places.iter().map(|place| format!("{}ull,", of(place))).collect();
             format!("{{{list}}}")
         };

@@ -5,7 +5,7 @@
 //! (torch/optim/_muon.py), after the gradient is multiplied by the factor of global-norm clipping: both averages
 //! are its `lerp`, and the direction is rounded to the format of the iterations before it is divided.
 
-use super::matrices::{Matrices, Place};
+use super::matrices::{Matrices, MatrixPlace};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -77,7 +77,7 @@ impl MuonMomentum {
             #[inline(always)]
             |task| {
                 let (matrix, at, len) = part(task);
-                let Place { flat, slot, .. } = places[matrix];
+                let MatrixPlace { flat, slot, .. } = places[matrix];
                 let (g, m) = (grads.slice(flat + at, len), momentum.slice(slot + at, len));
                 let mut sums = [Acc::<E>::ZERO; LANES];
                 for first in (0..len).step_by(LANES) {
@@ -207,7 +207,7 @@ pub(super) const FLAT_OF_CASES: usize = 24_000;
 
 /// The matrices of cases, in no order and apart, with masters and slots that are shorter than the flat buffers.
 pub(super) fn matrices_of_cases() -> Matrices {
-    let place = |flat, master, slot| Place { flat, master, slot };
+    let place = |flat, master, slot| MatrixPlace { flat, master, slot };
     let places = vec![place(17_000, 12_300, 0), place(4, 0, 12_304), place(8_000, 6_152, 6_148)];
     Matrices { rows: 64, columns: 96, masters_len: 18_448, slot_len: 18_448, by_rank: vec![places] }
 }

@@ -3,7 +3,7 @@
 //! In the order of operations of PyTorch's `torch.optim.Muon` (torch/optim/_muon.py): decay by the learning rate
 //! itself, the step by the rate that is adjusted to the shape of the matrix.
 
-use super::matrices::{Matrices, Place};
+use super::matrices::{Matrices, MatrixPlace};
 use super::muon_momentum::{FLAT_OF_CASES, matrices_of_cases};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
@@ -59,7 +59,7 @@ impl MuonUpdate {
             #[inline(always)]
             |task| {
                 let (matrix, start) = (task / tasks, task % tasks * ELEMENTS_PER_TASK);
-                let Place { flat, master, .. } = places[matrix];
+                let MatrixPlace { flat, master, .. } = places[matrix];
                 for at in (start..size.min(start + ELEMENTS_PER_TASK)).step_by(CHUNK) {
                     let count = CHUNK.min(size.min(start + ELEMENTS_PER_TASK) - at);
                     let p = params.slice(master + at, count);

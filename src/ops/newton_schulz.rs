@@ -38,7 +38,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(x: &Spec) -> Self {
+    fn of_batch(x: &Spec) -> Self {
         let (rows, columns) = (x.alloc[1], x.alloc[2]);
         Self { rows, columns, side: rows.min(columns) }
     }
@@ -64,7 +64,7 @@ impl NewtonSchulz {
     }
 
     fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
-        let sizes = Sizes::of(cx.input_spec(0));
+        let sizes = Sizes::of_batch(cx.input_spec(0));
         let Sizes { rows, columns, side } = sizes;
         let [a, b, c] = COEFFICIENTS;
         let (x, count) = (cx.input::<E>(0), self.count(cx.comm.rank()));
@@ -113,7 +113,7 @@ impl Op for NewtonSchulz {
         if x.alloc.len() != 3 || self.counts.iter().any(|&count| count > x.alloc[0]) {
             return Err("x is [matrices, rows, columns], with as many matrices as a rank has".into());
         }
-        let side = Sizes::of(x).side;
+        let side = Sizes::of_batch(x).side;
         let square = Spec::new([x.alloc[0], side, side], x.dtype);
         Ok(vec![x.clone(), square.clone(), square])
     }
@@ -123,7 +123,7 @@ impl Op for NewtonSchulz {
         // Every product reads its factors and what it adds.
         let bytes =
             3 * inputs[0].bytes() + outputs[0].bytes() + 3 * outputs[1].bytes() + 2 * outputs[2].bytes();
-        Cost { product_flops: count * Sizes::of(&inputs[0]).flops(), bytes: bytes as f64 }
+        Cost { product_flops: count * Sizes::of_batch(&inputs[0]).flops(), bytes: bytes as f64 }
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
@@ -133,7 +133,7 @@ impl Op for NewtonSchulz {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (spec, count) = (cx.input_spec(0), self.count(cx.queue.rank()));
-        let sizes = Sizes::of(spec);
+        let sizes = Sizes::of_batch(spec);
         let Sizes { rows, columns, side } = sizes;
         if count == 0 {
             return Ok(());

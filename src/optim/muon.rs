@@ -7,7 +7,7 @@ use super::hyperparameters::{Form, Hyperparameter, Value};
 use super::optimizer::{Entry, Optimizer, Rates, Update};
 use crate::error::{Error, Result};
 use crate::ir::{Builder, Destination, LogicalMatrix, Mode, OptimizerSlot, Precision, Shards, State};
-use crate::ops::matrices::{Matrices, Place};
+use crate::ops::matrices::{Matrices, MatrixPlace};
 use crate::ops::muon_momentum::MuonMomentum;
 use crate::ops::muon_update::{MuonUpdate, SCHEDULE_WIDTH, schedule_row};
 use crate::ops::newton_schulz::NewtonSchulz;
@@ -210,7 +210,7 @@ fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
                 batches.push((alloc, Batch { shape, matrices }));
                 batches.len() - 1
             });
-            batches[at].1.matrices.by_rank[rank].push(Place { flat: start, master, slot });
+            batches[at].1.matrices.by_rank[rank].push(MatrixPlace { flat: start, master, slot });
         }
     }
     Ok(batches.into_iter().map(|(_, batch)| batch).collect())

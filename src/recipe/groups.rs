@@ -97,6 +97,12 @@ fn has(role: GroupRole, name: &str) -> bool {
     optim::owners(name).any(|entry| role.is_updated_by(entry))
 }
 
+/// Returns the names of keys of `[optimizer]` that the group of a role has too.
+fn names_of(role: GroupRole, names: &[&'static str]) -> Vec<&'static str> {
+    let is_of_others = |name: &str| optim::owners(name).next().is_some() && !has(role, name);
+    names.iter().copied().filter(|name| !is_of_others(name)).collect()
+}
+
 /// Returns the keys of the group of a role, one for each key of `[optimizer]` but those that no optimizer of such
 /// parameters has.
 pub(super) fn keys(role: GroupRole, of_section: &[Key]) -> Vec<Key> {
@@ -112,8 +118,9 @@ pub(super) fn keys(role: GroupRole, of_section: &[Key]) -> Vec<Key> {
             .unset(leak(unset))
             .implied(UNSET)
     };
-    let is_of_others = |key: &&Key| optim::owners(key.name()).next().is_some() && !has(role, key.name());
-    of_section.iter().filter(|key| !is_of_others(key)).map(key).collect()
+    let names: Vec<&'static str> = of_section.iter().map(Key::name).collect();
+    let names = names_of(role, &names);
+    of_section.iter().filter(|key| names.contains(&key.name())).map(key).collect()
 }
 
 /// Returns the role and the name, in its group, of a key of a group; `None` for other keys.
@@ -128,7 +135,7 @@ fn parts(path: &str) -> Option<(GroupRole, &str)> {
 }
 
 /// Returns what is wrong with a name of `[optimizer]` that begins as a key of a group does and is none, and what to
-/// write instead; `None` for other names. `names` are the keys of a group.
+/// write instead; `None` for other names. `names` are the keys of `[optimizer]`.
 pub(super) fn misspelled(name: &str, names: &[&'static str]) -> Option<(String, String)> {
     let roles = GroupRole::ALL.map(GroupRole::word);
     let mut parts = name.splitn(3, '.');
@@ -142,9 +149,10 @@ pub(super) fn misspelled(name: &str, names: &[&'static str]) -> Option<(String, 
             (format!("optimizer.{name} is a table, not a value"), below(role))
         }
         (Some(role), Some(key)) if roles.contains(&role) => {
-            let help = match nearest(key, names.iter().copied()) {
+            let own = GroupRole::from_word(role).map_or(Vec::new(), |role| names_of(role, names));
+            let help = match nearest(key, own.iter().copied()) {
                 Some(near) => format!("did you mean optimizer.{GROUPS}.{role}.{near}?"),
-                None => format!("a group has {}", names.join(", ")),
+                None => format!("this group has {}", own.join(", ")),
             };
             (format!("there is no key optimizer.{name}"), help)
         }

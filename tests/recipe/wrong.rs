@@ -712,13 +712,42 @@ fn misspelled_optimizers() {
 
 #[test]
 fn muon_updates_matrices_of_blocks_alone() {
-    let shown = wrong("", &["optimizer.groups.embedding.name=muon"], &[]);
-    insta::assert_snapshot!(shown, @"");
-    let shown = wrong("", &["optimizer.name=muon", "optimizer.groups.head.nesterov=true"], &[]);
-    insta::assert_snapshot!(shown, @"");
-    let shown =
-        wrong("", &["optimizer.name=muon", "optimizer.adjust=spectral", "optimizer.ns_steps=2.5"], &[]);
-    insta::assert_snapshot!(shown, @"");
+    insta::assert_snapshot!(wrong("", &["optimizer.groups.embedding.name=muon"], &[]), @r#"
+    muon updates the matrices of blocks alone, and embedding has none
+     --> command line:1:33
+      |
+    1 | optimizer.groups.embedding.name=muon
+      |                                 ^^^^
+      |
+      = help: set optimizer.groups.embedding.name = "adamw" and optimizer.groups.matrix.name = "muon"
+    "#);
+    insta::assert_snapshot!(wrong("", &["optimizer.name=muon", "optimizer.groups.head.nesterov=true"], &[]), @r#"
+    there is no key optimizer.groups.head.nesterov
+     --> command line:1:1
+      |
+    1 | optimizer.groups.head.nesterov=true
+      | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      |
+      = help: this group has name, lr, decay, betas, eps, weight_decay, momentum
+    "#);
+    let overrides = ["optimizer.name=muon", "optimizer.adjust=spectral", "optimizer.ns_steps=2.5"];
+    insta::assert_snapshot!(wrong("", &overrides, &[]), @r#"
+    optimizer.adjust cannot be "spectral"
+     --> command line:1:18
+      |
+    1 | optimizer.adjust=spectral
+      |                  ^^^^^^^^ unknown value
+      |
+      = help: optimizer.adjust is one of "original", "match_rms_adamw"
+
+    error: optimizer.ns_steps cannot be 2.5
+     --> command line:1:20
+      |
+    1 | optimizer.ns_steps=2.5
+      |                    ^^^ not a whole number
+      |
+      = help: optimizer.ns_steps is a whole number from 1 to 99
+    "#);
 }
 
 #[test]
@@ -769,7 +798,7 @@ eps = 1e-6
         (
             "[optimizer.groups.head]\ncolour = 0.1\n",
             "there is no key optimizer.groups.head.colour",
-            "a group has name, lr, decay, betas",
+            "this group has name, lr, decay, betas",
         ),
         (
             "[optimizer.groups.norms]\nlr = 0.1\n",
