@@ -48,7 +48,7 @@ struct Sums {
 /// each.
 ///
 /// # Errors
-/// As [`prepare`]; recipes of several ranks, of fewer steps or with weights to begin with are refused, and a
+/// As [`prepare`]; recipes of several ranks or with weights to begin with are refused, and a
 /// training that diverges.
 pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Result<Measured> {
     if recipe.values().model.init_from.is_some() {
@@ -61,13 +61,6 @@ pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Resul
     let (Planned { plan, programs, .. }, dataset) = prepare(recipe, &machine.clone().with_ranks(1, 1))?;
     if plan.batch.world_size > 1 {
         return Err(Error::usage("coordinates are measured on one rank; set parallelism.world_size=1"));
-    }
-    if steps > plan.steps {
-        return Err(recipe.error(
-            &["training.steps"],
-            format!("{steps} steps are more than the recipe's {}", plan.steps),
-            "raise training.steps, or take fewer --steps",
-        ));
     }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     let (plan, comm) = (Arc::new(plan), Arc::new(SingleRank));

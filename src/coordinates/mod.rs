@@ -64,6 +64,14 @@ pub fn run(
     if widths.len() < 2 {
         return Err(Error::usage("a slope needs two widths; name them as --widths 128,256,512"));
     }
+    let steps = recipe.values().training.steps;
+    if request.steps > steps {
+        return Err(recipe.error(
+            &["training.steps"],
+            format!("training.steps is {steps}, and {} are to be measured", request.steps),
+            "raise it, or take fewer --steps",
+        ));
+    }
     let own = recipe.values().model.parametrization;
     let mut parametrizations = vec![own];
     if request.compare {

@@ -4,6 +4,9 @@ use crate::format::{Column, Table};
 use crate::results::coordinates::{Coordinates, Slope, is_flat};
 use std::fmt::Write;
 
+/// One of the slopes of a quantity.
+type Field = fn(&Slope) -> Option<f64>;
+
 /// Returns the slopes after every step as a table for each parametrization, and which of them are flat.
 pub fn table(found: &Coordinates) -> String {
     let mut text = String::new();
@@ -30,8 +33,7 @@ pub fn table(found: &Coordinates) -> String {
         table.row(["after step".to_owned(), String::new()].into_iter().chain(steps).chain([String::new()]));
         let mut quantities: Vec<&str> = slopes.iter().map(|slope| slope.quantity.as_str()).collect();
         quantities.dedup();
-        let fields: [(&str, fn(&Slope) -> Option<f64>); 2] =
-            [("size", |slope| slope.rms), ("change", |slope| slope.change_rms)];
+        let fields: [(&str, Field); 2] = [("size", |slope| slope.rms), ("change", |slope| slope.change_rms)];
         for quantity in quantities {
             for (name, field) in fields {
                 let values =

@@ -119,6 +119,9 @@ tokenizer = "stories"
 train_tokens = 50_000
 validation_tokens = 2_000
 
+[activation_checkpoint]
+mode = "none"
+
 [engine]
 device = "cpu"
 "#;
@@ -133,7 +136,7 @@ fn steepest(settings: &[&str]) -> (f64, String) {
     let request = Request {
         recipe: &recipe,
         widths: &[64, 128, 256],
-        steps: 6,
+        steps: 4,
         seeds: 1,
         compare: false,
         results: results.path(),
