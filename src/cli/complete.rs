@@ -219,7 +219,12 @@ mod tests {
             ("xrun quickstart optimizer.name=s", vec!["optimizer.name=sgd"]),
             (
                 "xrun sweep quickstart optimizer.name=adamw,",
-                vec!["optimizer.name=adamw,adamw", "optimizer.name=adamw,lion", "optimizer.name=adamw,sgd"],
+                vec![
+                    "optimizer.name=adamw,adamw",
+                    "optimizer.name=adamw,lion",
+                    "optimizer.name=adamw,sgd",
+                    "optimizer.name=adamw,muon",
+                ],
             ),
             ("xrun quickstart model.qk_norm=", vec!["model.qk_norm=true", "model.qk_norm=false"]),
             ("xrun init --from v", vec!["v8-dim1024", "v9-full-stack"]),

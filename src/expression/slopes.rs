@@ -249,8 +249,9 @@ impl Steps {
                 let power = self.power(u, less);
                 let outer = self.binary(Multiply, v, power);
                 let left = self.binary(Chain, outer, du);
+                // Where u is 0 its logarithm is not finite, and the power is 0.
                 let log = self.unary(Log, u);
-                let outer = self.binary(Multiply, at, log);
+                let outer = self.binary(Chain, log, at);
                 let right = self.binary(Chain, outer, dv);
                 self.binary(Add, left, right)
             }

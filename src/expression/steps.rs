@@ -60,7 +60,7 @@ pub enum Binary {
 
 impl Unary {
     /// Computes it in f64.
-    pub fn of(self, u: f64) -> f64 {
+    pub fn value(self, u: f64) -> f64 {
         match self {
             Self::Negate => -u,
             Self::Exp => u.exp(),
@@ -81,7 +81,7 @@ impl Unary {
 
 impl Binary {
     /// Computes it in f64.
-    pub fn of(self, u: f64, v: f64) -> f64 {
+    pub fn value(self, u: f64, v: f64) -> f64 {
         match self {
             Self::Add => u + v,
             Self::Subtract => u - v,
@@ -133,8 +133,8 @@ impl Steps {
             numbers.push(match *step {
                 Step::Constant(value) => value,
                 Step::Variable(index) => variables[index],
-                Step::Unary(function, u) => function.of(numbers[u]),
-                Step::Binary(function, u, v) => function.of(numbers[u], numbers[v]),
+                Step::Unary(function, u) => function.value(numbers[u]),
+                Step::Binary(function, u, v) => function.value(numbers[u], numbers[v]),
             });
         }
         self.results.iter().map(|&step| numbers[step]).collect()
@@ -146,7 +146,7 @@ impl Steps {
 
     pub(super) fn unary(&mut self, function: Unary, u: usize) -> usize {
         if let Some(u) = self.value(u)
-            && let Some(folded) = self.folded(function.of(u))
+            && let Some(folded) = self.folded(function.value(u))
         {
             return folded;
         }
@@ -160,7 +160,7 @@ impl Steps {
         use Binary::{Add, Chain, Divide, Max, Min, Multiply, Subtract};
         let (left, right) = (self.value(u), self.value(v));
         if let (Some(left), Some(right)) = (left, right)
-            && let Some(folded) = self.folded(function.of(left, right))
+            && let Some(folded) = self.folded(function.value(left, right))
         {
             return folded;
         }

@@ -128,7 +128,9 @@ impl Shards {
 
     /// Returns the parts of the ranges that lie within `flat`.
     pub fn within(&self, flat: Range<usize>) -> impl Iterator<Item = OwnedRange> + '_ {
-        self.ranges.iter().filter_map(move |range| range.within(&flat))
+        // There may be as many ranges as ranks, for each parameter.
+        let first = self.ranges.partition_point(|range| range.start + range.len <= flat.start);
+        self.ranges[first..].iter().map_while(move |range| range.within(&flat))
     }
 
     /// Returns the elements of the longest shard: every rank holds as many.

@@ -42,7 +42,7 @@ pub enum Power {
 
 impl Power {
     /// Returns the factor at a ratio of widths: exactly 1 at the base width.
-    pub fn of(self, ratio: f64) -> f64 {
+    pub fn factor(self, ratio: f64) -> f64 {
         match self {
             Self::Inverse => 1.0 / ratio,
             Self::InverseRoot => 1.0 / ratio.sqrt(),
@@ -76,7 +76,7 @@ enum Sides {
 }
 
 impl Sides {
-    fn of(role: GroupRole) -> Self {
+    fn from_role(role: GroupRole) -> Self {
         match role {
             GroupRole::Embedding | GroupRole::Positions | GroupRole::Vector => Self::Outputs,
             GroupRole::Matrix => Self::Both,
@@ -91,7 +91,7 @@ pub fn width_rule(optimizer: &str, values: &Values, role: GroupRole) -> Option<W
     use Power::{Inverse, InverseRoot, One, Root, Zero};
     let is_original =
         || matches!(values.get("adjust"), Some(Value::Word(word)) if word == RateAdjustment::Original.word());
-    let [lr, eps, decay] = match (optimizer, Sides::of(role)) {
+    let [lr, eps, decay] = match (optimizer, Sides::from_role(role)) {
         ("adamw", Sides::Both) => [Inverse, Inverse, One],
         ("adamw", Sides::Outputs | Sides::Inputs) => [Zero, Inverse, Zero],
         ("lion", Sides::Both) => [Inverse, Zero, One],
@@ -115,8 +115,9 @@ impl RoleRule {
             WeightDecay::Coupled => rule.decay,
             WeightDecay::Independent => Power::Zero,
         };
-        let values = self.values.scaled("eps", rule.eps.of(ratio)).scaled("weight_decay", decay.of(ratio));
-        Some(Self { lr: self.lr * rule.lr.of(ratio), values, ..self })
+        let values =
+            self.values.scaled("eps", rule.eps.factor(ratio)).scaled("weight_decay", decay.factor(ratio));
+        Some(Self { lr: self.lr * rule.lr.factor(ratio), values, ..self })
     }
 }
 
@@ -130,7 +131,7 @@ mod tests {
     fn factors(optimizer: &str) -> [[f64; 3]; 5] {
         GroupRole::ALL.map(|role| {
             let rule = width_rule(optimizer, &Values::default(), role).unwrap();
-            [rule.lr, rule.eps, rule.decay].map(|power| power.of(4.0))
+            [rule.lr, rule.eps, rule.decay].map(|power| power.factor(4.0))
         })
     }
 
@@ -168,7 +169,7 @@ mod tests {
             let word = Value::Word(adjust.word().into());
             let written = BTreeMap::from([("adjust".to_owned(), word)]);
             let rule = width_rule("muon", &Values::from_written(entry.hyperparameters, &written), role)?;
-            Some([rule.lr, rule.eps, rule.decay].map(|power| power.of(4.0)))
+            Some([rule.lr, rule.eps, rule.decay].map(|power| power.factor(4.0)))
         };
         assert_eq!(rule(RateAdjustment::Original, GroupRole::Matrix), Some([1.0; 3]));
         assert_eq!(rule(RateAdjustment::MatchRmsAdamw, GroupRole::Matrix), Some([0.5, 1.0, 2.0]));

@@ -20,11 +20,15 @@ struct Dims {
 
 const GPT2: usize = 50_257;
 
-const SHIPPED: [(&str, Dims); 8] = [
+const SHIPPED: [(&str, Dims); 9] = [
     ("quickstart", Dims { d: 128, layers: 4, heads: 4, kv: 4, head_dim: 32, ffn: 384, seq: 128, vocab: 511 }),
     (
         "dim384",
         Dims { d: 384, layers: 12, heads: 12, kv: 12, head_dim: 32, ffn: 1536, seq: 256, vocab: GPT2 },
+    ),
+    (
+        "width-transfer",
+        Dims { d: 128, layers: 4, heads: 4, kv: 4, head_dim: 32, ffn: 384, seq: 128, vocab: 511 },
     ),
     (
         "dim768",

@@ -259,11 +259,11 @@ mod tests {
     fn erf_and_softplus_are_near_the_last_bits() {
         for i in -4000..4000 {
             let x = f64::from(i) * 2.5e-3;
-            for (found, truth) in [(erf(x), Unary::Erf.of(x)), (softplus(x), Unary::Softplus.of(x))] {
+            for (found, truth) in [(erf(x), Unary::Erf.value(x)), (softplus(x), Unary::Softplus.value(x))] {
                 assert!((found - truth).abs() <= 1e-15 * truth.abs(), "{x}: {found} for {truth}");
             }
             let x = x as f32;
-            let truths = [Unary::Erf, Unary::Softplus].map(|function| function.of(f64::from(x)));
+            let truths = [Unary::Erf, Unary::Softplus].map(|function| function.value(f64::from(x)));
             for (found, truth) in [erf(x), softplus(x)].into_iter().zip(truths) {
                 assert!((f64::from(found) - truth).abs() <= 6e-7 * truth.abs(), "{x}: {found} for {truth}");
             }

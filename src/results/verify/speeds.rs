@@ -27,7 +27,7 @@ const USUAL: [&str; 3] = ["power_cap", "clocks_set", "display_clocks"];
 
 /// Returns what does not agree.
 pub fn differences(run: &RunFiles) -> Vec<String> {
-    let batches = Batches::of(&run.keys);
+    let batches = Batches::from_keys(&run.keys);
     let batches = batches.as_ref();
     [steps(run, batches), rates(run, batches), wall(run), throttling(run)].into_iter().flatten().collect()
 }
@@ -42,7 +42,7 @@ struct Batches {
 }
 
 impl Batches {
-    fn of(keys: &StoredKeys) -> Option<Self> {
+    fn from_keys(keys: &StoredKeys) -> Option<Self> {
         let count = |key: &str| keys.value(key).map(|value| value.parse::<u64>().ok());
         let or = |key: &str, default: u64| count(key).unwrap_or(Some(default));
         let global = match count("training.global_batch_size") {
