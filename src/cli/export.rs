@@ -5,9 +5,8 @@ use super::what::{Results, run_with_checkpoint};
 use crate::checkpoint::{self, Loaded};
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
-use crate::model::FoldedHead;
 use crate::model::hf_export::{self, Dtype, Export, Stored};
-use crate::model::{CheckpointWeights, WeightsOf};
+use crate::model::{CheckpointWeights, FoldedHead, WeightsOf};
 use crate::plan::Model;
 use crate::policy::Communication;
 use crate::recipe::{Recipe, WorldSize};
@@ -60,7 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
     check(&recipe, &checkpoint)?;
     let mut export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;
     export.chat_template = chat_template(&run)?;
-    let weights = FoldedHead::new(&checkpoint, &mut export.model);
+    let weights = FoldedHead::new(&weights, &mut export.model);
     if !args.no_reference {
         // What no class has is said before a forward is computed.
         hf_export::check(&export)?;

@@ -46,6 +46,7 @@ fn ls_lists_built_in_recipes_and_those_here() {
     smollm2-135m         built-in  SmolLM2-135M: 30 narrow layers, grouped queries, tied embeddings, bf16
     qwen3-0.6b           built-in  Qwen3-0.6B: grouped queries, heads of 128, vocabulary of 151,936, bf16
     nanochat-d12         built-in  nanochat d12: norms without weights, relu2, capped logits, bf16
+    width-transfer       built-in  width 128 under muP, for coordinates and sweeps of rates over widths
     v9-full-stack        built-in  dim768 with grouped queries, dropout, accumulation and full recompute
     near.toml            file
     wrong.toml           file      (wrong: there is no built-in recipe "dim383")

@@ -652,7 +652,7 @@ fn unknown_base() {
     1 | extends = "dim348"
       |           ^^^^^^^^ unknown recipe
       |
-      = help: did you mean "dim384"? built in are quickstart, dim384, dim768, v8-dim1024, base-160m, qwen3-0.6b-shape, long-context, gpt2-124m, smollm2-135m, qwen3-0.6b, nanochat-d12, v9-full-stack; the name of a file ends in .toml
+      = help: did you mean "dim384"? built in are quickstart, dim384, dim768, v8-dim1024, base-160m, qwen3-0.6b-shape, long-context, gpt2-124m, smollm2-135m, qwen3-0.6b, nanochat-d12, width-transfer, v9-full-stack; the name of a file ends in .toml
     "###);
 }
 
