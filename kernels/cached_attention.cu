@@ -1,4 +1,5 @@
-// Generation: attention of one query per sequence over a cache of keys and values, which its own are added to.
+// Generation: attention of one query per sequence over a cache of keys and values, to which its own are
+// added.
 //
 // The keys of a sequence are cut into splits of a fixed length. A block takes a split, for all query heads
 // (or a tile of them) that share a key head, so that keys and values are read once. Each block leaves a
@@ -42,8 +43,8 @@ struct Teams {
 // maximum and sums. `keys`: the first key of the block's key head; rows are `kept` apart, values `to_value`
 // after keys. The key at `own` is not read there but at `own_key`.
 __device__ __forceinline__ void attend(const T *queries, int live_queries, const T *keys, int kept,
-                                       int to_value, int own, const T *own_key, int first, int end, float alpha,
-                                       float soft_cap, Teams &teams) {
+                                       int to_value, int own, const T *own_key, int first, int end,
+                                       float alpha, float soft_cap, Teams &teams) {
     int team = threadIdx.x / LANES;
     float q[QUERIES][PACKS_PER_THREAD][VEC], out[QUERIES][PACKS_PER_THREAD][VEC] = {};
     float running_max[QUERIES], total[QUERIES] = {};
@@ -135,14 +136,14 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
     }
 }
 
-// The key and the value at positions[b] of the cache become those of row b, and o = softmax(alpha·q·kᵀ)·v over the
-// keys 0 to positions[b], or the last `window` of them. packed: [batch, (query + 2·kv)·HEAD_DIM]; positions:
-// [batch]; o: [batch, query·HEAD_DIM], NaN where a position is beyond the cache; cache: [batch, capacity,
+// The key and the value at positions[b] of the cache become those of row b, and o = softmax(alpha·q·kᵀ)·v over
+// the keys 0 to positions[b], or the last `window` of them. packed: [batch, (query + 2·kv)·HEAD_DIM];
+// positions: [batch]; o: [batch, query·HEAD_DIM], NaN where a position is beyond the cache; cache: [batch, capacity,
 // 2·kv·HEAD_DIM]. arrivals: [batch, query], zero before and after. partials: [batch, splits, query, PARTIAL].
 // Blocks: x counts tiles of query heads, `tiles` for each key head; y splits of `split` keys; z sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
-    cached_attention(const T *__restrict__ packed, const u32 *__restrict__ positions, T *__restrict__ o, T *cache,
-                     u32 *arrivals, float *partials, int query, int kv, u32 capacity, int tiles, int split,
+    cached_attention(const T *__restrict__ packed, const u32 *__restrict__ positions, T *__restrict__ o,
+                     T *cache, u32 *arrivals, float *partials, int query, int kv, u32 capacity, int tiles, int split,
                      float alpha, float soft_cap, int window) {
     __shared__ __align__(16) Teams teams;
     __shared__ bool is_last;

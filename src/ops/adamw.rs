@@ -5,7 +5,7 @@
 //! factors that change from step to step are a table with a row per step, computed once in f64 by
 //! [`schedule_row`].
 
-use super::segments::{ELEMENTS_PER_TASK, Segments, grid};
+use super::segments::{ELEMENTS_PER_TASK, Segments, grid, update_inputs};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -132,16 +132,8 @@ impl Op for AdamW {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [grads, schedule, step, clip, bad] = inputs else {
-            return Err("takes grads, schedule, step, clip, bad".into());
-        };
-        let Precision { act_dtype, master } = self.precision;
-        if grads.dtype != master || schedule.width() != SCHEDULE_WIDTH || clip.dtype != master {
-            return Err("grads, schedule and clip are in the master format".into());
-        }
-        if step.dtype != DType::U32 || bad.dtype != DType::U32 {
-            return Err("step and bad are u32".into());
-        }
+        let Precision { act_dtype, .. } = self.precision;
+        let grads = update_inputs(inputs, self.precision, SCHEDULE_WIDTH)?;
         let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("segments are of the gradients")?;
         let mut outputs = vec![masters, slot.clone(), slot];
         if self.precision.has_compute_copy() {

@@ -4,7 +4,7 @@
 //! authors' PyTorch code (google/automl, lion/lion_pytorch.py), after the gradient is multiplied by the factor of
 //! global-norm clipping. Rates and decay of a step are rows of a table, computed once in f64.
 
-use super::segments::{ELEMENTS_PER_TASK, Segments, grid};
+use super::segments::{ELEMENTS_PER_TASK, Segments, grid, update_inputs};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -126,16 +126,7 @@ impl Op for Lion {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [grads, schedule, step, clip, bad] = inputs else {
-            return Err("takes grads, schedule, step, clip, bad".into());
-        };
-        let master = self.precision.master;
-        if grads.dtype != master || schedule.width() != SCHEDULE_WIDTH || clip.dtype != master {
-            return Err("grads, schedule and clip are in the master format".into());
-        }
-        if step.dtype != DType::U32 || bad.dtype != DType::U32 {
-            return Err("step and bad are u32".into());
-        }
+        let grads = update_inputs(inputs, self.precision, SCHEDULE_WIDTH)?;
         let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("segments are of the gradients")?;
         let mut outputs = vec![masters, slot];
         if self.precision.has_compute_copy() {

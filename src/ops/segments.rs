@@ -1,7 +1,8 @@
 //! Ranges of the flat parameter buffer with and without weight decay, for the ops of optimizers.
 
+use crate::device::DType;
 use crate::device::gpu::{Grid, Kernel};
-use crate::ir::{Shards, Spec};
+use crate::ir::{Precision, Shards, Spec};
 use std::fmt;
 use std::ops::Range;
 
@@ -125,6 +126,26 @@ impl fmt::Display for Segments {
         let counts: Vec<String> = self.by_rank.iter().map(|s| s.len().to_string()).collect();
         write!(f, "{}", counts.join(","))
     }
+}
+
+/// Checks the inputs of an optimizer's op, (grads, schedule, step, clip, bad), of which a row of the schedule has
+/// `schedule_width` numbers. Returns the gradients.
+pub(super) fn update_inputs(
+    inputs: &[Spec],
+    precision: Precision,
+    schedule_width: usize,
+) -> Result<&Spec, String> {
+    let [grads, schedule, step, clip, bad] = inputs else {
+        return Err("takes grads, schedule, step, clip, bad".into());
+    };
+    let master = precision.master;
+    if grads.dtype != master || schedule.width() != schedule_width || clip.dtype != master {
+        return Err("grads, schedule and clip are in the master format".into());
+    }
+    if step.dtype != DType::U32 || bad.dtype != DType::U32 {
+        return Err("step and bad are u32".into());
+    }
+    Ok(grads)
 }
 
 /// Returns the grid of a kernel that updates `elements` elements.

@@ -5,7 +5,7 @@
 //! dampening. The gradient is first multiplied by the factor of global-norm clipping. Weight decay is
 //! coupled, as there: it is added to the gradient before the momentum.
 
-use super::segments::{ELEMENTS_PER_TASK, Segments, grid};
+use super::segments::{ELEMENTS_PER_TASK, Segments, grid, update_inputs};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -125,16 +125,7 @@ impl Op for Sgd {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [grads, schedule, step, clip, bad] = inputs else {
-            return Err("takes grads, schedule, step, clip, bad".into());
-        };
-        let master = self.precision.master;
-        if grads.dtype != master || schedule.width() != SCHEDULE_WIDTH || clip.dtype != master {
-            return Err("grads, schedule and clip are in the master format".into());
-        }
-        if step.dtype != DType::U32 || bad.dtype != DType::U32 {
-            return Err("step and bad are u32".into());
-        }
+        let grads = update_inputs(inputs, self.precision, SCHEDULE_WIDTH)?;
         let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("segments are of the gradients")?;
         let mut outputs = vec![masters];
         outputs.extend(self.has_momentum().then_some(slot));
