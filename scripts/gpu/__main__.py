@@ -17,6 +17,8 @@
     peer       the same against the same model in PyTorch (scripts/torch_peer.py), in turns
     others     the same at shapes at which xrun must not be slower: other heads, batches and lengths
     axes       what every part of a model costs in speed, in turns with the model without it
+    optimizers bits of optimizers, averages, ramps, widths and formulas, however they are executed
+    updates    what Muon costs beside AdamW, and a formula beside the built-in function
     step       loss, logits and gradients of a step against PyTorch from the same weights (scripts/torch_parity.py)
     parity     150 steps in bf16 against fp32: the losses differ by at most 0.01
     start      seconds until kernels are ready, with and without a cache
@@ -50,6 +52,7 @@ import axes
 import deaths
 import exact
 import launchers
+import optimizers
 import ranks
 import speed
 import ways
@@ -67,6 +70,8 @@ LIMITS = {
     "peer": 900,
     "others": 900,
     "axes": 900,
+    "optimizers": 300,
+    "updates": 300,
     "step": 240,
     "parity": 300,
     "start": 90,
@@ -92,6 +97,8 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "peer": speed.peer,
     "others": speed.others,
     "axes": axes.axes,
+    "optimizers": optimizers.optimizers,
+    "updates": optimizers.updates,
     "step": exact.step,
     "parity": exact.parity,
     "start": ways.start,

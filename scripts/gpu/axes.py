@@ -3,7 +3,7 @@
 import statistics
 
 from bench import Bench, attempt
-from sizes import SIZES
+from sizes import SIZES, Size
 from speed import speed
 
 # At which sizes, with the width of a feed-forward layer without a gate that has as many parameters, and a window of a
@@ -53,16 +53,15 @@ def axes(bench: Bench) -> None:
         for _ in range(bench.turns):
             for axis, keys in {"": (), **AXES}.items():
                 keys = [key.replace("FFN", str(ffn)).replace("WINDOW", str(window)) for key in keys]
-                attempt(bench, f"{name} {axis}", lambda a=axis, k=keys, f=found, n=name: turn(bench, n, a, k, f))
+                attempt(bench, f"{name} {axis}", lambda a=axis, k=keys, f=found, s=SIZES[name]: turn(bench, s, a, k, f))
         plain = found.pop("", [])
         for axis, speeds in found.items():
             if len(speeds) == len(plain):
                 report(bench, f"{name} {axis}", plain, speeds)
 
 
-def turn(bench: Bench, name: str, axis: str, keys: list[str], found: dict[str, list[float]]) -> None:
+def turn(bench: Bench, size: Size, axis: str, keys: list[str], found: dict[str, list[float]]) -> None:
     """Adds the tokens per second of a training."""
-    size = SIZES[name]
     found.setdefault(axis, []).append(speed(bench, size, keys)["tok_s"])
 
 
