@@ -142,11 +142,13 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
 // 2·kv·HEAD_DIM]. arrivals: [batch, query], zero before and after. partials: [batch, splits, query, PARTIAL].
 // Blocks: x counts tiles of query heads, `tiles` for each key head; y splits of `split` keys; z sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
-    cached_attention(const T *__restrict__ packed, const u32 *__restrict__ positions, T *__restrict__ o,
-                     T *cache, u32 *arrivals, float *partials, int query, int kv, u32 capacity, int tiles, int split,
+    cached_attention(const T *packed, const u32 *positions, T *__restrict__ o, T *cache, u32 *arrivals,
+                     float *partials, int query, int kv, u32 capacity, int tiles, int split,
                      float alpha, float soft_cap, int window) {
     __shared__ __align__(16) Teams teams;
     __shared__ bool is_last;
+    let_next_begin();
+    wait_for_previous();
     int group = query / kv, kept = 2 * kv * HEAD_DIM, batch = blockIdx.z;
     int key_head = blockIdx.x / tiles, in_group = blockIdx.x % tiles * QUERIES;
     int head = key_head * group + in_group, live_queries = min(QUERIES, group - in_group);

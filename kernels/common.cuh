@@ -17,6 +17,23 @@ constexpr int WARP = 32;
 // finds the beginning there.
 __device__ __forceinline__ u32 block_from_last() { return gridDim.x - 1 - blockIdx.x; }
 
+// Programmatic dependent launch (from sm_90 on): a kernel that is launched to overlap begins while the one before it
+// in the stream is still running, does what depends on nothing, such as loading weights, and waits here for the end
+// of what came before. In other launches it does not wait. What is loaded afterwards must not be declared constant and
+// free of aliases: the compiler may move such loads before the wait.
+__device__ __forceinline__ void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel, if it is launched to overlap, begin as soon as all blocks of this one have begun.
+__device__ __forceinline__ void let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 
 // 2^x with a relative error of 2^-22; results below 2^-126 are zero.

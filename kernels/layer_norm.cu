@@ -76,6 +76,7 @@ __device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[PAC
 extern "C" __global__ void __launch_bounds__(THREADS)
     layer_norm(const T *x, const float *__restrict__ w, const float *__restrict__ b, T *y, int rows,
                int count, float inv_n, float eps) {
+    let_next_begin();
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();
@@ -89,6 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 extern "C" __global__ void __launch_bounds__(THREADS)
     residual_layer_norm(const T *x, const T *y, const float *__restrict__ w, const float *__restrict__ b,
                         T *r, T *n, int rows, int count, float inv_n, float eps) {
+    let_next_begin();
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();

@@ -22,10 +22,25 @@ __device__ __forceinline__ float activate(float x) {
 #endif
 }
 
+// Loads the weights of a warp's UNROLL blocks of inputs from `from` on. w: at this lane's output and first input.
+__device__ __forceinline__ void load_weights(const bf16 *w, i64 to_second, int from, int inputs,
+                                             uint4 (&weights)[SUMS][UNROLL]) {
+#pragma unroll
+    for (int n = 0; n < UNROLL; n++) {
+        int at = from + n * WARPS * INPUTS;
+#pragma unroll
+        for (int s = 0; s < SUMS; s++) {
+            bool live = at < inputs;
+            weights[s][n] =
+                live ? *reinterpret_cast<const uint4 *>(w + s * to_second + at) : make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
 // x: [rows, inputs]; w: [SUMS, outputs, inputs]; b: [SUMS, outputs]; y: [rows, outputs]. inputs is a multiple of
 // 32, outputs of 8. Blocks: outputs / 8. Partial sums of warps are added in their order.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    linear_few_rows(const bf16 *__restrict__ x, const bf16 *__restrict__ w, const float *__restrict__ b,
+    linear_few_rows(const bf16 *x, const bf16 *__restrict__ w, const float *__restrict__ b,
                     bf16 *__restrict__ y, int rows, int outputs, int inputs) {
     __shared__ float partials[SUMS][WARPS][ROWS][OUTPUTS];
     int warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, q = threadIdx.x % 4;
@@ -35,17 +50,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const bf16 *lower = x + i64(g) * inputs + q * 8, *upper = lower + i64(8) * inputs;
     bool has_lower = g < rows, has_upper = UPPER && g + 8 < rows;
     float c[SUMS][4] = {};
-    for (int from = warp * INPUTS; from < inputs; from += WARPS * INPUTS * UNROLL) {
-        uint4 weights[SUMS][UNROLL], low[UNROLL], high[UNROLL];
+    int first = warp * INPUTS;
+    uint4 weights[SUMS][UNROLL];
+    // Weights are there before the rows: while the kernel before this one ends.
+    let_next_begin();
+    load_weights(of_output, to_second, first, inputs, weights);
+    wait_for_previous();
+    for (int from = first; from < inputs; from += WARPS * INPUTS * UNROLL) {
+        if (from > first) load_weights(of_output, to_second, from, inputs, weights);
+        uint4 low[UNROLL], high[UNROLL];
 #pragma unroll
         for (int n = 0; n < UNROLL; n++) {
             int at = from + n * WARPS * INPUTS;
             bool live = at < inputs;
-#pragma unroll
-            for (int s = 0; s < SUMS; s++) {
-                const bf16 *of_sum = of_output + s * to_second + at;
-                weights[s][n] = live ? *reinterpret_cast<const uint4 *>(of_sum) : zero;
-            }
             low[n] = live && has_lower ? *reinterpret_cast<const uint4 *>(lower + at) : zero;
             high[n] = live && has_upper ? *reinterpret_cast<const uint4 *>(upper + at) : zero;
         }

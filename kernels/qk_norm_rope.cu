@@ -51,6 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
     qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, T *y, int rows,
                  int rows_per_block, float eps, u32 copies_v) {
     __shared__ __align__(16) float cos_sin[ROTATES ? TILE_ROWS : 1][HEAD_DIM], weights[2][HEAD_DIM];
+    let_next_begin();
     ThreadHeads own;
     if constexpr (WEIGHTED) fill_weights(wq, wk, weights);
     int first = block_from_last() * rows_per_block, end = min(first + rows_per_block, rows);

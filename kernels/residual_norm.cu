@@ -5,6 +5,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS)
     residual_norm(const T *x, const T *y, const float *__restrict__ w, T *r, T *n, int rows, float inv_n,
                   float eps) {
+    let_next_begin();
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();

@@ -4,6 +4,7 @@
 // y = x / √(mean(x²) + eps) ⊙ w. x, y: [rows, WIDTH]; w: [WIDTH]. y may lie over x.
 extern "C" __global__ void __launch_bounds__(THREADS)
     rms_norm(const T *x, const float *__restrict__ w, T *y, int rows, float inv_n, float eps) {
+    let_next_begin();
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();

@@ -78,7 +78,8 @@ impl CachedAttention {
             .with("QUERIES", queries)
             .with("THREADS", THREADS)
             .with("SOFT_CAP", u8::from(self.score_cap.is_some()))
-            .with("WINDOW", u8::from(self.window.is_some()));
+            .with("WINDOW", u8::from(self.window.is_some()))
+            .overlapping();
         (kernel, queries)
     }
 }

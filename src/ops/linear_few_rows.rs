@@ -96,7 +96,8 @@ impl LinearFewRows {
             .with("UPPER", u32::from(rows > MOST_ROWS / 2))
             .with("THREADS", 32 * warps)
             .with("BIAS", u32::from(self.bias))
-            .with("SUMS", self.output.sums());
+            .with("SUMS", self.output.sums())
+            .overlapping();
         let kernel = match self.output.activation() {
             Some(f) => kernel.with("ACTIVATION", f.functor()),
             None => kernel,

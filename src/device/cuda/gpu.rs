@@ -82,7 +82,7 @@ impl Gpu {
         let untracked = Mutex::new(UntrackedMeter::new(initial.memory_taken_since(), sample));
         let allocator = Allocator::new(Arc::clone(&stream));
         let products = Arc::new(Products::new(&properties, allocator.allocate(WORKSPACE)?)?);
-        let kernels = Arc::new(Kernels::new(Arc::clone(&context), compiler));
+        let kernels = Arc::new(Kernels::new(Arc::clone(&context), compiler, properties.capability));
         Ok(Arc::new(Self {
             properties,
             ordinal,

@@ -17,11 +17,18 @@ const MAX_SIZE: usize = (1 << 31) - (1 << 20);
 /// Dynamic shared memory that a block may use without asking for it beforehand, in bytes.
 const DEFAULT_SHARED: u32 = 48 * 1024;
 
+/// Least compute capability with programmatic dependent launch (major), and least version of CUDA whose driver
+/// captures it in graphs.
+const OVERLAP_CAPABILITY: u32 = 9;
+const OVERLAP_DRIVER: (i32, i32) = (12, 4);
+
 /// The compiler of one GPU and the kernels loaded on it. Unloaded when dropped.
 #[derive(Debug)]
 pub(super) struct Kernels {
     context: Arc<Context>,
     compiler: Compiler,
+    /// True if a kernel may be launched to begin before the one before it has ended.
+    can_overlap: bool,
     modules: Mutex<HashMap<TranslationUnit, Module>>,
     functions: Mutex<HashMap<Kernel, Function>>,
 }
@@ -45,8 +52,10 @@ unsafe impl Sync for Kernels {}
 
 impl Kernels {
     /// Returns the kernels of a context, none of them loaded yet.
-    pub(super) fn new(context: Arc<Context>, compiler: Compiler) -> Self {
-        Self { context, compiler, modules: Mutex::default(), functions: Mutex::default() }
+    pub(super) fn new(context: Arc<Context>, compiler: Compiler, capability: (u32, u32)) -> Self {
+        let driver = driver::version().unwrap_or_default();
+        let can_overlap = capability.0 >= OVERLAP_CAPABILITY && driver >= OVERLAP_DRIVER;
+        Self { context, compiler, can_overlap, modules: Mutex::default(), functions: Mutex::default() }
     }
 
     /// Returns the compiler.
@@ -75,7 +84,7 @@ impl Kernels {
     /// # Errors
     /// When the arguments are not those of the kernel, or the driver reports an error.
     pub(super) fn launch(&self, stream: &Stream, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
-        let entry = kernel.entry;
+        let (entry, overlaps) = (kernel.entry, kernel.overlaps && self.can_overlap);
         if let Some(size) = args.iter().find_map(|arg| match arg {
             Arg::Size(size) => Some(*size).filter(|&size| size > MAX_SIZE),
             _ => None,
@@ -95,7 +104,7 @@ impl Kernels {
             )));
         }
         let mut values = args.iter().map(driver::value).collect::<Result<Vec<_>>>()?;
-        stream.launch((entry, function.handle), grid, &mut values)
+        stream.launch((entry, function.handle), grid, &mut values, overlaps)
     }
 
     fn load(&self, unit: TranslationUnit, code: &[u8]) -> Result<Module> {

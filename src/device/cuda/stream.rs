@@ -141,33 +141,40 @@ impl Stream {
         self.synchronize()
     }
 
-    /// Launches a named function of a loaded module. The values are its arguments.
+    /// Launches a named function of a loaded module. The values are its arguments. With `overlaps` it may begin
+    /// before the kernel before it has ended.
     pub(super) fn launch(
         &self,
         (entry, function): (&str, sys::CUfunction),
         grid: Grid,
         values: &mut [Value],
+        overlaps: bool,
     ) -> Result<()> {
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|v| std::ptr::from_mut(v).cast()).collect();
         let [x, y, z] = grid.blocks;
-        // SAFETY: the arguments are in the order and of the types of the kernel, which its one launch site
-        // holds; the addresses are of tensors that the executor keeps alive for the node.
-        let status = unsafe {
-            sys::cuLaunchKernel(
-                function,
-                x,
-                y,
-                z,
-                grid.threads,
-                1,
-                1,
-                grid.shared,
-                self.raw,
-                pointers.as_mut_ptr(),
-                null_mut(),
-            )
+        let mut overlap = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue_union { programmaticStreamSerializationAllowed: 1 },
         };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: grid.shared,
+            hStream: self.raw,
+            attrs: &raw mut overlap,
+            numAttrs: u32::from(overlaps),
+        };
+        // SAFETY: the arguments are in the order and of the types of the kernel, which its one launch site
+        // holds; the addresses are of tensors that the executor keeps alive for the node. A kernel that overlaps
+        // waits for the one before it before it reads what that writes.
+        let status =
+            unsafe { sys::cuLaunchKernelEx(&raw const config, function, pointers.as_mut_ptr(), null_mut()) };
         check(status, &format!("launch {entry} with {grid:?}"))
     }
 }

@@ -14,12 +14,15 @@ pub struct Kernel {
     pub entry: &'static str,
     /// Macro definitions. Kernels of one file with equal definitions are compiled together.
     pub defines: Vec<(&'static str, String)>,
+    /// True if it may begin before the kernel before it has ended: then it waits for that by itself
+    /// (`wait_for_previous` in kernels/common.cuh).
+    pub overlaps: bool,
 }
 
 impl Kernel {
     /// Returns a kernel without definitions.
     pub fn new(file: &'static str, entry: &'static str) -> Self {
-        Self { file, entry, defines: Vec::new() }
+        Self { file, entry, defines: Vec::new(), overlaps: false }
     }
 
     /// Adds a definition.
@@ -27,6 +30,12 @@ impl Kernel {
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.defines.push((name, value.to_string()));
         self
+    }
+
+    /// Lets it begin before the kernel before it has ended, where the GPU can do that.
+    #[must_use]
+    pub fn overlapping(self) -> Self {
+        Self { overlaps: true, ..self }
     }
 
     /// Adds a definition whose value is a number format as kernels call it: `f32`, `bf16`, `u32`.
