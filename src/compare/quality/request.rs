@@ -299,7 +299,7 @@ fn with_min_effects(
 /// Checks that a prediction is about what is judged.
 fn check_prediction(prediction: Option<&Prediction>, measures: &[AskedMeasure]) -> Result<()> {
     let Some(prediction) = prediction else { return Ok(()) };
-    let named = |name: &str| measures.iter().any(|asked| asked.measure.to_string() == name);
+    let named = |name: &str| measures.iter().find(|asked| asked.measure.to_string() == name);
     let all: Vec<String> = measures.iter().map(|asked| asked.measure.to_string()).collect();
     let refs: Vec<&Measure> = measures.iter().map(|asked| &asked.measure).collect();
     let why = match &prediction.of {
@@ -313,12 +313,12 @@ fn check_prediction(prediction: Option<&Prediction>, measures: &[AskedMeasure]) 
             format!("several measures are judged: predict a range of one, such as `{} -0.05..-0.01`", all[0])
         }
         Predicted::Range { column: name, .. } | Predicted::Difference { measure: name, .. } => {
-            if !named(name) {
-                format!("{name} is not judged: --on has {}", all.join(", "))
-            } else if measures.iter().any(|asked| asked.min_effect.is_none()) {
-                format!("{name} is compared by ranks, which have no sizes; predict `better` or `worse`")
-            } else {
-                return Ok(());
+            match named(name) {
+                None => format!("{name} is not judged: --on has {}", all.join(", ")),
+                Some(asked) if asked.min_effect.is_none() => {
+                    format!("{name} is compared by ranks, which have no sizes; predict `better` or `worse`")
+                }
+                Some(_) => return Ok(()),
             }
         }
     };

@@ -9,7 +9,7 @@ use super::scene::{Form, PageContext, Rendered};
 use super::spec::{BlockKind, Spec};
 use super::sweep::SWEEPS;
 use super::why::Why;
-use super::{comparison, configurations, curves, quality, runs, series, sweep, value};
+use super::{chain, comparison, configurations, curves, quality, runs, series, sweep, value};
 use crate::results::comparison::COMPARISONS;
 use crate::results::regular;
 use std::path::Path;
@@ -120,6 +120,7 @@ fn render(context: &PageContext<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> 
         BlockKind::Plot { plot, alt } => runs::plot(context, spec, plot, alt.as_deref()),
         BlockKind::Curves { column, alt } => curves::render(context, spec, column, alt.as_deref()),
         BlockKind::Quality { alt } => quality::render(context, spec, alt.as_deref()),
+        BlockKind::Chain { alt } => chain::render(context, spec, alt.as_deref()),
         BlockKind::Comparison { columns } => comparison::render(context, spec, columns.as_deref()),
         BlockKind::Series { over, alt } => series::render(context, spec, over, alt.as_deref()),
         BlockKind::Configurations { column, alt } => {

@@ -11,6 +11,8 @@
 
 mod alike;
 mod attributes;
+mod chain;
+mod chain_figure;
 mod columns;
 mod comparison;
 mod configurations;

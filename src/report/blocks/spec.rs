@@ -7,12 +7,13 @@ use super::text::did_you_mean;
 use crate::error::{Error, Result};
 
 /// The kinds of blocks, each with its attributes, required ones first.
-pub const KINDS: [(&str, &[&str]); 8] = [
+pub const KINDS: [(&str, &[&str]); 9] = [
     ("runs", &["select", "columns", "newest", "where", "across"]),
     ("plot", &["select", "plot", "newest", "where", "alt"]),
     ("curves", &["select", "column", "newest", "where", "across", "alt"]),
     ("comparison", &["select", "columns", "across"]),
     ("quality", &["select", "across", "alt"]),
+    ("chain", &["select", "across", "alt"]),
     ("series", &["select", "over", "across", "alt"]),
     ("sweep", &["select", "columns", "across"]),
     ("configurations", &["select", "column", "across", "alt"]),
@@ -40,6 +41,7 @@ pub enum BlockKind {
     Curves { column: String, alt: Option<String> },
     Comparison { columns: Option<Vec<String>> },
     Quality { alt: Option<String> },
+    Chain { alt: Option<String> },
     Series { over: &'static str, alt: Option<String> },
     Sweep { columns: Vec<Column> },
     Configurations { column: String, alt: Option<String> },
@@ -138,6 +140,7 @@ impl Spec {
                 alt: get("alt").map(str::to_owned),
             },
             "quality" => BlockKind::Quality { alt: get("alt").map(str::to_owned) },
+            "chain" => BlockKind::Chain { alt: get("alt").map(str::to_owned) },
             "comparison" => BlockKind::Comparison { columns: get("columns").map(list) },
             "series" => {
                 let over = get("over")
@@ -235,7 +238,7 @@ mod tests {
         for (pairs, said) in [
             (
                 &[("select", "a")][..],
-                "no `kind`; there are runs, plot, curves, comparison, quality, series, sweep, configurations",
+                "no `kind`; there are runs, plot, curves, comparison, quality, chain, series, sweep, configurations",
             ),
             (&[("kind", "run"), ("select", "a")], "did you mean `runs`?"),
             (&[("kind", "runs")], "no `select`"),

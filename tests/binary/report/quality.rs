@@ -9,8 +9,8 @@ use xrun::statistics::{Direction, paired_difference, verdict};
 
 const BLOCK: &str = "kind=\"quality\" select=\"norms\"";
 
-/// The folder of a comparison of quality of the runs here, with and without a norm of queries and keys.
-fn compared(place: &Place) -> String {
+/// The folder of a comparison of quality of the runs here: values of `model.qk_norm` of baseline and candidate.
+fn compared(place: &Place, name: &str, arms: [&str; 2]) -> String {
     let measure: Measure = "val_loss".parse().unwrap();
     let value = |run: &Run| MeasuredRun::open(&run.path).unwrap().measure(&measure);
     let id = |run: &Run| format!("tiny/{}", run.path.file_name().unwrap().to_str().unwrap());
@@ -33,16 +33,17 @@ fn compared(place: &Place) -> String {
         arm.sort_by_key(|run| seed(run));
         arm
     };
-    let pairs: Vec<(&Run, &Run)> = arm("true").into_iter().zip(arm("false")).collect();
+    let [baseline, candidate] = arms;
+    let pairs: Vec<(&Run, &Run)> = arm(baseline).into_iter().zip(arm(candidate)).collect();
     let number = |run: &Run| value(run).value().unwrap();
     let differences: Vec<f64> = pairs.iter().map(|(a, b)| number(b) - number(a)).collect();
     let found = paired_difference(&differences, 0.95).unwrap();
     let mean = |arm: &[&Run]| arm.iter().map(|run| number(run)).sum::<f64>() / 3.0;
     let arm_record = |label: &str| json!({ "label": label, "command": "tiny.toml", "recipe": "tiny.toml", "settings": [], "recipe_hash": label });
     let record = json!({
-        "name": "norms", "id": "20261124T000000Z-0123abcd", "hypothesis": "the norm <helps>", "predicts": "worse",
-        "prediction_held": null, "baseline": arm_record("with"), "candidate": arm_record("without"),
-        "changes": ["model.qk_norm: true → false"], "shared_randomness": "initial values, order of the data, masks",
+        "name": name, "id": "20261124T000000Z-0123abcd", "hypothesis": "the norm <helps>", "predicts": "worse",
+        "prediction_held": null, "baseline": arm_record(baseline), "candidate": arm_record(candidate),
+        "changes": [format!("model.qk_norm: {baseline} → {candidate}")], "shared_randomness": "initial values, order of the data, masks",
         "design": { "kind": "fixed", "pairs": 3 }, "confidence": 0.95, "confirms": null, "history": [],
         "provenance": { "version": "0.1.0", "commit": null, "dirty": null, "binary": null, "device": "cpu",
             "corpus_hashes": [], "began": "2026-11-24T00:00:00Z" },
@@ -51,21 +52,21 @@ fn compared(place: &Place) -> String {
         "measures": [{
             "measure": "val_loss", "unit": "nats per token", "direction": Direction::LowerIsBetter,
             "scale": "difference", "min_effect": 0.01, "confidence": 0.95, "pairs": 3,
-            "baseline": mean(&arm("true")), "candidate": mean(&arm("false")), "interval": found.interval,
+            "baseline": mean(&arm(baseline)), "candidate": mean(&arm(candidate)), "interval": found.interval,
             "deviation": found.deviation, "p": found.p, "basis": "differences",
             "verdict": verdict(&found.interval, 0.01, Direction::LowerIsBetter), "because": null,
         }],
         "joint": null, "diverged": null, "finished": true, "notes": ["a note"], "rule": "the rule",
     });
-    let folder = "results/comparisons/norms/20261124T000000Z-0123abcd";
+    let folder = format!("results/comparisons/{name}/20261124T000000Z-0123abcd");
     place.write(&format!("{folder}/quality.json"), serde_json::to_string_pretty(&record).unwrap().as_bytes());
-    folder.to_owned()
+    folder
 }
 
 #[test]
 fn verdicts_and_pairs_are_shown_checked_kept_and_run_again() {
     let place = curves::place(BLOCK);
-    let folder = compared(&place);
+    let folder = compared(&place, "norms", ["true", "false"]);
     place.xrun(&["keep", "comparisons/norms"]).succeeds();
     place.xrun(&["report"]).succeeds();
     place.xrun(&["report", "--check"]).succeeds().says(&["1 block in 1 page is current"]);
@@ -137,4 +138,38 @@ fn a_comparison_that_is_not_kept_is_named() {
     place.xrun(&["report"]).ended(3).says(&["no comparison `norms` is kept", "xrun keep comparisons/norms"]);
     let template = place.xrun(&["report", "--new", "quality", "--select", "norms"]).succeeds().stdout;
     assert_eq!(template, format!("<!-- xrun:report {BLOCK} -->\n<!-- xrun:end -->\n"));
+}
+
+#[test]
+fn comparisons_that_follow_each_other_are_a_table_and_a_picture() {
+    let place = curves::place("kind=\"chain\" select=\"norms,back\"");
+    for (name, arms) in [("norms", ["true", "false"]), ("back", ["false", "true"])] {
+        compared(&place, name, arms);
+        place.xrun(&["keep", &format!("comparisons/{name}")]).succeeds();
+    }
+    place.xrun(&["report"]).succeeds();
+    place.xrun(&["report", "--check"]).succeeds().says(&["1 block in 1 page is current"]);
+    let page = fs::read_to_string(place.path().join("README.md")).unwrap();
+    for text in
+        ["| 0 | `true` |", "| 1 | `model.qk_norm: true → false` |", "| 2 | `model.qk_norm: false → true` |"]
+    {
+        assert!(page.contains(text), "no `{text}` in\n{page}");
+    }
+    // What one step gains, the step back loses.
+    let differences: Vec<f64> = page
+        .lines()
+        .filter(|line| line.starts_with("| 1 |") || line.starts_with("| 2 |"))
+        .map(|line| line.split('|').nth(4).unwrap().split_whitespace().next().unwrap().parse().unwrap())
+        .collect();
+    assert!(differences[0] == -differences[1] && differences[0] != 0.0, "{differences:?}");
+    let plots = place.path().join("results/kept/comparisons/plots");
+    for theme in ["light", "dark"] {
+        let svg = fs::read_to_string(plots.join(format!("norms+back-chain-{theme}.svg"))).unwrap();
+        // The means of three recipes, with a legend.
+        assert!(svg.matches("<circle").count() >= 3, "{theme}");
+    }
+
+    // A chain whose comparisons do not join.
+    place.write("README.md", page.replace("\"norms,back\"", "\"norms,norms\"").as_bytes());
+    place.xrun(&["report"]).ended(3).says(&["is not the candidate of", "into the order of the chain"]);
 }

@@ -129,6 +129,7 @@ fn a_prediction_is_of_what_is_judged() {
         ("val_loss", "better"),
         ("val_loss", "no difference"),
         ("val_loss,train_loss", "train_loss -0.05..-0.01"),
+        ("val_loss,seconds_until:val_loss=2", "val_loss -0.05..-0.01"),
         ("tok_s,val_loss", "worse"),
         ("tok_s,val_loss", "tok_s +10..+20%"),
     ] {

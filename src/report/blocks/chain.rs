@@ -1,0 +1,198 @@
+//! Kept comparisons of quality that follow each other: the candidate of each is the baseline of the next.
+
+use super::kept::{KeptRun, Source};
+use super::quality_figure::{p_shown, shown};
+use super::scene::{PageContext, Rendered, stem_of_several};
+use super::spec::Spec;
+use super::text::{code, link_to, table};
+use super::why::Why;
+use super::{alike, chain_figure, comparison, provenance, runs};
+use crate::format::{BLANK, decimal};
+use crate::results::quality::{JudgedMeasure, Pair, PairedRun, QUALITY, QualityComparison};
+use crate::results::quantiles::median;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A comparison of the chain.
+struct Link {
+    found: QualityComparison,
+    source: Source,
+    /// The kept runs of its pairs, by `RECIPE/RUN`.
+    runs: BTreeMap<String, KeptRun>,
+}
+
+/// A recipe of the chain, as the comparison that leads to it found it.
+pub(super) struct Step {
+    /// The arm's label.
+    pub label: String,
+    /// Mean of the measure over the arm's runs.
+    pub value: Option<f64>,
+    /// Median of the runs' tokens per second in the steady state; blank where one has none.
+    pub tok_s: Option<f64>,
+}
+
+/// Returns a table of the recipes in the order of `select`, each with the verdict on its change, and a picture.
+pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
+    let links = spec.select.iter().map(|name| link(context, name)).collect::<Result<Vec<Link>, _>>()?;
+    joined(&links)?;
+    let judged = links.iter().map(measured).collect::<Result<Vec<&JudgedMeasure>, _>>()?;
+    let all_runs: Vec<KeptRun> = links.iter().flat_map(|link| link.runs.values().cloned()).collect();
+    let mut rendered = runs::sources_of(&all_runs);
+    rendered.sources.splice(0..0, links.iter().map(|link| link.source.clone()));
+    let (differences, faults) = unlike(&links, &spec.across);
+    rendered.faults.extend(faults);
+
+    let steps = steps(&links, &judged);
+    let mut text = rows(context, &links, &judged, &steps);
+    text.push('\n');
+    let drawn = chain_figure::chain(&judged, &steps).map_err(|e| vec![Why::stale(e.message())])?;
+    let stem = stem_of_several(context.kept, &spec.select, "chain");
+    let said = alternative(&judged, &steps);
+    text += &rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
+    let folders: Vec<&Path> = links.iter().map(|link| link.source.folder.as_path()).collect();
+    text += &provenance::line(context, &all_runs.iter().collect::<Vec<_>>(), &[], &folders);
+    text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
+    rendered.text = text;
+    Ok(rendered)
+}
+
+/// Reads the newest kept comparison of a name, and its runs.
+fn link(context: &PageContext<'_>, name: &str) -> Result<Link, Vec<Why>> {
+    let folder: PathBuf = comparison::find_all(context.kept, name, QUALITY)?.swap_remove(0);
+    let (source, found) = comparison::read_record(context, &folder, QUALITY, QualityComparison::full_name)?;
+    let named = found.pairs.iter().flat_map(|pair| pair.runs());
+    let named = named.filter_map(|run| Some((run.run.as_deref()?, run.metrics_hash.as_deref())));
+    let runs = comparison::kept_runs_named(context, &source, named)?;
+    Ok(Link { found, source, runs })
+}
+
+/// Checks that every comparison has ended, and begins with the recipe that the one before it ends with.
+fn joined(links: &[Link]) -> Result<(), Vec<Why>> {
+    let mut wrong = Vec::new();
+    for link in links.iter().filter(|link| !link.found.finished) {
+        let why = format!("{} is not finished", link.source.id);
+        wrong.push(Why::mended_by(why, "finish it with the same command, and keep it again"));
+    }
+    for pair in links.windows(2) {
+        let [before, after] = pair else { continue };
+        if before.found.candidate.recipe_hash != after.found.baseline.recipe_hash {
+            let why = format!(
+                "the baseline of {} is not the candidate of {}: their recipes have other hashes",
+                after.source.id, before.source.id
+            );
+            wrong.push(Why::mended_by(why, "put `select` into the order of the chain"));
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+}
+
+/// Returns a comparison's first measure that is no speed: that which the chain is judged by.
+fn measured(link: &Link) -> Result<&JudgedMeasure, Vec<Why>> {
+    let first = &link.found.measures;
+    first.iter().find(|judged| judged.measure.to_string() != "tok_s").ok_or_else(|| {
+        let why = format!("{} has no measure but a speed", link.source.id);
+        vec![Why::mended_by(why, "compare with `--on val_loss` too")]
+    })
+}
+
+/// Returns all recipes of the chain, the first comparison's baseline first.
+fn steps(links: &[Link], judged: &[&JudgedMeasure]) -> Vec<Step> {
+    let first = links.iter().zip(judged).take(1).map(|(link, judged)| Step {
+        label: link.found.baseline.label.clone(),
+        value: judged.baseline,
+        tok_s: speed(link, |pair| &pair.baseline),
+    });
+    let others = links.iter().zip(judged).map(|(link, judged)| Step {
+        label: link.found.candidate.label.clone(),
+        value: judged.candidate,
+        tok_s: speed(link, |pair| &pair.candidate),
+    });
+    first.chain(others).collect()
+}
+
+/// Returns the median speed of an arm's runs; blank where one of them has no steady state.
+fn speed(link: &Link, arm: impl Fn(&Pair) -> &PairedRun) -> Option<f64> {
+    let of_run = |run: &PairedRun| link.runs.get(run.run.as_deref()?)?.summary.tok_s;
+    let speeds: Option<Vec<f64>> = link.found.pairs.iter().map(|pair| of_run(arm(pair))).collect();
+    median(speeds?)
+}
+
+/// Compares all runs, which may differ in their seeds, in the keys that any comparison names as changed, and in
+/// `across`.
+fn unlike(links: &[Link], across: &[String]) -> (Option<String>, Vec<Why>) {
+    let changes = links.iter().flat_map(|link| &link.found.changes);
+    let changed = changes.filter_map(|change| change.split(':').next());
+    let across: Vec<String> = across.iter().cloned().chain(alike::named(changed)).collect();
+    let rows: Vec<alike::Row> =
+        links.iter().flat_map(|link| link.runs.values()).map(alike::without_seeds).collect();
+    alike::compare(&rows, &across)
+}
+
+fn rows(context: &PageContext<'_>, links: &[Link], judged: &[&JudgedMeasure], steps: &[Step]) -> String {
+    let name = judged.first().map_or(String::new(), |judged| format!("{} ({})", judged.measure, judged.unit));
+    let mean = format!(">{name}");
+    let headings = [
+        "",
+        "change",
+        mean.as_str(),
+        ">difference to the row above (interval)",
+        ">p",
+        ">pairs",
+        "verdict",
+        "prediction",
+        ">tokens/s",
+        ">of the first",
+    ];
+    let first_speed = steps.first().and_then(|step| step.tok_s);
+    let row = |at: usize| {
+        let step = &steps[at];
+        let link = at.checked_sub(1).map(|before| (&links[before], judged[before]));
+        let cell = |value: Option<String>| value.unwrap_or_else(|| BLANK.to_owned());
+        let interval = link.and_then(|(_, judged)| {
+            let interval = judged.interval?;
+            let shown = |value: f64| shown(judged.scale, value);
+            let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(shown);
+            Some(format!("{estimate} ({low} to {high})"))
+        });
+        let verdict = link.map(|(link, judged)| {
+            link_to(judged.verdict.words(), &context.link(&provenance::page_of(&link.source.folder)))
+        });
+        let changes = link.map(|(link, _)| {
+            link.found.changes.iter().map(|change| code(change)).collect::<Vec<_>>().join(", ")
+        });
+        let prediction = link.and_then(|(link, _)| {
+            let held = match link.found.prediction_held {
+                Some(true) => "held",
+                Some(false) => "**falsified**",
+                None => "open",
+            };
+            Some(format!("{}: {held}", code(link.found.predicts.as_deref()?)))
+        });
+        let share = first_speed.zip(step.tok_s).map(|(first, speed)| decimal(Some(speed / first), 3));
+        vec![
+            at.to_string(),
+            changes.unwrap_or_else(|| code(&step.label)),
+            decimal(step.value, 4),
+            cell(interval),
+            cell(link.and_then(|(_, judged)| judged.p).map(p_shown)),
+            cell(link.map(|(_, judged)| judged.pairs.to_string())),
+            cell(verdict),
+            cell(prediction),
+            decimal(step.tok_s, 0),
+            cell(share),
+        ]
+    };
+    table(&headings.map(str::to_owned), &(0..steps.len()).map(row).collect::<Vec<_>>())
+}
+
+/// Returns the alternative text of the picture: the ends of the chain.
+fn alternative(judged: &[&JudgedMeasure], steps: &[Step]) -> String {
+    let name = judged.first().map_or(String::new(), |judged| judged.measure.to_string());
+    let [first, last] = [steps.first(), steps.last()].map(|step| step.and_then(|step| step.value));
+    format!(
+        "{name} of {} recipes, each the one before with one change, from {} to {}, and their tokens per second",
+        steps.len(),
+        decimal(first, 4),
+        decimal(last, 4)
+    )
+}

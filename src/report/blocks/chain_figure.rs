@@ -1,0 +1,75 @@
+//! The picture of a chain of comparisons: the measure of every recipe, and its speed.
+
+use super::chain::Step;
+use crate::error::Result;
+use crate::format::{short, significant};
+use crate::report::chart::{self, Figure, Look, Panel, Series};
+use crate::report::series::{Points, Scale as Axis, pad};
+use crate::report::theme::{Hue, THEMES};
+use crate::results::measure::Scale;
+use crate::results::quality::JudgedMeasure;
+
+/// Returns the picture by theme. Every recipe stands at its number in the chain. The bar of a recipe is the interval of
+/// its difference to the one before, drawn from the mean of that one.
+pub(super) fn chain(judged: &[&JudgedMeasure], steps: &[Step]) -> Result<Vec<(&'static str, String)>> {
+    let points = |value: &dyn Fn(&Step) -> Option<f64>| -> Points {
+        let all = steps.iter().enumerate();
+        all.filter_map(|(at, step)| Some((at as f64, value(step)?))).collect()
+    };
+    let values = points(&|step| step.value);
+    let speeds = points(&|step| step.tok_s);
+    let bars: Points = judged
+        .iter()
+        .enumerate()
+        .filter_map(|(at, judged)| {
+            let (baseline, interval) = (judged.baseline?, judged.interval?);
+            let end = |difference: f64| match judged.scale {
+                Scale::Difference => baseline + difference,
+                Scale::Ratio => baseline * (1.0 + difference),
+            };
+            let x = at as f64 + 1.0;
+            Some([(x, end(interval.low)), (x, end(interval.high)), (x, f64::NAN)])
+        })
+        .flatten()
+        .collect();
+    let ends = values.iter().chain(&bars).map(|point| point.1).filter(|end| end.is_finite());
+    let range = ends.fold(None, |range: Option<(f64, f64)>, end| {
+        Some(range.map_or((end, end), |(low, high)| (low.min(end), high.max(end))))
+    });
+    let fastest = speeds.iter().map(|point| point.1).fold(0.0, f64::max);
+    let (name, unit) = judged
+        .first()
+        .map_or((String::new(), String::new()), |judged| (judged.measure.to_string(), judged.unit.clone()));
+    let one = |name: &str, hue, look, points| Series { name: name.to_owned(), hue, look, points };
+    let mut panels = vec![Panel {
+        y_name: format!("{name} ({unit})"),
+        y: pad(range.unwrap_or((0.0, 1.0)), Axis::Linear, 0.12, 0.12),
+        scale: Axis::Linear,
+        y_label: significant,
+        series: vec![
+            one("mean of the recipe's runs", Hue::Blue, Look::Dotted, values),
+            one("interval of the difference to the recipe before", Hue::Orange, Look::Bold, bars),
+        ],
+        marks: Vec::new(),
+    }];
+    if !speeds.is_empty() {
+        panels.push(Panel {
+            y_name: "tokens per second".to_owned(),
+            y: (0.0, 1.1 * fastest),
+            scale: Axis::Linear,
+            y_label: short,
+            series: vec![one("", Hue::Green, Look::Dotted, speeds)],
+            marks: Vec::new(),
+        });
+    }
+    let last = steps.len().saturating_sub(1) as f64;
+    let figure = Figure {
+        title: format!("{name} from change to change"),
+        subtitle: format!("{} recipes, each the one before with one change", steps.len()),
+        panels,
+        x_name: "row of the table".to_owned(),
+        x: (-0.5, last + 0.5),
+        x_at: Some((0..steps.len()).map(|at| (at as f64, at.to_string())).collect()),
+    };
+    THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
+}
