@@ -153,7 +153,6 @@ impl<T: Terms> Block<T> {
     /// # Safety
     /// As for [`Block::compute`].
     #[inline(always)]
-    #[expect(clippy::needless_range_loop, reason = "see the loop")]
     unsafe fn registers<S: Simd, const R: usize, const V: usize>(
         &self,
         simd: S,
