@@ -29,7 +29,7 @@ import verify
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = "x86_64-unknown-linux-gnu"
-#: Licences of what is linked, written beside our own for the time of the build.
+#: Licences of what is linked: in the tarball, and for the time of the build in the package that the wheel has.
 NOTICES = "THIRD-PARTY-LICENSES.txt"
 SHELLS = {"bash": "xrun.bash", "zsh": "_xrun", "fish": "xrun.fish"}
 
@@ -54,7 +54,7 @@ def main() -> int:
     crates = parts.read(ROOT, TARGET)
     version, time = crates.root["version"], int(text("git", "log", "-1", "--format=%ct"))
 
-    notices = ROOT / NOTICES
+    notices = ROOT / "python" / "xrun_trainer" / NOTICES
     notices.write_text(licences.collect(crates))
     try:
         wheel = build_wheel(out, target_dir, time)
