@@ -14,6 +14,12 @@ const SOURCES: [&str; 5] = ["Cargo.toml", "Cargo.lock", "build.rs", "src", "reci
 const NUMERIC_CRATES: [&str; 4] = ["half", "pulp", "rand_chacha", "tokenizers"];
 
 fn main() {
+    if std::env::var_os("CARGO_CFG_UNIX").is_none() {
+        println!(
+            "cargo::error=xrun needs a Unix system: locks, signals and files without links; on Windows, use WSL"
+        );
+        return;
+    }
     for path in SOURCES.iter().filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }

@@ -1,5 +1,7 @@
 //! The commands and their arguments.
 
+#[cfg(feature = "man")]
+use super::man;
 use super::{
     compare, complete, completions, coordinates, data, doctor, export, import, init, inspect, keep, ls, ops,
     plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
@@ -87,6 +89,10 @@ pub enum Command {
     /// Candidates for the last word of a command line; completion scripts call it.
     #[command(hide = true)]
     Complete(complete::Args),
+    /// Write the manual pages into a folder; packages are made with them.
+    #[cfg(feature = "man")]
+    #[command(hide = true)]
+    Man(man::Args),
     /// A rank of a run whose launcher is `process`; xrun starts it.
     #[command(hide = true, name = ranks::process::WORKER)]
     Worker,

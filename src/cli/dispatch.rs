@@ -53,6 +53,8 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Inspect(a) => inspect::run(&a),
         Command::Keep(a) => keep::run(&a),
         Command::Ls(a) => ls::run(&a),
+        #[cfg(feature = "man")]
+        Command::Man(a) => super::man::run(&a, built()),
         Command::Profile(a) => profile::run(&a),
         Command::Ops(a) => ops::run(&a),
         Command::Plan(a) => plan::run(&a),

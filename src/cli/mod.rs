@@ -18,6 +18,8 @@ mod init;
 mod inspect;
 mod keep;
 mod ls;
+#[cfg(feature = "man")]
+mod man;
 mod ops;
 mod plan;
 mod profile;

@@ -126,9 +126,12 @@ fn chosen_folders() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the library folders of toolkits, conda environments and the Python interpreters on the `PATH`.
+/// Returns the library folders of the Python environment that this program was installed into, of toolkits,
+/// of conda environments and of the Python interpreters on the `PATH`.
 fn usual_folders() -> Vec<PathBuf> {
-    let mut folders = Vec::new();
+    // The program of a wheel is in the `bin` of its environment, beside the wheels that were installed with it.
+    let own = env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.to_path_buf()));
+    let mut folders: Vec<PathBuf> = own.iter().flat_map(|prefix| wheel_folders(prefix)).collect();
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
         folders.extend(env::var_os(variable).map(|p| PathBuf::from(p).join("lib64")));
     }
@@ -138,17 +141,20 @@ fn usual_folders() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let with_python = env::split_paths(&path).filter(|bin| bin.join("python3").exists());
     prefixes.extend(with_python.filter_map(|bin| bin.parent().map(Path::to_path_buf)));
-    for prefix in &prefixes {
-        folders.push(prefix.join("lib"));
-    }
-    for prefix in prefixes {
-        for python in matching(&prefix.join("lib"), "python3") {
-            for site in [python.join("site-packages"), python.join("dist-packages")] {
-                folders.extend(matching(&site.join("nvidia"), "").into_iter().map(|p| p.join("lib")));
-            }
+    folders.extend(prefixes.iter().map(|prefix| prefix.join("lib")));
+    folders.extend(prefixes.iter().flat_map(|prefix| wheel_folders(prefix)));
+    folders.retain(|folder| folder.is_dir());
+    folders
+}
+
+/// Returns the library folders of NVIDIA's wheels in the Python environment at `prefix`.
+fn wheel_folders(prefix: &Path) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for python in matching(&prefix.join("lib"), "python3") {
+        for site in [python.join("site-packages"), python.join("dist-packages")] {
+            folders.extend(matching(&site.join("nvidia"), "").into_iter().map(|p| p.join("lib")));
         }
     }
-    folders.retain(|folder| folder.is_dir());
     folders
 }
 
@@ -162,4 +168,33 @@ fn matching(folder: &Path, prefix: &str) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wheels_of_an_environment_are_found() {
+        let prefix = tempfile::tempdir().unwrap();
+        for folder in [
+            "lib/python3.11/site-packages/nvidia/cu13/lib",
+            "lib/python3.11/site-packages/nvidia/nccl/lib",
+            "lib/python3/dist-packages/nvidia/cu12/lib",
+            "lib/perl5/site-packages/nvidia/cu13/lib",
+        ] {
+            std::fs::create_dir_all(prefix.path().join(folder)).unwrap();
+        }
+        let found: Vec<_> = wheel_folders(prefix.path())
+            .iter()
+            .map(|f| f.strip_prefix(prefix.path()).unwrap().to_owned())
+            .collect();
+        let expected = [
+            "lib/python3/dist-packages/nvidia/cu12/lib",
+            "lib/python3.11/site-packages/nvidia/cu13/lib",
+            "lib/python3.11/site-packages/nvidia/nccl/lib",
+        ];
+        assert_eq!(found, expected.map(PathBuf::from));
+        assert!(wheel_folders(&prefix.path().join("none")).is_empty());
+    }
 }

@@ -11,7 +11,9 @@ use super::operands::Operands;
 use crate::device::cpu::View;
 use crate::device::vectors::{SIDE, Vectors};
 use half::bf16;
-use pulp::{Simd, WithSimd};
+use pulp::Simd;
+#[cfg(target_arch = "x86_64")]
+use pulp::WithSimd;
 
 /// Pairs of bf16 terms, the first in the upper half.
 #[derive(Clone, Copy, Debug)]

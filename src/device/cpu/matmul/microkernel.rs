@@ -189,10 +189,12 @@ impl<T: Terms> Block<T> {
             for element in 0..self.k {
                 load(&mut right, b);
                 prefetch(a[0].wrapping_add((element + AHEAD) * self.a_column));
-                for (a, sums) in a.iter().zip(&mut sums) {
-                    let left = T::splat(simd, *a.add(element * self.a_column));
-                    for (sum, right) in sums.iter_mut().zip(&right) {
-                        *sum = T::multiply_add(simd, left, *right, *sum);
+                // By index: `zip` is a call where the compiler does not inline it, as in builds for tests, and a call
+                // moves every sum to memory.
+                for r in 0..R {
+                    let left = T::splat(simd, *a[r].add(element * self.a_column));
+                    for v in 0..V {
+                        sums[r][v] = T::multiply_add(simd, left, right[v], sums[r][v]);
                     }
                 }
                 b = b.add(self.b_row);

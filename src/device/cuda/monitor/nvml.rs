@@ -8,7 +8,9 @@ use super::super::driver;
 use super::super::libraries::Nvidia;
 use cudarc::driver::sys::CUdevice;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor, TopologyLevel};
+#[cfg(target_os = "linux")]
+use nvml_wrapper::enum_wrappers::device::TopologyLevel;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::{Device, Nvml};
 use serde::Serialize;
@@ -148,7 +150,7 @@ pub fn topology(ordinals: &[usize]) -> Option<Vec<Vec<String>>> {
             return Some("X".to_owned());
         }
         match links[a].towards(&links[b]) {
-            0 => devices[a].topology_common_ancestor(device(ordinals[b])?).ok().map(|l| level(&l).to_owned()),
+            0 => common_ancestor(&devices[a], device(ordinals[b])?).map(str::to_owned),
             n => Some(format!("NV{n}")),
         }
     };
@@ -198,14 +200,22 @@ fn ends_at_a_switch(device: &Device<'_>, link: u32) -> bool {
     status == 0 && kind == SWITCH
 }
 
-fn level(level: &TopologyLevel) -> &'static str {
-    match level {
+/// Returns what connects two GPUs without NVLink, where NVML knows.
+#[cfg(target_os = "linux")]
+fn common_ancestor(device: &Device<'_>, other: Device<'_>) -> Option<&'static str> {
+    Some(match device.topology_common_ancestor(other).ok()? {
         TopologyLevel::Internal | TopologyLevel::Single => "PIX",
         TopologyLevel::Multiple => "PXB",
         TopologyLevel::HostBridge => "PHB",
         TopologyLevel::Node => "NODE",
         TopologyLevel::System => "SYS",
-    }
+    })
+}
+
+/// NVML knows it on Linux alone.
+#[cfg(not(target_os = "linux"))]
+fn common_ancestor(_device: &Device<'_>, _other: Device<'_>) -> Option<&'static str> {
+    None
 }
 
 #[cfg(test)]

@@ -1,0 +1,17 @@
+"""Reads the results of xrun as tables.
+
+    import xrun_trainer
+    results = xrun_trainer.load("results")
+    results.runs()          # a row per run
+    results.curves("loss")  # a row per step of every run
+    results.comparisons()   # a row per comparison and measure
+
+Tables are pandas or polars frames, whichever is installed; neither is needed to import this package.
+"""
+
+from .comparison import Comparison
+from .errors import ResultsError
+from .results import Results, load
+from .run import Run
+
+__all__ = ["Comparison", "Results", "ResultsError", "Run", "load"]

@@ -1,0 +1,89 @@
+"""Files of folders that `xrun keep` made: shared between runs, or without columns that follow from others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List
+
+from .errors import ResultsError
+
+#: Formulas refer to each other at most this often.
+MAX_DEPTH = 8
+
+
+def exists(path: Path) -> bool:
+    """Returns whether a file of a run is there, or its content is where kept runs share it."""
+    return path.is_file() or (path.parent / entry(path).get("shared", path.name)).is_file()
+
+
+def read(path: Path) -> bytes:
+    """Returns the original content of a file of a run, kept or not."""
+    found = entry(path)
+    stored = path.parent / found["shared"] if "shared" in found else path
+    try:
+        content = stored.read_bytes()
+    except OSError as error:
+        raise ResultsError(f"{stored} cannot be read: {error.strerror}") from None
+    return restore(content, found["derived"], path) if "derived" in found else content
+
+
+def entry(path: Path) -> Dict[str, Any]:
+    """Returns what the manifest beside a file says of it; nothing where there is no manifest."""
+    manifest = path.parent / "manifest.json"
+    if not manifest.is_file():
+        return {}
+    files = json.loads(manifest.read_bytes())["files"]
+    return next((file for file in files if file["path"] == path.name), {})
+
+
+def restore(content: bytes, derived: Dict[str, Any], path: Path) -> bytes:
+    """Puts the columns back that are constant or computed from others."""
+    lines = content.decode().splitlines()
+    stored, header = lines[0].split(","), derived["header"].split(",")
+    restored = [derived["header"]]
+    for line in lines[1:]:
+        row = Row(dict(zip(stored, line.split(","))), derived, path)
+        restored.append(",".join(row.cell(name) for name in header))
+    return ("\n".join(restored) + "\n").encode()
+
+
+class Row:
+    """A stored row, from which columns are computed."""
+
+    def __init__(self, cells: Dict[str, str], derived: Dict[str, Any], path: Path) -> None:
+        self.cells = cells
+        self.constant: Dict[str, str] = derived.get("constant", {})
+        self.computed: Dict[str, str] = derived.get("computed", {})
+        self.path = path
+
+    def cell(self, name: str) -> str:
+        """Returns the text of a column; computed ones are blank but in training steps."""
+        if name in self.cells:
+            return self.cells[name]
+        if name in self.constant:
+            return self.constant[name]
+        if name not in self.computed:
+            raise ResultsError(f"{self.path}: its manifest does not say how to recompute `{name}`")
+        is_training_step = self.cells.get("phase") in ("warmup", "train")
+        return repr(self.formula(self.computed[name], 0)) if is_training_step else ""
+
+    def formula(self, formula: str, depth: int) -> float:
+        """Evaluates factors and divisors from left to right."""
+        words: List[str] = formula.split()
+        value = self.operand(words[0], depth)
+        for operator, word in zip(words[1::2], words[2::2]):
+            operand = self.operand(word, depth)
+            value = value * operand if operator == "*" else value / operand
+        return value
+
+    def operand(self, word: str, depth: int) -> float:
+        """Returns a number, a column, or `seconds`: the duration of the step, to the nanosecond."""
+        if depth > MAX_DEPTH:
+            raise ResultsError(f"{self.path}: the manifest's formula of `{word}` refers to itself")
+        if word == "seconds":
+            whole, rest = divmod(round(float(self.cells["step_ms"]) * 1e6), 10**9)
+            return whole + rest / 1e9
+        if word in self.cells:
+            return float(self.cells[word])
+        return self.formula(self.computed[word], depth + 1) if word in self.computed else float(word)

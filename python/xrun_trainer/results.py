@@ -1,0 +1,181 @@
+"""A folder of results: runs, comparisons, cells of sweeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Union
+
+from . import kept
+from .comparison import VERDICTS, Comparison
+from .errors import ResultsError
+from .rows import read_json_lines
+from .run import FIGURES, Run
+from .table import KINDS, Cell, Table
+
+#: Folders beside those of recipes.
+OTHERS = {"binaries", "comparisons", "coordinates", "kept", "objects", "sweeps"}
+
+#: Figures of a sweep's cell that are whole numbers or truths; all others are reals.
+WHOLE = {"steps", "planned_bytes", "allocated_bytes"}
+TRUTHS = {"contended"}
+
+
+def load(folder: Union[str, Path] = "results", frames: Optional[str] = None) -> "Results":
+    """Opens a folder of results; files are read when a table asks for them.
+
+    `frames` says what tables are: `pandas`, `polars`, or `columns` for a dictionary of lists. By default pandas
+    where it is installed, else polars.
+    """
+    path = Path(folder)
+    if frames not in (None, *KINDS):
+        raise ResultsError(f"frames={frames!r}: one of {', '.join(map(repr, KINDS))}")
+    if not path.is_dir():
+        raise ResultsError(f"{path} is no folder: give that of `xrun --results`, `results` by default")
+    return Results(path, frames)
+
+
+class Results:
+    """A folder of results."""
+
+    def __init__(self, folder: Path, frames: Optional[str]) -> None:
+        self.folder = folder
+        self.frames = frames
+
+    def __repr__(self) -> str:
+        return f"Results({str(self.folder)!r})"
+
+    def all_runs(self) -> List[Run]:
+        """The runs, from the oldest to the newest."""
+        found = [
+            run
+            for recipe in subfolders(self.folder)
+            if recipe.name not in OTHERS
+            for run in subfolders(recipe)
+            if (run / "summary.json").is_file()
+        ]
+        return [Run(folder, self.frames) for folder in sorted(found, key=lambda run: (run.name, run.parent.name))]
+
+    def run(self, name: str = "latest") -> Run:
+        """Returns a run by RECIPE/RUN, by the beginning of its name, or the newest of a recipe or of all."""
+        runs = self.all_runs()
+        if not runs:
+            raise ResultsError(f"{self.folder} has no runs")
+        of_recipe = [run for run in runs if name in ("latest", run.recipe)]
+        if of_recipe:
+            return of_recipe[-1]
+        found = [run for run in runs if run.id == name] or [
+            run for run in runs if run.name.startswith(name) or run.id.startswith(name)
+        ]
+        if len(found) != 1:
+            what = "no run is" if not found else f"{len(found)} runs are"
+            raise ResultsError(f"{what} named {name!r} in {self.folder}: runs() lists them")
+        return found[0]
+
+    def runs(self, settings: Sequence[str] = ()) -> Any:
+        """A row per run: status, steps, losses, speed; and the values of recipe keys such as `optimizer.lr`."""
+        runs = self.all_runs()
+        rows = [list(run.figures().values()) for run in runs]
+        types = dict(FIGURES)
+        values = [run.settings for run in runs] if settings else []
+        for key in settings:
+            column = [cell(found.get(key)) for found in values]
+            if all(value is None for value in column):
+                raise ResultsError(f"no run has a key {key!r}: a run's `settings` lists its keys")
+            types[key] = common_type(column)
+            for row, value in zip(rows, column):
+                row.append(value)
+        return Table(types, rows).to(self.frames)
+
+    def curves(self, *columns: str) -> Any:
+        """The rows of `metrics.csv` of every run, one below the other; of `columns` alone, if any are named."""
+        return self.joined("metrics.csv", ("step", "tokens_seen"), columns)
+
+    def timing(self, *columns: str) -> Any:
+        """The rows of `timing.csv` of every run, one below the other; of `columns` alone, if any are named."""
+        return self.joined("timing.csv", ("step", "phase"), columns)
+
+    def joined(self, file: str, keys: Sequence[str], columns: Sequence[str]) -> Any:
+        """Joins a file of all runs that have it; a column that a run does not have is missing there."""
+        runs = [run for run in self.all_runs() if kept.exists(run.folder / file)]
+        tables = [(run, run.table(file)) for run in runs]
+        types: Dict[str, type] = {}
+        for _, table in tables:
+            for name, kind in table.types.items():
+                types[name] = kind if types.get(name, kind) is kind else str
+        unknown = [name for name in columns if name not in types]
+        if unknown:
+            raise ResultsError(f"no {file} has a column {unknown[0]!r}; there are {', '.join(types)}")
+        if columns:
+            types = {name: types[name] for name in dict.fromkeys((*keys, *columns))}
+        rows: List[Sequence[Cell]] = []
+        for run, table in tables:
+            blank: List[Cell] = [None] * len(table.rows())
+            joined = zip(*(table.columns.get(name, blank) for name in types))
+            rows.extend([run.recipe, run.name, *row] for row in joined)
+        return Table({"recipe": str, "run": str, **types}, rows).to(self.frames)
+
+    def all_comparisons(self) -> List[Comparison]:
+        """The comparisons, from the oldest to the newest."""
+        found = [
+            comparison
+            for name in subfolders(self.folder / "comparisons")
+            for comparison in subfolders(name)
+            if any((comparison / file).is_file() for file in ("comparison.json", "quality.json"))
+        ]
+        ordered = sorted(found, key=lambda folder: (folder.name, folder.parent.name))
+        return [Comparison(folder, self.frames) for folder in ordered]
+
+    def comparison(self, name: str) -> Comparison:
+        """Returns a comparison by NAME/ID, or the newest of a NAME."""
+        found = [one for one in self.all_comparisons() if name in (one.id, *one.id.split("/"))]
+        if not found:
+            raise ResultsError(f"no comparison is named {name!r} in {self.folder}: comparisons() lists them")
+        return found[-1]
+
+    def comparisons(self) -> Any:
+        """A row per comparison and measure: the interval of the difference or ratio, and the verdict."""
+        rows = [row for comparison in self.all_comparisons() for row in comparison.verdicts()]
+        return Table(VERDICTS, rows).to(self.frames)
+
+    def cells(self) -> Any:
+        """A row per cell of sweeps, of its last attempt: status, settings, figures (`ledger.jsonl`)."""
+        last: Dict[str, Dict[str, Any]] = {}
+        ledger = self.folder / "ledger.jsonl"
+        for path in [ledger] if ledger.is_file() else sorted(self.folder.glob("sweeps/*/ledger.jsonl")):
+            for line in read_json_lines(path):
+                last.pop(line["key"], None)
+                last[line["key"]] = line
+        lines = list(last.values())
+        types: Dict[str, type] = {**dict.fromkeys(("key", "recipe", "run", "status", "reason"), str), "attempt": int}
+        settings = sorted({key for line in lines for key in line["settings"]})
+        measured = list(dict.fromkeys(key for line in lines for key in line["measured"]))
+        rows: List[Sequence[Cell]] = [
+            [
+                *(line.get(name) for name in types),
+                *(line["settings"].get(key) for key in settings),
+                *(line["measured"].get(key) for key in measured),
+            ]
+            for line in lines
+        ]
+        figures = {key: int if key in WHOLE else bool if key in TRUTHS else float for key in measured}
+        return Table({**types, **dict.fromkeys(settings, str), **figures}, rows).to(self.frames)
+
+
+def subfolders(folder: Path) -> List[Path]:
+    """Returns the folders in a folder, without hidden ones; none where it does not exist."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def cell(value: Any) -> Cell:
+    """Returns a value of a recipe as a cell: lists and dates as text."""
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def common_type(column: Sequence[Cell]) -> type:
+    """Returns the one type of a column's values: reals where some are whole, text where they are mixed."""
+    found = {type(value) for value in column if value is not None}
+    if found <= {int, float} and len(found) > 1:
+        return float
+    return found.pop() if len(found) == 1 else str

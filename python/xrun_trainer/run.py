@@ -1,0 +1,149 @@
+"""A run: its rows, its recipe, its result."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+from . import kept
+from .errors import ResultsError
+from .rows import read_csv, read_json
+from .table import Cell, Table
+
+
+class Run:
+    """The folder of a run."""
+
+    def __init__(self, folder: Path, frames: Optional[str]) -> None:
+        self.folder = folder
+        self.frames = frames
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"
+
+    @property
+    def recipe(self) -> str:
+        """The name of the recipe."""
+        return self.folder.parent.name
+
+    @property
+    def name(self) -> str:
+        """The name of the run: its UTC time, and the first digits of the recipe's hash."""
+        return self.folder.name
+
+    @property
+    def id(self) -> str:
+        """RECIPE/RUN."""
+        return f"{self.recipe}/{self.name}"
+
+    @property
+    def summary(self) -> Dict[str, Any]:
+        """The result of the run (`summary.json`), as it is now."""
+        return read_json(self.folder / "summary.json")
+
+    @property
+    def environment(self) -> Dict[str, Any]:
+        """Commit, processor, GPU, system (`env.json`)."""
+        return read_json(self.folder / "env.json")
+
+    @property
+    def settings(self) -> Dict[str, Any]:
+        """Every value of the resolved recipe, by its key, as in `optimizer.lr`."""
+        return flat(read_toml(self.folder / "resolved.toml"))
+
+    def metrics(self) -> Any:
+        """The results of training: a row per step (`metrics.csv`)."""
+        return self.table("metrics.csv").to(self.frames)
+
+    def timing(self) -> Any:
+        """The measurements: a row per step, evaluation, save and generation (`timing.csv`)."""
+        return self.table("timing.csv").to(self.frames)
+
+    def documents(self) -> Any:
+        """The losses of held-out documents (`documents.csv`), where `validation.documents` is on."""
+        return self.table("documents.csv").to(self.frames)
+
+    def table(self, file: str) -> Table:
+        """Reads a file of rows."""
+        path = self.folder / file
+        if not kept.exists(path):
+            raise ResultsError(f"{self.id} has no {file}")
+        return read_csv(path)
+
+    def figures(self) -> Dict[str, Cell]:
+        """The figures of the run as a whole, by the names that `xrun runs` and reports give them."""
+        summary = self.summary
+
+        def at(*keys: str) -> Any:
+            found: Any = summary
+            for key in keys:
+                found = found.get(key) if isinstance(found, dict) else None
+            return found
+
+        smoothed = at("train_loss", "smoothed", "loss")
+        return {
+            "recipe": self.recipe,
+            "run": self.name,
+            "status": at("status"),
+            "reason": at("reason"),
+            "parameters": at("parameters"),
+            "steps": at("steps"),
+            "steps_planned": at("steps_planned"),
+            "tokens_seen": at("tokens_seen"),
+            "train_loss": self.smoothed_loss() if smoothed is None else smoothed,
+            "val_loss": at("val_loss", "final", "loss"),
+            "best_val_loss": at("val_loss", "best", "loss"),
+            "floor": at("floor"),
+            "val_loss_over_floor": at("val_loss_over_floor"),
+            "tok_s": at("tok_s"),
+            "step_ms": at("steady_state", "step_ms", "median"),
+            "mfu_pct": at("mfu_pct"),
+            "wall_s": at("wall_s"),
+            "recipe_hash": at("recipe_hash"),
+            "corpus_hash": at("corpus_hash"),
+        }
+
+    def smoothed_loss(self) -> Optional[float]:
+        """The training loss of a summary from before it had one: the mean of the finite among the last tenth of the
+        steps, of 50 at most."""
+        if not kept.exists(self.folder / "metrics.csv"):
+            return None
+        losses = self.table("metrics.csv").columns.get("loss", [])
+        last = losses[-min(max(len(losses) // 10, 1), 50) :]
+        finite = [loss for loss in last if isinstance(loss, float) and math.isfinite(loss)]
+        return sum(finite) / len(finite) if finite else None
+
+
+#: Types of the figures.
+FIGURES: Dict[str, type] = {
+    **dict.fromkeys(("recipe", "run", "status", "reason"), str),
+    **dict.fromkeys(("parameters", "steps", "steps_planned", "tokens_seen"), int),
+    **dict.fromkeys(("train_loss", "val_loss", "best_val_loss", "floor", "val_loss_over_floor"), float),
+    **dict.fromkeys(("tok_s", "step_ms", "mfu_pct", "wall_s"), float),
+    **dict.fromkeys(("recipe_hash", "corpus_hash"), str),
+}
+
+
+def read_toml(path: Path) -> Dict[str, Any]:
+    """Reads a TOML file."""
+    try:
+        import tomllib
+    except ImportError:
+        try:
+            import tomli as tomllib  # type: ignore[no-redef, unused-ignore]
+        except ImportError:
+            raise ResultsError("recipes are TOML, which Python reads from 3.11 on: pip install tomli") from None
+    try:
+        tables: Dict[str, Any] = tomllib.loads(kept.read(path).decode())
+    except ValueError as error:
+        raise ResultsError(f"{path}: {error}") from None
+    return tables
+
+
+def flat(tables: Dict[str, Any], prefix: str = "") -> Dict[str, Any]:
+    """Returns the values of nested tables by their dotted keys."""
+    values: Dict[str, Any] = {}
+    for key, value in tables.items():
+        values.update(flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
+    return values

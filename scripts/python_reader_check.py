@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Holds what the Python reader gives against the files it read, in plain lists, pandas and polars.
+
+    python3 scripts/python_reader_check.py results/kept      # needs pandas and polars for their part; says so without
+
+Every cell of every CSV file of every run is compared with the text in the file (through `csv` and `float` alone), with
+blanks as missing values and NaN as NaN; and the frames of a made-up run with blanks, NaN and infinities, a torn last
+line, and a comparison of quality.
+"""
+
+import argparse
+import csv
+import json
+import math
+import pathlib
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "python"))
+import xrun_trainer  # noqa: E402
+from xrun_trainer import kept  # noqa: E402
+from xrun_trainer.table import is_installed  # noqa: E402
+
+METRICS = "step,tokens_seen,loss,val_loss,lr,grad_norm\n1,64,4.5,,0.001,1.25\n2,128,NaN,4.25,1e-3,inf\n3,192,4.2"
+QUALITY = {
+    "baseline": {"label": "a"},
+    "candidate": {"label": "b"},
+    "finished": True,
+    "pairs": [
+        {
+            "baseline": {"seed": 1, "run": "r/1", "values": {"val_loss": {"value": 2.5}}},
+            "candidate": {"seed": 1, "run": None, "values": {"val_loss": "diverged"}},
+        }
+    ],
+    "measures": [
+        {"measure": "val_loss", "unit": "nats", "interval": None, "min_effect": 0.01, "verdict": "inconclusive"}
+    ],
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", help="a folder of results")
+    folder = parser.parse_args().results
+    kinds = [kind for kind in ("columns", "pandas", "polars") if kind == "columns" or is_installed(kind)]
+    for kind in ("pandas", "polars"):
+        if kind not in kinds:
+            print(f"SKIPPED: {kind} is not installed")
+    for kind in kinds:
+        runs, cells = compare_runs(folder, kind)
+        assert runs > 0, f"{folder} has no runs: nothing was compared"
+        check_made_up(kind)
+        print(f"{kind}: {cells} cells of {runs} runs are those of their files")
+    return 0
+
+
+def compare_runs(folder: str, kind: str) -> tuple[int, int]:
+    """Compares every cell of every run's rows with the text of its file; returns how many runs and cells."""
+    results = xrun_trainer.load(folder, frames=kind)
+    runs, cells = results.all_runs(), 0
+    assert len(lists(results.runs())["run"]) == len(runs)
+    for run in runs:
+        for file, frame in (("metrics.csv", run.metrics), ("timing.csv", run.timing)):
+            path = original(run.folder, file)
+            if path is None:
+                continue
+            check_restored(run.folder, file)
+            with open(path, newline="") as opened:
+                rows = list(csv.DictReader(opened))
+            found = lists(frame())
+            for name in rows[0]:
+                for row, value in zip(rows, found[name], strict=True):
+                    assert same(row[name], value), f"{path}: {name}: {row[name]!r} was read as {value!r}"
+                    cells += 1
+    return len(runs), cells
+
+
+def original(folder: pathlib.Path, file: str) -> "pathlib.Path | None":
+    """Returns where the text of a run's file lies: in the run, or where kept runs share it."""
+    if (folder / file).is_file():
+        return folder / file
+    listed = json.loads((folder / "manifest.json").read_text())["files"]
+    shared = [entry.get("shared") for entry in listed if entry["path"] == file]
+    return folder / shared[0] if shared and shared[0] else None
+
+
+def check_restored(folder: pathlib.Path, file: str) -> None:
+    """Checks that what is read of a kept run's file, recomputed columns included, has the size of the original."""
+    manifest = folder / "manifest.json"
+    if manifest.is_file():
+        listed = json.loads(manifest.read_text())["files"]
+        size = len(kept.read(folder / file))
+        assert [size] == [entry["bytes"] for entry in listed if entry["path"] == file], f"{folder / file}: {size} bytes"
+
+
+def lists(frame: object) -> dict:
+    """Returns a frame as lists, None for missing values."""
+    if isinstance(frame, dict):
+        return frame
+    if hasattr(frame, "to_dict") and hasattr(frame, "iloc"):
+        import pandas
+
+        # Item by item: the conversions of pandas take NaN for missing.
+        return {name: [none(pandas, frame[name].array, at) for at in range(len(frame))] for name in frame.columns}
+    return frame.to_dict(as_series=False)  # type: ignore[attr-defined]
+
+
+def none(pandas: object, array: object, at: int) -> object:
+    """Returns an item of an array of pandas; None for its missing value."""
+    item = array[at]  # type: ignore[index]
+    return None if item is pandas.NA else item  # type: ignore[attr-defined]
+
+
+def same(text: str, value: object) -> bool:
+    """Returns whether a value is what the text of a cell says, to the bit."""
+    if text == "":
+        return value is None
+    if isinstance(value, str):
+        return value == text
+    expected = float(text)
+    return value is not None and (expected == value or (math.isnan(expected) and math.isnan(value)))  # type: ignore
+
+
+def check_made_up(kind: str) -> None:
+    """Reads a run and a comparison in which every special value occurs."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = pathlib.Path(folder) / "tiny" / "20260101T000000Z-01234567"
+        run.mkdir(parents=True)
+        (run / "summary.json").write_text('{"status": "diverged", "steps": 2, "train_loss": {}, "val_loss": null}')
+        (run / "resolved.toml").write_text('name = "tiny"\n[optimizer]\nlr = 1e-3\nbetas = [0.9, 0.95]\n')
+        (run / "metrics.csv").write_text(METRICS)
+        pair = pathlib.Path(folder) / "comparisons" / "tiny" / "20260101T000000Z-89abcdef"
+        pair.mkdir(parents=True)
+        (pair / "quality.json").write_text(json.dumps(QUALITY))
+        results = xrun_trainer.load(folder, frames=kind)
+
+        curve = lists(results.curves())
+        assert curve["step"] == [1, 2], "the line that is being written is left out"
+        assert curve["val_loss"] == [None, 4.25] and curve["grad_norm"] == [1.25, math.inf]
+        assert curve["loss"][0] == 4.5 and isinstance(curve["loss"][1], float) and math.isnan(curve["loss"][1])
+        assert set(lists(results.curves("loss"))) == {"recipe", "run", "step", "tokens_seen", "loss"}
+
+        listed = lists(results.runs(settings=["optimizer.lr", "optimizer.betas"]))
+        assert listed["optimizer.lr"] == [0.001] and listed["optimizer.betas"] == ["[0.9, 0.95]"]
+        assert listed["train_loss"] == [None], "the last step alone is averaged, and its loss is not finite"
+        assert listed["status"] == ["diverged"] and listed["mfu_pct"] == [None]
+
+        verdicts = lists(results.comparisons())
+        assert verdicts["verdict"] == ["inconclusive"] and verdicts["low"] == [None]
+        pairs = lists(results.comparison("tiny").pairs())
+        assert pairs["baseline_value"] == [2.5] and pairs["baseline_state"] == ["value"]
+        assert pairs["candidate_value"] == [None] and pairs["candidate_state"] == ["diverged"]
+        assert pairs["candidate_run"] == [None]
+
+        for wrong in (
+            lambda: results.run("nothing"),
+            lambda: results.curves("nothing"),
+            lambda: results.runs(settings=["nothing"]),
+            lambda: results.comparison("nothing"),
+            lambda: results.run().timing(),
+            lambda: xrun_trainer.load(pathlib.Path(folder) / "nothing"),
+            lambda: xrun_trainer.load(folder, frames="nothing"),
+        ):
+            try:
+                wrong()
+            except xrun_trainer.ResultsError:
+                continue
+            raise AssertionError("a wrong name was taken")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

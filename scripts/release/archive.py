@@ -1,0 +1,27 @@
+"""A tarball whose bytes follow from its content, and checksums."""
+
+import gzip
+import hashlib
+import tarfile
+from pathlib import Path
+
+
+def pack(folder: Path, path: Path, time: int) -> Path:
+    """Packs a folder: entries in the order of their names, of one time and owner."""
+
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = time, 0, 0, "", ""
+        entry.mode = 0o755 if entry.isdir() or entry.name.endswith("/xrun") else 0o644
+        return entry
+
+    with open(path, "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=time) as packed:
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            # Folders are added entry by entry, sorted.
+            tar.add(folder, folder.name, filter=plain)
+    return path
+
+
+def write_checksums(path: Path, files: list[Path]) -> None:
+    """Writes what `sha256sum --check` reads."""
+    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(files)]
+    path.write_text("".join(lines))
