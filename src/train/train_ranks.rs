@@ -128,6 +128,7 @@ fn train_rank(
     if let Some(recorder) = recorder {
         let engine = rank.engine();
         recorder.allocated((engine.state.bytes() + engine.transient().0) as u64);
+        recorder.free_copy();
     }
     comm.barrier("the end of the run")?;
     rank.shutdown()?;

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::format::{binary, duration};
 use crate::plan::Interval;
 use crate::policy::WeightsOnly;
+use crate::ranks::fault;
 use crate::results::Phase;
 use crate::results::folder::{METRICS, TIMING};
 use crate::results::rows::SavedRows;
@@ -47,6 +48,11 @@ impl Recorder {
             }
         }
         Ok(())
+    }
+
+    /// Frees the memory for copies of the state, before the device is closed.
+    pub(in crate::train) fn free_copy(&mut self) {
+        self.held = None;
     }
 
     /// Saves a checkpoint, if the run saves any: beside training where it goes on and the copy of the state fits. One
@@ -197,8 +203,12 @@ impl Recorder {
         let ((sync_metrics, sync_timing), state) =
             held.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
         self.describe_rows();
+        let step = rank.done();
         // A checkpoint must never be ahead of its rows.
-        let before = Box::new(move || sync_metrics().and_then(|()| sync_timing()));
+        let before = Box::new(move || {
+            fault::inject_write_fault(step)?;
+            sync_metrics().and_then(|()| sync_timing())
+        });
         self.writer.start(Write { meta: self.meta.clone(), state, before })
     }
 }
