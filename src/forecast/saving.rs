@@ -42,6 +42,9 @@ impl Saving {
             BackgroundSaves::Never => saving(false, "checkpoint.background = \"never\"".to_owned()),
             BackgroundSaves::Always => saving(true, "checkpoint.background = \"always\"".to_owned()),
             BackgroundSaves::Auto => match room.lacks(room.aside) {
+                None if room.bytes.is_none() => {
+                    saving(true, "how much memory there is, is not known".to_owned())
+                }
                 None => saving(true, "the copy fits".to_owned()),
                 Some(lack) => saving(false, format!("the copy does not fit: {lack}")),
             },

@@ -157,8 +157,9 @@ fn the_checkpoint_of_the_best_validation_loss_stays() {
         let keys = [
             "checkpoint.keep_best=true",
             "checkpoint.keep=1",
-            "optimizer.lr=0.1",
             "training.global_batch_size=4",
+            "optimizer.lr=1.0",
+            "lr_scheduler.min_lr_ratio=1",
         ];
         place.xrun(&[&["tiny.toml", "training.local_batch_size=2", &ranks], &keys[..]].concat()).succeeds();
         let run = place.run();
