@@ -185,7 +185,7 @@ fn what_a_checkpoint_builds_on_is_durable_first() {
     let (dir, old) = bench(place.path());
     let mut writer = BackgroundWriter::new(Arc::new(Store::open(&dir, 2).unwrap()));
     let new = State::new(200, 2);
-    let before = Box::new(|| Err(Error::failed("cannot sync metrics.csv")));
+    let before = Box::new(|| -> Result<()> { Err(Error::failed("cannot sync metrics.csv")) });
     writer.start(Write { before, ..write(Held(State::new(200, 2)), &new) }).unwrap();
     let error = writer.wait().unwrap().saved.unwrap_err();
     assert!(
