@@ -418,6 +418,30 @@ policy! {
 }
 
 policy! {
+    /// Writing checkpoints beside training.
+    BackgroundSaves {
+        /// Where the copy of the state fits the memory.
+        Auto = "auto",
+        /// Always: a copy that does not fit is an error.
+        Always = "always",
+        /// Never: training waits for every save.
+        Never = "never",
+    }
+}
+
+policy! {
+    /// Checkpoints without the optimizer's state, which can be sampled, exported and evaluated, and not resumed.
+    WeightsOnly {
+        /// None.
+        None = "none",
+        /// Those that stay besides the newest, unless a resume may need them.
+        Kept = "kept",
+        /// All: the run cannot be resumed.
+        All = "all",
+    }
+}
+
+policy! {
     /// Requested devices of a run.
     DeviceChoice {
         /// On GPUs where there are any, else on the CPU.

@@ -9,6 +9,7 @@
     interruptions  kill -9, SIGTERM, SIGINT, SIGHUP and SIGSTOP of a run, a sweep or a comparison, then a resume: the bits
                    of one that was never interrupted
     halving        the same of a sweep of 27 cells with rungs: the rows of the whole grid as far as each cell trained
+    saves          kill -9 while checkpoints are written beside training, one kill to a trial, then a resume
     disks          a disk that is full from a random byte or moment on: nothing is said to be saved that was not, and once
                    there is space, a resume ends with the same bits
     ranks          a rank that is killed or suspended, under every launcher: nothing hangs, nobody is left, and a resume
@@ -34,9 +35,10 @@ import disks
 import halving
 import interruptions
 import ranks
+import saves
 from trial import Failed, Trial, strangers
 
-CAMPAIGNS = {"interruptions": interruptions, "halving": halving, "disks": disks, "ranks": ranks}
+CAMPAIGNS = {"interruptions": interruptions, "halving": halving, "saves": saves, "disks": disks, "ranks": ranks}
 
 
 def arguments() -> argparse.Namespace:

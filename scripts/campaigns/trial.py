@@ -143,6 +143,10 @@ class Process:
             raise Failed(f"a panic:\n{text}")
         return text
 
+    def seconds(self) -> float:
+        """Seconds since its start."""
+        return time.monotonic() - self.began
+
     def is_over(self) -> bool:
         """Whether it has ended."""
         return self.child.poll() is not None
@@ -211,9 +215,9 @@ def nobody_left(folder: Path, limit: float) -> None:
         time.sleep(0.02)
 
 
-def runs(results: Path) -> list[Path]:
+def runs(results: Path, recipe: str = "tiny") -> list[Path]:
     """Run folders with a summary, in order of their names; those of sweeps and comparisons among them."""
-    return sorted(path.parent for path in results.glob("tiny/*/summary.json"))
+    return sorted(path.parent for path in results.glob(f"{recipe}/*/summary.json"))
 
 
 def only(found: list[Path]) -> Path:
@@ -251,9 +255,9 @@ def same_bits(run: Path, expected: Path, weights: bool = True) -> None:
             raise Failed(f"{ours.name} differs")
 
 
-def go_on(folder: Path, fresh: list[str]) -> list[str]:
+def go_on(folder: Path, fresh: list[str], recipe: str = "tiny") -> list[str]:
     """The command that goes on with what was left in a folder."""
-    found = runs(folder / "results")
+    found = runs(folder / "results", recipe)
     if not found:
         return fresh
     status = summary(only(found))["status"]

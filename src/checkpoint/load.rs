@@ -1,6 +1,7 @@
 //! Finding the newest valid checkpoint, and reading tensors from it.
 
 use super::manifest::{Manifest, Meta};
+use super::pace::Pace;
 use super::tensor_file::TensorFile;
 use super::tensors::StateHasher;
 use super::{LATEST, MANIFEST, MODEL, OPTIMIZER, REPLACED, folder_name, step_of};
@@ -49,10 +50,10 @@ impl Loaded {
         self.files[0].names()
     }
 
-    /// Returns true if there are parameters alone, and no state of an optimizer: the weights were imported, and
-    /// training can begin with them but has nothing to go on from.
+    /// Returns true if there is no state of an optimizer: the weights were imported, or saved alone. Training can
+    /// begin with them, but has nothing to go on from.
     pub fn is_weights_only(&self) -> bool {
-        self.files[1].names().next().is_none()
+        self.meta.is_weights_only() || self.files[1].names().next().is_none()
     }
 
     /// Checks that every parameter is finite: a hash only says that the bytes are those which were saved.
@@ -135,37 +136,54 @@ impl Loaded {
 /// there are checkpoints but all are damaged, that is an error: silently starting over would look like a
 /// resume. Nothing is written to the disk.
 pub fn newest(dir: &Path) -> Result<Option<Loaded>> {
+    newest_first(dir, |manifest| manifest.serial)
+}
+
+/// As [`newest`], of those that training can go on from; only where there is none, one of weights alone.
+///
+/// # Errors
+/// As [`newest`].
+pub fn newest_resumable(dir: &Path) -> Result<Option<Loaded>> {
+    newest_first(dir, |manifest| (!manifest.meta.is_weights_only(), manifest.serial))
+}
+
+/// Returns the valid checkpoint whose manifest ranks highest.
+fn newest_first<R: Ord>(dir: &Path, rank: impl Fn(&Manifest) -> R) -> Result<Option<Loaded>> {
     let mut before = candidates(dir)?;
     for _ in 0..MAX_ATTEMPTS {
-        let found = newest_of(dir, &before);
+        let found = newest_of(dir, &before, &rank);
         let now = candidates(dir)?;
         if now == before || matches!(&found, Ok(Some(loaded)) if loaded.warnings.is_empty()) {
             return found;
         }
         before = now;
     }
-    newest_of(dir, &before)
+    newest_of(dir, &before, &rank)
 }
 
 /// Number of attempts while another process replaces the checkpoints.
 const MAX_ATTEMPTS: usize = 5;
 
-/// As [`newest`], among the given candidates.
-fn newest_of(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Result<Option<Loaded>> {
+/// As [`newest_first`], among the given candidates.
+fn newest_of<R: Ord>(
+    dir: &Path,
+    candidates: &BTreeMap<u64, PathBuf>,
+    rank: &impl Fn(&Manifest) -> R,
+) -> Result<Option<Loaded>> {
     let mut warnings = Vec::new();
     warnings.extend(missing_latest(dir, candidates));
     let unusable = |path: &Path, e: Error| format!("checkpoint {} cannot be used: {e}", path.display());
-    let mut by_serial = BTreeMap::new();
+    let mut ranked = BTreeMap::new();
     for (&step, path) in candidates.iter().rev() {
         match Manifest::read(&path.join(MANIFEST)) {
             Ok(manifest) => {
-                by_serial.insert((manifest.serial, step), path);
+                ranked.insert((rank(&manifest), step), path);
             }
             Err(e) => warnings.push(unusable(path, e)),
         }
     }
-    for path in by_serial.values().rev() {
-        match verify(path) {
+    for path in ranked.values().rev() {
+        match verify(path, &Pace::default()) {
             Ok(loaded) => return Ok(Some(Loaded { warnings, ..loaded })),
             Err(e) => warnings.push(unusable(path, e)),
         }
@@ -191,7 +209,27 @@ pub fn at_step(dir: &Path, step: u64) -> Result<Loaded> {
             dir.display()
         )));
     };
-    verify(path).map_err(|e| e.context(format_args!("checkpoint {} cannot be used", path.display())))
+    verify(path, &Pace::default())
+        .map_err(|e| e.context(format_args!("checkpoint {} cannot be used", path.display())))
+}
+
+/// Returns the step of the checkpoint with the lowest validation loss, the first of equals; `None` where no
+/// manifest names one. Nothing but manifests is verified; unreadable ones are skipped.
+pub(super) fn best_step(candidates: &BTreeMap<u64, PathBuf>) -> Option<u64> {
+    let loss = |path: &PathBuf| Manifest::read(&path.join(MANIFEST)).ok()?.meta.validation_loss();
+    let losses = candidates.iter().filter_map(|(&step, path)| Some((step, loss(path)?)));
+    losses.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(step, _)| step)
+}
+
+/// Returns the lowest validation loss of the checkpoints up to a step; `None` where no manifest names one.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub(super) fn best_loss(dir: &Path, until: u64) -> Result<Option<f32>> {
+    let mut known = candidates(dir)?;
+    known.retain(|&step, _| step <= until);
+    let best = best_step(&known).and_then(|step| Manifest::read(&known[&step].join(MANIFEST)).ok());
+    Ok(best.and_then(|manifest| manifest.meta.validation_loss()))
 }
 
 /// Returns the steps that have a checkpoint folder, in order. They are not verified.
@@ -271,9 +309,9 @@ fn missing_latest(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Option<Str
 }
 
 /// Opens a checkpoint folder and verifies all of it: manifest, sizes, hashes, headers, and the step.
-pub(super) fn verify(path: &Path) -> Result<Loaded> {
+pub(super) fn verify(path: &Path, pace: &Pace) -> Result<Loaded> {
     let manifest = Manifest::read(&path.join(MANIFEST))?;
-    let open = |name: &str| TensorFile::open(&path.join(name), manifest.content(name)?);
+    let open = |name: &str| TensorFile::open(&path.join(name), manifest.content(name)?, pace);
     let files = [open(MODEL)?, open(OPTIMIZER)?];
     if let Some(twice) = files[0].names().find(|n| files[1].shape(n).is_some()) {
         return Err(Error::failed(format!("{MODEL} and {OPTIMIZER} both contain {twice}")));

@@ -48,6 +48,42 @@ pub struct Meta {
     pub rows: BTreeMap<String, FileRecord>,
 }
 
+/// The key of [`Meta::extra`] of a checkpoint without the optimizer's state.
+const WEIGHTS_ONLY: &str = "weights_only";
+
+/// The key of [`Meta::extra`] that holds the validation loss of the step, in nats per token.
+const VALIDATION_LOSS: &str = "validation_loss";
+
+impl Meta {
+    /// Returns true if the checkpoint was saved without the optimizer's state.
+    pub fn is_weights_only(&self) -> bool {
+        self.extra.contains_key(WEIGHTS_ONLY)
+    }
+
+    /// Marks the checkpoint as one without the optimizer's state, or as one with it.
+    pub fn set_weights_only(&mut self, weights_only: bool) {
+        set(&mut self.extra, WEIGHTS_ONLY, weights_only.then(|| "true".to_owned()));
+    }
+
+    /// Returns the validation loss of the step, in nats per token; `None` where it was not evaluated, and in
+    /// checkpoints of runs that keep no best one.
+    pub fn validation_loss(&self) -> Option<f32> {
+        self.extra.get(VALIDATION_LOSS)?.parse().ok().filter(|loss: &f32| loss.is_finite())
+    }
+
+    /// Sets the validation loss of the step, in nats per token.
+    pub fn set_validation_loss(&mut self, loss: Option<f32>) {
+        set(&mut self.extra, VALIDATION_LOSS, loss.map(|loss| loss.to_string()));
+    }
+}
+
+fn set(extra: &mut BTreeMap<String, String>, key: &str, value: Option<String>) {
+    match value {
+        Some(value) => _ = extra.insert(key.to_owned(), value),
+        None => _ = extra.remove(key),
+    }
+}
+
 /// Size and hash of a file, or of its beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -199,6 +235,22 @@ mod tests {
         for length in 0..text.len() {
             assert!(Manifest::decode(&text[..length]).is_err(), "length {length}");
         }
+    }
+
+    #[test]
+    fn the_validation_loss_comes_back_to_the_bit() {
+        let mut meta = manifest().meta;
+        for loss in [1.234_567_9_f32, f32::MIN_POSITIVE, 1e-10, 3.0] {
+            meta.set_validation_loss(Some(loss));
+            assert_eq!(meta.validation_loss().map(f32::to_bits), Some(loss.to_bits()));
+        }
+        meta.set_validation_loss(Some(f32::NAN));
+        assert_eq!(meta.validation_loss(), None, "it is not the best of any");
+        meta.set_validation_loss(None);
+        meta.set_weights_only(true);
+        assert!(meta.is_weights_only());
+        meta.set_weights_only(false);
+        assert_eq!(meta, manifest().meta);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! checkpoint/
 //!   step-000100/{model.safetensors, optimizer.safetensors, manifest.json}
 //!   step-000200/…
-//!   latest            "step-000200"
+//!   latest, best      "step-000200"
 //! .tmp-…            an unfinished save; removed when the folder is next opened for writing
 //!   .old-step-000200  one being replaced by a new save of the same step
 //! ```
@@ -15,16 +15,19 @@
 pub(crate) mod fs;
 mod load;
 mod manifest;
+mod pace;
 mod save;
 pub(crate) mod tensor_file;
 mod tensors;
+mod writer;
 
 pub(crate) use fs::write_synced;
 pub use fs::{DiskFs, Fs, SyncWrite};
-pub use load::{Loaded, at_step, first_difference, newest, steps};
+pub use load::{Loaded, at_step, first_difference, newest, newest_resumable, steps};
 pub use manifest::{FileRecord, Meta};
 pub use save::{Saved, Store};
 pub use tensors::{Snapshot, TensorView, hash_of};
+pub use writer::{BackgroundWriter, HeldState, Write, Written};
 
 /// The key of [`Meta::extra`] that holds the id of the token that ends a document, in decimal.
 pub const END_TOKEN_ID: &str = "end_token_id";
@@ -36,6 +39,7 @@ const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const MANIFEST: &str = "manifest.json";
 const LATEST: &str = "latest";
+const BEST: &str = "best";
 const TEMPORARY: &str = ".tmp-";
 const REPLACED: &str = ".old-";
 

@@ -1,11 +1,15 @@
 //! Writing checkpoints such that a crash at any moment leaves the old one or the new one complete.
 
 use super::fs::{DiskFs, Fs, write_synced};
-use super::load::{candidates, next_serial, verify};
+use super::load::{best_loss, best_step, candidates, next_serial, verify};
 use super::manifest::{Manifest, Meta};
+use super::pace::Pace;
 use super::tensors::{Snapshot, TensorView};
-use super::{LATEST, MANIFEST, MODEL, OPTIMIZER, REPLACED, TEMPORARY, folder_name, step_of, tensor_file};
+use super::{
+    BEST, LATEST, MANIFEST, MODEL, OPTIMIZER, REPLACED, TEMPORARY, folder_name, step_of, tensor_file,
+};
 use crate::error::{Error, IoContext, Result};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +19,8 @@ pub struct Store {
     keep: usize,
     /// Steps whose checkpoints stay besides the newest.
     kept_steps: Vec<u64>,
+    /// True if the checkpoint with the lowest validation loss stays, too.
+    keeps_best: bool,
     fs: Box<dyn Fs>,
 }
 
@@ -42,7 +48,8 @@ impl Store {
 
     /// As [`Store::open`], on the given file system.
     pub fn open_on(fs: Box<dyn Fs>, dir: &Path, keep: usize) -> Result<Self> {
-        let store = Self { dir: dir.to_path_buf(), keep: keep.max(1), kept_steps: Vec::new(), fs };
+        let (keep, kept_steps) = (keep.max(1), Vec::new());
+        let store = Self { dir: dir.to_path_buf(), keep, kept_steps, keeps_best: false, fs };
         if !dir.is_dir() {
             store.fs.create_dir(dir).at("create", dir)?;
             let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -55,6 +62,20 @@ impl Store {
     /// Keeps the checkpoints of these steps, too; they do not count among the newest.
     pub fn keeping(self, kept_steps: &[u64]) -> Self {
         Self { kept_steps: kept_steps.to_vec(), ..self }
+    }
+
+    /// Keeps the checkpoint with the lowest validation loss, too, if `keeps_best`; it does not count among the
+    /// newest.
+    pub fn keeping_best(self, keeps_best: bool) -> Self {
+        Self { keeps_best, ..self }
+    }
+
+    /// Returns the lowest validation loss of the checkpoints up to a step; `None` where none is known.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn best_loss(&self, until: u64) -> Result<Option<f32>> {
+        best_loss(&self.dir, until)
     }
 
     /// Writes and removes a small file, so that a read-only, full or forbidden disk is found before the first
@@ -75,9 +96,14 @@ impl Store {
     /// Checkpoints of later steps, which exist only if the run went back to an earlier state, are removed
     /// too.
     pub fn save(&self, meta: &Meta, snapshot: &Snapshot) -> Result<Saved> {
+        self.save_at(&Pace::default(), meta, snapshot)
+    }
+
+    /// As [`Store::save`], at a pace.
+    pub(super) fn save_at(&self, pace: &Pace, meta: &Meta, snapshot: &Snapshot) -> Result<Saved> {
         let path = self.dir.join(folder_name(meta.step));
         let temporary = self.dir.join(format!("{TEMPORARY}{}", folder_name(meta.step)));
-        let bytes = self.clear_leftovers().and_then(|()| self.write(&temporary, meta, snapshot));
+        let bytes = self.clear_leftovers().and_then(|()| self.write(pace, &temporary, meta, snapshot));
         let bytes = bytes.and_then(|bytes| self.publish(&temporary, &path).map(|()| bytes)).map_err(|e| {
             // Frees the space on a full disk; what cannot be removed now is removed before the next save.
             let _ = self.fs.remove(&temporary);
@@ -85,7 +111,7 @@ impl Store {
         })?;
 
         let mut saved = Saved { path, bytes, pruned: Vec::new(), warnings: Vec::new() };
-        let tidied = self.point_latest(meta.step).and_then(|()| self.prune(meta.step, &mut saved.pruned));
+        let tidied = self.point(meta.step).and_then(|()| self.prune(pace, meta.step, &mut saved.pruned));
         if let Err(e) = tidied {
             saved.warnings.push(e.context("checkpoint saved, old ones not removed").to_string());
         }
@@ -93,11 +119,12 @@ impl Store {
     }
 
     /// Writes all files of a checkpoint to `temporary`, durably. Returns their size.
-    fn write(&self, temporary: &Path, meta: &Meta, snapshot: &Snapshot) -> Result<u64> {
+    fn write(&self, pace: &Pace, temporary: &Path, meta: &Meta, snapshot: &Snapshot) -> Result<u64> {
         let fs = self.fs.as_ref();
         fs.create_dir(temporary).at("create", temporary)?;
-        let write =
-            |name: &str, tensors: &[TensorView]| tensor_file::write(fs, &temporary.join(name), tensors);
+        let write = |name: &str, tensors: &[TensorView]| {
+            tensor_file::write_at(pace, fs, &temporary.join(name), tensors)
+        };
         let (model, optimizer) = (write(MODEL, &snapshot.model)?, write(OPTIMIZER, &snapshot.optimizer)?);
         let manifest =
             Manifest::new(next_serial(&self.dir)?, meta.clone(), [(MODEL, model), (OPTIMIZER, optimizer)])
@@ -120,30 +147,48 @@ impl Store {
         fs.sync_dir(&self.dir).at("sync", &self.dir)
     }
 
-    /// Replaces the pointer `latest`, which is for people and scripts; xrun itself reads the folders' names.
-    fn point_latest(&self, step: u64) -> Result<()> {
-        let (temporary, path) = (self.dir.join(format!("{TEMPORARY}{LATEST}")), self.dir.join(LATEST));
+    /// Replaces the pointer `latest`, and `best` where the best is kept. They are for people and scripts; xrun itself
+    /// reads the folders' names and manifests.
+    fn point(&self, step: u64) -> Result<()> {
+        self.point_to(LATEST, step)?;
+        match self.best_until(step)? {
+            Some(best) => self.point_to(BEST, best),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the step of the best checkpoint up to `step`, where it is kept.
+    fn best_until(&self, step: u64) -> Result<Option<u64>> {
+        if !self.keeps_best {
+            return Ok(None);
+        }
+        let mut known = candidates(&self.dir)?;
+        known.retain(|&other, _| other <= step);
+        Ok(best_step(&known))
+    }
+
+    fn point_to(&self, pointer: &str, step: u64) -> Result<()> {
+        let (temporary, path) = (self.dir.join(format!("{TEMPORARY}{pointer}")), self.dir.join(pointer));
         let text = format!("{}\n", folder_name(step));
         write_synced(self.fs.as_ref(), &temporary, text.as_bytes()).at("write", &temporary)?;
         self.fs.rename(&temporary, &path).at("replace", &path)?;
         self.fs.sync_dir(&self.dir).at("sync", &self.dir)
     }
 
-    /// Removes checkpoints beyond the newest `keep` and the steps that are kept, and those of steps after the
+    /// Removes checkpoints beyond the newest `keep`, the steps that are kept and the best, and those of steps after the
     /// one just saved.
     ///
     /// The new one is read back and verified before anything is removed.
-    fn prune(&self, step: u64, pruned: &mut Vec<u64>) -> Result<()> {
+    fn prune(&self, pace: &Pace, step: u64, pruned: &mut Vec<u64>) -> Result<()> {
         let steps = candidates(&self.dir)?;
-        let passing = |(step, _): &(&u64, &PathBuf)| !self.kept_steps.contains(*step);
-        let surplus = steps.range(..=step).rev().filter(passing).skip(self.keep);
-        let doomed: Vec<_> = steps.iter().filter(|(s, _)| **s > step).chain(surplus).collect();
+        let surplus = self.surplus(&steps, step)?;
+        let doomed: Vec<_> = steps.iter().filter(|(s, _)| **s > step || surplus.contains(*s)).collect();
         let aside = self.aside(&self.dir.join(folder_name(step)));
         let replaced = fs::symlink_metadata(&aside).is_ok().then_some(aside);
         if doomed.is_empty() && replaced.is_none() {
             return Ok(());
         }
-        verify(&self.dir.join(folder_name(step)))?;
+        verify(&self.dir.join(folder_name(step)), pace)?;
         // A half-removed folder must not look like a damaged checkpoint, so folders are renamed durably
         // first.
         let mut nameless = Vec::from_iter(replaced);
@@ -155,6 +200,29 @@ impl Store {
         }
         self.fs.sync_dir(&self.dir).at("sync", &self.dir)?;
         nameless.iter().try_for_each(|path| self.fs.remove(path).at("remove", path))
+    }
+
+    /// Returns the steps up to `step` whose checkpoints are too many. Those without the optimizer's state do not take the
+    /// place of one that training can go on from.
+    fn surplus(&self, steps: &BTreeMap<u64, PathBuf>, step: u64) -> Result<Vec<u64>> {
+        let best = self.best_until(step)?;
+        let resumes =
+            |path: &PathBuf| Manifest::read(&path.join(MANIFEST)).is_ok_and(|m| !m.meta.is_weights_only());
+        let any_resumes = steps.range(..=step).any(|(_, path)| resumes(path));
+        let (mut newest, mut surplus) = (0, Vec::new());
+        for (&other, path) in steps.range(..=step).rev() {
+            let stays = self.kept_steps.contains(&other) || Some(other) == best;
+            if stays {
+                continue;
+            }
+            let counts = other == step || !any_resumes || resumes(path);
+            if counts && newest < self.keep {
+                newest += 1;
+            } else {
+                surplus.push(other);
+            }
+        }
+        Ok(surplus)
     }
 
     /// Removes the leftovers of an interrupted save, and restores a checkpoint that it moved aside without

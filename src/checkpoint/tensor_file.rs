@@ -5,9 +5,9 @@
 //! writer is not used because it neither hashes nor syncs what it writes.
 
 use super::fs::Fs;
+use super::pace::Pace;
 use super::tensors::{TensorView, check_name};
 use crate::error::{Error, IoContext, Result};
-use crate::liveness::report_progress;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -34,14 +34,23 @@ pub(crate) struct Content {
 
 /// Writes the tensors in the given order and makes the content durable. One tensor is in memory at a time.
 pub(crate) fn write(fs: &dyn Fs, path: &Path, tensors: &[TensorView]) -> Result<Content> {
+    write_at(&Pace::default(), fs, path, tensors)
+}
+
+/// As [`write`], at a pace.
+pub(super) fn write_at(pace: &Pace, fs: &dyn Fs, path: &Path, tensors: &[TensorView]) -> Result<Content> {
     let header = header(tensors)?;
     let mut file = fs.create_file(path).at("create", path)?;
     let mut hasher = blake3::Hasher::new();
     let mut put = |bytes: &[u8]| -> Result<()> {
         for chunk in bytes.chunks(CHUNK) {
-            hasher.update_rayon(chunk);
+            let before = hasher.count();
+            pace.hash(&mut hasher, chunk);
             file.write_all(chunk).at("write", path)?;
-            report_progress();
+            if pace.syncs_between(before, hasher.count()) {
+                file.sync().at("sync", path)?;
+            }
+            pace.part_done();
         }
         Ok(())
     };
@@ -100,7 +109,7 @@ struct Entry {
 
 impl TensorFile {
     /// Opens a file of fp32 tensors after verifying its size and hash.
-    pub(crate) fn open(path: &Path, expected: Content) -> Result<Self> {
+    pub(super) fn open(path: &Path, expected: Content, pace: &Pace) -> Result<Self> {
         let mut file = File::open(path).at("open", path)?;
         let bytes = file.metadata().at("read", path)?.len();
         if bytes != expected.bytes {
@@ -110,7 +119,7 @@ impl TensorFile {
                 expected.bytes
             )));
         }
-        if hash(&mut file, bytes).at("read", path)? != expected.hash {
+        if hash(&mut file, bytes, pace).at("read", path)? != expected.hash {
             return Err(Error::failed(format!("the content of {} does not match its hash", path.display())));
         }
         let entries = read_header(&file, bytes).map_err(|e| e.context(path.display()))?;
@@ -151,19 +160,19 @@ impl TensorFile {
 
 /// Hashes the first `bytes` bytes of the file; the hash of a file that grew or shrank meanwhile does not
 /// match.
-fn hash(file: &mut File, bytes: u64) -> std::io::Result<blake3::Hash> {
+fn hash(file: &mut File, bytes: u64, pace: &Pace) -> std::io::Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; CHUNK.min(usize::try_from(bytes).unwrap_or(CHUNK)).max(1)];
     loop {
         match file.read(&mut buffer) {
             Ok(0) => return Ok(hasher.finalize()),
             Ok(n) => {
-                report_progress();
-                hasher.update_rayon(&buffer[..n])
+                pace.hash(&mut hasher, &buffer[..n]);
+                pace.part_done();
             }
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
-        };
+        }
     }
 }
 

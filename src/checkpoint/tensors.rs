@@ -91,6 +91,17 @@ impl<'a> Snapshot<'a> {
         Self { model: parameters.into_iter().collect(), optimizer: optimizer.into_iter().collect() }
     }
 
+    /// Returns the snapshot without the optimizer's tensors, except those whose names begin with `kept`.
+    pub fn weights_only(mut self, kept: Option<&str>) -> Self {
+        self.optimizer.retain(|tensor| kept.is_some_and(|prefix| tensor.name.starts_with(prefix)));
+        self
+    }
+
+    /// Returns the parameters.
+    pub fn parameters(&self) -> impl Iterator<Item = &TensorView<'a>> {
+        self.model.iter()
+    }
+
     /// Returns every tensor, parameters first.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorView<'a>> {
         self.model.iter().chain(&self.optimizer)

@@ -5,7 +5,7 @@ use super::issued::Issued;
 use super::memory::widened_bytes;
 use super::ran::Ran;
 use super::transfer::{Snapshot, Transfers};
-use super::{Arena, BlockAllocator, Caching, Naive, NonFiniteOutput, Section, StateMemory};
+use super::{Arena, BlockAllocator, Caching, Naive, NonFiniteOutput, Section, StateCopy, StateMemory};
 use crate::device::communicator::Communicator;
 use crate::device::cpu::{Address, Pool};
 use crate::device::cuda::{Gpu, Graph};
@@ -192,6 +192,22 @@ impl Engine {
     pub fn snapshot(&mut self, group: &'static str, bytes: usize) -> Result<Snapshot> {
         let gpu = self.device.gpu().map(|gpu| &**gpu);
         self.transfers.snapshot(gpu, &self.state, group, bytes)
+    }
+
+    /// Allocates memory for copies of the buffers of the state that hold these slots.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub fn allocate_copy(&self, slots: impl IntoIterator<Item = SlotId>) -> Result<StateCopy> {
+        StateCopy::new(&self.device, self.state.layout(), slots)
+    }
+
+    /// Copies the buffers of `copy` as they are after all work queued so far; on a GPU in stream order, without waiting.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn copy_state(&self, copy: &mut StateCopy) -> Result<()> {
+        copy.take(&self.device, &self.state)
     }
 
     /// Waits until a snapshot is transferred, and makes its bytes readable.

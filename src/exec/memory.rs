@@ -65,6 +65,11 @@ impl StateMemory {
         Some((at, &self.buffers[at]))
     }
 
+    /// Returns the buffer with this index in the layout.
+    pub(super) fn buffer_at(&self, index: usize) -> &Memory {
+        &self.buffers[index]
+    }
+
     /// Returns the elements of a slot as stored, padding included: borrowed on the CPU, copied from a GPU.
     ///
     /// Panics if `T` has neither the size of the slot's format nor that of a byte: a programming error.

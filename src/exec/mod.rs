@@ -10,6 +10,7 @@ mod memory;
 mod placement;
 mod ran;
 mod section;
+mod state_copy;
 mod timing;
 mod transfer;
 
@@ -20,5 +21,6 @@ pub(crate) use memory::widened_bytes;
 pub use memory::{StateMemory, padded_bytes};
 pub use placement::{Arena, BlockAllocator, Caching, FreeLists, Naive, size_class};
 pub use section::{Section, collect, collect_node, prepare};
+pub use state_copy::{StateCopy, copy_bytes};
 pub use timing::UnderLoad;
 pub use transfer::Snapshot;

@@ -4,6 +4,7 @@ use crate::device::DType;
 use crate::ir::SlotGroup;
 use crate::model::Programs;
 use crate::plan::Plan;
+use crate::policy::WeightsOnly;
 use serde::Serialize;
 
 /// Bytes of a row of `metrics.csv` and one of `timing.csv`, as long runs wrote them.
@@ -22,6 +23,10 @@ pub struct Disk {
     pub checkpoint_bytes: u64,
     /// Checkpoints that stay.
     pub checkpoints: u64,
+    /// Those of them without the optimizer's state.
+    pub weights_only: u64,
+    /// One of these.
+    pub weights_bytes: u64,
     /// Rows, summary, log, recipe; about.
     pub text_bytes: u64,
     /// Pictures; about.
@@ -39,25 +44,45 @@ impl Disk {
         let keep = plan.intervals.keep as u64;
         let written = plan.intervals.checkpoints(plan.steps as u64, seconds.unwrap_or(f64::INFINITY));
         let checkpoint_bytes = checkpoint_bytes(programs) as u64;
-        let stays = if keep > 0 { plan.intervals.staying(plan.steps as u64).count() as u64 } else { 0 };
-        let passing = written.saturating_sub(stays);
+        let (steps, intervals) = (plan.steps as u64, &plan.intervals);
+        let staying = || intervals.staying(steps).filter(|_| keep > 0);
+        let best = u64::from(keep > 0 && intervals.keep_best);
+        let stays = staying().count() as u64 + best;
+        let passing = written.saturating_sub(stays - best);
         let checkpoints = keep.min(passing) + stays;
+        let weights_only = match intervals.weights_only {
+            WeightsOnly::None => 0,
+            WeightsOnly::Kept => {
+                staying().filter(|&step| !intervals.saves_state_after(step, steps, false)).count() as u64
+                    + best
+            }
+            WeightsOnly::All => checkpoints,
+        };
+        let weights_bytes = weights_bytes(plan, programs) as u64;
         let text_bytes = (plan.steps as u64).saturating_mul(ROW_BYTES).saturating_add(TEXT_BYTES);
         let picture_bytes = if plots { PICTURE_BYTES } else { 0 };
         let total_bytes = checkpoint_bytes
-            .saturating_mul(checkpoints)
+            .saturating_mul(checkpoints - weights_only)
+            .saturating_add(weights_bytes.saturating_mul(weights_only))
             .saturating_add(text_bytes)
             .saturating_add(picture_bytes);
         let replaced = if keep > 0 && passing > keep { checkpoint_bytes } else { 0 };
         Self {
             checkpoint_bytes,
             checkpoints,
+            weights_only,
+            weights_bytes,
             text_bytes,
             picture_bytes,
             total_bytes,
             peak_bytes: total_bytes.saturating_add(replaced),
         }
     }
+}
+
+/// Bytes of a checkpoint without the optimizer's state, in fp32: the weights and their moving average.
+fn weights_bytes(plan: &Plan, programs: &Programs) -> usize {
+    DType::F32.size() * programs.state.parameter_count() * (1 + usize::from(plan.ema.is_some()))
 }
 
 /// Bytes of a checkpoint, without its few KiB of manifest: the weights and the optimizer's slots, in fp32 whatever

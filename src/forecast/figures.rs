@@ -1,6 +1,6 @@
 //! All figures of a run before it starts.
 
-use super::{Budget, DeviceFit, Flops, GroupForecast, Memory, Parameters, RunNeeds};
+use super::{Budget, DeviceFit, Flops, GroupForecast, Memory, Parameters, RunNeeds, Saving};
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -108,7 +108,10 @@ impl Forecast {
     ///
     /// # Errors
     /// When an op refuses the numbers of a change that is tried because the plan does not fit.
-    pub fn new(plan: &Plan, programs: &Programs, needs: RunNeeds, machines: &[Machine]) -> Result<Self> {
+    pub fn new(plan: &Plan, programs: &Programs, mut needs: RunNeeds, machines: &[Machine]) -> Result<Self> {
+        if let Some(machine) = machines.first() {
+            needs.saving = Saving::new(plan, programs, machine);
+        }
         let parameters = Parameters::new(&programs.state);
         let memory = Memory::new(plan, programs);
         let update_groups = GroupForecast::all(plan, programs);

@@ -1,7 +1,7 @@
 //! What runs need before they begin: time and disk, of one run and of several together.
 
 use super::run_time::seconds_in_words;
-use super::{Disk, RunTime};
+use super::{Disk, RunTime, Saving};
 use crate::format::{binary, plural, thousands};
 use crate::machine::Machine;
 use crate::model::Programs;
@@ -13,6 +13,8 @@ use serde::Serialize;
 pub struct RunNeeds {
     /// Its time; `None` where nothing is known of the machine's speed.
     pub time: Option<RunTime>,
+    /// Whether its checkpoints are written beside training.
+    pub saving: Saving,
     /// Its files.
     pub disk: Disk,
 }
@@ -20,9 +22,10 @@ pub struct RunNeeds {
 impl RunNeeds {
     /// Returns what a run on a machine needs; `plots` is true if it draws its pictures.
     pub fn new(plan: &Plan, programs: &Programs, machine: &Machine, plots: bool) -> Self {
-        let time = RunTime::new(plan, programs, machine, plots);
+        let saving = Saving::new(plan, programs, machine);
+        let time = RunTime::new(plan, programs, machine, &saving, plots);
         let seconds = time.as_ref().map(|time| time.total_s);
-        Self { disk: Disk::new(plan, programs, seconds, plots), time }
+        Self { disk: Disk::new(plan, programs, seconds, plots), saving, time }
     }
 
     /// Returns the needs in words: `about 2m09s, and about 23.2 MiB on the disk`; the disk alone where the
@@ -111,12 +114,16 @@ mod tests {
         let disk = Disk {
             checkpoint_bytes: 1 << 20,
             checkpoints: 1,
+            weights_only: 0,
+            weights_bytes: 0,
             text_bytes: 0,
             picture_bytes: 0,
             total_bytes: 1 << 20,
             peak_bytes: 2 << 20,
         };
-        RunNeeds { time, disk }
+        let saving =
+            Saving { beside_training: false, copy_bytes: 0, place: "host memory", reason: String::new() };
+        RunNeeds { time, saving, disk }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The predicted time of a whole run on this machine: steps, evaluations, checkpoints, samples.
 
+use super::Saving;
 use super::time::{of_a_step, section_seconds};
 use crate::exec::Section;
 use crate::format::wall_time;
@@ -30,7 +31,7 @@ pub struct RunTime {
     pub evaluating_s: f64,
     /// Number of checkpoints that are written.
     pub checkpoints: u64,
-    /// All of them; `None` where the speed of the disk is not known.
+    /// Those that training waits for; `None` where the speed of the disk is not known.
     pub saving_s: Option<f64>,
     /// All samples.
     pub sampling_s: f64,
@@ -57,13 +58,31 @@ pub enum Basis {
 impl RunTime {
     /// Predicts a run on the machine that the plan is for; `None` where nothing is known of its speed.
     /// `plots` is true if it draws its pictures.
-    pub fn new(plan: &Plan, programs: &Programs, machine: &Machine, plots: bool) -> Option<Self> {
+    pub fn new(
+        plan: &Plan,
+        programs: &Programs,
+        machine: &Machine,
+        saving: &Saving,
+        plots: bool,
+    ) -> Option<Self> {
         let gpu = plan.execution.gpu.and_then(|gpu| machine.gpu(gpu));
         let mut time = Self::without_start(plan, programs, machine, gpu)?;
+        // The last one has no training beside it.
+        if let Some(saving_s) = time.saving_s.filter(|_| saving.is_beside() && time.checkpoints > 1) {
+            time.shorten(saving_s * (1.0 - 1.0 / time.checkpoints as f64));
+        }
         time.around_s = START_S + if plots { PLOTS_S } else { 0.0 };
         time.total_s += time.around_s;
         time.range_s = (time.range_s.0 + time.around_s, time.range_s.1 + time.around_s);
         Some(time)
+    }
+
+    /// Takes seconds of saves away.
+    fn shorten(&mut self, seconds: f64) {
+        let share = 1.0 - seconds / self.total_s;
+        self.saving_s = self.saving_s.map(|saving_s| saving_s - seconds);
+        self.total_s -= seconds;
+        self.range_s = (self.range_s.0 * share, self.range_s.1 * share);
     }
 
     fn without_start(

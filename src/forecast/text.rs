@@ -2,7 +2,7 @@
 
 use super::time::NODE_SECONDS;
 use super::update_groups::{checkpoint_in_words, table};
-use super::{Basis, Budget, DeviceFit, Disk, FitRow, Forecast, Memory, StepTime};
+use super::{Basis, Budget, DeviceFit, Disk, FitRow, Forecast, Memory, Saving, StepTime};
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, binary, duration, metric, percent, plural, thousands, wall_time};
 use std::fmt;
@@ -13,6 +13,7 @@ impl fmt::Display for Forecast {
         self.parameters(f)?;
         self.numbers(f)?;
         self.time_here(f)?;
+        saving(f, &self.needs.saving)?;
         disk(f, &self.needs.disk)?;
         memory(f, &self.memory)?;
         if let Some(choice) = &self.recompute_choice {
@@ -152,12 +153,24 @@ impl Forecast {
     }
 }
 
+fn saving(f: &mut fmt::Formatter<'_>, s: &Saving) -> fmt::Result {
+    let copy = format!("a copy of the state of {} in {}", binary(s.copy_bytes), s.place);
+    match s.beside_training {
+        true => writeln!(f, "Saves  beside training, from {copy}: {}\n", s.reason),
+        false => writeln!(f, "Saves  while training waits: {}\n", s.reason),
+    }
+}
+
 fn disk(f: &mut fmt::Formatter<'_>, d: &Disk) -> fmt::Result {
     let sized = |bytes: u64| binary(bytes as usize);
     write!(f, "Disk  about {}:", sized(d.total_bytes))?;
     if d.checkpoints > 0 {
-        let count = d.checkpoints as usize;
-        write!(f, " {count} checkpoint{} of {},", plural(count), sized(d.checkpoint_bytes))?;
+        let mut part = |count: u64, what: &str, bytes: u64| match count as usize {
+            0 => Ok(()),
+            count => write!(f, " {count} checkpoint{}{what} of {},", plural(count), sized(bytes)),
+        };
+        part(d.checkpoints - d.weights_only, "", d.checkpoint_bytes)?;
+        part(d.weights_only, " without the optimizer's state", d.weights_bytes)?;
     }
     write!(f, " rows and log {}", sized(d.text_bytes))?;
     if d.picture_bytes > 0 {

@@ -1,9 +1,9 @@
 //! Whether a plan fits a budget. The only place that judges this.
 
-use super::Budget;
 use super::fit::{self, Advice};
 use super::memory::peak_bytes;
 use super::time::StepTime;
+use super::{Budget, Saving};
 use crate::error::{Error, Result};
 use crate::format::binary;
 use crate::machine::{Hardware, Machine};
@@ -69,7 +69,9 @@ impl DeviceFit {
 pub fn check_fits(plan: &Plan, programs: &Programs, machine: &Machine) -> Result<()> {
     let budget = Budget::new(plan, machine);
     let per_rank = peak_bytes(plan, programs);
-    let Some(limit) = budget.bytes.filter(|_| !budget.holds(per_rank)) else { return Ok(()) };
+    let Some(limit) = budget.bytes.filter(|_| !budget.holds(per_rank)) else {
+        return Saving::check(plan, programs, machine);
+    };
     let section = programs.sections().into_iter().max_by_key(|s| s.memory.arena_bytes);
     let largest = section.and_then(|s| {
         let block = *s.memory.holders_of_peak().first()?;

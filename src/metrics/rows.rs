@@ -198,8 +198,10 @@ pub enum Phase {
     Eval,
     /// Comparing the parameters of all ranks.
     Check,
-    /// Writing a checkpoint.
+    /// Writing a checkpoint while training waits.
     Save,
+    /// Copying the state for a checkpoint that is written beside training.
+    Snapshot,
     /// Generating text.
     Sample,
 }
@@ -210,8 +212,8 @@ csv_row! {
     pub struct TimingRow {
         /// step that ran, or after which the other phases ran
         step: u64 {}
-        /// `warmup` and `train` (training steps), `eval`, `check` (ranks compare their parameters), `save`,
-        /// `sample`
+        /// `warmup` and `train` (training steps), `eval`, `check` (ranks compare their parameters), `save` (training waits
+        /// for a checkpoint), `snapshot` (it waits for a copy of the state, which is written beside it), `sample`
         phase: Phase {}
         /// wall time of the run at the end of the phase; a resumed run continues from its last kept row
         wall_s: f64 {
@@ -318,6 +320,8 @@ csv_row! {
         }
         /// rank that waited least for others; blank for one rank
         slowest_rank: Option<u64> {}
+        /// step of the checkpoint that was written beside this step; blank where none was
+        written_step: Option<u64> {}
     }
 }
 

@@ -1,5 +1,6 @@
 //! Events of a run besides its steps: evaluation, checkpoints, samples, progress.
 
+use crate::policy::{BackgroundSaves, WeightsOnly};
 use crate::recipe::{self, Values};
 use std::time::Duration;
 
@@ -70,8 +71,14 @@ pub struct Intervals {
     pub checkpoint: Interval,
     /// Number of newest checkpoints to keep.
     pub keep: usize,
-    /// Further steps after which a checkpoint is saved, which stays.
+    /// Further steps after which a checkpoint is saved, which stays; in order.
     pub kept_steps: Vec<u64>,
+    /// True if the checkpoint with the lowest validation loss is saved, and stays.
+    pub keep_best: bool,
+    /// Checkpoints without the optimizer's state.
+    pub weights_only: WeightsOnly,
+    /// Whether checkpoints are written beside training.
+    pub background: BackgroundSaves,
     /// Steps between generations of samples.
     pub generation: usize,
     /// Steps between comparisons of the replicas of all ranks.
@@ -89,7 +96,10 @@ impl Intervals {
             validation_steps: values.validation.steps,
             checkpoint: Interval::from_values(&values.checkpoint),
             keep: values.checkpoint.keep,
-            kept_steps: values.checkpoint.steps.iter().flatten().map(|&step| step as u64).collect(),
+            kept_steps: kept_steps(&values.checkpoint, values.training.steps as u64),
+            keep_best: values.checkpoint.keep_best,
+            weights_only: values.checkpoint.weights_only,
+            background: values.checkpoint.background,
             generation: values.generation.interval,
             check: values.parallelism.check_interval,
             metrics: values.metrics.interval,
@@ -100,6 +110,25 @@ impl Intervals {
     /// Returns true if a number of steps says that a checkpoint is saved after `step` of `total`.
     pub fn saves_after(&self, step: u64, total: u64) -> bool {
         is_due(self.checkpoint.steps(), step, total) || self.kept_steps.contains(&step)
+    }
+
+    /// Returns true if a checkpoint after `step` of `total` has the optimizer's state. `goes_on` is true where a resume is
+    /// to go on from there, whatever the steps say.
+    pub fn saves_state_after(&self, step: u64, total: u64, goes_on: bool) -> bool {
+        match self.weights_only {
+            WeightsOnly::None => true,
+            WeightsOnly::Kept => goes_on || is_due(self.checkpoint.steps(), step, total),
+            WeightsOnly::All => false,
+        }
+    }
+
+    /// Returns true if a number of steps says that a checkpoint is saved before the last of `total`.
+    pub fn saves_on_the_way(&self, total: u64) -> bool {
+        let interval = self.checkpoint.steps() as u64;
+        self.keep > 0
+            && (self.keep_best
+                || (1..total).contains(&interval)
+                || self.staying(total).any(|step| step < total))
     }
 
     /// Returns how many checkpoints a run of so many steps writes, if all of it takes `seconds`.
@@ -116,6 +145,19 @@ impl Intervals {
     pub fn staying(&self, steps: u64) -> impl Iterator<Item = u64> + '_ {
         self.kept_steps.iter().copied().filter(move |&step| step > 0 && step <= steps)
     }
+}
+
+/// Returns the steps whose checkpoints stay, in order: those that are named, and those that are spaced by a ratio, up to
+/// the last.
+fn kept_steps(checkpoint: &recipe::Checkpoint, total: u64) -> Vec<u64> {
+    let mut steps: Vec<u64> = checkpoint.steps.iter().flatten().map(|&step| step as u64).collect();
+    if let Some(ratio) = checkpoint.log_spacing {
+        let powers = std::iter::successors(Some(1.0f64), |power| Some(power * ratio));
+        steps.extend(powers.map(|power| power.round() as u64).take_while(|&step| step <= total));
+    }
+    steps.sort_unstable();
+    steps.dedup();
+    steps
 }
 
 /// Samples that the model generates during and after training.
@@ -162,8 +204,9 @@ pub struct Sampling {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interval, Intervals, is_due, times_due};
-    use crate::recipe::Values;
+    use super::{Interval, Intervals, is_due, kept_steps, times_due};
+    use crate::policy::WeightsOnly;
+    use crate::recipe::{self, Values};
     use std::time::Duration;
 
     #[test]
@@ -200,6 +243,44 @@ mod tests {
         assert_eq!(Intervals { keep: 0, ..intervals(10) }.checkpoints(100, 0.0), 0);
         let saved: Vec<u64> = (1..=100).filter(|&step| intervals(50).saves_after(step, 100)).collect();
         assert_eq!(saved, [20, 25, 50, 100]);
+    }
+
+    #[test]
+    fn log_spaced_steps_are_powers_of_the_ratio_without_repetitions() {
+        let checkpoint =
+            |log_spacing, steps| recipe::Checkpoint { log_spacing, steps, ..Values::default().checkpoint };
+        assert_eq!(kept_steps(&checkpoint(Some(2.0), None), 100), [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(kept_steps(&checkpoint(Some(1.5), None), 12), [1, 2, 3, 5, 8, 11]);
+        assert_eq!(kept_steps(&checkpoint(Some(10.0), Some(vec![50, 10])), 100), [1, 10, 50, 100]);
+        let dense = kept_steps(&checkpoint(Some(1.01), None), 3);
+        assert_eq!(dense, [1, 2, 3]);
+    }
+
+    #[test]
+    fn what_a_resume_may_need_has_the_state_of_the_optimizer() {
+        let plain = Intervals::from_values(&Values::default());
+        let of = |weights_only| Intervals { weights_only, checkpoint: Interval::Steps(10), ..plain.clone() };
+        assert!(of(WeightsOnly::None).saves_state_after(3, 15, false));
+        let kept = of(WeightsOnly::Kept);
+        let whole: Vec<u64> = (1..=15).filter(|&step| kept.saves_state_after(step, 15, false)).collect();
+        assert_eq!(whole, [10, 15]);
+        assert!(kept.saves_state_after(3, 15, true));
+        assert!(!of(WeightsOnly::All).saves_state_after(10, 15, true));
+    }
+
+    #[test]
+    fn saves_on_the_way_are_those_before_the_last_step() {
+        let plain =
+            Intervals { checkpoint: Interval::Steps(0), ..Intervals::from_values(&Values::default()) };
+        assert!(!plain.saves_on_the_way(10));
+        for (interval, steps, on_the_way) in
+            [(10, vec![], false), (9, vec![], true), (0, vec![10, 11], false), (0, vec![9], true)]
+        {
+            let intervals =
+                Intervals { checkpoint: Interval::Steps(interval), kept_steps: steps, ..plain.clone() };
+            assert_eq!(intervals.saves_on_the_way(10), on_the_way, "{intervals:?}");
+        }
+        assert!(!Intervals { keep: 0, keep_best: true, ..plain }.saves_on_the_way(10));
     }
 
     #[test]

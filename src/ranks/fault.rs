@@ -1,7 +1,8 @@
 //! Fault injection, to test how a run reacts when one rank panics, hangs or runs out of memory.
 //!
 //! `XRUN_FAULT="FAULT RANK STEP"` injects a fault into a rank before it starts a step; FAULT is `panic`,
-//! `hang` or `oom`. `disk` fails the rows of that step instead, once; only rank 0 writes rows.
+//! `hang` or `oom`. `disk` fails the rows of that step instead, once; only rank 0 writes rows. `write-hang` and
+//! `write-panic` befall the thread that writes the checkpoint of that step beside training.
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
@@ -23,6 +24,8 @@ enum Effect {
     Hang,
     Oom,
     Disk,
+    WriteHang,
+    WritePanic,
 }
 
 /// Returns the fault of the environment variable, parsed once.
@@ -57,7 +60,7 @@ pub fn check(world: usize, done: u64, steps: u64) -> Result<()> {
 /// The fault, if it is one that is returned; a malformed variable.
 pub fn inject_fault(rank: usize, step: u64) -> Result<()> {
     match requested()? {
-        Some(fault) if (fault.rank, fault.step) == (rank, step) && fault.effect != Effect::Disk => {
+        Some(fault) if (fault.rank, fault.step) == (rank, step) && fault.effect.is_of_step() => {
             // Printed at once: tests measure the time from here to the end of the run.
             eprint_line(&format!("{VARIABLE}: fault injected into rank {rank} before step {step}"));
             match fault.effect {
@@ -66,7 +69,7 @@ pub fn inject_fault(rank: usize, step: u64) -> Result<()> {
                 Effect::Hang => loop {
                     std::thread::park();
                 },
-                Effect::Disk => Ok(()),
+                Effect::Disk | Effect::WriteHang | Effect::WritePanic => Ok(()),
             }
         }
         _ => Ok(()),
@@ -86,6 +89,29 @@ pub fn inject_disk_fault(step: u64) -> Result<()> {
     }
 }
 
+/// Injects the fault into the thread that writes the checkpoint of a step, if the variable asks for it.
+///
+/// # Errors
+/// A malformed variable.
+pub fn inject_write_fault(step: u64) -> Result<()> {
+    match requested()? {
+        Some(Fault { effect: Effect::WriteHang, step: at, .. }) if at == step => loop {
+            std::thread::park();
+        },
+        Some(Fault { effect: Effect::WritePanic, step: at, .. }) if at == step => {
+            panic!("injected by {VARIABLE}")
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Effect {
+    /// Returns true if it befalls a rank before a step.
+    fn is_of_step(self) -> bool {
+        matches!(self, Self::Panic | Self::Hang | Self::Oom)
+    }
+}
+
 fn parse(text: &str) -> Result<Fault> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let fault = match words[..] {
@@ -95,6 +121,8 @@ fn parse(text: &str) -> Result<Fault> {
                 "hang" => Some(Effect::Hang),
                 "oom" => Some(Effect::Oom),
                 "disk" => Some(Effect::Disk),
+                "write-hang" => Some(Effect::WriteHang),
+                "write-panic" => Some(Effect::WritePanic),
                 _ => None,
             };
             effect.zip(rank.parse().ok()).zip(step.parse().ok()).map(|((effect, rank), step)| Fault {
@@ -107,7 +135,8 @@ fn parse(text: &str) -> Result<Fault> {
     };
     fault.ok_or_else(|| {
         Error::usage(format!(
-            "{VARIABLE} = `{text}` is not a fault: write `panic`, `hang`, `oom` or `disk`, a rank, and a step"
+            "{VARIABLE} = `{text}` is not a fault: write `panic`, `hang`, `oom`, `disk`, `write-hang` or `write-panic`, a rank, \
+             and a step"
         ))
     })
 }

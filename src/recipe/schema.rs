@@ -18,9 +18,10 @@ use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::expression::Scope;
 use crate::policy::{
-    Activation, Attention, Batching, Communication, Cooldown, Decay, DeviceChoice, HeadInit, Launcher, Norm,
-    NormPlacement, OrFormula, Parametrization, Placement, Position, QkNormPlace, RecomputeMode, Reduction,
-    ResidualInit, Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
+    Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, Decay, DeviceChoice, HeadInit,
+    Launcher, Norm, NormPlacement, OrFormula, Parametrization, Placement, Position, QkNormPlace,
+    RecomputeMode, Reduction, ResidualInit, Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard,
+    TrainingDtype, Transport, WeightsOnly,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -431,6 +432,19 @@ sections! {
         steps: Option<Vec<usize>> = None;
             Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[1000, 2000]"
                 => unit("optimizer steps"), unset("none");
+        /// Ratio of further, log-spaced steps after which a checkpoint is saved, which stays: 2 saves after the steps 1,
+        /// 2, 4, 8, …, and 1.5 after 1, 2, 3, 5, 8, ….
+        log_spacing: Option<f64> = None;
+            Bookkeeping, number(Included(1.01), Included(1e6)), "2.0" => unset("none");
+        /// Save a checkpoint after every evaluation with the lowest validation loss so far, and keep the best one besides the
+        /// newest.
+        keep_best: bool = false; Bookkeeping, Type::Bool, "true";
+        /// Save without the optimizer's state: `"kept"` for checkpoints that stay besides the newest, `"all"` for all.
+        /// Such checkpoints can be sampled, exported and evaluated, and not resumed.
+        weights_only: WeightsOnly = WeightsOnly::None; Bookkeeping, Type::Word(WeightsOnly::WORDS), "\"kept\"";
+        /// Write checkpoints beside training, from a copy of the state: wherever it fits the memory, always, or never.
+        background: BackgroundSaves = BackgroundSaves::Auto;
+            Bookkeeping, Type::Word(BackgroundSaves::WORDS), "\"never\"";
         /// Resume from the newest complete checkpoint of this recipe.
         resume: Resume = Resume::Never; Bookkeeping, Type::Word(Resume::WORDS), "\"auto\"";
     }

@@ -183,7 +183,7 @@ impl Progress {
     pub fn pause(&mut self, phase: Phase, done: u64, of: u64) {
         let what = match phase {
             Phase::Eval => format!("evaluating {done}/{of}"),
-            Phase::Save => "saving".to_owned(),
+            Phase::Save | Phase::Snapshot => "saving".to_owned(),
             Phase::Sample => "sampling".to_owned(),
             Phase::Check => "comparing ranks".to_owned(),
             Phase::Warmup | Phase::Train => return,

@@ -70,7 +70,7 @@ impl Row for TimingRow {
     }
 
     fn is_of_save(&self) -> bool {
-        self.phase == Phase::Save
+        matches!(self.phase, Phase::Save | Phase::Snapshot)
     }
 }
 
@@ -259,6 +259,17 @@ impl<R: Row> RowWriter<R> {
     pub fn sync(&mut self) -> Result<()> {
         self.flush()?;
         self.file.sync_data().at("sync", &self.path)
+    }
+
+    /// Passes all rows to the operating system, and returns what makes them durable, on any thread: as
+    /// [`RowWriter::sync`], without waiting for the disk now.
+    ///
+    /// # Errors
+    /// When a row cannot be written, or the file not be shared; what is returned, when they cannot be made durable.
+    pub fn later_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<R>> {
+        self.flush()?;
+        let (file, path) = (self.file.try_clone().at("share", &self.path)?, self.path.clone());
+        Ok(move || file.sync_data().at("sync", &path))
     }
 
     /// Returns the content of the file, as a checkpoint stores it; rows that wait are not in it.

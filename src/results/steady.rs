@@ -24,7 +24,8 @@ pub struct SteadyState {
     pub first_step: Option<u64>,
     /// Steps left out as warm-up.
     pub excluded_warmup: usize,
-    /// Steps left out because an evaluation, a checkpoint or a generation ran with them.
+    /// Steps left out because an evaluation, a checkpoint or a generation ran with them, or a checkpoint was written
+    /// beside them.
     pub excluded_other_work: usize,
     /// Steps left out as a transient at the start.
     pub excluded_transient: usize,
@@ -82,8 +83,8 @@ impl From<Medians> for Map<String, Value> {
 /// Finds the steady state in the rows of `timing.csv`, in file order.
 ///
 /// Left out are: the first `warmup` training steps and every step a process marked as its warm-up (a resumed
-/// run warms up again); steps that share their number with an evaluation, a save or a generation; and a
-/// transient. For the transient, the remaining steps are cut into 20 blocks; the settled time is the median
+/// run warms up again); steps that share their number with an evaluation, a save or a generation, and those beside
+/// which a checkpoint was written; and a transient. For the transient, the remaining steps are cut into 20 blocks; the settled time is the median
 /// of the later half, and leading blocks whose median is more than 5 % away from it are dropped. If the whole
 /// first half is, the run never settled: then only that half is dropped and `settled` is false.
 pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
@@ -126,7 +127,7 @@ fn select(rows: &[TimingRow], warmup: usize) -> Selected<'_> {
     for (index, row) in rows.iter().filter(is_training).enumerate() {
         if index < warmup || row.phase == Phase::Warmup {
             excluded_warmup += 1;
-        } else if busy.contains(&row.step) || !row.step_ms.is_finite() {
+        } else if busy.contains(&row.step) || row.written_step.is_some() || !row.step_ms.is_finite() {
             excluded_other_work += 1;
         } else {
             kept.push(row);
@@ -159,11 +160,17 @@ fn transient(times: &[f64]) -> (usize, Option<bool>) {
 pub fn warmup_of(stated: &str) -> Option<usize> {
     let (_, rest) = stated.split_once("without the first ")?;
     let warmup = rest.split(' ').next()?.parse().ok()?;
-    [rule(warmup), earlier_rule(warmup)].iter().any(|known| known == stated).then_some(warmup)
+    let known = [rule(warmup), rule_without_writes(warmup), earliest_rule(warmup)];
+    known.iter().any(|known| known == stated).then_some(warmup)
+}
+
+/// Returns the rule in the words of versions that wrote no checkpoint beside training.
+fn rule_without_writes(warmup: usize) -> String {
+    rule(warmup).replace(BESIDE, "")
 }
 
 /// Returns the rule in the words of versions that did not compare ranks.
-fn earlier_rule(warmup: usize) -> String {
+fn earliest_rule(warmup: usize) -> String {
     format!(
         "training steps, without the first {warmup} (and the first {warmup} after a resume), without steps \
          that also evaluated, saved or generated, and without a transient: of 20 blocks, leading ones whose \
@@ -172,11 +179,14 @@ fn earlier_rule(warmup: usize) -> String {
     )
 }
 
+/// Steps beside writes, in the words of the rule.
+const BESIDE: &str = " or ran beside the write of a checkpoint";
+
 /// Returns the rule as the summary states it.
 fn rule(warmup: usize) -> String {
     format!(
         "training steps, without the first {warmup} (and the first {warmup} after a resume), without steps \
-         that also evaluated, compared ranks, saved or generated, and without a transient: of blocks of \
+         that also evaluated, compared ranks, saved or generated{BESIDE}, and without a transient: of blocks of \
          1/{BLOCKS} of the rest, leading ones whose median is more than {:.0} % from the median of the \
          later half (looked for from {MIN_SAMPLES} steps on); quantiles are linearly interpolated",
         TOLERANCE * 100.0
@@ -219,7 +229,21 @@ mod tests {
         assert_eq!(steady.settled, None, "too few steps to tell");
         assert_eq!(warmup_of(&steady.rule), Some(2));
         assert_eq!(warmup_of(&steady.rule.replace("5 %", "9 %")), None);
-        assert_eq!(warmup_of(&earlier_rule(20)), Some(20));
+        assert_eq!(warmup_of(&rule_without_writes(7)), Some(7));
+        assert_ne!(rule_without_writes(7), rule(7));
+        assert_eq!(warmup_of(&earliest_rule(20)), Some(20));
+    }
+
+    #[test]
+    fn steps_beside_a_write_are_left_out() {
+        let mut rows = training([100.0, 100.0, 140.0, 150.0, 100.0]);
+        rows.insert(2, row(2, Phase::Snapshot, 10.0));
+        for row in &mut rows[3..5] {
+            row.written_step = Some(2);
+        }
+        let steady = steady_state(&rows, 0);
+        assert_eq!((steady.steps, steady.excluded_other_work), (2, 3));
+        assert_eq!(steady.step_ms.unwrap().p90, 100.0);
     }
 
     #[test]

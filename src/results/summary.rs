@@ -200,7 +200,7 @@ impl PhaseSeconds {
             Phase::Warmup | Phase::Train => &mut self.train,
             Phase::Eval => &mut self.eval,
             Phase::Check => &mut self.check,
-            Phase::Save => &mut self.save,
+            Phase::Save | Phase::Snapshot => &mut self.save,
             Phase::Sample => &mut self.sample,
         }
     }

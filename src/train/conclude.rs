@@ -104,6 +104,10 @@ fn conclude_trained(mut recorder: Recorder, ending: Ending) -> Result<Ended> {
         (None, Some(by)) if as_asked => (Status::Interrupted, Some(by), Ok(())),
         (None, Some(by)) => {
             let then = match saves {
+                true if recorder.saves_weights_only() => {
+                    "with its weights saved, and nothing that a resume goes on from (checkpoint.weights_only = \"all\")"
+                        .to_owned()
+                }
                 true => format!("saved; continue with `xrun resume {}`", path.display()),
                 false => "with nothing saved (checkpoint.keep = 0): a resume starts at step 0".to_owned(),
             };

@@ -9,6 +9,7 @@ mod context;
 mod gauges;
 mod generate;
 mod generation_bench;
+mod held;
 mod import;
 mod init;
 mod initial_weights;
@@ -59,6 +60,7 @@ use crate::exec::NonFiniteTensor;
 use crate::plan::{Plan, is_due};
 use crate::ranks::Stop;
 use phase::WRITES;
+use recorder::DueSave;
 use std::time::Instant;
 
 /// Result of a training loop.
@@ -145,6 +147,14 @@ pub fn train(
                 recorder.evaluated(step, started.elapsed())?;
             }
         }
+        let best = match &evaluated {
+            // Rank 0 knows which was the best before.
+            Some(evaluation) if plan.intervals.keep_best => {
+                let best = recorder.as_ref().is_some_and(|recorder| recorder.is_best(evaluation));
+                comm.broadcast("whether an evaluation is the best", vec![best.into()])? == [1]
+            }
+            _ => false,
+        };
         let at_rest = rank.queued_steps() == 0;
         if is_due(plan.intervals.generation, step, steps) {
             rank.gather_parameters()?;
@@ -156,7 +166,10 @@ pub fn train(
                 recorder.generate(rank)?;
             }
         }
-        let saves = ((stopping || saving) && at_rest) || halts_after(step) || saves_after(step);
+        let stops = stopping && at_rest && step < steps;
+        // Between them: a resume may go on from there.
+        let asked = ((stopping || saving) && at_rest) || halts_after(step);
+        let saves = asked || saves_after(step) || best;
         if compares_after(step) || (replicas && saves && plan.intervals.keep > 0) {
             started = Instant::now();
             rank.check_replicas()?;
@@ -168,7 +181,11 @@ pub fn train(
         if saves && plan.intervals.keep > 0 {
             comm.set_status(step, WRITES);
             match &mut recorder {
-                Some(recorder) => recorder.save(rank)?,
+                Some(recorder) => {
+                    let whole = plan.intervals.saves_state_after(step, steps, asked);
+                    let ends = stops || halts_after(step) || step == steps;
+                    recorder.save(rank, DueSave { whole, ends })?;
+                }
                 None => rank.answer_snapshot()?,
             }
         }
@@ -179,7 +196,7 @@ pub fn train(
         if halts_after(step) {
             return Ok(Outcome::Halted);
         }
-        if stopping && at_rest && step < steps {
+        if stops {
             return Ok(Outcome::Interrupted);
         }
         if pauses_after(step) || compares_after(step) || saves {

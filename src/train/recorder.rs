@@ -3,10 +3,13 @@
 mod close;
 mod save;
 
+pub(super) use save::DueSave;
+
 use super::gauges::Gauges;
+use super::held::HeldSnapshot;
 use super::rank::{Evaluation, Rank, StepReport};
 use super::time_left::TimeLeft;
-use crate::checkpoint::{FileRecord, Meta, Store};
+use crate::checkpoint::{BackgroundWriter, FileRecord, Meta, Store};
 use crate::data::stories::judge;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
@@ -38,7 +41,17 @@ pub struct Recorder {
     plan: Arc<Plan>,
     metrics: RowWriter<MetricsRow>,
     timing: RowWriter<TimingRow>,
-    store: Store,
+    store: Arc<Store>,
+    /// Writes checkpoints beside training.
+    writer: BackgroundWriter<HeldSnapshot>,
+    /// Memory for the next copy of the state.
+    held: Option<HeldSnapshot>,
+    /// True if checkpoints are written beside training.
+    background: bool,
+    /// The lowest validation loss of a checkpoint, in nats per token, where the best is kept.
+    best_loss: Option<f32>,
+    /// The newest evaluation: its step, and the validation loss in nats per token.
+    evaluated: Option<(u64, f32)>,
     meta: Meta,
     summary: Summary,
     progress: Progress,
@@ -94,6 +107,8 @@ pub struct RecorderInputs {
     pub saved_rows: Option<BTreeMap<String, FileRecord>>,
     /// Bytes of state and arena.
     pub planned_bytes: u64,
+    /// True if checkpoints are written beside training.
+    pub background: bool,
     /// True if generated sentences are checked against the grammar of the built-in stories.
     pub judge: bool,
 }
@@ -116,12 +131,15 @@ impl Recorder {
             resumed,
             saved_rows,
             planned_bytes,
+            background,
             judge,
         } = parts;
         // Before any row is dropped: on a disk that is still full, nothing changes.
         let store = Store::open(&folder.checkpoints()?, plan.intervals.keep)?;
-        let store = store.keeping(&plan.intervals.kept_steps);
+        let store = store.keeping(&plan.intervals.kept_steps).keeping_best(plan.intervals.keep_best);
         store.probe()?;
+        let store = Arc::new(store);
+        let best_loss = if plan.intervals.keep_best { store.best_loss(from_step)? } else { None };
         let saved = |file: &str| {
             let FileRecord { bytes, blake3 } = saved_rows.as_ref()?.get(file)?.clone();
             Some(SavedRows { bytes, blake3 })
@@ -159,7 +177,12 @@ impl Recorder {
             plan,
             metrics,
             timing,
+            writer: BackgroundWriter::new(Arc::clone(&store)),
             store,
+            held: None,
+            background,
+            best_loss,
+            evaluated: None,
             meta,
             summary,
             progress,
@@ -278,6 +301,7 @@ impl Recorder {
             self.busy.iter_mut().zip(&report.busy).for_each(|(sum, busy)| *sum += busy);
         }
         self.time_left.trained(report.step, phase, took.as_secs_f64());
+        let written_step = self.collect_write()?;
         let row = self.timing_row(report.step, phase, took);
         let per_device = tok_s / self.plan.batch.world_size as f64;
         let utilization =
@@ -292,6 +316,7 @@ impl Recorder {
             communication_ms: report.communicated.map(|c| c.total.as_secs_f64() * 1e3),
             exposed_communication_ms: report.communicated.map(|c| c.exposed.as_secs_f64() * 1e3),
             slowest_rank: report.slowest.map(|rank| rank as u64),
+            written_step,
             ..row
         });
         self.or_stop(written)
@@ -333,7 +358,10 @@ impl Recorder {
             let loss = evaluated.loss as f32;
             (set.tokens, set.bytes) = (Some(evaluated.tokens), evaluated.bytes);
             match name.as_str() {
-                MAIN_SET => row.val_loss = Some(loss),
+                MAIN_SET => {
+                    row.val_loss = Some(loss);
+                    self.evaluated = Some((report.step, loss));
+                }
                 name => _ = row.set_losses.insert(name.to_owned(), loss),
             }
         }

@@ -1,12 +1,14 @@
 //! Reading the state of a checkpoint into an engine, and broadcasting it from rank 0.
 
 use super::init::{refresh_compute_copy, write_parameter};
-use super::shards::{BufferTensor, checkpoint_buffers, request_tensor, whole_spec, write_tensor};
+use super::shards::{
+    BufferTensor, CheckpointBuffer, checkpoint_buffers, request_tensor, whole_spec, write_tensor,
+};
 use crate::checkpoint::{Loaded, TensorView};
 use crate::device::DType;
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
-use crate::exec::Engine;
+use crate::exec::{Engine, StateCopy};
 use crate::ir::{Param, Spec};
 use bytemuck::pod_collect_to_vec;
 use half::bf16;
@@ -115,20 +117,33 @@ pub(super) fn views<'a>(
     let view = |&index: &usize| {
         let param = &layout.params[index];
         let spec = whole_spec(layout, buffer, param).ok()?;
-        let dtype = if spec.dtype == DType::F64 { Dtype::F64 } else { Dtype::F32 };
-        let (name, shape) = (format!("{prefix}{}", param.name), spec.shape.clone());
+        let name = format!("{prefix}{}", param.name);
         Some(match (layout.slot(&format!("{buffer}.{}", param.name)), number) {
-            (Some(slot), _) => TensorView::lazy(name, dtype, shape, move || {
-                Ok(Cow::Owned(to_stored(&spec, &state.read::<u8>(slot)?)))
-            }),
-            (None, Some(number)) => TensorView::lazy(name, dtype, shape, move || {
-                let whole = request_tensor(engine, BufferTensor { buffer: number, param: index })?;
-                Ok(Cow::Owned(to_stored(&spec, &whole)))
+            (Some(slot), _) => view(name, spec, move || state.read::<u8>(slot)),
+            (None, Some(number)) => view(name, spec, move || {
+                request_tensor(engine, BufferTensor { buffer: number, param: index }).map(Cow::Owned)
             }),
             (None, None) => return None,
         })
     };
     params.iter().filter_map(view).collect()
+}
+
+/// Returns the tensors of a checkpoint's buffer, unpadded, as a copy of the state has them.
+pub(super) fn views_of_copy<'a>(copy: &'a StateCopy, buffer: &CheckpointBuffer<'_>) -> Vec<TensorView<'a>> {
+    let view = |param: &Param| {
+        let slot = copy.layout().slot(&format!("{}.{}", buffer.name, param.name))?;
+        let name = format!("{}{}", buffer.prefix, param.name);
+        Some(view(name, copy.layout().get(slot).spec.clone(), move || copy.read(slot)))
+    };
+    buffer.params(copy.layout()).filter_map(view).collect()
+}
+
+/// Returns a tensor whose bytes in memory `read` returns.
+fn view<'a>(name: String, spec: Spec, read: impl Fn() -> Result<Cow<'a, [u8]>> + 'a) -> TensorView<'a> {
+    let dtype = if spec.dtype == DType::F64 { Dtype::F64 } else { Dtype::F32 };
+    let shape = spec.shape.clone();
+    TensorView::lazy(name, dtype, shape, move || Ok(Cow::Owned(to_stored(&spec, &read()?))))
 }
 
 /// Returns the bytes of a tensor as checkpoints store them: without padding, bf16 widened to fp32.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
-use crate::policy::Recompute;
+use crate::policy::{Recompute, WeightsOnly};
 
 use crate::recipe::{self, Class, Recipe};
 use crate::results::folder::{ALGORITHMS, CHECKPOINT, RECIPE, RESOLVED, read_summary};
@@ -72,7 +72,12 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
     match origin {
         Origin::Fresh => {}
         Origin::Resume(run) => {
-            start.loaded = checkpoint::newest(&run.join(CHECKPOINT))?;
+            start.loaded = checkpoint::newest_resumable(&run.join(CHECKPOINT))?;
+            if let Some(loaded) = start.loaded.take_if(|loaded| loaded.meta().is_weights_only())
+                && plan.intervals.weights_only == WeightsOnly::All
+            {
+                return Err(saved_without_state(&loaded, "resume"));
+            }
             if start.loaded.as_ref().is_some_and(Loaded::is_weights_only) {
                 return Err(Error::usage(format!(
                     "{} was imported, and has no training to go on with: `xrun resume RUN --fork` with keys such as \
@@ -103,10 +108,13 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
         Origin::Fork { run, step } => {
             let loaded = match step {
                 Some(step) => Some(checkpoint::at_step(&run.join(CHECKPOINT), *step)?),
-                None => checkpoint::newest(&run.join(CHECKPOINT))?,
+                None => checkpoint::newest_resumable(&run.join(CHECKPOINT))?,
             };
             let loaded = loaded
                 .ok_or_else(|| Error::usage(format!("{} has no checkpoint to fork from", run.display())))?;
+            if loaded.meta().is_weights_only() {
+                return Err(saved_without_state(&loaded, "fork"));
+            }
             check_fork(&loaded, plan, programs)?;
             // A recipe that no longer loads does not keep a fork from training.
             if let Ok(before) = recipe_of(&loaded) {
@@ -130,6 +138,17 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
         start.warnings.extend(other_engine(loaded, plan).filter(|_| !loaded.is_weights_only()));
     }
     Ok(start)
+}
+
+/// Refuses to go on from a checkpoint that was saved without the optimizer's state.
+fn saved_without_state(loaded: &Loaded, what: &str) -> Error {
+    Error::usage(format!(
+        "{} has weights alone, without the optimizer's state (checkpoint.weights_only): a {what} has nothing to go on from. \
+         `xrun export RUN --checkpoint {} --to DIR` and `xrun RECIPE model.init_from=DIR` begin a new run with these weights; \
+         `xrun sample RUN` generates with them",
+        loaded.path().display(),
+        loaded.meta().step
+    ))
 }
 
 /// The key of further held-out sets, each of which is a measure of its own.

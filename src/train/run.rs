@@ -19,12 +19,12 @@ use crate::device::host_allocator::on_refusal;
 use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::memory::peak_bytes;
 use crate::forecast::time::predicted_step_ms;
-use crate::forecast::{Planned, RunNeeds, smaller};
+use crate::forecast::{Planned, RunNeeds, Saving, smaller};
 use crate::format::binary;
 use crate::machine::{Gpus, Machine};
 use crate::model::{Programs, Weights, flops_per_token};
 use crate::plan::Plan;
-use crate::policy::{DeviceChoice, Resume};
+use crate::policy::{DeviceChoice, Resume, WeightsOnly};
 use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
 use crate::results::atomic;
@@ -182,6 +182,7 @@ impl Run {
             meta: meta(&context, initial.as_ref(), start.loaded.as_ref()),
             plan: Arc::clone(&context.plan),
             planned_bytes: peak_bytes(&context.plan, &context.programs) as u64,
+            background: Saving::new(&context.plan, &context.programs, &machine).is_beside(),
             judge: context.recipe.values().data.corpus == STORIES,
             progress,
             folder,
@@ -254,6 +255,9 @@ fn check_until(context: &RunContext, from_step: u64) -> Result<()> {
         format!("the run has {steps} steps; name one of them, or leave --until out")
     } else if until <= from_step && until < steps {
         format!("the run is at step {from_step} already; name a later one")
+    } else if until < steps && context.plan.intervals.weights_only == WeightsOnly::All {
+        "checkpoint.weights_only = \"all\" saves no state to go on from; set checkpoint.weights_only=kept"
+            .to_owned()
     } else if until < steps && context.plan.intervals.keep == 0 {
         "checkpoint.keep = 0 saves no state to go on from; set checkpoint.keep=1".to_owned()
     } else {

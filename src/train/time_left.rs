@@ -83,6 +83,8 @@ impl TimeLeft {
         if !(seconds.is_finite() && seconds > 0.0) {
             return;
         }
+        // What a save keeps training from is its copy alone, where it is written beside.
+        let phase = if phase == Phase::Snapshot { Phase::Save } else { phase };
         match phase {
             Phase::Warmup => self.step = Some((seconds, 1.0)),
             Phase::Train => {

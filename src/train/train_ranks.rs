@@ -117,6 +117,7 @@ fn train_rank(
     if let (Some(recorder), Some(zero)) = (&mut recorder, zero) {
         let state_took = began.elapsed() - device_took - rank.kernels_took().unwrap_or_default();
         record_startup(recorder, zero, context, &rank, on_gpu.then_some(device_took), state_took)?;
+        recorder.prepare_saves(&rank)?;
     }
     let trained = train(&mut rank, plan, context.until, &context.stop, recorder.as_deref_mut());
     match &trained {
@@ -127,6 +128,7 @@ fn train_rank(
     if let Some(recorder) = recorder {
         let engine = rank.engine();
         recorder.allocated((engine.state.bytes() + engine.transient().0) as u64);
+        recorder.free_copy();
     }
     comm.barrier("the end of the run")?;
     rank.shutdown()?;

@@ -1,8 +1,10 @@
 //! Checkpoints on the disk: what is saved comes back, and damage of any kind is found before use.
 
+mod background;
 mod damage;
 mod faults;
 mod faulty_fs;
+mod kept;
 mod state;
 
 use state::{State, newest_of};

@@ -4,7 +4,10 @@ use crate::{TINY, device, forecast, plan, programs};
 use std::sync::Arc;
 use xrun::device::Device;
 use xrun::device::cpu::Pool;
+use xrun::error::ErrorKind;
 use xrun::exec::{BlockAllocator, Caching, Naive, Section};
+use xrun::forecast::{Saving, check_fits};
+use xrun::machine::Machine;
 
 const MODES: [&str; 4] = ["none", "emitted", "selective", "full"];
 
@@ -115,4 +118,38 @@ fn planning_allocates_no_tensor() {
 
 fn cpu() -> Device {
     Device::Cpu(Arc::new(Pool::new(1).unwrap()))
+}
+
+#[test]
+fn a_copy_for_saves_beside_training_is_planned_where_it_fits() {
+    let saving = |keys: &[&str], machine: &Machine| {
+        let plan = plan("quickstart", &[&TINY[..], keys].concat(), 511);
+        let programs = programs(&plan);
+        (Saving::new(&plan, &programs, machine), check_fits(&plan, &programs, machine))
+    };
+    // Parameters and two moments of 41,536 elements each, with their padding, beside 738.50 KiB of the plan.
+    let machine = |kib: u64| Machine { memory_bytes: Some(kib << 10), ..Machine::none() };
+    let (found, _) = saving(&[], &machine(2 * (739 + 508)));
+    assert_eq!((found.beside_training, found.copy_bytes, found.place), (true, 519_936, "host memory"));
+    let (found, fits) = saving(&[], &machine(2 * (739 + 507) - 2));
+    assert!(!found.beside_training && fits.is_ok(), "half of the memory stays free: {found:?}");
+    assert!(
+        found.reason.contains("507.75 KiB besides 738.50 KiB and 1.22 MiB to stay free"),
+        "{}",
+        found.reason
+    );
+    // What is asked for is refused where it cannot be.
+    let always = ["checkpoint.background=always"];
+    assert!(saving(&always, &machine(739 + 508)).1.is_ok());
+    let refused = saving(&always, &machine(739 + 506)).1.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::DoesNotFit);
+    assert!(refused.message().contains("checkpoint.background = \"auto\""), "{refused}");
+    for (key, reason) in [("background=never", "checkpoint.background"), ("keep=0", "checkpoint.keep = 0")] {
+        let (found, _) = saving(&[&format!("checkpoint.{key}")], &machine(1 << 20));
+        assert!(!found.beside_training && found.reason.starts_with(reason), "{found:?}");
+    }
+    // A limit of the recipe is one for the copy, too, and has nothing to leave free.
+    let limited = ["engine.memory_limit_gib=0.00119"];
+    assert!(saving(&limited, &Machine::none()).0.beside_training);
+    assert!(!saving(&["engine.memory_limit_gib=0.00118"], &Machine::none()).0.beside_training);
 }

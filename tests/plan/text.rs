@@ -34,6 +34,8 @@ fn the_report_of_a_tiny_plan() {
 
     Checkpoint  486.75 KiB = 41,536 parameters × 12 B (fp32 weight and two moments)
 
+    Saves  beside training, from a copy of the state of 507.75 KiB in the GPU's memory: the copy fits
+
     Disk  about 1.05 MiB: 1 checkpoint of 486.75 KiB, rows and log 24.70 KiB, pictures 560.00 KiB
 
     Memory of a rank  756,224 B = 738.50 KiB

@@ -5,6 +5,7 @@ use super::collectives::Collectives;
 use super::compiler::Compiler;
 use super::context::{Context, check_present, device_properties};
 use super::cublaslt::WORKSPACE;
+use super::download::Downloader;
 use super::driver::{self, Event, Pinned};
 use super::kernels::Kernels;
 use super::libraries::Nvidia;
@@ -246,6 +247,15 @@ impl Gpu {
     pub fn event(&self) -> Result<Event> {
         self.make_current()?;
         Event::new()
+    }
+
+    /// Creates a way to the host beside the GPU's other work.
+    ///
+    /// # Errors
+    /// When the driver reports an error.
+    pub fn downloader(&self) -> Result<Downloader> {
+        self.make_current()?;
+        Downloader::new(&self.context)
     }
 
     /// Records an event. With `inside_graph`, while a graph is captured, every launch of the graph records

@@ -11,6 +11,7 @@ pub mod compiler;
 mod context;
 mod cublaslt;
 pub mod doctor;
+pub mod download;
 pub mod driver;
 pub mod gpu;
 mod graph;

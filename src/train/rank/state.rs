@@ -6,6 +6,7 @@ use crate::checkpoint::{self, Loaded, TensorView};
 use crate::device::communicator::Communicator;
 use crate::error::Result;
 use crate::model::Weights;
+use crate::train::held::{Contents, HeldSnapshot};
 use crate::train::init::initialize;
 use crate::train::initial_weights::initialize_with;
 use crate::train::phase::COMPARES;
@@ -88,6 +89,38 @@ impl Rank {
         let mut tensors =
             buffers.iter().map(|buffer| views(&self.engine, &buffer.name, buffer.prefix, &buffer.params));
         checkpoint::Snapshot::new(tensors.next().unwrap_or_default(), tensors.flatten())
+    }
+
+    /// Allocates memory for copies of the state, for saves beside training. Does nothing where ranks have parts of it:
+    /// these are put together when a copy is taken.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub(in crate::train) fn allocate_held(&self) -> Result<Option<HeldSnapshot>> {
+        match &self.programs.gather {
+            Some(_) => Ok(None),
+            None => HeldSnapshot::allocate(&self.engine).map(Some),
+        }
+    }
+
+    /// Returns a copy of the state, which stays as it is while training goes on, in the memory of an earlier one where
+    /// there is one. Who may call it, and when, is as of [`Rank::snapshot`].
+    ///
+    /// # Errors
+    /// When there is not enough memory, the device failed, or a rank is lost.
+    pub(in crate::train) fn hold(
+        &self,
+        memory: Option<HeldSnapshot>,
+        contents: Contents,
+    ) -> Result<HeldSnapshot> {
+        if self.programs.gather.is_some() {
+            return HeldSnapshot::gather(self.snapshot(), contents);
+        }
+        let memory = match memory {
+            Some(memory) => memory,
+            None => HeldSnapshot::allocate(&self.engine)?,
+        };
+        memory.retake(&self.engine, contents)
     }
 
     /// Rank 0: ends the reading of a snapshot.

@@ -13,8 +13,10 @@ impl Recorder {
     /// When the files cannot be read back or written. A run that trained well is `unsaved` then, and its
     /// summary says so if the disk takes that much.
     pub fn finish(mut self, status: Status, reason: Option<String>) -> Result<(RunFolder, Summary)> {
+        // Of a run that ends with an error, too: what is being written may be what a resume goes on from.
+        let waited = self.wait_for_write();
         let trained = matches!(status, Status::Ok | Status::Interrupted | Status::Unsaved);
-        let synced = self.metrics.sync().and_then(|()| self.timing.sync());
+        let synced = waited.and_then(|()| self.metrics.sync()).and_then(|()| self.timing.sync());
         let (status, reason) = match &synced {
             Err(e) if trained => (Status::Unsaved, Some(e.message().to_owned())),
             _ => (status, reason),

@@ -1,14 +1,27 @@
-//! Saves checkpoints of a run.
+//! Saves checkpoints of a run: while training waits, or beside it.
 
 use super::Recorder;
-use crate::checkpoint::FileRecord;
+use crate::checkpoint::{FileRecord, Saved, Write, Written};
 use crate::error::Result;
+use crate::format::{binary, duration};
 use crate::plan::Interval;
+use crate::policy::WeightsOnly;
+use crate::ranks::fault;
 use crate::results::Phase;
 use crate::results::folder::{METRICS, TIMING};
 use crate::results::rows::SavedRows;
-use crate::train::rank::Rank;
-use std::time::Instant;
+use crate::train::held::{Contents, HeldSnapshot};
+use crate::train::rank::{Evaluation, Rank};
+use std::time::{Duration, Instant};
+
+/// A save that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::train) struct DueSave {
+    /// True if the checkpoint has the optimizer's state.
+    pub whole: bool,
+    /// True if the run ends with it.
+    pub ends: bool,
+}
 
 impl Recorder {
     /// Returns true if the run saves checkpoints.
@@ -16,21 +29,128 @@ impl Recorder {
         self.plan.intervals.keep > 0
     }
 
-    /// Saves a checkpoint, if the run saves any. If saving fails, earlier checkpoints stay as they are, and
-    /// training continues with a warning; if it was the last save, the run ends as `unsaved`.
-    pub(in crate::train) fn save(&mut self, rank: &Rank) -> Result<()> {
+    /// Returns true if none of its checkpoints can be resumed.
+    pub(in crate::train) fn saves_weights_only(&self) -> bool {
+        self.plan.intervals.weights_only == WeightsOnly::All
+    }
+
+    /// Allocates what saves beside training need, where the run is known to save on its way. Where there is not enough
+    /// memory, training waits for saves.
+    pub(in crate::train) fn prepare_saves(&mut self, rank: &Rank) -> Result<()> {
+        if !self.background || !self.plan.intervals.saves_on_the_way(self.plan.steps as u64) {
+            return Ok(());
+        }
+        match rank.allocate_held() {
+            Ok(held) => self.held = held,
+            Err(e) => {
+                self.background = false;
+                self.warn(&format!("training waits for saves: no memory for a copy of the state: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the memory for copies of the state, before the device is closed.
+    pub(in crate::train) fn free_copy(&mut self) {
+        self.held = None;
+    }
+
+    /// Saves a checkpoint, if the run saves any: beside training where it goes on and the copy of the state fits. One
+    /// write is in flight at most; a save that comes before it has ended waits for it. If saving fails, earlier
+    /// checkpoints stay as they are, and training continues with a warning; if it was the last save, the run ends as
+    /// `unsaved`.
+    pub(in crate::train) fn save(&mut self, rank: &Rank, due: DueSave) -> Result<()> {
         if !self.saves() {
             return Ok(());
         }
         let started = Instant::now();
         self.progress.pause(Phase::Save, 0, 1);
-        let saved = self.save_now(rank);
+        self.wait_for_write()?;
+        let contents = match (due.whole, self.plan.ema) {
+            (true, _) => Contents::All,
+            (false, ema) => {
+                let average = ema.map(|ema| ema.slot(self.plan.precision).checkpoint_prefix);
+                Contents::Weights { average }
+            }
+        };
+        self.describe_save(rank.done(), due);
+        let beside = self.background && !due.ends;
+        let saved = if beside {
+            self.begin_write(rank, contents).map(|()| None)
+        } else {
+            self.save_now(rank, contents).map(Some)
+        };
         // Other ranks wait for this, whether it was saved or not.
         rank.end_snapshot()?;
+        let took = started.elapsed();
+        let phase = match saved {
+            // The row says that the state was copied. That it was saved is said once it is.
+            Ok(None) => Phase::Snapshot,
+            Ok(Some(saved)) => {
+                self.saved(rank.done(), Ok(saved), took)?;
+                Phase::Save
+            }
+            Err(e) => {
+                self.saved(rank.done(), Err(e), took)?;
+                Phase::Save
+            }
+        };
+        self.time(rank.done(), phase, took)
+    }
+
+    /// Records the write in flight if it has ended. Returns the step of the checkpoint that was being written since this
+    /// was called last; `None` where there was none.
+    pub(in crate::train) fn collect_write(&mut self) -> Result<Option<u64>> {
+        let step = self.writer.in_flight();
+        if let Some(written) = self.writer.ended() {
+            self.written(written)?;
+        }
+        Ok(step)
+    }
+
+    /// Waits for the write in flight, and records it.
+    pub(super) fn wait_for_write(&mut self) -> Result<()> {
+        match self.writer.wait() {
+            Some(written) => self.written(written),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns true if the run saves by time and the last save is long enough ago.
+    pub(in crate::train) fn save_is_due(&self) -> bool {
+        match self.plan.intervals.checkpoint {
+            Interval::Time(period) => {
+                self.saves() && self.writer.in_flight().is_none() && self.last_save.elapsed() >= period
+            }
+            Interval::Steps(_) => false,
+        }
+    }
+
+    /// Returns true if a checkpoint is due because an evaluation has found the lowest validation loss so far.
+    pub(in crate::train) fn is_best(&self, evaluation: &Evaluation) -> bool {
+        let best = self.best_loss.unwrap_or(f32::INFINITY);
+        self.saves() && evaluation.sets.first().is_some_and(|set| (set.loss as f32) < best)
+    }
+
+    /// Records how a write ended.
+    fn written(&mut self, written: Written<HeldSnapshot>) -> Result<()> {
+        let Written { step, took, saved, state } = written;
+        self.held = state.or(self.held.take());
+        self.saved(step, saved, took)
+    }
+
+    /// Records how a save ended. Only from here on anything says that there is a checkpoint of this step.
+    fn saved(&mut self, step: u64, saved: Result<Saved>, took: Duration) -> Result<()> {
+        self.last_save = Instant::now();
         match saved {
-            Ok(warnings) => {
-                (self.saved_step, self.unsaved) = (rank.done(), None);
-                for warning in warnings {
+            Ok(Saved { bytes, warnings, .. }) => {
+                (self.saved_step, self.unsaved) = (step, None);
+                let size = binary(bytes as usize);
+                let line = format!("saved after step {step}: {size} in {}", duration(took.as_secs_f64()));
+                let logged = self.folder.log(&line);
+                self.or_stop(logged)?;
+                let tidied = self.metrics.saved(step).and_then(|()| self.timing.saved(step));
+                for warning in warnings.into_iter().chain(tidied.err().map(|e| e.to_string())) {
                     self.warn(&warning)?;
                 }
             }
@@ -38,34 +158,57 @@ impl Recorder {
                 let text = e.message().to_owned();
                 self.summary.notes.push(text.clone());
                 self.unsaved = Some(e);
+                if self.plan.intervals.keep_best {
+                    self.best_loss = self.store.best_loss(step)?;
+                }
                 self.warn(&text)?;
             }
         }
-        self.last_save = Instant::now();
-        self.time(rank.done(), Phase::Save, started.elapsed())
+        Ok(())
     }
 
-    /// Returns true if the run saves by time and the last save is long enough ago.
-    pub(in crate::train) fn save_is_due(&self) -> bool {
-        match self.plan.intervals.checkpoint {
-            Interval::Time(period) => self.saves() && self.last_save.elapsed() >= period,
-            Interval::Steps(_) => false,
+    /// Fills in the metadata of a checkpoint, but for the rows.
+    fn describe_save(&mut self, step: u64, due: DueSave) {
+        self.meta.step = step;
+        self.meta.tokens_seen = self.tokens_at(step);
+        self.meta.set_weights_only(!due.whole);
+        if self.plan.intervals.keep_best {
+            let loss = self.evaluated.filter(|(evaluated, _)| *evaluated == step).map(|(_, loss)| loss);
+            self.meta.set_validation_loss(loss);
+            let better = loss.filter(|loss| *loss < self.best_loss.unwrap_or(f32::INFINITY));
+            self.best_loss = better.or(self.best_loss);
         }
     }
 
-    /// Saves a checkpoint; returns warnings.
-    fn save_now(&mut self, rank: &Rank) -> Result<Vec<String>> {
-        // A checkpoint must never be ahead of its rows.
-        let synced = self.metrics.sync().and_then(|()| self.timing.sync());
-        synced.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
-        self.meta.step = rank.done();
-        self.meta.tokens_seen = self.tokens_at(rank.done());
+    /// Fills in what the row files hold now.
+    fn describe_rows(&mut self) {
         self.meta.rows = [(METRICS, self.metrics.content()), (TIMING, self.timing.content())]
             .map(|(file, SavedRows { bytes, blake3 })| (file.to_owned(), FileRecord { bytes, blake3 }))
             .into();
-        let mut warnings = self.store.save(&self.meta, &rank.snapshot())?.warnings;
-        let tidied = self.metrics.saved(rank.done()).and_then(|()| self.timing.saved(rank.done()));
-        warnings.extend(tidied.err().map(|e| e.to_string()));
-        Ok(warnings)
+    }
+
+    /// Saves a checkpoint while training waits.
+    fn save_now(&mut self, rank: &Rank, contents: Contents) -> Result<Saved> {
+        // A checkpoint must never be ahead of its rows.
+        let synced = self.metrics.sync().and_then(|()| self.timing.sync());
+        synced.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
+        self.describe_rows();
+        self.store.save(&self.meta, &contents.of(rank.snapshot()))
+    }
+
+    /// Copies the state, and begins to write it beside training.
+    fn begin_write(&mut self, rank: &Rank, contents: Contents) -> Result<()> {
+        let syncs = self.metrics.later_sync().and_then(|metrics| Ok((metrics, self.timing.later_sync()?)));
+        let held = syncs.and_then(|syncs| Ok((syncs, rank.hold(self.held.take(), contents)?)));
+        let ((sync_metrics, sync_timing), state) =
+            held.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
+        self.describe_rows();
+        let step = rank.done();
+        // A checkpoint must never be ahead of its rows.
+        let before = Box::new(move || {
+            fault::inject_write_fault(step)?;
+            sync_metrics().and_then(|()| sync_timing())
+        });
+        self.writer.start(Write { meta: self.meta.clone(), state, before })
     }
 }

@@ -27,11 +27,14 @@ fn saves_by_time_change_no_bit() {
         // Ten minutes are longer than the run.
         let rarely = train(&[]);
         assert_eq!(saved(&rarely), [STEPS]);
-        let always = train(&["checkpoint.minutes=1e-9"]);
+        let always = train(&["checkpoint.minutes=1e-9", "checkpoint.background=never"]);
         assert_eq!(saved(&always), (1..=STEPS).collect::<Vec<_>>());
+        // None is due while one is written beside training; how many there are is up to the disk.
+        let beside = train(&["checkpoint.minutes=1e-9", "checkpoint.background=always"]);
+        assert_eq!((saved(&beside).first(), saved(&beside).last()), (Some(&1), Some(&STEPS)));
         // A quarter of a second; where these saves fall is up to the machine.
         let sometimes = train(&["checkpoint.minutes=0.004"]);
-        for place in [&always, &sometimes] {
+        for place in [&always, &beside, &sometimes] {
             place.run().ended_as(&rarely.run());
         }
         if !ranks.is_empty() {
@@ -48,7 +51,8 @@ fn saves_by_time_change_no_bit() {
 fn a_killed_run_resumes_from_a_save_by_time() {
     let place = place();
     let long = ["tiny.toml", "training.steps=150"];
-    let mut running = place.start(&[&long[..], &["checkpoint.minutes=1e-9"]].concat());
+    let often = ["checkpoint.minutes=1e-9", "checkpoint.background=never"];
+    let mut running = place.start(&[&long[..], &often].concat());
     assert!(running.until(|| place.runs().first().is_some_and(|run| run.rows() > 5)));
     assert!(running.kill());
     let run = place.run();

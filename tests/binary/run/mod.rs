@@ -2,6 +2,7 @@
 //! refuse.
 
 mod again;
+mod background;
 mod by_time;
 mod collection;
 mod coordinates;

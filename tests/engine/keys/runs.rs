@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use xrun::checkpoint::steps;
+use xrun::checkpoint::{newest, steps};
 use xrun::cli::{Cli, Command};
 use xrun::data::Tokenizer;
 use xrun::machine::Machine;
@@ -91,6 +91,23 @@ impl Run {
     /// Checkpoints that were kept.
     pub fn checkpoints(&self) -> usize {
         steps(&self.path.join(CHECKPOINT)).expect("a folder that can be listed").len()
+    }
+
+    /// Whether the best checkpoint is named.
+    pub fn has_best(&self) -> bool {
+        self.path.join(CHECKPOINT).join("best").exists()
+    }
+
+    /// Whether the newest checkpoint has the state of the optimizer.
+    pub fn can_be_resumed(&self) -> bool {
+        let loaded = newest(&self.path.join(CHECKPOINT)).expect("a valid checkpoint");
+        !loaded.expect("a checkpoint").is_weights_only()
+    }
+
+    /// Copies of the state that were written beside training.
+    pub fn copies(&self) -> usize {
+        let rows: Vec<TimingRow> = rows::read(&self.path.join(TIMING)).expect("every run has them");
+        rows.iter().filter(|row| row.phase == Phase::Snapshot).count()
     }
 
     /// Rows with a held-out loss.

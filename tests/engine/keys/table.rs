@@ -220,13 +220,26 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
             written(&["checkpoint.keep=10"], "1", |a, b| (a.checkpoints(), b.checkpoints()) == (1, 4))
         }
         "checkpoint.minutes" => {
-            written(&["checkpoint.keep=10"], "1e-9", |a, b| (a.checkpoints(), b.checkpoints()) == (1, 4))
+            let waits = ["checkpoint.keep=10", "checkpoint.background=never"];
+            written(&waits, "1e-9", |a, b| (a.checkpoints(), b.checkpoints()) == (1, 4))
         }
         "checkpoint.keep" => {
             written(&["checkpoint.interval=1"], "3", |a, b| (a.checkpoints(), b.checkpoints()) == (2, 3))
         }
         "checkpoint.steps" => {
             written(&["checkpoint.keep=1"], "[1, 3]", |a, b| (a.checkpoints(), b.checkpoints()) == (1, 3))
+        }
+        "checkpoint.log_spacing" => {
+            written(&["checkpoint.keep=1"], "2.0", |a, b| (a.checkpoints(), b.checkpoints()) == (1, 3))
+        }
+        "checkpoint.keep_best" => {
+            written(&["validation.interval=1"], "true", |a, b| (a.has_best(), b.has_best()) == (false, true))
+        }
+        "checkpoint.weights_only" => {
+            written(&[], "all", |a, b| (a.can_be_resumed(), b.can_be_resumed()) == (true, false))
+        }
+        "checkpoint.background" => {
+            written(&["checkpoint.interval=1"], "never", |a, b| (a.copies(), b.copies()) == (3, 0))
         }
         "checkpoint.resume" => on(&[], "auto", [Special(runs::resumes); 2]),
         "validation.interval" => written(&[], "1", |a, b| (a.evaluations(), b.evaluations()) == (1, 4)),

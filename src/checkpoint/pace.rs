@@ -1,0 +1,75 @@
+//! How much of the machine a save takes: all of it while training stands still, or little beside training.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::liveness::report_progress;
+
+/// Bytes after which a write beside training is made durable so far. What waits in the page cache stays bounded: rows and
+/// summaries that are synced meanwhile do not wait for a whole checkpoint.
+const SYNC_BYTES: u64 = 32 << 20;
+
+/// How a save uses the machine.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Pace {
+    /// Training waits: hashes take all threads, and every part is reported to the watchdogs.
+    #[default]
+    Alone,
+    /// Beside training: one thread. The count of parts is for whoever waits for the write; the watchdogs do not see
+    /// it, since training may hang while a write goes on.
+    Beside(Arc<AtomicU64>),
+}
+
+impl Pace {
+    /// Adds bytes to a hash.
+    pub(super) fn hash(&self, hasher: &mut blake3::Hasher, bytes: &[u8]) {
+        match self {
+            Self::Alone => hasher.update_rayon(bytes),
+            Self::Beside(_) => hasher.update(bytes),
+        };
+    }
+
+    /// Counts a part that is done.
+    pub(super) fn part_done(&self) {
+        match self {
+            Self::Alone => report_progress(),
+            Self::Beside(parts) => _ = parts.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Returns true where a file that grew from `before` bytes to `after` is to be synced.
+    pub(super) fn syncs_between(&self, before: u64, after: u64) -> bool {
+        matches!(self, Self::Beside(_)) && before / SYNC_BYTES < after / SYNC_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::liveness::parts_done;
+
+    #[test]
+    fn a_write_beside_training_hides_its_parts_from_the_watchdogs_and_syncs_on_its_way() {
+        let parts = Arc::new(AtomicU64::new(0));
+        let beside = Pace::Beside(Arc::clone(&parts));
+        (0..1000).for_each(|_| beside.part_done());
+        assert_eq!(parts.load(Ordering::Relaxed), 1000);
+        let before = parts_done();
+        Pace::Alone.part_done();
+        assert!(parts_done() > before);
+        assert!(beside.syncs_between(SYNC_BYTES - 1, SYNC_BYTES));
+        assert!(!beside.syncs_between(SYNC_BYTES, 2 * SYNC_BYTES - 1));
+        assert!(!Pace::Alone.syncs_between(0, 10 * SYNC_BYTES));
+    }
+
+    #[test]
+    fn both_paces_hash_alike() {
+        let bytes: Vec<u8> = (0..300_000u32).map(|i| (i * 31) as u8).collect();
+        let hash = |pace: Pace| {
+            let mut hasher = blake3::Hasher::new();
+            pace.hash(&mut hasher, &bytes);
+            hasher.finalize()
+        };
+        assert_eq!(hash(Pace::Alone), hash(Pace::Beside(Arc::default())));
+    }
+}

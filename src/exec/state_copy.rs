@@ -1,0 +1,100 @@
+//! A copy of a part of the state, which stays as it is while programs go on.
+
+use super::StateMemory;
+use crate::device::cuda::download::Downloader;
+use crate::device::cuda::driver::Event;
+use crate::device::gpu::Queue;
+use crate::device::{Device, Memory};
+use crate::error::{Error, Result};
+use crate::ir::{SlotId, State};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Copies of some buffers of the state, in memory of the device: on a GPU a copy takes the time of reading and writing
+/// these bytes once in its memory, and they reach the host later, beside programs.
+#[derive(Debug)]
+pub struct StateCopy {
+    layout: Arc<State>,
+    /// By the state's buffers; `None` for those that are not copied.
+    buffers: Vec<Option<Memory>>,
+    /// The point of the stream at which the copy is complete, and the way to the host; `None` on the CPU.
+    gpu: Option<(Event, Mutex<Downloader>)>,
+}
+
+/// Returns the bytes of a copy of the buffers that hold these slots.
+pub fn copy_bytes(layout: &State, slots: impl IntoIterator<Item = SlotId>) -> usize {
+    buffers_of(layout, slots).into_iter().map(|buffer| layout.buffers[buffer].bytes).sum()
+}
+
+fn buffers_of(layout: &State, slots: impl IntoIterator<Item = SlotId>) -> BTreeSet<usize> {
+    slots.into_iter().map(|slot| layout.get(slot).buffer).collect()
+}
+
+impl StateCopy {
+    /// Allocates memory for copies of the buffers that hold these slots. Host memory is touched now, so that the first
+    /// copy takes as long as later ones.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub fn new(
+        device: &Device,
+        layout: &Arc<State>,
+        slots: impl IntoIterator<Item = SlotId>,
+    ) -> Result<Self> {
+        let mut buffers: Vec<Option<Memory>> = layout.buffers.iter().map(|_| None).collect();
+        for index in buffers_of(layout, slots) {
+            let bytes = layout.buffers[index].bytes;
+            let mut memory = device.allocate(bytes)?;
+            // Zeroed pages of the host are mapped when they are first written.
+            memory.fill(0, u8::from(device.gpu().is_none()), bytes)?;
+            buffers[index] = Some(memory);
+        }
+        let gpu = device.gpu().map(|gpu| Ok((gpu.event()?, Mutex::new(gpu.downloader()?)))).transpose()?;
+        Ok(Self { layout: Arc::clone(layout), buffers, gpu })
+    }
+
+    /// The layout of the state.
+    pub fn layout(&self) -> &Arc<State> {
+        &self.layout
+    }
+
+    /// Copies the buffers as they are after all work queued so far. On a GPU this only queues the copies.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub(super) fn take(&mut self, device: &Device, state: &StateMemory) -> Result<()> {
+        for (index, to) in self.buffers.iter_mut().enumerate() {
+            let Some(to) = to else { continue };
+            let from = state.buffer_at(index);
+            match device.gpu() {
+                None => to.write(0, &from.read(0, from.len())?)?,
+                Some(gpu) => {
+                    gpu.copy(to.address().addr() as u64, from.address().addr() as u64, from.len())?
+                }
+            }
+        }
+        match (device.gpu(), &self.gpu) {
+            (Some(gpu), Some((copied, _))) => gpu.record(copied, false),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the bytes of a slot as they were when the copy was taken, padding included. From a GPU they are
+    /// transferred beside its other work.
+    ///
+    /// # Errors
+    /// When the slot's buffer is not copied, or the device failed.
+    pub fn read(&self, slot: SlotId) -> Result<Cow<'_, [u8]>> {
+        let slot = self.layout.get(slot);
+        let memory = self.buffers[slot.buffer].as_ref();
+        let memory = memory.ok_or_else(|| Error::failed(format!("{} is not in the copy", slot.name)))?;
+        let Some((copied, downloader)) = &self.gpu else {
+            return memory.read(slot.offset, slot.spec.bytes());
+        };
+        let mut bytes = vec![0; slot.spec.bytes()];
+        let mut downloader = downloader.lock().unwrap_or_else(PoisonError::into_inner);
+        downloader.download(copied, memory.address().addr() as u64 + slot.offset as u64, &mut bytes)?;
+        Ok(Cow::Owned(bytes))
+    }
+}

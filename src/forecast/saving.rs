@@ -1,0 +1,132 @@
+//! Whether checkpoints are written beside training: from a copy of the state, which has to fit the memory.
+
+use super::disk::checkpoint_bytes;
+use super::memory::peak_bytes;
+use super::{Budget, RESERVE_BYTES};
+use crate::error::{Error, Result};
+use crate::exec::copy_bytes;
+use crate::format::binary;
+use crate::machine::Machine;
+use crate::model::Programs;
+use crate::plan::Plan;
+use crate::policy::BackgroundSaves;
+use serde::Serialize;
+
+/// Part of a computer's memory that `checkpoint.background = "auto"` leaves to the corpus, to other programs and to the
+/// files that are being written.
+const LEFT_OF_HOST: u64 = 2;
+
+/// How a run saves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Saving {
+    /// True if checkpoints are written beside training, and training waits only while the state is copied.
+    pub beside_training: bool,
+    /// Bytes of the copy, on the one rank that writes.
+    pub copy_bytes: usize,
+    /// Where the copy is, or would be.
+    pub place: &'static str,
+    /// Why.
+    pub reason: String,
+}
+
+impl Saving {
+    /// Decides for a plan on a machine.
+    pub fn new(plan: &Plan, programs: &Programs, machine: &Machine) -> Self {
+        let room = Room::new(plan, programs, machine);
+        let (copy_bytes, place) = (room.copy, room.place);
+        let saving = |beside_training, reason| Self { beside_training, copy_bytes, place, reason };
+        if plan.intervals.keep == 0 {
+            return saving(false, "checkpoint.keep = 0 saves none".to_owned());
+        }
+        match plan.intervals.background {
+            BackgroundSaves::Never => saving(false, "checkpoint.background = \"never\"".to_owned()),
+            BackgroundSaves::Always => saving(true, "checkpoint.background = \"always\"".to_owned()),
+            BackgroundSaves::Auto => match room.lacks(room.aside) {
+                None if room.bytes.is_none() => {
+                    saving(true, "how much memory there is, is not known".to_owned())
+                }
+                None => saving(true, "the copy fits".to_owned()),
+                Some(lack) => saving(false, format!("the copy does not fit: {lack}")),
+            },
+        }
+    }
+
+    /// Returns true if checkpoints are written beside training.
+    pub fn is_beside(&self) -> bool {
+        self.beside_training
+    }
+
+    /// Refuses a plan that always saves beside training where the copy cannot fit.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit).
+    pub(super) fn check(plan: &Plan, programs: &Programs, machine: &Machine) -> Result<()> {
+        if plan.intervals.background != BackgroundSaves::Always || plan.intervals.keep == 0 {
+            return Ok(());
+        }
+        let Some(lack) = Room::new(plan, programs, machine).lacks(0) else { return Ok(()) };
+        Err(Error::does_not_fit(format!(
+            "the copy of the state for saves beside training does not fit: {lack}. checkpoint.background = \"auto\" lets \
+             training wait for saves instead"
+        )))
+    }
+}
+
+/// The memory that a copy of the state would take, and that there is for it.
+struct Room {
+    /// Bytes of the copy.
+    copy: usize,
+    /// Where it is.
+    place: &'static str,
+    /// Bytes that all ranks there need without it.
+    needed: u64,
+    /// Bytes there; `None` where nothing is known.
+    bytes: Option<u64>,
+    /// Bytes that `"auto"` leaves free.
+    aside: u64,
+}
+
+impl Room {
+    fn new(plan: &Plan, programs: &Programs, machine: &Machine) -> Self {
+        let on_gpu = plan.execution.gpu.is_some() || machine.hardware.is_some();
+        // Parts of several ranks are put together on the host.
+        if programs.gather.is_some() && on_gpu {
+            let bytes = machine.memory_bytes;
+            let aside = bytes.unwrap_or(0) / LEFT_OF_HOST;
+            let needed = plan.corpus.memory_bytes as u64;
+            return Self { copy: checkpoint_bytes(programs), place: "host memory", needed, bytes, aside };
+        }
+        let copy = match programs.gather {
+            Some(_) => checkpoint_bytes(programs),
+            None => copy_bytes(&programs.state, programs.state.saved_slots()),
+        };
+        let budget = Budget::new(plan, machine);
+        let is_limit = plan.execution.memory_limit.is_some();
+        let (place, aside) = match (on_gpu, machine.hardware) {
+            // The budget of a named device leaves it out already.
+            (true, Some(_)) => ("the GPU's memory", 0),
+            (true, None) => ("the GPU's memory", if is_limit { 0 } else { RESERVE_BYTES }),
+            (false, _) if is_limit => ("host memory", 0),
+            (false, _) => ("host memory", budget.bytes.unwrap_or(0) / LEFT_OF_HOST),
+        };
+        let needed = budget.needed(peak_bytes(plan, programs));
+        Self { copy, place, needed, bytes: budget.bytes, aside }
+    }
+
+    /// Returns in words what is missing if so many bytes stay free; `None` if the copy fits, or nothing is known.
+    fn lacks(&self, aside: u64) -> Option<String> {
+        let bytes = self.bytes?;
+        let needed = self.needed.saturating_add(self.copy as u64).saturating_add(aside);
+        let sized = |bytes: u64| binary(bytes as usize);
+        let free = if aside > 0 { format!(" and {} to stay free", sized(aside)) } else { String::new() };
+        (needed > bytes).then(|| {
+            format!(
+                "{} besides {}{free}, of {} of {}",
+                binary(self.copy),
+                sized(self.needed),
+                sized(bytes),
+                self.place
+            )
+        })
+    }
+}

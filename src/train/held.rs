@@ -1,0 +1,117 @@
+//! A copy of the training state that is written to a checkpoint while training goes on.
+
+use super::restore::views_of_copy;
+use super::shards::checkpoint_buffers;
+use crate::checkpoint::{HeldState, Snapshot, TensorView};
+use crate::error::Result;
+use crate::exec::{Engine, StateCopy};
+use safetensors::Dtype;
+
+/// The tensors that a checkpoint holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Parameters and the optimizer's slots.
+    All,
+    /// Parameters, and the slots whose names in checkpoints begin with a prefix: their moving average.
+    Weights {
+        /// The prefix; `None` without an average.
+        average: Option<&'static str>,
+    },
+}
+
+/// A copy of the training state at one step, in memory of its own.
+#[derive(Debug)]
+pub struct HeldSnapshot {
+    memory: HeldMemory,
+    contents: Contents,
+}
+
+#[derive(Debug)]
+enum HeldMemory {
+    /// Whole buffers of the state, in memory of the device.
+    Copy(StateCopy),
+    /// Tensors of which ranks have parts, put together in host memory, parameters first.
+    Gathered {
+        tensors: Vec<GatheredTensor>,
+        /// Number of parameters.
+        parameters: usize,
+    },
+}
+
+/// A tensor as checkpoints store it.
+#[derive(Debug)]
+struct GatheredTensor {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Contents {
+    /// Returns a snapshot with these tensors alone.
+    pub(super) fn of(self, snapshot: Snapshot<'_>) -> Snapshot<'_> {
+        match self {
+            Self::All => snapshot,
+            Self::Weights { average } => snapshot.weights_only(average),
+        }
+    }
+}
+
+impl HeldSnapshot {
+    /// Allocates memory for a copy of the state that a rank has whole.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub(super) fn allocate(engine: &Engine) -> Result<Self> {
+        let copy = engine.allocate_copy(engine.state.layout().saved_slots())?;
+        Ok(Self { memory: HeldMemory::Copy(copy), contents: Contents::All })
+    }
+
+    /// Copies the state of the engine that this was allocated for into this memory.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub(super) fn retake(mut self, engine: &Engine, contents: Contents) -> Result<Self> {
+        if let HeldMemory::Copy(copy) = &mut self.memory {
+            engine.copy_state(copy)?;
+        }
+        Ok(Self { contents, ..self })
+    }
+
+    /// Reads all tensors of a snapshot into host memory.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub(super) fn gather(snapshot: Snapshot<'_>, contents: Contents) -> Result<Self> {
+        let snapshot = contents.of(snapshot);
+        let parameters = snapshot.parameters().count();
+        let gathered = |tensor: &TensorView<'_>| {
+            let (name, dtype, shape) = (tensor.name().to_owned(), tensor.dtype(), tensor.shape().to_vec());
+            Ok(GatheredTensor { name, dtype, shape, bytes: tensor.bytes()?.into_owned() })
+        };
+        let tensors = snapshot.tensors().map(gathered).collect::<Result<_>>()?;
+        Ok(Self { memory: HeldMemory::Gathered { tensors, parameters }, contents })
+    }
+}
+
+impl HeldState for HeldSnapshot {
+    fn snapshot(&self) -> Snapshot<'_> {
+        let snapshot = match &self.memory {
+            HeldMemory::Copy(copy) => {
+                let buffers = checkpoint_buffers(copy.layout());
+                let mut tensors = buffers.iter().map(|buffer| views_of_copy(copy, buffer));
+                Snapshot::new(tensors.next().unwrap_or_default(), tensors.flatten())
+            }
+            HeldMemory::Gathered { tensors, parameters } => {
+                let (parameters, optimizer) = tensors.split_at(*parameters);
+                Snapshot::new(parameters.iter().map(view), optimizer.iter().map(view))
+            }
+        };
+        self.contents.of(snapshot)
+    }
+}
+
+fn view(tensor: &GatheredTensor) -> TensorView<'_> {
+    let GatheredTensor { name, dtype, shape, bytes } = tensor;
+    TensorView::lazy(name, *dtype, shape.clone(), || Ok(bytes.into()))
+}
