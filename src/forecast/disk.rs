@@ -9,6 +9,9 @@ use serde::Serialize;
 /// Bytes of a row of `metrics.csv` and one of `timing.csv`, as long runs wrote them.
 const ROW_BYTES: u64 = 64 + 176;
 
+/// Bytes of the events of a step for TensorBoard, without measurements of a GPU and with them.
+const EVENT_BYTES: (u64, u64) = (560, 1100);
+
 /// Bytes of summary, environment, recipe, tokenizer and log of a run with a small tokenizer.
 const TEXT_BYTES: u64 = 24 << 10;
 
@@ -22,7 +25,7 @@ pub struct Disk {
     pub checkpoint_bytes: u64,
     /// Checkpoints that stay.
     pub checkpoints: u64,
-    /// Rows, summary, log, recipe; about.
+    /// Rows, summary, log, recipe, events for TensorBoard; about.
     pub text_bytes: u64,
     /// Pictures; about.
     pub picture_bytes: u64,
@@ -42,7 +45,13 @@ impl Disk {
         let stays = if keep > 0 { plan.intervals.staying(plan.steps as u64).count() as u64 } else { 0 };
         let passing = written.saturating_sub(stays);
         let checkpoints = keep.min(passing) + stays;
-        let text_bytes = (plan.steps as u64).saturating_mul(ROW_BYTES).saturating_add(TEXT_BYTES);
+        let event_bytes = match (plan.intervals.tensorboard, plan.execution.gpu) {
+            (false, _) => 0,
+            (true, None) => EVENT_BYTES.0,
+            (true, Some(_)) => EVENT_BYTES.1,
+        };
+        let of_steps = (plan.steps as u64).saturating_mul(ROW_BYTES + event_bytes);
+        let text_bytes = of_steps.saturating_add(TEXT_BYTES);
         let picture_bytes = if plots { PICTURE_BYTES } else { 0 };
         let total_bytes = checkpoint_bytes
             .saturating_mul(checkpoints)
