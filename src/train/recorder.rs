@@ -499,7 +499,11 @@ impl Recorder {
             ..TimingRow::timed(step, phase, wall_s, took.as_secs_f64() * 1e3)
         };
         if let Some(gauges) = &mut self.gauges {
-            gauges.fill(&mut row);
+            let tokens = match phase {
+                Phase::Warmup | Phase::Train => self.plan.batch.tokens_of(step),
+                _ => 0,
+            };
+            gauges.fill(&mut row, tokens);
         }
         row
     }
