@@ -101,15 +101,13 @@ impl Event {
     /// those of other phases.
     pub fn of_timing(row: &TimingRow, wall_s: f64) -> Self {
         let group = match row.phase {
-            Phase::Warmup | Phase::Train => "timing",
-            Phase::Eval => "timing_eval",
-            Phase::Check => "timing_check",
-            Phase::Save => "timing_save",
-            Phase::Sample => "timing_sample",
+            Phase::Warmup | Phase::Train => "timing".to_owned(),
+            // As the file has it: the name of the variant, in lower case.
+            phase => format!("timing_{phase:?}").to_lowercase(),
         };
         let mut event = Self::new(wall_s, row.step);
         for column in TimingRow::COLUMNS.iter().skip_while(|column| **column == "step") {
-            event.add_number(group, column, row.number(column));
+            event.add_number(&group, column, row.number(column));
         }
         if let Some(reasons) = &row.throttle {
             event.add_text(&format!("{group}/throttle"), &[reasons]);
