@@ -11,7 +11,7 @@ use xrun::plan::{Corpus, data_spec};
 use xrun::ranks::rendezvous::Secret;
 use xrun::ranks::{Launch, LocalRanks, Stop, ignore_file_size_signal, process};
 use xrun::report::plots;
-use xrun::results::progress::print_json_error;
+use xrun::results::progress::{begin_json_stream, print_json_error};
 use xrun::train::{Request, Run, WorkerRequest, mark_failed};
 
 /// What a signal is answered with.
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
     let cli = cli::parse(std::env::args_os());
     let trains_with_json = cli.trains_with_json();
     if trains_with_json {
+        begin_json_stream();
         on_refusal(|message| print_json_error(&Error::does_not_fit(message)));
     }
     ignore_file_size_signal();

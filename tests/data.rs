@@ -6,10 +6,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 use xrun::data::stories::{self, Split};
-use xrun::data::{self, Dataset, Loader, LoaderSpec, Ramp, Spec, Stream, Validation, ValidationBatches};
+use xrun::data::{
+    self, Dataset, Loader, LoaderSpec, Ramp, Spec, Stream, Tokenizer, Validation, ValidationBatches,
+};
+use xrun::error::Result;
 
 fn all(stream: &Stream) -> Vec<u32> {
     stream.tokens(0..stream.len()).unwrap()
+}
+
+/// Opens a corpus without the tokens that the user's cache may have.
+fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
+    data::open_cached(spec, Arc::new(Tokenizer::open(&spec.tokenizer)?), seq_len, None)
 }
 
 fn folder() -> TempDir {
@@ -54,7 +62,7 @@ fn documents_are_split_whole_and_none_is_lost() {
     let (documents, text) = separated();
     let path = write(&dir, "a.txt", text);
     for tokenizer in ["byte", "gpt2", "stories"] {
-        let data = data::open(&separated_spec(&path, tokenizer), 16).unwrap();
+        let data = open(&separated_spec(&path, tokenizer), 16).unwrap();
         let (train, held) = (documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens));
         let mut together = [train.clone(), held.clone()].concat();
         let mut expected = documents.clone();
@@ -73,9 +81,8 @@ fn documents_are_split_whole_and_none_is_lost() {
 fn the_seed_chooses_what_is_held_out() {
     let dir = folder();
     let path = write(&dir, "a.txt", separated().1);
-    let held = |seed| {
-        all(&data::open(&Spec { seed, ..separated_spec(&path, "byte") }, 16).unwrap().validation.tokens)
-    };
+    let held =
+        |seed| all(&open(&Spec { seed, ..separated_spec(&path, "byte") }, 16).unwrap().validation.tokens);
     assert_eq!(held(1), held(1));
     assert_ne!(held(1), held(2));
 }
@@ -85,7 +92,7 @@ fn one_document_is_split_at_its_tail() {
     let dir = folder();
     let text = "To be, or not to be, that is the question.\n".repeat(50);
     let path = write(&dir, "a.txt", &text);
-    let data = data::open(&Spec::new(&path, "byte"), 16).unwrap();
+    let data = open(&Spec::new(&path, "byte"), 16).unwrap();
     let whole: Vec<u32> = [256].into_iter().chain(text.bytes().map(u32::from)).chain([256]).collect();
     let (train, held) = (all(&data.train), all(&data.validation.tokens));
     assert_eq!([&train[..], &held[1..]].concat(), whole);
@@ -98,7 +105,7 @@ fn a_literal_end_token_stays_text_and_is_pointed_out() {
     let dir = folder();
     let (_, text) = separated();
     let path = write(&dir, "a.txt", &text);
-    let data = data::open(&Spec::new(&path, "gpt2"), 16).unwrap();
+    let data = open(&Spec::new(&path, "gpt2"), 16).unwrap();
     assert!(data.warnings[0].contains("document_separator"), "{:?}", data.warnings);
     let inside = all(&data.train);
     assert!(!inside[1..].contains(&data.tokenizer.end_token()));
@@ -111,7 +118,7 @@ fn folders_jsonl_and_a_held_out_path() {
     let json = write(&dir, "a.jsonl", lines.join("\n"));
     let held = write(&dir, "held.txt", "held out text, some of it");
     let spec = Spec { validation: Validation::Path(PathBuf::from(held)), ..Spec::new(&json, "byte") };
-    let data = data::open(&spec, 8).unwrap();
+    let data = open(&spec, 8).unwrap();
     assert_eq!(documents_of(&data, &data.train)[29], "line 29 \n of text");
     assert_eq!(documents_of(&data, &data.validation.tokens), ["held out text, some of it"]);
 
@@ -119,7 +126,7 @@ fn folders_jsonl_and_a_held_out_path() {
     for i in 0..30 {
         write(&sub, &format!("{i:02}.md"), format!("file {i} of a folder"));
     }
-    let data = data::open(&Spec::new(sub.path().to_str().unwrap(), "byte"), 8).unwrap();
+    let data = open(&Spec::new(sub.path().to_str().unwrap(), "byte"), 8).unwrap();
     let train = documents_of(&data, &data.train);
     let number = |d: &String| d.split(' ').nth(1).and_then(|n| n.parse::<u32>().ok());
     assert!(train.is_sorted_by_key(number) && train.len() > 24 && train.len() < 30, "{train:?}");
@@ -129,7 +136,7 @@ fn folders_jsonl_and_a_held_out_path() {
 fn stories_come_with_their_floor() {
     let spec =
         Spec { train_tokens: 20_000, validation_tokens: 4_000, seed: 9, ..Spec::new("stories", "stories") };
-    let data = data::open(&spec, 64).unwrap();
+    let data = open(&spec, 64).unwrap();
     let held = documents_of(&data, &data.validation.tokens);
     let nats: f64 = held.iter().map(|s| -stories::grammar().parse_story(s).unwrap().ln_p).sum();
     let floor = data.floor.unwrap();
@@ -145,7 +152,7 @@ fn stories_come_with_their_floor() {
 #[test]
 fn random_tokens_know_their_floor_and_are_exact() {
     let spec = Spec { train_tokens: 5_000, validation_tokens: 500, ..Spec::new("random", "gpt2") };
-    let data = data::open(&spec, 64).unwrap();
+    let data = open(&spec, 64).unwrap();
     assert_eq!(data.floor, Some((50_257f64).ln()));
     let facts = data::facts(&spec).unwrap();
     assert_eq!(
@@ -163,7 +170,7 @@ fn estimates_are_near_the_truth() {
         .fold(String::new(), |t, s| t + &stories::grammar().text(&s.words) + "\n");
     let path = write(&dir, "a.txt", &text);
     let spec = Spec::new(&path, "gpt2");
-    let (facts, data) = (data::facts(&spec).unwrap(), data::open(&spec, 64).unwrap());
+    let (facts, data) = (data::facts(&spec).unwrap(), open(&spec, 64).unwrap());
     let ratio = facts.train_tokens as f64 / data.train.len() as f64;
     assert!((0.97..1.03).contains(&ratio) && facts.estimated, "{ratio}");
 }
@@ -172,7 +179,7 @@ fn estimates_are_near_the_truth() {
 fn a_split_shorter_than_a_window_says_the_numbers() {
     let dir = folder();
     let path = write(&dir, "a.txt", "x".repeat(100));
-    let error = data::open(&Spec::new(&path, "byte"), 64).unwrap_err();
+    let error = open(&Spec::new(&path, "byte"), 64).unwrap_err();
     for says in ["held-out split has 6 tokens", "seq_len 64", "takes 65"] {
         assert!(error.message().contains(says), "{error}");
     }
@@ -185,7 +192,7 @@ fn a_folder_is_searched_for_the_endings_that_are_named() {
     let path = dir.path().to_str().unwrap().to_owned();
     let of = |endings: &[&str]| {
         let extensions = endings.iter().map(|&ending| ending.to_owned()).collect();
-        data::open(&Spec { extensions, ..Spec::new(&path, "byte") }, 8)
+        open(&Spec { extensions, ..Spec::new(&path, "byte") }, 8)
     };
     write(&dir, "a.py", "x = 1\n".repeat(50));
     let error = of(&[".txt", ".md"]).unwrap_err();
@@ -222,7 +229,7 @@ fn wrong_corpora_are_usage_errors() {
         (Spec { train_tokens: usize::MAX, ..Spec::new("stories", "byte") }, "data.train_tokens"),
     ];
     for (spec, says) in cases {
-        let error = data::open(&spec, 8).unwrap_err();
+        let error = open(&spec, 8).unwrap_err();
         assert!(error.message().contains(says), "{says}: {error}");
         assert_eq!(error.kind().exit_code(), 2, "{error}");
     }
@@ -235,7 +242,7 @@ fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
     write(&dir, "train.bin", file(1000));
     write(&dir, "val.bin", file(100));
     let spec = Spec::new(dir.path().to_str().unwrap(), "byte");
-    let data = data::open(&spec, 16).unwrap();
+    let data = open(&spec, 16).unwrap();
     assert_eq!((data.train.len(), data.validation.tokens.len()), (1000, 100));
     let facts = data::facts(&spec).unwrap();
     assert_eq!((facts.train_tokens, facts.validation_tokens, facts.estimated), (1000, 100, false));
@@ -244,7 +251,7 @@ fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
     let mut bad = file(1000);
     bad[900..902].copy_from_slice(&257u16.to_le_bytes());
     write(&dir, "train.bin", bad);
-    let error = data::open(&spec, 16).unwrap_err();
+    let error = open(&spec, 16).unwrap_err();
     let says = format!("token 257 at position 450 of {}", dir.path().join("train.bin").display());
     assert!(error.message().contains(&says), "{error}");
 }
@@ -270,7 +277,7 @@ fn token_files_that_change_end_the_loader_with_their_name() {
         let path = write(&dir, "train.bin", file(1000, 0));
         write(&dir, "val.bin", file(100, 0));
         let spec = Spec::new(dir.path().to_str().unwrap(), "byte");
-        let data = Arc::new(data::open(&spec, 16).unwrap());
+        let data = Arc::new(open(&spec, 16).unwrap());
         data.check_unchanged().unwrap();
         let mut loader = Loader::new(data.clone(), LOADER).unwrap();
         loader.next().unwrap();
@@ -296,7 +303,7 @@ fn a_folder_of_seventy_thousand_files_is_read() {
         }
         write(&dir, &format!("{:02}/{:03}.txt", i / 1000, i % 1000), format!("{i:05}"));
     }
-    let data = data::open(&Spec::new(dir.path().to_str().unwrap(), "byte"), 16).unwrap();
+    let data = open(&Spec::new(dir.path().to_str().unwrap(), "byte"), 16).unwrap();
     let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens)].concat();
     texts.sort();
     assert!(texts.into_iter().eq((0..FILES).map(|i| format!("{i:05}"))));
@@ -309,7 +316,7 @@ fn blocks_of_a_large_text_do_not_show() {
     let story = |i: usize| format!("In the year {i} a döner cost 5 €.{}", "\n".repeat(i % 3));
     let documents: Vec<String> = (0..150_000).map(story).collect();
     let path = write(&dir, "one.txt", documents.concat());
-    let data = data::open(&Spec::new(&path, "byte"), 16).unwrap();
+    let data = open(&Spec::new(&path, "byte"), 16).unwrap();
     let read = [&all(&data.train)[..], &all(&data.validation.tokens)[1..]].concat();
     let whole =
         [256].into_iter().chain(documents.concat().into_bytes().into_iter().map(u32::from)).chain([256]);
@@ -318,7 +325,7 @@ fn blocks_of_a_large_text_do_not_show() {
     for separator in ["<|endoftext|>", "\n\n€€\n"] {
         let path = write(&dir, "many.txt", documents.join(separator));
         let spec = Spec { document_separator: Some(separator.to_owned()), ..Spec::new(&path, "byte") };
-        let data = data::open(&spec, 16).unwrap();
+        let data = open(&spec, 16).unwrap();
         let mut texts =
             [documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens)].concat();
         texts.sort();
@@ -329,7 +336,7 @@ fn blocks_of_a_large_text_do_not_show() {
 
     let lines: Vec<String> = documents.iter().map(|d| serde_json::json!({"text": d}).to_string()).collect();
     let path = write(&dir, "many.jsonl", lines.join("\n"));
-    let data = data::open(&Spec::new(&path, "byte"), 16).unwrap();
+    let data = open(&Spec::new(&path, "byte"), 16).unwrap();
     let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens)].concat();
     let mut expected = documents;
     texts.sort();
@@ -350,14 +357,12 @@ fn tokens_that_do_not_fit_are_refused_before_they_are_made() {
         Spec::new(&path, "byte"),
         held,
     ] {
-        let error = data::open(&Spec { memory_bytes: Some(3999), ..spec.clone() }, 16).unwrap_err();
+        let error = open(&Spec { memory_bytes: Some(3999), ..spec.clone() }, 16).unwrap_err();
         assert!(error.message().contains("xrun data"), "{error}");
         assert_eq!(error.kind().exit_code(), 4, "{error}");
     }
     assert_eq!(
-        data::open(&Spec { memory_bytes: Some(4100), ..Spec::new(&path, "byte") }, 16)
-            .unwrap()
-            .memory_bytes(),
+        open(&Spec { memory_bytes: Some(4100), ..Spec::new(&path, "byte") }, 16).unwrap().memory_bytes(),
         4012
     );
     let out = dir.path().join("shards");
@@ -375,7 +380,7 @@ fn through_shards(corpus: &str, extra: &[&str], out: &Path) -> Dataset {
     let args = [&["data", "--corpus", corpus, "--out", out, "--shard-tokens", "300"], extra].concat();
     let output = xrun(&args);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    data::open(&Spec::new(out, &format!("{out}/tokenizer.json")), 16).unwrap()
+    open(&Spec::new(out, &format!("{out}/tokenizer.json")), 16).unwrap()
 }
 
 #[test]
@@ -397,16 +402,16 @@ fn shards_written_by_the_command_read_back_equal() {
     for (i, (corpus, tokenizer, extra, spec)) in cases.into_iter().enumerate() {
         let out = dir.path().join(format!("out{i}"));
         let shards = through_shards(corpus, &[&["--tokenizer", tokenizer], extra].concat(), &out);
-        let direct = data::open(&spec, 16).unwrap();
+        let direct = open(&spec, 16).unwrap();
         assert_eq!(all(&shards.train), all(&direct.train), "{corpus}");
         assert_eq!(all(&shards.validation.tokens), all(&direct.validation.tokens), "{corpus}");
         assert_eq!(shards.hash, direct.hash, "the hash is of the tokens, not of the files");
         assert!(shards.warnings.is_empty(), "{:?}", shards.warnings);
-        match data::open(&Spec::new(out.to_str().unwrap(), "byte"), 16) {
+        match open(&Spec::new(out.to_str().unwrap(), "byte"), 16) {
             Ok(data) => assert!(tokenizer == "byte" && data.warnings.is_empty(), "{corpus}"),
             Err(error) => assert!(error.message().contains("vocabulary of 257"), "{error}"),
         }
-        let wider = data::open(&Spec::new(out.to_str().unwrap(), "gpt2"), 16).unwrap();
+        let wider = open(&Spec::new(out.to_str().unwrap(), "gpt2"), 16).unwrap();
         assert_eq!(wider.warnings.is_empty(), tokenizer == "gpt2", "{corpus}");
     }
 }
@@ -446,7 +451,7 @@ fn a_real_text_trains_and_evaluates_every_token_once() {
         eprintln!("XRUN_TEST_TEXT names no text file: batches of a real text not checked");
         return;
     };
-    let data = Arc::new(data::open(&Spec::new(&path, "gpt2"), 128).unwrap());
+    let data = Arc::new(open(&Spec::new(&path, "gpt2"), 128).unwrap());
     let text = fs::read_to_string(&path).unwrap();
     let tokens = [&all(&data.train)[1..], &all(&data.validation.tokens)[1..]].concat();
     assert_eq!(data.tokenizer.decode(&tokens[..tokens.len() - 1]).unwrap(), text);
@@ -505,7 +510,7 @@ fn held_out_sets_are_opened_like_held_out_corpora_and_count_the_bytes_of_their_t
             sets: sets.iter().map(|(name, path)| ((*name).to_owned(), PathBuf::from(path))).collect(),
             ..separated_spec(&path, tokenizer)
         };
-        let data = data::open(&spec(&[("text", &path), ("lines", &json_lines)]), 16).unwrap();
+        let data = open(&spec(&[("text", &path), ("lines", &json_lines)]), 16).unwrap();
         let names: Vec<&str> = data.held_out().map(|set| set.name.as_str()).collect();
         assert_eq!(names, ["", "lines", "text"]);
         let of_documents: usize = documents.iter().map(String::len).sum();
@@ -526,7 +531,7 @@ fn held_out_sets_are_opened_like_held_out_corpora_and_count_the_bytes_of_their_t
         let mut writer = data::ShardWriter::new(&shards, "news_val", vocab, 300);
         writer.push(&all(&data.sets[1].tokens)).unwrap();
         writer.finish().unwrap();
-        let carried = data::open(&spec(&[("text", shards.to_str().unwrap())]), 16).unwrap();
+        let carried = open(&spec(&[("text", shards.to_str().unwrap())]), 16).unwrap();
         assert_eq!(carried.sets[0].hash, data.sets[1].hash);
         assert_eq!(bytes_and_tokens(&carried, &carried.sets[0], 0).0, Some(of_documents as u64));
         assert_eq!(carried.hash, data.hash, "what is trained on is the same");
@@ -537,7 +542,7 @@ fn held_out_sets_are_opened_like_held_out_corpora_and_count_the_bytes_of_their_t
         sets: [("a".to_owned(), dir.path().join("none.txt"))].into(),
         ..separated_spec(&path, "byte")
     };
-    for error in [data::open(&missing, 16).unwrap_err(), data::facts(&missing).unwrap_err()] {
+    for error in [open(&missing, 16).unwrap_err(), data::facts(&missing).unwrap_err()] {
         let said = error.message();
         assert!(said.starts_with("validation.sets.a: ") && said.contains("no such file"), "{said}");
     }
@@ -556,24 +561,24 @@ fn bytes_are_blank_where_they_are_not_known() {
     let tokenizer = write(&dir, "tokenizer.json", json.to_string());
     let spec =
         Spec { sets: [("text".to_owned(), path.clone().into())].into(), ..separated_spec(&path, &tokenizer) };
-    let data = data::open(&spec, 16).unwrap();
+    let data = open(&spec, 16).unwrap();
     let whole: usize = documents.iter().map(String::len).sum();
     assert_eq!(bytes_and_tokens(&data, &data.sets[0], 0).0, Some(whole as u64));
     assert_eq!(bytes_and_tokens(&data, &data.sets[0], 3).0, None);
     let held: usize = documents_of(&data, &data.validation.tokens).iter().map(String::len).sum();
     assert_eq!(bytes_and_tokens(&data, &data.validation, 0).0, Some(held as u64));
     let one = write(&dir, "one.txt", "All the world's a stage. ".repeat(80));
-    let tail = data::open(&Spec::new(&one, &tokenizer), 16).unwrap();
+    let tail = open(&Spec::new(&one, &tokenizer), 16).unwrap();
     assert_eq!(bytes_and_tokens(&tail, &tail.validation, 0).0, None);
-    let tail = data::open(&Spec::new(&one, "byte"), 16).unwrap();
+    let tail = open(&Spec::new(&one, "byte"), 16).unwrap();
     // 2,000 bytes and two end tokens, of which a twentieth is held out; the end token is no text.
     assert_eq!(bytes_and_tokens(&tail, &tail.validation, 0), (Some(99), 100));
     let generated = Spec { train_tokens: 2000, validation_tokens: 400, ..Spec::new("random", "byte") };
-    let random = data::open(&generated, 16).unwrap();
+    let random = open(&generated, 16).unwrap();
     assert_eq!(bytes_and_tokens(&random, &random.validation, 0).0, None, "it is no text");
     for tokenizer in ["stories", tokenizer.as_str()] {
         let spec = Spec { corpus: "stories".into(), tokenizer: tokenizer.to_owned(), ..generated.clone() };
-        let stories = data::open(&spec, 16).unwrap();
+        let stories = open(&spec, 16).unwrap();
         let text: usize = documents_of(&stories, &stories.validation.tokens).iter().map(String::len).sum();
         assert_eq!(bytes_and_tokens(&stories, &stories.validation, 0).0, Some(text as u64), "{tokenizer}");
     }

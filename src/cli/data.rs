@@ -1,5 +1,6 @@
 //! `xrun data`: tokenize a corpus to shards and print its statistics.
 
+use super::data_cache;
 use super::terminal::{eprint_line, print, print_json};
 use crate::data::stories::Split;
 use crate::data::{
@@ -15,14 +16,14 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// "stories", "random", a text file, a folder, JSON lines or token shards.
-    #[arg(long)]
-    corpus: String,
+    #[arg(long, required_unless_present_any = CACHE)]
+    corpus: Option<String>,
     /// "gpt2", "byte", "stories" or the path of a tokenizer.json.
     #[arg(long, default_value = "gpt2")]
     tokenizer: String,
     /// Where the shards and tokenizer.json go; made if missing, refused if it already holds shards.
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present_any = CACHE)]
+    out: Option<PathBuf>,
     /// Text that separates the documents of a text file.
     #[arg(long, value_name = "TEXT")]
     separator: Option<String>,
@@ -44,10 +45,19 @@ pub struct Args {
     /// Seed of the generator and of the choice of held-out documents.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Print the statistics as JSON.
+    /// List the texts whose tokens are cached for runs, the last used one first.
+    #[arg(long, conflicts_with_all = ["corpus", "out"])]
+    cached: bool,
+    /// Remove them.
+    #[arg(long, conflicts_with_all = ["corpus", "out", "cached", "json"])]
+    clear_cached: bool,
+    /// Print the statistics, or the list, as JSON.
     #[arg(long)]
     json: bool,
 }
+
+/// The options for the cache, which need no corpus.
+const CACHE: [&str; 2] = ["cached", "clear_cached"];
 
 /// A number of tokens, with or without `_` between digits.
 fn count(text: &str) -> Result<usize, String> {
@@ -59,12 +69,21 @@ fn count(text: &str) -> Result<usize, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
+    match (&args.corpus, &args.out) {
+        (Some(corpus), Some(out)) => tokenize(args, corpus, out),
+        _ if args.clear_cached => data_cache::clear(),
+        _ => data_cache::list(args.json),
+    }
+}
+
+/// Writes a corpus as shards to a folder.
+fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     let validation = match args.validation.parse() {
         Ok(share) => Validation::Fraction(share),
         Err(_) => Validation::Path(PathBuf::from(&args.validation)),
     };
     let spec = Spec {
-        corpus: args.corpus.clone(),
+        corpus: corpus.to_owned(),
         tokenizer: args.tokenizer.clone(),
         document_separator: args.separator.clone(),
         extensions: args.extensions.iter().map(|x| format!(".{}", x.trim_start_matches('.'))).collect(),
@@ -77,10 +96,10 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let tokenizer = Tokenizer::open(&spec.tokenizer)?;
     let expected = data::facts(&spec)?;
-    prepare(&args.out)?;
+    prepare(out)?;
     let bar = progress((expected.train_tokens + expected.validation_tokens) as u64);
     let vocab = tokenizer.vocab_size();
-    let shards = |name| ShardWriter::new(&args.out, name, vocab, args.shard_tokens);
+    let shards = |name| ShardWriter::new(out, name, vocab, args.shard_tokens);
     let (mut train, mut held_out) = (shards("tokens_train"), shards("tokens_val"));
     let (mut train_counts, mut held_counts) = (Counts::new(&tokenizer), Counts::new(&tokenizer));
     let fed = data::feed(&spec, &tokenizer, &mut |split, tokens| {
@@ -94,14 +113,12 @@ pub fn run(args: &Args) -> Result<()> {
         Ok(())
     })?;
     let shards = train.finish()?.len() + held_out.finish()?.len();
-    data::write_atomically(&args.out.join("tokenizer.json"), |out| {
-        out.write_all(tokenizer.to_json().as_bytes())
-    })?;
+    data::write_atomically(&out.join("tokenizer.json"), |out| out.write_all(tokenizer.to_json().as_bytes()))?;
     bar.finish_and_clear();
     fed.warnings.iter().for_each(|w| eprint_line(&format!("warning: {w}")));
     let statistics = Statistics::new(&train_counts, &held_counts, &fed, shards);
     eprint_line(&format!("{}; tokenizer {}", fed.description, args.tokenizer));
-    eprint_line(&format!("wrote {shards} shards and tokenizer.json to {}", args.out.display()));
+    eprint_line(&format!("wrote {shards} shards and tokenizer.json to {}", out.display()));
     if args.json {
         let json = serde_json::to_string_pretty(&statistics);
         let json = json.map_err(|e| Error::failed(format!("cannot print the statistics: {e}")))?;

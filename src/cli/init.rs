@@ -9,6 +9,9 @@ use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+/// The schema beside a recipe, for editors: they work without a network, and in a copy of the folder.
+const SCHEMA: &str = "xrun.schema.json";
+
 /// Arguments of `xrun init`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -20,7 +23,7 @@ pub struct Args {
     pub from: String,
 }
 
-/// Writes a commented copy of a built-in recipe.
+/// Writes a commented copy of a built-in recipe, and the schema of recipes beside it.
 ///
 /// # Errors
 /// A usage error for an unknown name, an ending other than `.toml`, and a file that is there already: nothing
@@ -50,15 +53,33 @@ pub fn run(args: &Args) -> Result<()> {
     file.write_all(copy(name, text, path).as_bytes()).at("write", path)?;
     // Read back, so that what is written is known to load from where it stands.
     recipe::load(path, &[], std::iter::empty(), &Machine::none())?;
+    write_schema(&path.with_file_name(SCHEMA))?;
     eprint_line(&format!("wrote {} from {name}; to run it: xrun {}", path.display(), path.display()));
     Ok(())
 }
 
-/// The text of the new recipe. Where the original says how it is run, the copy says it of itself.
+/// Writes the schema that the recipe names, where there is none yet.
+fn write_schema(path: &Path) -> Result<()> {
+    let text = format!("{:#}\n", recipe::json_schema());
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(mut file) => file.write_all(text.as_bytes()).at("write", path),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+            if std::fs::read_to_string(path).at("read", path)? != text {
+                let path = path.display();
+                eprint_line(&format!("{path} is of another version; `xrun schema > {path}` replaces it"));
+            }
+            Ok(())
+        }
+        Err(e) => Err(e).at("write", path),
+    }
+}
+
+/// The text of the new recipe. Its first line is what editors with taplo (Even Better TOML) look for. Where the original says how it is run, the copy says it of itself.
 fn copy(name: &str, text: &str, path: &Path) -> String {
     let text = text.replace(&format!("xrun {name}\n"), &format!("xrun {}\n", path.display()));
     format!(
-        "# Started from the built-in recipe {name}. Every key: xrun schema, or docs/recipes.md.\n\
+        "#:schema ./{SCHEMA}\n\
+         # Started from the built-in recipe {name}. Every key: xrun schema, or docs/recipes.md.\n\
          # What is left out keeps its default. To change a value for one run: xrun RECIPE optimizer.lr=1e-3\n\
          {text}"
     )
@@ -67,6 +88,23 @@ fn copy(name: &str, text: &str, path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_schema_beside_the_recipe_is_written_once_and_never_replaced() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let schema = folder.path().join(SCHEMA);
+        let start = |name: &str| {
+            let path = folder.path().join(name);
+            run(&Args { path: path.clone(), from: "quickstart".to_owned() }).expect("starts");
+            std::fs::read_to_string(path).expect("a recipe")
+        };
+        assert!(start("a.toml").starts_with("#:schema ./xrun.schema.json\n"));
+        let written = std::fs::read_to_string(&schema).expect("a schema");
+        assert_eq!(written, format!("{:#}\n", recipe::json_schema()));
+        std::fs::write(&schema, "mine").expect("written");
+        start("b.toml");
+        assert_eq!(std::fs::read_to_string(&schema).expect("a schema"), "mine");
+    }
 
     #[test]
     fn every_built_in_recipe_can_be_started_from() {

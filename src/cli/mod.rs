@@ -10,6 +10,7 @@ mod complete;
 mod completions;
 mod coordinates;
 mod data;
+mod data_cache;
 mod dispatch;
 mod doctor;
 mod export;

@@ -3,6 +3,7 @@
 use super::documents::{self, Documents, text_files};
 use super::stories::Split;
 use super::stream::Stream;
+use super::token_cache::{Header, Key, Part, TextTokens, TokenCache};
 use super::tokenizer::Tokenizer;
 use super::{GENERATED, Spec, Validation, encode, generated, shard, split};
 use crate::device::host_allocator::fallible;
@@ -57,6 +58,16 @@ pub(super) struct Loaded {
     pub floor: Option<f64>,
     pub warnings: Vec<String>,
     pub description: String,
+}
+
+/// A whole corpus as one stream.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub tokens: Stream,
+    /// Bytes of the text that was tokenized; none where the corpus was tokens already.
+    pub text_bytes: Option<u64>,
+    /// Something worth telling the user.
+    pub remark: Option<String>,
 }
 
 impl Corpus {
@@ -148,11 +159,68 @@ impl Corpus {
         })
     }
 
-    /// Both splits as streams: shards are read where they are, everything else is made in memory.
-    pub fn load(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<Loaded> {
-        if let Corpus::Tokens(files) = self {
-            return files.load(spec, tokenizer);
+    /// Both splits as streams: shards are read where they are, everything else is made in memory, or text read
+    /// from a cache.
+    pub fn load(&self, spec: &Spec, tokenizer: &Tokenizer, cache: Option<&TokenCache>) -> Result<Loaded> {
+        let cached = match (self, cache) {
+            (Corpus::Tokens(files), cache) => return files.load(spec, tokenizer, cache),
+            (Corpus::Text(path), Some(cache)) => self.load_cached(path, spec, tokenizer, cache)?,
+            _ => None,
+        };
+        if let Some(loaded) = cached {
+            return Ok(loaded);
         }
+        let (train, validation, fed) = self.make(spec, tokenizer)?;
+        let Fed { floor, warnings, description, held_out_bytes, .. } = fed;
+        let (train, validation) = (Stream::from_tokens(train), Stream::from_tokens(validation));
+        Ok(Loaded { train, validation, held_out_bytes, floor, warnings, description })
+    }
+
+    /// As [`Corpus::load`], of the text at `path` through a cache; `None` for a text that is not cached.
+    fn load_cached(
+        &self,
+        path: &Path,
+        spec: &Spec,
+        tokenizer: &Tokenizer,
+        cache: &TokenCache,
+    ) -> Result<Option<Loaded>> {
+        // What cannot be read is refused where it is tokenized.
+        let key = Key::new(path, Part::Splits, spec, tokenizer).ok().flatten();
+        let Some(key) = key else { return Ok(None) };
+        let named = format!("{}: ", path.display());
+        let (tokens, remark) =
+            cache.tokens(&key, tokenizer, &|tokens| reserve_all(spec, 0, tokens), || {
+                let (train, held_out, fed) = self.make(spec, tokenizer)?;
+                let header = Header {
+                    contents: fed.description.trim_start_matches(&named).to_owned(),
+                    warned: fed.warnings.len() > other_words(spec).iter().len(),
+                    text_bytes: fed.text_bytes,
+                    held_out_bytes: fed.held_out_bytes,
+                    ..header(path, spec)
+                };
+                Ok(TextTokens { train, held_out, header })
+            })?;
+        let TextTokens { train, held_out, header } = tokens;
+        let mut warnings = match header.warned {
+            true => {
+                let separator = spec.document_separator.as_deref();
+                documents::warnings_in(path, separator, &spec.extensions, usize::MAX)?
+            }
+            false => Vec::new(),
+        };
+        warnings.extend(other_words(spec).into_iter().chain(remark));
+        Ok(Some(Loaded {
+            train: Stream::from_tokens(train),
+            validation: Stream::from_tokens(held_out),
+            held_out_bytes: header.held_out_bytes,
+            floor: None,
+            warnings,
+            description: named + &header.contents,
+        }))
+    }
+
+    /// Makes both splits in memory, of a corpus that is no token files.
+    fn make(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Vec<u32>, Fed)> {
         let (mut train, mut validation) = (Vec::new(), Vec::new());
         if matches!(self, Corpus::Stories | Corpus::Random) {
             // Their size is known: what does not fit is refused before it is made.
@@ -173,9 +241,7 @@ impl Corpus {
             into.extend_from_slice(tokens);
             Ok(())
         })?;
-        let Fed { floor, warnings, description, held_out_bytes, .. } = fed;
-        let (train, validation) = (Stream::from_tokens(train), Stream::from_tokens(validation));
-        Ok(Loaded { train, validation, held_out_bytes, floor, warnings, description })
+        Ok((train, validation, fed))
     }
 
     /// Hands every token of both splits to `sink`.
@@ -193,7 +259,7 @@ impl Corpus {
                 Ok(Fed { floor: Some((vocab as f64).ln()), description, ..Fed::default() })
             }
             Corpus::Tokens(files) => {
-                let loaded = files.load(spec, tokenizer)?;
+                let loaded = files.load(spec, tokenizer, None)?;
                 copy(&loaded.train, tokenizer, &mut |t| sink(Split::Train, t))?;
                 copy(&loaded.validation, tokenizer, &mut |t| sink(Split::Validation, t))?;
                 Ok(Fed { warnings: loaded.warnings, description: loaded.description, ..Fed::default() })
@@ -202,28 +268,45 @@ impl Corpus {
         }
     }
 
-    /// The whole corpus at a path as one stream, for a held-out corpus of its own, and the bytes of its text.
-    /// `held` tokens are held in memory besides.
+    /// The whole corpus at a path as one stream, for a held-out corpus of its own; a text through the cache, where
+    /// there is one. `held` tokens are held in memory besides.
     pub fn whole(
         path: &Path,
         spec: &Spec,
         tokenizer: &Tokenizer,
         held: usize,
-    ) -> Result<(Stream, Option<u64>)> {
-        match Self::at(path)? {
-            Corpus::Tokens(files) => Ok((shard::open(&files.all())?, None)),
-            _ => {
-                let documents = Documents::open(path, spec.document_separator.as_deref(), &spec.extensions)?;
-                let mut tokens = Vec::new();
-                let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |t| {
-                    check_memory(spec, held + tokens.len() + t.len())?;
-                    tokens.extend_from_slice(t);
-                    Ok(())
-                })?;
-                Ok((Stream::from_tokens(tokens), Some(bytes)))
-            }
+        cache: Option<&TokenCache>,
+    ) -> Result<Whole> {
+        if let Corpus::Tokens(files) = Self::at(path)? {
+            return Ok(Whole { tokens: shard::open(&files.all())?, text_bytes: None, remark: None });
         }
+        let make = || {
+            let documents = Documents::open(path, spec.document_separator.as_deref(), &spec.extensions)?;
+            let mut train = Vec::new();
+            let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |t| {
+                check_memory(spec, held + train.len() + t.len())?;
+                train.extend_from_slice(t);
+                Ok(())
+            })?;
+            let header = Header { text_bytes: Some(bytes), ..header(path, spec) };
+            Ok(TextTokens { train, header, ..TextTokens::default() })
+        };
+        let key = || Key::new(path, Part::Whole, spec, tokenizer).ok().flatten();
+        let (tokens, remark) = match cache.and_then(|cache| Some((cache, key()?))) {
+            Some((cache, key)) => {
+                cache.tokens(&key, tokenizer, &|tokens| reserve_all(spec, held, tokens), make)?
+            }
+            None => (make()?, None),
+        };
+        let text_bytes = tokens.header.text_bytes;
+        Ok(Whole { tokens: Stream::from_tokens(tokens.train), text_bytes, remark })
     }
+}
+
+/// Returns the header of a text's tokens, with what its path and the spec say.
+fn header(path: &Path, spec: &Spec) -> Header {
+    let (text, tokenizer) = (path.display().to_string(), spec.tokenizer.clone());
+    Header { text, tokenizer, ..Header::default() }
 }
 
 /// Returns "; did you mean ...?" with the file or folder beside `path`, or else the generated corpus, whose
@@ -261,14 +344,16 @@ impl TokenFiles {
         [&self.train[..], &self.validation[..]].concat()
     }
 
-    fn load(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<Loaded> {
+    fn load(&self, spec: &Spec, tokenizer: &Tokenizer, cache: Option<&TokenCache>) -> Result<Loaded> {
         let train = shard::open(&self.train)?;
         let mut held_out_bytes = None;
+        let mut warnings = Vec::new();
         let (train, validation) = match &spec.validation {
             Validation::Path(path) => {
-                let (held, bytes) = Corpus::whole(path, spec, tokenizer, 0)?;
-                held_out_bytes = bytes;
-                (train, held)
+                let held = Corpus::whole(path, spec, tokenizer, 0, cache)?;
+                held_out_bytes = held.text_bytes;
+                warnings.extend(held.remark);
+                (train, held.tokens)
             }
             Validation::Fraction(_) if !self.validation.is_empty() => (train, shard::open(&self.validation)?),
             Validation::Fraction(_) => {
@@ -278,7 +363,7 @@ impl TokenFiles {
             }
         };
         let description = format!("{}: {} token files", spec.corpus, self.all().len());
-        Ok(Loaded { train, validation, held_out_bytes, floor: None, warnings: Vec::new(), description })
+        Ok(Loaded { train, validation, held_out_bytes, floor: None, warnings, description })
     }
 }
 
@@ -319,11 +404,11 @@ fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_
     let description =
         format!("{}: {} in {}", path.display(), plural(count, "document"), plural(files, "file"));
     if let Validation::Path(held) = &spec.validation {
-        let held = Corpus::whole(held, spec, tokenizer, 0)?;
+        let held = Corpus::whole(held, spec, tokenizer, 0, None)?;
         let bytes = encode::tokenize(&documents, 0..count, tokenizer, &mut |t| sink(Split::Train, t))?;
-        copy(&held.0, tokenizer, &mut |t| sink(Split::Validation, t))?;
-        let text_bytes = held.1.map(|b| b + bytes);
-        return Ok(Fed { floor: None, warnings, description, text_bytes, held_out_bytes: held.1 });
+        copy(&held.tokens, tokenizer, &mut |t| sink(Split::Validation, t))?;
+        let (text_bytes, held_out_bytes) = (held.text_bytes.map(|b| b + bytes), held.text_bytes);
+        return Ok(Fed { floor: None, warnings, description, text_bytes, held_out_bytes });
     }
     let fraction = spec.fraction()?.unwrap_or_default();
     let (bytes, held_out_bytes) = if count == 1 {
@@ -360,6 +445,14 @@ fn check_memory(spec: &Spec, tokens: usize) -> Result<()> {
 fn reserve(spec: &Spec, tokens: &mut Vec<u32>, more: usize) -> Result<()> {
     fallible(|| tokens.try_reserve(more))
         .map_err(|_| too_large(spec, tokens.len() + more, "the system gives"))
+}
+
+/// Reserves memory for cached tokens, where `held` others are in memory.
+fn reserve_all(spec: &Spec, held: usize, tokens: &mut TextTokens) -> Result<()> {
+    let [train, held_out] = [tokens.header.train, tokens.header.held_out].map(|count| count as usize);
+    check_memory(spec, held.saturating_add(train).saturating_add(held_out))?;
+    reserve(spec, &mut tokens.train, train)?;
+    reserve(spec, &mut tokens.held_out, held_out)
 }
 
 fn too_large(spec: &Spec, tokens: usize, limit: &str) -> Error {

@@ -1,9 +1,10 @@
 //! A corpus as two streams of tokens.
 
-use super::corpus::{Corpus, Fed};
+use super::corpus::{Corpus, Fed, Whole};
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
 use super::stories::Split;
+use super::token_cache::TokenCache;
 use super::{Spec, Stream, Tokenizer};
 use crate::error::{Error, Result};
 use std::path::PathBuf;
@@ -59,7 +60,8 @@ impl Dataset {
     }
 }
 
-/// Opens a corpus: generates it, tokenizes it in parallel, or opens its shards.
+/// Opens a corpus: generates it, tokenizes it in parallel or takes its tokens from the user's cache, or opens its
+/// shards.
 ///
 /// # Errors
 /// Anything wrong with the corpus or the tokenizer; a split shorter than one window of `seq_len + 1` tokens;
@@ -73,8 +75,21 @@ pub fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
 /// # Errors
 /// As [`open`].
 pub fn open_with(spec: &Spec, tokenizer: Arc<Tokenizer>, seq_len: usize) -> Result<Dataset> {
+    open_cached(spec, tokenizer, seq_len, TokenCache::of_user()?.as_ref())
+}
+
+/// As [`open_with`], with this cache of tokens.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_cached(
+    spec: &Spec,
+    tokenizer: Arc<Tokenizer>,
+    seq_len: usize,
+    cache: Option<&TokenCache>,
+) -> Result<Dataset> {
     let corpus = Corpus::find(spec)?;
-    let mut loaded = corpus.load(spec, &tokenizer)?;
+    let mut loaded = corpus.load(spec, &tokenizer, cache)?;
     let vocab = tokenizer.vocab_size();
     check_window(spec, loaded.train.len(), loaded.validation.len(), seq_len)?;
     let digest =
@@ -92,7 +107,8 @@ pub fn open_with(spec: &Spec, tokenizer: Arc<Tokenizer>, seq_len: usize) -> Resu
             _ => TextBytes::new(bytes.as_ref(), loaded.held_out_bytes),
         },
     };
-    let sets = open_sets(spec, &tokenizer, bytes.as_ref(), loaded.train.len() + validation.tokens.len())?;
+    let held = loaded.train.len() + validation.tokens.len();
+    let sets = open_sets(spec, &tokenizer, bytes.as_ref(), held, cache, &mut loaded.warnings)?;
     let files = corpus.files(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
     loaded.warnings.extend(corpus.check_tokenizer(&tokenizer));
     for path in spec.sets.values() {
@@ -117,9 +133,12 @@ fn open_sets(
     tokenizer: &Tokenizer,
     bytes: Option<&Arc<Vec<u32>>>,
     mut held: usize,
+    cache: Option<&TokenCache>,
+    warnings: &mut Vec<String>,
 ) -> Result<Vec<HeldOut>> {
     let mut open = |(name, path): (&String, &PathBuf)| {
-        let (tokens, whole) = Corpus::whole(path, spec, tokenizer, held)?;
+        let Whole { tokens, text_bytes: whole, remark } = Corpus::whole(path, spec, tokenizer, held, cache)?;
+        warnings.extend(remark);
         if tokens.len() < 2 {
             return Err(Error::usage(format!("{} has no token to predict", path.display())));
         }

@@ -289,11 +289,21 @@ fn parts(source: usize, file: &CorpusFile, separator: Option<&str>) -> Result<Sc
 
 /// Returns what [`Documents::open`] warns of, by the beginnings of the first files alone.
 pub(super) fn warnings(path: &Path, separator: Option<&str>, extensions: &[String]) -> Result<Vec<String>> {
+    warnings_in(path, separator, extensions, PROBED_FILES)
+}
+
+/// As [`warnings`], by the beginnings of so many files at most.
+pub(super) fn warnings_in(
+    path: &Path,
+    separator: Option<&str>,
+    extensions: &[String],
+    most: usize,
+) -> Result<Vec<String>> {
     if is_json_lines(path) {
         return Ok(separator.map(|_| unused_separator(path)).into_iter().collect());
     }
     let mut files = text_files(path, extensions)?;
-    files.truncate(if separator.is_some() { 0 } else { PROBED_FILES });
+    files.truncate(if separator.is_some() { 0 } else { most });
     for file in &CorpusFile::open_all(files)? {
         let mut text = String::new();
         TextReader::whole(file)?.append(&mut text, BLOCK_BYTES)?;

@@ -10,6 +10,9 @@ use serde::Serialize;
 /// Bytes of a row of `metrics.csv` and one of `timing.csv`, as long runs wrote them.
 const ROW_BYTES: u64 = 64 + 176;
 
+/// Bytes of the events of a step for TensorBoard, without measurements of a GPU and with them; about.
+const EVENT_BYTES: (u64, u64) = (410, 800);
+
 /// Bytes of summary, environment, recipe, tokenizer and log of a run with a small tokenizer.
 const TEXT_BYTES: u64 = 24 << 10;
 
@@ -27,7 +30,7 @@ pub struct Disk {
     pub weights_only: u64,
     /// One of these.
     pub weights_bytes: u64,
-    /// Rows, summary, log, recipe; about.
+    /// Rows, summary, log, recipe, events for TensorBoard; about.
     pub text_bytes: u64,
     /// Pictures; about.
     pub picture_bytes: u64,
@@ -59,7 +62,13 @@ impl Disk {
             WeightsOnly::All => checkpoints,
         };
         let weights_bytes = weights_bytes(plan, programs) as u64;
-        let text_bytes = (plan.steps as u64).saturating_mul(ROW_BYTES).saturating_add(TEXT_BYTES);
+        let event_bytes = match (plan.intervals.tensorboard, plan.execution.gpu) {
+            (false, _) => 0,
+            (true, None) => EVENT_BYTES.0,
+            (true, Some(_)) => EVENT_BYTES.1,
+        };
+        let of_steps = (plan.steps as u64).saturating_mul(ROW_BYTES + event_bytes);
+        let text_bytes = of_steps.saturating_add(TEXT_BYTES);
         let picture_bytes = if plots { PICTURE_BYTES } else { 0 };
         let total_bytes = checkpoint_bytes
             .saturating_mul(checkpoints - weights_only)

@@ -322,6 +322,30 @@ csv_row! {
         slowest_rank: Option<u64> {}
         /// step of the checkpoint that was written beside this step; blank where none was
         written_step: Option<u64> {}
+        /// energy of the GPUs of the ranks of this host since the row before that has a value; blank on the CPU,
+        /// without a counter, and in the half second after such a row
+        energy_j: Option<f64> {
+            unit: "J",
+            heading: "energy (J)",
+            source: Source::Summary("energy_j"),
+            compared_as: "energy_j",
+        }
+        /// of it per training step, where all rows since are such; otherwise blank
+        j_per_step: Option<f64> {
+            unit: "J",
+            heading: "J/step",
+            decimals: 3,
+            source: Source::SteadyMedian,
+            compared_as: "j_per_step",
+        }
+        /// of it per token that the ranks of this host trained on, likewise
+        j_per_token: Option<f64> {
+            unit: "J/token",
+            heading: "J/token",
+            decimals: 6,
+            source: Source::SteadyMedian,
+            compared_as: "j_per_token",
+        }
     }
 }
 

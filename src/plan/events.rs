@@ -87,6 +87,8 @@ pub struct Intervals {
     pub metrics: usize,
     /// First steps, which never count as steady state.
     pub warmup: usize,
+    /// True if rows are written as event files for TensorBoard too.
+    pub tensorboard: bool,
 }
 
 impl Intervals {
@@ -104,6 +106,7 @@ impl Intervals {
             check: values.parallelism.check_interval,
             metrics: values.metrics.interval,
             warmup: values.metrics.warmup,
+            tensorboard: values.metrics.tensorboard,
         }
     }
 

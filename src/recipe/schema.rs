@@ -512,6 +512,8 @@ sections! {
         /// Draw the pictures of a run when it has ended. Sweeps and comparisons draw none unless their
         /// command sets it.
         plots: bool = true; Bookkeeping, Type::Bool, "false";
+        /// Write rows and samples as an event file for TensorBoard too, in the folder `tensorboard/` of the run.
+        tensorboard: bool = false; Bookkeeping, Type::Bool, "true";
     }
 
     /// Execution: device, memory, kernels.

@@ -5,7 +5,7 @@ use crate::format::harmless_json;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fs::{File, Metadata};
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 /// Prefix of the names of files that are being written.
@@ -21,14 +21,24 @@ pub fn write_through(path: &Path, bytes: &[u8]) -> Result<()> {
 /// A reader, and a crash at any moment, sees the old content or the new one. If `path` is a link, the link is
 /// replaced and what it leads to stays. An existing file keeps its permissions.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_with(path, |out| out.write_all(bytes))
+}
+
+/// As [`write`], with the bytes that `fill` writes.
+///
+/// # Errors
+/// That of `fill`, or when the file cannot be replaced.
+pub fn write_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let folder = parent(path);
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY).suffix(".tmp");
     // Temporary files are private by default, which is wrong for results that people share.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-    let mut file = builder.tempfile_in(folder).at("create a temporary file in", folder)?;
-    file.write_all(bytes).at("write", path)?;
+    let file = builder.tempfile_in(folder).at("create a temporary file in", folder)?;
+    let mut out = BufWriter::new(&file);
+    fill(&mut out).and_then(|()| out.flush()).at("write", path)?;
+    drop(out);
     if let Some(there) = std::fs::symlink_metadata(path).ok().filter(Metadata::is_file) {
         file.as_file().set_permissions(there.permissions()).at("write", path)?;
     }

@@ -110,6 +110,9 @@ mod tests {
             exposed_communication_ms: Some(0.2),
             gpu_util_pct: Some(90.0),
             driver_allocations: Some(3),
+            energy_j: Some(60.0),
+            j_per_step: Some(60.0),
+            j_per_token: Some(0.5),
             ..TimingRow::timed(1, Phase::Train, 1.0, 100.0)
         };
         summary.measure(&[], &[row], 0);

@@ -44,7 +44,7 @@ impl RunFolder {
         let path = create_timed(&results.join(folder_name(recipe)?), hash8, now)?;
         let folder = Self::hold(&path)?;
         // Large and local files stay out of version control, wherever the results folder is.
-        let ignored = format!("/{CHECKPOINT}/\n/{LOCK}\n");
+        let ignored = format!("/{CHECKPOINT}/\n/{LOCK}\n/{TENSORBOARD}/\n");
         std::fs::write(path.join(".gitignore"), ignored).at("write", &path)?;
         Ok(folder)
     }

@@ -35,6 +35,7 @@ pub mod screen;
 pub mod steady;
 pub mod stored;
 pub mod summary;
+pub mod tensorboard;
 pub mod verify;
 
 pub use folder::RunFolder;

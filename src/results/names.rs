@@ -25,6 +25,8 @@ pub const ALGORITHMS: &str = "algorithms.json";
 pub const CHECKPOINT: &str = "checkpoint";
 /// The folder of plots.
 pub const PLOTS: &str = "plots";
+/// The folder of event files for TensorBoard.
+pub const TENSORBOARD: &str = "tensorboard";
 
 /// The folder of kept runs in a results folder.
 pub const KEPT: &str = "kept";

@@ -69,6 +69,11 @@ pub struct Progress {
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Event<'a> {
+    Stream {
+        stream: &'a str,
+        version: u32,
+        xrun_version: &'a str,
+    },
     Begin {
         run: &'a Path,
         pid: u32,
@@ -98,6 +103,17 @@ enum Event<'a> {
         kind: ErrorKind,
         message: &'a str,
     },
+}
+
+/// The name of the stream of lines for programs, and its version: it rises when a line loses a field, or a field
+/// another meaning. New events and new fields keep it.
+const STREAM: &str = "xrun";
+const STREAM_VERSION: u32 = 1;
+
+/// Prints the first line of the stream of this process to stdout: its name and version.
+pub fn begin_json_stream() {
+    let (stream, version, xrun_version) = (STREAM, STREAM_VERSION, env!("CARGO_PKG_VERSION"));
+    print_event(&Event::Stream { stream, version, xrun_version });
 }
 
 /// Prints the error that ends a process to stdout, for programs that read JSON.

@@ -318,6 +318,10 @@ pub struct Summary {
     /// Median hardware FLOPs utilization in the steady state, in percent: recomputation counts as work.
     #[serde(default)]
     pub hfu_pct: Option<f64>,
+    /// Energy of the GPUs of the ranks of this host over all processes of the run, in joules; blank on the CPU, and
+    /// where a GPU has no counter. That of a step and of a token is in the steady state.
+    #[serde(default)]
+    pub energy_j: Option<f64>,
     /// Time of a step by the plan, in milliseconds, from the GPU's peaks, to hold
     /// `steady_state.step_ms` against. Blank on the CPU, and where the GPU's peaks are unknown.
     #[serde(default)]
@@ -375,6 +379,7 @@ impl Summary {
             tok_s: None,
             mfu_pct: None,
             hfu_pct: None,
+            energy_j: None,
             predicted_step_ms: None,
             steady_state: None,
             memory: Memory::default(),
@@ -405,6 +410,7 @@ impl Summary {
         };
         self.wall_s = timing.last().map(|row| row.wall_s);
         self.phase_s = PhaseSeconds::from_rows(timing);
+        self.energy_j = timing.iter().filter_map(|row| row.energy_j).reduce(|sum, joules| sum + joules);
         let steady = steady_state(timing, warmup);
         self.tok_s = steady.tok_s.map(|spread| spread.median);
         self.mfu_pct = steady.medians.get("mfu_pct");
@@ -540,7 +546,15 @@ mod tests {
         assert_eq!(summary.val_loss_over_floor, Some(1.6));
         assert_eq!(summary.wall_s, Some(3.5));
         assert_eq!(summary.tok_s, Some(200.0));
-        assert_eq!(summary.mfu_pct, None);
+        assert_eq!((summary.mfu_pct, summary.energy_j), (None, None));
+        let row =
+            |step| TimingRow { energy_j: Some(2.5), j_per_token: Some(0.5), ..timing(step, step as f64) };
+        summary.measure(&rows, &[row(1), timing(2, 2.0), row(3)], 0);
+        assert_eq!(summary.energy_j, Some(5.0));
+        assert_eq!(
+            summary.steady_state.as_ref().and_then(|steady| steady.medians.get("j_per_token")),
+            Some(0.5)
+        );
         assert_eq!(summary.steady_state.unwrap().steps, 3);
     }
 

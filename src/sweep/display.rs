@@ -4,7 +4,7 @@ use super::attempt::RunningAttempt;
 use super::axes::name_of;
 use crate::format::{printable, short, wall_time};
 use crate::results::ledger::{Attempt, CellStatus};
-use crate::results::progress::{Mode, eprint_line, print_event};
+use crate::results::progress::{Mode, begin_json_stream, eprint_line, print_event};
 use crate::results::screen::terminal;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -56,7 +56,10 @@ impl Display {
                 Sink::Live { all, bar, lines: BTreeMap::new() }
             }
             Mode::Auto | Mode::Plain => Sink::Plain,
-            Mode::Json => Sink::Json,
+            Mode::Json => {
+                begin_json_stream();
+                Sink::Json
+            }
             Mode::Quiet => Sink::Quiet,
         };
         Self { sink, keys: keys.to_vec(), cells, held: None }

@@ -1,8 +1,9 @@
 //! Readings of a GPU during training, for rows and the summary.
 
+use super::energy::RowEnergy;
 use crate::device::cuda::libraries::Nvidia;
 use crate::device::cuda::monitor::versions::version;
-use crate::device::cuda::monitor::{Watch, nvml};
+use crate::device::cuda::monitor::{EnergyMeter, Watch, nvml};
 use crate::device::cuda::nccl::NcclSettings;
 use crate::device::cuda::{self, Gpu, MemoryCause, WORKSPACE};
 use crate::device::gpu::Queue;
@@ -18,7 +19,7 @@ use crate::results::summary::{self, BesidesPlan};
 use crate::results::{TimingRow, provenance};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -27,6 +28,8 @@ const MIB: f64 = (1 << 20) as f64;
 pub(super) struct Gauges {
     gpu: Arc<Gpu>,
     watch: Option<Watch>,
+    /// Of the GPUs of all ranks of this host; `None` where one has no counter.
+    energy: Option<RowEnergy>,
     /// Bytes of tensors.
     allocated: usize,
     /// Allocations up to the last row.
@@ -49,6 +52,10 @@ impl Gauges {
         };
         Some(Self {
             watch: Watch::start(gpu.initial_state()),
+            energy: EnergyMeter::of_gpus(plan.execution.gpus()).map(|meter| {
+                let share = plan.execution.gpus().count() as f64 / plan.batch.world_size as f64;
+                RowEnergy::new(meter, share, Instant::now())
+            }),
             allocated: engine.state.bytes() + transient,
             allocations: gpu.ledger().allocations,
             peak: limits.map(|limits| product_peak(plan, &limits).1),
@@ -61,13 +68,16 @@ impl Gauges {
         })
     }
 
-    /// Fills the GPU columns of a row.
-    pub(super) fn fill(&mut self, row: &mut TimingRow) {
+    /// Fills the GPU columns of a row; that of a step has its tokens over all ranks, others have none.
+    pub(super) fn fill(&mut self, row: &mut TimingRow, tokens: usize) {
         let ledger = self.gpu.ledger();
         let before = std::mem::replace(&mut self.allocations, ledger.allocations);
         row.driver_allocations = Some((ledger.allocations - before) as u64);
         row.gpu_allocated_mib = Some(self.allocated as f64 / MIB);
         row.gpu_reserved_mib = Some(ledger.held as f64 / MIB);
+        if let Some(energy) = &mut self.energy {
+            energy.fill(row, tokens, Instant::now());
+        }
         let Some(watch) = &self.watch else { return };
         let interval = watch.take_interval();
         row.gpu_util_pct = interval.util_pct;

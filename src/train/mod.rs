@@ -6,6 +6,7 @@ mod calibrate;
 mod chat;
 mod conclude;
 mod context;
+mod energy;
 mod gauges;
 mod generate;
 mod generation_bench;

@@ -21,6 +21,7 @@ use crate::results::held_out::MAIN_SET;
 use crate::results::progress::{Pace, Progress};
 use crate::results::rows::{RowWriter, SavedRows};
 use crate::results::summary::{LossAt, Sample, Sentences, Startup};
+use crate::results::tensorboard::EventFile;
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, documents, memory};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,6 +53,8 @@ pub struct Recorder {
     best_loss: Option<f32>,
     /// The newest evaluation: its step, and the validation loss in nats per token.
     evaluated: Option<(u64, f32)>,
+    /// The event file, where the recipe asks for one.
+    events: Option<EventFile>,
     meta: Meta,
     summary: Summary,
     progress: Progress,
@@ -169,6 +172,8 @@ impl Recorder {
         summary.steps = from_step;
         summary.tokens_seen = from_tokens;
         folder.write_summary(&summary)?;
+        let create = |()| EventFile::create(folder.path(), &summary.samples);
+        let events = plan.intervals.tensorboard.then_some(()).map(create).transpose()?;
         let wall_before = cut.last.map_or(0.0, |row| row.wall_s);
         let mut recorder = Self {
             flops_per_token: flops_per_token(&plan).value,
@@ -178,6 +183,7 @@ impl Recorder {
             metrics,
             timing,
             writer: BackgroundWriter::new(Arc::clone(&store)),
+            events,
             store,
             held: None,
             background,
@@ -306,7 +312,7 @@ impl Recorder {
         let per_device = tok_s / self.plan.batch.world_size as f64;
         let utilization =
             self.gauges.as_ref().and_then(|g| g.utilization(per_device * flops, micro_steps, took));
-        let written = self.timing.append(&TimingRow {
+        self.append_timing(&TimingRow {
             data_wait_ms: Some(report.data_wait.as_secs_f64() * 1e3),
             tok_s: Some(tok_s),
             tok_s_per_device: Some(per_device),
@@ -318,7 +324,13 @@ impl Recorder {
             slowest_rank: report.slowest.map(|rank| rank as u64),
             written_step,
             ..row
-        });
+        })
+    }
+
+    /// Writes a row of `timing.csv`, and its event.
+    fn append_timing(&mut self, row: &TimingRow) -> Result<()> {
+        let written = self.timing.append(row);
+        let written = written.and_then(|()| self.events.as_mut().map_or(Ok(()), |events| events.timing(row)));
         self.or_stop(written)
     }
 
@@ -379,6 +391,8 @@ impl Recorder {
         }
         self.step = report.step;
         let written = self.metrics.append(&row).and_then(|()| fault::inject_disk_fault(report.step));
+        let written =
+            written.and_then(|()| self.events.as_mut().map_or(Ok(()), |events| events.metrics(&row)));
         self.or_stop(written)?;
         let interval = self.plan.intervals.metrics.max(1) as u64;
         let due = row.step.is_multiple_of(interval) || row.step == 1 || row.step == self.plan.steps as u64;
@@ -456,6 +470,12 @@ impl Recorder {
             self.summary.sentences = Some(sentences);
         }
         let written = written.and_then(|()| self.folder.write_summary(&self.summary));
+        let samples: Vec<&Sample> =
+            self.summary.samples.iter().filter(|sample| sample.step == step).collect();
+        let written = written.and_then(|()| match &mut self.events {
+            Some(events) => events.samples(&samples),
+            None => Ok(()),
+        });
         self.or_stop(written)?;
         self.time(step, Phase::Sample, started.elapsed())
     }
@@ -494,8 +514,7 @@ impl Recorder {
     fn time(&mut self, step: u64, phase: Phase, took: Duration) -> Result<()> {
         self.time_left.took(phase, took.as_secs_f64());
         let row = self.timing_row(step, phase, took);
-        let written = self.timing.append(&row);
-        self.or_stop(written)
+        self.append_timing(&row)
     }
 
     fn timing_row(&mut self, step: u64, phase: Phase, took: Duration) -> TimingRow {
@@ -508,7 +527,11 @@ impl Recorder {
             ..TimingRow::timed(step, phase, wall_s, took.as_secs_f64() * 1e3)
         };
         if let Some(gauges) = &mut self.gauges {
-            gauges.fill(&mut row);
+            let tokens = match phase {
+                Phase::Warmup | Phase::Train => self.plan.batch.tokens_of(step),
+                _ => 0,
+            };
+            gauges.fill(&mut row, tokens);
         }
         row
     }

@@ -2,6 +2,7 @@
 
 mod columns;
 mod diff;
+mod export;
 mod list;
 mod note;
 mod rm;
@@ -33,6 +34,8 @@ enum Command {
     Tag(tag::Args),
     /// Write a note on a run, or show it.
     Note(note::Args),
+    /// Write the curves of runs for TensorBoard.
+    Export(export::Args),
     /// Remove runs, with their checkpoints.
     Rm(rm::Args),
 }
@@ -54,6 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
         Command::Diff(args) => diff::run(args, results),
         Command::Tag(args) => tag::run(args, results),
         Command::Note(args) => note::run(args, results),
+        Command::Export(args) => export::run(args, results),
         Command::Rm(args) => rm::run(args, results),
     }
 }

@@ -31,7 +31,7 @@ mod transport;
 
 pub use algorithms::{Algorithm, Algorithms};
 pub use availability::{describe, usable};
-pub use cache::cache_folder;
+pub use cache::{TOKENS, cache_folder, tokens_folder};
 pub use collectives::CollectiveQueue;
 pub use cublaslt::{WORKSPACE, library_version};
 pub use gpu::Gpu;

@@ -61,12 +61,17 @@ pub fn training_seconds(run: &Path, step: u64) -> Result<f64> {
     Ok(rows.iter().filter(trains).map(|row| row.step_ms / 1e3).sum())
 }
 
-/// Returns the energy of all phases whose power was measured, in joules; `None` where none was.
+/// Returns the energy of a run in joules: by the counters of its GPUs, or else of all phases whose power was
+/// measured; `None` where neither was.
 ///
 /// # Errors
 /// If `timing.csv` cannot be read.
 pub fn joules(run: &Path) -> Result<Option<f64>> {
     let rows: Vec<TimingRow> = rows::read(&run.join(TIMING))?;
+    let counted = rows.iter().filter_map(|row| row.energy_j).reduce(|sum, joules| sum + joules);
+    if counted.is_some() {
+        return Ok(counted);
+    }
     let known: Vec<f64> = rows
         .iter()
         .filter_map(|row| Some(row.power_w? * row.step_ms / 1e3))

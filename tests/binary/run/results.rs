@@ -211,11 +211,16 @@ fn json_lines_are_all_that_stdout_carries() {
         done.stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
     let of = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
     assert_eq!((of("step"), of("finish")), (4, 1), "{}", done.stdout);
-    assert_eq!(of("step") + of("finish") + of("note") + 1, lines.len());
-    assert_eq!(lines[0]["event"], "begin");
+    assert_eq!(of("step") + of("finish") + of("note") + 2, lines.len());
+    let version = env!("CARGO_PKG_VERSION");
+    let first =
+        serde_json::json!({"event": "stream", "stream": "xrun", "version": 1, "xrun_version": version});
+    assert_eq!((&lines[0], &lines[1]["event"]), (&first, &"begin".into()));
     assert_eq!(lines.last().unwrap()["summary"], place.run().json("summary.json"));
     let stopped = place.xrun(&["tiny.toml", "--json", "optimizer.lr=-1.0"]).ended(2);
-    let error: serde_json::Value = serde_json::from_str(&stopped.stdout).expect(&stopped.stdout);
+    let (begun, error) = stopped.stdout.split_once('\n').expect(&stopped.stdout);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(begun).expect(begun), first);
+    let error: serde_json::Value = serde_json::from_str(error).expect(error);
     assert_eq!((&error["event"], &error["kind"]), (&"error".into(), &"usage".into()));
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("optimizer.lr") && stopped.stderr.contains(message), "{message}");

@@ -321,21 +321,31 @@ pub fn shows_less(before: &[String], after: &[String]) -> std::result::Result<()
     }
 }
 
+/// Trains the recipe with the binary, and returns true if the run's folder has something at `path`.
+fn leaves(settings: &[String], path: &str) -> bool {
+    let results = scratch();
+    let recipe = results.path().join("tiny.toml");
+    std::fs::write(&recipe, TINY).expect("a temporary folder takes a file");
+    let mut command = assert_cmd::Command::cargo_bin("xrun").expect("the binary");
+    command.args(["run".to_owned(), recipe.display().to_string(), "--quiet".to_owned()]);
+    command.args(small(settings)).arg("--results").arg(results.path()).assert().success();
+    let run = std::fs::read_dir(results.path().join("tiny")).expect("a run").flatten().next();
+    run.expect("a run").path().join(path).exists()
+}
+
 /// The pictures of a run are there, and with the change they are not.
 pub fn draws_nothing(before: &[String], after: &[String]) -> std::result::Result<(), String> {
-    let draws = |settings: &[String]| {
-        let results = scratch();
-        let path = results.path().join("tiny.toml");
-        std::fs::write(&path, TINY).expect("a temporary folder takes a file");
-        let mut command = assert_cmd::Command::cargo_bin("xrun").expect("the binary");
-        command.args(["run".to_owned(), path.display().to_string(), "--quiet".to_owned()]);
-        command.args(small(settings)).arg("--results").arg(results.path()).assert().success();
-        let run = std::fs::read_dir(results.path().join("tiny")).expect("a run").flatten().next();
-        run.expect("a run").path().join("plots/loss-light.svg").exists()
-    };
-    match (draws(before), draws(after)) {
-        (true, false) => Ok(()),
+    match [before, after].map(|settings| leaves(settings, "plots/loss-light.svg")) {
+        [true, false] => Ok(()),
         other => Err(format!("pictures: {other:?}")),
+    }
+}
+
+/// Events for TensorBoard are not there, and with the change they are.
+pub fn writes_events(before: &[String], after: &[String]) -> std::result::Result<(), String> {
+    match [before, after].map(|settings| leaves(settings, "tensorboard")) {
+        [false, true] => Ok(()),
+        other => Err(format!("events: {other:?}")),
     }
 }
 

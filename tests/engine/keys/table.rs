@@ -269,6 +269,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
             written(&[], "1", |a, b| (a.rows_of(Phase::Warmup), b.rows_of(Phase::Warmup)) == (4, 1))
         }
 
+        "metrics.tensorboard" => on(&[], "true", [Special(runs::writes_events); 2]),
         "metrics.plots" => on(&[], "false", [Special(runs::draws_nothing); 2]),
 
         // A GPU that no machine has, so that this is refused where there are some, too.

@@ -3,7 +3,7 @@
 mod problems;
 mod text;
 
-use super::cache::cache_folder;
+use super::cache::{TOKENS, cache_folder};
 use super::driver;
 use super::gpu::Gpu;
 use super::libraries::Nvidia;
@@ -93,7 +93,7 @@ pub struct Card {
     pub refuses: Option<String>,
 }
 
-/// The cache of compiled kernels.
+/// The cache of compiled kernels and of tokens of texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Cache {
     /// The folder; `None` if none is known.
@@ -104,6 +104,10 @@ pub struct Cache {
     pub kernels: usize,
     /// Size of the cached kernels, in bytes.
     pub bytes: u64,
+    /// Number of texts whose tokens are cached.
+    pub texts: usize,
+    /// Size of their tokens, in bytes.
+    pub text_bytes: u64,
 }
 
 /// A problem with the setup of this machine.
@@ -195,10 +199,23 @@ impl Card {
 impl Cache {
     fn look(folder: Option<PathBuf>) -> Self {
         let Some(folder) = folder else { return Self::default() };
-        let kept = std::fs::read_dir(folder.join("kernels")).into_iter().flatten().flatten();
-        let sizes: Vec<u64> = kept.filter_map(|entry| Some(entry.metadata().ok()?.len())).collect();
-        let unwritable = writable(&folder).err().map(|e| e.to_string());
-        Self { folder: Some(folder), unwritable, kernels: sizes.len(), bytes: sizes.iter().sum() }
+        let sizes = |folder: &Path, is_kept: &dyn Fn(&Path) -> bool| -> Vec<u64> {
+            let kept = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            let kept = kept.filter(|entry| is_kept(&entry.path()));
+            kept.filter_map(|entry| Some(entry.metadata().ok()?.len())).collect()
+        };
+        let kernels = sizes(&folder.join("kernels"), &|_| true);
+        // Locks lie beside them.
+        let texts =
+            sizes(&folder.join(TOKENS), &|path| path.extension().is_some_and(|ending| ending == TOKENS));
+        Self {
+            unwritable: writable(&folder).err().map(|e| e.to_string()),
+            folder: Some(folder),
+            kernels: kernels.len(),
+            bytes: kernels.iter().sum(),
+            texts: texts.len(),
+            text_bytes: texts.iter().sum(),
+        }
     }
 }
 
@@ -265,8 +282,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("kernels")).unwrap();
         std::fs::write(dir.path().join("kernels/a.cubin"), [0; 100]).unwrap();
+        std::fs::create_dir(dir.path().join("tokens")).unwrap();
+        std::fs::write(dir.path().join("tokens/a.tokens"), [0; 50]).unwrap();
+        std::fs::write(dir.path().join("tokens/lock-0a"), "").unwrap();
         let cache = Cache::look(Some(dir.path().to_path_buf()));
         assert_eq!((cache.kernels, cache.bytes, cache.unwritable), (1, 100, None));
+        assert_eq!((cache.texts, cache.text_bytes), (1, 50));
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
         assert!(Cache::look(Some(file.join("cache"))).unwritable.is_some());

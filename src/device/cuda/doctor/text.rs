@@ -29,10 +29,12 @@ impl Display for Report {
             None => writeln!(f, "cache       none")?,
             Some(folder) => writeln!(
                 f,
-                "cache       {} ({} kernels, {:.1} MiB)",
+                "cache       {} ({} kernels, {:.1} MiB; {} tokenized texts, {:.1} MiB)",
                 folder.display(),
                 self.cache.kernels,
-                self.cache.bytes as f64 / f64::from(1 << 20)
+                self.cache.bytes as f64 / f64::from(1 << 20),
+                self.cache.texts,
+                self.cache.text_bytes as f64 / f64::from(1 << 20)
             )?,
         }
         if let Some(bytes) = self.shared_memory_bytes {
@@ -102,7 +104,7 @@ mod tests {
         supports    CUDA 13.0
         compiles    for sm_75 sm_80 sm_90 sm_100
         trial       a kernel compiles
-        cache       /cache (0 kernels, 0.0 MiB)
+        cache       /cache (0 kernels, 0.0 MiB; 0 tokenized texts, 0.0 MiB)
         /dev/shm    16384 MiB
         GPU 0       NVIDIA H200, compute capability 9.0, 143360 MiB, 142336 MiB free
         GPU 1       NVIDIA H200, compute capability 9.0, 143360 MiB, 142336 MiB free

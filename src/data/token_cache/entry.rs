@@ -1,0 +1,164 @@
+//! A file of cached tokens.
+//!
+//! ```text
+//! "xrun tokens\n"   length of the header (u32)   header (JSON)
+//! tokens to train on, held-out tokens (u16 or u32 each)
+//! BLAKE3 of all bytes before it
+//! ```
+//!
+//! Numbers are little-endian. A file is used only after its hash was verified.
+
+use super::super::shard::write_atomically;
+use crate::error::{Error, Result};
+use crate::liveness::report_progress;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{Error as IoError, Read};
+use std::path::Path;
+
+const MAGIC: &[u8; 12] = b"xrun tokens\n";
+
+/// Bytes of the hash at the end.
+const HASH_BYTES: u64 = 32;
+
+/// The longest header that is read.
+const MAX_HEADER: u32 = 64 << 10;
+
+/// Tokens read, written and hashed at a time.
+const BLOCK_TOKENS: usize = 1 << 20;
+
+/// The header of cached tokens: what a person wants to know of them, and what is known of the text besides.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(in super::super) struct Header {
+    /// Where the text was when it was tokenized.
+    pub text: String,
+    /// What the tokenizer was called.
+    pub tokenizer: String,
+    /// The documents and files of the text, in words.
+    pub contents: String,
+    /// True if something of the text is to be warned of.
+    pub warned: bool,
+    /// Bytes of the text, in UTF-8, without what stands between documents.
+    pub text_bytes: Option<u64>,
+    /// Those of them that the held-out tokens stand for, where that is known.
+    pub held_out_bytes: Option<u64>,
+    /// Tokens to train on.
+    pub train: u64,
+    /// Held-out tokens.
+    pub held_out: u64,
+    /// Bytes of a token in the file.
+    pub width: u8,
+}
+
+/// An opened file of cached tokens, not verified yet.
+#[derive(Debug)]
+pub(in super::super) struct Entry {
+    pub header: Header,
+    file: File,
+    hasher: blake3::Hasher,
+}
+
+impl Entry {
+    /// Opens a file and reads its header.
+    ///
+    /// # Errors
+    /// `NotFound` where it is not there; another error where it is damaged or cannot be read.
+    pub fn open(path: &Path) -> std::io::Result<Self> {
+        let damaged = || IoError::from(std::io::ErrorKind::InvalidData);
+        if !path.metadata()?.is_file() {
+            return Err(damaged());
+        }
+        let mut file = File::open(path)?;
+        let mut head = [0; MAGIC.len() + 4];
+        file.read_exact(&mut head)?;
+        let (magic, length) = head.split_at(MAGIC.len());
+        let length = u32::from_le_bytes(length.try_into().map_err(|_| damaged())?);
+        if magic != MAGIC || length > MAX_HEADER {
+            return Err(damaged());
+        }
+        let mut json = vec![0; length as usize];
+        file.read_exact(&mut json)?;
+        let header: Header = serde_json::from_slice(&json)?;
+        let of_tokens = header.train.checked_add(header.held_out).ok_or_else(damaged)?;
+        let of_tokens = of_tokens.checked_mul(header.width.into()).ok_or_else(damaged)?;
+        let around = (head.len() + json.len()) as u64 + HASH_BYTES;
+        let bytes = file.metadata()?.len();
+        if ![2, 4].contains(&header.width) || bytes.checked_sub(around) != Some(of_tokens) {
+            return Err(damaged());
+        }
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&head).update(&json);
+        Ok(Self { header, file, hasher })
+    }
+
+    /// Reads the tokens into two vectors, for which memory is reserved. Returns false, and leaves them with
+    /// anything, where the hash is another one.
+    pub fn read(mut self, train: &mut Vec<u32>, held_out: &mut Vec<u32>) -> std::io::Result<bool> {
+        for (tokens, count) in [(train, self.header.train), (held_out, self.header.held_out)] {
+            self.read_tokens(tokens, count as usize)?;
+        }
+        let mut hash = [0; HASH_BYTES as usize];
+        self.file.read_exact(&mut hash)?;
+        if self.hasher.finalize() != blake3::Hash::from_bytes(hash) {
+            return Ok(false);
+        }
+        // The order in which entries are removed is that of their last use.
+        let _ = self.file.set_modified(std::time::SystemTime::now());
+        Ok(true)
+    }
+
+    fn read_tokens(&mut self, tokens: &mut Vec<u32>, count: usize) -> std::io::Result<()> {
+        let width = usize::from(self.header.width);
+        let mut block = vec![0; BLOCK_TOKENS.min(count) * width];
+        for start in (0..count).step_by(BLOCK_TOKENS) {
+            let block = &mut block[..BLOCK_TOKENS.min(count - start) * width];
+            self.file.read_exact(block)?;
+            self.hasher.update_rayon(block);
+            match width {
+                2 => tokens
+                    .extend(block.as_chunks::<2>().0.iter().map(|id| u32::from(u16::from_le_bytes(*id)))),
+                _ => tokens.extend(block.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id))),
+            }
+            report_progress();
+        }
+        Ok(())
+    }
+}
+
+/// Returns the bytes of a file with this header and tokens of a vocabulary of so many, and the width of an id.
+pub(super) fn size(header: &Header, vocab: usize) -> (u64, u8) {
+    let width = if vocab > 1 << 16 { 4 } else { 2 };
+    let tokens = header.train.saturating_add(header.held_out);
+    (tokens.saturating_mul(u64::from(width)).saturating_add(u64::from(MAX_HEADER)), width)
+}
+
+/// Writes tokens as a file that appears whole or not at all. Ids are below 65,536 where the header's width is 2.
+///
+/// # Errors
+/// When it cannot be written.
+pub(super) fn write(path: &Path, header: &Header, train: &[u32], held_out: &[u32]) -> Result<()> {
+    let json = serde_json::to_vec(header).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
+    let length = u32::try_from(json.len()).ok().filter(|length| *length <= MAX_HEADER);
+    let length = length.ok_or_else(|| Error::failed("the header of cached tokens is too long"))?;
+    write_atomically(path, |out| {
+        let mut hasher = blake3::Hasher::new();
+        let mut put = |bytes: &[u8]| {
+            hasher.update(bytes);
+            out.write_all(bytes)
+        };
+        put(MAGIC)?;
+        put(&length.to_le_bytes())?;
+        put(&json)?;
+        let mut block = Vec::new();
+        for tokens in train.chunks(BLOCK_TOKENS).chain(held_out.chunks(BLOCK_TOKENS)) {
+            block.clear();
+            match header.width {
+                2 => block.extend(tokens.iter().flat_map(|&id| (id as u16).to_le_bytes())),
+                _ => block.extend(tokens.iter().flat_map(|id| id.to_le_bytes())),
+            }
+            put(&block)?;
+        }
+        let hash = hasher.finalize();
+        out.write_all(hash.as_bytes())
+    })
+}

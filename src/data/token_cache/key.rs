@@ -1,0 +1,113 @@
+//! What tokens of a text follow from: the text itself, the tokenizer, and how documents are cut.
+
+use super::super::documents::{is_json_lines, text_files};
+use super::super::file::CorpusFile;
+use super::super::tokenizer::Tokenizer;
+use super::super::{Spec, Validation};
+use crate::error::Result;
+use crate::liveness::report_progress;
+use rayon::prelude::*;
+use std::path::Path;
+
+/// Version of the rules by which text becomes tokens: which documents a file has, what is held out, where end
+/// tokens stand. A change of any of them takes the next number, so that older tokens are not found any more.
+const RULES: u32 = 1;
+
+/// Bytes of text below which nothing is cached: they are tokenized in a moment.
+const MIN_BYTES: u64 = 1 << 20;
+
+/// Bytes that are read and hashed at a time.
+const BLOCK_BYTES: usize = 4 << 20;
+
+/// Which tokens of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Part {
+    /// All as one stream.
+    Whole,
+    /// What is trained on and what is held out, as the spec says.
+    Splits,
+}
+
+/// The key of a text's tokens, with the files that it was made from.
+#[derive(Debug)]
+pub(in super::super) struct Key {
+    /// BLAKE3 of all that the tokens follow from, in hexadecimal.
+    pub name: String,
+    files: Vec<CorpusFile>,
+}
+
+impl Key {
+    /// Returns the key of the text at `path`; `None` for a text that is not worth it, and for one whose held-out
+    /// corpus is no text. Reads the text.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or was written to meanwhile.
+    pub fn new(path: &Path, part: Part, spec: &Spec, tokenizer: &Tokenizer) -> Result<Option<Self>> {
+        let mut texts = vec![path];
+        let mut hasher = blake3::Hasher::new_derive_key("xrun tokens of a text");
+        // Each is of a fixed length, or has its length before it.
+        let mut add = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+        };
+        add(env!("CARGO_PKG_VERSION").as_bytes());
+        add(&RULES.to_le_bytes());
+        add(tokenizer.hash().as_bytes());
+        add(&tokenizer.end_token().to_le_bytes());
+        add(spec.document_separator.as_deref().unwrap_or_default().as_bytes());
+        match (part, &spec.validation) {
+            (Part::Whole, _) => add(b"whole"),
+            (Part::Splits, Validation::Fraction(fraction)) => {
+                add(b"fraction");
+                add(&fraction.to_bits().to_le_bytes());
+                add(&spec.seed.to_le_bytes());
+            }
+            (Part::Splits, Validation::Path(held)) => {
+                if is_tokens(held) {
+                    return Ok(None);
+                }
+                add(b"path");
+                texts.push(held);
+            }
+        }
+        let mut files = Vec::new();
+        for text in texts {
+            let of_text = CorpusFile::open_all(text_files(text, &spec.extensions)?)?;
+            add(&[u8::from(is_json_lines(text))]);
+            add(&(of_text.len() as u64).to_le_bytes());
+            files.extend(of_text);
+        }
+        if files.iter().map(CorpusFile::bytes).sum::<u64>() < MIN_BYTES {
+            return Ok(None);
+        }
+        let hashes = files.par_iter().map(content).collect::<Result<Vec<_>>>()?;
+        hashes.iter().for_each(|hash| add(hash.as_bytes()));
+        Ok(Some(Self { name: hasher.finalize().to_hex().to_string(), files }))
+    }
+
+    /// Returns true if no file of the text was written to since its content was read.
+    pub fn is_of_files_as_they_are(&self) -> bool {
+        self.files.iter().all(|file| file.check().is_ok())
+    }
+}
+
+/// Returns true for token files: they are read where they are.
+fn is_tokens(path: &Path) -> bool {
+    let is_token_file = |path: &Path| path.extension().is_some_and(|ending| ending == "bin");
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    is_token_file(path) || entries.into_iter().any(|entry| is_token_file(&entry.path()))
+}
+
+/// Returns the hash of a file's content.
+fn content(file: &CorpusFile) -> Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    let mut block = Vec::new();
+    let mut at = 0;
+    while at < file.bytes() {
+        block.resize((file.bytes() - at).min(BLOCK_BYTES as u64) as usize, 0);
+        file.read_exact_at(at, &mut block)?;
+        hasher.update_rayon(&block);
+        at += block.len() as u64;
+        report_progress();
+    }
+    Ok(hasher.finalize())
+}

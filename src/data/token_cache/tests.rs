@@ -1,0 +1,256 @@
+//! Tests of the cache of tokens.
+
+use super::super::{Dataset, Spec, Validation, open_cached};
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const GIB: u64 = 1 << 30;
+
+/// A folder with a text that is worth caching, and a cache beside it.
+struct Fixture {
+    dir: tempfile::TempDir,
+    cache: TokenCache,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = TokenCache::new(dir.path().join("cache/tokens"), GIB);
+        Self { dir, cache }
+    }
+
+    /// Writes a text of several documents that begins with `first`.
+    fn write(&self, name: &str, first: &str) -> String {
+        let documents: String = (0..40_000).map(|n| format!("{first} document {n} of all\n##\n")).collect();
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, documents).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn open(&self, spec: &Spec) -> Dataset {
+        open_with_cache(spec, Some(&self.cache))
+    }
+
+    fn entries(&self) -> usize {
+        self.cache.entries().unwrap().len()
+    }
+}
+
+fn open_with_cache(spec: &Spec, cache: Option<&TokenCache>) -> Dataset {
+    open_cached(spec, Arc::new(Tokenizer::open(&spec.tokenizer).unwrap()), 16, cache).unwrap()
+}
+
+fn spec(path: &str) -> Spec {
+    Spec { document_separator: Some("##".to_owned()), ..Spec::new(path, "byte") }
+}
+
+/// What a dataset is, without the files that it came from.
+fn content(data: &Dataset) -> impl PartialEq + std::fmt::Debug + use<> {
+    let tokens = |stream: &crate::data::Stream| stream.tokens(0..stream.len()).unwrap();
+    let held: Vec<_> =
+        data.held_out().map(|set| (tokens(&set.tokens), set.hash.clone(), set.text.clone())).collect();
+    (tokens(&data.train), held, data.hash.clone(), data.description.clone(), data.warnings.clone())
+}
+
+#[test]
+fn tokens_from_the_cache_are_those_of_the_text() {
+    let place = Fixture::new();
+    let (text, held) = (place.write("a.txt", "A"), place.write("held.txt", "held"));
+    let one = Spec { document_separator: None, ..spec(&text) };
+    let other = Spec { validation: Validation::Path(held.clone().into()), ..spec(&text) };
+    let sets = [("news".to_owned(), held.into())].into();
+    for (spec, entries) in [(spec(&text), 1), (one, 2), (other, 3), (Spec { sets, ..spec(&text) }, 4)] {
+        let expected = content(&open_with_cache(&spec, None));
+        let first = place.open(&spec);
+        assert_eq!(place.entries(), entries);
+        let second = place.open(&spec);
+        assert_eq!((content(&first), content(&second)), (expected, content(&first)), "{spec:?}");
+    }
+}
+
+/// An entry is found by content and not by name, and by all that tokens follow from.
+#[test]
+fn another_text_tokenizer_or_split_is_another_entry() {
+    let place = Fixture::new();
+    let (a, b, c) = (place.write("a.txt", "A"), place.write("b.txt", "B"), place.write("c.txt", "A"));
+    place.open(&spec(&a));
+    place.open(&spec(&c));
+    assert_eq!(place.entries(), 1, "the same content elsewhere");
+    let specs = [
+        spec(&b),
+        Spec { tokenizer: "stories".to_owned(), ..spec(&a) },
+        Spec { document_separator: Some("document".to_owned()), ..spec(&a) },
+        Spec { validation: Validation::Fraction(0.125), ..spec(&a) },
+        Spec { seed: 1, ..spec(&a) },
+    ];
+    for (n, other) in specs.iter().enumerate() {
+        let expected = content(&open_with_cache(other, None));
+        assert_eq!(content(&place.open(other)), expected);
+        assert_eq!(place.entries(), n + 2, "{other:?}");
+    }
+}
+
+#[test]
+fn warnings_are_those_of_the_text_where_it_is() {
+    let place = Fixture::new();
+    let end = "<|endoftext|>";
+    let (a, b) = (place.write("a.txt", end), place.write("b.txt", end));
+    let of = |path: &str| Spec { document_separator: None, ..spec(path) };
+    place.open(&of(&a));
+    let warnings = place.open(&of(&b)).warnings;
+    assert_eq!((place.entries(), warnings.len()), (1, 1));
+    assert!(warnings[0].contains("b.txt holds the text"), "{warnings:?}");
+}
+
+#[test]
+fn a_short_text_is_not_cached() {
+    let place = Fixture::new();
+    let path = place.dir.path().join("short.txt");
+    std::fs::write(&path, "a short text. ".repeat(1000)).unwrap();
+    place.open(&Spec::new(path.to_str().unwrap(), "byte"));
+    assert!(!place.cache.folder().exists());
+}
+
+#[test]
+fn a_damaged_entry_is_said_and_made_again() {
+    let place = Fixture::new();
+    let spec = spec(&place.write("a.txt", "A"));
+    let expected = content(&place.open(&spec));
+    let path = place.cache.entries().unwrap()[0].path.clone();
+    let good = std::fs::read(&path).unwrap();
+    let damage: [&dyn Fn(&mut Vec<u8>); 6] = [
+        &|bytes| bytes.truncate(0),
+        &|bytes| bytes.truncate(bytes.len() - 1),
+        &|bytes| bytes.push(0),
+        &|bytes| bytes[3] ^= 1,
+        &|bytes| *bytes.iter_mut().nth_back(50).unwrap() ^= 1,
+        &|bytes| bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes()),
+    ];
+    for (n, damage) in damage.iter().enumerate() {
+        let mut bytes = good.clone();
+        damage(&mut bytes);
+        std::fs::write(&path, &bytes).unwrap();
+        let made = place.open(&spec);
+        assert!(
+            made.warnings.iter().any(|warning| warning.contains("are damaged")),
+            "{n}: {:?}",
+            made.warnings
+        );
+        assert_eq!(std::fs::read(&path).unwrap(), good, "{n}");
+        assert_eq!(content(&place.open(&spec)), expected, "{n}");
+    }
+}
+
+/// Changed text is tokenized as it is, also where size and time stay.
+#[test]
+fn a_changed_text_is_never_taken_for_the_one_before() {
+    let place = Fixture::new();
+    let spec = spec(&place.write("a.txt", "A"));
+    let before = place.open(&spec);
+    let path = Path::new(&spec.corpus);
+    let modified = path.metadata().unwrap().modified().unwrap();
+    place.write("a.txt", "B");
+    File::options().append(true).open(path).unwrap().set_modified(modified).unwrap();
+    let after = place.open(&spec);
+    assert_ne!(before.hash, after.hash);
+    assert_eq!(content(&after), content(&open_with_cache(&spec, None)));
+}
+
+#[test]
+fn entries_that_were_used_least_are_removed_first() {
+    let place = Fixture::new();
+    let specs = ["A", "B", "C"].map(|first| spec(&place.write(&format!("{first}.txt"), first)));
+    place.open(&specs[0]);
+    let bytes = place.cache.entries().unwrap()[0].bytes;
+    // Space for two; the header counts with the longest that it may be.
+    let small = TokenCache::new(place.cache.folder().to_owned(), 2 * bytes + bytes / 2);
+    let texts = || -> Vec<String> {
+        let entries = small.entries().unwrap();
+        entries.iter().map(|e| e.text.as_deref().unwrap().rsplit('/').next().unwrap().to_owned()).collect()
+    };
+    let pause = || std::thread::sleep(Duration::from_millis(20));
+    pause();
+    open_with_cache(&specs[1], Some(&small));
+    pause();
+    open_with_cache(&specs[0], Some(&small));
+    pause();
+    open_with_cache(&specs[2], Some(&small));
+    assert_eq!(texts(), ["C.txt", "A.txt"]);
+    let none = TokenCache::new(place.cache.folder().to_owned(), bytes / 2);
+    open_with_cache(&specs[1], Some(&none));
+    assert_eq!(texts(), ["C.txt", "A.txt"], "what is larger than the cache is not stored");
+    assert_eq!(small.clear().unwrap().0, 2);
+    assert_eq!(small.clear().unwrap(), (0, 0));
+}
+
+/// Of several processes at once one tokenizes.
+#[test]
+fn others_wait_for_the_one_that_tokenizes() {
+    let place = Fixture::new();
+    let spec = spec(&place.write("a.txt", "A"));
+    let tokenizer = Tokenizer::open("byte").unwrap();
+    let made = AtomicUsize::new(0);
+    let tokens = || {
+        let key = Key::new(Path::new(&spec.corpus), Part::Splits, &spec, &tokenizer).unwrap().unwrap();
+        let make = || {
+            made.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(100));
+            Ok(TextTokens { train: vec![1, 2, 3], held_out: vec![4, 5], ..TextTokens::default() })
+        };
+        place.cache.tokens(&key, &tokenizer, &|_| Ok(()), make).unwrap().0
+    };
+    let all: Vec<TextTokens> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(tokens)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(made.into_inner(), 1);
+    assert!(all.iter().all(|tokens| (&tokens.train[..], &tokens.held_out[..]) == (&[1, 2, 3], &[4, 5])));
+}
+
+#[test]
+fn where_nothing_can_be_written_the_text_is_tokenized() {
+    let place = Fixture::new();
+    let spec = spec(&place.write("a.txt", "A"));
+    let file = place.dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let nowhere = TokenCache::new(file.join("tokens"), GIB);
+    assert_eq!(content(&open_with_cache(&spec, Some(&nowhere))), content(&open_with_cache(&spec, None)));
+}
+
+#[test]
+fn tokens_that_may_not_be_held_are_refused_before_they_are_read() {
+    let place = Fixture::new();
+    let spec = spec(&place.write("a.txt", "A"));
+    place.open(&spec);
+    let small = Spec { memory_bytes: Some(1000), ..spec };
+    let tokenizer = Arc::new(Tokenizer::open("byte").unwrap());
+    let error = open_cached(&small, tokenizer, 16, Some(&place.cache)).unwrap_err();
+    assert_eq!(error.kind(), crate::error::ErrorKind::DoesNotFit);
+}
+
+#[test]
+fn the_limit_is_a_size_in_gib() {
+    assert_eq!(limit(None).unwrap(), 8 * GIB);
+    assert_eq!(limit(Some("0.5")).unwrap(), GIB / 2);
+    assert_eq!(limit(Some("0")).unwrap(), 0);
+    for wrong in ["-1", "many", "NaN", "inf"] {
+        assert!(limit(Some(wrong)).unwrap_err().message().contains(LIMIT_VARIABLE), "{wrong}");
+    }
+}
+
+/// Entries of before a change of the rules would be taken for those after it: a change that fails here takes the
+/// next number of `RULES` in `key.rs`, and then the new hash.
+#[test]
+fn the_rules_by_which_text_becomes_tokens_are_these() {
+    let place = Fixture::new();
+    let spec =
+        Spec { seed: 3, validation: Validation::Fraction(0.25), ..spec(&place.write("a.txt", "A\r\n B")) };
+    let hashes = ["byte", "stories", "gpt2"].map(|tokenizer| {
+        let tokenizer = tokenizer.to_owned();
+        open_with_cache(&Spec { tokenizer, ..spec.clone() }, None).hash[..16].to_owned()
+    });
+    assert_eq!(hashes, RULES_HASHES);
+}
+
+const RULES_HASHES: [&str; 3] = ["02bfa273ac44c234", "799275ae92bb1f7f", "6fa0862cdef83754"];

@@ -1,0 +1,215 @@
+//! Event files for TensorBoard: each row of `metrics.csv` and `timing.csv` as scalars, samples as texts.
+//!
+//! A file has all rows of its run: a process that resumes the run writes those that it kept anew, so that no
+//! reader sees rows that were cut off. `xrun runs export` writes the same from a run's files.
+
+mod event;
+mod record;
+
+use super::atomic;
+use super::folder::{METRICS, TIMING};
+use super::names::{ENVIRONMENT, TENSORBOARD};
+use super::provenance::Environment;
+use super::rows::{self, MetricsRow, Phase, TimingRow};
+use super::summary::Sample;
+use super::{own_file, stored};
+use crate::error::{Error, IoContext, Result};
+pub use event::{Event, SAMPLES};
+use jiff::Timestamp;
+use std::fs::File;
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// How names of event files begin: TensorBoard looks for `tfevents`, and sorts files by name.
+const PREFIX: &str = "events.out.tfevents.";
+/// How those end that xrun wrote.
+const SUFFIX: &str = ".xrun";
+
+/// Limit of the files of processes of one run that begin in the same second.
+const MAX_SAME_SECOND: u32 = 10_000;
+
+/// What a run's files say of it.
+struct History {
+    /// When the run began, in seconds since 1970.
+    started: Timestamp,
+    metrics: Vec<MetricsRow>,
+    timing: Vec<TimingRow>,
+}
+
+impl History {
+    /// Reads the files of a run, also of a kept one.
+    fn read(run: &Path) -> Result<Self> {
+        let path = run.join(ENVIRONMENT);
+        let environment: Environment = serde_json::from_slice(&stored::read(&path)?).map_err(|e| {
+            Error::failed(format!("{}:{}: not the environment of a run: {e}", path.display(), e.line()))
+        })?;
+        let (metrics, timing) = (rows::read(&run.join(METRICS))?, rows::read(&run.join(TIMING))?);
+        Ok(Self { started: environment.started, metrics, timing })
+    }
+
+    /// Writes the events of all rows and samples, in ascending order of steps. Each is at the wall time of its
+    /// row: time between the processes of a run does not count.
+    fn write(&self, samples: &[Sample], out: &mut dyn Write) -> std::io::Result<()> {
+        let started = seconds(self.started);
+        let mut now = started;
+        let mut metrics = self.metrics.iter().peekable();
+        let mut samples = samples.chunk_by(|a, b| a.step == b.step).peekable();
+        out.write_all(&Event::first(started).record())?;
+        out.write_all(&Event::start(started).record())?;
+        for row in &self.timing {
+            while let Some(earlier) = metrics.next_if(|earlier| earlier.step < row.step) {
+                out.write_all(&Event::of_metrics(earlier, now).record())?;
+            }
+            now = started + row.wall_s;
+            out.write_all(&Event::of_timing(row, now).record())?;
+            if row.phase == Phase::Sample
+                && let Some(texts) = samples.next_if(|texts| texts.iter().all(|text| text.step <= row.step))
+            {
+                out.write_all(&samples_event(texts, now).record())?;
+            }
+        }
+        for row in metrics {
+            out.write_all(&Event::of_metrics(row, now).record())?;
+        }
+        for texts in samples {
+            out.write_all(&samples_event(texts, now).record())?;
+        }
+        Ok(())
+    }
+}
+
+fn samples_event(texts: &[Sample], wall_s: f64) -> Event {
+    Event::of_samples(&texts.iter().collect::<Vec<_>>(), wall_s)
+}
+
+/// Returns a time in seconds since 1970.
+fn seconds(time: Timestamp) -> f64 {
+    time.as_microsecond() as f64 / 1e6
+}
+
+/// Returns the time now in seconds since 1970.
+fn now() -> f64 {
+    seconds(crate::format::now())
+}
+
+/// Returns the name of an event file that was begun in a second since 1970.
+fn file_name(second: i64, number: u32) -> String {
+    format!("{PREFIX}{:010}.{number:04}{SUFFIX}", second.max(0))
+}
+
+/// Returns the second in the name of an event file.
+fn second_of(path: &Path) -> Option<i64> {
+    path.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('.').next()?.parse().ok()
+}
+
+/// The event file of a run under way.
+#[derive(Debug)]
+pub struct EventFile {
+    file: File,
+    path: PathBuf,
+    /// Bytes of whole records.
+    written: u64,
+}
+
+impl EventFile {
+    /// Creates the event file of a process in the folder of its run, with the rows that are there already, and
+    /// removes those of processes before.
+    ///
+    /// # Errors
+    /// When the files of the run cannot be read, or the file not be written.
+    pub fn create(run: &Path, samples: &[Sample]) -> Result<Self> {
+        let folder = run.join(TENSORBOARD);
+        match std::fs::create_dir(&folder) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => made.at("create", &folder)?,
+        }
+        if !folder.symlink_metadata().at("read", &folder)?.is_dir() {
+            return Err(Error::usage(format!(
+                "{} is a link or no folder, and xrun would write to what it leads to; remove it and try again",
+                folder.display()
+            )));
+        }
+        let before = own_files(&folder)?;
+        // Behind those before, in the order of names, also where the clock was set back.
+        let last = before.last().and_then(|path| second_of(path));
+        let second = crate::format::now().as_second().max(last.unwrap_or_default());
+        let mut paths = (0..MAX_SAME_SECOND).map(|number| folder.join(file_name(second, number)));
+        let path = paths.find(|path| before.last().is_none_or(|last| path > last)).ok_or_else(|| {
+            Error::failed(format!("{} has too many event files: remove them", folder.display()))
+        })?;
+        let file = own_file::open(File::options().write(true).create_new(true), &path)?;
+        let mut out = BufWriter::new(&file);
+        History::read(run)?.write(samples, &mut out).and_then(|()| out.flush()).at("write", &path)?;
+        drop(out);
+        let written = file.metadata().at("read", &path)?.len();
+        // Until here a reader has the old files, and the start in the new one makes them count no more.
+        before.iter().try_for_each(|old| std::fs::remove_file(old).at("remove", old))?;
+        Ok(Self { file, path, written })
+    }
+
+    /// Appends the event of a row of `metrics.csv`.
+    ///
+    /// # Errors
+    /// When it cannot be written: the file ends with the record before it.
+    pub fn metrics(&mut self, row: &MetricsRow) -> Result<()> {
+        self.append(Event::of_metrics(row, now()))
+    }
+
+    /// Appends the event of a row of `timing.csv`.
+    ///
+    /// # Errors
+    /// As [`EventFile::metrics`].
+    pub fn timing(&mut self, row: &TimingRow) -> Result<()> {
+        self.append(Event::of_timing(row, now()))
+    }
+
+    /// Appends the event of the samples of one step.
+    ///
+    /// # Errors
+    /// As [`EventFile::metrics`].
+    pub fn samples(&mut self, samples: &[&Sample]) -> Result<()> {
+        self.append(Event::of_samples(samples, now()))
+    }
+
+    fn append(&mut self, event: Event) -> Result<()> {
+        let record = event.record();
+        if let Err(e) = self.file.write_all(&record) {
+            // A torn record would hide all that follow.
+            let _ = self.file.set_len(self.written);
+            self.file.seek(SeekFrom::Start(self.written)).at("seek in", &self.path)?;
+            return Err(e).at("write", &self.path);
+        }
+        self.written += record.len() as u64;
+        Ok(())
+    }
+}
+
+/// Returns the event files that xrun wrote into a folder, in the order of their names.
+fn own_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).at("list", folder)? {
+        let name = entry.at("list", folder)?.file_name();
+        let is_own = |name: &str| name.starts_with(PREFIX) && name.ends_with(SUFFIX);
+        if name.to_str().is_some_and(is_own) {
+            found.push(folder.join(name));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Writes the event file of a run, also of a kept one, into a folder, and returns its path. The same files of a
+/// run make the same name and bytes.
+///
+/// # Errors
+/// When the files of the run cannot be read, or the file not be written.
+pub fn export(run: &Path, samples: &[Sample], folder: &Path) -> Result<PathBuf> {
+    let history = History::read(run)?;
+    std::fs::create_dir_all(folder).at("create", folder)?;
+    let path = folder.join(file_name(history.started.as_second(), 0));
+    atomic::write_with(&path, |out| history.write(samples, out))?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests;
