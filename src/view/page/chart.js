@@ -24,6 +24,8 @@ const { dataTable } = xrun.chart_table;
  * @property {boolean} logX
  * @property {boolean} logY
  * @property {number[]} zoom from and to in x, or none
+ * @property {number[]} [extent] all of x, where charts beside have more of it than this one
+ * @property {number[]} [xTicks] places of ticks of x, where they are not to be found
  * @property {(value: number) => string} [xFormat]
  */
 
@@ -122,7 +124,7 @@ class Chart {
    * @param {string} [options.syncKey] charts with the same one show one cursor
    * @param {(zoom: number[]) => void} options.onZoom with no numbers for all of x
    */
-  constructor({ title, height = 220, syncKey = '', onZoom }) {
+  constructor({ title, height = 208, syncKey = '', onZoom }) {
     Object.assign(this, { title, height, syncKey, onZoom });
     this.series = [];
     this.plot = element('div', { class: 'plot' });
@@ -182,7 +184,7 @@ class Chart {
     return {
       width: Math.max(200, this.plot.clientWidth || 400),
       height: this.height,
-      padding: [8, 10, 0, 0],
+      padding: [8, 18, 0, 0],
       legend: { show: false },
       scales: {
         x: { time: false, distr: axes.logX ? 3 : 1, range: (_, low, high) => this.xRange(low, high) },
@@ -207,16 +209,18 @@ class Chart {
    */
   xRange(low, high) {
     if (this.axes.zoom.length === 2) return this.axes.zoom;
+    if (this.axes.extent) return this.axes.extent;
     if (low === null || high === null) return this.axes.logX ? [1, 10] : [0, 1];
     return low === high ? padded(low, high, this.axes.logX) : [low, high];
   }
 
   axis(isLog, space, side, format) {
     return {
-      stroke: colour('muted'), font: FONT, size: side ? 58 : 26, gap: 4,
+      stroke: colour('muted'), font: FONT, size: side ? 52 : 26, gap: 4,
       grid: { stroke: colour('grid'), width: 1 }, ticks: { show: false },
       border: { show: !side, stroke: colour('axis'), width: 1 },
       splits: (u, _, low, high) => {
+        if (!side && this.axes.xTicks) return this.axes.xTicks;
         const room = (side ? u.bbox.height : u.bbox.width) / devicePixelRatio;
         return (isLog ? logTicks : linearTicks)(low, high, Math.floor(room / space));
       },
@@ -296,7 +300,7 @@ class Chart {
     found.length > 12 && element('div', { class: 'muted' }, `and ${found.length - 12} more`));
     this.readout.hidden = found.length === 0;
     const isRight = left > this.uplot.over.clientWidth / 2;
-    this.readout.style.left = isRight ? '' : `${left + 72}px`;
+    this.readout.style.left = isRight ? '' : `${left + 66}px`;
     this.readout.style.right = isRight ? `${this.uplot.over.clientWidth - left + 22}px` : '';
     this.lastRead = [head, ...found.slice(0, 12).map(({ series, value }) => `${series.label} ${short(value, 5)}`)].join('; ');
   }

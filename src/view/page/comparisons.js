@@ -76,6 +76,16 @@ function scaleOf(measure) {
   return measure.scale === 'ratio' ? { format: (value) => signedPercent(value), none: 0 } : { format: (value) => signed(value), none: 0 };
 }
 
+/**
+ * Returns as many decimals as give the values of pairs six digits.
+ * @param {{baseline: any}[]} pairs
+ * @returns {number}
+ */
+function valueDecimals(pairs) {
+  const largest = Math.max(...pairs.map(({ baseline }) => (typeof baseline === 'number' ? Math.abs(baseline) : 0)));
+  return largest > 0 ? Math.max(0, Math.min(8, 5 - Math.floor(Math.log10(largest)))) : 3;
+}
+
 /** A sentence that states an interval. */
 function intervalText(measure, format) {
   const { interval } = measure;
@@ -99,7 +109,7 @@ function measureNode(measure, isFinished, onOpen) {
   const options = { none, reach, format };
   const heads = [{ text: 'seed' }, { text: `baseline (${visible(measure.unit)})`, number: true }, { text: 'candidate', number: true },
     { text: isRatio ? 'candidate / baseline − 1' : 'candidate − baseline', number: true }, { text: 'runs' }];
-  const value = (number) => (typeof number === 'number' ? short(number, 6) : number ? visible(number) : BLANK);
+  const value = (number) => (typeof number === 'number' ? decimal(number, valueDecimals(measure.pairs)) : number ? visible(number) : BLANK);
   const rows = measure.pairs.map((pair) => [visible(pair.seed), value(pair.baseline), value(pair.candidate),
     typeof pair.difference === 'number' ? format(pair.difference) : BLANK, runsButton(pair.runs ?? [], 'curves', onOpen)]);
   return element('section', { class: 'panel', 'aria-label': name },

@@ -5,7 +5,7 @@
 const { element, plainTable, scrolling, segments } = xrun.dom;
 const { BLANK, counted, signed, visible, words } = xrun.text;
 const { Chart } = xrun.chart;
-const { MOST_SERIES } = xrun.theme;
+const { seriesMark } = xrun.theme;
 
 /** Steps that have a line in a chart, at most; even ones where there are more. */
 const LINES = 6;
@@ -65,18 +65,22 @@ class CoordinatesView {
     const { coordinates, rows } = found;
     const parametrizations = distinct(rows.map((row) => row.parametrization));
     const quantities = distinct(rows.map((row) => row.quantity));
-    const grid = element('div', { class: 'panels' });
-    this.charts = [];
-    const shows = parametrizations.flatMap((parametrization) => quantities.map((quantity) => {
-      const here = rows.filter((row) => row.parametrization === parametrization && row.quantity === quantity);
-      return this.panel(grid, `${visible(quantity)}, ${visible(parametrization)}`, here, field);
-    }));
-    this.shows = shows;
+    const steps = someSteps(distinct(rows.map(({ step }) => step)).filter((step) => field === 'rms' || step > 0));
+    Object.assign(this, { charts: [], shows: [] });
+    const groups = parametrizations.map((parametrization) => {
+      const grid = element('div', { class: 'panels' });
+      quantities.forEach((quantity) => {
+        const here = rows.filter((row) => row.parametrization === parametrization && row.quantity === quantity);
+        this.shows.push(this.panel(grid, visible(quantity), here, steps, field));
+      });
+      return element('section', {}, element('h3', {}, visible(parametrization)), grid);
+    });
     const body = element('article', { class: 'document wide' }, element('h2', {}, visible(found.id)),
       element('p', { class: 'muted' }, `${visible(coordinates.optimizer)}, widths ${coordinates.widths.join(', ')}, ${counted(coordinates.steps, 'step')}, ${counted(coordinates.seeds.length, 'seed')}${coordinates.finished ? '' : '; not finished'}`),
       element('div', { class: 'bar controls' }, segments('What is drawn', [{ value: 'size', text: 'size' }, { value: 'change', text: 'change since step 0' }],
-        field === 'rms' ? 'size' : 'change', (figure) => this.state.change({ figure }))),
-      grid, this.slopes(coordinates, field));
+        field === 'rms' ? 'size' : 'change', (figure) => this.state.change({ figure })),
+      element('ul', { class: 'colours' }, steps.map((step, slot) => element('li', {}, seriesMark(slot), ` step ${step}`)))),
+      groups, this.slopes(coordinates, field));
     return body;
   }
 
@@ -85,17 +89,16 @@ class CoordinatesView {
     this.shows.forEach((show) => show());
   }
 
-  panel(grid, title, rows, field) {
-    const steps = someSteps(distinct(rows.map(({ step }) => step)).filter((step) => field === 'rms' || step > 0));
+  panel(grid, title, rows, steps, field) {
     const widths = distinct(rows.map(({ width }) => width)).sort((a, b) => a - b);
-    const series = steps.slice(0, MOST_SERIES).map((step, slot) => ({
+    const series = steps.map((step, slot) => ({
       label: `step ${step}`, slot, hasPoints: true, x: widths,
       y: widths.map((width) => typical(rows.filter((row) => row.width === width && row.step === step), field)),
     }));
     const chart = new Chart({ title, height: 200, onZoom: () => {} });
     this.charts.push(chart);
     grid.append(element('section', { class: 'panel', 'aria-label': title }, element('div', { class: 'panel-head' }, element('h3', {}, title)), chart.node));
-    const axes = { xLabel: 'width', yLabel: 'root mean square', logX: true, logY: true, zoom: [], xFormat: String };
+    const axes = { xLabel: 'width', yLabel: 'root mean square', logX: true, logY: true, zoom: [], xTicks: widths, xFormat: String };
     return () => chart.show(series, axes);
   }
 

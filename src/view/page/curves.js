@@ -9,7 +9,7 @@ const { seriesOf, stepsOf } = xrun.curve_data;
 
 /** Metrics that have a panel where none were chosen, as far as they were measured; at most this many. */
 const USUAL = ['loss', 'val_loss', 'grad_norm', 'tok_s', 'lr', 'step_ms'];
-const USUAL_PANELS = 4;
+const USUAL_PANELS = 6;
 
 /** Names of the axes of x. */
 const X_LABELS = { step: 'step', tokens: 'tokens', seconds: 'seconds' };
@@ -185,12 +185,29 @@ class Curves {
       panel.node.remove();
       this.panels.delete(name);
     }
+    const extent = this.extent(shown, entries);
     shown.forEach((name, i) => {
       const panel = this.panels.get(name) ?? this.newPanel(name, metrics.get(name));
       if (this.grid.children[i] !== panel.node) this.grid.insertBefore(panel.node, this.grid.children[i] ?? null);
-      this.renderPanel(name, panel, metrics.get(name), entries);
+      this.renderPanel(name, panel, metrics.get(name), entries, extent);
     });
     this.grid.classList.toggle('single', shown.length === 1);
+  }
+
+  /**
+   * Returns the lowest and the highest x of all panels.
+   * @param {string[]} shown
+   * @param {Object[]} entries
+   * @returns {number[]|undefined}
+   */
+  extent(shown, entries) {
+    const { x, logX } = this.state.view;
+    const ends = shown.flatMap((name) => entries.flatMap(({ curves }) => {
+      const values = (curves[name]?.[x] ?? []).filter((at) => typeof at === 'number' && (!logX || at > 0));
+      return values.length > 0 ? [values[0], values.at(-1)] : [];
+    }));
+    const [low, high] = [Math.min(...ends), Math.max(...ends)];
+    return low < high ? [low, high] : undefined;
   }
 
   newPanel(name, metric) {
@@ -202,7 +219,7 @@ class Curves {
     return this.panels.get(name);
   }
 
-  renderPanel(name, panel, metric, entries) {
+  renderPanel(name, panel, metric, entries, extent) {
     const { x, logX, logY, zoom, smooth } = this.state.view;
     const isLog = logY.includes(name);
     const options = { x, zoom, isSmoothed: smooth !== '0' };
@@ -211,17 +228,16 @@ class Curves {
     const odd = [...new Set(series.flatMap((s) => (s.notFinite ?? []).map(({ value }) => value)))];
     this.renderPanelHead(name, panel.head, metric, isLog, odd);
     const yLabel = [metric.heading || name, metric.unit].filter(Boolean).map(visible).join(', ');
-    panel.chart.show([...series, ...this.floor(name, entries, series)],
-      { xLabel: X_LABELS[x], yLabel, logX, logY: isLog, zoom, xFormat: x === 'seconds' ? duration : prefixed });
+    panel.chart.show([...series, ...this.floor(name, entries, extent)],
+      { xLabel: X_LABELS[x], yLabel, logX, logY: isLog, zoom, extent, xFormat: x === 'seconds' ? duration : prefixed });
   }
 
   /** The lowest loss that any model can reach, where it is known and that of all. */
-  floor(name, entries, series) {
+  floor(name, entries, extent) {
     const floors = new Set(entries.map(({ document }) => document.floor));
-    const xs = series.flatMap((s) => (s.x.length > 0 ? [s.x[0], s.x.at(-1)] : []));
     const [floor] = floors;
-    if (!/^(ema_)?(val_)?loss$/.test(name) || floors.size !== 1 || typeof floor !== 'number' || xs.length === 0) return [];
-    return [{ label: 'floor', slot: 0, isReference: true, x: [Math.min(...xs), Math.max(...xs)], y: [floor, floor] }];
+    if (!/^(ema_)?(val_)?loss$/.test(name) || floors.size !== 1 || typeof floor !== 'number' || !extent) return [];
+    return [{ label: 'floor', slot: 0, isReference: true, x: extent, y: [floor, floor] }];
   }
 
   renderPanelHead(name, head, metric, isLog, odd) {

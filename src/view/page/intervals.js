@@ -5,28 +5,40 @@
 const { svgElement } = xrun.dom;
 const { linearTicks } = xrun.chart;
 
-const WIDTH = 640;
+/** Width of a picture where there is room, in pixels. */
+const WIDTH = 720;
+
 const LEFT = 8;
 const RIGHT = 8;
 const TOP = 14;
 const FOOT = 24;
 
 /**
+ * Returns the width of a picture: text in it is as large as elsewhere, also on a phone.
+ * @returns {number}
+ */
+function pictureWidth() {
+  return Math.max(260, Math.min(WIDTH, document.documentElement.clientWidth - 60));
+}
+
+/**
  * Returns a scale from values to pixels.
  * @param {number[]} values all that must be seen
- * @returns {{low: number, high: number, toX: (value: number) => number}}
+ * @returns {{low: number, high: number, ticks: number[], toX: (value: number) => number}}
  */
 function scaleOf(values) {
   const finite = values.filter(Number.isFinite);
   let [low, high] = [Math.min(...finite), Math.max(...finite)];
   const room = (high - low) * 0.06 || Math.abs(high) * 0.06 || 1;
   [low, high] = [low - room, high + room];
-  return { low, high, toX: (value) => LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT) };
+  const width = pictureWidth();
+  const ticks = linearTicks(low, high, Math.floor(width / 90));
+  return { low, high, ticks, toX: (value) => LEFT + (value - low) / (high - low) * (width - LEFT - RIGHT) };
 }
 
 /** The axis below, with what ticks stand for. */
-function axis({ low, high, toX }, height, format) {
-  return linearTicks(low, high, 7).map((tick) => svgElement('g', {},
+function axis({ ticks, toX }, height, format) {
+  return ticks.map((tick) => svgElement('g', {},
     svgElement('line', { class: 'grid', x1: toX(tick), x2: toX(tick), y1: TOP - 6, y2: height - FOOT }),
     svgElement('text', { class: 'tick', x: toX(tick), y: height - 8, 'text-anchor': 'middle' }, format(tick))));
 }
@@ -56,7 +68,7 @@ function bar({ toX }, y, { estimate, low, high }, kind) {
  * @returns {SVGElement}
  */
 function picture(label, height, ...children) {
-  return svgElement('svg', { class: 'picture', viewBox: `0 0 ${WIDTH} ${height}`, role: 'img', 'aria-label': label }, ...children);
+  return svgElement('svg', { class: 'picture', viewBox: `0 0 ${pictureWidth()} ${height}`, role: 'img', 'aria-label': label }, ...children);
 }
 
 /**

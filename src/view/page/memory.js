@@ -3,7 +3,7 @@
 'use strict';
 
 const { choice, element, fill, plainTable, scrolling } = xrun.dom;
-const { bytes, counted, visible } = xrun.text;
+const { byteUnit, bytes, counted, visible } = xrun.text;
 const { RectangleChart, colourLegend } = xrun.rectangles;
 
 /** Tensors in the data table. */
@@ -61,9 +61,10 @@ function rectangleOf(block, section) {
 function sectionChart(section) {
   const rectangles = section.blocks.map((block) => rectangleOf(block, section)).sort((a, b) => a.x0 - b.x0 || a.y0 - b.y0);
   const alive = section.alive ?? [];
+  const highest = Math.max(section.arena_bytes, section.live_bytes, 1);
   return new RectangleChart({
     title: `Memory of ${visible(section.name)}`, height: 380, xRange: [0, Math.max(1, section.nodes.length)],
-    yRange: [0, Math.max(section.arena_bytes, section.live_bytes, 1)], xFormat: (x) => String(x), yFormat: bytes,
+    yRange: [0, highest], yUnit: byteUnit(highest).unit, xFormat: (x) => String(x), yFormat: bytes,
     rectangles, outline: alive.length > 0 ? { x: alive.map((_, i) => i), y: alive } : undefined,
   });
 }

@@ -32,7 +32,7 @@ class Page {
     this.runsNode = element('div', { class: 'runs-page' }, this.table.node, this.selection.node);
     this.pages = this.documentPages();
     this.main = document.getElementById('main');
-    this.status = element('p', { class: 'status', role: 'status' });
+    this.status = element('p', { class: 'announced', role: 'status' });
     this.buildHeader();
     this.state.listen((_, changed) => this.viewChanged(changed));
   }

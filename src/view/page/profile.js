@@ -9,7 +9,7 @@ const { RectangleChart, colourLegend } = xrun.rectangles;
 const PHASES = ['forward', 'backward', 'communication', 'optimizer'];
 
 /** Height of a row of the flame chart, in pixels. */
-const ROW = 24;
+const ROW = 28;
 
 /** @param {string} phase @returns {string} name of its colour */
 function phaseColour(phase) {

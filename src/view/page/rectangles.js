@@ -38,6 +38,7 @@ class RectangleChart {
    * @param {number[]} options.yRange the first at the bottom
    * @param {(x: number) => string} options.xFormat
    * @param {?(y: number) => string} options.yFormat null for no axis
+   * @param {number} [options.yUnit] ticks are at round multiples of it
    * @param {Rectangle[]} options.rectangles
    * @param {{x: number[], y: number[]}} [options.outline] a line of steps over the rectangles
    */
@@ -109,11 +110,12 @@ class RectangleChart {
     for (const x of linearTicks(this.view[0], this.view[1], (this.width - this.left) / 90)) {
       const left = Math.round(this.toX(x)) + 0.5;
       this.strokeLine(context, left, TOP, left, this.height - BOTTOM);
-      context.fillText(this.xFormat(x), Math.min(left, this.width - 24), this.height - BOTTOM + 13);
+      context.fillText(this.xFormat(x), Math.max(20, Math.min(left, this.width - 24)), this.height - BOTTOM + 13);
     }
     if (!this.yFormat) return;
     context.textAlign = 'right';
-    for (const y of linearTicks(this.yRange[0], this.yRange[1], this.height / 50)) {
+    const unit = this.yUnit ?? 1;
+    for (const y of linearTicks(this.yRange[0] / unit, this.yRange[1] / unit, this.height / 50).map((tick) => tick * unit)) {
       const top = Math.round(this.toY(y)) + 0.5;
       this.strokeLine(context, this.left, top, this.width - RIGHT, top);
       context.fillText(this.yFormat(y), this.left - 6, top);

@@ -53,8 +53,8 @@ class Selection {
   selected() {
     const byId = new Map(this.runs.map((run) => [run.id, run]));
     const found = this.state.view.runs.map((id, slot) => ({ run: byId.get(id), slot })).filter(({ run }) => run);
-    const hasOneRecipe = new Set(found.map(({ run }) => run.recipe)).size === 1;
-    return found.map(({ run, slot }) => ({ run, slot, label: visible(hasOneRecipe ? labelOf(run) : `${run.recipe} ${run.name}`) }));
+    const rows = found.map(({ run }) => run);
+    return found.map(({ run, slot }) => ({ run, slot, label: visible(labelOf(run, rows)) }));
   }
 
   render() {
@@ -183,14 +183,20 @@ class Selection {
   }
 }
 
+/** Keys in a label, at most. */
+const LABEL_KEYS = 2;
+
 /**
- * Returns what tells a run from others of its recipe: its name, and the keys that its command line set.
+ * Returns a run's name with what tells it from the other selected ones: recipe, and some of the keys that differ.
  * @param {Object} run
+ * @param {Object[]} rows all selected runs
  * @returns {string}
  */
-function labelOf(run) {
-  const changed = run.changed.slice(0, 2).join(' ');
-  return changed ? `${run.name} ${changed}${run.changed.length > 2 ? ' …' : ''}` : run.name;
+function labelOf(run, rows) {
+  const differs = (value) => new Set(rows.map(value)).size > 1;
+  const keys = Object.keys(run.keys).filter((key) => differs((row) => row.keys[key] ?? null));
+  const settings = keys.slice(0, LABEL_KEYS).map((key) => `${key.split('.').at(-1)}=${run.keys[key] ?? 'unset'}`);
+  return [differs((row) => row.recipe) && run.recipe, run.name, ...settings].filter(Boolean).join(' ');
 }
 
 xrun.selection = { Selection };

@@ -115,10 +115,20 @@ function prefixed(value) {
  */
 function bytes(value) {
   if (value === null || value === undefined) return BLANK;
-  for (const [unit, name] of [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB']]) {
-    if (value >= unit) return `${(value / unit).toFixed(value >= 100 * unit ? 0 : value >= 10 * unit ? 1 : 2)} ${name}`;
-  }
-  return `${value} B`;
+  const { unit, name } = byteUnit(value);
+  if (unit === 1) return value === 0 ? '0' : `${value} B`;
+  const decimals = value % unit === 0 || value >= 100 * unit ? 0 : value >= 10 * unit ? 1 : 2;
+  return `${(value / unit).toFixed(decimals)} ${name}`;
+}
+
+/**
+ * Returns the largest binary unit that a size has one of.
+ * @param {number} value
+ * @returns {{unit: number, name: string}}
+ */
+function byteUnit(value) {
+  const units = [['TiB', 40], ['GiB', 30], ['MiB', 20], ['KiB', 10]].map(([name, power]) => ({ unit: 2 ** power, name }));
+  return units.find(({ unit }) => value >= unit) ?? { unit: 1, name: 'B' };
 }
 
 /**
@@ -128,6 +138,7 @@ function bytes(value) {
  */
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return BLANK;
+  if (seconds === 0) return '0 s';
   if (seconds < 1e-3) return `${short(seconds * 1e6, 3)} µs`;
   if (seconds < 1) return `${short(seconds * 1e3, 3)} ms`;
   if (seconds < 60) return `${seconds.toFixed(1)} s`;
@@ -166,5 +177,5 @@ function counted(count, noun) {
   return `${count.toLocaleString('en-US')} ${noun}${count === 1 ? '' : 's'}`;
 }
 
-xrun.text = { BLANK, visibleLines, visible, decimal, short, signed, signedPercent, prefixed, bytes, duration, shortTime, words, counted };
+xrun.text = { BLANK, visibleLines, visible, decimal, short, signed, signedPercent, prefixed, bytes, byteUnit, duration, shortTime, words, counted };
 })();
