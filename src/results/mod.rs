@@ -15,6 +15,7 @@ pub mod difference;
 pub mod documents;
 pub mod find;
 pub mod folder;
+pub mod follow;
 pub mod held_out;
 pub mod keep;
 pub mod ledger;
