@@ -26,6 +26,7 @@ pub mod memory;
 pub mod names;
 pub mod numbers;
 pub mod own_file;
+pub mod profile;
 pub mod progress;
 pub mod provenance;
 pub mod quality;
