@@ -15,6 +15,7 @@ mod run_time;
 mod shared;
 mod text;
 pub mod time;
+mod timeline;
 mod update_groups;
 mod verdict;
 
@@ -30,5 +31,6 @@ pub use run_time::{Basis, RunTime};
 pub use shared::{SharedParameters, SharedRandomness, Sharing, shared_randomness};
 pub use text::fit_table;
 pub use time::StepTime;
+pub use timeline::{MemoryTimeline, SectionTimeline, TimelineBlock, TimelineNode};
 pub use update_groups::GroupForecast;
 pub use verdict::{DeviceFit, check_fits, smaller};
