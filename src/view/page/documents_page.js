@@ -30,8 +30,8 @@ class DocumentsPage {
     const wanted = ++this.wanted;
     try {
       const rows = (await this.source.get(this.list))[this.list];
-      const chosen = rows.find(({ id }) => id === this.state.view.id) ?? rows[0];
-      const found = chosen ? await this.source.get(`${this.one}/${chosen.id}`) : null;
+      const chosen = rows.find(({ id }) => id === this.state.view.id) ?? rows.find(({ damaged }) => !damaged) ?? rows[0];
+      const found = chosen && !chosen.damaged ? await this.source.get(`${this.one}/${chosen.id}`) : null;
       if (wanted === this.wanted) this.show(rows, chosen, found);
     } catch (error) {
       if (wanted === this.wanted) this.say(error.message);
@@ -41,9 +41,12 @@ class DocumentsPage {
   show(rows, chosen, found) {
     Object.assign(this, { rows, chosen, found });
     const focused = [...this.side.querySelectorAll('button')].indexOf(document.activeElement);
-    fill(this.side, this.listNode(rows, chosen?.id ?? '', (id) => this.state.change({ id, figure: '', keys: [] })));
+    const choose = (id) => this.state.change({ id, figure: '', keys: [] });
+    const damaged = rows.filter((row) => row.damaged);
+    fill(this.side, this.listNode(rows.filter((row) => !row.damaged), chosen?.id ?? '', choose),
+      damaged.map((row) => element('p', { class: 'muted damaged' }, `${visible(row.id)}: ${visible(row.damaged)}`)));
     if (focused >= 0) this.side.querySelectorAll('button')[focused]?.focus();
-    if (!found) this.say(this.none);
+    if (!found) this.say(chosen?.damaged ?? this.none);
     else this.showDocument();
   }
 

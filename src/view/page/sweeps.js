@@ -175,7 +175,7 @@ class SweepView {
 
   /** Configurations over seeds, the best first. */
   configurations(found) {
-    const sign = found.direction === 'higher' ? -1 : 1;
+    const sign = found.direction === 'higher_is_better' ? -1 : 1;
     const rank = ({ mean }) => (typeof mean === 'number' ? sign * mean : Infinity);
     const sorted = [...found.configurations].sort((a, b) => rank(a) - rank(b));
     const interval = (estimate) => (estimate ? `${short(estimate.low)} to ${short(estimate.high)}` : BLANK);
