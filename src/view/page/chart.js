@@ -31,6 +31,9 @@ const { dataTable } = xrun.chart_table;
 
 const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
 
+/** Lines of the readout, at most: the nearest to the cursor. */
+const READ = 12;
+
 /** Pixels between the ticks of an axis. */
 const X_SPACE = 72;
 const Y_SPACE = 34;
@@ -292,20 +295,21 @@ class Chart {
       this.readout.hidden = true;
       return;
     }
-    const found = this.valuesAtCursor();
+    const all = this.valuesAtCursor();
+    const found = all.slice(0, READ).sort((a, b) => b.value - a.value);
     const head = `${this.axes.xLabel} ${(this.axes.xFormat ?? ((v) => short(v, 6)))(this.uplot.data[0][idx])}`;
-    fill(this.readout, element('div', { class: 'readout-head' }, head), found.slice(0, 12).map(({ series, value, isNear }) =>
+    fill(this.readout, element('div', { class: 'readout-head' }, head), found.map(({ series, value, isNear }) =>
       element('div', { class: isNear ? 'readout-line near' : 'readout-line' }, series.isReference ? element('span', {}) : seriesMark(series.slot),
         element('span', { class: 'readout-name' }, series.label), element('span', { class: 'number' }, short(value, 5)))),
-    found.length > 12 && element('div', { class: 'muted' }, `and ${found.length - 12} more`));
+    all.length > READ && element('div', { class: 'muted' }, `and ${all.length - READ} more`));
     this.readout.hidden = found.length === 0;
     const isRight = left > this.uplot.over.clientWidth / 2;
     this.readout.style.left = isRight ? '' : `${left + 66}px`;
     this.readout.style.right = isRight ? `${this.uplot.over.clientWidth - left + 22}px` : '';
-    this.lastRead = [head, ...found.slice(0, 12).map(({ series, value }) => `${series.label} ${short(value, 5)}`)].join('; ');
+    this.lastRead = [head, ...found.map(({ series, value }) => `${series.label} ${short(value, 5)}`)].join('; ');
   }
 
-  /** @returns {{series: Series, value: number, isNear: boolean}[]} highest first */
+  /** @returns {{series: Series, value: number, isNear: boolean}[]} the nearest to the cursor first */
   valuesAtCursor() {
     const u = this.uplot;
     const found = [];
@@ -315,10 +319,9 @@ class Chart {
       const value = at === null || at === undefined ? null : u.data[i + 1][at];
       if (!hasSmooth && value !== null && value !== undefined) found.push({ series, value, isNear: false });
     });
-    found.sort((a, b) => b.value - a.value);
     const apart = (entry) => Math.abs(u.valToPos(entry.value, 'y') - u.cursor.top);
-    const nearest = found.reduce((best, entry) => (best && apart(best) <= apart(entry) ? best : entry), null);
-    if (nearest && found.length > 1) nearest.isNear = true;
+    found.sort((a, b) => apart(a) - apart(b));
+    if (found.length > 1) found[0].isNear = true;
     return found;
   }
 

@@ -183,5 +183,18 @@ class Page {
   }
 }
 
+/** Closes menus when the focus goes elsewhere: by Escape, or a press beside them. */
+function closeMenus() {
+  const close = (menu) => {
+    const hadFocus = menu.contains(document.activeElement);
+    menu.open = false;
+    if (hadFocus) menu.querySelector('summary').focus();
+  };
+  const open = () => [...document.querySelectorAll('details.menu[open]')];
+  document.addEventListener('keydown', (event) => event.key === 'Escape' && open().forEach(close));
+  document.addEventListener('pointerdown', (event) => open().filter((menu) => !menu.contains(event.target)).forEach((menu) => { menu.open = false; }));
+}
+
+closeMenus();
 new Page().start();
 })();

@@ -74,6 +74,9 @@ class Selection {
       button.tabIndex = isChosen ? 0 : -1;
     });
     this.panel.setAttribute('aria-labelledby', `tab-${tab}`);
+    const chosen = this.tabs.find((button) => button.tabIndex === 0);
+    const list = chosen?.parentElement;
+    if (list) list.scrollLeft = Math.max(0, chosen.offsetLeft - list.offsetLeft - (list.clientWidth - chosen.offsetWidth) / 2);
   }
 
   renderLegend(selected) {
