@@ -48,6 +48,7 @@ pub const ASSETS: &[Asset] = &[
     asset!(Script, "source.js"),
     asset!(Script, "address.js"),
     asset!(Script, "theme.js"),
+    asset!(Script, "chart_axes.js"),
     asset!(Script, "chart_table.js"),
     asset!(Script, "chart.js"),
     asset!(Script, "rectangles.js"),
