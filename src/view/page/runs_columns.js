@@ -56,13 +56,7 @@
   const WORDS = [
     wordColumn('name', 'run', 'the shortest name by which every command finds the run', (run) => run.name),
     wordColumn('recipe', 'recipe', 'the recipe that was run', (run) => run.recipe),
-    wordColumn(
-      'status',
-      'status',
-      'how the run ended, or that it goes on',
-      (run) => run.status,
-      statusText,
-    ),
+    wordColumn('status', 'status', 'how the run ended, or that it goes on', (run) => run.status, statusText),
     {
       name: 'steps',
       heading: 'steps',
