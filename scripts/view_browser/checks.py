@@ -130,6 +130,8 @@ def thousand_runs(browser, _):
         (head) => head.querySelector('[data-sort=val_loss]'))].textContent).filter((text) => text !== '—').map(Number)""")
     browser.check("thousand-runs", losses == sorted(losses) and len(losses) > 10, "the table is not in the order of val_loss")
     browser.settle(page)
+    tall = page.evaluate("document.documentElement.scrollHeight - innerHeight")
+    browser.check("thousand-runs", tall <= 0, f"the page is {tall} pixels higher than the window")
     browser.picture(page, "thousand-runs")
     page.get_by_role("button", name="Select shown", exact=True).click()
     browser.settle(page)

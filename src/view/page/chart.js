@@ -244,7 +244,8 @@
         drag: { x: true, y: false, setScale: false },
         focus: { prox: 1e6 },
         points: { size: 6, width: 0, fill: (u, i) => u.series[i].stroke(u, i) },
-        dataIdx: (u, i, hovered) => nearestIndex(u.data[i], u.data[0], hovered),
+        dataIdx: (u, i, hovered) =>
+          this.series[i - 1]?.isReference ? null : nearestIndex(u.data[i], u.data[0], hovered),
         sync: this.syncKey
           ? {
               key: this.syncKey,
@@ -311,11 +312,14 @@
           element(
             'div',
             { class: isNear ? 'readout-line near' : 'readout-line' },
-            series.isReference ? element('span', {}) : seriesMark(series.slot),
+            seriesMark(series.slot),
             element('span', { class: 'readout-name' }, series.label),
             element('span', { class: 'number' }, short(value, 5)),
           ),
         ),
+        this.series
+          .filter(({ isReference }) => isReference)
+          .map(({ label, y }) => element('div', { class: 'muted' }, `${label} ${short(y[0])}`)),
         all.length > READ && element('div', { class: 'muted' }, `and ${all.length - READ} more`),
       );
       this.readout.hidden = found.length === 0;
