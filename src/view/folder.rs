@@ -61,6 +61,9 @@ impl ResultsFolder {
     /// When the folder cannot be read.
     pub fn sweeps(&self) -> Result<Vec<(String, PathBuf)>> {
         let mut found = subfolders(&self.root.join(SWEEPS))?;
+        let has_cells =
+            |sweep: &PathBuf| [CELLS, TABLE].iter().any(|file| regular::is_file(&sweep.join(file)));
+        found.retain(has_cells);
         found.sort();
         Ok(self.with_ids(found, SWEEPS, &[CELLS, TABLE, CONFIGURATIONS]))
     }

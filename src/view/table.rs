@@ -77,6 +77,11 @@ impl<T: PartialEq> Changed<T> {
     }
 }
 
+fn now_in_milliseconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or_default()
+}
+
 impl LiveTable {
     /// Creates the table of a folder, which is read when it is asked for.
     pub fn new(folder: ResultsFolder) -> Self {
@@ -111,13 +116,11 @@ impl Table {
     /// # Errors
     /// As [`LiveTable::current`].
     fn read(folder: &ResultsFolder, before: Option<&Self>) -> Result<Self> {
-        let first = || {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            u64::try_from(since.as_millis()).unwrap_or_default()
-        };
         let start = Self::default();
-        let before = before.unwrap_or(&start);
-        let revision = if before.revision == 0 { first() } else { before.revision + 1 };
+        let (before, revision) = match before {
+            Some(before) => (before, before.revision + 1),
+            None => (&start, now_in_milliseconds()),
+        };
         let mut collection = Collection::read(folder.root())?;
         let mut damaged: Vec<String> =
             collection.unreadable.iter().map(|error| format!("{error}; this is left out")).collect();
@@ -140,24 +143,15 @@ impl Table {
             runs.push(TableRun { id: run.id.clone(), path: run.path.clone(), version, row, changed_in });
         }
         let places: HashMap<String, usize> = runs.iter().map(|run| run.id.clone()).zip(0..).collect();
-        let is_gone = |run: &&TableRun| !places.contains_key(&run.id);
-        let mut gone = before.gone.clone();
-        gone.retain(|(_, id)| !places.contains_key(id));
-        gone.extend(before.runs.iter().filter(is_gone).map(|run| (revision, run.id.clone())));
-        let forgotten = gone.len().saturating_sub(MAX_GONE);
-        let first = match gone.drain(..forgotten).last() {
-            Some((at, _)) => at,
-            None if before.first == 0 => revision,
-            None => before.first,
-        };
+        let (first, gone) = before.gone_in(revision, &places);
         let stamps = |found: Vec<(String, PathBuf)>, files: &[&'static str]| -> String {
             let stamp =
                 |(id, path): &(String, PathBuf)| format!("{id} {}\n", version(path, files.iter().copied()));
             found.iter().map(stamp).collect()
         };
         let comparisons = stamps(folder.comparisons()?, &[COMPARISON, QUALITY]);
-        let ledger = folder.ledger().map(|ledger| version(&ledger, [""])).unwrap_or_default();
-        let sweeps = stamps(folder.sweeps()?, &["table.csv"]) + &ledger;
+        // The table of a sweep is written after every line of the ledger.
+        let sweeps = stamps(folder.sweeps()?, &["table.csv"]);
         Ok(Self {
             layout: Changed::new(layout, &before.layout, revision),
             comparisons: Changed::new(comparisons, &before.comparisons, revision),
@@ -169,6 +163,19 @@ impl Table {
             gone,
             damaged,
         })
+    }
+
+    /// Returns the first revision whose changes are known in a later one, and the runs that are gone since.
+    fn gone_in(&self, revision: u64, places: &HashMap<String, usize>) -> (u64, Vec<(u64, String)>) {
+        let is_gone = |id: &String| !places.contains_key(id);
+        let earlier = self.gone.iter().filter(|(_, id)| is_gone(id)).cloned();
+        let now =
+            self.runs.iter().map(|run| &run.id).filter(|id| is_gone(id)).map(|id| (revision, id.clone()));
+        let mut gone: Vec<(u64, String)> = earlier.chain(now).collect();
+        let forgotten = gone.len().saturating_sub(MAX_GONE);
+        let first = if self.first == 0 { revision } else { self.first };
+        let first = gone.drain(..forgotten).last().map_or(first, |(at, _)| at);
+        (first, gone)
     }
 
     /// Returns the run of this `RECIPE/RUN`.

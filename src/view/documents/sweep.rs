@@ -1,6 +1,7 @@
 //! Sweeps: their cells, and what a map of them needs.
 
 use super::number::number;
+use super::rows::better;
 use crate::error::Result;
 use crate::metrics;
 use crate::results::configurations::CONFIGURATIONS;
@@ -87,7 +88,7 @@ pub fn document(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Result<
             "heading": metric.heading,
             "unit": metric.unit,
             "decimals": metric.decimals,
-            "better": super::rows::better(metric),
+            "better": better(metric),
         })
     };
     let has_configurations = regular::is_file(&folder.join(CONFIGURATIONS));

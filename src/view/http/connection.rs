@@ -1,6 +1,7 @@
 //! A connection: one request read and one response written, each within a time.
 
-use super::request::{MAX_HEAD, Method, Refusal, Request};
+use super::method::Method;
+use super::request::{MAX_HEAD, Refusal, Request};
 use super::response::Response;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};

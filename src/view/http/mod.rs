@@ -2,6 +2,7 @@
 //! responses with every header that keeps others out. A connection has one request.
 
 mod connection;
+mod method;
 mod request;
 mod response;
 mod target;

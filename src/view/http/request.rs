@@ -1,5 +1,6 @@
 //! Requests, and why they are refused.
 
+use super::method::Method;
 use super::response::{Content, Response};
 use super::target;
 use serde_json::json;
@@ -12,15 +13,6 @@ pub const MAX_HEAD: usize = 16 << 10;
 
 /// The most headers of a request.
 const MAX_HEADERS: usize = 64;
-
-/// What a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// The response with its body.
-    Get,
-    /// The headers alone.
-    Head,
-}
 
 /// A request. It has no body.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Responses. Every one, an error too, has the headers that keep other pages and caches out.
 
-use super::request::Method;
+use super::method::Method;
 use std::borrow::Cow;
 use std::fmt::Write;
 

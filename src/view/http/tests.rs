@@ -1,4 +1,5 @@
-use super::request::{MAX_HEAD, MAX_LINE, Method};
+use super::method::Method;
+use super::request::{MAX_HEAD, MAX_LINE};
 use super::*;
 
 fn refused(head: &str) -> u16 {

@@ -1,6 +1,7 @@
 //! What documents say.
 
 use super::*;
+use crate::place::{Place, STEPS};
 use serde_json::json;
 
 #[test]
@@ -106,4 +107,24 @@ fn the_memory_of_a_run_is_planned_from_its_recipe_without_its_corpus() {
     assert_eq!(blocks.iter().map(end).max(), section["arena_bytes"].as_u64());
     let answer = viewed.get(&format!("/api/profile/{}", id(&path)));
     assert!(answer.status == 404 && answer.body.contains("--keep"), "{answer:?}");
+}
+
+#[test]
+fn a_trained_run_has_the_memory_that_it_was_planned_with_and_the_profile_that_was_kept() {
+    let place = Place::killed_after(STEPS);
+    place
+        .xrun(&["profile", "latest", "engine.threads=1", "--keep"])
+        .ended(2)
+        .says(&["is changed by the command line"]);
+    place.xrun(&["profile", "tiny.toml", "--keep"]).ended(2).says(&["is the recipe of no run"]);
+    place.xrun(&["profile", "latest", "--keep", "--warmup=0", "--steps=1"]).succeeds();
+    let viewed = Viewed::start(&place.path().join("results"));
+    let id = id(&place.run().path);
+    let memory = viewed.document(&format!("/api/memory/{id}"));
+    assert_eq!(memory["note"], Value::Null, "the bytes are those that the run was planned with");
+    let profile = viewed.document(&format!("/api/profile/{id}"));
+    let spans = profile["spans"].as_array().unwrap();
+    assert!(spans.iter().any(|span| span["phase"] == "backward" && span["us"].as_f64().unwrap() > 0.0));
+    assert_eq!((&profile["tokens"], &profile["id"]), (&json!(128), &json!(id)));
+    assert_eq!(viewed.document(&format!("/api/run/{id}"))["has"]["profile"], true);
 }
