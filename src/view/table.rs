@@ -174,7 +174,7 @@ impl Table {
         let mut gone: Vec<(u64, String)> = earlier.chain(now).collect();
         let forgotten = gone.len().saturating_sub(MAX_GONE);
         let first = if self.first == 0 { revision } else { self.first };
-        let first = gone.drain(..forgotten).last().map_or(first, |(at, _)| at);
+        let first = gone.drain(..forgotten).next_back().map_or(first, |(at, _)| at);
         (first, gone)
     }
 

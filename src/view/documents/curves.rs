@@ -110,7 +110,7 @@ pub fn document(id: &str, version: &str, rows: &RunRows, asked: &Asked) -> Value
     }
     let mut steps = rows.metrics().iter().map(|row| row.step).filter(|step| asked.steps.contains(step));
     let from = steps.next();
-    json!({"id": id, "version": version, "from": from, "to": steps.last().or(from), "metrics": metrics})
+    json!({"id": id, "version": version, "from": from, "to": steps.next_back().or(from), "metrics": metrics})
 }
 
 /// Returns the columns that rows may have values of: those of both files, and of held-out sets.

@@ -2,7 +2,7 @@
 
 use super::method::Method;
 use super::response::{Content, Response};
-use super::target;
+use super::target::{self, Parameters};
 use serde_json::json;
 
 /// The longest request line, in bytes.
@@ -22,7 +22,7 @@ pub struct Request {
     /// The segments of the path, decoded: that of `/` is one empty text.
     pub path: Vec<String>,
     /// The parameters of the query, decoded.
-    pub query: Vec<(String, String)>,
+    pub query: Parameters,
     /// The headers, in their order.
     headers: Vec<(String, String)>,
 }

@@ -1,8 +1,11 @@
 //! The target of a request: the segments of its path and the parameters of its query, decoded.
 
+/// The parameters of a query: names and values.
+pub type Parameters = Vec<(String, String)>;
+
 /// Splits a target such as `/api/run/a%20b?x=1` into decoded segments and parameters; `None` where it is no
 /// path, or its escapes are not those of UTF-8.
-pub fn parse(target: &str) -> Option<(Vec<String>, Vec<(String, String)>)> {
+pub fn parse(target: &str) -> Option<(Vec<String>, Parameters)> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let segments = path.strip_prefix('/')?.split('/').map(|segment| decoded(segment, false));
     let parameter = |pair: &str| {
