@@ -296,6 +296,7 @@
         zoom,
         extent,
         xFormat: x === 'seconds' ? duration : prefixed,
+        xExact: x === 'seconds' ? duration : (value) => value.toLocaleString('en-US'),
       });
     }
 
