@@ -117,6 +117,7 @@ def make(xrun, results, count):
     train(xrun, results, "compare", "quickstart", "model.n_layers=1", "--set", "model.dim=64", "--set", "training.steps=60", "--set", "training.seq_len=64", "--repeats", "2", "--name", "layers")
     train(xrun, results, "coordinates", "width-transfer", "training.seq_len=64", "training.local_batch_size=2", "--widths", "64,128", "--steps", "4")
     copies(runs["plain"], count)
+    train(xrun, results, "profile", runs["plain"].name, "--keep", "--steps", "2")
     hostile(xrun, runs["hostile"])
     long(runs["long"])
     return {name: f"{run.parent.name}/{run.name}" for name, run in runs.items()}

@@ -160,7 +160,8 @@ fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries {
         let entry = entry.at("read", folder)?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !is_hidden && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             found.push(entry.path());
         }
     }

@@ -27,7 +27,8 @@
    * @property {number[]} zoom from and to in x, or none
    * @property {number[]} [extent] all of x, where charts beside have more of it than this one
    * @property {number[]} [xTicks] places of ticks of x, where they are not to be found
-   * @property {(value: number) => string} [xFormat]
+   * @property {(value: number) => string} [xFormat] of ticks
+   * @property {(value: number) => string} [xExact] where values are read
    */
 
   const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
@@ -304,7 +305,7 @@
       }
       const all = this.valuesAtCursor();
       const found = all.slice(0, READ).sort((a, b) => b.value - a.value);
-      const head = `${this.axes.xLabel} ${(this.axes.xFormat ?? ((v) => short(v, 6)))(this.uplot.data[0][idx])}`;
+      const head = `${this.axes.xLabel} ${(this.axes.xExact ?? this.axes.xFormat ?? short)(this.uplot.data[0][idx])}`;
       fill(
         this.readout,
         element('div', { class: 'readout-head' }, head),

@@ -73,7 +73,7 @@
       const ends = rowEnds(measured, axes.zoom);
       const heads = [{ text: axes.xLabel, number: true }, ...measured.map((s) => ({ text: s.label, number: true }))];
       const rows = ends.map((end, i) => [
-        (axes.xFormat ?? ((v) => short(v, 9)))(end),
+        (axes.xExact ?? axes.xFormat ?? short)(end),
         ...measured.map((s) => cellText(s, i === 0 ? -Infinity : ends[i - 1], end)),
       ]);
       fill(body, scrolling(`Values of ${title}`, plainTable(`${title} by ${axes.xLabel}`, heads, rows)));

@@ -81,8 +81,8 @@
    * @returns {import('./chart.js').Series[]}
    */
   function seriesOf(curve, { label, slot, steps }, { x, zoom, isSmoothed }) {
-    const raw = { label, slot, ...within(line(curve, x), zoom), hasPoints: curve.exact && curve.value.length <= 60 };
     const isDense = curve.rows >= DENSE * steps && curve.rows > 20;
+    const raw = { label, slot, ...within(line(curve, x), zoom), hasPoints: !isDense && curve.value.length <= 60 };
     if (!isSmoothed || !curve.smooth || !isDense) return [raw];
     return [
       { ...raw, isRaw: true, hasPoints: false },

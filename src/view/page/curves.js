@@ -264,7 +264,7 @@
     }
 
     newPanel(name, metric) {
-      const title = visible(metric.heading || name);
+      const title = visible(name);
       const chart = new Chart({
         title,
         syncKey: 'curves',
@@ -287,7 +287,7 @@
         );
       const odd = [...new Set(series.flatMap((s) => (s.notFinite ?? []).map(({ value }) => value)))];
       this.renderPanelHead(name, panel.head, metric, isLog, odd);
-      const yLabel = [metric.heading || name, metric.unit].filter(Boolean).map(visible).join(', ');
+      const yLabel = [name, metric.unit].filter(Boolean).map(visible).join(', ');
       panel.chart.show([...series, ...this.floor(name, entries, extent)], {
         xLabel: X_LABELS[x],
         yLabel,
@@ -296,6 +296,7 @@
         zoom,
         extent,
         xFormat: x === 'seconds' ? duration : prefixed,
+        xExact: x === 'seconds' ? duration : (value) => value.toLocaleString('en-US'),
       });
     }
 
@@ -325,7 +326,7 @@
         'log',
       );
       const unit = visible(metric.unit ?? '');
-      const title = visible(metric.heading || name);
+      const title = visible(name);
       fill(
         head,
         element(

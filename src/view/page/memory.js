@@ -71,7 +71,7 @@
       .map((block) => rectangleOf(block, section))
       .sort((a, b) => a.x0 - b.x0 || a.y0 - b.y0);
     const alive = section.alive ?? [];
-    const highest = Math.max(section.arena_bytes, section.live_bytes, 1);
+    const highest = Math.max(section.arena_bytes, section.peak_bytes, 1);
     return new RectangleChart({
       title: `Memory of ${visible(section.name)}`,
       height: 380,
@@ -153,7 +153,7 @@
       }
       this.chart = sectionChart(section);
       const peak =
-        `Most is alive at node ${nodeText(section.peak_node, section.nodes)}: ${bytes(section.peak_bytes ?? section.live_bytes)} of an arena of ${bytes(section.arena_bytes)}. ` +
+        `Most is alive at node ${nodeText(section.peak_node, section.nodes)}: ${bytes(section.peak_bytes)} of an arena of ${bytes(section.arena_bytes)}. ` +
         'The line is the sum of what is alive.';
       fill(
         this.node,

@@ -82,7 +82,7 @@
     return [
       ['device', visible(row.device ?? '')],
       ['started', row.started ? `${shortTime(row.started)} UTC` : null],
-      ['commit', visible(row.commit ?? '')],
+      ['commit', visible((row.commit ?? '').slice(0, 12))],
       ['forked from', fork ? `${visible(fork.run)} at step ${fork.step}` : null],
       ['changed', row.changed?.length ? element('code', {}, row.changed.map(visible).join(' ')) : null],
       ['tags', row.tags?.map(visible).join(', ')],

@@ -25,6 +25,9 @@
     return next;
   }
 
+  /** Rows that are made at once; more follow. */
+  const FIRST = 100;
+
   /** The table of runs. */
   class RunsTable {
     /** @param {import('./address.js').ViewState} state */
@@ -160,13 +163,30 @@
 
     /** @param {Object[]} columns */
     renderRows(columns) {
+      clearTimeout(this.later);
       const focused = document.activeElement?.closest('tr')?.dataset.run;
-      const nodes = this.shown.map((run) => this.row(run, columns));
+      const made = this.shown.findIndex((run, i) => i >= FIRST && !this.rows.has(run.id));
+      const now = made < 0 ? this.shown : this.shown.slice(0, made);
+      const nodes = now.map((run) => this.row(run, columns));
       const isSame =
         nodes.length === this.body.children.length && nodes.every((node, i) => node === this.body.children[i]);
       if (!isSame) this.body.replaceChildren(...nodes);
       if (!isSame && focused) this.rows.get(focused)?.node.focus({ preventScroll: true });
       if (nodes.length > 0 && !nodes.some((node) => node.tabIndex === 0)) nodes[0].tabIndex = 0;
+      this.renderLater(columns, now.length);
+    }
+
+    /**
+     * Adds the other rows, some at a time: what is seen first does not wait for them.
+     * @param {Object[]} columns
+     * @param {number} from
+     */
+    renderLater(columns, from) {
+      if (from >= this.shown.length) return;
+      this.later = setTimeout(() => {
+        this.body.append(...this.shown.slice(from, from + FIRST).map((run) => this.row(run, columns)));
+        this.renderLater(columns, from + FIRST);
+      });
     }
 
     /**

@@ -21,6 +21,9 @@
     { value: 'profile', text: 'Profile' },
   ];
 
+  const NO_PROFILE =
+    'The run has no profile. xrun profile RUN --keep measures where a step takes its time, and keeps it.';
+
   /** Tabs of all selected runs; the others are of one. */
   const OF_ALL = ['curves', 'recipe'];
 
@@ -225,6 +228,7 @@
           this.memory.show(await get('memory'));
           return this.memory.node;
         case 'profile':
+          if (!(await get('run')).has.profile) throw new Error(NO_PROFILE);
           this.profile.show(await get('profile'));
           return this.profile.node;
         default:

@@ -106,6 +106,16 @@
     return measured.reduce((best, cell) => (best && !better(cell, best) ? best : cell), undefined) ?? cells[0];
   }
 
+  /**
+   * Returns the keys that have several values, which are those to look at; all where none has.
+   * @param {Object} sweep
+   * @returns {string[]}
+   */
+  function varyingKeys(sweep) {
+    const varying = sweep.keys.filter((key) => (sweep.values[key] ?? []).length > 1);
+    return varying.length > 0 ? varying : sweep.keys;
+  }
+
   /** One sweep. */
   class SweepView {
     /**
@@ -120,7 +130,8 @@
      * @param {Object} sweep what `api/sweep` gave
      * @returns {HTMLElement}
      */
-    node(sweep) {
+    node(served) {
+      const sweep = { ...served, keys: varyingKeys(served) };
       const { figure: chosen, keys } = this.state.view;
       const measured = sweep.figures.filter(({ name }) =>
         sweep.cells.some((cell) => typeof cell.figures[name] === 'number'),
