@@ -40,5 +40,7 @@ pub mod statistics;
 pub mod suggest;
 pub mod sweep;
 pub mod train;
+#[cfg(feature = "view")]
+pub mod view;
 
 pub use error::{Error, Result};

@@ -12,7 +12,7 @@ from .errors import ResultsError
 from .table import Cell, Table
 
 #: Columns of whole numbers and of text; all others are of reals.
-WHOLE = {"step", "tokens_seen", "driver_allocations", "slowest_rank", "document", "tokens", "bytes", "steps"}
+WHOLE = {"step", "tokens_seen", "driver_allocations", "slowest_rank", "written_step", "document", "tokens", "bytes", "steps"}
 TEXT = {"phase", "throttle", "set"}
 
 

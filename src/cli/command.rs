@@ -2,6 +2,8 @@
 
 #[cfg(feature = "man")]
 use super::man;
+#[cfg(feature = "view")]
+use super::view;
 use super::{
     compare, complete, completions, coordinates, data, doctor, export, import, init, inspect, keep, ls, ops,
     plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
@@ -49,6 +51,9 @@ pub enum Command {
     Sample(sample::Args),
     /// List the runs here: recipe, status, losses, speed.
     Runs(runs::Args),
+    /// Look at the runs here in a browser, or write some to one file to send.
+    #[cfg(feature = "view")]
+    View(view::Args),
     /// Go on with a run that did not finish.
     Resume(resume::Args),
     /// Start a recipe from one of the built-in ones.

@@ -1,6 +1,8 @@
 //! From a parsed command to the code that runs it.
 
 use super::arguments::nearest_command;
+#[cfg(feature = "view")]
+use super::view;
 use super::{
     Cli, Command, compare, complete, completions, coordinates, data, doctor, export, import, init, inspect,
     keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
@@ -64,6 +66,8 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Sample(a) => sample::run(&a),
         Command::Schema(a) => schema::run(&a),
         Command::Sweep(a) => sweep::run(&a),
+        #[cfg(feature = "view")]
+        Command::View(a) => view::run(&a),
     }
     .map(|()| Next::Done)
 }

@@ -34,6 +34,8 @@ mod schema;
 mod sweep;
 mod terminal;
 mod tune;
+#[cfg(feature = "view")]
+mod view;
 mod what;
 mod words;
 

@@ -3,7 +3,9 @@
 use super::terminal::{print, print_json};
 use super::what::RecipeArguments;
 use crate::error::{IoContext, Result};
+use crate::format::now;
 use crate::machine::Machine;
+use crate::results::profile::{KeptOp, KeptProfile, KeptSpan};
 use crate::train::{OpTime, Profile, ProfileRequest, profile};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -26,6 +28,9 @@ pub struct Args {
     /// Write the nodes of one step as a trace for chrome://tracing or Perfetto.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Keep the times in the folder of the run whose recipe this is, where `xrun view` shows them.
+    #[arg(long)]
+    pub keep: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -62,11 +67,15 @@ pub fn bench(args: &BenchArgs) -> Result<()> {
 fn measure(args: &Args, by_shape: bool, energy: bool) -> Result<()> {
     let machine = Machine::here();
     let recipe = args.what.load(&machine)?;
+    let run = if args.keep { Some(args.what.run()?) } else { None };
     let (warmup, steps) = (usize::from(args.warmup), usize::from(args.steps));
     let request = ProfileRequest { warmup, steps, by_shape, energy };
     let found = profile(&recipe, &machine, request)?;
     if let Some(path) = &args.trace {
         std::fs::write(path, trace(&found)).at("write", path)?;
+    }
+    if let Some(run) = run {
+        kept(&found).write(&run)?;
     }
     if args.json { print_json(&as_json(&found)) } else { print(&table(&found)) }
 }
@@ -190,6 +199,34 @@ fn as_json(found: &Profile) -> String {
         "ops": found.ops.iter().map(op).collect::<Vec<_>>(),
     });
     format!("{value:#}\n")
+}
+
+/// The profile as a run's folder keeps it.
+fn kept(found: &Profile) -> KeptProfile {
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    let spans = found.spans.iter().map(|span| KeptSpan {
+        op: span.op.to_owned(),
+        scope: span.scope.clone(),
+        phase: format!("{:?}", span.phase).to_lowercase(),
+        start_us: micros(span.start),
+        us: micros(span.time),
+    });
+    let ops = found.ops.iter().map(|op| KeptOp {
+        op: op.op.to_owned(),
+        phase: format!("{:?}", op.phase).to_lowercase(),
+        calls: op.calls,
+        ms: op.time.as_secs_f64() * 1e3,
+        budget_ms: op.budget.map(|budget| budget.as_secs_f64() * 1e3),
+        shapes: op.shapes.clone(),
+    });
+    KeptProfile {
+        made: now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        device: found.device.clone(),
+        step_ms: found.step.as_secs_f64() * 1e3,
+        tokens: found.tokens,
+        spans: spans.collect(),
+        ops: ops.collect(),
+    }
 }
 
 /// The nodes of a step in the trace-event format of Chrome's tracing.

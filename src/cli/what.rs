@@ -72,6 +72,27 @@ impl RecipeArguments {
         let path = recipe_path(&self.recipe, &self.results.folder)?;
         recipe::load(&path, &self.seed.on(&self.overrides), recipe::environment(), machine)
     }
+
+    /// Returns the folder of the run whose recipe this is, as it was.
+    ///
+    /// # Errors
+    /// A usage error for the recipe of no run, or one with changes.
+    pub fn run(&self) -> Result<PathBuf> {
+        let path = recipe_path(&self.recipe, &self.results.folder)?;
+        if !self.overrides.is_empty() || self.seed.is_set() {
+            return Err(Error::usage(format!(
+                "{} is changed by the command line, and what is kept in a run's folder is of its own recipe; leave \
+                 the changes out",
+                self.recipe.display()
+            )));
+        }
+        path.parent().filter(|run| run.join(SUMMARY).is_file()).map(Path::to_owned).ok_or_else(|| {
+            Error::usage(format!(
+                "{} is the recipe of no run, whose folder could keep anything; name a run, or `latest`",
+                self.recipe.display()
+            ))
+        })
+    }
 }
 
 /// Returns the recipe that an argument means: a file or a built-in name is itself; the folder of a run, its

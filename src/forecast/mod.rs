@@ -16,6 +16,7 @@ mod saving;
 mod shared;
 mod text;
 pub mod time;
+mod timeline;
 mod update_groups;
 mod verdict;
 
@@ -32,5 +33,6 @@ pub use saving::Saving;
 pub use shared::{SharedParameters, SharedRandomness, Sharing, shared_randomness};
 pub use text::fit_table;
 pub use time::StepTime;
+pub use timeline::{MemoryTimeline, SectionTimeline, TimelineBlock, TimelineNode};
 pub use update_groups::GroupForecast;
 pub use verdict::{DeviceFit, check_fits, smaller};

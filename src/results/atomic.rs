@@ -5,8 +5,9 @@ use crate::format::harmless_json;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fs::{File, Metadata};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::Path;
+use tempfile::NamedTempFile;
 
 /// Prefix of the names of files that are being written.
 const TEMPORARY: &str = ".writing-";
@@ -15,6 +16,21 @@ const TEMPORARY: &str = ".writing-";
 /// replaced.
 pub fn write_through(path: &Path, bytes: &[u8]) -> Result<()> {
     write(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()), bytes)
+}
+
+/// As [`write`], of a file that must not be there yet.
+///
+/// # Errors
+/// A usage error where it is; when it cannot be written.
+pub fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
+    let file = temporary(path, |out| out.write_all(bytes))?;
+    match file.persist_noclobber(path) {
+        Ok(_) => sync_folder(parent(path)),
+        Err(e) if e.error.kind() == ErrorKind::AlreadyExists => {
+            Err(Error::usage(format!("{} is there already, and nothing is overwritten", path.display())))
+        }
+        Err(e) => Err(e.error).at("create", path),
+    }
 }
 
 /// Replaces `path` with `bytes`: temporary file beside it, fsync, rename, fsync of the folder.
@@ -29,6 +45,13 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// That of `fill`, or when the file cannot be replaced.
 pub fn write_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let file = temporary(path, fill)?;
+    file.persist(path).map_err(|e| e.error).at("replace", path)?;
+    sync_folder(parent(path))
+}
+
+/// Writes a temporary file beside `path`, durably.
+fn temporary(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<NamedTempFile> {
     let folder = parent(path);
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY).suffix(".tmp");
@@ -43,8 +66,7 @@ pub fn write_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Res
         file.as_file().set_permissions(there.permissions()).at("write", path)?;
     }
     file.as_file().sync_all().at("write", path)?;
-    file.persist(path).map_err(|e| e.error).at("replace", path)?;
-    sync_folder(folder)
+    Ok(file)
 }
 
 /// Removes temporary files that killed processes left in a folder. The caller holds the lock of the folder.
@@ -121,6 +143,17 @@ mod tests {
         write(&path, b"first").unwrap();
         write(&path, b"2").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"2");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_new_file_replaces_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.html");
+        write_new(&path, b"first").unwrap();
+        let error = write_new(&path, b"second").unwrap_err();
+        assert!(error.message().contains("is there already"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"first");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

@@ -21,6 +21,8 @@ pub const DOCUMENTS: &str = "documents.csv";
 pub const LOG: &str = "log";
 /// The algorithms of matrix products on a GPU.
 pub const ALGORITHMS: &str = "algorithms.json";
+/// Where the time of a step goes, as `xrun profile RUN --keep` measured it.
+pub const PROFILE: &str = "profile.json";
 /// The folder of checkpoints.
 pub const CHECKPOINT: &str = "checkpoint";
 /// The folder of plots.

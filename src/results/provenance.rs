@@ -324,7 +324,7 @@ impl System {
 }
 
 /// Returns the host's name, for the owner record of a lock; results store only its hash.
-pub(super) fn host_name() -> Option<String> {
+pub fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .or_else(|| std::env::var("HOSTNAME").ok())?;

@@ -16,8 +16,19 @@ pub const MAX_TEXT: u64 = 64 << 20;
 /// # Errors
 /// When it is missing, a link or no regular file, or larger.
 pub fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
+    read_opened(open(path)?, path, max)
+}
+
+/// Opens a regular file to read it, without following a link in its place and without waiting for a FIFO.
+///
+/// # Errors
+/// When it is missing, a link or no regular file.
+pub fn open(path: &Path) -> Result<File> {
     check(path, &std::fs::symlink_metadata(path).at("read", path)?)?;
-    read_opened(path, max)
+    // It may have been replaced since.
+    let file = open_without_waiting(File::options().read(true), OFlags::NOFOLLOW, path).at("read", path)?;
+    check(path, &file.metadata().at("read", path)?)?;
+    Ok(file)
 }
 
 /// As [`read`]; a link to a regular file is read too.
@@ -26,7 +37,9 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
 /// As [`read`].
 pub fn read_through_link(path: &Path, max: u64) -> Result<Vec<u8>> {
     check(path, &std::fs::metadata(path).at("read", path)?)?;
-    read_opened(path, max)
+    let file = open_without_waiting(File::options().read(true), OFlags::empty(), path).at("read", path)?;
+    check(path, &file.metadata().at("read", path)?)?;
+    read_opened(file, path, max)
 }
 
 /// As [`read_through_link`], as text.
@@ -43,11 +56,8 @@ pub fn is_file(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
-fn read_opened(path: &Path, max: u64) -> Result<Vec<u8>> {
-    let file = open_without_waiting(File::options().read(true), OFlags::empty(), path).at("read", path)?;
-    // The file may have been replaced since its kind was looked at.
+fn read_opened(file: File, path: &Path, max: u64) -> Result<Vec<u8>> {
     let metadata = file.metadata().at("read", path)?;
-    check(path, &metadata)?;
     if metadata.len() > max {
         return Err(Error::failed(format!(
             "{} has {} bytes, and {max} at most are read",

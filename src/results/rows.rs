@@ -314,13 +314,7 @@ struct Scanned<R> {
 fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &Columns) -> Result<Vec<Scanned<R>>> {
     let header = columns.header();
     if !bytes.starts_with(&header) {
-        let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
-        let shown: String = String::from_utf8_lossy(first).chars().take(120).collect();
-        return Err(Error::failed(format!(
-            "{}:1: the header is `{shown}`, not `{}`: the file was not written by this version of xrun",
-            path.display(),
-            String::from_utf8_lossy(&header).trim_end()
-        )));
+        return Err(wrong_header(path, bytes, &header));
     }
     let mut rows: Vec<Scanned<R>> = Vec::new();
     let mut start = header.len();
@@ -348,6 +342,45 @@ fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &Columns) -> Result<Vec<Scan
         start = end;
     }
     Ok(rows)
+}
+
+/// Returns the error of a file that does not begin with `header`.
+fn wrong_header(path: &Path, bytes: &[u8], header: &[u8]) -> Error {
+    let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
+    let shown: String = String::from_utf8_lossy(first).chars().take(120).collect();
+    Error::failed(format!(
+        "{}:1: the header is `{shown}`, not `{}`: the file was not written by this version of xrun",
+        path.display(),
+        String::from_utf8_lossy(header).trim_end()
+    ))
+}
+
+/// Parses the lines of a row file one by one, as they are appended.
+#[derive(Debug)]
+pub(super) struct LineParser<R> {
+    columns: Columns,
+    row: PhantomData<R>,
+}
+
+impl<R: Row> LineParser<R> {
+    /// Creates the parser of a file with this first line. As in [`read`], a file that lacks the last columns is
+    /// of an older version.
+    ///
+    /// # Errors
+    /// When the line is no header of such rows.
+    pub(super) fn of_header(path: &Path, line: &[u8]) -> Result<Self> {
+        let columns = Columns::of_header(R::COLUMNS, R::is_further_column, line)
+            .ok_or_else(|| wrong_header(path, line, &Columns::fixed(R::COLUMNS).header()))?;
+        Ok(Self { columns, row: PhantomData })
+    }
+
+    /// Parses a line without its newline.
+    ///
+    /// # Errors
+    /// Why it is no row, in words.
+    pub(super) fn row(&self, line: &[u8]) -> Result<R, String> {
+        decode(line, &self.columns)
+    }
 }
 
 /// Returns a row as a line. Floats are printed in their shortest form that reads back to the same bits.

@@ -52,12 +52,13 @@ use configuration_table::Measure;
 use confirm::{CELLS_FOLDER, Contest};
 use display::Display;
 use halving::Halving;
-pub use keep::{find, keep};
+pub use keep::{cells, find, keep};
 use schedule::{Schedule, SweepPolicy};
 use serde_json::json;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+pub use table::SweepCell;
 use table::Tables;
 use trunk::Trunks;
 

@@ -1,6 +1,7 @@
 //! Profiles of a step by op and phase.
 
 use super::agreement::StepRequest;
+use super::gauges::environment;
 use super::prepare::prepare;
 use super::rank::{Rank, STEPS_AHEAD};
 use crate::device::Device;
@@ -77,6 +78,8 @@ pub struct Profile {
     pub limits: Option<Limits>,
     /// The nodes of the last measured step, in order.
     pub spans: Vec<Span>,
+    /// The device class.
+    pub device: String,
 }
 
 /// Settings of a profile.
@@ -123,6 +126,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     if plan.batch.world_size > 1 {
         return Err(Error::usage("a profile covers one rank; set parallelism.world_size=1"));
     }
+    let class = environment(&plan, Vec::new())?.device_class();
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     if request.energy {
         let Some(gpu) = device.gpu() else {
@@ -187,7 +191,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
         })
         .collect();
     ops.sort_by_key(|t| std::cmp::Reverse(t.time));
-    Ok(Profile { ops, step, tokens, limits, spans })
+    Ok(Profile { ops, step, tokens, limits, spans, device: class })
 }
 
 /// Returns the mean time of whole training steps, after a warmup.

@@ -11,3 +11,5 @@ mod replay;
 mod report;
 mod run;
 mod sweep;
+#[cfg(feature = "view")]
+mod view;

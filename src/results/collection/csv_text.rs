@@ -34,7 +34,7 @@ pub fn to_csv(runs: &[&Run], collection: &Collection) -> Result<String> {
 
 /// Returns the keys that differ among runs, in the order in which their recipes have them. A recipe that
 /// leaves a key out has the value that this implies; a run without its recipe says nothing.
-fn differing_keys(runs: &[&Run], collection: &Collection) -> Vec<String> {
+pub fn differing_keys(runs: &[&Run], collection: &Collection) -> Vec<String> {
     struct Seen<'a> {
         key: &'a str,
         first: u32,

@@ -167,11 +167,7 @@ impl Side {
         if let Some(bytes) = bytes(ENVIRONMENT)? {
             let value: Value =
                 serde_json::from_slice(&bytes).map_err(|e| wrong(ENVIRONMENT, e.to_string()))?;
-            flatten("", &value, &mut facts);
-            facts.retain(|name, _| !INCIDENTAL.iter().any(|incidental| name.starts_with(incidental)));
-            if let Ok(environment) = serde_json::from_value::<Environment>(value) {
-                facts.insert("device class".to_owned(), environment.device_class());
-            }
+            facts = facts_of_environment(value);
         }
         if let Some(corpus) = &summary.corpus_hash {
             facts.insert("corpus".to_owned(), corpus.clone());
@@ -180,6 +176,17 @@ impl Side {
         let figures = Figures::as_printed(&summary);
         Ok(Self { id: locate(run)?.id, keys: keys.transpose()?, facts, rows, figures })
     }
+}
+
+/// Returns the facts of an `env.json` by their names, and the device class: what tells how a run was computed.
+pub fn facts_of_environment(value: Value) -> BTreeMap<String, String> {
+    let mut facts = BTreeMap::new();
+    flatten("", &value, &mut facts);
+    facts.retain(|name, _| !INCIDENTAL.iter().any(|incidental| name.starts_with(incidental)));
+    if let Ok(environment) = serde_json::from_value::<Environment>(value) {
+        facts.insert("device class".to_owned(), environment.device_class());
+    }
+    facts
 }
 
 /// Adds the values of a JSON document by their paths, with a dot between names.

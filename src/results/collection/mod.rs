@@ -30,10 +30,12 @@ mod status;
 
 pub use annotations::{Annotation, AnnotationChange, Annotations, check_note, check_tag};
 pub use condition::{Condition, Criterion};
-pub use csv_text::to_csv;
-pub use difference::{CurveDifference, FigurePair, KeyDifference, NamedDifference, RunDifference};
+pub use csv_text::{differing_keys, to_csv};
+pub use difference::{
+    CurveDifference, FigurePair, KeyDifference, NamedDifference, RunDifference, facts_of_environment,
+};
 pub use entry::{Entry, SetEntry};
-pub use field::{Cell, Field, Word, field_names};
+pub use field::{Cell, Field, Figure, Word, field_names, figures, set_figures};
 pub use location::{Located, locate};
 pub use order::Order;
 pub use read::{Collection, Run};

@@ -1,6 +1,7 @@
 //! The columns of a row file: those of its row type, and further ones behind them that only some runs have.
 
 /// The columns of a file.
+#[derive(Debug)]
 pub(super) struct Columns {
     /// Those of the row type; of a file of an older version, the first of them.
     pub fixed: &'static [&'static str],

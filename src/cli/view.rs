@@ -1,0 +1,65 @@
+//! `xrun view`.
+
+use super::terminal::{eprint_line, print};
+use super::what::Results;
+use crate::error::Result;
+use crate::format::binary;
+use crate::view::{ResultsFolder, Server, SingleFile};
+use std::path::PathBuf;
+
+/// Arguments of `xrun view`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// What --out writes: runs (folders, names or `latest`), comparisons (NAME/ID) with their runs, sweeps
+    /// (sweeps/NAME).
+    #[arg(value_name = "RUN", requires = "out")]
+    pub words: Vec<String>,
+    /// Where results are.
+    #[command(flatten)]
+    pub results: Results,
+    /// The port at 127.0.0.1; any that is free without it.
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// Write the page with everything in it to this file, which opens without a server or network, instead of
+    /// serving it.
+    #[arg(long, value_name = "FILE.html", conflicts_with = "port", requires = "words")]
+    pub out: Option<PathBuf>,
+    /// With --out, also environment variables, names of hosts and absolute paths.
+    #[arg(long, requires = "out")]
+    pub full: bool,
+    /// With --out, replace a file that is there.
+    #[arg(long, requires = "out")]
+    pub force: bool,
+}
+
+/// Runs the command; a server until its process is ended.
+///
+/// # Errors
+/// When the port is taken, a run is not found, or the file is there or cannot be written.
+pub fn run(args: &Args) -> Result<()> {
+    let folder = ResultsFolder::new(&args.results.folder);
+    if let Some(path) = &args.out {
+        let file = SingleFile::new(&folder, &args.words, args.full)?;
+        file.write(path, args.force)?;
+        let list = |what: &str, of: &[String]| -> String {
+            of.iter().map(|one| format!("  {what} {one}\n")).collect()
+        };
+        let size = binary(file.html.len());
+        return print(&format!(
+            "{} ({size})\n{}{}",
+            path.display(),
+            list("has", &file.included.includes),
+            list("leaves out", &file.included.leaves_out)
+        ));
+    }
+    if !folder.root().is_dir() {
+        eprint_line(&format!(
+            "there is no folder {} yet; runs show up once it is there",
+            folder.root().display()
+        ));
+    }
+    let server = Server::open(folder, args.port)?;
+    print(&format!("{}\n", server.address()))?;
+    eprint_line("open this address in a browser on this machine; Ctrl-C ends it");
+    server.serve()
+}

@@ -1,0 +1,133 @@
+//! The rows that were appended to a row file since the last look.
+
+use super::lines::{AppendedLines, NewLines};
+use crate::error::{Error, Result};
+use crate::results::rows::{LineParser, Row, read};
+use crate::results::stored::MANIFEST;
+use std::path::Path;
+
+/// Reads the rows of `metrics.csv` or `timing.csv` as they are appended.
+#[derive(Debug)]
+pub struct RowFollower<R> {
+    lines: AppendedLines,
+    source: Source,
+    /// What parses lines by the header; `None` until the header was read.
+    parser: Option<LineParser<R>>,
+    /// Number of the last line that was parsed, and the step of its row.
+    last: (usize, u64),
+    /// A whole last line that is no row: a power cut can leave one, which a resume removes.
+    doubtful: Vec<u8>,
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// That of a run, which grows.
+    Growing,
+    /// That of a kept run, which may be stored in another form and never changes: it is read once.
+    Kept,
+    /// That of a kept run, and was read.
+    Ended,
+}
+
+/// Rows that were appended to a file since the last look.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewRows<R> {
+    /// The rows, in the order of the file.
+    pub rows: Vec<R>,
+    /// True if the file was cut back, as by a resume: all rows from before are void, and these are from its
+    /// beginning.
+    pub is_restarted: bool,
+    /// True if rows are left to be read by the next look.
+    pub has_more: bool,
+}
+
+impl<R> NewRows<R> {
+    /// Returns true if there is anything new.
+    pub fn is_any(&self) -> bool {
+        self.is_restarted || !self.rows.is_empty()
+    }
+
+    /// Adds the rows to those that were read before, which go where the file was cut back.
+    pub fn add_to(self, known: &mut Vec<R>) {
+        if self.is_restarted {
+            known.clear();
+        }
+        known.extend(self.rows);
+    }
+}
+
+impl<R: Row> RowFollower<R> {
+    /// Creates a follower of a file, which need not be there yet. The file of a kept run is read whole at the
+    /// first look.
+    pub fn new(path: &Path) -> Self {
+        let is_kept = path.parent().is_some_and(|run| run.join(MANIFEST).is_file());
+        Self {
+            lines: AppendedLines::new(path),
+            source: if is_kept { Source::Kept } else { Source::Growing },
+            parser: None,
+            last: (1, 0),
+            doubtful: Vec::new(),
+        }
+    }
+
+    /// Returns the rows that are new, of at most [`MAX_READ`](super::MAX_READ) bytes.
+    ///
+    /// # Errors
+    /// When the file is a link or cannot be read, has another header, or a line that is no row and not the
+    /// last. The next look begins with the whole file again: one that is cut back and written to while it is
+    /// read looks damaged once.
+    pub fn poll(&mut self) -> Result<NewRows<R>> {
+        if self.source != Source::Growing {
+            let rows = if self.source == Source::Kept { read(self.lines.path())? } else { Vec::new() };
+            self.source = Source::Ended;
+            return Ok(NewRows { rows, is_restarted: false, has_more: false });
+        }
+        let found = self.lines.poll().and_then(|new| self.parse(&new));
+        if found.is_err() {
+            self.lines.restart();
+            self.forget();
+        }
+        found
+    }
+
+    fn forget(&mut self) {
+        (self.parser, self.last) = (None, (1, 0));
+        self.doubtful.clear();
+    }
+
+    fn parse(&mut self, new: &NewLines) -> Result<NewRows<R>> {
+        if new.is_restarted {
+            self.forget();
+        }
+        let mut found = NewRows { rows: Vec::new(), is_restarted: new.is_restarted, has_more: new.has_more };
+        if new.bytes.is_empty() {
+            return Ok(found);
+        }
+        let bytes = [std::mem::take(&mut self.doubtful).as_slice(), &new.bytes].concat();
+        let mut lines = bytes.split_inclusive(|byte| *byte == b'\n').peekable();
+        while let Some(line) = lines.next() {
+            let Some(parser) = &self.parser else {
+                self.parser = Some(LineParser::of_header(self.lines.path(), line)?);
+                continue;
+            };
+            let (number, step) = (self.last.0 + 1, self.last.1);
+            match parser.row(&line[..line.len() - 1]) {
+                Ok(row) if row.step() < step => {
+                    return Err(self.wrong(number, &format!("step {} stands after step {step}", row.step())));
+                }
+                Ok(row) => {
+                    self.last = (number, row.step());
+                    found.rows.push(row);
+                }
+                Err(_) if lines.peek().is_none() && !new.has_more => self.doubtful = line.to_vec(),
+                Err(reason) => return Err(self.wrong(number, &format!("not a row: {reason}"))),
+            }
+        }
+        Ok(found)
+    }
+
+    fn wrong(&self, line: usize, what: &str) -> Error {
+        Error::failed(format!("{}:{line}: {what}", self.lines.path().display()))
+    }
+}

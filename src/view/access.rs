@@ -1,0 +1,211 @@
+//! Who may read: a browser on this machine whose user has the address that xrun printed.
+//!
+//! The address has a random token. It is exchanged for a cookie and a clean address, so that the token is in
+//! no link, title or referrer. A page of another site can make a browser send requests here, under a name of
+//! its own even (DNS rebinding): so the name that was asked for must be this machine's, the page that asks
+//! must be this one, and the cookie leaves the browser for no other.
+
+use super::http::{Refusal, Request, Response};
+use crate::error::{Error, Result};
+
+/// Random bytes of a secret.
+const SECRET_BYTES: usize = 32;
+
+/// What access rests on.
+#[derive(Debug)]
+pub struct Access {
+    /// `NAME:PORT`, by which this machine knows the server.
+    hosts: [String; 2],
+    /// The cookie's name: browsers send the cookies of one port to all.
+    cookie: String,
+    /// The secret in the printed address.
+    token: Secret,
+    /// The secret in the cookie.
+    session: Secret,
+}
+
+/// A secret as text, with its hash: BLAKE3's hashes are compared in a time that tells nothing of them.
+#[derive(Debug)]
+struct Secret {
+    text: String,
+    hash: blake3::Hash,
+}
+
+impl Secret {
+    fn random() -> Result<Self> {
+        let mut bytes = [0; SECRET_BYTES];
+        getrandom::fill(&mut bytes).map_err(|e| Error::failed(format!("cannot get random bytes: {e}")))?;
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { hash: blake3::hash(text.as_bytes()), text })
+    }
+
+    fn is(&self, text: &str) -> bool {
+        self.hash == blake3::hash(text.as_bytes())
+    }
+}
+
+impl Access {
+    /// Creates fresh secrets for the server at a port of 127.0.0.1.
+    ///
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub fn new(port: u16) -> Result<Self> {
+        Ok(Self {
+            hosts: ["127.0.0.1", "localhost"].map(|name| format!("{name}:{port}")),
+            cookie: format!("xrun-view-{port}"),
+            token: Secret::random()?,
+            session: Secret::random()?,
+        })
+    }
+
+    /// Returns the address that lets a browser in.
+    pub fn address(&self) -> String {
+        format!("http://{}/?token={}", self.hosts[0], self.token.text)
+    }
+
+    /// Checks a request; returns the response to it where it has the token of the address, and `None` where it
+    /// may read.
+    ///
+    /// # Errors
+    /// A refusal of everyone else.
+    pub fn check(&self, request: &Request) -> Result<Option<Response>, Refusal> {
+        self.check_host(request)?;
+        self.check_site(request)?;
+        let is_root = request.path.iter().all(String::is_empty);
+        if let Some(token) = request.parameter("token").filter(|_| is_root) {
+            return match self.token.is(token) {
+                true => Ok(Some(Response::redirect("./", self.set_cookie()))),
+                false => Err(unknown()),
+            };
+        }
+        match request.headers("cookie").any(|cookies| self.is_known(cookies)) {
+            true => Ok(None),
+            false => Err(unknown()),
+        }
+    }
+
+    /// Checks the name that was asked for: one of another server's that leads here is somebody's trick.
+    fn check_host(&self, request: &Request) -> Result<(), Refusal> {
+        let is_own = |host: &str| self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host));
+        match request.header("host").is_some_and(is_own) {
+            true => Ok(()),
+            false => Err(Refusal::new(403, format!("this server is called {}", self.hosts.join(" or ")))),
+        }
+    }
+
+    /// Checks that the page which asks, if one does, is this one.
+    fn check_site(&self, request: &Request) -> Result<(), Refusal> {
+        let is_own = |origin: &str| {
+            let host = origin.strip_prefix("http://");
+            host.is_some_and(|host| self.hosts.iter().any(|own| own == host))
+        };
+        // `none` is an address that a person typed, pasted or opened from elsewhere than a page.
+        let is_near = |site: &str| ["same-origin", "none"].contains(&site);
+        match request.headers("origin").all(is_own) && request.headers("sec-fetch-site").all(is_near) {
+            true => Ok(()),
+            false => Err(Refusal::new(403, "pages of other sites may not read this one")),
+        }
+    }
+
+    fn set_cookie(&self) -> String {
+        format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie, self.session.text)
+    }
+
+    /// Returns true if a header of cookies has ours.
+    fn is_known(&self, cookies: &str) -> bool {
+        let pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
+        pairs.filter(|(name, _)| *name == self.cookie).any(|(_, value)| self.session.is(value))
+    }
+}
+
+/// Returns the refusal of a browser that has not come by the printed address.
+fn unknown() -> Refusal {
+    Refusal::new(
+        403,
+        "open the address that `xrun view` printed; it has a token, which changes at every start",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(target: &str, headers: &[&str]) -> Request {
+        let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+        Request::parse(format!("GET {target} HTTP/1.1\r\n{headers}\r\n").as_bytes()).unwrap().unwrap()
+    }
+
+    fn status(access: &Access, target: &str, headers: &[&str]) -> u16 {
+        match access.check(&request(target, headers)) {
+            Ok(None) => 200,
+            Ok(Some(response)) => response.status,
+            Err(refusal) => refusal.status,
+        }
+    }
+
+    const HOST: &str = "Host: 127.0.0.1:4000";
+
+    #[test]
+    fn the_token_is_exchanged_for_a_cookie_that_lets_in() {
+        let access = Access::new(4000).unwrap();
+        let target = format!("/?token={}", access.token.text);
+        assert_eq!(access.address(), format!("http://127.0.0.1:4000{target}"));
+        let entered = access.check(&request(&target, &[HOST])).unwrap().unwrap();
+        let redirect = entered.redirect.unwrap();
+        assert_eq!((entered.status, redirect.location), (303, "./"));
+        let (pair, attributes) = redirect.cookie.split_once("; ").unwrap();
+        assert_eq!(attributes, "Path=/; HttpOnly; SameSite=Strict");
+        assert!(!redirect.cookie.contains(&access.token.text));
+        for cookies in [format!("Cookie: {pair}"), format!("Cookie: a=b; {pair}; xrun-view-1=c")] {
+            assert_eq!(status(&access, "/api/runs", &[HOST, &cookies]), 200);
+        }
+        // Neither an own token nor that of another server, another name, or a token in another place.
+        let other = Access::new(4000).unwrap();
+        let wrong = [
+            format!("Cookie: xrun-view-4000={}", access.token.text),
+            format!("Cookie: xrun-view-4000={}", other.session.text),
+            format!("Cookie: {}", pair.replace("4000", "4001")),
+            format!("Cookie: {}", &pair[..pair.len() - 1]),
+            "Cookie: xrun-view-4000=".to_owned(),
+        ];
+        for cookies in wrong {
+            assert_eq!(status(&access, "/api/runs", &[HOST, &cookies]), 403, "{cookies}");
+        }
+        for target in [format!("/?token={}", other.token.text), "/?token=".to_owned(), "/".to_owned()] {
+            assert_eq!(status(&access, &target, &[HOST]), 403, "{target}");
+        }
+        assert_eq!(status(&access, &target.replace("/?", "/api/runs?"), &[HOST]), 403);
+    }
+
+    #[test]
+    fn other_names_origins_and_sites_are_refused_with_the_right_cookie() {
+        let access = Access::new(4000).unwrap();
+        let cookie = format!("Cookie: xrun-view-4000={}", access.session.text);
+        let of = |headers: &[&str]| status(&access, "/api/runs", &[&[cookie.as_str()], headers].concat());
+        for host in ["127.0.0.1:4000", "localhost:4000", "LOCALHOST:4000"] {
+            assert_eq!(of(&[&format!("Host: {host}")]), 200, "{host}");
+        }
+        for host in
+            ["evil.test", "evil.test:4000", "127.0.0.1", "127.0.0.1:80", "127.0.0.1:4000.evil.test", ""]
+        {
+            assert_eq!(of(&[&format!("Host: {host}")]), 403, "{host}");
+        }
+        assert_eq!((of(&[]), of(&[HOST, HOST])), (403, 403));
+        let own = ["Origin: http://127.0.0.1:4000", "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: none"];
+        for header in own {
+            assert_eq!(of(&[HOST, header]), 200, "{header}");
+        }
+        for header in [
+            "Origin: http://evil.test",
+            "Origin: null",
+            "Origin: https://127.0.0.1:4000",
+            "Origin: http://127.0.0.1:4001",
+            "Sec-Fetch-Site: cross-site",
+            "Sec-Fetch-Site: same-site",
+        ] {
+            assert_eq!(of(&[HOST, header]), 403, "{header}");
+        }
+        let token = format!("/?token={}", access.token.text);
+        assert_eq!(status(&access, &token, &["Host: evil.test"]), 403, "nor does the token help");
+    }
+}

@@ -1,0 +1,47 @@
+//! The end of a run's log.
+
+use crate::error::{IoContext, Result};
+use crate::format::printable;
+use crate::results::names::LOG;
+use crate::results::regular;
+use crate::view::table::TableRun;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// Lines without a word, and the most that may be asked for.
+pub const USUAL_LINES: usize = 200;
+pub const MAX_LINES: usize = 2000;
+
+/// The end of the file that is read, in bytes.
+const TAIL: u64 = 1 << 20;
+
+/// Returns the document `log` of a run: its last lines, at most `count`.
+///
+/// # Errors
+/// When the log is there and cannot be read.
+pub fn document(run: &TableRun, count: usize) -> Result<Value> {
+    let path = run.path.join(LOG);
+    let (bytes, is_whole) = match path.symlink_metadata() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => (Vec::new(), true),
+        _ => tail(regular::open(&path)?, &path)?,
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    // The first line of a part is a part of a line.
+    let lines: Vec<String> =
+        text.lines().skip(usize::from(!is_whole)).map(|line| printable(line).into_owned()).collect();
+    let from = lines.len().saturating_sub(count.min(MAX_LINES));
+    let more = !is_whole || from > 0;
+    Ok(json!({"id": run.id, "version": run.version, "lines": lines[from..], "more": more}))
+}
+
+/// Returns the last bytes of a file, and whether that is all of it.
+fn tail(mut file: File, path: &Path) -> Result<(Vec<u8>, bool)> {
+    let length = file.metadata().at("read", path)?.len();
+    let from = length.saturating_sub(TAIL);
+    file.seek(SeekFrom::Start(from)).at("seek in", path)?;
+    let mut bytes = Vec::new();
+    file.take(TAIL).read_to_end(&mut bytes).at("read", path)?;
+    Ok((bytes, from == 0))
+}

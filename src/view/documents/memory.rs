@@ -1,0 +1,72 @@
+//! The memory of a run over a step, planned again from its resolved recipe.
+
+use crate::error::{Error, Result};
+use crate::forecast::{MemoryTimeline, Planned};
+use crate::format::binary;
+use crate::machine::Machine;
+use crate::plan::Corpus;
+use crate::recipe::{self, Recipe};
+use crate::results::folder::read_summary;
+use crate::results::names::{ENVIRONMENT, RESOLVED};
+use crate::results::summary::Summary;
+use crate::view::folder::{read, read_text};
+use crate::view::table::TableRun;
+use serde_json::{Value, json};
+
+/// Tokens of corpora, of which memory plans need no more than that there are enough.
+const TRAIN_TOKENS: usize = 1 << 40;
+const HELD_OUT_TOKENS: usize = 1 << 30;
+
+/// Returns the document `memory` of a run. The corpus is not read: the vocabulary follows from the loss of a
+/// uniform guess.
+///
+/// # Errors
+/// When the run has no resolved recipe, or none that this version can plan.
+pub fn document(run: &TableRun) -> Result<Value> {
+    let path = run.path.join(RESOLVED);
+    let text = read_text(&run.path, RESOLVED)?.ok_or_else(|| {
+        Error::failed(format!("{} is not there, and memory is planned from it", path.display()))
+    })?;
+    let summary = read_summary(&run.path)?;
+    // A recipe that leaves the device to the machine ran on what its environment names.
+    let environment: Option<Value> =
+        read(&run.path, ENVIRONMENT)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let on_gpu = environment.is_some_and(|environment| environment["gpu"].is_object());
+    let device = if on_gpu { "engine.device=cuda" } else { "engine.device=cpu" };
+    let machine = Machine::none();
+    let recipe = recipe::load_resolved(&path, &text, &[device.to_owned()], &machine)?;
+    let corpus = corpus(&recipe, &summary)?;
+    let Planned { plan, programs, .. } = Planned::new(&recipe, &corpus, &machine)?;
+    let timeline = MemoryTimeline::new(&plan, &programs);
+    let planned = summary.memory.planned_bytes.filter(|bytes| *bytes != timeline.peak_bytes as u64);
+    let note = planned.map(|bytes| {
+        let [now, then] = [timeline.peak_bytes, usize::try_from(bytes).unwrap_or(usize::MAX)].map(binary);
+        format!("this version of xrun plans {now}, and the run was planned with {then}")
+    });
+    let mut document = serde_json::to_value(timeline)
+        .map_err(|e| Error::failed(format!("cannot write the memory of {} as JSON: {e}", run.id)))?;
+    if let Value::Object(document) = &mut document {
+        document.insert("id".to_owned(), run.id.as_str().into());
+        document.insert("note".to_owned(), json!(note));
+    }
+    Ok(document)
+}
+
+/// Returns what plans need to know of the corpus of a run.
+fn corpus(recipe: &Recipe, summary: &Summary) -> Result<Corpus> {
+    let vocab_size = summary.uniform_loss.map(|loss| loss.exp().round() as usize).ok_or_else(|| {
+        Error::failed(
+            "the run was stored by a version of xrun that did not record the size of its vocabulary",
+        )
+    })?;
+    let sets = recipe.values().validation.sets.keys();
+    Ok(Corpus {
+        vocab_size,
+        train_tokens: TRAIN_TOKENS,
+        exact: false,
+        validation_tokens: HELD_OUT_TOKENS,
+        set_tokens: sets.map(|name| (name.clone(), HELD_OUT_TOKENS)).collect(),
+        floor: None,
+        memory_bytes: 0,
+    })
+}

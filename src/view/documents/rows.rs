@@ -1,0 +1,103 @@
+//! The rows and columns of the table of runs.
+
+use super::number::number;
+use crate::metrics::Metric;
+use crate::results::collection::{
+    Cell, Collection, Field, Run, RunStatus, differing_keys, figures, set_figures,
+};
+use serde_json::{Map, Value, json};
+
+/// The figures that `xrun runs` shows.
+const USUAL: [&str; 3] = ["train_loss", "val_loss", "tok_s"];
+
+/// What the rows of a table have.
+#[derive(Debug, Default, PartialEq)]
+pub struct Layout {
+    /// The figures that one of the runs has.
+    figures: Vec<Field>,
+    /// The keys of recipes that differ among the runs, in the order of recipes.
+    pub keys: Vec<String>,
+}
+
+impl Layout {
+    /// Returns that of the runs of a collection.
+    pub fn new(collection: &Collection) -> Self {
+        let runs: Vec<&Run> = collection.runs.iter().collect();
+        let has_one = |field: &Field| runs.iter().any(|run| field.of_run(run, collection) != Cell::Blank);
+        let all = figures().map(Field::Figure).chain(set_figures(runs.iter().copied()));
+        Self { figures: all.filter(has_one).collect(), keys: differing_keys(&runs, collection) }
+    }
+
+    /// Returns the columns of figures.
+    pub fn columns(&self) -> Vec<Value> {
+        let column = |field: &Field| {
+            let (metric, name) = (field.metric()?, field.to_string());
+            let heading = match field {
+                Field::OfSet { set, .. } => format!("{} on {set}", metric.heading),
+                _ => metric.heading.to_owned(),
+            };
+            Some(json!({
+                "heading": heading,
+                "unit": metric.unit,
+                "decimals": metric.decimals,
+                "better": better(metric),
+                "meaning": metric.meaning,
+                "usual": USUAL.contains(&name.as_str()),
+                "name": name,
+            }))
+        };
+        self.figures.iter().filter_map(column).collect()
+    }
+}
+
+/// Returns which values of a metric are the better ones; `None` where neither are.
+pub fn better(metric: &Metric) -> Option<&'static str> {
+    match metric.unit {
+        "nats/token" | "bits/byte" | "ms" | "s" | "MiB" => Some("low"),
+        "tokens/s" | "%" => Some("high"),
+        _ => None,
+    }
+}
+
+/// Returns the row of a run.
+pub fn row(run: &Run, collection: &Collection, layout: &Layout, version: &str) -> Value {
+    let entry = &run.entry;
+    let mut figures = Map::new();
+    for field in &layout.figures {
+        if let Cell::Number(value) = field.of_run(run, collection) {
+            figures.insert(field.to_string(), number(value));
+        }
+    }
+    let mut keys = Map::new();
+    for path in &layout.keys {
+        let value = match Field::Key(path.clone()).of_run(run, collection) {
+            Cell::Blank => continue,
+            Cell::Unset => Value::Null,
+            Cell::Number(value) => value.to_string().into(),
+            Cell::Text(text) => text.into(),
+        };
+        keys.insert(path.clone(), value);
+    }
+    json!({
+        "id": run.id,
+        "name": run.name,
+        "recipe": run.recipe(),
+        "started": run.started(),
+        "status": run.status.as_str(),
+        "live": run.status == RunStatus::Running,
+        "reason": entry.reason,
+        "steps": entry.steps,
+        "steps_planned": entry.steps_planned,
+        "version": version,
+        "tags": run.annotation.tags,
+        "note": run.annotation.note,
+        "changed": entry.changed,
+        "remarks": entry.remarks,
+        "device": entry.device,
+        "commit": entry.commit,
+        "corpus": entry.corpus,
+        "forked_from": entry.forked_from.as_ref().map(|fork| json!({"run": fork.run, "step": fork.step})),
+        "figures": figures,
+        "keys": keys,
+    })
+}

@@ -1,0 +1,74 @@
+//! A run: its summary, recipe, environments and samples.
+
+use super::curves;
+use crate::error::Result;
+use crate::recipe::StoredKeys;
+use crate::results::names::{ENVIRONMENT, PROFILE, RECIPE, RESOLVED, SUMMARY};
+use crate::results::quantiles::median;
+use crate::view::folder::{read, read_text};
+use crate::view::known_rows::RunRows;
+use crate::view::table::TableRun;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// The most processes of a run whose environments are shown.
+const MAX_PROCESSES: usize = 100;
+
+/// Steps whose median time is the pace of a run.
+const PACE_STEPS: usize = 100;
+
+/// Returns the document `run` of a run.
+///
+/// # Errors
+/// When a file of it that is there cannot be read.
+pub fn document(run: &TableRun, rows: &RunRows) -> Result<Value> {
+    let path = run.path.as_path();
+    let summary = read_json(path, SUMMARY)?.unwrap_or_default();
+    let resolved = read_text(path, RESOLVED)?;
+    let keys = resolved.as_deref().and_then(|text| StoredKeys::parse(text).ok());
+    let settings: Vec<(&str, Option<&str>)> = keys.as_ref().map_or(Vec::new(), |keys| keys.iter().collect());
+    Ok(json!({
+        "id": run.id,
+        "name": run.row["name"],
+        "version": run.version,
+        "row": run.row,
+        "floor": summary["floor"],
+        "uniform_loss": summary["uniform_loss"],
+        "samples": summary["samples"],
+        "left_s": left(run, &summary, rows),
+        "metrics": curves::metrics(rows),
+        "recipe": read_text(path, RECIPE)?,
+        "settings": settings,
+        "environments": environments(path)?,
+        "has": {"memory": resolved.is_some(), "profile": read(path, PROFILE)?.is_some()},
+        "resolved": resolved,
+        "summary": summary,
+    }))
+}
+
+/// Returns the seconds that a run which goes on still trains for, at the pace of its last steps.
+fn left(run: &TableRun, summary: &Value, rows: &RunRows) -> Option<f64> {
+    let last = rows.metrics().last().filter(|_| run.row["live"] == true)?;
+    let steps = summary["steps_planned"].as_u64()?.saturating_sub(last.step);
+    let times: Vec<f64> = rows.steps().map(|row| row.step_ms).collect();
+    let pace = median(times.iter().rev().take(PACE_STEPS).copied())?;
+    Some(steps as f64 * pace / 1e3)
+}
+
+/// Returns the environments of the processes of a run, in their order.
+fn environments(run: &Path) -> Result<Vec<Value>> {
+    let mut found = Vec::new();
+    for process in 1..=MAX_PROCESSES {
+        let file = if process == 1 { ENVIRONMENT.to_owned() } else { format!("env-{process}.json") };
+        match read_json(run, &file)? {
+            Some(value) => found.push(json!({"file": file, "value": value})),
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+/// Reads a file of JSON; `None` where it is not there, or of another form, as when it was damaged.
+fn read_json(run: &Path, file: &str) -> Result<Option<Value>> {
+    Ok(read(run, file)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+}

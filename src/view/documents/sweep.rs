@@ -1,0 +1,126 @@
+//! Sweeps: their cells, and what a map of them needs.
+
+use super::number::number;
+use super::rows::better;
+use crate::error::Result;
+use crate::metrics;
+use crate::results::configurations::CONFIGURATIONS;
+use crate::results::ledger::{Attempt, Ledger};
+use crate::results::regular;
+use crate::sweep::{SweepCell, cells};
+use crate::view::folder::{ResultsFolder, read_json, version};
+use serde_json::{Map, Value, json};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The status of a cell that has not begun.
+const OPEN: &str = "open";
+
+/// The files that a sweep's folder is read from.
+const FILES: [&str; 3] = ["cells.json", "table.csv", CONFIGURATIONS];
+
+/// The ledger of a results folder, by the keys of cells.
+pub struct Attempts(Ledger);
+
+impl Attempts {
+    /// Reads the ledger; an empty one where there is none.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read(folder: &ResultsFolder) -> Result<Option<Self>> {
+        folder.ledger().map(|_| Ledger::read(folder.root()).map(Self)).transpose()
+    }
+
+    /// Returns the last attempt at a cell. Sweeps of earlier versions know the beginning of its key alone.
+    fn at(&self, cell: &SweepCell) -> Option<&Attempt> {
+        let by_beginning = || self.0.lines().iter().rfind(|line| line.key.starts_with(cell.key.as_str()));
+        self.0.last(&cell.key).or_else(by_beginning)
+    }
+}
+
+/// Returns the line of a sweep in the document `sweeps`; with the reason where it cannot be read.
+pub fn line(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Value {
+    let version = version(folder, FILES);
+    let cells = match cells(folder) {
+        Ok(cells) => cells,
+        Err(e) => return json!({"id": id, "version": version, "damaged": e.message()}),
+    };
+    let last: Vec<&Attempt> = cells.iter().filter_map(|cell| attempts?.at(cell)).collect();
+    json!({
+        "id": id,
+        "recipe": last.first().map_or(recipe_of(id), |attempt| attempt.recipe.as_str()),
+        "cells": cells.len(),
+        "done": last.iter().filter(|attempt| attempt.status.is_final()).count(),
+        "version": version,
+    })
+}
+
+/// Returns the document `sweep` of a folder.
+///
+/// # Errors
+/// When the list of its cells cannot be read.
+pub fn document(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Result<Value> {
+    let cells = cells(folder)?;
+    let keys: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
+    let values: BTreeMap<&String, Vec<&str>> =
+        keys.iter().map(|key| (*key, values_of(key, &cells))).collect();
+    let attempts: Vec<Option<&Attempt>> = cells.iter().map(|cell| attempts?.at(cell)).collect();
+    let has_figure = |key: &str| attempts.iter().flatten().any(|at| at.measured.get(key).is_some());
+    let figures: Vec<(&str, &metrics::Metric)> =
+        metrics::of_ledgers().into_iter().filter(|(key, _)| has_figure(key)).collect();
+    let of_cell = |(cell, attempt): (&SweepCell, &Option<&Attempt>)| {
+        let figure = |(key, metric): &(&str, &metrics::Metric)| {
+            let value = (*attempt)?.measured.get(key)? / metric.divisor;
+            Some((metric.name.to_owned(), number(value)))
+        };
+        json!({
+            "settings": cell.settings,
+            "status": attempt.map_or(OPEN, |attempt| attempt.status.as_str()),
+            "reason": attempt.and_then(|attempt| attempt.reason.as_deref()),
+            "run": attempt.and_then(|attempt| attempt.run.as_deref()),
+            "figures": figures.iter().filter_map(figure).collect::<Map<String, Value>>(),
+        })
+    };
+    let column = |(_, metric): &(&str, &metrics::Metric)| {
+        json!({
+            "name": metric.name,
+            "heading": metric.heading,
+            "unit": metric.unit,
+            "decimals": metric.decimals,
+            "better": better(metric),
+        })
+    };
+    let has_configurations = regular::is_file(&folder.join(CONFIGURATIONS));
+    let configurations: Option<Value> =
+        if has_configurations { Some(read_json(folder, CONFIGURATIONS)?) } else { None };
+    Ok(json!({
+        "id": id,
+        "version": version(folder, FILES),
+        "keys": keys,
+        "values": values,
+        "figures": figures.iter().map(column).collect::<Vec<_>>(),
+        "cells": cells.iter().zip(&attempts).map(of_cell).collect::<Vec<_>>(),
+        "configurations": configurations,
+    }))
+}
+
+/// Returns the recipe in the name `RECIPE-HASH` of a sweep.
+fn recipe_of(id: &str) -> &str {
+    id.rsplit_once('-').map_or(id, |(recipe, _)| recipe)
+}
+
+/// Returns the values of a key, each once: numbers in their order, then texts in theirs.
+fn values_of<'a>(key: &str, cells: &'a [SweepCell]) -> Vec<&'a str> {
+    let mut values: Vec<&str> =
+        cells.iter().filter_map(|cell| Some(cell.settings.get(key)?.as_str())).collect();
+    let number = |text: &str| text.replace('_', "").parse::<f64>().ok();
+    values.sort_by(|a, b| match (number(a), number(b)) {
+        (Some(a), Some(b)) => a.total_cmp(&b),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => a.cmp(b),
+    });
+    values.dedup();
+    values
+}

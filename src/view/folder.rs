@@ -1,0 +1,169 @@
+//! The results folder as the page may see it: runs, comparisons, sweeps and coordinates by their ids, and the
+//! files in their folders.
+//!
+//! An id from an address is compared with those of what was found, and is never made a path. Nothing is read
+//! through a link inside the folder: a folder from someone else cannot show, or put into a file that is sent
+//! on, what lies outside of it. The folder itself may be a link, for the user named it.
+
+use crate::error::{Error, IoContext, Result};
+use crate::results::configurations::CONFIGURATIONS;
+use crate::results::names::{
+    COMPARISON, COMPARISONS, COORDINATE_ROWS, COORDINATES, COORDINATES_JSON, ENVIRONMENT, LEDGER, LOG,
+    METRICS, PROFILE, QUALITY, RECIPE, RESOLVED, SUMMARY, SWEEPS, TIMING,
+};
+use crate::results::stored::{self, MANIFEST};
+use crate::results::{find, regular};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// The files of a run that are read, here or by what reads lists of runs.
+const FILES_OF_RUN: [&str; 9] =
+    [SUMMARY, METRICS, TIMING, RECIPE, RESOLVED, ENVIRONMENT, LOG, PROFILE, MANIFEST];
+
+/// The list of a sweep's cells, and its table.
+const CELLS: &str = "cells.json";
+const TABLE: &str = "table.csv";
+
+/// A results folder.
+#[derive(Clone, Debug)]
+pub struct ResultsFolder {
+    root: PathBuf,
+}
+
+impl ResultsFolder {
+    /// Takes a folder, which may not be there yet.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    /// Returns the folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns the first link that reading a run would follow; `None` where there is none.
+    pub fn link_in_run(&self, run: &Path) -> Option<PathBuf> {
+        self.link_in(run, &FILES_OF_RUN)
+    }
+
+    /// Returns the comparisons, newest first, each with its `NAME/ID`; without those behind links.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn comparisons(&self) -> Result<Vec<(String, PathBuf)>> {
+        let found = find::comparisons(&self.root)?;
+        Ok(self.with_ids(found, COMPARISONS, &[COMPARISON, QUALITY]))
+    }
+
+    /// Returns the folders of sweeps, in order of their names, each with its name; without those behind links.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn sweeps(&self) -> Result<Vec<(String, PathBuf)>> {
+        let mut found = subfolders(&self.root.join(SWEEPS))?;
+        let has_cells =
+            |sweep: &PathBuf| [CELLS, TABLE].iter().any(|file| regular::is_file(&sweep.join(file)));
+        found.retain(has_cells);
+        found.sort();
+        Ok(self.with_ids(found, SWEEPS, &[CELLS, TABLE, CONFIGURATIONS]))
+    }
+
+    /// Returns the folders of coordinates, newest first, each with its `NAME/ID`; without those behind links.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn coordinates(&self) -> Result<Vec<(String, PathBuf)>> {
+        let mut found = Vec::new();
+        for name in subfolders(&self.root.join(COORDINATES))? {
+            found.extend(subfolders(&name)?.into_iter().filter(|one| one.join(COORDINATES_JSON).is_file()));
+        }
+        found.sort_by(|a, b| (b.file_name(), b).cmp(&(a.file_name(), a)));
+        Ok(self.with_ids(found, COORDINATES, &[COORDINATES_JSON, COORDINATE_ROWS]))
+    }
+
+    /// Returns the ledger of sweeps, where it is there and no link.
+    pub fn ledger(&self) -> Option<PathBuf> {
+        Some(self.root.join(LEDGER)).filter(|ledger| regular::is_file(ledger))
+    }
+
+    /// Returns the part of each path behind `kind` as its id.
+    fn with_ids(&self, found: Vec<PathBuf>, kind: &str, files: &[&str]) -> Vec<(String, PathBuf)> {
+        let above = self.root.join(kind);
+        let id = |path: &Path| Some(path.strip_prefix(&above).ok()?.to_str()?.to_owned());
+        let is_own = |path: &PathBuf| self.link_in(path, files).is_none();
+        found.into_iter().filter(is_own).filter_map(|path| Some((id(&path)?, path))).collect()
+    }
+
+    /// Returns the first of the folders between the results folder and `path`, or of the files in it, that is
+    /// a link.
+    fn link_in(&self, path: &Path, files: &[&str]) -> Option<PathBuf> {
+        let is_link = |path: &PathBuf| path.is_symlink();
+        let folders = path.ancestors().take_while(|folder| *folder != self.root).map(Path::to_owned);
+        folders.chain(files.iter().map(|file| path.join(file))).find(is_link)
+    }
+}
+
+/// Reads a file of a run, a kept one too; `None` where it is not there.
+///
+/// # Errors
+/// When it is a link or no regular file, too large, or not what was kept.
+pub fn read(run: &Path, file: &str) -> Result<Option<Vec<u8>>> {
+    let path = run.join(file);
+    if regular::is_file(&run.join(MANIFEST)) && !path.is_symlink() {
+        return if stored::is_file(&path) { stored::read(&path).map(Some) } else { Ok(None) };
+    }
+    match path.symlink_metadata() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        _ => regular::read(&path, regular::MAX_TEXT).map(Some),
+    }
+}
+
+/// As [`read`], as text; other bytes than UTF-8 are shown as `�`.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_text(run: &Path, file: &str) -> Result<Option<String>> {
+    Ok(read(run, file)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Reads a file of JSON beside others of a comparison, a sweep or coordinates.
+///
+/// # Errors
+/// When it is a link or no regular file, too large, or of another form.
+pub fn read_json<T: serde::de::DeserializeOwned>(folder: &Path, file: &str) -> Result<T> {
+    let path = folder.join(file);
+    let bytes = regular::read(&path, regular::MAX_TEXT)?;
+    serde_json::from_slice(&bytes)
+        .map_err(|e| Error::failed(format!("{}:{}: of another form: {e}", path.display(), e.line())))
+}
+
+/// Returns a text that changes whenever one of these files of a folder does, by their sizes and the times of
+/// their last writes.
+pub fn version<'a>(folder: &Path, files: impl IntoIterator<Item = &'a str>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for file in files {
+        let stamp = folder.join(file).symlink_metadata().ok().map(|data| {
+            let written = data.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            (data.len(), written.map(|since| since.as_nanos()))
+        });
+        hasher.update(format!("{stamp:?}\n").as_bytes());
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
+/// Returns the folders in a folder, links left out; none where it is not there.
+fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.at("read", folder)?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.at("read", folder)?;
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !is_hidden && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}

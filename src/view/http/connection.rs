@@ -1,0 +1,103 @@
+//! A connection: one request read and one response written, each within a time.
+
+use super::method::Method;
+use super::request::{MAX_HEAD, Refusal, Request};
+use super::response::Response;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+/// The times that a connection may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Until the head of the request is there.
+    pub read: Duration,
+    /// Until the response has been taken.
+    pub write: Duration,
+}
+
+/// The most bytes that are read and thrown away after a refusal, so that the client reads its response: a
+/// connection that is closed with bytes left to read is reset.
+const MAX_DRAINED: usize = 1 << 20;
+
+/// The status of a request that did not come in time.
+const LATE: u16 = 408;
+
+/// How long the end of those bytes is waited for.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// Reads the request of a connection, answers it with `respond`, and closes the connection. A client that
+/// goes away is no error.
+pub fn answer(stream: &mut TcpStream, limits: Limits, respond: impl FnOnce(&Request) -> Response) {
+    let (method, response, has_more) = match read(stream, Instant::now() + limits.read) {
+        Ok(Some(request)) => (request.method, respond(&request), false),
+        Ok(None) => return,
+        Err(refusal) => (Method::Get, refusal.response(), refusal.status != LATE),
+    };
+    let is_written = write(stream, &response.to_bytes(method), Instant::now() + limits.write).is_ok();
+    if is_written && stream.shutdown(Shutdown::Write).is_ok() && has_more {
+        drain(stream);
+    }
+}
+
+/// Reads a request; `None` where the client has gone away.
+fn read(stream: &mut TcpStream, until: Instant) -> Result<Option<Request>, Refusal> {
+    let late = || Refusal::new(LATE, "the request did not come in time");
+    let mut head = Vec::new();
+    let mut part = [0; 4 << 10];
+    loop {
+        let left = time_left(until).ok_or_else(late)?;
+        let wait = MAX_HEAD - head.len();
+        let space = part.len().min(wait);
+        let read = stream.set_read_timeout(Some(left)).and_then(|()| stream.read(&mut part[..space]));
+        match read {
+            Ok(0) => return Ok(None),
+            Ok(count) => head.extend_from_slice(&part[..count]),
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            Err(e) if is_timeout(&e) => return Err(late()),
+            Err(_) => return Ok(None),
+        }
+        if let Some(request) = Request::parse(&head)? {
+            return Ok(Some(request));
+        }
+    }
+}
+
+/// Writes bytes until a time, however slowly the client takes them.
+fn write(stream: &mut TcpStream, bytes: &[u8], until: Instant) -> std::io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let left = time_left(until).ok_or(ErrorKind::TimedOut)?;
+        stream.set_write_timeout(Some(left))?;
+        match stream.write(rest) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => rest = &rest[count..],
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Reads what a client still sends, within limits.
+fn drain(stream: &mut TcpStream) {
+    let until = Instant::now() + DRAIN;
+    let mut part = [0; 4 << 10];
+    let mut drained = 0;
+    while drained < MAX_DRAINED {
+        let Some(left) = time_left(until) else { return };
+        match stream.set_read_timeout(Some(left)).and_then(|()| stream.read(&mut part)) {
+            Ok(0) | Err(_) => return,
+            Ok(count) => drained += count,
+        }
+    }
+}
+
+/// Returns the time until then; `None` once it has passed.
+fn time_left(until: Instant) -> Option<Duration> {
+    Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}

@@ -1,0 +1,10 @@
+//! The methods of requests.
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// The response with its body.
+    Get,
+    /// The headers alone.
+    Head,
+}

@@ -1,0 +1,15 @@
+//! The part of HTTP/1.1 that a page on one machine needs: requests without a body, read within limits, and
+//! responses with every header that keeps others out. A connection has one request.
+
+mod connection;
+mod method;
+mod request;
+mod response;
+mod target;
+
+pub use connection::{Limits, answer};
+pub use request::{Refusal, Request};
+pub use response::{Content, Response};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! The rows of runs that pages look at, read on as they are appended.
+
+use crate::error::Result;
+use crate::metrics::{MetricsRow, Phase, TimingRow};
+use crate::results::follow::RowFollower;
+use crate::results::names::{METRICS, TIMING};
+use crate::results::rows::Row;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Rows that are kept in memory, of all runs together: some hundred MB.
+const MAX_ROWS: usize = 1_000_000;
+
+/// The rows of a run.
+#[derive(Debug)]
+pub struct RunRows {
+    metrics: Followed<MetricsRow>,
+    timing: Followed<TimingRow>,
+}
+
+/// The rows of a file, and what reads on.
+#[derive(Debug)]
+struct Followed<R> {
+    follower: RowFollower<R>,
+    rows: Vec<R>,
+}
+
+impl<R: Row> Followed<R> {
+    fn new(path: &Path) -> Self {
+        Self { follower: RowFollower::new(path), rows: Vec::new() }
+    }
+
+    /// Reads what was appended, to the end of the file as it is now.
+    fn read_on(&mut self) -> Result<()> {
+        loop {
+            let new = self.follower.poll().inspect_err(|_| self.rows.clear())?;
+            let has_more = new.has_more;
+            new.add_to(&mut self.rows);
+            if !has_more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl RunRows {
+    /// Creates the rows of a run's folder, none of which has been read.
+    pub fn new(run: &Path) -> Self {
+        Self { metrics: Followed::new(&run.join(METRICS)), timing: Followed::new(&run.join(TIMING)) }
+    }
+
+    /// Reads what was appended since.
+    ///
+    /// # Errors
+    /// When a file is a link or cannot be read, or its content is not what a run writes.
+    pub fn read_on(&mut self) -> Result<()> {
+        self.metrics.read_on()?;
+        self.timing.read_on()
+    }
+
+    /// Returns the rows of `metrics.csv`.
+    pub fn metrics(&self) -> &[MetricsRow] {
+        &self.metrics.rows
+    }
+
+    /// Returns the rows of training steps in `timing.csv`.
+    pub fn steps(&self) -> impl Iterator<Item = &TimingRow> {
+        self.timing.rows.iter().filter(|row| matches!(row.phase, Phase::Warmup | Phase::Train))
+    }
+
+    fn len(&self) -> usize {
+        self.metrics.rows.len() + self.timing.rows.len()
+    }
+}
+
+/// The rows of the runs that were asked for last.
+#[derive(Debug, Default)]
+pub struct KnownRows {
+    /// By `RECIPE/RUN`, the one that was asked for last at the end.
+    runs: Mutex<Vec<(String, Arc<Mutex<RunRows>>)>>,
+}
+
+impl KnownRows {
+    /// Calls `use_rows` with the rows of a run as they are now.
+    ///
+    /// # Errors
+    /// As [`RunRows::read_on`].
+    pub fn with<T>(&self, id: &str, run: &Path, use_rows: impl FnOnce(&RunRows) -> T) -> Result<T> {
+        let rows = self.of_run(id, run);
+        // After a panic the rows are those that were read, and the next look reads on.
+        let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.read_on()?;
+        let found = use_rows(&rows);
+        drop(rows);
+        self.forget_oldest();
+        Ok(found)
+    }
+
+    fn of_run(&self, id: &str, run: &Path) -> Arc<Mutex<RunRows>> {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = match runs.iter().position(|(known, _)| known == id) {
+            Some(place) => runs.remove(place),
+            None => (id.to_owned(), Arc::new(Mutex::new(RunRows::new(run)))),
+        };
+        let rows = entry.1.clone();
+        runs.push(entry);
+        rows
+    }
+
+    /// Forgets the runs that were asked for longest ago, while there are too many rows; never the last one.
+    fn forget_oldest(&self) {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that is being read counts once it has been.
+        let len = |rows: &Arc<Mutex<RunRows>>| rows.try_lock().map_or(0, |rows| rows.len());
+        let mut total: usize = runs.iter().map(|(_, rows)| len(rows)).sum();
+        while total > MAX_ROWS && runs.len() > 1 {
+            total -= len(&runs.remove(0).1).min(total);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+/** The state of the view in the address: a link to what is shown works after a reload, and in another window. */
+(() => {
+  'use strict';
+
+  /**
+   * @typedef {Object} View
+   * @property {string} page `runs`, `comparisons`, `sweeps` or `coordinates`
+   * @property {string} id of the comparison, sweep or coordinates
+   * @property {string[]} runs selected runs by their slot, which is their colour; an empty slot is ''
+   * @property {string} tab of the selected runs
+   * @property {string} focus the run that memory, profile, samples and log are of
+   * @property {string[]} metrics that have a panel
+   * @property {string} x `step`, `tokens` or `seconds`
+   * @property {boolean} logX
+   * @property {string[]} logY metrics whose axis is logarithmic
+   * @property {string} smooth share of the rows: '0', '0.01', …
+   * @property {number[]} zoom from and to in x, or none
+   * @property {string} filter of the table
+   * @property {string} sort column of the table, with - where descending
+   * @property {string[]} columns of the table; none for the usual ones
+   * @property {boolean} all true to show settings that do not differ, too
+   * @property {string} figure of a sweep's heat map, and `size` or `change` of coordinates
+   * @property {string[]} keys of a sweep's heat map: of rows, of columns, then `key=value` of others
+   */
+
+  const EMPTY = {
+    page: 'runs',
+    id: '',
+    runs: [],
+    tab: 'curves',
+    focus: '',
+    metrics: [],
+    x: 'step',
+    logX: false,
+    logY: [],
+    smooth: '0.02',
+    zoom: [],
+    filter: '',
+    sort: '',
+    columns: [],
+    all: false,
+    figure: '',
+    keys: [],
+  };
+
+  /**
+   * Returns the text of a value in the address. Elements of lists are escaped once more, so that a comma separates.
+   * @param {any} value
+   * @returns {string}
+   */
+  function encode(value) {
+    if (Array.isArray(value)) return value.map((part) => encodeURIComponent(part)).join(',');
+    return value === true ? '1' : value === false ? '0' : String(value);
+  }
+
+  /**
+   * @param {string} text
+   * @param {any} like a value of the same kind
+   * @returns {any}
+   */
+  function decode(text, like) {
+    if (Array.isArray(like)) return text === '' ? [] : text.split(',').map(decodeURIComponent);
+    return typeof like === 'boolean' ? text === '1' : text;
+  }
+
+  /**
+   * Reads the state from the part of an address after `#`. What cannot be read has its usual value.
+   * @param {string} hash
+   * @returns {View}
+   */
+  function parseView(hash) {
+    const view = structuredClone(EMPTY);
+    for (const [key, text] of new URLSearchParams(hash.replace(/^#/, ''))) {
+      if (!Object.hasOwn(EMPTY, key)) continue;
+      try {
+        view[key] = decode(text, EMPTY[key]);
+      } catch {
+        /* a broken escape: the usual value stays */
+      }
+    }
+    view.zoom = view.zoom.map(Number).filter(Number.isFinite);
+    if (view.zoom.length !== 2) view.zoom = [];
+    return view;
+  }
+
+  /**
+   * Returns the part of the address that stands for a state.
+   * @param {View} view
+   * @returns {string}
+   */
+  function viewHash(view) {
+    const query = new URLSearchParams();
+    for (const [key, usual] of Object.entries(EMPTY)) {
+      const text = encode(view[key]);
+      if (text !== encode(usual)) query.set(key, text);
+    }
+    return `#${query}`;
+  }
+
+  /** The state, and those who want to know when it changes. */
+  class ViewState {
+    constructor() {
+      this.view = parseView(location.hash);
+      /** @type {((view: View, changed: string[]) => void)[]} */
+      this.listeners = [];
+      window.addEventListener('hashchange', () => this.take(parseView(location.hash)));
+    }
+
+    /**
+     * @param {(view: View, changed: string[]) => void} listener
+     */
+    listen(listener) {
+      this.listeners.push(listener);
+    }
+
+    /**
+     * Changes some of the state. Pages become entries of the browser's history; other changes replace the entry.
+     * @param {Partial<View>} changes
+     */
+    change(changes) {
+      const next = { ...this.view, ...changes };
+      const isPage = ['page', 'id', 'tab'].some((key) => key in changes && changes[key] !== this.view[key]);
+      history[isPage ? 'pushState' : 'replaceState'](null, '', viewHash(next));
+      this.take(next);
+    }
+
+    /**
+     * @param {View} next
+     */
+    take(next) {
+      const changed = Object.keys(EMPTY).filter((key) => encode(next[key]) !== encode(this.view[key]));
+      this.view = next;
+      if (changed.length > 0) this.listeners.forEach((listener) => listener(next, changed));
+    }
+  }
+
+  xrun.address = { ViewState };
+})();

@@ -1,0 +1,373 @@
+/** Comparisons: the list, and one with its question, verdict, pairs or trials. */
+(() => {
+  'use strict';
+
+  const { element, plainTable, scrolling } = xrun.dom;
+  const { BLANK, counted, decimal, short, shortTime, signed, signedPercent, visible, words } = xrun.text;
+  const { closingInterval, pointsAndInterval } = xrun.intervals;
+
+  /** Signs that stand before a verdict: colour alone says nothing. */
+  const SIGNS = {
+    better: '▲',
+    faster: '▲',
+    worse: '▼',
+    slower: '▼',
+    no_difference: '=',
+    same_bits: '≡',
+    inconclusive: '?',
+  };
+
+  /**
+   * @param {?string} verdict
+   * @param {?string} inWords
+   * @param {boolean} isFinished
+   * @returns {HTMLElement}
+   */
+  function verdictNode(verdict, inWords, isFinished) {
+    return element(
+      'span',
+      { class: 'verdict', 'data-verdict': verdict },
+      `${SIGNS[verdict] ?? '·'} ${visible(inWords ?? words(verdict))}`,
+      !isFinished && element('span', { class: 'muted' }, ' so far'),
+    );
+  }
+
+  /**
+   * Returns the list of comparisons.
+   * @param {Object[]} rows what `api/comparisons` gave
+   * @param {string} chosen
+   * @param {(id: string) => void} onChoice
+   * @returns {HTMLElement}
+   */
+  function comparisonList(rows, chosen, onChoice) {
+    return element(
+      'ul',
+      { class: 'list' },
+      rows.map((row) =>
+        element(
+          'li',
+          {},
+          element(
+            'button',
+            {
+              type: 'button',
+              'aria-current': row.id === chosen ? 'true' : null,
+              onclick: () => onChoice(row.id),
+            },
+            element('span', { class: 'list-name' }, visible(row.name)),
+            verdictNode(row.verdict, row.verdict_words, row.finished),
+            element(
+              'span',
+              { class: 'muted' },
+              [
+                words(row.kind),
+                row.pairs && counted(row.pairs, row.kind === 'speed' ? 'trial' : 'pair'),
+                row.began && shortTime(row.began),
+              ]
+                .filter(Boolean)
+                .join(', '),
+            ),
+          ),
+        ),
+      ),
+    );
+  }
+
+  /**
+   * Returns the link to runs, in their colours of a selection.
+   * @param {(string|null)[]} runs
+   * @param {string} text
+   * @param {(runs: string[]) => void} onOpen
+   * @returns {HTMLElement|null}
+   */
+  function runsButton(runs, text, onOpen) {
+    const known = [...new Set(runs.filter(Boolean))];
+    return known.length > 0
+      ? element('button', { type: 'button', class: 'link', onclick: () => onOpen(known) }, text)
+      : null;
+  }
+
+  /** What was asked: the change, the reason, the prediction. */
+  function question(comparison) {
+    const held = { true: 'it held', false: 'it did not hold' }[comparison.prediction_held] ?? 'not judged';
+    const entries = [
+      ['baseline', element('code', {}, visible(comparison.baseline?.command ?? comparison.before?.command ?? BLANK))],
+      ['candidate', element('code', {}, visible(comparison.candidate?.command ?? comparison.after?.command ?? BLANK))],
+      [
+        'changed',
+        comparison.changes.length > 0
+          ? comparison.changes.map((change) => element('div', {}, element('code', {}, visible(change))))
+          : null,
+      ],
+      ['hypothesis', comparison.hypothesis ? visible(comparison.hypothesis) : null],
+      ['prediction', comparison.predicts ? `${visible(comparison.predicts)}: ${held}` : null],
+      ['shared', comparison.shared_randomness ? visible(comparison.shared_randomness) : null],
+      ['confirms', comparison.confirms ? visible(comparison.confirms) : null],
+    ].filter(([, value]) => value);
+    return element(
+      'dl',
+      { class: 'terms wide' },
+      entries.map(([term, value]) => element('div', {}, element('dt', {}, term), element('dd', {}, value))),
+    );
+  }
+
+  /** Remarks, and the rule at the end. */
+  function remarks(comparison) {
+    const notes = [...(comparison.contended ?? []), ...(comparison.notes ?? [])];
+    return element(
+      'div',
+      {},
+      notes.length > 0 &&
+        element(
+          'ul',
+          { class: 'remarks' },
+          notes.map((note) => element('li', {}, visible(note))),
+        ),
+      element('p', { class: 'muted rule' }, visible(comparison.rule ?? '')),
+    );
+  }
+
+  /**
+   * @param {Object} measure
+   * @returns {{format: (value: number) => string, none: number}}
+   */
+  function scaleOf(measure) {
+    return measure.scale === 'ratio'
+      ? { format: (value) => signedPercent(value), none: 0 }
+      : { format: (value) => signed(value), none: 0 };
+  }
+
+  /**
+   * Returns as many decimals as give the values of pairs six digits.
+   * @param {{baseline: any}[]} pairs
+   * @returns {number}
+   */
+  function valueDecimals(pairs) {
+    const largest = Math.max(...pairs.map(({ baseline }) => (typeof baseline === 'number' ? Math.abs(baseline) : 0)));
+    return largest > 0 ? Math.max(0, Math.min(8, 5 - Math.floor(Math.log10(largest)))) : 3;
+  }
+
+  /** A sentence that states an interval. */
+  function intervalText(measure, format) {
+    const { interval } = measure;
+    if (!interval) return 'There is no interval yet.';
+    return `${format(interval.estimate)} (${format(interval.low)} to ${format(interval.high)})`;
+  }
+
+  /**
+   * Returns the verdict on a measure with its pairs.
+   * @param {Object} measure
+   * @param {boolean} isFinished
+   * @param {(runs: string[]) => void} onOpen
+   * @returns {HTMLElement}
+   */
+  function measureNode(measure, isFinished, onOpen) {
+    const { format, none } = scaleOf(measure);
+    const name = visible(measure.name);
+    const isRatio = measure.scale === 'ratio';
+    const differences = measure.pairs.map(({ difference }) => difference).filter((value) => typeof value === 'number');
+    const reach = measure.min_effect ?? 0;
+    const options = { none, reach, format };
+    const heads = [
+      { text: 'seed' },
+      { text: `baseline (${visible(measure.unit)})`, number: true },
+      { text: 'candidate', number: true },
+      { text: isRatio ? 'candidate / baseline − 1' : 'candidate − baseline', number: true },
+      { text: 'runs' },
+    ];
+    const value = (number) =>
+      typeof number === 'number' ? decimal(number, valueDecimals(measure.pairs)) : number ? visible(number) : BLANK;
+    const rows = measure.pairs.map((pair) => [
+      visible(pair.seed),
+      value(pair.baseline),
+      value(pair.candidate),
+      typeof pair.difference === 'number' ? format(pair.difference) : BLANK,
+      runsButton(pair.runs ?? [], 'curves', onOpen),
+    ]);
+    return element(
+      'section',
+      { class: 'panel', 'aria-label': name },
+      element(
+        'div',
+        { class: 'panel-head' },
+        element('h3', {}, name),
+        verdictNode(measure.verdict, measure.verdict_words, isFinished),
+      ),
+      element(
+        'p',
+        {},
+        intervalText(measure, format),
+        ' ',
+        element(
+          'span',
+          { class: 'muted' },
+          `${visible(measure.unit)}, candidate against baseline, ${counted(differences.length, 'pair')}${reach ? `; differences up to ${format(reach).replace('+', '')} do not matter` : ''}`,
+        ),
+      ),
+      measure.because && element('p', { class: 'muted' }, visible(measure.because)),
+      differences.length > 0 &&
+        pointsAndInterval({
+          ...options,
+          label: `Differences of ${counted(differences.length, 'pair')} in ${name}: ${intervalText(measure, format)}`,
+          rows: [{ values: differences, text: '', kind: 'pairs' }],
+          interval: measure.interval,
+        }),
+      (measure.history?.length ?? 0) > 1 &&
+        element(
+          'details',
+          { class: 'data-table' },
+          element('summary', {}, 'How the interval closed, pair by pair'),
+          closingInterval({ ...options, label: `Interval of ${name} after every pair`, history: measure.history }),
+        ),
+      element(
+        'details',
+        { class: 'data-table', open: measure.pairs.length <= 12 },
+        element('summary', {}, 'Pairs'),
+        scrolling('Pairs', plainTable(`Pairs of ${name}`, heads, rows)),
+      ),
+    );
+  }
+
+  /**
+   * Returns a comparison of quality.
+   * @param {Object} found what `api/comparison` gave
+   * @param {(runs: string[]) => void} onOpen
+   * @returns {HTMLElement}
+   */
+  function qualityNode(found, onOpen) {
+    const { comparison } = found;
+    const { joint, diverged } = comparison;
+    return element(
+      'div',
+      {},
+      question(comparison),
+      joint && element('p', {}, verdictNode(joint.verdict, null, comparison.finished), ' ', visible(joint.found)),
+      diverged &&
+        element(
+          'p',
+          {},
+          `Diverged: ${diverged.baseline} of the baseline and ${diverged.candidate} of the candidate in ${counted(diverged.pairs, 'pair')}, p = ${short(diverged.p, 2)}.`,
+        ),
+      found.measures.map((measure) => measureNode(measure, comparison.finished, onOpen)),
+      remarks(comparison),
+    );
+  }
+
+  /**
+   * Returns a comparison of speed.
+   * @param {Object} found what `api/comparison` gave
+   * @param {(runs: string[]) => void} onOpen
+   * @returns {HTMLElement}
+   */
+  function speedNode(found, onOpen) {
+    const { comparison, ratio, trials } = found;
+    const format = (value) => signedPercent(value);
+    const interval = ratio && { estimate: ratio.estimate - 1, low: ratio.low - 1, high: ratio.high - 1 };
+    const typical = (arm) =>
+      trials
+        .filter((trial) => trial.arm === arm)
+        .flatMap(({ blocks }) => blocks)
+        .sort((a, b) => a - b);
+    const baseline = typical('baseline');
+    const middle = baseline[Math.floor(baseline.length / 2)];
+    const rows = trials
+      .filter(({ blocks }) => blocks.length > 0)
+      .map((trial) => ({
+        values: middle ? trial.blocks.map((speed) => speed / middle - 1) : [],
+        text: '',
+        kind: trial.arm === 'candidate' ? 'candidate' : 'baseline',
+      }));
+    const heads = [
+      { text: 'trial' },
+      { text: 'arm' },
+      { text: 'status' },
+      { text: 'tokens/s', number: true },
+      { text: 'blocks', number: true },
+      { text: 'run' },
+    ];
+    const table = trials.map((trial, i) => [
+      String(i + 1),
+      trial.arm,
+      visible(trial.status),
+      trial.median ? decimal(trial.median, 0) : BLANK,
+      String(trial.blocks.length),
+      runsButton([trial.run], 'curves', onOpen) ?? BLANK,
+    ]);
+    const sentence = ratio
+      ? `${format(interval.estimate)} tokens per second (${format(interval.low)} to ${format(interval.high)})`
+      : 'There is no ratio.';
+    return element(
+      'div',
+      {},
+      question(comparison),
+      element(
+        'section',
+        { class: 'panel', 'aria-label': 'Speed' },
+        element(
+          'p',
+          {},
+          sentence,
+          element(
+            'span',
+            { class: 'muted' },
+            `, candidate against baseline; differences up to ${signedPercent(found.min_effect).replace('+', '')} do not matter`,
+          ),
+        ),
+        rows.length > 0 &&
+          middle &&
+          pointsAndInterval({
+            label: `Speed of blocks of steps in ${counted(trials.length, 'trial')}: ${sentence}`,
+            rows,
+            interval,
+            none: 0,
+            reach: found.min_effect ?? 0,
+            format,
+          }),
+        element(
+          'p',
+          { class: 'legend-line muted' },
+          element('span', { class: 'dot baseline' }),
+          ' baseline ',
+          element('span', { class: 'dot candidate' }),
+          ' candidate: a row per trial in the order in which they ran, a point per block of steps, against the baseline’s median',
+        ),
+        element(
+          'details',
+          { class: 'data-table', open: true },
+          element('summary', {}, 'Trials'),
+          scrolling('Trials', plainTable('Trials', heads, table)),
+        ),
+      ),
+      element('p', {}, `Loss curves: ${visible(comparison.gate?.found ?? BLANK)}.`),
+      remarks(comparison),
+    );
+  }
+
+  /**
+   * Returns a comparison.
+   * @param {Object} found what `api/comparison` gave
+   * @param {(runs: string[]) => void} onOpen shows the curves of runs
+   * @returns {HTMLElement}
+   */
+  function comparisonNode(found, onOpen) {
+    const runs =
+      found.kind === 'quality'
+        ? found.measures.flatMap(({ pairs }) => pairs.flatMap((pair) => pair.runs ?? []))
+        : found.trials.map(({ run }) => run);
+    return element(
+      'article',
+      { class: 'document' },
+      element('h2', {}, visible(found.comparison.name ?? found.id)),
+      element(
+        'p',
+        { class: 'verdict-line' },
+        verdictNode(found.verdict, found.verdict_words, found.comparison.finished),
+        ' ',
+        runsButton(runs, 'curves of all runs', onOpen),
+      ),
+      found.kind === 'quality' ? qualityNode(found, onOpen) : speedNode(found, onOpen),
+    );
+  }
+
+  xrun.comparisons = { comparisonList, comparisonNode };
+})();

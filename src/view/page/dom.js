@@ -1,0 +1,189 @@
+/**
+ * Making elements. Everything on the page is built here, from text nodes and attributes: no string is read as HTML.
+ *
+ * Every script of the page is a function that runs at once: it takes what it uses from `xrun` and adds what it offers,
+ * in the order of index.html. There is no build step.
+ */
+
+/** What the scripts of the page offer to each other. */
+const xrun = {};
+
+(() => {
+  'use strict';
+
+  const SVG = 'http://www.w3.org/2000/svg';
+
+  /**
+   * @typedef {Node|string|number|null|undefined|false} Child
+   */
+
+  /**
+   * Sets attributes; `onclick` and the like are listeners, `true` is an attribute without a value, and what is
+   * false, null or undefined is left out.
+   * @param {Element} node
+   * @param {Object<string, any>} attributes
+   */
+  function setAttributes(node, attributes) {
+    for (const [name, value] of Object.entries(attributes)) {
+      if (value === null || value === undefined || value === false) continue;
+      if (typeof value === 'function') node.addEventListener(name.slice(2), value);
+      else node.setAttribute(name, value === true ? '' : String(value));
+    }
+  }
+
+  /**
+   * @param {Node} node
+   * @param {Child[]} children
+   */
+  function appendChildren(node, children) {
+    for (const child of children.flat()) {
+      if (child === null || child === undefined || child === false) continue;
+      node.appendChild(child instanceof Node ? child : document.createTextNode(String(child)));
+    }
+  }
+
+  /**
+   * Makes an HTML element.
+   * @param {string} tag
+   * @param {Object<string, any>} [attributes]
+   * @param {...(Child|Child[])} children
+   * @returns {HTMLElement}
+   */
+  function element(tag, attributes = {}, ...children) {
+    const node = document.createElement(tag);
+    setAttributes(node, attributes);
+    appendChildren(node, children);
+    return node;
+  }
+
+  /**
+   * Makes an SVG element.
+   * @param {string} tag
+   * @param {Object<string, any>} [attributes]
+   * @param {...(Child|Child[])} children
+   * @returns {SVGElement}
+   */
+  function svgElement(tag, attributes = {}, ...children) {
+    const node = document.createElementNS(SVG, tag);
+    setAttributes(node, attributes);
+    appendChildren(node, children);
+    return node;
+  }
+
+  /**
+   * Replaces what is in a node.
+   * @param {Element} node
+   * @param {...(Child|Child[])} children
+   */
+  function fill(node, ...children) {
+    node.replaceChildren();
+    appendChildren(node, children);
+  }
+
+  /**
+   * A labelled choice of one value.
+   * @param {string} label
+   * @param {{value: string, text: string}[]} options
+   * @param {string} chosen
+   * @param {(value: string) => void} onChoice
+   * @returns {HTMLElement}
+   */
+  function choice(label, options, chosen, onChoice) {
+    const select = element('select', { onchange: (event) => onChoice(event.target.value) });
+    for (const { value, text } of options) {
+      select.append(element('option', { value, selected: value === chosen }, text));
+    }
+    return element('label', { class: 'field' }, element('span', {}, label), select);
+  }
+
+  /**
+   * A labelled box to tick.
+   * @param {string} label
+   * @param {boolean} ticked
+   * @param {(ticked: boolean) => void} onChange
+   * @returns {HTMLElement}
+   */
+  function tickBox(label, ticked, onChange) {
+    const box = element('input', {
+      type: 'checkbox',
+      checked: ticked,
+      onchange: (event) => onChange(event.target.checked),
+    });
+    return element('label', { class: 'tick' }, box, element('span', {}, label));
+  }
+
+  /**
+   * A row of buttons of which one is pressed.
+   * @param {string} label
+   * @param {{value: string, text: string}[]} options
+   * @param {string} chosen
+   * @param {(value: string) => void} onChoice
+   * @returns {HTMLElement}
+   */
+  function segments(label, options, chosen, onChoice) {
+    const buttons = options.map(({ value, text }) =>
+      element(
+        'button',
+        { type: 'button', 'aria-pressed': String(value === chosen), onclick: () => onChoice(value) },
+        text,
+      ),
+    );
+    return element('div', { class: 'segments', role: 'group', 'aria-label': label }, buttons);
+  }
+
+  /**
+   * A table with a caption for readers.
+   * @param {string} caption
+   * @param {{text: Child, number?: boolean}[]} heads
+   * @param {Child[][]} rows
+   * @returns {HTMLElement}
+   */
+  function plainTable(caption, heads, rows) {
+    const cell = (tag, column, child) =>
+      element(
+        tag,
+        {
+          class: heads[column].number ? 'number' : null,
+          scope: tag === 'th' ? 'col' : null,
+        },
+        child,
+      );
+    return element(
+      'table',
+      { class: 'plain' },
+      element('caption', { class: 'for-readers' }, caption),
+      element(
+        'thead',
+        {},
+        element(
+          'tr',
+          {},
+          heads.map((head, i) => cell('th', i, head.text)),
+        ),
+      ),
+      element(
+        'tbody',
+        {},
+        rows.map((row) =>
+          element(
+            'tr',
+            {},
+            row.map((child, i) => cell('td', i, child)),
+          ),
+        ),
+      ),
+    );
+  }
+
+  /**
+   * A region that scrolls sideways by itself and can be reached by keyboard.
+   * @param {string} label
+   * @param {...Child} children
+   * @returns {HTMLElement}
+   */
+  function scrolling(label, ...children) {
+    return element('div', { class: 'scrolling', role: 'region', 'aria-label': label, tabindex: 0 }, children);
+  }
+
+  xrun.dom = { element, svgElement, fill, choice, tickBox, segments, plainTable, scrolling };
+})();

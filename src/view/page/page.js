@@ -1,0 +1,264 @@
+/** The page: its header, its parts, and what it asks the server for while runs go on. */
+(() => {
+  'use strict';
+
+  const { element, fill } = xrun.dom;
+  const { shortTime, visible } = xrun.text;
+  const { openSource } = xrun.source;
+  const { ViewState } = xrun.address;
+  const { themeButton } = xrun.theme;
+  const { RunsTable } = xrun.runs_table;
+  const { RunDocuments } = xrun.run_documents;
+  const { Selection } = xrun.selection;
+  const { DocumentsPage } = xrun.documents_page;
+  const { comparisonList, comparisonNode } = xrun.comparisons;
+  const { SweepView, sweepList } = xrun.sweeps;
+  const { CoordinatesView, coordinatesList } = xrun.coordinates;
+
+  /** Time between two requests for changes, in milliseconds. */
+  const INTERVAL = 2000;
+
+  const PAGES = [
+    { value: 'runs', text: 'Runs' },
+    { value: 'comparisons', text: 'Comparisons' },
+    { value: 'sweeps', text: 'Sweeps' },
+    { value: 'coordinates', text: 'Coordinates' },
+  ];
+
+  /** The whole page. */
+  class Page {
+    constructor() {
+      this.source = openSource();
+      this.state = new ViewState();
+      this.table = new RunsTable(this.state);
+      this.selection = new Selection(this.state, new RunDocuments(this.source));
+      this.runsNode = element('div', { class: 'runs-page' }, this.table.node, this.selection.node);
+      this.pages = this.documentPages();
+      this.main = document.getElementById('main');
+      this.status = element('p', { class: 'announced', role: 'status' });
+      this.buildHeader();
+      this.state.listen((_, changed) => this.viewChanged(changed));
+    }
+
+    documentPages() {
+      const openRuns = (runs) => this.openRuns(runs);
+      const sweep = new SweepView(this.state, openRuns);
+      this.coordinates = new CoordinatesView(this.state);
+      const page = (options) => new DocumentsPage({ state: this.state, source: this.source, ...options });
+      return {
+        comparisons: page({
+          list: 'comparisons',
+          one: 'comparison',
+          none: 'There are no comparisons here. xrun compare makes one.',
+          listNode: comparisonList,
+          documentNode: (found) => comparisonNode(found, openRuns),
+        }),
+        sweeps: page({
+          list: 'sweeps',
+          one: 'sweep',
+          none: 'There are no sweeps here. xrun sweep makes one.',
+          listNode: sweepList,
+          documentNode: (found) => sweep.node(found),
+        }),
+        coordinates: page({
+          list: 'coordinates',
+          one: 'coordinate',
+          none: 'There are no coordinates here. xrun coordinates makes some.',
+          listNode: coordinatesList,
+          documentNode: (found) => this.coordinates.node(found),
+          attached: () => this.coordinates.attached(),
+        }),
+      };
+    }
+
+    buildHeader() {
+      this.links = PAGES.map(({ value, text }) =>
+        element(
+          'button',
+          { type: 'button', onclick: () => this.state.change({ page: value, id: '', figure: '', keys: [] }) },
+          text,
+        ),
+      );
+      this.folder = element('span', { class: 'folder muted' });
+      fill(
+        document.getElementById('header'),
+        element('span', { class: 'wordmark' }, 'xrun'),
+        element('nav', { 'aria-label': 'Pages' }, this.links),
+        this.folder,
+        this.status,
+        themeButton(() => this.redraw()),
+      );
+    }
+
+    /** Shows runs together. */
+    openRuns(runs) {
+      this.state.change({
+        page: 'runs',
+        tab: 'curves',
+        runs: runs.slice(0, xrun.theme.MOST_SERIES),
+        focus: runs[0],
+        zoom: [],
+      });
+    }
+
+    async start() {
+      this.showPage();
+      this.table.count.textContent = 'Reading the runs …';
+      await this.refreshRuns();
+      await this.refreshPage();
+      if (this.source.isEmbedded) this.describeFile();
+      else this.poll();
+    }
+
+    /** What a file by itself has and has not. */
+    describeFile() {
+      const { about } = this.source;
+      const sentences = [
+        ...about.includes,
+        about.leaves_out.length > 0 && `Left out: ${about.leaves_out.join(', ')}.`,
+      ].filter(Boolean);
+      fill(
+        this.folder,
+        element(
+          'details',
+          { class: 'menu' },
+          element('summary', {}, `made ${shortTime(about.made)} UTC by xrun ${visible(about.xrun)}`),
+          element(
+            'div',
+            { class: 'menu-body' },
+            sentences.map((sentence) => element('p', {}, visible(sentence))),
+          ),
+        ),
+      );
+    }
+
+    async refreshRuns() {
+      try {
+        this.listed = await this.source.get('runs');
+        this.revision = this.listed.revision;
+        if (!this.source.isEmbedded) this.folder.textContent = visible(this.listed.results ?? '');
+        document.title = `${visible(this.listed.results ?? 'results')} · xrun`;
+        this.selectFirst();
+        this.showRuns();
+        this.say('');
+      } catch (error) {
+        this.say(error.message);
+      }
+    }
+
+    /** Without a selection in the address, the newest run is selected; in a file, all of a few are. */
+    selectFirst() {
+      const isChosen = this.hasSelected || new URLSearchParams(location.hash.slice(1)).has('runs');
+      this.hasSelected = true;
+      if (isChosen) return;
+      const few = this.source.isEmbedded ? 7 : 1;
+      this.state.change({ runs: this.listed.runs.slice(0, few).map(({ id }) => id) });
+    }
+
+    showRuns() {
+      this.table.update(this.listed);
+      if (this.state.view.page === 'runs') this.selection.update(this.listed.runs);
+    }
+
+    async refreshPage() {
+      await this.pages[this.state.view.page]?.refresh();
+    }
+
+    /** Asks for changes again and again, while the page is seen. */
+    poll() {
+      const again = () =>
+        setTimeout(async () => {
+          if (!document.hidden) await this.askForChanges();
+          again();
+        }, INTERVAL);
+      document.addEventListener('visibilitychange', () => document.hidden || this.askForChanges());
+      again();
+    }
+
+    async askForChanges() {
+      if (this.isAsking) return;
+      this.isAsking = true;
+      try {
+        const changes = this.listed ? await this.source.get('changes', [['since', this.revision]]) : { all: true };
+        if (changes.all) await this.refreshRuns();
+        else this.take(changes);
+        if (changes.all || changes[this.state.view.page]) await this.refreshPage();
+        this.say('');
+      } catch (error) {
+        this.say(
+          error instanceof TypeError
+            ? 'The server does not answer: xrun view has ended, or the connection is lost.'
+            : error.message,
+        );
+      } finally {
+        this.isAsking = false;
+      }
+    }
+
+    /** @param {Object} changes what `api/changes` gave */
+    take(changes) {
+      this.revision = changes.revision;
+      if (changes.runs.length === 0 && changes.gone.length === 0) return;
+      const changed = new Map(changes.runs.map((run) => [run.id, run]));
+      const gone = new Set(changes.gone);
+      const known = new Set(this.listed.runs.map(({ id }) => id));
+      const fresh = changes.runs.filter(({ id }) => !known.has(id));
+      const kept = this.listed.runs.filter(({ id }) => !gone.has(id)).map((run) => changed.get(run.id) ?? run);
+      this.listed = { ...this.listed, runs: [...fresh, ...kept] };
+      this.showRuns();
+    }
+
+    /** @param {string[]} changed */
+    viewChanged(changed) {
+      if (changed.includes('page')) this.showPage();
+      const { page } = this.state.view;
+      if (page === 'runs') {
+        if (changed.some((key) => !['filter', 'sort', 'columns'].includes(key)))
+          this.selection.update(this.listed?.runs ?? []);
+      } else if (changed.includes('page') || changed.includes('id')) this.refreshPage();
+      else if (changed.includes('figure') || changed.includes('keys')) this.pages[page].showDocument();
+    }
+
+    showPage() {
+      const { page } = this.state.view;
+      const shown = PAGES.some(({ value }) => value === page) ? page : 'runs';
+      this.links.forEach((link, i) => {
+        if (PAGES[i].value === shown) link.setAttribute('aria-current', 'page');
+        else link.removeAttribute('aria-current');
+      });
+      this.main.replaceChildren(shown === 'runs' ? this.runsNode : this.pages[shown].node);
+    }
+
+    /** @param {string} text */
+    say(text) {
+      if (this.status.textContent !== text) this.status.textContent = visible(text);
+    }
+
+    /** Draws anew, as colours have changed. */
+    redraw() {
+      this.selection.redraw();
+      if (this.state.view.page === 'coordinates') this.coordinates.redraw();
+    }
+  }
+
+  /** Closes menus when the focus goes elsewhere: by Escape, or a press beside them. */
+  function closeMenus() {
+    const close = (menu) => {
+      const hadFocus = menu.contains(document.activeElement);
+      menu.open = false;
+      if (hadFocus) menu.querySelector('summary').focus();
+    };
+    const open = () => [...document.querySelectorAll('details.menu[open]')];
+    document.addEventListener('keydown', (event) => event.key === 'Escape' && open().forEach(close));
+    document.addEventListener('pointerdown', (event) =>
+      open()
+        .filter((menu) => !menu.contains(event.target))
+        .forEach((menu) => {
+          menu.open = false;
+        }),
+    );
+  }
+
+  closeMenus();
+  new Page().start();
+})();

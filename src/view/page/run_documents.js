@@ -1,0 +1,36 @@
+/** Documents of runs, fetched once for every version of a run. */
+(() => {
+  'use strict';
+
+  /** Most documents that are kept. */
+  const KEPT = 200;
+
+  /** Documents by name, parameters and version. */
+  class RunDocuments {
+    /** @param {{get: Function, isEmbedded: boolean}} source */
+    constructor(source) {
+      this.source = source;
+      /** @type {Map<string, Promise<any>>} */
+      this.kept = new Map();
+    }
+
+    /**
+     * Returns a document of a run, such as `log` of `quickstart/2026…`.
+     * @param {string} kind
+     * @param {{id: string, version: string}} run
+     * @param {[string, string|number|null][]} [parameters]
+     * @returns {Promise<any>}
+     */
+    get(kind, run, parameters = []) {
+      const key = JSON.stringify([kind, run.id, run.version, parameters]);
+      const found = this.kept.get(key) ?? this.source.get(`${kind}/${run.id}`, parameters);
+      this.kept.delete(key);
+      this.kept.set(key, found);
+      found.catch(() => this.kept.delete(key));
+      if (this.kept.size > KEPT) this.kept.delete(this.kept.keys().next().value);
+      return found;
+    }
+  }
+
+  xrun.run_documents = { RunDocuments };
+})();

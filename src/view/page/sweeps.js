@@ -1,0 +1,377 @@
+/** Sweeps: the list, and one as a heat map over two of its keys, with its cells and configurations. */
+(() => {
+  'use strict';
+
+  const { choice, element, plainTable, scrolling } = xrun.dom;
+  const { BLANK, counted, decimal, short, visible, words } = xrun.text;
+
+  /** Colours of the heat map, from worst to best: even in lightness, so that they hold without colour (Nuñez, Anderton and Renslow 2018, cividis). */
+  const STOPS = [
+    [0, 32, 81],
+    [60, 77, 110],
+    [127, 124, 117],
+    [187, 175, 113],
+    [253, 234, 69],
+  ];
+
+  /**
+   * Returns the colour of a share, and the colour of text on it.
+   * @param {number} share from 0, the worst, to 1, the best
+   * @returns {{background: string, ink: string}}
+   */
+  function heat(share) {
+    const at = Math.max(0, Math.min(1, share)) * (STOPS.length - 1);
+    const below = Math.min(STOPS.length - 2, Math.floor(at));
+    const mixed = STOPS[below].map((value, i) => Math.round(value + (STOPS[below + 1][i] - value) * (at - below)));
+    const lightness = 0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2];
+    return { background: `rgb(${mixed.join(' ')})`, ink: lightness > 120 ? '#000' : '#fff' };
+  }
+
+  /**
+   * Returns the range of colours: values far worse than most have the colour of the worst that is not.
+   * @param {number[]} values
+   * @param {boolean} isLowBetter
+   * @returns {{worst: number, best: number, isCut: boolean}}
+   */
+  function colourRange(values, isLowBetter) {
+    const sorted = [...values].sort((a, b) => (isLowBetter ? a - b : b - a));
+    const quartile = (share) => sorted[Math.round(share * (sorted.length - 1))];
+    const limit = quartile(0.75) + 1.5 * (quartile(0.75) - quartile(0.25));
+    const isWithin = (value) => sorted.length < 5 || (isLowBetter ? value <= limit : value >= limit);
+    const worst = sorted.findLast(isWithin) ?? sorted.at(-1);
+    return { worst, best: sorted[0], isCut: worst !== sorted.at(-1) };
+  }
+
+  /**
+   * Returns the list of sweeps.
+   * @param {Object[]} rows
+   * @param {string} chosen
+   * @param {(id: string) => void} onChoice
+   * @returns {HTMLElement}
+   */
+  function sweepList(rows, chosen, onChoice) {
+    return element(
+      'ul',
+      { class: 'list' },
+      rows.map((row) =>
+        element(
+          'li',
+          {},
+          element(
+            'button',
+            {
+              type: 'button',
+              'aria-current': row.id === chosen ? 'true' : null,
+              onclick: () => onChoice(row.id),
+            },
+            element('span', { class: 'list-name' }, visible(row.id)),
+            element('span', { class: 'muted' }, `${row.done} of ${counted(row.cells, 'cell')} done`),
+          ),
+        ),
+      ),
+    );
+  }
+
+  /**
+   * Returns the keys of rows and columns, and the values of the others; what was not chosen follows from the sweep.
+   * @param {Object} sweep
+   * @param {string[]} chosen of the address
+   * @returns {{rowKey: string|null, columnKey: string|null, others: Map<string, string>}}
+   */
+  function axesOf(sweep, chosen) {
+    const [first, second, ...rest] = chosen;
+    const isKey = (key) => sweep.keys.includes(key);
+    const rowKey = isKey(first) ? first : (sweep.keys[0] ?? null);
+    const columnKey = isKey(second) && second !== rowKey ? second : (sweep.keys.find((key) => key !== rowKey) ?? null);
+    const others = new Map(sweep.keys.filter((key) => key !== rowKey && key !== columnKey).map((key) => [key, '']));
+    rest.forEach((text) => {
+      const at = text.indexOf('=');
+      const key = text.slice(0, at);
+      if (others.has(key)) others.set(key, text.slice(at + 1));
+    });
+    return { rowKey, columnKey, others };
+  }
+
+  /**
+   * Returns the cell that stands in a place of the map: the best of those there, or one without a value.
+   * @param {Object[]} cells
+   * @param {string} figure
+   * @param {boolean} isLowBetter
+   * @returns {Object|undefined}
+   */
+  function bestOf(cells, figure, isLowBetter) {
+    const measured = cells.filter((cell) => typeof cell.figures[figure] === 'number');
+    const better = (a, b) =>
+      isLowBetter ? a.figures[figure] < b.figures[figure] : a.figures[figure] > b.figures[figure];
+    return measured.reduce((best, cell) => (best && !better(cell, best) ? best : cell), undefined) ?? cells[0];
+  }
+
+  /**
+   * Returns the keys that have several values, which are those to look at; all where none has.
+   * @param {Object} sweep
+   * @returns {string[]}
+   */
+  function varyingKeys(sweep) {
+    const varying = sweep.keys.filter((key) => (sweep.values[key] ?? []).length > 1);
+    return varying.length > 0 ? varying : sweep.keys;
+  }
+
+  /** One sweep. */
+  class SweepView {
+    /**
+     * @param {import('./address.js').ViewState} state
+     * @param {(runs: string[]) => void} onOpen
+     */
+    constructor(state, onOpen) {
+      Object.assign(this, { state, onOpen });
+    }
+
+    /**
+     * @param {Object} sweep what `api/sweep` gave
+     * @returns {HTMLElement}
+     */
+    node(served) {
+      const sweep = { ...served, keys: varyingKeys(served) };
+      const { figure: chosen, keys } = this.state.view;
+      const measured = sweep.figures.filter(({ name }) =>
+        sweep.cells.some((cell) => typeof cell.figures[name] === 'number'),
+      );
+      const figure =
+        measured.find(({ name }) => name === chosen) ?? measured.find(({ name }) => name === 'val_loss') ?? measured[0];
+      const axes = axesOf(sweep, keys);
+      const done = sweep.cells.filter(({ status }) => status !== 'open' && status !== 'running').length;
+      return element(
+        'article',
+        { class: 'document' },
+        element('h2', {}, visible(sweep.id)),
+        element('p', { class: 'muted' }, `${done} of ${counted(sweep.cells.length, 'cell')} done`),
+        figure && axes.rowKey && this.map(sweep, figure, measured, axes),
+        sweep.configurations && this.configurations(sweep.configurations),
+        this.cells(sweep, measured),
+      );
+    }
+
+    /** @param {string[]} keys */
+    chooseKeys({ rowKey, columnKey, others }) {
+      const fixed = [...others].filter(([, value]) => value !== '').map(([key, value]) => `${key}=${value}`);
+      this.state.change({ keys: [rowKey, columnKey ?? '', ...fixed] });
+    }
+
+    map(sweep, figure, measured, axes) {
+      const { rowKey, columnKey, others } = axes;
+      const isLowBetter = figure.better !== 'high';
+      const isHere = (cell) => [...others].every(([key, value]) => value === '' || cell.settings[key] === value);
+      const here = sweep.cells.filter(isHere);
+      const place = (row, column) =>
+        bestOf(
+          here.filter((cell) => cell.settings[rowKey] === row && (!columnKey || cell.settings[columnKey] === column)),
+          figure.name,
+          isLowBetter,
+        );
+      const [rows, columns] = [sweep.values[rowKey] ?? [], columnKey ? (sweep.values[columnKey] ?? []) : ['']];
+      const shown = rows
+        .flatMap((row) => columns.map((column) => place(row, column)?.figures[figure.name]))
+        .filter((value) => typeof value === 'number');
+      const range = colourRange(shown, isLowBetter);
+      const title = visible(figure.heading ?? figure.name);
+      return element(
+        'section',
+        { class: 'panel', 'aria-label': `Heat map of ${title}` },
+        this.controls(sweep, figure, measured, axes),
+        scrolling(
+          `Heat map of ${title}`,
+          element(
+            'table',
+            { class: 'heat' },
+            element('caption', {}, title, ` by ${visible(rowKey)}`, columnKey && ` and ${visible(columnKey)}`),
+            element(
+              'thead',
+              {},
+              columnKey &&
+                element(
+                  'tr',
+                  {},
+                  element('td', {}),
+                  element('th', { colspan: columns.length, scope: 'colgroup' }, visible(columnKey)),
+                ),
+              element(
+                'tr',
+                {},
+                element('th', { scope: 'col', class: 'row-key' }, visible(rowKey)),
+                columns.map((column) => element('th', { scope: 'col' }, columnKey ? visible(column) : title)),
+              ),
+            ),
+            element(
+              'tbody',
+              {},
+              rows.map((row) =>
+                element(
+                  'tr',
+                  {},
+                  element('th', { scope: 'row' }, visible(row)),
+                  columns.map((column) => this.cell(place(row, column), figure, range)),
+                ),
+              ),
+            ),
+          ),
+        ),
+        shown.length > 0 && this.scale(range, figure),
+      );
+    }
+
+    controls(sweep, figure, measured, axes) {
+      const keys = (without) =>
+        sweep.keys.filter((key) => key !== without).map((key) => ({ value: key, text: visible(key) }));
+      const { rowKey, columnKey, others } = axes;
+      const swap = (changes) => this.chooseKeys({ rowKey, columnKey, others, ...changes });
+      return element(
+        'div',
+        { class: 'bar controls' },
+        choice(
+          'Figure',
+          measured.map(({ name, heading }) => ({ value: name, text: visible(heading ?? name) })),
+          figure.name,
+          (name) => this.state.change({ figure: name }),
+        ),
+        sweep.keys.length > 1 &&
+          choice('Rows', keys(null), rowKey, (key) =>
+            swap({ rowKey: key, columnKey: key === columnKey ? rowKey : columnKey }),
+          ),
+        sweep.keys.length > 1 && choice('Columns', keys(rowKey), columnKey, (key) => swap({ columnKey: key })),
+        [...others].map(([key, value]) =>
+          choice(
+            visible(key),
+            [
+              { value: '', text: 'best of all' },
+              ...(sweep.values[key] ?? []).map((v) => ({ value: v, text: visible(v) })),
+            ],
+            value,
+            (next) => swap({ others: new Map(others).set(key, next) }),
+          ),
+        ),
+      );
+    }
+
+    cell(cell, figure, range) {
+      if (!cell) return element('td', { class: 'missing' }, '');
+      const value = cell.figures[figure.name];
+      if (typeof value !== 'number')
+        return element(
+          'td',
+          { class: 'missing', title: cell.reason ? visible(cell.reason) : null },
+          words(cell.status),
+        );
+      const span = range.best - range.worst;
+      const { background, ink } = heat(span === 0 ? 1 : (value - range.worst) / span);
+      const text = [decimal(value, figure.decimals ?? 3), cell.status !== 'ok' && ` ${words(cell.status)}`]
+        .filter(Boolean)
+        .join('');
+      const settings = Object.entries(cell.settings)
+        .map(([key, set]) => `${visible(key)}=${visible(set)}`)
+        .join(' ');
+      const content = cell.run
+        ? element('button', { type: 'button', title: settings, onclick: () => this.onOpen([cell.run]) }, text)
+        : text;
+      const node = element(
+        'td',
+        { class: value === range.best ? 'best' : null },
+        content,
+        value === range.best && element('span', { class: 'for-readers' }, ' best'),
+      );
+      node.style.backgroundColor = background;
+      node.style.color = ink;
+      return node;
+    }
+
+    scale({ worst, best, isCut }, figure) {
+      const steps = Array.from({ length: 24 }, (_, i) => {
+        const node = element('span', {});
+        node.style.backgroundColor = heat(i / 23).background;
+        return node;
+      });
+      const text = (value) => decimal(value, figure.decimals ?? 3);
+      return element(
+        'div',
+        { class: 'heat-scale', 'aria-hidden': 'true' },
+        element('span', {}, `${text(worst)}${isCut ? ' and worse' : ''}`),
+        element('span', { class: 'steps' }, steps),
+        element('span', {}, `${text(best)} ${visible(figure.unit ?? '')}, the best`),
+      );
+    }
+
+    /** Configurations over seeds, the best first. */
+    configurations(found) {
+      const sign = found.direction === 'higher_is_better' ? -1 : 1;
+      const rank = ({ mean }) => (typeof mean === 'number' ? sign * mean : Infinity);
+      const sorted = [...found.configurations].sort((a, b) => rank(a) - rank(b));
+      const interval = (estimate) => (estimate ? `${short(estimate.low)} to ${short(estimate.high)}` : BLANK);
+      const remark = ({ others }) =>
+        Object.entries(others ?? {})
+          .map(([status, count]) => `${words(status)}: ${count}`)
+          .join(', ');
+      const heads = [
+        ...found.keys.map((key) => ({ text: visible(key) })),
+        { text: 'mean', number: true },
+        { text: 'interval', number: true },
+        { text: 'to the best of the others', number: true },
+        { text: 'may be the best' },
+        { text: 'remarks' },
+      ];
+      const rows = sorted.map((one) => [
+        ...found.keys.map((key) => visible(one.settings[key] ?? BLANK)),
+        short(one.mean, 6),
+        interval(one.estimate?.mean),
+        interval(one.estimate?.difference_to_best),
+        one.estimate?.in_best_set ? '● yes' : one.estimate ? 'no' : BLANK,
+        remark(one),
+      ]);
+      return element(
+        'section',
+        {},
+        element('h3', {}, `Configurations by ${visible(found.measure)}`),
+        element(
+          'p',
+          { class: 'muted' },
+          found.not_compared
+            ? visible(found.not_compared)
+            : `Over ${counted(found.seeds.length, 'seed')}; the best one is among those that may be with probability ${found.confidence}.`,
+        ),
+        scrolling('Configurations', plainTable('Configurations, the best first', heads, rows)),
+      );
+    }
+
+    cells(sweep, measured) {
+      const heads = [
+        ...sweep.keys.map((key) => ({ text: visible(key) })),
+        { text: 'status' },
+        ...measured.map(({ heading, name }) => ({ text: visible(heading ?? name), number: true })),
+        { text: 'run' },
+      ];
+      const rows = sweep.cells.map((cell) => [
+        ...sweep.keys.map((key) => visible(cell.settings[key] ?? BLANK)),
+        cell.reason ? element('span', { title: visible(cell.reason) }, words(cell.status)) : words(cell.status),
+        ...measured.map(({ name, decimals }) =>
+          typeof cell.figures[name] === 'number' ? decimal(cell.figures[name], decimals ?? 3) : BLANK,
+        ),
+        cell.run
+          ? element('button', { type: 'button', class: 'link', onclick: () => this.onOpen([cell.run]) }, 'curves')
+          : BLANK,
+      ]);
+      const runs = sweep.cells.map(({ run }) => run).filter(Boolean);
+      return element(
+        'section',
+        {},
+        element(
+          'h3',
+          {},
+          'Cells ',
+          runs.length > 0 &&
+            element('button', { type: 'button', class: 'link', onclick: () => this.onOpen(runs) }, 'curves of all'),
+        ),
+        scrolling('Cells', plainTable('Cells of the sweep', heads, rows)),
+      );
+    }
+  }
+
+  xrun.sweeps = { SweepView, sweepList };
+})();

@@ -1,0 +1,115 @@
+/** Light and dark, and the colours of series. */
+(() => {
+  'use strict';
+
+  const { element } = xrun.dom;
+
+  const THEMES = ['system', 'light', 'dark'];
+  const KEPT_AS = 'xrun-theme';
+
+  /** Number of colours of series in page.css. */
+  const COLOURS = 7;
+
+  /** Dashes of a line, in pixels: one after the other where all colours are taken. */
+  const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+
+  /**
+   * Returns what the browser keeps; it may keep nothing, as for files opened from a disk.
+   * @returns {string}
+   */
+  function keptTheme() {
+    try {
+      const kept = localStorage.getItem(KEPT_AS);
+      return THEMES.includes(kept) ? kept : 'system';
+    } catch {
+      return 'system';
+    }
+  }
+
+  /**
+   * @param {string} theme
+   */
+  function keepTheme(theme) {
+    try {
+      localStorage.setItem(KEPT_AS, theme);
+    } catch {
+      /* the theme holds until the page is closed */
+    }
+  }
+
+  /**
+   * Returns the button that goes through the themes, and applies the kept one.
+   * @param {() => void} onChange after colours have changed
+   * @returns {HTMLElement}
+   */
+  function themeButton(onChange) {
+    let theme = keptTheme();
+    const button = element('button', {
+      type: 'button',
+      class: 'quiet',
+      onclick: () => {
+        theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+        keepTheme(theme);
+        apply();
+        onChange();
+      },
+    });
+    const apply = () => {
+      if (theme === 'system') delete document.documentElement.dataset.theme;
+      else document.documentElement.dataset.theme = theme;
+      button.textContent = { system: '◐', light: '○', dark: '●' }[theme];
+      button.setAttribute('aria-label', `Theme: ${theme}. Change`);
+      button.title = `Theme: ${theme}`;
+    };
+    apply();
+    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', onChange);
+    return button;
+  }
+
+  /**
+   * Returns a colour of page.css as it is now.
+   * @param {string} name without the two dashes
+   * @returns {string}
+   */
+  function colour(name) {
+    return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  }
+
+  /**
+   * Returns the class of the colour of a slot.
+   * @param {number} slot
+   * @returns {string}
+   */
+  function seriesClass(slot) {
+    return `series-${slot % COLOURS}`;
+  }
+
+  /**
+   * Returns colour and dashes of a slot.
+   * @param {number} slot
+   * @returns {{stroke: string, dash: number[]}}
+   */
+  function seriesStyle(slot) {
+    return { stroke: colour(seriesClass(slot)), dash: DASHES[Math.floor(slot / COLOURS) % DASHES.length] };
+  }
+
+  /**
+   * Returns a short line as a series is drawn, to stand beside its name.
+   * @param {number} slot
+   * @returns {SVGElement}
+   */
+  function seriesMark(slot) {
+    const { svgElement } = xrun.dom;
+    const dash = DASHES[Math.floor(slot / COLOURS) % DASHES.length].join(' ');
+    return svgElement(
+      'svg',
+      { class: `series-mark ${seriesClass(slot)}`, viewBox: '0 0 22 10', 'aria-hidden': 'true' },
+      svgElement('line', { x1: 1, x2: 21, y1: 5, y2: 5, 'stroke-dasharray': dash || null }),
+    );
+  }
+
+  /** Most series that colours and dashes tell apart. */
+  const MOST_SERIES = COLOURS * DASHES.length;
+
+  xrun.theme = { MOST_SERIES, colour, seriesMark, seriesStyle, themeButton };
+})();

@@ -1,0 +1,213 @@
+//! What of documents is private, and stays out of a file that is sent on: environment variables, names of
+//! hosts, absolute paths.
+
+use crate::results::provenance::host_name;
+use serde_json::Value;
+use std::path::Path;
+
+/// What the texts of others are under, which are shown as they are: what a model wrote is no path.
+const TEXTS_OF_MODELS: &str = "samples";
+
+/// What is left out, in words.
+pub const LEFT_OUT: [&str; 3] = [
+    "environment variables",
+    "names of hosts, also as hashes",
+    "absolute paths, of which the last name stays",
+];
+
+/// What stands for the folders of a path.
+const FOLDERS: &str = "…";
+
+/// Fields of documents that may name the host: prose, and environments.
+const MAY_NAME_HOST: [&str; 5] = ["lines", "environments", "notes", "reason", "command"];
+
+/// Facts of environments that are private, by the beginnings of their names.
+const PRIVATE_FACTS: [&str; 3] = ["variables", "gpu.nccl.variables", "system.host"];
+
+/// Hides what is private of this machine and in general.
+#[derive(Debug)]
+pub struct Privacy {
+    /// Folders of this machine, longest first: known ones are found in a text whatever their names are made
+    /// of.
+    folders: Vec<String>,
+    /// The name of this machine.
+    host: Option<String>,
+}
+
+impl Privacy {
+    /// Knows this machine, and the results folder.
+    pub fn here(results: &Path) -> Self {
+        let canonical = |path: &Path| path.canonicalize().ok();
+        let home = std::env::home_dir();
+        let folders = [canonical(results), std::env::current_dir().ok(), home];
+        Self::new(folders.iter().flatten().map(|folder| folder.display().to_string()), host_name())
+    }
+
+    fn new(folders: impl IntoIterator<Item = String>, host: Option<String>) -> Self {
+        let mut folders: Vec<String> = folders.into_iter().filter(|folder| folder.len() > 1).collect();
+        folders.sort_by_key(|folder| std::cmp::Reverse(folder.len()));
+        Self { folders, host: host.filter(|host| !host.is_empty()) }
+    }
+
+    /// Removes what is private from a document.
+    pub fn hide(&self, document: &mut Value) {
+        self.walk(document, false);
+    }
+
+    /// Removes paths from sentences.
+    pub fn hide_in(&self, sentences: &mut [String]) {
+        sentences.iter_mut().for_each(|sentence| *sentence = self.without_paths(sentence));
+    }
+
+    fn walk(&self, value: &mut Value, may_name_host: bool) {
+        match value {
+            Value::String(text) => {
+                *text = self.without_paths(text);
+                if let Some(host) = self.host.as_ref().filter(|_| may_name_host) {
+                    *text = without_word(text, host);
+                }
+            }
+            Value::Array(items) => {
+                items.retain(|item| !is_private_fact(item));
+                items.iter_mut().for_each(|item| self.walk(item, may_name_host));
+            }
+            Value::Object(object) => {
+                object.retain(|name, _| name != "variables" && name != "host");
+                for (name, value) in object.iter_mut().filter(|(name, _)| *name != TEXTS_OF_MODELS) {
+                    self.walk(value, may_name_host || MAY_NAME_HOST.contains(&name.as_str()));
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// Returns a text in which the last names of absolute paths alone are left.
+    fn without_paths(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for folder in &self.folders {
+            text = text.replace(&format!("{folder}/"), "/");
+            text = without_word(&text, folder);
+        }
+        let mut shown = String::with_capacity(text.len());
+        let mut rest = text.as_str();
+        while let Some(start) = rest.find('/') {
+            let (before, from) = rest.split_at(start);
+            shown.push_str(before);
+            let slashes = from.len() - from.trim_start_matches('/').len();
+            let last = shown.chars().next_back();
+            // What follows `<` is the end of an element.
+            let may_begin = last.is_none_or(|c| !is_of_path(c) && c != '<');
+            let begins = may_begin && from[slashes..].starts_with(is_of_path);
+            let end = match last {
+                // `http://…` is an address; a file's is `file:///…`.
+                Some(':') if slashes == 2 => from.find(char::is_whitespace).unwrap_or(from.len()),
+                _ if !begins => slashes,
+                // A text or a quotation that begins so is a path to its end, with its spaces.
+                None => from.find('\n').unwrap_or(from.len()),
+                Some(quote @ ('"' | '\'' | '`')) => from.find([quote, '\n']).unwrap_or(from.len()),
+                Some(_) => from.find(ends_path).unwrap_or(from.len()),
+            };
+            let (path, after) = from.split_at(end);
+            if begins && !(last == Some(':') && slashes == 2) {
+                shown.push_str(FOLDERS);
+                let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+                shown.push('/');
+                shown.push_str(name);
+            } else {
+                shown.push_str(path);
+            }
+            rest = after;
+        }
+        shown + rest
+    }
+}
+
+/// Returns true for the line of a private fact in a comparison of environments.
+fn is_private_fact(item: &Value) -> bool {
+    let name = item.get("name").and_then(Value::as_str);
+    name.is_some_and(|name| PRIVATE_FACTS.iter().any(|private| name.starts_with(private)))
+}
+
+/// Returns true for a character of a name in a path.
+fn is_of_path(c: char) -> bool {
+    c.is_alphanumeric() || "._-~…".contains(c)
+}
+
+fn ends_path(c: char) -> bool {
+    c.is_whitespace() || "\"'`<>|,;:()[]{}=".contains(c)
+}
+
+/// Returns a text without a word, which ends where no character of a name follows.
+fn without_word(text: &str, word: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(word) {
+        let (before, after) = (&rest[..start], &rest[start + word.len()..]);
+        let is_whole = !before.ends_with(is_of_path) && !after.starts_with(is_of_path);
+        shown.push_str(before);
+        shown.push_str(if is_whole { FOLDERS } else { word });
+        rest = after;
+    }
+    shown + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn privacy() -> Privacy {
+        Privacy::new(
+            ["/home/jo doe".to_owned(), "/home/jo doe/work/results".to_owned()],
+            Some("node7".to_owned()),
+        )
+    }
+
+    #[test]
+    fn the_folders_of_absolute_paths_are_hidden() {
+        for (text, shown) in [
+            ("/data/corpora/a b.txt", "…/a b.txt"),
+            ("corpus = \"/data/my texts/c.txt\" # from /etc/x.toml", "corpus = \"…/c.txt\" # from …/x.toml"),
+            ("./target/xrun --results /tmp/q2 r.toml", "./target/xrun --results …/q2 r.toml"),
+            ("data.corpus=/srv/x/y,z", "data.corpus=…/y,z"),
+            ("file:///srv/x and http://example.org/a/b, /c/d", "file:…/x and http://example.org/a/b, …/d"),
+            ("read /home/jo doe/work/results/r/1/log", "read …/log"),
+            ("in /home/jo doe: no", "in …: no"),
+            ("val_loss/news, 3 / 4 tok/s, and/or, a//b", "val_loss/news, 3 / 4 tok/s, and/or, a//b"),
+            ("</script> /", "</script> /"),
+            ("", ""),
+        ] {
+            assert_eq!(privacy().without_paths(text), shown, "{text}");
+        }
+    }
+
+    #[test]
+    fn variables_and_hosts_are_removed_and_samples_stay() {
+        let mut document = json!({
+            "environments": [{"value": {
+                "variables": {"SECRET": "1"}, "system": {"host": "ab12", "os": "node7 Linux"},
+                "gpu": {"nccl": {"variables": {"NCCL_X": "2"}, "ranks": 2}}, "command": ["xrun", "/a/b.toml"],
+            }}],
+            "environment": [
+                {"name": "variables.SECRET", "values": ["1"]}, {"name": "system.host", "values": ["ab12"]},
+                {"name": "cpu.model", "values": ["C"]},
+            ],
+            "lines": ["on node7", "on node77"],
+            "samples": [{"text": "look in /etc/passwd on node7"}],
+            "settings": [["data.corpus", "\"/srv/c.txt\""]],
+        });
+        privacy().hide(&mut document);
+        assert_eq!(
+            document,
+            json!({
+                "environments": [{"value": {
+                    "system": {"os": "… Linux"}, "gpu": {"nccl": {"ranks": 2}}, "command": ["xrun", "…/b.toml"],
+                }}],
+                "environment": [{"name": "cpu.model", "values": ["C"]}],
+                "lines": ["on …", "on node77"],
+                "samples": [{"text": "look in /etc/passwd on node7"}],
+                "settings": [["data.corpus", "\"…/c.txt\""]],
+            })
+        );
+    }
+}

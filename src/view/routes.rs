@@ -1,0 +1,172 @@
+//! From the name of a document to the document: `run/RECIPE/RUN`, `curves/RECIPE/RUN`, ….
+
+use super::documents::curves::{Asked, POINTS, Smoothing};
+use super::documents::sweep::Attempts;
+use super::documents::thinning::Spread;
+use super::documents::{comparison, coordinates, curves, differences, log, memory, profile, run, sweep};
+use super::http::{Refusal, Request};
+use super::known_rows::KnownRows;
+use super::table::{LiveTable, Table, TableRun};
+use crate::error::Error;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+
+/// The documents of a results folder.
+#[derive(Debug)]
+pub struct Routes {
+    table: LiveTable,
+    rows: KnownRows,
+    /// Held while memory is planned, which takes the more memory the larger the model: one at a time.
+    planning: Mutex<()>,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::new(500, error.message())
+    }
+}
+
+impl Routes {
+    /// Creates the documents of a table's folder.
+    pub fn new(table: LiveTable) -> Self {
+        Self { table, rows: KnownRows::default(), planning: Mutex::new(()) }
+    }
+
+    /// Returns the document of this name.
+    ///
+    /// # Errors
+    /// A refusal where there is none, a parameter is wrong, or a file cannot be read.
+    pub fn document(&self, name: &[&str], request: &Request) -> Result<Value, Refusal> {
+        let table = self.table.current()?;
+        let folder = self.table.folder();
+        match name {
+            ["runs"] => Ok(table.document(&folder.root().display().to_string())),
+            ["changes"] => Ok(table.changes(parameter(request, "since")?.unwrap_or(0))),
+            ["differences"] => {
+                let runs =
+                    request.parameters("id").map(|id| known(&table, id)).collect::<Result<Vec<_>, _>>()?;
+                self.differences(&runs)
+            }
+            ["comparisons"] => {
+                let lines = folder.comparisons()?;
+                Ok(
+                    json!({"comparisons": lines.iter().map(|(id, at)| comparison::line(id, at)).collect::<Vec<_>>()}),
+                )
+            }
+            ["sweeps"] => {
+                let attempts = Attempts::read(folder)?;
+                let line = |(id, at): &(String, PathBuf)| sweep::line(id, at, attempts.as_ref());
+                Ok(json!({"sweeps": folder.sweeps()?.iter().map(line).collect::<Vec<_>>()}))
+            }
+            ["coordinates"] => {
+                let lines = folder.coordinates()?;
+                Ok(
+                    json!({"coordinates": lines.iter().map(|(id, at)| coordinates::line(id, at)).collect::<Vec<_>>()}),
+                )
+            }
+            ["sweep", id] => {
+                let at = found(folder.sweeps()?, id)?;
+                Ok(sweep::document(id, &at, Attempts::read(folder)?.as_ref())?)
+            }
+            ["comparison", name, id] => {
+                let id = joined(name, id)?;
+                Ok(comparison::document(&id, &found(folder.comparisons()?, &id)?)?)
+            }
+            ["coordinate", name, id] => {
+                let id = joined(name, id)?;
+                Ok(coordinates::document(&id, &found(folder.coordinates()?, &id)?)?)
+            }
+            [kind, recipe, run] => self.of_run(kind, known(&table, &joined(recipe, run)?)?, request),
+            _ => Err(unknown()),
+        }
+    }
+
+    /// Returns a document of a run.
+    fn of_run(&self, kind: &str, run: &TableRun, request: &Request) -> Result<Value, Refusal> {
+        match kind {
+            "run" => Ok(self.rows.with(&run.id, &run.path, |rows| run::document(run, rows))??),
+            "curves" => {
+                let asked = asked(request)?;
+                let curves = |rows: &_| curves::document(&run.id, &run.version, rows, &asked);
+                Ok(self.rows.with(&run.id, &run.path, curves)?)
+            }
+            "log" => Ok(log::document(run, parameter(request, "lines")?.unwrap_or(log::USUAL_LINES))?),
+            "memory" => {
+                let _alone = self.planning.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(memory::document(run)?)
+            }
+            "profile" => profile::document(run)?.ok_or_else(|| {
+                Refusal::new(
+                    404,
+                    format!("no profile is kept: measure one by `xrun profile {} --keep`", run.id),
+                )
+            }),
+            _ => Err(unknown()),
+        }
+    }
+
+    fn differences(&self, runs: &[&TableRun]) -> Result<Value, Refusal> {
+        match runs.len() {
+            2..=differences::MAX_RUNS => Ok(differences::document(runs)?),
+            count => Err(Refusal::new(
+                400,
+                format!("{count} runs cannot be set side by side, and 2 to {} can", differences::MAX_RUNS),
+            )),
+        }
+    }
+}
+
+/// Returns the run of this id.
+fn known<'a>(table: &'a Table, id: &str) -> Result<&'a TableRun, Refusal> {
+    table.run(id).ok_or_else(|| Refusal::new(404, "there is no run of this id in the results folder"))
+}
+
+/// Returns the folder of this id.
+fn found(all: Vec<(String, PathBuf)>, id: &str) -> Result<PathBuf, Refusal> {
+    all.into_iter().find(|(known, _)| known == id).map(|(_, path)| path).ok_or_else(unknown)
+}
+
+/// Returns an id of two segments.
+fn joined(first: &str, second: &str) -> Result<String, Refusal> {
+    match first.contains('/') || second.contains('/') {
+        true => Err(unknown()),
+        false => Ok(format!("{first}/{second}")),
+    }
+}
+
+fn unknown() -> Refusal {
+    Refusal::new(404, "there is no document of this name")
+}
+
+/// Returns the number of a parameter, where it is given.
+fn parameter<T: FromStr>(request: &Request, name: &str) -> Result<Option<T>, Refusal> {
+    let wrong = |text: &str| Refusal::new(400, format!("{name} is `{text}`, and no whole number that fits"));
+    request.parameter(name).map(|text| text.parse().map_err(|_| wrong(text))).transpose()
+}
+
+/// Returns what a request asks for of curves.
+fn asked(request: &Request) -> Result<Asked, Refusal> {
+    let usual = Asked::default();
+    let points = parameter(request, "points")?.unwrap_or(usual.points);
+    let from = parameter(request, "from")?.unwrap_or(*usual.steps.start());
+    let to = parameter(request, "to")?.unwrap_or(*usual.steps.end());
+    let spread = match request.parameter("scale") {
+        None | Some("linear") => Spread::Linear,
+        Some("log") => Spread::Log,
+        Some(other) => return Err(Refusal::new(400, format!("scale is `{other}`, and linear or log"))),
+    };
+    let smoothing = match parameter(request, "smooth")? {
+        None | Some(0) => Smoothing::Off,
+        Some(rows) => Smoothing::Rows(rows),
+    };
+    let columns = request.parameter("metrics").map(|names| names.split(',').map(str::to_owned).collect());
+    Ok(Asked {
+        columns,
+        points: points.clamp(*POINTS.start(), *POINTS.end()),
+        steps: from..=to,
+        spread,
+        smoothing,
+    })
+}

@@ -1,0 +1,132 @@
+//! The server: a thread per connection, of which there are few at once.
+
+use super::access::Access;
+use super::folder::ResultsFolder;
+use super::http::{Content, Limits, Refusal, Request, Response, answer};
+use super::routes::Routes;
+use super::{assets, table::LiveTable};
+use crate::error::{Error, Result};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// The most connections that are answered at once: a browser opens six.
+const MAX_CONNECTIONS: usize = 64;
+
+/// The times of a connection.
+const LIMITS: Limits = Limits { read: Duration::from_secs(5), write: Duration::from_secs(60) };
+
+/// The times of a connection that is one too many.
+const BUSY: Limits = Limits { read: Duration::from_millis(50), write: Duration::from_millis(50) };
+
+/// A server on 127.0.0.1 over a results folder.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    site: Arc<Site>,
+}
+
+/// What every connection is answered by.
+#[derive(Debug)]
+struct Site {
+    access: Access,
+    routes: Routes,
+    connections: AtomicUsize,
+}
+
+impl Server {
+    /// Opens a port; 0 is any that is free.
+    ///
+    /// # Errors
+    /// When the port is taken, or the results folder cannot be read.
+    pub fn open(folder: ResultsFolder, port: u16) -> Result<Self> {
+        let cannot = |e: std::io::Error| {
+            Error::failed(format!("cannot serve at 127.0.0.1:{port}: {e}; choose another --port, or none"))
+        };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(cannot)?;
+        let access = Access::new(listener.local_addr().map_err(cannot)?.port())?;
+        let routes = Routes::new(LiveTable::new(folder));
+        Ok(Self { listener, site: Arc::new(Site { access, routes, connections: AtomicUsize::new(0) }) })
+    }
+
+    /// Returns the address that lets a browser in.
+    pub fn address(&self) -> String {
+        self.site.access.address()
+    }
+
+    /// Answers connections until the process ends.
+    ///
+    /// # Errors
+    /// When the port no longer accepts any.
+    pub fn serve(&self) -> Result<()> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.site.clone().take(stream),
+                // One that went away before it was accepted; or no descriptor is free until another closes.
+                Err(e) if !is_of_listener(&e) => std::thread::sleep(Duration::from_millis(10)),
+                Err(e) => return Err(Error::failed(format!("cannot accept connections: {e}"))),
+            }
+        }
+    }
+}
+
+/// Returns true for an error of the listening socket itself, after which no connection comes any more.
+fn is_of_listener(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidInput, NotConnected, Unsupported};
+    [InvalidInput, NotConnected, Unsupported].contains(&error.kind())
+}
+
+impl Site {
+    /// Answers a connection in a thread of its own.
+    fn take(self: Arc<Self>, mut stream: TcpStream) {
+        if self.connections.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS {
+            answer(&mut stream, BUSY, |_| Refusal::new(503, "too many connections; try again").response());
+            self.connections.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let site = self.clone();
+        let work = move || {
+            let _open = Open(&site.connections);
+            answer(&mut stream, LIMITS, |request| site.respond(request));
+        };
+        if std::thread::Builder::new().name("view".to_owned()).spawn(work).is_err() {
+            // The connection was closed with what the thread would have had.
+            self.connections.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn respond(&self, request: &Request) -> Response {
+        self.found(request).unwrap_or_else(|refusal| refusal.response())
+    }
+
+    fn found(&self, request: &Request) -> Result<Response, Refusal> {
+        if let Some(response) = self.access.check(request)? {
+            return Ok(response);
+        }
+        let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
+        match path.as_slice() {
+            [""] => Ok(Response::new(Content::Html, assets::PAGE.as_bytes())),
+            ["assets", name] => match assets::find(name) {
+                Some(asset) => Ok(Response::new(asset.content, asset.text.as_bytes())),
+                None => Err(Refusal::new(404, "there is no such file of the page")),
+            },
+            ["api", name @ ..] => {
+                let document = self.routes.document(name, request)?;
+                let json = serde_json::to_vec(&document)
+                    .map_err(|e| Refusal::new(500, format!("cannot write JSON: {e}")))?;
+                Ok(Response::new(Content::Json, json))
+            }
+            _ => Err(Refusal::new(404, "there is nothing at this address")),
+        }
+    }
+}
+
+/// An open connection; dropping it, also when its thread panics, makes room for another.
+struct Open<'a>(&'a AtomicUsize);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}

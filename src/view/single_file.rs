@@ -1,0 +1,279 @@
+//! The page in one file, with the documents of chosen runs in it: it opens without a server and without a
+//! network.
+//!
+//! A policy in the file names the hashes of its scripts and its style sheets, so that nothing else runs in it,
+//! and lets it load nothing. Documents are in an element that is data; no text in them can end it, for `<` is
+//! an escape there.
+
+use super::assets::{ASSETS, Asset, LICENCE, PAGE};
+use super::documents::curves::{Asked, Smoothing};
+use super::documents::sweep::Attempts;
+use super::documents::{comparison, curves, differences, log, memory, profile, run, sweep};
+use super::folder::ResultsFolder;
+use super::http::Content;
+use super::known_rows::RunRows;
+use super::private::{LEFT_OUT, Privacy};
+use super::table::{LiveTable, Table, TableRun};
+use crate::error::{Error, Result};
+use crate::format::{harmless_json, now, plural};
+use crate::results::{atomic, find, quality};
+use crate::sweep as sweeps;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+/// The line of the page that a server's page has, in whose place the policy is.
+const SERVED: &str = "<meta name=\"documents\" content=\"served\">";
+
+/// About how many points each curve has in a file, whose page cannot ask for others.
+const POINTS_IN_FILE: usize = 2000;
+
+/// The most runs in a file.
+const MAX_RUNS: usize = 200;
+
+/// A page with its documents.
+#[derive(Debug)]
+pub struct SingleFile {
+    /// The bytes of the file.
+    pub html: Vec<u8>,
+    /// What is in it, in sentences.
+    pub included: Included,
+}
+
+/// What a file has and what it leaves out, in words.
+#[derive(Clone, Debug, Default)]
+pub struct Included {
+    /// What is in it.
+    pub includes: Vec<String>,
+    /// What is left out of it.
+    pub leaves_out: Vec<String>,
+}
+
+/// What the words of a command line mean.
+#[derive(Default)]
+struct Chosen {
+    /// `RECIPE/RUN` of runs, each once.
+    runs: Vec<String>,
+    comparisons: Vec<(String, PathBuf)>,
+    sweeps: Vec<(String, PathBuf)>,
+}
+
+impl SingleFile {
+    /// Makes the file of runs, comparisons with their runs, and sweeps; with what is private where it is to be
+    /// `full`.
+    ///
+    /// # Errors
+    /// When a word means none of these, or one of their files cannot be read.
+    pub fn new(folder: &ResultsFolder, words: &[String], full: bool) -> Result<Self> {
+        let table = LiveTable::new(folder.clone()).current()?;
+        let chosen = Chosen::new(folder, &table, words)?;
+        let runs: Vec<&TableRun> = chosen.runs.iter().filter_map(|id| table.run(id)).collect();
+        if runs.len() > MAX_RUNS {
+            return Err(Error::usage(format!("{} runs are more than {MAX_RUNS}; name fewer", runs.len())));
+        }
+        let mut included = Included::default();
+        let mut documents = documents(folder, &table, &runs, &chosen, &mut included)?;
+        if !full {
+            included.leaves_out.extend(LEFT_OUT.map(str::to_owned));
+            let privacy = Privacy::here(folder.root());
+            documents.values_mut().for_each(|document| privacy.hide(document));
+            privacy.hide_in(&mut included.leaves_out);
+        }
+        let embedded = json!({
+            "form": "xrun-view",
+            "version": 1,
+            "made": now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "xrun": env!("CARGO_PKG_VERSION"),
+            "full": full,
+            "includes": included.includes,
+            "leaves_out": included.leaves_out,
+            "documents": documents,
+        });
+        Ok(Self { html: page(&embedded)?.into_bytes(), included })
+    }
+
+    /// Writes the file; an existing one is replaced where it may be.
+    ///
+    /// # Errors
+    /// Where it is there already and may not be replaced, or cannot be written.
+    pub fn write(&self, path: &Path, may_replace: bool) -> Result<()> {
+        match may_replace {
+            true => atomic::write(path, &self.html),
+            false => atomic::write_new(path, &self.html)
+                .map_err(|e| Error::new(e.kind(), format!("{e}; choose another name, or give --force"))),
+        }
+    }
+}
+
+impl Chosen {
+    fn new(folder: &ResultsFolder, table: &Table, words: &[String]) -> Result<Self> {
+        let mut chosen = Self::default();
+        let (comparisons, all_sweeps) = (folder.comparisons()?, folder.sweeps()?);
+        let of = |all: &[(String, PathBuf)], path: &Path| {
+            let is_it = |(_, known): &&(String, PathBuf)| {
+                known == path || known.canonicalize().ok() == path.canonicalize().ok()
+            };
+            all.iter().find(is_it).cloned()
+        };
+        for word in words {
+            let as_run = find::find(folder.root(), word);
+            if let Ok(run) = &as_run {
+                chosen.add_run(&id_in(table, run)?);
+            } else if let Some(path) = find::find_comparison(folder.root(), word)? {
+                let found = of(&comparisons, &path).ok_or_else(|| outside(&path))?;
+                for run in quality::compared_runs(&found.1)?.iter().filter(|run| table.run(run).is_some()) {
+                    chosen.add_run(run);
+                }
+                chosen.comparisons.push(found);
+            } else if let Some(path) = sweeps::find(folder.root(), word)? {
+                chosen.sweeps.push(of(&all_sweeps, &path).ok_or_else(|| outside(&path))?);
+            } else {
+                as_run?;
+            }
+        }
+        Ok(chosen)
+    }
+
+    fn add_run(&mut self, id: &str) {
+        if !self.runs.iter().any(|known| known == id) {
+            self.runs.push(id.to_owned());
+        }
+    }
+}
+
+/// Returns `RECIPE/RUN` of a run's folder, which the table must have.
+fn id_in(table: &Table, run: &Path) -> Result<String> {
+    let is_it =
+        |known: &&TableRun| known.path == run || known.path.canonicalize().ok() == run.canonicalize().ok();
+    table.runs.iter().find(is_it).map(|known| known.id.clone()).ok_or_else(|| outside(run))
+}
+
+fn outside(path: &Path) -> Error {
+    Error::usage(format!(
+        "{} is not in the results folder, or behind a link, or damaged; give the folder that it is in by --results",
+        path.display()
+    ))
+}
+
+/// Returns the documents of what was chosen, by their names, and says what they are.
+fn documents(
+    folder: &ResultsFolder,
+    table: &Table,
+    runs: &[&TableRun],
+    chosen: &Chosen,
+    included: &mut Included,
+) -> Result<Map<String, Value>> {
+    let mut documents = Map::new();
+    let root = folder.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut of_runs = table.document_of(&root, runs);
+    // What cannot be read of the folder is nothing of these runs.
+    of_runs["damaged"] = json!([]);
+    documents.insert("runs".to_owned(), of_runs);
+    let (mut memories, mut profiles) = (0, 0);
+    for run in runs {
+        let mut rows = RunRows::new(&run.path);
+        rows.read_on()?;
+        let asked = Asked { points: POINTS_IN_FILE, smoothing: Smoothing::Usual, ..Asked::default() };
+        documents.insert(format!("run/{}", run.id), run::document(run, &rows)?);
+        documents
+            .insert(format!("curves/{}", run.id), curves::document(&run.id, &run.version, &rows, &asked));
+        documents.insert(format!("log/{}", run.id), log::document(run, log::USUAL_LINES)?);
+        match memory::document(run) {
+            Ok(document) => {
+                documents.insert(format!("memory/{}", run.id), document);
+                memories += 1;
+            }
+            Err(e) => included.leaves_out.push(format!("the memory of {}: {e}", run.id)),
+        }
+        if let Some(document) = profile::document(run)? {
+            documents.insert(format!("profile/{}", run.id), document);
+            profiles += 1;
+        }
+    }
+    included.runs(runs, memories, profiles);
+    if (2..=differences::MAX_RUNS).contains(&runs.len()) {
+        documents.insert("differences".to_owned(), differences::document(runs)?);
+    }
+    let lines: Vec<Value> = chosen.comparisons.iter().map(|(id, at)| comparison::line(id, at)).collect();
+    documents.insert("comparisons".to_owned(), json!({"comparisons": lines}));
+    for (id, at) in &chosen.comparisons {
+        documents.insert(format!("comparison/{id}"), comparison::document(id, at)?);
+        included.includes.push(format!("the comparison {id}, with its pairs and verdict"));
+    }
+    let attempts = Attempts::read(folder)?;
+    let lines: Vec<Value> =
+        chosen.sweeps.iter().map(|(id, at)| sweep::line(id, at, attempts.as_ref())).collect();
+    documents.insert("sweeps".to_owned(), json!({"sweeps": lines}));
+    for (id, at) in &chosen.sweeps {
+        documents.insert(format!("sweep/{id}"), sweep::document(id, at, attempts.as_ref())?);
+        included.includes.push(format!("the cells of the sweep {id}, without their curves"));
+    }
+    documents.insert("coordinates".to_owned(), json!({"coordinates": []}));
+    Ok(documents)
+}
+
+impl Included {
+    /// Says what is there of runs.
+    fn runs(&mut self, runs: &[&TableRun], memories: usize, profiles: usize) {
+        if runs.is_empty() {
+            return;
+        }
+        let ids: Vec<&str> = runs.iter().map(|run| run.id.as_str()).collect();
+        self.includes.push(format!(
+            "{} run{}, with summary, recipe, environment, curves, samples and the last {} lines of the log: {}",
+            runs.len(),
+            plural(runs.len()),
+            log::USUAL_LINES,
+            ids.join(", ")
+        ));
+        if memories > 0 {
+            self.includes.push(format!("the memory of {memories} of them over a step, by plan"));
+        }
+        if profiles > 0 {
+            self.includes.push(format!("the profile of {profiles} of them"));
+        }
+    }
+}
+
+/// Returns the page with its assets and these documents in it.
+fn page(embedded: &Value) -> Result<String> {
+    let json =
+        serde_json::to_string(embedded).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
+    let json = harmless_json(&json).replace('<', "\\u003c");
+    let hash =
+        |asset: &str| format!("'sha256-{}'", STANDARD.encode(hmac_sha256::Hash::hash(asset.as_bytes())));
+    let hashes = |content: Content| {
+        let of_kind = ASSETS.iter().filter(|asset| asset.content == content);
+        of_kind.map(|asset| hash(asset.text)).collect::<Vec<_>>().join(" ")
+    };
+    let policy = format!(
+        "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'",
+        hashes(Content::Script),
+        hashes(Content::Style)
+    );
+    let data = format!(
+        "<!-- uPlot:\n{LICENCE}-->\n<script type=\"application/json\" id=\"documents\">{json}</script>\n"
+    );
+    let policy = format!(
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+         <meta name=\"referrer\" content=\"no-referrer\">\n"
+    );
+    // Line by line, so that nothing that was put in is taken for a line of the page.
+    let mut html = String::with_capacity(json.len() + PAGE.len());
+    let mut data = Some(data);
+    for line in PAGE.split_inclusive('\n') {
+        let of_line = |asset: &&Asset| line.trim() == asset.line();
+        match ASSETS.iter().find(of_line) {
+            Some(asset) if asset.content == Content::Script => {
+                // Once, before the first of them.
+                html.extend(data.take());
+                html += &format!("<script>{}</script>\n", asset.text);
+            }
+            Some(asset) => html += &format!("<style>{}</style>\n", asset.text),
+            None if line.trim() == SERVED => html += &policy,
+            None => html += line,
+        }
+    }
+    Ok(html)
+}

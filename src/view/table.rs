@@ -1,0 +1,217 @@
+//! The table of runs, kept current: what changed since a page last asked.
+
+use super::documents::rows::{Layout, row};
+use super::folder::{ResultsFolder, version};
+use crate::error::Result;
+use crate::results::collection::Collection;
+use crate::results::find;
+use crate::results::names::{COMPARISON, LOG, METRICS, QUALITY, SUMMARY, TIMING};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The folder is looked at again after so long at the earliest, however many pages ask.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Runs that are gone are remembered up to so many; a page that asks for earlier ones reads the table anew.
+const MAX_GONE: usize = 10_000;
+
+/// The table of a results folder.
+#[derive(Debug)]
+pub struct LiveTable {
+    folder: ResultsFolder,
+    state: Mutex<Option<(Instant, Arc<Table>)>>,
+}
+
+/// The table at one moment. Revisions are in ascending order, also over restarts of the server: the first is
+/// the time of the start in milliseconds.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// The newest change.
+    revision: u64,
+    /// The first revision that this server knows.
+    first: u64,
+    /// The runs, newest first.
+    pub runs: Vec<TableRun>,
+    /// Places in `runs`, by `RECIPE/RUN`.
+    places: HashMap<String, usize>,
+    /// Columns and keys, and when they changed.
+    layout: Changed<Layout>,
+    /// Runs that are gone, with the revision since which.
+    gone: Vec<(u64, String)>,
+    comparisons: Changed<String>,
+    sweeps: Changed<String>,
+    /// What cannot be shown, in sentences.
+    damaged: Vec<String>,
+}
+
+/// A run of the table.
+#[derive(Clone, Debug)]
+pub struct TableRun {
+    /// `RECIPE/RUN`.
+    pub id: String,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Changes with its files.
+    pub version: String,
+    /// Its row.
+    pub row: Value,
+    /// The revision in which the row became what it is.
+    changed_in: u64,
+}
+
+/// A value, and the revision in which it became that.
+#[derive(Debug, Default)]
+struct Changed<T> {
+    value: T,
+    at: u64,
+}
+
+impl<T: PartialEq> Changed<T> {
+    /// Returns a value, with the revision of an equal one before.
+    fn new(value: T, before: &Self, revision: u64) -> Self {
+        let at = if value == before.value { before.at } else { revision };
+        Self { value, at }
+    }
+}
+
+fn now_in_milliseconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or_default()
+}
+
+impl LiveTable {
+    /// Creates the table of a folder, which is read when it is asked for.
+    pub fn new(folder: ResultsFolder) -> Self {
+        Self { folder, state: Mutex::new(None) }
+    }
+
+    /// Returns the folder.
+    pub fn folder(&self) -> &ResultsFolder {
+        &self.folder
+    }
+
+    /// Returns the table as it is, or was a moment ago. Who asks while it is read waits for it.
+    ///
+    /// # Errors
+    /// When the folder, or the lock of a run, cannot be read.
+    pub fn current(&self) -> Result<Arc<Table>> {
+        // What a thread that panicked has left is a whole table or none.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, table)) = state.as_ref().filter(|(read, _)| read.elapsed() < FRESH) {
+            return Ok(table.clone());
+        }
+        let before = state.take().map(|(_, table)| table);
+        let table = Arc::new(Table::read(&self.folder, before.as_deref())?);
+        *state = Some((Instant::now(), table.clone()));
+        Ok(table)
+    }
+}
+
+impl Table {
+    /// Reads the table of a folder; what is as in the one before keeps its revision.
+    ///
+    /// # Errors
+    /// As [`LiveTable::current`].
+    fn read(folder: &ResultsFolder, before: Option<&Self>) -> Result<Self> {
+        let start = Self::default();
+        let (before, revision) = match before {
+            Some(before) => (before, before.revision + 1),
+            None => (&start, now_in_milliseconds()),
+        };
+        let mut collection = Collection::read(folder.root())?;
+        let mut damaged: Vec<String> =
+            collection.unreadable.iter().map(|error| format!("{error}; this is left out")).collect();
+        let lost = find::without_summary(folder.root())?;
+        damaged.extend(lost.iter().map(|run| find::lost(run, SUMMARY)));
+        collection.runs.retain(|run| match folder.link_in_run(&run.path) {
+            Some(link) => {
+                damaged.push(format!("{} is left out: {} is a link", run.id, link.display()));
+                false
+            }
+            None => true,
+        });
+        let layout = Layout::new(&collection);
+        let mut runs = Vec::with_capacity(collection.runs.len());
+        for run in &collection.runs {
+            let version = version(&run.path, [SUMMARY, METRICS, TIMING, LOG]);
+            let row = row(run, &collection, &layout, &version);
+            let same = before.run(&run.id).filter(|known| known.row == row);
+            let changed_in = same.map_or(revision, |known| known.changed_in);
+            runs.push(TableRun { id: run.id.clone(), path: run.path.clone(), version, row, changed_in });
+        }
+        let places: HashMap<String, usize> = runs.iter().map(|run| run.id.clone()).zip(0..).collect();
+        let (first, gone) = before.gone_in(revision, &places);
+        let stamps = |found: Vec<(String, PathBuf)>, files: &[&'static str]| -> String {
+            let stamp =
+                |(id, path): &(String, PathBuf)| format!("{id} {}\n", version(path, files.iter().copied()));
+            found.iter().map(stamp).collect()
+        };
+        let comparisons = stamps(folder.comparisons()?, &[COMPARISON, QUALITY]);
+        // The table of a sweep is written after every line of the ledger.
+        let sweeps = stamps(folder.sweeps()?, &["table.csv"]);
+        Ok(Self {
+            layout: Changed::new(layout, &before.layout, revision),
+            comparisons: Changed::new(comparisons, &before.comparisons, revision),
+            sweeps: Changed::new(sweeps, &before.sweeps, revision),
+            revision,
+            first,
+            runs,
+            places,
+            gone,
+            damaged,
+        })
+    }
+
+    /// Returns the first revision whose changes are known in a later one, and the runs that are gone since.
+    fn gone_in(&self, revision: u64, places: &HashMap<String, usize>) -> (u64, Vec<(u64, String)>) {
+        let is_gone = |id: &String| !places.contains_key(id);
+        let earlier = self.gone.iter().filter(|(_, id)| is_gone(id)).cloned();
+        let now =
+            self.runs.iter().map(|run| &run.id).filter(|id| is_gone(id)).map(|id| (revision, id.clone()));
+        let mut gone: Vec<(u64, String)> = earlier.chain(now).collect();
+        let forgotten = gone.len().saturating_sub(MAX_GONE);
+        let first = if self.first == 0 { revision } else { self.first };
+        let first = gone.drain(..forgotten).next_back().map_or(first, |(at, _)| at);
+        (first, gone)
+    }
+
+    /// Returns the run of this `RECIPE/RUN`.
+    pub fn run(&self, id: &str) -> Option<&TableRun> {
+        self.places.get(id).and_then(|place| self.runs.get(*place))
+    }
+
+    /// Returns the document `runs`.
+    pub fn document(&self, results: &str) -> Value {
+        self.document_of(results, &self.runs.iter().collect::<Vec<_>>())
+    }
+
+    /// Returns the document `runs` with some of the runs alone.
+    pub fn document_of(&self, results: &str, runs: &[&TableRun]) -> Value {
+        json!({
+            "results": results,
+            "revision": self.revision,
+            "columns": self.layout.value.columns(),
+            "keys": self.layout.value.keys,
+            "runs": runs.iter().map(|run| &run.row).collect::<Vec<_>>(),
+            "damaged": self.damaged,
+        })
+    }
+
+    /// Returns the document `changes`: what is other than at a revision.
+    pub fn changes(&self, since: u64) -> Value {
+        let is_known = (self.first..=self.revision).contains(&since) && self.layout.at <= since;
+        let changed = self.runs.iter().filter(|run| is_known && run.changed_in > since);
+        let gone = self.gone.iter().filter(|(at, _)| is_known && *at > since);
+        json!({
+            "revision": self.revision,
+            "runs": changed.map(|run| &run.row).collect::<Vec<_>>(),
+            "gone": gone.map(|(_, id)| id).collect::<Vec<_>>(),
+            "all": !is_known,
+            "comparisons": self.comparisons.at > since,
+            "sweeps": self.sweeps.at > since,
+        })
+    }
+}

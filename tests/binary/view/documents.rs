@@ -1,0 +1,130 @@
+//! What documents say.
+
+use super::*;
+use crate::place::{Place, STEPS};
+use serde_json::json;
+
+#[test]
+fn runs_curves_and_logs_say_what_the_files_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = run(dir.path(), "small", "2026-11-24T10:11:12Z", 1000, "text");
+    run(dir.path(), "small", "2026-11-23T10:11:12Z", 3, "text");
+    let viewed = Viewed::start(dir.path());
+    let table = viewed.document("/api/runs");
+    let row = &table["runs"][0];
+    assert_eq!(table["runs"].as_array().unwrap().len(), 2);
+    assert_eq!((&row["id"], &row["status"], &row["live"]), (&json!(id(&path)), &json!("ok"), &json!(false)));
+    assert_eq!((&row["figures"]["val_loss"], &row["keys"]["training.seed"]), (&json!(2.25), &json!("1000")));
+    assert_eq!(table["keys"], json!(["training.seed"]));
+    let columns = table["columns"].as_array().unwrap();
+    let usual: Vec<&Value> = columns.iter().filter(|column| column["usual"] == true).collect();
+    assert_eq!(usual.iter().map(|column| column["name"].as_str().unwrap()).collect::<Vec<_>>().len(), 3);
+
+    let document = viewed.document(&format!("/api/run/{}", id(&path)));
+    assert_eq!(document["samples"][0]["text"], "text");
+    assert_eq!(document["has"], json!({"memory": true, "profile": false}));
+    assert_eq!(document["settings"][0], json!(["model.dim", "32"]));
+    let names: Vec<&str> =
+        document["metrics"].as_array().unwrap().iter().map(|m| m["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["loss", "val_loss", "lr", "grad_norm", "step_ms", "tok_s"]);
+
+    let curves = viewed
+        .document(&format!("/api/curves/{}?metrics=loss,val_loss,tok_s&points=40&smooth=10", id(&path)));
+    assert_eq!((&curves["from"], &curves["to"]), (&json!(1), &json!(1000)));
+    let loss = &curves["metrics"]["loss"];
+    assert_eq!(
+        (&loss["rows"], &loss["exact"], &loss["unit"]),
+        (&json!(1000), &json!(false), &json!("nats/token"))
+    );
+    let at = |curve: &Value, step: u64| {
+        let place = curve["step"].as_array().unwrap().iter().position(|known| *known == step)?;
+        Some((curve["tokens"][place].clone(), curve["seconds"][place].clone(), curve["value"][place].clone()))
+    };
+    // The spike and what is no number are among forty of a thousand.
+    assert!(loss["value"].as_array().unwrap().len() < 50);
+    assert_eq!(at(loss, 500), Some((json!(32000), json!(50.0), json!(99.5))));
+    assert_eq!(at(loss, 600), Some((json!(38400), json!(60.0), json!("NaN"))));
+    assert_eq!(loss["smooth"]["value"].as_array().unwrap().len(), 20);
+    assert_eq!(curves["metrics"]["val_loss"]["step"].as_array().unwrap().len(), 10, "blanks are no values");
+    assert_eq!(curves["metrics"]["tok_s"]["value"][0], 640.0);
+    let part = viewed.document(&format!("/api/curves/{}?metrics=loss&from=10&to=12&scale=log", id(&path)));
+    let loss = &part["metrics"]["loss"];
+    assert_eq!(
+        (&loss["step"], &loss["exact"], &loss["smooth"]),
+        (&json!([10, 11, 12]), &json!(true), &Value::Null)
+    );
+    assert_eq!(loss["value"][0], 1.4);
+
+    let log = viewed.document(&format!("/api/log/{}?lines=1", id(&path)));
+    assert!(log["lines"][0].as_str().unwrap().ends_with("a line ␛[31m of the log"), "{log}");
+    let ids: String = table["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| format!("id={}&", run["id"].as_str().unwrap()))
+        .collect();
+    let sides = viewed.document(&format!("/api/differences?{ids}"));
+    let seed = sides["keys"].as_array().unwrap().iter().find(|key| key["key"] == "training.seed").unwrap();
+    assert_eq!((&seed["values"], &seed["differs"]), (&json!(["1000", "3"]), &json!(true)));
+    for empty in ["comparisons", "sweeps", "coordinates"] {
+        assert_eq!(viewed.document(&format!("/api/{empty}"))[empty], json!([]));
+    }
+}
+
+/// Every byte at which the file of a run that was killed may end.
+#[test]
+fn truncated_rows_are_the_rows_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = run(dir.path(), "small", "2026-11-24T10:11:12Z", 3, "text");
+    let whole = std::fs::read(path.join(METRICS)).unwrap();
+    let viewed = Viewed::start(dir.path());
+    let header = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    for cut in [whole.len(), whole.len() - 1, whole.len() - 9, header + 5, header, header - 3, 0] {
+        std::fs::write(path.join(METRICS), &whole[..cut]).unwrap();
+        let rows = whole[..cut].iter().filter(|byte| **byte == b'\n').count().saturating_sub(1);
+        let curves = viewed.document(&format!("/api/curves/{}?metrics=loss", id(&path)));
+        let found = curves["metrics"]["loss"]["step"].as_array().map_or(0, Vec::len);
+        assert_eq!(found, rows, "{cut}");
+    }
+    std::fs::write(path.join(METRICS), "step,other\n1,2\n").unwrap();
+    let answer = viewed.get(&format!("/api/curves/{}", id(&path)));
+    assert!(answer.status == 500 && answer.body.contains("the header is"), "{answer:?}");
+}
+
+#[test]
+fn the_memory_of_a_run_is_planned_from_its_recipe_without_its_corpus() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = run(dir.path(), "small", "2026-11-24T10:11:12Z", 3, "text");
+    let text = std::fs::read_to_string(path.join("summary.json")).unwrap();
+    let summary = text.replace("\"uniform_loss\": null", &format!("\"uniform_loss\": {}", 256f64.ln()));
+    std::fs::write(path.join("summary.json"), summary).unwrap();
+    let viewed = Viewed::start(dir.path());
+    let memory = viewed.document(&format!("/api/memory/{}", id(&path)));
+    assert_eq!(memory["placement"], "arena");
+    let section = &memory["sections"][0];
+    let blocks = section["blocks"].as_array().unwrap();
+    let end = |block: &Value| block["offset"].as_u64().unwrap() + block["bytes"].as_u64().unwrap();
+    assert_eq!(blocks.iter().map(end).max(), section["arena_bytes"].as_u64());
+    let answer = viewed.get(&format!("/api/profile/{}", id(&path)));
+    assert!(answer.status == 404 && answer.body.contains("--keep"), "{answer:?}");
+}
+
+#[test]
+fn a_trained_run_has_the_memory_that_it_was_planned_with_and_the_profile_that_was_kept() {
+    let place = Place::killed_after(STEPS);
+    place
+        .xrun(&["profile", "latest", "engine.threads=1", "--keep"])
+        .ended(2)
+        .says(&["is changed by the command line"]);
+    place.xrun(&["profile", "tiny.toml", "--keep"]).ended(2).says(&["is the recipe of no run"]);
+    place.xrun(&["profile", "latest", "--keep", "--warmup=0", "--steps=1"]).succeeds();
+    let viewed = Viewed::start(&place.path().join("results"));
+    let id = id(&place.run().path);
+    let memory = viewed.document(&format!("/api/memory/{id}"));
+    assert_eq!(memory["note"], Value::Null, "the bytes are those that the run was planned with");
+    let profile = viewed.document(&format!("/api/profile/{id}"));
+    let spans = profile["spans"].as_array().unwrap();
+    assert!(spans.iter().any(|span| span["phase"] == "backward" && span["us"].as_f64().unwrap() > 0.0));
+    assert_eq!((&profile["tokens"], &profile["id"]), (&json!(128), &json!(id)));
+    assert_eq!(viewed.document(&format!("/api/run/{id}"))["has"]["profile"], true);
+}

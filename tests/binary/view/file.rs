@@ -1,0 +1,90 @@
+//! The page in one file.
+
+use super::*;
+use assert_cmd::Command;
+use predicates::prelude::*;
+
+fn view(results: &Path, arguments: &[&str]) -> assert_cmd::assert::Assert {
+    Command::cargo_bin("xrun").unwrap().args(["view", "--results"]).arg(results).args(arguments).assert()
+}
+
+/// The documents in a page.
+fn embedded(html: &str) -> Value {
+    let start = "<script type=\"application/json\" id=\"documents\">";
+    let (_, from) = html.split_once(start).expect("documents");
+    serde_json::from_str(from.split_once("</script>").unwrap().0).unwrap()
+}
+
+#[test]
+fn one_file_has_the_chosen_runs_and_leaves_out_what_is_private() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("results");
+    let hostile = "</script><script>alert(1)</script><!-- \u{2028}";
+    let path = run(&results, "small", "2026-11-24T10:11:12Z", 700, hostile);
+    let other = run(&results, "unnamed", "2026-11-23T10:11:12Z", 2, "text");
+    let environment = r#"{"variables": {"SECRET": "hunter2"}, "system": {"host": "ab12cd34", "os": "L"}, "command": ["xrun", "/opt/deep/r.toml"]}"#;
+    std::fs::write(path.join("env.json"), environment).unwrap();
+    let page = dir.path().join("page.html");
+    let out = page.to_str().unwrap();
+    view(&results, &["--out", out, "small"])
+        .success()
+        .stdout(predicate::str::contains(format!(
+            "1 run, with summary, recipe, environment, curves, samples and the last 200 lines of the log: {}",
+            id(&path)
+        )))
+        .stdout(predicate::str::contains("leaves out environment variables\n"));
+    let html = std::fs::read_to_string(&page).unwrap();
+    for private in [
+        "hunter2",
+        "SECRET",
+        "ab12cd34",
+        "/opt/deep",
+        "/srv/texts",
+        &dir.path().display().to_string(),
+        &id(&other),
+    ] {
+        assert!(!html.contains(private), "{private}");
+    }
+    // Nothing is loaded, and what runs is what the policy names.
+    assert!(!html.contains("=\"assets/") && !html.contains("rel=\"stylesheet\""));
+    assert!(html.contains(
+        "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-"
+    ));
+    assert!(!html.contains("alert(1)</script>") && html.contains("\\u003c/script>\\u003cscript>alert(1)"));
+    let file = embedded(&html);
+    assert_eq!((&file["form"], &file["full"]), (&"xrun-view".into(), &false.into()));
+    let documents = &file["documents"];
+    let document = &documents[format!("run/{}", id(&path))];
+    assert_eq!(document["samples"][0]["text"], hostile);
+    assert_eq!(document["environments"][0]["value"]["command"][1], "…/r.toml");
+    assert!(document["resolved"].as_str().unwrap().contains("corpus = \"…/a b.txt\""), "{document}");
+    assert_eq!(documents["runs"]["runs"].as_array().unwrap().len(), 1);
+    assert_eq!(documents["runs"]["results"], "results");
+    assert_eq!(documents[format!("curves/{}", id(&path))]["metrics"]["loss"]["rows"], 700);
+    assert!(documents[format!("curves/{}", id(&path))]["metrics"]["loss"]["smooth"]["value"].is_array());
+
+    view(&results, &["--out", out, "small"]).code(2).stderr(predicate::str::contains("is there already"));
+    view(&results, &["--out", out, "--force", "--full", "small", "unnamed"]).success();
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("hunter2") && html.contains("/opt/deep/r.toml"));
+    assert_eq!(embedded(&html)["documents"]["differences"]["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "the results and one file");
+}
+
+#[test]
+fn words_that_mean_nothing_here_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("results");
+    run(&results, "small", "2026-11-24T10:11:12Z", 2, "text");
+    let outside = run(&dir.path().join("others"), "small", "2026-11-24T10:11:12Z", 2, "text");
+    let page = dir.path().join("page.html");
+    let out = page.to_str().unwrap();
+    view(&results, &["--out", out, "none"]).code(2).stderr(predicate::str::contains("no run `none`"));
+    view(&results, &["--out", out, outside.to_str().unwrap()])
+        .code(2)
+        .stderr(predicate::str::contains("is not in the results folder"));
+    view(&results, &["--out", out]).code(2);
+    view(&results, &["small"]).code(2);
+    view(&results, &["--full"]).code(2);
+    assert!(!page.exists());
+}
