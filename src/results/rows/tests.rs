@@ -48,14 +48,15 @@ fn files_look_as_documented() {
         communication_ms: Some(6.5),
         exposed_communication_ms: Some(1.5),
         slowest_rank: Some(3),
+        written_step: Some(4),
         energy_j: Some(640.5),
         ..timing(1, Phase::Eval)
     };
     writer.append(&sampled).unwrap();
     insta::assert_snapshot!(std::fs::read_to_string(&path).unwrap(), @r"
-    step,phase,wall_s,step_ms,data_wait_ms,tok_s,tok_s_per_device,tflops_per_device,mfu_pct,plan_mem_mib,rss_mib,peak_mem_mib,driver_allocations,gpu_allocated_mib,gpu_reserved_mib,gpu_util_pct,sm_clock_mhz,mem_clock_mhz,power_w,temperature_c,throttle,hfu_pct,communication_ms,exposed_communication_ms,slowest_rank,energy_j,j_per_step,j_per_token
-    1,warmup,0.5,480.25,,4096.0,,,,12.5,,,,,,,,,,,,,,,,,,
-    1,eval,0.5,480.25,,4096.0,,,,12.5,,,,,,98.5,,,,,power_cap+thermal,61.5,6.5,1.5,3,640.5,,
+    step,phase,wall_s,step_ms,data_wait_ms,tok_s,tok_s_per_device,tflops_per_device,mfu_pct,plan_mem_mib,rss_mib,peak_mem_mib,driver_allocations,gpu_allocated_mib,gpu_reserved_mib,gpu_util_pct,sm_clock_mhz,mem_clock_mhz,power_w,temperature_c,throttle,hfu_pct,communication_ms,exposed_communication_ms,slowest_rank,written_step,energy_j,j_per_step,j_per_token
+    1,warmup,0.5,480.25,,4096.0,,,,12.5,,,,,,,,,,,,,,,,,,,
+    1,eval,0.5,480.25,,4096.0,,,,12.5,,,,,,98.5,,,,,power_cap+thermal,61.5,6.5,1.5,3,4,640.5,,
     ");
     assert_eq!(read::<TimingRow>(&path).unwrap(), [timing(1, Phase::Warmup), sampled]);
 }
