@@ -112,6 +112,9 @@ fn a_short_text_is_not_cached() {
     assert!(!place.cache.folder().exists());
 }
 
+/// Damages the bytes of an entry.
+type Damage<'d> = &'d dyn Fn(&mut Vec<u8>);
+
 #[test]
 fn a_damaged_entry_is_said_and_made_again() {
     let place = Fixture::new();
@@ -119,7 +122,7 @@ fn a_damaged_entry_is_said_and_made_again() {
     let expected = content(&place.open(&spec));
     let path = place.cache.entries().unwrap()[0].path.clone();
     let good = std::fs::read(&path).unwrap();
-    let damage: [&dyn Fn(&mut Vec<u8>); 6] = [
+    let damage: [Damage<'_>; 6] = [
         &|bytes| bytes.truncate(0),
         &|bytes| bytes.truncate(bytes.len() - 1),
         &|bytes| bytes.push(0),

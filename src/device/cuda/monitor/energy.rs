@@ -74,21 +74,22 @@ impl EnergyMeter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
     use std::sync::Mutex;
 
     /// A counter with these readings, one after the other.
     #[derive(Debug)]
-    struct Readings(Mutex<std::vec::IntoIter<Option<u64>>>);
+    struct Readings(Mutex<VecDeque<Option<u64>>>);
 
     impl EnergyCounter for Readings {
         fn millijoules(&self) -> Option<u64> {
-            self.0.lock().unwrap().next().flatten()
+            self.0.lock().unwrap().pop_front().flatten()
         }
     }
 
     fn meter(counters: &[&[Option<u64>]]) -> Option<EnergyMeter> {
         let counter = |readings: &&[Option<u64>]| -> Box<dyn EnergyCounter> {
-            Box::new(Readings(Mutex::new(readings.to_vec().into_iter())))
+            Box::new(Readings(Mutex::new(readings.iter().copied().collect())))
         };
         EnergyMeter::new(counters.iter().map(counter).collect())
     }
