@@ -92,7 +92,7 @@ mod tests {
         }
         let log = buckets(&steps, 30, Spread::Log);
         assert!(log[0].len() == 1 && log.last().unwrap().len() > 100, "{log:?}");
-        assert_eq!(buckets(&[5, 5, 5], 9, Spread::Linear), [0..3], "one step");
+        assert_eq!(buckets(&[5, 5, 5], 9, Spread::Linear).first(), Some(&(0..3)), "one step");
         assert!(buckets(&[], 9, Spread::Linear).is_empty());
     }
 
