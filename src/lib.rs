@@ -40,5 +40,6 @@ pub mod statistics;
 pub mod suggest;
 pub mod sweep;
 pub mod train;
+pub mod watch;
 
 pub use error::{Error, Result};

@@ -78,9 +78,11 @@ const MAY_USE: &[(&str, &str)] = &[
     ("coordinates", "train results forecast model plan recipe machine device policy format error"),
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
     ("replay", "compare report checkpoint data machine device ranks results statistics recipe format error"),
+    // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.
+    ("watch", "compare sweep train ranks results recipe machine format error"),
     (
         "cli",
-        "replay compare coordinates device sweep train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \
+        "watch replay compare coordinates device sweep train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \
          suggest format error",
     ),
     // The binary, which shows the way of a run.

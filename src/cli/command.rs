@@ -2,7 +2,7 @@
 
 use super::{
     compare, complete, completions, coordinates, data, doctor, export, import, init, inspect, keep, ls, ops,
-    plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
+    plan, profile, replay, report, resume, run, runs, sample, schema, sweep, watch,
 };
 use crate::ranks;
 use clap::{Parser, Subcommand};
@@ -47,6 +47,8 @@ pub enum Command {
     Sample(sample::Args),
     /// List the runs here: recipe, status, losses, speed.
     Runs(runs::Args),
+    /// Watch a run, a sweep or a comparison in the terminal: curves, cells, the interval as it closes.
+    Watch(watch::Args),
     /// Go on with a run that did not finish.
     Resume(resume::Args),
     /// Start a recipe from one of the built-in ones.

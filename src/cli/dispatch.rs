@@ -3,7 +3,7 @@
 use super::arguments::nearest_command;
 use super::{
     Cli, Command, compare, complete, completions, coordinates, data, doctor, export, import, init, inspect,
-    keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
+    keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep, watch,
 };
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
@@ -62,6 +62,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Sample(a) => sample::run(&a),
         Command::Schema(a) => schema::run(&a),
         Command::Sweep(a) => sweep::run(&a),
+        Command::Watch(a) => watch::run(&a),
     }
     .map(|()| Next::Done)
 }

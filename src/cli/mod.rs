@@ -31,6 +31,7 @@ mod schema;
 mod sweep;
 mod terminal;
 mod tune;
+mod watch;
 mod what;
 mod words;
 

@@ -75,7 +75,10 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
 
 /// Returns the cells of the sweep in a folder: those of its list, or of its table in sweeps of earlier
 /// versions, which has the values that vary alone.
-fn cells(folder: &Path) -> Result<Vec<SweepCell>> {
+///
+/// # Errors
+/// When they cannot be read.
+pub fn cells(folder: &Path) -> Result<Vec<SweepCell>> {
     let list = folder.join(CELLS);
     if !list.is_file() {
         return cells_of_table(&folder.join(TABLE).with_extension("csv"));

@@ -23,4 +23,5 @@ mod signals;
 mod text;
 mod until;
 mod verified;
+mod watch;
 mod wrong;
