@@ -42,5 +42,6 @@ pub mod sweep;
 pub mod train;
 #[cfg(feature = "view")]
 pub mod view;
+pub mod watch;
 
 pub use error::{Error, Result};

@@ -6,7 +6,7 @@ use super::man;
 use super::view;
 use super::{
     compare, complete, completions, coordinates, data, doctor, export, import, init, inspect, keep, ls, ops,
-    plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
+    plan, profile, replay, report, resume, run, runs, sample, schema, sweep, watch,
 };
 use crate::ranks;
 use clap::{Parser, Subcommand};
@@ -54,6 +54,8 @@ pub enum Command {
     /// Look at the runs here in a browser, or write some to one file to send.
     #[cfg(feature = "view")]
     View(view::Args),
+    /// Watch a run, a sweep or a comparison in the terminal: curves, cells, the interval as it closes.
+    Watch(watch::Args),
     /// Go on with a run that did not finish.
     Resume(resume::Args),
     /// Start a recipe from one of the built-in ones.

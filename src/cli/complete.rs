@@ -117,7 +117,10 @@ fn values_of(argument: &clap::Arg, last: &str, words: &[&str]) -> Vec<String> {
         ("recipe", _) => recipes().chain(runs(words)).collect(),
         ("filters", _) => recipes_of_runs(words).into_iter().chain(fields(last, "=")).collect(),
         ("sort" | "columns", _) => fields(last, ""),
-        (_, "RUN" | "OTHER" | "RUN | KEY=VALUE" | "RUN|COMPARISON|PAGE" | "BEFORE") => runs(words).collect(),
+        (
+            _,
+            "RUN" | "OTHER" | "RUN|SWEEP|COMPARISON" | "RUN | KEY=VALUE" | "RUN|COMPARISON|PAGE" | "BEFORE",
+        ) => runs(words).collect(),
         _ => Vec::new(),
     }
 }

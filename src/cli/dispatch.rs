@@ -5,7 +5,7 @@ use super::arguments::nearest_command;
 use super::view;
 use super::{
     Cli, Command, compare, complete, completions, coordinates, data, doctor, export, import, init, inspect,
-    keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
+    keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep, watch,
 };
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
@@ -68,6 +68,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Sweep(a) => sweep::run(&a),
         #[cfg(feature = "view")]
         Command::View(a) => view::run(&a),
+        Command::Watch(a) => watch::run(&a),
     }
     .map(|()| Next::Done)
 }

@@ -36,6 +36,7 @@ mod terminal;
 mod tune;
 #[cfg(feature = "view")]
 mod view;
+mod watch;
 mod what;
 mod words;
 

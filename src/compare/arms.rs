@@ -149,6 +149,11 @@ impl Arms {
         !self.same_binary() || !runs_here(&self.baseline) || !runs_here(&self.candidate)
     }
 
+    /// Returns true if both arms are stored runs, and nothing is run.
+    pub fn is_of_stored_runs(&self) -> bool {
+        matches!(self.baseline.program, Program::Stored(_))
+    }
+
     /// Returns true if an arm is an external command.
     pub fn has_external(&self) -> bool {
         [&self.baseline, &self.candidate].iter().any(|arm| matches!(arm.program, Program::Command(_)))

@@ -47,6 +47,7 @@ impl RunningComparison<'_> {
     /// Judges the trials. `finished` is false if one of them failed.
     pub(super) fn conclude(&mut self, finished: bool) {
         self.comparison.finished = finished;
+        self.comparison.trials_planned = None;
         let columns = |arm| {
             measured::means(&self.arm_trials(arm).map(|trial| trial.columns.clone()).collect::<Vec<_>>())
         };

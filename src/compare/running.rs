@@ -9,10 +9,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::Stop;
 use crate::recipe::{Change, Prediction, Recipe};
 use crate::results::comparison::{Arm, Average, COMPARISONS, CompareVerdict, Comparison, TrainLoss};
-use crate::results::folder::{create_timed, folder_name};
+use crate::results::folder::{self, create_timed, folder_name};
 use crate::results::progress::eprint_line;
 use crate::results::provenance::Build;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -55,6 +56,8 @@ pub(super) struct RunningComparison<'a> {
     algorithms_from: Option<PathBuf>,
     pub(super) comparison: Comparison,
     pub(super) trials: Vec<FinishedTrial>,
+    /// The lock of the folder, which shows that a process works on it.
+    _held: File,
 }
 
 impl<'a> RunningComparison<'a> {
@@ -80,6 +83,8 @@ impl<'a> RunningComparison<'a> {
         let identity = serde_json::to_vec(&(&baseline, &candidate)).unwrap_or_default();
         let hash8 = blake3::hash(&identity).to_hex()[..8].to_owned();
         let folder = create_timed(&results.join(COMPARISONS).join(&name), &hash8, crate::format::now())?;
+        let held = folder::lock(&folder)?;
+        let repeats = repeats.unwrap_or(from_recipe.repeats).max(1);
         let change = |change: &Change| format!("{}: {} → {}", change.key, change.old, change.new);
         let comparison = Comparison {
             name,
@@ -93,6 +98,7 @@ impl<'a> RunningComparison<'a> {
             finished: false,
             average: Average::Mean,
             train_loss: TrainLoss::Smoothed,
+            trials_planned: (!arms.is_of_stored_runs()).then_some(2 * repeats),
             trials: Vec::new(),
             ratio: None,
             min_effect,
@@ -104,7 +110,6 @@ impl<'a> RunningComparison<'a> {
             rule: statistics::rule(min_effect),
         };
         comparison.write(&folder)?;
-        let repeats = repeats.unwrap_or(from_recipe.repeats).max(1);
         let trials = Vec::new();
         Ok(Self {
             arms,
@@ -118,12 +123,13 @@ impl<'a> RunningComparison<'a> {
             algorithms_from,
             comparison,
             trials,
+            _held: held,
         })
     }
 
     /// Returns true if the arms are stored runs, and nothing is run.
     pub(super) fn is_of_stored_runs(&self) -> bool {
-        matches!(self.arms.baseline.program, Program::Stored(_))
+        self.arms.is_of_stored_runs()
     }
 
     pub(super) fn read_stored_runs(&mut self) -> Result<()> {

@@ -44,6 +44,7 @@ pub fn comparison() -> Comparison {
         changes: vec![],
         finished: true,
         average: Average::Mean,
+        trials_planned: None,
         train_loss: TrainLoss::Smoothed,
         trials: vec![],
         ratio: None,

@@ -92,7 +92,8 @@ pub struct Intervals {
 }
 
 impl Intervals {
-    pub(super) fn from_values(values: &Values) -> Self {
+    /// Returns those that the values of a recipe say.
+    pub fn from_values(values: &Values) -> Self {
         Self {
             validation: values.validation.interval,
             validation_steps: values.validation.steps,

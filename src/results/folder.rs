@@ -4,6 +4,7 @@ use super::atomic::{self, json};
 pub use super::names::*;
 use super::own_file;
 use super::provenance::{Environment, host_name};
+use super::regular;
 use super::rows::{self, MetricsRow, ResumedRows, Row, RowWriter, SavedRows};
 use super::summary::{Status, Summary, TrainingLosses, training_losses};
 use crate::error::{Error, IoContext, Result};
@@ -15,6 +16,9 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 const LOCK: &str = "lock";
+
+/// The largest lock file that is read, in bytes.
+const MAX_LOCK: u64 = 4096;
 
 /// Limit of the suffixes `-2`, `-3` … of runs of one recipe that start in the same second.
 const MAX_SAME_SECOND: u32 = 10_000;
@@ -264,6 +268,26 @@ fn owner_in_words(text: &str) -> String {
             owner.host.as_deref().unwrap_or("this host"),
             owner.since.strftime("%Y-%m-%dT%H:%M:%SZ")
         )
+    })
+}
+
+/// The process that the lock file of a folder names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedOwner {
+    /// The process, in words.
+    pub words: String,
+    /// The host that it runs on, or ran on, where that is another one than this.
+    pub elsewhere: Option<String>,
+}
+
+/// Returns the process that the lock file of a folder names: the one that holds it, or one that was killed. One that ends
+/// by itself takes its name out.
+pub fn named_owner(folder: &Path) -> Option<NamedOwner> {
+    let text = String::from_utf8(regular::read(&folder.join(LOCK), MAX_LOCK).ok()?).ok()?;
+    let owner: Owner = serde_json::from_str(&text).ok()?;
+    Some(NamedOwner {
+        words: owner_in_words(&text),
+        elsewhere: owner.host.filter(|host| Some(host) != host_name().as_ref()),
     })
 }
 

@@ -44,7 +44,7 @@ use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
 use crate::results::progress::{Mode, eprint_line};
 use arguments::Arguments;
 use attempt::ATTEMPTS;
-pub use attempt::AttemptLimits;
+pub use attempt::{AttemptLimits, output_of};
 use axes::{Axes, name_of};
 pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use cell::{Cell, Corpora, Source, build_name, headline};

@@ -54,6 +54,7 @@ pub use request::{Origin, Request, WorkerRequest};
 pub use resume::recipe_of;
 pub use run::{Run, on_cpu_although};
 pub use sample::{SampleRequest, Sampled, sample};
+pub use time_left::TimeLeft;
 pub use verified::{chat_template, tokenizer_json};
 
 use crate::error::Result;

@@ -1,8 +1,10 @@
 //! Estimates the time until a run ends: its steps, and what happens between them.
 
 use crate::data::Ramp;
-use crate::plan::{Interval, Plan, is_due};
-use crate::results::Phase;
+use crate::error::Result;
+use crate::plan::{Interval, Intervals, Plan, is_due};
+use crate::recipe::Recipe;
+use crate::results::{Phase, TimingRow};
 
 /// Evaluating a batch takes about a third of training on it: the forward without the backward.
 const FORWARD_SHARE: f64 = 1.0 / 3.0;
@@ -23,7 +25,7 @@ const STEP_WEIGHT: f64 = 0.1;
 
 /// The estimate of the time that a run still takes.
 #[derive(Clone, Debug)]
-pub(super) struct TimeLeft {
+pub struct TimeLeft {
     total_steps: u64,
     /// Other sizes of the first steps, and the sequences of a full one: a step takes as long as its share of them.
     ramp: Ramp,
@@ -40,9 +42,42 @@ pub(super) struct TimeLeft {
 impl TimeLeft {
     /// Creates the estimate of a run.
     pub(super) fn new(plan: &Plan) -> Self {
-        let intervals = &plan.intervals;
         let batches = plan.evaluated_weights() * plan.evaluated_batches_in_all();
-        let evaluation = batches as f64 * FORWARD_SHARE;
+        let batch = (plan.batch.ramp.clone(), plan.batch.global as u64);
+        let samples = plan.generation.samples > 0;
+        Self::with_events(plan.steps as u64, &plan.intervals, samples, batch, batches as f64 * FORWARD_SHARE)
+    }
+
+    /// Creates the estimate of a run of this recipe and so many steps, to be told what its rows say. How large an
+    /// evaluation is follows from its corpus, so evaluations count from the first one that was timed.
+    ///
+    /// # Errors
+    /// As [`Recipe::batch`].
+    pub fn of_recipe(recipe: &Recipe, steps: u64) -> Result<Self> {
+        let values = recipe.values();
+        let ramp = values.training.batch_ramp.iter().map(|&[end, sequences]| (end as u64, sequences as u64));
+        let batch = (Ramp::new(ramp), recipe.batch()?.global as u64);
+        let samples = values.generation.samples > 0;
+        Ok(Self::with_events(steps, &Intervals::from_values(values), samples, batch, 0.0))
+    }
+
+    /// Takes the time of a row into account.
+    pub fn add(&mut self, row: &TimingRow) {
+        match row.phase {
+            Phase::Warmup | Phase::Train => self.trained(row.step, row.phase, row.step_ms / 1e3),
+            phase => self.took(phase, row.step_ms / 1e3),
+        }
+    }
+
+    /// Creates the estimate of `steps` steps with these events between them. An evaluation is expected to take as long as
+    /// `evaluation` steps.
+    fn with_events(
+        steps: u64,
+        intervals: &Intervals,
+        has_samples: bool,
+        (ramp, sequences): (Ramp, u64),
+        evaluation: f64,
+    ) -> Self {
         let mut pauses = vec![Pause {
             phase: Phase::Eval,
             every: Interval::Steps(intervals.validation),
@@ -51,15 +86,13 @@ impl TimeLeft {
         if intervals.keep > 0 {
             pauses.push(Pause { phase: Phase::Save, every: intervals.checkpoint, steps_worth: 0.0 });
         }
-        if plan.generation.samples > 0 {
+        if has_samples {
             pauses.push(Pause {
                 phase: Phase::Sample,
                 every: Interval::Steps(intervals.generation),
                 steps_worth: 0.0,
             });
         }
-        let (ramp, sequences) = (plan.batch.ramp.clone(), plan.batch.global as u64);
-        let steps = plan.steps as u64;
         let interval = intervals.checkpoint.steps();
         let kept_steps = intervals.staying(steps).filter(|&step| !is_due(interval, step, steps)).collect();
         Self { ramp, sequences, kept_steps, ..Self::with_pauses(steps, &pauses) }
@@ -111,7 +144,7 @@ impl TimeLeft {
 
     /// Returns the seconds from `step`, whose own pauses are over, to the end of the run; `None` before the
     /// first step was timed.
-    pub(super) fn after(&self, step: u64) -> Option<f64> {
+    pub fn after(&self, step: u64) -> Option<f64> {
         let step_s = self.step_seconds()?;
         let before = |steps: u64| self.ramp.before(steps, self.sequences);
         let left = before(self.total_steps).saturating_sub(before(step)) as f64 / self.sequences as f64;

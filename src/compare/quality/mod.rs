@@ -29,7 +29,7 @@ use crate::results::folder::{self, create_timed};
 use crate::results::progress::{Mode, eprint_line};
 use crate::results::provenance::Build;
 use crate::results::quality::{
-    COMPARISONS, Design, JudgedMeasure, PairedRun, Provenance, QUALITY, QualityArm, QualityComparison,
+    COMPARISONS, Design, JudgedMeasure, Pair, PairedRun, Provenance, QUALITY, QualityArm, QualityComparison,
     VerdictBasis,
 };
 use crate::statistics::QualityVerdict;
@@ -110,6 +110,16 @@ pub fn run(question: &Question, setting: QualitySetting<'_>) -> Result<FinishedQ
     judge::judge(&mut running.comparison);
     running.write()?;
     Ok(FinishedQuality { folder: running.folder, comparison: running.comparison })
+}
+
+/// Returns a comparison as its pairs stand after the first `pairs` of them, judged by its own rule. Of a fixed number
+/// of pairs this is no verdict before the last one: who looks earlier may see how the interval closes, and no more.
+pub fn after_pairs(comparison: &QualityComparison, pairs: usize) -> QualityComparison {
+    let mut so_far = comparison.clone();
+    so_far.pairs.retain(Pair::has_ended);
+    so_far.pairs.truncate(pairs);
+    judge::judge(&mut so_far);
+    so_far
 }
 
 /// A comparison in progress.
@@ -233,7 +243,7 @@ impl<'a> Running<'a> {
 }
 
 /// Puts a run that has ended into its pair.
-fn put(pairs: &mut [crate::results::quality::Pair], at: usize, is_candidate: bool, run: PairedRun) {
+fn put(pairs: &mut [Pair], at: usize, is_candidate: bool, run: PairedRun) {
     if let Some(pair) = pairs.get_mut(at) {
         *(if is_candidate { &mut pair.candidate } else { &mut pair.baseline }) = run;
     }

@@ -36,6 +36,13 @@ impl RunStatus {
     pub fn of_run(run: &Path, written: Status) -> Result<Self> {
         Ok(match written {
             Status::Running if find::is_running(run)? => Self::Running,
+            written => Self::without_process(written),
+        })
+    }
+
+    /// Returns the status of a run that no process holds, with this status in its summary.
+    pub fn without_process(written: Status) -> Self {
+        match written {
             Status::Running => Self::Killed,
             Status::Ok => Self::Ok,
             Status::Interrupted => Self::Interrupted,
@@ -43,7 +50,7 @@ impl RunStatus {
             Status::Failed => Self::Failed,
             Status::Oom => Self::Oom,
             Status::Diverged => Self::Diverged,
-        })
+        }
     }
 
     /// Returns the word for it.

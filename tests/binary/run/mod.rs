@@ -26,4 +26,5 @@ mod text;
 mod token_cache;
 mod until;
 mod verified;
+mod watch;
 mod wrong;

@@ -1,0 +1,201 @@
+//! Curves in cells of a terminal: a cell of a line has two by four dots, where the terminal has them.
+
+use super::canvas::{Canvas, columns};
+use super::looks::Role;
+use ratatui_core::layout::Rect;
+
+/// Dots of a cell of a line, across and down: those of a Braille character.
+const DOTS: (usize, usize) = (2, 4);
+
+/// Columns and rows without which a chart shows nothing.
+const MIN_SIZE: (u16, u16) = (24, 4);
+
+/// What a chart shows, in the order in which it is drawn.
+#[derive(Clone, Debug)]
+pub enum Layer {
+    /// From the lowest to the highest value at each place, shaded.
+    Spans(Vec<(f64, f64, f64)>, Role),
+    /// A value over the whole width.
+    Level(f64, Role),
+    /// Points joined by a line, with gaps where one is not finite.
+    Line(Vec<(f64, f64)>, Role),
+    /// Single points.
+    Marks(Vec<(f64, f64)>, Role),
+    /// Intervals: place, low end, estimate, high end.
+    Intervals(Vec<[f64; 4]>, Role),
+}
+
+/// A chart with its axes.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// Values of the left and right edge.
+    pub x: (f64, f64),
+    /// Texts below the edges.
+    pub x_names: [String; 2],
+    /// Values of the lower and upper edge.
+    pub y: (f64, f64),
+    /// True for a logarithmic axis, where both edges are positive.
+    pub is_log: bool,
+    /// Text of a value on the axis.
+    pub y_text: fn(f64) -> String,
+    /// What it shows.
+    pub layers: Vec<Layer>,
+}
+
+/// Where a chart is on the canvas.
+struct Plot<'a> {
+    chart: &'a Chart,
+    /// Cells of the plotted area.
+    area: Rect,
+}
+
+impl Chart {
+    /// Draws the chart into an area.
+    pub fn draw(&self, canvas: &mut Canvas, area: Rect) {
+        if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
+            return;
+        }
+        let rows = area.height - 1;
+        // Values at the upper edge, in the middle and at the lower edge.
+        let shares = [
+            (0, 1.0),
+            ((rows - 1) / 2, 1.0 - f64::from((rows - 1) / 2) / f64::from(rows - 1)),
+            (rows - 1, 0.0),
+        ];
+        let texts = shares.map(|(row, share)| (row, (self.y_text)(self.value(share))));
+        let margin = texts.iter().map(|(_, text)| columns(text)).max().unwrap_or(0) + 1;
+        if margin + MIN_SIZE.0 / 2 > area.width {
+            return;
+        }
+        let left = area.x + margin;
+        for (row, text) in texts {
+            canvas.text_to(left - 1, area.y + row, &text, Role::Muted);
+        }
+        for row in 0..rows {
+            canvas.glyph(left, area.y + row, '│', Role::Muted);
+        }
+        let [first, last] = &self.x_names;
+        canvas.text(left, area.y + rows, area.right() - left, first, Role::Muted);
+        canvas.text_to(area.right(), area.y + rows, last, Role::Muted);
+        let area = Rect::new(left + 1, area.y, area.right() - left - 1, rows);
+        let plot = Plot { chart: self, area };
+        self.layers.iter().for_each(|layer| plot.draw(canvas, layer));
+    }
+
+    fn place(&self, y: f64) -> f64 {
+        if self.is_log { y.max(f64::MIN_POSITIVE).ln() } else { y }
+    }
+
+    /// Returns how far up a value is, 0 at the lower edge and 1 at the upper one.
+    fn share(&self, y: f64) -> f64 {
+        let (low, high) = (self.place(self.y.0), self.place(self.y.1));
+        (self.place(y) - low) / (high - low)
+    }
+
+    fn value(&self, share: f64) -> f64 {
+        let (low, high) = (self.place(self.y.0), self.place(self.y.1));
+        let place = low + share * (high - low);
+        if self.is_log { place.exp() } else { place }
+    }
+}
+
+impl Plot<'_> {
+    fn draw(&self, canvas: &mut Canvas, layer: &Layer) {
+        match layer {
+            Layer::Spans(spans, role) => self.spans(canvas, spans, *role),
+            Layer::Level(y, role) => self.level(canvas, *y, *role),
+            Layer::Line(points, role) => self.line(canvas, points, *role),
+            Layer::Marks(points, role) => {
+                for (x, y) in points.iter().filter(|point| point.1.is_finite()) {
+                    self.mark(canvas, *x, *y, '◆', *role);
+                }
+            }
+            Layer::Intervals(intervals, role) => {
+                for [x, low, estimate, high] in intervals {
+                    self.spans_of(canvas, *x, *low, *high, '│', *role);
+                    self.mark(canvas, *x, *estimate, '●', *role);
+                }
+            }
+        }
+    }
+
+    fn spans(&self, canvas: &mut Canvas, spans: &[(f64, f64, f64)], role: Role) {
+        for (x, low, high) in spans {
+            self.spans_of(canvas, *x, *low, *high, '░', role);
+        }
+    }
+
+    fn spans_of(&self, canvas: &mut Canvas, x: f64, low: f64, high: f64, glyph: char, role: Role) {
+        let (Some(column), Some(top), Some(bottom)) =
+            (self.column(x, 1), self.row(high, 1), self.row(low, 1))
+        else {
+            return;
+        };
+        for row in top..=bottom {
+            canvas.glyph(self.area.x + column as u16, self.area.y + row as u16, glyph, role);
+        }
+    }
+
+    fn level(&self, canvas: &mut Canvas, y: f64, role: Role) {
+        if !(0.0..=1.0).contains(&self.chart.share(y)) {
+            return;
+        }
+        let Some(row) = self.row(y, 1) else { return };
+        for column in 0..self.area.width {
+            canvas.glyph(self.area.x + column, self.area.y + row as u16, '┄', role);
+        }
+    }
+
+    fn mark(&self, canvas: &mut Canvas, x: f64, y: f64, glyph: char, role: Role) {
+        if let (Some(column), Some(row)) = (self.column(x, 1), self.row(y, 1)) {
+            canvas.glyph(self.area.x + column as u16, self.area.y + row as u16, glyph, role);
+        }
+    }
+
+    /// Draws a line, dot by dot.
+    fn line(&self, canvas: &mut Canvas, points: &[(f64, f64)], role: Role) {
+        let width = usize::from(self.area.width);
+        let mut cells = vec![0u8; width * usize::from(self.area.height)];
+        let mut dot = |x: usize, y: usize| {
+            // Bits of a Braille character, from the upper left dot on.
+            const BITS: [[u8; 4]; 2] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
+            cells[y / DOTS.1 * width + x / DOTS.0] |= BITS[x % DOTS.0][y % DOTS.1];
+        };
+        let place = |(x, y): (f64, f64)| Some((self.column(x, DOTS.0)?, self.row(y, DOTS.1)?));
+        let mut before: Option<(usize, usize)> = None;
+        for point in points {
+            let Some((x, y)) = place(*point).filter(|_| point.1.is_finite()) else {
+                before = None;
+                continue;
+            };
+            let (from_x, from_y) = before.unwrap_or((x, y));
+            let steps = x.abs_diff(from_x).max(y.abs_diff(from_y)).max(1);
+            let between = |from: usize, to: usize, step: usize| {
+                let share = step as f64 / steps as f64;
+                (from as f64 + share * (to as f64 - from as f64)).round() as usize
+            };
+            (0..=steps).for_each(|step| dot(between(from_x, x, step), between(from_y, y, step)));
+            before = Some((x, y));
+        }
+        for (at, bits) in cells.iter().enumerate().filter(|(_, bits)| **bits != 0) {
+            let glyph = char::from_u32(0x2800 + u32::from(*bits)).unwrap_or('·');
+            let (column, row) = ((at % width) as u16, (at / width) as u16);
+            canvas.glyph(self.area.x + column, self.area.y + row, glyph, role);
+        }
+    }
+
+    /// Returns the column of a place, of `dots` for each cell; `None` outside of the chart.
+    fn column(&self, x: f64, dots: usize) -> Option<usize> {
+        let (first, last) = self.chart.x;
+        let share = if last > first { (x - first) / (last - first) } else { 0.0 };
+        let columns = usize::from(self.area.width) * dots;
+        (0.0..=1.0).contains(&share).then(|| (share * (columns - 1) as f64).round() as usize)
+    }
+
+    /// Returns the row of a value, of `dots` for each cell. Values beyond an edge are at the edge.
+    fn row(&self, y: f64, dots: usize) -> Option<usize> {
+        let share = self.chart.share(y);
+        let rows = usize::from(self.area.height) * dots;
+        share.is_finite().then(|| ((1.0 - share.clamp(0.0, 1.0)) * (rows - 1) as f64).round() as usize)
+    }
+}

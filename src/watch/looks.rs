@@ -1,0 +1,144 @@
+//! How a frame looks on this terminal: its colours, and its characters.
+
+use ratatui_core::style::{Color, Modifier, Style};
+
+/// What a terminal can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Looks {
+    /// Its colours.
+    pub colours: Colours,
+    /// True if it shows more characters than those of ASCII.
+    pub is_unicode: bool,
+}
+
+/// The colours of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colours {
+    /// None, or none are wanted.
+    None,
+    /// Eight of them, which every terminal has chosen by itself.
+    Eight,
+    /// The 256 of xterm.
+    Indexed,
+}
+
+/// What a text or a curve is, which decides on its colour. Every role has a word, a shape or a place too: nothing is
+/// said by colour alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Text.
+    Text,
+    /// Titles and figures.
+    Strong,
+    /// Names, axes and what is less important.
+    Muted,
+    /// The training, the baseline, what is running.
+    Training,
+    /// The validation, the candidate.
+    Validation,
+    /// A known bound: the floor, the smallest effect.
+    Bound,
+    /// What ended well.
+    Good,
+    /// What did not.
+    Bad,
+}
+
+impl Looks {
+    /// Returns what the variables of the environment say of the terminal.
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let terminal = set("TERM").unwrap_or_default();
+        let colours = match () {
+            // https://no-color.org: set and not empty means no colour.
+            () if set("NO_COLOR").is_some() || is_dumb(&terminal) => Colours::None,
+            () if terminal.contains("256color") || set("COLORTERM").is_some() => Colours::Indexed,
+            () => Colours::Eight,
+        };
+        // The order in which the C library looks for the encoding of text.
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
+        let locale = locale.to_lowercase().replace('-', "");
+        Self { colours, is_unicode: locale.contains("utf8") && !is_dumb(&terminal) }
+    }
+
+    /// Returns the style of a role. The colours are those of Okabe and Ito's palette for colour-blind readers
+    /// (<https://jfly.uni-koeln.de/color/>) nearest to which xterm has one with a contrast of 4 on black and on
+    /// white; of a terminal of eight colours, those whose names are nearest.
+    pub fn style(self, role: Role) -> Style {
+        let colour = |indexed: u8, eight: Color| match self.colours {
+            Colours::None => Style::new(),
+            Colours::Eight => Style::new().fg(eight),
+            Colours::Indexed => Style::new().fg(Color::Indexed(indexed)),
+        };
+        match role {
+            Role::Text => Style::new(),
+            Role::Strong => Style::new().add_modifier(Modifier::BOLD),
+            Role::Muted => colour(244, Color::Reset),
+            Role::Training => colour(32, Color::Cyan),
+            Role::Validation => colour(166, Color::Yellow),
+            Role::Bound => colour(133, Color::Magenta),
+            Role::Good => colour(29, Color::Green),
+            Role::Bad => colour(166, Color::Red).add_modifier(Modifier::BOLD),
+        }
+    }
+}
+
+/// Returns true for a terminal that cannot place text.
+pub fn is_dumb(terminal: &str) -> bool {
+    ["", "dumb"].contains(&terminal)
+}
+
+/// Returns a character of ASCII for one that is none.
+pub fn in_ascii(symbol: char) -> char {
+    match symbol {
+        '─' | '—' | '–' | '┄' | '▃' => '-',
+        '━' | '▅' => '=',
+        '│' => '|',
+        '┌' | '┐' | '└' | '┘' | '├' | '┤' | '┬' | '┴' | '▆' => '+',
+        '░' | '·' | '…' | '▂' => '.',
+        '◆' | '●' | '○' => 'o',
+        '▁' => '_',
+        '▄' => '~',
+        '×' | '✗' => 'x',
+        '▇' | '★' | '\u{2801}'..='\u{28ff}' => '*',
+        '█' => '#',
+        '→' | '▶' => '>',
+        '↑' => '^',
+        '↓' => 'v',
+        '÷' => '/',
+        '±' => '~',
+        c if c.is_ascii() => c,
+        _ => '?',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks(variables: &[(&str, &str)]) -> Looks {
+        Looks::from_environment(|name| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_environment_says_what_a_terminal_shows() {
+        let (utf, xterm) = (("LANG", "en_US.UTF-8"), ("TERM", "xterm-256color"));
+        assert_eq!(looks(&[utf, xterm]), Looks { colours: Colours::Indexed, is_unicode: true });
+        assert_eq!(looks(&[utf, ("TERM", "vt220")]), Looks { colours: Colours::Eight, is_unicode: true });
+        assert_eq!(looks(&[utf, xterm, ("NO_COLOR", "1")]).colours, Colours::None);
+        assert_eq!(looks(&[utf, xterm, ("NO_COLOR", "")]).colours, Colours::Indexed);
+        assert!(!looks(&[("LANG", "C"), xterm]).is_unicode && !looks(&[xterm]).is_unicode);
+        assert!(!looks(&[utf, ("LC_ALL", "C"), xterm]).is_unicode, "LC_ALL comes before LANG");
+        assert_eq!(looks(&[utf, ("TERM", "dumb")]), Looks { colours: Colours::None, is_unicode: false });
+    }
+
+    #[test]
+    fn without_colours_only_weight_is_left() {
+        let plain = Looks { colours: Colours::None, is_unicode: true };
+        for role in [Role::Muted, Role::Training, Role::Validation, Role::Bound, Role::Good, Role::Bad] {
+            assert_eq!(plain.style(role).fg, None, "{role:?}");
+        }
+    }
+}

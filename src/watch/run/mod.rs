@@ -1,0 +1,259 @@
+//! A run as it is watched: its rows, its summary and its log, and whether its process still lives.
+
+mod draw;
+
+use super::canvas::Canvas;
+use super::liveness::Liveness;
+use super::series::Series;
+use super::view::{Show, View};
+use crate::machine::Machine;
+use crate::recipe;
+use crate::results::collection::{RunStatus, locate};
+use crate::results::folder::{LOG, NamedOwner, RESOLVED, named_owner};
+use crate::results::follow::{AppendedLines, RunFollower, RunNews};
+use crate::results::losses::SmoothedLoss;
+use crate::results::{MetricsRow, Phase, Summary, TimingRow, regular};
+use crate::train::TimeLeft;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Bytes at the end of a log that are read at first.
+const LOG_TAIL: u64 = 16 << 10;
+
+/// Lines of the log that are kept.
+const LOG_LINES: usize = 40;
+
+/// Time without a row after which a frame says so, and how finely it counts then.
+const QUIET: Duration = Duration::from_secs(10);
+const QUIET_STEP: u64 = 5;
+
+/// A run that is watched.
+pub struct RunView {
+    /// `RECIPE/RUN`, as in lists.
+    name: String,
+    folder: PathBuf,
+    follower: RunFollower,
+    log: AppendedLines,
+    liveness: Liveness,
+    /// Why the files could not be read at the last look.
+    trouble: Option<String>,
+    summary: Option<Summary>,
+    /// Its status, once there is a summary.
+    status: Option<RunStatus>,
+    /// Whoever held the folder of a run that was killed.
+    owner: Option<NamedOwner>,
+    /// Number of ranks; `None` where the recipe cannot be read.
+    ranks: Option<usize>,
+    time_left: Option<TimeLeft>,
+    curves: Curves,
+    last_metrics: Option<MetricsRow>,
+    last_timing: Option<TimingRow>,
+    /// The last losses, of which the smoothed one is the mean.
+    losses: VecDeque<f64>,
+    log_lines: VecDeque<String>,
+    /// Seconds without a row, rounded, as the frame has them.
+    quiet: Option<u64>,
+}
+
+/// The curves of a run over its steps.
+#[derive(Debug, Default)]
+struct Curves {
+    loss: Series,
+    validation: Series,
+    lr: Series,
+    grad_norm: Series,
+    tok_s: Series,
+    memory: Series,
+    gpu_load: Series,
+    mfu: Series,
+}
+
+impl Curves {
+    fn add_metrics(&mut self, row: &MetricsRow) {
+        let step = row.step as f64;
+        self.loss.push(step, row.loss.into());
+        self.lr.push(step, row.lr);
+        self.grad_norm.push(step, row.grad_norm.into());
+        row.val_loss.into_iter().for_each(|loss| self.validation.push(step, loss.into()));
+    }
+
+    fn add_timing(&mut self, row: &TimingRow) {
+        let step = row.step as f64;
+        // On a GPU the memory that matters is its own.
+        let memory = row.gpu_reserved_mib.or(row.rss_mib);
+        let curves = [
+            (&mut self.memory, memory),
+            (&mut self.gpu_load, row.gpu_util_pct),
+            (&mut self.mfu, row.mfu_pct),
+        ];
+        for (curve, value) in curves {
+            value.into_iter().for_each(|value| curve.push(step, value));
+        }
+        if matches!(row.phase, Phase::Warmup | Phase::Train) {
+            row.tok_s.into_iter().for_each(|rate| self.tok_s.push(step, rate));
+        }
+    }
+}
+
+impl RunView {
+    /// Creates the view of the run in a folder.
+    pub fn new(folder: &Path) -> Self {
+        let name = locate(folder).map_or_else(|_| folder.display().to_string(), |located| located.id);
+        Self {
+            name,
+            folder: folder.to_owned(),
+            follower: RunFollower::new(folder),
+            log: AppendedLines::of_tail(&folder.join(LOG), LOG_TAIL),
+            liveness: Liveness::new(folder),
+            trouble: None,
+            summary: None,
+            status: None,
+            owner: None,
+            ranks: None,
+            time_left: None,
+            curves: Curves::default(),
+            last_metrics: None,
+            last_timing: None,
+            losses: VecDeque::new(),
+            log_lines: VecDeque::new(),
+            quiet: None,
+        }
+    }
+
+    /// Reads the recipe, once the summary says how many steps there are.
+    fn read_recipe(&mut self) {
+        let path = self.folder.join(RESOLVED);
+        let Some(steps) = self.summary.as_ref().map(|summary| summary.steps_planned) else { return };
+        if self.ranks.is_some() {
+            return;
+        }
+        let text =
+            regular::read(&path, regular::MAX_TEXT).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let recipe = text.and_then(|text| recipe::load_resolved(&path, &text, &[], &Machine::none()).ok());
+        self.ranks = recipe.as_ref().map(recipe::Recipe::world_size);
+        self.time_left = recipe.and_then(|recipe| TimeLeft::of_recipe(&recipe, steps).ok());
+    }
+
+    fn take(&mut self, news: RunNews) {
+        if let Some(summary) = news.summary {
+            self.summary = Some(summary);
+            self.read_recipe();
+        }
+        if news.metrics.is_restarted {
+            let Curves { loss, validation, lr, grad_norm, .. } = &mut self.curves;
+            [loss, validation, lr, grad_norm].into_iter().for_each(|curve| *curve = Series::default());
+            self.losses.clear();
+            self.last_metrics = None;
+        }
+        for row in &news.metrics.rows {
+            self.curves.add_metrics(row);
+            self.losses.push_back(row.loss.into());
+            if self.losses.len() > SmoothedLoss::window(usize::MAX) {
+                self.losses.pop_front();
+            }
+        }
+        self.last_metrics = news.metrics.rows.into_iter().next_back().or(self.last_metrics.take());
+        if news.timing.is_restarted {
+            let Curves { tok_s, memory, gpu_load, mfu, .. } = &mut self.curves;
+            [tok_s, memory, gpu_load, mfu].into_iter().for_each(|curve| *curve = Series::default());
+            self.last_timing = None;
+            (self.ranks, self.time_left) = (None, None);
+            self.read_recipe();
+        }
+        for row in &news.timing.rows {
+            self.curves.add_timing(row);
+            self.time_left.iter_mut().for_each(|time_left| time_left.add(row));
+        }
+        self.last_timing = news.timing.rows.into_iter().next_back().or(self.last_timing.take());
+    }
+
+    /// Reads new lines of the log; samples are in the summary too.
+    fn read_log(&mut self) -> bool {
+        // A log that cannot be read is no reason to show nothing.
+        let Ok(new) = self.log.poll() else { return false };
+        if new.is_restarted {
+            self.log_lines.clear();
+        }
+        let text = String::from_utf8_lossy(&new.bytes);
+        // A line that goes on is indented. The day is that of the run.
+        let lines = text.lines().filter(|line| !line.starts_with(' '));
+        let lines = lines.map(|line| line.split_once('T').map_or(line, |(_, line)| line));
+        let is_sample = |line: &&str| line.contains(" sample after step ");
+        self.log_lines.extend(lines.filter(|line| !is_sample(line)).map(str::to_owned));
+        while self.log_lines.len() > LOG_LINES {
+            self.log_lines.pop_front();
+        }
+        !new.bytes.is_empty() || new.is_restarted
+    }
+
+    /// Finds out how the run is; returns true if that has changed.
+    fn update_status(&mut self) -> bool {
+        let Some(summary) = &self.summary else { return false };
+        let is_running = summary.status == crate::results::Status::Running;
+        let status = match is_running && self.liveness.is_held() {
+            true => RunStatus::Running,
+            false => RunStatus::without_process(summary.status),
+        };
+        let quiet = self.liveness.quiet();
+        let quiet = (status == RunStatus::Running && quiet >= QUIET)
+            .then(|| quiet.as_secs() / QUIET_STEP * QUIET_STEP);
+        let before = (self.status, self.quiet);
+        if status == RunStatus::Killed && self.owner.is_none() {
+            self.owner = named_owner(&self.folder);
+        }
+        (self.status, self.quiet) = (Some(status), quiet);
+        before != (self.status, self.quiet)
+    }
+
+    /// Returns the mean of the last losses, as results state it, and how many they are.
+    fn smoothed_loss(&self) -> Option<(f64, usize)> {
+        let steps = self.last_metrics.as_ref()?.step as usize;
+        let window = SmoothedLoss::window(steps).min(self.losses.len());
+        let last: Vec<f64> =
+            self.losses.iter().rev().take(window).copied().filter(|loss| loss.is_finite()).collect();
+        (!last.is_empty()).then(|| (last.iter().sum::<f64>() / last.len() as f64, last.len()))
+    }
+
+    /// Returns the seconds that the run still takes.
+    fn seconds_left(&self) -> Option<f64> {
+        let is_running = self.status == Some(RunStatus::Running);
+        let step = self.last_metrics.as_ref().map(|row| row.step).filter(|_| is_running)?;
+        self.time_left.as_ref()?.after(step)
+    }
+}
+
+impl View for RunView {
+    fn poll(&mut self) -> bool {
+        let mut is_new = self.read_log();
+        let mut has_more = true;
+        while has_more {
+            has_more = false;
+            match self.follower.poll() {
+                Ok(news) => {
+                    is_new |= news.is_any() || self.trouble.is_some();
+                    self.trouble = None;
+                    has_more = news.has_more();
+                    self.take(news);
+                }
+                Err(e) => {
+                    let trouble = Some(e.message().to_owned());
+                    is_new |= self.trouble != trouble;
+                    self.trouble = trouble;
+                }
+            }
+        }
+        if is_new {
+            self.liveness.wrote();
+        }
+        self.update_status() || is_new
+    }
+
+    fn is_live(&self) -> bool {
+        matches!(self.status, None | Some(RunStatus::Running))
+    }
+
+    fn draw(&self, canvas: &mut Canvas, show: &Show) {
+        self.draw_frame(canvas, show);
+    }
+}

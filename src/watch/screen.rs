@@ -1,0 +1,119 @@
+//! The terminal: taken over while something is watched, and given back as it was, however that ends.
+
+use crate::error::{IoContext, Result};
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::style::{Attribute, Color, Print, SetAttribute, SetForegroundColor};
+use crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use crossterm::{execute, queue};
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Color as CellColor, Modifier};
+use std::io::{self, BufWriter, Stdout, Write};
+use std::path::Path;
+use std::sync::Once;
+
+/// The screen of the terminal. Dropping it gives the terminal back; so does a panic, before it is reported.
+#[derive(Debug)]
+pub struct Screen {
+    out: BufWriter<Stdout>,
+    /// What it shows.
+    shown: Buffer,
+}
+
+impl Screen {
+    /// Takes the terminal over.
+    ///
+    /// # Errors
+    /// When it cannot be.
+    pub fn enter() -> Result<Self> {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let report = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                restore();
+                report(panic);
+            }));
+        });
+        let screen = Self { out: BufWriter::new(io::stdout()), shown: Buffer::empty(Rect::ZERO) };
+        of_terminal(enable_raw_mode())?;
+        of_terminal(execute!(io::stdout(), EnterAlternateScreen, Hide))?;
+        Ok(screen)
+    }
+
+    /// Shows a frame: what differs from the one before is written.
+    ///
+    /// # Errors
+    /// When the terminal is gone.
+    pub fn show(&mut self, frame: Buffer) -> Result<()> {
+        let written = self.write(&frame);
+        self.shown = frame;
+        of_terminal(written)
+    }
+
+    fn write(&mut self, frame: &Buffer) -> io::Result<()> {
+        if self.shown.area != frame.area {
+            queue!(self.out, Clear(ClearType::All))?;
+            self.shown = Buffer::empty(frame.area);
+        }
+        let mut next = None;
+        let mut style = None;
+        for (x, y, cell) in self.shown.diff(frame) {
+            if next != Some((x, y)) {
+                queue!(self.out, MoveTo(x, y))?;
+            }
+            let wanted = (cell.fg, cell.modifier);
+            if style != Some(wanted) {
+                queue!(self.out, SetAttribute(Attribute::Reset), SetForegroundColor(colour(cell.fg)))?;
+                if cell.modifier.contains(Modifier::BOLD) {
+                    queue!(self.out, SetAttribute(Attribute::Bold))?;
+                }
+                style = Some(wanted);
+            }
+            queue!(self.out, Print(cell.symbol()))?;
+            // Where a terminal puts the cursor behind a wide character is its own business.
+            next = cell.symbol().is_ascii().then_some((x + 1, y));
+        }
+        queue!(self.out, SetAttribute(Attribute::Reset))?;
+        self.out.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Gives the terminal back as it was. Where it is gone, nothing is left to be done.
+fn restore() {
+    let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+    let _ = disable_raw_mode();
+}
+
+/// Returns the columns and rows of the terminal.
+///
+/// # Errors
+/// When it is gone.
+pub fn size() -> Result<(u16, u16)> {
+    of_terminal(crossterm::terminal::size())
+}
+
+/// Names the terminal in an error.
+pub fn of_terminal<T>(result: io::Result<T>) -> Result<T> {
+    result.at("use", Path::new("the terminal"))
+}
+
+/// Returns the terminal's colour for that of a cell: those that [`Looks`](super::looks::Looks) has.
+fn colour(of_cell: CellColor) -> Color {
+    match of_cell {
+        CellColor::Indexed(index) => Color::AnsiValue(index),
+        CellColor::Red => Color::DarkRed,
+        CellColor::Green => Color::DarkGreen,
+        CellColor::Yellow => Color::DarkYellow,
+        CellColor::Magenta => Color::DarkMagenta,
+        CellColor::Cyan => Color::DarkCyan,
+        _ => Color::Reset,
+    }
+}

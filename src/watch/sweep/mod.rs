@@ -1,0 +1,223 @@
+//! A sweep as it is watched: its cells, from the ledger and from what running attempts write.
+
+mod draw;
+
+use super::canvas::Canvas;
+use super::liveness::Liveness;
+use super::view::{Show, View};
+use crate::error::{IoContext, Result};
+use crate::results::follow::AppendedLines;
+use crate::results::ledger::{Attempt, CellStatus, LEDGER, SWEEPS};
+use crate::sweep::{self, SweepCell};
+use jiff::Timestamp;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Bytes at the end of the output of an attempt that are read at first: some of its last steps.
+const OUTPUT_TAIL: u64 = 8 << 10;
+
+/// A sweep that is watched.
+pub struct SweepView {
+    name: String,
+    results: PathBuf,
+    ledger: AppendedLines,
+    liveness: Liveness,
+    trouble: Option<String>,
+    /// Keys of which cells have several values.
+    keys: Vec<String>,
+    cells: Vec<WatchedCell>,
+    /// True while a sweep, or a comparison, holds the ledger.
+    is_held: bool,
+}
+
+/// A cell with what is known of it.
+struct WatchedCell {
+    cell: SweepCell,
+    /// Its last line in the ledger.
+    last: Option<Attempt>,
+    /// Time at which its last attempt began, UTC.
+    began: Option<Timestamp>,
+    progress: Option<Progress>,
+}
+
+/// How far a running attempt is.
+struct Progress {
+    output: AppendedLines,
+    step: u64,
+    total_steps: u64,
+    loss: Option<f64>,
+    tok_s: Option<f64>,
+    eta_s: Option<f64>,
+}
+
+/// A line of the output of an attempt.
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Event {
+    Step {
+        step: u64,
+        total_steps: u64,
+        loss: Option<f64>,
+        tok_s: Option<f64>,
+        eta_s: Option<f64>,
+    },
+    #[serde(other)]
+    Other,
+}
+
+impl Progress {
+    fn new(results: &Path, attempt: &Attempt) -> Self {
+        let output = sweep::output_of(results, &attempt.key, attempt.attempt);
+        let output = AppendedLines::of_tail(&output, OUTPUT_TAIL);
+        Self { output, step: 0, total_steps: 0, loss: None, tok_s: None, eta_s: None }
+    }
+
+    /// Reads new lines; an output that is gone or cannot be read says nothing.
+    fn poll(&mut self) -> bool {
+        let mut is_new = false;
+        let bytes = self.output.poll().unwrap_or_default().bytes;
+        for line in bytes.split(|byte| *byte == b'\n') {
+            if let Ok(Event::Step { step, total_steps, loss, tok_s, eta_s }) = serde_json::from_slice(line) {
+                (self.step, self.total_steps) = (step, total_steps);
+                (self.loss, self.tok_s, self.eta_s) = (loss, tok_s, eta_s);
+                is_new = true;
+            }
+        }
+        is_new
+    }
+}
+
+impl WatchedCell {
+    fn status(&self) -> Option<CellStatus> {
+        self.last.as_ref().map(|last| last.status)
+    }
+
+    fn figure(&self, key: &str) -> Option<f64> {
+        self.last.as_ref()?.measured.get(key)
+    }
+
+    /// Returns the seconds that its last attempt took, or has taken so far.
+    fn seconds(&self) -> Option<f64> {
+        let last = self.last.as_ref()?;
+        let end = match last.status {
+            CellStatus::Running => crate::format::now(),
+            _ => last.at.parse().ok()?,
+        };
+        Some(self.began?.duration_until(end).as_secs_f64())
+    }
+}
+
+impl SweepView {
+    /// Creates the view of the sweep in a folder, whose cells are in the ledger of a results folder.
+    ///
+    /// # Errors
+    /// When its cells cannot be read.
+    pub fn new(folder: &Path) -> Result<Self> {
+        let folder = std::path::absolute(folder).at("find", folder)?;
+        // RESULTS/sweeps/NAME.
+        let results = folder.parent().and_then(Path::parent).unwrap_or(&folder).to_owned();
+        let cells = sweep::cells(&folder)?;
+        let values =
+            |key: &str| cells.iter().map(|cell| cell.settings.get(key)).collect::<BTreeSet<_>>().len();
+        let keys: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
+        let keys = keys.into_iter().filter(|key| values(key) > 1).cloned().collect();
+        let watched = |cell| WatchedCell { cell, last: None, began: None, progress: None };
+        Ok(Self {
+            name: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            ledger: AppendedLines::new(&results.join(LEDGER)),
+            liveness: Liveness::new(&results.join(SWEEPS)),
+            results,
+            trouble: None,
+            keys,
+            cells: cells.into_iter().map(watched).collect(),
+            is_held: true,
+        })
+    }
+
+    /// Returns the settings that a cell has and others do not, with the last part of each key.
+    fn name_of(&self, cell: &SweepCell) -> String {
+        let short = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
+        let value = |key: &String| Some(format!("{}={}", short(key), cell.settings.get(key)?));
+        let named: Vec<String> = self.keys.iter().filter_map(value).collect();
+        if named.is_empty() { cell.key.chars().take(12).collect() } else { named.join(" ") }
+    }
+
+    /// Takes a line of the ledger into account, if it is of a cell of this sweep.
+    fn take(&mut self, line: Attempt) {
+        let is_of = |cell: &&mut WatchedCell| line.key.starts_with(cell.cell.key.as_str());
+        for cell in self.cells.iter_mut().filter(is_of) {
+            if line.status == CellStatus::Running {
+                cell.began = line.at.parse().ok();
+                cell.progress = Some(Progress::new(&self.results, &line));
+            } else {
+                cell.progress = None;
+            }
+            cell.last = Some(line.clone());
+        }
+    }
+
+    fn read_ledger(&mut self) -> Result<bool> {
+        let mut is_any = false;
+        loop {
+            let new = self.ledger.poll()?;
+            if new.is_restarted {
+                self.cells.iter_mut().for_each(|cell| (cell.last, cell.progress) = (None, None));
+            }
+            is_any |= new.is_restarted || !new.bytes.is_empty();
+            // A damaged line is the sweep's to complain about.
+            let lines = new.bytes.split(|byte| *byte == b'\n');
+            lines.filter_map(|line| serde_json::from_slice(line).ok()).for_each(|line| self.take(line));
+            if !new.has_more {
+                return Ok(is_any);
+            }
+        }
+    }
+
+    fn count(&self, of: impl Fn(Option<CellStatus>) -> bool) -> usize {
+        self.cells.iter().filter(|cell| of(cell.status())).count()
+    }
+
+    /// Returns the number of cells that are done.
+    fn done(&self) -> usize {
+        self.count(|status| status.is_some_and(CellStatus::is_final))
+    }
+
+    /// Returns the cell with the lowest validation loss so far.
+    fn best(&self) -> Option<usize> {
+        let losses = self.cells.iter().enumerate();
+        let losses = losses.filter(|(_, cell)| cell.status() == Some(CellStatus::Ok));
+        let losses = losses.filter_map(|(at, cell)| Some((at, cell.figure("val_loss")?)));
+        losses.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(at, _)| at)
+    }
+}
+
+impl View for SweepView {
+    fn poll(&mut self) -> bool {
+        let read = self.read_ledger();
+        let trouble = read.as_ref().err().map(|e| e.message().to_owned());
+        let mut is_new = read.unwrap_or(false) || trouble != self.trouble;
+        self.trouble = trouble;
+        for cell in &mut self.cells {
+            is_new |= cell.progress.as_mut().is_some_and(Progress::poll);
+        }
+        if is_new {
+            self.liveness.wrote();
+        }
+        let is_held = self.done() < self.cells.len() && self.liveness.is_held();
+        is_new |= std::mem::replace(&mut self.is_held, is_held) != is_held;
+        is_new
+    }
+
+    fn is_live(&self) -> bool {
+        self.is_held
+    }
+
+    fn rows(&self, _width: u16) -> u16 {
+        self.rows_of_frame()
+    }
+
+    fn draw(&self, canvas: &mut Canvas, show: &Show) {
+        self.draw_frame(canvas, show);
+    }
+}

@@ -1,0 +1,380 @@
+use super::looks::Colours;
+use super::*;
+use crate::results::comparison::{Arm, Average, CompareVerdict, Comparison, LossGate, TrainLoss, Trial};
+use crate::results::folder::{METRICS, RunFolder, TIMING};
+use crate::results::ledger::LEDGER;
+use crate::results::summary::{LossAt, Sample};
+use crate::results::{MetricsRow, Phase, Status, Summary, TimingRow, atomic};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+const COLOURED: Looks = Looks { colours: Colours::Indexed, is_unicode: true };
+const PLAIN: Looks = Looks { colours: Colours::None, is_unicode: true };
+const ASCII: Looks = Looks { colours: Colours::None, is_unicode: false };
+
+/// A frame of a view after it has read everything, as text.
+fn text(view: &mut dyn View, size: (u16, u16), looks: Looks) -> String {
+    view.poll();
+    to_lines(&frame(view, size, looks, &Show::default())).join("\n")
+}
+
+/// Gives up a lock and waits until it is free: a process that another test starts has it too for an instant.
+fn release(held: impl Sized, folder: &Path) {
+    drop(held);
+    while find::is_running(folder).unwrap() {
+        std::thread::yield_now();
+    }
+}
+
+/// A run of 400 steps that has trained so many of them, and a hundred of loss.
+fn run(results: &Path, steps: u64) -> (RunFolder, Summary) {
+    let began = "2026-11-21T07:34:00Z".parse().unwrap();
+    let folder = RunFolder::create(results, "quickstart", "1f2e3d4c", began).unwrap();
+    let mut summary = Summary::started("quickstart", &folder.name(), "1f2e3d4c", 400);
+    let mut metrics = folder.start_rows::<MetricsRow>(METRICS).unwrap();
+    let mut timing = folder.start_rows::<TimingRow>(TIMING).unwrap();
+    for step in 1..=steps {
+        let x = step as f64;
+        let loss = 1.0 + 4.0 * (-x / 60.0).exp() + 0.1 * (x * 1.7).sin();
+        let val_loss = step.is_multiple_of(50).then_some(1.1 + 4.0 * (-x / 60.0).exp());
+        let row = MetricsRow {
+            step,
+            tokens_seen: step * 2048,
+            loss: loss as f32,
+            val_loss: val_loss.map(|loss| loss as f32),
+            lr: 3e-3 * (x / 400.0 * 3.0).sin().abs(),
+            grad_norm: (2.0 / x.sqrt()) as f32,
+            ..MetricsRow::default()
+        };
+        metrics.append(&row).unwrap();
+        let row = TimingRow {
+            tok_s: Some(25_000.0 + 500.0 * (x * 0.9).cos()),
+            rss_mib: Some(120.0),
+            ..TimingRow::timed(step, Phase::Train, 0.25 * x, 250.0)
+        };
+        timing.append(&row).unwrap();
+    }
+    summary.steps = steps;
+    summary.floor = Some(1.0134);
+    summary.samples = vec![Sample {
+        step: 200,
+        prompt: "Once upon".to_owned(),
+        text: " a time there was a small model that had read no book but a very short one.".to_owned(),
+    }];
+    folder.write_summary(&summary).unwrap();
+    folder.log("training on 2 threads").unwrap();
+    (folder, summary)
+}
+
+/// The log has the time of the test in it.
+fn without_times(frame: &str) -> String {
+    let lines = frame.lines().map(|line| match line.split_once("Z ") {
+        Some((time, rest)) if time.len() == 8 => format!("hh:mm:ssZ {rest}"),
+        _ => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_run_is_drawn_at_every_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, _) = run(dir.path(), 250);
+    let mut view = RunView::new(folder.path());
+    insta::assert_snapshot!("run_80x24", without_times(&text(&mut view, (80, 24), PLAIN)));
+    insta::assert_snapshot!("run_200x50", without_times(&text(&mut view, (200, 50), PLAIN)));
+    insta::assert_snapshot!("run_80x24_ascii", without_times(&text(&mut view, (80, 24), ASCII)));
+    for size in [(1, 1), (39, 24), (40, 10), (80, 10), (60, 15), (119, 24), (120, 24), (400, 120)] {
+        let frame = text(&mut view, size, PLAIN);
+        assert_eq!(frame.lines().count(), usize::from(size.1), "{size:?}");
+    }
+}
+
+#[test]
+fn colours_say_nothing_that_the_text_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, _) = run(dir.path(), 250);
+    let mut view = RunView::new(folder.path());
+    view.poll();
+    let drawn = |looks| frame(&view, (80, 24), looks, &Show::default());
+    let (coloured, plain, ascii) = (drawn(COLOURED), drawn(PLAIN), drawn(ASCII));
+    assert_eq!(to_lines(&coloured), to_lines(&plain));
+    let is_coloured = |frame: &Buffer| frame.content.iter().any(|cell| cell.fg != Default::default());
+    assert!(is_coloured(&coloured) && !is_coloured(&plain) && !is_coloured(&ascii));
+    assert!(to_lines(&ascii).iter().all(|line| line.is_ascii()));
+    // The curves differ in their shapes.
+    let shown = to_lines(&plain).concat();
+    assert!(['░', '◆', '┄'].iter().all(|shape| shown.contains(*shape)), "{shown}");
+}
+
+#[test]
+fn a_run_goes_on_ends_and_dies_in_plain_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, mut summary) = run(dir.path(), 20);
+    let mut view = RunView::new(folder.path());
+    assert!(text(&mut view, (80, 24), PLAIN).contains("● running"));
+    assert!(view.is_live() && !view.poll(), "nothing is new");
+    let path = folder.path().to_owned();
+    release(folder, &path);
+    // Another view, as this one has just seen rows.
+    let frame = text(&mut RunView::new(&path), (80, 24), PLAIN);
+    assert!(
+        frame.contains("✗ killed") && frame.contains("it died: its process ended without a word"),
+        "{frame}"
+    );
+    assert!(frame.contains("`xrun resume quickstart/20261121T073400Z-1f2e3d4c` goes on"), "{frame}");
+    (summary.status, summary.reason) = (Status::Diverged, Some("the loss is NaN".to_owned()));
+    atomic::write(&path.join("summary.json"), &atomic::json(&summary).unwrap()).unwrap();
+    let frame = text(&mut view, (80, 24), PLAIN);
+    assert!(frame.contains("✗ diverged") && frame.contains("the loss is NaN"), "{frame}");
+    assert!(!view.is_live());
+    std::fs::write(path.join("summary.json"), "{").unwrap();
+    let frame = text(&mut view, (80, 24), PLAIN);
+    assert!(frame.contains("cannot read it:") && frame.contains("summary.json:1: not a"), "{frame}");
+}
+
+#[test]
+fn a_run_before_its_first_step_and_one_of_nothing_are_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let frame = text(&mut RunView::new(dir.path()), (80, 24), PLAIN);
+    assert!(frame.contains("○ starting"), "{frame}");
+    let (folder, _) = run(dir.path(), 0);
+    let frame = text(&mut RunView::new(folder.path()), (80, 24), PLAIN);
+    assert!(frame.contains("no step yet") && frame.contains("step 0/400"), "{frame}");
+}
+
+#[test]
+fn values_that_are_not_finite_are_named_and_drawn_as_gaps() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, _) = run(dir.path(), 10);
+    let (mut metrics, _) = folder.resume_rows::<MetricsRow>(METRICS, 10, None).unwrap();
+    for (step, loss) in [(11, f32::NAN), (12, f32::INFINITY), (13, 1e30)] {
+        metrics.append(&MetricsRow { step, loss, lr: 0.1, ..MetricsRow::default() }).unwrap();
+    }
+    let frame = text(&mut RunView::new(folder.path()), (80, 24), PLAIN);
+    assert!(frame.contains("the loss is not finite at step 11"), "{frame}");
+}
+
+/// What others wrote is shown and never obeyed.
+#[test]
+fn hostile_texts_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, mut summary) = run(dir.path(), 10);
+    let evil = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{202e}<script>\n\r\u{9b}31m".to_owned();
+    summary.reason = Some(evil.clone());
+    summary.samples = vec![Sample { step: 1, prompt: evil.clone(), text: evil.clone() }];
+    let mut set = crate::results::held_out::HeldOutSet::default();
+    set.add(LossAt { step: 1, loss: 1.0 });
+    summary.held_out = BTreeMap::from([(evil.clone(), set)]);
+    folder.write_summary(&summary).unwrap();
+    folder.log(&evil).unwrap();
+    for size in [(80, 24), (200, 50)] {
+        for looks in [COLOURED, ASCII] {
+            let shown = text(&mut RunView::new(folder.path()), size, looks);
+            let obeyed = shown.chars().find(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
+            assert_eq!(obeyed, None, "{shown}");
+            assert!(shown.contains("<script>"), "{shown}");
+        }
+    }
+}
+
+/// The folder of a sweep with six cells, of which one runs.
+fn sweep(results: &Path) -> PathBuf {
+    let folder = results.join("sweeps/quickstart-6e3f7717");
+    std::fs::create_dir_all(&folder).unwrap();
+    let (rates, layers) = (["0.0003", "0.003"], ["2", "4", "8"]);
+    let settings = |at: usize| json!({"optimizer.lr": rates[at / 3], "model.n_layers": layers[at % 3]});
+    let cells: Vec<_> =
+        (0..6).map(|at| json!({"key": format!("key{at}"), "settings": settings(at)})).collect();
+    std::fs::write(folder.join("cells.json"), serde_json::to_vec(&cells).unwrap()).unwrap();
+    std::fs::write(folder.join("table.csv"), "").unwrap();
+    let line = |at: usize, status: &str, second: u32, measured: serde_json::Value| {
+        let reason = (status == "predicted_oom").then_some("does not fit: the plan needs 139 MiB; try less");
+        json!({
+            "key": format!("key{at}"), "attempt": 1, "status": status, "reason": reason, "recipe": "quickstart",
+            "settings": settings(at), "recipe_hash": "h", "corpus_hash": null, "build": "b", "device": "cpu", "run": null,
+            "at": format!("2026-11-21T07:34:{second:02}Z"), "measured": measured
+        })
+    };
+    let figures =
+        |loss: f64| json!({"steps": 40, "train_loss": loss, "val_loss": loss + 0.1, "tok_s": 45_227.0});
+    let lines = [
+        line(0, "running", 0, json!({})),
+        line(0, "ok", 12, figures(4.4366)),
+        line(1, "running", 12, json!({})),
+        line(1, "ok", 32, figures(4.2032)),
+        line(2, "predicted_oom", 32, json!({})),
+        line(3, "running", 32, json!({})),
+        line(3, "diverged", 40, json!({"steps": 17})),
+        line(4, "running", 40, json!({})),
+    ];
+    std::fs::write(results.join(LEDGER), lines.map(|line| format!("{line}\n")).concat()).unwrap();
+    std::fs::create_dir_all(results.join("sweeps/.attempts")).unwrap();
+    let (event, tok_s) = ("step", 24_629.0);
+    let step =
+        json!({"event": event, "step": 12, "total_steps": 40, "loss": 3.25, "tok_s": tok_s, "eta_s": 9.0});
+    std::fs::write(results.join("sweeps/.attempts/key4-1.jsonl"), format!("{step}\n{{\"event\":\"no"))
+        .unwrap();
+    folder
+}
+
+/// The time that a cell has taken so far is that of the test.
+fn without_running_time(frame: &str) -> String {
+    let cut = |line: &str| {
+        if line.contains("▶ running") {
+            line[..line.rfind(' ').unwrap()].trim_end().to_owned()
+        } else {
+            line.to_owned()
+        }
+    };
+    frame.lines().map(cut).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_cells_of_a_sweep_are_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = sweep(dir.path());
+    let held = crate::results::folder::lock(&dir.path().join("sweeps")).unwrap();
+    assert_eq!(Subject::find(dir.path(), "sweeps/quickstart").unwrap(), Subject::Sweep(folder.clone()));
+    let mut view = SweepView::new(&folder).unwrap();
+    insta::assert_snapshot!("sweep_80x24", without_running_time(&text(&mut view, (80, 24), PLAIN)));
+    assert!(text(&mut view, (200, 50), PLAIN).contains("lowest to highest"));
+    assert!(text(&mut view, (80, 24), ASCII).is_ascii());
+    assert!(text(&mut view, (80, 10), PLAIN).contains("above"), "it scrolls");
+    release(held, &dir.path().join("sweeps"));
+    let frame = text(&mut SweepView::new(&folder).unwrap(), (80, 24), PLAIN);
+    assert!(frame.contains("✗ no sweep runs") && frame.contains("nothing works on it"), "{frame}");
+}
+
+fn quality(pairs: usize, finished: bool) -> serde_json::Value {
+    let run = |pair: usize, value: f64| {
+        let ended = pair < pairs;
+        json!({
+            "seed": pair + 3, "run": ended.then(|| format!("r/{pair}")), "status": ended.then_some("ok"), "reason": null,
+            "reused": false, "metrics_hash": ended.then(|| format!("{value}")),
+            "values": if ended { json!({"val_loss": {"value": value}}) } else { json!({}) }
+        })
+    };
+    let scatter = |pair: usize| 0.02 * (pair as f64 * 1.3).sin();
+    let losses = |at: usize| (run(at, 5.74 + scatter(at)), run(at, 5.70 - scatter(at) / 2.0));
+    let pair = |at: usize| json!({"baseline": losses(at).0, "candidate": losses(at).1});
+    let arm = |label: &str| json!({"label": label, "command": label, "recipe": "q", "settings": [], "recipe_hash": label});
+    json!({
+        "name": "quickstart", "id": "20261121T073400Z-00000000", "hypothesis": null, "predicts": "better", "prediction_held": null,
+        "baseline": arm("quickstart"), "candidate": arm("quickstart optimizer.lr=0.01"),
+        "changes": ["optimizer.lr: 0.003 → 0.01"], "shared_randomness": null, "design": {"kind": "fixed", "pairs": 8},
+        "confidence": 0.95, "confirms": null, "history": [], "provenance": {"version": "0", "commit": null, "dirty": null,
+        "binary": null, "device": null, "corpus_hashes": [], "began": "t"},
+        "pairs": (0..8).map(pair).collect::<Vec<_>>(),
+        "measures": [{"measure": "val_loss", "unit": "nats per token", "direction": "lower_is_better", "scale": "difference",
+        "min_effect": 0.01, "confidence": 0.95, "pairs": 0, "baseline": null, "candidate": null, "interval": null,
+        "deviation": null, "p": null, "basis": "nothing", "verdict": "inconclusive", "because": null}],
+        "joint": null, "diverged": null, "finished": finished, "notes": [], "rule": ""
+    })
+}
+
+#[test]
+fn the_interval_of_a_comparison_closes_pair_by_pair() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("comparisons/quickstart/20261121T073400Z-00000000");
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("quality.json");
+    std::fs::write(&file, quality(1, false).to_string()).unwrap();
+    let held = crate::results::folder::lock(&folder).unwrap();
+    let mut view = ComparisonView::new(&folder);
+    let frame = text(&mut view, (80, 24), PLAIN);
+    assert!(frame.contains("1 of 8 pairs done") && frame.contains("comes with the second pair"), "{frame}");
+    std::fs::write(&file, quality(6, false).to_string()).unwrap();
+    insta::assert_snapshot!("quality_80x24", text(&mut view, (80, 24), PLAIN));
+    insta::assert_snapshot!("quality_200x50", text(&mut view, (200, 50), PLAIN));
+    assert!(text(&mut view, (80, 24), ASCII).is_ascii());
+    release(held, &folder);
+    let frame = text(&mut ComparisonView::new(&folder), (80, 24), PLAIN);
+    assert!(frame.contains("✗ stopped") && frame.contains("the command that began it goes on"), "{frame}");
+    std::fs::write(&file, "[]").unwrap();
+    assert!(text(&mut view, (80, 24), PLAIN).contains("not a comparison"));
+}
+
+#[test]
+fn a_comparison_of_speed_says_how_many_pairs_are_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let arm = |label: &str| Arm {
+        label: label.to_owned(),
+        command: label.to_owned(),
+        recipe_hash: None,
+        commit: None,
+        binary: None,
+        device: "cpu".to_owned(),
+        measured: BTreeMap::new(),
+    };
+    let trial = |is_candidate: bool, speed: f64| Trial {
+        is_candidate,
+        run: None,
+        status: "ok".to_owned(),
+        blocks: (0..10).map(|block| speed + f64::from(block)).collect(),
+        metrics_hash: None,
+        final_loss: None,
+    };
+    let mut comparison = Comparison {
+        name: "quickstart".to_owned(),
+        id: "1".to_owned(),
+        hypothesis: None,
+        predicts: None,
+        prediction_held: None,
+        baseline: arm("quickstart"),
+        candidate: arm("quickstart engine.fused=false"),
+        changes: vec!["engine.fused: true → false".to_owned()],
+        finished: false,
+        average: Average::Mean,
+        train_loss: TrainLoss::Smoothed,
+        trials_planned: Some(10),
+        trials: [(false, 2500.0), (true, 2000.0), (true, 2010.0), (false, 2480.0), (false, 2490.0)]
+            .map(|(is_candidate, speed)| trial(is_candidate, speed))
+            .into(),
+        ratio: None,
+        min_effect: 0.01,
+        verdict: CompareVerdict::Inconclusive,
+        gate: LossGate { tolerance: None, holds: None, found: "not judged yet".to_owned() },
+        contended: Vec::new(),
+        incomparable: Vec::new(),
+        notes: Vec::new(),
+        rule: String::new(),
+    };
+    comparison.write(dir.path()).unwrap();
+    let frame = text(&mut ComparisonView::new(dir.path()), (80, 24), PLAIN);
+    for said in ["2 of 5 pairs done", "5 of 10 runs", "✗ stopped", "2.5k", "-19.96 %"] {
+        assert!(frame.contains(said), "{said}: {frame}");
+    }
+    (comparison.finished, comparison.trials_planned) = (true, None);
+    comparison.write(dir.path()).unwrap();
+    let frame = text(&mut ComparisonView::new(dir.path()), (80, 24), PLAIN);
+    assert!(frame.contains("● finished") && frame.contains("inconclusive:"), "{frame}");
+}
+
+#[test]
+fn keys_do_what_the_help_says() {
+    let key = |code| KeyEvent::new(code, KeyModifiers::NONE);
+    let mut show = Show::default();
+    for code in [KeyCode::Char('q'), KeyCode::Esc] {
+        assert_eq!(press(key(code), &mut show), Pressed::Leave);
+    }
+    let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(press(interrupt, &mut show), Pressed::Leave);
+    assert_eq!(press(key(KeyCode::Char('c')), &mut show), Pressed::Nothing);
+    assert_eq!(press(key(KeyCode::Char('?')), &mut show), Pressed::Changed);
+    assert!(show.is_help);
+    assert_eq!(press(key(KeyCode::Esc), &mut show), Pressed::Changed, "it leaves the help first");
+    assert_eq!(press(key(KeyCode::PageDown), &mut show), Pressed::Changed);
+    assert_eq!(show.first, Some(PAGE));
+    let dir = tempfile::tempdir().unwrap();
+    let help = Show { is_help: true, ..Show::default() };
+    let page = to_lines(&frame(&RunView::new(dir.path()), (80, 24), PLAIN, &help)).join("\n");
+    assert!(page.contains("leave; what is watched goes on"), "{page}");
+}
+
+#[test]
+fn a_name_that_means_nothing_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Subject::find(dir.path(), "latest").unwrap_err();
+    assert!(error.message().contains("there are no runs yet"), "{error}");
+    assert!(error.message().contains("nor is it the name of a comparison or a sweep"), "{error}");
+}
