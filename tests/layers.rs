@@ -79,7 +79,7 @@ const MAY_USE: &[(&str, &str)] = &[
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
     ("replay", "compare report checkpoint data machine device ranks results statistics recipe format error"),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.
-    ("watch", "compare sweep train ranks results recipe machine format error"),
+    ("watch", "compare sweep train ranks results metrics recipe machine format error"),
     (
         "cli",
         "watch replay compare coordinates device sweep train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \
