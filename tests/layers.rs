@@ -81,7 +81,7 @@ const MAY_USE: &[(&str, &str)] = &[
     // The plan of a stored recipe's memory, cells of sweeps.
     ("view", "sweep results statistics metrics forecast plan recipe machine format error"),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.
-    ("watch", "compare sweep train ranks results recipe machine format error"),
+    ("watch", "compare sweep train ranks results metrics recipe machine format error"),
     (
         "cli",
         "watch view replay compare coordinates device sweep train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \

@@ -159,7 +159,7 @@ fn of_speed(comparison: &Comparison) -> Content {
     }
     let verdict = match comparison.finished {
         true => format!("{}. {}", compare::describe(comparison), comparison.gate.found),
-        false => "the verdict comes with the last pair".to_owned(),
+        false => "The verdict comes with the last pair".to_owned(),
     };
     Content {
         about: about(

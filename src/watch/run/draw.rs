@@ -32,6 +32,20 @@ struct Gauge<'a> {
     role: Role,
 }
 
+impl<'a> Gauge<'a> {
+    /// Creates the gauge of a series; `None` without a value.
+    fn new(
+        name: &'static str,
+        series: &'a Series,
+        text: fn(f64) -> String,
+        unit: &str,
+        role: Role,
+    ) -> Option<Self> {
+        let (_, last) = series.last()?;
+        Some(Self { name, value: format!("{}{unit}", text(last)), text, series, role })
+    }
+}
+
 impl RunView {
     /// Draws the frame of the run.
     pub(super) fn draw_frame(&self, canvas: &mut Canvas, show: &Show) {
@@ -215,20 +229,16 @@ fn padded(low: f64, high: f64) -> (f64, f64) {
 fn gauges(view: &RunView) -> Vec<Gauge<'_>> {
     let curves = &view.curves;
     let whole: fn(f64) -> String = |value| decimal(Some(value), 0);
-    let all: [(_, &Series, _, fn(f64) -> String, _); 6] = [
-        ("tokens/s", &curves.tok_s, "", short, Role::Training),
-        ("memory", &curves.memory, " MiB", whole, Role::Good),
-        ("GPU load", &curves.gpu_load, " %", whole, Role::Good),
-        ("MFU", &curves.mfu, " %", |value| decimal(Some(value), 1), Role::Good),
-        ("learning rate", &curves.lr, "", significant, Role::Bound),
-        ("gradient", &curves.grad_norm, "", significant, Role::Bound),
+    let tenths: fn(f64) -> String = |value| decimal(Some(value), 1);
+    let all = [
+        Gauge::new("tokens/s", &curves.tok_s, short, "", Role::Training),
+        Gauge::new("memory", &curves.memory, whole, " MiB", Role::Good),
+        Gauge::new("GPU load", &curves.gpu_load, whole, " %", Role::Good),
+        Gauge::new("MFU", &curves.mfu, tenths, " %", Role::Good),
+        Gauge::new("learning rate", &curves.lr, significant, "", Role::Bound),
+        Gauge::new("gradient", &curves.grad_norm, significant, "", Role::Bound),
     ];
-    let mut gauges = Vec::new();
-    for (name, series, unit, text, role) in all {
-        let value = series.last().map(|(_, last)| format!("{}{unit}", text(last)));
-        gauges.extend(value.map(|value| Gauge { name, value, text, series, role }));
-    }
-    gauges
+    all.into_iter().flatten().collect()
 }
 
 /// Draws gauges in two columns, each with its course.
