@@ -49,7 +49,7 @@ struct GatheredTensor {
 
 impl Contents {
     /// Returns a snapshot with these tensors alone.
-    pub(super) fn of(self, snapshot: Snapshot<'_>) -> Snapshot<'_> {
+    pub(super) fn restrict(self, snapshot: Snapshot<'_>) -> Snapshot<'_> {
         match self {
             Self::All => snapshot,
             Self::Weights { average } => snapshot.weights_only(average),
@@ -83,7 +83,7 @@ impl HeldSnapshot {
     /// # Errors
     /// When a rank is lost.
     pub(super) fn gather(snapshot: Snapshot<'_>, contents: Contents) -> Result<Self> {
-        let snapshot = contents.of(snapshot);
+        let snapshot = contents.restrict(snapshot);
         let parameters = snapshot.parameters().count();
         let gathered = |tensor: &TensorView<'_>| {
             let (name, dtype, shape) = (tensor.name().to_owned(), tensor.dtype(), tensor.shape().to_vec());
@@ -107,7 +107,7 @@ impl HeldState for HeldSnapshot {
                 Snapshot::new(parameters.iter().map(view), optimizer.iter().map(view))
             }
         };
-        self.contents.of(snapshot)
+        self.contents.restrict(snapshot)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Kept comparisons of quality that follow each other: the candidate of each is the baseline of the next.
 
+use super::chain_figure::Step;
 use super::kept::{KeptRun, Source};
 use super::quality_figure::{p_shown, shown};
 use super::scene::{PageContext, Rendered, stem_of_several};
@@ -19,16 +20,6 @@ struct Link {
     source: Source,
     /// The kept runs of its pairs, by `RECIPE/RUN`.
     runs: BTreeMap<String, KeptRun>,
-}
-
-/// A recipe of the chain, as the comparison that leads to it found it.
-pub(super) struct Step {
-    /// The arm's label.
-    pub label: String,
-    /// Mean of the measure over the arm's runs.
-    pub value: Option<f64>,
-    /// Median of the runs' tokens per second in the steady state; blank where one has none.
-    pub tok_s: Option<f64>,
 }
 
 /// Returns a table of the recipes in the order of `select`, each with the verdict on its change, and a picture.

@@ -1,6 +1,5 @@
 //! The picture of a chain of comparisons: the measure of every recipe, and its speed.
 
-use super::chain::Step;
 use crate::error::Result;
 use crate::format::{short, significant};
 use crate::report::chart::{self, Figure, Look, Panel, Series};
@@ -8,6 +7,16 @@ use crate::report::series::{Points, Scale as Axis, pad};
 use crate::report::theme::{Hue, THEMES};
 use crate::results::measure::Scale;
 use crate::results::quality::JudgedMeasure;
+
+/// A recipe of the chain, as the comparison that leads to it found it.
+pub(super) struct Step {
+    /// The arm's label.
+    pub label: String,
+    /// Mean of the measure over the arm's runs.
+    pub value: Option<f64>,
+    /// Median of the runs' tokens per second in the steady state; blank where one has none.
+    pub tok_s: Option<f64>,
+}
 
 /// Returns the picture by theme. Every recipe stands at its number in the chain. The bar of a recipe is the interval of
 /// its difference to the one before, drawn from the mean of that one.

@@ -21,7 +21,7 @@ pub struct ReplacedFile {
 struct Stamp(u64, u64, Option<SystemTime>);
 
 impl Stamp {
-    fn of(file: &Metadata) -> Self {
+    fn from_metadata(file: &Metadata) -> Self {
         Self(file.ino(), file.len(), file.modified().ok())
     }
 }
@@ -45,7 +45,7 @@ impl ReplacedFile {
     pub fn poll(&mut self) -> Result<Option<Vec<u8>>> {
         let stamp = match std::fs::symlink_metadata(&self.path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            file => Stamp::of(&file.at("read", &self.path)?),
+            file => Stamp::from_metadata(&file.at("read", &self.path)?),
         };
         if self.seen == Some(stamp) {
             return Ok(None);

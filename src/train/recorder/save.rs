@@ -193,7 +193,7 @@ impl Recorder {
         let synced = self.metrics.sync().and_then(|()| self.timing.sync());
         synced.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
         self.describe_rows();
-        self.store.save(&self.meta, &contents.of(rank.snapshot()))
+        self.store.save(&self.meta, &contents.restrict(rank.snapshot()))
     }
 
     /// Copies the state, and begins to write it beside training.

@@ -163,7 +163,7 @@ impl Axes {
     }
 
     /// Returns the axes of points at these steps, by their names.
-    fn of(&self, steps: &[u64]) -> Map<String, Value> {
+    fn at_steps(&self, steps: &[u64]) -> Map<String, Value> {
         let tokens: Vec<Option<u64>> = steps.iter().map(|step| Self::at(&self.tokens, *step)).collect();
         let seconds: Vec<Value> = steps.iter().map(|step| or_null(Self::at(&self.seconds, *step))).collect();
         [("step", json!(steps)), ("tokens", json!(tokens)), ("seconds", seconds.into())]
@@ -182,7 +182,7 @@ fn curve(points: &Points, metric: &Metric, axes: &Axes, asked: &Asked) -> Value 
         false => found.iter().flat_map(|bucket| kept(values, bucket.clone())).collect(),
     };
     let steps_of = |places: &[usize]| places.iter().map(|place| steps[*place]).collect::<Vec<u64>>();
-    let mut curve = axes.of(&steps_of(&places));
+    let mut curve = axes.at_steps(&steps_of(&places));
     let shown: Vec<Value> = places.iter().map(|place| number_of_row(values[*place])).collect();
     curve.insert("value".to_owned(), shown.into());
     curve.insert("unit".to_owned(), metric.unit.into());
@@ -199,7 +199,7 @@ fn curve(points: &Points, metric: &Metric, axes: &Axes, asked: &Asked) -> Value 
             true => places.clone(),
             false => found.iter().map(|bucket| bucket.end - 1).collect(),
         };
-        let mut smooth = axes.of(&steps_of(&ends));
+        let mut smooth = axes.at_steps(&steps_of(&ends));
         let values: Vec<Value> = ends.iter().map(|place| number(means[*place])).collect();
         smooth.insert("value".to_owned(), values.into());
         Value::Object(smooth)

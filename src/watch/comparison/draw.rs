@@ -1,6 +1,6 @@
 //! The frame of a comparison: its pairs, and the interval after each.
 
-use super::{ComparisonView, Interval, Kind};
+use super::{Compared, ComparisonView, Interval};
 use crate::compare::{self, quality};
 use crate::format::{plural, short};
 use crate::results::comparison::{Comparison, Trial};
@@ -74,9 +74,9 @@ impl ComparisonView {
         }
         let at = show.measure % self.closing.len().max(1);
         let content = match &self.kind {
-            Kind::Unknown => return,
-            Kind::Speed(comparison) => of_speed(comparison),
-            Kind::Quality(comparison) => of_quality(comparison, at),
+            Compared::Unknown => return,
+            Compared::Speed(comparison) => of_speed(comparison),
+            Compared::Quality(comparison) => of_quality(comparison, at),
         };
         for field in &content.about {
             canvas.text(0, y, ABOUT, &field.name, Role::Muted);
@@ -105,12 +105,12 @@ impl ComparisonView {
 /// Returns the runs that have ended, and all.
 fn runs(view: &ComparisonView) -> Option<(usize, usize)> {
     match &view.kind {
-        Kind::Unknown => None,
-        Kind::Speed(comparison) => {
+        Compared::Unknown => None,
+        Compared::Speed(comparison) => {
             let done = comparison.trials.len();
             Some((done, comparison.trials_planned.unwrap_or(done)))
         }
-        Kind::Quality(comparison) => {
+        Compared::Quality(comparison) => {
             let ended = |run: &&PairedRun| run.status.is_some();
             let runs = || comparison.pairs.iter().flat_map(|pair| pair.runs());
             Some((runs().filter(ended).count(), runs().count()))
@@ -132,7 +132,9 @@ fn remark(view: &ComparisonView) -> Option<(String, Role)> {
         return None;
     }
     let text = match view.kind {
-        Kind::Speed(_) => "no process works on it: it was stopped, and a comparison of speed cannot go on",
+        Compared::Speed(_) => {
+            "no process works on it: it was stopped, and a comparison of speed cannot go on"
+        }
         _ => "no process works on it: it was stopped, and the command that began it goes on",
     };
     Some((text.to_owned(), Role::Bad))

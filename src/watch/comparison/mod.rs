@@ -19,14 +19,14 @@ pub struct ComparisonView {
     file: ReplacedFile,
     liveness: Liveness,
     trouble: Option<String>,
-    kind: Kind,
+    kind: Compared,
     /// For each measure, the interval after each number of pairs that has one.
     closing: Vec<Vec<Interval>>,
     is_held: bool,
 }
 
 /// What a comparison is of.
-enum Kind {
+enum Compared {
     /// Not read yet.
     Unknown,
     Speed(Box<Comparison>),
@@ -54,7 +54,7 @@ impl ComparisonView {
             file: ReplacedFile::new(&folder.join(file)),
             liveness: Liveness::new(folder),
             trouble: None,
-            kind: Kind::Unknown,
+            kind: Compared::Unknown,
             closing: Vec::new(),
             is_held: true,
         }
@@ -69,11 +69,11 @@ impl ComparisonView {
         if path.ends_with(QUALITY) {
             let comparison: QualityComparison = serde_json::from_slice(&bytes).map_err(wrong)?;
             self.closing = closing_of_quality(&comparison);
-            self.kind = Kind::Quality(Box::new(comparison));
+            self.kind = Compared::Quality(Box::new(comparison));
         } else {
             let comparison: Comparison = serde_json::from_slice(&bytes).map_err(wrong)?;
             self.closing = vec![closing_of_speed(&comparison)];
-            self.kind = Kind::Speed(Box::new(comparison));
+            self.kind = Compared::Speed(Box::new(comparison));
         }
         Ok(true)
     }
@@ -81,12 +81,12 @@ impl ComparisonView {
     /// Returns the pairs that have ended, and all; what is not known is what has ended.
     fn pairs(&self) -> (usize, usize) {
         match &self.kind {
-            Kind::Unknown => (0, 0),
-            Kind::Speed(comparison) => {
+            Compared::Unknown => (0, 0),
+            Compared::Speed(comparison) => {
                 let done = comparison.trials.len() / 2;
                 (done, comparison.trials_planned.map_or(done, |trials| trials / 2))
             }
-            Kind::Quality(comparison) => {
+            Compared::Quality(comparison) => {
                 let done = comparison.pairs.iter().filter(|pair| pair.has_ended()).count();
                 (done, comparison.pairs.len())
             }
@@ -95,9 +95,9 @@ impl ComparisonView {
 
     fn is_finished(&self) -> bool {
         match &self.kind {
-            Kind::Unknown => false,
-            Kind::Speed(comparison) => comparison.finished,
-            Kind::Quality(comparison) => comparison.finished,
+            Compared::Unknown => false,
+            Compared::Speed(comparison) => comparison.finished,
+            Compared::Quality(comparison) => comparison.finished,
         }
     }
 }
