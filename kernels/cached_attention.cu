@@ -136,11 +136,12 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
     }
 }
 
-// The key and the value at positions[b] of the cache become those of row b, and o = softmax(alpha·q·kᵀ)·v over
-// the keys 0 to positions[b], or the last `window` of them. packed: [batch, (query + 2·kv)·HEAD_DIM];
-// positions: [batch]; o: [batch, query·HEAD_DIM], NaN where a position is beyond the cache; cache: [batch, capacity,
-// 2·kv·HEAD_DIM]. arrivals: [batch, query], zero before and after. partials: [batch, splits, query, PARTIAL].
-// Blocks: x counts tiles of query heads, `tiles` for each key head; y splits of `split` keys; z sequences.
+// The key and the value at positions[b] of the cache become those of row b, and o = softmax(alpha·q·kᵀ)·v
+// over the keys 0 to positions[b], or the last `window` of them. packed: [batch, (query + 2·kv)·HEAD_DIM];
+// positions: [batch]; o: [batch, query·HEAD_DIM], NaN where a position is beyond the cache; cache: [batch,
+// capacity, 2·kv·HEAD_DIM]. arrivals: [batch, query], zero before and after. partials: [batch, splits, query,
+// PARTIAL]. Blocks: x counts tiles of query heads, `tiles` for each key head; y splits of `split` keys; z
+// sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     cached_attention(const T *packed, const u32 *positions, T *__restrict__ o, T *cache, u32 *arrivals,
                      float *partials, int query, int kv, u32 capacity, int tiles, int split,

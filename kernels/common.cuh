@@ -17,10 +17,10 @@ constexpr int WARP = 32;
 // finds the beginning there.
 __device__ __forceinline__ u32 block_from_last() { return gridDim.x - 1 - blockIdx.x; }
 
-// Programmatic dependent launch (from sm_90 on): a kernel that is launched to overlap begins while the one before it
-// in the stream is still running, does what depends on nothing, such as loading weights, and waits here for the end
-// of what came before. In other launches it does not wait. What is loaded afterwards must not be declared constant and
-// free of aliases: the compiler may move such loads before the wait.
+// Programmatic dependent launch (from sm_90 on): a kernel that is launched to overlap begins while the one
+// before it in the stream is still running, does what depends on nothing, such as loading weights, and waits
+// here for the end of what came before. In other launches it does not wait. What is loaded afterwards must
+// not be declared constant and free of aliases: the compiler may move such loads before the wait.
 __device__ __forceinline__ void wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

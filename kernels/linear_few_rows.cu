@@ -22,7 +22,8 @@ __device__ __forceinline__ float activate(float x) {
 #endif
 }
 
-// Loads the weights of a warp's UNROLL blocks of inputs from `from` on. w: at this lane's output and first input.
+// Loads the weights of a warp's UNROLL blocks of inputs from `from` on. w: at this lane's output and first
+// input.
 __device__ __forceinline__ void load_weights(const bf16 *w, i64 to_second, int from, int inputs,
                                              uint4 (&weights)[SUMS][UNROLL]) {
 #pragma unroll

@@ -430,7 +430,8 @@ policy! {
 }
 
 policy! {
-    /// Checkpoints without the optimizer's state, which can be sampled, exported and evaluated, and not resumed.
+    /// Checkpoints without the optimizer's state, which can be sampled, exported and evaluated, and not
+    /// resumed.
     WeightsOnly {
         /// None.
         None = "none",

@@ -50,8 +50,8 @@ impl Loaded {
         self.files[0].names()
     }
 
-    /// Returns true if there is no state of an optimizer: the weights were imported, or saved alone. Training can
-    /// begin with them, but has nothing to go on from.
+    /// Returns true if there is no state of an optimizer: the weights were imported, or saved alone. Training
+    /// can begin with them, but has nothing to go on from.
     pub fn is_weights_only(&self) -> bool {
         self.meta.is_weights_only() || self.files[1].names().next().is_none()
     }

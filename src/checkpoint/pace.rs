@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::liveness::report_progress;
 
-/// Bytes after which a write beside training is made durable so far. What waits in the page cache stays bounded: rows and
-/// summaries that are synced meanwhile do not wait for a whole checkpoint.
+/// Bytes after which a write beside training is made durable so far. What waits in the page cache stays
+/// bounded: rows and summaries that are synced meanwhile do not wait for a whole checkpoint.
 const SYNC_BYTES: u64 = 32 << 20;
 
 /// How a save uses the machine.
@@ -15,8 +15,8 @@ pub(super) enum Pace {
     /// Training waits: hashes take all threads, and every part is reported to the watchdogs.
     #[default]
     Alone,
-    /// Beside training: one thread. The count of parts is for whoever waits for the write; the watchdogs do not see
-    /// it, since training may hang while a write goes on.
+    /// Beside training: one thread. The count of parts is for whoever waits for the write; the watchdogs do
+    /// not see it, since training may hang while a write goes on.
     Beside(Arc<AtomicU64>),
 }
 

@@ -64,8 +64,8 @@ impl Store {
         Self { kept_steps: kept_steps.to_vec(), ..self }
     }
 
-    /// Keeps the checkpoint with the lowest validation loss, too, if `keeps_best`; it does not count among the
-    /// newest.
+    /// Keeps the checkpoint with the lowest validation loss, too, if `keeps_best`; it does not count among
+    /// the newest.
     pub fn keeping_best(self, keeps_best: bool) -> Self {
         Self { keeps_best, ..self }
     }
@@ -147,8 +147,8 @@ impl Store {
         fs.sync_dir(&self.dir).at("sync", &self.dir)
     }
 
-    /// Replaces the pointer `latest`, and `best` where the best is kept. They are for people and scripts; xrun itself
-    /// reads the folders' names and manifests.
+    /// Replaces the pointer `latest`, and `best` where the best is kept. They are for people and scripts;
+    /// xrun itself reads the folders' names and manifests.
     fn point(&self, step: u64) -> Result<()> {
         self.point_to(LATEST, step)?;
         match self.best_until(step)? {
@@ -175,8 +175,8 @@ impl Store {
         self.fs.sync_dir(&self.dir).at("sync", &self.dir)
     }
 
-    /// Removes checkpoints beyond the newest `keep`, the steps that are kept and the best, and those of steps after the
-    /// one just saved.
+    /// Removes checkpoints beyond the newest `keep`, the steps that are kept and the best, and those of steps
+    /// after the one just saved.
     ///
     /// The new one is read back and verified before anything is removed.
     fn prune(&self, pace: &Pace, step: u64, pruned: &mut Vec<u64>) -> Result<()> {
@@ -202,8 +202,8 @@ impl Store {
         nameless.iter().try_for_each(|path| self.fs.remove(path).at("remove", path))
     }
 
-    /// Returns the steps up to `step` whose checkpoints are too many. Those without the optimizer's state do not take the
-    /// place of one that training can go on from.
+    /// Returns the steps up to `step` whose checkpoints are too many. Those without the optimizer's state do
+    /// not take the place of one that training can go on from.
     fn surplus(&self, steps: &BTreeMap<u64, PathBuf>, step: u64) -> Result<Vec<u64>> {
         let best = self.best_until(step)?;
         let resumes =

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 /// Time between looks at a write that is waited for.
 const POLL: Duration = Duration::from_millis(5);
 
-/// The lowest priority of a Linux scheduler (`nice`): where training has work for a core, the writer gets 1.5 % of it
-/// (weight 15 beside 1024, `sched_prio_to_weight` in the kernel's `kernel/sched/core.c`).
+/// The lowest priority of a Linux scheduler (`nice`): where training has work for a core, the writer gets 1.5
+/// % of it (weight 15 beside 1024, `sched_prio_to_weight` in the kernel's `kernel/sched/core.c`).
 #[cfg(target_os = "linux")]
 const LOWEST_PRIORITY: i32 = 19;
 
@@ -104,7 +104,8 @@ impl<S: HeldState> BackgroundWriter<S> {
         ended.map(InFlight::collect)
     }
 
-    /// Waits for the write in flight. While it makes progress, the watchdogs see some; `None` where there is none.
+    /// Waits for the write in flight. While it makes progress, the watchdogs see some; `None` where there is
+    /// none.
     pub fn wait(&mut self) -> Option<Written<S>> {
         let mut seen = 0;
         while let Some(write) = &self.in_flight {

@@ -74,7 +74,8 @@ fn write_schema(path: &Path) -> Result<()> {
     }
 }
 
-/// The text of the new recipe. Its first line is what editors with taplo (Even Better TOML) look for. Where the original says how it is run, the copy says it of itself.
+/// The text of the new recipe. Its first line is what editors with taplo (Even Better TOML) look for. Where
+/// the original says how it is run, the copy says it of itself.
 fn copy(name: &str, text: &str, path: &Path) -> String {
     let text = text.replace(&format!("xrun {name}\n"), &format!("xrun {}\n", path.display()));
     format!(

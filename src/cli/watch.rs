@@ -14,8 +14,8 @@ use crate::watch::{self, Options, Subject};
                         Without a terminal, one frame is printed as text."
 )]
 pub struct Args {
-    /// The run: its folder or name, or a recipe's name for its newest. Or a comparison: its folder, its id, or
-    /// `comparisons/NAME` for the newest. Or a sweep: `sweeps/NAME`, with its own name or its recipe's.
+    /// The run: its folder or name, or a recipe's name for its newest. Or a comparison: its folder, its id,
+    /// or `comparisons/NAME` for the newest. Or a sweep: `sweeps/NAME`, with its own name or its recipe's.
     #[arg(value_name = "RUN|SWEEP|COMPARISON", default_value = LATEST)]
     name: String,
     /// Print one frame as text and leave.

@@ -159,8 +159,8 @@ impl Corpus {
         })
     }
 
-    /// Both splits as streams: shards are read where they are, everything else is made in memory, or text read
-    /// from a cache.
+    /// Both splits as streams: shards are read where they are, everything else is made in memory, or text
+    /// read from a cache.
     pub fn load(&self, spec: &Spec, tokenizer: &Tokenizer, cache: Option<&TokenCache>) -> Result<Loaded> {
         let cached = match (self, cache) {
             (Corpus::Tokens(files), cache) => return files.load(spec, tokenizer, cache),
@@ -268,8 +268,8 @@ impl Corpus {
         }
     }
 
-    /// The whole corpus at a path as one stream, for a held-out corpus of its own; a text through the cache, where
-    /// there is one. `held` tokens are held in memory besides.
+    /// The whole corpus at a path as one stream, for a held-out corpus of its own; a text through the cache,
+    /// where there is one. `held` tokens are held in memory besides.
     pub fn whole(
         path: &Path,
         spec: &Spec,

@@ -60,8 +60,8 @@ impl Dataset {
     }
 }
 
-/// Opens a corpus: generates it, tokenizes it in parallel or takes its tokens from the user's cache, or opens its
-/// shards.
+/// Opens a corpus: generates it, tokenizes it in parallel or takes its tokens from the user's cache, or opens
+/// its shards.
 ///
 /// # Errors
 /// Anything wrong with the corpus or the tokenizer; a split shorter than one window of `seq_len + 1` tokens;

@@ -202,7 +202,8 @@ impl Engine {
         StateCopy::new(&self.device, self.state.layout(), slots)
     }
 
-    /// Copies the buffers of `copy` as they are after all work queued so far; on a GPU in stream order, without waiting.
+    /// Copies the buffers of `copy` as they are after all work queued so far; on a GPU in stream order,
+    /// without waiting.
     ///
     /// # Errors
     /// When the device refuses.

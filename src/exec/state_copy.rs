@@ -11,8 +11,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Copies of some buffers of the state, in memory of the device: on a GPU a copy takes the time of reading and writing
-/// these bytes once in its memory, and they reach the host later, beside programs.
+/// Copies of some buffers of the state, in memory of the device: on a GPU a copy takes the time of reading
+/// and writing these bytes once in its memory, and they reach the host later, beside programs.
 #[derive(Debug)]
 pub struct StateCopy {
     layout: Arc<State>,
@@ -32,8 +32,8 @@ fn buffers_of(layout: &State, slots: impl IntoIterator<Item = SlotId>) -> BTreeS
 }
 
 impl StateCopy {
-    /// Allocates memory for copies of the buffers that hold these slots. Host memory is touched now, so that the first
-    /// copy takes as long as later ones.
+    /// Allocates memory for copies of the buffers that hold these slots. Host memory is touched now, so that
+    /// the first copy takes as long as later ones.
     ///
     /// # Errors
     /// When there is not enough memory.
@@ -80,8 +80,8 @@ impl StateCopy {
         }
     }
 
-    /// Returns the bytes of a slot as they were when the copy was taken, padding included. From a GPU they are
-    /// transferred beside its other work.
+    /// Returns the bytes of a slot as they were when the copy was taken, padding included. From a GPU they
+    /// are transferred beside its other work.
     ///
     /// # Errors
     /// When the slot's buffer is not copied, or the device failed.

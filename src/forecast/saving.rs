@@ -12,8 +12,8 @@ use crate::plan::Plan;
 use crate::policy::BackgroundSaves;
 use serde::Serialize;
 
-/// Part of a computer's memory that `checkpoint.background = "auto"` leaves to the corpus, to other programs and to the
-/// files that are being written.
+/// Part of a computer's memory that `checkpoint.background = "auto"` leaves to the corpus, to other programs
+/// and to the files that are being written.
 const LEFT_OF_HOST: u64 = 2;
 
 /// How a run saves.
@@ -113,7 +113,8 @@ impl Room {
         Self { copy, place, needed, bytes: budget.bytes, aside }
     }
 
-    /// Returns in words what is missing if so many bytes stay free; `None` if the copy fits, or nothing is known.
+    /// Returns in words what is missing if so many bytes stay free; `None` if the copy fits, or nothing is
+    /// known.
     fn lacks(&self, aside: u64) -> Option<String> {
         let bytes = self.bytes?;
         let needed = self.needed.saturating_add(self.copy as u64).saturating_add(aside);

@@ -14,7 +14,8 @@ const MAX_BLOCKS: usize = 4000;
 /// The memory of one rank over the nodes of its programs, in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryTimeline {
-    /// `arena`, `caching` or `naive`: what the plan uses for transient tensors. Offsets are those of an arena.
+    /// `arena`, `caching` or `naive`: what the plan uses for transient tensors. Offsets are those of an
+    /// arena.
     pub placement: &'static str,
     /// State and transient tensors under that placement.
     pub peak_bytes: usize,

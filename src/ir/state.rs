@@ -187,8 +187,8 @@ pub struct State {
 }
 
 impl State {
-    /// Returns the slots that checkpoints hold the tensors of, one for each flat buffer: the parameters', and those of the
-    /// optimizer of every group where the state is for training.
+    /// Returns the slots that checkpoints hold the tensors of, one for each flat buffer: the parameters', and
+    /// those of the optimizer of every group where the state is for training.
     pub fn saved_slots(&self) -> Vec<SlotId> {
         let of_groups = self.groups.iter().flat_map(|g| g.slots.iter().map(|slot| g.own(slot.buffer)));
         let buffers = std::iter::once("params".to_owned()).chain(of_groups);

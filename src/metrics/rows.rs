@@ -212,8 +212,9 @@ csv_row! {
     pub struct TimingRow {
         /// step that ran, or after which the other phases ran
         step: u64 {}
-        /// `warmup` and `train` (training steps), `eval`, `check` (ranks compare their parameters), `save` (training waits
-        /// for a checkpoint), `snapshot` (it waits for a copy of the state, which is written beside it), `sample`
+        /// `warmup` and `train` (training steps), `eval`, `check` (ranks compare their parameters), `save`
+        /// (training waits for a checkpoint), `snapshot` (it waits for a copy of the state, which is written
+        /// beside it), `sample`
         phase: Phase {}
         /// wall time of the run at the end of the phase; a resumed run continues from its last kept row
         wall_s: f64 {
@@ -322,8 +323,8 @@ csv_row! {
         slowest_rank: Option<u64> {}
         /// step of the checkpoint that was written beside this step; blank where none was
         written_step: Option<u64> {}
-        /// energy of the GPUs of the ranks of this host since the row before that has a value; blank on the CPU,
-        /// without a counter, and in the half second after such a row
+        /// energy of the GPUs of the ranks of this host since the row before that has a value; blank on the
+        /// CPU, without a counter, and in the half second after such a row
         energy_j: Option<f64> {
             unit: "J",
             heading: "energy (J)",

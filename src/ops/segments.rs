@@ -128,8 +128,8 @@ impl fmt::Display for Segments {
     }
 }
 
-/// Checks the inputs of an optimizer's op, (grads, schedule, step, clip, bad), of which a row of the schedule has
-/// `schedule_width` numbers. Returns the gradients.
+/// Checks the inputs of an optimizer's op, (grads, schedule, step, clip, bad), of which a row of the schedule
+/// has `schedule_width` numbers. Returns the gradients.
 pub(super) fn update_inputs(
     inputs: &[Spec],
     precision: Precision,

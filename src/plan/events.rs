@@ -116,8 +116,8 @@ impl Intervals {
         is_due(self.checkpoint.steps(), step, total) || self.kept_steps.contains(&step)
     }
 
-    /// Returns true if a checkpoint after `step` of `total` has the optimizer's state. `goes_on` is true where a resume is
-    /// to go on from there, whatever the steps say.
+    /// Returns true if a checkpoint after `step` of `total` has the optimizer's state. `goes_on` is true
+    /// where a resume is to go on from there, whatever the steps say.
     pub fn saves_state_after(&self, step: u64, total: u64, goes_on: bool) -> bool {
         match self.weights_only {
             WeightsOnly::None => true,
@@ -151,8 +151,8 @@ impl Intervals {
     }
 }
 
-/// Returns the steps whose checkpoints stay, in order: those that are named, and those that are spaced by a ratio, up to
-/// the last.
+/// Returns the steps whose checkpoints stay, in order: those that are named, and those that are spaced by a
+/// ratio, up to the last.
 fn kept_steps(checkpoint: &recipe::Checkpoint, total: u64) -> Vec<u64> {
     let mut steps: Vec<u64> = checkpoint.steps.iter().flatten().map(|&step| step as u64).collect();
     if let Some(ratio) = checkpoint.log_spacing {

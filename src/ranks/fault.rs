@@ -1,8 +1,8 @@
 //! Fault injection, to test how a run reacts when one rank panics, hangs or runs out of memory.
 //!
 //! `XRUN_FAULT="FAULT RANK STEP"` injects a fault into a rank before it starts a step; FAULT is `panic`,
-//! `hang` or `oom`. `disk` fails the rows of that step instead, once; only rank 0 writes rows. `write-hang` and
-//! `write-panic` befall the thread that writes the checkpoint of that step beside training.
+//! `hang` or `oom`. `disk` fails the rows of that step instead, once; only rank 0 writes rows. `write-hang`
+//! and `write-panic` befall the thread that writes the checkpoint of that step beside training.
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;

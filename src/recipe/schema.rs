@@ -432,17 +432,18 @@ sections! {
         steps: Option<Vec<usize>> = None;
             Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[1000, 2000]"
                 => unit("optimizer steps"), unset("none");
-        /// Ratio of further, log-spaced steps after which a checkpoint is saved, which stays: 2 saves after the steps 1,
-        /// 2, 4, 8, …, and 1.5 after 1, 2, 3, 5, 8, ….
+        /// Ratio of further, log-spaced steps after which a checkpoint is saved, which stays: 2 saves after
+        /// the steps 1, 2, 4, 8, …, and 1.5 after 1, 2, 3, 5, 8, ….
         log_spacing: Option<f64> = None;
             Bookkeeping, number(Included(1.01), Included(1e6)), "2.0" => unset("none");
-        /// Save a checkpoint after every evaluation with the lowest validation loss so far, and keep the best one besides the
-        /// newest.
+        /// Save a checkpoint after every evaluation with the lowest validation loss so far, and keep the best
+        /// one besides the newest.
         keep_best: bool = false; Bookkeeping, Type::Bool, "true";
-        /// Save without the optimizer's state: `"kept"` for checkpoints that stay besides the newest, `"all"` for all.
-        /// Such checkpoints can be sampled, exported and evaluated, and not resumed.
+        /// Save without the optimizer's state: `"kept"` for checkpoints that stay besides the newest, `"all"`
+        /// for all. Such checkpoints can be sampled, exported and evaluated, and not resumed.
         weights_only: WeightsOnly = WeightsOnly::None; Bookkeeping, Type::Word(WeightsOnly::WORDS), "\"kept\"";
-        /// Write checkpoints beside training, from a copy of the state: wherever it fits the memory, always, or never.
+        /// Write checkpoints beside training, from a copy of the state: wherever it fits the memory, always,
+        /// or never.
         background: BackgroundSaves = BackgroundSaves::Auto;
             Bookkeeping, Type::Word(BackgroundSaves::WORDS), "\"never\"";
         /// Resume from the newest complete checkpoint of this recipe.
@@ -512,7 +513,8 @@ sections! {
         /// Draw the pictures of a run when it has ended. Sweeps and comparisons draw none unless their
         /// command sets it.
         plots: bool = true; Bookkeeping, Type::Bool, "false";
-        /// Write rows and samples as an event file for TensorBoard too, in the folder `tensorboard/` of the run.
+        /// Write rows and samples as an event file for TensorBoard too, in the folder `tensorboard/` of the
+        /// run.
         tensorboard: bool = false; Bookkeeping, Type::Bool, "true";
     }
 

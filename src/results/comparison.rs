@@ -43,8 +43,8 @@ pub struct Comparison {
     /// The meaning of `train_loss` among the figures of the arms.
     #[serde(default)]
     pub train_loss: TrainLoss,
-    /// Number of trials that were planned of both arms together; blank once it has finished, and in comparisons of earlier
-    /// versions.
+    /// Number of trials that were planned of both arms together; blank once it has finished, and in
+    /// comparisons of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trials_planned: Option<usize>,
     /// All trials, in the order in which they ran.

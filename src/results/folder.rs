@@ -280,8 +280,8 @@ pub struct NamedOwner {
     pub elsewhere: Option<String>,
 }
 
-/// Returns the process that the lock file of a folder names: the one that holds it, or one that was killed. One that ends
-/// by itself takes its name out.
+/// Returns the process that the lock file of a folder names: the one that holds it, or one that was killed.
+/// One that ends by itself takes its name out.
 pub fn named_owner(folder: &Path) -> Option<NamedOwner> {
     let text = String::from_utf8(regular::read(&folder.join(LOCK), MAX_LOCK).ok()?).ok()?;
     let owner: Owner = serde_json::from_str(&text).ok()?;

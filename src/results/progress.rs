@@ -105,8 +105,8 @@ enum Event<'a> {
     },
 }
 
-/// The name of the stream of lines for programs, and its version: it rises when a line loses a field, or a field
-/// another meaning. New events and new fields keep it.
+/// The name of the stream of lines for programs, and its version: it rises when a line loses a field, or a
+/// field another meaning. New events and new fields keep it.
 const STREAM: &str = "xrun";
 const STREAM_VERSION: u32 = 1;
 

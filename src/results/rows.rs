@@ -265,7 +265,8 @@ impl<R: Row> RowWriter<R> {
     /// [`RowWriter::sync`], without waiting for the disk now.
     ///
     /// # Errors
-    /// When a row cannot be written, or the file not be shared; what is returned, when they cannot be made durable.
+    /// When a row cannot be written, or the file not be shared; what is returned, when they cannot be made
+    /// durable.
     pub fn later_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<R>> {
         self.flush()?;
         let (file, path) = (self.file.try_clone().at("share", &self.path)?, self.path.clone());
@@ -363,8 +364,8 @@ pub(super) struct LineParser<R> {
 }
 
 impl<R: Row> LineParser<R> {
-    /// Creates the parser of a file with this first line. As in [`read`], a file that lacks the last columns is
-    /// of an older version.
+    /// Creates the parser of a file with this first line. As in [`read`], a file that lacks the last columns
+    /// is of an older version.
     ///
     /// # Errors
     /// When the line is no header of such rows.

@@ -24,8 +24,8 @@ pub struct SteadyState {
     pub first_step: Option<u64>,
     /// Steps left out as warm-up.
     pub excluded_warmup: usize,
-    /// Steps left out because an evaluation, a checkpoint or a generation ran with them, or a checkpoint was written
-    /// beside them.
+    /// Steps left out because an evaluation, a checkpoint or a generation ran with them, or a checkpoint was
+    /// written beside them.
     pub excluded_other_work: usize,
     /// Steps left out as a transient at the start.
     pub excluded_transient: usize,
@@ -83,10 +83,11 @@ impl From<Medians> for Map<String, Value> {
 /// Finds the steady state in the rows of `timing.csv`, in file order.
 ///
 /// Left out are: the first `warmup` training steps and every step a process marked as its warm-up (a resumed
-/// run warms up again); steps that share their number with an evaluation, a save or a generation, and those beside
-/// which a checkpoint was written; and a transient. For the transient, the remaining steps are cut into 20 blocks; the settled time is the median
-/// of the later half, and leading blocks whose median is more than 5 % away from it are dropped. If the whole
-/// first half is, the run never settled: then only that half is dropped and `settled` is false.
+/// run warms up again); steps that share their number with an evaluation, a save or a generation, and those
+/// beside which a checkpoint was written; and a transient. For the transient, the remaining steps are cut
+/// into 20 blocks; the settled time is the median of the later half, and leading blocks whose median is more
+/// than 5 % away from it are dropped. If the whole first half is, the run never settled: then only that half
+/// is dropped and `settled` is false.
 pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
     let Selected { kept, excluded_warmup, excluded_other_work, excluded_transient, settled } =
         select(rows, warmup);

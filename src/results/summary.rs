@@ -318,8 +318,8 @@ pub struct Summary {
     /// Median hardware FLOPs utilization in the steady state, in percent: recomputation counts as work.
     #[serde(default)]
     pub hfu_pct: Option<f64>,
-    /// Energy of the GPUs of the ranks of this host over all processes of the run, in joules; blank on the CPU, and
-    /// where a GPU has no counter. That of a step and of a token is in the steady state.
+    /// Energy of the GPUs of the ranks of this host over all processes of the run, in joules; blank on the
+    /// CPU, and where a GPU has no counter. That of a step and of a token is in the steady state.
     #[serde(default)]
     pub energy_j: Option<f64>,
     /// Time of a step by the plan, in milliseconds, from the GPU's peaks, to hold

@@ -171,8 +171,8 @@ impl Files {
     }
 }
 
-/// Returns the file to which a running attempt at the cell with this key writes a line of JSON per step; it goes with
-/// the attempt.
+/// Returns the file to which a running attempt at the cell with this key writes a line of JSON per step; it
+/// goes with the attempt.
 pub fn output_of(results: &Path, key: &str, attempt: u64) -> PathBuf {
     Files::new(results, key, attempt).out
 }

@@ -4,8 +4,8 @@ use crate::device::cuda::monitor::{EnergyMeter, EnergyReading};
 use crate::results::{Phase, TimingRow};
 use std::time::{Duration, Instant};
 
-/// Shortest time that a row's energy covers: counters advance every 20 to 100 ms, so that of a single short step
-/// is not known.
+/// Shortest time that a row's energy covers: counters advance every 20 to 100 ms, so that of a single short
+/// step is not known.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// The energy since the last row that has one.
@@ -34,7 +34,8 @@ impl RowEnergy {
         Self { meter, share, began: now, since: Covered::default() }
     }
 
-    /// Fills the columns of a row that ends now, of a step of so many tokens over all ranks, or of another phase.
+    /// Fills the columns of a row that ends now, of a step of so many tokens over all ranks, or of another
+    /// phase.
     pub fn fill(&mut self, row: &mut TimingRow, tokens: usize, now: Instant) {
         let Covered { rows, tokens: before, phase } = self.since;
         let phase = phase.filter(|phase| *phase == row.phase).or((rows == 0).then_some(row.phase));

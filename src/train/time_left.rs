@@ -48,8 +48,9 @@ impl TimeLeft {
         Self::with_events(plan.steps as u64, &plan.intervals, samples, batch, batches as f64 * FORWARD_SHARE)
     }
 
-    /// Creates the estimate of a run of this recipe and so many steps, to be told what its rows say. How large an
-    /// evaluation is follows from its corpus, so evaluations count from the first one that was timed.
+    /// Creates the estimate of a run of this recipe and so many steps, to be told what its rows say. How
+    /// large an evaluation is follows from its corpus, so evaluations count from the first one that was
+    /// timed.
     ///
     /// # Errors
     /// As [`Recipe::batch`].
@@ -69,8 +70,8 @@ impl TimeLeft {
         }
     }
 
-    /// Creates the estimate of `steps` steps with these events between them. An evaluation is expected to take as long as
-    /// `evaluation` steps.
+    /// Creates the estimate of `steps` steps with these events between them. An evaluation is expected to
+    /// take as long as `evaluation` steps.
     fn with_events(
         steps: u64,
         intervals: &Intervals,

@@ -63,8 +63,8 @@ impl Access {
         format!("http://{}/?token={}", self.hosts[0], self.token.text)
     }
 
-    /// Checks a request; returns the response to it where it has the token of the address, and `None` where it
-    /// may read.
+    /// Checks a request; returns the response to it where it has the token of the address, and `None` where
+    /// it may read.
     ///
     /// # Errors
     /// A refusal of everyone else.

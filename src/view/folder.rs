@@ -55,7 +55,8 @@ impl ResultsFolder {
         Ok(self.with_ids(found, COMPARISONS, &[COMPARISON, QUALITY]))
     }
 
-    /// Returns the folders of sweeps, in order of their names, each with its name; without those behind links.
+    /// Returns the folders of sweeps, in order of their names, each with its name; without those behind
+    /// links.
     ///
     /// # Errors
     /// When the folder cannot be read.

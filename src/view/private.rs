@@ -158,7 +158,7 @@ mod tests {
 
     fn privacy() -> Privacy {
         Privacy::new(
-            ["/home/jo doe".to_owned(), "/home/jo doe/work/results".to_owned()],
+            ["/home/jo doe".to_owned(), "/home/jo doe/trials/results".to_owned()],
             Some("node7".to_owned()),
         )
     }
@@ -171,7 +171,7 @@ mod tests {
             ("./target/xrun --results /tmp/q2 r.toml", "./target/xrun --results …/q2 r.toml"),
             ("data.corpus=/srv/x/y,z", "data.corpus=…/y,z"),
             ("file:///srv/x and http://example.org/a/b, /c/d", "file:…/x and http://example.org/a/b, …/d"),
-            ("read /home/jo doe/work/results/r/1/log", "read …/log"),
+            ("read /home/jo doe/trials/results/r/1/log", "read …/log"),
             ("in /home/jo doe: no", "in …: no"),
             ("val_loss/news, 3 / 4 tok/s, and/or, a//b", "val_loss/news, 3 / 4 tok/s, and/or, a//b"),
             ("</script> /", "</script> /"),

@@ -1,9 +1,9 @@
 //! The page in one file, with the documents of chosen runs in it: it opens without a server and without a
 //! network.
 //!
-//! A policy in the file names the hashes of its scripts and its style sheets, so that nothing else runs in it,
-//! and lets it load nothing. Documents are in an element that is data; no text in them can end it, for `<` is
-//! an escape there.
+//! A policy in the file names the hashes of its scripts and its style sheets, so that nothing else runs in
+//! it, and lets it load nothing. Documents are in an element that is data; no text in them can end it, for
+//! `<` is an escape there.
 
 use super::assets::{ASSETS, Asset, LICENCE, PAGE};
 use super::documents::curves::{Asked, Smoothing};
@@ -60,8 +60,8 @@ struct Chosen {
 }
 
 impl SingleFile {
-    /// Makes the file of runs, comparisons with their runs, and sweeps; with what is private where it is to be
-    /// `full`.
+    /// Makes the file of runs, comparisons with their runs, and sweeps; with what is private where it is to
+    /// be `full`.
     ///
     /// # Errors
     /// When a word means none of these, or one of their files cannot be read.

@@ -29,8 +29,8 @@ impl Canvas {
         self.buffer.area.height
     }
 
-    /// Writes a text of at most `width` columns, and returns the column behind it. A longer one ends in an ellipsis. What
-    /// a terminal would obey in it is shown instead.
+    /// Writes a text of at most `width` columns, and returns the column behind it. A longer one ends in an
+    /// ellipsis. What a terminal would obey in it is shown instead.
     pub fn text(&mut self, x: u16, y: u16, width: u16, text: &str, role: Role) -> u16 {
         let width = width.min(self.width().saturating_sub(x));
         if y >= self.height() || width == 0 {

@@ -1,5 +1,6 @@
-//! Whether a process still works on a folder.
+//! Whether a process still works on a folder, and whether its files can be read.
 
+use crate::error::Result;
 use crate::results::find;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,8 +11,8 @@ const QUIET: Duration = Duration::from_secs(3);
 /// Time between two looks at a lock that is held.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Knows whether a process holds a folder. Looking at a lock takes it for an instant, in which a process that wants
-/// it would be refused; so it is looked at seldom, and never while files grow.
+/// Knows whether a process holds a folder. Looking at a lock takes it for an instant, in which a process that
+/// wants it would be refused; so it is looked at seldom, and never while files grow.
 #[derive(Debug)]
 pub struct Liveness {
     folder: PathBuf,
@@ -53,5 +54,41 @@ impl Liveness {
             self.found = Some((held, Instant::now()));
         }
         self.found.is_some_and(|(held, _)| held)
+    }
+}
+
+/// How it stands with the files of a sweep or a comparison since the last look.
+#[derive(Debug)]
+pub struct Condition {
+    liveness: Liveness,
+    /// Why they could not be read.
+    pub trouble: Option<String>,
+    /// True while a process works on them, as far as is known.
+    pub is_held: bool,
+}
+
+impl Condition {
+    /// Creates it for the folder that a process holds.
+    pub fn new(folder: &Path) -> Self {
+        Self { liveness: Liveness::new(folder), trouble: None, is_held: true }
+    }
+
+    /// Takes whether anything new was read, or why nothing was; returns true if there is something new to
+    /// show.
+    pub fn has_read(&mut self, read: Result<bool>) -> bool {
+        let trouble = read.as_ref().err().map(|e| e.message().to_owned());
+        let is_new = read.unwrap_or(false) || trouble != self.trouble;
+        self.trouble = trouble;
+        is_new
+    }
+
+    /// Looks whether a process works on what is not finished; returns true if that changed, or `is_new`.
+    pub fn look(&mut self, is_new: bool, is_finished: bool) -> bool {
+        if is_new {
+            self.liveness.wrote();
+        }
+        let is_held = !is_finished && self.liveness.is_held();
+        let changed = std::mem::replace(&mut self.is_held, is_held) != is_held;
+        is_new || changed
     }
 }

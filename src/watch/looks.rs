@@ -22,8 +22,8 @@ pub enum Colours {
     Indexed,
 }
 
-/// What a text or a curve is, which decides on its colour. Every role has a word, a shape or a place too: nothing is
-/// said by colour alone.
+/// What a text or a curve is, which decides on its colour. Every role has a word, a shape or a place too:
+/// nothing is said by colour alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Text.
@@ -62,8 +62,8 @@ impl Looks {
     }
 
     /// Returns the style of a role. The colours are those of Okabe and Ito's palette for colour-blind readers
-    /// (<https://jfly.uni-koeln.de/color/>) nearest to which xterm has one with a contrast of 4 on black and on
-    /// white; of a terminal of eight colours, those whose names are nearest.
+    /// (<https://jfly.uni-koeln.de/color/>) nearest to which xterm has one with a contrast of 4 on black and
+    /// on white; of a terminal of eight colours, those whose names are nearest.
     pub fn style(self, role: Role) -> Style {
         let colour = |indexed: u8, eight: Color| match self.colours {
             Colours::None => Style::new(),

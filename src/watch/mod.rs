@@ -35,12 +35,13 @@ use std::time::{Duration, Instant};
 use sweep::SweepView;
 use view::{Show, View};
 
-/// Time between two looks at the files of something that goes on, and of something that has ended, which may be
-/// resumed.
+/// Time between two looks at the files of something that goes on, and of something that has ended, which may
+/// be resumed.
 const PERIOD: Duration = Duration::from_millis(500);
 const ENDED_PERIOD: Duration = Duration::from_secs(3);
 
-/// A look that takes long, as on a slow network file system, is followed by so many times that time without one.
+/// A look that takes long, as on a slow network file system, is followed by so many times that time without
+/// one.
 const REST: u32 = 20;
 
 /// The longest time that a signal waits to be seen.
@@ -64,8 +65,8 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Finds what a name means in a results folder: a run, else a comparison, else a sweep, by the names that they have
-    /// in other commands.
+    /// Finds what a name means in a results folder: a run, else a comparison, else a sweep, by the names that
+    /// they have in other commands.
     ///
     /// # Errors
     /// A usage error where it means nothing.
@@ -101,8 +102,8 @@ pub struct Options {
     pub ascii: bool,
 }
 
-/// Shows something in the terminal until it is left with a key or a signal. Returns the text to print where a frame is
-/// all there is to show: with `once`, and where stdout is no terminal or one that cannot place text.
+/// Shows something in the terminal until it is left with a key or a signal. Returns the text to print where a
+/// frame is all there is to show: with `once`, and where stdout is no terminal or one that cannot place text.
 ///
 /// # Errors
 /// When the terminal cannot be used. Files that cannot be read are said in the frame.

@@ -110,9 +110,10 @@ impl Series {
         self.stretches.chunks(size).map(mean).collect()
     }
 
-    /// Returns the curve of the means over a centred window of a fiftieth of the series; where it has few points,
-    /// of the points themselves. At the beginning windows are narrower, so that the curve does not lag behind a falling
-    /// loss; at the end they reach back as far as ever, so that it does not end on single values.
+    /// Returns the curve of the means over a centred window of a fiftieth of the series; where it has few
+    /// points, of the points themselves. At the beginning windows are narrower, so that the curve does not
+    /// lag behind a falling loss; at the end they reach back as far as ever, so that it does not end on
+    /// single values.
     pub fn smoothed(&self) -> Vec<(f64, f64)> {
         let points = (self.count / WINDOW.0).max(WINDOW.1);
         let half = if self.count < 5 * points { 0 } else { points.div_ceil(2 * self.length) };
@@ -127,8 +128,9 @@ impl Series {
         self.means().iter().enumerate().map(|(at, (x, _))| (*x, whole(at))).collect()
     }
 
-    /// Returns the range worth showing: all values, but spikes beyond the first value and one and a half times the
-    /// highest smoothed one are cut off rather than pressing the rest flat. `None` without finite values.
+    /// Returns the range worth showing: all values, but spikes beyond the first value and one and a half
+    /// times the highest smoothed one are cut off rather than pressing the rest flat. `None` without finite
+    /// values.
     pub fn range(&self) -> Option<(f64, f64)> {
         let (_, first, _) = self.spans().next()?;
         let low = self.spans().map(|span| span.1).fold(f64::INFINITY, f64::min);

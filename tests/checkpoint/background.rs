@@ -1,5 +1,5 @@
-//! Checkpoints written in the background: as safe as those that training waits for, one at a time, and every fault is
-//! told to whoever collects the write.
+//! Checkpoints written in the background: as safe as those that training waits for, one at a time, and every
+//! fault is told to whoever collects the write.
 
 use crate::faulty_fs::{EIO, ENOSPC, Fault, FaultyFs};
 use crate::state::{State, newest_of, scratch};
@@ -39,8 +39,8 @@ fn writer<S: HeldState>(dir: &Path, fs: &FaultyFs, keep: usize) -> Result<Backgr
     Store::open_on(Box::new(fs.clone()), dir, keep).map(|store| BackgroundWriter::new(Arc::new(store)))
 }
 
-/// Writes step 200 with the fault at an operation; returns whether it is said to be saved, and whether the operation
-/// was reached.
+/// Writes step 200 with the fault at an operation; returns whether it is said to be saved, and whether the
+/// operation was reached.
 fn met(fault: Fault, at: usize) -> (bool, bool) {
     let place = scratch();
     let (dir, old) = bench(place.path());

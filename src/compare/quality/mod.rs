@@ -112,8 +112,9 @@ pub fn run(question: &Question, setting: QualitySetting<'_>) -> Result<FinishedQ
     Ok(FinishedQuality { folder: running.folder, comparison: running.comparison })
 }
 
-/// Returns a comparison as its pairs stand after the first `pairs` of them, judged by its own rule. Of a fixed number
-/// of pairs this is no verdict before the last one: who looks earlier may see how the interval closes, and no more.
+/// Returns a comparison as its pairs stand after the first `pairs` of them, judged by its own rule. Of a
+/// fixed number of pairs this is no verdict before the last one: who looks earlier may see how the interval
+/// closes, and no more.
 pub fn after_pairs(comparison: &QualityComparison, pairs: usize) -> QualityComparison {
     let mut so_far = comparison.clone();
     so_far.pairs.retain(Pair::has_ended);

@@ -125,14 +125,16 @@ impl Entry {
     }
 }
 
-/// Returns the bytes of a file with this header and tokens of a vocabulary of so many, and the width of an id.
+/// Returns the bytes of a file with this header and tokens of a vocabulary of so many, and the width of an
+/// id.
 pub(super) fn size(header: &Header, vocab: usize) -> (u64, u8) {
     let width = if vocab > 1 << 16 { 4 } else { 2 };
     let tokens = header.train.saturating_add(header.held_out);
     (tokens.saturating_mul(u64::from(width)).saturating_add(u64::from(MAX_HEADER)), width)
 }
 
-/// Writes tokens as a file that appears whole or not at all. Ids are below 65,536 where the header's width is 2.
+/// Writes tokens as a file that appears whole or not at all. Ids are below 65,536 where the header's width is
+/// 2.
 ///
 /// # Errors
 /// When it cannot be written.

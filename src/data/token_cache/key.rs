@@ -37,8 +37,8 @@ pub(in super::super) struct Key {
 }
 
 impl Key {
-    /// Returns the key of the text at `path`; `None` for a text that is not worth it, and for one whose held-out
-    /// corpus is no text. Reads the text.
+    /// Returns the key of the text at `path`; `None` for a text that is not worth it, and for one whose
+    /// held-out corpus is no text. Reads the text.
     ///
     /// # Errors
     /// A file that cannot be read, or was written to meanwhile.

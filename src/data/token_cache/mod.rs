@@ -1,8 +1,8 @@
-//! Tokens of texts, kept between runs: a text is tokenized once for each tokenizer, and the cells of a sweep and
-//! the arms of a comparison begin at once.
+//! Tokens of texts, kept between runs: a text is tokenized once for each tokenizer, and the cells of a sweep
+//! and the arms of a comparison begin at once.
 //!
-//! An entry is found by the hash of all that it follows from, so it never is of another text, and its own hash
-//! is verified before it is used. Where anything fails, the text is tokenized.
+//! An entry is found by the hash of all that it follows from, so it never is of another text, and its own
+//! hash is verified before it is used. Where anything fails, the text is tokenized.
 
 mod entry;
 mod key;
@@ -97,9 +97,9 @@ impl TokenCache {
         self.folder.join(&key.name).with_extension(ENDING)
     }
 
-    /// Returns the tokens of a key, and a remark where an entry was damaged: from the cache, or as `make` makes
-    /// them, which are stored. `reserve` gets the counts of tokens before they are read, and may refuse them.
-    /// While another process makes the same tokens, this one waits.
+    /// Returns the tokens of a key, and a remark where an entry was damaged: from the cache, or as `make`
+    /// makes them, which are stored. `reserve` gets the counts of tokens before they are read, and may refuse
+    /// them. While another process makes the same tokens, this one waits.
     ///
     /// # Errors
     /// Those of `make` and `reserve`.
@@ -136,9 +136,9 @@ impl TokenCache {
         Ok((made, remark))
     }
 
-    /// Waits for the lock of a key; `None` where there is none to get. The system releases the lock of a process
-    /// that ends. Keys share a few files, which stay: one that is removed would be locked by some and made anew
-    /// by others.
+    /// Waits for the lock of a key; `None` where there is none to get. The system releases the lock of a
+    /// process that ends. Keys share a few files, which stay: one that is removed would be locked by some and
+    /// made anew by others.
     fn lock(&self, key: &Key) -> Option<File> {
         let path = self.folder.join(format!("lock-{}", key.name.get(..2)?));
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path).ok()?;

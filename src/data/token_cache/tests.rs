@@ -242,8 +242,8 @@ fn the_limit_is_a_size_in_gib() {
     }
 }
 
-/// Entries of before a change of the rules would be taken for those after it: a change that fails here takes the
-/// next number of `RULES` in `key.rs`, and then the new hash.
+/// Entries of before a change of the rules would be taken for those after it: a change that fails here takes
+/// the next number of `RULES` in `key.rs`, and then the new hash.
 #[test]
 fn the_rules_by_which_text_becomes_tokens_are_these() {
     let place = Fixture::new();

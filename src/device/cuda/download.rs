@@ -7,8 +7,8 @@ use crate::device::gpu::DevicePtr;
 use crate::error::Result;
 use std::sync::Arc;
 
-/// Pinned memory of a transfer: at 25 GB/s and more a piece takes well below a millisecond, and the two queues of work of
-/// a piece cost a hundredth of that.
+/// Pinned memory of a transfer: at 25 GB/s and more a piece takes well below a millisecond, and the two
+/// queues of work of a piece cost a hundredth of that.
 const PIECE_BYTES: usize = 8 << 20;
 
 /// Copies from a GPU to the host on a stream of its own, piece by piece through pinned memory.
@@ -24,8 +24,8 @@ impl Downloader {
         Ok(Self { stream: Stream::new(context)?, pinned: Pinned::new(PIECE_BYTES)? })
     }
 
-    /// Copies bytes from an address once a recorded event is reached, and waits until they are there. Any thread may
-    /// call it.
+    /// Copies bytes from an address once a recorded event is reached, and waits until they are there. Any
+    /// thread may call it.
     ///
     /// # Errors
     /// When the driver reports an error.

@@ -17,8 +17,8 @@ const MAX_SIZE: usize = (1 << 31) - (1 << 20);
 /// Dynamic shared memory that a block may use without asking for it beforehand, in bytes.
 const DEFAULT_SHARED: u32 = 48 * 1024;
 
-/// Least compute capability with programmatic dependent launch (major), and least version of CUDA whose driver
-/// captures it in graphs.
+/// Least compute capability with programmatic dependent launch (major), and least version of CUDA whose
+/// driver captures it in graphs.
 const OVERLAP_CAPABILITY: u32 = 9;
 const OVERLAP_DRIVER: (i32, i32) = (12, 4);
 

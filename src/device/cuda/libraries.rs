@@ -129,7 +129,8 @@ fn chosen_folders() -> Vec<PathBuf> {
 /// Returns the library folders of the Python environment that this program was installed into, of toolkits,
 /// of conda environments and of the Python interpreters on the `PATH`.
 fn usual_folders() -> Vec<PathBuf> {
-    // The program of a wheel is in the `bin` of its environment, beside the wheels that were installed with it.
+    // The program of a wheel is in the `bin` of its environment, beside the wheels that were installed with
+    // it.
     let own = env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.to_path_buf()));
     let mut folders: Vec<PathBuf> = own.iter().flat_map(|prefix| wheel_folders(prefix)).collect();
     for variable in ["CUDA_HOME", "CUDA_PATH"] {

@@ -141,8 +141,8 @@ impl Stream {
         self.synchronize()
     }
 
-    /// Launches a named function of a loaded module. The values are its arguments. With `overlaps` it may begin
-    /// before the kernel before it has ended.
+    /// Launches a named function of a loaded module. The values are its arguments. With `overlaps` it may
+    /// begin before the kernel before it has ended.
     pub(super) fn launch(
         &self,
         (entry, function): (&str, sys::CUfunction),
@@ -171,8 +171,8 @@ impl Stream {
             numAttrs: u32::from(overlaps),
         };
         // SAFETY: the arguments are in the order and of the types of the kernel, which its one launch site
-        // holds; the addresses are of tensors that the executor keeps alive for the node. A kernel that overlaps
-        // waits for the one before it before it reads what that writes.
+        // holds; the addresses are of tensors that the executor keeps alive for the node. A kernel that
+        // overlaps waits for the one before it before it reads what that writes.
         let status =
             unsafe { sys::cuLaunchKernelEx(&raw const config, function, pointers.as_mut_ptr(), null_mut()) };
         check(status, &format!("launch {entry} with {grid:?}"))

@@ -22,7 +22,8 @@ struct Link {
     runs: BTreeMap<String, KeptRun>,
 }
 
-/// Returns a table of the recipes in the order of `select`, each with the verdict on its change, and a picture.
+/// Returns a table of the recipes in the order of `select`, each with the verdict on its change, and a
+/// picture.
 pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
     let links = spec.select.iter().map(|name| link(context, name)).collect::<Result<Vec<Link>, _>>()?;
     joined(&links)?;
@@ -108,8 +109,8 @@ fn speed(link: &Link, arm: impl Fn(&Pair) -> &PairedRun) -> Option<f64> {
     median(speeds?)
 }
 
-/// Compares all runs, which may differ in their seeds, in the keys that any comparison names as changed, and in
-/// `across`.
+/// Compares all runs, which may differ in their seeds, in the keys that any comparison names as changed, and
+/// in `across`.
 fn unlike(links: &[Link], across: &[String]) -> (Option<String>, Vec<Why>) {
     let changes = links.iter().flat_map(|link| &link.found.changes);
     let changed = changes.filter_map(|change| change.split(':').next());

@@ -18,8 +18,8 @@ pub(super) struct Step {
     pub tok_s: Option<f64>,
 }
 
-/// Returns the picture by theme. Every recipe stands at its number in the chain. The bar of a recipe is the interval of
-/// its difference to the one before, drawn from the mean of that one.
+/// Returns the picture by theme. Every recipe stands at its number in the chain. The bar of a recipe is the
+/// interval of its difference to the one before, drawn from the mean of that one.
 pub(super) fn chain(judged: &[&JudgedMeasure], steps: &[Step]) -> Result<Vec<(&'static str, String)>> {
     let points = |value: &dyn Fn(&Step) -> Option<f64>| -> Points {
         let all = steps.iter().enumerate();

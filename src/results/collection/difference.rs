@@ -178,7 +178,8 @@ impl Side {
     }
 }
 
-/// Returns the facts of an `env.json` by their names, and the device class: what tells how a run was computed.
+/// Returns the facts of an `env.json` by their names, and the device class: what tells how a run was
+/// computed.
 pub fn facts_of_environment(value: Value) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     flatten("", &value, &mut facts);

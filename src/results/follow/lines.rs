@@ -18,8 +18,8 @@ pub struct AppendedLines {
     path: PathBuf,
     /// Bytes of the file that were returned, or left out at its beginning.
     position: u64,
-    /// The last of them. Where the file has others now, it was cut back and has grown again, perhaps to just its
-    /// length.
+    /// The last of them. Where the file has others now, it was cut back and has grown again, perhaps to just
+    /// its length.
     anchor: Vec<u8>,
     /// The first look begins so many bytes before the end.
     tail: Option<u64>,
@@ -30,8 +30,8 @@ pub struct AppendedLines {
 pub struct NewLines {
     /// Whole lines, each with its newline.
     pub bytes: Vec<u8>,
-    /// True if the file does not begin as it did: it was cut back, as by a resume, or removed. What was read of it
-    /// before is void, and these lines are from its beginning.
+    /// True if the file does not begin as it did: it was cut back, as by a resume, or removed. What was read
+    /// of it before is void, and these lines are from its beginning.
     pub is_restarted: bool,
     /// True if whole lines may be left for the next look.
     pub has_more: bool,
@@ -56,7 +56,8 @@ impl AppendedLines {
     /// Returns the lines that are new. An incomplete last line waits for its rest.
     ///
     /// # Errors
-    /// When the file is a link or no regular file, cannot be read, or has a line of more than [`MAX_READ`] bytes.
+    /// When the file is a link or no regular file, cannot be read, or has a line of more than [`MAX_READ`]
+    /// bytes.
     pub fn poll(&mut self) -> Result<NewLines> {
         let mut file = match regular::open(&self.path) {
             Err(_) if is_missing(&self.path) => return Ok(self.restart()),

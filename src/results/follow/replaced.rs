@@ -37,8 +37,8 @@ impl ReplacedFile {
         &self.path
     }
 
-    /// Returns the content where it is another file than at the last look, or was written to since; `None` also
-    /// without a file.
+    /// Returns the content where it is another file than at the last look, or was written to since; `None`
+    /// also without a file.
     ///
     /// # Errors
     /// When it is a link or no regular file, cannot be read, or has more than [`MAX_TEXT`] bytes.

@@ -97,8 +97,8 @@ impl Event {
         event
     }
 
-    /// The values of a row of `timing.csv`: as `timing/COLUMN` those of training steps, as `timing_PHASE/COLUMN`
-    /// those of other phases.
+    /// The values of a row of `timing.csv`: as `timing/COLUMN` those of training steps, as
+    /// `timing_PHASE/COLUMN` those of other phases.
     pub fn of_timing(row: &TimingRow, wall_s: f64) -> Self {
         let group = match row.phase {
             Phase::Warmup | Phase::Train => "timing".to_owned(),

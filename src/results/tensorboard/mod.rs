@@ -47,8 +47,8 @@ impl History {
         Ok(Self { started: environment.started, metrics, timing })
     }
 
-    /// Writes the events of all rows and samples, in ascending order of steps. Each is at the wall time of its
-    /// row: time between the processes of a run does not count.
+    /// Writes the events of all rows and samples, in ascending order of steps. Each is at the wall time of
+    /// its row: time between the processes of a run does not count.
     fn write(&self, samples: &[Sample], out: &mut dyn Write) -> std::io::Result<()> {
         let started = seconds(self.started);
         let mut now = started;
@@ -112,8 +112,8 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Creates the event file of a process in the folder of its run, with the rows that are there already, and
-    /// removes those of processes before.
+    /// Creates the event file of a process in the folder of its run, with the rows that are there already,
+    /// and removes those of processes before.
     ///
     /// # Errors
     /// When the files of the run cannot be read, or the file not be written.
@@ -198,8 +198,8 @@ fn own_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Writes the event file of a run, also of a kept one, into a folder, and returns its path. The same files of a
-/// run make the same name and bytes.
+/// Writes the event file of a run, also of a kept one, into a folder, and returns its path. The same files of
+/// a run make the same name and bytes.
 ///
 /// # Errors
 /// When the files of the run cannot be read, or the file not be written.

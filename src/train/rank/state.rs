@@ -91,8 +91,8 @@ impl Rank {
         checkpoint::Snapshot::new(tensors.next().unwrap_or_default(), tensors.flatten())
     }
 
-    /// Allocates memory for copies of the state, for saves beside training. Does nothing where ranks have parts of it:
-    /// these are put together when a copy is taken.
+    /// Allocates memory for copies of the state, for saves beside training. Does nothing where ranks have
+    /// parts of it: these are put together when a copy is taken.
     ///
     /// # Errors
     /// When there is not enough memory.
@@ -103,8 +103,8 @@ impl Rank {
         }
     }
 
-    /// Returns a copy of the state, which stays as it is while training goes on, in the memory of an earlier one where
-    /// there is one. Who may call it, and when, is as of [`Rank::snapshot`].
+    /// Returns a copy of the state, which stays as it is while training goes on, in the memory of an earlier
+    /// one where there is one. Who may call it, and when, is as of [`Rank::snapshot`].
     ///
     /// # Errors
     /// When there is not enough memory, the device failed, or a rank is lost.

@@ -34,8 +34,8 @@ impl Recorder {
         self.plan.intervals.weights_only == WeightsOnly::All
     }
 
-    /// Allocates what saves beside training need, where the run is known to save on its way. Where there is not enough
-    /// memory, training waits for saves.
+    /// Allocates what saves beside training need, where the run is known to save on its way. Where there is
+    /// not enough memory, training waits for saves.
     pub(in crate::train) fn prepare_saves(&mut self, rank: &Rank) -> Result<()> {
         if !self.background || !self.plan.intervals.saves_on_the_way(self.plan.steps as u64) {
             return Ok(());
@@ -55,10 +55,10 @@ impl Recorder {
         self.held = None;
     }
 
-    /// Saves a checkpoint, if the run saves any: beside training where it goes on and the copy of the state fits. One
-    /// write is in flight at most; a save that comes before it has ended waits for it. If saving fails, earlier
-    /// checkpoints stay as they are, and training continues with a warning; if it was the last save, the run ends as
-    /// `unsaved`.
+    /// Saves a checkpoint, if the run saves any: beside training where it goes on and the copy of the state
+    /// fits. One write is in flight at most; a save that comes before it has ended waits for it. If saving
+    /// fails, earlier checkpoints stay as they are, and training continues with a warning; if it was the last
+    /// save, the run ends as `unsaved`.
     pub(in crate::train) fn save(&mut self, rank: &Rank, due: DueSave) -> Result<()> {
         if !self.saves() {
             return Ok(());
@@ -98,8 +98,8 @@ impl Recorder {
         self.time(rank.done(), phase, took)
     }
 
-    /// Records the write in flight if it has ended. Returns the step of the checkpoint that was being written since this
-    /// was called last; `None` where there was none.
+    /// Records the write in flight if it has ended. Returns the step of the checkpoint that was being written
+    /// since this was called last; `None` where there was none.
     pub(in crate::train) fn collect_write(&mut self) -> Result<Option<u64>> {
         let step = self.writer.in_flight();
         if let Some(written) = self.writer.ended() {

@@ -25,8 +25,8 @@ fn bucket_of(steps: &[u64], count: usize, spread: Spread) -> impl Fn(u64) -> usi
     }
 }
 
-/// Returns the places of the points of each bucket, of which there are at most `count`; `steps` are in ascending
-/// order.
+/// Returns the places of the points of each bucket, of which there are at most `count`; `steps` are in
+/// ascending order.
 pub fn buckets(steps: &[u64], count: usize, spread: Spread) -> Vec<Range<usize>> {
     let bucket = bucket_of(steps, count.max(1), spread);
     let mut found: Vec<Range<usize>> = Vec::new();

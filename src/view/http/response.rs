@@ -4,8 +4,8 @@ use super::method::Method;
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The policy of everything that is served: scripts, styles and requests of the page's own files alone, and no
-/// frame around it.
+/// The policy of everything that is served: scripts, styles and requests of the page's own files alone, and
+/// no frame around it.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                           img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -2,7 +2,7 @@
 (() => {
   'use strict';
 
-  const { element, plainTable, scrolling } = xrun.dom;
+  const { choiceList, element, plainTable, scrolling } = xrun.dom;
   const { BLANK, counted, decimal, short, shortTime, signed, signedPercent, visible, words } = xrun.text;
   const { closingInterval, pointsAndInterval } = xrun.intervals;
 
@@ -40,37 +40,18 @@
    * @returns {HTMLElement}
    */
   function comparisonList(rows, chosen, onChoice) {
-    return element(
-      'ul',
-      { class: 'list' },
-      rows.map((row) =>
-        element(
-          'li',
-          {},
-          element(
-            'button',
-            {
-              type: 'button',
-              'aria-current': row.id === chosen ? 'true' : null,
-              onclick: () => onChoice(row.id),
-            },
-            element('span', { class: 'list-name' }, visible(row.name)),
-            verdictNode(row.verdict, row.verdict_words, row.finished),
-            element(
-              'span',
-              { class: 'muted' },
-              [
-                words(row.kind),
-                row.pairs && counted(row.pairs, row.kind === 'speed' ? 'trial' : 'pair'),
-                row.began && shortTime(row.began),
-              ]
-                .filter(Boolean)
-                .join(', '),
-            ),
-          ),
-        ),
-      ),
-    );
+    return choiceList(rows, chosen, onChoice, (row) => {
+      const facts = [
+        words(row.kind),
+        row.pairs && counted(row.pairs, row.kind === 'speed' ? 'trial' : 'pair'),
+        row.began && shortTime(row.began),
+      ];
+      return [
+        element('span', { class: 'list-name' }, visible(row.name)),
+        verdictNode(row.verdict, row.verdict_words, row.finished),
+        element('span', { class: 'muted' }, facts.filter(Boolean).join(', ')),
+      ];
+    });
   }
 
   /**

@@ -2,7 +2,7 @@
 (() => {
   'use strict';
 
-  const { element, plainTable, scrolling, segments } = xrun.dom;
+  const { choiceList, element, plainTable, scrolling, segments } = xrun.dom;
   const { BLANK, counted, signed, visible, words } = xrun.text;
   const { Chart } = xrun.chart;
   const { seriesMark } = xrun.theme;
@@ -21,26 +21,10 @@
    * @returns {HTMLElement}
    */
   function coordinatesList(rows, chosen, onChoice) {
-    return element(
-      'ul',
-      { class: 'list' },
-      rows.map((row) =>
-        element(
-          'li',
-          {},
-          element(
-            'button',
-            {
-              type: 'button',
-              'aria-current': row.id === chosen ? 'true' : null,
-              onclick: () => onChoice(row.id),
-            },
-            element('span', { class: 'list-name' }, visible(row.recipe)),
-            element('span', { class: 'muted' }, visible(row.id.split('/').at(-1)), !row.finished && ', not finished'),
-          ),
-        ),
-      ),
-    );
+    return choiceList(rows, chosen, onChoice, (row) => [
+      element('span', { class: 'list-name' }, visible(row.recipe)),
+      element('span', { class: 'muted' }, visible(row.id.split('/').at(-1)), !row.finished && ', not finished'),
+    ]);
   }
 
   /**

@@ -185,5 +185,27 @@ const xrun = {};
     return element('div', { class: 'scrolling', role: 'region', 'aria-label': label, tabindex: 0 }, children);
   }
 
-  xrun.dom = { element, svgElement, fill, choice, tickBox, segments, plainTable, scrolling };
+  /**
+   * A list of documents, of which one is chosen.
+   * @param {Object[]} rows each with its `id`
+   * @param {string} chosen
+   * @param {(id: string) => void} onChoice
+   * @param {(row: Object) => Child[]} content what stands on the button of a row
+   * @returns {HTMLElement}
+   */
+  function choiceList(rows, chosen, onChoice, content) {
+    const button = (row) =>
+      element(
+        'button',
+        { type: 'button', 'aria-current': row.id === chosen ? 'true' : null, onclick: () => onChoice(row.id) },
+        content(row),
+      );
+    return element(
+      'ul',
+      { class: 'list' },
+      rows.map((row) => element('li', {}, button(row))),
+    );
+  }
+
+  xrun.dom = { element, svgElement, fill, choice, choiceList, tickBox, segments, plainTable, scrolling };
 })();

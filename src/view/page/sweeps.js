@@ -2,7 +2,7 @@
 (() => {
   'use strict';
 
-  const { choice, element, plainTable, scrolling } = xrun.dom;
+  const { choice, choiceList, element, plainTable, scrolling } = xrun.dom;
   const { BLANK, counted, decimal, short, visible, words } = xrun.text;
 
   /** Colours of the heat map, from worst to best: even in lightness, so that they hold without colour (Nuñez, Anderton and Renslow 2018, cividis). */
@@ -50,26 +50,10 @@
    * @returns {HTMLElement}
    */
   function sweepList(rows, chosen, onChoice) {
-    return element(
-      'ul',
-      { class: 'list' },
-      rows.map((row) =>
-        element(
-          'li',
-          {},
-          element(
-            'button',
-            {
-              type: 'button',
-              'aria-current': row.id === chosen ? 'true' : null,
-              onclick: () => onChoice(row.id),
-            },
-            element('span', { class: 'list-name' }, visible(row.id)),
-            element('span', { class: 'muted' }, `${row.done} of ${counted(row.cells, 'cell')} done`),
-          ),
-        ),
-      ),
-    );
+    return choiceList(rows, chosen, onChoice, (row) => [
+      element('span', { class: 'list-name' }, visible(row.id)),
+      element('span', { class: 'muted' }, `${row.done} of ${counted(row.cells, 'cell')} done`),
+    ]);
   }
 
   /**

@@ -55,7 +55,7 @@ impl ComparisonView {
         let width = canvas.width();
         let (state, role) = match () {
             () if self.is_finished() => ("● finished", Role::Good),
-            () if self.is_held => ("● running", Role::Training),
+            () if self.condition.is_held => ("● running", Role::Training),
             () => ("✗ stopped", Role::Bad),
         };
         heading(canvas, &format!("comparison {}", self.name), state, role);
@@ -125,10 +125,10 @@ fn so_far(last: &Interval, difference: fn(f64) -> String) -> String {
 }
 
 fn remark(view: &ComparisonView) -> Option<(String, Role)> {
-    if let Some(trouble) = &view.trouble {
+    if let Some(trouble) = &view.condition.trouble {
         return Some((format!("cannot read it: {trouble}"), Role::Bad));
     }
-    if view.is_finished() || view.is_held {
+    if view.is_finished() || view.condition.is_held {
         return None;
     }
     let text = match view.kind {

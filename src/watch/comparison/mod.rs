@@ -3,7 +3,7 @@
 mod draw;
 
 use super::canvas::Canvas;
-use super::liveness::Liveness;
+use super::liveness::Condition;
 use super::view::{Show, View};
 use crate::compare::quality::after_pairs;
 use crate::compare::statistics::ratio;
@@ -17,12 +17,10 @@ use std::path::Path;
 pub struct ComparisonView {
     name: String,
     file: ReplacedFile,
-    liveness: Liveness,
-    trouble: Option<String>,
+    condition: Condition,
     kind: Compared,
     /// For each measure, the interval after each number of pairs that has one.
     closing: Vec<Vec<Interval>>,
-    is_held: bool,
 }
 
 /// What a comparison is of.
@@ -33,7 +31,8 @@ enum Compared {
     Quality(Box<QualityComparison>),
 }
 
-/// The interval after so many pairs: the difference of a loss, or the change of a speed as a share of the baseline's.
+/// The interval after so many pairs: the difference of a loss, or the change of a speed as a share of the
+/// baseline's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Interval {
     pairs: usize,
@@ -52,11 +51,9 @@ impl ComparisonView {
         Self {
             name: format!("{}/{}", part(folder.parent()), part(Some(folder))),
             file: ReplacedFile::new(&folder.join(file)),
-            liveness: Liveness::new(folder),
-            trouble: None,
+            condition: Condition::new(folder),
             kind: Compared::Unknown,
             closing: Vec::new(),
-            is_held: true,
         }
     }
 
@@ -137,19 +134,12 @@ fn closing_of_quality(comparison: &QualityComparison) -> Vec<Vec<Interval>> {
 impl View for ComparisonView {
     fn poll(&mut self) -> bool {
         let read = self.read();
-        let trouble = read.as_ref().err().map(|e| e.message().to_owned());
-        let mut is_new = read.unwrap_or(false) || trouble != self.trouble;
-        self.trouble = trouble;
-        if is_new {
-            self.liveness.wrote();
-        }
-        let is_held = !self.is_finished() && self.liveness.is_held();
-        is_new |= std::mem::replace(&mut self.is_held, is_held) != is_held;
-        is_new
+        let is_new = self.condition.has_read(read);
+        self.condition.look(is_new, self.is_finished())
     }
 
     fn is_live(&self) -> bool {
-        self.is_held
+        self.condition.is_held
     }
 
     fn rows(&self, _width: u16) -> u16 {

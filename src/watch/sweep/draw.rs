@@ -8,14 +8,16 @@ use crate::watch::looks::Role;
 use crate::watch::view::{Show, heading};
 use std::collections::BTreeMap;
 
-/// Rows of the frame besides those of cells: heading, counts, remark, keys, names of columns and what is above and below.
+/// Rows of the frame besides those of cells: heading, counts, remark, keys, names of columns and what is
+/// above and below.
 const ROWS_BESIDE_CELLS: u16 = 7;
 
 /// Columns of the state, and of each number behind the settings.
 const STATE: u16 = 17;
 const NUMBERS: [(&str, u16); 5] = [("steps", 10), ("loss", 8), ("val. loss", 10), ("tok/s", 7), ("time", 7)];
 
-/// Columns from which on the validation losses stand as marks on a common scale too, and columns of the scale.
+/// Columns from which on the validation losses stand as marks on a common scale too, and columns of the
+/// scale.
 const WIDE: u16 = 120;
 const SCALE: u16 = 40;
 
@@ -31,7 +33,7 @@ impl SweepView {
         let (done, all) = (self.done(), self.cells.len());
         let (state, role) = match () {
             () if done == all => ("● done", Role::Good),
-            () if self.is_held => ("● running", Role::Training),
+            () if self.condition.is_held => ("● running", Role::Training),
             () => ("✗ no sweep runs", Role::Bad),
         };
         heading(canvas, &format!("sweep {}", self.name), state, role);
@@ -86,14 +88,14 @@ fn counts(view: &SweepView, done: usize, all: usize) -> Vec<Field> {
     fields
 }
 
-/// Returns the seconds that are left if cells to come take as long as those that trained to their end, and as many run at
-/// once as now.
+/// Returns the seconds that are left if cells to come take as long as those that trained to their end, and as
+/// many run at once as now.
 fn left(view: &SweepView) -> Option<f64> {
     let ok = view.cells.iter().filter(|cell| cell.status() == Some(CellStatus::Ok));
     let times: Vec<f64> = ok.filter_map(WatchedCell::seconds).collect();
     let running: Vec<&WatchedCell> =
         view.cells.iter().filter(|cell| cell.status() == Some(CellStatus::Running)).collect();
-    if times.is_empty() || running.is_empty() || !view.is_held {
+    if times.is_empty() || running.is_empty() || !view.condition.is_held {
         return None;
     }
     let mean = times.iter().sum::<f64>() / times.len() as f64;
@@ -105,10 +107,10 @@ fn left(view: &SweepView) -> Option<f64> {
 }
 
 fn remark(view: &SweepView, done: usize, all: usize) -> Option<(String, Role)> {
-    if let Some(trouble) = &view.trouble {
+    if let Some(trouble) = &view.condition.trouble {
         return Some((format!("cannot read it: {trouble}"), Role::Bad));
     }
-    (done < all && !view.is_held).then(|| {
+    (done < all && !view.condition.is_held).then(|| {
         let running = view.count(|status| status == Some(CellStatus::Running));
         let alone = match running {
             0 => String::new(),

@@ -3,7 +3,7 @@
 mod draw;
 
 use super::canvas::Canvas;
-use super::liveness::Liveness;
+use super::liveness::Condition;
 use super::view::{Show, View};
 use crate::error::{IoContext, Result};
 use crate::results::follow::AppendedLines;
@@ -22,13 +22,11 @@ pub struct SweepView {
     name: String,
     results: PathBuf,
     ledger: AppendedLines,
-    liveness: Liveness,
-    trouble: Option<String>,
+    /// Of the ledger, which a sweep or a comparison holds.
+    condition: Condition,
     /// Keys of which cells have several values.
     keys: Vec<String>,
     cells: Vec<WatchedCell>,
-    /// True while a sweep, or a comparison, holds the ledger.
-    is_held: bool,
 }
 
 /// A cell with what is known of it.
@@ -126,12 +124,10 @@ impl SweepView {
         Ok(Self {
             name: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             ledger: AppendedLines::new(&results.join(LEDGER)),
-            liveness: Liveness::new(&results.join(SWEEPS)),
+            condition: Condition::new(&results.join(SWEEPS)),
             results,
-            trouble: None,
             keys,
             cells: cells.into_iter().map(watched).collect(),
-            is_held: true,
         })
     }
 
@@ -195,22 +191,15 @@ impl SweepView {
 impl View for SweepView {
     fn poll(&mut self) -> bool {
         let read = self.read_ledger();
-        let trouble = read.as_ref().err().map(|e| e.message().to_owned());
-        let mut is_new = read.unwrap_or(false) || trouble != self.trouble;
-        self.trouble = trouble;
+        let mut is_new = self.condition.has_read(read);
         for cell in &mut self.cells {
             is_new |= cell.progress.as_mut().is_some_and(Progress::poll);
         }
-        if is_new {
-            self.liveness.wrote();
-        }
-        let is_held = self.done() < self.cells.len() && self.liveness.is_held();
-        is_new |= std::mem::replace(&mut self.is_held, is_held) != is_held;
-        is_new
+        self.condition.look(is_new, self.done() >= self.cells.len())
     }
 
     fn is_live(&self) -> bool {
-        self.is_held
+        self.condition.is_held
     }
 
     fn rows(&self, _width: u16) -> u16 {

@@ -9,7 +9,8 @@ use xrun::statistics::{Direction, paired_difference, verdict};
 
 const BLOCK: &str = "kind=\"quality\" select=\"norms\"";
 
-/// The folder of a comparison of quality of the runs here: values of `model.qk_norm` of baseline and candidate.
+/// The folder of a comparison of quality of the runs here: values of `model.qk_norm` of baseline and
+/// candidate.
 fn compared(place: &Place, name: &str, arms: [&str; 2]) -> String {
     let measure: Measure = "val_loss".parse().unwrap();
     let value = |run: &Run| MeasuredRun::open(&run.path).unwrap().measure(&measure);

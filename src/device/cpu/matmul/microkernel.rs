@@ -189,8 +189,8 @@ impl<T: Terms> Block<T> {
             for element in 0..self.k {
                 load(&mut right, b);
                 prefetch(a[0].wrapping_add((element + AHEAD) * self.a_column));
-                // By index: `zip` is a call where the compiler does not inline it, as in builds for tests, and a call
-                // moves every sum to memory.
+                // By index: `zip` is a call where the compiler does not inline it, as in builds for tests,
+                // and a call moves every sum to memory.
                 for r in 0..R {
                     let left = T::splat(simd, *a[r].add(element * self.a_column));
                     for v in 0..V {

@@ -23,7 +23,8 @@ impl EnergyCounter for Device<'static> {
 pub enum EnergyReading {
     /// So many joules.
     Joules(f64),
-    /// Nothing that is known yet: a counter did not advance, which it does every 20 to 100 ms, or was not read.
+    /// Nothing that is known yet: a counter did not advance, which it does every 20 to 100 ms, or was not
+    /// read.
     NotYet,
     /// A counter began anew, as when the driver was loaded again: what was taken is lost.
     Lost,
@@ -38,8 +39,8 @@ pub struct EnergyMeter {
 }
 
 impl EnergyMeter {
-    /// Returns a meter of GPUs by their ordinals, each counted once; `None` where there is none, or one has no
-    /// counter, as on the CPU, before Volta and for a part of a GPU.
+    /// Returns a meter of GPUs by their ordinals, each counted once; `None` where there is none, or one has
+    /// no counter, as on the CPU, before Volta and for a part of a GPU.
     pub fn of_gpus(ordinals: impl Iterator<Item = usize>) -> Option<Self> {
         let counter = |ordinal: usize| -> Option<Box<dyn EnergyCounter>> {
             Some(Box::new(nvml::find(driver::device(ordinal).ok()?.0)?))
