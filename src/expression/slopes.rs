@@ -93,6 +93,13 @@ impl Steps {
         }
     }
 
+    /// 1 where two steps that are 0 or 1, and never both 1, are both 0; else 0.
+    fn neither(&mut self, u: usize, v: usize) -> usize {
+        let one = self.constant(1.0);
+        let rest = self.binary(Subtract, one, u);
+        self.binary(Subtract, rest, v)
+    }
+
     fn scaled(&mut self, factor: f64, u: usize) -> usize {
         let factor = self.constant(factor);
         self.binary(Multiply, factor, u)
@@ -240,7 +247,18 @@ impl Steps {
                 let second = self.binary(Greater, low, high);
                 let left = self.binary(Multiply, first, du);
                 let right = self.binary(Multiply, second, dv);
-                self.binary(Add, left, right)
+                let apart = self.binary(Add, left, right);
+                // Operands that are equal have no kink where their slopes are too, as in `min(relu(x), x)` for x > 0. If
+                // one has slope 0 everywhere, this adds nothing.
+                if [du, dv].into_iter().any(|slope| self.value(slope) == Some(0.0)) {
+                    return apart;
+                }
+                let tie = self.neither(first, second);
+                let [less, more] = [self.binary(Greater, du, dv), self.binary(Greater, dv, du)];
+                let smooth = self.neither(less, more);
+                let both = self.binary(Multiply, tie, smooth);
+                let together = self.binary(Chain, du, both);
+                self.binary(Add, apart, together)
             }
             Power => {
                 // v·u^(v-1)·du + u^v·ln u·dv
