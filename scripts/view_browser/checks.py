@@ -222,6 +222,7 @@ def zoom_and_spike(browser, runs):
     context, page = opened(browser, "spike", view_hash(runs=[runs["long"]], metrics=["loss"], filter="recipe=quickstart"))
     table = page.locator(".panel .data-table")
     table.locator("summary").click()
+    until(page, "document.querySelectorAll('.data-table tbody tr').length > 1")
     browser.check("spike", f"{folder.SPIKE}" in table.inner_text(), "the spike is not among the values")
     browser.picture(page, "spike")
     page.on("request", lambda request: asked.append(request.url))

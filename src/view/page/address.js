@@ -118,7 +118,8 @@
      * @param {Partial<View>} changes
      */
     change(changes) {
-      const next = { ...this.view, ...changes };
+      // The address may have changed already, with its event still to come.
+      const next = { ...parseView(location.hash), ...changes };
       const isPage = ['page', 'id', 'tab'].some((key) => key in changes && changes[key] !== this.view[key]);
       history[isPage ? 'pushState' : 'replaceState'](null, '', viewHash(next));
       this.take(next);
