@@ -3,7 +3,7 @@
 use super::files::RunFiles;
 use crate::recipe::{DEFAULT_LOCAL_BATCH_SIZE, StoredKeys};
 use crate::results::names::{METRICS, RESOLVED, SUMMARY, TIMING};
-use crate::results::quantiles::median;
+use crate::results::quantiles::{Spread, median};
 use crate::results::rows::{Phase, TimingRow};
 use crate::results::steady::steady_rows;
 use crate::results::stored::seconds;
@@ -13,10 +13,12 @@ use std::collections::HashSet;
 /// The largest relative difference of a speed from tokens over time: the time has whole nanoseconds.
 const TOLERANCE: f64 = 1e-9;
 
-/// Bounds of the wall time between two rows of the steady state, whose median is that of the step and the
-/// time in which the row is written: this factor of it, and so many milliseconds.
+/// Bounds of the wall time between two rows of the steady state, which is that of the step and of writing the
+/// row: this factor of the median step, and so many milliseconds. A quarter of the rows keeps them at least,
+/// on a slow disk and a busy machine too; of few rows chance may delay three quarters.
 const MAX_FACTOR: f64 = 1.25;
 const MAX_WRITING_MS: f64 = 5.0;
+const MIN_ROWS: usize = 20;
 
 /// Seconds between two samples of the GPU's throttling, and the fraction of them that counts as contention.
 const SAMPLE_S: f64 = 0.2;
@@ -138,11 +140,15 @@ fn wall(run: &RunFiles) -> Option<String> {
     let steps: HashSet<u64> = steady.iter().map(|row| row.step).collect();
     // The first row begins with the clock, and its gap holds the preparation.
     let is_steady = |row: &TimingRow| row.phase == Phase::Train && steps.contains(&row.step);
-    let gaps =
-        run.timing.iter().zip(&passed).skip(1).filter(|(row, _)| is_steady(row)).map(|(_, passed)| *passed);
-    let (gap, step) = (median(gaps)?, median(steady.iter().map(|row| row.step_ms))?);
-    (gap > MAX_FACTOR * step + MAX_WRITING_MS)
-        .then(|| format!("{TIMING} has a median step of {step} ms, and {gap} ms pass from row to row"))
+    let gaps = run.timing.iter().zip(&passed).skip(1).filter(|(row, _)| is_steady(row));
+    let gaps: Vec<f64> = gaps.map(|(_, passed)| *passed).collect();
+    if gaps.len() < MIN_ROWS {
+        return None;
+    }
+    let (gap, step) = (Spread::from_values(gaps)?.p25, median(steady.iter().map(|row| row.step_ms))?);
+    (gap > MAX_FACTOR * step + MAX_WRITING_MS).then(|| {
+        format!("{TIMING} has a median step of {step} ms, and {gap} ms or more pass from row to row at three of four rows")
+    })
 }
 
 /// Checks that a run whose rows were throttled is called contended.

@@ -1,6 +1,7 @@
 //! Kept runs as they are, and each with one thing changed.
 
 use super::*;
+use crate::results::TimingRow;
 use crate::results::names::{ENVIRONMENT, METRICS, RESOLVED, SUMMARY, TIMING};
 use crate::results::stored;
 use std::path::{Path, PathBuf};
@@ -111,22 +112,37 @@ fn rows_follow_the_ramp_of_the_batch() {
     assert!(other.iter().any(|found| found.contains("at step 2, and 1024 tokens in")), "{other:?}");
 }
 
-/// Doubled speeds, with step times that fit and with a summary made anew.
-#[test]
-fn halved_step_times_do_not_fit_the_wall_time() {
-    let run = kept().join(RUN);
-    let mut files = RunFiles::read(&run).unwrap();
-    for row in &mut files.timing {
-        row.step_ms /= 2.0;
-        row.tok_s = row.tok_s.map(|_| 2048.0 / stored::seconds(row.step_ms));
-    }
+/// Returns what does not agree in a kept run with changed rows of `timing.csv`, summarized anew.
+fn with_timing(change: impl Fn(usize, &mut TimingRow)) -> Vec<String> {
+    let mut files = RunFiles::read(&kept().join(RUN)).unwrap();
+    files.timing.iter_mut().enumerate().for_each(|(at, row)| change(at, row));
     files.summary.measure(&files.metrics, &files.timing, 5);
     files.printed = serde_json::from_str(&serde_json::to_string(&files.summary).unwrap()).unwrap();
-    let found = differences(&files);
+    differences(&files)
+}
+
+/// Doubled speeds, with step times that fit.
+#[test]
+fn halved_step_times_do_not_fit_the_wall_time() {
+    let found = with_timing(|_, row| {
+        row.step_ms /= 2.0;
+        row.tok_s = row.tok_s.map(|_| 2048.0 / stored::seconds(row.step_ms));
+    });
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(
         found[0].contains("timing.csv has a median step of 41.") && found[0].contains("pass from row to row")
     );
+}
+
+#[test]
+fn rows_that_a_busy_machine_wrote_late_fit_the_wall_time() {
+    // Two of three rows come a second after their step, and the clock of all that follow goes on from there.
+    let late = |at: usize, row: &mut TimingRow| row.wall_s += (at - at / 3) as f64;
+    let found = with_timing(late);
+    assert!(found.iter().all(|found| !found.contains("pass from row to row")), "{found:?}");
+    // Three of four are too many.
+    let found = with_timing(|at, row| row.wall_s += (at - at / 5) as f64);
+    assert!(found.iter().any(|found| found.contains("pass from row to row")), "{found:?}");
 }
 
 #[test]

@@ -31,7 +31,10 @@ fn fake_runs(results: &Path, count: usize) -> Vec<PathBuf> {
         summary["recipe_hash"] = json!(format!("{hash:0<64}"));
         summary["val_loss"]["final"]["loss"] = json!(1.0 + (at * 37 % count) as f64 / count as f64);
         summary["tok_s"] = json!(1e5 + at as f64);
-        summary["steady_state"]["tok_s"]["median"] = json!(1e5 + at as f64);
+        // Whole: where a disk is so slow that a checkpoint is written beside every step, none is steady.
+        let median = 1e5 + at as f64;
+        summary["steady_state"]["tok_s"] =
+            json!({"p10": median, "p25": median, "median": median, "p75": median, "p90": median, "iqr": 0.0});
         let rate = format!("lr = {}e-4\n", 1 + at % 20);
         let seed = format!("seed = {}\n", at % 100);
         let resolved = resolved.replace("lr = 0.003\n", &rate).replacen("seed = 3\n", &seed, 1);
