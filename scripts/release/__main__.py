@@ -55,7 +55,7 @@ def main() -> int:
     version, time = crates.root["version"], int(text("git", "log", "-1", "--format=%ct"))
 
     notices = ROOT / "python" / "xrun_trainer" / NOTICES
-    notices.write_text(licences.collect(crates))
+    notices.write_text(licences.collect(crates, ROOT))
     try:
         wheel = build_wheel(out, target_dir, time)
     finally:
@@ -65,7 +65,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / f"xrun-{version}-x86_64-linux"
-        fill(folder, program, licences.collect(crates))
+        fill(folder, program, licences.collect(crates, ROOT))
         tarball = archive.pack(folder, out / f"{folder.name}.tar.gz", time)
     listed = out / f"xrun-{version}.cdx.json"
     listed.write_text(parts.to_cyclonedx(crates, ROOT, time))

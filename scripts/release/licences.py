@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from parts import Crates
+from parts import ASSETS, Crates
 
 #: How names of files with licences begin.
 NAMES = ("license", "licence", "copying", "notice", "unlicense", "copyright")
 RULE = "=" * 80
 
 
-def collect(crates: Crates) -> str:
-    """Returns every licence text once, under the crates that have it; a crate without a file has its expression."""
+def collect(crates: Crates, root: Path) -> str:
+    """Returns every licence text once, under the parts that have it; a crate without a file has its expression."""
     texts: dict[str, list[str]] = {}
     without = []
     for package in crates.packages.values():
@@ -22,7 +22,9 @@ def collect(crates: Crates) -> str:
             texts.setdefault(text, []).append(name)
         if not found:
             without.append(f"{name}: {package.get('license') or 'see its repository'}")
-    head = "Licences of the crates that xrun is built from. Where a crate offers several, any of them applies."
+    for name, _, file, _ in ASSETS:
+        texts.setdefault((root / file).read_text().strip(), []).append(name)
+    head = "Licences of the crates, fonts and scripts that xrun is built from. Where a crate offers several, any of them applies."
     sections = [f"{', '.join(sorted(set(names)))}\n\n{text}" for text, names in texts.items()]
     if without:
         sections.append("Crates that come without a licence file, and the licence they state:\n\n" + "\n".join(without))

@@ -9,9 +9,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-#: Parts that are no crates: name, version, licence, file, and where it comes from.
+#: Parts that are no crates: name, licence, the file with its text, and where it comes from.
 ASSETS = [
     ("Inter", "OFL-1.1", "src/report/font/OFL.txt", "https://github.com/rsms/inter"),
+    ("uPlot", "MIT", "src/view/page/vendor/uplot/LICENSE", "https://github.com/leeoniya/uPlot"),
 ]
 
 
