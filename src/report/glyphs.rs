@@ -2,10 +2,8 @@
 //! page.
 
 use crate::error::{Error, Result};
-use skrifa::instance::{LocationRef, Size};
-use skrifa::outline::{DrawSettings, OutlinePen};
-use skrifa::{FontRef, GlyphId, MetadataProvider};
 use std::fmt::Write;
+use ttf_parser::{Face, GlyphId, OutlineBuilder};
 
 /// Units per em in which outlines are rounded to whole numbers: a tenth of a pixel at the size of labels.
 const UNITS: f32 = 250.0;
@@ -18,13 +16,18 @@ pub enum Weight {
 }
 
 impl Weight {
-    fn font(self) -> Result<FontRef<'static>> {
+    fn font(self) -> Result<Face<'static>> {
         let bytes: &'static [u8] = match self {
             Weight::Regular => include_bytes!("font/Inter-Regular-Latin.otf"),
             Weight::SemiBold => include_bytes!("font/Inter-SemiBold-Latin.otf"),
         };
-        FontRef::new(bytes).map_err(|e| Error::failed(format!("cannot read the embedded font: {e}")))
+        Face::parse(bytes, 0).map_err(|e| Error::failed(format!("cannot read the embedded font: {e}")))
     }
+}
+
+/// Returns the factor from the units of a font to [`UNITS`].
+fn scale(font: &Face<'_>) -> f32 {
+    UNITS / f32::from(font.units_per_em())
 }
 
 /// Horizontal position of a line of text relative to its anchor.
@@ -127,55 +130,56 @@ fn name(id: usize) -> String {
 
 /// A line of text, in [`UNITS`] per em.
 struct Placed {
-    /// Visible glyphs by their number in the font, with the position of each.
-    glyphs: Vec<(u32, f64)>,
+    /// Visible glyphs, with the position of each.
+    glyphs: Vec<(GlyphId, f64)>,
     width: f64,
     x_height: f64,
 }
 
 fn place(text: &str, weight: Weight) -> Result<Placed> {
     let font = weight.font()?;
-    let (charmap, metrics) = (font.charmap(), font.metrics(Size::new(UNITS), LocationRef::default()));
-    let advances = font.glyph_metrics(Size::new(UNITS), LocationRef::default());
+    let scale = f64::from(scale(&font));
     let (mut glyphs, mut width) = (Vec::new(), 0.0);
     for character in text.chars() {
-        let glyph = charmap.map(character).unwrap_or(GlyphId::NOTDEF);
+        // Number 0 is the glyph of what the font does not have.
+        let glyph = font.glyph_index(character).unwrap_or_default();
         if !character.is_whitespace() {
-            glyphs.push((glyph.to_u32(), width));
+            glyphs.push((glyph, width));
         }
-        width += f64::from(advances.advance_width(glyph).unwrap_or_default());
+        width += f64::from(font.glyph_hor_advance(glyph).unwrap_or_default()) * scale;
     }
-    Ok(Placed { glyphs, width, x_height: f64::from(metrics.x_height.unwrap_or_default()) })
+    Ok(Placed { glyphs, width, x_height: f64::from(font.x_height().unwrap_or_default()) * scale })
 }
 
 /// Returns the outline of a glyph as the data of an SVG path, in [`UNITS`] per em.
-fn outline(glyph: u32, weight: Weight) -> Result<String> {
+fn outline(glyph: GlyphId, weight: Weight) -> Result<String> {
     let font = weight.font()?;
-    let damaged =
-        |why: String| Error::failed(format!("cannot draw glyph {glyph} of the embedded font: {why}"));
-    let found = font.outline_glyphs().get(GlyphId::new(glyph));
-    let found = found.ok_or_else(|| damaged("it has no outline".to_owned()))?;
-    let mut path = Path::default();
-    let settings = DrawSettings::unhinted(Size::new(UNITS), LocationRef::default());
-    found.draw(settings, &mut path).map_err(|e| damaged(e.to_string()))?;
+    let mut path = Path { scale: scale(&font), data: String::new(), at: (0, 0) };
+    // One without an outline is blank.
+    font.outline_glyph(glyph, &mut path);
     Ok(path.data)
 }
 
 /// The data of an SVG path in whole units, each point relative to the end of the last command, which takes
 /// fewer digits.
-#[derive(Default)]
 struct Path {
+    /// The factor from the units of the font.
+    scale: f32,
     data: String,
     /// End of the last command.
     at: (i64, i64),
 }
 
 impl Path {
+    fn whole(&self, (x, y): (f32, f32)) -> (i64, i64) {
+        ((x * self.scale).round() as i64, (y * self.scale).round() as i64)
+    }
+
     fn push(&mut self, command: char, points: &[(f32, f32)]) {
         self.data.push(command);
-        let whole = |(x, y): (f32, f32)| (x.round() as i64, y.round() as i64);
         let (x0, y0) = self.at;
-        for (i, (x, y)) in points.iter().copied().map(whole).enumerate() {
+        for (i, point) in points.iter().enumerate() {
+            let (x, y) = self.whole(*point);
             for (k, number) in [x - x0, y - y0].into_iter().enumerate() {
                 // A minus sign separates numbers as a space does.
                 let gap = if i + k == 0 || number < 0 { "" } else { " " };
@@ -186,29 +190,29 @@ impl Path {
     }
 }
 
-impl OutlinePen for Path {
+impl OutlineBuilder for Path {
     fn move_to(&mut self, x: f32, y: f32) {
         self.at = (0, 0);
         self.push('M', &[(x, y)]);
     }
 
     fn line_to(&mut self, x: f32, y: f32) {
-        let (x0, y0) = self.at;
-        match (x.round() as i64 - x0, y.round() as i64 - y0) {
+        let ((x0, y0), (x, y)) = (self.at, self.whole((x, y)));
+        match (x - x0, y - y0) {
             (dx, 0) => _ = write!(self.data, "h{dx}"),
             (0, dy) => _ = write!(self.data, "v{dy}"),
             (dx, dy) if dy < 0 => _ = write!(self.data, "l{dx}{dy}"),
             (dx, dy) => _ = write!(self.data, "l{dx} {dy}"),
         }
-        self.at = (x.round() as i64, y.round() as i64);
+        self.at = (x, y);
     }
 
-    fn quad_to(&mut self, cx0: f32, cy0: f32, x: f32, y: f32) {
-        self.push('q', &[(cx0, cy0), (x, y)]);
+    fn quad_to(&mut self, x1: f32, y1: f32, x: f32, y: f32) {
+        self.push('q', &[(x1, y1), (x, y)]);
     }
 
-    fn curve_to(&mut self, cx0: f32, cy0: f32, cx1: f32, cy1: f32, x: f32, y: f32) {
-        self.push('c', &[(cx0, cy0), (cx1, cy1), (x, y)]);
+    fn curve_to(&mut self, x1: f32, y1: f32, x2: f32, y2: f32, x: f32, y: f32) {
+        self.push('c', &[(x1, y1), (x2, y2), (x, y)]);
     }
 
     fn close(&mut self) {
@@ -236,12 +240,11 @@ mod tests {
     #[test]
     fn the_embedded_font_has_every_glyph_of_figures_in_both_weights() {
         for weight in [Weight::Regular, Weight::SemiBold] {
-            let charmap = weight.font().unwrap();
-            let charmap = charmap.charmap();
+            let font = weight.font().unwrap();
             for character in ('!'..='~').chain("×÷·–—…µ±≤≥−→".chars()) {
-                let glyph = charmap.map(character).filter(|glyph| *glyph != GlyphId::NOTDEF);
+                let glyph = font.glyph_index(character).filter(|glyph| glyph.0 != 0);
                 let glyph = glyph.unwrap_or_else(|| panic!("no glyph for {character} in {weight:?}"));
-                assert!(outline(glyph.to_u32(), weight).unwrap().ends_with('Z'), "{character}");
+                assert!(outline(glyph, weight).unwrap().ends_with('Z'), "{character}");
             }
         }
     }
