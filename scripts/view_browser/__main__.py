@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Drives `xrun view` in headless Chromium over a results folder that it makes, and takes a picture of every page.
 
-    python3 scripts/view_browser --xrun target/release/xrun --out found     # needs playwright and Chromium
+    python3 scripts/view_browser --xrun target/release/xrun --out dist     # needs playwright and Chromium
 
 Where playwright (a Python package) or Chromium is absent it says so, and is skipped. It is no part of `cargo test`.
 
@@ -12,55 +12,13 @@ show, a table of 1,000 runs that takes more than 2 s, a spike that a curve lost,
 
 import argparse
 import pathlib
-import re
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 
 import checks
 import folder
-
-BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
-
-
-def browser_path():
-    return next((path for path in map(shutil.which, BROWSERS) if path), None)
-
-
-def why_not():
-    """Why nothing can be checked here; None where it can."""
-    try:
-        import playwright.sync_api  # noqa: F401
-    except ImportError:
-        return "the Python package playwright is not installed"
-    return None if browser_path() else f"none of {', '.join(BROWSERS)} is on the path"
-
-
-class Viewer:
-    """`xrun view` over a folder, until it is closed."""
-
-    def __init__(self, xrun, results):
-        self.process = subprocess.Popen([xrun, "view", "--results", results], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.lines = []
-        for line in self.process.stdout:
-            self.lines.append(line)
-            found = re.search(r"http://127\.0\.0\.1:\d+/\S*", line)
-            if found:
-                self.address = found.group()
-                # The rest is read, so that the server never waits for a full pipe.
-                threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True).start()
-                return
-        raise SystemExit(f"xrun view printed no address: {''.join(self.lines)}")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(20)
+from viewer import Viewer, browser_path, why_not
 
 
 def main():

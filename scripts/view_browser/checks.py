@@ -48,6 +48,8 @@ class Browser:
     def __init__(self, launched, address, out):
         self.launched, self.address, self.out = launched, address, out
         self.origin = "{0.scheme}://{0.netloc}".format(urllib.parse.urlsplit(address))
+        #: The address of the page without its token.
+        self.page = address.split("?")[0]
         self.failures = []
 
     def fail(self, where, what):
@@ -107,7 +109,7 @@ def opened(browser, where, hash_="", **options):
     """A page over the server, with its cookie."""
     context, page = browser.context(where, **options)
     page.goto(browser.address)
-    page.goto(browser.origin + "/" + hash_)
+    page.goto(browser.page + hash_)
     browser.settle(page)
     return context, page
 
@@ -128,7 +130,7 @@ def thousand_runs(browser, _):
     page.goto(browser.address)
     browser.settle(page)
     begun = time.monotonic()
-    page.goto(browser.origin + "/")
+    page.goto(browser.page)
     page.wait_for_selector(".runs tbody tr:nth-child(30)")
     page.locator("#filter").fill("optimizer.lr<0.0005 status=ok")
     until(page, "/^[0-9]+ of 1,0/.test(document.querySelector('.count').textContent)")
@@ -160,7 +162,7 @@ def every_page(browser, runs):
         for theme in ["light", "dark"]:
             context, page = opened(browser, f"{size}-{theme}", viewport=viewport, theme=theme)
             for name, hash_ in views:
-                page.goto(browser.origin + "/" + hash_)
+                page.goto(browser.page + hash_)
                 browser.settle(page)
                 page.evaluate("document.querySelector('.selection, .document-body')?.scrollIntoView()") if size == "phone" else None
                 browser.picture(page, f"{name}-{size}-{theme}")

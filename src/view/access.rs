@@ -2,8 +2,12 @@
 //!
 //! The address has a random token. It is exchanged for a cookie and a clean address, so that the token is in
 //! no link, title or referrer. A page of another site can make a browser send requests here, under a name of
-//! its own even (DNS rebinding): so the name that was asked for must be this machine's, the page that asks
-//! must be this one, and the cookie leaves the browser for no other.
+//! its own even (DNS rebinding): so the name that was asked for must be this machine's, and the page that asks
+//! must be this one.
+//!
+//! Browsers send the cookies of one port to every port of a host, so a server that another user runs on this
+//! machine would get a cookie for `/`. The page is therefore in a folder of a random name, and the cookie is
+//! for that folder: of other servers, only one that knows the name could ask for it.
 
 use super::http::{Refusal, Request, Response};
 use crate::error::{Error, Result};
@@ -11,17 +15,31 @@ use crate::error::{Error, Result};
 /// Random bytes of a secret.
 const SECRET_BYTES: usize = 32;
 
+/// Random bytes of the folder's name.
+const FOLDER_BYTES: usize = 16;
+
 /// What access rests on.
 #[derive(Debug)]
 pub struct Access {
     /// `NAME:PORT`, by which this machine knows the server.
     hosts: [String; 2],
+    /// The name of the folder that the page is in.
+    folder: String,
     /// The cookie's name: browsers send the cookies of one port to all.
     cookie: String,
     /// The secret in the printed address.
     token: Secret,
     /// The secret in the cookie.
     session: Secret,
+}
+
+/// How a request is let in.
+#[derive(Debug)]
+pub enum Admission<'a> {
+    /// It has the token: the response gives the cookie.
+    Enters(Response),
+    /// It has the cookie, and may read what is at this path in the page's folder.
+    Reads(&'a [String]),
 }
 
 /// A secret as text, with its hash: BLAKE3's hashes are compared in a time that tells nothing of them.
@@ -31,11 +49,16 @@ struct Secret {
     hash: blake3::Hash,
 }
 
+/// Returns random bytes in hexadecimal digits.
+fn random<const BYTES: usize>() -> Result<String> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes).map_err(|e| Error::failed(format!("cannot get random bytes: {e}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 impl Secret {
     fn random() -> Result<Self> {
-        let mut bytes = [0; SECRET_BYTES];
-        getrandom::fill(&mut bytes).map_err(|e| Error::failed(format!("cannot get random bytes: {e}")))?;
-        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = random::<SECRET_BYTES>()?;
         Ok(Self { hash: blake3::hash(text.as_bytes()), text })
     }
 
@@ -52,6 +75,7 @@ impl Access {
     pub fn new(port: u16) -> Result<Self> {
         Ok(Self {
             hosts: ["127.0.0.1", "localhost"].map(|name| format!("{name}:{port}")),
+            folder: random::<FOLDER_BYTES>()?,
             cookie: format!("xrun-view-{port}"),
             token: Secret::random()?,
             session: Secret::random()?,
@@ -60,26 +84,29 @@ impl Access {
 
     /// Returns the address that lets a browser in.
     pub fn address(&self) -> String {
-        format!("http://{}/?token={}", self.hosts[0], self.token.text)
+        format!("http://{}/{}/?token={}", self.hosts[0], self.folder, self.token.text)
     }
 
-    /// Checks a request; returns the response to it where it has the token of the address, and `None` where
-    /// it may read.
+    /// Checks a request: what may be read is at the path in the page's folder.
     ///
     /// # Errors
-    /// A refusal of everyone else.
-    pub fn check(&self, request: &Request) -> Result<Option<Response>, Refusal> {
+    /// A refusal of everyone who has neither the cookie nor the token of the address.
+    pub fn check<'a>(&self, request: &'a Request) -> Result<Admission<'a>, Refusal> {
         self.check_host(request)?;
         self.check_site(request)?;
-        let is_root = request.path.iter().all(String::is_empty);
-        if let Some(token) = request.parameter("token").filter(|_| is_root) {
+        let (folder, path) = request.path.split_first().ok_or_else(unknown)?;
+        if *folder != self.folder || path.is_empty() {
+            return Err(unknown());
+        }
+        let is_page = path.iter().all(String::is_empty);
+        if let Some(token) = request.parameter("token").filter(|_| is_page) {
             return match self.token.is(token) {
-                true => Ok(Some(Response::redirect("./", self.set_cookie()))),
+                true => Ok(Admission::Enters(Response::redirect("./", self.set_cookie()))),
                 false => Err(unknown()),
             };
         }
         match request.headers("cookie").any(|cookies| self.is_known(cookies)) {
-            true => Ok(None),
+            true => Ok(Admission::Reads(path)),
             false => Err(unknown()),
         }
     }
@@ -108,7 +135,8 @@ impl Access {
     }
 
     fn set_cookie(&self) -> String {
-        format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie, self.session.text)
+        let Self { cookie, session, folder, .. } = self;
+        format!("{cookie}={}; Path=/{folder}/; HttpOnly; SameSite=Strict", session.text)
     }
 
     /// Returns true if a header of cookies has ours.
@@ -135,10 +163,15 @@ mod tests {
         Request::parse(format!("GET {target} HTTP/1.1\r\n{headers}\r\n").as_bytes()).unwrap().unwrap()
     }
 
+    /// The status of a request for a target in the page's folder.
     fn status(access: &Access, target: &str, headers: &[&str]) -> u16 {
+        status_at(access, &format!("/{}{target}", access.folder), headers)
+    }
+
+    fn status_at(access: &Access, target: &str, headers: &[&str]) -> u16 {
         match access.check(&request(target, headers)) {
-            Ok(None) => 200,
-            Ok(Some(response)) => response.status,
+            Ok(Admission::Reads(_)) => 200,
+            Ok(Admission::Enters(response)) => response.status,
             Err(refusal) => refusal.status,
         }
     }
@@ -148,16 +181,23 @@ mod tests {
     #[test]
     fn the_token_is_exchanged_for_a_cookie_that_lets_in() {
         let access = Access::new(4000).unwrap();
-        let target = format!("/?token={}", access.token.text);
+        let folder = &access.folder;
+        assert!(folder.len() == 32 && *folder != Access::new(4000).unwrap().folder);
+        let target = format!("/{folder}/?token={}", access.token.text);
         assert_eq!(access.address(), format!("http://127.0.0.1:4000{target}"));
-        let entered = access.check(&request(&target, &[HOST])).unwrap().unwrap();
+        let request = request(&target, &[HOST]);
+        let Ok(Admission::Enters(entered)) = access.check(&request) else { panic!("the token lets in") };
         let redirect = entered.redirect.unwrap();
         assert_eq!((entered.status, redirect.location), (303, "./"));
         let (pair, attributes) = redirect.cookie.split_once("; ").unwrap();
-        assert_eq!(attributes, "Path=/; HttpOnly; SameSite=Strict");
+        assert_eq!(attributes, format!("Path=/{folder}/; HttpOnly; SameSite=Strict"));
         assert!(!redirect.cookie.contains(&access.token.text));
         for cookies in [format!("Cookie: {pair}"), format!("Cookie: a=b; {pair}; xrun-view-1=c")] {
             assert_eq!(status(&access, "/api/runs", &[HOST, &cookies]), 200);
+            // Nothing is outside the folder.
+            for target in ["/", "/api/runs", &format!("/{folder}"), &format!("/{folder}x/"), "/?token=x"] {
+                assert_eq!(status_at(&access, target, &[HOST, &cookies]), 403, "{target}");
+            }
         }
         // Neither an own token nor that of another server, another name, or a token in another place.
         let other = Access::new(4000).unwrap();

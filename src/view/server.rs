@@ -1,6 +1,6 @@
 //! The server: a thread per connection, of which there are few at once.
 
-use super::access::Access;
+use super::access::{Access, Admission};
 use super::folder::ResultsFolder;
 use super::http::{Content, Limits, Refusal, Request, Response, answer};
 use super::routes::Routes;
@@ -101,11 +101,11 @@ impl Site {
     }
 
     fn found(&self, request: &Request) -> Result<Response, Refusal> {
-        if let Some(response) = self.access.check(request)? {
-            return Ok(response);
-        }
-        let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
-        match path.as_slice() {
+        let path = match self.access.check(request)? {
+            Admission::Enters(response) => return Ok(response),
+            Admission::Reads(path) => path,
+        };
+        match path.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
             [""] => Ok(Response::new(Content::Html, assets::PAGE.as_bytes())),
             ["assets", name] => match assets::find(name) {
                 Some(asset) => Ok(Response::new(asset.content, asset.text.as_bytes())),

@@ -9,7 +9,7 @@ fn who_has_no_cookie_or_another_name_origin_or_method_gets_nothing() {
     run(dir.path(), "secret", "2026-11-24T10:11:12Z", 2, "text");
     let viewed = Viewed::start(dir.path());
     let cookie = format!("Cookie: {}", viewed.cookie);
-    let host = viewed.host();
+    let (host, folder) = (viewed.host(), &viewed.folder);
     let refused = |answer: Answer, status: u16| {
         assert_eq!(answer.status, status, "{answer:?}");
         assert!(!answer.body.contains("secret"), "{answer:?}");
@@ -29,27 +29,34 @@ fn who_has_no_cookie_or_another_name_origin_or_method_gets_nothing() {
     ] {
         refused(viewed.get_as("/api/runs", &[&cookie, foreign]), 403);
     }
+    // Outside the page's folder, which other servers on this machine do not know, the cookie is worth nothing.
+    for target in ["/", "/api/runs", &format!("/?token={}", viewed.token), folder] {
+        refused(viewed.send(format!("GET {target} HTTP/1.1\r\n{host}\r\n{cookie}\r\n\r\n").as_bytes()), 403);
+    }
     let token = format!("/?token={}", viewed.token);
     for other in ["Host: evil.test", "Host: evil.test:80", "Host: 127.0.0.1", "X-Other: 1"] {
         for target in ["/api/runs", &token] {
             refused(
-                viewed.send(format!("GET {target} HTTP/1.1\r\n{other}\r\n{cookie}\r\n\r\n").as_bytes()),
+                viewed
+                    .send(format!("GET {folder}{target} HTTP/1.1\r\n{other}\r\n{cookie}\r\n\r\n").as_bytes()),
                 403,
             );
         }
     }
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT"] {
-        let answer =
-            viewed.send(format!("{method} /api/runs HTTP/1.1\r\n{host}\r\n{cookie}\r\n\r\n").as_bytes());
+        let answer = viewed
+            .send(format!("{method} {folder}/api/runs HTTP/1.1\r\n{host}\r\n{cookie}\r\n\r\n").as_bytes());
         assert_eq!(answer.header("allow"), Some("GET, HEAD"));
         refused(answer, 405);
     }
     // The name that a forwarded port has.
     let answer = viewed.send(
-        format!("GET /api/runs HTTP/1.1\r\nHost: localhost:{}\r\n{cookie}\r\n\r\n", viewed.port).as_bytes(),
+        format!("GET {folder}/api/runs HTTP/1.1\r\nHost: localhost:{}\r\n{cookie}\r\n\r\n", viewed.port)
+            .as_bytes(),
     );
     assert!(answer.status == 200 && answer.body.contains("secret"), "{answer:?}");
-    let answer = viewed.send(format!("HEAD /api/runs HTTP/1.1\r\n{host}\r\n{cookie}\r\n\r\n").as_bytes());
+    let answer =
+        viewed.send(format!("HEAD {folder}/api/runs HTTP/1.1\r\n{host}\r\n{cookie}\r\n\r\n").as_bytes());
     assert!(answer.status == 200 && answer.body.is_empty(), "{answer:?}");
     let page = viewed.get("/");
     assert!(page.status == 200 && page.body.contains("assets/page.js"), "{page:?}");

@@ -19,6 +19,8 @@ use xrun::results::{Status, Summary};
 struct Viewed {
     child: Child,
     port: u16,
+    /// The folder of the page, which targets are in: `/NAME`.
+    folder: String,
     token: String,
     cookie: String,
 }
@@ -55,8 +57,10 @@ impl Viewed {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let (address, token) = line.trim().split_once("/?token=").expect("an address with a token");
-        let port = address.strip_prefix("http://127.0.0.1:").expect("loopback").parse().unwrap();
-        let mut viewed = Self { child, port, token: token.to_owned(), cookie: String::new() };
+        let address = address.strip_prefix("http://127.0.0.1:").expect("loopback");
+        let (port, folder) = address.split_once('/').expect("a folder");
+        let (port, folder) = (port.parse().unwrap(), format!("/{folder}"));
+        let mut viewed = Self { child, port, folder, token: token.to_owned(), cookie: String::new() };
         let entered = viewed.get_as(&format!("/?token={token}"), &[]);
         assert_eq!((entered.status, entered.header("location")), (303, Some("./")), "{entered:?}");
         let cookie = entered.header("set-cookie").unwrap();
@@ -80,11 +84,11 @@ impl Viewed {
         read(stream)
     }
 
-    /// Asks for a target with a Host and these headers alone.
+    /// Asks for a target in the page's folder with a Host and these headers alone.
     fn get_as(&self, target: &str, headers: &[&str]) -> Answer {
-        let host = self.host();
+        let (host, folder) = (self.host(), &self.folder);
         let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
-        self.send(format!("GET {target} HTTP/1.1\r\n{host}\r\n{headers}\r\n").as_bytes())
+        self.send(format!("GET {folder}{target} HTTP/1.1\r\n{host}\r\n{headers}\r\n").as_bytes())
     }
 
     /// Asks for a target as the page does.
