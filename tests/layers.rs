@@ -79,7 +79,7 @@ const MAY_USE: &[(&str, &str)] = &[
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
     ("replay", "compare report checkpoint data machine device ranks results statistics recipe format error"),
     // The plan of a stored recipe's memory, cells of sweeps.
-    ("view", "sweep results statistics metrics forecast plan recipe machine format error"),
+    ("view", "compare sweep results statistics metrics forecast plan recipe machine format error"),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.
     ("watch", "compare sweep train ranks results metrics recipe machine format error"),
     (

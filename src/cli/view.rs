@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// Arguments of `xrun view`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What --out writes: runs (folders, names or `latest`), comparisons (NAME/ID) with their runs, sweeps
-    /// (sweeps/NAME).
+    /// What --out writes: runs (folders, names or `latest`), comparisons (`comparisons/NAME` for the newest,
+    /// or NAME/ID) with their runs, sweeps (`sweeps/NAME`).
     #[arg(value_name = "RUN", requires = "out")]
     pub words: Vec<String>,
     /// Where results are.

@@ -3,6 +3,7 @@
 
 use crate::results::provenance::host_name;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What the texts of others are under, which are shown as they are: what a model wrote is no path.
@@ -24,28 +25,48 @@ const MAY_NAME_HOST: [&str; 5] = ["lines", "environments", "notes", "reason", "c
 /// Facts of environments that are private, by the beginnings of their names.
 const PRIVATE_FACTS: [&str; 3] = ["variables", "gpu.nccl.variables", "system.host"];
 
+/// Longer texts in bytes are no paths, and of a path with more folders the innermost are known.
+const LONGEST_PATH: usize = 4096;
+const DEEPEST_PATH: usize = 64;
+
 /// Hides what is private of this machine and in general.
 #[derive(Debug)]
 pub struct Privacy {
-    /// Folders of this machine, longest first: known ones are found in a text whatever their names are made
-    /// of.
-    folders: Vec<String>,
+    /// Folders, longest first: known ones are found in a text whatever their names are made of.
+    folders: Vec<KnownFolder>,
     /// The name of this machine.
     host: Option<String>,
 }
 
+/// A folder whose path is known.
+#[derive(Debug)]
+struct KnownFolder {
+    path: String,
+    /// True for one of this machine: its last name is private too.
+    is_own: bool,
+}
+
 impl Privacy {
-    /// Knows this machine, and the results folder.
-    pub fn here(results: &Path) -> Self {
+    /// Knows this machine, the results folder, and the folders that documents name: those of corpora,
+    /// settings and command lines.
+    pub fn here<'a>(results: &Path, documents: impl IntoIterator<Item = &'a Value>) -> Self {
         let canonical = |path: &Path| path.canonicalize().ok();
         let home = std::env::home_dir();
-        let folders = [canonical(results), std::env::current_dir().ok(), home];
-        Self::new(folders.iter().flatten().map(|folder| folder.display().to_string()), host_name())
+        let own = [canonical(results), std::env::current_dir().ok(), home];
+        let mut named = BTreeSet::new();
+        documents.into_iter().for_each(|document| add_folders(document, &mut named));
+        Self::new(own.iter().flatten().map(|folder| folder.display().to_string()), named, host_name())
     }
 
-    fn new(folders: impl IntoIterator<Item = String>, host: Option<String>) -> Self {
-        let mut folders: Vec<String> = folders.into_iter().filter(|folder| folder.len() > 1).collect();
-        folders.sort_by_key(|folder| std::cmp::Reverse(folder.len()));
+    fn new(
+        own: impl IntoIterator<Item = String>,
+        named: impl IntoIterator<Item = String>,
+        host: Option<String>,
+    ) -> Self {
+        let own = own.into_iter().map(|path| KnownFolder { path, is_own: true });
+        let named = named.into_iter().map(|path| KnownFolder { path, is_own: false });
+        let mut folders: Vec<KnownFolder> = own.chain(named).filter(|folder| folder.path.len() > 1).collect();
+        folders.sort_by_key(|folder| std::cmp::Reverse(folder.path.len()));
         Self { folders, host: host.filter(|host| !host.is_empty()) }
     }
 
@@ -84,9 +105,14 @@ impl Privacy {
     /// Returns a text in which the last names of absolute paths alone are left.
     fn without_paths(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        for folder in &self.folders {
-            text = text.replace(&format!("{folder}/"), "/");
-            text = without_word(&text, folder);
+        if !text.contains('/') {
+            return text;
+        }
+        for KnownFolder { path, is_own } in &self.folders {
+            text = text.replace(&format!("{path}/"), "/");
+            if *is_own {
+                text = without_word(&text, path);
+            }
         }
         let mut shown = String::with_capacity(text.len());
         let mut rest = text.as_str();
@@ -120,6 +146,38 @@ impl Privacy {
         }
         shown + rest
     }
+}
+
+/// Adds the folders that the texts of a document name, without those of plain characters alone: where these
+/// end is seen in every text.
+fn add_folders(document: &Value, folders: &mut BTreeSet<String>) {
+    match document {
+        Value::String(text) => {
+            // The whole path too, for it may be that of a folder.
+            let all =
+                paths_in(text).into_iter().flat_map(|path| Path::new(path).ancestors().take(DEEPEST_PATH));
+            let is_plain = |path: &str| path.chars().all(|c| c == '/' || is_of_path(c));
+            folders.extend(all.filter_map(Path::to_str).filter(|path| !is_plain(path)).map(str::to_owned));
+        }
+        Value::Array(items) => items.iter().for_each(|item| add_folders(item, folders)),
+        Value::Object(object) => {
+            let searched = object.iter().filter(|(name, _)| *name != TEXTS_OF_MODELS);
+            searched.for_each(|(_, value)| add_folders(value, folders));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Returns the absolute paths in a text whose ends are known: what the text is, or a setting in it is after
+/// the `=`, and what stands in quotes.
+fn paths_in(text: &str) -> Vec<&str> {
+    let line = text.lines().next().unwrap_or_default();
+    let set = line.split_once('=').map(|(_, value)| value.trim_start());
+    let quotes = text.char_indices().filter(|(_, c)| ['"', '\''].contains(c));
+    let quoted = quotes.filter_map(|(at, quote)| text[at + 1..].split([quote, '\n']).next());
+    let begins = |path: &str| path.strip_prefix('/').is_some_and(|rest| rest.starts_with(is_of_path));
+    let all = [line].into_iter().chain(set).chain(quoted).map(|path| path.trim_end_matches('/'));
+    all.filter(|path| begins(path) && path.len() <= LONGEST_PATH).collect()
 }
 
 /// Returns true for the line of a private fact in a comparison of environments.
@@ -159,6 +217,7 @@ mod tests {
     fn privacy() -> Privacy {
         Privacy::new(
             ["/home/jo doe".to_owned(), "/home/jo doe/trials/results".to_owned()],
+            BTreeSet::new(),
             Some("node7".to_owned()),
         )
     }
@@ -178,6 +237,32 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(privacy().without_paths(text), shown, "{text}");
+        }
+    }
+
+    #[test]
+    fn folders_that_documents_name_are_hidden_with_their_spaces() {
+        let document = json!({
+            "settings": [
+                ["data.corpus", "\"/data/my texts/c.txt\""],
+                ["validation.sets", "{ news = \"/srv/old news/n.txt\" }"],
+            ],
+            "summary": {"corpus_files": [{"path": "/data/bob's texts/d.txt"}]},
+            "command": ["xrun", "--results=/mnt/a disk/results/"],
+            "samples": [{"text": "\"/no path/f\""}],
+        });
+        let mut named = BTreeSet::new();
+        add_folders(&document, &mut named);
+        let privacy = Privacy::new(Vec::new(), named, None);
+        for (text, shown) in [
+            ("read /data/my texts/c.txt in 3 s", "read …/c.txt in 3 s"),
+            ("in /data/my texts/parts/c.txt: no", "in …/c.txt: no"),
+            ("no /srv/old news/n.txt, no /data/bob's texts/d.txt", "no …/n.txt, no …/d.txt"),
+            ("xrun --results=/mnt/a disk/results", "xrun --results=…/results"),
+            ("wrote /mnt/a disk/results/r/1/log", "wrote …/log"),
+            ("a /no path/f", "a …/no path/f"),
+        ] {
+            assert_eq!(privacy.without_paths(text), shown, "{text}");
         }
     }
 

@@ -76,7 +76,7 @@ impl SingleFile {
         let mut documents = documents(folder, &table, &runs, &chosen, &mut included)?;
         if !full {
             included.leaves_out.extend(LEFT_OUT.map(str::to_owned));
-            let privacy = Privacy::here(folder.root());
+            let privacy = Privacy::here(folder.root(), documents.values());
             documents.values_mut().for_each(|document| privacy.hide(document));
             privacy.hide_in(&mut included.leaves_out);
         }

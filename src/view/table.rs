@@ -3,9 +3,9 @@
 use super::documents::rows::{Layout, row};
 use super::folder::{ResultsFolder, version};
 use crate::error::Result;
-use crate::results::collection::Collection;
+use crate::results::collection::{Collection, Run};
 use crate::results::find;
-use crate::results::names::{COMPARISON, LOG, METRICS, QUALITY, SUMMARY, TIMING};
+use crate::results::names::{COMPARISON, LOG, METRICS, PROFILE, QUALITY, SUMMARY, TIMING};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ pub struct TableRun {
     pub id: String,
     /// Its folder.
     pub path: PathBuf,
-    /// Changes with its files.
+    /// Changes with its files, its status and its annotation.
     pub version: String,
     /// Its row.
     pub row: Value,
@@ -75,6 +75,14 @@ impl<T: PartialEq> Changed<T> {
         let at = if value == before.value { before.at } else { revision };
         Self { value, at }
     }
+}
+
+/// Returns a text that changes with everything that documents of a run show: its files, whether a process
+/// works on it, and what was said of it.
+fn version_of_run(run: &Run) -> String {
+    let files = version(&run.path, [SUMMARY, METRICS, TIMING, LOG, PROFILE]);
+    let all = format!("{files} {} {:?}", run.status.as_str(), run.annotation);
+    blake3::hash(all.as_bytes()).to_hex()[..16].to_owned()
 }
 
 fn now_in_milliseconds() -> u64 {
@@ -136,7 +144,7 @@ impl Table {
         let layout = Layout::new(&collection);
         let mut runs = Vec::with_capacity(collection.runs.len());
         for run in &collection.runs {
-            let version = version(&run.path, [SUMMARY, METRICS, TIMING, LOG]);
+            let version = version_of_run(run);
             let row = row(run, &collection, &layout, &version);
             let same = before.run(&run.id).filter(|known| known.row == row);
             let changed_in = same.map_or(revision, |known| known.changed_in);

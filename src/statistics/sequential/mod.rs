@@ -7,6 +7,7 @@ use super::numeric::normal_cdf;
 use super::sample::{mean, variance};
 use super::verdict::{Direction, QualityVerdict, verdict};
 use serde::{Deserialize, Serialize};
+use std::sync::{Mutex, PoisonError};
 
 /// Pairs at the first look. A t of fewer pairs trusts the normal distribution more than differences of runs
 /// deserve, and could not cross the boundary anyway.
@@ -86,7 +87,17 @@ impl SequentialDesign {
     /// Returns the design of at most `max_pairs` pairs. `None` unless they are between 4 and 2000 and the
     /// confidence is at least 0.8 and below 1.
     pub fn new(max_pairs: usize, confidence: f64) -> Option<Self> {
-        Self::with_exponent(max_pairs, confidence, EXPONENT)
+        // A boundary takes up to a second, and who follows a comparison asks for one again and again.
+        static LAST: Mutex<Option<(usize, f64, SequentialDesign)>> = Mutex::new(None);
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((pairs, of, design)) = &*last
+            && (*pairs, *of) == (max_pairs, confidence)
+        {
+            return Some(design.clone());
+        }
+        let design = Self::with_exponent(max_pairs, confidence, EXPONENT)?;
+        *last = Some((max_pairs, confidence, design.clone()));
+        Some(design)
     }
 
     /// Returns the design of another exponent of [`boundary::boundary`].

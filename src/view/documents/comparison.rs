@@ -1,6 +1,7 @@
 //! Comparisons of speed and of quality, with their pairs and verdicts.
 
 use super::number::or_null;
+use crate::compare::quality::after_pairs;
 use crate::error::Result;
 use crate::results::comparison::{COMPARISON, Comparison, Trial};
 use crate::results::measure::Scale;
@@ -8,13 +9,10 @@ use crate::results::names::QUALITY;
 use crate::results::quality::{JudgedMeasure, Pair, QualityComparison};
 use crate::results::quantiles::median;
 use crate::results::regular;
-use crate::statistics::{Interval, paired_difference};
+use crate::statistics::Interval;
 use crate::view::folder::{read_json, version};
 use serde_json::{Value, json};
 use std::path::Path;
-
-/// The probability of intervals that a comparison has not judged yet.
-const CONFIDENCE: f64 = 0.95;
 
 /// A comparison of either kind.
 enum Read {
@@ -49,9 +47,13 @@ pub fn line(id: &str, folder: &Path) -> Value {
         Err(e) => return json!({"id": id, "name": id, "version": version, "damaged": e.message()}),
     };
     let (verdict, words) = read.verdict();
-    let (kind, name, began, finished, pairs) = match &read {
-        Read::Quality(of) => ("quality", &of.name, Some(&of.provenance.began), of.finished, of.pairs.len()),
-        Read::Speed(of) => ("speed", &of.name, None, of.finished, of.trials.len() / 2),
+    let (kind, name, began, finished) = match &read {
+        Read::Quality(of) => ("quality", &of.name, Some(&of.provenance.began), of.finished),
+        Read::Speed(of) => ("speed", &of.name, None, of.finished),
+    };
+    let (pairs, trials) = match &read {
+        Read::Quality(of) => (Some(of.pairs.len()), None),
+        Read::Speed(of) => (None, Some(of.trials.len())),
     };
     json!({
         "id": id,
@@ -62,6 +64,7 @@ pub fn line(id: &str, folder: &Path) -> Value {
         "verdict": verdict,
         "verdict_words": words,
         "pairs": pairs,
+        "trials": trials,
         "version": version,
     })
 }
@@ -79,7 +82,7 @@ pub fn document(id: &str, folder: &Path) -> Result<Value> {
         Read::Quality(quality) => json!({
             "kind": "quality",
             "comparison": quality,
-            "measures": quality.measures.iter().map(|judged| measure(judged, &quality.pairs)).collect::<Vec<_>>(),
+            "measures": measures(quality),
         }),
         Read::Speed(speed) => json!({
             "kind": "speed",
@@ -95,8 +98,28 @@ pub fn document(id: &str, folder: &Path) -> Result<Value> {
     Ok(document)
 }
 
-/// Returns a measure with its pairs, and how its interval closed pair by pair.
-fn measure(judged: &JudgedMeasure, pairs: &[Pair]) -> Value {
+/// Returns the measures with their pairs, and how their intervals closed.
+fn measures(comparison: &QualityComparison) -> Vec<Value> {
+    let with_history = comparison.measures.iter().zip(histories(comparison));
+    with_history.map(|(judged, history)| measure(judged, &comparison.pairs, history)).collect()
+}
+
+/// Returns the interval of each measure after each number of pairs that has one, by the rule of the
+/// comparison: of a sequential design from its first look on, of ranks none.
+fn histories(comparison: &QualityComparison) -> Vec<Vec<Value>> {
+    let mut histories = vec![Vec::new(); comparison.measures.len()];
+    let ended = comparison.pairs.iter().filter(|pair| pair.has_ended()).count();
+    for pairs in 2..=ended {
+        for (history, judged) in histories.iter_mut().zip(after_pairs(comparison, pairs).measures) {
+            let Some(Interval { estimate, low, high }) = judged.interval else { continue };
+            history.push(json!({"pairs": pairs, "estimate": estimate, "low": low, "high": high}));
+        }
+    }
+    histories
+}
+
+/// Returns a measure with its pairs and the history of its interval.
+fn measure(judged: &JudgedMeasure, pairs: &[Pair], history: Vec<Value>) -> Value {
     let name = judged.measure.to_string();
     let value = |pair: &Pair, arm: usize| pair.runs()[arm].values.get(&name).and_then(|value| value.value());
     // As intervals state it: candidate - baseline, or candidate / baseline - 1.
@@ -118,12 +141,6 @@ fn measure(judged: &JudgedMeasure, pairs: &[Pair]) -> Value {
         })
     });
     let rows: Vec<Value> = rows.collect();
-    let confidence = if judged.confidence > 0.0 { judged.confidence } else { CONFIDENCE };
-    let differences: Vec<f64> = pairs.iter().filter_map(difference).collect();
-    let history = (2..=differences.len()).filter_map(|count| {
-        let Interval { estimate, low, high } = interval(&differences[..count], judged.scale, confidence)?;
-        Some(json!({"pairs": count, "estimate": estimate, "low": low, "high": high}))
-    });
     json!({
         "unit": judged.unit,
         "direction": judged.direction,
@@ -134,20 +151,10 @@ fn measure(judged: &JudgedMeasure, pairs: &[Pair]) -> Value {
         "verdict": judged.verdict.as_str(),
         "verdict_words": judged.verdict.words(),
         "because": judged.because,
-        "history": history.collect::<Vec<_>>(),
+        "history": history,
         "pairs": rows,
         "name": name,
     })
-}
-
-/// Returns Student's interval of differences; of ratios, that of their logarithms.
-fn interval(differences: &[f64], scale: Scale, confidence: f64) -> Option<Interval> {
-    if scale == Scale::Difference {
-        return Some(paired_difference(differences, confidence)?.interval);
-    }
-    let logarithms: Vec<f64> = differences.iter().map(|ratio| ratio.ln_1p()).collect();
-    let Interval { estimate, low, high } = paired_difference(&logarithms, confidence)?.interval;
-    Some(Interval { estimate: estimate.exp_m1(), low: low.exp_m1(), high: high.exp_m1() })
 }
 
 fn of_trial(trial: &Trial, speed: &Comparison) -> Value {

@@ -6,7 +6,7 @@ use crate::metrics::{Metric, MetricsRow, TimingRow};
 use crate::view::known_rows::RunRows;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 /// The fewest and the most points that may be asked for, and how many there are without a word.
 pub const POINTS: RangeInclusive<usize> = 16..=20_000;
@@ -65,11 +65,27 @@ struct Column {
     file: &'static str,
 }
 
-/// The points of a column.
-#[derive(Default)]
+/// The points of a column over the whole run.
 struct Points {
     steps: Vec<u64>,
     values: Vec<f64>,
+}
+
+impl Points {
+    /// Returns those of a column: blanks are none.
+    fn new(rows: &RunRows, column: &Column) -> Self {
+        let known = values(rows, column).filter_map(|(step, value)| Some((step, value?)));
+        let (steps, values) = known.unzip();
+        Self { steps, values }
+    }
+
+    /// Returns the places of the points at these steps.
+    fn places(&self, asked: &RangeInclusive<u64>) -> Range<usize> {
+        let is_asked = |step: &u64| asked.contains(step);
+        let from = self.steps.iter().position(is_asked).unwrap_or_default();
+        let last = self.steps.iter().rposition(is_asked);
+        from..last.map_or(from, |last| last + 1)
+    }
 }
 
 /// Returns the columns of a run that have a value, as the page lists them.
@@ -97,15 +113,10 @@ pub fn document(id: &str, version: &str, rows: &RunRows, asked: &Asked) -> Value
     let axes = Axes::new(rows);
     let mut metrics = Map::new();
     for column in columns(rows).into_iter().filter(is_asked) {
-        let mut points = Points::default();
-        for (step, value) in values(rows, &column).filter(|(step, _)| asked.steps.contains(step)) {
-            if let Some(value) = value {
-                points.steps.push(step);
-                points.values.push(value);
-            }
-        }
-        if !points.steps.is_empty() {
-            metrics.insert(column.name, curve(&points, column.metric, &axes, asked));
+        let points = Points::new(rows, &column);
+        let places = points.places(&asked.steps);
+        if !places.is_empty() {
+            metrics.insert(column.name, curve(&points, places, column.metric, &axes, asked));
         }
     }
     let mut steps = rows.metrics().iter().map(|row| row.step).filter(|step| asked.steps.contains(step));
@@ -173,8 +184,10 @@ impl Axes {
     }
 }
 
-fn curve(points: &Points, metric: &Metric, axes: &Axes, asked: &Asked) -> Value {
-    let Points { steps, values } = points;
+/// Returns the curve of the points at `range`. Their means are over points of the whole run, which `rows`
+/// counts: both are the same whatever part is asked for.
+fn curve(points: &Points, range: Range<usize>, metric: &Metric, axes: &Axes, asked: &Asked) -> Value {
+    let (steps, values) = (&points.steps[range.clone()], &points.values[range.clone()]);
     let found = buckets(steps, (asked.points / 2).max(1), asked.spread);
     let is_exact = values.len() <= asked.points;
     let places: Vec<usize> = match is_exact {
@@ -186,15 +199,10 @@ fn curve(points: &Points, metric: &Metric, axes: &Axes, asked: &Asked) -> Value 
     let shown: Vec<Value> = places.iter().map(|place| number_of_row(values[*place])).collect();
     curve.insert("value".to_owned(), shown.into());
     curve.insert("unit".to_owned(), metric.unit.into());
-    curve.insert("rows".to_owned(), values.len().into());
+    curve.insert("rows".to_owned(), points.values.len().into());
     curve.insert("exact".to_owned(), is_exact.into());
-    let window = match asked.smoothing {
-        Smoothing::Off => None,
-        Smoothing::Rows(rows) => Some(rows),
-        Smoothing::Usual => Some((values.len() / SMOOTHED_PART).max(1)),
-    };
-    let smooth = window.map(|window| {
-        let means = smoothed(values, window);
+    let smooth = window(asked.smoothing, points.values.len()).map(|window| {
+        let means = &smoothed(&points.values, window)[range];
         let ends: Vec<usize> = match is_exact {
             true => places.clone(),
             false => found.iter().map(|bucket| bucket.end - 1).collect(),
@@ -206,4 +214,13 @@ fn curve(points: &Points, metric: &Metric, axes: &Axes, asked: &Asked) -> Value 
     });
     curve.insert("smooth".to_owned(), smooth.unwrap_or_default());
     Value::Object(curve)
+}
+
+/// Returns how many of a run's rows a mean is over; `None` where none is asked for.
+fn window(smoothing: Smoothing, rows: usize) -> Option<usize> {
+    match smoothing {
+        Smoothing::Off => None,
+        Smoothing::Rows(rows) => Some(rows),
+        Smoothing::Usual => Some((rows / SMOOTHED_PART).max(1)),
+    }
 }

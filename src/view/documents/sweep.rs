@@ -77,6 +77,7 @@ pub fn document(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Result<
         json!({
             "settings": cell.settings,
             "status": attempt.map_or(OPEN, |attempt| attempt.status.as_str()),
+            "done": attempt.is_some_and(|attempt| attempt.status.is_final()),
             "reason": attempt.and_then(|attempt| attempt.reason.as_deref()),
             "run": attempt.and_then(|attempt| attempt.run.as_deref()),
             "figures": figures.iter().filter_map(figure).collect::<Map<String, Value>>(),

@@ -58,21 +58,47 @@ pub fn kept(values: &[f64], bucket: Range<usize>) -> Vec<usize> {
 /// Returns the centred means over `window` values, and over fewer at the ends; values that are not finite are
 /// left out, and where there is no other the mean is NaN.
 pub fn smoothed(values: &[f64], window: usize) -> Vec<f64> {
-    let reach = window / 2;
-    // Sums of all values before each, so that a mean is one difference.
-    let mut sums = vec![(0.0, 0usize)];
-    for value in values {
-        let (sum, count) = sums.last().copied().unwrap_or_default();
-        sums.push(if value.is_finite() { (sum + value, count + 1) } else { (sum, count) });
-    }
-    let mean = |at: usize| {
-        let (from, to) = (sums[at.saturating_sub(reach)], sums[(at + reach + 1).min(values.len())]);
-        match to.1 - from.1 {
-            0 => f64::NAN,
-            count => (to.0 - from.0) / count as f64,
+    let reach = (window / 2).min(values.len());
+    let width = 2 * reach + 1;
+    let (starts, ends) = sums_of_blocks(values, width);
+    // A window is the end of a block and the start of the next one, or within one block.
+    let sum = |at: usize| -> Sum {
+        let (from, to) = (at.saturating_sub(reach), (at + reach).min(values.len() - 1));
+        match () {
+            () if from / width != to / width => (ends[from].0 + starts[to].0, ends[from].1 + starts[to].1),
+            () if from % width == 0 => starts[to],
+            // Only at the end of all values is a window within a block that it does not begin with.
+            () => ends[from],
         }
     };
-    (0..values.len()).map(mean).collect()
+    let mean = |(sum, count): Sum| if count == 0 { f64::NAN } else { sum / count as f64 };
+    (0..values.len()).map(|at| mean(sum(at))).collect()
+}
+
+/// The sum of the finite ones among some values, and how many they are.
+type Sum = (f64, usize);
+
+/// Returns, for each value, the sum of its block of `width` values up to it, and that from it on. Differences
+/// of sums over all values would be wrong everywhere after one huge value.
+fn sums_of_blocks(values: &[f64], width: usize) -> (Vec<Sum>, Vec<Sum>) {
+    let mut starts: Vec<Sum> = Vec::with_capacity(values.len());
+    let mut ends: Vec<Sum> = Vec::with_capacity(values.len());
+    for block in values.chunks(width) {
+        starts.extend(running_sums(block.iter()));
+        let from = ends.len();
+        ends.extend(running_sums(block.iter().rev()));
+        ends[from..].reverse();
+    }
+    (starts, ends)
+}
+
+fn running_sums<'a>(values: impl Iterator<Item = &'a f64>) -> impl Iterator<Item = Sum> {
+    values.scan((0.0, 0), |sum: &mut Sum, value| {
+        if value.is_finite() {
+            *sum = (sum.0 + value, sum.1 + 1);
+        }
+        Some(*sum)
+    })
 }
 
 #[cfg(test)]
@@ -113,5 +139,31 @@ mod tests {
         assert_eq!(smoothed(&values, 3), [1.5, 1.5, 3.0, 6.5, 6.5]);
         assert_eq!(smoothed(&values[..2], 1), [1.0, 2.0]);
         assert!(smoothed(&[f64::NAN], 5)[0].is_nan() && smoothed(&[], 5).is_empty());
+    }
+
+    #[test]
+    fn a_huge_value_is_in_the_means_of_its_neighbours_alone() {
+        let mut values = vec![1.0; 40];
+        values[0] = 1e30;
+        for window in [2, 3, 5, 8] {
+            let means = smoothed(&values, window);
+            let reach = window / 2;
+            assert!(means[..=reach].iter().all(|mean| *mean > 1e28), "{window}: {means:?}");
+            assert!(means[reach + 1..].iter().all(|mean| *mean == 1.0), "{window}: {means:?}");
+        }
+    }
+
+    #[test]
+    fn means_are_those_of_the_values_in_reach() {
+        let values: Vec<f64> = (0..23).map(|at| f64::from(at * at)).collect();
+        for window in [0, 1, 2, 3, 7, 10, 22, 23, 24, 45, 46, 100, usize::MAX] {
+            let reach = (window / 2).min(values.len());
+            let of = |at: usize| {
+                let near = &values[at.saturating_sub(reach)..(at + reach + 1).min(values.len())];
+                near.iter().sum::<f64>() / near.len() as f64
+            };
+            let expected: Vec<f64> = (0..values.len()).map(of).collect();
+            assert_eq!(smoothed(&values, window), expected, "{window}");
+        }
     }
 }

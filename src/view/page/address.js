@@ -64,6 +64,17 @@
   }
 
   /**
+   * Returns true for two numbers that an axis can reach from and to.
+   * @param {number[]} zoom
+   * @param {boolean} isLog
+   * @returns {boolean}
+   */
+  function isRange(zoom, isLog) {
+    const [from, to] = zoom;
+    return zoom.length === 2 && zoom.every(Number.isFinite) && from < to && (!isLog || from > 0);
+  }
+
+  /**
    * Reads the state from the part of an address after `#`. What cannot be read has its usual value.
    * @param {string} hash
    * @returns {View}
@@ -78,8 +89,8 @@
         /* a broken escape: the usual value stays */
       }
     }
-    view.zoom = view.zoom.map(Number).filter(Number.isFinite);
-    if (view.zoom.length !== 2) view.zoom = [];
+    view.zoom = view.zoom.map(Number);
+    if (!isRange(view.zoom, view.logX)) view.zoom = [];
     return view;
   }
 

@@ -115,7 +115,8 @@
     show(series, axes) {
       const shape = JSON.stringify([
         series.map((s) => [s.label, s.slot, s.isRaw, s.hasPoints]),
-        axes,
+        // The range of x is asked for anew with all data, so the plot of a run that goes on stays.
+        { ...axes, extent: null },
         this.height,
         colour('ink'),
         colour('series-0'),

@@ -21,13 +21,15 @@
   }
 
   /**
-   * Returns ticks of a logarithmic axis: even ones where it spans less than a factor of five.
-   * @param {number} from above 0
+   * Returns ticks of a logarithmic axis: even ones where it spans less than a factor of five; none where it has no
+   * logarithm.
+   * @param {number} from
    * @param {number} to
    * @param {number} most
    * @returns {number[]}
    */
   function logTicks(from, to, most) {
+    if (!(from > 0) || !Number.isFinite(to)) return [];
     if (to / from < 5) return linearTicks(from, to, most).filter((tick) => tick > 0);
     const decades = Math.log10(to / from);
     const parts = decades * 3 <= most ? [1, 2, 5] : decades * 2 <= most ? [1, 3] : [1];

@@ -43,7 +43,8 @@
     return choiceList(rows, chosen, onChoice, (row) => {
       const facts = [
         words(row.kind),
-        row.pairs && counted(row.pairs, row.kind === 'speed' ? 'trial' : 'pair'),
+        row.pairs && counted(row.pairs, 'pair'),
+        row.trials && counted(row.trials, 'trial'),
         row.began && shortTime(row.began),
       ];
       return [
@@ -235,6 +236,18 @@
   }
 
   /**
+   * Returns the median of values: of an even number the mean of the middle two, and nothing of none.
+   * @param {number[]} values
+   * @returns {number|undefined}
+   */
+  function median(values) {
+    if (values.length === 0) return undefined;
+    const sorted = [...values].sort((a, b) => a - b);
+    const half = sorted.length / 2;
+    return (sorted[Math.ceil(half) - 1] + sorted[Math.floor(half)]) / 2;
+  }
+
+  /**
    * Returns a comparison of speed.
    * @param {Object} found what `api/comparison` gave
    * @param {(runs: string[]) => void} onOpen
@@ -244,13 +257,7 @@
     const { comparison, ratio, trials } = found;
     const format = (value) => signedPercent(value);
     const interval = ratio && { estimate: ratio.estimate - 1, low: ratio.low - 1, high: ratio.high - 1 };
-    const typical = (arm) =>
-      trials
-        .filter((trial) => trial.arm === arm)
-        .flatMap(({ blocks }) => blocks)
-        .sort((a, b) => a - b);
-    const baseline = typical('baseline');
-    const middle = baseline[Math.floor(baseline.length / 2)];
+    const middle = median(trials.filter(({ arm }) => arm === 'baseline').flatMap(({ blocks }) => blocks));
     const rows = trials
       .filter(({ blocks }) => blocks.length > 0)
       .map((trial) => ({

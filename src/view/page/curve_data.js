@@ -10,7 +10,7 @@
 
   /**
    * @typedef {Object} Curve what `api/curves` has of a metric
-   * @property {number} rows
+   * @property {number} rows of the whole run that have a value
    * @property {boolean} exact
    * @property {number[]} step
    * @property {number[]} tokens

@@ -104,7 +104,7 @@
     async start() {
       this.showPage();
       this.table.count.textContent = 'Reading the runs …';
-      await this.refreshRuns();
+      await this.attempt(() => this.refreshRuns());
       await this.refreshPage();
       if (this.source.isEmbedded) this.describeFile();
       else this.poll();
@@ -133,17 +133,12 @@
     }
 
     async refreshRuns() {
-      try {
-        this.listed = await this.source.get('runs');
-        this.revision = this.listed.revision;
-        if (!this.source.isEmbedded) this.folder.textContent = visible(this.listed.results ?? '');
-        document.title = `${visible(this.listed.results ?? 'results')} · xrun`;
-        this.selectFirst();
-        this.showRuns();
-        this.say('');
-      } catch (error) {
-        this.say(error.message);
-      }
+      this.listed = await this.source.get('runs');
+      this.revision = this.listed.revision;
+      if (!this.source.isEmbedded) this.folder.textContent = visible(this.listed.results ?? '');
+      document.title = `${visible(this.listed.results ?? 'results')} · xrun`;
+      this.selectFirst();
+      this.showRuns();
     }
 
     /** Without a selection in the address, the newest run is selected; in a file, all of a few are. */
@@ -178,11 +173,22 @@
     async askForChanges() {
       if (this.isAsking) return;
       this.isAsking = true;
-      try {
+      await this.attempt(async () => {
         const changes = this.listed ? await this.source.get('changes', [['since', this.revision]]) : { all: true };
         if (changes.all) await this.refreshRuns();
         else this.take(changes);
         if (changes.all || changes[this.state.view.page]) await this.refreshPage();
+      });
+      this.isAsking = false;
+    }
+
+    /**
+     * Runs a task, and says why it failed; what was said before is gone where it did not.
+     * @param {() => Promise<void>} task
+     */
+    async attempt(task) {
+      try {
+        await task();
         this.say('');
       } catch (error) {
         this.say(
@@ -190,8 +196,6 @@
             ? 'The server does not answer: xrun view has ended, or the connection is lost.'
             : error.message,
         );
-      } finally {
-        this.isAsking = false;
       }
     }
 

@@ -1,9 +1,12 @@
-/** Documents of runs, fetched once for every version of a run. */
+/** Documents of runs, fetched once for every version of a run; those of its plan once. */
 (() => {
   'use strict';
 
   /** Most documents that are kept. */
   const KEPT = 200;
+
+  /** Documents that follow from a run's plan: they stay as they are while it trains. */
+  const OF_PLAN = ['memory'];
 
   /** Documents by name, parameters and version. */
   class RunDocuments {
@@ -22,7 +25,8 @@
      * @returns {Promise<any>}
      */
     get(kind, run, parameters = []) {
-      const key = JSON.stringify([kind, run.id, run.version, parameters]);
+      const version = OF_PLAN.includes(kind) ? null : run.version;
+      const key = JSON.stringify([kind, run.id, version, parameters]);
       const found = this.kept.get(key) ?? this.source.get(`${kind}/${run.id}`, parameters);
       this.kept.delete(key);
       this.kept.set(key, found);
@@ -32,5 +36,5 @@
     }
   }
 
-  xrun.run_documents = { RunDocuments };
+  xrun.run_documents = { OF_PLAN, RunDocuments };
 })();

@@ -72,7 +72,7 @@
       'remarks',
       'remarks',
       'what a reader of its figures should know',
-      (run) => run.remarks.join('; ') || null,
+      (run) => run.remarks.join(', ') || null,
     ),
     wordColumn(
       'started',
@@ -153,7 +153,8 @@
       return text !== null && text !== '' && Number.isFinite(Number(text)) ? Number(text) : text;
     };
     const text = (run) => (key in run.keys ? visible(run.keys[key] ?? 'unset') : BLANK);
-    return { name: key, heading: visible(key), meaning: `the recipe's ${visible(key)}`, isNumber: true, value, text };
+    const meaning = `the recipe's ${visible(key)}`;
+    return { name: key, heading: visible(key), meaning, isNumber: true, isKey: true, value, text };
   }
 
   /**

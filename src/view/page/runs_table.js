@@ -114,7 +114,7 @@
       if (shape !== this.shape) this.rows.clear();
       this.shape = shape;
       this.renderHead(columns);
-      const { accepts, unknown } = parseFilter(this.state.view.filter, this.byName);
+      const { accepts, problems } = parseFilter(this.state.view.filter, this.byName);
       const sort = this.state.view.sort;
       this.shown = sorted(
         this.listed.runs.filter(accepts),
@@ -122,7 +122,7 @@
         sort.startsWith('-'),
       );
       this.renderRows(columns);
-      this.renderNotes(unknown);
+      this.renderNotes(problems);
     }
 
     /** @param {Object[]} columns */
@@ -234,12 +234,12 @@
       );
     }
 
-    /** @param {string[]} unknown */
-    renderNotes(unknown) {
+    /** @param {string[]} problems of the filter */
+    renderNotes(problems) {
       const [shown, all] = [this.shown.length, this.listed.runs.length];
       const selected = this.state.view.runs.filter(Boolean).length;
       this.count.textContent = `${shown === all ? counted(all, 'run') : `${shown.toLocaleString('en-US')} of ${counted(all, 'run')}`}, ${selected} selected`;
-      const notes = unknown.map((name) => `Nothing is called ${visible(name)}: names are those under Columns.`);
+      const notes = problems.map(visible);
       if (shown === 0 && all > 0) notes.push('No run matches.');
       if (all === 0) notes.push('There are no runs here yet. xrun quickstart makes the first.');
       const corpora = new Set(

@@ -10,6 +10,7 @@
   const { ProfileView } = xrun.profile;
   const { logTail, overview, recipeText, samples } = xrun.run_details;
   const { MOST, alone, differencesNode, ofRuns } = xrun.differences;
+  const { OF_PLAN } = xrun.run_documents;
 
   const TABS = [
     { value: 'curves', text: 'Curves' },
@@ -186,20 +187,24 @@
         await this.curves.show(selected);
         return;
       }
-      const shape = JSON.stringify([
-        tab,
-        this.state.view.all,
-        focus.run.id,
-        tab === 'recipe' ? selected.map(({ run, slot }) => [run.id, slot]) : focus.run.version,
-      ]);
-      if (shape === this.shape) return;
+      const shape = this.shapeOf(tab, selected, focus);
+      // What failed is tried again with the run's next version.
+      const failed = JSON.stringify([shape, focus.run.version]);
+      if ([shape, failed].includes(this.shape)) return;
       try {
         const node = await this.content(tab, selected, focus);
         if (wanted === this.wanted) this.put(shape, node);
       } catch (error) {
         if (wanted === this.wanted)
-          this.put(shape, element('p', { class: 'empty muted', role: 'status' }, visible(error.message)));
+          this.put(failed, element('p', { class: 'empty muted', role: 'status' }, visible(error.message)));
       }
+    }
+
+    /** @returns {string} what a tab depends on: while it stays, so does what the tab shows */
+    shapeOf(tab, selected, focus) {
+      const { all } = this.state.view;
+      if (tab === 'recipe') return JSON.stringify([tab, all, selected.map(({ run, slot }) => [run.id, slot])]);
+      return JSON.stringify([tab, focus.run.id, OF_PLAN.includes(tab) ? null : focus.run.version]);
     }
 
     /**

@@ -5,7 +5,7 @@
   const { choice, choiceList, element, plainTable, scrolling } = xrun.dom;
   const { BLANK, counted, decimal, short, visible, words } = xrun.text;
 
-  /** Colours of the heat map, from worst to best: even in lightness, so that they hold without colour (Nuñez, Anderton and Renslow 2018, cividis). */
+  /** Colours of the heat map, from worst to best, or from lowest to highest: even in lightness, so that they hold without colour (Nuñez, Anderton and Renslow 2018, cividis). */
   const STOPS = [
     [0, 32, 81],
     [60, 77, 110],
@@ -28,18 +28,21 @@
   }
 
   /**
-   * Returns the range of colours: values far worse than most have the colour of the worst that is not.
+   * Returns the range of colours: values far worse than most have the colour of the worst that is not. Of a figure
+   * without a better direction it is from the lowest to the highest.
    * @param {number[]} values
-   * @param {boolean} isLowBetter
-   * @returns {{worst: number, best: number, isCut: boolean}}
+   * @param {?string} better `low`, `high`, or null
+   * @returns {{first: number, last: number, isCut: boolean}} first is the worst or lowest, last the best or highest
    */
-  function colourRange(values, isLowBetter) {
+  function colourRange(values, better) {
+    const isLowBetter = better === 'low';
     const sorted = [...values].sort((a, b) => (isLowBetter ? a - b : b - a));
+    if (!better) return { first: sorted.at(-1), last: sorted[0], isCut: false };
     const quartile = (share) => sorted[Math.round(share * (sorted.length - 1))];
     const limit = quartile(0.75) + 1.5 * (quartile(0.75) - quartile(0.25));
     const isWithin = (value) => sorted.length < 5 || (isLowBetter ? value <= limit : value >= limit);
     const worst = sorted.findLast(isWithin) ?? sorted.at(-1);
-    return { worst, best: sorted[0], isCut: worst !== sorted.at(-1) };
+    return { first: worst, last: sorted[0], isCut: worst !== sorted.at(-1) };
   }
 
   /**
@@ -77,17 +80,17 @@
   }
 
   /**
-   * Returns the cell that stands in a place of the map: the best of those there, or one without a value.
+   * Returns the cell that stands in a place of the map: the best of those there, the first of a figure without a
+   * better direction, or one without a value.
    * @param {Object[]} cells
-   * @param {string} figure
-   * @param {boolean} isLowBetter
+   * @param {{name: string, better: ?string}} figure
    * @returns {Object|undefined}
    */
-  function bestOf(cells, figure, isLowBetter) {
-    const measured = cells.filter((cell) => typeof cell.figures[figure] === 'number');
-    const better = (a, b) =>
-      isLowBetter ? a.figures[figure] < b.figures[figure] : a.figures[figure] > b.figures[figure];
-    return measured.reduce((best, cell) => (best && !better(cell, best) ? best : cell), undefined) ?? cells[0];
+  function shownOf(cells, { name, better }) {
+    const measured = cells.filter((cell) => typeof cell.figures[name] === 'number');
+    const isBetter = (a, b) =>
+      better === 'low' ? a.figures[name] < b.figures[name] : better === 'high' && a.figures[name] > b.figures[name];
+    return measured.reduce((best, cell) => (best && !isBetter(cell, best) ? best : cell), undefined) ?? cells[0];
   }
 
   /**
@@ -123,7 +126,7 @@
       const figure =
         measured.find(({ name }) => name === chosen) ?? measured.find(({ name }) => name === 'val_loss') ?? measured[0];
       const axes = axesOf(sweep, keys);
-      const done = sweep.cells.filter(({ status }) => status !== 'open' && status !== 'running').length;
+      const done = sweep.cells.filter((cell) => cell.done).length;
       return element(
         'article',
         { class: 'document' },
@@ -143,20 +146,18 @@
 
     map(sweep, figure, measured, axes) {
       const { rowKey, columnKey, others } = axes;
-      const isLowBetter = figure.better !== 'high';
       const isHere = (cell) => [...others].every(([key, value]) => value === '' || cell.settings[key] === value);
       const here = sweep.cells.filter(isHere);
       const place = (row, column) =>
-        bestOf(
+        shownOf(
           here.filter((cell) => cell.settings[rowKey] === row && (!columnKey || cell.settings[columnKey] === column)),
-          figure.name,
-          isLowBetter,
+          figure,
         );
       const [rows, columns] = [sweep.values[rowKey] ?? [], columnKey ? (sweep.values[columnKey] ?? []) : ['']];
       const shown = rows
         .flatMap((row) => columns.map((column) => place(row, column)?.figures[figure.name]))
         .filter((value) => typeof value === 'number');
-      const range = colourRange(shown, isLowBetter);
+      const range = colourRange(shown, figure.better);
       const title = visible(figure.heading ?? figure.name);
       return element(
         'section',
@@ -226,7 +227,7 @@
           choice(
             visible(key),
             [
-              { value: '', text: 'best of all' },
+              { value: '', text: figure.better ? 'best of all' : 'first of all' },
               ...(sweep.values[key] ?? []).map((v) => ({ value: v, text: visible(v) })),
             ],
             value,
@@ -245,8 +246,9 @@
           { class: 'missing', title: cell.reason ? visible(cell.reason) : null },
           words(cell.status),
         );
-      const span = range.best - range.worst;
-      const { background, ink } = heat(span === 0 ? 1 : (value - range.worst) / span);
+      const span = range.last - range.first;
+      const { background, ink } = heat(span === 0 ? 1 : (value - range.first) / span);
+      const isBest = figure.better && value === range.last;
       const text = [decimal(value, figure.decimals ?? 3), cell.status !== 'ok' && ` ${words(cell.status)}`]
         .filter(Boolean)
         .join('');
@@ -258,16 +260,16 @@
         : text;
       const node = element(
         'td',
-        { class: value === range.best ? 'best' : null },
+        { class: isBest ? 'best' : null },
         content,
-        value === range.best && element('span', { class: 'for-readers' }, ' best'),
+        isBest && element('span', { class: 'for-readers' }, ' best'),
       );
       node.style.backgroundColor = background;
       node.style.color = ink;
       return node;
     }
 
-    scale({ worst, best, isCut }, figure) {
+    scale({ first, last, isCut }, figure) {
       const steps = Array.from({ length: 24 }, (_, i) => {
         const node = element('span', {});
         node.style.backgroundColor = heat(i / 23).background;
@@ -277,9 +279,9 @@
       return element(
         'div',
         { class: 'heat-scale', 'aria-hidden': 'true' },
-        element('span', {}, `${text(worst)}${isCut ? ' and worse' : ''}`),
+        element('span', {}, `${text(first)}${isCut ? ' and worse' : ''}`),
         element('span', { class: 'steps' }, steps),
-        element('span', {}, `${text(best)} ${visible(figure.unit ?? '')}, the best`),
+        element('span', {}, `${text(last)} ${visible(figure.unit ?? '')}${figure.better ? ', the best' : ''}`),
       );
     }
 

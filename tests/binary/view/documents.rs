@@ -3,6 +3,9 @@
 use super::*;
 use crate::place::{Place, STEPS};
 use serde_json::json;
+use std::collections::BTreeSet;
+use xrun::compare::quality::after_pairs;
+use xrun::results::quality::QualityComparison;
 
 #[test]
 fn runs_curves_and_logs_say_what_the_files_say() {
@@ -17,8 +20,9 @@ fn runs_curves_and_logs_say_what_the_files_say() {
     assert_eq!((&row["figures"]["val_loss"], &row["keys"]["training.seed"]), (&json!(2.25), &json!("1000")));
     assert_eq!(table["keys"], json!(["training.seed"]));
     let columns = table["columns"].as_array().unwrap();
-    let usual: Vec<&Value> = columns.iter().filter(|column| column["usual"] == true).collect();
-    assert_eq!(usual.iter().map(|column| column["name"].as_str().unwrap()).collect::<Vec<_>>().len(), 3);
+    let usual = columns.iter().filter(|column| column["usual"] == true);
+    let usual: BTreeSet<&str> = usual.map(|column| column["name"].as_str().unwrap()).collect();
+    assert_eq!(usual, BTreeSet::from(["train_loss", "val_loss", "tok_s"]));
 
     let document = viewed.document(&format!("/api/run/{}", id(&path)));
     assert_eq!(document["samples"][0]["text"], "text");
@@ -69,6 +73,78 @@ fn runs_curves_and_logs_say_what_the_files_say() {
     for empty in ["comparisons", "sweeps", "coordinates"] {
         assert_eq!(viewed.document(&format!("/api/{empty}"))[empty], json!([]));
     }
+}
+
+#[test]
+fn means_are_the_same_whatever_part_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = run(dir.path(), "small", "2026-11-24T10:11:12Z", 1000, "text");
+    let viewed = Viewed::start(dir.path());
+    let loss = |range: &str| {
+        let target = format!("/api/curves/{}?metrics=loss&points=2000&smooth=20{range}", id(&path));
+        viewed.document(&target)["metrics"]["loss"].clone()
+    };
+    let (whole, part) = (loss(""), loss("&from=300&to=400"));
+    assert_eq!((&part["rows"], &part["exact"]), (&json!(1000), &json!(true)));
+    let means = |curve: &Value| curve["smooth"]["value"].as_array().unwrap().clone();
+    assert_eq!(means(&part), means(&whole)[299..400].to_vec());
+    assert!(loss("&from=400&to=300").is_null(), "no rows");
+}
+
+/// A comparison of the held-out loss, and of the steps until one, in so many pairs of a sequential design.
+fn sequential(pairs: usize) -> QualityComparison {
+    let side = |seed: usize, loss: f64, steps: usize| {
+        let values = json!({"val_loss": {"value": loss}, "steps_until:val_loss=2": {"value": steps}});
+        json!({"seed": seed, "status": "ok", "reused": false, "values": values})
+    };
+    let pair = |seed: usize| {
+        let candidate = side(seed, [2.05, 1.97, 2.02, 1.96, 2.01][seed % 5], 90 + seed);
+        json!({"baseline": side(seed, 2.0, 100), "candidate": candidate})
+    };
+    let arm = |label: &str| {
+        json!({
+            "label": label, "command": label, "recipe": "r.toml", "settings": [], "recipe_hash": label,
+        })
+    };
+    let measure = |name: &str, min_effect: Option<f64>| {
+        json!({
+            "measure": name, "unit": "u", "direction": "lower_is_better", "scale": "difference",
+            "min_effect": min_effect, "confidence": 0.95, "pairs": 0, "basis": "nothing", "verdict": "inconclusive",
+        })
+    };
+    let record = json!({
+        "name": "c", "id": "20261124T101112Z-0123abcd", "baseline": arm("a"), "candidate": arm("b"), "changes": [],
+        "design": {"kind": "sequential", "max_pairs": 8, "looks": []}, "confidence": 0.95, "history": [],
+        "provenance": {"version": "0.1.0", "corpus_hashes": [], "began": "2026-11-24T10:11:12Z"},
+        "pairs": (0..pairs).map(pair).collect::<Vec<Value>>(),
+        "measures": [measure("val_loss", Some(0.01)), measure("steps_until:val_loss=2", None)],
+        "finished": false, "notes": [], "rule": "the rule",
+    });
+    serde_json::from_value(record).unwrap()
+}
+
+#[test]
+fn intervals_close_by_the_rule_of_the_comparison() {
+    let dir = tempfile::tempdir().unwrap();
+    let comparison = sequential(6);
+    let folder = dir.path().join("comparisons").join(comparison.full_name());
+    std::fs::create_dir_all(&folder).unwrap();
+    comparison.write(&folder).unwrap();
+    let viewed = Viewed::start(dir.path());
+    let line = &viewed.document("/api/comparisons")["comparisons"][0];
+    assert_eq!((&line["pairs"], &line["trials"]), (&json!(6), &Value::Null));
+    let document = viewed.document(&format!("/api/comparison/{}", comparison.full_name()));
+    let history = |measure: usize| document["measures"][measure]["history"].as_array().unwrap();
+    let pairs: Vec<u64> = history(0).iter().map(|after| after["pairs"].as_u64().unwrap()).collect();
+    assert_eq!(pairs, [4, 5, 6], "looks begin at four pairs");
+    for after in history(0) {
+        let pairs = usize::try_from(after["pairs"].as_u64().unwrap()).unwrap();
+        let expected = after_pairs(&comparison, pairs).measures[0].interval.unwrap();
+        for (end, expected) in [("low", expected.low), ("high", expected.high)] {
+            assert!((after[end].as_f64().unwrap() - expected).abs() < 1e-9, "{after}: {expected}");
+        }
+    }
+    assert!(history(1).is_empty(), "ranks have no interval");
 }
 
 /// Every byte at which the file of a run that was killed may end.

@@ -72,6 +72,21 @@ fn one_file_has_the_chosen_runs_and_leaves_out_what_is_private() {
 }
 
 #[test]
+fn folders_whose_names_have_spaces_are_hidden_in_logs_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("results");
+    let path = run(&results, "small", "2026-11-24T10:11:12Z", 2, "text");
+    std::fs::write(path.join("resolved.toml"), "[data]\ncorpus = \"/srv/my texts/a.txt\"\n").unwrap();
+    std::fs::write(path.join("log"), "reads /srv/my texts/parts/b.txt\n").unwrap();
+    let page = dir.path().join("page.html");
+    view(&results, &["--out", page.to_str().unwrap(), "small"]).success();
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(!html.contains("my texts"));
+    let documents = &embedded(&html)["documents"];
+    assert_eq!(documents[format!("log/{}", id(&path))]["lines"][0], "reads …/b.txt");
+}
+
+#[test]
 fn words_that_mean_nothing_here_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let results = dir.path().join("results");

@@ -61,3 +61,21 @@ fn changes_are_the_rows_that_changed() {
     assert_eq!(since(&json!(7))["all"], true, "of another server");
     assert_eq!(since(&json!(u64::MAX))["all"], true);
 }
+
+#[test]
+fn a_run_that_is_tagged_or_profiled_has_another_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = run(dir.path(), "small", "2026-11-24T10:11:12Z", 3, "text");
+    let viewed = Viewed::start(dir.path());
+    let row = || viewed.document("/api/runs")["runs"][0].clone();
+    let first = row();
+    let line = json!({"run": id(&path), "at": "2026-11-24T12:00:00Z", "tag": "baseline"});
+    std::fs::write(dir.path().join("annotations.jsonl"), format!("{line}\n")).unwrap();
+    std::thread::sleep(STALE);
+    let tagged = row();
+    assert_eq!(tagged["tags"], json!(["baseline"]));
+    assert_ne!(tagged["version"], first["version"]);
+    std::fs::write(path.join("profile.json"), "{}").unwrap();
+    std::thread::sleep(STALE);
+    assert_ne!(row()["version"], tagged["version"]);
+}
