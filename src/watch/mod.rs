@@ -76,10 +76,10 @@ impl Subject {
             (Err(_), Some(comparison)) => Ok(Self::Comparison(comparison)),
             (Err(error), None) => match crate::sweep::find(results, name)? {
                 Some(sweep) => Ok(Self::Sweep(sweep)),
-                None => Err(Error::new(
-                    error.kind(),
-                    format!("{}; nor is it the name of a comparison or a sweep", error.message()),
-                )),
+                None => Err(find::no_such_group(results, name)?.unwrap_or_else(|| {
+                    let nor = "nor is it the name of a comparison or a sweep";
+                    Error::new(error.kind(), format!("{}; {nor}", error.message()))
+                })),
             },
         }
     }

@@ -83,9 +83,16 @@ fn a_run_is_drawn_at_every_size() {
     insta::assert_snapshot!("run_80x24", without_times(&text(&mut view, (80, 24), PLAIN)));
     insta::assert_snapshot!("run_200x50", without_times(&text(&mut view, (200, 50), PLAIN)));
     insta::assert_snapshot!("run_80x24_ascii", without_times(&text(&mut view, (80, 24), ASCII)));
-    for size in [(1, 1), (39, 24), (40, 10), (80, 10), (60, 15), (119, 24), (120, 24), (400, 120)] {
+    for size in [(1, 1), (39, 24), (40, 10), (80, 10), (60, 15), (119, 24), (120, 10), (120, 24), (400, 120)]
+    {
         let frame = text(&mut view, size, PLAIN);
         assert_eq!(frame.lines().count(), usize::from(size.1), "{size:?}");
+        // Nothing is drawn over the first lines where there is little room.
+        if size.0 >= 40 && size.1 >= 10 {
+            let mut lines = frame.lines();
+            assert!(lines.next().unwrap().starts_with("quickstart/"), "{size:?}\n{frame}");
+            assert!(lines.next().unwrap().contains("step 250/400"), "{size:?}\n{frame}");
+        }
     }
 }
 
@@ -118,7 +125,7 @@ fn a_run_goes_on_ends_and_dies_in_plain_words() {
     // Another view, as this one has just seen rows.
     let frame = text(&mut RunView::new(&path), (80, 24), PLAIN);
     assert!(
-        frame.contains("✗ killed") && frame.contains("it died: its process ended without a word"),
+        frame.contains("✗ killed") && frame.contains("killed: its process ended without recording a status"),
         "{frame}"
     );
     assert!(frame.contains("`xrun resume quickstart/20261121T073400Z-1f2e3d4c` goes on"), "{frame}");

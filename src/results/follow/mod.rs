@@ -70,8 +70,18 @@ impl RunFollower {
     ///
     /// # Errors
     /// When a file is a link or cannot be read, or its content is not what a run writes. The next look begins
-    /// with the whole file again.
+    /// with all files again, so that nothing is lost of those that were read.
     pub fn poll(&mut self) -> Result<RunNews> {
+        let news = self.poll_all();
+        if news.is_err() {
+            self.summary.forget();
+            self.metrics.restart();
+            self.timing.restart();
+        }
+        news
+    }
+
+    fn poll_all(&mut self) -> Result<RunNews> {
         // The summary first: rows that it counts are then there.
         let summary = match self.summary.poll()? {
             Some(bytes) => Some(parse_summary(self.summary.path(), &bytes)?),

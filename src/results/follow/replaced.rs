@@ -37,6 +37,11 @@ impl ReplacedFile {
         &self.path
     }
 
+    /// Lets the next look return the content again.
+    pub fn forget(&mut self) {
+        self.seen = None;
+    }
+
     /// Returns the content where it is another file than at the last look, or was written to since; `None`
     /// also without a file.
     ///

@@ -17,6 +17,8 @@ pub struct RowFollower<R> {
     last: (usize, u64),
     /// A whole last line that is no row: a power cut can leave one, which a resume removes.
     doubtful: Vec<u8>,
+    /// True if rows were returned that the next look reads again.
+    is_void: bool,
 }
 
 /// What a file is.
@@ -68,6 +70,7 @@ impl<R: Row> RowFollower<R> {
             parser: None,
             last: (1, 0),
             doubtful: Vec::new(),
+            is_void: false,
         }
     }
 
@@ -81,14 +84,29 @@ impl<R: Row> RowFollower<R> {
         if self.source != Source::Growing {
             let rows = if self.source == Source::Kept { read(self.lines.path())? } else { Vec::new() };
             self.source = Source::Ended;
-            return Ok(NewRows { rows, is_restarted: false, has_more: false });
+            let is_restarted = std::mem::take(&mut self.is_void);
+            return Ok(NewRows { rows, is_restarted, has_more: false });
         }
-        let found = self.lines.poll().and_then(|new| self.parse(&new));
-        if found.is_err() {
-            self.lines.restart();
-            self.forget();
+        match self.lines.poll().and_then(|new| self.parse(&new)) {
+            Ok(mut found) => {
+                found.is_restarted |= std::mem::take(&mut self.is_void);
+                Ok(found)
+            }
+            Err(error) => {
+                self.restart();
+                Err(error)
+            }
         }
-        found
+    }
+
+    /// Lets the next look begin with the whole file, and say that what was read before is void.
+    pub(super) fn restart(&mut self) {
+        match self.source {
+            Source::Growing => self.is_void |= self.lines.restart().is_restarted,
+            Source::Kept => {}
+            Source::Ended => (self.source, self.is_void) = (Source::Kept, true),
+        }
+        self.forget();
     }
 
     fn forget(&mut self) {

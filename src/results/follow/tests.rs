@@ -110,7 +110,9 @@ fn a_last_line_that_is_no_row_waits_and_one_before_others_is_an_error() {
     // It is read again from its beginning, should it be mended.
     drop(RowWriter::<MetricsRow>::create(&path));
     std::fs::write(&path, std::fs::read_to_string(&path).unwrap().replace("3,x,\0\0\0\n", "")).unwrap();
-    assert_eq!(steps(&follower.poll().unwrap()), [1, 2, 4]);
+    let again = follower.poll().unwrap();
+    assert!(again.is_restarted, "the rows from before are void");
+    assert_eq!(steps(&again), [1, 2, 4]);
     append(&path, b"1,8,1.0,,0.1,1.0,,,\n5,40,1.0,,0.1,1.0,,,\n");
     assert!(follower.poll().unwrap_err().message().contains("metrics.csv:5: step 1 stands after step 4"));
 }
@@ -189,8 +191,19 @@ fn a_run_is_followed_from_its_first_file_on() {
     summary.steps = 2;
     write(&summary);
     assert_eq!(follower.poll().unwrap().summary.unwrap().steps, 2);
+    // The last summary comes in the same look as rows that cannot be read yet: neither is lost.
+    summary.steps = 3;
+    write(&summary);
+    let whole = std::fs::read(dir.path().join(TIMING)).unwrap();
+    append(&dir.path().join(TIMING), b"2,x\n3,x\n");
+    assert!(follower.poll().unwrap_err().message().contains("timing.csv:3: not a row"));
+    std::fs::write(dir.path().join(TIMING), whole).unwrap();
+    let news = follower.poll().unwrap();
+    assert_eq!((news.summary.unwrap().steps, news.timing.rows.len(), news.timing.is_restarted), (3, 1, true));
     std::fs::write(dir.path().join(SUMMARY), "{").unwrap();
-    assert!(follower.poll().unwrap_err().message().contains("not a summary"));
+    for _ in 0..2 {
+        assert!(follower.poll().unwrap_err().message().contains("not a summary"), "for as long as it is so");
+    }
 }
 
 #[test]

@@ -58,6 +58,15 @@ impl ComparisonView {
     }
 
     fn read(&mut self) -> Result<bool> {
+        let read = self.read_new();
+        if read.is_err() {
+            // It is tried again, and the error stays until it is one no more.
+            self.file.forget();
+        }
+        read
+    }
+
+    fn read_new(&mut self) -> Result<bool> {
         let Some(bytes) = self.file.poll()? else { return Ok(false) };
         let path = self.file.path();
         let wrong = |e: serde_json::Error| {

@@ -151,7 +151,7 @@ fn remarks(view: &RunView) -> Vec<(String, Role)> {
     if view.status == Some(RunStatus::Killed) {
         let process = view.owner.as_ref().map_or("its process", |owner| owner.words.as_str());
         let mut text = format!(
-            "it died: {process} ended without a word, though the summary says running. `xrun resume {}` goes on",
+            "killed: {process} ended without recording a status (SIGKILL, out of memory, or a power cut). `xrun resume {}` goes on",
             view.name
         );
         if let Some(host) = view.owner.as_ref().and_then(|owner| owner.elsewhere.as_ref()) {
@@ -261,7 +261,7 @@ fn sparkline(canvas: &mut Canvas, (x, y): (u16, u16), width: u16, gauge: &Gauge<
 fn side_charts(canvas: &mut Canvas, area: Rect, gauges: &[Gauge<'_>], (first, last): (u64, u64)) {
     let needed = |charts: usize| charts as u16 * SMALL_CHART + (gauges.len() - charts) as u16;
     let fit = (0..=gauges.len()).rev().find(|charts| needed(*charts) <= area.height).unwrap_or(0);
-    let rest = (gauges.len() - fit) as u16;
+    let rest = ((gauges.len() - fit) as u16).min(area.height);
     let rows = area.height.saturating_sub(rest) / (fit as u16).max(1);
     for (at, gauge) in gauges[..fit].iter().enumerate() {
         let y = area.y + at as u16 * rows;
@@ -277,7 +277,7 @@ fn side_charts(canvas: &mut Canvas, area: Rect, gauges: &[Gauge<'_>], (first, la
         };
         chart.draw(canvas, Rect::new(area.x, y + 1, area.width, rows - 1));
     }
-    for (row, gauge) in gauges[fit..].iter().enumerate() {
+    for (row, gauge) in gauges[fit..].iter().take(rest.into()).enumerate() {
         sparkline(canvas, (area.x, area.bottom() - rest + row as u16), area.width, gauge);
     }
 }

@@ -23,7 +23,7 @@ fn a_frame_is_text_where_there_is_no_terminal() {
     fs::write(path.join("summary.json"), summary.replace("\"status\": \"ok\"", "\"status\": \"running\""))
         .unwrap();
     let shown = place.xrun(&["watch"]).succeeds().stdout;
-    assert!(shown.contains("killed") && shown.contains("ended without a word"), "{shown}");
+    assert!(shown.contains("killed") && shown.contains("ended without recording a status"), "{shown}");
 }
 
 #[test]
