@@ -152,7 +152,7 @@ pub fn train(
         let best = match &evaluated {
             // Rank 0 knows which was the best before.
             Some(evaluation) if plan.intervals.keep_best => {
-                let best = recorder.as_ref().is_some_and(|recorder| recorder.is_best(evaluation));
+                let best = recorder.as_mut().map_or(Ok(false), |recorder| recorder.is_best(evaluation))?;
                 comm.broadcast("whether an evaluation is the best", vec![best.into()])? == [1]
             }
             _ => false,

@@ -34,10 +34,18 @@ impl Recorder {
         self.plan.intervals.weights_only == WeightsOnly::All
     }
 
-    /// Allocates what saves beside training need, where the run is known to save on its way. Where there is
-    /// not enough memory, training waits for saves.
+    /// Allocates what saves beside training need, where the run is known to save on its way.
     pub(in crate::train) fn prepare_saves(&mut self, rank: &Rank) -> Result<()> {
-        if !self.background || !self.plan.intervals.saves_on_the_way(self.plan.steps as u64) {
+        match self.plan.intervals.saves_on_the_way(self.plan.steps as u64) {
+            true => self.allocate_copy(rank),
+            false => Ok(()),
+        }
+    }
+
+    /// Allocates the copy of the state that a save beside training needs, unless there is one. Where there is
+    /// not enough memory, training waits for saves from now on.
+    fn allocate_copy(&mut self, rank: &Rank) -> Result<()> {
+        if !self.background || self.held.is_some() {
             return Ok(());
         }
         match rank.allocate_held() {
@@ -74,6 +82,9 @@ impl Recorder {
             }
         };
         self.describe_save(rank.done(), due);
+        if !due.ends {
+            self.allocate_copy(rank)?;
+        }
         let beside = self.background && !due.ends;
         let saved = if beside {
             self.begin_write(rank, contents).map(|()| None)
@@ -127,9 +138,18 @@ impl Recorder {
     }
 
     /// Returns true if a checkpoint is due because an evaluation has found the lowest validation loss so far.
-    pub(in crate::train) fn is_best(&self, evaluation: &Evaluation) -> bool {
-        let best = self.best_loss.unwrap_or(f32::INFINITY);
-        self.saves() && evaluation.sets.first().is_some_and(|set| (set.loss as f32) < best)
+    /// The loss of a checkpoint that is being written counts once it is written, which is waited for where the
+    /// answer depends on it.
+    pub(in crate::train) fn is_best(&mut self, evaluation: &Evaluation) -> Result<bool> {
+        let Some(set) = evaluation.sets.first().filter(|_| self.saves()) else { return Ok(false) };
+        let is_below = |best: Option<f32>| (set.loss as f32) < best.unwrap_or(f32::INFINITY);
+        if let Some(step) = self.writer.in_flight()
+            && !is_below(self.best_loss)
+            && is_below(self.store.best_loss(step.saturating_sub(1))?)
+        {
+            self.wait_for_write()?;
+        }
+        Ok(is_below(self.best_loss))
     }
 
     /// Records how a write ended.
