@@ -21,7 +21,7 @@ pub(super) fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usiz
             known_gpu(recipe, gpu.copied().unwrap_or(0), count).map(|gpu| vec![gpu])
         }
         (_, Some(Ok(count))) => {
-            let gpus = gpus_of_ranks(recipe, count)?;
+            let gpus = gpus_of_ranks(recipe, machine, count)?;
             match machine.nccl_missing {
                 Some(remedy) if gpus.len() > 1 => Err(recipe.error(
                     &["parallelism.world_size"],
@@ -44,14 +44,17 @@ fn assumed_gpus(recipe: &Recipe, machine: &Machine) -> Vec<usize> {
 }
 
 /// Returns one GPU per rank: those of `engine.devices`, or the first ones.
-fn gpus_of_ranks(recipe: &Recipe, count: usize) -> Result<Vec<usize>> {
+fn gpus_of_ranks(recipe: &Recipe, machine: &Machine, count: usize) -> Result<Vec<usize>> {
     let values = recipe.values();
     if let Some(devices) = &values.engine.devices {
         return devices.iter().map(|&gpu| known_gpu(recipe, gpu, count)).collect();
     }
     let world = recipe.world_size();
     // Ranks that an external launcher has started may be on other machines.
-    let local = if values.parallelism.launcher == Launcher::Env { world.min(count) } else { world };
+    let local = match values.parallelism.launcher {
+        Launcher::Env => machine.local_ranks.unwrap_or(world).min(count),
+        _ => world,
+    };
     if local > count {
         return Err(recipe.error(
             &["parallelism.world_size"],

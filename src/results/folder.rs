@@ -14,8 +14,14 @@ use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const LOCK: &str = "lock";
+
+/// How often a lock is tried again, and after what pause: who only looks whether it is held has it for an
+/// instant, which takes milliseconds on a network file system.
+const LOCK_TRIES: usize = 4;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// The largest lock file that is read, in bytes.
 const MAX_LOCK: u64 = 4096;
@@ -247,7 +253,7 @@ fn try_lock(run: &Path) -> Result<Result<File, String>> {
     let path = run.join(LOCK);
     let mut options = File::options();
     let mut file = own_file::open(options.read(true).write(true).create(true).truncate(false), &path)?;
-    match file.try_lock() {
+    match lock_unless_held(&file) {
         Ok(()) => Ok(Ok(file)),
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();
@@ -257,6 +263,17 @@ fn try_lock(run: &Path) -> Result<Result<File, String>> {
         }
         Err(TryLockError::Error(e)) => Err(e).at("lock", &path),
     }
+}
+
+/// Locks a file that nobody holds for longer than [`is_held`] looks at it.
+fn lock_unless_held(file: &File) -> std::result::Result<(), TryLockError> {
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            locked => return locked,
+        }
+    }
+    file.try_lock()
 }
 
 /// Describes the process that a lock file names.

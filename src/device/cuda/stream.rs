@@ -102,7 +102,8 @@ impl Stream {
     /// Copies from pinned host memory.
     pub(super) fn upload(&self, to: DevicePtr, from: &Pinned, bytes: usize) -> Result<()> {
         assert!(bytes <= from.bytes().len());
-        // SAFETY: the pinned memory holds that many bytes and, by the engine's ring, outlives the copy.
+        // SAFETY: the pinned memory holds that many bytes and, by the engine's ring, outlives the copy; the
+        // range at the GPU's address is inside memory that the caller holds.
         let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.address(), bytes, self.raw) };
         check(status, "copy to the GPU")
     }
@@ -110,7 +111,8 @@ impl Stream {
     /// Copies into pinned host memory.
     pub(super) fn download(&self, to: &mut Pinned, from: DevicePtr, bytes: usize) -> Result<()> {
         assert!(bytes <= to.bytes().len());
-        // SAFETY: as `upload`.
+        // SAFETY: the pinned memory takes that many bytes, and callers keep it until the copy is over: the engine
+        // by its ring, the downloader by waiting for each piece. The range is inside memory that they hold.
         let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to.address(), from, bytes, self.raw) };
         check(status, "copy from the GPU")
     }

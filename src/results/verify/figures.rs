@@ -7,7 +7,7 @@ use crate::results::summary::{Status, Summary};
 use serde_json::Value;
 
 /// The figures of a summary that follow from rows, as paths in its JSON.
-const FIGURES: [&str; 13] = [
+const FIGURES: [&str; 14] = [
     "steps",
     "tokens_seen",
     "train_loss",
@@ -17,6 +17,7 @@ const FIGURES: [&str; 13] = [
     "bits_per_byte",
     "held_out",
     "wall_s",
+    "energy_j",
     "tok_s",
     "mfu_pct",
     "hfu_pct",
@@ -37,7 +38,9 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
         return found;
     }
     let rule = run.summary.steady_state.as_ref().map(|steady| steady.rule.as_str());
-    let Some(warmup) = rule.and_then(warmup_of) else {
+    // A run has no steady state until its end: one that was killed is checked without.
+    let has_speed = rule.is_some() || run.summary.status != Status::Running;
+    let Some(warmup) = rule.map_or((!has_speed).then_some(0), warmup_of) else {
         let rule = rule.unwrap_or("none");
         found.push(format!("{SUMMARY} names a rule of the steady state that is not known: {rule:?}"));
         return found;
@@ -48,6 +51,9 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
     let metrics: Vec<_> = run.metrics.iter().filter(|row| row.step <= until).cloned().collect();
     let timing: Vec<_> = run.timing.iter().filter(|row| row.step <= until).cloned().collect();
     derived.measure(&metrics, &timing, warmup);
+    if !has_speed {
+        (derived.steady_state, derived.tok_s, derived.mfu_pct, derived.hfu_pct) = (None, None, None, None);
+    }
     if let Some(steady) = &mut derived.steady_state {
         // Compared above, in the words of its version.
         steady.rule = rule_of(&run.summary);

@@ -52,6 +52,7 @@ fn a_changed_figure_is_told_from_the_rows() {
         ("\"tokens_seen\": 1433600", "\"tokens_seen\": 1", "tokens_seen = 1,"),
         ("1.0675474", "0.001", "train_loss.final.loss = 0.001, and the rows make 1.0675474"),
         ("\"wall_s\": 62.86915803", "\"wall_s\": 31.4", "wall_s = 31.4"),
+        ("\"wall_s\":", "\"energy_j\": 3.0,\n  \"wall_s\":", "energy_j = 3.0, and the rows make null"),
         ("\"median\": 82.6484", "\"median\": 41.3242", "steady_state.step_ms.median"),
         ("first 5", "first 6", "steady_state.excluded_warmup = 5, and the rows make 6"),
         ("5 % from", "50 % from", "names a rule of the steady state that is not known"),
