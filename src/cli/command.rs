@@ -9,13 +9,18 @@ use super::{
     plan, profile, replay, report, resume, run, runs, sample, schema, sweep, watch,
 };
 use crate::ranks;
+use crate::results::provenance::Build;
 use clap::{Parser, Subcommand};
+use std::sync::LazyLock;
+
+/// What `--version` prints after the name.
+static VERSION: LazyLock<String> = LazyLock::new(|| Build::of_this_binary().in_words());
 
 /// A declarative experiment runner for training language models.
 #[derive(Parser, Debug)]
 #[command(
     name = "xrun",
-    version,
+    version = VERSION.as_str(),
     about,
     override_usage = "xrun RECIPE [KEY=VALUE]...\n       xrun <COMMAND>",
     after_help = "To begin:\n  \

@@ -243,6 +243,20 @@ impl Build {
                 .collect(),
         }
     }
+
+    /// Returns version, commit and compiler: `0.9.0 (d31aa781 with changes, rustc 1.91.0)`.
+    pub fn in_words(&self) -> String {
+        let changes = if self.dirty == Some(true) { " with changes" } else { "" };
+        let commit = self.commit.as_ref().map(|commit| format!("{:.8}{changes}", commit));
+        // Without the compiler's own commit and date.
+        let rustc = self.rustc.as_ref().map(|rustc| rustc.split(" (").next().unwrap_or(rustc).to_owned());
+        let parts: Vec<String> = commit.into_iter().chain(rustc).collect();
+        if parts.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{} ({})", self.version, parts.join(", "))
+        }
+    }
 }
 
 impl Cpu {
@@ -355,6 +369,21 @@ mod tests {
         );
         assert_eq!(build.commit.is_some(), build.dirty.is_some(), "a repository tells both or neither");
         assert!(build.commit.is_none_or(|commit| commit.len() == 40));
+    }
+
+    #[test]
+    fn a_build_is_told_in_words_as_far_as_it_is_known() {
+        let known = Build {
+            version: "0.9.0".into(),
+            commit: Some("d31aa78102030405".into()),
+            dirty: Some(true),
+            rustc: Some("rustc 1.91.0 (f8297e351 2025-10-28)".into()),
+            ..Build::of_this_binary()
+        };
+        assert_eq!(known.in_words(), "0.9.0 (d31aa781 with changes, rustc 1.91.0)");
+        let packaged = Build { dirty: None, rustc: None, ..known };
+        assert_eq!(packaged.in_words(), "0.9.0 (d31aa781)");
+        assert_eq!(Build { commit: None, ..packaged }.in_words(), "0.9.0");
     }
 
     #[test]
