@@ -42,6 +42,7 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     from_other_rank: bool,
+    is_finding: bool,
 }
 
 /// The crate's result type.
@@ -50,7 +51,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Creates an error of the given kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), from_other_rank: false }
+        Self { kind, message: message.into(), from_other_rank: false, is_finding: false }
     }
 
     /// Creates the error of a failed run (exit 1).
@@ -66,6 +67,19 @@ impl Error {
     /// Creates the error of something that does not fit in memory (exit 4).
     pub fn does_not_fit(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::DoesNotFit, message)
+    }
+
+    /// Creates what stands for the finding of a comparison that ended as it should (exit 3).
+    pub fn finding(message: impl Into<String>) -> Self {
+        Self { is_finding: true, ..Self::new(ErrorKind::Regression, message) }
+    }
+
+    /// Returns the last line of a program that ends with this: the error, or why the exit code is not 0.
+    pub fn last_line(&self) -> String {
+        match self.is_finding {
+            true => format!("exit code {}: {}", self.kind.exit_code(), self.message),
+            false => format!("error: {}", self.message),
+        }
     }
 
     /// Returns the kind, for deciding what to do next.

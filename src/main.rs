@@ -41,7 +41,7 @@ fn main() -> ExitCode {
             if trains_with_json {
                 print_json_error(&e);
             }
-            eprint_line(&format!("error: {e}"));
+            eprint_line(&e.last_line());
             ExitCode::from(e.kind().exit_code())
         }
     }

@@ -5,7 +5,7 @@ use super::words::first_word;
 use crate::recipe::{self, without_dashes};
 use crate::suggest::nearest;
 use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 
@@ -57,8 +57,12 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Cli {
     Cli::try_parse_from(&arguments).unwrap_or_else(|e| suggest_key(e, &arguments).exit())
 }
 
-/// Suggests the assignment of a key for an option that is none: `training.steps=4` for `--steps 4`.
+/// Suggests the assignment of a key for an option that is none, of a command that takes keys:
+/// `training.steps=4` for `--steps 4`.
 fn suggest_key(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
+    if error.kind() != ErrorKind::UnknownArgument || !takes_keys(arguments) {
+        return error;
+    }
     let has_similar = error.get(ContextKind::SuggestedArg).is_some();
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg).filter(|_| !has_similar)
     else {
@@ -78,9 +82,18 @@ fn suggest_key(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
             }
         });
     let assignment = format!("{key}={}", value.unwrap_or_else(|| "VALUE".to_owned()));
-    let tip = StyledStr::from(format!("keys of a recipe are set without dashes: {assignment}"));
+    let tip = StyledStr::from(format!("keys of a recipe are written section.key=value: {assignment}"));
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
     error
+}
+
+/// Returns true if the command of normalized arguments takes keys of a recipe.
+fn takes_keys(arguments: &[OsString]) -> bool {
+    let command = Cli::command();
+    let name = arguments.get(1).and_then(|word| word.to_str());
+    let Some(command) = name.and_then(|name| command.find_subcommand(name)) else { return false };
+    let names = command.get_positionals().filter_map(clap::Arg::get_value_names);
+    names.flatten().any(|name| name.contains("KEY=VALUE"))
 }
 
 fn is_subcommand(word: &OsString) -> bool {
@@ -153,10 +166,19 @@ mod tests {
             ("xrun plan quickstart --local-batch-size", "training.local_batch_size=VALUE"),
         ] {
             let text = refused(line);
-            assert!(text.contains(&format!("without dashes: {assignment}\n")), "{text}");
+            assert!(text.contains(&format!("written section.key=value: {assignment}\n")), "{text}");
             assert!(!text.contains("as a value"), "{text}");
         }
         assert!(refused("xrun quickstart --quite").contains("'--quiet'"));
-        assert!(!refused("xrun quickstart --zebra").contains("without dashes"));
+        for line in [
+            "xrun quickstart --zebra",
+            "xrun compare quickstart optimizer.lr=1 --confidence 95",
+            "xrun export latest --dtype fp16",
+            "xrun runs --limit 5",
+            "xrun report --check --new run",
+        ] {
+            let text = refused(line);
+            assert!(!text.contains("section.key=value:"), "{text}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use super::terminal::{eprint_line, print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::compare::quality::{QualityOptions, QualitySetting};
 use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::forecast::{Planned, RunNeeds, TotalNeeds};
 use crate::machine::Machine;
 use crate::plan::Corpus;
@@ -198,6 +198,9 @@ pub fn run(args: &Args) -> Result<()> {
         )));
     }
     let min_effect = min_effect.map(fraction).transpose()?;
+    if arms.is_of_one_recipe() {
+        eprint_line("changed     nothing: both arms are the same recipe (an A/A test)");
+    }
     say_needs(&arms, args.repeats.map(|n| n as usize));
     let FinishedComparison { folder, comparison, failed } = compare::run(Request {
         arms,
@@ -219,15 +222,14 @@ pub fn run(args: &Args) -> Result<()> {
         print(&compare::report(&comparison))?;
     }
     eprint_line(&format!("results in {}", folder.display()));
-    let regression = |why: String| Err(Error::new(ErrorKind::Regression, why));
     if comparison.gate.holds == Some(false) {
-        return regression(format!("the loss gate fails: {}", comparison.gate.found));
+        return Err(Error::finding("the loss gate fails"));
     }
     if let Some(error) = failed {
         return Err(error);
     }
     match comparison.verdict {
-        CompareVerdict::Slower => regression(compare::describe(&comparison)),
+        CompareVerdict::Slower => Err(Error::finding("the candidate is slower")),
         _ => Ok(()),
     }
 }

@@ -2,8 +2,8 @@
 
 use super::terminal::{eprint_line, print, print_json};
 use crate::compare::Arms;
-use crate::compare::quality::{self, QualityOptions, QualitySetting, Question, describe, report};
-use crate::error::{Error, ErrorKind, Result};
+use crate::compare::quality::{self, QualityOptions, QualitySetting, Question, report};
+use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::results::quality::{Pair, PairedRun, QualityComparison};
 use crate::statistics::QualityVerdict;
@@ -108,9 +108,8 @@ fn compare(question: &Question, setting: &QualitySetting<'_>, as_json: bool) -> 
         return check_runs(comparison);
     }
     let worse = comparison.measures.iter().filter(|judged| judged.verdict == QualityVerdict::Worse);
-    let sentences: Vec<String> =
-        worse.map(|judged| format!("{}: {}", judged.measure, describe(judged, comparison))).collect();
-    Err(Error::new(ErrorKind::Regression, sentences.join("; ")))
+    let findings: Vec<String> = worse.map(|judged| format!("{} is worse", judged.measure)).collect();
+    Err(Error::finding(findings.join(", ")))
 }
 
 /// Checks that every run ended as a result.

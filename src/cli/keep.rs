@@ -7,6 +7,7 @@ use crate::format::plural;
 use crate::report::blocks::{self, Scope};
 use crate::results::folder::{KEPT, SWEEPS};
 use crate::results::ledger::Ledger;
+use crate::results::quality::COMPARISONS;
 use crate::results::{find, keep, quality};
 use crate::sweep;
 use std::path::{Path, PathBuf};
@@ -58,7 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         (Err(error), None) => match sweep::find(results, name)? {
             Some(folder) => sweep::keep(results, &folder, &to)?,
-            None => return Err(error),
+            None => return Err(find::no_such_group(results, name)?.unwrap_or(error)),
         },
     };
     let bytes: u64 = kept.manifest.files.iter().map(|file| file.bytes).sum();
@@ -66,17 +67,33 @@ pub fn run(args: &Args) -> Result<()> {
     let files = kept.manifest.files.len();
     let id = kept.folder.strip_prefix(&to).unwrap_or(&kept.folder).display();
     eprint_line(&format!("{what}: {id}, {files} file{}, {} KiB", plural(files), bytes.div_ceil(1024)));
-    let id = id.to_string();
-    let is_cell = |ledger: Ledger| ledger.lines().iter().any(|line| line.run.as_ref() == Some(&id));
-    if let Some((recipe, _)) = id.split_once('/')
-        && Ledger::read(results).is_ok_and(is_cell)
-    {
-        eprint_line(&format!(
-            "this run is a cell of a sweep; `xrun keep {SWEEPS}/{recipe}` keeps the rows of all its cells"
-        ));
+    if let Some(hint) = part_of(results, &id.to_string()) {
+        eprint_line(&hint);
     }
     print(&format!("{}\n", kept.folder.display()))?;
     Ok(())
+}
+
+/// Returns what the run `id` (`RECIPE/RUN`) is part of, and how that is kept: a comparison, or a sweep. The
+/// ledger has the runs of both.
+fn part_of(results: &Path, id: &str) -> Option<String> {
+    let (recipe, _) = id.split_once('/')?;
+    let has_run = |folder: &PathBuf| {
+        quality::compared_runs(folder).is_ok_and(|runs| runs.iter().any(|run| run.as_str() == id))
+    };
+    if let Some(comparison) = find::comparisons(results).ok()?.into_iter().find(has_run) {
+        let name = comparison.strip_prefix(results.join(COMPARISONS)).ok()?.display();
+        return Some(format!(
+            "this run is part of the comparison {name}; `xrun keep {COMPARISONS}/{name}` keeps it with \
+             all its runs"
+        ));
+    }
+    let ledger = Ledger::read(results).ok()?;
+    let is_cell = ledger.lines().iter().any(|line| line.run.as_deref() == Some(id));
+    let hint = || {
+        format!("this run is a cell of a sweep; `xrun keep {SWEEPS}/{recipe}` keeps the rows of all cells")
+    };
+    is_cell.then(hint)
 }
 
 /// Lists what nothing uses, and removes it if `yes`.

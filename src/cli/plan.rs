@@ -113,10 +113,14 @@ fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool
         ));
     }
     let budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
-    if budgets.iter().any(|b| b.bytes.is_none()) {
-        return Err(Error::usage(
-            "--fit needs to know the memory: name a device with --on, or set engine.memory_limit_gib",
-        ));
+    if let Some(unknown) = budgets.iter().find(|budget| budget.bytes.is_none()) {
+        let memory = match unknown.hardware {
+            Some(device) => format!("the memory of \"{}\"", device.name),
+            None => unknown.name.to_owned(),
+        };
+        return Err(Error::usage(format!(
+            "{memory} is not known; set engine.memory_limit_gib, or name a GPU with --on"
+        )));
     }
     let mut tables: Vec<(Budget, Vec<FitRow>)> = Vec::new();
     for budget in budgets {

@@ -149,6 +149,11 @@ impl Arms {
         !self.same_binary() || !runs_here(&self.baseline) || !runs_here(&self.candidate)
     }
 
+    /// Returns true if both arms run one recipe with one program.
+    pub fn is_of_one_recipe(&self) -> bool {
+        !self.is_of_programs() && self.changes.is_empty()
+    }
+
     /// Returns true if both arms are stored runs, and nothing is run.
     pub fn is_of_stored_runs(&self) -> bool {
         matches!(self.baseline.program, Program::Stored(_))

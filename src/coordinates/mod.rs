@@ -75,6 +75,7 @@ pub fn run(
     let own = recipe.values().model.parametrization;
     let mut parametrizations = vec![own];
     if request.compare {
+        check_base_dim(recipe)?;
         parametrizations.extend(Parametrization::ALL.iter().filter(|other| **other != own));
     }
     let first = recipe.values().training.seed;
@@ -136,4 +137,20 @@ pub fn run(
         coordinates::write(&folder, &found, &rows)?;
     }
     Ok(Ended { folder, found })
+}
+
+/// Checks that a recipe has the base width that muP is measured with beside its own parametrization.
+///
+/// # Errors
+/// A usage error where it has none.
+fn check_base_dim(recipe: &Recipe) -> Result<()> {
+    let model = &recipe.values().model;
+    if model.base_dim.is_some() {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "--compare also measures muP, which needs model.base_dim; add model.base_dim={} (the width at which the \
+         learning rate was tuned)",
+        model.dim
+    )))
 }

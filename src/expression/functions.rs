@@ -51,9 +51,9 @@ functions! {
     /// The exponential function.
     Exp = "exp"("u"), "e^u", "e^u";
     /// The natural logarithm.
-    Log = "log"("u"), "ln u; no number below 0", "1/u";
+    Log = "log"("u"), "ln u; NaN below 0", "1/u";
     /// The square root.
-    Sqrt = "sqrt"("u"), "√u; no number below 0", "1/(2·√u)";
+    Sqrt = "sqrt"("u"), "√u; NaN below 0", "1/(2·√u)";
     /// The absolute value.
     Abs = "abs"("u"), "|u|", "sign(u), and 0 at 0";
     /// The sign.

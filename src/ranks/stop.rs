@@ -41,7 +41,7 @@ impl Drop for KilledTogether<'_> {
 
 /// Leaves SIGXFSZ, which the system sends with the error of a write beyond the limit of a file's size
 /// (`ulimit -f`), to that error: it is handled as that of a full disk, and the signal alone would end the
-/// process without a word.
+/// process without a message.
 pub fn ignore_file_size_signal() {
     // A handler that only sets a flag. Where it cannot be installed, the signal ends the process as before.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());

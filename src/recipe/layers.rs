@@ -4,7 +4,9 @@ use super::diagnostic::{Diagnostic, MAX_SHOWN};
 use super::files::follow;
 use super::groups;
 use super::key::{Key, Type};
-use super::lookup::{find, find_path, instead_of, is_table, keys_of, nearest_key, nearest_section};
+use super::lookup::{
+    find, find_path, instead_of, is_table, keys_of, nearest_key, nearest_keys, nearest_section,
+};
 use super::schema::SECTIONS;
 use super::source::{Location, Origin, Source};
 use super::typed::{InvalidValue, typed};
@@ -276,20 +278,20 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
     if let Some((title, help)) = groups::misspelled(name, &plain).filter(|_| section == "optimizer") {
         return Diagnostic::new(title, help).mark(source, span, "");
     }
-    let help = match nearest_key(section, name) {
-        _ if instead_of(name).is_some() => instead_of(name).unwrap_or_default().to_owned(),
-        Some((near, spelling)) => {
-            let home = near.section();
-            match &source.origin {
-                Origin::Env(_) => {
-                    format!("did you mean {ENV_PREFIX}{}__{}?", home.to_uppercase(), spelling.to_uppercase())
-                }
-                Origin::CommandLine => format!("did you mean {home}.{spelling}?"),
-                _ if home == section => format!("did you mean `{spelling}`?"),
-                _ => format!("did you mean `{spelling}` in [{home}]?"),
-            }
+    let written = |(near, spelling): (&Key, &str)| {
+        let home = near.section();
+        match &source.origin {
+            Origin::Env(_) => format!("{ENV_PREFIX}{}__{}", home.to_uppercase(), spelling.to_uppercase()),
+            Origin::CommandLine => format!("{home}.{spelling}"),
+            _ if home == section => format!("`{spelling}`"),
+            _ => format!("`{spelling}` in [{home}]"),
         }
-        None => format!("[{section}] has {}", plain.join(", ")),
+    };
+    let meant: Vec<String> = nearest_keys(section, name).into_iter().map(written).collect();
+    let help = match instead_of(name) {
+        Some(instead) => instead.to_owned(),
+        None if meant.is_empty() => format!("[{section}] has {}", plain.join(", ")),
+        None => format!("did you mean {}?", meant.join(" or ")),
     };
     Diagnostic::new(format!("there is no key {section}.{name}"), help).mark(source, span, "unknown key")
 }

@@ -54,12 +54,38 @@ pub fn merged_settings(settings: &[String], others: &[String]) -> Vec<String> {
     settings.iter().filter(|setting| !replaced(setting)).chain(others).cloned().collect()
 }
 
-/// Returns the key that an unknown `name` in `section` probably means, and the name or alias of that key
+/// Words for a key whose name is less similar to them than that of another one.
+const OTHER_WORDS: [(&str, &str); 1] = [("batch", "training.local_batch_size")];
+
+/// The most keys that are suggested at once.
+const MAX_SUGGESTED: usize = 3;
+
+/// Returns the keys that an unknown `name` in `section` probably means, and the name or alias of each which
+/// is similar to it.
+///
+/// Prefers keys of this section whose names go on after this one (`warmup_steps` and `warmup_ratio` for
+/// `warmup`), and then the [`nearest_key`].
+pub(super) fn nearest_keys(section: &str, name: &str) -> Vec<(&'static Key, &'static str)> {
+    let goes_on = |key: &&Key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('_'));
+    let is_other_word = OTHER_WORDS.iter().any(|(word, _)| *word == name);
+    let longer: Vec<_> = keys_of(section)
+        .filter(|key| name.len() > 2 && !is_other_word && goes_on(key))
+        .take(MAX_SUGGESTED)
+        .map(|key| (key, key.name()))
+        .collect();
+    if longer.is_empty() { nearest_key(section, name).into_iter().collect() } else { longer }
+}
+
+/// Returns the one key that an unknown `name` in `section` probably means, and the name or alias of that key
 /// which is similar to it.
 ///
 /// Prefers a key with exactly this name in another section, then the most similar name in this section, then
 /// the most similar one in any section.
 pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'static str)> {
+    let other_word = OTHER_WORDS.iter().find(|(word, _)| *word == name);
+    if let Some(key) = other_word.and_then(|(_, path)| find_path(path)) {
+        return Some((key, key.name()));
+    }
     // Pairs of what is returned and the name that is compared: one for the key's name, one for each alias.
     let names_of = |key: &'static Key| {
         std::iter::once(key.name()).chain(key.aliases.iter().copied()).map(move |name| ((key, name), name))

@@ -1,6 +1,6 @@
 //! The table of keys against the structs, and what every key promises.
 
-use super::lookup::{find, find_path, nearest_key};
+use super::lookup::{find, find_path, nearest_key, nearest_keys};
 use super::toml_text::values;
 use super::*;
 use crate::error::Result;
@@ -250,7 +250,15 @@ fn words_for_the_same_thing_lead_to_the_key() {
     assert_eq!(nearest("model", "n_layer_s"), Some("model.n_layers"));
     assert_eq!(nearest("lr_scheduler", "wamup"), Some("lr_scheduler.warmup_steps"));
     assert_eq!(nearest("training", "batch_size"), Some("training.local_batch_size"));
+    assert_eq!(nearest("training", "batch"), Some("training.local_batch_size"));
     assert_eq!(nearest("model", "zzz"), None);
+    let all = |section, name| -> Vec<&str> {
+        nearest_keys(section, name).into_iter().map(|(key, _)| key.path).collect()
+    };
+    assert_eq!(all("lr_scheduler", "warmup"), ["lr_scheduler.warmup_steps", "lr_scheduler.warmup_ratio"]);
+    assert_eq!(all("training", "batch"), ["training.local_batch_size"]);
+    assert_eq!(all("training", "batch_size"), ["training.local_batch_size"]);
+    assert_eq!(all("training", "lr"), ["optimizer.lr"]);
     assert_eq!(find_path("model.hidden_size").map(|key| key.path), Some("model.dim"));
 }
 

@@ -2,7 +2,7 @@
 
 use super::folder::{is_held, read_summary};
 use super::names::{
-    CHECKPOINT, COMPARISON, COMPARISONS, METRICS, QUALITY, RECIPE, RESOLVED, SUMMARY, folder_name,
+    CHECKPOINT, COMPARISON, COMPARISONS, METRICS, QUALITY, RECIPE, RESOLVED, SUMMARY, SWEEPS, folder_name,
 };
 use super::progress::eprint_line;
 use super::summary::Summary;
@@ -281,6 +281,35 @@ pub fn comparisons(results: &Path) -> Result<Vec<PathBuf>> {
     }
     found.sort_by_cached_key(|one| std::cmp::Reverse((age_key(one), one.clone())));
     Ok(found)
+}
+
+/// The most names that an error lists.
+const NAMED: usize = 5;
+
+/// Returns the error for a name after `sweeps/` or `comparisons/` that no sweep or comparison has; `None` for
+/// other names.
+///
+/// # Errors
+/// If the results folder cannot be read.
+pub fn no_such_group(results: &Path, name: &str) -> Result<Option<Error>> {
+    let groups = [(SWEEPS, "sweep"), (COMPARISONS, "comparison")];
+    let after = |root: &str| name.strip_prefix(root).and_then(|rest| rest.strip_prefix('/'));
+    let meant = groups.into_iter().find_map(|(root, what)| Some((root, what, after(root)?)));
+    let Some((root, what, name)) = meant else { return Ok(None) };
+    let folder = results.join(root);
+    let mut names: Vec<String> = subfolders(&folder)?
+        .iter()
+        .filter_map(|one| Some(one.file_name()?.to_string_lossy().into_owned()))
+        .filter(|name| !name.starts_with('.'))
+        .collect();
+    names.sort();
+    let more = if names.len() > NAMED { ", …" } else { "" };
+    names.truncate(NAMED);
+    let hint = match names.as_slice() {
+        [] => "there are none yet".to_owned(),
+        names => format!("there are: {}{more}", names.join(", ")),
+    };
+    Ok(Some(Error::usage(format!("no {what} `{name}` in {}; {hint}", folder.display()))))
 }
 
 /// Returns true for the folder of a comparison, of speed or of quality.

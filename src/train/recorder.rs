@@ -215,14 +215,16 @@ impl Recorder {
             ))?;
         }
         if let Some((first, last)) = kept.steps_cut {
-            let start = match from_step {
-                0 => "there is no checkpoint to continue from: this starts at step 0".to_owned(),
-                step => format!("the newest checkpoint is of step {step}"),
+            let dropped = match kept.rows_cut {
+                1 => format!("the row of step {first} is dropped and trained again"),
+                rows => format!("the {rows} rows of steps {first} to {last} are dropped and trained again"),
             };
-            recorder.warn(&format!(
-                "{start}, and drops {} rows, of steps {first} to {last}, which are trained again",
-                kept.rows_cut
-            ))?;
+            match from_step {
+                0 => recorder.warn(&format!(
+                    "there is no checkpoint to continue from: this starts at step 0; {dropped}"
+                ))?,
+                step => recorder.note(&format!("resuming from step {step}; {dropped}"))?,
+            }
         }
         Ok(recorder)
     }

@@ -103,7 +103,7 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
             let place = start.loaded.as_ref().map_or(run.as_path(), Loaded::path);
             let other = corpus_hash.and_then(|hash| other_corpus(&hash, &summary.corpus_files, dataset));
             let other = other.into_iter().chain(other_sets(&summary.held_out, dataset));
-            start.changes = changes(&before, other, recipe, place)?;
+            start.changes = changes(&before, other, recipe, run, place)?;
         }
         Origin::Fork { run, step } => {
             let loaded = match step {
@@ -293,14 +293,21 @@ fn changes(
     before: &Recipe,
     other_data: impl Iterator<Item = String>,
     recipe: &Recipe,
+    run: &Path,
     place: &Path,
 ) -> Result<Vec<String>> {
     let mut changes = Vec::new();
     let mut refused = Vec::new();
+    let mut fork = format!("xrun resume {} --fork", run.display());
     for change in recipe::diff(before.values(), recipe.values()) {
         let text = format!("{} = {} (was {})", change.key, change.new, change.old);
         match change.class {
-            Class::Training | Class::Measuring => refused.push(text),
+            Class::Training | Class::Measuring => {
+                if change.new != recipe::UNSET {
+                    fork += &format!(" {}={}", change.key, change.new);
+                }
+                refused.push(text);
+            }
             Class::Execution => changes.push(text),
             Class::Bookkeeping => {}
         }
@@ -310,8 +317,8 @@ fn changes(
         return Ok(changes);
     }
     Err(Error::usage(format!(
-        "this is not the run that {} belongs to:\n  {}\nundo the change, or start a new run from the checkpoint with \
-         `xrun resume RUN --fork`",
+        "{} is of a run that differs in what is trained or measured:\n  {}\nundo the change; or `{fork}` starts a new run \
+         from it",
         place.display(),
         refused.join("\n  ")
     )))

@@ -52,7 +52,7 @@ fn comparison(place: &Place) -> (PathBuf, Comparison) {
 /// What short runs on a busy machine may find: only the gate and what is stored are certain.
 #[track_caller]
 fn measured(done: Done) -> Done {
-    let slower = done.code == Some(3) && done.stderr.contains("error: slower");
+    let slower = done.code == Some(3) && done.stderr.contains("exit code 3: the candidate is slower");
     assert!(done.code == Some(0) || slower, "stdout:\n{}\nstderr:\n{}", done.stdout, done.stderr);
     done
 }
@@ -138,7 +138,7 @@ fn what_is_expected_is_stored_before_the_first_run() {
     place.write("before.sh", script.as_bytes());
     let arguments =
         ["tiny.toml", "--before-cmd", "sh before.sh", "--hypothesis", "H", "--predicts", "tok_s -99.9..-10%"];
-    let done = compare(&place, &arguments).ended(3).says(&["slower"]);
+    let done = compare(&place, &arguments).ended(3).says(&["exit code 3: the candidate is slower\n"]);
     let first: Comparison = serde_json::from_slice(&std::fs::read(&found).unwrap()).unwrap();
     assert_eq!(
         (first.hypothesis.as_deref(), first.predicts.as_deref()),
@@ -177,10 +177,18 @@ fn one_run_of_an_arm_gives_no_verdict() {
 }
 
 #[test]
+fn a_recipe_beside_itself_is_said_to_be_the_same() {
+    let place = Place::new();
+    let arguments = ["compare", "tiny.toml", "tiny.toml"];
+    let done = place.xrun(&[&arguments[..], &SHORT, &["--repeats", "1"]].concat()).ended(0);
+    done.says(&["changed     nothing: both arms are the same recipe (an A/A test)\n"]);
+}
+
+#[test]
 fn another_curve_fails_the_gate_or_stays_open() {
     let place = Place::new();
     let arguments = ["tiny.toml", "optimizer.lr=0.1", "--tolerance", "0.001", "--json"];
-    let done = compare(&place, &arguments).ended(3).says(&["the loss gate fails"]);
+    let done = compare(&place, &arguments).ended(3).says(&["exit code 3: the loss gate fails\n"]);
     let found: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!(found["gate"]["holds"], false);
     assert_eq!(found["gate"]["tolerance"], 0.001);

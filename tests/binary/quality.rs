@@ -119,7 +119,8 @@ fn pairs_after_a_verdict_are_refused_and_a_confirmation_has_fresh_seeds() {
     for seeds in ["6", "2", "6,7,8"] {
         asked(seeds, &[]).ended(2).says(&["peeking", "--confirm", &first, "--sequential"]);
     }
-    assert_eq!(comparisons(&place).len(), 1, "a refusal leaves nothing behind");
+    asked("6", &["--plan"]).succeeds();
+    assert_eq!(comparisons(&place).len(), 1, "a refusal and a plan leave nothing behind");
     asked("6", &["--sequential"]).succeeds();
     // Comparisons of one second have no order.
     let is_sequential = |found: &QualityComparison| matches!(found.design, Design::Sequential { .. });
@@ -161,6 +162,8 @@ fn a_diverging_candidate_counts_and_is_not_run_again() {
     let place = Place::new();
     let on = ["--on", "val_loss", "--seeds", "6", "--jobs", "2"];
     let done = place.xrun(&[&["compare", "tiny.toml"], &DIVERGES[..], &on].concat()).ended(3);
+    let done = done.says(&["exit code 3: val_loss is worse\n"]);
+    assert!(!done.stderr.contains("error: val_loss"), "{}", done.stderr);
     let found = only(&place);
     let counts = found.diverged.unwrap();
     assert_eq!((counts.pairs, counts.baseline, counts.candidate), (6, 0, 6));
@@ -288,6 +291,9 @@ fn a_kept_comparison_keeps_its_runs() {
     place.xrun(&["keep", "comparisons/tiny"]).succeeds();
     let kept = results(&place).join("kept");
     assert!(found.runs().iter().all(|run| kept.join(run).join("summary.json").is_file()));
+    let (name, own) = (found.full_name(), format!("`xrun keep comparisons/{}`", found.full_name()));
+    place.xrun(&["keep", "tiny"]).succeeds().says(&["part of the comparison", &own]);
+    place.xrun(&["keep", &format!("comparisons/{name}")]).succeeds().says(&["already kept"]);
     let folder = kept.join("comparisons").join(found.full_name());
     assert_eq!(QualityComparison::read(&folder).unwrap(), found);
     let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();

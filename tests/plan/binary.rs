@@ -67,6 +67,9 @@ fn fit_prints_a_table_or_json() {
         .stderr("")
         .stdout(contains("selective").count(2).and(contains("bf16").count(4)));
     // Without a device, on the machine that it runs on.
+    xrun("plan dim384 --fit training.local_batch_size --on cpu")
+        .code(2)
+        .stderr(contains("the memory of \"cpu\" is not known; set engine.memory_limit_gib"));
     xrun("plan dim384 --fit training.local_batch_size").success().stdout(contains("this machine's memory"));
     let run = xrun("plan dim384 --fit training.local_batch_size --on rtx4090 --json").success();
     let json: serde_json::Value = serde_json::from_slice(&run.get_output().stdout).expect("JSON");

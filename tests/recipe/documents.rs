@@ -73,7 +73,7 @@ fn the_page_of_formulas_is_up_to_date() {
         CONSTANTS.iter().map(|(name, value)| format!("`{name}` ({value:.4}…)")).collect();
     let mut functions = format!(
         "Constants are {}. A formula has at most {MAX_LENGTH} characters, and {MAX_NODES} numbers, names and operators; {MAX_DEPTH} parentheses, \
-         calls, signs and powers inside each other; constant exponents up to {MAX_EXPONENT} in size; and constants that fp32 has.\n\n\
+         calls, signs and powers inside each other; constant exponents up to {MAX_EXPONENT} in size; and constants representable in fp32.\n\n\
          | function | value | slope over u |\n|---|---|---|\n",
         constants.join(" and ")
     );

@@ -87,10 +87,11 @@ pub fn confirm(results: &Path, name: &str, options: &QualityOptions) -> Result<Q
 /// the pilot's runs.
 ///
 /// # Errors
-/// As [`run`], before its first run.
+/// As [`run`], before its first run; pairs after a known verdict may be planned.
 pub fn plan(question: &Question, setting: QualitySetting<'_>) -> Result<QualityComparison> {
     let stop = Stop::on_signals(None)?;
-    let (running, _) = Running::prepare(question, setting, &stop)?;
+    let stored = history::stored(setting.results)?;
+    let running = Running::prepare(question, setting, &stored, &stop)?;
     Ok(running.comparison)
 }
 
@@ -102,7 +103,10 @@ pub fn plan(question: &Question, setting: QualitySetting<'_>) -> Result<QualityC
 /// goes on; if the ledger or the record cannot be written.
 pub fn run(question: &Question, setting: QualitySetting<'_>) -> Result<FinishedQuality> {
     let stop = Stop::on_signals(None)?;
-    let (mut running, stored) = Running::prepare(question, setting, &stop)?;
+    let stored = history::stored(setting.results)?;
+    let change = question.change()?;
+    history::check_peeking(question, &history::of_change(&stored, [&change[0], &change[1]]))?;
+    let mut running = Running::prepare(question, setting, &stored, &stop)?;
     let _held = running.create_folder(&stored)?;
     running.write()?;
     running.run_pairs(&stop)?;
@@ -134,21 +138,20 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// Checks the question against the history of the change, runs the pilot, and says the plan.
+    /// Checks the question, runs the pilot, and says the plan.
     fn prepare(
         question: &'a Question,
         setting: QualitySetting<'a>,
+        stored: &[StoredComparison],
         stop: &Stop,
-    ) -> Result<(Self, Vec<StoredComparison>)> {
+    ) -> Result<Self> {
         if question.is_timed() && setting.jobs > 1 {
             return Err(Error::usage(
                 "--jobs: a measure of the clock is taken of one run at a time, in turns; leave --jobs out",
             ));
         }
-        let stored = history::stored(setting.results)?;
         let change = question.change()?;
-        let earlier = history::of_change(&stored, [&change[0], &change[1]]);
-        history::check_peeking(question, &earlier)?;
+        let earlier = history::of_change(stored, [&change[0], &change[1]]);
         let run_setting = RunSetting {
             name: question.name.clone(),
             jobs: setting.jobs,
@@ -175,12 +178,12 @@ impl<'a> Running<'a> {
             };
             pilot.run(0..setting.pilot, stop, ended)?;
         }
-        let planned = plan::plan(question, &comparison, &stored, &runs, setting.results)?;
+        let planned = plan::plan(question, &comparison, stored, &runs, setting.results)?;
         for line in plan::in_words(&comparison, &planned, plan::seconds_of_pair(&runs)) {
             eprint_line(&line);
         }
         comparison.plan = Some(planned);
-        Ok((Self { question, setting, runs, folder: PathBuf::new(), comparison }, stored))
+        Ok(Self { question, setting, runs, folder: PathBuf::new(), comparison })
     }
 
     /// Creates the folder, or goes on in that of a comparison which asked the same and did not finish. Returns its

@@ -176,9 +176,10 @@ fn remarks(summary: &Summary) -> Vec<String> {
     marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark.to_owned()).collect()
 }
 
-/// Returns the settings that the recipe file of a run does not have.
+/// Returns the settings that the recipe file of a run does not have, without those that nobody typed.
 fn changed(run: &Path, environment: Option<&Environment>) -> Vec<String> {
-    let typed = environment.map_or_else(Vec::new, |environment| typed(&environment.command));
+    let command = environment.map(|environment| environment.command.as_slice()).unwrap_or_default();
+    let typed = typed(command);
     let key = |setting: &str| {
         let path = setting.split_once('=').map_or(setting, |(path, _)| path);
         recipe::find_path(path).map_or_else(|| path.to_owned(), |key| key.path.to_owned())
@@ -187,7 +188,20 @@ fn changed(run: &Path, environment: Option<&Environment>) -> Vec<String> {
     let copy = text(run, RECIPE).unwrap_or_default();
     let inherited = if copy.starts_with(COPY_HEADER) { set_in_copy(&copy) } else { Vec::new() };
     let inherited = inherited.into_iter().filter(|set| !own.contains(&set.key));
-    inherited.map(|set| format!("{}={}", set.key, set.value)).chain(typed).collect()
+    let all = inherited.map(|set| format!("{}={}", set.key, set.value)).chain(typed);
+    all.filter(|setting| !is_given(setting, command)).collect()
+}
+
+/// Settings that sweeps and comparisons give the runs that they start.
+const GIVEN: [(&str, &str); 3] =
+    [("checkpoint.keep", "0"), ("checkpoint.resume", "never"), ("metrics.plots", "false")];
+
+/// Returns true for a setting that nobody typed: one that the sweep or comparison gave a run which it started.
+fn is_given(setting: &str, command: &[String]) -> bool {
+    let is_started = command.get(1).is_some_and(|word| word == "--results")
+        && command.last().is_some_and(|word| word == "--json");
+    let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
+    is_started && GIVEN.contains(&(key, value.trim_matches('"')))
 }
 
 /// Returns the settings on the command line of a run.
@@ -218,6 +232,16 @@ mod tests {
             ["xrun", "run", "mine.toml", "--seed", "3", "--model.dim", "64", "-q", "optimizer.lr=1e-3"];
         let command: Vec<String> = words.map(str::to_owned).into();
         assert_eq!(typed(&command), ["training.seed=3", "model.dim=64", "optimizer.lr=1e-3"]);
+    }
+
+    #[test]
+    fn what_a_sweep_or_comparison_sets_itself_is_no_change() {
+        let started = ["xrun", "--results", "r", "run", "a.toml", "--json"].map(str::to_owned);
+        for setting in ["checkpoint.keep=0", "checkpoint.resume=\"never\"", "metrics.plots=false"] {
+            assert!(is_given(setting, &started), "{setting}");
+            assert!(!is_given(setting, &["xrun", "a.toml", setting].map(str::to_owned)), "{setting}");
+        }
+        assert!(!is_given("checkpoint.keep=2", &started) && !is_given("optimizer.lr=0.1", &started));
     }
 
     #[test]

@@ -275,8 +275,11 @@ fn unknown(name: &str, collection: &Collection) -> Error {
     let names: Vec<String> = field_names().chain(paths).map(str::to_owned).chain(of_sets).collect();
     // A name without its section first: `dim` is one, and similar to many.
     let key = if name.contains('.') { None } else { KEYS.iter().find(|key| key.name() == name) };
+    let other_word = (name == "speed").then_some("tok_s");
     let near = key
-        .map(|key| key.path.to_owned())
+        .map(|key| key.path)
+        .or(other_word)
+        .map(str::to_owned)
         .or_else(|| nearest(name, names.iter().map(String::as_str)).map(str::to_owned))
         .or_else(|| recipe::suggested_key(name));
     let hint = near.map_or_else(

@@ -23,7 +23,7 @@ const FOLDER: &str = ".index";
 const FILE: &str = "runs";
 
 /// The beginning of the first line. The number changes with what an entry is or how it is derived.
-const HEADER: &str = "xrun index of runs 2 ";
+const HEADER: &str = "xrun index of runs 3 ";
 
 /// The largest index that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
@@ -215,7 +215,7 @@ mod tests {
             assert!(is_empty(&damaged), "{at}");
         }
         assert!(is_empty(b"garbage") && is_empty(&[0xff; 100]));
-        let other = String::from_utf8(bytes).unwrap().replacen("runs 2 ", "runs 1 ", 1);
+        let other = String::from_utf8(bytes).unwrap().replacen("runs 3 ", "runs 2 ", 1);
         assert!(is_empty(other.as_bytes()));
         std::fs::remove_file(path(dir.path())).unwrap();
         assert!(Index::read(dir.path()).runs.is_empty());

@@ -15,7 +15,7 @@ pub enum RunStatus {
     Running,
     /// Stopped after saving a checkpoint.
     Interrupted,
-    /// Its process ended without a word.
+    /// Its process ended without recording a status: SIGKILL, out of memory, or a power cut.
     Killed,
     /// Its last state or its results could not be saved.
     Unsaved,

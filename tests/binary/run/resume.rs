@@ -27,6 +27,8 @@ fn a_changed_training_key_is_refused_by_name() {
     ] {
         place.xrun(&["resume", run.name(), change]).ended(2).says(&[text, "--fork"]);
     }
+    let fork = format!("{} --fork training.steps=31` starts a new run from it", run.name());
+    place.xrun(&["resume", run.name(), "training.steps=31"]).ended(2).says(&["xrun resume ", &fork]);
     assert!(run.files() == before, "a refused resume changed the run");
 }
 
@@ -353,7 +355,7 @@ fn a_run_without_checkpoints_begins_anew_and_says_so() {
     std::fs::remove_dir_all(run.checkpoints()).unwrap();
     let rows = run.rows();
     assert!(rows > 0);
-    let dropped = format!("starts at step 0, and drops {rows} rows");
+    let dropped = format!("starts at step 0; the {rows} rows of steps 1 to ");
     place.xrun(&["resume", "--quiet"]).succeeds().says(&["warning: ", &dropped]);
     run.ended_as_uninterrupted();
 }

@@ -6,7 +6,10 @@ use std::fs;
 #[test]
 fn the_rows_of_a_sweep_are_kept_and_shown() {
     let place = place("");
-    place.xrun(&["keep", "sweeps/grid"]).ended(2).says(&["no run `sweeps/grid`"]);
+    place
+        .xrun(&["keep", "sweeps/grid"])
+        .ended(2)
+        .says(&["no sweep `grid` in results/sweeps; there are none yet"]);
     place.xrun(&["sweep", "grid.toml", "training.seed=1,2"]).succeeds();
     // Another sweep's rows stay out.
     place.xrun(&["sweep", "grid.toml", "model.dim=8,32"]).succeeds();
@@ -38,6 +41,11 @@ fn the_rows_of_a_sweep_are_kept_and_shown() {
     place.xrun(&["report", "--check", "page.md"]).succeeds().says(&["1 block in 1 page is current"]);
 
     // By the recipe's name it is the newest one, which is the other.
+    for command in ["keep", "watch"] {
+        let said = ["no sweep `zz` in results/sweeps; there are: grid-", ", grid-"];
+        place.xrun(&[command, "sweeps/zz"]).ended(2).says(&said);
+        place.xrun(&[command, "comparisons/zz"]).ended(2).says(&["no comparison `zz`", "none yet"]);
+    }
     let newest = place.xrun(&["keep", "sweeps/grid"]).succeeds().stdout;
     assert!(newest != kept.stdout && newest.starts_with("results/kept/sweeps/grid-"), "{newest}");
 }

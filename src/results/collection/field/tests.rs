@@ -33,6 +33,7 @@ fn names_are_words_figures_or_keys() {
         ("dim", "model.dim"),
         ("optimizer.lrr", "optimizer.lr"),
         ("stauts", "status"),
+        ("speed", "tok_s"),
         ("learning_rate", "optimizer.learning_rate"),
     ] {
         let error = parse(name).unwrap_err();
