@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Builds what is given to others: a tarball, a wheel, a list of parts and checksums. Nothing is uploaded.
 
-    python3 scripts/release --out found              # x86-64 Linux with glibc 2.17 or newer
-    python3 scripts/release --out found --target-dir /tmp/elsewhere   # once more: found/SHA256SUMS must be the same
+    python3 scripts/release --out dist              # x86-64 Linux with glibc 2.17 or newer
+    python3 scripts/release --out dist --target-dir /tmp/elsewhere   # once more: dist/SHA256SUMS must be the same
 
     xrun-VERSION-x86_64-linux.tar.gz      the program, completions, manual pages, licences
     xrun_trainer-VERSION-….whl            the same program, and the Python reader of its results
@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = "x86_64-unknown-linux-gnu"
 #: Licences of what is linked: in the tarball, and for the time of the build in the package that the wheel has.
 NOTICES = "THIRD-PARTY-LICENSES.txt"
+#: Wheels of this package, of which the folder has one.
+WHEELS = "xrun_trainer-*.whl"
 SHELLS = {"bash": "xrun.bash", "zsh": "_xrun", "fish": "xrun.fish"}
 
 
@@ -94,13 +96,12 @@ def build_wheel(out: Path, target_dir: Path, time: int) -> Path:
         "CARGO_INCREMENTAL": "0",
         "SOURCE_DATE_EPOCH": str(time),
     }
-    before = set(out.glob("*.whl"))
-    for wheel in before:
+    for wheel in out.glob(WHEELS):
         wheel.unlink()
     command = ["build", "--target", TARGET, "--zig", "--compatibility", "manylinux_2_17", "--locked"]
     command += ["--out", str(out), "--target-dir", str(target_dir)]
     subprocess.run([sys.executable, "-m", "maturin", *command], cwd=ROOT, env=environment, check=True)
-    return next(out.glob("*.whl"))
+    return next(out.glob(WHEELS))
 
 
 def fill(folder: Path, program: Path, notices: str) -> None:
