@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Installs a wheel of xrun on a bare Debian without Rust, compilers or network, and runs the quickstart there.
 
-    python3 scripts/chroot_trial.py --wheel found/xrun_trainer-0.1.0-py3-none-manylinux_2_17_x86_64.whl
+    python3 scripts/chroot_trial.py --wheel dist/xrun_trainer-0.9.0-py3-none-manylinux_2_17_x86_64.whl
     python3 scripts/chroot_trial.py --wheel FILE --root /tmp/bullseye      # keeps the system for the next time
 
 Debian 11 (glibc 2.31, Python 3.9) is laid out by debootstrap. Prints the seconds that pip and the quickstart took, and the

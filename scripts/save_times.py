@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Step times of a run with and without saves beside training.
 
-    python3 scripts/save_times.py --xrun target/release/xrun --out found                             # this CPU
-    python3 scripts/save_times.py --xrun ./xrun --out found recipes/gpt2-124m.toml training.steps=600 engine.device=cuda
+    python3 scripts/save_times.py --xrun target/release/xrun --out dist                             # this CPU
+    python3 scripts/save_times.py --xrun ./xrun --out dist recipes/gpt2-124m.toml training.steps=600 engine.device=cuda
 
 Trains a recipe without saves, with saves beside training, and with saves that training waits for, in turn and several times,
 and prints for each: the median step; the longest of its steps beside a write, and the longest stand (such a step, or the copy

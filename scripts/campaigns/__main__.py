@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Strikes xrun at random moments and checks that nothing is lost, nothing hangs, and nothing untrue is said.
 
-    python3 scripts/campaigns --xrun target/release/xrun --out found                    # 10 trials of each
-    python3 scripts/campaigns --xrun ./xrun --out found --only interruptions --trials 500
-    python3 scripts/campaigns --xrun ./xrun --out found --seconds 3600                  # an hour for each
-    python3 scripts/campaigns --xrun ./xrun --out found --only disks --replay 7-disks-41
+    python3 scripts/campaigns --xrun target/release/xrun --out dist                    # 10 trials of each
+    python3 scripts/campaigns --xrun ./xrun --out dist --only interruptions --trials 500
+    python3 scripts/campaigns --xrun ./xrun --out dist --seconds 3600                  # an hour for each
+    python3 scripts/campaigns --xrun ./xrun --out dist --only disks --replay 7-disks-41
 
     interruptions  kill -9, SIGTERM, SIGINT, SIGHUP and SIGSTOP of a run, a sweep or a comparison, then a resume: the bits
                    of one that was never interrupted

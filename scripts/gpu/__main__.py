@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Checks and measures xrun on a machine with a GPU, with nothing but the binary, python3 and torch.
 
-    python3 scripts/gpu --xrun target/release/xrun --out found                  # everything
-    python3 scripts/gpu --xrun ./xrun --out found --only bits,bench             # some of it
-    python3 scripts/gpu --xrun ./xrun --out found --only peer --sizes dim768    # one size
-    python3 scripts/gpu --xrun ./xrun --out found --only ranks --worlds 8       # eight GPUs alone
-    python3 scripts/gpu --xrun ./xrun --out found --only ranks --set parallelism.shard=optimizer
-    python3 scripts/gpu --xrun ./xrun --out found --limit peer=900              # seconds that a section may take
+    python3 scripts/gpu --xrun target/release/xrun --out dist                  # everything
+    python3 scripts/gpu --xrun ./xrun --out dist --only bits,bench             # some of it
+    python3 scripts/gpu --xrun ./xrun --out dist --only peer --sizes dim768    # one size
+    python3 scripts/gpu --xrun ./xrun --out dist --only ranks --worlds 8       # eight GPUs alone
+    python3 scripts/gpu --xrun ./xrun --out dist --only ranks --set parallelism.shard=optimizer
+    python3 scripts/gpu --xrun ./xrun --out dist --limit peer=900              # seconds that a section may take
 
     check      every case of every op on the GPU
     long       attention of 4,097 to 32,768 tokens, and beyond 2³¹ elements: sampled rows against f64
