@@ -6,7 +6,7 @@ use std::fmt::Write;
 use ttf_parser::{Face, GlyphId, OutlineBuilder};
 
 /// Units per em in which outlines are rounded to whole numbers: a tenth of a pixel at the size of labels.
-const UNITS: f32 = 250.0;
+const UNITS: f64 = 250.0;
 
 /// A weight of the font.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,26 @@ impl Weight {
     }
 }
 
-/// Returns the factor from the units of a font to [`UNITS`].
-fn scale(font: &Face<'_>) -> f32 {
-    UNITS / f32::from(font.units_per_em())
+/// The scale from the units of a font to 64ths of [`UNITS`], itself in 65536ths. FreeType rounds like this,
+/// and so did skrifa, which drew the pictures of kept runs: their bytes must stay.
+#[derive(Clone, Copy, Debug)]
+struct Scale(f64);
+
+impl Scale {
+    fn new(font: &Face<'_>) -> Self {
+        let exact = 64.0 * UNITS / f64::from(font.units_per_em());
+        Self((exact * 65536.0).round() / 65536.0)
+    }
+
+    /// Scales a coordinate, to 64ths.
+    fn coordinate(self, value: f32) -> f64 {
+        (f64::from(value) * self.0).round() / 64.0
+    }
+
+    /// Scales the width of a glyph, to 65536ths.
+    fn advance(self, value: u16) -> f64 {
+        (f64::from(value) * self.0 * 1024.0).round() / 65536.0
+    }
 }
 
 /// Horizontal position of a line of text relative to its anchor.
@@ -64,7 +81,7 @@ pub struct Line {
 /// When the embedded font is damaged.
 pub fn text_width(text: &str, size: f64) -> Result<f64> {
     let placed = place(text, Weight::Regular)?;
-    Ok(placed.width * size / f64::from(UNITS))
+    Ok(placed.width * size / UNITS)
 }
 
 /// Returns lines of text as SVG: the outline of each glyph once, and a reference to it wherever it occurs.
@@ -76,7 +93,7 @@ pub fn svg(lines: &[Line]) -> Result<String> {
     let (mut outlines, mut body) = (String::new(), String::new());
     for line in lines {
         let placed = place(&line.text, line.weight)?;
-        let scale = line.size / f64::from(UNITS);
+        let scale = line.size / UNITS;
         let x = f64::from(line.at.0)
             - placed.width
                 * scale
@@ -138,7 +155,7 @@ struct Placed {
 
 fn place(text: &str, weight: Weight) -> Result<Placed> {
     let font = weight.font()?;
-    let scale = f64::from(scale(&font));
+    let scale = Scale::new(&font);
     let (mut glyphs, mut width) = (Vec::new(), 0.0);
     for character in text.chars() {
         // Number 0 is the glyph of what the font does not have.
@@ -146,15 +163,16 @@ fn place(text: &str, weight: Weight) -> Result<Placed> {
         if !character.is_whitespace() {
             glyphs.push((glyph, width));
         }
-        width += f64::from(font.glyph_hor_advance(glyph).unwrap_or_default()) * scale;
+        width += scale.advance(font.glyph_hor_advance(glyph).unwrap_or_default());
     }
-    Ok(Placed { glyphs, width, x_height: f64::from(font.x_height().unwrap_or_default()) * scale })
+    let x_height = f64::from(font.x_height().unwrap_or_default()) * UNITS / f64::from(font.units_per_em());
+    Ok(Placed { glyphs, width, x_height })
 }
 
 /// Returns the outline of a glyph as the data of an SVG path, in [`UNITS`] per em.
 fn outline(glyph: GlyphId, weight: Weight) -> Result<String> {
     let font = weight.font()?;
-    let mut path = Path { scale: scale(&font), data: String::new(), at: (0, 0) };
+    let mut path = Path { scale: Scale::new(&font), data: String::new(), at: (0, 0) };
     // One without an outline is blank.
     font.outline_glyph(glyph, &mut path);
     Ok(path.data)
@@ -163,8 +181,7 @@ fn outline(glyph: GlyphId, weight: Weight) -> Result<String> {
 /// The data of an SVG path in whole units, each point relative to the end of the last command, which takes
 /// fewer digits.
 struct Path {
-    /// The factor from the units of the font.
-    scale: f32,
+    scale: Scale,
     data: String,
     /// End of the last command.
     at: (i64, i64),
@@ -172,7 +189,7 @@ struct Path {
 
 impl Path {
     fn whole(&self, (x, y): (f32, f32)) -> (i64, i64) {
-        ((x * self.scale).round() as i64, (y * self.scale).round() as i64)
+        (self.scale.coordinate(x).round() as i64, self.scale.coordinate(y).round() as i64)
     }
 
     fn push(&mut self, command: char, points: &[(f32, f32)]) {
