@@ -94,6 +94,8 @@ def build_wheel(out: Path, target_dir: Path, time: int) -> Path:
         **os.environ,
         "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(f"--remap-path-prefix={path}={name}" for path, name in names.items()),
         "CARGO_INCREMENTAL": "0",
+        # Where maturin looks for the Python that has zig.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "SOURCE_DATE_EPOCH": str(time),
     }
     for wheel in out.glob(WHEELS):
