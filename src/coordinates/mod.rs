@@ -149,8 +149,8 @@ fn check_base_dim(recipe: &Recipe) -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "--compare also measures muP, which needs model.base_dim; add model.base_dim={} (the width at which the \
-         learning rate was tuned)",
+        "--compare also measures muP, which needs model.base_dim; add model.base_dim={} (the width at which \
+         the learning rate was tuned)",
         model.dim
     )))
 }

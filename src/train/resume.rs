@@ -317,8 +317,8 @@ fn changes(
         return Ok(changes);
     }
     Err(Error::usage(format!(
-        "{} is of a run that differs in what is trained or measured:\n  {}\nundo the change; or `{fork}` starts a new run \
-         from it",
+        "{} is of a run that differs in what is trained or measured:\n  {}\nundo the change; or `{fork}` starts a \
+         new run from it",
         place.display(),
         refused.join("\n  ")
     )))

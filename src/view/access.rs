@@ -2,8 +2,8 @@
 //!
 //! The address has a random token. It is exchanged for a cookie and a clean address, so that the token is in
 //! no link, title or referrer. A page of another site can make a browser send requests here, under a name of
-//! its own even (DNS rebinding): so the name that was asked for must be this machine's, and the page that asks
-//! must be this one.
+//! its own even (DNS rebinding): so the name that was asked for must be this machine's, and the page that
+//! asks must be this one.
 //!
 //! Browsers send the cookies of one port to every port of a host, so a server that another user runs on this
 //! machine would get a cookie for `/`. The page is therefore in a folder of a random name, and the cookie is

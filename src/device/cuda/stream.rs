@@ -111,8 +111,9 @@ impl Stream {
     /// Copies into pinned host memory.
     pub(super) fn download(&self, to: &mut Pinned, from: DevicePtr, bytes: usize) -> Result<()> {
         assert!(bytes <= to.bytes().len());
-        // SAFETY: the pinned memory takes that many bytes, and callers keep it until the copy is over: the engine
-        // by its ring, the downloader by waiting for each piece. The range is inside memory that they hold.
+        // SAFETY: the pinned memory takes that many bytes, and callers keep it until the copy is over: the
+        // engine by its ring, the downloader by waiting for each piece. The range is inside memory that they
+        // hold.
         let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to.address(), from, bytes, self.raw) };
         check(status, "copy from the GPU")
     }

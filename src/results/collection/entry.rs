@@ -196,7 +196,8 @@ fn changed(run: &Path, environment: Option<&Environment>) -> Vec<String> {
 const GIVEN: [(&str, &str); 3] =
     [("checkpoint.keep", "0"), ("checkpoint.resume", "never"), ("metrics.plots", "false")];
 
-/// Returns true for a setting that nobody typed: one that the sweep or comparison gave a run which it started.
+/// Returns true for a setting that nobody typed: one that the sweep or comparison gave a run which it
+/// started.
 fn is_given(setting: &str, command: &[String]) -> bool {
     let is_started = command.get(1).is_some_and(|word| word == "--results")
         && command.last().is_some_and(|word| word == "--json");

@@ -147,7 +147,10 @@ fn wall(run: &RunFiles) -> Option<String> {
     }
     let (gap, step) = (Spread::from_values(gaps)?.p25, median(steady.iter().map(|row| row.step_ms))?);
     (gap > MAX_FACTOR * step + MAX_WRITING_MS).then(|| {
-        format!("{TIMING} has a median step of {step} ms, and {gap} ms or more pass from row to row at three of four rows")
+        format!(
+            "{TIMING} has a median step of {step} ms, and {gap} ms or more pass from row to row at three of \
+             four rows"
+        )
     })
 }
 

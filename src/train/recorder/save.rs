@@ -138,8 +138,8 @@ impl Recorder {
     }
 
     /// Returns true if a checkpoint is due because an evaluation has found the lowest validation loss so far.
-    /// The loss of a checkpoint that is being written counts once it is written, which is waited for where the
-    /// answer depends on it.
+    /// The loss of a checkpoint that is being written counts once it is written. Where the answer depends on
+    /// it, this waits.
     pub(in crate::train) fn is_best(&mut self, evaluation: &Evaluation) -> Result<bool> {
         let Some(set) = evaluation.sets.first().filter(|_| self.saves()) else { return Ok(false) };
         let is_below = |best: Option<f32>| (set.loss as f32) < best.unwrap_or(f32::INFINITY);

@@ -64,11 +64,13 @@ pub fn smoothed(values: &[f64], window: usize) -> Vec<f64> {
     // A window is the end of a block and the start of the next one, or within one block.
     let sum = |at: usize| -> Sum {
         let (from, to) = (at.saturating_sub(reach), (at + reach).min(values.len() - 1));
-        match () {
-            () if from / width != to / width => (ends[from].0 + starts[to].0, ends[from].1 + starts[to].1),
-            () if from % width == 0 => starts[to],
+        if from / width != to / width {
+            (ends[from].0 + starts[to].0, ends[from].1 + starts[to].1)
+        } else if from % width == 0 {
+            starts[to]
+        } else {
             // Only at the end of all values is a window within a block that it does not begin with.
-            () => ends[from],
+            ends[from]
         }
     };
     let mean = |(sum, count): Sum| if count == 0 { f64::NAN } else { sum / count as f64 };
