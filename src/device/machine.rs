@@ -55,6 +55,19 @@ impl Device {
     }
 }
 
+impl Device {
+    /// As [`Device::allocate`]; on a GPU, of memory that others of the process can be given access to.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate_mapped(&self, bytes: usize) -> Result<Memory> {
+        match self {
+            Device::Cpu(_) => self.allocate(bytes),
+            Device::Cuda(gpu, _) => gpu.allocate_mapped(bytes).map(Memory::Gpu),
+        }
+    }
+}
+
 impl From<Arc<Pool>> for Device {
     fn from(pool: Arc<Pool>) -> Self {
         Device::Cpu(pool)

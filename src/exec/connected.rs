@@ -5,6 +5,7 @@ use crate::device::communicator::Communicator;
 use crate::device::cuda::{Gpu, SharedMemory};
 use crate::device::gpu::DevicePtr;
 use crate::error::{Error, Result};
+use crate::ir::State;
 
 /// Returns an error if the GPU is connected as another rank, or with another number of ranks, than the
 /// communicator: its sums would lack ranks.
@@ -22,6 +23,18 @@ fn check_connected(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
     )))
 }
 
+/// Returns the names of the buffers that other ranks write into in an exchange by copies; none where the state
+/// has no room for one.
+pub(crate) fn shared_buffers(layout: &State) -> Vec<&'static str> {
+    if layout.slot("exchange.flags").is_none() {
+        return Vec::new();
+    }
+    // A rank that owns masters gives the others a copy of them.
+    let masters = if layout.masters_are_sharded() { None } else { Some("params") };
+    let names = ["exchange", "compute_copy", "vectors"].into_iter().chain(masters);
+    names.filter(|name| layout.buffers.iter().any(|buffer| buffer.name == *name)).collect()
+}
+
 impl Engine {
     /// Returns the memory that other ranks may write into, where the state has room for an exchange by
     /// copies.
@@ -33,9 +46,7 @@ impl Engine {
         };
         let (flags, _) = slot("flags")?;
         let sums = slot("sums")?;
-        let targets = ["exchange", "compute_copy", "params", "vectors"];
-        let targets = targets.iter().filter(|name| !(**name == "params" && layout.masters_are_sharded()));
-        let buffers = targets.filter_map(|name| {
+        let buffers = shared_buffers(layout).into_iter().filter_map(|name| {
             let (_, memory) = self.state.buffer(name)?;
             Some((memory.address().addr() as DevicePtr, memory.len()))
         });

@@ -58,6 +58,21 @@ impl Engine {
             gpu.make_current()?;
         }
         let state = StateMemory::new(&device, Arc::clone(state))?;
+        Self::with_state(device, state, comm, placement, arena_bytes, poison)
+    }
+
+    /// As [`Engine::new`], over a state whose memory the caller has allocated on the device.
+    ///
+    /// # Errors
+    /// When memory cannot be allocated.
+    pub(crate) fn with_state(
+        device: Device,
+        state: StateMemory,
+        comm: Arc<dyn Communicator>,
+        placement: Placement,
+        arena_bytes: usize,
+        poison: bool,
+    ) -> Result<Self> {
         let placement: Box<dyn BlockAllocator> = match placement {
             Placement::Arena => Box::new(Arena::new(&device, arena_bytes)?),
             Placement::Caching => Box::new(Caching::new(device.clone())),

@@ -19,8 +19,17 @@ impl StateMemory {
     /// # Errors
     /// When the system refuses.
     pub fn new(device: &Device, layout: Arc<State>) -> Result<Self> {
-        let buffer = |bytes: usize| -> Result<Memory> {
-            let mut memory = device.allocate(bytes)?;
+        Self::with_mapped(device, layout, &[])
+    }
+
+    /// As [`StateMemory::new`]; other GPUs of the process can be given access to the buffers named `mapped`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_mapped(device: &Device, layout: Arc<State>, mapped: &[&str]) -> Result<Self> {
+        let buffer = |name: &str, bytes: usize| -> Result<Memory> {
+            let mapped = mapped.contains(&name);
+            let mut memory = if mapped { device.allocate_mapped(bytes)? } else { device.allocate(bytes)? };
             // Memory that a GPU allocates is not cleared.
             if device.gpu().is_some() {
                 memory.fill(0, 0, bytes)?;
@@ -30,7 +39,7 @@ impl StateMemory {
         let buffers = layout
             .buffers
             .iter()
-            .map(|b| buffer(b.bytes).map_err(|e| e.context(format!("state buffer {}", b.name))))
+            .map(|b| buffer(&b.name, b.bytes).map_err(|e| e.context(format!("state buffer {}", b.name))))
             .collect::<Result<_>>()?;
         Ok(Self { layout, buffers })
     }

@@ -16,6 +16,7 @@ mod transfer;
 
 pub use bad::{NonFiniteOutput, NonFiniteTensor};
 pub use communication::CommunicationTime;
+pub(crate) use connected::shared_buffers;
 pub use engine::Engine;
 pub(crate) use memory::widened_bytes;
 pub use memory::{StateMemory, padded_bytes};

@@ -21,7 +21,7 @@ use crate::plan::Plan;
 use crate::ranks::{TimedCommunicator, fault};
 pub use evaluate::{Evaluated, Evaluation};
 pub(super) use share::say_timing;
-use share::{connect_gpus, prepare_alike};
+use share::{allocate_state, connect_gpus, prepare_alike};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -128,14 +128,10 @@ impl Rank {
         }
         let comm = Arc::new(TimedCommunicator::new(comm));
         let others: Arc<dyn Communicator> = Arc::<TimedCommunicator>::clone(&comm);
-        let mut engine = Engine::new(
-            device,
-            &programs.state,
-            others,
-            execution.placement,
-            programs.arena_bytes(),
-            execution.poison,
-        )?;
+        let state = allocate_state(&device, &programs.state, &*others)?;
+        let (placement, poison) = (execution.placement, execution.poison);
+        let mut engine =
+            Engine::with_state(device, state, others, placement, programs.arena_bytes(), poison)?;
         if let Some(gpu) = engine.gpu() {
             gpu.attribute_memory(MemoryCause::Rounding);
             connect_gpus(&engine, &*engine.comm, &execution)?;

@@ -31,11 +31,6 @@ impl Context {
         Ok(context)
     }
 
-    /// Returns the driver's handle.
-    pub(super) fn raw(&self) -> sys::CUcontext {
-        self.raw
-    }
-
     /// Returns the device.
     pub(super) fn device(&self) -> sys::CUdevice {
         self.device

@@ -150,6 +150,14 @@ impl Gpu {
         self.allocator.allocate(bytes)
     }
 
+    /// As [`Gpu::allocate`], of memory that other GPUs of the process can be given access to.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate_mapped(&self, bytes: usize) -> Result<DeviceBuffer> {
+        self.allocator.allocate_mapped(self.context.device(), bytes)
+    }
+
     /// Limits the memory that may be held.
     pub fn limit_memory(&self, bytes: Option<usize>) {
         self.allocator.set_limit(bytes);

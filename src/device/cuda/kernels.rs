@@ -22,6 +22,9 @@ const DEFAULT_SHARED: u32 = 48 * 1024;
 const OVERLAP_CAPABILITY: u32 = 9;
 const OVERLAP_DRIVER: (i32, i32) = (12, 4);
 
+/// Least version of CUDA whose driver has `cuFuncLoad`.
+const FUNCTION_LOADING: (i32, i32) = (12, 4);
+
 /// The compiler of one GPU and the kernels loaded on it. Unloaded when dropped.
 #[derive(Debug)]
 pub(super) struct Kernels {
@@ -29,6 +32,8 @@ pub(super) struct Kernels {
     compiler: Compiler,
     /// True if a kernel may be launched to begin before the one before it has ended.
     can_overlap: bool,
+    /// True if the code of a function can be loaded before its first launch.
+    loads_functions: bool,
     modules: Mutex<HashMap<TranslationUnit, Module>>,
     functions: Mutex<HashMap<Kernel, Function>>,
 }
@@ -55,7 +60,14 @@ impl Kernels {
     pub(super) fn new(context: Arc<Context>, compiler: Compiler, capability: (u32, u32)) -> Self {
         let driver = driver::version().unwrap_or_default();
         let can_overlap = capability.0 >= OVERLAP_CAPABILITY && driver >= OVERLAP_DRIVER;
-        Self { context, compiler, can_overlap, modules: Mutex::default(), functions: Mutex::default() }
+        Self {
+            context,
+            compiler,
+            can_overlap,
+            loads_functions: driver >= FUNCTION_LOADING,
+            modules: Mutex::default(),
+            functions: Mutex::default(),
+        }
     }
 
     /// Returns the compiler.
@@ -63,20 +75,25 @@ impl Kernels {
         &self.compiler
     }
 
-    /// Compiles and loads kernels, in parallel.
+    /// Compiles and loads kernels, in parallel. A driver that loads the code of a function at its first launch may
+    /// wait for the GPU then, which may wait for another rank: functions are loaded here too.
     ///
     /// # Errors
     /// When a kernel does not compile.
     pub(super) fn prepare<'a>(&self, kernels: impl IntoIterator<Item = &'a Kernel>) -> Result<()> {
+        let kernels: Vec<&Kernel> = kernels.into_iter().collect();
         let missing: Vec<TranslationUnit> = {
             let modules = lock(&self.modules);
-            translation_units(kernels).into_iter().filter(|unit| !modules.contains_key(unit)).collect()
+            translation_units(kernels.iter().copied())
+                .into_iter()
+                .filter(|unit| !modules.contains_key(unit))
+                .collect()
         };
         let codes = self.compiler.compile_all(&missing)?;
         for (unit, code) in missing.into_iter().zip(codes) {
             self.load(unit, &code)?;
         }
-        Ok(())
+        kernels.into_iter().try_for_each(|kernel| self.function(kernel.clone(), 0).map(|_| ()))
     }
 
     /// Launches a kernel into a stream. Compiles it first if [`Kernels::prepare`] has not.
@@ -135,6 +152,10 @@ impl Kernels {
             // SAFETY: the function is of a loaded module.
             let status = unsafe { sys::cuFuncSetAttribute(handle, which, shared as i32) };
             check(status, &format!("give {} {shared} bytes of shared memory", kernel.entry))?;
+        }
+        if self.loads_functions {
+            // SAFETY: the function is of a loaded module.
+            check(unsafe { sys::cuFuncLoad(handle) }, &format!("load kernel {}", kernel.entry))?;
         }
         let parameters = driver::parameters(handle).into();
         let function = Function { handle, parameters, shared: shared.max(DEFAULT_SHARED) };

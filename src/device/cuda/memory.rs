@@ -1,6 +1,7 @@
 //! Memory of a GPU: allocated by the driver, counted and capped.
 
 use super::driver::check;
+use super::mapping::Mapping;
 use super::stream::Stream;
 use crate::device::gpu::DevicePtr;
 use crate::device::lock::lock;
@@ -40,6 +41,28 @@ impl Allocator {
     /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the driver or the limit does not
     /// allow it.
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<DeviceBuffer> {
+        self.counted(bytes, |bytes| allocate(bytes).map(|address| (address, None)))
+    }
+
+    /// As [`Allocator::allocate`], of memory that other GPUs of the process can be given access to.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn allocate_mapped(self: &Arc<Self>, device: i32, bytes: usize) -> Result<DeviceBuffer> {
+        if bytes == 0 {
+            return self.allocate(bytes);
+        }
+        self.counted(bytes, |bytes| {
+            let mapping = Mapping::new(device, bytes)?;
+            Ok((mapping.address(), Some(mapping)))
+        })
+    }
+
+    fn counted(
+        self: &Arc<Self>,
+        bytes: usize,
+        allocate: impl FnOnce(usize) -> Result<(DevicePtr, Option<Mapping>)>,
+    ) -> Result<DeviceBuffer> {
         let mut ledger = lock(&self.ledger);
         if let Some(limit) = ledger.limit.filter(|&limit| ledger.held.saturating_add(bytes) > limit) {
             return Err(Error::does_not_fit(format!(
@@ -48,12 +71,12 @@ impl Allocator {
             )));
         }
         self.stream.make_current()?;
-        let address = allocate(bytes)
+        let (address, mapping) = allocate(bytes)
             .map_err(|e| e.context(format!("beside the {} bytes held on the GPU", ledger.held)))?;
         ledger.held += bytes;
         ledger.peak = ledger.peak.max(ledger.held);
         ledger.allocations += 1;
-        Ok(DeviceBuffer { allocator: Arc::clone(self), address, bytes })
+        Ok(DeviceBuffer { allocator: Arc::clone(self), address, bytes, mapping })
     }
 
     /// Limits the bytes that may be held.
@@ -73,6 +96,8 @@ pub struct DeviceBuffer {
     allocator: Arc<Allocator>,
     address: DevicePtr,
     bytes: usize,
+    /// What is mapped at the address, where other GPUs can be given access to it.
+    mapping: Option<Mapping>,
 }
 
 impl DeviceBuffer {
@@ -124,9 +149,15 @@ impl DeviceBuffer {
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         // A context that cannot be made current has taken its memory with it.
-        if self.bytes > 0 && self.allocator.stream.make_current().is_ok() {
+        let current = self.bytes > 0 && self.allocator.stream.make_current().is_ok();
+        match self.mapping.take() {
+            Some(mapping) if current => drop(mapping),
+            Some(mapping) => std::mem::forget(mapping),
             // SAFETY: allocated by `allocate`; the driver waits for work on it.
-            unsafe { sys::cuMemFree_v2(self.address) };
+            None if current => unsafe {
+                sys::cuMemFree_v2(self.address);
+            },
+            None => {}
         }
         lock(&self.allocator.ledger).held -= self.bytes;
     }

@@ -4,9 +4,10 @@ use crate::device::Device;
 use crate::device::communicator::Communicator;
 use crate::device::cuda::nccl::UniqueId;
 use crate::device::cuda::products::TIMING;
-use crate::device::cuda::{Algorithms, Gpu, SharedMemory, Sharing};
+use crate::device::cuda::{Algorithms, Gpu, SharedMemory, Sharing, process_token};
 use crate::error::{Error, Result};
-use crate::exec::{Engine, prepare};
+use crate::exec::{Engine, StateMemory, prepare, shared_buffers};
+use crate::ir::State;
 use crate::model::Programs;
 use crate::plan::Execution;
 use crate::policy::Transport;
@@ -43,6 +44,29 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
         )));
     }
     prepare(device, comm.rank(), programs.sections(), &say_timing)
+}
+
+/// Allocates the state of a rank. Where GPUs are to exchange data by copies and all ranks are threads of this
+/// process, the buffers that others write into can be mapped for them; processes open handles of theirs.
+///
+/// # Errors
+/// When memory cannot be allocated, or a rank is lost.
+pub(super) fn allocate_state(
+    device: &Device,
+    layout: &Arc<State>,
+    comm: &dyn Communicator,
+) -> Result<StateMemory> {
+    let Some(gpu) = device.gpu() else { return StateMemory::new(device, Arc::clone(layout)) };
+    gpu.make_current()?;
+    let mut shared = shared_buffers(layout);
+    if !shared.is_empty() {
+        let own = process_token().to_le_bytes().to_vec();
+        let all = comm.gather("the processes of ranks", own.clone())?;
+        if all.parts().any(|token| *token != *own) {
+            shared.clear();
+        }
+    }
+    StateMemory::with_mapped(device, Arc::clone(layout), &shared)
 }
 
 /// Says what takes time before the first step on a machine that has not seen these products.

@@ -1,9 +1,10 @@
-//! Access to the memory of other ranks: between threads by peer access of contexts, between processes by
-//! handles of allocations.
+//! Access to the memory of other ranks: between threads by mapping allocations for other GPUs, between processes
+//! by handles of allocations.
 
 use super::memory::SharedMemory;
 use crate::device::cuda::context::Context;
 use crate::device::cuda::driver::check;
+use crate::device::cuda::mapping;
 use crate::device::gpu::DevicePtr;
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
@@ -19,8 +20,6 @@ pub(super) struct Offer {
     host: String,
     /// Identifies the process.
     process: u64,
-    /// The context's handle, which means something in its own process.
-    context: u64,
     device: i32,
     buffers: Vec<Buffer>,
 }
@@ -81,7 +80,6 @@ impl Offer {
         Self {
             host: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
             process: process_token(),
-            context: context.raw() as u64,
             device: context.device(),
             buffers: memory.buffers.iter().map(buffer).collect(),
         }
@@ -89,7 +87,7 @@ impl Offer {
 }
 
 /// Returns a number that no other process on the host is likely to have.
-fn process_token() -> u64 {
+pub(crate) fn process_token() -> u64 {
     static TOKEN: OnceLock<u64> = OnceLock::new();
     *TOKEN.get_or_init(|| {
         let mut hasher = RandomState::new().build_hasher();
@@ -115,7 +113,9 @@ pub(super) fn map_all(
         } else if offer.host != own.host || own.host.is_empty() {
             Err(format!("rank {peer} is on another host"))
         } else if offer.process == own.process {
-            enable_access(own.device, offer).map(|()| offer.buffers.iter().map(|b| b.address).collect())
+            // The other rank does the same for this one before either uses the addresses.
+            let allowed = allow_access(own, offer.device);
+            allowed.map(|()| offer.buffers.iter().map(|b| b.address).collect())
         } else {
             let open = |buffer: &Buffer| open_handle(&buffer.handle, &mapped);
             offer.buffers.iter().map(open).collect::<Result<Vec<_>>>().map_err(|e| e.message().to_owned())
@@ -127,19 +127,17 @@ pub(super) fn map_all(
     Ok(mapped)
 }
 
-/// Lets the current context access the memory of another of this process.
-fn enable_access(device: i32, offer: &Offer) -> std::result::Result<(), String> {
+/// Lets another GPU of this process access the buffers of a rank.
+fn allow_access(own: &Offer, peer: i32) -> std::result::Result<(), String> {
     let mut can = 0;
     // SAFETY: the address of an integer; both devices were opened.
-    let status = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, device, offer.device) };
+    let status = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, peer, own.device) };
     if status != CUresult::CUDA_SUCCESS || can == 0 {
         return Err("their GPUs have no peer access".to_owned());
     }
-    // SAFETY: the context is of this process, and its rank holds it until all ranks are done.
-    match unsafe { sys::cuCtxEnablePeerAccess(offer.context as sys::CUcontext, 0) } {
-        CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
-        status => check(status, "enable peer access").map_err(|e| e.message().to_owned()),
-    }
+    let filled = own.buffers.iter().filter(|buffer| buffer.bytes > 0);
+    let mut allowed = filled.map(|buffer| mapping::allow_access(buffer.address, buffer.bytes, peer));
+    allowed.try_for_each(|allowed| allowed.map_err(|e| e.message().to_owned()))
 }
 
 /// Returns the handle of an allocation for other processes.

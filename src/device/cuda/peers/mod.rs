@@ -14,5 +14,6 @@ mod memory;
 mod release;
 mod share;
 
+pub(crate) use map::process_token;
 pub use memory::{SharedMemory, flags};
 pub(crate) use share::Sharing;
