@@ -363,6 +363,8 @@ policy! {
 policy! {
     /// What ranks divide among themselves instead of each holding all of it.
     Shard {
+        /// As [`Shard::Optimizer`] where two GPUs of one host exchange data by copies, as [`Shard::None`] otherwise.
+        Auto = "auto",
         /// Nothing: every rank updates all parameters.
         None = "none",
         /// The optimizer's slots, and the masters where products read a compute copy: a rank updates what it
@@ -374,8 +376,8 @@ policy! {
 policy! {
     /// Ways in which GPUs exchange data.
     Transport {
-        /// As [`Transport::Copies`] where ranks are processes that divide the optimizer's slots and have access
-        /// to each other's memory, as [`Transport::Nccl`] otherwise.
+        /// As [`Transport::Copies`] where ranks divide the optimizer's slots and have access to each other's
+        /// memory, as [`Transport::Nccl`] otherwise.
         Auto = "auto",
         /// Copies between the memories of GPUs of one host, by their copy engines.
         Copies = "copies",

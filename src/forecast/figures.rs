@@ -217,5 +217,6 @@ fn execution(plan: &Plan) -> String {
         None => recompute,
     };
     let fused = if plan.execution.fused { "" } else { ", unfused ops" };
-    format!("{dtype}, {attention}, {recompute}{fused}")
+    let sharded = if plan.shards_optimizer() { ", optimizer divided among ranks" } else { "" };
+    format!("{dtype}, {attention}, {recompute}{fused}{sharded}")
 }

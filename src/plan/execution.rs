@@ -42,7 +42,7 @@ pub struct Execution {
     pub overlap: bool,
     /// Let ranks exchange only the rows of the embedding's gradient that batches touch.
     pub embedding_exchange: bool,
-    /// Divide the optimizer's slots among ranks.
+    /// Divide the optimizer's slots among ranks; not `Auto`.
     pub shard: Shard,
     /// How GPUs exchange data: by copies where `Auto`, too, if they turn out to have access to each other's
     /// memory.
@@ -55,10 +55,35 @@ pub struct Execution {
     pub memory_limit: Option<usize>,
 }
 
+/// Most ranks that divide the optimizer's slots where a recipe leaves it to the plan: as many as were tried on GPUs.
+const SHARDED_BY_DEFAULT: usize = 2;
+
+/// Returns true if ranks on GPUs divide the optimizer's slots where a recipe leaves it to the plan: those of one host
+/// that may exchange data by copies.
+fn shards_by_default(recipe: &Recipe, machine: &Machine) -> bool {
+    let Values { engine, parallelism, .. } = recipe.values();
+    let world = recipe.world_size();
+    let on_one_host = match parallelism.launcher {
+        Launcher::Thread | Launcher::Process => true,
+        Launcher::Env => machine.local_ranks == Some(world),
+    };
+    (2..=SHARDED_BY_DEFAULT).contains(&world)
+        && on_one_host
+        && parallelism.transport != Transport::Nccl
+        && parallelism.reduction == Reduction::Bucketed
+        && engine.placement == Placement::Arena
+        && engine.communication == Communication::On
+}
+
 impl Execution {
     /// Returns the execution that a recipe asks for, on the GPUs of its ranks; none: the CPU.
     pub(super) fn from_recipe(recipe: &Recipe, gpus: &[usize], machine: &Machine) -> Self {
         let Values { engine, parallelism, training, activation_checkpoint, .. } = recipe.values();
+        let shard = match parallelism.shard {
+            Shard::Auto if !gpus.is_empty() && shards_by_default(recipe, machine) => Shard::Optimizer,
+            Shard::Auto => Shard::None,
+            chosen => chosen,
+        };
         Self {
             gpu: gpus.first().copied(),
             peers: gpus.iter().skip(1).copied().collect(),
@@ -78,11 +103,9 @@ impl Execution {
             reduction: parallelism.reduction,
             overlap: parallelism.overlap,
             embedding_exchange: parallelism.embedding_exchange,
-            shard: parallelism.shard,
+            shard,
             transport: match parallelism.transport {
-                // Between threads the driver was seen to wait for the GPU of another one.
-                Transport::Auto if parallelism.launcher == Launcher::Thread => Transport::Nccl,
-                Transport::Auto if parallelism.shard == Shard::None => Transport::Nccl,
+                Transport::Auto if shard == Shard::None => Transport::Nccl,
                 chosen => chosen,
             },
             channels: parallelism.channels,

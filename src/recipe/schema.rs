@@ -362,13 +362,14 @@ sections! {
         /// bytes than reducing all of it.
         embedding_exchange: bool = true; Execution, Type::Bool, "false";
         /// What ranks divide instead of each holding all of it: nothing, or the optimizer's slots (and the
-        /// fp32 weights under bf16), of which each updates its part.
-        shard: Shard = Shard::None;
+        /// fp32 weights under bf16), of which each updates its part. Automatically the optimizer's slots for two
+        /// ranks on GPUs of one host, which exchange data by copies.
+        shard: Shard = Shard::Auto;
             Execution, Type::Word(Shard::WORDS), "\"optimizer\""
-                => implied("\"none\"");
+                => implied("\"auto\"");
         /// How GPUs exchange data: by copies between their memories, which take no multiprocessors, or by
-        /// NCCL. Automatically by copies where ranks are processes of one host that divide the optimizer's
-        /// slots and have access to each other's memory.
+        /// NCCL. Automatically by copies where ranks are on one host, divide the optimizer's slots and have
+        /// access to each other's memory.
         transport: Transport = Transport::Auto;
             Execution, Type::Word(Transport::WORDS), "\"nccl\""
                 => implied("\"auto\"");
