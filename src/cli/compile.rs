@@ -3,7 +3,8 @@
 use super::terminal::print;
 use crate::check::collect_cases;
 use crate::device::cuda::compiler::{Compiler, KernelResources, TranslationUnit, translation_units};
-use crate::device::gpu::{Collector, Properties};
+use crate::device::cuda::held::hold_kernel;
+use crate::device::gpu::{Collector, Kernel, Properties};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::Programs;
@@ -99,7 +100,9 @@ fn needed_units(properties: Properties, recipes: &[String]) -> Result<Vec<Transl
             }
         }
     }
-    Ok(translation_units(&collector.into_requests().kernels))
+    let mut kernels = collector.into_requests().kernels;
+    kernels.extend([hold_kernel(), Kernel::new("checksum", "checksum")]);
+    Ok(translation_units(&kernels))
 }
 
 /// Returns the line of one kernel in the verbose output.

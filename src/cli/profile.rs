@@ -46,6 +46,10 @@ pub struct BenchArgs {
     /// and energy. Small inputs come from the L2 cache then, and ops in place read what they wrote.
     #[arg(long)]
     energy: bool,
+    /// Hold multiprocessors of the GPU while ops are measured, as collectives do: a kernel that only waits takes
+    /// the shared memory of this many.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    held: u16,
 }
 
 /// Runs `xrun profile`.
@@ -53,7 +57,7 @@ pub struct BenchArgs {
 /// # Errors
 /// As [`profile`].
 pub fn run(args: &Args) -> Result<()> {
-    measure(args, false, false)
+    measure(args, false, false, 0)
 }
 
 /// Runs `xrun ops bench`: as a profile, with every shape of an op by itself.
@@ -61,15 +65,15 @@ pub fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// As [`profile`].
 pub fn bench(args: &BenchArgs) -> Result<()> {
-    measure(&args.profile, true, args.energy)
+    measure(&args.profile, true, args.energy, args.held.into())
 }
 
-fn measure(args: &Args, by_shape: bool, energy: bool) -> Result<()> {
+fn measure(args: &Args, by_shape: bool, energy: bool, held: usize) -> Result<()> {
     let machine = Machine::here();
     let recipe = args.what.load(&machine)?;
     let run = if args.keep { Some(args.what.run()?) } else { None };
     let (warmup, steps) = (usize::from(args.warmup), usize::from(args.steps));
-    let request = ProfileRequest { warmup, steps, by_shape, energy };
+    let request = ProfileRequest { warmup, steps, by_shape, energy, held };
     let found = profile(&recipe, &machine, request)?;
     if let Some(path) = &args.trace {
         std::fs::write(path, trace(&found)).at("write", path)?;

@@ -30,6 +30,8 @@ pub struct Engine {
     poison: bool,
     /// True if sections are captured into CUDA graphs.
     pub(super) graphs_on: bool,
+    /// Multiprocessors of a GPU that are held while nodes are timed.
+    pub(super) held: usize,
     /// Graphs by the names of their sections; `None` for sections that ran once: the first run is a warm-up
     /// without a graph, and its results count.
     pub(super) graphs: HashMap<String, Option<Graph>>,
@@ -85,6 +87,7 @@ impl Engine {
             placement,
             poison,
             graphs_on: false,
+            held: 0,
             graphs: HashMap::new(),
             exchange: Exchange::default(),
             transfers: Transfers::default(),

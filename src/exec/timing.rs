@@ -26,6 +26,12 @@ pub struct UnderLoad {
 }
 
 impl Engine {
+    /// Sets how many multiprocessors of a GPU are held while [`Engine::time`] measures nodes, as collectives hold
+    /// some.
+    pub fn hold_multiprocessors(&mut self, count: usize) {
+        self.held = count;
+    }
+
     /// Runs a section and measures every node: on the CPU by the clock, on a GPU by events inside a graph.
     ///
     /// # Errors
@@ -54,12 +60,15 @@ impl Engine {
             gpu.record(&events[0], inside)?;
             engine.walk(section, |ran| gpu.record(&events[ran.at + 1], inside))
         };
-        if inside {
-            gpu.capture(|| run(self))?.launch()?;
-        } else {
-            run(self)?;
+        let graph = if inside { Some(gpu.capture(|| run(self))?) } else { None };
+        // What is allocated or freed while they are held would wait for them.
+        let held = if self.held > 0 { Some(gpu.hold_multiprocessors(self.held)?) } else { None };
+        match &graph {
+            Some(graph) => graph.launch()?,
+            None => run(self)?,
         }
         gpu.synchronize()?;
+        drop(held);
         let between = events.windows(2).map(|pair| pair[1].since(&pair[0]));
         between.map(|ms| Ok(Duration::from_secs_f64(f64::from(ms?.max(0.0)) / 1e3))).collect()
     }

@@ -93,6 +93,8 @@ pub struct ProfileRequest {
     pub by_shape: bool,
     /// True to repeat one node of every kind under load, which takes a second each and needs a GPU.
     pub energy: bool,
+    /// Multiprocessors of a GPU that are held while nodes are measured, and not while whole steps are.
+    pub held: usize,
 }
 
 /// What nodes are counted together by: phase, op, and shapes or nothing.
@@ -126,6 +128,11 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     if plan.batch.world_size > 1 {
         return Err(Error::usage("a profile covers one rank; set parallelism.world_size=1"));
     }
+    if request.held > 0 && !plan.execution.cuda_graphs {
+        return Err(Error::usage(
+            "multiprocessors are held on a GPU while graphs run, and this plan has none",
+        ));
+    }
     let class = environment(&plan, Vec::new())?.device_class();
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     if request.energy {
@@ -146,6 +153,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     let tokens = plan.batch.tokens_per_step();
     let mut rank =
         Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;
+    rank.engine_mut().hold_multiprocessors(request.held);
     for _ in 0..request.warmup {
         rank.time_step(|_, _, _| {})?;
     }

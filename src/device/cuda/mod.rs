@@ -15,6 +15,7 @@ pub mod download;
 pub mod driver;
 pub mod gpu;
 mod graph;
+pub mod held;
 mod kernels;
 pub mod libraries;
 pub mod limits;

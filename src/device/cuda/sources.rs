@@ -32,7 +32,7 @@ pub const HEADERS: [(&str, &str); 14] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 47] = [
+pub const SOURCES: [(&str, &str); 48] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
@@ -57,6 +57,7 @@ pub const SOURCES: [(&str, &str); 47] = [
     source!("gated"),
     source!("grad_norm"),
     source!("half"),
+    source!("hold"),
     source!("kv_cache"),
     source!("layer_norm"),
     source!("linear_few_rows"),
