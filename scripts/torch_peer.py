@@ -8,6 +8,7 @@
     torch_peer.py --model dim384 --turns                           # waits; measures once per line on stdin
     torch_peer.py --model dim384 --rows                            # a line per step, for `xrun compare --before-cmd`
     torchrun --nproc_per_node 4 torch_peer.py --model dim768       # DDP: --batch sequences on each of 4 GPUs
+    torchrun --nproc_per_node 4 torch_peer.py --model dim768 --parallel fsdp2 --reduce bf16
 
 What a PyTorch user would write: fp32 masters, autocast to bf16, SDPA, RMSNorm and cross-entropy from torch.nn, fused
 AdamW, clipping by the global norm. Embedding and head are not tied. With --pad, FFN and vocabulary become multiples of
@@ -28,6 +29,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -142,8 +145,24 @@ class Model(nn.Module):
         turns = (self.cos, self.sin)
         for block in self.blocks:
             x = checkpoint(block, x, turns, use_reentrant=False) if self.recompute else block(x, turns)
+        return self.loss(x, targets)
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
         logits = self.head(self.norm(x)).float()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def sharded(model: Model, args: argparse.Namespace) -> nn.Module:
+    """FSDP2 over blocks and the rest. Parameters stay gathered from the forward to the backward, as memory allows."""
+    reduce = torch.bfloat16 if args.reduce == "bf16" else torch.float32
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce)
+    for block in model.blocks:
+        if args.mode != "eager":
+            block.compile(mode=COMPILED[args.mode])
+        fully_shard(block, mp_policy=policy, reshard_after_forward=False)
+    if args.mode != "eager":
+        model.loss = torch.compile(model.loss, mode=COMPILED[args.mode])
+    return fully_shard(model, mp_policy=policy, reshard_after_forward=False)
 
 
 def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
@@ -156,15 +175,18 @@ def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
         torch.backends.cuda.enable_mem_efficient_sdp(False)
         torch.backends.cuda.enable_math_sdp(False)
     model = Model(shape, args.seq, args.recompute).to(args.device)
+    fsdp = WORLD > 1 and args.parallel == "fsdp2"
+    network = sharded(model, args) if fsdp else model
     decayed = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True)
-    network = model
-    if WORLD > 1:
+    if WORLD > 1 and not fsdp:
         views = {"static_graph": True, "gradient_as_bucket_view": True}
         network = DistributedDataParallel(model, device_ids=[LOCAL_RANK] if args.device == "cuda" else None, **views)
-    if args.mode != "eager":
+        if args.reduce == "bf16":
+            network.register_comm_hook(None, bf16_compress_hook)
+    if args.mode != "eager" and not fsdp:
         network = torch.compile(network, mode=COMPILED[args.mode])
     # Every rank has its own batches. Targets below the real vocabulary, padded or not.
     torch.manual_seed(1 + RANK)
@@ -176,13 +198,13 @@ def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
         nonlocal taken
         tokens, targets = batches[taken % len(batches)]
         taken += 1
-        with torch.autocast(args.device, torch.bfloat16, enabled=args.precision == "bf16"):
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.precision == "bf16" and not fsdp):
             loss = network(tokens, targets)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         # DDP's gradients are views of its buckets, and stay.
-        optimizer.zero_grad(set_to_none=WORLD == 1)
+        optimizer.zero_grad(set_to_none=WORLD == 1 or fsdp)
         return loss.detach()
 
     return step
@@ -253,6 +275,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--vocab", type=int, default=VOCAB)
     parser.add_argument("--pad", action="store_true", help="FFN and vocabulary as multiples of 64")
     parser.add_argument("--recompute", action="store_true", help="keep only the blocks' inputs")
+    parser.add_argument("--parallel", default="ddp", choices=["ddp", "fsdp2"], help="how several GPUs share the work")
+    parser.add_argument("--reduce", default="fp32", choices=["fp32", "bf16"], help="format in which gradients are added")
     parser.add_argument("--warmup", type=int, default=12, help="steps before anything is measured")
     parser.add_argument("--steps", type=int, default=30, help="steps that are measured")
     parser.add_argument("--turns", action="store_true", help="measure once for every line on stdin")

@@ -27,9 +27,12 @@
     memory     memory by mode of recompute, beside PyTorch's
     limits     what fits into 32 GiB, as planned, and what happens when memory runs out
     recipes    two recipes for 300 steps, their text, and their export in transformers
-    ranks      several GPUs: against one, and ways of exchanging; this and the next four do nothing on a machine with one
+    ranks      several GPUs: against one, and ways of exchanging; this and those after it do nothing on a machine with one
     stack      several GPUs: a resume on one, and everything at once
-    scaling    several GPUs: speed, what the exchange costs, and PyTorch's DDP
+    starts     several GPUs: seconds until training begins, from an empty cache and a full one
+    scaling    several GPUs: speed, what the exchange costs, and independent runs beside each other
+    parallel   several GPUs: PyTorch's DDP and FSDP2 at the same sizes
+    held       products of the backward while multiprocessors are held, as collectives hold them
     launchers  several GPUs, or the CPU: torchrun, mpirun, an allocation, two network namespaces; those that are installed
     deaths     several GPUs: ranks that die, hang, find no memory or are told to stop
     sanitize   every case of every op under compute-sanitizer
@@ -41,6 +44,7 @@ log per section, and in `kept` the runs that are worth keeping; everything else 
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -54,6 +58,7 @@ import exact
 import launchers
 import optimizers
 import ranks
+import scaling
 import speed
 import ways
 from bench import Bench, OutOfTime, attempt
@@ -82,7 +87,10 @@ LIMITS = {
     "recipes": 240,
     "ranks": 600,
     "stack": 240,
-    "scaling": 2400,
+    "starts": 240,
+    "scaling": 900,
+    "parallel": 900,
+    "held": 240,
     "launchers": 300,
     "deaths": 300,
     "sanitize": 1200,
@@ -93,6 +101,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "attention": speed.attention,
     "bits": exact.bits,
     "ops": speed.ops,
+    "held": speed.held,
     "bench": speed.bench_all,
     "peer": speed.peer,
     "others": speed.others,
@@ -109,7 +118,9 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "recipes": exact.recipes,
     "ranks": ranks.ranks,
     "stack": ranks.stack,
-    "scaling": ranks.scaling,
+    "starts": ranks.starts,
+    "scaling": scaling.scaling,
+    "parallel": scaling.data_parallel_peers,
     "launchers": launchers.launchers,
     "deaths": deaths.deaths,
     "sanitize": exact.sanitize,
@@ -173,6 +184,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Runs the sections and prints the table."""
     args = arguments()
+    # What was started is ended on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     limits = {**LIMITS, **dict(args.limit)}
     args.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="xrun-gpu-") as work:

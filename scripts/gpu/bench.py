@@ -120,8 +120,10 @@ class Bench:
         try:
             output, _ = process.communicate(timeout=self.left())
         except subprocess.TimeoutExpired:
-            end(process)
             raise OutOfTime from None
+        finally:
+            # With all its children, also where this script is told to stop.
+            end(process)
         with self.log().open("a") as log:
             log.write(f"$ {' '.join(command)}\n{output}\n")
         return process.returncode, output

@@ -1,17 +1,16 @@
-"""Several GPUs: what must hold for any number of ranks, and how fast they are together."""
+"""Several GPUs: what must hold for any number of ranks."""
 
 import json
-import os
-import statistics
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from bench import SCRIPTS, Bench, Run, attempt, last_words, the_run
+from bench import Bench, Run, attempt, the_run
 from exact import learned
-from sizes import COMPARED, SIZES, Size
+from sizes import SIZES
+from speed import synthetic
 
 LAUNCHERS = ("thread", "process")
 # Both sides of a comparison take the same global batch; dropout shows whether draws follow the sequences.
@@ -26,7 +25,7 @@ ffn_dim = 200
 dropout = 0.1
 [training]
 seq_len = 96
-global_batch_size = 32
+global_batch_size = 48
 steps = 20
 dtype = "DTYPE"
 [optimizer]
@@ -80,11 +79,20 @@ def stack(bench: Bench) -> None:
         attempt(bench, f"v9-full-stack, {world} ranks", lambda w=world: full_stack(bench, w))
 
 
-def scaling(bench: Bench) -> None:
-    """How fast sizes are on some GPUs."""
-    for name in bench.sizes or COMPARED:
-        for world in [1, *worlds(bench)]:
-            attempt(bench, f"{name} × {world}", lambda n=name, w=world: speeds(bench, n, w))
+def starts(bench: Bench) -> None:
+    """Seconds until training begins, from an empty cache and a full one, and that a short timeout ends no start."""
+    alone: dict[str, float] = {}
+    for world in [1, *worlds(bench)]:
+        cache = bench.work / f"cache-{world}"
+        for what, most in (("cold", lambda one: 1.2 * one), ("warm", lambda one: one + 2.0)):
+            keys = [*launch(world), *synthetic(SIZES["dim384"]), "training.steps=10", "parallelism.timeout_s=2"]
+            run = bench.train("dim384", keys, cache=cache)
+            took = {name: seconds for name, seconds in run.summary()["startup"].items() if seconds}
+            parts = ", ".join(f"{name.removesuffix('_s')} {seconds:.2f} s" for name, seconds in took.items())
+            total = sum(took.values())
+            one = alone.setdefault(what, total)
+            found = f"{total:.2f} s with timeout_s = 2: {parts}"
+            bench.note(f"{world} ranks, {what}", found, world == 1 or total <= most(one), startup=took)
 
 
 def fewer(bench: Bench, world: int) -> None:
@@ -104,7 +112,7 @@ def fewer(bench: Bench, world: int) -> None:
     stopped = the_run(results)
     at = stopped.summary()["steps"]
     command = [bench.xrun, "--results", str(results), "resume", "--quiet", "parallelism.world_size=1"]
-    bench.call([*command, "training.local_batch_size=32"])
+    bench.call([*command, "training.local_batch_size=48"])
     run = the_run(results)
     same = run.column("tokens_seen") == whole.column("tokens_seen")
     pairs = list(zip(run.losses(), whole.losses(), strict=True))[at : at + 20]
@@ -214,80 +222,3 @@ def tensors(run: Run) -> Iterator[tuple[str, torch.Tensor]]:
         begin, end = header[name]["data_offsets"]
         numbers = torch.frombuffer(data, dtype=torch.float32, count=(end - begin) // 4, offset=8 + length + begin)
         yield name, numbers
-
-
-def speeds(bench: Bench, name: str, world: int) -> None:
-    """Tokens per second of a size on some GPUs, every GPU with the recipe's batch: threads in turns with PyTorch's DDP,
-    then processes, no exchange, and exchange after the backward."""
-    size = SIZES[name]
-    found: dict[str, dict[str, float | None]] = {}
-    trials = {}
-    if world > 1:
-        trials["process"] = launch(world, "process")
-        trials["thread, no exchange"] = [*launch(world), "engine.communication=off"]
-        trials["thread, no overlap"] = [*launch(world), "parallelism.overlap=false"]
-    try:
-        attempt(bench, f"{name} × {world}, DDP", lambda: found.update(beside_ddp(bench, name, world)))
-        for what, keys in trials.items():
-            attempt(bench, f"{name} × {world}, {what}", lambda w=what, k=keys: found.update({w: ours(bench, size, k)}))
-    finally:
-        # What was measured before the time ran out counts.
-        compared(bench, name, world, found)
-
-
-def recipe_of(size: Size) -> str:
-    """The recipe that is compared with DDP."""
-    return os.path.relpath(SCRIPTS.parent / f"recipes/known-issues/torch-ddp-{size.recipe}.toml")
-
-
-def beside_ddp(bench: Bench, name: str, world: int) -> dict[str, dict[str, float | None]]:
-    """Threads and PyTorch's DDP, a process per GPU, in turns; the comparison is kept."""
-    size = SIZES[name]
-    peer = f"python3 -m torch.distributed.run --standalone --nproc_per_node {world} scripts/torch_peer.py"
-    peer = f"{peer} {' '.join(size.peer)} --mode compile --pad --rows --warmup 20 --steps 100"
-    results = bench.work / f"ddp-{size.recipe}-{world}"
-    keys = [f"parallelism.world_size={world}", f"engine.device={bench.device}"]
-    command = [bench.xrun, "--results", str(results), "compare", recipe_of(size)]
-    command += [word for key in keys for word in ("--set", key)]
-    code, output = bench.outcome([*command, "--before-cmd", peer])
-    # 3 is a verdict.
-    if code not in (0, 3):
-        raise RuntimeError(f"exit {code}: {last_words(output)}")
-    (file,) = results.glob("comparisons/*/*/comparison.json")
-    bench.call([bench.xrun, "--results", str(results), "keep", str(file.parent), "--to", str(bench.out / "kept")])
-    comparison = json.loads(file.read_text())
-    if (ratio := comparison["ratio"]) is None:
-        raise RuntimeError("; ".join(comparison["contended"]) or "no ratio")
-    text = f"{ratio['estimate']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f}), {comparison['verdict']}"
-    bench.note(f"{name} × {world}, thread beside DDP", text)
-    columns = ("tok_s", "step_ms", "communication_ms", "exposed_communication_ms")
-    sides = {"DDP": comparison["before"]["measured"], "thread": comparison["after"]["measured"]}
-    return {what: {column: side.get(column) for column in columns} for what, side in sides.items()}
-
-
-def compared(bench: Bench, name: str, world: int, found: dict[str, dict[str, float | None]]) -> None:
-    """Trials beside DDP, into the table."""
-    theirs = found.get("DDP", {}).get("tok_s")
-    for what, row in found.items():
-        ratio = f", {row['tok_s'] / theirs:.2f} of DDP's" if theirs and what != "DDP" else ""
-        sent = row.get("communication_ms")
-        exposed = f", exchange {sent:.2f} ms, {row['exposed_communication_ms']:.2f} of it felt" if sent else ""
-        text = f"{row['tok_s']:,.0f} tok/s, {row['step_ms']:.2f} ms{exposed}{ratio}"
-        bench.note(f"{name} × {world}, {what}", text, world=world, size=name, **row)
-
-
-def ours(bench: Bench, size: Size, keys: list[str]) -> dict[str, float | None]:
-    """A training: speed, and what its collectives took."""
-    run = bench.train(recipe_of(size), keys)
-    bench.keep(run)
-    summary = run.summary()
-    if summary["status"] != "ok" or summary["tok_s"] is None:
-        raise RuntimeError(f"the run is {summary['status']}: {summary['reason']}")
-    row: dict[str, float | None] = {
-        "tok_s": summary["tok_s"],
-        "step_ms": summary["steady_state"]["step_ms"]["median"],
-    }
-    for column in ("communication_ms", "exposed_communication_ms"):
-        times = run.timings(column)
-        row[column] = statistics.median(times) if times else None
-    return row

@@ -27,6 +27,38 @@ def profile(bench: Bench, name: str) -> None:
     (bench.out / f"ops-{name}.txt").write_text(bench.call([bench.xrun, "ops", "bench", size.recipe, *keys]))
     bench.note(name, f"ops-{name}.txt")
 
+# Multiprocessors that are held, one column each. NCCL's collectives take 8 to 32.
+HELD = (0, 1, 4, 8, 16, 24)
+
+
+def held(bench: Bench) -> None:
+    """Products of the backward while multiprocessors are held, into a table for each size."""
+    if bench.device != "cuda":
+        return
+    for name in bench.sizes or COMPARED:
+        attempt(bench, name, lambda name=name: held_products(bench, name))
+
+
+def held_products(bench: Bench, name: str) -> None:
+    """The products of one size, and their sum."""
+    columns: list[dict[str, float]] = []
+    for count in HELD:
+        keys = [f"engine.device={bench.device}", *synthetic(SIZES[name]), "parallelism.world_size=1"]
+        command = [bench.xrun, "ops", "bench", SIZES[name].recipe, *keys, "--held", str(count), "--steps", "5", "--json"]
+        output = bench.call(command)
+        ops = json.loads(output[output.index("{") :])["ops"]
+        products = [op for op in ops if op["phase"] == "backward" and op["op"].startswith("linear")]
+        columns.append({f"{op['op']} {op['shapes']}, {op['calls']} calls": op["ms"] for op in products})
+    rows = [f"| ms per step | {' | '.join(map(str, HELD))} |", f"|---|{'--:|' * len(HELD)}"]
+    sums = [sum(column.values()) for column in columns]
+    for what in columns[0]:
+        times = [column[what] for column in columns]
+        rows.append(f"| {what} | {times[0]:.3f} | {' | '.join(f'{time / times[0]:.2f}' for time in times[1:])} |")
+    rows.append(f"| all | {sums[0]:.3f} | {' | '.join(f'{time / sums[0]:.2f}' for time in sums[1:])} |")
+    (bench.out / f"held-{name}.md").write_text("\n".join(rows) + "\n")
+    ratios = ", ".join(f"{count}: {time / sums[0]:.2f}" for count, time in zip(HELD[1:], sums[1:], strict=True))
+    bench.note(name, f"{sums[0]:.3f} ms; held {ratios}", held=dict(zip(map(str, HELD), sums, strict=True)))
+
 
 def attention(bench: Bench) -> None:
     """Attention alone beside other libraries, and their errors, into files."""
