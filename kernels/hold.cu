@@ -3,6 +3,8 @@
 
 // Seconds after which a block ends by itself, should its host be gone.
 constexpr u64 LIMIT_NS = 20'000'000'000ull;
+// Nanoseconds between two looks at the flag: reads of host memory, where they are many, slow down others' of the GPU.
+constexpr u32 PAUSE_NS = 100'000;
 
 // Adds 1 to started[0] in each block, and waits until release[0] is set. Both are in host memory. The dynamic shared
 // memory of a launch leaves no room for blocks of kernels that need much of it.
@@ -11,7 +13,7 @@ extern "C" __global__ void hold(u32 *started, volatile u32 *release) {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
     atomicAdd_system(started, 1);
     do {
-        __nanosleep(1000);
+        __nanosleep(PAUSE_NS);
         asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     } while (*release == 0 && now - begin < LIMIT_NS);
 }

@@ -41,7 +41,7 @@ impl Gpu {
         let mut words = Pinned::new(2 * size_of::<u32>())?;
         words.bytes_mut().fill(0);
         let held = HeldMultiprocessors { stream: Stream::new(self.context())?, words };
-        let grid = Grid::new(count, 32).shared(self.properties().shared_per_block);
+        let grid = Grid::new(count, 1).shared(self.properties().shared_per_block);
         let started = held.words.address() as DevicePtr;
         let args = [started.into(), (started + size_of::<u32>() as DevicePtr).into()];
         self.kernels().launch(&held.stream, hold_kernel(), grid, &args)?;
