@@ -124,3 +124,40 @@ impl Execution {
         self.gpus().nth(local_rank)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe;
+    use std::path::Path;
+
+    fn shard(gpus: &[usize], text: &str) -> Shard {
+        let machine = Machine::named("h200").unwrap();
+        let recipe = recipe::load_str(Path::new("r.toml"), text, &[], std::iter::empty(), &machine).unwrap();
+        Execution::from_recipe(&recipe, gpus, &machine).shard
+    }
+
+    #[test]
+    fn two_gpus_shard_the_optimizer_by_default() {
+        let two = "[parallelism]\nworld_size = 2\n";
+        assert_eq!(shard(&[0, 1], two), Shard::Optimizer);
+        assert_eq!(shard(&[0, 1], &format!("{two}launcher = \"process\"")), Shard::Optimizer);
+        assert_eq!(shard(&[], two), Shard::None, "on the CPU it saves no traffic");
+        assert_eq!(shard(&[0], ""), Shard::None);
+        assert_eq!(shard(&[0, 1, 2, 3], "[parallelism]\nworld_size = 4"), Shard::None, "untested on GPUs");
+        // Its machine tells nothing of where other ranks are.
+        assert_eq!(shard(&[0, 1], &format!("{two}launcher = \"env\"")), Shard::None);
+        for without_copies in [
+            "transport = \"nccl\"",
+            "reduction = \"grouped\"",
+            "[engine]\nplacement = \"caching\"",
+            "[engine]\ncommunication = \"off\"",
+        ] {
+            assert_eq!(shard(&[0, 1], &format!("{two}{without_copies}")), Shard::None, "{without_copies}");
+        }
+        assert_eq!(
+            shard(&[0, 1, 2, 3], "[parallelism]\nworld_size = 4\nshard = \"optimizer\""),
+            Shard::Optimizer
+        );
+    }
+}

@@ -331,6 +331,11 @@ fn log_start(
     if let Some(loaded) = &start.loaded {
         recorder.note(&format!("resuming from step {} ({})", start.step(), loaded.path().display()))?;
     }
+    if plan.shards_optimizer() {
+        let copies = ", which copy data where they have access to each other's memory";
+        let how = if plan.copies_between_gpus() { copies } else { "" };
+        recorder.note(&format!("optimizer divided among {} ranks{how}", plan.batch.world_size))?;
+    }
     if let Some(choice) = &plan.execution.recompute_choice {
         recorder.note(&format!("activation recompute: {choice}"))?;
     }

@@ -317,7 +317,7 @@ fn every_node_of_a_sharded_optimizer_puts_work_on_its_own_tensors_into_the_queue
     for (k, overrides) in variants.into_iter().enumerate() {
         let programs = programs_on(&Machine::named("h200").unwrap(), &[overrides, &sharded[..]].concat());
         // Staging of copies, where GPUs exchange data by them.
-        assert_eq!(programs.state.slot("exchange.sums").is_some(), k == 0);
+        assert_eq!(programs.state.slot("exchange.sums").is_some(), k != 2);
         check_all(&programs, &Properties::of_architecture((9, 0)));
     }
 }
