@@ -48,7 +48,7 @@ def data_parallel_peers(bench: Bench) -> None:
     names = [name for name in bench.sizes or TRAINED if name in TRAINED]
     for world in worlds(bench):
         cases = [(name, peer) for name in names for peer in PEERS if not peer.endswith("sums")]
-        with ThreadPoolExecutor(3) as pool:
+        with ThreadPoolExecutor(6) as pool:
             list(pool.map(lambda case: bench.outcome(peer_command(bench, *case, world, steps=1)), cases))
         for name in names:
             for peer in PEERS:
