@@ -7,6 +7,7 @@ use super::context::{Context, check_present, device_properties};
 use super::cublaslt::WORKSPACE;
 use super::download::Downloader;
 use super::driver::{self, Event, Pinned};
+use super::held::HeldMultiprocessors;
 use super::kernels::Kernels;
 use super::libraries::Nvidia;
 use super::memory::{Allocator, DeviceBuffer, Ledger, memory_info};
@@ -204,6 +205,16 @@ impl Gpu {
         self.products.prepare(self.bench(), &requests.products, timing)
     }
 
+    /// Occupies multiprocessors until what it returns is dropped, to measure what others lose without them. No
+    /// memory may be freed meanwhile.
+    ///
+    /// # Errors
+    /// When the GPU has not more multiprocessors than that, or they are not held within two seconds.
+    pub fn hold_multiprocessors(&self, count: usize) -> Result<HeldMultiprocessors> {
+        self.make_current()?;
+        HeldMultiprocessors::new(&self.context, &self.kernels, &self.properties, count)
+    }
+
     /// Returns a meter of its power; `None` if it has no counter of its energy.
     pub fn power_meter(&self) -> Option<PowerMeter> {
         self.initial.power_meter()
@@ -215,19 +226,21 @@ impl Gpu {
         self.products.untuned(shapes)
     }
 
-    /// Chooses the algorithms of products at the clock that the card sustains: seconds for each. Calls
-    /// `chosen` with a product's key in the table, its algorithm, and the one it had before.
+    /// Chooses the algorithms of products at the clock that the card sustains, while `held` multiprocessors are
+    /// held: seconds for each. Calls `chosen` with a product's key in the table, its algorithm, and the one it had before.
     ///
     /// # Errors
     /// When a kernel does not compile, the driver reports an error, or the table cannot be written.
     pub fn tune(
         &self,
         requests: &Requests,
+        held: usize,
         chosen: impl FnMut(&str, &Algorithm, Option<&Algorithm>) -> Result<()>,
     ) -> Result<()> {
         self.make_current()?;
         self.kernels.prepare(&requests.kernels)?;
-        self.products.tune(self.bench(), &requests.products, chosen)
+        let hold = || if held > 0 { self.hold_multiprocessors(held).map(Some) } else { Ok(None) };
+        self.products.tune(self.bench(), &requests.products, &hold, chosen)
     }
 
     fn bench(&self) -> Bench<'_> {

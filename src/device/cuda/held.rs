@@ -1,10 +1,12 @@
 //! Multiprocessors that a kernel occupies and does nothing with, to measure what others lose without them.
 
+use super::context::Context;
 use super::driver::Pinned;
-use super::gpu::Gpu;
+use super::kernels::Kernels;
 use super::stream::Stream;
-use crate::device::gpu::{DevicePtr, Grid, Kernel, Queue};
+use crate::device::gpu::{DevicePtr, Grid, Kernel, Properties};
 use crate::error::{Error, Result};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,15 +26,20 @@ pub struct HeldMultiprocessors {
     words: Pinned,
 }
 
-impl Gpu {
+impl HeldMultiprocessors {
     /// Occupies multiprocessors, one by each block of a kernel that takes all of its shared memory. Nothing else
-    /// may run on the GPU meanwhile, and no memory may be freed, which would wait for the kernel.
+    /// may run on the GPU meanwhile but what is measured, and no memory may be freed, which would wait for the
+    /// kernel. The context is current.
     ///
     /// # Errors
     /// When the GPU has not more multiprocessors than that, or they are not held within two seconds.
-    pub fn hold_multiprocessors(&self, count: usize) -> Result<HeldMultiprocessors> {
-        self.make_current()?;
-        let all = self.properties().sm_count;
+    pub(super) fn new(
+        context: &Arc<Context>,
+        kernels: &Kernels,
+        properties: &Properties,
+        count: usize,
+    ) -> Result<Self> {
+        let all = properties.sm_count;
         if count >= all {
             return Err(Error::usage(format!(
                 "{count} multiprocessors cannot be held on a GPU of {all}: hold fewer"
@@ -40,11 +47,11 @@ impl Gpu {
         }
         let mut words = Pinned::new(2 * size_of::<u32>())?;
         words.bytes_mut().fill(0);
-        let held = HeldMultiprocessors { stream: Stream::new(self.context())?, words };
-        let grid = Grid::new(count, 1).shared(self.properties().shared_per_block);
+        let held = Self { stream: Stream::new(context)?, words };
+        let grid = Grid::new(count, 1).shared(properties.shared_per_block);
         let started = held.words.address() as DevicePtr;
         let args = [started.into(), (started + size_of::<u32>() as DevicePtr).into()];
-        self.kernels().launch(&held.stream, hold_kernel(), grid, &args)?;
+        kernels.launch(&held.stream, hold_kernel(), grid, &args)?;
         let begun = Instant::now();
         while (held.word(0).load(Ordering::Acquire) as usize) < count {
             if begun.elapsed() > START {
@@ -54,9 +61,7 @@ impl Gpu {
         }
         Ok(held)
     }
-}
 
-impl HeldMultiprocessors {
     fn word(&self, at: usize) -> &AtomicU32 {
         let words: *const u32 = self.words.address().cast_const().cast();
         // SAFETY: two aligned words that live as long as `self`; host and GPU access them atomically.
