@@ -1,6 +1,8 @@
 //! All figures of a run before it starts.
 
-use super::{Budget, DeviceFit, Flops, GroupForecast, Memory, Parameters, RunNeeds, Saving};
+use super::{
+    Budget, DeviceFit, ExchangeForecast, Flops, GroupForecast, Memory, Parameters, RunNeeds, Saving,
+};
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -42,6 +44,9 @@ pub struct Forecast {
     /// Why `activation_checkpoint.mode = "auto"` is the mode that it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recompute_choice: Option<String>,
+    /// What ranks exchange in a step; `None` where they exchange nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<ExchangeForecast>,
     /// The memory of one rank.
     pub memory: Memory,
     /// Time on this machine, and bytes on the disk.
@@ -143,6 +148,7 @@ impl Forecast {
             flops: Flops::new(plan),
             batch: BatchForecast::new(plan),
             training: TrainingForecast::new(plan),
+            exchange: ExchangeForecast::new(plan, programs),
             memory,
             needs,
             on,

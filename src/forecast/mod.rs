@@ -4,6 +4,7 @@
 
 mod budget;
 pub mod disk;
+mod exchange;
 mod figures;
 pub mod fit;
 pub mod listing;
@@ -22,6 +23,7 @@ mod verdict;
 
 pub use budget::{Budget, RESERVE_BYTES};
 pub use disk::Disk;
+pub use exchange::{ExchangeForecast, ExchangeTime};
 pub use figures::{BatchForecast, Forecast, TrainingForecast};
 pub use fit::{Advice, FitRow, fit_local_batch};
 pub use memory::Memory;

@@ -2,7 +2,7 @@
 
 use super::time::NODE_SECONDS;
 use super::update_groups::{checkpoint_in_words, table};
-use super::{Basis, Budget, DeviceFit, Disk, FitRow, Forecast, Memory, Saving, StepTime};
+use super::{Basis, Budget, DeviceFit, Disk, ExchangeForecast, FitRow, Forecast, Memory, Saving, StepTime};
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, binary, duration, metric, percent, plural, thousands, wall_time};
 use std::fmt;
@@ -15,6 +15,9 @@ impl fmt::Display for Forecast {
         self.time_here(f)?;
         saving(f, &self.needs.saving)?;
         disk(f, &self.needs.disk)?;
+        if let Some(found) = &self.exchange {
+            exchange(f, found)?;
+        }
         memory(f, &self.memory)?;
         if let Some(choice) = &self.recompute_choice {
             writeln!(f, "\nActivation recompute  {choice}")?;
@@ -180,6 +183,34 @@ fn disk(f: &mut fmt::Formatter<'_>, d: &Disk) -> fmt::Result {
         write!(f, "; {} while a checkpoint replaces another", sized(d.peak_bytes))?;
     }
     writeln!(f, "\n")
+}
+
+fn exchange(f: &mut fmt::Formatter<'_>, e: &ExchangeForecast) -> fmt::Result {
+    let how = match e.transport {
+        "copies" => {
+            "by copies between GPUs, or through NCCL where they have no access to each other's memory"
+        }
+        "nccl" => "through NCCL",
+        _ => "through the host",
+    };
+    let part = |bytes: u64, what: &str| (bytes > 0).then(|| format!("{} of {what}", binary(bytes as usize)));
+    let parts = [
+        part(e.gradient_bytes, "gradients"),
+        part(e.row_bytes, "rows of the embedding's gradient"),
+        part(e.parameter_bytes, "parameters"),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    writeln!(f, "Exchange  a rank sends {} in a step, {how}", parts.join(", "))?;
+    if let Some(time) = &e.time {
+        writeln!(
+            f,
+            "  forecast, from what two H200s joined by NVLink reached ({:.0} GB/s each way): {} beside the model and {} exposed",
+            time.bytes_per_second / 1e9,
+            duration(time.seconds - time.exposed_seconds),
+            duration(time.exposed_seconds)
+        )?;
+    }
+    writeln!(f)
 }
 
 fn memory(f: &mut fmt::Formatter<'_>, m: &Memory) -> fmt::Result {

@@ -1,6 +1,7 @@
 //! `xrun plan`: what it says is what the engine will do.
 
 mod binary;
+mod exchange;
 mod fit;
 mod fuzz;
 mod memory;
