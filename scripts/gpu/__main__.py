@@ -27,7 +27,7 @@
     memory     memory by mode of recompute, beside PyTorch's
     limits     what fits into 32 GiB, as planned, and what happens when memory runs out
     recipes    two recipes for 300 steps, their text, and their export in transformers
-    ranks      several GPUs: against one, and ways of exchanging; this and those after it do nothing on a machine with one
+    ranks      several GPUs: against one, and ways of exchanging; sections of several GPUs do nothing on a machine with one
     stack      several GPUs: a resume on one, and everything at once
     starts     several GPUs: seconds until training begins, from an empty cache and a full one
     scaling    several GPUs: speed, what the exchange costs, and independent runs beside each other

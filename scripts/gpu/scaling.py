@@ -6,7 +6,6 @@ import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from bench import SCRIPTS, Bench, Run, attempt, last_words, the_run
 from ranks import launch, worlds

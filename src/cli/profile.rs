@@ -46,8 +46,8 @@ pub struct BenchArgs {
     /// and energy. Small inputs come from the L2 cache then, and ops in place read what they wrote.
     #[arg(long)]
     energy: bool,
-    /// Hold multiprocessors of the GPU while ops are measured, as collectives do: a kernel that only waits takes
-    /// the shared memory of this many.
+    /// Hold multiprocessors of the GPU while ops are measured, as collectives do: a kernel that only waits
+    /// takes the shared memory of this many.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     held: u16,
 }

@@ -23,8 +23,8 @@ fn check_connected(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
     )))
 }
 
-/// Returns the names of the buffers that other ranks write into in an exchange by copies; none where the state
-/// has no room for one.
+/// Returns the names of the buffers that other ranks write into in an exchange by copies; none where the
+/// state has no room for one.
 pub(crate) fn shared_buffers(layout: &State) -> Vec<&'static str> {
     if layout.slot("exchange.flags").is_none() {
         return Vec::new();

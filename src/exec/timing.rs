@@ -26,8 +26,8 @@ pub struct UnderLoad {
 }
 
 impl Engine {
-    /// Sets how many multiprocessors of a GPU are held while [`Engine::time`] measures nodes, as collectives hold
-    /// some.
+    /// Sets how many multiprocessors of a GPU are held while [`Engine::time`] measures nodes, as collectives
+    /// hold some.
     pub fn hold_multiprocessors(&mut self, count: usize) {
         self.held = count;
     }
@@ -62,7 +62,7 @@ impl Engine {
         };
         let graph = if inside { Some(gpu.capture(|| run(self))?) } else { None };
         // What is allocated or freed while they are held would wait for them.
-        let held = if self.held > 0 { Some(gpu.hold_multiprocessors(self.held)?) } else { None };
+        let held = gpu.hold_multiprocessors(self.held)?;
         match &graph {
             Some(graph) => graph.launch()?,
             None => run(self)?,

@@ -5,8 +5,8 @@ use crate::model::Programs;
 use crate::plan::Plan;
 use serde::Serialize;
 
-/// Bytes per second and direction of copies between two GPUs, both directions at once: what two H200s joined by
-/// NVLink reached with 4 MiB at a time (`results/measured/nvidia-h200-x2-2026-11-24/table.md`).
+/// Bytes per second and direction of copies between two GPUs, both directions at once: what two H200s joined
+/// by NVLink reached with 4 MiB at a time (`results/measured/nvidia-h200-x2-2026-11-24/table.md`).
 const COPY_BYTES_PER_SECOND: f64 = 300e9;
 
 /// Seconds of the two handshakes of a collective by copies, measured there too.
@@ -100,8 +100,8 @@ impl ExchangeForecast {
     }
 }
 
-/// Returns those collectives of a step behind which nothing is left to compute: the last bucket of gradients, rows
-/// of the embedding, and sums of the update.
+/// Returns those collectives of a step behind which nothing is left to compute: the last bucket of gradients,
+/// rows of the embedding, and sums of the update.
 fn exposed(step: &[Sent]) -> impl Iterator<Item = &Sent> {
     let is_bucket = |sent: &Sent| sent.rows == 0.0 && sent.parameters == 0.0;
     // The very last is the sum of losses and norms.

@@ -55,11 +55,12 @@ pub struct Execution {
     pub memory_limit: Option<usize>,
 }
 
-/// Most ranks that divide the optimizer's slots where a recipe leaves it to the plan: as many as were tried on GPUs.
+/// Most ranks that divide the optimizer's slots where a recipe leaves it to the plan: as many as were tried
+/// on GPUs.
 const SHARDED_BY_DEFAULT: usize = 2;
 
-/// Returns true if ranks on GPUs divide the optimizer's slots where a recipe leaves it to the plan: those of one host
-/// that may exchange data by copies.
+/// Returns true if ranks on GPUs divide the optimizer's slots where a recipe leaves it to the plan: those of
+/// one host that may exchange data by copies.
 fn shards_by_default(recipe: &Recipe, machine: &Machine) -> bool {
     let Values { engine, parallelism, .. } = recipe.values();
     let world = recipe.world_size();

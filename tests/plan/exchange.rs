@@ -37,7 +37,8 @@ fn a_rank_alone_exchanges_nothing_nor_do_ranks_that_do_not_communicate() {
     assert_eq!(exchange(&["parallelism.world_size=2", "engine.communication=off"]), None);
 }
 
-/// Of every bucket a rank sends what others own, and each other rank the shard of parameters that it owns itself.
+/// Of every bucket a rank sends what others own, and each other rank the shard of parameters that it owns
+/// itself.
 #[test]
 fn a_sharded_optimizer_sends_parts_to_owners_and_from_them() {
     for ranks in &RANKS[1..] {

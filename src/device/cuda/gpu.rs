@@ -205,14 +205,17 @@ impl Gpu {
         self.products.prepare(self.bench(), &requests.products, timing)
     }
 
-    /// Occupies multiprocessors until what it returns is dropped, to measure what others lose without them. No
-    /// memory may be freed meanwhile.
+    /// Occupies multiprocessors until what it returns is dropped, to measure what others lose without them;
+    /// `None` for 0. No memory may be freed meanwhile.
     ///
     /// # Errors
     /// When the GPU has not more multiprocessors than that, or they are not held within two seconds.
-    pub fn hold_multiprocessors(&self, count: usize) -> Result<HeldMultiprocessors> {
+    pub fn hold_multiprocessors(&self, count: usize) -> Result<Option<HeldMultiprocessors>> {
+        if count == 0 {
+            return Ok(None);
+        }
         self.make_current()?;
-        HeldMultiprocessors::new(&self.context, &self.kernels, &self.properties, count)
+        HeldMultiprocessors::new(&self.context, &self.kernels, &self.properties, count).map(Some)
     }
 
     /// Returns a meter of its power; `None` if it has no counter of its energy.
@@ -226,8 +229,9 @@ impl Gpu {
         self.products.untuned(shapes)
     }
 
-    /// Chooses the algorithms of products at the clock that the card sustains, while `held` multiprocessors are
-    /// held: seconds for each. Calls `chosen` with a product's key in the table, its algorithm, and the one it had before.
+    /// Chooses the algorithms of products at the clock that the card sustains, while `held` multiprocessors
+    /// are held: seconds for each. Calls `chosen` with a product's key in the table, its algorithm, and the
+    /// one it had before.
     ///
     /// # Errors
     /// When a kernel does not compile, the driver reports an error, or the table cannot be written.
@@ -239,7 +243,7 @@ impl Gpu {
     ) -> Result<()> {
         self.make_current()?;
         self.kernels.prepare(&requests.kernels)?;
-        let hold = || if held > 0 { self.hold_multiprocessors(held).map(Some) } else { Ok(None) };
+        let hold = || self.hold_multiprocessors(held);
         self.products.tune(self.bench(), &requests.products, &hold, chosen)
     }
 

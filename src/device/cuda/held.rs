@@ -27,9 +27,9 @@ pub struct HeldMultiprocessors {
 }
 
 impl HeldMultiprocessors {
-    /// Occupies multiprocessors, one by each block of a kernel that takes all of its shared memory. Nothing else
-    /// may run on the GPU meanwhile but what is measured, and no memory may be freed, which would wait for the
-    /// kernel. The context is current.
+    /// Occupies multiprocessors, one by each block of a kernel that takes all of its shared memory. Nothing
+    /// else may run on the GPU meanwhile but what is measured, and no memory may be freed, which would wait
+    /// for the kernel. The context is current.
     ///
     /// # Errors
     /// When the GPU has not more multiprocessors than that, or they are not held within two seconds.

@@ -75,8 +75,8 @@ impl Kernels {
         &self.compiler
     }
 
-    /// Compiles and loads kernels, in parallel. A driver that loads the code of a function at its first launch may
-    /// wait for the GPU then, which may wait for another rank: functions are loaded here too.
+    /// Compiles and loads kernels, in parallel. A driver that loads the code of a function at its first
+    /// launch may wait for the GPU then, which may wait for another rank: functions are loaded here too.
     ///
     /// # Errors
     /// When a kernel does not compile.

@@ -1,8 +1,8 @@
 //! Memory of a GPU that other GPUs of the same process can be given access to, one allocation at a time.
 //!
-//! `cuCtxEnablePeerAccess` instead gives access to every allocation of a context, of the past and of the future.
-//! To allocate or free any memory the driver then waits for all GPUs that have access, and one of these may be
-//! waiting for this rank.
+//! `cuCtxEnablePeerAccess` instead gives access to every allocation of a context, of the past and of the
+//! future. To allocate or free any memory the driver then waits for all GPUs that have access, and one of
+//! these may be waiting for this rank.
 
 use super::driver::check;
 use crate::device::gpu::DevicePtr;

@@ -1,5 +1,5 @@
-//! Access to the memory of other ranks: between threads by mapping allocations for other GPUs, between processes
-//! by handles of allocations.
+//! Access to the memory of other ranks: between threads by mapping allocations for other GPUs, between
+//! processes by handles of allocations.
 
 use super::memory::SharedMemory;
 use crate::device::cuda::context::Context;
