@@ -18,9 +18,10 @@ __device__ __forceinline__ void update(const Step &s, bool decays, float &p, flo
     m = __fmaf_rn(s.one_minus_beta2, g, __fmul_rn(m, s.beta2));
 }
 
-// (params, momentum, compute_copy)[n] ← Lion(grads[n]) with row step[1] of schedule[steps + 1, 2]: what decaying
-// parameters are multiplied by, lr. Nothing changes where bad[1] is set. Without HAS_COMPUTE_COPY, `compute_copy` is not
-// written. Of a group of parameters, and on a rank that owns ranges, n elements are updated: momentum has them alone, and
+// (params, momentum, compute_copy)[n] ← Lion(grads[n]) with row step[1] of schedule[steps + 1, 2]: what
+// decaying parameters are multiplied by, lr. Nothing changes where bad[1] is set. Without HAS_COMPUTE_COPY,
+// `compute_copy` is not written. Of a group of parameters, and on a rank that owns ranges, the elements of
+// the slot from FIRST_OFFSET to n are updated: momentum has no others but of the group and the rank, and
 // params where masters are sharded those of the shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
 lion(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad, float *params,

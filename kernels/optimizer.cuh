@@ -30,13 +30,14 @@ __device__ __forceinline__ int switches_up_to(u64 at) {
     return low;
 }
 
-// Where the VEC elements of a thread lie, which all lie in one range: ranges of the slots begin at multiples of
-// BLOCK, so that a block of the grid lies in one, or without WHOLE_BLOCKS at multiples of 64 elements.
+// Where the VEC elements of a thread lie, which all lie in one range: the grid begins at element FIRST_OFFSET
+// of the slots, and ranges of these at multiples of BLOCK, so that a block of the grid lies in one, or
+// without WHOLE_BLOCKS at multiples of 64 elements.
 struct ThreadElements {
     u64 at, flat, master;
 };
 __device__ __forceinline__ ThreadElements elements_of_thread() {
-    u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
+    u64 block = FIRST_OFFSET + u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
     if (RANGE_COUNT == 0) return {at, at, at};
     int range = range_of(WHOLE_BLOCKS ? block : at);
     u64 within = at - OFFSETS[range];

@@ -117,7 +117,7 @@ impl Exchange {
             self.ends.push(gpu.event()?);
         }
         side_stream.record(&self.ends[at], false)?;
-        self.outstanding.push(Outstanding { memory: issued.memory(), measured });
+        self.outstanding.push(Outstanding { memory: issued.memory(gpu.rank()), measured });
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl Exchange {
         if self.outstanding.is_empty() {
             return Ok(());
         }
-        let memory = issued.memory();
+        let memory = issued.memory(gpu.rank());
         let touched = |other: &Outstanding| {
             other.memory.iter().any(|a| memory.iter().any(|b| a.start < b.end && b.start < a.end))
         };

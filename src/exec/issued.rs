@@ -16,15 +16,19 @@ pub(super) struct Issued<'a> {
 }
 
 impl Issued<'_> {
-    /// Returns the ranges of addresses that the node reads and writes.
-    pub(super) fn memory(&self) -> Vec<Range<usize>> {
-        let (inputs, outputs) = (self.node.inputs.iter(), self.node.outputs.iter());
-        let tensors = inputs.zip(self.inputs).chain(outputs.zip(self.outputs));
-        let range = |(&id, address): (&TensorId, &Address)| {
-            let start = address.0.addr();
-            start..start + self.program.spec(id).bytes()
+    /// Returns the ranges of addresses between which the node reads and writes on a rank.
+    pub(super) fn memory(&self, rank: usize) -> Vec<Range<usize>> {
+        let op = &self.node.op;
+        let range = |id: TensorId, address: &Address, elements: Option<Range<usize>>| {
+            let (start, spec) = (address.0.addr(), self.program.spec(id));
+            let elements = elements.unwrap_or(0..spec.elements());
+            start + elements.start * spec.dtype.size()..start + elements.end * spec.dtype.size()
         };
-        tensors.map(range).collect()
+        let inputs = self.node.inputs.iter().zip(self.inputs).enumerate();
+        let inputs = inputs.map(|(i, (&id, address))| range(id, address, op.input_range(i, rank)));
+        let outputs = self.node.outputs.iter().zip(self.outputs).enumerate();
+        let outputs = outputs.map(|(i, (&id, address))| range(id, address, op.output_range(i, rank)));
+        inputs.chain(outputs).filter(|range| !range.is_empty()).collect()
     }
 
     /// Returns true if the node reads and writes tensors of the state only, none in transient memory.

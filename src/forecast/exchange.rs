@@ -79,8 +79,12 @@ impl ExchangeForecast {
                 bytes_per_second: COPY_BYTES_PER_SECOND,
                 seconds: total,
                 exposed_seconds: match plan.execution.overlap {
-                    // What the forward reads first, and what the backward or the update is the last to give.
-                    true => gather.iter().take(1).chain(exposed(&step)).map(seconds).sum(),
+                    // What the forward reads first, unless the update gathers it, and what the backward or
+                    // the update is the last to give.
+                    true => {
+                        let at_head = usize::from(step.iter().all(|sent| sent.parameters == 0.0));
+                        gather.iter().take(at_head).chain(exposed(&step)).map(seconds).sum()
+                    }
                     false => total,
                 },
             }
@@ -101,13 +105,14 @@ impl ExchangeForecast {
 }
 
 /// Returns those collectives of a step behind which nothing is left to compute: the last bucket of gradients,
-/// rows of the embedding, and sums of the update.
+/// rows of the embedding, and sums of the update, but no parameters, beside which others are updated.
 fn exposed(step: &[Sent]) -> impl Iterator<Item = &Sent> {
     let is_bucket = |sent: &Sent| sent.rows == 0.0 && sent.parameters == 0.0;
     // The very last is the sum of losses and norms.
     let last_bucket = step.iter().rposition(is_bucket).and_then(|at| step[..at].iter().rposition(is_bucket));
     step.iter()
         .enumerate()
+        .filter(|(_, sent)| sent.parameters == 0.0)
         .filter(move |(at, sent)| !is_bucket(sent) || last_bucket.is_none_or(|last| *at >= last))
         .map(|(_, sent)| sent)
 }

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// An output that may be given the memory of an input whose last use is this node.
@@ -106,6 +107,16 @@ pub trait Op: Any + Debug + Send + Sync {
     /// Returns true if `Mode::Add` is implemented for this output.
     fn accumulates(&self, _output: usize) -> bool {
         false
+    }
+
+    /// Returns the elements of an input between which the op reads some on a rank; `None`: all.
+    fn input_range(&self, _input: usize, _rank: usize) -> Option<Range<usize>> {
+        None
+    }
+
+    /// Returns the elements of an output between which the op touches some on a rank; `None`: all.
+    fn output_range(&self, _output: usize, _rank: usize) -> Option<Range<usize>> {
+        None
     }
 
     /// Returns true if recomputing this output before the backward is cheaper than keeping it.

@@ -4,6 +4,7 @@ mod decoder;
 pub mod family;
 mod folded_head;
 pub mod formula;
+mod gather;
 mod generation;
 pub mod hf_export;
 pub mod hugging_face;

@@ -1,6 +1,7 @@
 //! All programs of a plan, passes applied and memory planned.
 
 use super::family::Purpose;
+use super::gather::{gather_first, gather_rest};
 use super::generation::{Prefill, decode};
 use super::layout;
 use super::loss_scale::loss_scale;
@@ -9,11 +10,8 @@ use crate::device::gpu::Collector;
 use crate::error::Result;
 use crate::exec::{Section, collect};
 use crate::ir::Upstream;
-use crate::ir::{
-    Builder, Destination, Home, Mode, OwnedRange, Phase, Program, Role, Shards, State, Stream, TensorId,
-};
+use crate::ir::{Builder, Destination, Home, Mode, Phase, Program, Role, State, TensorId};
 use crate::ops::advance::Advance;
-use crate::ops::all_gather::{AllGather, Part};
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::copy::Copy;
 use crate::ops::fingerprint::Fingerprint;
@@ -34,11 +32,12 @@ pub struct Programs {
     /// Variants of a micro-step by (first, last) of a step: overwrite or add to gradients, communicate or
     /// not. Variants that do not occur, or equal another, are absent.
     pub micro: Vec<((bool, bool), Section)>,
-    /// Norm, clip, update.
+    /// Norm, clip, update. With a sharded optimizer, also the gather of what the forward reads first.
     pub step_end: Section,
     /// Loss of a batch without gradients.
     pub evaluate: Section,
-    /// Exchanges the weights and their moving average; absent unless evaluations evaluate it.
+    /// Exchanges the weights and their moving average, and gathers as `step_end` does; absent unless
+    /// evaluations evaluate it.
     pub swap_ema: Option<Section>,
     /// The prompt of the samples, and their first token; absent without samples.
     pub prefill: Option<Prefill>,
@@ -46,8 +45,8 @@ pub struct Programs {
     pub generate: Option<Section>,
     /// A fingerprint of every parameter, for ranks to compare; absent where replicas need not be equal.
     pub replicas: Option<Section>,
-    /// What programs read of parameters, from the ranks that updated them; absent unless the optimizer is
-    /// sharded.
+    /// What programs read of parameters, from the ranks that updated them, but for what the program that
+    /// updates them gathers; absent unless the optimizer is sharded.
     pub gather: Option<Section>,
 }
 
@@ -66,7 +65,7 @@ impl Programs {
         }
         let evaluate = Section::new(evaluation(plan, &state)?);
         let swap_ema = match plan.ema.filter(|ema| ema.evaluates) {
-            Some(ema) => Some(Section::new(swap_ema(ema, &state)?)),
+            Some(ema) => Some(Section::new(swap_ema(plan, ema, &state)?)),
             None => None,
         };
         let (mut prefill, mut generate) = (None, None);
@@ -76,7 +75,7 @@ impl Programs {
         }
         let replicas = if plan.exchanges() { Some(Section::new(fingerprints(&state)?)) } else { None };
         let gather = match &state.shards {
-            Some(shards) => Some(Section::new(gather_parameters(plan, &state, shards)?)),
+            Some(_) => Some(Section::new(gather_rest(plan, &state)?)),
             None => None,
         };
         let step_end = Section::new(step_end(plan, &state)?);
@@ -261,9 +260,17 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
             b.emit_into("grad_norm", Arc::new(GradNormTotal { max_norm }), &[partials, loss], &outs)?
         }
     };
-    for (at, _) in updated() {
-        plan.update_groups[at].record(&mut b, at)?;
+    let update = |b: &mut Builder, range| {
+        updated().try_for_each(|(at, _)| plan.update_groups[at].record(b, at, &range))
+    };
+    let first = layout::updated_first(plan, state);
+    let rest = 0..first.start;
+    if !first.is_empty() {
+        update(&mut b, first)?;
+        gather_first(plan, &mut b)?;
+        b.set_phase(Phase::Optimizer);
     }
+    update(&mut b, rest)?;
     if let Some(ema) = plan.ema {
         ema.record(&mut b)?;
     }
@@ -280,46 +287,6 @@ fn sum_over_ranks(b: &mut Builder, name: &str, tensors: &[TensorId]) -> Result<(
     Ok(())
 }
 
-/// Records the gather of what programs read of parameters, in the order of the forward: of each part of the
-/// flat buffers, from the last one, the compute copy and the masters of vectors, or where products read masters
-/// all of these. On a GPU it overlaps with the forward, which waits for what it reads.
-fn gather_parameters(plan: &Plan, state: &Arc<State>, shards: &Shards) -> Result<Program> {
-    let mut b = Builder::new("gather", Arc::clone(state));
-    b.set_phase(Phase::Communication);
-    b.set_stream(if plan.execution.overlap { Stream::Communication } else { Stream::Main });
-    for gathered in layout::gathered_parts(plan, state).iter().rev() {
-        let matrices = b.state(&gathered.slot)?;
-        let flat = gathered.start..gathered.start + gathered.len;
-        let in_place = |r: OwnedRange| Part {
-            rank: r.rank,
-            tensor: 0,
-            to: r.start - gathered.start,
-            from: None,
-            len: r.len,
-        };
-        let mut parts: Vec<Part> = shards.within(flat).map(in_place).collect();
-        let (mut inputs, mut outputs) = (Vec::new(), vec![matrices]);
-        if let Some(vectors) = &gathered.vectors {
-            inputs.push(b.state("params.flat")?);
-            outputs.push(b.state(&vectors.slot)?);
-            for (flat, to) in &vectors.params {
-                let owned = shards.within(flat.clone());
-                parts.extend(owned.map(|r| Part {
-                    rank: r.rank,
-                    tensor: 1,
-                    to: to + r.start - flat.start,
-                    from: Some(r.offset),
-                    len: r.len,
-                }));
-            }
-        }
-        let like = outputs.iter().map(|&output| b.spec(output).clone()).collect();
-        let into: Vec<_> = outputs.iter().map(|&output| Destination::Into(output, Mode::Add)).collect();
-        b.emit_into("parameters", Arc::new(AllGather { like, parts }), &inputs, &into)?;
-    }
-    Ok(b.finish())
-}
-
 fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("evaluate", Arc::clone(state));
     let losses = family(&plan.model).losses(plan, Purpose::Evaluate, &mut b)?;
@@ -334,10 +301,11 @@ fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
 }
 
-fn swap_ema(ema: WeightEma, state: &Arc<State>) -> Result<Program> {
+fn swap_ema(plan: &Plan, ema: WeightEma, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("swap_ema", Arc::clone(state));
     b.set_phase(Phase::Optimizer);
     ema.record_swap(&mut b)?;
+    gather_first(plan, &mut b)?;
     Ok(b.finish())
 }
 

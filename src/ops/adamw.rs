@@ -5,12 +5,13 @@
 //! factors that change from step to step are a table with a row per step, computed once in f64 by
 //! [`schedule_row`].
 
-use super::segments::{ELEMENTS_PER_TASK, Segments, grid, update_inputs};
+use super::segments::{ELEMENTS_PER_TASK, Places, Segments, case_of_owner, grid, update_inputs};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
+use std::ops::Range;
 
 /// Columns of the schedule, which has a row per step.
 pub const SCHEDULE_WIDTH: usize = 4;
@@ -153,6 +154,10 @@ impl Op for AdamW {
         true
     }
 
+    fn output_range(&self, output: usize, rank: usize) -> Option<Range<usize>> {
+        Some(self.segments.output_range(output, 2, rank))
+    }
+
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(self.precision.act_dtype, E => self.run::<E>(cx));
         Ok(())
@@ -160,8 +165,8 @@ impl Op for AdamW {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let rank = cx.queue.rank();
-        let elements = self.segments.updated_by(rank);
-        if elements == 0 {
+        let slots = self.segments.slots_of(rank);
+        if slots.is_empty() {
             return Ok(());
         }
         let kernel = Kernel::new("adamw", "adamw")
@@ -170,10 +175,10 @@ impl Op for AdamW {
         let mut args: Vec<Arg> =
             cx.inputs.iter().chain(&cx.outputs[..3]).map(|&tensor| tensor.into()).collect();
         let compute_copy = if self.precision.has_compute_copy() { cx.output(3) } else { 0 };
-        args.extend([compute_copy.into(), Arg::U64(elements as u64)]);
+        args.extend([compute_copy.into(), Arg::U64(slots.end as u64)]);
         let constants = [1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.eps];
         args.extend(constants.map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(self.segments.define_in(kernel, rank), grid(elements), &args)
+        cx.queue.launch(self.segments.define_in(kernel, rank), grid(slots.len()), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -203,22 +208,22 @@ impl Op for AdamW {
                 .outputs(outputs)
         };
         let whole = || (op(Segments::whole(&all)), (0..n).map(|i| (i, i, i)).collect());
-        // Rank 0 of two owns blocks 0, 3 and 4, of which the last is short.
-        let shards = Shards::new(&[4096, n], 2, 4096);
-        let masters = precision.has_compute_copy().then_some(&shards);
-        let owned = shards.of_rank(0).flat_map(|range| range.flat().zip(range.offset..));
-        let places = owned.map(|(i, at)| (i, if masters.is_some() { at } else { i }, at)).collect();
-        let sharded = op(Segments::new(&all, &shards, masters, n));
+        let owned = |from: usize| {
+            let (segments, places) = case_of_owner(&all, from, precision);
+            (op(segments), places)
+        };
         // Of two groups one, whose pieces begin within blocks of a kernel.
         let group = [(192..2176, true), (12_288..DECAYED, true), (DECAYED..19_968, false)];
         let flat = [192..2176, 12_288..19_968];
         let of_group = op(Segments::new(&group, &Shards::new(&[n], 1, n).restricted(&flat), None, n));
         let pieces = flat.into_iter().flatten().enumerate().map(|(at, i)| (i, i, at)).collect();
         let ((second, at), (bad, everywhere)) = (whole(), whole());
+        let ((sharded, places), (second_half, places_there)) = (owned(0), owned(12_288));
         Cases::Own(vec![
             case("second step", 0.0, second, at),
             case("after a bad step nothing moves", 1.0, bad, everywhere),
             case("what rank 0 of two owns", 0.0, sharded, places),
+            case("what it owns of the second half", 0.0, second_half, places_there),
             case("a group", 0.0, of_group, pieces),
         ])
     }
@@ -226,10 +231,6 @@ impl Op for AdamW {
 
 /// Number of elements of a test case that decay: the first ones.
 const DECAYED: usize = 12_345;
-
-/// The elements that a test case updates, each by its place in the flat buffers, among the masters, and in the
-/// optimizer's slots.
-type Places = Vec<(usize, usize, usize)>;
 
 /// Computes the textbook form, one element at a time, in f64.
 fn reference(i: &[Array], places: &Places) -> Vec<Array> {

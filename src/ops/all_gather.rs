@@ -3,6 +3,7 @@
 use crate::device::gpu::OwnedCopy;
 use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
+use std::ops::Range;
 
 /// A part of a gathered tensor that one rank owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,12 @@ impl Op for AllGather {
 
     fn accumulates(&self, _output: usize) -> bool {
         true
+    }
+
+    fn input_range(&self, _input: usize, rank: usize) -> Option<Range<usize>> {
+        let read = || self.of_rank(rank).filter_map(|part| Some(part.from?..part.from? + part.len));
+        let start = read().map(|range| range.start).min().unwrap_or(0);
+        Some(start..read().map(|range| range.end).max().unwrap_or(start))
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {

@@ -94,14 +94,14 @@ impl Op for Ema {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let rank = cx.queue.rank();
-        let elements = self.segments.updated_by(rank);
-        if elements == 0 {
+        let slots = self.segments.slots_of(rank);
+        if slots.is_empty() {
             return Ok(());
         }
         let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&tensor| tensor.into()).collect();
-        args.push(Arg::U64(elements as u64));
+        args.push(Arg::U64(slots.end as u64));
         let kernel = self.segments.define_in(Kernel::new("ema", "ema"), rank);
-        cx.queue.launch(kernel, grid(elements), &args)
+        cx.queue.launch(kernel, grid(slots.len()), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

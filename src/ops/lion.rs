@@ -4,12 +4,13 @@
 //! authors' PyTorch code (google/automl, lion/lion_pytorch.py), after the gradient is multiplied by the factor of
 //! global-norm clipping. Rates and decay of a step are rows of a table, computed once in f64.
 
-use super::segments::{ELEMENTS_PER_TASK, Segments, grid, update_inputs};
+use super::segments::{ELEMENTS_PER_TASK, Places, Segments, case_of_owner, grid, update_inputs};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
+use std::ops::Range;
 
 /// Columns of the schedule, which has a row per step: what decaying parameters are multiplied by, and the learning
 /// rate.
@@ -146,6 +147,10 @@ impl Op for Lion {
         true
     }
 
+    fn output_range(&self, output: usize, rank: usize) -> Option<Range<usize>> {
+        Some(self.segments.output_range(output, 1, rank))
+    }
+
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(self.precision.act_dtype, E => self.run::<E>(cx));
         Ok(())
@@ -153,8 +158,8 @@ impl Op for Lion {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let rank = cx.queue.rank();
-        let elements = self.segments.updated_by(rank);
-        if elements == 0 {
+        let slots = self.segments.slots_of(rank);
+        if slots.is_empty() {
             return Ok(());
         }
         let kernel = Kernel::new("lion", "lion")
@@ -163,16 +168,16 @@ impl Op for Lion {
         let mut args: Vec<Arg> =
             cx.inputs.iter().chain(&cx.outputs[..2]).map(|&tensor| tensor.into()).collect();
         let compute_copy = if self.precision.has_compute_copy() { cx.output(2) } else { 0 };
-        args.extend([compute_copy.into(), Arg::U64(elements as u64)]);
+        args.extend([compute_copy.into(), Arg::U64(slots.end as u64)]);
         let constants = [self.beta1, 1.0 - self.beta1, self.beta2, 1.0 - self.beta2];
         args.extend(constants.map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(self.segments.define_in(kernel, rank), grid(elements), &args)
+        cx.queue.launch(self.segments.define_in(kernel, rank), grid(slots.len()), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
         let n = 20_011;
-        let case = |name: &str, bad: f64| {
-            let segments = Segments::whole(&[(0..DECAYED, true), (DECAYED..n, false)]);
+        let all = [(0..DECAYED, true), (DECAYED..n, false)];
+        let case = |name: &str, bad: f64, (segments, places): (Segments, Places)| {
             let op = Lion { beta1: BETAS[0], beta2: BETAS[1], segments, precision };
             let tensor = |shape: &[usize]| Spec::new(shape, precision.master);
             let inputs = vec![
@@ -184,9 +189,17 @@ impl Op for Lion {
             ];
             let mut outputs = vec![(Mode::Add, Fill::Normal(0.0, 1.0)), (Mode::Add, Fill::Normal(0.0, 0.3))];
             outputs.extend(precision.has_compute_copy().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
-            Case::new(name, op, inputs, reference).differentiable(&[]).upstream(&[]).outputs(outputs)
+            Case::new(name, op, inputs, move |i| reference(i, &places))
+                .differentiable(&[])
+                .upstream(&[])
+                .outputs(outputs)
         };
-        Cases::Own(vec![case("a step", 0.0), case("after a bad step nothing moves", 1.0)])
+        let whole = || (Segments::whole(&all), (0..n).map(|i| (i, i, i)).collect());
+        Cases::Own(vec![
+            case("a step", 0.0, whole()),
+            case("after a bad step nothing moves", 1.0, whole()),
+            case("what rank 0 of two owns of the second half", 0.0, case_of_owner(&all, 12_288, precision)),
+        ])
     }
 }
 
@@ -195,21 +208,21 @@ const BETAS: [f64; 2] = [0.9, 0.99];
 const DECAYED: usize = 12_345;
 
 /// Computes the update one element at a time, in f64.
-fn reference(i: &[Array]) -> Vec<Array> {
+fn reference(i: &[Array], places: &Places) -> Vec<Array> {
     let (grads, clip, bad) = (&i[0].data, i[3].data[0], i[4].data[0]);
     let row = &i[1].data[i[2].data[0] as usize * SCHEDULE_WIDTH..];
     let mut out: Vec<Array> = i[5..].to_vec();
     if bad != 0.0 {
         return out;
     }
-    for (k, gradient) in grads.iter().enumerate() {
-        let (g, p, m) = (gradient * clip, out[0].data[k], out[1].data[k]);
+    for &(flat, master, slot) in places {
+        let (g, p, m) = (grads[flat] * clip, out[0].data[master], out[1].data[slot]);
         let direction = BETAS[0] * m + (1.0 - BETAS[0]) * g;
-        let decayed = if k < DECAYED { row[0] * p } else { p };
-        out[0].data[k] = decayed - row[1] * direction.signum();
-        out[1].data[k] = BETAS[1] * m + (1.0 - BETAS[1]) * g;
+        let decayed = if flat < DECAYED { row[0] * p } else { p };
+        out[0].data[master] = decayed - row[1] * direction.signum();
+        out[1].data[slot] = BETAS[1] * m + (1.0 - BETAS[1]) * g;
         if out.len() > 2 {
-            out[2].data[k] = out[0].data[k];
+            out[2].data[flat] = out[0].data[master];
         }
     }
     out

@@ -3,6 +3,7 @@
 use crate::device::gpu::{Grid, Kernel};
 use crate::ir::Spec;
 use std::fmt;
+use std::ops::Range;
 
 /// Threads of a block of a kernel, and rounds of neighbours that each of them goes through (kernels/matrices.cuh).
 const THREADS: usize = 256;
@@ -44,6 +45,13 @@ impl Matrices {
             [all] => all,
             by_rank => &by_rank[rank],
         }
+    }
+
+    /// Returns the elements from the first to the last matrix of a rank in a buffer, where a matrix begins at
+    /// `first`.
+    pub(super) fn span(&self, rank: usize, first: impl Fn(&MatrixPlace) -> usize) -> Range<usize> {
+        let starts = || self.of_rank(rank).iter().map(&first);
+        starts().min().unwrap_or(0)..starts().max().map_or(0, |last| last + self.size())
     }
 
     /// Returns the number of matrices of every rank; one number where it is the same for all.

@@ -10,6 +10,7 @@ use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
+use std::ops::Range;
 
 /// Columns of the schedule, which has a row per step.
 pub const SCHEDULE_WIDTH: usize = 2;
@@ -113,6 +114,10 @@ impl Op for MuonUpdate {
 
     fn accumulates(&self, _output: usize) -> bool {
         true
+    }
+
+    fn output_range(&self, output: usize, rank: usize) -> Option<Range<usize>> {
+        Some(self.matrices.span(rank, |place| if output == 0 { place.master } else { place.flat }))
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {

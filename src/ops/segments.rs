@@ -75,26 +75,52 @@ impl Segments {
     }
 
     /// Returns the segments that a rank updates.
-    pub(super) fn of_rank(&self, rank: usize) -> &[Segment] {
+    pub fn of_rank(&self, rank: usize) -> &[Segment] {
         match self.by_rank.as_slice() {
             [all] => all,
             by_rank => &by_rank[rank],
         }
     }
 
-    /// Returns the elements that a rank updates at most.
-    pub(super) fn updated(&self) -> usize {
-        self.slot_len
+    /// Returns true if no rank updates anything.
+    pub fn is_empty(&self) -> bool {
+        self.updated() == 0
     }
 
-    /// Returns the elements of the optimizer's slots that a rank updates.
-    pub(super) fn updated_by(&self, rank: usize) -> usize {
-        self.of_rank(rank).iter().map(|segment| segment.len).sum()
+    /// Returns the elements that a rank updates at most.
+    pub(super) fn updated(&self) -> usize {
+        let of_rank = |segments: &Vec<Segment>| segments.iter().map(|segment| segment.len).sum();
+        self.by_rank.iter().map(of_rank).max().unwrap_or(0)
+    }
+
+    /// Returns the elements of the optimizer's slots that a rank updates, which follow each other.
+    pub(super) fn slots_of(&self, rank: usize) -> Range<usize> {
+        self.span(rank, |segment| segment.offset)
+    }
+
+    /// Returns the elements of an output of an optimizer's op between which a rank updates some. Outputs are
+    /// the masters, `slots` slots, and the compute copy.
+    pub(super) fn output_range(&self, output: usize, slots: usize, rank: usize) -> Range<usize> {
+        self.span(rank, |segment| match output {
+            0 => segment.master,
+            output if output <= slots => segment.offset,
+            _ => segment.start,
+        })
+    }
+
+    /// Returns the elements from the first to the last segment of a rank in a buffer, where a segment begins
+    /// at `first`.
+    fn span(&self, rank: usize, first: impl Fn(&Segment) -> usize) -> Range<usize> {
+        match self.of_rank(rank) {
+            [] => 0..0,
+            [only] => first(only)..first(only) + only.len,
+            [begin, .., end] => first(begin)..first(end) + end.len,
+        }
     }
 
     /// Adds what a rank updates to a kernel, as preprocessor definitions, which are the same for every step
-    /// of a run: the elements at which weight decay switches on or off, and where the elements of the slots lie
-    /// in the flat buffers and among the masters (`kernels/optimizer.cuh`).
+    /// of a run: the elements at which weight decay switches on or off, the first element of the slots, and
+    /// where elements of the slots lie in the flat buffers and among the masters (`kernels/optimizer.cuh`).
     pub(super) fn define_in(&self, kernel: Kernel, rank: usize) -> Kernel {
         let segments = self.of_rank(rank);
         let switches = switches(segments);
@@ -107,7 +133,8 @@ impl Segments {
             .with("SWITCH_COUNT", switches.len())
             .with("SWITCH_POSITIONS", table(switches.iter().copied()))
             .with("RANGE_MASTERS", table(pieces.iter().map(|piece| piece.master)))
-            .with("WHOLE_BLOCKS", u8::from(whole_blocks));
+            .with("WHOLE_BLOCKS", u8::from(whole_blocks))
+            .with("FIRST_OFFSET", format!("{}ull", self.slots_of(rank).start));
         let ranges: Vec<_> = pieces.iter().map(|piece| (piece.offset, piece.start)).collect();
         with_ranges(kernel, &ranges)
     }
@@ -167,6 +194,29 @@ pub(super) fn with_ranges(kernel: Kernel, ranges: &[(usize, usize)]) -> Kernel {
 fn table(numbers: impl Iterator<Item = usize>) -> String {
     let numbers: String = numbers.map(|number| format!("{number}ull,")).collect();
     format!("{{{numbers}~0ull}}")
+}
+
+/// The elements that a test case updates, each by its place in the flat buffers, among the masters, and in
+/// the optimizer's slots.
+pub(super) type Places = Vec<(usize, usize, usize)>;
+
+/// Returns what rank 0 of two updates in a test case from element `from` of the flat buffers on, of ranges as
+/// those of [`Segments::whole`]. It owns blocks 0, 3 and 4 of 4096 elements, of which the last is short.
+pub(super) fn case_of_owner(
+    ranges: &[(Range<usize>, bool)],
+    from: usize,
+    precision: Precision,
+) -> (Segments, Places) {
+    let flat_len = ranges.last().map_or(0, |(range, _)| range.end);
+    let shards = Shards::new(&[4096, flat_len], 2, 4096);
+    let masters = precision.has_compute_copy().then_some(&shards);
+    let clipped = ranges.iter().map(|(range, decay)| (range.start.max(from)..range.end, *decay));
+    let clipped: Vec<_> = clipped.filter(|(range, _)| !range.is_empty()).collect();
+    let owned = shards.of_rank(0).flat_map(|range| range.flat().zip(range.offset..));
+    let owned = owned.filter(|(flat, _)| *flat >= from);
+    let places =
+        owned.map(|(flat, slot)| (flat, if masters.is_some() { slot } else { flat }, slot)).collect();
+    (Segments::new(&clipped, &shards, masters, flat_len), places)
 }
 
 /// Returns segments with those joined that follow each other everywhere, whether they decay or not.

@@ -5,12 +5,13 @@
 //! dampening. The gradient is first multiplied by the factor of global-norm clipping. Weight decay is
 //! coupled, as there: it is added to the gradient before the momentum.
 
-use super::segments::{ELEMENTS_PER_TASK, Segments, grid, update_inputs};
+use super::segments::{ELEMENTS_PER_TASK, Places, Segments, case_of_owner, grid, update_inputs};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
+use std::ops::Range;
 
 /// Columns of the schedule, which has a row per step: the learning rate.
 pub const SCHEDULE_WIDTH: usize = 1;
@@ -147,6 +148,10 @@ impl Op for Sgd {
         true
     }
 
+    fn output_range(&self, output: usize, rank: usize) -> Option<Range<usize>> {
+        Some(self.segments.output_range(output, usize::from(self.has_momentum()), rank))
+    }
+
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(self.precision.act_dtype, E => self.run::<E>(cx));
         Ok(())
@@ -154,8 +159,8 @@ impl Op for Sgd {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let rank = cx.queue.rank();
-        let elements = self.segments.updated_by(rank);
-        if elements == 0 {
+        let slots = self.segments.slots_of(rank);
+        if slots.is_empty() {
             return Ok(());
         }
         let kernel = Kernel::new("sgd", "sgd")
@@ -167,20 +172,16 @@ impl Op for Sgd {
         let mut next = |exists: bool| if exists { outputs.next().unwrap_or(0) } else { 0 };
         let tensors = [true, self.has_momentum(), self.precision.has_compute_copy()].map(&mut next);
         args.extend(tensors.map(Arg::from));
-        args.push(Arg::U64(elements as u64));
+        args.push(Arg::U64(slots.end as u64));
         args.extend([self.weight_decay, self.momentum].map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(self.segments.define_in(kernel, rank), grid(elements), &args)
+        cx.queue.launch(self.segments.define_in(kernel, rank), grid(slots.len()), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        let case = |name: &str, momentum: f64, bad: f64| {
-            let n = 20_011;
-            let op = Sgd {
-                momentum,
-                weight_decay: 0.1,
-                segments: Segments::whole(&[(0..DECAYED, true), (DECAYED..n, false)]),
-                precision,
-            };
+        let n = 20_011;
+        let all = [(0..DECAYED, true), (DECAYED..n, false)];
+        let case = |name: &str, momentum: f64, bad: f64, (segments, places): (Segments, Places)| {
+            let op = Sgd { momentum, weight_decay: 0.1, segments, precision };
             let tensor = |shape: &[usize]| Spec::new(shape, precision.master);
             let inputs = vec![
                 (tensor(&[n]), Fill::Normal(0.0, 1.0)),
@@ -192,15 +193,19 @@ impl Op for Sgd {
             let mut outputs = vec![(Mode::Add, Fill::Normal(0.0, 1.0))];
             outputs.extend(op.has_momentum().then_some((Mode::Add, Fill::Normal(0.0, 0.3))));
             outputs.extend(precision.has_compute_copy().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
-            Case::new(name, op, inputs, move |arrays| reference(momentum, arrays))
+            Case::new(name, op, inputs, move |arrays| reference(momentum, arrays, &places))
                 .differentiable(&[])
                 .upstream(&[])
                 .outputs(outputs)
         };
+        let whole = || (Segments::whole(&all), (0..n).map(|i| (i, i, i)).collect());
+        let owned = || case_of_owner(&all, 12_288, precision);
         Cases::Own(vec![
-            case("momentum", 0.9, 0.0),
-            case("without momentum", 0.0, 0.0),
-            case("after a bad step nothing moves", 0.9, 1.0),
+            case("momentum", 0.9, 0.0, whole()),
+            case("without momentum", 0.0, 0.0, whole()),
+            case("after a bad step nothing moves", 0.9, 1.0, whole()),
+            case("what rank 0 of two owns of the second half", 0.9, 0.0, owned()),
+            case("the same without momentum", 0.0, 0.0, owned()),
         ])
     }
 }
@@ -209,23 +214,23 @@ impl Op for Sgd {
 const DECAYED: usize = 12_345;
 
 /// Computes the update one element at a time, in f64.
-fn reference(momentum: f64, i: &[Array]) -> Vec<Array> {
+fn reference(momentum: f64, i: &[Array], places: &Places) -> Vec<Array> {
     let (grads, lr, clip, bad) = (&i[0].data, i[1].data[i[2].data[0] as usize], i[3].data[0], i[4].data[0]);
     let mut out: Vec<Array> = i[5..].to_vec();
     if bad != 0.0 {
         return out;
     }
-    for (k, gradient) in grads.iter().enumerate() {
-        let p = out[0].data[k];
-        let mut step = gradient * clip + if k < DECAYED { 0.1 * p } else { 0.0 };
+    for &(flat, master, slot) in places {
+        let p = out[0].data[master];
+        let mut step = grads[flat] * clip + if flat < DECAYED { 0.1 * p } else { 0.0 };
         if momentum != 0.0 {
-            step += momentum * out[1].data[k];
-            out[1].data[k] = step;
+            step += momentum * out[1].data[slot];
+            out[1].data[slot] = step;
         }
-        out[0].data[k] = p - lr * step;
+        out[0].data[master] = p - lr * step;
         if out.len() > 1 + usize::from(momentum != 0.0) {
             let last = out.len() - 1;
-            out[last].data[k] = out[0].data[k];
+            out[last].data[flat] = out[0].data[master];
         }
     }
     out

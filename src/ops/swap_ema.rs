@@ -88,8 +88,8 @@ impl Op for SwapEma {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let rank = cx.queue.rank();
-        let elements = self.segments.updated_by(rank);
-        if elements == 0 {
+        let slots = self.segments.slots_of(rank);
+        if slots.is_empty() {
             return Ok(());
         }
         let kernel = Kernel::new("swap_ema", "swap_ema")
@@ -97,8 +97,8 @@ impl Op for SwapEma {
             .with("HAS_COMPUTE_COPY", u8::from(self.precision.has_compute_copy()));
         let compute_copy = if self.precision.has_compute_copy() { cx.output(2) } else { 0 };
         let args: [Arg; 4] =
-            [cx.output(0).into(), cx.output(1).into(), compute_copy.into(), Arg::U64(elements as u64)];
-        cx.queue.launch(self.segments.define_in(kernel, rank), grid(elements), &args)
+            [cx.output(0).into(), cx.output(1).into(), compute_copy.into(), Arg::U64(slots.end as u64)];
+        cx.queue.launch(self.segments.define_in(kernel, rank), grid(slots.len()), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

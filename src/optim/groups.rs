@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::ir::{Builder, GroupRequest, ParamRequest, Precision, Role};
 use crate::policy::WeightDecay;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Role of parameters as recipes group them: the tables of `[optimizer.groups]`.
@@ -169,12 +170,18 @@ impl UpdateGroup {
         }
     }
 
-    /// Records the update of this group, which has the index `group` in the state.
+    /// Records the update of this group, which has the index `group` in the state, within a range of the flat
+    /// buffers: nothing if it has no parameter there. An optimizer that owns whole parameters has none of
+    /// them, or all.
     ///
     /// # Errors
     /// When an op refuses the shapes or formats.
-    pub fn record(&self, b: &mut Builder, group: usize) -> Result<()> {
-        let update = Update::of_group(b, group, |role| self.decaying.contains(&GroupRole::from_role(role)))?;
+    pub fn record(&self, b: &mut Builder, group: usize, range: &Range<usize>) -> Result<()> {
+        let decays = |role| self.decaying.contains(&GroupRole::from_role(role));
+        let update = Update::of_group(b, group, range, decays)?;
+        if update.segments.is_empty() {
+            return Ok(());
+        }
         let name = b.program().state.groups[group].name.clone();
         match name.as_str() {
             "" => self.optimizer.record(b, &update),

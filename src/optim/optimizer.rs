@@ -89,12 +89,18 @@ pub struct Update {
 }
 
 impl Update {
-    /// Looks up the tensors of a group in the state of the program that is being recorded. `decays` tells whether
+    /// Looks up the tensors of a group in the state of the program that is being recorded, for an update of
+    /// those of its parameters' elements that lie within a range of the flat buffers. `decays` tells whether
     /// weight decay applies to parameters of a role.
     ///
     /// # Errors
     /// When the state was not laid out for training.
-    pub(super) fn of_group(b: &mut Builder, group: usize, decays: impl Fn(Role) -> bool) -> Result<Self> {
+    pub(super) fn of_group(
+        b: &mut Builder,
+        group: usize,
+        range: &Range<usize>,
+        decays: impl Fn(Role) -> bool,
+    ) -> Result<Self> {
         let state = Arc::clone(&b.program().state);
         let own = &state.groups[group];
         let slots = own.slots.iter().map(|slot| b.state(&format!("{}.flat", own.own(slot.buffer))));
@@ -103,7 +109,7 @@ impl Update {
             if state.precision.has_compute_copy() { Some(b.state("compute_copy.flat")?) } else { None };
         Ok(Self {
             group,
-            segments: segments(&state, own, decays),
+            segments: segments(&state, own, range, decays),
             grads: b.state("grads.flat")?,
             schedule: b.state(&own.own("control.schedule"))?,
             step: b.state("control.step")?,
@@ -128,12 +134,21 @@ impl Update {
     }
 }
 
-/// Returns the ranges of the flat buffers that a group updates, with and without weight decay, neighbours joined:
-/// on every rank, or where the state is sharded those that each owns.
-fn segments(state: &State, group: &SlotGroup, decays: impl Fn(Role) -> bool) -> Segments {
+/// Returns what a group updates within a range of the flat buffers, with and without weight decay, neighbours
+/// joined: on every rank, or where the state is sharded what each owns.
+fn segments(
+    state: &State,
+    group: &SlotGroup,
+    range: &Range<usize>,
+    decays: impl Fn(Role) -> bool,
+) -> Segments {
     let mut ranges: Vec<(Range<usize>, bool)> = Vec::new();
     for &index in &group.params {
         let (extent, decay) = (state.extent(index), decays(state.params[index].role));
+        let extent = extent.start.max(range.start)..extent.end.min(range.end);
+        if extent.is_empty() {
+            continue;
+        }
         match ranges.last_mut() {
             Some((last, like)) if last.end == extent.start && *like == decay => last.end = extent.end,
             _ => ranges.push((extent, decay)),
@@ -141,4 +156,78 @@ fn segments(state: &State, group: &SlotGroup, decays: impl Fn(Role) -> bool) -> 
     }
     let masters = state.shards.as_deref().filter(|_| state.masters_are_sharded());
     Segments::new(&ranges, &group.places, masters, state.flat_len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::DType;
+    use crate::ir::{GroupRequest, Init, ParamRequest, Shards, StateBuilder, Sublayer};
+
+    const ROLES: [Role; 5] =
+        [Role::Head, Role::Vector, Role::Matrix(Sublayer::Attention), Role::Vector, Role::Embedding];
+    const BLOCK: usize = 256;
+
+    /// Parameters of two groups that alternate, divided in parts that end within blocks and parameters.
+    fn state(ranks: usize, dtype: DType) -> State {
+        let request = |(i, &role): (usize, &Role)| ParamRequest {
+            name: format!("p{i}"),
+            shape: vec![700 + 90 * i],
+            alloc: vec![700 + 90 * i],
+            init: Init::Ones,
+            role,
+            stacked: Vec::new(),
+            block: None,
+        };
+        let requests: Vec<_> = ROLES.iter().enumerate().map(request).collect();
+        let precision = Precision::for_act_dtype(dtype);
+        let slots = crate::optim::find("sgd").map(|entry| {
+            let values = Values::from_written(entry.hyperparameters, &Default::default());
+            (entry.build)(&values).slots(precision)
+        });
+        let slots = slots.expect("sgd is registered");
+        let group = |name: &str, params: &[usize]| GroupRequest {
+            name: name.to_owned(),
+            params: params.to_vec(),
+            slots: slots.clone(),
+            alignment: 0,
+        };
+        let groups = [group("some", &[0, 2, 4]), group("others", &[1, 3])];
+        let flat_len = StateBuilder::for_training(precision, &requests, &groups).state().flat_len;
+        let shards = Shards::new(&[1000, 2900, flat_len], ranks, BLOCK);
+        StateBuilder::for_sharded_training(precision, &requests, &groups, shards).finish()
+    }
+
+    /// Every element that an update moves: rank, places in the flat buffers, among masters and in slots, and
+    /// decay.
+    fn elements(segments: &Segments, ranks: usize) -> Vec<(usize, usize, usize, usize, bool)> {
+        let of_rank = |rank| segments.of_rank(rank).iter().map(move |segment| (rank, *segment));
+        let all = (0..ranks).flat_map(of_rank);
+        let mut elements: Vec<_> = all
+            .flat_map(|(rank, s)| {
+                (0..s.len).map(move |i| (rank, s.start + i, s.master + i, s.offset + i, s.decay))
+            })
+            .collect();
+        elements.sort_unstable();
+        elements
+    }
+
+    #[test]
+    fn updates_of_two_ranges_move_what_one_of_all_moves() {
+        for (ranks, dtype) in (1..=4).flat_map(|ranks| [(ranks, DType::F32), (ranks, DType::Bf16)]) {
+            let state = state(ranks, dtype);
+            for first in (0..=state.flat_len).step_by(BLOCK) {
+                let mut moved = vec![0; state.flat_len];
+                for group in &state.groups {
+                    let within =
+                        |range| elements(&segments(&state, group, &range, |role| role.is_matrix()), ranks);
+                    let mut both = [within(first..state.flat_len), within(0..first)].concat();
+                    both.iter().for_each(|(_, flat, ..)| moved[*flat] += 1);
+                    both.sort_unstable();
+                    assert!(both == within(0..state.flat_len), "{ranks} ranks, {dtype:?}, from {first}");
+                }
+                assert!(moved.iter().all(|&times| times == 1), "{ranks} ranks, {dtype:?}, from {first}");
+            }
+        }
+    }
 }

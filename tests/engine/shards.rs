@@ -1,7 +1,8 @@
 //! Ranks that divide the optimizer's slots compute what ranks compute of which each has all of them.
 
 use crate::harness::{Setup, Trained};
-use xrun::ir::Home;
+use std::ops::Range;
+use xrun::ir::{Home, Node, Program, Stream, TensorId};
 
 const STEPS: usize = 4;
 const SHARDED: &str = "parallelism.shard=optimizer";
@@ -95,19 +96,120 @@ fn a_rank_holds_its_part_of_the_state() {
     }
 }
 
-/// Every buffer from which ops read a parameter is gathered.
+/// The range of addresses of a slot of the state, as if its buffer began at 0.
+fn bytes_of(setup: &Setup, program: &Program, tensor: TensorId) -> Option<(usize, Range<usize>)> {
+    let Home::State(slot) = program.tensor(tensor).home else { return None };
+    let slot = setup.programs.state.get(slot);
+    Some((slot.buffer, slot.offset..slot.offset + slot.spec.bytes()))
+}
+
+/// What the nodes named `all_gather` write, those of the end of a step first.
+fn gathered(setup: &Setup) -> Vec<(usize, Range<usize>)> {
+    let sections = [Some(&setup.programs.step_end), setup.programs.gather.as_ref()];
+    let programs = sections.into_iter().flatten().map(|section| &section.program);
+    let written = |program: &Program| -> Vec<_> {
+        let nodes = program.nodes.iter().filter(|node| node.op.name() == "all_gather");
+        nodes.flat_map(|node| &node.outputs).map(|&out| bytes_of(setup, program, out).unwrap()).collect()
+    };
+    programs.flat_map(written).collect()
+}
+
+/// Whatever ops read of a parameter is gathered, once.
 #[test]
-fn the_gather_writes_what_ops_read_of_every_parameter() {
+fn the_gathers_write_what_ops_read_of_every_parameter() {
     for dtype in ["training.dtype=bf16", "training.dtype=fp32"] {
-        let setup = Setup::new(&["parallelism.world_size=2", dtype, SHARDED]);
-        let program = &setup.programs.gather.as_ref().unwrap().program;
+        for bytes in [0, 5000, usize::MAX] {
+            let overrides = ["parallelism.world_size=2", dtype, SHARDED];
+            let setup = Setup::planned(&overrides, |plan| plan.execution.bucket_bytes = bytes);
+            let (layout, gathered) = (&setup.programs.state, gathered(&setup));
+            for param in &layout.params {
+                let read = layout.get(param.read);
+                let covers = |(buffer, range): &&(usize, Range<usize>)| {
+                    *buffer == read.buffer
+                        && range.start <= read.offset
+                        && read.offset + read.spec.bytes() <= range.end
+                };
+                let times = gathered.iter().filter(covers).count();
+                assert_eq!(times, 1, "{dtype}, buckets of {bytes} bytes, {}", param.name);
+            }
+        }
+    }
+}
+
+/// The names of the nodes of a program from the first update on, equal neighbours once.
+fn from_the_update(program: &Program) -> Vec<&'static str> {
+    let mut names: Vec<_> = program.nodes.iter().map(|node| node.op.name()).collect();
+    names.dedup();
+    names.split_off(names.iter().position(|name| *name == "grad_norm_total").unwrap() + 1)
+}
+
+#[test]
+fn what_the_forward_reads_first_is_gathered_before_the_rest_is_updated() {
+    let muon = ["muon_momentum", "newton_schulz", "muon_update"];
+    for (overrides, update) in [
+        (&[][..], &["adamw"][..]),
+        (&["parallelism.overlap=false"], &["adamw"]),
+        (&["optimizer.name=lion", "ema.decay=0.9"], &["lion"]),
+        (&["optimizer.name=muon"], &muon),
+    ] {
+        let base = ["parallelism.world_size=2", "training.dtype=bf16", SHARDED];
+        let setup = Setup::new(&[&base[..], overrides].concat());
+        let program = &setup.programs.step_end.program;
+        let names = from_the_update(program);
+        let first = if update == muon { "adamw" } else { update[0] };
+        assert_eq!(names[..3], [first, "all_gather", first], "{overrides:?}");
+        assert!(names.ends_with(&["advance"]) && update.iter().all(|name| names.contains(name)), "{names:?}");
+        assert_eq!(names.contains(&"ema"), names[names.len() - 2] == "ema", "{names:?}");
+        let overlaps = !overrides.contains(&"parallelism.overlap=false");
+        for node in &program.nodes {
+            let on_communication = node.stream == Stream::Communication;
+            assert_eq!(on_communication, overlaps && node.op.name() == "all_gather", "{overrides:?}");
+        }
         let layout = &setup.programs.state;
-        for param in &layout.params {
-            let read = layout.get(param.read);
-            let written = program.nodes.iter().flat_map(|node| &node.outputs).any(|&out| {
-                matches!(program.tensor(out).home, Home::State(slot) if layout.get(slot).buffer == read.buffer)
-            });
-            assert!(written, "{dtype} {}", param.name);
+        let embedding = layout.get(layout.param("embedding").unwrap().read);
+        assert_eq!(gathered(&setup)[0].0, embedding.buffer, "{overrides:?}");
+    }
+}
+
+/// The bytes of the state between which a node touches some on a rank, with their buffers.
+fn touched(setup: &Setup, program: &Program, node: &Node, rank: usize) -> Vec<(usize, Range<usize>)> {
+    let (op, mut all) = (&node.op, Vec::new());
+    let mut add = |tensor: TensorId, elements: Option<Range<usize>>| {
+        let Some((buffer, range)) = bytes_of(setup, program, tensor) else { return };
+        let size = program.spec(tensor).dtype.size();
+        let elements = elements.map(|e| range.start + e.start * size..range.start + e.end * size);
+        all.push((buffer, elements.unwrap_or(range)));
+    };
+    node.inputs.iter().enumerate().for_each(|(i, &input)| add(input, op.input_range(i, rank)));
+    node.outputs.iter().enumerate().for_each(|(i, &output)| add(output, op.output_range(i, rank)));
+    all
+}
+
+#[test]
+fn the_update_of_the_rest_touches_nothing_that_is_gathered_meanwhile() {
+    for name in ["adamw", "sgd", "lion", "muon"] {
+        let dtypes = |ranks| [(ranks, "training.dtype=bf16"), (ranks, "training.dtype=fp32")];
+        for (ranks, dtype) in (2..=4).flat_map(dtypes) {
+            let (world, optimizer) =
+                (format!("parallelism.world_size={ranks}"), format!("optimizer.name={name}"));
+            let overrides = [&*world, &optimizer, dtype, SHARDED];
+            let setup = Setup::planned(&overrides, |plan| plan.execution.bucket_bytes = 5000);
+            let program = &setup.programs.step_end.program;
+            let is_gather = |node: &Node| node.op.name() == "all_gather";
+            let last = program.nodes.iter().rposition(is_gather).expect("something is gathered");
+            for rank in 0..ranks {
+                let gathers = program.nodes.iter().filter(|node| is_gather(node));
+                let gathered: Vec<_> =
+                    gathers.flat_map(|node| touched(&setup, program, node, rank)).collect();
+                for node in &program.nodes[last + 1..] {
+                    for (buffer, range) in touched(&setup, program, node, rank) {
+                        let meets = gathered.iter().any(|(other, gathered)| {
+                            *other == buffer && range.start < gathered.end && gathered.start < range.end
+                        });
+                        assert!(!meets, "{overrides:?}, rank {rank}, {}", node.op.name());
+                    }
+                }
+            }
         }
     }
 }

@@ -68,7 +68,7 @@ fn follow(case: &str, optimizer: Muon, dtype: DType, see: impl Fn(usize, f64, f6
 
     let state = Arc::new(state(optimizer, dtype));
     let mut b = Builder::new("muon", Arc::clone(&state));
-    group(optimizer).record(&mut b, 0).unwrap();
+    group(optimizer).record(&mut b, 0, &(0..state.flat_len)).unwrap();
     let section = Section::new(b.finish());
     let pool = Arc::new(Pool::new(2).unwrap());
     let mut engine = Engine::new(pool, &state, Arc::new(SingleRank), Placement::Naive, 0, false).unwrap();

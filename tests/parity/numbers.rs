@@ -43,7 +43,7 @@ impl Numbers {
         let group = UpdateGroup::join(&GroupRole::ALL.map(rule)).remove(0);
         let state = Arc::new(state(&group, steps));
         let mut b = Builder::new(name, Arc::clone(&state));
-        group.record(&mut b, 0).unwrap();
+        group.record(&mut b, 0, &(0..state.flat_len)).unwrap();
         let section = Section::new(b.finish());
         let pool = Arc::new(Pool::new(1).unwrap());
         let engine = Engine::new(pool, &state, Arc::new(SingleRank), Placement::Naive, 0, false).unwrap();

@@ -1,0 +1,61 @@
+//! The gather of what programs read of parameters, where ranks update what they own.
+
+use super::layout::{self, GatheredPart};
+use crate::error::Result;
+use crate::ir::{Builder, Destination, Mode, OwnedRange, Phase, Program, Shards, State, Stream};
+use crate::ops::all_gather::{AllGather, Part};
+use crate::plan::Plan;
+use std::sync::Arc;
+
+/// Records the gather of what is updated first, in a program that updates it.
+pub(super) fn gather_first(plan: &Plan, b: &mut Builder) -> Result<()> {
+    let first = layout::updated_first(plan, &b.program().state);
+    gather(plan, b, |part| part.start >= first.start)
+}
+
+/// Records the program that gathers everything else. On a GPU it overlaps with the forward, which waits for
+/// what it reads.
+pub(super) fn gather_rest(plan: &Plan, state: &Arc<State>) -> Result<Program> {
+    let mut b = Builder::new("gather", Arc::clone(state));
+    let first = layout::updated_first(plan, state);
+    gather(plan, &mut b, |part| part.start < first.start)?;
+    Ok(b.finish())
+}
+
+/// Records the gather of parts of the flat buffers in the order of the forward, from the last one.
+fn gather(plan: &Plan, b: &mut Builder, is_due: impl Fn(&GatheredPart) -> bool) -> Result<()> {
+    let state = Arc::clone(&b.program().state);
+    let Some(shards) = &state.shards else { return Ok(()) };
+    b.set_phase(Phase::Communication);
+    b.set_stream(if plan.execution.overlap { Stream::Communication } else { Stream::Main });
+    let parts = layout::gathered_parts(plan, &state);
+    parts.iter().rev().filter(|part| is_due(part)).try_for_each(|part| gather_part(b, shards, part))?;
+    b.set_stream(Stream::Main);
+    Ok(())
+}
+
+/// Records the gather of a part: of the compute copy and the masters of vectors, or where products read
+/// masters of all of these.
+fn gather_part(b: &mut Builder, shards: &Shards, gathered: &GatheredPart) -> Result<()> {
+    let in_place = |r: OwnedRange| {
+        let to = r.start - gathered.start;
+        Part { rank: r.rank, tensor: 0, to, from: None, len: r.len }
+    };
+    let flat = gathered.start..gathered.start + gathered.len;
+    let mut parts: Vec<Part> = shards.within(flat).map(in_place).collect();
+    let (mut inputs, mut outputs) = (Vec::new(), vec![b.state(&gathered.slot)?]);
+    if let Some(vectors) = &gathered.vectors {
+        inputs.push(b.state("params.flat")?);
+        outputs.push(b.state(&vectors.slot)?);
+        for (flat, to) in &vectors.params {
+            parts.extend(shards.within(flat.clone()).map(|r| {
+                let to = to + r.start - flat.start;
+                Part { rank: r.rank, tensor: 1, to, from: Some(r.offset), len: r.len }
+            }));
+        }
+    }
+    let like = outputs.iter().map(|&output| b.spec(output).clone()).collect();
+    let into: Vec<_> = outputs.iter().map(|&output| Destination::Into(output, Mode::Add)).collect();
+    b.emit_into("parameters", Arc::new(AllGather { like, parts }), &inputs, &into)?;
+    Ok(())
+}
