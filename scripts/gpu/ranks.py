@@ -164,6 +164,11 @@ def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> Non
     if "parallelism.shard=optimizer" in bench.keys:
         # Every rank would get all sums.
         del ways["grouped"]
+    if not any(key.startswith(("parallelism.shard=", "parallelism.transport=")) for key in bench.keys):
+        ways["whole optimizer"] = (["parallelism.shard=none"], rounding)
+        for transport in ("nccl", "copies") if bench.device == "cuda" else ("auto",):
+            keys = ["parallelism.shard=optimizer", f"parallelism.transport={transport}"]
+            ways[f"sharded optimizer, {transport}"] = (keys, rounding)
     if "parallelism.transport=copies" in bench.keys:
         # Tensors would be freed during a step.
         del ways["caching, no graphs"], ways["naive, no graphs"]
