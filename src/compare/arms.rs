@@ -3,7 +3,7 @@
 use super::revision;
 use crate::error::{Error, IoContext, Result};
 use crate::machine::Machine;
-use crate::recipe::{self, Change, Recipe, merged_settings};
+use crate::recipe::{self, Change, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, Recipe, merged_settings};
 use crate::results::comparison::BINARIES;
 use crate::results::folder::RESOLVED;
 use crate::results::verify::{self, RunFiles};
@@ -261,7 +261,7 @@ fn xrun(
     let hash = hash_of(binary)?;
     let settings_of_trials = merged_settings(&defaults_of_trials(binary == own), settings);
     // A trial is always a run from the start.
-    let settings_of_trials = merged_settings(&settings_of_trials, &["checkpoint.resume=never".to_owned()]);
+    let settings_of_trials = merged_settings(&settings_of_trials, &[NO_RESUME.to_owned()]);
     let mut arguments = vec![path.to_string_lossy().into_owned()];
     arguments.extend(settings_of_trials);
     let command = std::iter::once(path.to_string_lossy().into_owned()).chain(settings.iter().cloned());
@@ -278,11 +278,8 @@ fn xrun(
 /// Returns the settings of trials that the command line may replace: nobody needs their weights and pictures.
 /// A binary of another version may not know the key of pictures.
 fn defaults_of_trials(is_own: bool) -> Vec<String> {
-    let mut settings = vec!["checkpoint.keep=0".to_owned()];
-    if is_own {
-        settings.push("metrics.plots=false".to_owned());
-    }
-    settings
+    let settings = [Some(NO_CHECKPOINTS), is_own.then_some(NO_PLOTS)];
+    settings.into_iter().flatten().map(str::to_owned).collect()
 }
 
 fn external(command: &str) -> PlannedArm {

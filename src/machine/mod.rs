@@ -28,7 +28,7 @@ pub struct Machine {
     pub gpus: Gpus,
     /// The measured pace of its CPU, where that is known.
     pub cpu_pace: Option<Arc<CpuPace>>,
-    /// How to install NCCL, where several GPUs need it and it is missing.
+    /// How to install NCCL, on a machine of several GPUs without it.
     pub nccl_missing: Option<&'static str>,
     /// World size that an external launcher has set, for recipes with `parallelism.launcher = "env"`.
     pub launched_world: Option<usize>,

@@ -1,5 +1,6 @@
 //! The devices that a recipe's ranks get on a machine.
 
+use super::Plan;
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::policy::{DeviceChoice, Launcher, TrainingDtype, Transport};
@@ -20,20 +21,25 @@ pub(super) fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usiz
             let gpu = engine.devices.as_ref().and_then(|devices| devices.first());
             known_gpu(recipe, gpu.copied().unwrap_or(0), count).map(|gpu| vec![gpu])
         }
-        (_, Some(Ok(count))) => {
-            let gpus = gpus_of_ranks(recipe, machine, count)?;
-            match machine.nccl_missing {
-                Some(remedy) if gpus.len() > 1 => Err(recipe.error(
-                    &["parallelism.world_size"],
-                    format!(
-                        "{} ranks on GPUs communicate through NCCL, which was not found; try: {remedy}",
-                        gpus.len()
-                    ),
-                    "or set parallelism.world_size = 1, or engine.device = \"cpu\"",
-                )),
-                _ => Ok(gpus),
-            }
-        }
+        (_, Some(Ok(count))) => gpus_of_ranks(recipe, machine, count),
+    }
+}
+
+/// Rejects ranks on several GPUs of a machine without NCCL, unless they may exchange data by copies. Where their
+/// GPUs turn out to have no access to each other's memory, the run says then that NCCL is missing.
+///
+/// # Errors
+/// A usage error that points at the number of ranks.
+pub(super) fn check_nccl(recipe: &Recipe, machine: &Machine, plan: &Plan) -> Result<()> {
+    let ranks = plan.execution.gpus().count();
+    match machine.nccl_missing {
+        Some(remedy) if ranks > 1 && !plan.copies_between_gpus() => Err(recipe.error(
+            &["parallelism.transport", "parallelism.world_size"],
+            format!("{ranks} ranks on GPUs exchange data through NCCL here, which was not found; try: {remedy}"),
+            "or set parallelism.shard = \"optimizer\" with neither parallelism.transport nor engine.placement, \
+             to exchange data by copies; or parallelism.world_size = 1, or engine.device = \"cpu\"",
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -128,6 +134,7 @@ fn check_cpu(recipe: &Recipe, reason: &str) -> Result<()> {
 mod tests {
     use super::*;
     use crate::machine::{GpuModel, Gpus};
+    use crate::plan::Corpus;
     use crate::recipe;
     use std::path::Path;
 
@@ -165,11 +172,26 @@ mod tests {
     }
 
     #[test]
-    fn several_gpus_need_nccl() {
+    fn several_gpus_need_nccl_unless_they_exchange_data_by_copies() {
         let without = Machine { nccl_missing: Some("install it"), ..machine(4) };
-        assert_eq!(gpus_on(&without, "").unwrap(), [0]);
-        let error = gpus_on(&without, "parallelism.world_size = 2").unwrap_err();
-        assert!(error.message().contains("NCCL, which was not found; try: install it"), "{error}");
+        let check = |text: &str| {
+            let recipe = recipe::load_str(Path::new("r.toml"), text, &[], std::iter::empty(), &without)?;
+            Plan::new(&recipe, &Corpus::estimated(&recipe)?, &without).map(|_| ())
+        };
+        let world = |ranks: usize| format!("[parallelism]\nworld_size = {ranks}\n");
+        for alone in ["", &world(2), &format!("{}shard = \"optimizer\"", world(4))] {
+            check(alone).unwrap();
+        }
+        let nccl = [
+            format!("{}transport = \"nccl\"", world(2)),
+            format!("{}shard = \"none\"", world(2)),
+            format!("{}shard = \"optimizer\"\n[engine]\nplacement = \"caching\"", world(2)),
+            world(4),
+        ];
+        for text in nccl {
+            let error = check(&text).unwrap_err();
+            assert!(error.message().contains("NCCL here, which was not found; try: install it"), "{error}");
+        }
     }
 
     #[test]

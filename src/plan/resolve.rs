@@ -1,6 +1,6 @@
 //! Recipe to plan.
 
-use super::devices::choose_gpus;
+use super::devices::{check_nccl, choose_gpus};
 use super::{BatchPlan, Corpus, Execution, Generation, Intervals, Model, Objective, Plan, Schedule, Seeds};
 use crate::device::{DType, Precision};
 use crate::error::Result;
@@ -56,6 +56,7 @@ impl Plan {
             generation: Generation::from_values(&values.generation),
             corpus: corpus.clone(),
         };
+        check_nccl(recipe, machine, &plan)?;
         check_size(recipe, &plan)?;
         Ok(plan)
     }

@@ -42,6 +42,16 @@ pub fn find_path(path: &str) -> Option<&'static Key> {
     path.split_once('.').and_then(|(section, name)| find(section, name))
 }
 
+/// The setting of a run that saves no checkpoint. As the two below it, sweeps and comparisons give it the runs
+/// that they start: nobody needs the weights and pictures of every one.
+pub const NO_CHECKPOINTS: &str = "checkpoint.keep=0";
+
+/// The setting of a run that draws no pictures.
+pub const NO_PLOTS: &str = "metrics.plots=false";
+
+/// The setting of a run that goes on from no other.
+pub const NO_RESUME: &str = "checkpoint.resume=never";
+
 /// Returns settings (`section.key=value`) with `others` replacing those of the same keys: a command line sets
 /// each key once.
 pub fn merged_settings(settings: &[String], others: &[String]) -> Vec<String> {

@@ -50,7 +50,9 @@ pub use json_schema::json_schema;
 pub use key::{Class, Interval, Key, RangeScale, Type, UNSET};
 pub use load::{environment, load, load_resolved, load_str, setting};
 pub use loaded::{Recipe, StoredRecipe};
-pub use lookup::{find, find_path, keys_of, merged_settings, suggested_key};
+pub use lookup::{
+    NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, find, find_path, keys_of, merged_settings, suggested_key,
+};
 pub use prediction::{Predicted, Prediction};
 pub use reference::reference_markdown;
 pub use schema::{

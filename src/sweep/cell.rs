@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::ranks::process::this_program;
 use crate::ranks::{Launch, environment};
-use crate::recipe::{self, Recipe, Values, merged_settings};
+use crate::recipe::{self, NO_PLOTS, Recipe, Values, merged_settings};
 use crate::results::configurations::Settings;
 use crate::results::provenance::{Build, Cpu, gpu_class};
 use crate::train::check_initial_weights;
@@ -162,7 +162,7 @@ pub const KEEP: &str = "checkpoint.keep";
 /// Returns settings of cells that the command of a sweep may replace: nobody needs the weights and pictures
 /// of every cell.
 fn defaults(checkpoints: usize) -> [String; 2] {
-    [format!("{KEEP}={checkpoints}"), "metrics.plots=false".to_owned()]
+    [format!("{KEEP}={checkpoints}"), NO_PLOTS.to_owned()]
 }
 
 /// Returns the keys that change measurements but not the training: those of the measuring class, and two of

@@ -7,6 +7,7 @@ mod chat;
 mod conclude;
 mod context;
 mod energy;
+mod events;
 mod gauges;
 mod generate;
 mod generation_bench;
@@ -59,8 +60,9 @@ pub use verified::{chat_template, tokenizer_json};
 
 use crate::error::Result;
 use crate::exec::NonFiniteTensor;
-use crate::plan::{Plan, is_due};
+use crate::plan::Plan;
 use crate::ranks::Stop;
+use events::Events;
 use phase::WRITES;
 use recorder::DueSave;
 use std::time::Instant;
@@ -99,34 +101,14 @@ pub fn train(
     stop: &Stop,
     mut recorder: Option<&mut Recorder>,
 ) -> Result<Outcome> {
-    let comm = rank.comm();
-    let steps = plan.steps as u64;
-    let intervals = [plan.intervals.validation, plan.intervals.generation];
-    let saves_after = |step| plan.intervals.saves_after(step, steps);
-    let halts_after = |step| step < steps && until == Some(step);
-    let pauses_after = |step| {
-        halts_after(step)
-            || saves_after(step)
-            || intervals.iter().any(|&interval| is_due(interval, step, steps))
-    };
-    let replicas = rank.holds_a_replica();
-    let compares_after = |step| replicas && is_due(plan.intervals.check, step, steps);
+    let events = Events::new(plan, until, rank.holds_a_replica());
     let (mut stopping, mut saving) = (false, false);
     let mut started = Instant::now();
-    while rank.done() < steps {
-        // Steps may be queued ahead on a device, but not past a step after which its state is read.
-        while rank.queued_steps() < rank.steps_ahead() && !stopping && !saving {
-            let last = rank.done() + rank.queued_steps() as u64;
-            if rank.queued_steps() > 0 && (pauses_after(last) || compares_after(last)) {
-                break;
-            }
-            rank.launch_step()?;
+    while rank.done() < events.steps {
+        if !stopping && !saving {
+            queue_steps(rank, events)?;
         }
-        // A signal on one rank, or a disk that takes no rows, stops all ranks after the same step: the last
-        // one queued on a device.
-        let full = recorder.as_ref().is_some_and(|recorder| recorder.write_error().is_some());
-        let save = recorder.as_ref().is_some_and(|recorder| recorder.save_is_due());
-        let report = rank.finish_step(StepRequest { stop: stop.requested() || full, save })?;
+        let report = rank.finish_step(request(stop, recorder.as_deref()))?;
         stopping |= report.stop;
         saving |= report.save;
         if let Some(bad) = report.bad {
@@ -136,75 +118,135 @@ pub fn train(
         if let Some(recorder) = &mut recorder {
             recorder.trained(&report, started.elapsed())?;
         }
+        // Rows are written while later steps run, so their time is part of these.
         started = Instant::now();
-        let mut evaluated = None;
-        if is_due(plan.intervals.validation, step, steps) {
-            let losses = rank.evaluate(step == steps, |done, of| {
-                if let Some(recorder) = &mut recorder {
-                    recorder.evaluating(done, of);
-                }
-            })?;
-            evaluated = Some(losses);
-            if let Some(recorder) = &mut recorder {
-                recorder.evaluated(step, started.elapsed())?;
-            }
-        }
-        let best = match &evaluated {
-            // Rank 0 knows which was the best before.
+        let evaluation = match events.evaluates_after(step) {
+            true => Some(evaluate(rank, step, step == events.steps, recorder.as_deref_mut())?),
+            false => None,
+        };
+        let best = match &evaluation {
             Some(evaluation) if plan.intervals.keep_best => {
-                let best = recorder.as_mut().map_or(Ok(false), |recorder| recorder.is_best(evaluation))?;
-                comm.broadcast("whether an evaluation is the best", vec![best.into()])? == [1]
+                is_best(rank, evaluation, recorder.as_deref_mut())?
             }
             _ => false,
         };
         let at_rest = rank.queued_steps() == 0;
-        if is_due(plan.intervals.generation, step, steps) {
-            rank.gather_parameters()?;
-        }
-        if let Some(recorder) = &mut recorder {
-            comm.set_status(step, WRITES);
-            recorder.row(&report, evaluated.as_ref())?;
-            if is_due(plan.intervals.generation, step, steps) {
-                recorder.generate(rank)?;
-            }
-        }
-        let stops = stopping && at_rest && step < steps;
-        // Between them: a resume may go on from there.
-        let asked = ((stopping || saving) && at_rest) || halts_after(step);
-        let saves = asked || saves_after(step) || best;
-        if compares_after(step) || (replicas && saves && plan.intervals.keep > 0) {
-            started = Instant::now();
-            rank.check_replicas()?;
-            if let Some(recorder) = &mut recorder {
-                recorder.compared(step, started.elapsed())?;
-            }
+        let generates = events.generates_after(step);
+        write_row(rank, &report, evaluation.as_ref(), generates, recorder.as_deref_mut())?;
+        let halts = events.halts_after(step);
+        let stops = stopping && at_rest && step < events.steps;
+        // A resume may go on from what was asked for.
+        let asked = ((stopping || saving) && at_rest) || halts;
+        let saves = asked || events.saves_after(step) || best;
+        if events.compares_after(step) || (events.replicas && saves && plan.intervals.keep > 0) {
+            compare_replicas(rank, step, recorder.as_deref_mut())?;
         }
         // Saving comes last, so that a run that resumes from here repeats nothing of this step.
         if saves && plan.intervals.keep > 0 {
-            comm.set_status(step, WRITES);
-            match &mut recorder {
-                Some(recorder) => {
-                    let whole = plan.intervals.saves_state_after(step, steps, asked);
-                    let ends = stops || halts_after(step) || step == steps;
-                    recorder.save(rank, DueSave { whole, ends })?;
-                }
-                None => rank.answer_snapshot()?,
-            }
+            let whole = plan.intervals.saves_state_after(step, events.steps, asked);
+            let ends = stops || halts || step == events.steps;
+            save(rank, step, DueSave { whole, ends }, recorder.as_deref_mut())?;
         }
         if saves {
             // After the save: every read compares too, so that what was trained until now was the corpus.
             rank.check_corpus()?;
         }
-        if halts_after(step) {
+        if halts {
             return Ok(Outcome::Halted);
         }
         if stops {
             return Ok(Outcome::Interrupted);
         }
-        if pauses_after(step) || compares_after(step) || saves {
+        if events.pauses_after(step) || saves {
             started = Instant::now();
         }
         saving &= !saves;
     }
     Ok(Outcome::Finished)
+}
+
+/// Queues steps ahead on the device, but not past a step after which its state is read.
+fn queue_steps(rank: &mut Rank, events: Events<'_>) -> Result<()> {
+    while rank.queued_steps() < rank.steps_ahead() {
+        let last = rank.done() + rank.queued_steps() as u64;
+        if rank.queued_steps() > 0 && events.pauses_after(last) {
+            break;
+        }
+        rank.launch_step()?;
+    }
+    Ok(())
+}
+
+/// Returns what this rank asks all ranks for. A signal on one of them, or a disk that takes no rows, stops all
+/// after the same step: the last one queued on a device.
+fn request(stop: &Stop, recorder: Option<&Recorder>) -> StepRequest {
+    let full = recorder.is_some_and(|recorder| recorder.write_error().is_some());
+    StepRequest {
+        stop: stop.requested() || full,
+        save: recorder.is_some_and(|recorder| recorder.save_is_due()),
+    }
+}
+
+/// Computes the held-out loss.
+fn evaluate(
+    rank: &mut Rank,
+    step: u64,
+    is_last: bool,
+    mut recorder: Option<&mut Recorder>,
+) -> Result<Evaluation> {
+    let started = Instant::now();
+    let evaluation = rank.evaluate(is_last, |done, of| {
+        if let Some(recorder) = &mut recorder {
+            recorder.evaluating(done, of);
+        }
+    })?;
+    if let Some(recorder) = recorder {
+        recorder.evaluated(step, started.elapsed())?;
+    }
+    Ok(evaluation)
+}
+
+/// Returns whether an evaluation is the best so far, on all ranks; rank 0 knows which was before.
+fn is_best(rank: &Rank, evaluation: &Evaluation, recorder: Option<&mut Recorder>) -> Result<bool> {
+    let best = recorder.map_or(Ok(false), |recorder| recorder.is_best(evaluation))?;
+    Ok(rank.comm().broadcast("whether an evaluation is the best", vec![best.into()])? == [1])
+}
+
+/// Writes the row of a step, and samples where they are due.
+fn write_row(
+    rank: &mut Rank,
+    report: &StepReport,
+    evaluation: Option<&Evaluation>,
+    generates: bool,
+    recorder: Option<&mut Recorder>,
+) -> Result<()> {
+    if generates {
+        rank.gather_parameters()?;
+    }
+    let Some(recorder) = recorder else { return Ok(()) };
+    rank.comm().set_status(report.step, WRITES);
+    recorder.row(report, evaluation)?;
+    if generates {
+        recorder.generate(rank)?;
+    }
+    Ok(())
+}
+
+/// Compares the replicas of all ranks.
+fn compare_replicas(rank: &mut Rank, step: u64, recorder: Option<&mut Recorder>) -> Result<()> {
+    let started = Instant::now();
+    rank.check_replicas()?;
+    match recorder {
+        Some(recorder) => recorder.compared(step, started.elapsed()),
+        None => Ok(()),
+    }
+}
+
+/// Saves the state, or the weights alone; ranks other than 0 answer what rank 0 asks for.
+fn save(rank: &mut Rank, step: u64, due: DueSave, recorder: Option<&mut Recorder>) -> Result<()> {
+    rank.comm().set_status(step, WRITES);
+    match recorder {
+        Some(recorder) => recorder.save(rank, due),
+        None => rank.answer_snapshot(),
+    }
 }

@@ -19,7 +19,7 @@ use crate::ranks::fault;
 use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
 use crate::results::held_out::MAIN_SET;
 use crate::results::progress::{Pace, Progress};
-use crate::results::rows::{RowWriter, SavedRows};
+use crate::results::rows::{ResumedRows, RowWriter, SavedRows};
 use crate::results::summary::{LossAt, Sample, Sentences, Startup};
 use crate::results::tensorboard::EventFile;
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, documents, memory};
@@ -157,7 +157,7 @@ impl Recorder {
         let of_average = sets().filter(|_| plan.ema.is_some()).map(|set| MetricsRow::ema_column_of_set(set));
         let columns: Vec<_> = of_average.chain(sets().map(|set| MetricsRow::column_of_set(set))).collect();
         let (metrics, kept) = folder.resume_metrics(from_step, saved_metrics.as_ref(), &columns)?;
-        let last = kept.last.map_or(0, |row| row.step);
+        let last = kept.last.as_ref().map_or(0, |row| row.step);
         if resumed && last != from_step {
             return Err(Error::failed(format!(
                 "{} ends at step {last}, and the checkpoint is of step {from_step}: rows were lost. Restore the file, or \
@@ -208,8 +208,16 @@ impl Recorder {
             unsaved: None,
             write_error: None,
         };
-        if saved_rows.is_some() && (saved_metrics.is_none() || saved_timing.is_none()) {
-            recorder.note(&format!(
+        let hashes_missing = saved_rows.is_some() && (saved_metrics.is_none() || saved_timing.is_none());
+        recorder.note_rows(hashes_missing, &kept)?;
+        Ok(recorder)
+    }
+
+    /// Says which rows of an earlier process are taken over unchecked, and which are dropped.
+    fn note_rows(&mut self, hashes_missing: bool, kept: &ResumedRows<MetricsRow>) -> Result<()> {
+        let from_step = self.step;
+        if hashes_missing {
+            self.note(&format!(
                 "the checkpoint of step {from_step} is of an earlier version, without hashes of {METRICS} and {TIMING}: \
                  their rows up to this step are taken over as they are"
             ))?;
@@ -220,13 +228,13 @@ impl Recorder {
                 rows => format!("the {rows} rows of steps {first} to {last} are dropped and trained again"),
             };
             match from_step {
-                0 => recorder.warn(&format!(
+                0 => self.warn(&format!(
                     "there is no checkpoint to continue from: this starts at step 0; {dropped}"
                 ))?,
-                step => recorder.note(&format!("resuming from step {step}; {dropped}"))?,
+                step => self.note(&format!("resuming from step {step}; {dropped}"))?,
             }
         }
-        Ok(recorder)
+        Ok(())
     }
 
     /// Prints a note with the progress display, and writes it to the log.

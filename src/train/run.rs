@@ -146,27 +146,12 @@ impl Run {
                 let summary = folder.summary()?;
                 // Not by its checkpoint: a cell of a sweep keeps none, and one may be deleted for its space.
                 if summary.is_finished() {
-                    let forks = start.loaded.is_some();
-                    note_finished(
-                        &mut progress,
-                        folder.path(),
-                        steps,
-                        forks,
-                        context.recipe.values().metrics.plots,
-                    );
+                    let draws = context.recipe.values().metrics.plots;
+                    note_finished(&mut progress, folder.path(), steps, start.loaded.is_some(), draws);
                     announce_finished(ranks, &context, folder.path())?;
                     return Ok(Ended { folder: Some(folder), was_finished: true, outcome: Ok(()) });
                 }
-                // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed,
-                // the hash stays that of the recipe as written.
-                if start.changes.is_empty() {
-                    // The checkpoint's is verified.
-                    let saved = start.loaded.as_ref().map(|loaded| &loaded.meta().recipe_hash);
-                    context.recipe_hash.clone_from(saved.unwrap_or(&summary.recipe_hash));
-                }
-                if from_step > 0 && summary.val_part.is_none() && held_out_part(&context.plan).is_some() {
-                    start.changes.push(SPREAD.to_owned());
-                }
+                go_on(&mut context, &mut start, &summary);
                 (folder, summary)
             }
             None => create_folder(&request.results, &context)?,
@@ -194,13 +179,8 @@ impl Run {
         })
         .and_then(|mut recorder| {
             log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
-            if let Some(InitialWeights { weights, hash }) = &initial {
-                let folder = weights.folder().path().display();
-                recorder.note(&format!("begins with the weights of {folder}, content {}", &hash[..8]))?;
-            }
-            if let Some(needs) = needs {
-                log_needs(&mut recorder, &context.plan, &needs)?;
-            }
+            initial.iter().try_for_each(|initial| log_initial(&mut recorder, initial))?;
+            needs.iter().try_for_each(|needs| log_needs(&mut recorder, &context.plan, needs))?;
             Ok(recorder)
         });
         // The summary may say already that the run is running.
@@ -285,6 +265,20 @@ fn note_finished(progress: &mut Progress, folder: &Path, steps: u64, has_checkpo
         };
     }
     progress.note(&text);
+}
+
+/// Takes over from the summary of a run that is resumed what decides whether the recipe is still its own.
+fn go_on(context: &mut RunContext, start: &mut Start, summary: &Summary) {
+    // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the hash stays
+    // that of the recipe as written.
+    if start.changes.is_empty() {
+        // The checkpoint's is verified.
+        let saved = start.loaded.as_ref().map(|loaded| &loaded.meta().recipe_hash);
+        context.recipe_hash.clone_from(saved.unwrap_or(&summary.recipe_hash));
+    }
+    if start.step() > 0 && summary.val_part.is_none() && held_out_part(&context.plan).is_some() {
+        start.changes.push(SPREAD.to_owned());
+    }
 }
 
 /// Creates the folder of a new run, with a copy of the recipe.
@@ -373,6 +367,12 @@ fn needs_of(context: &RunContext, machine: &Machine, may_measure: bool) -> RunNe
         false => known_cpu_pace(plan, machine),
     };
     RunNeeds::new(plan, programs, &machine.clone().with_cpu_pace(pace), recipe.values().metrics.plots)
+}
+
+/// Says with which weights the run begins.
+fn log_initial(recorder: &mut Recorder, initial: &InitialWeights) -> Result<()> {
+    let folder = initial.weights.folder().path().display();
+    recorder.note(&format!("begins with the weights of {folder}, content {}", &initial.hash[..8]))
 }
 
 /// Says what the run takes.

@@ -3,7 +3,9 @@
 use super::settings::Setting;
 use crate::error::{IoContext, Result};
 use crate::metrics::{self, Metric};
-use crate::recipe::{self, COPY_HEADER, StoredKeys, set_in_copy, without_dashes};
+use crate::recipe::{
+    self, COPY_HEADER, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, StoredKeys, set_in_copy, without_dashes,
+};
 use crate::results::columns::Figures;
 use crate::results::folder::{ENVIRONMENT, METRICS, RECIPE, RESOLVED, SUMMARY, read_summary};
 use crate::results::held_out::{HeldOutSet, MAIN_SET};
@@ -192,17 +194,12 @@ fn changed(run: &Path, environment: Option<&Environment>) -> Vec<String> {
     all.filter(|setting| !is_given(setting, command)).collect()
 }
 
-/// Settings that sweeps and comparisons give the runs that they start.
-const GIVEN: [(&str, &str); 3] =
-    [("checkpoint.keep", "0"), ("checkpoint.resume", "never"), ("metrics.plots", "false")];
-
 /// Returns true for a setting that nobody typed: one that the sweep or comparison gave a run which it
 /// started.
 fn is_given(setting: &str, command: &[String]) -> bool {
     let is_started = command.get(1).is_some_and(|word| word == "--results")
         && command.last().is_some_and(|word| word == "--json");
-    let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
-    is_started && GIVEN.contains(&(key, value.trim_matches('"')))
+    is_started && [NO_CHECKPOINTS, NO_PLOTS, NO_RESUME].contains(&setting.replace('"', "").as_str())
 }
 
 /// Returns the settings on the command line of a run.
