@@ -2,7 +2,8 @@
 """Compares the recipes of a chain: each with the one before it, and the last with the first.
 
     python3 scripts/chain.py recipes/from-gpt2 --xrun xrun --results results --set data.corpus=documentation/shards --seeds 4
-    python3 scripts/chain.py recipes/from-gpt2 --ends --name from-gpt2-base --set model.dim=768 …        # the first and the last alone
+    python3 scripts/chain.py recipes/from-gpt2 --only ends --name from-gpt2-base --set model.dim=768 …   # the first and the last alone
+    python3 scripts/chain.py recipes/from-gpt2 --only 1-5 …     # some steps, such as those of one of two GPUs
 
 A chain is a folder of recipes whose names begin with their number. Hypothesis and prediction of a step are those of its recipe's `[compare]`, so they
 are older than its runs. Runs that are stored are used again: every recipe but the ends is trained once for two comparisons, and the
@@ -34,6 +35,22 @@ def asked(recipe: pathlib.Path) -> list[str]:
     return ["--hypothesis", compare["hypothesis"], "--predicts", compare["predicts"]]
 
 
+def chosen(only: list[str] | None, steps: int) -> set[str]:
+    """Returns the names of the steps that `only` names; all without it."""
+    if only is None:
+        return {*map(str, range(1, steps + 1)), "ends"}
+    found = set()
+    for word in only:
+        first, _, last = word.partition("-")
+        if word == "ends":
+            found.add(word)
+        elif first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= steps:
+            found.update(map(str, range(int(first), int(last or first) + 1)))
+        else:
+            raise SystemExit(f"--only {word}: steps are 1 to {steps}, ranges such as 1-{steps}, or ends")
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("chain", type=pathlib.Path, help="folder of the recipes")
@@ -41,19 +58,22 @@ def main() -> int:
     parser.add_argument("--results", default="results", help="folder of results")
     parser.add_argument("--name", help="what comparisons are called, with -1, -2, … and -ends [default: that of the folder]")
     parser.add_argument("--seeds", default="4", help="pairs of each comparison")
-    parser.add_argument("--ends", action="store_true", help="compare the last recipe with the first alone")
+    parser.add_argument("--only", nargs="+", metavar="STEP", help="steps, such as 3 or 1-5, and ends for the last recipe with the first")
     parser.add_argument("--predicts", help="prediction of the last against the first")
     parser.add_argument("--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="a key of all recipes")
     options = parser.parse_args()
     recipes = numbered(options.chain)
     name = options.name or options.chain.resolve().name
-    pairs = [] if options.ends else list(zip(recipes, recipes[1:], strict=False))
-    questions = [(a, b, f"{name}-{at}", asked(b)) for at, (a, b) in enumerate(pairs, 1)]
     predicts = ["--predicts", options.predicts] if options.predicts else []
-    questions.append((recipes[0], recipes[-1], f"{name}-ends", predicts))
+    steps = enumerate(zip(recipes, recipes[1:], strict=False), 1)
+    questions = [(a, b, str(at), asked(b)) for at, (a, b) in steps] + [(recipes[0], recipes[-1], "ends", predicts)]
+    wanted = chosen(options.only, len(recipes) - 1)
     keys = [word for key in options.keys for word in ("--set", key)]
     failed = 0
-    for baseline, candidate, called, said in questions:
+    for baseline, candidate, step, said in questions:
+        if step not in wanted:
+            continue
+        called = f"{name}-{step}"
         command = [options.xrun, "--results", options.results, "compare", str(baseline), str(candidate), "--on", "val_loss"]
         done = subprocess.run([*command, "--seeds", options.seeds, "--name", called, *said, *keys], stdout=subprocess.PIPE, text=True)
         print(f"== {called}: {baseline.stem} → {candidate.stem}\n{done.stdout}", flush=True)
