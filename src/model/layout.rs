@@ -8,7 +8,7 @@ use crate::device::cuda::peers;
 use crate::ir::{GroupRequest, Param, Part, Role, Shards, Spec, State, StateBuilder};
 use crate::ops::embedding::RankInterleaved;
 use crate::ops::grad_norm;
-use crate::passes::buckets::{Bucket, buckets, split_last};
+use crate::passes::buckets::{Bucket, buckets};
 use crate::passes::exchange::pays;
 use crate::plan::Plan;
 use crate::policy::Reduction;
@@ -107,14 +107,6 @@ fn exchange(plan: &Plan, shards: &Shards, builder: &mut StateBuilder) {
 
 /// Returns the buckets in which ranks reduce gradients; none where they do not, or in one group.
 fn gradient_buckets(plan: &Plan, state: &State) -> Vec<Bucket> {
-    let mut buckets = whole_buckets(plan, state);
-    let starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
-    split_last(&mut buckets, &starts, plan.precision.master.size(), plan.execution.bucket_bytes);
-    buckets
-}
-
-/// Returns the buckets of gradients before the last one is split. Ranks gather parameters by these.
-fn whole_buckets(plan: &Plan, state: &State) -> Vec<Bucket> {
     if !plan.exchanges() || plan.execution.reduction == Reduction::Grouped {
         return Vec::new();
     }
@@ -165,7 +157,7 @@ pub(super) struct GatheredVectors {
 
 /// Returns the parts by which ranks gather parameters, in the order of the flat buffers.
 pub(super) fn gathered_parts(plan: &Plan, state: &State) -> Vec<GatheredPart> {
-    let buckets = whole_buckets(plan, state);
+    let buckets = gradient_buckets(plan, state);
     let read = if state.masters_are_sharded() { "compute_copy" } else { "params" };
     let mut parts = Vec::new();
     let mut start = 0;

@@ -18,9 +18,6 @@ pub struct Bucket {
     pub len: usize,
 }
 
-/// What a bucket has at least over what is split from the last one at least.
-const TAIL: usize = 16;
-
 /// Splits the flat gradient at parameter boundaries into buckets of at least `bytes` (the last may be
 /// smaller). Zero makes one bucket per parameter. With `first_alone`, the first parameter is a bucket by
 /// itself, whatever its size: its gradient is complete before the backward of the blocks begins and need not
@@ -43,21 +40,6 @@ pub fn buckets(
         }
     }
     buckets
-}
-
-/// Splits the last bucket before the parameters that the backward completes last: the fewest with at least a
-/// sixteenth of `bytes`. Nothing is left of the backward to hide their exchange, but what came before them
-/// in the bucket need not wait for them. A bucket of no more than that stays whole.
-pub fn split_last(buckets: &mut Vec<Bucket>, params: &[(usize, usize)], element_bytes: usize, bytes: usize) {
-    let slot = format!("grads.bucket.{}", buckets.len());
-    let Some(last) = buckets.last_mut() else { return };
-    let end = last.start + last.len;
-    let starts = params.iter().map(|param| param.0).filter(|start| (last.start + 1..end).contains(start));
-    let Some(start) = starts.rev().find(|start| (end - start) * element_bytes >= bytes / TAIL) else {
-        return;
-    };
-    last.len = start - last.start;
-    buckets.push(Bucket { slot, start, len: end - start });
 }
 
 /// Inserts an all-reduce per bucket, or where the state is sharded a reduce-scatter: right after the node

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 use xrun::exec::NonFiniteTensor;
 use xrun::ir::{Home, SlotId, Stream, TensorId};
-use xrun::passes::buckets::{buckets, split_last};
+use xrun::passes::buckets::buckets;
 use xrun::plan::Plan;
 
 const STEPS: usize = 6;
@@ -107,37 +107,16 @@ fn buckets_cover_the_gradient() {
     let starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
     for bytes in [0, 1, 4096, 50_000, usize::MAX] {
         for first_alone in [false, true] {
-            let mut buckets = buckets(&starts, state.flat_len, 4, bytes, first_alone);
-            split_last(&mut buckets, &starts, 4, bytes);
             let mut end = 0;
+            let buckets = buckets(&starts, state.flat_len, 4, bytes, first_alone);
             for bucket in &buckets {
                 assert_eq!(bucket.start, end);
-                assert!(starts.iter().any(|param| param.0 == bucket.start), "between parameters");
                 end += bucket.len;
             }
             assert_eq!(end, state.flat_len, "{bytes} bytes");
             assert!(!first_alone || buckets[0].len == starts[1].0, "{bytes} bytes");
         }
     }
-}
-
-/// The last bucket ends with the fewest parameters that have a sixteenth of a bucket's least size.
-#[test]
-fn the_last_bucket_is_split() {
-    let params = [(0, 100), (100, 400), (500, 30), (530, 60), (590, 10)];
-    let split = |bytes: usize| {
-        let mut found = buckets(&params, 600, 4, bytes, false);
-        split_last(&mut found, &params, 4, bytes);
-        found.iter().map(|bucket| (bucket.start, bucket.len)).collect::<Vec<_>>()
-    };
-    assert_eq!(split(16 * 40), [(0, 500), (500, 90), (590, 10)], "the last parameter is enough");
-    assert_eq!(split(16 * 41), [(0, 500), (500, 30), (530, 70)], "two are enough");
-    assert_eq!(split(16 * 600), [(0, 100), (100, 500)], "the shortest end is long");
-    assert_eq!(split(16 * 2400), [(0, 600)], "all of it is too little");
-    assert_eq!(split(0).len(), params.len(), "one parameter is not split");
-    let mut none = Vec::new();
-    split_last(&mut none, &params, 4, 100);
-    assert!(none.is_empty(), "no ranks, no buckets");
 }
 
 #[test]
