@@ -69,13 +69,23 @@ def main() -> int:
     questions = [(a, b, str(at), asked(b)) for at, (a, b) in steps] + [(recipes[0], recipes[-1], "ends", predicts)]
     wanted = chosen(options.only, len(recipes) - 1)
     keys = [word for key in options.keys for word in ("--set", key)]
-    failed = 0
-    for baseline, candidate, step, said in questions:
-        if step not in wanted:
-            continue
-        called = f"{name}-{step}"
+    asked_now = [question for question in questions if question[2] in wanted]
+
+    def compare(question: tuple[pathlib.Path, pathlib.Path, str, list[str]], *more: str) -> subprocess.CompletedProcess:
+        baseline, candidate, step, said = question
         command = [options.xrun, "--results", options.results, "compare", str(baseline), str(candidate), "--on", "val_loss"]
-        done = subprocess.run([*command, "--seeds", options.seeds, "--name", called, *said, *keys], stdout=subprocess.PIPE, text=True)
+        command += ["--seeds", options.seeds, "--name", f"{name}-{step}", *said, *keys, *more]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True)
+
+    # Every question is planned before the first run, so that a wrong recipe at the end costs no runs.
+    unplanned = [question[2] for question in asked_now if compare(question, "--plan").returncode != 0]
+    if unplanned:
+        raise SystemExit(f"nothing was run: steps {', '.join(unplanned)} cannot be compared")
+    failed = 0
+    for question in asked_now:
+        baseline, candidate, step, _ = question
+        called = f"{name}-{step}"
+        done = compare(question)
         print(f"== {called}: {baseline.stem} → {candidate.stem}\n{done.stdout}", flush=True)
         # 3 is a verdict, worse.
         failed += done.returncode not in (0, 3)

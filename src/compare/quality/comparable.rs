@@ -72,6 +72,20 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
     Ok(())
 }
 
+/// Returns why the arms evaluate other parts of the held-out text: some batches of it, of another size.
+fn other_parts(arms: [&Recipe; 2]) -> Option<String> {
+    let steps = arms[0].values().validation.steps;
+    let sizes = arms.map(|recipe| Some([recipe.batch().ok()?.global, recipe.values().training.seq_len]));
+    let [Some([old, old_length]), Some([new, new_length])] = sizes else { return None };
+    let differs = steps > 0 && [old, old_length] != [new, new_length];
+    differs.then(|| {
+        format!(
+            "validation.steps = {steps} takes {steps} batches, of {old} sequences of {old_length} tokens and of \
+             {new} of {new_length}; set validation.steps = 0 in both, which takes all of the text"
+        )
+    })
+}
+
 /// Returns why the arms measure something on different text, or count it in different tokens.
 fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Option<String> {
     let in_words = |change: &Change| format!("{} is {} and {}", change.key, change.old, change.new);
@@ -84,6 +98,9 @@ fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Opti
     let is_held_out = measure.metric().is_held_out();
     if is_held_out && let Some(change) = changed("validation.steps") {
         return Some(in_words(change));
+    }
+    if is_held_out && let Some(why) = other_parts(arms) {
+        return Some(why);
     }
     let [baseline, candidate] = arms.map(Recipe::values);
     if let Some(set) = measure.set() {

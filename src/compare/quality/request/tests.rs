@@ -85,6 +85,14 @@ fn what_arms_measure_differently_is_refused() {
     question(&["data.tokenizer=byte"], &[("on", "bits_per_byte")]).unwrap();
     question(&["data.tokenizer=byte"], &[("on", "tok_s")]).unwrap();
     refused(&["validation.steps=7"], &[], "validation.steps is");
+    let some = |steps: &str, on: &'static str| {
+        let validation = format!("validation.steps={steps}");
+        question_with(&["training.local_batch_size=2"], &[&validation], &[("on", on), ("seeds", "2")])
+    };
+    let error = some("3", "val_loss").unwrap_err();
+    assert!(error.message().contains("takes 3 batches"), "{error}");
+    some("0", "val_loss").unwrap();
+    some("3", "train_loss").unwrap();
     question(&["validation.steps=7", LR[0]], &[("on", "train_loss")]).unwrap();
     refused(&["data.seed=7"], &[], "data.validation");
     let news = |path: &str| format!("validation.sets={{ news = \"{path}\" }}");
