@@ -69,9 +69,13 @@ pub fn is_seed(key: &str) -> bool {
 }
 
 /// Returns the facts that a table names as changed without `across`: these keys, and facts that depend on
-/// them.
+/// them. A key inside of a key, such as `optimizer.groups.matrix.lr`, is a part of the outer one's value.
 pub fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let mut across: Vec<String> = keys.into_iter().map(str::to_owned).collect();
+    let outer = |key: &str| match key.match_indices('.').nth(1) {
+        Some((end, _)) => key[..end].to_owned(),
+        None => key.to_owned(),
+    };
+    let mut across: Vec<String> = keys.into_iter().map(outer).collect();
     let follows = [("data.", "corpus"), ("engine.device", "device"), ("parallelism.world_size", "device")];
     for (key, aspect) in follows {
         if across.iter().any(|name| name.starts_with(key)) {
