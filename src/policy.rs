@@ -363,8 +363,8 @@ policy! {
 policy! {
     /// What ranks divide among themselves instead of each holding all of it.
     Shard {
-        /// As [`Shard::Optimizer`] where two GPUs of one host exchange data by copies, as [`Shard::None`]
-        /// otherwise.
+        /// As [`Shard::Optimizer`] where two to four GPUs of one host exchange data by copies, as
+        /// [`Shard::None`] otherwise.
         Auto = "auto",
         /// Nothing: every rank updates all parameters.
         None = "none",

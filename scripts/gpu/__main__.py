@@ -28,7 +28,7 @@
     limits     what fits into 32 GiB, as planned, and what happens when memory runs out
     recipes    two recipes for 300 steps, their text, and their export in transformers
     ranks      several GPUs: against one, and ways of exchanging; sections of several GPUs do nothing on a machine with one
-    stack      several GPUs: a resume on one, and everything at once
+    stack      several GPUs: resumes on one, on two and on all, and everything at once
     starts     several GPUs: seconds until training begins, from an empty cache and a full one
     scaling    several GPUs: speed, what the exchange costs, and independent runs beside each other
     parallel   several GPUs: PyTorch's DDP and FSDP2 at the same sizes

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from bench import Bench, Run, attempt, the_run
+from bench import Bench, Run, attempt, end, the_run
 from exact import learned
 from sizes import SIZES
 from speed import synthetic
@@ -40,6 +40,8 @@ steps = 2
 [parallelism]
 bucket_mib = 0.1
 """
+# Steps after which a run goes on with other ranks.
+HANDED_ON = (500, 2000, 3500)
 # Against one rank: the first loss, any of the 20 losses (both relative), and the parameters after them.
 BOUNDS = {"fp32": (1e-6, 1e-6, 1e-3), "bf16": (1e-6, 2e-3, 1e-3)}
 
@@ -72,9 +74,9 @@ def ranks(bench: Bench) -> None:
 
 
 def stack(bench: Bench) -> None:
-    """A run that goes on with fewer ranks, and everything at once on all of them."""
+    """A run that goes on with other ranks, and everything at once on all of them."""
     for world in worlds(bench):
-        attempt(bench, f"{world} ranks, resumed on 1", lambda w=world: fewer(bench, w))
+        attempt(bench, f"{world} ranks, resumed", lambda w=world: handed_on(bench, w))
     for world in worlds(bench)[-1:]:
         attempt(bench, f"v9-full-stack, {world} ranks", lambda w=world: full_stack(bench, w))
 
@@ -95,30 +97,56 @@ def starts(bench: Bench) -> None:
             bench.note(f"{world} ranks, {what}", found, world == 1 or total <= most(one), startup=took)
 
 
-def fewer(bench: Bench, world: int) -> None:
-    """A run that is told to stop, and goes on with one rank: the same tokens, and the curve of one that went on with all."""
-    recipe = bench.work / "fewer.toml"
-    recipe.write_text(SPLIT.replace("DTYPE", "fp32").replace("steps = 20", "steps = 400"))
-    whole = bench.train(recipe, launch(world))
-    command, results = bench.command(recipe, launch(world))
-    process = bench.start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while sum(file.read_text().count("\n") for file in results.glob("*/*/metrics.csv")) < 100:
-        bench.left()
-        if process.poll() is not None:
-            raise RuntimeError("it ended before it could be told to stop")
-        time.sleep(0.002)
-    process.terminate()
-    process.wait()
-    stopped = the_run(results)
-    at = stopped.summary()["steps"]
-    command = [bench.xrun, "--results", str(results), "resume", "--quiet", "parallelism.world_size=1"]
-    bench.call([*command, "training.local_batch_size=48"])
+def handed_on(bench: Bench, world: int) -> None:
+    """A run that is told to stop three times and goes on with other ranks: sharded, on one, on two that are whole, sharded.
+
+    The same tokens as with all ranks from beginning to end, the same curve right after the first stop, and as good an end:
+    thousands of steps later roundings have made other losses of single steps.
+    """
+    what = f"{world} ranks, resumed on 1, 2 and {world}"
+    recipe = bench.work / "handed-on.toml"
+    recipe.write_text(SPLIT.replace("DTYPE", "fp32").replace("steps = 20", f"steps = {HANDED_ON[-1] + 1000}"))
+    first = launch(world) if bench.keys else [*launch(world), "parallelism.shard=optimizer"]
+    whole = bench.train(recipe, first)
+    command, results = bench.command(recipe, first)
+    resume = [bench.xrun, "--results", str(results), "resume", "--quiet"]
+    stages = [(1, "auto"), (2, "none"), (world, "optimizer")]
+    stops = []
+    for at, (ranks, shard) in zip(HANDED_ON, stages, strict=True):
+        stops.append(interrupted(bench, command, results, at))
+        keys = [f"parallelism.world_size={ranks}", f"training.local_batch_size={48 // ranks}", f"parallelism.shard={shard}"]
+        command = [*resume, *keys]
+    bench.call(command)
     run = the_run(results)
     same = run.column("tokens_seen") == whole.column("tokens_seen")
-    pairs = list(zip(run.losses(), whole.losses(), strict=True))[at : at + 20]
-    apart = max(abs(a - b) / abs(b) for a, b in pairs)
-    found = f"stopped at step {at} of 400; the 20 losses after it lie within {apart:.1e} of {world} ranks'"
-    bench.note(f"{world} ranks, resumed on 1", found, same and 0 < at < 380 and apart <= 1e-5, losses=pairs)
+    pairs = list(zip(run.losses(), whole.losses(), strict=True))
+    apart = [abs(a - b) / abs(b) for a, b in pairs]
+    soon = max(apart[stops[0] : stops[0] + 20])
+    ends = [sum(losses[-200:]) for losses in zip(*pairs, strict=True)]
+    at_end = abs(ends[0] - ends[1]) / ends[1]
+    found = f"stopped at steps {', '.join(map(str, stops))} of {len(pairs)}; the 20 losses after the first stop lie within "
+    found += f"{soon:.1e} of {world} ranks', the mean of the last 200 within {at_end:.1e}"
+    holds = same and soon <= 1e-5 and at_end <= 1e-2
+    bench.note(what, found, holds, losses=pairs, stops=stops)
+
+
+def interrupted(bench: Bench, command: list[str], results: Path, at: int) -> int:
+    """Starts a run, tells it to stop once it has `at` rows, and returns the step at which it did."""
+    process = bench.start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while sum(file.read_text().count("\n") for file in results.glob("*/*/metrics.csv")) < at:
+            bench.left()
+            if process.poll() is not None:
+                raise RuntimeError("it ended before it could be told to stop")
+            time.sleep(0.002)
+        process.terminate()
+        process.wait(timeout=bench.left())
+    finally:
+        end(process)
+    step = the_run(results).summary()["steps"]
+    if not at - 1 <= step < at + 500:
+        raise RuntimeError(f"told to stop after {at} rows, it stopped at step {step}")
+    return step
 
 
 def full_stack(bench: Bench, world: int) -> None:
@@ -143,8 +171,10 @@ def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> Non
     bench.note(f"{dtype} {world} ranks against one", found, holds, losses=losses, distance=distance)
 
     want = run.digest()
-    # Where a bucket begins decides in which order a ring adds its ranks: of two, there is one order.
-    rounding = world > 2
+    # Where a bucket begins decides in which order a ring adds its ranks: of two, there is one order. Copies are added in that
+    # of ranks.
+    copies = "parallelism.transport=copies" in bench.keys
+    rounding = world > 2 and not copies
     ways = {
         "once more": ([], False),
         "without overlap": (["parallelism.overlap=false"], False),
@@ -169,7 +199,7 @@ def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> Non
         for transport in ("nccl", "copies") if bench.device == "cuda" else ("auto",):
             keys = ["parallelism.shard=optimizer", f"parallelism.transport={transport}"]
             ways[f"sharded optimizer, {transport}"] = (keys, rounding)
-    if "parallelism.transport=copies" in bench.keys:
+    if copies:
         # Tensors would be freed during a step.
         del ways["caching, no graphs"], ways["naive, no graphs"]
     for what, (keys, rounds) in ways.items():

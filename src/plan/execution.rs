@@ -57,7 +57,7 @@ pub struct Execution {
 
 /// Most ranks that divide the optimizer's slots where a recipe leaves it to the plan: as many as were tried
 /// on GPUs.
-const SHARDED_BY_DEFAULT: usize = 2;
+const SHARDED_BY_DEFAULT: usize = 4;
 
 /// Returns true if ranks on GPUs divide the optimizer's slots where a recipe leaves it to the plan: those of
 /// one host that may exchange data by copies.
@@ -139,13 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn two_gpus_shard_the_optimizer_by_default() {
+    fn up_to_four_gpus_shard_the_optimizer_by_default() {
         let two = "[parallelism]\nworld_size = 2\n";
         assert_eq!(shard(&[0, 1], two), Shard::Optimizer);
         assert_eq!(shard(&[0, 1], &format!("{two}launcher = \"process\"")), Shard::Optimizer);
         assert_eq!(shard(&[], two), Shard::None, "on the CPU it saves no traffic");
         assert_eq!(shard(&[0], ""), Shard::None);
-        assert_eq!(shard(&[0, 1, 2, 3], "[parallelism]\nworld_size = 4"), Shard::None, "untested on GPUs");
+        assert_eq!(shard(&[0, 1, 2, 3], "[parallelism]\nworld_size = 4"), Shard::Optimizer);
+        let eight: Vec<usize> = (0..8).collect();
+        assert_eq!(shard(&eight, "[parallelism]\nworld_size = 8"), Shard::None, "untested on GPUs");
         // Its machine tells nothing of where other ranks are.
         assert_eq!(shard(&[0, 1], &format!("{two}launcher = \"env\"")), Shard::None);
         for without_copies in [
@@ -156,9 +158,6 @@ mod tests {
         ] {
             assert_eq!(shard(&[0, 1], &format!("{two}{without_copies}")), Shard::None, "{without_copies}");
         }
-        assert_eq!(
-            shard(&[0, 1, 2, 3], "[parallelism]\nworld_size = 4\nshard = \"optimizer\""),
-            Shard::Optimizer
-        );
+        assert_eq!(shard(&eight, "[parallelism]\nworld_size = 8\nshard = \"optimizer\""), Shard::Optimizer);
     }
 }

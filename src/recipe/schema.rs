@@ -363,7 +363,7 @@ sections! {
         embedding_exchange: bool = true; Execution, Type::Bool, "false";
         /// What ranks divide instead of each holding all of it: nothing, or the optimizer's slots (and the
         /// fp32 weights under bf16), of which each updates its part. Automatically the optimizer's slots for
-        /// two ranks on GPUs of one host, which exchange data by copies.
+        /// two to four ranks on GPUs of one host, which exchange data by copies.
         shard: Shard = Shard::Auto;
             Execution, Type::Word(Shard::WORDS), "\"optimizer\""
                 => implied("\"auto\"");
