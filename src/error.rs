@@ -14,6 +14,8 @@ pub enum ErrorKind {
     Usage,
     /// A regression or a stale report: exit 3.
     Regression,
+    /// The finding of a comparison that ended as it should, such as *worse*: exit 3.
+    Finding,
     /// Does not fit in memory, by plan or by fact: exit 4.
     DoesNotFit,
     /// Trained, but the state or the results could not be saved: exit 74.
@@ -28,7 +30,7 @@ impl ErrorKind {
         match self {
             ErrorKind::Failed => 1,
             ErrorKind::Usage => 2,
-            ErrorKind::Regression => 3,
+            ErrorKind::Regression | ErrorKind::Finding => 3,
             ErrorKind::DoesNotFit => 4,
             ErrorKind::Unsaved => 74,
             ErrorKind::Interrupted => 75,
@@ -42,7 +44,6 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     from_other_rank: bool,
-    is_finding: bool,
 }
 
 /// The crate's result type.
@@ -51,7 +52,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Creates an error of the given kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), from_other_rank: false, is_finding: false }
+        Self { kind, message: message.into(), from_other_rank: false }
     }
 
     /// Creates the error of a failed run (exit 1).
@@ -71,14 +72,14 @@ impl Error {
 
     /// Creates what stands for the finding of a comparison that ended as it should (exit 3).
     pub fn finding(message: impl Into<String>) -> Self {
-        Self { is_finding: true, ..Self::new(ErrorKind::Regression, message) }
+        Self::new(ErrorKind::Finding, message)
     }
 
     /// Returns the last line of a program that ends with this: the error, or why the exit code is not 0.
     pub fn last_line(&self) -> String {
-        match self.is_finding {
-            true => format!("exit code {}: {}", self.kind.exit_code(), self.message),
-            false => format!("error: {}", self.message),
+        match self.kind {
+            ErrorKind::Finding => format!("exit code {}: {}", self.kind.exit_code(), self.message),
+            _ => format!("error: {}", self.message),
         }
     }
 
