@@ -57,7 +57,13 @@ def main() -> int:
     version, time = crates.root["version"], int(text("git", "log", "-1", "--format=%ct"))
 
     notices = ROOT / "python" / "xrun_trainer" / NOTICES
-    notices.write_text(licences.collect(crates, ROOT))
+    try:
+        # Two at once would remove it from under each other.
+        with notices.open("x") as file:
+            file.write(licences.collect(crates, ROOT))
+    except FileExistsError:
+        print(f"{notices} exists: another release is being built, or one was killed; then remove it", file=sys.stderr)
+        return 2
     try:
         wheel = build_wheel(out, target_dir, time)
     finally:
