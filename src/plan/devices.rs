@@ -173,20 +173,20 @@ mod tests {
 
     #[test]
     fn several_gpus_need_nccl_unless_they_exchange_data_by_copies() {
-        let without = Machine { nccl_missing: Some("install it"), ..machine(4) };
+        let without = Machine { nccl_missing: Some("install it"), ..machine(8) };
         let check = |text: &str| {
             let recipe = recipe::load_str(Path::new("r.toml"), text, &[], std::iter::empty(), &without)?;
             Plan::new(&recipe, &Corpus::estimated(&recipe)?, &without).map(|_| ())
         };
         let world = |ranks: usize| format!("[parallelism]\nworld_size = {ranks}\n");
-        for alone in ["", &world(2), &format!("{}shard = \"optimizer\"", world(4))] {
+        for alone in ["", &world(2), &world(4), &format!("{}shard = \"optimizer\"", world(8))] {
             check(alone).unwrap();
         }
         let nccl = [
             format!("{}transport = \"nccl\"", world(2)),
             format!("{}shard = \"none\"", world(2)),
             format!("{}shard = \"optimizer\"\n[engine]\nplacement = \"caching\"", world(2)),
-            world(4),
+            world(8),
         ];
         for text in nccl {
             let error = check(&text).unwrap_err();
