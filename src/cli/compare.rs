@@ -168,6 +168,16 @@ pub fn run(args: &Args) -> Result<()> {
             "--seed is for runs to be made, and --runs compares stored ones; leave one out",
         ));
     }
+    if let (Some([baseline, candidate]), Some(_)) = (args.runs.as_deref(), &args.quality.on) {
+        let predicts = args.predicts.is_some().then_some("--predicts");
+        if let Some(flag) = args.quality.flag_of_new_runs().or(predicts) {
+            return Err(Error::usage(format!(
+                "{flag} is for runs to be made, and --runs judges stored ones; leave one out"
+            )));
+        }
+        let options = args.quality_options();
+        return compare_quality::compare_stored([baseline, candidate], &options, results, args.json);
+    }
     let recipe = args.recipe.as_deref().map(|recipe| recipe_path(recipe, results)).transpose()?;
     let mut candidate = args.after.clone();
     if let Some(second) = candidate.first_mut().filter(|first| !first.contains('=')) {

@@ -2,11 +2,12 @@
 
 use super::terminal::{eprint_line, print, print_json};
 use crate::compare::Arms;
-use crate::compare::quality::{self, QualityOptions, QualitySetting, Question, report};
+use crate::compare::quality::{self, FinishedQuality, QualityOptions, QualitySetting, Question, report};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::results::quality::{Pair, PairedRun, QualityComparison};
 use crate::statistics::QualityVerdict;
+use std::path::Path;
 
 /// Arguments of comparisons of quality.
 #[derive(clap::Args, Debug)]
@@ -14,7 +15,7 @@ pub struct QualityArgs {
     /// Judge quality: measures separated by commas, of val_loss, bits_per_byte, train_loss and tok_s, with
     /// `/SET` for a held-out set and `:last5` for a mean, or `tokens_until:val_loss=1.2` [default: `compare.on`].
     #[arg(long, value_name = "MEASURES")]
-    #[arg(conflicts_with_all = ["runs", "before_bin", "before_rev", "before_cmd", "repeats", "tolerance"])]
+    #[arg(conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "repeats", "tolerance"])]
     pub on: Option<String>,
     /// Pairs of runs, with seeds from training.seed on; or the seeds, separated by commas [default:
     /// `compare.seeds`].
@@ -45,9 +46,13 @@ pub struct QualityArgs {
 impl QualityArgs {
     /// Returns a flag that was given and has no meaning for a comparison of speed.
     pub fn flag(&self) -> Option<&'static str> {
+        self.flag_of_new_runs().or(self.confidence.is_some().then_some("--confidence"))
+    }
+
+    /// Returns a flag that was given and has no meaning for stored runs.
+    pub fn flag_of_new_runs(&self) -> Option<&'static str> {
         let given = [
             ("--seeds", self.seeds.is_some()),
-            ("--confidence", self.confidence.is_some()),
             ("--sequential", self.sequential),
             ("--jobs", self.jobs > 1),
             ("--plan", self.plan),
@@ -96,8 +101,25 @@ pub fn confirm(
     compare(&quality::confirm(setting.results, name, &options)?, setting, as_json)
 }
 
+/// Judges stored runs, those of each arm joined by commas.
+///
+/// # Errors
+/// Those of the runs and the question; exit 3 for a candidate that is worse.
+pub fn compare_stored(
+    runs: [&str; 2],
+    options: &QualityOptions,
+    results: &Path,
+    as_json: bool,
+) -> Result<()> {
+    conclude(&quality::compare_stored(results, runs, options)?, as_json)
+}
+
 fn compare(question: &Question, setting: &QualitySetting<'_>, as_json: bool) -> Result<()> {
-    let finished = quality::run(question, *setting)?;
+    conclude(&quality::run(question, *setting)?, as_json)
+}
+
+/// Prints a comparison that has ended.
+fn conclude(finished: &FinishedQuality, as_json: bool) -> Result<()> {
     let comparison = &finished.comparison;
     match as_json {
         true => print_as_json(comparison)?,

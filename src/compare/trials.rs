@@ -10,6 +10,7 @@ use super::statistics::blocks;
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::results::columns::Figures;
 use crate::results::comparison::Trial;
+use crate::results::find;
 use crate::results::folder::{ALGORITHMS, ENVIRONMENT, METRICS, TIMING, folder_name, read_summary};
 use crate::results::losses::{HeldOutPart, SmoothedLoss};
 use crate::results::provenance::Environment;
@@ -111,12 +112,7 @@ impl FinishedTrial {
     /// If its files cannot be read.
     pub fn from_stored_run(run: &Path, is_candidate: bool) -> Result<Self> {
         let summary = read_summary(run)?;
-        let name = |path: Option<&Path>| {
-            path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
-        };
-        let absolute = std::path::absolute(run).at("find", run)?;
-        let id = format!("{}/{}", name(absolute.parent()), name(Some(&absolute)));
-        let mut trial = Self::empty(is_candidate, Some(id));
+        let mut trial = Self::empty(is_candidate, Some(find::id_of(run)?));
         trial.columns = Figures::from_summary(&summary).for_comparison();
         let existing = |file: &str| Some(run.join(file)).filter(|path| stored::is_file(path));
         if let Some(path) = existing(METRICS) {

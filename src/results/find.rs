@@ -90,6 +90,18 @@ pub fn newest_unfinished(results: &Path) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
+/// Returns a run's `RECIPE/RUN`.
+///
+/// # Errors
+/// If the path is relative and the working directory is gone.
+pub fn id_of(run: &Path) -> Result<String> {
+    let absolute = std::path::absolute(run).at("find", run)?;
+    let name = |path: Option<&Path>| {
+        path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
+    };
+    Ok(format!("{}/{}", name(absolute.parent()), name(Some(&absolute))))
+}
+
 /// Returns the run called `name`: a run folder's path, a run's name, `RECIPE/RUN`, a recipe's name for its
 /// newest run, `latest`, or the beginning of one run's name or hash alone.
 ///

@@ -6,7 +6,7 @@ use std::time::Duration;
 use xrun::results::find::find_comparison;
 use xrun::results::ledger::{CellStatus, Ledger};
 use xrun::results::measure::MeasureValue;
-use xrun::results::quality::{Design, QualityComparison, VerdictBasis};
+use xrun::results::quality::{Design, Pair, PairedRun, QualityComparison, VerdictBasis};
 use xrun::statistics::{QualityVerdict, paired_difference};
 
 /// Runs of a fraction of a second.
@@ -301,6 +301,62 @@ fn a_kept_comparison_keeps_its_runs() {
         readme.contains(&format!("tiny: {}", found.verdict().words())) && readme.contains(found.runs()[3]),
         "{readme}"
     );
+}
+
+#[test]
+fn stored_runs_with_the_same_seeds_are_pairs() {
+    let place = Place::new();
+    compare(&place, &["optimizer.lr=0.01", "--on", "val_loss", "--seeds", "3"]);
+    let found = only(&place);
+    let name = |run: &PairedRun| run.run.clone().unwrap();
+    let before: Vec<String> = found.pairs.iter().map(|pair| name(&pair.baseline)).collect();
+    let after: Vec<String> = found.pairs.iter().map(|pair| name(&pair.candidate)).collect();
+    let judge = |baseline: &[&String], candidate: &[&String], more: &[&str]| {
+        let joined = |runs: &[&String]| runs.iter().map(|run| run.as_str()).collect::<Vec<_>>().join(",");
+        let arms = [joined(baseline), joined(candidate)];
+        place.xrun(&[&["compare", "--runs", &arms[0], &arms[1], "--on"], more].concat())
+    };
+    let (a, b): (Vec<&String>, Vec<&String>) = (before.iter().collect(), after.iter().collect());
+
+    // In any order, and without new runs, the verdict of the comparison that made them.
+    let done = judge(&a, &[b[2], b[0], b[1]], &["val_loss", "--name", "stored"]);
+    assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
+    assert_eq!(place.runs().len(), 6);
+    let again = comparisons(&place).into_iter().find(|comparison| comparison.name == "stored").unwrap();
+    assert_eq!((&again.measures, &again.changes), (&found.measures, &found.changes));
+    assert!(again.provenance.device.as_ref().unwrap().starts_with("cpu"));
+    assert_eq!(again.provenance.corpus_hashes, found.provenance.corpus_hashes);
+    assert!(again.finished && again.pairs.iter().flat_map(Pair::runs).all(|run| run.reused));
+    assert!(again.notes.iter().any(|note| note.contains("asked after they had been made")));
+    // It is about the change that the comparison which made the runs was about.
+    assert_eq!(again.change(), found.change());
+    assert_eq!(again.history[0].comparison, found.full_name());
+    place.xrun(&["keep", &again.full_name()]).succeeds();
+
+    let refused = |baseline: &[&String], candidate: &[&String], more: &[&str], hint: &str| {
+        judge(baseline, candidate, more).ended(2).says(&[hint]);
+    };
+    let on = ["val_loss"];
+    refused(&a[..2], &b, &on, "the baseline has 3, 4 and the candidate 3, 4, 5");
+    refused(&a[..1], &b[..1], &on, "one pair shows no difference from chance");
+    refused(&[a[0], b[1]], &b[..2], &on, "are in one arm, but optimizer.lr is");
+    refused(&[a[0], a[1], a[0]], &b, &on, "have the same training.seed = 3");
+    refused(&a, &a, &on, "both arms are the same recipe");
+    refused(&a, &b, &["tok_s,val_loss"], "of runs in turns");
+    refused(&a, &b, &["val_loss", "--seeds", "3"], "--seeds is for runs to be made");
+    refused(&a, &b, &["val_loss", "--predicts", "better"], "--predicts is for runs to be made");
+    refused(&a[..2], &b[..2], &on, "peeking");
+    let done = place.xrun(&["compare", "--confirm", &again.full_name()]);
+    assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
+    assert_eq!(place.runs().len(), 12, "of seeds that it never saw");
+}
+
+#[test]
+fn stored_runs_that_have_not_ended_are_no_pairs() {
+    let place = Place::killed_after(6);
+    let run = place.run();
+    let done = place.xrun(&["compare", "--runs", run.name(), run.name(), "--on", "val_loss"]);
+    done.ended(2).says(&["quality is judged of runs that ended"]);
 }
 
 #[test]

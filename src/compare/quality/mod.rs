@@ -14,9 +14,11 @@ mod plan;
 mod prediction;
 mod request;
 mod seeds;
+mod stored;
 mod text;
 
 pub use request::{QualityOptions, Question};
+pub use stored::compare_stored;
 pub use text::{describe, report};
 
 use super::arms::hash_of;
@@ -160,7 +162,7 @@ impl<'a> Running<'a> {
         };
         let runs = PairRuns::new(question, &question.seeds, setting.results, run_setting.clone())?;
         runs.check_fit()?;
-        let mut comparison = record(question, change, &runs);
+        let mut comparison = record(question, change, runs.first_pair());
         comparison.history = earlier.iter().map(|old| history::in_history(old, &question.seeds)).collect();
         if setting.pilot > 0 {
             let seeds = plan::pilot_seeds(question, setting.pilot)?;
@@ -204,11 +206,9 @@ impl<'a> Running<'a> {
                 self.comparison.pilot.clone_from(&comparison.pilot);
             }
         } else {
-            let identity = serde_json::to_vec(&self.comparison).unwrap_or_default();
-            let hash8 = blake3::hash(&identity).to_hex()[..8].to_owned();
-            let parent = self.setting.results.join(COMPARISONS).join(&self.comparison.name);
-            self.folder = create_timed(&parent, &hash8, crate::format::now())?;
-            self.comparison.id = self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let (folder, lock) = new_folder(self.setting.results, &mut self.comparison)?;
+            self.folder = folder;
+            return Ok(lock);
         }
         folder::lock(&self.folder)
     }
@@ -246,6 +246,17 @@ impl<'a> Running<'a> {
     }
 }
 
+/// Creates the folder of a comparison, whose id is its name. Returns it with its lock.
+fn new_folder(results: &Path, comparison: &mut QualityComparison) -> Result<(PathBuf, File)> {
+    let identity = serde_json::to_vec(comparison).unwrap_or_default();
+    let hash8 = blake3::hash(&identity).to_hex()[..8].to_owned();
+    let parent = results.join(COMPARISONS).join(&comparison.name);
+    let folder = create_timed(&parent, &hash8, crate::format::now())?;
+    comparison.id = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let lock = folder::lock(&folder)?;
+    Ok((folder, lock))
+}
+
 /// Puts a run that has ended into its pair.
 fn put(pairs: &mut [Pair], at: usize, is_candidate: bool, run: PairedRun) {
     if let Some(pair) = pairs.get_mut(at) {
@@ -279,8 +290,12 @@ fn asks_the_same(a: &QualityComparison, b: &QualityComparison) -> bool {
         && (&a.predicts, &a.hypothesis, &a.confirms) == (&b.predicts, &b.hypothesis, &b.confirms)
 }
 
-/// Returns the record of a question, before anything has run.
-fn record(question: &Question, change: [String; 2], runs: &PairRuns<'_>) -> QualityComparison {
+/// Returns the record of a question, before anything has run; `cells` are the first pair, unless runs are stored.
+fn record(
+    question: &Question,
+    change: [String; 2],
+    cells: Option<[PlannedCell<'_>; 2]>,
+) -> QualityComparison {
     let [baseline_hash, candidate_hash] = change;
     let each = confidence_of_each(question.confidence, question.measures.iter().map(|asked| &asked.measure));
     let measures: Vec<JudgedMeasure> = question
@@ -306,7 +321,6 @@ fn record(question: &Question, change: [String; 2], runs: &PairRuns<'_>) -> Qual
         .collect();
     let refs: Vec<_> = question.measures.iter().map(|asked| &asked.measure).collect();
     let build = Build::of_this_binary();
-    let cells = runs.first_pair();
     let provenance = Provenance {
         version: build.version,
         commit: build.commit,

@@ -10,7 +10,7 @@ use crate::results::progress::Mode;
 use crate::results::quality::{Pair, PairedRun};
 use crate::sweep::{AttemptLimits, BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// How often a run that ended by the machine's fault (memory, disk, a signal) is run again with its seed.
@@ -162,7 +162,7 @@ impl<'a> PairRuns<'a> {
     fn paired_run(&self, end: &CellEnd<'_>) -> PairedRun {
         let seed = self.batch.get(end.at).map_or(0, |cell| cell.recipe.values().training.seed);
         let line = end.line;
-        let mut run = PairedRun {
+        let run = PairedRun {
             seed,
             run: line.run.clone(),
             status: Some(line.status.as_str().to_owned()),
@@ -173,21 +173,25 @@ impl<'a> PairRuns<'a> {
         if !counts(line.status) {
             return run;
         }
-        let folder: PathBuf = self.results.join(line.run.as_deref().unwrap_or_default());
-        match MeasuredRun::open(&folder) {
-            Ok(measured) => {
-                let value = |measure: &Measure| (measure.to_string(), measured.measure(measure));
-                run.values = self.measures.iter().map(value).collect();
-                run.metrics_hash = measured.metrics_hash().ok();
-            }
-            Err(error) => {
-                let missing = MeasureValue::Missing(error.message().to_owned());
-                run.values =
-                    self.measures.iter().map(|measure| (measure.to_string(), missing.clone())).collect();
-            }
-        }
-        run
+        let folder = self.results.join(line.run.as_deref().unwrap_or_default());
+        with_values(run, &folder, &self.measures)
     }
+}
+
+/// Returns the record of a run with the values of its measures, taken from its folder.
+pub fn with_values(mut run: PairedRun, folder: &Path, measures: &[Measure]) -> PairedRun {
+    match MeasuredRun::open(folder) {
+        Ok(measured) => {
+            let value = |measure: &Measure| (measure.to_string(), measured.measure(measure));
+            run.values = measures.iter().map(value).collect();
+            run.metrics_hash = measured.metrics_hash().ok();
+        }
+        Err(error) => {
+            let missing = MeasureValue::Missing(error.message().to_owned());
+            run.values = measures.iter().map(|measure| (measure.to_string(), missing.clone())).collect();
+        }
+    }
+    run
 }
 
 /// Returns true for the end of a run that is a result: it would end so again.

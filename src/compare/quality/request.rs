@@ -3,7 +3,7 @@
 
 use super::comparable;
 use super::seeds::{Seeds, fixed_seeds};
-use crate::compare::arms::{Arms, PlannedArm, Program};
+use crate::compare::arms::{Arms, PlannedArm, Program, changes_between};
 use crate::error::{Error, Result};
 use crate::recipe::{Change, Predicted, Prediction, Recipe};
 use crate::results::folder::folder_name;
@@ -96,7 +96,46 @@ impl Question {
     /// prediction, and for measures that the arms take of different text.
     pub fn new(arms: Arms, options: &QualityOptions) -> Result<Self> {
         let Arms { baseline, candidate, changes } = arms;
-        let (baseline, candidate) = (arm(baseline)?, arm(candidate)?);
+        let arms = [arm(baseline)?, arm(candidate)?];
+        let base_seeds = arms.each_ref().map(|arm| arm.recipe.values().training.seed);
+        let from_recipe = arms[0].recipe.values().compare.seeds.to_string();
+        let asked = options.seeds.clone().unwrap_or(from_recipe);
+        let seeds = Seeds::parse(&asked)?.pairs(base_seeds)?;
+        Self::asked(arms, changes, seeds, options)?.checked()
+    }
+
+    /// Checks a question of stored runs with these seeds. It has no prediction, since what is predicted after the
+    /// runs is known.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); for a measure of the clock.
+    pub(super) fn of_stored_runs(
+        arms: [QualityArmRequest; 2],
+        seeds: Vec<[u64; 2]>,
+        options: &QualityOptions,
+    ) -> Result<Self> {
+        let mut changes = changes_between(&arms[0].recipe, &arms[1].recipe);
+        // Which GPU was free.
+        changes.retain(|change| change.key != "engine.devices");
+        let question = Self::asked(arms, changes, seeds, options)?;
+        if let Some(timed) = question.measures.iter().find(|asked| asked.measure.is_timed()) {
+            return Err(Error::usage(format!(
+                "{}: a measure of the clock is taken of runs in turns, and stored ones were not; leave it out, or \
+                 compare their speed with --runs alone",
+                timed.measure
+            )));
+        }
+        Self { predicts: None, hypothesis: options.hypothesis.clone(), ..question }.checked()
+    }
+
+    /// Returns a question of a fixed or sequential number of pairs, of which measures and prediction are checked.
+    fn asked(
+        arms: [QualityArmRequest; 2],
+        changes: Vec<Change>,
+        seeds: Vec<[u64; 2]>,
+        options: &QualityOptions,
+    ) -> Result<Self> {
+        let [baseline, candidate] = arms;
         let from_recipe = baseline.recipe.values().compare.clone();
         let wrong = |key: &'static str, given: bool, why: String| match given {
             true => Error::usage(why),
@@ -110,9 +149,7 @@ impl Question {
         let speed_effect = from_recipe.min_effect;
         let measures = with_min_effects(measures, options.min_effect.as_deref(), speed_effect)?;
         let confidence = options.confidence.unwrap_or(from_recipe.confidence);
-        let asked = options.seeds.clone().unwrap_or_else(|| from_recipe.seeds.to_string());
         let base_seeds = [&baseline, &candidate].map(|arm| arm.recipe.values().training.seed);
-        let seeds = Seeds::parse(&asked)?.pairs(base_seeds)?;
         let predicts = options.predicts.clone().or(from_recipe.predicts);
         check_prediction(predicts.as_ref(), &measures)?;
         let name = folder_name(options.name.as_deref().unwrap_or(baseline.recipe.name()))?;
@@ -122,7 +159,7 @@ impl Question {
             true => Design::Sequential { max_pairs: seeds.len(), looks: Vec::new() },
             false => Design::Fixed { pairs: seeds.len() },
         };
-        let question = Self {
+        Ok(Self {
             name,
             baseline,
             candidate,
@@ -136,8 +173,7 @@ impl Question {
             predicts,
             confirms: None,
             notes: Vec::new(),
-        };
-        question.checked()
+        })
     }
 
     /// Returns the hashes of both recipes without their seeds, which identify the change.
