@@ -1,5 +1,6 @@
 //! Inputs of the ranks of a process.
 
+use super::initial_values::InitialValues;
 use super::recorder::Recorder;
 use crate::checkpoint::Loaded;
 use crate::data::Dataset;
@@ -24,6 +25,7 @@ pub(super) struct RunContext {
     pub stop: Stop,
     /// Step after which the run saves its state and ends; `None` for the last one.
     pub until: Option<u64>,
+    pub initial_values: Arc<InitialValues>,
 }
 
 /// Additional inputs of rank 0, which reads checkpoints and writes results.

@@ -1,10 +1,11 @@
 //! Initial values of parameters: a pure function of the seed, the parameter and the element. What of the
 //! parameter counts is a matter of the scheme ([`Seeds::initial_values_key`]).
 
+use super::initial_values::{InitialValues, ParameterValues, rounded};
 use super::shards::{whole_spec, write_tensor};
 use crate::device::cpu::{Pool, ViewMut};
 use crate::device::philox::philox;
-use crate::device::{DType, Elem, Real};
+use crate::device::{DType, Real};
 use crate::error::Result;
 use crate::exec::{Engine, padded_bytes};
 use crate::ir::{Init, Param};
@@ -13,25 +14,19 @@ use crate::plan::Seeds;
 use bytemuck::NoUninit;
 use std::sync::Arc;
 
-/// Elements that one task rounds.
-const ELEMENTS_PER_TASK: usize = 16_384;
-
-/// Sets parameters and the optimizer's slots to their initial values, and the compute copy to the rounded
-/// masters.
+/// Sets parameters and the optimizer's slots to their initial values, which ranks share, and the compute copy to
+/// the rounded masters.
 ///
 /// # Errors
 /// When a copy to the device fails.
-pub fn initialize(engine: &mut Engine, seeds: &Seeds) -> Result<()> {
+pub fn initialize(engine: &mut Engine, seeds: &Seeds, shared: &InitialValues) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     for (index, param) in layout.params.iter().enumerate() {
         report_progress();
-        let pool = Arc::clone(engine.pool());
         let key = seeds.initial_values_key(index, &param.name);
         match layout.precision.master {
-            DType::F64 => {
-                write_parameter(engine, param, &initial_values::<f64>(&pool, param, key))?;
-            }
-            _ => write_parameter(engine, param, &initial_values::<f32>(&pool, param, key))?,
+            DType::F64 => write_initial::<f64>(engine, (index, param), key, shared)?,
+            _ => write_initial::<f32>(engine, (index, param), key, shared)?,
         }
         // The state is zero as it is allocated.
         for group in layout.groups.iter().filter(|group| group.params.contains(&index)) {
@@ -44,6 +39,18 @@ pub fn initialize(engine: &mut Engine, seeds: &Seeds) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes the initial values of a parameter, given with its index.
+fn write_initial<A: Real + NoUninit>(
+    engine: &mut Engine,
+    (index, param): (usize, &Param),
+    key: [u32; 2],
+    shared: &InitialValues,
+) -> Result<()> {
+    let values = shared
+        .get(index, || ParameterValues::new(engine, param, initial_values::<A>(engine.pool(), param, key)));
+    write_values(engine, param, &values)
 }
 
 /// Rounds the masters into the copy that products read, where there is one.
@@ -69,16 +76,26 @@ pub fn refresh_compute_copy(engine: &mut Engine) -> Result<()> {
 pub(super) fn write_parameter<A: Real + NoUninit>(
     engine: &mut Engine,
     param: &Param,
-    numbers: &[A],
+    numbers: Vec<A>,
+) -> Result<()> {
+    let values = ParameterValues::new(engine, param, numbers);
+    write_values(engine, param, &values)
+}
+
+fn write_values<A: Real + NoUninit>(
+    engine: &mut Engine,
+    param: &Param,
+    values: &ParameterValues<A>,
 ) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
-    write_tensor(engine, "params", layout.shards.as_deref(), param, bytemuck::cast_slice(numbers))?;
-    if let Some(compute_copy) = layout.slot(&format!("compute_copy.{}", param.name)) {
-        let rounded = rounded(engine.pool(), numbers);
-        engine.state.write(compute_copy, &rounded)?;
+    let bytes = bytemuck::cast_slice(&values.numbers);
+    write_tensor(engine, "params", layout.shards.as_deref(), param, bytes)?;
+    let slot = layout.slot(&format!("compute_copy.{}", param.name));
+    if let (Some(slot), Some(compute_copy)) = (slot, &values.compute_copy) {
+        engine.state.write(slot, compute_copy)?;
     }
     if layout.masters_are_sharded() && !param.role.is_matrix() {
-        engine.state.write(param.read, numbers)?;
+        engine.state.write(param.read, &values.numbers)?;
     }
     Ok(())
 }
@@ -98,18 +115,6 @@ fn initial_values<A: Real>(pool: &Pool, param: &Param, key: [u32; 2]) -> Vec<A> 
         }
     });
     numbers
-}
-
-/// Rounds to bf16.
-fn rounded<A: Real>(pool: &Pool, numbers: &[A]) -> Vec<half::bf16> {
-    let mut rounded = vec![half::bf16::ZERO; numbers.len()];
-    let to = ViewMut::from_slice(&mut rounded);
-    pool.chunks(numbers.len(), ELEMENTS_PER_TASK, |start, len| {
-        for (to, from) in to.slice(start, len).iter_mut().zip(&numbers[start..start + len]) {
-            *to = Elem::down(from.to_f64() as f32);
-        }
-    });
-    rounded
 }
 
 /// Fills a row, whose first element is number `from` of the parameter, with normal numbers.

@@ -1,6 +1,6 @@
 //! Initial values of parameters that are the weights of a folder in HuggingFace's form (`model.init_from`).
 
-use super::init::{initialize, write_parameter};
+use super::init::write_parameter;
 use crate::data::Tokenizer;
 use crate::data::tokenizer::MAX_JSON_BYTES;
 use crate::device::communicator::Communicator;
@@ -13,7 +13,7 @@ use crate::liveness::report_progress;
 use crate::machine::Machine;
 use crate::model::Weights;
 use crate::model::hugging_face::{ImportedWeights, Keys, keys};
-use crate::plan::{Model, Plan, Seeds};
+use crate::plan::{Model, Plan};
 use crate::policy::Position;
 use crate::recipe::{self, Recipe};
 use bytemuck::NoUninit;
@@ -111,17 +111,15 @@ fn check_tokenizer(recipe: &Recipe, folder: &Folder, tokenizer: &Tokenizer) -> R
     ))
 }
 
-/// Sets the state to its initial values, and the parameters to weights that rank 0 reads: every rank calls it.
+/// Sets the parameters to weights that rank 0 reads: every rank calls it.
 ///
 /// # Errors
 /// When a weight cannot be read or has another shape, or a rank is lost.
-pub(super) fn initialize_with(
+pub(super) fn write_all_weights(
     engine: &mut Engine,
-    seeds: &Seeds,
     comm: &dyn Communicator,
     weights: Option<&dyn Weights>,
 ) -> Result<()> {
-    initialize(engine, seeds)?;
     let layout = Arc::clone(engine.state.layout());
     for param in &layout.params {
         report_progress();
@@ -149,8 +147,8 @@ pub(super) fn write_weights(engine: &mut Engine, param: &Param, bytes: &[u8]) ->
         )));
     }
     match engine.state.layout().precision.master {
-        DType::F64 => write_parameter(engine, param, &padded::<f64>(param, &values)),
-        _ => write_parameter(engine, param, &padded::<f32>(param, &values)),
+        DType::F64 => write_parameter(engine, param, padded::<f64>(param, &values)),
+        _ => write_parameter(engine, param, padded::<f32>(param, &values)),
     }
 }
 

@@ -9,6 +9,7 @@ mod timed;
 use super::agreement::{StepRequest, StepVote, agree};
 use super::bad_location::BadLocation;
 use super::generate::{Generating, prompt_tokens};
+use super::initial_values::InitialValues;
 use super::phase::COMPUTES;
 use crate::data::{Batch, Dataset, Loader, LoaderSpec};
 use crate::device::Device;
@@ -102,7 +103,7 @@ impl Rank {
         comm: Arc<dyn Communicator>,
     ) -> Result<Self> {
         let mut rank = Self::with_zeros(plan, programs, dataset, device, comm)?;
-        rank.initialize()?;
+        rank.initialize(&InitialValues::new(1))?;
         Ok(rank)
     }
 

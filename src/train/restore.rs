@@ -88,7 +88,7 @@ pub(super) fn restore_shards(
             check_length(param, bytes.len(), spec.bytes())?;
             // Masters of a sharded state are fp32.
             match buffer.name.as_str() {
-                "params" => write_parameter(engine, param, &pod_collect_to_vec::<u8, f32>(&bytes))?,
+                "params" => write_parameter(engine, param, pod_collect_to_vec::<u8, f32>(&bytes))?,
                 name => write_tensor(engine, name, buffer.shards, param, &bytes)?,
             }
         }

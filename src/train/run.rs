@@ -6,6 +6,7 @@ use super::context::{RankZero, RunContext};
 use super::gauges::{engine_name, environment};
 use super::generate::check_prompt;
 use super::import::shown;
+use super::initial_values::InitialValues;
 use super::initial_weights::InitialWeights;
 use super::recorder::{Recorder, RecorderInputs};
 use super::request::{Origin, Request};
@@ -107,6 +108,7 @@ impl Run {
             dataset: Arc::new(dataset),
             stop: stop.clone(),
             until: self.request.until,
+            initial_values: Arc::new(InitialValues::new(ranks.in_process())),
         };
         match ranks.has_rank_zero() {
             true => self.train_with_rank_zero(context, ranks, guard),

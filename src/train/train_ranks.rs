@@ -110,9 +110,9 @@ fn train_rank(
         rank.restore(message.from_step, zero.and_then(|zero| zero.loaded))?;
     } else if message.weights {
         let weights = zero.and_then(|zero| zero.weights);
-        rank.begin_with(weights.map(|weights| weights as &dyn Weights))?;
+        rank.begin_with(weights.map(|weights| weights as &dyn Weights), &context.initial_values)?;
     } else {
-        rank.initialize()?;
+        rank.initialize(&context.initial_values)?;
     }
     if let (Some(recorder), Some(zero)) = (&mut recorder, zero) {
         let state_took = began.elapsed() - device_took - rank.kernels_took().unwrap_or_default();

@@ -10,7 +10,7 @@ use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::model::{Generator, PromptShape, prompt_rows};
 use xrun::plan::Plan;
-use xrun::train::{Generating, initialize, refresh_compute_copy};
+use xrun::train::{Generating, InitialValues, initialize, refresh_compute_copy};
 
 /// A model that generates, on one thread or more.
 struct Model {
@@ -37,7 +37,7 @@ impl Model {
         let mut engine =
             Engine::new(pool, &generator.state, Arc::new(SingleRank), execution.placement, arena, poison)
                 .unwrap();
-        initialize(&mut engine, &plan.seeds).unwrap();
+        initialize(&mut engine, &plan.seeds, &InitialValues::new(1)).unwrap();
         refresh_compute_copy(&mut engine).unwrap();
         Self { plan, generator, engine }
     }

@@ -12,7 +12,7 @@ use xrun::model::{Programs, schedule_tables};
 use xrun::plan::{Corpus, Plan, data_spec};
 use xrun::ranks::launch;
 use xrun::recipe::Recipe;
-use xrun::train::{Rank, initialize};
+use xrun::train::{InitialValues, Rank, initialize};
 use xrun::{Result, recipe};
 
 /// Two blocks, grouped queries, a vocabulary and an FFN width that are padded, documents within windows.
@@ -94,7 +94,7 @@ impl Setup {
         let (placement, poison) = (execution.placement, execution.poison);
         let mut engine =
             Engine::new(pool, &self.programs.state, Arc::new(SingleRank), placement, arena, poison).unwrap();
-        initialize(&mut engine, &self.plan.seeds).unwrap();
+        initialize(&mut engine, &self.plan.seeds, &InitialValues::new(1)).unwrap();
         for (slot, table) in schedule_tables(&self.plan, &self.programs.state) {
             set(&mut engine, &slot, &table);
         }

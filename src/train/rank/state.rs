@@ -8,7 +8,8 @@ use crate::error::Result;
 use crate::model::Weights;
 use crate::train::held::{Contents, HeldSnapshot};
 use crate::train::init::initialize;
-use crate::train::initial_weights::initialize_with;
+use crate::train::initial_values::InitialValues;
+use crate::train::initial_weights::write_all_weights;
 use crate::train::phase::COMPARES;
 use crate::train::replicas;
 use crate::train::restore::{broadcast_state, restore, restore_shards, views};
@@ -16,20 +17,25 @@ use crate::train::shards::{answer_requests, checkpoint_buffers, end_requests};
 use std::sync::Arc;
 
 impl Rank {
-    /// Sets the parameters of a rank of zeros to their initial values.
+    /// Sets the parameters of a rank of zeros to their initial values, which the ranks of a process share.
     ///
     /// # Errors
     /// When a copy to the device fails.
-    pub(in crate::train) fn initialize(&mut self) -> Result<()> {
-        initialize(&mut self.engine, &self.plan.seeds)
+    pub(in crate::train) fn initialize(&mut self, shared: &InitialValues) -> Result<()> {
+        initialize(&mut self.engine, &self.plan.seeds, shared)
     }
 
     /// Sets the parameters of a rank of zeros to weights that rank 0 has, and all else to initial values.
     ///
     /// # Errors
     /// When a weight cannot be read or has another shape, or a rank is lost.
-    pub(in crate::train) fn begin_with(&mut self, weights: Option<&dyn Weights>) -> Result<()> {
-        initialize_with(&mut self.engine, &self.plan.seeds, &*self.comm, weights)
+    pub(in crate::train) fn begin_with(
+        &mut self,
+        weights: Option<&dyn Weights>,
+        shared: &InitialValues,
+    ) -> Result<()> {
+        initialize(&mut self.engine, &self.plan.seeds, shared)?;
+        write_all_weights(&mut self.engine, &*self.comm, weights)
     }
 
     /// Loads the state after `step`, which rank 0 reads from a checkpoint.
