@@ -60,7 +60,11 @@ pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
         path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
     };
     let (recipe, name) = (last(absolute.parent()), last(Some(&absolute)));
-    let contents = snapshot(run)?;
+    // A run that is kept itself, such as of a comparison among kept runs, has its files as they were.
+    let contents = match run.join(MANIFEST).is_file() {
+        true => verified(run)?.1,
+        false => snapshot(run)?,
+    };
     let find = |file: &str| contents.iter().find(|(_, path)| path == file).map(|(bytes, _)| bytes.clone());
     verify::check(&RunFiles::parse(run, recipe.clone(), name.clone(), &|file| Ok(find(file)))?)?;
     store(contents, to, &to.join(&recipe), recipe, name)

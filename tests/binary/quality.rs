@@ -332,6 +332,16 @@ fn stored_runs_with_the_same_seeds_are_pairs() {
     assert_eq!(again.change(), found.change());
     assert_eq!(again.history[0].comparison, found.full_name());
     place.xrun(&["keep", &again.full_name()]).succeeds();
+    // Kept runs are judged like others, and kept where they are.
+    let [baseline, candidate] = [before.join(","), after.join(",")];
+    let kept = ["--results", "results/kept"];
+    let asked = ["compare", "--runs", &baseline, &candidate, "--on", "val_loss", "--name", "of-kept-runs"];
+    let done = place.xrun(&[&kept[..], &asked].concat());
+    assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
+    let name = find_comparison(&results(&place).join("kept"), "of-kept-runs").unwrap().unwrap();
+    let name = name.to_str().unwrap();
+    place.xrun(&[&kept[..], &["keep", name, "--to", "elsewhere"]].concat()).succeeds();
+    assert!(place.path().join("elsewhere").join(&before[0]).join("summary.json").is_file());
 
     let refused = |baseline: &[&String], candidate: &[&String], more: &[&str], hint: &str| {
         judge(baseline, candidate, more).ended(2).says(&[hint]);
