@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::results::columns::Figures;
 use crate::results::comparison::Trial;
 use crate::results::find;
-use crate::results::folder::{ALGORITHMS, ENVIRONMENT, METRICS, TIMING, folder_name, read_summary};
+use crate::results::folder::{ALGORITHMS, METRICS, TIMING, folder_name, read_summary};
 use crate::results::losses::{HeldOutPart, SmoothedLoss};
 use crate::results::provenance::Environment;
 use crate::results::quantiles::median;
@@ -112,7 +112,7 @@ impl FinishedTrial {
     /// If its files cannot be read.
     pub fn from_stored_run(run: &Path, is_candidate: bool) -> Result<Self> {
         let summary = read_summary(run)?;
-        let mut trial = Self::empty(is_candidate, Some(find::id_of(run)?));
+        let mut trial = Self::empty(is_candidate, Some(find::id_of(run)));
         trial.columns = Figures::from_summary(&summary).for_comparison();
         let existing = |file: &str| Some(run.join(file)).filter(|path| stored::is_file(path));
         if let Some(path) = existing(METRICS) {
@@ -125,9 +125,7 @@ impl FinishedTrial {
             // Rows say themselves which of them are warm-up.
             trial.set_times(&rows, 0);
         }
-        let environment = std::fs::read(run.join(ENVIRONMENT)).unwrap_or_default();
-        // A file of another version may not be readable, and only the name of the device depends on it.
-        trial.environment = serde_json::from_slice(&environment).ok();
+        trial.environment = Environment::read(run);
         trial.algorithms = Some(run.to_owned()).filter(|run| stored::is_file(&run.join(ALGORITHMS)));
         if let Some(gpu) = summary.gpu.as_ref().filter(|gpu| gpu.contended == Some(true)) {
             trial.contended.push(gpu.contended_because.clone().unwrap_or_else(|| "contended".to_owned()));

@@ -44,10 +44,6 @@ impl StoredRun {
     /// # Errors
     /// When a file is missing or cannot be parsed.
     pub fn read(folder: &Path) -> Result<Self> {
-        let absolute = std::path::absolute(folder).at("find", folder)?;
-        let name = |path: Option<&Path>| {
-            path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
-        };
         let wrong =
             |file: &str, why: String| Error::failed(format!("{}: {why}", folder.join(file).display()));
         let mut remarks = Vec::new();
@@ -67,7 +63,7 @@ impl StoredRun {
         }
         Ok(Self {
             folder: folder.to_owned(),
-            id: format!("{}/{}", name(absolute.parent()), name(Some(&absolute))),
+            id: find::id_of(folder),
             summary: read_summary(folder)?,
             printed: serde_json::from_slice(&printed).map_err(|e| wrong(SUMMARY, e.to_string()))?,
             environment: serde_json::from_slice(&environment)

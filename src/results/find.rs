@@ -90,16 +90,19 @@ pub fn newest_unfinished(results: &Path) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Returns a run's `RECIPE/RUN`.
-///
-/// # Errors
-/// If the path is relative and the working directory is gone.
-pub fn id_of(run: &Path) -> Result<String> {
-    let absolute = std::path::absolute(run).at("find", run)?;
+/// Returns the names of a folder's parent and of the folder itself: RECIPE and RUN of a run, NAME and ID of a
+/// comparison.
+pub fn names_of(folder: &Path) -> [String; 2] {
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let name = |path: Option<&Path>| {
         path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
     };
-    Ok(format!("{}/{}", name(absolute.parent()), name(Some(&absolute))))
+    [name(absolute.parent()), name(Some(&absolute))]
+}
+
+/// Returns `RECIPE/RUN` of a run's folder, or `NAME/ID` of a comparison's.
+pub fn id_of(folder: &Path) -> String {
+    names_of(folder).join("/")
 }
 
 /// Returns the run called `name`: a run folder's path, a run's name, `RECIPE/RUN`, a recipe's name for its

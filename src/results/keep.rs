@@ -12,6 +12,7 @@ mod snapshot;
 
 use super::atomic::{self, json};
 use super::comparison::Comparison;
+use super::find::names_of;
 use super::ledger::Attempt;
 use super::names::{
     ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LEDGER, METRICS, PLOTS, QUALITY, RECIPE, SUMMARY,
@@ -55,11 +56,7 @@ pub struct Kept {
 /// The run is being written, or does not agree with itself; it was kept with other content, or a kept file
 /// was changed since.
 pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
-    let absolute = std::path::absolute(run).at("find", run)?;
-    let last = |path: Option<&Path>| {
-        path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
-    };
-    let (recipe, name) = (last(absolute.parent()), last(Some(&absolute)));
+    let [recipe, name] = names_of(run);
     // A run that is kept itself, such as of a comparison among kept runs, has its files as they were.
     let contents = match run.join(MANIFEST).is_file() {
         true => verified(run)?.1,
@@ -76,19 +73,15 @@ pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
 /// # Errors
 /// If it was kept with other content, or a kept file was changed since.
 pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
-    let comparison = std::path::absolute(comparison).at("find", comparison)?;
-    let last = |path: Option<&Path>| {
-        path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
-    };
-    let (name, id) = (last(comparison.parent()), last(Some(&comparison)));
+    let [name, id] = names_of(comparison);
     let is_kept = |file: &str| {
         [COMPARISON, QUALITY].contains(&file) || (file.starts_with("turn-") && file.ends_with(".jsonl"))
     };
-    let mut files: Vec<String> = plain_files(&comparison)?.into_iter().map(|(file, _)| file).collect();
+    let mut files: Vec<String> = plain_files(comparison)?.into_iter().map(|(file, _)| file).collect();
     files.retain(|file| is_kept(file));
     files.sort();
     let parent = to.join(COMPARISONS).join(&name);
-    store(contents(&comparison, files)?, to, &parent, name, id)
+    store(contents(comparison, files)?, to, &parent, name, id)
 }
 
 /// Writes contents, each with its path, to `parent/name` with a manifest and a README, as [`keep`] does a
@@ -239,8 +232,7 @@ impl Assembled {
             let Ok(manifest) = std::fs::read(&path) else { continue };
             let manifest = blake3::hash(&manifest).to_hex().to_string();
             self.manifest.runs.push(RunManifest { run: (*run).to_owned(), manifest });
-            let environment = std::fs::read(kept.join(run).join(ENVIRONMENT)).ok();
-            if let Some(environment) = environment.and_then(|bytes| parse::<Environment>(&bytes)) {
+            if let Some(environment) = Environment::read(&kept.join(run)) {
                 processes.insert((*run).to_owned(), environment);
             }
         }

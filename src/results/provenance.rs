@@ -2,6 +2,7 @@
 //! recognized.
 
 use super::memory::kib_field;
+use super::names::ENVIRONMENT;
 use crate::format::plural;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -215,6 +216,12 @@ impl Environment {
 }
 
 impl Environment {
+    /// Reads the environment of the process that began a run, kept or not; `None` where it is not recorded, or
+    /// by a version whose file this one does not read.
+    pub fn read(run: &Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(run.join(ENVIRONMENT)).ok()?).ok()
+    }
+
     /// Returns the device class: runs of one class may stand in one table. Such as `NVIDIA H200`,
     /// `2 × NVIDIA H200 by NV18` or `cpu avx512 (AMD EPYC, 2 threads)`.
     pub fn device_class(&self) -> String {

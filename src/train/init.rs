@@ -14,8 +14,8 @@ use crate::plan::Seeds;
 use bytemuck::NoUninit;
 use std::sync::Arc;
 
-/// Sets parameters and the optimizer's slots to their initial values, which ranks share, and the compute copy to
-/// the rounded masters.
+/// Sets parameters and the optimizer's slots to their initial values, which ranks share, and the compute copy
+/// to the rounded masters.
 ///
 /// # Errors
 /// When a copy to the device fails.

@@ -31,9 +31,9 @@ impl<A: Real> ParameterValues<A> {
     }
 }
 
-/// Initial values of parameters that the ranks of a process share. The first rank that needs those of a parameter
-/// computes them, with all threads of the pool, while others wait; each by itself would find the pool at work, and
-/// compute them with its own thread alone. The last rank to take them frees them.
+/// Initial values of parameters that the ranks of a process share. The first rank that needs those of a
+/// parameter computes them, with all threads of the pool, while others wait; each by itself would find the
+/// pool at work, and compute them with its own thread alone. The last rank to take them frees them.
 #[derive(Debug)]
 pub struct InitialValues {
     ranks: usize,
@@ -54,8 +54,8 @@ impl InitialValues {
         Self { ranks, params: Mutex::default() }
     }
 
-    /// Returns the values of the parameter with this index, which `compute` gives. Every rank calls it once for
-    /// every parameter.
+    /// Returns the values of the parameter with this index, which `compute` gives. Every rank calls it once
+    /// for every parameter.
     pub(super) fn get<A: Real>(
         &self,
         index: usize,

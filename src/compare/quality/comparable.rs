@@ -80,8 +80,8 @@ fn other_parts(arms: [&Recipe; 2]) -> Option<String> {
     let differs = steps > 0 && [old, old_length] != [new, new_length];
     differs.then(|| {
         format!(
-            "validation.steps = {steps} takes {steps} batches, of {old} sequences of {old_length} tokens and of \
-             {new} of {new_length}; set validation.steps = 0 in both, which takes all of the text"
+            "validation.steps = {steps} takes {steps} batches, of {old} sequences of {old_length} tokens and \
+             of {new} of {new_length}; set validation.steps = 0 in both, which takes all of the text"
         )
     })
 }

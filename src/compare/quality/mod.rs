@@ -290,7 +290,8 @@ fn asks_the_same(a: &QualityComparison, b: &QualityComparison) -> bool {
         && (&a.predicts, &a.hypothesis, &a.confirms) == (&b.predicts, &b.hypothesis, &b.confirms)
 }
 
-/// Returns the record of a question, before anything has run; `cells` are the first pair, unless runs are stored.
+/// Returns the record of a question, before anything has run; `cells` are the first pair, unless runs are
+/// stored.
 fn record(
     question: &Question,
     change: [String; 2],

@@ -104,8 +104,8 @@ impl Question {
         Self::asked(arms, changes, seeds, options)?.checked()
     }
 
-    /// Checks a question of stored runs with these seeds. It has no prediction, since what is predicted after the
-    /// runs is known.
+    /// Checks a question of stored runs with these seeds. It has no prediction, since what is predicted after
+    /// the runs is known.
     ///
     /// # Errors
     /// As [`new`](Self::new); for a measure of the clock.
@@ -120,15 +120,16 @@ impl Question {
         let question = Self::asked(arms, changes, seeds, options)?;
         if let Some(timed) = question.measures.iter().find(|asked| asked.measure.is_timed()) {
             return Err(Error::usage(format!(
-                "{}: a measure of the clock is taken of runs in turns, and stored ones were not; leave it out, or \
-                 compare their speed with --runs alone",
+                "{}: a measure of the clock is taken of runs in turns, and stored ones were not; leave it out, \
+                 or compare their speed with --runs alone",
                 timed.measure
             )));
         }
         Self { predicts: None, hypothesis: options.hypothesis.clone(), ..question }.checked()
     }
 
-    /// Returns a question of a fixed or sequential number of pairs, of which measures and prediction are checked.
+    /// Returns a question of a fixed or sequential number of pairs, of which measures and prediction are
+    /// checked.
     fn asked(
         arms: [QualityArmRequest; 2],
         changes: Vec<Change>,

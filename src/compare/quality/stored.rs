@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::recipe::{Change, Class, Recipe};
 use crate::results::find;
-use crate::results::folder::{ENVIRONMENT, RESOLVED, read_summary};
+use crate::results::folder::{RESOLVED, read_summary};
 use crate::results::measure::{Measure, MeasuredRun};
 use crate::results::provenance::Environment;
 use crate::results::quality::{Pair, PairedRun, QualityArm};
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 struct StoredArm {
     /// Their names, as they were given.
     names: String,
-    /// The runs by `training.seed`.
+    /// The runs by `training.seed`, at least one.
     runs: BTreeMap<u64, StoredRun>,
 }
 
@@ -42,8 +42,8 @@ struct StoredRun {
 /// `training.seed` are a pair.
 ///
 /// # Errors
-/// A usage error for runs of different recipes, text or figures in one arm, for a seed that one of the arms lacks,
-/// for runs that have not ended, and as [`Question::new`] and [`run`](super::run) before the first run.
+/// A usage error for runs of different recipes, text or figures in one arm, for a seed that one of the arms
+/// lacks, for runs that have not ended, and as [`Question::new`] and [`run`](super::run) before the first run.
 pub fn compare_stored(results: &Path, names: [&str; 2], options: &QualityOptions) -> Result<FinishedQuality> {
     let [baseline, candidate] = [StoredArm::find(results, names[0])?, StoredArm::find(results, names[1])?];
     check_seeds(&baseline, &candidate)?;
@@ -106,8 +106,8 @@ impl StoredArm {
         Ok(Self { names: names.to_owned(), runs })
     }
 
-    /// Returns the arm of a stored comparison that made one of these runs: its recipe, as it was before a machine
-    /// was chosen for the run, is the one by which comparisons of the same change are found.
+    /// Returns the arm of a stored comparison that made one of these runs: its recipe, as it was before a
+    /// machine was chosen for the run, is the one by which comparisons of the same change are found.
     fn known<'a>(&self, stored: &'a [StoredComparison]) -> Option<&'a QualityArm> {
         let is_own = |run: &PairedRun| {
             run.run.as_ref().is_some_and(|name| self.runs.values().any(|own| own.name == *name))
@@ -124,7 +124,7 @@ impl StoredArm {
 
     /// Returns the arm for a question.
     fn request(&self, label_suffix: &str) -> Result<QualityArmRequest> {
-        let first = self.runs.values().next().ok_or_else(|| Error::usage("--runs names two arms"))?;
+        let first = self.first()?;
         Ok(QualityArmRequest {
             label: format!("{}{label_suffix}", first.recipe.name()),
             command: format!("stored {}", self.names),
@@ -132,6 +132,11 @@ impl StoredArm {
             settings: Vec::new(),
             recipe: first.recipe.clone(),
         })
+    }
+
+    /// Returns the run with the lowest seed.
+    fn first(&self) -> Result<&StoredRun> {
+        self.runs.values().next().ok_or_else(|| Error::usage("--runs names two arms"))
     }
 
     fn corpus_hash(&self) -> Option<&String> {
@@ -148,29 +153,26 @@ impl StoredRun {
     fn read(folder: PathBuf) -> Result<Self> {
         verify::check(&RunFiles::read(&folder)?)?;
         let summary = read_summary(&folder)?;
-        let name = find::id_of(&folder)?;
+        let name = find::id_of(&folder);
         if !MeasuredRun::open(&folder)?.is_complete() {
             return Err(Error::usage(format!(
                 "{name} is {}, and quality is judged of runs that ended with all of their rows",
                 summary.status.as_str()
             )));
         }
-        let environment = std::fs::read(folder.join(ENVIRONMENT)).unwrap_or_default();
-        // A file of another version may not be readable, and only the name of the device depends on it.
-        let environment: Option<Environment> = serde_json::from_slice(&environment).ok();
         Ok(Self {
             recipe: load_stored(&folder)?,
+            device: Environment::read(&folder).map(|environment| environment.device_class()),
             folder,
             name,
-            device: environment.map(|environment| environment.device_class()),
             corpus_hash: summary.corpus_hash,
             status: summary.status.as_str(),
             reason: summary.reason,
         })
     }
 
-    /// Checks that another run may be in the same arm: it differs in its seed, and in what changes no bit, such as
-    /// the GPU that was free.
+    /// Checks that another run may be in the same arm: it differs in its seed, and in what changes no bit, such
+    /// as the GPU that was free.
     fn check_same_arm(&self, other: &Self) -> Result<()> {
         let matters = |change: &&Change| {
             change.key != "training.seed" && (!change.keeps_bits() || change.class == Class::Measuring)
@@ -205,8 +207,8 @@ fn check_seeds(baseline: &StoredArm, candidate: &StoredArm) -> Result<()> {
     let [a, b] = [seeds(baseline), seeds(candidate)];
     if a != b {
         return Err(Error::usage(format!(
-            "pairs are runs with the same training.seed: the baseline has {} and the candidate {}; name runs of \
-             both for the same seeds",
+            "pairs are runs with the same training.seed: the baseline has {} and the candidate {}; name runs \
+             of both for the same seeds",
             in_words(&a),
             in_words(&b)
         )));
@@ -221,8 +223,8 @@ fn check_seeds(baseline: &StoredArm, candidate: &StoredArm) -> Result<()> {
 
 /// Returns the question that the runs answer.
 fn question(baseline: &StoredArm, candidate: &StoredArm, options: &QualityOptions) -> Result<Question> {
-    let names = [baseline, candidate].map(|arm| arm.runs.values().next().map(|run| run.recipe.name()));
-    let suffixes = if names[0] == names[1] { [" (before)", " (after)"] } else { ["", ""] };
+    let have_one_name = baseline.first()?.recipe.name() == candidate.first()?.recipe.name();
+    let suffixes = if have_one_name { [" (before)", " (after)"] } else { ["", ""] };
     let arms = [baseline.request(suffixes[0])?, candidate.request(suffixes[1])?];
     let seeds = baseline.runs.keys().map(|seed| [*seed; 2]).collect();
     let mut question = Question::of_stored_runs(arms, seeds, options)?;
@@ -231,7 +233,8 @@ fn question(baseline: &StoredArm, candidate: &StoredArm, options: &QualityOption
         && !question.changes.iter().any(|change| is_of_text(change.key))
     {
         return Err(Error::usage(
-            "the arms were trained on different text, though their recipes name the same: its files have changed",
+            "the arms were trained on different text, though their recipes name the same: its files have \
+             changed",
         ));
     }
     let pairs = baseline.runs.values().zip(candidate.runs.values());

@@ -1,7 +1,7 @@
 //! What lists of runs know of a run, read from its files.
 
 use super::settings::Setting;
-use crate::error::{IoContext, Result};
+use crate::error::Result;
 use crate::metrics::{self, Metric};
 use crate::recipe::{
     self, COPY_HEADER, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, StoredKeys, set_in_copy, without_dashes,
@@ -127,7 +127,7 @@ impl ReadRun {
     /// When the summary cannot be read.
     pub fn read(run: &Path) -> Result<Self> {
         let summary = read_summary(run)?;
-        let environment = environment(run);
+        let environment = Environment::read(run);
         let settings = text(run, RESOLVED).and_then(|resolved| StoredKeys::parse(&resolved).ok());
         let settings = settings.iter().flat_map(StoredKeys::iter);
         let settings = settings.map(|(key, value)| (key.to_owned(), value.map(str::to_owned))).collect();
@@ -159,12 +159,6 @@ impl ReadRun {
 /// Returns a text file of a run, kept or not; `None` where it cannot be read.
 fn text(run: &Path, file: &str) -> Option<String> {
     String::from_utf8(stored::read(&run.join(file)).ok()?).ok()
-}
-
-/// Returns the environment of the process that began a run; `None` where it is not recorded.
-fn environment(run: &Path) -> Option<Environment> {
-    let path = run.join(ENVIRONMENT);
-    serde_json::from_slice(&std::fs::read(&path).at("read", &path).ok()?).ok()
 }
 
 /// Returns what a reader has to know of a run beside its figures.

@@ -1,6 +1,7 @@
 //! Where a run lies, and what other files call it.
 
 use crate::error::{Error, IoContext, Result};
+use crate::results::find::id_of;
 use std::path::{Path, PathBuf};
 
 /// The results folder of a run, and the run's `RECIPE/RUN` in it.
@@ -22,12 +23,4 @@ pub fn locate(run: &Path) -> Result<Located> {
         Some(results) => Ok(Located { results: results.to_owned(), id: id_of(&run) }),
         None => Err(Error::usage(format!("{} is no RESULTS/RECIPE/RUN", run.display()))),
     }
-}
-
-/// Returns `RECIPE/RUN` of a run's folder.
-pub(super) fn id_of(run: &Path) -> String {
-    let name = |path: Option<&Path>| {
-        path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
-    };
-    format!("{}/{}", name(run.parent()), name(Some(run)))
 }

@@ -3,7 +3,6 @@
 use super::annotations::{Annotation, Annotations};
 use super::entry::{Entry, ReadRun, Stamps};
 use super::index::{self, Index, IndexedRun, is_settled};
-use super::location::id_of;
 use super::settings::Settings;
 use super::status::RunStatus;
 use crate::error::{Error, Result};
@@ -73,7 +72,7 @@ impl Collection {
     /// As [`Collection::read`], at a time by the clock of the file system.
     fn read_at(results: &Path, now: SystemTime) -> Result<Self> {
         let paths = find::runs(results)?;
-        let ids: Vec<String> = paths.iter().map(|path| id_of(path)).collect();
+        let ids: Vec<String> = paths.iter().map(|path| find::id_of(path)).collect();
         let stamps: Vec<Stamps> = paths.par_iter().map(|path| Stamps::of_run(path)).collect();
         let Index { mut settings, runs: mut indexed } = Index::read(results);
         let current =

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::recipe::StoredKeys;
+use crate::results::find::names_of;
 use crate::results::folder::parse_summary;
 use crate::results::names::{ENVIRONMENT, METRICS, RESOLVED, SUMMARY, TIMING};
 use crate::results::provenance::Environment;
@@ -46,11 +47,8 @@ impl RunFiles {
     /// # Errors
     /// When one is missing or cannot be read.
     pub fn read(run: &Path) -> Result<Self> {
-        let absolute = std::path::absolute(run).unwrap_or_else(|_| run.to_owned());
-        let name = |path: Option<&Path>| {
-            path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
-        };
-        Self::parse(run, name(absolute.parent()), name(Some(&absolute)), &|file| {
+        let [recipe, name] = names_of(run);
+        Self::parse(run, recipe, name, &|file| {
             let path = run.join(file);
             if stored::is_file(&path) { stored::read(&path).map(Some) } else { Ok(None) }
         })

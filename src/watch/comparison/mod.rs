@@ -9,6 +9,7 @@ use crate::compare::quality::after_pairs;
 use crate::compare::statistics::ratio;
 use crate::error::{Error, Result};
 use crate::results::comparison::{COMPARISON, Comparison};
+use crate::results::find::id_of;
 use crate::results::follow::ReplacedFile;
 use crate::results::quality::{Pair, QUALITY, QualityComparison};
 use std::path::Path;
@@ -44,12 +45,9 @@ struct Interval {
 impl ComparisonView {
     /// Creates the view of the comparison in a folder.
     pub fn new(folder: &Path) -> Self {
-        let part = |path: Option<&Path>| {
-            path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
-        };
         let file = if folder.join(QUALITY).is_file() { QUALITY } else { COMPARISON };
         Self {
-            name: format!("{}/{}", part(folder.parent()), part(Some(folder))),
+            name: id_of(folder),
             file: ReplacedFile::new(&folder.join(file)),
             condition: Condition::new(folder),
             kind: Compared::Unknown,
