@@ -27,10 +27,6 @@ pub struct Args {
     /// Also add the choices to this table, such as one of `data/algorithms`.
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
-    /// Hold multiprocessors meanwhile, as NCCL's collectives do beside the backward pass: a kernel that only
-    /// waits takes the shared memory of this many.
-    #[arg(long, value_name = "COUNT", default_value_t = 0)]
-    pub held: u16,
 }
 
 /// Runs the command.
@@ -53,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
         requests.products = gpu.untuned_products(&requests.products);
     }
     eprint_line(&format!("{} products, a few seconds each", requests.products.len()));
-    gpu.tune(&requests, args.held.into(), |product, chosen, before| {
+    gpu.tune(&requests, |product, chosen, before| {
         let was = match before {
             Some(before) if before.code == chosen.code => "as before",
             Some(_) => "another algorithm than before",

@@ -229,22 +229,19 @@ impl Gpu {
         self.products.untuned(shapes)
     }
 
-    /// Chooses the algorithms of products at the clock that the card sustains, while `held` multiprocessors
-    /// are held: seconds for each. Calls `chosen` with a product's key in the table, its algorithm, and the
-    /// one it had before.
+    /// Chooses the algorithms of products at the clock that the card sustains: seconds for each. Calls
+    /// `chosen` with a product's key in the table, its algorithm, and the one it had before.
     ///
     /// # Errors
     /// When a kernel does not compile, the driver reports an error, or the table cannot be written.
     pub fn tune(
         &self,
         requests: &Requests,
-        held: usize,
         chosen: impl FnMut(&str, &Algorithm, Option<&Algorithm>) -> Result<()>,
     ) -> Result<()> {
         self.make_current()?;
         self.kernels.prepare(&requests.kernels)?;
-        let hold = || self.hold_multiprocessors(held);
-        self.products.tune(self.bench(), &requests.products, &hold, chosen)
+        self.products.tune(self.bench(), &requests.products, chosen)
     }
 
     fn bench(&self) -> Bench<'_> {

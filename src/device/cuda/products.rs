@@ -5,7 +5,7 @@ use super::cache::cache_folder;
 use super::cublaslt::{Cublaslt, Layout, check, library_version};
 use super::kernels::Kernels;
 use super::memory::DeviceBuffer;
-use super::selection::{Bench, Hold, Matrices, Timing, fastest};
+use super::selection::{Bench, Matrices, Timing, fastest};
 use super::stream::Stream;
 use crate::device::gpu::{Product, ProductShape, Properties, fallback_kernel};
 use crate::device::lock::lock;
@@ -144,8 +144,7 @@ impl Products {
                 continue;
             }
             let timing = if Instant::now() < deadline { Timing::Quick } else { Timing::None };
-            let algorithm =
-                fastest(&self.library, &layout, &shape, &mut matrices, timing, None, &|| Ok(None))?;
+            let algorithm = fastest(&self.library, &layout, &shape, &mut matrices, timing, None)?;
             lock(&self.inner).insert(shape, layout, algorithm, timing == Timing::Quick);
             report_progress();
         }
@@ -164,7 +163,6 @@ impl Products {
         &self,
         bench: Bench<'_>,
         shapes: &BTreeSet<ProductShape>,
-        hold: Hold<'_>,
         mut chosen: impl FnMut(&str, &Algorithm, Option<&Algorithm>) -> Result<()>,
     ) -> Result<()> {
         let mut matrices = Matrices::new(bench)?;
@@ -172,8 +170,7 @@ impl Products {
             let layout = Layout::new(shape)?;
             let before = lock(&self.inner).known.all.products.get(&key(shape)).cloned();
             let how = Timing::UnderLoad;
-            let algorithm =
-                fastest(&self.library, &layout, shape, &mut matrices, how, before.as_ref(), hold)?;
+            let algorithm = fastest(&self.library, &layout, shape, &mut matrices, how, before.as_ref())?;
             lock(&self.inner).insert(*shape, layout, algorithm.clone(), true);
             // After every product: each takes seconds.
             self.save()?;

@@ -3,7 +3,6 @@
 use super::algorithms::Algorithm;
 use super::cublaslt::{Cublaslt, Layout, check};
 use super::driver::Event;
-use super::held::HeldMultiprocessors;
 use super::kernels::Kernels;
 use super::memory::{Allocator, DeviceBuffer};
 use super::monitor::SETTLING;
@@ -46,9 +45,6 @@ pub(super) enum Timing {
     UnderLoad,
 }
 
-/// Holds multiprocessors while products are timed under load, or none.
-pub(super) type Hold<'a> = &'a dyn Fn() -> Result<Option<HeldMultiprocessors>>;
-
 /// The parts of a GPU that timing needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bench<'a> {
@@ -70,7 +66,6 @@ pub(super) fn fastest(
     matrices: &mut Matrices<'_>,
     timing: Timing,
     in_use: Option<&Algorithm>,
-    hold: Hold<'_>,
 ) -> Result<Algorithm> {
     let trial = Trial { library, layout, shape, product: matrices.product(shape)?, matrices };
     if timing == Timing::None {
@@ -95,7 +90,7 @@ pub(super) fn fastest(
         }
     }
     if timing == Timing::UnderLoad {
-        trial.time_under_load(&mut same_bits, hold)?;
+        trial.time_under_load(&mut same_bits)?;
     }
     if let Some(words) = in_use.and_then(Algorithm::words) {
         let stays = same_bits.iter_mut().find(|(_, candidate)| candidate.algo.data == words);
@@ -164,9 +159,7 @@ impl Trial<'_, '_> {
     }
 
     /// Replaces the times of candidates by those under load: means over rounds, in which they take turns.
-    fn time_under_load(&self, candidates: &mut [Timed], hold: Hold<'_>) -> Result<()> {
-        // Nothing is freed until they are released, which would wait for the kernel that holds them.
-        let held = hold()?;
+    fn time_under_load(&self, candidates: &mut [Timed]) -> Result<()> {
         let quick: Vec<f32> = candidates.iter().map(|c| c.0.max(1e-3)).collect();
         candidates.iter_mut().for_each(|c| c.0 = 0.0);
         for _ in 0..ROUNDS {
@@ -177,7 +170,6 @@ impl Trial<'_, '_> {
                 report_progress();
             }
         }
-        drop(held);
         Ok(())
     }
 
