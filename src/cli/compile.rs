@@ -12,6 +12,7 @@ use crate::plan::{Corpus, Plan};
 use crate::policy::Recompute;
 use crate::recipe;
 use rayon::prelude::*;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Compute capabilities (major, minor) of the architectures that kernels are written for.
@@ -30,6 +31,9 @@ pub struct Args {
         default_value = "dim384,dim768,v8-dim1024,v9-full-stack,base-160m,qwen3-0.6b-shape,gpt2-124m,smollm2-135m,qwen3-0.6b,nanochat-d12"
     )]
     pub recipes: Vec<String>,
+    /// Compile each kernel at one of the sizes that it is needed for, instead of at all of them.
+    #[arg(long)]
+    pub one_size: bool,
     /// Print what each kernel takes: registers, stack, spills, shared memory.
     #[arg(long, short)]
     pub verbose: bool,
@@ -44,7 +48,10 @@ pub fn run(args: &Args) -> Result<()> {
         let properties = Properties::of_architecture(architecture);
         let name = properties.architecture();
         let compiler = Compiler::new(&name)?;
-        let units = needed_units(properties, &args.recipes)?;
+        let mut units = needed_units(properties, &args.recipes)?;
+        if args.one_size {
+            units = at_one_size(units);
+        }
         let results: Vec<Result<Vec<KernelResources>>> =
             units.par_iter().map(|unit| compiler.resources(unit)).collect();
         let mut kernels = 0;
@@ -105,6 +112,18 @@ fn needed_units(properties: Properties, recipes: &[String]) -> Result<Vec<Transl
     Ok(translation_units(&kernels))
 }
 
+/// Returns the last of those units that differ in numbers alone: widths, heads, threads. Formats and names, and which
+/// definitions there are, choose other code.
+fn at_one_size(units: Vec<TranslationUnit>) -> Vec<TranslationUnit> {
+    let is_number = |value: &str| !value.starts_with(|c: char| c.is_ascii_alphabetic());
+    let code = |unit: &TranslationUnit| -> Vec<(&str, Option<String>)> {
+        let define = |(name, value): &(_, String)| (*name, Some(value.clone()).filter(|v| !is_number(v)));
+        unit.defines.iter().map(define).collect()
+    };
+    let by_code = units.into_iter().map(|unit| ((unit.file, code(&unit)), unit));
+    by_code.collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
 /// Returns the line of one kernel in the verbose output.
 fn line(architecture: &str, unit: &TranslationUnit, kernel: &KernelResources) -> String {
     let KernelResources { entry, registers, stack, spill_stores, shared } = kernel;
@@ -112,4 +131,26 @@ fn line(architecture: &str, unit: &TranslationUnit, kernel: &KernelResources) ->
         "{architecture:<7} {entry:<28} {registers:>3} registers {stack:>4} B stack {spill_stores:>4} B spilled {shared:>6} B shared  {}\n",
         unit.describe()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_size_is_one_unit_for_each_format_and_set_of_definitions() {
+        let unit = |file, defines: &[(&'static str, &str)]| TranslationUnit {
+            file,
+            defines: defines.iter().map(|&(name, value)| (name, value.to_owned())).collect(),
+        };
+        let units = vec![
+            unit("add", &[("T", "bf16"), ("VEC", "1")]),
+            unit("add", &[("T", "bf16"), ("VEC", "8")]),
+            unit("add", &[("T", "f32"), ("VEC", "4")]),
+            unit("rope", &[("T", "bf16"), ("VEC", "8")]),
+            unit("rope", &[("T", "bf16"), ("VEC", "8"), ("STARTS", "{0ull,~0ull}")]),
+        ];
+        let expected = [&units[1], &units[2], &units[3], &units[4]].map(Clone::clone);
+        assert_eq!(at_one_size(units), expected);
+    }
 }
