@@ -112,8 +112,8 @@ fn needed_units(properties: Properties, recipes: &[String]) -> Result<Vec<Transl
     Ok(translation_units(&kernels))
 }
 
-/// Returns the last of those units that differ in numbers alone: widths, heads, threads. Formats and names, and which
-/// definitions there are, choose other code.
+/// Returns the last of those units that differ in numbers alone: widths, heads, threads, but also switches
+/// of 0 and 1. Units that differ in formats, names, or in which definitions there are, stay apart.
 fn at_one_size(units: Vec<TranslationUnit>) -> Vec<TranslationUnit> {
     let is_number = |value: &str| !value.starts_with(|c: char| c.is_ascii_alphabetic());
     let code = |unit: &TranslationUnit| -> Vec<(&str, Option<String>)> {
