@@ -2,9 +2,12 @@
 // positions are summed, which completes runs of a token inside a piece; runs that cross pieces are joined. So
 // a frequent token is spread over many blocks, and every sum has an order that follows from the tokens alone.
 //
-// Definitions: T, VEC (elements that a thread moves at once), THREADS (per block, at most), PIECE; of the
-// sort: SORT_WARPS (of its block), DIGIT_BITS, CLEAR_STORES (16-byte stores per thread of a block that
-// clears).
+// Where ranks divide the gradient, each sorts and sums what belongs to the elements that it owns, and reads rows of
+// other ranks in their memory.
+//
+// Definitions: T, VEC (elements that a thread moves at once), THREADS (per block, at most), PIECE, OWNED (1 where
+// ranks divide the gradient, else 0); of the sort: SORT_WARPS (of its block), DIGIT_BITS, CLEAR_STORES (16-byte
+// stores per thread of a block that clears).
 #include "common.cuh"
 
 // x[n, d] = w[tokens[n], d], a warp per row.
@@ -20,12 +23,27 @@ embedding(const u32 *__restrict__ tokens, const T *__restrict__ w, T *__restrict
     }
 }
 
+// The elements of dw that the rank owns: two ranges between multiples of 8, either of them empty or not. Only read
+// with OWNED, but for what is to be cleared.
+struct Owned {
+    u64 begin[2], end[2];
+    __device__ __forceinline__ bool has(u64 at) const {
+        return !OWNED || (at >= begin[0] && at < end[0]) || (at >= begin[1] && at < end[1]);
+    }
+    // Whether some of a row of d elements is among them.
+    __device__ __forceinline__ bool has_some_of(u32 row, int d) const {
+        u64 first = u64(row) * d, last = first + d;
+        return !OWNED || (last > begin[0] && first < end[0]) || (last > begin[1] && first < end[1]);
+    }
+};
+
 constexpr int DIGITS = 1 << DIGIT_BITS;
 constexpr int SORT_BATCH = 8; // Tokens that a thread has in flight.
 
 struct Sorting {
     u32 counts[SORT_WARPS][DIGITS]; // Occurrences of each digit per warp, then the offset of the next one.
     u32 totals[DIGITS / WARP];
+    int sorted; // Positions that were counted.
 };
 
 // Turns counts into offsets: ordered by digit, then by warp.
@@ -51,6 +69,7 @@ __device__ void find_offsets(Sorting &s) {
         u32 start = up_to - all;
         for (int w = 0; w < warp; w++) start += s.totals[w];
         for (int w = 0; w < SORT_WARPS; w++) s.counts[w][digit] += start;
+        if (digit == DIGITS - 1) s.sorted = start + all;
     }
     __syncthreads();
 }
@@ -67,10 +86,10 @@ struct RankInterleaved {
     }
 };
 
-// Moves positions from `from` (null: the order of the batch) to `to`, sorted by one digit of their tokens,
-// stably; with `sorted`, also writes the tokens. A warp takes a contiguous chunk.
-__device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n,
-                              int shift, const RankInterleaved &layout) {
+// Moves positions from `from` (null: the order of the batch, of tokens whose rows the rank owns some of) to `to`, sorted
+// by one digit of their tokens, stably; with `sorted`, also writes the tokens. A warp takes a contiguous chunk.
+__device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n, int d,
+                              int shift, const RankInterleaved &layout, const Owned &owned) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int chunk = (n + SORT_WARPS * WARP - 1) / (SORT_WARPS * WARP) * WARP;
     int begin = min(n, warp * chunk), end = min(n, begin + chunk);
@@ -80,7 +99,7 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
 #pragma unroll SORT_BATCH
     for (int i = begin + lane; i < end; i += WARP) {
         u32 token = tokens[from ? from[i] : layout.index(i)];
-        atomicAdd(&s.counts[warp][token >> shift & (DIGITS - 1)], 1u);
+        if (from || owned.has_some_of(token, d)) atomicAdd(&s.counts[warp][token >> shift & (DIGITS - 1)], 1u);
     }
     __syncthreads();
     find_offsets(s);
@@ -95,7 +114,7 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
         }
 #pragma unroll
         for (int b = 0; b < SORT_BATCH; b++) {
-            bool active = base + b * WARP + lane < end;
+            bool active = base + b * WARP + lane < end && (from || owned.has_some_of(token[b], d));
             u32 digit = active ? token[b] >> shift & (DIGITS - 1) : DIGITS;
             u32 peers = __match_any_sync(FULL_WARP, digit);
             int rank = __popc(peers & ((1u << lane) - 1));
@@ -114,32 +133,39 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
 constexpr int SORT_THREADS = SORT_WARPS * WARP;
 
 // Block 0: order[n], the positions sorted by token, and sorted[n], their tokens, by `passes` digits of a
-// token; spare[n] is scratch. Rows of several ranks are sorted in the order of the global batch. At the same
-// time the other blocks clear dw[zeros], which takes longer.
+// token; spare[n] is scratch. Rows of several ranks are sorted in the order of the global batch. With OWNED, only
+// positions of tokens whose rows the rank owns some of are sorted, and *count is their number. At the same time the
+// other blocks clear what the rank owns of dw, which takes longer.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, float *dw, int n, int passes,
-               int ranks, int sequence, u64 zeros) {
+embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, u32 *count, float *dw, int n, int d, int passes,
+               int ranks, int sequence, u64 begin0, u64 end0, u64 begin1, u64 end1) {
     __shared__ Sorting s;
+    Owned owned = {{begin0, begin1}, {end0, end1}};
     if (blockIdx.x == 0) {
         RankInterleaved layout = {ranks, sequence, n / ranks};
         const u32 *from = nullptr;
         for (int pass = 0; pass < passes; pass++) {
             // Back and forth, so that the last pass ends in `order`.
             u32 *to = (passes - 1 - pass) % 2 == 0 ? order : spare;
-            sort_by_digit(s, tokens, from, to, pass + 1 == passes ? sorted : nullptr, n, pass * DIGIT_BITS,
-                          layout);
+            sort_by_digit(s, tokens, from, to, pass + 1 == passes ? sorted : nullptr, n, d, pass * DIGIT_BITS, layout,
+                          owned);
             from = to;
+            if (OWNED) n = s.sorted;
         }
+        if (OWNED && threadIdx.x == 0) *count = n;
         return;
     }
-    u64 at = (u64(blockIdx.x - 1) * CLEAR_STORES * SORT_THREADS + threadIdx.x) * 4;
+    u64 at = (u64(blockIdx.x - 1) * CLEAR_STORES * SORT_THREADS + threadIdx.x) * 4, first = end0 - begin0;
     float zero[4] = {};
 #pragma unroll
     for (int i = 0; i < CLEAR_STORES; i++, at += SORT_THREADS * 4) {
-        if (at + 4 <= zeros) {
-            store(dw + at, zero);
+        // The second range follows the first one; without OWNED there is none.
+        bool in_first = !OWNED || at < first;
+        u64 to = in_first ? begin0 + at : begin1 + (at - first), end = in_first ? end0 : end1;
+        if (to + 4 <= end) {
+            store(dw + to, zero);
         } else {
-            for (u64 rest = at; rest < zeros; rest++) dw[rest] = 0.0f;
+            for (u64 rest = to; rest < end; rest++) dw[rest] = 0.0f;
         }
     }
 }
@@ -147,14 +173,28 @@ embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, float *dw
 constexpr int BATCH = 8; // Rows in flight.
 constexpr u32 NONE = 0xffffffffu;
 
+// The rows of each rank, where this one reads them.
+struct Rows {
+    const T *of[8];
+    // The row at a position among those of all ranks.
+    __device__ __forceinline__ const T *at(u32 position, int per_rank, int d) const {
+        if (!OWNED) return of[0] + i64(position) * d;
+        return of[position / per_rank] + i64(position % per_rank) * d;
+    }
+};
+
 // Sums the rows dy[·, d] of the sorted positions of a piece, run by run. A run inside the piece goes to its
 // row of dw[V, d] (+= where `adds`). Of the others, one that began in an earlier piece goes to edges[2·piece,
-// d], and one that begins here and continues in the next to edges[2·piece + 1, d].
+// d], and one that begins here and continues in the next to edges[2·piece + 1, d]. With OWNED, positions are *sorted_n,
+// and a rank writes its own elements of dw.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    embedding_sum(const u32 *order, const u32 *sorted, const T *dy, float *dw, float *edges, int n, int d,
-                  int adds) {
+    embedding_sum(const u32 *order, const u32 *sorted, const u32 *sorted_n, const __grid_constant__ Rows dy, float *dw,
+                  float *edges, int n, int d, int adds, int per_rank, u64 begin0, u64 end0, u64 begin1, u64 end1) {
     __shared__ u32 positions[PIECE], tokens[PIECE + 2]; // Tokens with both neighbours.
+    Owned owned = {{begin0, begin1}, {end0, end1}};
+    if (OWNED) n = *sorted_n;
     int piece = blockIdx.x, begin = piece * PIECE, count = min(PIECE, n - begin);
+    if (OWNED && count <= 0) return;
     if (threadIdx.x < count) {
         positions[threadIdx.x] = order[begin + threadIdx.x];
         tokens[threadIdx.x + 1] = sorted[begin + threadIdx.x];
@@ -172,7 +212,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
                 if (first + b >= count) continue;
-                rows[b] = *reinterpret_cast<const Pack<T, VEC> *>(dy + i64(positions[first + b]) * d + c);
+                const T *row = dy.at(positions[first + b], per_rank, d);
+                rows[b] = *reinterpret_cast<const Pack<T, VEC> *>(row + c);
             }
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
@@ -188,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 bool began_before = first_run && tokens[0] == token;
                 if (began_before || token == next) {
                     store(edges + (2 * i64(piece) + (began_before ? 0 : 1)) * d + c, sum);
-                } else {
+                } else if (owned.has(u64(token) * d + c)) {
                     float *to = dw + i64(token) * d + c;
                     float old[VEC] = {};
                     if (adds) load(to, old);
@@ -205,9 +246,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // For each piece in which a run begins that reaches over its end: the sum of the parts of that run, in their
-// order, into its row of dw[V, d] (+= where `adds`).
+// order, into its row of dw[V, d] (+= where `adds`). With OWNED, as above.
 extern "C" __global__ void __launch_bounds__(THREADS)
-embedding_join(const u32 *sorted, const float *edges, float *dw, int n, int d, int adds) {
+embedding_join(const u32 *sorted, const u32 *sorted_n, const float *edges, float *dw, int n, int d, int adds,
+               u64 begin0, u64 end0, u64 begin1, u64 end1) {
+    Owned owned = {{begin0, begin1}, {end0, end1}};
+    if (OWNED) n = *sorted_n;
     int piece = blockIdx.x, begin = piece * PIECE, end = begin + PIECE;
     if (end >= n) return;
     u32 token = sorted[end - 1];
@@ -225,6 +269,7 @@ embedding_join(const u32 *sorted, const float *edges, float *dw, int n, int d, i
         parts += WARP;
     }
     for (int c = threadIdx.x * VEC; c < d; c += blockDim.x * VEC) {
+        if (!owned.has(u64(token) * d + c)) continue;
         float sum[VEC], part[VEC];
         load(edges + (2 * i64(piece) + 1) * d + c, sum);
 #pragma unroll 4

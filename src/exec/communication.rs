@@ -1,23 +1,22 @@
 //! Collectives of a GPU with other ranks: their streams and their times.
 //!
 //! A node whose stream is [`Stream::Communication`] overlaps with the model. It begins after all work issued
-//! before it. A later node that touches memory of it waits for it, and the compute stream waits for all at the
-//! end of a section, so no node reads unfinished data. Only a section of nothing but such nodes overlaps with the
-//! section after it. Meanwhile the model reuses memory of the arena for other tensors, so such a node may
-//! touch the state only.
+//! before it. A later node waits for it that reads what it writes or writes what it touches, and the compute
+//! stream waits for all at the end of a section, so no node reads unfinished data. Only a section of nothing but
+//! such nodes overlaps with the section after it. Meanwhile the model reuses memory of the arena for other
+//! tensors, so such a node may touch the state only.
 //!
 //! Events around every collective, and one wherever the compute stream waits, measure how long collectives took
 //! and how much of that was exposed. A graph records its events again at every launch, which discards the
 //! earlier times, so steps that are in flight together use separate sets of events.
 
-use super::issued::Issued;
+use super::issued::{Issued, TouchedMemory};
 use crate::device::cuda::Gpu;
 use crate::device::cuda::driver::Event;
 use crate::device::gpu::Queue;
 use crate::error::{Error, Result};
 use crate::ir::Stream;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::time::Duration;
 
 /// Time that the collectives of a step took.
@@ -50,7 +49,7 @@ pub(super) struct Exchange {
 #[derive(Debug)]
 struct Outstanding {
     /// The memory that it reads and writes.
-    memory: Vec<Range<usize>>,
+    memory: TouchedMemory,
     /// The event at its end by which its time is measured; `None` if nothing is.
     measured: Option<usize>,
 }
@@ -121,16 +120,15 @@ impl Exchange {
         Ok(())
     }
 
-    /// Makes the compute stream wait for nodes on the communication stream that touch memory of a node.
+    /// Makes the compute stream wait for nodes on the communication stream that write what a node touches, or touch
+    /// what it writes.
     pub(super) fn wait_for_inputs(&mut self, gpu: &Gpu, issued: &Issued<'_>) -> Result<()> {
         if self.outstanding.is_empty() {
             return Ok(());
         }
         let memory = issued.memory(gpu.rank());
-        let touched = |other: &Outstanding| {
-            other.memory.iter().any(|a| memory.iter().any(|b| a.start < b.end && b.start < a.end))
-        };
-        match self.outstanding.iter().rposition(touched) {
+        let conflicts = |other: &Outstanding| other.memory.conflicts_with(&memory);
+        match self.outstanding.iter().rposition(conflicts) {
             Some(last) => self.wait_for(gpu, last),
             None => Ok(()),
         }

@@ -23,7 +23,7 @@ fn check_connected(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
     )))
 }
 
-/// Returns the names of the buffers that other ranks write into in an exchange by copies; none where the
+/// Returns the names of the buffers that other ranks read and write in an exchange by copies; none where the
 /// state has no room for one.
 pub(crate) fn shared_buffers(layout: &State) -> Vec<&'static str> {
     if layout.slot("exchange.flags").is_none() {
@@ -36,7 +36,7 @@ pub(crate) fn shared_buffers(layout: &State) -> Vec<&'static str> {
 }
 
 impl Engine {
-    /// Returns the memory that other ranks may write into, where the state has room for an exchange by
+    /// Returns the memory that other ranks may read and write, where the state has room for an exchange by
     /// copies.
     pub(crate) fn shared_memory(&self) -> Option<SharedMemory> {
         let layout = self.state.layout();
@@ -50,12 +50,7 @@ impl Engine {
             let (_, memory) = self.state.buffer(name)?;
             Some((memory.address().addr() as DevicePtr, memory.len()))
         });
-        Some(SharedMemory {
-            buffers: buffers.collect(),
-            flags,
-            sums,
-            rows: slot("rows").unwrap_or((flags, 0)),
-        })
+        Some(SharedMemory { buffers: buffers.collect(), flags, sums })
     }
 
     /// Checks that the GPU is connected with those of all ranks.

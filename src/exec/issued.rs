@@ -16,8 +16,8 @@ pub(super) struct Issued<'a> {
 }
 
 impl Issued<'_> {
-    /// Returns the ranges of addresses between which the node reads and writes on a rank.
-    pub(super) fn memory(&self, rank: usize) -> Vec<Range<usize>> {
+    /// Returns the addresses between which the node reads and writes on a rank.
+    pub(super) fn memory(&self, rank: usize) -> TouchedMemory {
         let op = &self.node.op;
         let range = |id: TensorId, address: &Address, elements: Option<Range<usize>>| {
             let (start, spec) = (address.0.addr(), self.program.spec(id));
@@ -28,7 +28,7 @@ impl Issued<'_> {
         let inputs = inputs.map(|(i, (&id, address))| range(id, address, op.input_range(i, rank)));
         let outputs = self.node.outputs.iter().zip(self.outputs).enumerate();
         let outputs = outputs.map(|(i, (&id, address))| range(id, address, op.output_range(i, rank)));
-        inputs.chain(outputs).filter(|range| !range.is_empty()).collect()
+        TouchedMemory { read: inputs.collect(), written: outputs.collect() }
     }
 
     /// Returns true if the node reads and writes tensors of the state only, none in transient memory.
@@ -36,5 +36,49 @@ impl Issued<'_> {
         let program = self.program;
         let in_state = |id| matches!(program.tensor(program.base(id)).home, Home::State(_));
         self.node.inputs.iter().chain(&self.node.outputs).all(|&id| in_state(id))
+    }
+}
+
+/// The ranges of addresses between which a node reads and writes.
+#[derive(Debug)]
+pub(super) struct TouchedMemory {
+    read: Vec<Range<usize>>,
+    written: Vec<Range<usize>>,
+}
+
+impl TouchedMemory {
+    /// Returns true if one of two nodes writes what the other reads or writes: they may not run at the same time.
+    pub(super) fn conflicts_with(&self, other: &Self) -> bool {
+        let meet = |a: &[Range<usize>], b: &[Range<usize>]| {
+            a.iter().any(|a| b.iter().any(|b| a.start.max(b.start) < a.end.min(b.end)))
+        };
+        meet(&self.written, &other.written)
+            || meet(&self.written, &other.read)
+            || meet(&self.read, &other.written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_readers_run_at_the_same_time_and_a_writer_with_no_one() {
+        let node = |read: Range<usize>, written: Range<usize>| TouchedMemory {
+            read: Vec::from([read]),
+            written: Vec::from([written]),
+        };
+        let first = node(0..10, 20..30);
+        for (other, expected) in [
+            (node(0..10, 40..50), false),
+            (node(20..30, 40..50), true),
+            (node(12..15, 9..11), true),
+            (node(12..15, 29..35), true),
+            (node(10..20, 30..40), false),
+            (node(25..25, 5..5), false),
+        ] {
+            assert_eq!(first.conflicts_with(&other), expected, "{other:?}");
+            assert_eq!(other.conflicts_with(&first), expected, "{other:?}");
+        }
     }
 }

@@ -21,7 +21,7 @@ pub use engine::Engine;
 pub(crate) use memory::widened_bytes;
 pub use memory::{StateMemory, padded_bytes};
 pub use placement::{Arena, BlockAllocator, Caching, FreeLists, Naive, size_class};
-pub use section::{Section, collect, collect_node, prepare};
+pub use section::{Section, collect, collect_node, compile_ahead, prepare};
 pub use state_copy::{StateCopy, copy_bytes};
 pub use timing::UnderLoad;
 pub use transfer::Snapshot;

@@ -1,10 +1,14 @@
 //! A program with its memory plan, and the preparation of its kernels and products.
 
 use crate::device::Device;
+use crate::device::cuda::Gpu;
+use crate::device::cuda::compiler::{Compiler, translation_units};
 use crate::device::gpu::{Collector, Queue};
 use crate::error::Result;
 use crate::ir::{GpuNode, Node, Program};
 use crate::passes::MemoryPlan;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// A program with its memory plan: the unit that the engine runs.
 #[derive(Clone, Debug)]
@@ -42,6 +46,23 @@ pub fn prepare<'a>(
         collect(&collector, &section.program)?;
     }
     gpu.prepare(&collector.into_requests(), timing)
+}
+
+/// Compiles the kernels that sections need on GPUs like this one, of several ranks, into the cache of the machine,
+/// which takes no context: [`prepare`] finds them there.
+///
+/// # Errors
+/// When there is no such GPU, or a kernel does not compile.
+pub fn compile_ahead(ordinal: usize, ranks: Range<usize>, sections: &[&Section]) -> Result<()> {
+    let properties = Gpu::properties_of(ordinal)?;
+    let compiler = Compiler::new(&properties.architecture())?;
+    let mut kernels = BTreeSet::new();
+    for rank in ranks {
+        let collector = Collector::new(properties.clone()).with_rank(rank);
+        sections.iter().try_for_each(|section| collect(&collector, &section.program))?;
+        kernels.extend(collector.into_requests().kernels);
+    }
+    compiler.fill_cache(&translation_units(&kernels))
 }
 
 /// Puts every node of a program into a queue that runs nothing and lists what it was given.

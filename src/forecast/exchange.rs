@@ -137,6 +137,11 @@ fn sent(program: &Program, node: &Node, ranks: usize, copies: bool) -> Option<Se
             let own: usize = node.inputs.iter().map(|&input| program.spec(input).bytes()).sum();
             Sent { rows: own as f64 * others, ..none }
         }
+        // Of the rows of others, a rank reads as many as it owns of the table, if tokens are spread evenly.
+        "share_rows" => {
+            let own = program.spec(node.inputs[1]).bytes() as f64;
+            Sent { rows: own * if copies { share } else { others }, ..none }
+        }
         _ => return None,
     })
 }

@@ -3,11 +3,13 @@
 use super::family::PromptShape;
 use super::registry::family;
 use crate::device::DType;
-use crate::device::cpu::buffer::ALIGNMENT;
 use crate::device::cuda::peers;
-use crate::ir::{GroupRequest, Param, Part, Role, Shards, Spec, State, StateBuilder};
+use crate::device::gpu::MAX_RANKS;
+use crate::error::{Error, Result};
+use crate::ir::{GroupRequest, OwnedRange, Param, Part, Role, Shards, Spec, State, StateBuilder};
 use crate::ops::embedding::RankInterleaved;
 use crate::ops::grad_norm;
+use crate::passes::DividedRows;
 use crate::passes::buckets::{Bucket, buckets};
 use crate::passes::exchange::pays;
 use crate::plan::Plan;
@@ -58,7 +60,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     if plan.document_losses {
         builder.group("evaluation", &[("losses", Spec::new([plan.batch.rows()], precision.master))]);
     }
-    if let Some(shards) = builder.state().shards.clone().filter(|_| plan.copies_between_gpus()) {
+    if let Some(shards) = builder.state().shards.clone() {
         exchange(plan, &shards, &mut builder);
     }
     if plan.exchanges() {
@@ -86,23 +88,29 @@ fn schedules(plan: &Plan, state: &State) -> Vec<(String, Spec)> {
 /// Most bytes that one rank stages at another: larger parts are exchanged in rounds.
 const MOST_STAGED: usize = 32 << 20;
 
-/// Lays out what GPUs exchange data by: flags, staging of the parts of gradients that others add up, and of the
-/// rows of the embedding's gradient.
+/// Lays out what ranks that shard the optimizer exchange data by: the tokens of all, if they exchange rows of the
+/// embedding's gradient; and for copies between GPUs flags, staging of the parts of gradients that others add up, and
+/// those rows, of which a rank writes its own.
 fn exchange(plan: &Plan, shards: &Shards, builder: &mut StateBuilder) {
-    let others = shards.ranks() - 1;
-    let longest = shards.ranges().iter().map(|range| range.len).max().unwrap_or(0);
-    let staged = longest.min(MOST_STAGED / plan.precision.master.size()).next_multiple_of(shards.block());
-    let mut tensors = vec![
-        ("flags", Spec::new([peers::flags(shards.ranks())], DType::U32)),
-        ("sums", Spec::new([others * staged], plan.precision.master)),
-    ];
-    if rank_interleaving(plan).is_some() {
-        let row = plan.model.dim * plan.precision.act_dtype.size();
-        let bytes = [DType::U32.size(), row]
-            .map(|bytes| (others * plan.batch.rows() * bytes).next_multiple_of(ALIGNMENT));
-        tensors.push(("rows", Spec::new([bytes.iter().sum::<usize>() / DType::U32.size()], DType::U32)));
+    let by_rows = rank_interleaving(plan).is_some();
+    let rows = shards.ranks() * plan.batch.rows();
+    let mut tensors = Vec::new();
+    if by_rows {
+        tensors.push(("tokens", Spec::new([rows], DType::U32)));
     }
-    builder.group("exchange", &tensors);
+    if plan.copies_between_gpus() {
+        let others = shards.ranks() - 1;
+        let longest = shards.ranges().iter().map(|range| range.len).max().unwrap_or(0);
+        let staged = longest.min(MOST_STAGED / plan.precision.master.size()).next_multiple_of(shards.block());
+        tensors.push(("flags", Spec::new([peers::flags(shards.ranks())], DType::U32)));
+        tensors.push(("sums", Spec::new([others * staged], plan.precision.master)));
+        if by_rows {
+            tensors.push(("rows", Spec::new([rows, plan.model.dim], plan.precision.act_dtype)));
+        }
+    }
+    if !tensors.is_empty() {
+        builder.group("exchange", &tensors);
+    }
 }
 
 /// Returns the buckets in which ranks reduce gradients; none where they do not, or in one group.
@@ -243,7 +251,8 @@ fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
 /// Returns the interleaving of the rows by which ranks exchange the gradient of the embedding. `None` if they
 /// all-reduce it instead: with `parallelism.embedding_exchange = false`; with `reduction = "grouped"`, which
 /// is the baseline; with several micro-steps, whose rows would all have to be kept; with tied embeddings,
-/// where the head's gradient is in every row; and where an all-reduce sends fewer bytes.
+/// where the head's gradient is in every row; with more ranks that divide it than a kernel reads from; and where an
+/// all-reduce sends fewer bytes.
 pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
     let by_rows = plan.execution.embedding_exchange
@@ -252,8 +261,26 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
         && plan.batch.micro_steps == 1
         && plan.batch.stages(plan.steps).all(|stage| stage.micro_steps == 1)
         && !plan.model.tie_embeddings
+        && (!plan.shards_optimizer() || plan.batch.world_size <= MAX_RANKS)
         && pays(plan.batch.world_size, plan.batch.rows(), plan.precision.act_dtype, &table);
     by_rows.then_some(RankInterleaved { ranks: plan.batch.world_size, sequence: plan.batch.seq_len })
+}
+
+/// Returns what ranks that divide the gradient of the embedding need to exchange its rows; `None` where each sums all.
+///
+/// # Errors
+/// When the state lacks the embedding, or a slot of the exchange.
+pub(super) fn divided_rows(plan: &Plan, state: &State) -> Result<Option<DividedRows>> {
+    let Some(shards) = &state.shards else { return Ok(None) };
+    let missing = || Error::failed("the state lacks what rows of the embedding are exchanged by");
+    let table = state.params.iter().find(|param| param.role == Role::Embedding).ok_or_else(missing)?;
+    let within = |range: OwnedRange| OwnedRange { start: range.start - table.start, ..range };
+    Ok(Some(DividedRows {
+        owners: shards.within(table.flat()).map(within).collect(),
+        tokens: state.slot("exchange.tokens").ok_or_else(missing)?,
+        rows: state.slot("exchange.rows"),
+        overlap: plan.execution.overlap,
+    }))
 }
 
 /// Returns the state of a program that only generates: parameters, and the buffers of generation.

@@ -166,7 +166,8 @@ fn micro_step(
     let mut program = recompute(program, plan.execution.recompute)?;
     let embedding = state.params.iter().find(|param| param.role == Role::Embedding);
     if let (Some(interleaving), Some(embedding)) = (layout::rank_interleaving(plan), embedding) {
-        program = exchange_rows(program, embedding.grad, interleaving)?;
+        let divided = layout::divided_rows(plan, state)?;
+        program = exchange_rows(program, embedding.grad, interleaving, divided.as_ref())?;
     }
     if !last || !plan.exchanges() {
         return Ok(program);

@@ -98,7 +98,9 @@ impl Passes {
 
     fn exchanged(&self, program: Program) -> Program {
         let slot = self.state.param("embedding").unwrap().grad;
-        exchange_rows(program, slot, layout::rank_interleaving(&self.plan).unwrap()).unwrap()
+        let layout = layout::rank_interleaving(&self.plan).unwrap();
+        let divided = layout::divided_rows(&self.plan, &self.state).unwrap();
+        exchange_rows(program, slot, layout, divided.as_ref()).unwrap()
     }
 
     fn recomputed(&self, policy: Recompute) -> Program {
@@ -443,6 +445,22 @@ fn with_exchanged_rows() {
     assert_eq!(ends.last(), Some(&passes.state.param("embedding").unwrap().start));
 }
 
+/// Where ranks divide the gradient, tokens are gathered first, and each rank sums what it owns.
+#[test]
+fn with_exchanged_rows_of_divided_gradients() {
+    let passes = Passes::new(&[BY_ROWS, "parallelism.shard=optimizer"]);
+    let before = passes.recomputed(Recompute::Selective);
+    assert_snapshot!(changes(&before, &passes.exchanged(before.clone())), @r"
+    -program micro(first=true, last=true) (36 nodes)
+    -  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, compute_copy.embedding)  @embedding ∇
+    +program micro(first=true, last=true) (38 nodes)
+    +  exchange.tokens = gather_rows(batch.tokens) ranks=2  @embedding ⇄ ‖comm
+     …
+    +  %80:bf16[16,16] = share_rows(exchange.tokens, %69) ranks=2  @embedding ⇄
+    +  grads.embedding, %81:u32[64], %82:u32[16], %83:u32[2,16], %84:f32[2,16] = embedding_grad(exchange.tokens, %80, compute_copy.embedding) ranks=2 sequence=4 owned  @embedding ∇
+    ");
+}
+
 /// Every block of transient memory: offset, size, the nodes between which it lives, the tensors in it.
 #[test]
 fn with_its_memory() {
@@ -565,17 +583,18 @@ fn a_shared_gradient_is_not_exchanged() {
     let passes = Passes::new(&["model.tie_embeddings=true"]);
     let slot = passes.state.param("embedding").unwrap().grad;
     let layout = RankInterleaved { ranks: 2, sequence: 4 };
-    let error = exchange_rows(passes.recomputed(Recompute::Selective), slot, layout).unwrap_err();
+    let error = exchange_rows(passes.recomputed(Recompute::Selective), slot, layout, None).unwrap_err();
     assert_snapshot!(error, @"program micro(first=true, last=true): the gradient to exchange is not of an embedding alone");
 }
 
 /// The passes above, in this order, are what a plan's programs are made by.
 #[test]
 fn the_passes_make_the_program() {
-    for by_rows in [false, true] {
-        let passes = if by_rows { Passes::new(&[BY_ROWS]) } else { Passes::new(&[]) };
+    let ways: [&[&str]; 3] = [&[], &[BY_ROWS], &[BY_ROWS, "parallelism.shard=optimizer"]];
+    for way in ways {
+        let passes = Passes::new(way);
         let mut program = passes.recomputed(Recompute::Selective);
-        if by_rows {
+        if way.contains(&BY_ROWS) {
             program = passes.exchanged(program);
         }
         let program = insert_all_reduces(program, &passes.buckets, true).unwrap();

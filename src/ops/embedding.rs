@@ -5,7 +5,10 @@ use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
+use crate::ir::{
+    Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, OwnedRange, Precision, Spec, Vjp,
+};
+use std::ops::Range;
 
 /// `x[N, d] = W[tokens[N], :]` of `W[V, d]`.
 #[derive(Clone, Copy, Debug)]
@@ -20,9 +23,17 @@ pub struct Embedding;
 /// ranks.
 ///
 /// On a GPU, where the work of a frequent token must be spread over many blocks, pieces of [`PIECE`] sorted
-/// positions are summed, and the sums of a token that crosses pieces (`edges`) are added up in their order.
-#[derive(Clone, Copy, Debug)]
-pub struct EmbeddingGrad(pub RankInterleaved);
+/// positions are summed, and the sums of a token that crosses pieces (`edges`) are added up in their order. With
+/// owners, only the positions of rows that the rank owns some of are sorted; `ends[0]` says how many, and rows are
+/// read where ranks have shared them.
+#[derive(Clone, Debug)]
+pub struct EmbeddingGrad {
+    /// The layout of the rows.
+    pub layout: RankInterleaved,
+    /// The elements of `dW` that each rank sums, at most [`MOST_RANGES`] of a rank, between multiples of
+    /// [`OWNED_STEP`]; others are left as they are. All ranks sum all where there are none.
+    pub owners: Vec<OwnedRange>,
+}
 
 /// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then of
 /// rank 1, ….
@@ -48,7 +59,34 @@ impl RankInterleaved {
 impl EmbeddingGrad {
     /// Its name.
     pub const NAME: &'static str = "embedding_grad";
+
+    /// Returns the gradient on one rank.
+    pub fn of_one_rank() -> Self {
+        Self { layout: RankInterleaved::ONE_RANK, owners: Vec::new() }
+    }
+
+    /// Returns the elements that a rank sums, of `elements`; ranges that it does not have are empty.
+    fn owned(&self, rank: usize, elements: usize) -> [Range<usize>; MOST_RANGES] {
+        if self.owners.is_empty() {
+            return [0..elements, 0..0];
+        }
+        let mut of_rank = self.owners.iter().filter(|range| range.rank == rank).map(OwnedRange::flat);
+        std::array::from_fn(|_| of_rank.next().unwrap_or_default())
+    }
+
+    /// Returns true if kernels can handle the owners of a table of `elements` elements.
+    fn fits(&self, elements: usize) -> bool {
+        let border = |at: usize| at.is_multiple_of(OWNED_STEP) && at <= elements;
+        let few = |rank: usize| self.owners.iter().filter(|range| range.rank == rank).count() <= MOST_RANGES;
+        let mut owners = self.owners.iter();
+        owners.all(|range| border(range.start) && border(range.start + range.len) && few(range.rank))
+    }
 }
+
+/// Most ranges of elements that a rank owns: its part of a table, and of a block that begins before the table.
+const MOST_RANGES: usize = 2;
+/// Elements that kernels move at once, at most.
+const OWNED_STEP: usize = 8;
 
 /// Number of tasks that the vocabulary is split into.
 const TASKS: usize = 64;
@@ -80,7 +118,7 @@ impl Op for Embedding {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let (tokens, w, dy) = (v.input(0), v.input(1), v.output_grad(0)?);
-        v.backward(EmbeddingGrad(RankInterleaved::ONE_RANK), &[tokens, dy, w], &[1]).map(drop)
+        v.backward(EmbeddingGrad::of_one_rank(), &[tokens, dy, w], &[1]).map(drop)
     }
 
     /// Reads the rows that are looked up, not the table.
@@ -108,7 +146,8 @@ impl Op for Embedding {
         let x = cx.output_spec(0);
         let (n, d) = (x.rows(), x.width());
         let args = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into(), n.into(), d.into()];
-        cx.queue.launch(kernel("embedding", x), Grid::new(n.div_ceil(ROWS_PER_BLOCK), THREADS as u32), &args)
+        let grid = Grid::new(n.div_ceil(ROWS_PER_BLOCK), THREADS as u32);
+        cx.queue.launch(kernel("embedding", x, false), grid, &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -138,12 +177,13 @@ impl Op for Embedding {
     }
 }
 
-/// Returns a kernel for rows of `x`.
-fn kernel(entry: &'static str, x: &Spec) -> Kernel {
+/// Returns a kernel for rows of `x`, of all of a table or of what a rank owns of it.
+fn kernel(entry: &'static str, x: &Spec, owned: bool) -> Kernel {
     Kernel::new("embedding", entry)
         .with_type("T", x.dtype)
         .with("VEC", vector_width(x.width(), x.dtype))
         .with("THREADS", THREADS)
+        .with("OWNED", usize::from(owned))
         .with("PIECE", PIECE)
         .with("SORT_WARPS", SORT_WARPS)
         .with("DIGIT_BITS", DIGIT_BITS)
@@ -174,10 +214,9 @@ impl Op for EmbeddingGrad {
     }
 
     fn attributes(&self) -> String {
-        match self.0 {
-            RankInterleaved { ranks: 1, .. } => String::new(),
-            RankInterleaved { ranks, sequence } => format!("ranks={ranks} sequence={sequence}"),
-        }
+        let RankInterleaved { ranks, sequence } = self.layout;
+        let owners = if self.owners.is_empty() { "" } else { " owned" };
+        if ranks == 1 { String::new() } else { format!("ranks={ranks} sequence={sequence}{owners}") }
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -186,8 +225,13 @@ impl Op for EmbeddingGrad {
         if x[0].alloc != dy.alloc || x[0].dtype != dy.dtype {
             return Err("dy is [N, d] in the format of W".into());
         }
-        if !tokens.alloc[0].is_multiple_of(self.0.ranks * self.0.sequence) {
+        if !tokens.alloc[0].is_multiple_of(self.layout.ranks * self.layout.sequence) {
             return Err("every rank has as many whole sequences".into());
+        }
+        if !self.fits(w.elements()) {
+            return Err(format!(
+                "a rank owns at most {MOST_RANGES} ranges, within W at multiples of {OWNED_STEP}"
+            ));
         }
         let index = |len: usize| Spec::new([len], DType::U32);
         let (n, master) = (tokens.alloc[0], w.dtype.accumulator());
@@ -208,28 +252,34 @@ impl Op for EmbeddingGrad {
         let tokens = cx.input_u32(0);
         let (v, d) = (cx.output_spec(0).rows(), cx.output_spec(0).width());
         let (ends, order) = (cx.output_u32(1).slice(0, v), cx.output_u32(2).slice(0, tokens.len()));
-        sort(tokens, self.0, ends, order);
+        sort(tokens, self.layout, ends, order);
         let (ends, order, add) = (&*ends, &*order, cx.adds(0));
-        dispatch_float!(cx.input_spec(1).dtype, E => {
-            type A = <E as Elem>::Acc;
-            let (dy, dw) = (cx.input::<E>(1), cx.output::<A>(0));
-            cx.pool.chunks(v, v.div_ceil(TASKS), #[inline(always)] |start, len| {
-                let mut sum = vec![A::ZERO; d];
-                for row in start..start + len {
-                    let first = if row == 0 { 0 } else { ends[row - 1] };
-                    let positions = &order[first as usize..ends[row] as usize];
-                    if add && positions.is_empty() {
-                        continue;
+        for owned in self.owned(cx.comm.rank(), v * d) {
+            let rows = owned.start / d..owned.end.div_ceil(d);
+            dispatch_float!(cx.input_spec(1).dtype, E => {
+                type A = <E as Elem>::Acc;
+                let (dy, dw) = (cx.input::<E>(1), cx.output::<A>(0));
+                cx.pool.chunks(rows.len(), v.div_ceil(TASKS), #[inline(always)] |start, len| {
+                    let mut sum = vec![A::ZERO; d];
+                    for row in (rows.start + start..).take(len) {
+                        let first = if row == 0 { 0 } else { ends[row - 1] };
+                        let positions = &order[first as usize..ends[row] as usize];
+                        if add && positions.is_empty() {
+                            continue;
+                        }
+                        // Other ranks may own some of the first row and of the last one.
+                        let (begin, end) = (owned.start.max(row * d), owned.end.min((row + 1) * d));
+                        let sum = &mut sum[..end - begin];
+                        sum.fill(A::ZERO);
+                        for &position in positions {
+                            let from = dy.slice(position as usize * d + (begin - row * d), end - begin);
+                            sum.iter_mut().zip(from).for_each(|(sum, dy)| *sum += dy.up());
+                        }
+                        dw.put(begin, sum, add);
                     }
-                    sum.fill(A::ZERO);
-                    for &position in positions {
-                        let from = dy.slice(position as usize * d, d);
-                        sum.iter_mut().zip(from).for_each(|(sum, dy)| *sum += dy.up());
-                    }
-                    dw.put(row * d, &sum, add);
-                }
+                });
             });
-        });
+        }
         Ok(())
     }
 
@@ -239,26 +289,33 @@ impl Op for EmbeddingGrad {
         const CLEARED: usize = SORT_THREADS * CLEAR_STORES * 4;
         let (dy, dw) = (cx.input_spec(1), cx.output_spec(0));
         let (n, d) = (dy.rows(), dy.width());
-        let [tokens, rows] = [0, 1].map(|i| Arg::Ptr(cx.input(i)));
-        let [sums, order, edges] = [0, 2, 4].map(|i| Arg::Ptr(cx.output(i)));
+        let (tokens, kernel) = (Arg::Ptr(cx.input(0)), |entry| kernel(entry, dy, !self.owners.is_empty()));
+        let rows: Arg = cx.queue.shared(cx.input(1), dy.bytes() / self.layout.ranks)?.into();
+        let [sums, ends, order, edges] = [0, 1, 2, 4].map(|i| Arg::Ptr(cx.output(i)));
         let (sorted, spare) = (cx.output(3), cx.output(3) + (n * DType::U32.size()) as u64);
+        let owned = self.owned(cx.queue.rank(), dw.elements());
+        let cleared = if cx.adds(0) { 0 } else { owned.iter().map(Range::len).sum() };
+        let borders = owned.each_ref().map(|range| [range.start, range.end].map(|at| Arg::U64(at as u64)));
+        let borders = borders.as_flattened();
 
         let bits = usize::BITS - (dw.rows() - 1).leading_zeros();
         let passes = bits.div_ceil(DIGIT_BITS).max(1) as usize;
-        let zeros = if cx.adds(0) { 0 } else { dw.elements() };
-        let args = [tokens, order, sorted.into(), spare.into(), sums, n.into(), passes.into()];
-        let layout = [self.0.ranks.into(), self.0.sequence.into()];
-        let args = [&args[..], &layout, &[Arg::U64(zeros as u64)]].concat();
-        let blocks = 1 + zeros.div_ceil(CLEARED);
-        cx.queue.launch(kernel("embedding_sort", dy), Grid::new(blocks, SORT_THREADS as u32), &args)?;
+        let args =
+            [tokens, order, sorted.into(), spare.into(), ends, sums, n.into(), d.into(), passes.into()];
+        let layout = [self.layout.ranks.into(), self.layout.sequence.into()];
+        let args = [&args[..], &layout, borders].concat();
+        let blocks = 1 + cleared.div_ceil(CLEARED);
+        cx.queue.launch(kernel("embedding_sort"), Grid::new(blocks, SORT_THREADS as u32), &args)?;
 
         let vectors = d / vector_width(d, dy.dtype);
         let pieces = Grid::new(n.div_ceil(PIECE), vectors.next_multiple_of(32).min(THREADS) as u32);
         let sizes: [Arg; 3] = [n.into(), d.into(), usize::from(cx.adds(0)).into()];
-        let args = [&[order, sorted.into(), rows, sums, edges], &sizes[..]].concat();
-        cx.queue.launch(kernel("embedding_sum", dy), pieces, &args)?;
-        let args = [&[sorted.into(), edges, sums], &sizes[..]].concat();
-        cx.queue.launch(kernel("embedding_join", dy), pieces, &args)
+        let per_rank = [Arg::Size(n / self.layout.ranks)];
+        let args =
+            [&[order, sorted.into(), ends, rows, sums, edges], &sizes[..], &per_rank, borders].concat();
+        cx.queue.launch(kernel("embedding_sum"), pieces, &args)?;
+        let args = [&[sorted.into(), ends, edges, sums], &sizes[..], borders].concat();
+        cx.queue.launch(kernel("embedding_join"), pieces, &args)
     }
 
     /// The gradient of the embedding covers one rank. These cases have several, with values whose sum depends
@@ -272,7 +329,8 @@ impl Op for EmbeddingGrad {
                 (Spec::new([v, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
             ];
             let name = format!("ranks{ranks} sequence{sequence} n{n} v{v} d{d}");
-            Case::new(name, EmbeddingGrad(layout), inputs, move |i| reference(layout, i))
+            let op = EmbeddingGrad { layout, owners: Vec::new() };
+            Case::new(name, op, inputs, move |i| reference(layout, i))
                 .differentiable(&[])
                 .upstream(&[])
                 .depth(n)
@@ -285,8 +343,34 @@ impl Op for EmbeddingGrad {
             case(2, 16, [256, 50, 16], normal.clone()),
             case(3, 5, [300, 300, 24], normal.clone()),
             case(4, 8, [1024, 7, 8], normal),
+            owned_case(precision, [300, 50, 24], &[(0, 0, 64), (1, 64, 536), (0, 600, 584)]),
+            owned_case(precision, [1000, 7, 40], &[(1, 0, 56), (0, 56, 168), (1, 224, 56)]),
+            owned_case(precision, [100, 40, 16], &[(1, 0, 640)]),
         ])
     }
+}
+
+/// A rank of which the first one, whose rows are all there are, owns some ranges of elements: (rank, start, length).
+fn owned_case(precision: Precision, [n, v, d]: [usize; 3], owners: &[(usize, usize, usize)]) -> Case {
+    let owners = owners.iter().map(|&(rank, start, len)| OwnedRange { rank, start, len, offset: 0 });
+    let op = EmbeddingGrad { layout: RankInterleaved::ONE_RANK, owners: owners.collect() };
+    let inputs = vec![
+        (Spec::new([n], DType::U32), Fill::Below(v as u32)),
+        (Spec::new([n, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
+        (Spec::new([v, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
+    ];
+    let owned = op.owned(0, v * d);
+    let expected = move |i: &[Array]| {
+        let mut outputs = reference(RankInterleaved::ONE_RANK, i);
+        let (sums, before) = (&mut outputs[0], &i[3]);
+        for (at, (sum, before)) in sums.data.iter_mut().zip(&before.data).enumerate() {
+            *sum = before + if owned.iter().any(|range| range.contains(&at)) { *sum } else { 0.0 };
+        }
+        outputs
+    };
+    let added = (Mode::Add, Fill::Normal(0.0, 1.0));
+    let name = format!("{} ranges n{n} v{v} d{d}", op.owners.len());
+    Case::new(name, op, inputs, expected).differentiable(&[]).upstream(&[]).depth(n).outputs(vec![added])
 }
 
 /// Adds row after row of the global batch. Of the outputs only the gradient is compared.

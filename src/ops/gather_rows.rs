@@ -1,6 +1,7 @@
 //! Gathers the rows of all ranks on every rank.
 
 use crate::device::DType;
+use crate::device::communicator::Communicator;
 use crate::device::gpu::Gathered;
 use crate::error::{Error, Result};
 use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec};
@@ -35,17 +36,8 @@ impl Op for GatherRows {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         for (k, output) in cx.node.outputs.iter().enumerate() {
-            let (mine, name) = (cx.input_bytes(k), &cx.program.tensor(*output).name);
-            let all = cx.comm.gather(name, mine.to_vec())?;
-            if all.parts().count() != self.ranks || all.parts().any(|part| part.len() != mine.len()) {
-                return Err(Error::failed(format!(
-                    "{name} is not of {} ranks that give as much",
-                    self.ranks
-                )));
-            }
-            for (to, part) in cx.output_bytes(k).chunks_exact_mut(mine.len()).zip(all.parts()) {
-                to.copy_from_slice(part);
-            }
+            let name = &cx.program.tensor(*output).name;
+            gather(cx.comm, name, cx.input_bytes(k), cx.output_bytes(k))?;
         }
         Ok(())
     }
@@ -62,4 +54,17 @@ impl Op for GatherRows {
         let case = Case::new("tokens and rows", GatherRows { ranks: 1 }, vec![tokens, rows], <[_]>::to_vec);
         Cases::Own(vec![case.differentiable(&[]).upstream(&[])])
     }
+}
+
+/// Gathers the bytes of all ranks through the host, each rank's as many as `mine`.
+pub(super) fn gather(comm: &dyn Communicator, name: &str, mine: &[u8], all: &mut [u8]) -> Result<()> {
+    let gathered = comm.gather(name, mine.to_vec())?;
+    let ranks = all.len() / mine.len().max(1);
+    if gathered.parts().count() != ranks || gathered.parts().any(|part| part.len() != mine.len()) {
+        return Err(Error::failed(format!("{name} is not of {ranks} ranks that give as much")));
+    }
+    for (to, part) in all.chunks_exact_mut(mine.len()).zip(gathered.parts()) {
+        to.copy_from_slice(part);
+    }
+    Ok(())
 }

@@ -46,6 +46,7 @@ pub mod scale;
 pub mod segments;
 pub mod select_rows;
 pub mod sgd;
+pub mod share_rows;
 pub mod soft_cap;
 pub mod softmax;
 pub mod sum;
@@ -144,7 +145,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
             precision: Precision::for_act_dtype(DType::F32),
         }),
         Box::new(embedding::Embedding),
-        Box::new(embedding::EmbeddingGrad(embedding::RankInterleaved::ONE_RANK)),
+        Box::new(embedding::EmbeddingGrad::of_one_rank()),
         Box::new(fingerprint::Fingerprint),
         Box::new(gather_rows::GatherRows { ranks: 1 }),
         Box::new(half::Half { index: 0 }),
@@ -193,6 +194,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
             segments: segments::Segments::whole(&[]),
             precision: Precision::for_act_dtype(DType::F32),
         }),
+        Box::new(share_rows::ShareRows { ranks: 1 }),
         Box::new(sum::Sum { scale: sum::Factor::Constant(1.0) }),
         Box::new(sum::SumGrad { scale: sum::Factor::Constant(1.0) }),
         Box::new(window_spans::WindowSpans { rows: 1, seq_len: 1, window: 1, mask: attention::Mask::Causal }),

@@ -3,13 +3,17 @@
 //! The backward completes the gradient of the embedding last, so no computation is left to overlap with its
 //! all-reduce. But only the rows of tokens in the batch are not zero: ranks all-gather their tokens and the
 //! matching gradient rows, and each computes the same sum, in the order in which a single rank would add up
-//! the whole batch.
+//! the whole batch. Where ranks divide the gradient, each sums what it owns: tokens are gathered at the beginning, and
+//! of the rows a rank reads those that it needs.
 
 use crate::device::DType;
 use crate::error::{Error, Result};
-use crate::ir::{Builder, Destination, Home, Mode, Node, Phase, Program, SlotId, Spec};
+use crate::ir::{
+    Builder, Destination, Home, Mode, Node, OwnedRange, Phase, Program, SlotId, Spec, Stream, TensorId,
+};
 use crate::ops::embedding::{EmbeddingGrad, RankInterleaved};
 use crate::ops::gather_rows::GatherRows;
+use crate::ops::share_rows::ShareRows;
 use std::sync::Arc;
 
 /// Returns true if gathering `rows` rows and their tokens from each rank, in the format of activations, sends
@@ -22,12 +26,30 @@ pub fn pays(ranks: usize, rows: usize, act_dtype: DType, table: &Spec) -> bool {
     ranks > 1 && ranks * rows * row < 2 * table.bytes()
 }
 
-/// Replaces the node that writes the gradient at `slot` by an all-gather of its rows over ranks and their
-/// sum.
+/// What ranks that divide the gradient need to exchange its rows.
+#[derive(Clone, Debug)]
+pub struct DividedRows {
+    /// The elements of the table that each rank owns.
+    pub owners: Vec<OwnedRange>,
+    /// The slot that the tokens of all ranks are gathered into.
+    pub tokens: SlotId,
+    /// The slot in which ranks read each other's rows; `None` where these are gathered.
+    pub rows: Option<SlotId>,
+    /// True if tokens are gathered on the communication stream.
+    pub overlap: bool,
+}
+
+/// Replaces the node that writes the gradient at `slot` by an exchange of its rows over ranks and their sum: on every
+/// rank, or where the ranks divide it, of what each owns.
 ///
 /// # Errors
 /// When anything but one embedding gradient writes the slot.
-pub fn exchange_rows(program: Program, slot: SlotId, layout: RankInterleaved) -> Result<Program> {
+pub fn exchange_rows(
+    program: Program,
+    slot: SlotId,
+    layout: RankInterleaved,
+    divided: Option<&DividedRows>,
+) -> Result<Program> {
     let mut b = Builder::resume(program);
     let nodes = b.take_nodes();
     let writes = |b: &Builder, node: &Node| {
@@ -39,21 +61,65 @@ pub fn exchange_rows(program: Program, slot: SlotId, layout: RankInterleaved) ->
     if !sum(&nodes[at]) {
         return Err(not_alone(&b));
     }
+    let mut tokens = None;
+    if let Some(divided) = divided {
+        tokens = Some(gather_tokens(&mut b, &nodes[at], layout, divided)?);
+    }
     for (position, node) in nodes.into_iter().enumerate() {
         if position != at {
             b.push(node);
             continue;
         }
-        let gather = GatherRows { ranks: layout.ranks };
         b.set_scope(&node.scope, node.block);
         b.set_phase(Phase::Communication);
-        let gathered = b.emit("of_all", gather, &node.inputs[..2])?;
-        let [tokens, rows] = gathered[..] else { return Err(not_alone(&b)) };
+        let [tokens, rows] = match tokens {
+            Some(tokens) => [tokens, share_rows(&mut b, &node, tokens, layout, divided)?],
+            None => {
+                let gathered = b.emit("of_all", GatherRows { ranks: layout.ranks }, &node.inputs[..2])?;
+                gathered.try_into().map_err(|_| not_alone(&b))?
+            }
+        };
         b.set_phase(node.phase);
         let out = Destination::Into(node.outputs[0], Mode::Write);
-        b.emit_into("sum_of_all", Arc::new(EmbeddingGrad(layout)), &[tokens, rows, node.inputs[2]], &[out])?;
+        let owners = divided.map(|divided| divided.owners.clone()).unwrap_or_default();
+        let sum = Arc::new(EmbeddingGrad { layout, owners });
+        b.emit_into("sum_of_all", sum, &[tokens, rows, node.inputs[2]], &[out])?;
     }
     Ok(b.finish())
+}
+
+/// Records the gather of the tokens whose gradient a node sums, before all that computes it.
+fn gather_tokens(
+    b: &mut Builder,
+    node: &Node,
+    layout: RankInterleaved,
+    divided: &DividedRows,
+) -> Result<TensorId> {
+    b.set_scope(&node.scope, node.block);
+    b.set_phase(Phase::Communication);
+    b.set_stream(if divided.overlap { Stream::Communication } else { Stream::Main });
+    let to = b.state_slot(divided.tokens);
+    let gather = Arc::new(GatherRows { ranks: layout.ranks });
+    b.emit_into("tokens_of_all", gather, &node.inputs[..1], &[Destination::Into(to, Mode::Write)])?;
+    b.set_stream(Stream::Main);
+    Ok(to)
+}
+
+/// Records that ranks give each other access to the rows that a node sums.
+fn share_rows(
+    b: &mut Builder,
+    node: &Node,
+    tokens: TensorId,
+    layout: RankInterleaved,
+    divided: Option<&DividedRows>,
+) -> Result<TensorId> {
+    let to = match divided.and_then(|divided| divided.rows) {
+        Some(slot) => Destination::Into(b.state_slot(slot), Mode::Write),
+        None => Destination::New,
+    };
+    let share = Arc::new(ShareRows { ranks: layout.ranks });
+    let rows = b.emit_into("rows_of_all", share, &[tokens, node.inputs[1]], &[to])?;
+    rows.first().copied().ok_or_else(|| not_alone(b))
 }
 
 fn not_alone(b: &Builder) -> Error {

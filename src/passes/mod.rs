@@ -14,7 +14,7 @@ pub mod unfuse;
 
 pub use autodiff::differentiate;
 pub use buckets::{append_group, insert_all_reduces};
-pub use exchange::exchange_rows;
+pub use exchange::{DividedRows, exchange_rows};
 pub use few_rows::fuse_few_rows;
 pub use memory::{Block, MemoryPlan};
 pub use recompute::recompute;

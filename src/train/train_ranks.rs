@@ -1,13 +1,13 @@
 //! Trains on every rank of this process: start message, device, state, loop, shutdown.
 
 use super::context::{RankZero, RunContext};
+use super::devices::DeviceOrder;
 use super::gauges::Gauges;
 use super::phase::WRITES;
 use super::rank::Rank;
 use super::recorder::Recorder;
 use super::start_message::StartMessage;
 use super::{Outcome, train};
-use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cpu::Pool;
 use crate::device::cuda::Algorithms;
@@ -21,7 +21,7 @@ use crate::results::summary::Startup;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Trains on every rank of this process. `zero` holds the inputs of rank 0, if it is in this process.
 ///
@@ -34,12 +34,13 @@ pub(super) fn train_ranks(
 ) -> Result<Outcome> {
     // Ranks compute at the same time, each with its share of the threads.
     let threads = context.plan.execution.threads / ranks.in_process();
+    let order = DeviceOrder::default();
     ranks.run(|comm| {
         let pool = Arc::new(Pool::new(threads)?);
         let zero = zero.filter(|_| comm.rank() == 0);
         let mut guard = zero.map(|zero| RecorderGuard::take(zero.recorder));
         let recorder = guard.as_mut().and_then(|guard| guard.recorder.as_mut());
-        train_rank(ranks, context, zero, &pool, &comm, recorder)
+        train_rank((ranks, &order), context, zero, &pool, &comm, recorder)
     })
 }
 
@@ -75,7 +76,7 @@ impl Drop for RecorderGuard<'_> {
 }
 
 fn train_rank(
-    ranks: &LocalRanks,
+    (ranks, order): (&LocalRanks, &DeviceOrder),
     context: &RunContext,
     zero: Option<&RankZero<'_>>,
     pool: &Arc<Pool>,
@@ -84,6 +85,7 @@ fn train_rank(
 ) -> Result<Outcome> {
     let began = Instant::now();
     let plan = &context.plan;
+    let place = order.first_place(comm.rank());
     let own = zero.map(|zero| StartMessage::from_rank_zero(context, zero));
     let message = StartMessage::exchange(&**comm, context, own)?;
     if message.finished {
@@ -92,11 +94,12 @@ fn train_rank(
     }
     let mut log = RankLog::open(&message.folder, comm.rank());
     let gpu = gpu_of_rank(plan, comm.rank(), ranks.index_on_machine(comm.rank()))?;
-    let device = Device::open(gpu, Arc::clone(pool))?;
+    let opened = order.open(place, (plan, &context.programs), &**comm, (gpu, pool))?;
+    let (device, waited_for_kernels) = (opened.device, opened.waited_for_kernels);
+    let (device_took, on_gpu) = (began.elapsed() - waited_for_kernels, device.gpu().is_some());
     if let (Some(gpu), Some(json)) = (device.gpu(), &message.algorithms) {
         gpu.products().merge(&Algorithms::from_json(json).map_err(Error::failed)?);
     }
-    let (device_took, on_gpu) = (began.elapsed(), device.gpu().is_some());
     log.line(&format!(
         "rank {} of {} starts: process {}, {}",
         comm.rank(),
@@ -115,8 +118,17 @@ fn train_rank(
         rank.initialize(&context.initial_values)?;
     }
     if let (Some(recorder), Some(zero)) = (&mut recorder, zero) {
-        let state_took = began.elapsed() - device_took - rank.kernels_took().unwrap_or_default();
-        record_startup(recorder, zero, context, &rank, on_gpu.then_some(device_took), state_took)?;
+        let kernels_took = rank.kernels_took().map(|took| took + waited_for_kernels);
+        recorder.startup(Startup {
+            corpus_s: Some(zero.corpus_took.as_secs_f64()),
+            device_s: on_gpu.then_some(device_took.as_secs_f64()),
+            kernels_s: kernels_took.map(|took| took.as_secs_f64()),
+            state_s: Some((began.elapsed() - device_took - kernels_took.unwrap_or_default()).as_secs_f64()),
+        });
+        if let Some(gpu) = rank.engine().gpu() {
+            recorder.algorithms(&gpu.algorithms())?;
+            recorder.watch(Gauges::new(plan, &context.programs, rank.engine()));
+        }
         recorder.prepare_saves(&rank)?;
     }
     let trained = train(&mut rank, plan, context.until, &context.stop, recorder.as_deref_mut());
@@ -148,28 +160,6 @@ fn gpu_of_rank(plan: &Plan, rank: usize, index: usize) -> Result<Option<usize>> 
         )));
     }
     Ok(gpu)
-}
-
-/// Records how long rank 0 took to start, and starts its GPU's gauges. `device_took` is `None` on the CPU.
-fn record_startup(
-    recorder: &mut Recorder,
-    zero: &RankZero<'_>,
-    context: &RunContext,
-    rank: &Rank,
-    device_took: Option<Duration>,
-    state_took: Duration,
-) -> Result<()> {
-    recorder.startup(Startup {
-        corpus_s: Some(zero.corpus_took.as_secs_f64()),
-        device_s: device_took.map(|took| took.as_secs_f64()),
-        kernels_s: rank.kernels_took().map(|took| took.as_secs_f64()),
-        state_s: Some(state_took.as_secs_f64()),
-    });
-    if let Some(gpu) = rank.engine().gpu() {
-        recorder.algorithms(&gpu.algorithms())?;
-        recorder.watch(Gauges::new(&context.plan, &context.programs, rank.engine()));
-    }
-    Ok(())
 }
 
 /// `logs/rank-N.log` of a rank other than 0, whose log is that of the run.

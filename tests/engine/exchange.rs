@@ -51,10 +51,14 @@ fn rows_give_the_same_training_as_the_whole_gradient() {
     }
 }
 
-/// The gradient of the embedding as the first step leaves it on every rank.
-fn first_gradient(world: usize, dtype: &str) -> Vec<Vec<u32>> {
+fn distributed_setup(world: usize, dtype: &str, more: &[&str]) -> Setup {
     let [world, local] = distributed(world);
-    let setup = Setup::new(&[&world, &local, dtype, "model.dropout=0.2"]);
+    Setup::new(&[&[&*world, &local, dtype, "model.dropout=0.2"], more].concat())
+}
+
+/// The gradient of the embedding as the first step leaves it on every rank.
+fn first_gradient(world: usize, dtype: &str, more: &[&str]) -> Vec<Vec<u32>> {
+    let setup = distributed_setup(world, dtype, more);
     let gradient = |rank: &mut Rank| {
         rank.train_step()?;
         let state = &rank.engine().state;
@@ -67,10 +71,10 @@ fn first_gradient(world: usize, dtype: &str) -> Vec<Vec<u32>> {
 #[test]
 fn the_sum_does_not_depend_on_ranks() {
     for dtype in ["training.dtype=fp32", "training.dtype=bf16"] {
-        let one = first_gradient(1, dtype).remove(0);
+        let one = first_gradient(1, dtype, &[]).remove(0);
         assert!(one.iter().any(|&bits| bits != 0));
         for world in [2, 3, 4] {
-            for rank in first_gradient(world, dtype) {
+            for rank in first_gradient(world, dtype, &[]) {
                 assert!(rank == one, "{world} ranks, {dtype}");
             }
         }
@@ -91,6 +95,36 @@ fn buckets_and_overlap_change_no_bit() {
             for (rank, trained) in setup.train(STEPS).iter().zip(&trained) {
                 assert_eq!(rank.difference(trained), None, "{bytes} bytes, overlap {overlap}");
             }
+        }
+    }
+}
+
+/// Ranks that divide the gradient sum what they own of it, to the bits of a rank that sums all.
+#[test]
+fn each_rank_sums_what_it_owns() {
+    for dtype in ["training.dtype=fp32", "training.dtype=bf16"] {
+        let one = first_gradient(1, dtype, &[]).remove(0);
+        for world in [2, 3, 4] {
+            let sharded = ["parallelism.shard=optimizer"];
+            let setup = distributed_setup(world, dtype, &sharded);
+            let program = &setup.programs.micro_step(0, 1).program;
+            let names: Vec<_> = program.nodes.iter().map(|node| node.op.name()).collect();
+            assert_eq!(names[0], "gather_rows", "tokens come before all else");
+            assert_eq!(names.iter().filter(|name| **name == "share_rows").count(), 1);
+            let state = &setup.programs.state;
+            let table = state.param("embedding").unwrap();
+            let shards = state.shards.as_ref().unwrap();
+            let ranks = first_gradient(world, dtype, &sharded);
+            let mut owned = vec![0; world];
+            for range in shards.within(table.flat()) {
+                let elements = range.start - table.start..range.start - table.start + range.len;
+                assert!(
+                    ranks[range.rank][elements.clone()] == one[elements],
+                    "{world} ranks, {dtype}, {range:?}"
+                );
+                owned[range.rank] += range.len;
+            }
+            assert_eq!(owned.iter().sum::<usize>(), one.len());
         }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use xrun::Result;
 use xrun::device::cuda::sources::source;
 use xrun::device::gpu::{
-    Arg, DevicePtr, Gathered, Grid, Kernel, Operand, OwnedCopy, OwnedSum, Product, Properties, Queue,
-    TensorMap,
+    Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, Operand, OwnedCopy, OwnedSum, Product, Properties,
+    Queue, TensorMap, in_turn,
 };
 use xrun::device::{DType, ProductPrecision};
 use xrun::ir::{Cases, CpuNode, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
@@ -100,6 +100,8 @@ impl Queue for FakeQueue<'_> {
                 // Kernels take 0 for a tensor that an op does not have.
                 Arg::Ptr(0) => {}
                 Arg::Ptr(address) => self.access(entry, address, 1, false),
+                // Those beyond the last rank are not read.
+                Arg::Ranks(addresses) => self.access(entry, addresses[0], 1, false),
                 Arg::Map(map) => self.map(entry, &map),
                 Arg::Size(size) if size >= 1 << 31 => self.problem(format!("{entry}: a size of {size}")),
                 _ => {}
@@ -150,6 +152,15 @@ impl Queue for FakeQueue<'_> {
             self.access("the target of an all-gather", tensor.to, tensor.bytes, true);
         }
         Ok(())
+    }
+
+    fn share(&self, tensor: Gathered) -> Result<()> {
+        self.all_gather(&[tensor])
+    }
+
+    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
+        self.access("what ranks share", to, bytes, false);
+        Ok(in_turn(to, bytes))
     }
 
     fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()> {

@@ -85,7 +85,7 @@ fn a_rank_holds_its_part_of_the_state() {
         let added: usize = sharded
             .buffers
             .iter()
-            .filter(|b| ["norm", "vectors"].contains(&b.name.as_str()))
+            .filter(|b| ["norm", "vectors", "exchange"].contains(&b.name.as_str()))
             .map(|b| b.bytes)
             .sum();
         assert_eq!(

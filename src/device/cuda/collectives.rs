@@ -9,7 +9,7 @@ use super::driver::Event;
 use super::stream::Stream;
 use super::transport::{Lane, On, Transport};
 use crate::device::gpu::{
-    Arg, DevicePtr, Gathered, Grid, Kernel, OwnedCopy, OwnedSum, Product, Properties, Queue,
+    Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, OwnedCopy, OwnedSum, Product, Properties, Queue,
 };
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -114,6 +114,14 @@ impl Queue for CollectiveQueue<'_> {
 
     fn all_gather(&self, tensors: &[Gathered]) -> Result<()> {
         self.collectives.transport.all_gather(tensors, self.collectives.lane())
+    }
+
+    fn share(&self, tensor: Gathered) -> Result<()> {
+        self.collectives.transport.share(tensor, self.collectives.lane())
+    }
+
+    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
+        self.collectives.transport.shared(to, bytes)
     }
 
     fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()> {

@@ -110,6 +110,18 @@ impl Compiler {
         units.par_iter().map(|unit| self.compile(unit).inspect(|_| report_progress())).collect()
     }
 
+    /// Compiles translation units as [`Compiler::compile_all`] into the cache, for whoever asks for them later. Does
+    /// nothing without one.
+    ///
+    /// # Errors
+    /// When one does not compile: the log of the compiler.
+    pub fn fill_cache(&self, units: &[TranslationUnit]) -> Result<()> {
+        match self.folder {
+            Some(_) => self.compile_all(units).map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the command-line options of NVRTC for a translation unit.
     fn options(&self, unit: &TranslationUnit) -> Vec<String> {
         let mut options = vec![

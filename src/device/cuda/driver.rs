@@ -230,7 +230,10 @@ pub(super) fn value(arg: &Arg) -> Result<Value> {
         return encode(map);
     }
     let mut value = Value { opaque: [0; 16] };
-    value.opaque[0] = arg.bits();
+    match arg {
+        Arg::Ranks(addresses) => value.opaque[..addresses.len()].copy_from_slice(addresses),
+        _ => value.opaque[0] = arg.bits(),
+    }
     Ok(value)
 }
 

@@ -16,8 +16,8 @@ use super::products::Products;
 use super::selection::Bench;
 use super::stream::Stream;
 use crate::device::gpu::{
-    Arg, DevicePtr, Gathered, Grid, Kernel, OwnedCopy, OwnedSum, Product, ProductShape, Properties, Queue,
-    Requests,
+    Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, OwnedCopy, OwnedSum, Product, ProductShape,
+    Properties, Queue, Requests, in_turn,
 };
 use crate::device::lock::lock;
 use crate::error::Result;
@@ -359,6 +359,20 @@ impl Queue for Gpu {
         match self.collectives() {
             Some(collectives) => collectives.transport().all_gather(tensors, self.model_lane()),
             None => tensors.iter().try_for_each(|tensor| self.copy(tensor.to, tensor.from, tensor.bytes)),
+        }
+    }
+
+    fn share(&self, tensor: Gathered) -> Result<()> {
+        match self.collectives() {
+            Some(collectives) => collectives.transport().share(tensor, self.model_lane()),
+            None => self.copy(tensor.to, tensor.from, tensor.bytes),
+        }
+    }
+
+    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
+        match self.collectives() {
+            Some(collectives) => collectives.transport().shared(to, bytes),
+            None => Ok(in_turn(to, bytes)),
         }
     }
 

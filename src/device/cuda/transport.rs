@@ -1,7 +1,7 @@
 //! How the GPUs of ranks exchange data: a choice behind one trait.
 
 use super::stream::Stream;
-use crate::device::gpu::{DevicePtr, Gathered, OwnedCopy, OwnedSum};
+use crate::device::gpu::{DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum};
 use crate::error::{Error, Result};
 
 /// The stream that a call is queued on.
@@ -37,6 +37,12 @@ pub(crate) trait Transport: Send + Sync + std::fmt::Debug {
 
     /// Gathers tensors of every rank on every rank, in the order of ranks.
     fn all_gather(&self, tensors: &[Gathered], on: On<'_>) -> Result<()>;
+
+    /// Gives every rank access to a tensor of every rank, as [`Queue::share`](crate::device::gpu::Queue::share).
+    fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()>;
+
+    /// Returns the addresses of what ranks share at `to`, as [`Queue::shared`](crate::device::gpu::Queue::shared).
+    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]>;
 
     /// Replaces parts of f32 tensors by their sums over ranks, each on its owner.
     fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()>;

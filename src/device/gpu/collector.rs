@@ -5,8 +5,8 @@
 //! architecture, from the one place where each is launched.
 
 use super::{
-    Arg, DevicePtr, Gathered, Grid, Kernel, OwnedCopy, OwnedSum, Product, ProductShape, Properties, Queue,
-    fallback_kernel, rank_sum,
+    Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, OwnedCopy, OwnedSum, Product, ProductShape,
+    Properties, Queue, fallback_kernel, in_turn, rank_sum,
 };
 use crate::error::Result;
 use std::cell::RefCell;
@@ -94,6 +94,14 @@ impl Queue for Collector {
 
     fn all_gather(&self, _tensors: &[Gathered]) -> Result<()> {
         Ok(())
+    }
+
+    fn share(&self, _tensor: Gathered) -> Result<()> {
+        Ok(())
+    }
+
+    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
+        Ok(in_turn(to, bytes))
     }
 
     fn reduce_to_owners(&self, _parts: &[OwnedSum]) -> Result<()> {

@@ -100,6 +100,9 @@ pub struct TensorMap {
     pub boxes: [usize; 4],
 }
 
+/// Most ranks whose addresses a kernel takes.
+pub const MAX_RANKS: usize = 8;
+
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arg {
@@ -107,6 +110,8 @@ pub enum Arg {
     Map(TensorMap),
     /// A pointer.
     Ptr(DevicePtr),
+    /// A pointer for each rank, by value a `struct` of an array in kernels.
+    Ranks([DevicePtr; MAX_RANKS]),
     /// `u32`.
     U32(u32),
     /// A size, `int` in kernels; a back end refuses one that does not fit in 31 bits.
@@ -122,15 +127,18 @@ impl Arg {
     pub fn size(&self) -> usize {
         match self {
             Arg::Map(_) => 128,
+            Arg::Ranks(addresses) => size_of_val(addresses),
             Arg::Ptr(_) | Arg::U64(_) => 8,
             Arg::U32(_) | Arg::Size(_) | Arg::F32(_) => 4,
         }
     }
 
-    /// Returns the bits of the argument, in the low bytes; of a map, the address of its tensor.
+    /// Returns the bits of the argument, in the low bytes; of a map, the address of its tensor; of several
+    /// pointers, the first.
     pub fn bits(&self) -> u64 {
         match *self {
             Arg::Map(map) => map.address,
+            Arg::Ranks(addresses) => addresses[0],
             Arg::Ptr(value) | Arg::U64(value) => value,
             Arg::U32(value) => u64::from(value),
             Arg::Size(value) => value as u64,
@@ -142,6 +150,12 @@ impl Arg {
 impl From<TensorMap> for Arg {
     fn from(value: TensorMap) -> Self {
         Arg::Map(value)
+    }
+}
+
+impl From<[DevicePtr; MAX_RANKS]> for Arg {
+    fn from(value: [DevicePtr; MAX_RANKS]) -> Self {
+        Arg::Ranks(value)
     }
 }
 

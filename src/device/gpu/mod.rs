@@ -11,8 +11,8 @@ mod queue;
 mod rank_sum;
 
 pub use collector::{Collector, Requests};
-pub use kernel::{Arg, DevicePtr, Grid, Kernel, TensorMap};
+pub use kernel::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS, TensorMap};
 pub use product::{Addend, Operand, Product, ProductShape, fallback_kernel};
 pub use properties::Properties;
-pub use queue::{Gathered, OwnedCopy, OwnedSum, Queue};
+pub use queue::{Gathered, OwnedCopy, OwnedSum, Queue, in_turn};
 pub use rank_sum::rank_sum;

@@ -1,6 +1,6 @@
 //! The queue that ops submit their work to.
 
-use super::{Arg, DevicePtr, Grid, Kernel, Product, Properties};
+use super::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS, Product, Properties};
 use crate::error::Result;
 
 /// A part of an f32 tensor whose sum over ranks one rank receives.
@@ -37,6 +37,18 @@ pub struct Gathered {
     pub to: DevicePtr,
     /// Bytes of one of them.
     pub bytes: usize,
+}
+
+impl Gathered {
+    /// Returns the address of the tensor of a rank among those of all.
+    pub fn of_rank(&self, rank: usize) -> DevicePtr {
+        self.to + (rank * self.bytes) as DevicePtr
+    }
+}
+
+/// Returns the addresses of tensors of `bytes` bytes that lie one after another.
+pub fn in_turn(to: DevicePtr, bytes: usize) -> [DevicePtr; MAX_RANKS] {
+    std::array::from_fn(|rank| to + (rank * bytes) as DevicePtr)
 }
 
 /// A queue of work for a GPU. Work runs in the order in which it was queued, asynchronously to the caller.
@@ -83,6 +95,21 @@ pub trait Queue {
     /// # Errors
     /// When a rank is lost, or the library reports an error.
     fn all_gather(&self, tensors: &[Gathered]) -> Result<()>;
+
+    /// Gives every rank access to a tensor of every rank, in the order of ranks: where a GPU's kernels read the
+    /// memory of other ranks, those stay in their own, each at its place of `to`; else, they are gathered. Between
+    /// two calls, all ranks wait for each other in another collective.
+    ///
+    /// # Errors
+    /// When a rank is lost, or the library reports an error.
+    fn share(&self, tensor: Gathered) -> Result<()>;
+
+    /// Returns the addresses by which kernels read the tensors that lie at `to` since [`Queue::share`], in the order
+    /// of at most [`MAX_RANKS`] ranks; beyond the last, addresses that are not to be read.
+    ///
+    /// # Errors
+    /// When ranks do not share that memory.
+    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]>;
 
     /// Replaces parts of f32 tensors by their sums over ranks, each on the rank that owns it; on other ranks
     /// they are left as they are. Does nothing in a run of one rank.

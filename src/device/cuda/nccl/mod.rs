@@ -11,7 +11,7 @@ mod pinned;
 pub use pinned::{NcclSettings, pin_environment};
 
 use super::transport::{On, Transport};
-use crate::device::gpu::{DevicePtr, Gathered, OwnedCopy, OwnedSum};
+use crate::device::gpu::{DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, in_turn};
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use api::{Api, Config, OfComm, SUCCESS, Status};
@@ -167,6 +167,14 @@ impl Transport for Nccl {
             // SAFETY: as for sums; the target has room for all ranks.
             unsafe { (api.all_gather)(from, to, tensor.bytes, byte, comm, on.stream.raw().cast()) }
         })
+    }
+
+    fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()> {
+        self.all_gather(&[tensor], on)
+    }
+
+    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
+        Ok(in_turn(to, bytes))
     }
 
     fn broadcast(&self, address: DevicePtr, bytes: usize, on: On<'_>) -> Result<bool> {

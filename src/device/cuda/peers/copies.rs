@@ -1,15 +1,14 @@
 //! The collectives.
 
 use super::map::Mapped;
-use super::memory::{SharedMemory, flags};
+use super::memory::{HANDSHAKES, SharedMemory, flags};
 use super::release::Releaser;
-use crate::device::cpu::buffer::ALIGNMENT;
 use crate::device::cuda::context::Context;
 use crate::device::cuda::driver::check;
 use crate::device::cuda::kernels::Kernels;
 use crate::device::cuda::stream::Stream;
 use crate::device::cuda::transport::{Lane, On, Transport};
-use crate::device::gpu::{DevicePtr, Gathered, OwnedCopy, OwnedSum, rank_sum};
+use crate::device::gpu::{DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, in_turn, rank_sum};
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUstreamBatchMemOpParams as Operation, CUstreamBatchMemOpType as Type};
@@ -28,6 +27,9 @@ enum Handshake {
     Begin,
     /// Every rank's memory was written.
     End,
+    /// Every rank has written what others read in its own memory. It stands alone: that its flags are set again only
+    /// after all ranks have reset them is up to the collectives between two of them.
+    Shared,
 }
 
 /// The exchange of a rank with others by copies.
@@ -70,7 +72,7 @@ impl PeerCopies {
 
     /// Returns the address of a rank's flag that `from` sets.
     fn flag(&self, rank: usize, from: usize, lane: Lane, handshake: Handshake) -> Result<DevicePtr> {
-        let kind = 2 * (lane as usize) + handshake as usize;
+        let kind = HANDSHAKES * (lane as usize) + handshake as usize;
         self.address(rank, self.memory.flags + ((kind * self.mapped.ranks() + from) * FLAG) as DevicePtr)
     }
 
@@ -82,7 +84,7 @@ impl PeerCopies {
         let within = |(base, bytes): &(DevicePtr, usize)| (*base..*base + *bytes as DevicePtr).contains(&own);
         match self.memory.buffers.iter().position(within) {
             Some(buffer) => Ok(self.mapped.base(rank, buffer) + (own - self.memory.buffers[buffer].0)),
-            None => Err(Error::failed("a collective writes into memory that ranks do not share")),
+            None => Err(Error::failed("a collective uses memory that ranks do not share")),
         }
     }
 
@@ -173,36 +175,30 @@ impl Transport for PeerCopies {
 
     fn all_gather(&self, tensors: &[Gathered], on: On<'_>) -> Result<()> {
         self.check_running()?;
-        let (staging, capacity) = self.memory.rows;
-        let others = self.mapped.ranks() - 1;
-        let mut places = Vec::with_capacity(tensors.len());
-        let mut staged = 0;
-        for tensor in tensors {
-            places.push(staging + staged as DevicePtr);
-            staged += (others * tensor.bytes).next_multiple_of(ALIGNMENT);
-        }
-        if staged > capacity {
-            return Err(Error::failed(format!("an all-gather of {staged} bytes exceeds its staging")));
-        }
-        let at = |base: DevicePtr, slot: usize, bytes: usize| base + (slot * bytes) as DevicePtr;
         self.handshake(Handshake::Begin, on)?;
         for rank in self.others() {
-            for (tensor, &place) in tensors.iter().zip(&places) {
-                let place = at(place, Self::slot(rank, self.rank), tensor.bytes);
-                on.stream.copy(self.address(rank, place)?, tensor.from, tensor.bytes)?;
+            for tensor in tensors {
+                on.stream.copy(self.address(rank, tensor.of_rank(self.rank))?, tensor.from, tensor.bytes)?;
             }
         }
         for tensor in tensors {
-            on.stream.copy(at(tensor.to, self.rank, tensor.bytes), tensor.from, tensor.bytes)?;
+            on.stream.copy(tensor.of_rank(self.rank), tensor.from, tensor.bytes)?;
         }
-        self.handshake(Handshake::End, on)?;
-        for rank in self.others() {
-            for (tensor, &place) in tensors.iter().zip(&places) {
-                let place = at(place, Self::slot(self.rank, rank), tensor.bytes);
-                on.stream.copy(at(tensor.to, rank, tensor.bytes), place, tensor.bytes)?;
-            }
+        self.handshake(Handshake::End, on)
+    }
+
+    fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()> {
+        self.check_running()?;
+        on.stream.copy(tensor.of_rank(self.rank), tensor.from, tensor.bytes)?;
+        self.handshake(Handshake::Shared, on)
+    }
+
+    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
+        let mut addresses = in_turn(to, bytes);
+        for rank in self.others().filter(|&rank| rank < MAX_RANKS) {
+            addresses[rank] = self.address(rank, addresses[rank])?;
         }
-        Ok(())
+        Ok(addresses)
     }
 
     fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()> {

@@ -1,16 +1,19 @@
-//! The memory of a rank that other ranks write into.
+//! The memory of a rank that other ranks read and write.
 
 use crate::device::gpu::DevicePtr;
 
-/// Flags of a rank for each other rank: two handshakes for each of two streams.
-const FLAGS_PER_RANK: usize = 4;
+/// Handshakes whose flags may be set at the same time, of one stream.
+pub(super) const HANDSHAKES: usize = 3;
+
+/// Flags of a rank for each other rank: those of two streams.
+const FLAGS_PER_RANK: usize = 2 * HANDSHAKES;
 
 /// Returns the flags that a rank's memory holds for `ranks` ranks.
 pub fn flags(ranks: usize) -> usize {
     FLAGS_PER_RANK * ranks
 }
 
-/// The memory of a rank that other ranks write into. All ranks have the same buffers in the same order.
+/// The memory of a rank that other ranks read and write. All ranks have the same buffers in the same order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedMemory {
     /// Address and bytes of each buffer: whole allocations.
@@ -19,6 +22,4 @@ pub struct SharedMemory {
     pub flags: DevicePtr,
     /// Address and bytes of the staging of sums, within one of the buffers.
     pub sums: (DevicePtr, usize),
-    /// Address and bytes of the staging of all-gathers, within one of the buffers.
-    pub rows: (DevicePtr, usize),
 }

@@ -1,0 +1,66 @@
+//! Opens the devices of ranks in an order in which they wait least for each other, and compiles kernels meanwhile.
+
+use crate::device::Device;
+use crate::device::communicator::Communicator;
+use crate::device::cpu::Pool;
+use crate::device::lock::lock;
+use crate::error::Result;
+use crate::exec::compile_ahead;
+use crate::model::Programs;
+use crate::plan::Plan;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// The order in which ranks of one process open their devices: rank 0 first. The driver creates contexts one after
+/// the other, and all ranks wait for the algorithms of products, which rank 0 chooses on its own device.
+#[derive(Debug, Default)]
+pub(super) struct DeviceOrder(Mutex<()>);
+
+/// The place of rank 0 before the others.
+#[derive(Debug)]
+pub(super) struct FirstPlace<'a> {
+    _held: MutexGuard<'a, ()>,
+}
+
+/// The device of a rank.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) device: Device,
+    /// How long it was waited for kernels afterwards.
+    pub(super) waited_for_kernels: Duration,
+}
+
+impl DeviceOrder {
+    /// Lets rank 0 be the first. It calls this before the others can open theirs.
+    pub(super) fn first_place(&self, rank: usize) -> Option<FirstPlace<'_>> {
+        (rank == 0).then(|| FirstPlace { _held: lock(&self.0) })
+    }
+
+    /// Opens the device of a rank: of rank 0, which gives its place, or of another one once rank 0 has its own.
+    /// Meanwhile rank 0 compiles the kernels of all ranks of its machine into the cache.
+    ///
+    /// # Errors
+    /// When a library or the GPU is missing.
+    pub(super) fn open(
+        &self,
+        place: Option<FirstPlace<'_>>,
+        (plan, programs): (&Plan, &Programs),
+        comm: &dyn Communicator,
+        (gpu, pool): (Option<usize>, &Arc<Pool>),
+    ) -> Result<Opened> {
+        let open = || Device::open(gpu, Arc::clone(pool));
+        let (Some(place), Some(ordinal)) = (place, gpu) else {
+            drop(lock(&self.0));
+            return Ok(Opened { device: open()?, waited_for_kernels: Duration::ZERO });
+        };
+        let on_machine = comm.world_size().min(plan.execution.gpus().count());
+        std::thread::scope(|scope| {
+            // What goes wrong here goes wrong again where kernels are loaded, and is said there.
+            scope.spawn(move || drop(compile_ahead(ordinal, 0..on_machine, &programs.sections())));
+            let device = open();
+            drop(place);
+            device.map(|device| (device, Instant::now()))
+        })
+        .map(|(device, opened)| Opened { device, waited_for_kernels: opened.elapsed() })
+    }
+}
