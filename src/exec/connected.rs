@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::device::communicator::Communicator;
 use crate::device::cuda::{Gpu, SharedMemory};
-use crate::device::gpu::DevicePtr;
+use crate::device::gpu::{DevicePtr, area_capacity};
 use crate::error::{Error, Result};
 use crate::ir::State;
 
@@ -50,7 +50,9 @@ impl Engine {
             let (_, memory) = self.state.buffer(name)?;
             Some((memory.address().addr() as DevicePtr, memory.len()))
         });
-        Some(SharedMemory { buffers: buffers.collect(), flags, sums })
+        let ranks = layout.shards.as_ref().map_or(1, |shards| shards.ranks());
+        let area = slot("area").map(|(area, bytes)| (area, area_capacity(bytes / size_of::<u32>(), ranks)));
+        Some(SharedMemory { buffers: buffers.collect(), flags, sums, area })
     }
 
     /// Checks that the GPU is connected with those of all ranks.

@@ -4,7 +4,7 @@ use super::family::PromptShape;
 use super::registry::family;
 use crate::device::DType;
 use crate::device::cuda::peers;
-use crate::device::gpu::MAX_RANKS;
+use crate::device::gpu::{MAX_RANKS, area_words};
 use crate::error::{Error, Result};
 use crate::ir::{GroupRequest, OwnedRange, Param, Part, Role, Shards, Spec, State, StateBuilder};
 use crate::ops::embedding::RankInterleaved;
@@ -88,9 +88,12 @@ fn schedules(plan: &Plan, state: &State) -> Vec<(String, Spec)> {
 /// Most bytes that one rank stages at another: larger parts are exchanged in rounds.
 const MOST_STAGED: usize = 32 << 20;
 
+/// Most numbers that ranks sum by one kernel of one block: losses, and partial sums of the gradient norm.
+const MOST_AT_ONCE: usize = 1 << 16;
+
 /// Lays out what ranks that shard the optimizer exchange data by: the tokens of all, if they exchange rows of the
-/// embedding's gradient; and for copies between GPUs flags, staging of the parts of gradients that others add up, and
-/// those rows, of which a rank writes its own.
+/// embedding's gradient; and for copies between GPUs flags, staging of the parts of gradients that others add up, the
+/// area of sums at once, and those rows, of which a rank writes its own.
 fn exchange(plan: &Plan, shards: &Shards, builder: &mut StateBuilder) {
     let by_rows = rank_interleaving(plan).is_some();
     let rows = shards.ranks() * plan.batch.rows();
@@ -104,6 +107,11 @@ fn exchange(plan: &Plan, shards: &Shards, builder: &mut StateBuilder) {
         let staged = longest.min(MOST_STAGED / plan.precision.master.size()).next_multiple_of(shards.block());
         tensors.push(("flags", Spec::new([peers::flags(shards.ranks())], DType::U32)));
         tensors.push(("sums", Spec::new([others * staged], plan.precision.master)));
+        if shards.ranks() <= MAX_RANKS {
+            let partials = builder.state().flat_len.div_ceil(shards.block());
+            let numbers = (partials + MAX_RANKS).min(MOST_AT_ONCE);
+            tensors.push(("area", Spec::new([area_words(shards.ranks(), numbers)], DType::U32)));
+        }
         if by_rows {
             tensors.push(("rows", Spec::new([rows, plan.model.dim], plan.precision.act_dtype)));
         }

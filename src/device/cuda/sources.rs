@@ -32,7 +32,7 @@ pub const HEADERS: [(&str, &str); 14] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 48] = [
+pub const SOURCES: [(&str, &str); 49] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
@@ -79,6 +79,7 @@ pub const SOURCES: [(&str, &str); 48] = [
     source!("soft_cap"),
     source!("softmax"),
     source!("sum"),
+    source!("sum_at_once"),
     source!("swap_ema"),
     source!("window_spans"),
 ];

@@ -6,7 +6,7 @@
 
 use super::{
     Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, OwnedCopy, OwnedSum, Product, ProductShape,
-    Properties, Queue, fallback_kernel, in_turn, rank_sum,
+    Properties, Queue, fallback_kernel, in_turn, rank_sum, sum_at_once,
 };
 use crate::error::Result;
 use std::cell::RefCell;
@@ -45,6 +45,12 @@ impl Collector {
     /// Inserts the kernel of sums over ranks, which one way of exchanging data launches.
     fn insert_rank_sum(&self) {
         self.requests.borrow_mut().kernels.insert(rank_sum((0, 1), (0, 1), (1, 0)).0);
+    }
+
+    /// Inserts the kernel by which ranks sum a few numbers, or wait for each other.
+    fn insert_sum_at_once(&self) {
+        let kernel = sum_at_once(&[], (&[0], 0), 0).map(|(kernel, _, _)| kernel);
+        self.requests.borrow_mut().kernels.extend(kernel);
     }
 
     /// Returns the kernels and products listed so far.
@@ -89,6 +95,7 @@ impl Queue for Collector {
 
     fn all_reduce_sum(&self, _tensors: &[(DevicePtr, usize)]) -> Result<()> {
         self.insert_rank_sum();
+        self.insert_sum_at_once();
         Ok(())
     }
 
@@ -97,6 +104,7 @@ impl Queue for Collector {
     }
 
     fn share(&self, _tensor: Gathered) -> Result<()> {
+        self.insert_sum_at_once();
         Ok(())
     }
 

@@ -9,6 +9,7 @@ mod product;
 mod properties;
 mod queue;
 mod rank_sum;
+mod sum_at_once;
 
 pub use collector::{Collector, Requests};
 pub use kernel::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS, TensorMap};
@@ -16,3 +17,4 @@ pub use product::{Addend, Operand, Product, ProductShape, fallback_kernel};
 pub use properties::Properties;
 pub use queue::{Gathered, OwnedCopy, OwnedSum, Queue, in_turn};
 pub use rank_sum::rank_sum;
+pub use sum_at_once::{AREA_FLAGS, area_capacity, area_words, sum_at_once};

@@ -97,8 +97,8 @@ pub trait Queue {
     fn all_gather(&self, tensors: &[Gathered]) -> Result<()>;
 
     /// Gives every rank access to a tensor of every rank, in the order of ranks: where a GPU's kernels read the
-    /// memory of other ranks, those stay in their own, each at its place of `to`; else, they are gathered. Between
-    /// two calls, all ranks wait for each other in another collective.
+    /// memory of other ranks, those stay in their own, each at its place of `to`; else, they are gathered. Before the
+    /// next call, ranks wait for each other after what reads them.
     ///
     /// # Errors
     /// When a rank is lost, or the library reports an error.

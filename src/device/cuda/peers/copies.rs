@@ -1,14 +1,16 @@
 //! The collectives.
 
 use super::map::Mapped;
-use super::memory::{HANDSHAKES, SharedMemory, flags};
+use super::memory::{SharedMemory, flags};
 use super::release::Releaser;
 use crate::device::cuda::context::Context;
 use crate::device::cuda::driver::check;
 use crate::device::cuda::kernels::Kernels;
 use crate::device::cuda::stream::Stream;
 use crate::device::cuda::transport::{Lane, On, Transport};
-use crate::device::gpu::{DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, in_turn, rank_sum};
+use crate::device::gpu::{
+    AREA_FLAGS, DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, in_turn, rank_sum, sum_at_once,
+};
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUstreamBatchMemOpParams as Operation, CUstreamBatchMemOpType as Type};
@@ -27,9 +29,6 @@ enum Handshake {
     Begin,
     /// Every rank's memory was written.
     End,
-    /// Every rank has written what others read in its own memory. It stands alone: that its flags are set again only
-    /// after all ranks have reset them is up to the collectives between two of them.
-    Shared,
 }
 
 /// The exchange of a rank with others by copies.
@@ -60,7 +59,9 @@ impl PeerCopies {
         mapped: Mapped,
     ) -> Result<Self> {
         let flags = (memory.flags, flags(mapped.ranks()));
-        let releaser = Releaser::new(Arc::clone(context), Stream::new(context)?, flags);
+        // Words beyond the flags of ranks are spare, but for the last one, the count of calls.
+        let area = memory.area.map(|(area, _)| (area, AREA_FLAGS - 1));
+        let releaser = Releaser::new(Arc::clone(context), Stream::new(context)?, flags, area);
         Ok(Self { rank, kernels, memory, mapped, releaser, state: Mutex::default() })
     }
 
@@ -72,7 +73,7 @@ impl PeerCopies {
 
     /// Returns the address of a rank's flag that `from` sets.
     fn flag(&self, rank: usize, from: usize, lane: Lane, handshake: Handshake) -> Result<DevicePtr> {
-        let kind = HANDSHAKES * (lane as usize) + handshake as usize;
+        let kind = 2 * (lane as usize) + handshake as usize;
         self.address(rank, self.memory.flags + ((kind * self.mapped.ranks() + from) * FLAG) as DevicePtr)
     }
 
@@ -116,6 +117,21 @@ impl PeerCopies {
         self.memory.sums.1 / size_of::<f32>() / (self.mapped.ranks() - 1)
     }
 
+    /// Sums tensors over ranks by one kernel, or without tensors lets ranks wait for each other. Returns false where
+    /// there is no area for them, and on the stream of collectives: calls are counted, and those of two streams may
+    /// run in another order on each rank.
+    fn sum_at_once(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<bool> {
+        let Some((area, capacity)) = self.memory.area.filter(|_| on.lane == Lane::Model) else {
+            return Ok(false);
+        };
+        let areas: Vec<_> =
+            (0..self.mapped.ranks()).map(|rank| self.address(rank, area)).collect::<Result<_>>()?;
+        let Some((kernel, grid, args)) = sum_at_once(tensors, (&areas, capacity), self.rank) else {
+            return Ok(false);
+        };
+        self.kernels.launch(on.stream, kernel, grid, &args).map(|()| true)
+    }
+
     /// Fails with the reason of an abort.
     fn check_running(&self) -> Result<()> {
         match &lock(&self.state).aborted {
@@ -157,6 +173,9 @@ impl Transport for PeerCopies {
 
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<()> {
         self.check_running()?;
+        if self.sum_at_once(tensors, on)? {
+            return Ok(());
+        }
         let whole = |&(at, elements): &(DevicePtr, usize)| OwnedSum { owner: self.rank, at, elements };
         let chunks = tensors.iter().map(whole).flat_map(|part| chunks(part, self.staged_elements()));
         let (mut round, mut staged) = (Vec::new(), 0);
@@ -190,7 +209,10 @@ impl Transport for PeerCopies {
     fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()> {
         self.check_running()?;
         on.stream.copy(tensor.of_rank(self.rank), tensor.from, tensor.bytes)?;
-        self.handshake(Handshake::Shared, on)
+        if self.sum_at_once(&[], on)? {
+            return Ok(());
+        }
+        Err(Error::failed("ranks share rows on the model's stream only, and have an area of sums at once"))
     }
 
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {

@@ -2,11 +2,8 @@
 
 use crate::device::gpu::DevicePtr;
 
-/// Handshakes whose flags may be set at the same time, of one stream.
-pub(super) const HANDSHAKES: usize = 3;
-
-/// Flags of a rank for each other rank: those of two streams.
-const FLAGS_PER_RANK: usize = 2 * HANDSHAKES;
+/// Flags of a rank for each other rank: two handshakes for each of two streams.
+const FLAGS_PER_RANK: usize = 4;
 
 /// Returns the flags that a rank's memory holds for `ranks` ranks.
 pub fn flags(ranks: usize) -> usize {
@@ -22,4 +19,7 @@ pub struct SharedMemory {
     pub flags: DevicePtr,
     /// Address and bytes of the staging of sums, within one of the buffers.
     pub sums: (DevicePtr, usize),
+    /// Address and numbers of the area of sums at once ([`area_words`]), zero, within one of the buffers; `None` where
+    /// ranks have none.
+    pub area: Option<(DevicePtr, usize)>,
 }

@@ -4,10 +4,12 @@
 //! the order of ranks, so their bits depend on neither the number of buckets nor the launcher.
 //!
 //! A collective has two handshakes: no rank writes into another's memory before that rank has come to the
-//! collective, and no rank goes on before all have written. Where kernels read what other ranks have written in their
-//! own memory, one is enough, if another collective lies between that and the next time. A handshake sets a flag in the memory of every
+//! collective, and no rank goes on before all have written. A handshake sets a flag in the memory of every
 //! other rank, waits for theirs and resets these, all by memory operations of the stream, which take no
 //! multiprocessors either and can be captured into a graph. Calls of the two streams have flags of their own.
+//!
+//! A few numbers, for which the model's stream waits, are summed by one kernel of one block instead, which stores
+//! them into the memory of all ranks and has its own flags. Without numbers, ranks wait for each other by it.
 
 mod copies;
 mod map;

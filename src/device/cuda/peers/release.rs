@@ -26,15 +26,23 @@ pub(super) struct Releaser {
 struct Work {
     context: Arc<Context>,
     stream: Stream,
-    address: DevicePtr,
-    count: usize,
+    /// Address and number of the flags that are waited for to be 1, and then reset.
+    flags: (DevicePtr, usize),
+    /// The same of those that are waited for to be at least some number.
+    counted: Option<(DevicePtr, usize)>,
     ended: AtomicBool,
 }
 
 impl Releaser {
-    /// Creates a releaser of `count` flags, which sets them on a stream of its own.
-    pub(super) fn new(context: Arc<Context>, stream: Stream, (address, count): (DevicePtr, usize)) -> Self {
-        let work = Work { context, stream, address, count, ended: AtomicBool::new(false) };
+    /// Creates a releaser of flags, each given by address and number: of handshakes, and of calls that are counted. It
+    /// sets them on a stream of its own.
+    pub(super) fn new(
+        context: Arc<Context>,
+        stream: Stream,
+        flags: (DevicePtr, usize),
+        counted: Option<(DevicePtr, usize)>,
+    ) -> Self {
+        let work = Work { context, stream, flags, counted, ended: AtomicBool::new(false) };
         Self { work: Arc::new(work), thread: Mutex::default() }
     }
 
@@ -75,9 +83,12 @@ impl Releaser {
 impl Work {
     fn release(&self) -> crate::error::Result<()> {
         self.context.make_current()?;
-        // SAFETY: the flags are in memory that is freed after `Releaser::drain`.
-        let status = unsafe { sys::cuMemsetD32Async(self.address, 1, self.count, self.stream.raw()) };
-        check(status, "release a rank that waits")?;
+        let all = self.counted.map(|counted| (counted, u32::MAX)).into_iter().chain([(self.flags, 1)]);
+        for ((address, count), value) in all {
+            // SAFETY: the flags are in memory that is freed after `Releaser::drain`.
+            let status = unsafe { sys::cuMemsetD32Async(address, value, count, self.stream.raw()) };
+            check(status, "release a rank that waits")?;
+        }
         self.stream.synchronize()
     }
 }
