@@ -5,20 +5,20 @@ use crate::error::Result;
 use crate::ir::{Builder, Destination, Mode, OwnedRange, Phase, Program, Shards, State, Stream};
 use crate::ops::all_gather::{AllGather, Part};
 use crate::plan::Plan;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Records the gather of what is updated first, in a program that updates it.
-pub(super) fn gather_first(plan: &Plan, b: &mut Builder) -> Result<()> {
-    let first = layout::updated_first(plan, &b.program().state);
-    gather(plan, b, |part| part.start >= first.start)
+/// Records the gather of parts that begin within elements of the flat buffers, in a program that updates these.
+pub(super) fn gather_updated(plan: &Plan, b: &mut Builder, updated: &Range<usize>) -> Result<()> {
+    gather(plan, b, |part| updated.contains(&part.start))
 }
 
 /// Records the program that gathers everything else. On a GPU it overlaps with the forward, which waits for
 /// what it reads.
 pub(super) fn gather_rest(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("gather", Arc::clone(state));
-    let first = layout::updated_first(plan, state);
-    gather(plan, &mut b, |part| part.start < first.start)?;
+    let first = layout::updated_first_from(plan, state);
+    gather(plan, &mut b, |part| part.start < first)?;
     Ok(b.finish())
 }
 

@@ -185,20 +185,27 @@ pub(super) fn gathered_parts(plan: &Plan, state: &State) -> Vec<GatheredPart> {
     parts
 }
 
-/// Returns the elements of the flat buffers that are updated before all others, and gathered while these are
-/// updated: what the forward reads first. They begin where a block does, and have the last two of the
+/// Returns the elements of the flat buffers that are updated before all others, and gathered while others are
+/// updated: what the forward reads first, in its order. They begin where blocks do, and have the last two of the
 /// gathered parts, or the last one, if they are at most half of all and no optimizer owns whole parameters
 /// among them; else there are none.
-pub(super) fn updated_first(plan: &Plan, state: &State) -> Range<usize> {
+pub(super) fn updated_first(plan: &Plan, state: &State) -> Vec<Range<usize>> {
     let end = state.flat_len;
-    let Some(shards) = &state.shards else { return end..end };
+    let Some(shards) = &state.shards else { return Vec::new() };
     let owns_whole = |at: usize| plan.update_groups[at].optimizer.owns_whole_parameters();
     let groups = state.groups.iter().take(plan.update_groups.len()).enumerate();
     let whole = groups.filter(|(at, _)| owns_whole(*at)).flat_map(|(_, group)| &group.params);
     let least = whole.map(|&param| state.extent(param).end).fold(end.div_ceil(2), usize::max);
     let parts = gathered_parts(plan, state);
     let starts = parts.iter().rev().take(2).map(|part| part.start / shards.block() * shards.block());
-    starts.filter(|&start| start >= least).min().unwrap_or(end)..end
+    let mut next = end;
+    let up_to_next = |start| start..std::mem::replace(&mut next, start);
+    starts.filter(|&start| start >= least).map(up_to_next).filter(|range| !range.is_empty()).collect()
+}
+
+/// Returns the first element of what is updated before all others.
+pub(super) fn updated_first_from(plan: &Plan, state: &State) -> usize {
+    updated_first(plan, state).last().map_or(state.flat_len, |range| range.start)
 }
 
 /// Returns the vectors within a part, where ops read copies of their masters.

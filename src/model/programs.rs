@@ -1,7 +1,7 @@
 //! All programs of a plan, passes applied and memory planned.
 
 use super::family::Purpose;
-use super::gather::{gather_first, gather_rest};
+use super::gather::{gather_rest, gather_updated};
 use super::generation::{Prefill, decode};
 use super::layout;
 use super::loss_scale::loss_scale;
@@ -264,14 +264,12 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let update = |b: &mut Builder, range| {
         updated().try_for_each(|(at, _)| plan.update_groups[at].record(b, at, &range))
     };
-    let first = layout::updated_first(plan, state);
-    let rest = 0..first.start;
-    if !first.is_empty() {
-        update(&mut b, first)?;
-        gather_first(plan, &mut b)?;
+    for first in layout::updated_first(plan, state) {
+        update(&mut b, first.clone())?;
+        gather_updated(plan, &mut b, &first)?;
         b.set_phase(Phase::Optimizer);
     }
-    update(&mut b, rest)?;
+    update(&mut b, 0..layout::updated_first_from(plan, state))?;
     if let Some(ema) = plan.ema {
         ema.record(&mut b)?;
     }
@@ -306,7 +304,8 @@ fn swap_ema(plan: &Plan, ema: WeightEma, state: &Arc<State>) -> Result<Program> 
     let mut b = Builder::new("swap_ema", Arc::clone(state));
     b.set_phase(Phase::Optimizer);
     ema.record_swap(&mut b)?;
-    gather_first(plan, &mut b)?;
+    let first = layout::updated_first_from(plan, state)..state.flat_len;
+    gather_updated(plan, &mut b, &first)?;
     Ok(b.finish())
 }
 
