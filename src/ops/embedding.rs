@@ -1,7 +1,7 @@
 //! Token embedding, and its gradient without atomics.
 
 use super::lanes::{rows_per_task, vector_width};
-use crate::device::gpu::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel, MAX_RANKS};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -290,7 +290,10 @@ impl Op for EmbeddingGrad {
         let (dy, dw) = (cx.input_spec(1), cx.output_spec(0));
         let (n, d) = (dy.rows(), dy.width());
         let (tokens, kernel) = (Arg::Ptr(cx.input(0)), |entry| kernel(entry, dy, !self.owners.is_empty()));
-        let rows: Arg = cx.queue.shared(cx.input(1), dy.bytes() / self.layout.ranks)?.into();
+        let rows = match self.owners.is_empty() {
+            true => [cx.input(1); MAX_RANKS],
+            false => cx.queue.shared(cx.input(1), dy.bytes() / self.layout.ranks)?,
+        };
         let [sums, ends, order, edges] = [0, 1, 2, 4].map(|i| Arg::Ptr(cx.output(i)));
         let (sorted, spare) = (cx.output(3), cx.output(3) + (n * DType::U32.size()) as u64);
         let owned = self.owned(cx.queue.rank(), dw.elements());
@@ -311,8 +314,8 @@ impl Op for EmbeddingGrad {
         let pieces = Grid::new(n.div_ceil(PIECE), vectors.next_multiple_of(32).min(THREADS) as u32);
         let sizes: [Arg; 3] = [n.into(), d.into(), usize::from(cx.adds(0)).into()];
         let per_rank = [Arg::Size(n / self.layout.ranks)];
-        let args =
-            [&[order, sorted.into(), ends, rows, sums, edges], &sizes[..], &per_rank, borders].concat();
+        let args = [&[order, sorted.into(), ends, rows.into(), sums, edges], &sizes[..], &per_rank, borders]
+            .concat();
         cx.queue.launch(kernel("embedding_sum"), pieces, &args)?;
         let args = [&[sorted.into(), ends, edges, sums], &sizes[..], borders].concat();
         cx.queue.launch(kernel("embedding_join"), pieces, &args)

@@ -34,6 +34,8 @@ struct FakeQueue<'a> {
     /// Addresses that were written or may have been.
     touched: RefCell<Vec<DevicePtr>>,
     calls: Cell<usize>,
+    /// True if it reads what other ranks share.
+    reads_ranks: Cell<bool>,
     precisions: RefCell<Vec<ProductPrecision>>,
     problems: RefCell<Vec<String>>,
 }
@@ -160,6 +162,7 @@ impl Queue for FakeQueue<'_> {
 
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
         self.access("what ranks share", to, bytes, false);
+        self.reads_ranks.set(true);
         Ok(in_turn(to, bytes))
     }
 
@@ -221,6 +224,7 @@ fn queue<'a>(
         outputs,
         touched: RefCell::default(),
         calls: Cell::new(0),
+        reads_ranks: Cell::new(false),
         precisions: RefCell::default(),
         problems: RefCell::default(),
     };
@@ -239,6 +243,14 @@ fn check(program: &Program, node: &Node, tensors: &[Tensor], properties: &Proper
     put(program, node, &queue, &addresses);
     if queue.calls.get() == 0 {
         queue.problem("puts nothing into the queue");
+    }
+    let is_shared = |id: &TensorId| match program.tensor(*id).home {
+        Home::State(slot) => program.state.buffers[program.state.get(slot).buffer].name == "exchange",
+        _ => false,
+    };
+    let by_copies = program.state.slot("exchange.flags").is_some();
+    if by_copies && queue.reads_ranks.get() && !node.inputs.iter().any(is_shared) {
+        queue.problem("reads of other ranks what they do not share");
     }
     // Scratch that only the CPU uses may be left alone.
     for (output, _) in queue.outputs.iter().zip(&node.outputs).filter(|(_, id)| is_used(program, **id)) {
@@ -318,10 +330,11 @@ fn every_node_of_every_part_of_a_model_puts_work_on_its_own_tensors_into_the_que
 fn every_node_of_a_sharded_optimizer_puts_work_on_its_own_tensors_into_the_queue() {
     let sharded =
         ["parallelism.shard=optimizer", "parallelism.world_size=2", "training.global_batch_size=32"];
-    let variants: [&[&str]; 4] = [
+    let variants: [&[&str]; 5] = [
         &["training.dtype=bf16", "parallelism.launcher=process"],
         &["training.dtype=fp32", "model.tie_embeddings=true", "optimizer.name=sgd"],
         &["training.dtype=bf16", "parallelism.transport=nccl", "parallelism.overlap=false"],
+        &["training.dtype=fp32", "parallelism.embedding_exchange=false"],
         // Wide enough that both ranks own some of every group.
         &[MIXED, &["model.dim=256", "training.seq_len=256"]].concat(),
     ];
