@@ -49,9 +49,13 @@ impl DeviceOrder {
         (gpu, pool): (Option<usize>, &Arc<Pool>),
     ) -> Result<Opened> {
         let open = || Device::open(gpu, Arc::clone(pool));
-        let (Some(place), Some(ordinal)) = (place, gpu) else {
-            drop(lock(&self.0));
-            return Ok(Opened { device: open()?, waited_for_kernels: Duration::ZERO });
+        let (place, ordinal) = match (place, gpu) {
+            (Some(place), Some(ordinal)) => (place, ordinal),
+            (place, _) => {
+                drop(place);
+                drop(lock(&self.0));
+                return Ok(Opened { device: open()?, waited_for_kernels: Duration::ZERO });
+            }
         };
         let on_machine = comm.world_size().min(plan.execution.gpus().count());
         std::thread::scope(|scope| {
@@ -62,5 +66,20 @@ impl DeviceOrder {
             device.map(|device| (device, Instant::now()))
         })
         .map(|(device, opened)| Opened { device, waited_for_kernels: opened.elapsed() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_come_after_rank_0_and_no_place_is_left() {
+        let order = DeviceOrder::default();
+        assert!(order.first_place(1).is_none());
+        let place = order.first_place(0);
+        assert!(place.is_some() && order.0.try_lock().is_err(), "others wait");
+        drop(place);
+        assert!(order.0.try_lock().is_ok(), "also where rank 0 has failed");
     }
 }
