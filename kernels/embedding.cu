@@ -2,12 +2,12 @@
 // positions are summed, which completes runs of a token inside a piece; runs that cross pieces are joined. So
 // a frequent token is spread over many blocks, and every sum has an order that follows from the tokens alone.
 //
-// Where ranks divide the gradient, each sorts and sums what belongs to the elements that it owns, and reads rows of
-// other ranks in their memory.
+// Where ranks divide the gradient, each sorts and sums what belongs to the elements that it owns, and reads
+// rows of other ranks in their memory.
 //
-// Definitions: T, VEC (elements that a thread moves at once), THREADS (per block, at most), PIECE, OWNED (1 where
-// ranks divide the gradient, else 0); of the sort: SORT_WARPS (of its block), DIGIT_BITS, CLEAR_STORES (16-byte
-// stores per thread of a block that clears).
+// Definitions: T, VEC (elements that a thread moves at once), THREADS (per block, at most), PIECE, OWNED (1
+// where ranks divide the gradient, else 0); of the sort: SORT_WARPS (of its block), DIGIT_BITS, CLEAR_STORES
+// (16-byte stores per thread of a block that clears).
 #include "common.cuh"
 
 // x[n, d] = w[tokens[n], d], a warp per row.
@@ -23,8 +23,8 @@ embedding(const u32 *__restrict__ tokens, const T *__restrict__ w, T *__restrict
     }
 }
 
-// The elements of dw that the rank owns: two ranges between multiples of 8, either of them empty or not. Only read
-// with OWNED, but for what is to be cleared.
+// The elements of dw that the rank owns: two ranges between multiples of 8, either of them empty or not. Only
+// read with OWNED, but for what is to be cleared.
 struct Owned {
     u64 begin[2], end[2];
     __device__ __forceinline__ bool has(u64 at) const {
@@ -86,10 +86,11 @@ struct RankInterleaved {
     }
 };
 
-// Moves positions from `from` (null: the order of the batch, of tokens whose rows the rank owns some of) to `to`, sorted
-// by one digit of their tokens, stably; with `sorted`, also writes the tokens. A warp takes a contiguous chunk.
-__device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n, int d,
-                              int shift, const RankInterleaved &layout, const Owned &owned) {
+// Moves positions from `from` (null: the order of the batch, of tokens whose rows the rank owns some of) to
+// `to`, sorted by one digit of their tokens, stably; with `sorted`, also writes the tokens. A warp takes a
+// contiguous chunk.
+__device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n,
+                              int d, int shift, const RankInterleaved &layout, const Owned &owned) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int chunk = (n + SORT_WARPS * WARP - 1) / (SORT_WARPS * WARP) * WARP;
     int begin = min(n, warp * chunk), end = min(n, begin + chunk);
@@ -99,7 +100,8 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
 #pragma unroll SORT_BATCH
     for (int i = begin + lane; i < end; i += WARP) {
         u32 token = tokens[from ? from[i] : layout.index(i)];
-        if (from || owned.has_some_of(token, d)) atomicAdd(&s.counts[warp][token >> shift & (DIGITS - 1)], 1u);
+        bool counts = from || owned.has_some_of(token, d);
+        if (counts) atomicAdd(&s.counts[warp][token >> shift & (DIGITS - 1)], 1u);
     }
     __syncthreads();
     find_offsets(s);
@@ -133,12 +135,12 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
 constexpr int SORT_THREADS = SORT_WARPS * WARP;
 
 // Block 0: order[n], the positions sorted by token, and sorted[n], their tokens, by `passes` digits of a
-// token; spare[n] is scratch. Rows of several ranks are sorted in the order of the global batch. With OWNED, only
-// positions of tokens whose rows the rank owns some of are sorted, and *count is their number. At the same time the
-// other blocks clear what the rank owns of dw, which takes longer.
+// token; spare[n] is scratch. Rows of several ranks are sorted in the order of the global batch. With OWNED,
+// only positions of tokens whose rows the rank owns some of are sorted, and *count is their number. At the
+// same time the other blocks clear what the rank owns of dw, which takes longer.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, u32 *count, float *dw, int n, int d, int passes,
-               int ranks, int sequence, u64 begin0, u64 end0, u64 begin1, u64 end1) {
+embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, u32 *count, float *dw, int n, int d,
+               int passes, int ranks, int sequence, u64 begin0, u64 end0, u64 begin1, u64 end1) {
     __shared__ Sorting s;
     Owned owned = {{begin0, begin1}, {end0, end1}};
     if (blockIdx.x == 0) {
@@ -147,8 +149,8 @@ embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, u32 *coun
         for (int pass = 0; pass < passes; pass++) {
             // Back and forth, so that the last pass ends in `order`.
             u32 *to = (passes - 1 - pass) % 2 == 0 ? order : spare;
-            sort_by_digit(s, tokens, from, to, pass + 1 == passes ? sorted : nullptr, n, d, pass * DIGIT_BITS, layout,
-                          owned);
+            sort_by_digit(s, tokens, from, to, pass + 1 == passes ? sorted : nullptr, n, d,
+                          pass * DIGIT_BITS, layout, owned);
             from = to;
             if (OWNED) n = s.sorted;
         }
@@ -185,11 +187,12 @@ struct Rows {
 
 // Sums the rows dy[·, d] of the sorted positions of a piece, run by run. A run inside the piece goes to its
 // row of dw[V, d] (+= where `adds`). Of the others, one that began in an earlier piece goes to edges[2·piece,
-// d], and one that begins here and continues in the next to edges[2·piece + 1, d]. With OWNED, positions are *sorted_n,
-// and a rank writes its own elements of dw.
+// d], and one that begins here and continues in the next to edges[2·piece + 1, d]. With OWNED, positions are
+// *sorted_n, and a rank writes its own elements of dw.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    embedding_sum(const u32 *order, const u32 *sorted, const u32 *sorted_n, const __grid_constant__ Rows dy, float *dw,
-                  float *edges, int n, int d, int adds, int per_rank, u64 begin0, u64 end0, u64 begin1, u64 end1) {
+    embedding_sum(const u32 *order, const u32 *sorted, const u32 *sorted_n, const __grid_constant__ Rows dy,
+                  float *dw, float *edges, int n, int d, int adds, int per_rank, u64 begin0, u64 end0,
+                  u64 begin1, u64 end1) {
     __shared__ u32 positions[PIECE], tokens[PIECE + 2]; // Tokens with both neighbours.
     Owned owned = {{begin0, begin1}, {end0, end1}};
     if (OWNED) n = *sorted_n;

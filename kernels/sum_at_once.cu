@@ -1,8 +1,8 @@
-// Sums of a few numbers over the ranks of one host by one kernel that reads and writes the memory of all, and the wait of
-// all ranks for each other.
+// Sums of a few numbers over the ranks of one host by one kernel that reads and writes the memory of all, and
+// the wait of all ranks for each other.
 //
-// Definitions: THREADS (of the only block), FLAGS (words of a rank's area before its numbers, of which the first are a
-// flag for each rank and the last one counts the calls).
+// Definitions: THREADS (of the only block), FLAGS (words of a rank's area before its numbers, of which the
+// first are a flag for each rank and the last one counts the calls).
 #include "common.cuh"
 
 // Eight numbers or addresses.
@@ -20,10 +20,11 @@ __device__ __forceinline__ u32 read_flag(const u32 *flag) {
     return value;
 }
 
-// tensors[k][·] ← Σ over ranks, in their order, of tensors[k][·], which ends at element ends[k] of all `count` tensors
-// together; with none, ranks only wait for each other. A rank's area has `capacity` numbers of every rank, twice: a rank
-// that is ahead writes those of its next call beside those that others still read, and is never two calls ahead, since
-// it waits for their flags. A flag is the number of the call for which its rank has written all, so none is ever reset.
+// tensors[k][·] ← Σ over ranks, in their order, of tensors[k][·], which ends at element ends[k] of all
+// `count` tensors together; with none, ranks only wait for each other. A rank's area has `capacity` numbers
+// of every rank, twice: a rank that is ahead writes those of its next call beside those that others still
+// read, and is never two calls ahead, since it waits for their flags. A flag is the number of the call for
+// which its rank has written all, so none is ever reset.
 extern "C" __global__ void __launch_bounds__(THREADS)
 sum_at_once(const __grid_constant__ Numbers tensors, const __grid_constant__ Numbers ends,
             const __grid_constant__ Numbers areas, int count, int capacity, int ranks, int own) {

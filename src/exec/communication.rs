@@ -2,13 +2,13 @@
 //!
 //! A node whose stream is [`Stream::Communication`] overlaps with the model. It begins after all work issued
 //! before it. A later node waits for it that reads what it writes or writes what it touches, and the compute
-//! stream waits for all at the end of a section, so no node reads unfinished data. Only a section of nothing but
-//! such nodes overlaps with the section after it. Meanwhile the model reuses memory of the arena for other
-//! tensors, so such a node may touch the state only.
+//! stream waits for all at the end of a section, so no node reads unfinished data. Only a section of nothing
+//! but such nodes overlaps with the section after it. Meanwhile the model reuses memory of the arena for
+//! other tensors, so such a node may touch the state only.
 //!
-//! Events around every collective, and one wherever the compute stream waits, measure how long collectives took
-//! and how much of that was exposed. A graph records its events again at every launch, which discards the
-//! earlier times, so steps that are in flight together use separate sets of events.
+//! Events around every collective, and one wherever the compute stream waits, measure how long collectives
+//! took and how much of that was exposed. A graph records its events again at every launch, which discards
+//! the earlier times, so steps that are in flight together use separate sets of events.
 
 use super::issued::{Issued, TouchedMemory};
 use crate::device::cuda::Gpu;
@@ -120,8 +120,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Makes the compute stream wait for nodes on the communication stream that write what a node touches, or touch
-    /// what it writes.
+    /// Makes the compute stream wait for nodes on the communication stream that write what a node touches, or
+    /// touch what it writes.
     pub(super) fn wait_for_inputs(&mut self, gpu: &Gpu, issued: &Issued<'_>) -> Result<()> {
         if self.outstanding.is_empty() {
             return Ok(());

@@ -47,7 +47,8 @@ pub(super) struct TouchedMemory {
 }
 
 impl TouchedMemory {
-    /// Returns true if one of two nodes writes what the other reads or writes: they may not run at the same time.
+    /// Returns true if one of two nodes writes what the other reads or writes: they may not run at the same
+    /// time.
     pub(super) fn conflicts_with(&self, other: &Self) -> bool {
         let meet = |a: &[Range<usize>], b: &[Range<usize>]| {
             a.iter().any(|a| b.iter().any(|b| a.start.max(b.start) < a.end.min(b.end)))

@@ -48,8 +48,8 @@ pub fn prepare<'a>(
     gpu.prepare(&collector.into_requests(), timing)
 }
 
-/// Compiles the kernels that sections need on GPUs like this one, of several ranks, into the cache of the machine,
-/// which takes no context: [`prepare`] finds them there.
+/// Compiles the kernels that sections need on GPUs like this one, of several ranks, into the cache of the
+/// machine, which takes no context: [`prepare`] finds them there.
 ///
 /// # Errors
 /// When there is no such GPU, or a kernel does not compile.

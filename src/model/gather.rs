@@ -8,7 +8,8 @@ use crate::plan::Plan;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Records the gather of parts that begin within elements of the flat buffers, in a program that updates these.
+/// Records the gather of parts that begin within elements of the flat buffers, in a program that updates
+/// these.
 pub(super) fn gather_updated(plan: &Plan, b: &mut Builder, updated: &Range<usize>) -> Result<()> {
     gather(plan, b, |part| updated.contains(&part.start))
 }

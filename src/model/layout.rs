@@ -91,9 +91,9 @@ const MOST_STAGED: usize = 32 << 20;
 /// Most numbers that ranks sum by one kernel of one block: losses, and partial sums of the gradient norm.
 const MOST_AT_ONCE: usize = 1 << 16;
 
-/// Lays out what ranks that shard the optimizer exchange data by: the tokens of all, if they exchange rows of the
-/// embedding's gradient; and for copies between GPUs flags, staging of the parts of gradients that others add up, the
-/// area of sums at once, and those rows, of which a rank writes its own.
+/// Lays out what ranks that shard the optimizer exchange data by: the tokens of all, if they exchange rows of
+/// the embedding's gradient; and for copies between GPUs flags, staging of the parts of gradients that others
+/// add up, the area of sums at once, and those rows, of which a rank writes its own.
 fn exchange(plan: &Plan, shards: &Shards, builder: &mut StateBuilder) {
     let by_rows = rank_interleaving(plan).is_some();
     let rows = shards.ranks() * plan.batch.rows();
@@ -140,8 +140,8 @@ fn gradient_buckets(plan: &Plan, state: &State) -> Vec<Bucket> {
     buckets(&starts, end, plan.precision.master.size(), bytes, head_first)
 }
 
-/// Bytes that are enough for a bucket by copies between GPUs, whose bits do not depend on it: with 16 instead of 25 MiB
-/// less is left behind the backward, and a step is 0.2 to 1.2 % shorter on four GPUs
+/// Bytes that are enough for a bucket by copies between GPUs, whose bits do not depend on it: with 16 instead
+/// of 25 MiB less is left behind the backward, and a step is 0.2 to 1.2 % shorter on four GPUs
 /// (`results/measured/nvidia-h200-x4-2026-11-26b/table.md`).
 const ENOUGH_BY_COPIES: usize = 16 << 20;
 
@@ -193,9 +193,9 @@ pub(super) fn gathered_parts(plan: &Plan, state: &State) -> Vec<GatheredPart> {
 }
 
 /// Returns the elements of the flat buffers that are updated before all others, and gathered while others are
-/// updated: what the forward reads first, in its order. They begin where blocks do, and have the last two of the
-/// gathered parts, or the last one, if they are at most half of all and no optimizer owns whole parameters
-/// among them; else there are none.
+/// updated: what the forward reads first, in its order. They begin where blocks do, and have the last two of
+/// the gathered parts, or the last one, if they are at most half of all and no optimizer owns whole
+/// parameters among them; else there are none.
 pub(super) fn updated_first(plan: &Plan, state: &State) -> Vec<Range<usize>> {
     let end = state.flat_len;
     let Some(shards) = &state.shards else { return Vec::new() };
@@ -244,9 +244,10 @@ fn lay_out_gathered(plan: &Plan, builder: &mut StateBuilder) {
     }
 }
 
-/// Returns the parts of the flat buffers that ranks divide equally, and those that one of them owns: parameters
-/// of optimizers that need whole ones. A part ends where a bucket does, and between parameters of two groups, so that
-/// ranks have about as much of each; but small vectors, which lie between matrices, go with these.
+/// Returns the parts of the flat buffers that ranks divide equally, and those that one of them owns:
+/// parameters of optimizers that need whole ones. A part ends where a bucket does, and between parameters of
+/// two groups, so that ranks have about as much of each; but small vectors, which lie between matrices, go
+/// with these.
 fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
     let mut group_of = vec![0; state.params.len()];
     for (at, group) in state.groups.iter().take(plan.update_groups.len()).enumerate() {
@@ -273,8 +274,8 @@ fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
 /// Returns the interleaving of the rows by which ranks exchange the gradient of the embedding. `None` if they
 /// all-reduce it instead: with `parallelism.embedding_exchange = false`; with `reduction = "grouped"`, which
 /// is the baseline; with several micro-steps, whose rows would all have to be kept; with tied embeddings,
-/// where the head's gradient is in every row; with more ranks that divide it than a kernel reads from; and where an
-/// all-reduce sends fewer bytes.
+/// where the head's gradient is in every row; with more ranks that divide it than a kernel reads from; and
+/// where an all-reduce sends fewer bytes.
 pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
     let by_rows = plan.execution.embedding_exchange
@@ -288,7 +289,8 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     by_rows.then_some(RankInterleaved { ranks: plan.batch.world_size, sequence: plan.batch.seq_len })
 }
 
-/// Returns what ranks that divide the gradient of the embedding need to exchange its rows; `None` where each sums all.
+/// Returns what ranks that divide the gradient of the embedding need to exchange its rows; `None` where each
+/// sums all.
 ///
 /// # Errors
 /// When the state lacks the embedding, or a slot of the exchange.
@@ -321,14 +323,14 @@ pub fn prompt_rows(tokens: usize, seq_len: usize) -> usize {
     tokens.next_power_of_two().max(LEAST_PROMPT_ROWS).min(seq_len)
 }
 
-/// Returns the shape of the prompt of the samples of a run, before its tokenizer is known: it has no more tokens
-/// than bytes, the end token and one that tokenizers may add.
+/// Returns the shape of the prompt of the samples of a run, before its tokenizer is known: it has no more
+/// tokens than bytes, the end token and one that tokenizers may add.
 pub fn prompt_shape(plan: &Plan) -> PromptShape {
     PromptShape { prompts: 1, rows: prompt_rows(plan.generation.prompt.len() + 2, plan.batch.seq_len) }
 }
 
-/// Lays out the buffers of generation: the current tokens and how many had none, their positions, logits, a cache of
-/// keys and values per block, and prompts. What is read after every token comes first.
+/// Lays out the buffers of generation: the current tokens and how many had none, their positions, logits, a
+/// cache of keys and values per block, and prompts. What is read after every token comes first.
 fn generation(plan: &Plan, prompts: &[PromptShape], builder: &mut StateBuilder) {
     let (m, samples) = (&plan.model, plan.generation.samples);
     if samples == 0 {

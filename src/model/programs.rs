@@ -330,8 +330,8 @@ fn fingerprints(state: &Arc<State>) -> Result<Program> {
     Ok(b.finish())
 }
 
-/// Returns the schedule of all steps as the optimizer of each group reads it, with the slot of the state that holds
-/// it: a row per step, row 0 unused.
+/// Returns the schedule of all steps as the optimizer of each group reads it, with the slot of the state that
+/// holds it: a row per step, row 0 unused.
 pub fn schedule_tables(plan: &Plan, state: &State) -> Vec<(String, Vec<f64>)> {
     let groups = state.groups.iter().zip(&plan.update_groups).filter(|(group, _)| !group.params.is_empty());
     groups.map(|(group, rule)| (group.own("control.schedule"), schedule_table(plan, rule))).collect()

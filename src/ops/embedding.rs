@@ -23,9 +23,9 @@ pub struct Embedding;
 /// ranks.
 ///
 /// On a GPU, where the work of a frequent token must be spread over many blocks, pieces of [`PIECE`] sorted
-/// positions are summed, and the sums of a token that crosses pieces (`edges`) are added up in their order. With
-/// owners, only the positions of rows that the rank owns some of are sorted; `ends[0]` says how many, and rows are
-/// read where ranks have shared them.
+/// positions are summed, and the sums of a token that crosses pieces (`edges`) are added up in their order.
+/// With owners, only the positions of rows that the rank owns some of are sorted; `ends[0]` says how many,
+/// and rows are read where ranks have shared them.
 #[derive(Clone, Debug)]
 pub struct EmbeddingGrad {
     /// The layout of the rows.
@@ -83,7 +83,8 @@ impl EmbeddingGrad {
     }
 }
 
-/// Most ranges of elements that a rank owns: its part of a table, and of a block that begins before the table.
+/// Most ranges of elements that a rank owns: its part of a table, and of a block that begins before the
+/// table.
 const MOST_RANGES: usize = 2;
 /// Elements that kernels move at once, at most.
 const OWNED_STEP: usize = 8;
@@ -353,7 +354,8 @@ impl Op for EmbeddingGrad {
     }
 }
 
-/// A rank of which the first one, whose rows are all there are, owns some ranges of elements: (rank, start, length).
+/// A rank of which the first one, whose rows are all there are, owns some ranges of elements: (rank, start,
+/// length).
 fn owned_case(precision: Precision, [n, v, d]: [usize; 3], owners: &[(usize, usize, usize)]) -> Case {
     let owners = owners.iter().map(|&(rank, start, len)| OwnedRange { rank, start, len, offset: 0 });
     let op = EmbeddingGrad { layout: RankInterleaved::ONE_RANK, owners: owners.collect() };

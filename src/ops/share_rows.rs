@@ -6,12 +6,12 @@ use crate::device::gpu::Gathered;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
-/// `(tokens[ranks·N], x[N, …]) → y[ranks·N, …]`: the rows of all ranks, rank after rank, as an op reads them that
-/// gets their addresses from [`Queue::shared`](crate::device::gpu::Queue::shared). GPUs that read each other's
-/// memory leave the rows of a rank in its own.
+/// `(tokens[ranks·N], x[N, …]) → y[ranks·N, …]`: the rows of all ranks, rank after rank, as an op reads them
+/// that gets their addresses from [`Queue::shared`](crate::device::gpu::Queue::shared). GPUs that read each
+/// other's memory leave the rows of a rank in its own.
 ///
-/// The tokens of the rows are not read: that ranks have gathered them since the rows were shared before is what they
-/// have waited for.
+/// The tokens of the rows are not read: that ranks have gathered them since the rows were shared before is
+/// what they have waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct ShareRows {
     /// Number of ranks.

@@ -3,8 +3,8 @@
 //! The backward completes the gradient of the embedding last, so no computation is left to overlap with its
 //! all-reduce. But only the rows of tokens in the batch are not zero: ranks all-gather their tokens and the
 //! matching gradient rows, and each computes the same sum, in the order in which a single rank would add up
-//! the whole batch. Where ranks divide the gradient, each sums what it owns: tokens are gathered at the beginning, and
-//! of the rows a rank reads those that it needs.
+//! the whole batch. Where ranks divide the gradient, each sums what it owns: tokens are gathered at the
+//! beginning, and of the rows a rank reads those that it needs.
 
 use crate::device::DType;
 use crate::error::{Error, Result};
@@ -39,8 +39,8 @@ pub struct DividedRows {
     pub overlap: bool,
 }
 
-/// Replaces the node that writes the gradient at `slot` by an exchange of its rows over ranks and their sum: on every
-/// rank, or where the ranks divide it, of what each owns.
+/// Replaces the node that writes the gradient at `slot` by an exchange of its rows over ranks and their sum:
+/// on every rank, or where the ranks divide it, of what each owns.
 ///
 /// # Errors
 /// When anything but one embedding gradient writes the slot.

@@ -108,8 +108,8 @@ sections! {
         norm_bias: Option<bool> = None;
             Training, Type::Bool, "false"
                 => unset("with `layer_norm` if it has a weight, not with `rms_norm`"), implied(UNSET);
-        /// Where the norms of a block stand: before each sublayer, after each residual addition, or before and
-        /// after each sublayer. All but `post` have one before the head.
+        /// Where the norms of a block stand: before each sublayer, after each residual addition, or before
+        /// and after each sublayer. All but `post` have one before the head.
         norm_placement: NormPlacement = NormPlacement::Pre;
             Training, Type::Word(NormPlacement::WORDS), "\"sandwich\"" => implied("\"pre\"");
         /// Normalize the rows of the embedding.
@@ -165,8 +165,8 @@ sections! {
         rope_attention_factor: Option<f64> = None;
             Training, number(Excluded(0.0), Included(100.0)), "1.0"
                 => unset("`0.1 · ln(rope_factor) + 1`"), implied(UNSET);
-        /// With `llama3`, frequencies of wavelengths above the original context divided by this are divided by
-        /// the factor.
+        /// With `llama3`, frequencies of wavelengths above the original context divided by this are divided
+        /// by the factor.
         rope_low_freq_factor: f64 = 1.0;
             Training, number(Excluded(0.0), Included(1e6)), "2.0" => implied("1.0");
         /// With `llama3`, frequencies of wavelengths below the original context divided by this are kept.
@@ -209,8 +209,8 @@ sections! {
         head_init: HeadInit = HeadInit::Normal;
             Training, Type::Word(HeadInit::WORDS), "\"zero\"" => implied("\"normal\"");
         /// What follows the width besides shapes: nothing, or as in muP the initial values, the factor of
-        /// logits and by role the rate, epsilon and decay of the optimizer, so that the best rate of `base_dim`
-        /// is that of other widths.
+        /// logits and by role the rate, epsilon and decay of the optimizer, so that the best rate of
+        /// `base_dim` is that of other widths.
         parametrization: Parametrization = Parametrization::Standard;
             Training, Type::Word(Parametrization::WORDS), "\"mup\"" => implied("\"standard\"");
         /// The width at which `mup` is the same as `standard`; it changes nothing in `standard`.
@@ -219,8 +219,8 @@ sections! {
                 => unit("elements"), unset("required by `mup`"), implied(UNSET), aliases(&["dim_model_base", "mup_base_hidden_size"]);
         /// One matrix for the embedding and the head.
         tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
-        /// Folder of a model in HuggingFace's form, whose weights are the initial values of parameters. All other
-        /// keys of the model must say what its `config.json` says; `xrun import` shows them.
+        /// Folder of a model in HuggingFace's form, whose weights are the initial values of parameters. All
+        /// other keys of the model must say what its `config.json` says; `xrun import` shows them.
         init_from: Option<String> = None;
             Training, Type::NameOrPath(&[]), "\"smollm2-135m\"" => unset("drawn by `init_std` and the seed"), implied(UNSET);
     }
@@ -269,7 +269,8 @@ sections! {
         /// Largest global L2 norm of the gradients: larger ones are scaled down to it; 0 turns clipping off.
         max_norm: f64 = 1.0;
             Training, number(Included(0.0), Included(1e6)), "0.5" => aliases(&["max_grad_norm", "grad_clip"]);
-        /// Weight of the squared logarithm of the softmax's denominator in the objective, per token, as in PaLM.
+        /// Weight of the squared logarithm of the softmax's denominator in the objective, per token, as in
+        /// PaLM.
         z_loss: f64 = 0.0; Training, number(Included(0.0), Included(1.0)), "1e-4" => implied("0.0");
         /// Share of the target's probability that the objective spreads over the whole vocabulary.
         label_smoothing: f64 = 0.0;
@@ -313,8 +314,8 @@ sections! {
             Training, number(Included(0.0), Included(1.0)), "0.0"
                 => aliases(&["min_lr_factor", "min_lr_rate"]);
         /// Shape of the decay: cosine, linear, `1 − √x` of the share x that is done, exponential, or constant
-        /// with a decay phase at the end (warm-up, stable, decay). Or a formula whose value, from 0 to 1, takes
-        /// the place of the decay's: docs/formulas.md.
+        /// with a decay phase at the end (warm-up, stable, decay). Or a formula whose value, from 0 to 1,
+        /// takes the place of the decay's: docs/formulas.md.
         decay: OrFormula<Decay> = Decay::Cosine.into();
             Training, Type::WordOrFormula(Decay::WORDS, Scope::Schedule), "\"wsd\"" => aliases(&["decay_type", "lr_scheduler_type"]);
         /// Fraction of all steps in the decay phase of `wsd`.
@@ -352,7 +353,8 @@ sections! {
         /// parameter by parameter, in one NCCL group at the end.
         reduction: Reduction = Reduction::Bucketed; Execution, Type::Word(Reduction::WORDS), "\"grouped\"";
         /// Minimum size of a bucket of gradients, which one all-reduce sums; the head's gradient is a bucket
-        /// of its own, the first. 0 reduces parameter by parameter. By copies between GPUs, 16 MiB are enough.
+        /// of its own, the first. 0 reduces parameter by parameter. By copies between GPUs, 16 MiB are
+        /// enough.
         bucket_mib: f64 = 25.0;
             Execution, number(Included(0.0), Included(65_536.0)), "50.0"
                 => unit("MiB"), aliases(&["bucket_cap_mb"]);
@@ -471,8 +473,9 @@ sections! {
 
     /// Exponential moving average of the weights, kept beside them.
     ema: Ema {
-        /// What a step leaves of the average before it. The average is corrected for its start: after step t it is the
-        /// mean of the weights after the steps 1 to t, those of step i with the weight `decay^(t - i)`.
+        /// What a step leaves of the average before it. The average is corrected for its start: after step t
+        /// it is the mean of the weights after the steps 1 to t, those of step i with the weight `decay^(t -
+        /// i)`.
         decay: Option<f64> = None;
             Training, number(Excluded(0.0), Excluded(1.0)), "0.999"
                 => unset("no average"), implied(UNSET), aliases(&["ema_decay"]);
@@ -599,8 +602,8 @@ sections! {
                 => unit("optimizer steps"), unset("every cell has the length of the recipe");
         /// Of so many configurations one goes on from a rung.
         eta: usize = 3; Bookkeeping, count(2, 1000), "2" => unit("configurations");
-        /// Seeds that no cell had, with which the best configuration and the second best run again at the end; 0
-        /// confirms nothing.
+        /// Seeds that no cell had, with which the best configuration and the second best run again at the
+        /// end; 0 confirms nothing.
         confirm: usize = 0; Bookkeeping, count(0, 1000), "5" => unit("seeds");
     }
 

@@ -1,4 +1,5 @@
-//! Opens the devices of ranks in an order in which they wait least for each other, and compiles kernels meanwhile.
+//! Opens the devices of ranks in an order in which they wait least for each other, and compiles kernels
+//! meanwhile.
 
 use crate::device::Device;
 use crate::device::communicator::Communicator;
@@ -11,8 +12,9 @@ use crate::plan::Plan;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The order in which ranks of one process open their devices: rank 0 first. The driver creates contexts one after
-/// the other, and all ranks wait for the algorithms of products, which rank 0 chooses on its own device.
+/// The order in which ranks of one process open their devices: rank 0 first. The driver creates contexts one
+/// after the other, and all ranks wait for the algorithms of products, which rank 0 chooses on its own
+/// device.
 #[derive(Debug, Default)]
 pub(super) struct DeviceOrder(Mutex<()>);
 
@@ -36,8 +38,8 @@ impl DeviceOrder {
         (rank == 0).then(|| FirstPlace { _held: lock(&self.0) })
     }
 
-    /// Opens the device of a rank: of rank 0, which gives its place, or of another one once rank 0 has its own.
-    /// Meanwhile rank 0 compiles the kernels of all ranks of its machine into the cache.
+    /// Opens the device of a rank: of rank 0, which gives its place, or of another one once rank 0 has its
+    /// own. Meanwhile rank 0 compiles the kernels of all ranks of its machine into the cache.
     ///
     /// # Errors
     /// When a library or the GPU is missing.

@@ -180,8 +180,8 @@ fn queue_steps(rank: &mut Rank, events: Events<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns what this rank asks all ranks for. A signal on one of them, or a disk that takes no rows, stops all
-/// after the same step: the last one queued on a device.
+/// Returns what this rank asks all ranks for. A signal on one of them, or a disk that takes no rows, stops
+/// all after the same step: the last one queued on a device.
 fn request(stop: &Stop, recorder: Option<&Recorder>) -> StepRequest {
     let full = recorder.is_some_and(|recorder| recorder.write_error().is_some());
     StepRequest {

@@ -43,8 +43,8 @@ impl Collectives {
         self.stream.wait(&self.forked)
     }
 
-    /// Ends the exchange. If it does not release the GPU in time, returns false and leaks the stream, which is
-    /// still in use.
+    /// Ends the exchange. If it does not release the GPU in time, returns false and leaks the stream, which
+    /// is still in use.
     pub(super) fn close(self) -> bool {
         let ended = self.transport.close();
         if !ended {

@@ -110,8 +110,8 @@ impl Compiler {
         units.par_iter().map(|unit| self.compile(unit).inspect(|_| report_progress())).collect()
     }
 
-    /// Compiles translation units as [`Compiler::compile_all`] into the cache, for whoever asks for them later. Does
-    /// nothing without one.
+    /// Compiles translation units as [`Compiler::compile_all`] into the cache, for whoever asks for them
+    /// later. Does nothing without one.
     ///
     /// # Errors
     /// When one does not compile: the log of the compiler.

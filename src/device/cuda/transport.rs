@@ -38,10 +38,12 @@ pub(crate) trait Transport: Send + Sync + std::fmt::Debug {
     /// Gathers tensors of every rank on every rank, in the order of ranks.
     fn all_gather(&self, tensors: &[Gathered], on: On<'_>) -> Result<()>;
 
-    /// Gives every rank access to a tensor of every rank, as [`Queue::share`](crate::device::gpu::Queue::share).
+    /// Gives every rank access to a tensor of every rank, as
+    /// [`Queue::share`](crate::device::gpu::Queue::share).
     fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()>;
 
-    /// Returns the addresses of what ranks share at `to`, as [`Queue::shared`](crate::device::gpu::Queue::shared).
+    /// Returns the addresses of what ranks share at `to`, as
+    /// [`Queue::shared`](crate::device::gpu::Queue::shared).
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]>;
 
     /// Replaces parts of f32 tensors by their sums over ranks, each on its owner.

@@ -86,8 +86,8 @@ impl Grid {
 }
 
 /// A bf16 tensor of four dimensions that a kernel copies in boxes (`kernels/tma.cuh`). Shared memory gets the
-/// rows of a box one after the other: of 64 bytes, in a swizzle of 64 bytes, where a box has 32 columns, else of
-/// 128 bytes in a swizzle of 128 bytes. What lies outside of the tensor is read as zeros and not written.
+/// rows of a box one after the other: of 64 bytes, in a swizzle of 64 bytes, where a box has 32 columns, else
+/// of 128 bytes in a swizzle of 128 bytes. What lies outside of the tensor is read as zeros and not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMap {
     /// Address of the first element, a multiple of 16.

@@ -96,16 +96,16 @@ pub trait Queue {
     /// When a rank is lost, or the library reports an error.
     fn all_gather(&self, tensors: &[Gathered]) -> Result<()>;
 
-    /// Gives every rank access to a tensor of every rank, in the order of ranks: where a GPU's kernels read the
-    /// memory of other ranks, those stay in their own, each at its place of `to`; else, they are gathered. Before the
-    /// next call, ranks wait for each other after what reads them.
+    /// Gives every rank access to a tensor of every rank, in the order of ranks: where a GPU's kernels read
+    /// the memory of other ranks, those stay in their own, each at its place of `to`; else, they are
+    /// gathered. Before the next call, ranks wait for each other after what reads them.
     ///
     /// # Errors
     /// When a rank is lost, or the library reports an error.
     fn share(&self, tensor: Gathered) -> Result<()>;
 
-    /// Returns the addresses by which kernels read the tensors that lie at `to` since [`Queue::share`], in the order
-    /// of at most [`MAX_RANKS`] ranks; beyond the last, addresses that are not to be read.
+    /// Returns the addresses by which kernels read the tensors that lie at `to` since [`Queue::share`], in
+    /// the order of at most [`MAX_RANKS`] ranks; beyond the last, addresses that are not to be read.
     ///
     /// # Errors
     /// When ranks do not share that memory.

@@ -18,9 +18,9 @@ pub fn area_capacity(words: usize, ranks: usize) -> usize {
     words.saturating_sub(AREA_FLAGS) / (2 * ranks)
 }
 
-/// Returns the kernel that replaces tensors, given as (address, elements), by their sums over ranks in their order,
-/// with its launch; without tensors, ranks wait for each other. `areas` are the addresses of those of all ranks,
-/// with room for `capacity` numbers. `None` for more numbers, tensors or ranks than it takes.
+/// Returns the kernel that replaces tensors, given as (address, elements), by their sums over ranks in their
+/// order, with its launch; without tensors, ranks wait for each other. `areas` are the addresses of those of
+/// all ranks, with room for `capacity` numbers. `None` for more numbers, tensors or ranks than it takes.
 pub fn sum_at_once(
     tensors: &[(DevicePtr, usize)],
     (areas, capacity): (&[DevicePtr], usize),

@@ -117,9 +117,9 @@ impl PeerCopies {
         self.memory.sums.1 / size_of::<f32>() / (self.mapped.ranks() - 1)
     }
 
-    /// Sums tensors over ranks by one kernel, or without tensors lets ranks wait for each other. Returns false where
-    /// there is no area for them, and on the stream of collectives: calls are counted, and those of two streams may
-    /// run in another order on each rank.
+    /// Sums tensors over ranks by one kernel, or without tensors lets ranks wait for each other. Returns
+    /// false where there is no area for them, and on the stream of collectives: calls are counted, and those
+    /// of two streams may run in another order on each rank.
     fn sum_at_once(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<bool> {
         let Some((area, capacity)) = self.memory.area.filter(|_| on.lane == Lane::Model) else {
             return Ok(false);

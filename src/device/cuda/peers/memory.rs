@@ -19,7 +19,7 @@ pub struct SharedMemory {
     pub flags: DevicePtr,
     /// Address and bytes of the staging of sums, within one of the buffers.
     pub sums: (DevicePtr, usize),
-    /// Address and numbers of the area of sums at once ([`area_words`]), zero, within one of the buffers; `None` where
-    /// ranks have none.
+    /// Address and numbers of the area of sums at once ([`area_words`]), zero, within one of the buffers;
+    /// `None` where ranks have none.
     pub area: Option<(DevicePtr, usize)>,
 }

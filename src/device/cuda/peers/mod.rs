@@ -8,8 +8,9 @@
 //! other rank, waits for theirs and resets these, all by memory operations of the stream, which take no
 //! multiprocessors either and can be captured into a graph. Calls of the two streams have flags of their own.
 //!
-//! A few numbers, for which the model's stream waits, are summed by one kernel of one block instead, which stores
-//! them into the memory of all ranks and has its own flags. Without numbers, ranks wait for each other by it.
+//! A few numbers, for which the model's stream waits, are summed by one kernel of one block instead, which
+//! stores them into the memory of all ranks and has its own flags. Without numbers, ranks wait for each other
+//! by it.
 
 mod copies;
 mod map;

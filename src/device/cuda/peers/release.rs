@@ -34,8 +34,8 @@ struct Work {
 }
 
 impl Releaser {
-    /// Creates a releaser of flags, each given by address and number: of handshakes, and of calls that are counted. It
-    /// sets them on a stream of its own.
+    /// Creates a releaser of flags, each given by address and number: of handshakes, and of calls that are
+    /// counted. It sets them on a stream of its own.
     pub(super) fn new(
         context: Arc<Context>,
         stream: Stream,
