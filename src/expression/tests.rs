@@ -198,13 +198,13 @@ fn trees_of(number: impl Strategy<Value = f64> + 'static) -> impl Strategy<Value
     })
 }
 
-/// Largest value of a part at which differences are asked for: the widths of differences, 5e-5 and more, are far above
-/// the rounding of numbers of this size.
-const LARGEST_PART: f64 = 1e9;
+/// Largest value of a part at which differences are asked for: rounding of numbers of this size, 1.5e-11, is
+/// 3e-7 of the least width of a difference, 5e-5, and slopes are compared to 1e-5.
+const LARGEST_PART: f64 = 1e5;
 
-/// Returns true if differences of a tree at x can be asked for its slope: every part has a finite value, and none so
-/// large that x is rounded away beside it. A part without a finite value, such as `x / 0`, has no finite slope either,
-/// even where the whole is smooth again (docs/formulas.md).
+/// Returns true if differences of a tree at x can be asked for its slope: every part has a finite value, and
+/// none so large that x is rounded away beside it. A part without a finite value, such as `x / 0`, has no
+/// finite slope either, even where the whole is smooth again (docs/formulas.md).
 fn parts_are_moderate(tree: &Tree, x: f64) -> bool {
     let parts: Vec<&Tree> = match tree {
         Tree::Number(_) | Tree::Constant(_) | Tree::Variable(_) => Vec::new(),
@@ -252,8 +252,8 @@ proptest! {
         }
     }
 
-    /// Where three differences of different widths agree and all parts are moderate, the function is smooth, and the
-    /// limit of the differences is its slope.
+    /// Where three differences of different widths agree and all parts are moderate, the function is smooth,
+    /// and the limit of the differences is its slope.
     #[test]
     fn slopes_are_the_limits_of_differences(tree in trees_of(moderate()), x in -3.0..3.0f64) {
         let steps = steps_of(&tree, Some(1));
