@@ -63,3 +63,18 @@ sum_at_once(const __grid_constant__ Numbers tensors, const __grid_constant__ Num
     }
     if (threadIdx.x == 0) area[FLAGS - 1] = call;
 }
+
+// Ranks wait for each other, by one warp, whose registers fit beside a block that takes nearly all of a
+// multiprocessor. Areas and counts are those of sums: calls of both kinds are counted together.
+extern "C" __global__ void __launch_bounds__(WARP)
+wait_for_ranks(const __grid_constant__ Numbers areas, int ranks, int own) {
+    u32 *area = reinterpret_cast<u32 *>(areas.at[own]);
+    u32 call = area[FLAGS - 1] + 1;
+    if (threadIdx.x < ranks && threadIdx.x != own) {
+        set_flag(reinterpret_cast<u32 *>(areas.at[threadIdx.x]) + own, call);
+        while (read_flag(area + threadIdx.x) < call) {
+        }
+    }
+    __syncwarp();
+    if (threadIdx.x == 0) area[FLAGS - 1] = call;
+}

@@ -1,8 +1,8 @@
 //! Choices among named alternatives that recipe, plan, passes and executor share.
 //!
 //! Each enum is defined here once, with the word that a recipe uses for every variant. Serde reads and writes
-//! those words, `Display` prints them, and the table of recipe keys lists them through `WORDS`. Where a recipe may
-//! also have a formula, the choice is [`OrFormula`].
+//! those words, `Display` prints them, and the table of recipe keys lists them through `WORDS`. Where a
+//! recipe may also have a formula, the choice is [`OrFormula`].
 
 mod or_formula;
 
@@ -138,7 +138,8 @@ impl OrFormula<Activation> {
         }
     }
 
-    /// Returns the built-in activation of the same function: the chosen word, or the one whose formula is chosen.
+    /// Returns the built-in activation of the same function: the chosen word, or the one whose formula is
+    /// chosen.
     pub fn built_in(&self) -> Option<Activation> {
         match self {
             Self::Word(word) => Some(*word),
@@ -222,8 +223,8 @@ policy! {
     Parametrization {
         /// The initial values of each matrix, by its own inputs. One learning rate for everything.
         Standard = "standard",
-        /// The maximal update parametrization: initial values, the factor of logits, and by role the rate, the
-        /// epsilon and the decay of the optimizer follow from the ratio of the width to a base width.
+        /// The maximal update parametrization: initial values, the factor of logits, and by role the rate,
+        /// the epsilon and the decay of the optimizer follow from the ratio of the width to a base width.
         Mup = "mup",
     }
 }
@@ -385,6 +386,11 @@ policy! {
         /// NCCL's collectives, which run on multiprocessors.
         Nccl = "nccl",
     }
+}
+
+impl Transport {
+    /// Most ranks that exchange data by copies: kernels take an address of each.
+    pub const MOST_COPYING: usize = 8;
 }
 
 policy! {

@@ -7,12 +7,13 @@
 //! other tensors, so such a node may touch the state only.
 //!
 //! Events around every collective, and one wherever the compute stream waits, measure how long collectives
-//! took and how much of that was exposed. A graph records its events again at every launch, which discards
-//! the earlier times, so steps that are in flight together use separate sets of events.
+//! took and how much of that was exposed. They are recorded beside the streams, which do not wait for them. A
+//! graph records its events again at every launch, which discards the earlier times, so steps that are in
+//! flight together use separate sets of events.
 
 use super::issued::{Issued, TouchedMemory};
-use crate::device::cuda::Gpu;
 use crate::device::cuda::driver::Event;
+use crate::device::cuda::{Gpu, Lane};
 use crate::device::gpu::Queue;
 use crate::error::{Error, Result};
 use crate::ir::Stream;
@@ -59,6 +60,8 @@ struct Outstanding {
 struct RecordedEvents {
     inside_graph: bool,
     used: usize,
+    /// True if there are any beside the model's stream, and beside that of collectives.
+    beside: [bool; 2],
     events: Vec<Event>,
     /// What lies between two events, by their indices.
     spans: Vec<Span>,
@@ -95,9 +98,9 @@ impl Exchange {
         };
         let Some(side_stream) = side_stream else {
             self.wait_for_inputs(gpu, issued)?;
-            let begin = self.stamp(gpu, |event, inside| gpu.record(event, inside))?;
+            let begin = self.stamp(gpu, Lane::Model)?;
             put(gpu)?;
-            let end = self.stamp(gpu, |event, inside| gpu.record(event, inside))?;
+            let end = self.stamp(gpu, Lane::Model)?;
             self.span(begin.zip(end).map(|(begin, end)| Span::Serial(begin, end)));
             return Ok(());
         };
@@ -107,15 +110,15 @@ impl Exchange {
                 node.op.name()
             )));
         }
-        let begin = self.stamp(gpu, |event, inside| side_stream.record(event, inside))?;
+        let begin = self.stamp(gpu, Lane::Collectives)?;
         put(&side_stream)?;
-        let measured = self.stamp(gpu, |event, inside| side_stream.record(event, inside))?;
+        let measured = self.stamp(gpu, Lane::Collectives)?;
         self.span(begin.zip(measured).map(|(begin, end)| Span::Overlapped(begin, end)));
         let at = self.outstanding.len();
         if at == self.ends.len() {
             self.ends.push(gpu.event()?);
         }
-        side_stream.record(&self.ends[at], false)?;
+        side_stream.record(&self.ends[at])?;
         self.outstanding.push(Outstanding { memory: issued.memory(gpu.rank()), measured });
         Ok(())
     }
@@ -145,7 +148,7 @@ impl Exchange {
 
     /// Makes the compute stream wait for an outstanding node, and so for those before it.
     fn wait_for(&mut self, gpu: &Gpu, last: usize) -> Result<()> {
-        let model = self.stamp(gpu, |event, inside| gpu.record(event, inside))?;
+        let model = self.stamp(gpu, Lane::Model)?;
         self.span(self.outstanding[last].measured.zip(model).map(|(end, model)| Span::Wait(end, model)));
         gpu.wait(&self.ends[last])?;
         self.outstanding.drain(..=last);
@@ -157,15 +160,25 @@ impl Exchange {
     /// Starts measuring sections of this name.
     pub(super) fn begin(&mut self, name: &str, inside_graph: bool) {
         let stamps = self.known.remove(name).unwrap_or_default();
-        self.measuring =
-            Some(RecordedEvents { inside_graph, used: 0, events: stamps.events, spans: Vec::new() });
+        self.measuring = Some(RecordedEvents { inside_graph, events: stamps.events, ..Default::default() });
     }
 
     /// Ends measuring sections of this name, all of which were issued.
-    pub(super) fn end(&mut self, name: &str, event_set: usize) {
-        let Some(stamps) = self.measuring.take().filter(|stamps| !stamps.spans.is_empty()) else { return };
-        self.known.insert(name.to_owned(), stamps);
-        self.note_launch(name, event_set);
+    ///
+    /// # Errors
+    /// When the driver reports an error.
+    pub(super) fn end(&mut self, gpu: &Gpu, name: &str, event_set: usize) -> Result<()> {
+        let Some(stamps) = self.measuring.take() else { return Ok(()) };
+        for lane in [Lane::Model, Lane::Collectives] {
+            if stamps.beside[lane as usize] {
+                gpu.join_events(lane)?;
+            }
+        }
+        if !stamps.spans.is_empty() {
+            self.known.insert(name.to_owned(), stamps);
+            self.note_launch(name, event_set);
+        }
+        Ok(())
     }
 
     /// Notes that sections of this name were launched again.
@@ -183,14 +196,15 @@ impl Exchange {
         summed(&stamps.spans, since)
     }
 
-    /// Records the next event and returns its index; `None` if nothing is measured.
-    fn stamp(&mut self, gpu: &Gpu, record: impl FnOnce(&Event, bool) -> Result<()>) -> Result<Option<usize>> {
+    /// Records the next event after what a stream holds and returns its index; `None` if nothing is measured.
+    fn stamp(&mut self, gpu: &Gpu, lane: Lane) -> Result<Option<usize>> {
         let Some(stamps) = &mut self.measuring else { return Ok(None) };
         let at = stamps.used;
         if at == stamps.events.len() {
             stamps.events.push(gpu.event()?);
         }
-        record(&stamps.events[at], stamps.inside_graph)?;
+        gpu.record_beside(lane, &stamps.events[at], stamps.inside_graph)?;
+        stamps.beside[lane as usize] = true;
         stamps.used += 1;
         Ok(Some(at))
     }

@@ -26,7 +26,7 @@ fn check_connected(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
 /// Returns the names of the buffers that other ranks read and write in an exchange by copies; none where the
 /// state has no room for one.
 pub(crate) fn shared_buffers(layout: &State) -> Vec<&'static str> {
-    if layout.slot("exchange.flags").is_none() {
+    if layout.slot("exchange.sums").is_none() {
         return Vec::new();
     }
     // A rank that owns masters gives the others a copy of them.
@@ -44,15 +44,17 @@ impl Engine {
             let slot = layout.slot(&format!("exchange.{tensor}"))?;
             Some((self.state.address(slot).addr() as DevicePtr, layout.get(slot).spec.bytes()))
         };
-        let (flags, _) = slot("flags")?;
         let sums = slot("sums")?;
         let buffers = shared_buffers(layout).into_iter().filter_map(|name| {
             let (_, memory) = self.state.buffer(name)?;
             Some((memory.address().addr() as DevicePtr, memory.len()))
         });
         let ranks = layout.shards.as_ref().map_or(1, |shards| shards.ranks());
-        let area = slot("area").map(|(area, bytes)| (area, area_capacity(bytes / size_of::<u32>(), ranks)));
-        Some(SharedMemory { buffers: buffers.collect(), flags, sums, area })
+        let area = |tensor: &str| {
+            slot(tensor).map(|(area, bytes)| (area, area_capacity(bytes / size_of::<u32>(), ranks)))
+        };
+        let areas = [area("model_area")?, area("collectives_area")?];
+        Some(SharedMemory { buffers: buffers.collect(), sums, areas })
     }
 
     /// Checks that the GPU is connected with those of all ranks.

@@ -1,7 +1,7 @@
 //! CUDA graphs of sections: captured once, launched as a whole.
 
 use super::{Engine, Section};
-use crate::device::cuda::MemoryCause;
+use crate::device::cuda::{Gpu, MemoryCause};
 use crate::error::Result;
 
 impl Engine {
@@ -23,7 +23,7 @@ impl Engine {
         let names: Vec<&str> = sections.iter().map(|s| s.program.name.as_str()).collect();
         let name = format!("{} {event_set}", names.join(" "));
         if !self.graphs_on {
-            return self.run_measured(&name, event_set, sections, false);
+            return self.run_measured(&gpu, &name, event_set, sections, false);
         }
         match self.graphs.get(&name) {
             Some(Some(graph)) => {
@@ -31,13 +31,13 @@ impl Engine {
                 self.exchange.note_launch(&name, event_set);
             }
             Some(None) => {
-                let graph = gpu.capture(|| self.run_measured(&name, event_set, sections, true))?;
+                let graph = gpu.capture(|| self.run_measured(&gpu, &name, event_set, sections, true))?;
                 graph.launch()?;
                 gpu.attribute_memory(MemoryCause::Graphs);
                 self.graphs.insert(name, Some(graph));
             }
             None => {
-                self.run_measured(&name, event_set, sections, false)?;
+                self.run_measured(&gpu, &name, event_set, sections, false)?;
                 gpu.attribute_memory(MemoryCause::Kernels);
                 self.graphs.insert(name, None);
             }
@@ -48,6 +48,7 @@ impl Engine {
     /// Runs sections and measures the time of their collectives.
     fn run_measured(
         &mut self,
+        gpu: &Gpu,
         name: &str,
         event_set: usize,
         sections: &[&Section],
@@ -56,7 +57,7 @@ impl Engine {
         self.exchange.begin(name, inside_graph);
         let mut following = sections.iter().skip(1);
         let ran = sections.iter().try_for_each(|section| self.run_before(section, following.next().copied()));
-        self.exchange.end(name, event_set);
-        ran
+        let ended = self.exchange.end(gpu, name, event_set);
+        ran.and(ended)
     }
 }

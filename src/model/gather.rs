@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Records the gather of parts that begin within elements of the flat buffers, in a program that updates
-/// these.
-pub(super) fn gather_updated(plan: &Plan, b: &mut Builder, updated: &Range<usize>) -> Result<()> {
-    gather(plan, b, |part| updated.contains(&part.start))
+/// these; with `wait`, once no rank reads them any more.
+pub(super) fn gather_updated(plan: &Plan, b: &mut Builder, updated: &Range<usize>, wait: bool) -> Result<()> {
+    gather(plan, b, wait, |part| updated.contains(&part.start))
 }
 
 /// Records the program that gathers everything else. On a GPU it overlaps with the forward, which waits for
@@ -19,25 +19,28 @@ pub(super) fn gather_updated(plan: &Plan, b: &mut Builder, updated: &Range<usize
 pub(super) fn gather_rest(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("gather", Arc::clone(state));
     let first = layout::updated_first_from(plan, state);
-    gather(plan, &mut b, |part| part.start < first)?;
+    gather(plan, &mut b, true, |part| part.start < first)?;
     Ok(b.finish())
 }
 
-/// Records the gather of parts of the flat buffers in the order of the forward, from the last one.
-fn gather(plan: &Plan, b: &mut Builder, is_due: impl Fn(&GatheredPart) -> bool) -> Result<()> {
+/// Records the gather of parts of the flat buffers in the order of the forward, from the last one. With
+/// `wait`, ranks wait for each other before the first one.
+fn gather(plan: &Plan, b: &mut Builder, wait: bool, is_due: impl Fn(&GatheredPart) -> bool) -> Result<()> {
     let state = Arc::clone(&b.program().state);
     let Some(shards) = &state.shards else { return Ok(()) };
     b.set_phase(Phase::Communication);
     b.set_stream(if plan.execution.overlap { Stream::Communication } else { Stream::Main });
     let parts = layout::gathered_parts(plan, &state);
-    parts.iter().rev().filter(|part| is_due(part)).try_for_each(|part| gather_part(b, shards, part))?;
+    for (at, part) in parts.iter().rev().filter(|part| is_due(part)).enumerate() {
+        gather_part(b, shards, part, wait && at == 0)?;
+    }
     b.set_stream(Stream::Main);
     Ok(())
 }
 
 /// Records the gather of a part: of the compute copy and the masters of vectors, or where products read
 /// masters of all of these.
-fn gather_part(b: &mut Builder, shards: &Shards, gathered: &GatheredPart) -> Result<()> {
+fn gather_part(b: &mut Builder, shards: &Shards, gathered: &GatheredPart, wait: bool) -> Result<()> {
     let in_place = |r: OwnedRange| {
         let to = r.start - gathered.start;
         Part { rank: r.rank, tensor: 0, to, from: None, len: r.len }
@@ -57,6 +60,6 @@ fn gather_part(b: &mut Builder, shards: &Shards, gathered: &GatheredPart) -> Res
     }
     let like = outputs.iter().map(|&output| b.spec(output).clone()).collect();
     let into: Vec<_> = outputs.iter().map(|&output| Destination::Into(output, Mode::Add)).collect();
-    b.emit_into("parameters", Arc::new(AllGather { like, parts }), &inputs, &into)?;
+    b.emit_into("parameters", Arc::new(AllGather { like, parts, wait }), &inputs, &into)?;
     Ok(())
 }

@@ -3,8 +3,7 @@
 use super::family::PromptShape;
 use super::registry::family;
 use crate::device::DType;
-use crate::device::cuda::peers;
-use crate::device::gpu::{MAX_RANKS, area_words};
+use crate::device::gpu::{MAX_RANKS, STAGING_STEP, area_words};
 use crate::error::{Error, Result};
 use crate::ir::{GroupRequest, OwnedRange, Param, Part, Role, Shards, Spec, State, StateBuilder};
 use crate::ops::embedding::RankInterleaved;
@@ -61,7 +60,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         builder.group("evaluation", &[("losses", Spec::new([plan.batch.rows()], precision.master))]);
     }
     if let Some(shards) = builder.state().shards.clone() {
-        exchange(plan, &shards, &mut builder);
+        exchange(plan, &shards, &buckets, &mut builder);
     }
     if plan.exchanges() {
         let count = builder.state().params.len();
@@ -85,33 +84,38 @@ fn schedules(plan: &Plan, state: &State) -> Vec<(String, Spec)> {
         .collect()
 }
 
-/// Most bytes that one rank stages at another: larger parts are exchanged in rounds.
+/// Most bytes that one rank stages at another: of larger buckets, parts are exchanged in rounds.
 const MOST_STAGED: usize = 32 << 20;
 
 /// Most numbers that ranks sum by one kernel of one block: losses, and partial sums of the gradient norm.
 const MOST_AT_ONCE: usize = 1 << 16;
 
-/// Lays out what ranks that shard the optimizer exchange data by: the tokens of all, if they exchange rows of
-/// the embedding's gradient; and for copies between GPUs flags, staging of the parts of gradients that others
-/// add up, the area of sums at once, and those rows, of which a rank writes its own.
-fn exchange(plan: &Plan, shards: &Shards, builder: &mut StateBuilder) {
+/// Names of what the tokens of all ranks are sorted into.
+const TOKEN_ORDER: [&str; 4] = ["order", "sorted", "count", "scratch"];
+
+/// Lays out what ranks that shard the optimizer exchange data by: the tokens of all and their order, if they
+/// exchange rows of the embedding's gradient; and for copies between GPUs flags, staging of the parts of
+/// gradients that others add up, the area of sums at once, and those rows, of which a rank writes its own.
+fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut StateBuilder) {
     let by_rows = rank_interleaving(plan).is_some();
     let rows = shards.ranks() * plan.batch.rows();
     let mut tensors = Vec::new();
     if by_rows {
-        tensors.push(("tokens", Spec::new([rows], DType::U32)));
+        let u32s = |n: usize| Spec::new([n], DType::U32);
+        tensors.push(("tokens", u32s(rows)));
+        let lengths = [rows, rows, 1, rows];
+        tensors.extend(TOKEN_ORDER.into_iter().zip(lengths.map(u32s)));
     }
     if plan.copies_between_gpus() {
         let others = shards.ranks() - 1;
-        let longest = shards.ranges().iter().map(|range| range.len).max().unwrap_or(0);
-        let staged = longest.min(MOST_STAGED / plan.precision.master.size()).next_multiple_of(shards.block());
-        tensors.push(("flags", Spec::new([peers::flags(shards.ranks())], DType::U32)));
+        let most = MOST_STAGED / plan.precision.master.size();
+        let of_buckets = buckets.iter().map(|bucket| staged_of_bucket(bucket, shards));
+        let staged = of_buckets.max().unwrap_or(0).clamp(1, most).next_multiple_of(shards.block());
         tensors.push(("sums", Spec::new([others * staged], plan.precision.master)));
-        if shards.ranks() <= MAX_RANKS {
-            let partials = builder.state().flat_len.div_ceil(shards.block());
-            let numbers = (partials + MAX_RANKS).min(MOST_AT_ONCE);
-            tensors.push(("area", Spec::new([area_words(shards.ranks(), numbers)], DType::U32)));
-        }
+        let partials = builder.state().flat_len.div_ceil(shards.block());
+        let numbers = (partials + MAX_RANKS).min(MOST_AT_ONCE);
+        tensors.push(("model_area", Spec::new([area_words(shards.ranks(), numbers)], DType::U32)));
+        tensors.push(("collectives_area", Spec::new([area_words(shards.ranks(), 0)], DType::U32)));
         if by_rows {
             tensors.push(("rows", Spec::new([rows, plan.model.dim], plan.precision.act_dtype)));
         }
@@ -119,6 +123,15 @@ fn exchange(plan: &Plan, shards: &Shards, builder: &mut StateBuilder) {
     if !tensors.is_empty() {
         builder.group("exchange", &tensors);
     }
+}
+
+/// Returns the elements of staging that each other rank needs at the one that owns most of a bucket.
+fn staged_of_bucket(bucket: &Bucket, shards: &Shards) -> usize {
+    let mut owned = vec![0; shards.ranks()];
+    for range in shards.within(bucket.start..bucket.start + bucket.len) {
+        owned[range.rank] += range.len.next_multiple_of(STAGING_STEP);
+    }
+    owned.into_iter().max().unwrap_or(0)
 }
 
 /// Returns the buckets in which ranks reduce gradients; none where they do not, or in one group.
@@ -178,13 +191,29 @@ pub(super) struct GatheredVectors {
     pub params: Vec<(Range<usize>, usize)>,
 }
 
+/// Returns the ends of the parts by which ranks gather parameters: what is in no bucket, and buckets, in the
+/// order of the forward one, one, one, two, four, eight, …. The forward, which takes longer for a part than
+/// its gather, begins after a small one; and of few nodes that it waits for, a graph makes few branches, each
+/// of which begins and ends later than its nodes could.
+fn ends_of_gathered(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
+    let ends = ends_of_parts(buckets, flat_len);
+    let mut sizes = [1, 1].into_iter().chain((0..).map(|doubled| 1 << doubled));
+    let (mut gathered, mut left) = (Vec::new(), ends.len());
+    while let Some(&end) = ends[..left].last() {
+        gathered.push(end);
+        left = left.saturating_sub(sizes.next().unwrap_or(left));
+    }
+    gathered.reverse();
+    gathered
+}
+
 /// Returns the parts by which ranks gather parameters, in the order of the flat buffers.
 pub(super) fn gathered_parts(plan: &Plan, state: &State) -> Vec<GatheredPart> {
     let buckets = gradient_buckets(plan, state);
     let read = if state.masters_are_sharded() { "compute_copy" } else { "params" };
     let mut parts = Vec::new();
     let mut start = 0;
-    for (k, end) in ends_of_parts(&buckets, state.flat_len).into_iter().enumerate() {
+    for (k, end) in ends_of_gathered(&buckets, state.flat_len).into_iter().enumerate() {
         let vectors = gathered_vectors(state, start..end, format!("vectors.part.{k}"));
         parts.push(GatheredPart { slot: format!("{read}.part.{k}"), start, len: end - start, vectors });
         start = end;
@@ -299,9 +328,12 @@ pub(super) fn divided_rows(plan: &Plan, state: &State) -> Result<Option<DividedR
     let missing = || Error::failed("the state lacks what rows of the embedding are exchanged by");
     let table = state.params.iter().find(|param| param.role == Role::Embedding).ok_or_else(missing)?;
     let within = |range: OwnedRange| OwnedRange { start: range.start - table.start, ..range };
+    let slot = |name: &str| state.slot(&format!("exchange.{name}")).ok_or_else(missing);
+    let [order, sorted, count, scratch] = TOKEN_ORDER;
     Ok(Some(DividedRows {
         owners: shards.within(table.flat()).map(within).collect(),
-        tokens: state.slot("exchange.tokens").ok_or_else(missing)?,
+        tokens: slot("tokens")?,
+        order: [slot(order)?, slot(sorted)?, slot(count)?, slot(scratch)?],
         rows: state.slot("exchange.rows"),
         overlap: plan.execution.overlap,
     }))

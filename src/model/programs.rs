@@ -264,9 +264,9 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let update = |b: &mut Builder, range| {
         updated().try_for_each(|(at, _)| plan.update_groups[at].record(b, at, &range))
     };
-    for first in layout::updated_first(plan, state) {
+    for (at, first) in layout::updated_first(plan, state).into_iter().enumerate() {
         update(&mut b, first.clone())?;
-        gather_updated(plan, &mut b, &first)?;
+        gather_updated(plan, &mut b, &first, at == 0)?;
         b.set_phase(Phase::Optimizer);
     }
     update(&mut b, 0..layout::updated_first_from(plan, state))?;
@@ -305,7 +305,7 @@ fn swap_ema(plan: &Plan, ema: WeightEma, state: &Arc<State>) -> Result<Program> 
     b.set_phase(Phase::Optimizer);
     ema.record_swap(&mut b)?;
     let first = layout::updated_first_from(plan, state)..state.flat_len;
-    gather_updated(plan, &mut b, &first)?;
+    gather_updated(plan, &mut b, &first, true)?;
     Ok(b.finish())
 }
 

@@ -453,11 +453,12 @@ fn with_exchanged_rows_of_divided_gradients() {
     assert_snapshot!(changes(&before, &passes.exchanged(before.clone())), @r"
     -program micro(first=true, last=true) (36 nodes)
     -  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, compute_copy.embedding)  @embedding ∇
-    +program micro(first=true, last=true) (38 nodes)
+    +program micro(first=true, last=true) (39 nodes)
     +  exchange.tokens = gather_rows(batch.tokens) ranks=2  @embedding ⇄ ‖comm
+    +  grads.embedding, exchange.order, exchange.sorted, exchange.count, exchange.scratch = token_order(exchange.tokens, compute_copy.embedding) ranks=2 sequence=4 ranges=1  @embedding ⇄ ‖comm
      …
-    +  %80:bf16[16,16] = share_rows(exchange.tokens, %69) ranks=2  @embedding ⇄
-    +  grads.embedding, %81:u32[64], %82:u32[16], %83:u32[2,16], %84:f32[2,16] = embedding_grad(exchange.tokens, %80, compute_copy.embedding) ranks=2 sequence=4 owned  @embedding ∇
+    +  %84:bf16[16,16] = share_rows(exchange.tokens, %69) ranks=2  @embedding ⇄
+    +  +grads.embedding, %85:f32[2,16] = embedding_grad_at_owners(exchange.order, exchange.sorted, exchange.count, %84, compute_copy.embedding) ranks=2 sequence=4 ranges=1  @embedding ∇
     ");
 }
 

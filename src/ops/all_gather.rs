@@ -20,15 +20,18 @@ pub struct Part {
     pub len: usize,
 }
 
-/// `y[part] ← y[part]` of the part's rank, or `x[part]` of its own input `x`, for every part of the tensors `y`,
-/// on every rank. Elements of no part are left as they are. Its outputs have `Mode::Add`, which here means that
-/// the old value is an input.
+/// `y[part] ← y[part]` of the part's rank, or `x[part]` of its own input `x`, for every part of the tensors
+/// `y`, on every rank. Elements of no part are left as they are. Its outputs have `Mode::Add`, which here
+/// means that the old value is an input.
 #[derive(Clone, Debug)]
 pub struct AllGather {
     /// Specs of the gathered tensors.
     pub like: Vec<Spec>,
     /// The parts, which do not overlap.
     pub parts: Vec<Part>,
+    /// True if ranks wait for each other before it, should they write into each other's memory: not where
+    /// they have since any of them last read these tensors.
+    pub wait: bool,
 }
 
 impl AllGather {
@@ -49,7 +52,7 @@ impl Op for AllGather {
     }
 
     fn attributes(&self) -> String {
-        format!("parts={}", self.parts.len())
+        format!("parts={}{}", self.parts.len(), if self.wait { "" } else { " no_wait" })
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -117,7 +120,7 @@ impl Op for AllGather {
             let from = part.from.map_or(to, |from| at(cx.input(0), from));
             OwnedCopy { owner: part.rank, from, to, bytes: part.len * self.size(part) }
         };
-        cx.queue.gather_from_owners(&self.parts.iter().map(copy).collect::<Vec<_>>())
+        cx.queue.gather_from_owners(&self.parts.iter().map(copy).collect::<Vec<_>>(), self.wait)
     }
 
     /// Copies of a single rank; what ranks send each other is proven by the tests of ranks.
@@ -138,7 +141,8 @@ impl Op for AllGather {
             y.data[200..250].copy_from_slice(&arrays[0].data[..50]);
             vec![arrays[1].clone(), y]
         };
-        let case = Case::new("from another tensor", AllGather { like, parts }, vec![source], reference);
+        let case =
+            Case::new("from another tensor", AllGather { like, parts, wait: true }, vec![source], reference);
         let outputs = vec![(Mode::Add, Fill::Normal(0.0, 1.0)); 2];
         Cases::Own(vec![case.differentiable(&[]).upstream(&[]).outputs(outputs)])
     }

@@ -1,13 +1,11 @@
 //! Token embedding, and its gradient without atomics.
 
 use super::lanes::{rows_per_task, vector_width};
-use crate::device::gpu::{Arg, Grid, Kernel, MAX_RANKS};
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS, Queue};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{
-    Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, OwnedRange, Precision, Spec, Vjp,
-};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 use std::ops::Range;
 
 /// `x[N, d] = W[tokens[N], :]` of `W[V, d]`.
@@ -24,16 +22,8 @@ pub struct Embedding;
 ///
 /// On a GPU, where the work of a frequent token must be spread over many blocks, pieces of [`PIECE`] sorted
 /// positions are summed, and the sums of a token that crosses pieces (`edges`) are added up in their order.
-/// With owners, only the positions of rows that the rank owns some of are sorted; `ends[0]` says how many,
-/// and rows are read where ranks have shared them.
-#[derive(Clone, Debug)]
-pub struct EmbeddingGrad {
-    /// The layout of the rows.
-    pub layout: RankInterleaved,
-    /// The elements of `dW` that each rank sums, at most [`MOST_RANGES`] of a rank, between multiples of
-    /// [`OWNED_STEP`]; others are left as they are. All ranks sum all where there are none.
-    pub owners: Vec<OwnedRange>,
-}
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddingGrad(pub RankInterleaved);
 
 /// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then of
 /// rank 1, ….
@@ -59,41 +49,13 @@ impl RankInterleaved {
 impl EmbeddingGrad {
     /// Its name.
     pub const NAME: &'static str = "embedding_grad";
-
-    /// Returns the gradient on one rank.
-    pub fn of_one_rank() -> Self {
-        Self { layout: RankInterleaved::ONE_RANK, owners: Vec::new() }
-    }
-
-    /// Returns the elements that a rank sums, of `elements`; ranges that it does not have are empty.
-    fn owned(&self, rank: usize, elements: usize) -> [Range<usize>; MOST_RANGES] {
-        if self.owners.is_empty() {
-            return [0..elements, 0..0];
-        }
-        let mut of_rank = self.owners.iter().filter(|range| range.rank == rank).map(OwnedRange::flat);
-        std::array::from_fn(|_| of_rank.next().unwrap_or_default())
-    }
-
-    /// Returns true if kernels can handle the owners of a table of `elements` elements.
-    fn fits(&self, elements: usize) -> bool {
-        let border = |at: usize| at.is_multiple_of(OWNED_STEP) && at <= elements;
-        let few = |rank: usize| self.owners.iter().filter(|range| range.rank == rank).count() <= MOST_RANGES;
-        let mut owners = self.owners.iter();
-        owners.all(|range| border(range.start) && border(range.start + range.len) && few(range.rank))
-    }
 }
 
-/// Most ranges of elements that a rank owns: its part of a table, and of a block that begins before the
-/// table.
-const MOST_RANGES: usize = 2;
-/// Elements that kernels move at once, at most.
-const OWNED_STEP: usize = 8;
-
 /// Number of tasks that the vocabulary is split into.
-const TASKS: usize = 64;
+pub(super) const TASKS: usize = 64;
 
 /// On a GPU: sorted positions that are summed together.
-const PIECE: usize = 32;
+pub(super) const PIECE: usize = 32;
 /// Warps of the block that sorts.
 const SORT_WARPS: usize = 32;
 /// Bits of a digit of the sort.
@@ -119,7 +81,7 @@ impl Op for Embedding {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let (tokens, w, dy) = (v.input(0), v.input(1), v.output_grad(0)?);
-        v.backward(EmbeddingGrad::of_one_rank(), &[tokens, dy, w], &[1]).map(drop)
+        v.backward(EmbeddingGrad(RankInterleaved::ONE_RANK), &[tokens, dy, w], &[1]).map(drop)
     }
 
     /// Reads the rows that are looked up, not the table.
@@ -191,9 +153,89 @@ fn kernel(entry: &'static str, x: &Spec, owned: bool) -> Kernel {
         .with("CLEAR_STORES", CLEAR_STORES)
 }
 
+/// What the kernels of a gradient are launched with.
+pub(super) struct GradKernels<'a> {
+    pub queue: &'a dyn Queue,
+    /// The rows of all ranks.
+    pub dy: &'a Spec,
+    /// The gradient.
+    pub dw: &'a Spec,
+    pub layout: RankInterleaved,
+    /// The elements that the rank owns, in at most two ranges; `None`: all.
+    pub owned: Option<[Range<usize>; 2]>,
+    /// True if sums are added to what is there.
+    pub adds: bool,
+}
+
+/// The addresses of positions sorted by token, of their tokens, and of their number.
+#[derive(Clone, Copy)]
+pub(super) struct SortedTokens {
+    pub order: DevicePtr,
+    pub tokens: DevicePtr,
+    pub count: DevicePtr,
+}
+
+impl GradKernels<'_> {
+    fn kernel(&self, entry: &'static str) -> Kernel {
+        kernel(entry, self.dy, self.owned.is_some())
+    }
+
+    /// Returns the elements that the rank owns.
+    fn ranges(&self) -> [Range<usize>; 2] {
+        self.owned.clone().unwrap_or([0..self.dw.elements(), 0..0])
+    }
+
+    fn borders(&self) -> Vec<Arg> {
+        self.ranges()
+            .iter()
+            .flat_map(|range| [range.start, range.end])
+            .map(|at| Arg::U64(at as u64))
+            .collect()
+    }
+
+    /// Sorts positions, with `spare` memory for as many, and clears what the rank owns of the gradient unless
+    /// sums are added to it.
+    pub fn sort(&self, tokens: DevicePtr, to: SortedTokens, spare: DevicePtr, dw: DevicePtr) -> Result<()> {
+        const SORT_THREADS: usize = SORT_WARPS * 32;
+        /// Elements that a block clears while another sorts.
+        const CLEARED: usize = SORT_THREADS * CLEAR_STORES * 4;
+        let (n, d) = (self.dy.rows(), self.dy.width());
+        let bits = usize::BITS - (self.dw.rows() - 1).leading_zeros();
+        let passes = bits.div_ceil(DIGIT_BITS).max(1) as usize;
+        let cleared = if self.adds { 0 } else { self.ranges().iter().map(Range::len).sum() };
+        let addresses = [tokens, to.order, to.tokens, spare, to.count, dw].map(Arg::Ptr);
+        let sizes = [n, d, passes, self.layout.ranks, self.layout.sequence].map(Arg::Size);
+        let args = [&addresses[..], &sizes, &self.borders()].concat();
+        let blocks = 1 + cleared.div_ceil(CLEARED);
+        self.queue.launch(self.kernel("embedding_sort"), Grid::new(blocks, SORT_THREADS as u32), &args)
+    }
+
+    /// Sums the rows of sorted positions, which are read at the address of each rank, or all at the first
+    /// one.
+    pub fn sum(
+        &self,
+        from: SortedTokens,
+        rows: [DevicePtr; MAX_RANKS],
+        dw: DevicePtr,
+        edges: DevicePtr,
+    ) -> Result<()> {
+        let (n, d) = (self.dy.rows(), self.dy.width());
+        let vectors = d / vector_width(d, self.dy.dtype);
+        let pieces = Grid::new(n.div_ceil(PIECE), vectors.next_multiple_of(32).min(THREADS) as u32);
+        let [order, tokens, count, dw, edges] =
+            [from.order, from.tokens, from.count, dw, edges].map(Arg::Ptr);
+        let sizes = [n, d, usize::from(self.adds)].map(Arg::Size);
+        let per_rank = [Arg::Size(n / self.layout.ranks)];
+        let args = [&[order, tokens, count, rows.into(), dw, edges], &sizes[..], &per_rank, &self.borders()];
+        self.queue.launch(self.kernel("embedding_sum"), pieces, &args.concat())?;
+        let args = [&[tokens, count, edges, dw], &sizes[..], &self.borders()];
+        self.queue.launch(self.kernel("embedding_join"), pieces, &args.concat())
+    }
+}
+
 /// Sorts positions by token: `order` up to `ends[t]`, from `ends[t - 1]`, lists those of token `t` in the
 /// order of the global batch.
-fn sort(tokens: &[u32], layout: RankInterleaved, ends: &mut [u32], order: &mut [u32]) {
+pub(super) fn sort(tokens: &[u32], layout: RankInterleaved, ends: &mut [u32], order: &mut [u32]) {
     ends.fill(0);
     for &token in tokens {
         ends[token as usize] += 1;
@@ -215,9 +257,10 @@ impl Op for EmbeddingGrad {
     }
 
     fn attributes(&self) -> String {
-        let RankInterleaved { ranks, sequence } = self.layout;
-        let owners = if self.owners.is_empty() { "" } else { " owned" };
-        if ranks == 1 { String::new() } else { format!("ranks={ranks} sequence={sequence}{owners}") }
+        match self.0 {
+            RankInterleaved { ranks: 1, .. } => String::new(),
+            RankInterleaved { ranks, sequence } => format!("ranks={ranks} sequence={sequence}"),
+        }
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -226,13 +269,8 @@ impl Op for EmbeddingGrad {
         if x[0].alloc != dy.alloc || x[0].dtype != dy.dtype {
             return Err("dy is [N, d] in the format of W".into());
         }
-        if !tokens.alloc[0].is_multiple_of(self.layout.ranks * self.layout.sequence) {
+        if !tokens.alloc[0].is_multiple_of(self.0.ranks * self.0.sequence) {
             return Err("every rank has as many whole sequences".into());
-        }
-        if !self.fits(w.elements()) {
-            return Err(format!(
-                "a rank owns at most {MOST_RANGES} ranges, within W at multiples of {OWNED_STEP}"
-            ));
         }
         let index = |len: usize| Spec::new([len], DType::U32);
         let (n, master) = (tokens.alloc[0], w.dtype.accumulator());
@@ -253,73 +291,46 @@ impl Op for EmbeddingGrad {
         let tokens = cx.input_u32(0);
         let (v, d) = (cx.output_spec(0).rows(), cx.output_spec(0).width());
         let (ends, order) = (cx.output_u32(1).slice(0, v), cx.output_u32(2).slice(0, tokens.len()));
-        sort(tokens, self.layout, ends, order);
+        sort(tokens, self.0, ends, order);
         let (ends, order, add) = (&*ends, &*order, cx.adds(0));
-        for owned in self.owned(cx.comm.rank(), v * d) {
-            let rows = owned.start / d..owned.end.div_ceil(d);
-            dispatch_float!(cx.input_spec(1).dtype, E => {
-                type A = <E as Elem>::Acc;
-                let (dy, dw) = (cx.input::<E>(1), cx.output::<A>(0));
-                cx.pool.chunks(rows.len(), v.div_ceil(TASKS), #[inline(always)] |start, len| {
-                    let mut sum = vec![A::ZERO; d];
-                    for row in (rows.start + start..).take(len) {
-                        let first = if row == 0 { 0 } else { ends[row - 1] };
-                        let positions = &order[first as usize..ends[row] as usize];
-                        if add && positions.is_empty() {
-                            continue;
-                        }
-                        // Other ranks may own some of the first row and of the last one.
-                        let (begin, end) = (owned.start.max(row * d), owned.end.min((row + 1) * d));
-                        let sum = &mut sum[..end - begin];
-                        sum.fill(A::ZERO);
-                        for &position in positions {
-                            let from = dy.slice(position as usize * d + (begin - row * d), end - begin);
-                            sum.iter_mut().zip(from).for_each(|(sum, dy)| *sum += dy.up());
-                        }
-                        dw.put(begin, sum, add);
+        dispatch_float!(cx.input_spec(1).dtype, E => {
+            type A = <E as Elem>::Acc;
+            let (dy, dw) = (cx.input::<E>(1), cx.output::<A>(0));
+            cx.pool.chunks(v, v.div_ceil(TASKS), #[inline(always)] |start, len| {
+                let mut sum = vec![A::ZERO; d];
+                for row in start..start + len {
+                    let first = if row == 0 { 0 } else { ends[row - 1] };
+                    let positions = &order[first as usize..ends[row] as usize];
+                    if add && positions.is_empty() {
+                        continue;
                     }
-                });
+                    sum.fill(A::ZERO);
+                    for &position in positions {
+                        let from = dy.slice(position as usize * d, d);
+                        sum.iter_mut().zip(from).for_each(|(sum, dy)| *sum += dy.up());
+                    }
+                    dw.put(row * d, &sum, add);
+                }
             });
-        }
+        });
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        const SORT_THREADS: usize = SORT_WARPS * 32;
-        /// Elements that a block clears while another sorts.
-        const CLEARED: usize = SORT_THREADS * CLEAR_STORES * 4;
-        let (dy, dw) = (cx.input_spec(1), cx.output_spec(0));
-        let (n, d) = (dy.rows(), dy.width());
-        let (tokens, kernel) = (Arg::Ptr(cx.input(0)), |entry| kernel(entry, dy, !self.owners.is_empty()));
-        let rows = match self.owners.is_empty() {
-            true => [cx.input(1); MAX_RANKS],
-            false => cx.queue.shared(cx.input(1), dy.bytes() / self.layout.ranks)?,
+        let kernels = GradKernels {
+            queue: cx.queue,
+            dy: cx.input_spec(1),
+            dw: cx.output_spec(0),
+            layout: self.0,
+            owned: None,
+            adds: cx.adds(0),
         };
-        let [sums, ends, order, edges] = [0, 1, 2, 4].map(|i| Arg::Ptr(cx.output(i)));
-        let (sorted, spare) = (cx.output(3), cx.output(3) + (n * DType::U32.size()) as u64);
-        let owned = self.owned(cx.queue.rank(), dw.elements());
-        let cleared = if cx.adds(0) { 0 } else { owned.iter().map(Range::len).sum() };
-        let borders = owned.each_ref().map(|range| [range.start, range.end].map(|at| Arg::U64(at as u64)));
-        let borders = borders.as_flattened();
-
-        let bits = usize::BITS - (dw.rows() - 1).leading_zeros();
-        let passes = bits.div_ceil(DIGIT_BITS).max(1) as usize;
-        let args =
-            [tokens, order, sorted.into(), spare.into(), ends, sums, n.into(), d.into(), passes.into()];
-        let layout = [self.layout.ranks.into(), self.layout.sequence.into()];
-        let args = [&args[..], &layout, borders].concat();
-        let blocks = 1 + cleared.div_ceil(CLEARED);
-        cx.queue.launch(kernel("embedding_sort"), Grid::new(blocks, SORT_THREADS as u32), &args)?;
-
-        let vectors = d / vector_width(d, dy.dtype);
-        let pieces = Grid::new(n.div_ceil(PIECE), vectors.next_multiple_of(32).min(THREADS) as u32);
-        let sizes: [Arg; 3] = [n.into(), d.into(), usize::from(cx.adds(0)).into()];
-        let per_rank = [Arg::Size(n / self.layout.ranks)];
-        let args = [&[order, sorted.into(), ends, rows.into(), sums, edges], &sizes[..], &per_rank, borders]
-            .concat();
-        cx.queue.launch(kernel("embedding_sum"), pieces, &args)?;
-        let args = [&[sorted.into(), ends, edges, sums], &sizes[..], borders].concat();
-        cx.queue.launch(kernel("embedding_join"), pieces, &args)
+        let spare = cx.output(3) + (cx.input_spec(0).bytes()) as u64;
+        // The number of positions is known.
+        let sorted = SortedTokens { order: cx.output(2), tokens: cx.output(3), count: cx.output(1) };
+        kernels.sort(cx.input(0), sorted, spare, cx.output(0))?;
+        let rows = [cx.input(1); MAX_RANKS];
+        kernels.sum(sorted, rows, cx.output(0), cx.output(4))
     }
 
     /// The gradient of the embedding covers one rank. These cases have several, with values whose sum depends
@@ -333,8 +344,7 @@ impl Op for EmbeddingGrad {
                 (Spec::new([v, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
             ];
             let name = format!("ranks{ranks} sequence{sequence} n{n} v{v} d{d}");
-            let op = EmbeddingGrad { layout, owners: Vec::new() };
-            Case::new(name, op, inputs, move |i| reference(layout, i))
+            Case::new(name, EmbeddingGrad(layout), inputs, move |i| reference(layout, i))
                 .differentiable(&[])
                 .upstream(&[])
                 .depth(n)
@@ -347,39 +357,12 @@ impl Op for EmbeddingGrad {
             case(2, 16, [256, 50, 16], normal.clone()),
             case(3, 5, [300, 300, 24], normal.clone()),
             case(4, 8, [1024, 7, 8], normal),
-            owned_case(precision, [300, 50, 24], &[(0, 0, 64), (1, 64, 536), (0, 600, 584)]),
-            owned_case(precision, [1000, 7, 40], &[(1, 0, 56), (0, 56, 168), (1, 224, 56)]),
-            owned_case(precision, [100, 40, 16], &[(1, 0, 640)]),
         ])
     }
 }
 
-/// A rank of which the first one, whose rows are all there are, owns some ranges of elements: (rank, start,
-/// length).
-fn owned_case(precision: Precision, [n, v, d]: [usize; 3], owners: &[(usize, usize, usize)]) -> Case {
-    let owners = owners.iter().map(|&(rank, start, len)| OwnedRange { rank, start, len, offset: 0 });
-    let op = EmbeddingGrad { layout: RankInterleaved::ONE_RANK, owners: owners.collect() };
-    let inputs = vec![
-        (Spec::new([n], DType::U32), Fill::Below(v as u32)),
-        (Spec::new([n, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-        (Spec::new([v, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-    ];
-    let owned = op.owned(0, v * d);
-    let expected = move |i: &[Array]| {
-        let mut outputs = reference(RankInterleaved::ONE_RANK, i);
-        let (sums, before) = (&mut outputs[0], &i[3]);
-        for (at, (sum, before)) in sums.data.iter_mut().zip(&before.data).enumerate() {
-            *sum = before + if owned.iter().any(|range| range.contains(&at)) { *sum } else { 0.0 };
-        }
-        outputs
-    };
-    let added = (Mode::Add, Fill::Normal(0.0, 1.0));
-    let name = format!("{} ranges n{n} v{v} d{d}", op.owners.len());
-    Case::new(name, op, inputs, expected).differentiable(&[]).upstream(&[]).depth(n).outputs(vec![added])
-}
-
 /// Adds row after row of the global batch. Of the outputs only the gradient is compared.
-fn reference(layout: RankInterleaved, i: &[Array]) -> Vec<Array> {
+pub(super) fn reference(layout: RankInterleaved, i: &[Array]) -> Vec<Array> {
     let (tokens, rows, d) = (&i[0].data, &i[1].data, i[2].width());
     let mut dw = Array::zeros(&i[2].shape);
     let per_rank = tokens.len() / layout.ranks;

@@ -16,6 +16,7 @@ pub mod cross_entropy;
 pub mod dropout;
 pub mod ema;
 pub mod embedding;
+pub mod embedding_owners;
 mod erfc;
 pub mod fingerprint;
 pub mod formula;
@@ -88,7 +89,11 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(add_bias::AddBias),
         Box::new(add_bias::AddBiasGrad),
         Box::new(advance::Advance),
-        Box::new(all_gather::AllGather { like: vec![Spec::new([1], DType::F32)], parts: Vec::new() }),
+        Box::new(all_gather::AllGather {
+            like: vec![Spec::new([1], DType::F32)],
+            parts: Vec::new(),
+            wait: true,
+        }),
         Box::new(all_reduce::AllReduce { like: vec![Spec::new([1], DType::F32)] }),
         Box::new(attention::FlashAttention(ATTENTION)),
         Box::new(attention::FlashAttentionGrad(ATTENTION)),
@@ -145,7 +150,9 @@ pub fn all() -> Vec<Box<dyn Op>> {
             precision: Precision::for_act_dtype(DType::F32),
         }),
         Box::new(embedding::Embedding),
-        Box::new(embedding::EmbeddingGrad::of_one_rank()),
+        Box::new(embedding::EmbeddingGrad(embedding::RankInterleaved::ONE_RANK)),
+        Box::new(embedding_owners::TokenOrder::of_one_rank()),
+        Box::new(embedding_owners::EmbeddingGradAtOwners::of_one_rank()),
         Box::new(fingerprint::Fingerprint),
         Box::new(gather_rows::GatherRows { ranks: 1 }),
         Box::new(half::Half { index: 0 }),

@@ -3,15 +3,14 @@
 //! The backward completes the gradient of the embedding last, so no computation is left to overlap with its
 //! all-reduce. But only the rows of tokens in the batch are not zero: ranks all-gather their tokens and the
 //! matching gradient rows, and each computes the same sum, in the order in which a single rank would add up
-//! the whole batch. Where ranks divide the gradient, each sums what it owns: tokens are gathered at the
-//! beginning, and of the rows a rank reads those that it needs.
+//! the whole batch. Where ranks divide the gradient, each sums what it owns: tokens are gathered and sorted
+//! at the beginning, and of the rows a rank reads those that it needs.
 
 use crate::device::DType;
 use crate::error::{Error, Result};
-use crate::ir::{
-    Builder, Destination, Home, Mode, Node, OwnedRange, Phase, Program, SlotId, Spec, Stream, TensorId,
-};
+use crate::ir::{Builder, Destination, Home, Mode, Node, OwnedRange, Phase, Program, SlotId, Spec, Stream};
 use crate::ops::embedding::{EmbeddingGrad, RankInterleaved};
+use crate::ops::embedding_owners::{EmbeddingGradAtOwners, OwnedRows, TokenOrder};
 use crate::ops::gather_rows::GatherRows;
 use crate::ops::share_rows::ShareRows;
 use std::sync::Arc;
@@ -33,9 +32,11 @@ pub struct DividedRows {
     pub owners: Vec<OwnedRange>,
     /// The slot that the tokens of all ranks are gathered into.
     pub tokens: SlotId,
+    /// The slots of their order: positions, sorted tokens, count, scratch.
+    pub order: [SlotId; 4],
     /// The slot in which ranks read each other's rows; `None` where these are gathered.
     pub rows: Option<SlotId>,
-    /// True if tokens are gathered on the communication stream.
+    /// True if tokens are gathered and sorted on the communication stream.
     pub overlap: bool,
 }
 
@@ -61,65 +62,71 @@ pub fn exchange_rows(
     if !sum(&nodes[at]) {
         return Err(not_alone(&b));
     }
-    let mut tokens = None;
     if let Some(divided) = divided {
-        tokens = Some(gather_tokens(&mut b, &nodes[at], layout, divided)?);
+        order_tokens(&mut b, &nodes[at], layout, divided)?;
     }
     for (position, node) in nodes.into_iter().enumerate() {
-        if position != at {
-            b.push(node);
-            continue;
+        match divided {
+            _ if position != at => b.push(node),
+            None => sum_all_rows(&mut b, &node, layout)?,
+            Some(divided) => sum_owned_rows(&mut b, &node, layout, divided)?,
         }
-        b.set_scope(&node.scope, node.block);
-        b.set_phase(Phase::Communication);
-        let [tokens, rows] = match tokens {
-            Some(tokens) => [tokens, share_rows(&mut b, &node, tokens, layout, divided)?],
-            None => {
-                let gathered = b.emit("of_all", GatherRows { ranks: layout.ranks }, &node.inputs[..2])?;
-                gathered.try_into().map_err(|_| not_alone(&b))?
-            }
-        };
-        b.set_phase(node.phase);
-        let out = Destination::Into(node.outputs[0], Mode::Write);
-        let owners = divided.map(|divided| divided.owners.clone()).unwrap_or_default();
-        let sum = Arc::new(EmbeddingGrad { layout, owners });
-        b.emit_into("sum_of_all", sum, &[tokens, rows, node.inputs[2]], &[out])?;
     }
     Ok(b.finish())
 }
 
-/// Records the gather of the tokens whose gradient a node sums, before all that computes it.
-fn gather_tokens(
+/// Records the gather of all rows and tokens in place of the node, and the sum of all on every rank.
+fn sum_all_rows(b: &mut Builder, node: &Node, layout: RankInterleaved) -> Result<()> {
+    b.set_scope(&node.scope, node.block);
+    b.set_phase(Phase::Communication);
+    let gathered = b.emit("of_all", GatherRows { ranks: layout.ranks }, &node.inputs[..2])?;
+    let [tokens, rows] = gathered[..] else { return Err(not_alone(b)) };
+    b.set_phase(node.phase);
+    let out = Destination::Into(node.outputs[0], Mode::Write);
+    b.emit_into("sum_of_all", Arc::new(EmbeddingGrad(layout)), &[tokens, rows, node.inputs[2]], &[out])?;
+    Ok(())
+}
+
+/// Records the gather of the tokens of all ranks, and their order, before all that computes the rows.
+fn order_tokens(b: &mut Builder, node: &Node, layout: RankInterleaved, divided: &DividedRows) -> Result<()> {
+    b.set_scope(&node.scope, node.block);
+    b.set_phase(Phase::Communication);
+    b.set_stream(if divided.overlap { Stream::Communication } else { Stream::Main });
+    let tokens = b.state_slot(divided.tokens);
+    let gather = Arc::new(GatherRows { ranks: layout.ranks });
+    let into = |tensor| Destination::Into(tensor, Mode::Write);
+    b.emit_into("tokens_of_all", gather, &node.inputs[..1], &[into(tokens)])?;
+    let order = divided.order.map(|slot| b.state_slot(slot));
+    let outs: Vec<_> = [node.outputs[0]].into_iter().chain(order).map(into).collect();
+    let op = Arc::new(TokenOrder(OwnedRows { layout, owners: divided.owners.clone() }));
+    b.emit_into("order_of_all", op, &[tokens, node.inputs[2]], &outs)?;
+    b.set_stream(Stream::Main);
+    Ok(())
+}
+
+/// Records in place of the node that ranks give each other access to their rows, and that each sums what it
+/// owns.
+fn sum_owned_rows(
     b: &mut Builder,
     node: &Node,
     layout: RankInterleaved,
     divided: &DividedRows,
-) -> Result<TensorId> {
+) -> Result<()> {
     b.set_scope(&node.scope, node.block);
     b.set_phase(Phase::Communication);
-    b.set_stream(if divided.overlap { Stream::Communication } else { Stream::Main });
-    let to = b.state_slot(divided.tokens);
-    let gather = Arc::new(GatherRows { ranks: layout.ranks });
-    b.emit_into("tokens_of_all", gather, &node.inputs[..1], &[Destination::Into(to, Mode::Write)])?;
-    b.set_stream(Stream::Main);
-    Ok(to)
-}
-
-/// Records that ranks give each other access to the rows that a node sums.
-fn share_rows(
-    b: &mut Builder,
-    node: &Node,
-    tokens: TensorId,
-    layout: RankInterleaved,
-    divided: Option<&DividedRows>,
-) -> Result<TensorId> {
-    let to = match divided.and_then(|divided| divided.rows) {
+    let tokens = b.state_slot(divided.tokens);
+    let to = match divided.rows {
         Some(slot) => Destination::Into(b.state_slot(slot), Mode::Write),
         None => Destination::New,
     };
     let share = Arc::new(ShareRows { ranks: layout.ranks });
     let rows = b.emit_into("rows_of_all", share, &[tokens, node.inputs[1]], &[to])?;
-    rows.first().copied().ok_or_else(|| not_alone(b))
+    b.set_phase(node.phase);
+    let [order, sorted, count, _] = divided.order.map(|slot| b.state_slot(slot));
+    let op = Arc::new(EmbeddingGradAtOwners(OwnedRows { layout, owners: divided.owners.clone() }));
+    let inputs = [&[order, sorted, count], &rows[..], &[node.inputs[2]]].concat();
+    b.emit_into("sum_of_owned", op, &inputs, &[Destination::Into(node.outputs[0], Mode::Add)])?;
+    Ok(())
 }
 
 fn not_alone(b: &Builder) -> Error {

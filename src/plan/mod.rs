@@ -21,6 +21,7 @@ pub use schedule::Schedule;
 pub use seeds::Seeds;
 
 use crate::data::held_out_batches;
+use crate::device::gpu::MAX_RANKS;
 use crate::device::{DType, Precision};
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::policy::{Placement, Shard, Transport};
@@ -35,7 +36,8 @@ pub struct Objective {
 }
 
 impl Objective {
-    /// Returns the names of the terms that the objective has: columns of `metrics.csv`, and numbers of the state.
+    /// Returns the names of the terms that the objective has: columns of `metrics.csv`, and numbers of the
+    /// state.
     pub fn terms(&self) -> impl Iterator<Item = &'static str> {
         let terms = [("z_loss", self.z_loss), ("smoothing_loss", self.label_smoothing)];
         terms.into_iter().filter(|(_, factor)| *factor != 0.0).map(|(name, _)| name)
@@ -67,8 +69,8 @@ pub struct Plan {
     pub ema: Option<WeightEma>,
     /// Largest global L2 norm of the gradient; 0 does not clip.
     pub max_norm: f64,
-    /// Learning rate of `[optimizer]`, which rows of metrics show. Groups follow the same schedule, each to its own
-    /// peak.
+    /// Learning rate of `[optimizer]`, which rows of metrics show. Groups follow the same schedule, each to
+    /// its own peak.
     pub schedule: Schedule,
     /// Execution of a step.
     pub execution: Execution,
@@ -102,7 +104,9 @@ impl Plan {
     /// tensors that are allocated and freed during a step: to free memory that others have access to, the
     /// driver waits for their GPUs, which may wait for this rank.
     pub fn copies_between_gpus(&self) -> bool {
+        const { assert!(Transport::MOST_COPYING == MAX_RANKS) };
         self.shards_optimizer()
+            && self.batch.world_size <= MAX_RANKS
             && self.execution.gpu.is_some()
             && self.execution.placement == Placement::Arena
             && self.execution.transport != Transport::Nccl
@@ -129,8 +133,8 @@ impl Plan {
         self.evaluated_batches().0 + sets.sum::<usize>()
     }
 
-    /// Returns the number of times that an evaluation goes through these: for the weights, and for their moving
-    /// average.
+    /// Returns the number of times that an evaluation goes through these: for the weights, and for their
+    /// moving average.
     pub fn evaluated_weights(&self) -> usize {
         1 + usize::from(self.ema.is_some_and(|ema| ema.evaluates))
     }

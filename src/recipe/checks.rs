@@ -242,8 +242,8 @@ const MAX_CHECKED_STEPS: usize = 100_000;
 /// What rounding may make of a decay beyond 0 and 1.
 const DECAY_ROUNDING: f64 = 1e-9;
 
-/// Reports a formula of the decay that leaves 0 to 1 at a step after the warm-up; of very many steps, at some that are
-/// evenly apart.
+/// Reports a formula of the decay that leaves 0 to 1 at a step after the warm-up; of very many steps, at some
+/// that are evenly apart.
 fn decay(recipe: &Recipe, formula: &Formula, (warmup, steps): (usize, usize)) -> Option<Diagnostic> {
     let after = steps.saturating_sub(warmup);
     let range = -DECAY_ROUNDING..=1.0 + DECAY_ROUNDING;
@@ -299,6 +299,13 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             &["parallelism.transport", "parallelism.shard"],
             "copies go to the ranks that own parts of the parameters, and without shard = \"optimizer\" none does",
             "set parallelism.shard = \"optimizer\", or leave parallelism.transport out",
+        ));
+    }
+    if parallelism.transport == Transport::Copies && recipe.world_size() > Transport::MOST_COPYING {
+        found.push(recipe.diagnostic(
+            &["parallelism.transport", "parallelism.world_size"],
+            &format!("copies are between the GPUs of at most {} ranks", Transport::MOST_COPYING),
+            "leave parallelism.transport out, for NCCL",
         ));
     }
     if parallelism.transport == Transport::Copies && engine.placement != Placement::Arena {

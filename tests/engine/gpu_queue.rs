@@ -174,7 +174,7 @@ impl Queue for FakeQueue<'_> {
         Ok(())
     }
 
-    fn gather_from_owners(&self, parts: &[OwnedCopy]) -> Result<()> {
+    fn gather_from_owners(&self, parts: &[OwnedCopy], _wait: bool) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
         for part in parts {
             self.access("gather_from_owners", part.from, part.bytes, false);
@@ -248,7 +248,7 @@ fn check(program: &Program, node: &Node, tensors: &[Tensor], properties: &Proper
         Home::State(slot) => program.state.buffers[program.state.get(slot).buffer].name == "exchange",
         _ => false,
     };
-    let by_copies = program.state.slot("exchange.flags").is_some();
+    let by_copies = program.state.slot("exchange.sums").is_some();
     if by_copies && queue.reads_ranks.get() && !node.inputs.iter().any(is_shared) {
         queue.problem("reads of other ranks what they do not share");
     }

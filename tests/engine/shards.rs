@@ -136,6 +136,29 @@ fn the_gathers_write_what_ops_read_of_every_parameter() {
     }
 }
 
+/// A graph has a branch for each gather that the forward waits for: the first ones are small, for it to begin
+/// early, and later ones twice as large each.
+#[test]
+fn gathers_grow_and_ranks_wait_for_each_other_before_the_first() {
+    let sizes = ["model.n_layers=4", "parallelism.world_size=2", "training.dtype=fp32", SHARDED];
+    let setup = Setup::planned(&sizes, |plan| plan.execution.bucket_bytes = 0);
+    let layout = &setup.programs.state;
+    let params_in = |(buffer, written): &(usize, Range<usize>)| {
+        let read = layout.params.iter().map(|param| layout.get(param.read));
+        read.filter(|slot| slot.buffer == *buffer && written.contains(&slot.offset)).count()
+    };
+    let counts: Vec<usize> = gathered(&setup).iter().map(params_in).collect();
+    let (last, whole) = counts.split_last().unwrap();
+    let grown: Vec<usize> = [1, 1].into_iter().chain((0..).map(|k| 1 << k)).take(whole.len()).collect();
+    assert_eq!(whole, grown);
+    assert!(*last <= 1 << (whole.len() - 2) && counts.iter().sum::<usize>() == layout.params.len());
+    for section in [&setup.programs.step_end, setup.programs.gather.as_ref().unwrap()] {
+        let gathers = section.program.nodes.iter().filter(|node| node.op.name() == "all_gather");
+        let waits: Vec<bool> = gathers.map(|node| !node.op.attributes().ends_with("no_wait")).collect();
+        assert!(waits[0] && !waits[1..].contains(&true), "{waits:?}");
+    }
+}
+
 /// The names of the nodes of a program from the first update on, equal neighbours once.
 fn from_the_update(program: &Program) -> Vec<&'static str> {
     let mut names: Vec<_> = program.nodes.iter().map(|node| node.op.name()).collect();

@@ -1,7 +1,7 @@
 //! Calls of the CUDA driver, with statuses turned into errors.
 
 use crate::device::DType;
-use crate::device::gpu::{Arg, TensorMap};
+use crate::device::gpu::{Arg, Grid, TensorMap};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, CString, c_void};
@@ -235,6 +235,40 @@ pub(super) fn value(arg: &Arg) -> Result<Value> {
         _ => value.opaque[0] = arg.bits(),
     }
     Ok(value)
+}
+
+/// Adds a node to a graph that launches a named function of a loaded module after other nodes. The values are
+/// its arguments, which the node copies.
+pub(super) fn add_kernel_node(
+    graph: sys::CUgraph,
+    after: &[sys::CUgraphNode],
+    (entry, function): (&str, sys::CUfunction),
+    grid: Grid,
+    values: &mut [Value],
+) -> Result<sys::CUgraphNode> {
+    let mut pointers: Vec<*mut c_void> = values.iter_mut().map(|v| std::ptr::from_mut(v).cast()).collect();
+    let [x, y, z] = grid.blocks;
+    let launch = sys::CUDA_KERNEL_NODE_PARAMS {
+        func: function,
+        gridDimX: x,
+        gridDimY: y,
+        gridDimZ: z,
+        blockDimX: grid.threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: grid.shared,
+        kernelParams: pointers.as_mut_ptr(),
+        extra: null_mut(),
+        kern: null_mut(),
+        ctx: null_mut(),
+    };
+    let mut node = null_mut();
+    // SAFETY: the nodes are of the graph; the arguments are in the order and of the types of the kernel.
+    let status = unsafe {
+        sys::cuGraphAddKernelNode_v2(&raw mut node, graph, after.as_ptr(), after.len(), &raw const launch)
+    };
+    check(status, &format!("add {entry} with {grid:?} to a graph"))?;
+    Ok(node)
 }
 
 /// Encodes a map for the tensor memory accelerator, as the kernels of `kernels/tma.cuh` expect it.

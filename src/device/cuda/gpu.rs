@@ -382,9 +382,9 @@ impl Queue for Gpu {
         self.collectives().map_or(Ok(()), reduce)
     }
 
-    fn gather_from_owners(&self, parts: &[OwnedCopy]) -> Result<()> {
+    fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool) -> Result<()> {
         match self.collectives() {
-            Some(collectives) => collectives.transport().gather_from_owners(parts, self.model_lane()),
+            Some(collectives) => collectives.transport().gather_from_owners(parts, wait, self.model_lane()),
             None => {
                 let mut moved = parts.iter().filter(|part| part.from != part.to);
                 moved.try_for_each(|part| self.copy(part.to, part.from, part.bytes))

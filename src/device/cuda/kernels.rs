@@ -2,7 +2,7 @@
 
 use super::compiler::{Compiler, TranslationUnit, translation_units};
 use super::context::Context;
-use super::driver::{self, check};
+use super::driver::{self, Value, check};
 use super::stream::Stream;
 use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::lock::lock;
@@ -96,6 +96,21 @@ impl Kernels {
         kernels.into_iter().try_for_each(|kernel| self.function(kernel.clone(), 0).map(|_| ()))
     }
 
+    /// Adds a node to a graph that launches a kernel after other nodes.
+    ///
+    /// # Errors
+    /// When the driver reports an error.
+    pub(super) fn add_to_graph(
+        &self,
+        graph: sys::CUgraph,
+        after: &[sys::CUgraphNode],
+        (kernel, grid, args): (Kernel, Grid, &[Arg]),
+    ) -> Result<sys::CUgraphNode> {
+        let (entry, function) = (kernel.entry, self.function(kernel, grid.shared)?);
+        let mut values = matching_values(entry, &function, args)?;
+        driver::add_kernel_node(graph, after, (entry, function.handle), grid, &mut values)
+    }
+
     /// Launches a kernel into a stream. Compiles it first if [`Kernels::prepare`] has not.
     ///
     /// # Errors
@@ -112,15 +127,7 @@ impl Kernels {
             )));
         }
         let function = self.function(kernel, grid.shared)?;
-        // The driver reads as many arguments as the kernel has parameters, and as many bytes of each.
-        if !args.iter().map(Arg::size).eq(function.parameters.iter().copied()) {
-            return Err(Error::failed(format!(
-                "kernel {entry} takes {} parameters of {:?} bytes, but is launched with {args:?}",
-                function.parameters.len(),
-                function.parameters
-            )));
-        }
-        let mut values = args.iter().map(driver::value).collect::<Result<Vec<_>>>()?;
+        let mut values = matching_values(entry, &function, args)?;
         stream.launch((entry, function.handle), grid, &mut values, overlaps)
     }
 
@@ -162,6 +169,19 @@ impl Kernels {
         lock(&self.functions).insert(kernel, function.clone());
         Ok(function)
     }
+}
+
+/// Returns the values of arguments that are those of a kernel: the driver reads as many as it has parameters,
+/// and as many bytes of each.
+fn matching_values(entry: &str, function: &Function, args: &[Arg]) -> Result<Vec<Value>> {
+    if !args.iter().map(Arg::size).eq(function.parameters.iter().copied()) {
+        return Err(Error::failed(format!(
+            "kernel {entry} takes {} parameters of {:?} bytes, but is launched with {args:?}",
+            function.parameters.len(),
+            function.parameters
+        )));
+    }
+    args.iter().map(driver::value).collect()
 }
 
 impl Drop for Kernels {

@@ -42,3 +42,4 @@ pub use monitor::{MemoryCause, PowerMeter, SETTLING};
 pub use nccl::Nccl;
 pub use peers::SharedMemory;
 pub(crate) use peers::{Sharing, process_token};
+pub(crate) use transport::Lane;

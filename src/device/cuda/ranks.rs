@@ -41,8 +41,8 @@ impl Gpu {
     }
 
     /// Waits until all work is done, and ends the exchange in agreement with the other ranks. Call it after
-    /// all ranks have reported that they are done; a rank that ends otherwise aborts the exchange, which waits
-    /// for no other rank.
+    /// all ranks have reported that they are done; a rank that ends otherwise aborts the exchange, which
+    /// waits for no other rank.
     ///
     /// # Errors
     /// When work failed.
@@ -71,7 +71,7 @@ impl Gpu {
     pub fn fork(&self) -> Result<Option<CollectiveQueue<'_>>> {
         let Some(collectives) = self.collectives() else { return Ok(None) };
         collectives.fork(self.stream())?;
-        Ok(Some(CollectiveQueue::new(self.properties(), collectives)))
+        Ok(Some(CollectiveQueue::new(self.properties(), self.kernels(), collectives)))
     }
 
     /// Orders later work of the model's queue after an event that was recorded.
@@ -80,5 +80,29 @@ impl Gpu {
     /// When the driver reports an error.
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.stream().wait(event)
+    }
+
+    /// Records an event after the work queued so far on the model's queue, or on that of collectives, by
+    /// which this is timed: later work there does not wait for it. With `inside_graph`, while a graph is
+    /// captured, every launch of the graph records it. Does nothing in a run of one rank.
+    ///
+    /// # Errors
+    /// When the driver reports an error.
+    pub(crate) fn record_beside(&self, lane: Lane, event: &Event, inside_graph: bool) -> Result<()> {
+        let Some(collectives) = self.collectives() else { return Ok(()) };
+        let of = match lane {
+            Lane::Model => self.model_lane(),
+            Lane::Collectives => collectives.lane(),
+        };
+        collectives.record(of, event, inside_graph)
+    }
+
+    /// Orders later work of the model's queue after the events recorded beside one of the two: a graph has to
+    /// end with this if it has any of these.
+    ///
+    /// # Errors
+    /// When the driver reports an error.
+    pub(crate) fn join_events(&self, lane: Lane) -> Result<()> {
+        self.collectives().map_or(Ok(()), |collectives| collectives.join_events(lane, self.stream()))
     }
 }

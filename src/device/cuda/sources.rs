@@ -32,7 +32,7 @@ pub const HEADERS: [(&str, &str); 14] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 49] = [
+pub const SOURCES: [(&str, &str); 51] = [
     source!("activate"),
     source!("adamw"),
     source!("add"),
@@ -42,10 +42,12 @@ pub const SOURCES: [(&str, &str); 49] = [
     source!("cached_attention"),
     source!("cast"),
     source!("checksum"),
+    source!("copy_small"),
     source!("cross_entropy"),
     source!("dropout"),
     source!("ema"),
     source!("embedding"),
+    source!("fill"),
     source!("fingerprint"),
     source!("flash_attention"),
     source!("flash_attention_fp32"),

@@ -50,7 +50,7 @@ pub(crate) trait Transport: Send + Sync + std::fmt::Debug {
     fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()>;
 
     /// Copies parts from their owners to all ranks.
-    fn gather_from_owners(&self, parts: &[OwnedCopy], on: On<'_>) -> Result<()>;
+    fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool, on: On<'_>) -> Result<()>;
 
     /// Replaces bytes by those of rank 0. Returns false where this has to go through the host.
     fn broadcast(&self, address: DevicePtr, bytes: usize, on: On<'_>) -> Result<bool>;

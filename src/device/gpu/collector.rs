@@ -6,7 +6,8 @@
 
 use super::{
     Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, OwnedCopy, OwnedSum, Product, ProductShape,
-    Properties, Queue, fallback_kernel, in_turn, rank_sum, sum_at_once,
+    Properties, Queue, copy_small, fallback_kernel, fill_words, in_turn, rank_sum, sum_at_once,
+    wait_for_ranks,
 };
 use crate::error::Result;
 use std::cell::RefCell;
@@ -47,10 +48,17 @@ impl Collector {
         self.requests.borrow_mut().kernels.insert(rank_sum((0, 1), (0, 1), (1, 0)).0);
     }
 
-    /// Inserts the kernel by which ranks sum a few numbers, or wait for each other.
+    /// Inserts the kernels by which ranks sum a few numbers, and wait for each other.
     fn insert_sum_at_once(&self) {
-        let kernel = sum_at_once(&[], (&[0], 0), 0).map(|(kernel, _, _)| kernel);
-        self.requests.borrow_mut().kernels.extend(kernel);
+        let kernels = &mut self.requests.borrow_mut().kernels;
+        kernels.extend(sum_at_once(&[], (&[0], 0), 0).map(|(kernel, _, _)| kernel));
+        kernels.insert(wait_for_ranks(&[0], 0).0);
+    }
+
+    /// Inserts the kernels beside copies between ranks.
+    fn insert_copies(&self) {
+        self.insert_sum_at_once();
+        self.requests.borrow_mut().kernels.insert(copy_small(&[]).0);
     }
 
     /// Returns the kernels and products listed so far.
@@ -80,12 +88,14 @@ impl Queue for Collector {
     fn product(&self, product: &Product) -> Result<()> {
         let mut requests = self.requests.borrow_mut();
         requests.products.insert(product.shape());
-        // The library may turn out to have no algorithm for it.
+        // The library may turn out to have no algorithm for it, and some of its algorithms fill a counter.
         requests.kernels.insert(fallback_kernel(product).0);
+        requests.kernels.extend(fill_words(0, 0, 1).map(|(kernel, _, _)| kernel));
         Ok(())
     }
 
     fn fill(&self, _address: DevicePtr, _byte: u8, _bytes: usize) -> Result<()> {
+        self.requests.borrow_mut().kernels.extend(fill_words(0, 0, 1).map(|(kernel, _, _)| kernel));
         Ok(())
     }
 
@@ -95,11 +105,12 @@ impl Queue for Collector {
 
     fn all_reduce_sum(&self, _tensors: &[(DevicePtr, usize)]) -> Result<()> {
         self.insert_rank_sum();
-        self.insert_sum_at_once();
+        self.insert_copies();
         Ok(())
     }
 
     fn all_gather(&self, _tensors: &[Gathered]) -> Result<()> {
+        self.insert_copies();
         Ok(())
     }
 
@@ -114,10 +125,12 @@ impl Queue for Collector {
 
     fn reduce_to_owners(&self, _parts: &[OwnedSum]) -> Result<()> {
         self.insert_rank_sum();
+        self.insert_copies();
         Ok(())
     }
 
-    fn gather_from_owners(&self, _parts: &[OwnedCopy]) -> Result<()> {
+    fn gather_from_owners(&self, _parts: &[OwnedCopy], _wait: bool) -> Result<()> {
+        self.insert_copies();
         Ok(())
     }
 }

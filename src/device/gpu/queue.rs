@@ -123,5 +123,5 @@ pub trait Queue {
     ///
     /// # Errors
     /// When a rank is lost, or the library reports an error.
-    fn gather_from_owners(&self, parts: &[OwnedCopy]) -> Result<()>;
+    fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool) -> Result<()>;
 }

@@ -6,9 +6,12 @@ use super::{Arg, DevicePtr, Grid, Kernel};
 const THREADS: usize = 256;
 const VEC: usize = 4;
 
-/// Returns the kernel that replaces `out`, given as (address, elements), by its sum over ranks in their order,
-/// with its launch: `out` has the values of rank `own`, and from `staged`, given as (address, elements from one
-/// rank to the next), those of the others follow in their order.
+/// Elements at multiples of which sums are staged: the kernel loads as many at once.
+pub const STAGING_STEP: usize = VEC;
+
+/// Returns the kernel that replaces `out`, given as (address, elements), by its sum over ranks in their
+/// order, with its launch: `out` has the values of rank `own`, and from `staged`, given as (address, elements
+/// from one rank to the next), those of the others follow in their order.
 pub fn rank_sum(
     out: (DevicePtr, usize),
     staged: (DevicePtr, usize),

@@ -1,4 +1,5 @@
-//! The kernel that sums a few numbers over ranks which have access to each other's memory.
+//! The kernels by which ranks that have access to each other's memory sum a few numbers, or only wait for
+//! each other.
 
 use super::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS};
 
@@ -18,37 +19,48 @@ pub fn area_capacity(words: usize, ranks: usize) -> usize {
     words.saturating_sub(AREA_FLAGS) / (2 * ranks)
 }
 
+/// Returns the kernel by which ranks wait for each other, with its launch. `areas` are the addresses of those
+/// of all ranks, at most [`MAX_RANKS`].
+pub fn wait_for_ranks(areas: &[DevicePtr], own: usize) -> (Kernel, Grid, [Arg; 3]) {
+    let args = [addresses(areas.iter().copied()), areas.len().into(), own.into()];
+    (kernel("wait_for_ranks"), Grid::new(1, 32), args)
+}
+
+fn kernel(entry: &'static str) -> Kernel {
+    Kernel::new("sum_at_once", entry).with("THREADS", THREADS).with("FLAGS", AREA_FLAGS)
+}
+
+fn addresses(mut numbers: impl Iterator<Item = u64>) -> Arg {
+    Arg::Ranks(std::array::from_fn(|_| numbers.next().unwrap_or_default()))
+}
+
 /// Returns the kernel that replaces tensors, given as (address, elements), by their sums over ranks in their
-/// order, with its launch; without tensors, ranks wait for each other. `areas` are the addresses of those of
-/// all ranks, with room for `capacity` numbers. `None` for more numbers, tensors or ranks than it takes.
+/// order, with its launch. `areas` are the addresses of those of all ranks, at most [`MAX_RANKS`], with room
+/// for `capacity` numbers. `None` for more numbers or tensors than it takes.
 pub fn sum_at_once(
     tensors: &[(DevicePtr, usize)],
     (areas, capacity): (&[DevicePtr], usize),
     own: usize,
 ) -> Option<(Kernel, Grid, [Arg; 7])> {
     let total: usize = tensors.iter().map(|(_, elements)| elements).sum();
-    if total > capacity || tensors.len() > MAX_RANKS || areas.len() > MAX_RANKS {
+    if total > capacity || tensors.len() > MAX_RANKS {
         return None;
     }
-    let filled = |numbers: &mut dyn Iterator<Item = u64>| {
-        Arg::Ranks(std::array::from_fn(|_| numbers.next().unwrap_or_default()))
-    };
     let mut end = 0;
-    let mut ends = tensors.iter().map(|(_, elements)| {
+    let ends = tensors.iter().map(|(_, elements)| {
         end += *elements as u64;
         end
     });
-    let kernel = Kernel::new("sum_at_once", "sum_at_once").with("THREADS", THREADS).with("FLAGS", AREA_FLAGS);
     let args = [
-        filled(&mut tensors.iter().map(|(address, _)| *address)),
-        filled(&mut ends),
-        filled(&mut areas.iter().copied()),
+        addresses(tensors.iter().map(|(address, _)| *address)),
+        addresses(ends),
+        addresses(areas.iter().copied()),
         tensors.len().into(),
         capacity.into(),
         areas.len().into(),
         own.into(),
     ];
-    Some((kernel, Grid::new(1, THREADS as u32), args))
+    Some((kernel("sum_at_once"), Grid::new(1, THREADS as u32), args))
 }
 
 #[cfg(test)]
@@ -64,8 +76,6 @@ mod tests {
         assert_eq!(args[2], Arg::Ranks([1 << 20, 2 << 20, 0, 0, 0, 0, 0, 0]));
         assert!(sum_at_once(&[(64, 3), (128, 6)], (&areas, 8), 1).is_none());
         assert!(sum_at_once(&[(64, 1); MAX_RANKS + 1], (&areas, 100), 1).is_none());
-        assert!(sum_at_once(&[], (&[0; MAX_RANKS + 1], 8), 1).is_none());
-        assert!(sum_at_once(&[], (&areas, 0), 0).is_some(), "ranks wait for each other");
         assert_eq!((area_words(2, 8), area_capacity(AREA_FLAGS + 32, 2)), (AREA_FLAGS + 32, 8));
     }
 }

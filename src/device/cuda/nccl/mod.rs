@@ -151,7 +151,7 @@ impl Transport for Nccl {
         })
     }
 
-    fn gather_from_owners(&self, parts: &[OwnedCopy], on: On<'_>) -> Result<()> {
+    fn gather_from_owners(&self, parts: &[OwnedCopy], _wait: bool, on: On<'_>) -> Result<()> {
         let byte = ncclDataType_t::ncclUint8;
         self.group("gather from owners", parts, |api, comm, part| {
             let (to, from, owner) = (part.to as *mut c_void, part.from as *const c_void, part.owner as c_int);

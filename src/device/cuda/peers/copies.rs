@@ -1,35 +1,19 @@
 //! The collectives.
 
 use super::map::Mapped;
-use super::memory::{SharedMemory, flags};
+use super::memory::SharedMemory;
 use super::release::Releaser;
 use crate::device::cuda::context::Context;
-use crate::device::cuda::driver::check;
 use crate::device::cuda::kernels::Kernels;
 use crate::device::cuda::stream::Stream;
 use crate::device::cuda::transport::{Lane, On, Transport};
 use crate::device::gpu::{
-    AREA_FLAGS, DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, in_turn, rank_sum, sum_at_once,
+    AREA_FLAGS, COPIES_AT_ONCE, DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, STAGING_STEP, SmallCopy,
+    copy_small, in_turn, rank_sum, sum_at_once, wait_for_ranks,
 };
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
-use cudarc::driver::sys::{self, CUstreamBatchMemOpParams as Operation, CUstreamBatchMemOpType as Type};
 use std::sync::{Arc, Mutex};
-
-/// Bytes of a flag.
-const FLAG: usize = size_of::<u32>();
-
-/// Elements at multiples of which sums are staged: kernels load as many at once.
-const STAGING_STEP: usize = 4;
-
-/// Where a handshake is in a collective.
-#[derive(Clone, Copy, Debug)]
-enum Handshake {
-    /// Every rank's memory may be written.
-    Begin,
-    /// Every rank's memory was written.
-    End,
-}
 
 /// The exchange of a rank with others by copies.
 #[derive(Debug)]
@@ -58,10 +42,9 @@ impl PeerCopies {
         memory: SharedMemory,
         mapped: Mapped,
     ) -> Result<Self> {
-        let flags = (memory.flags, flags(mapped.ranks()));
         // Words beyond the flags of ranks are spare, but for the last one, the count of calls.
-        let area = memory.area.map(|(area, _)| (area, AREA_FLAGS - 1));
-        let releaser = Releaser::new(Arc::clone(context), Stream::new(context)?, flags, area);
+        let flags = memory.areas.map(|(area, _)| (area, AREA_FLAGS - 1));
+        let releaser = Releaser::new(Arc::clone(context), Stream::new(context)?, flags);
         Ok(Self { rank, kernels, memory, mapped, releaser, state: Mutex::default() })
     }
 
@@ -69,12 +52,6 @@ impl PeerCopies {
     fn others(&self) -> impl Iterator<Item = usize> + '_ {
         let ranks = self.mapped.ranks();
         (1..ranks).map(move |step| (self.rank + step) % ranks)
-    }
-
-    /// Returns the address of a rank's flag that `from` sets.
-    fn flag(&self, rank: usize, from: usize, lane: Lane, handshake: Handshake) -> Result<DevicePtr> {
-        let kind = 2 * (lane as usize) + handshake as usize;
-        self.address(rank, self.memory.flags + ((kind * self.mapped.ranks() + from) * FLAG) as DevicePtr)
     }
 
     /// Returns the address, for this GPU, of memory of a rank that lies where `own` lies in this rank's.
@@ -94,22 +71,28 @@ impl PeerCopies {
         if from < owner { from } else { from - 1 }
     }
 
-    /// Sets this rank's flag on all others, waits for theirs, and resets them.
-    fn handshake(&self, handshake: Handshake, on: On<'_>) -> Result<()> {
-        let mut operations = Vec::with_capacity(3 * self.mapped.ranks());
-        for rank in self.others() {
-            operations.push(write(self.flag(rank, self.rank, on.lane, handshake)?, 1));
-        }
-        let own = self.others().map(|from| self.flag(self.rank, from, on.lane, handshake));
-        let own = own.collect::<Result<Vec<_>>>()?;
-        operations.extend(own.iter().map(|&flag| wait(flag)));
-        operations.extend(own.iter().map(|&flag| write(flag, 0)));
-        // SAFETY: flags are in memory of this rank and of others that is mapped for as long as `self` lives.
-        let status = unsafe {
-            let count = operations.len() as u32;
-            sys::cuStreamBatchMemOp_v2(on.stream.raw(), count, operations.as_mut_ptr(), 0)
+    /// Returns the areas of all ranks for a lane, and how many numbers they have room for. Calls are counted,
+    /// and those of two lanes may run in another order on each rank.
+    fn areas(&self, lane: Lane) -> Result<(Vec<DevicePtr>, usize)> {
+        let (area, capacity) = self.memory.areas[lane as usize];
+        let areas = (0..self.mapped.ranks()).map(|rank| self.address(rank, area));
+        Ok((areas.collect::<Result<_>>()?, capacity))
+    }
+
+    /// Lets ranks wait for each other: what each has queued before is done, in the memory of all.
+    fn wait_for_ranks(&self, on: On<'_>) -> Result<()> {
+        let (areas, _) = self.areas(on.lane)?;
+        let (kernel, grid, args) = wait_for_ranks(&areas, self.rank);
+        self.kernels.launch(on.stream, kernel, grid, &args)
+    }
+
+    /// Sums tensors over ranks by one kernel. Returns false where they have too many numbers for that.
+    fn sum_at_once(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<bool> {
+        let (areas, capacity) = self.areas(on.lane)?;
+        let Some((kernel, grid, args)) = sum_at_once(tensors, (&areas, capacity), self.rank) else {
+            return Ok(false);
         };
-        check(status, "wait for other ranks")
+        self.kernels.launch(on.stream, kernel, grid, &args).map(|()| true)
     }
 
     /// Returns the elements of staging that each other rank has of the staging for sums.
@@ -117,19 +100,25 @@ impl PeerCopies {
         self.memory.sums.1 / size_of::<f32>() / (self.mapped.ranks() - 1)
     }
 
-    /// Sums tensors over ranks by one kernel, or without tensors lets ranks wait for each other. Returns
-    /// false where there is no area for them, and on the stream of collectives: calls are counted, and those
-    /// of two streams may run in another order on each rank.
-    fn sum_at_once(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<bool> {
-        let Some((area, capacity)) = self.memory.area.filter(|_| on.lane == Lane::Model) else {
-            return Ok(false);
-        };
-        let areas: Vec<_> =
-            (0..self.mapped.ranks()).map(|rank| self.address(rank, area)).collect::<Result<_>>()?;
-        let Some((kernel, grid, args)) = sum_at_once(tensors, (&areas, capacity), self.rank) else {
-            return Ok(false);
-        };
-        self.kernels.launch(on.stream, kernel, grid, &args).map(|()| true)
+    /// Copies bytes, given as (to, from, bytes), or adds the copy to those that a kernel makes at once: one
+    /// after another, copies of a few KiB take several microseconds each.
+    fn copy(
+        &self,
+        (to, from, bytes): (DevicePtr, DevicePtr, usize),
+        small: &mut Vec<SmallCopy>,
+        on: On<'_>,
+    ) -> Result<()> {
+        let Some(copy) = SmallCopy::new(to, from, bytes) else { return on.stream.copy(to, from, bytes) };
+        small.push(copy);
+        Ok(())
+    }
+
+    /// Makes small copies.
+    fn copy_all(&self, small: &[SmallCopy], on: On<'_>) -> Result<()> {
+        small.chunks(COPIES_AT_ONCE).try_for_each(|copies| {
+            let (kernel, grid, args) = copy_small(copies);
+            self.kernels.launch(on.stream, kernel, grid, &args)
+        })
     }
 
     /// Fails with the reason of an abort.
@@ -145,14 +134,16 @@ impl PeerCopies {
     fn sum_round(&self, parts: &[(OwnedSum, usize)], on: On<'_>) -> Result<()> {
         let stride = self.staged_elements();
         let place = |element: usize| self.memory.sums.0 + (element * size_of::<f32>()) as DevicePtr;
-        self.handshake(Handshake::Begin, on)?;
+        let mut small = Vec::new();
+        self.wait_for_ranks(on)?;
         for owner in self.others() {
             for (part, at) in parts.iter().filter(|(part, _)| part.owner == owner) {
                 let to = self.address(owner, place(Self::slot(owner, self.rank) * stride + at))?;
-                on.stream.copy(to, part.at, part.elements * size_of::<f32>())?;
+                self.copy((to, part.at, part.elements * size_of::<f32>()), &mut small, on)?;
             }
         }
-        self.handshake(Handshake::End, on)?;
+        self.copy_all(&small, on)?;
+        self.wait_for_ranks(on)?;
         for (part, at) in parts.iter().filter(|(part, _)| part.owner == self.rank) {
             let (out, staged) = ((part.at, part.elements), (place(*at), stride));
             let (kernel, grid, args) = rank_sum(out, staged, (self.mapped.ranks(), self.rank));
@@ -176,43 +167,31 @@ impl Transport for PeerCopies {
         if self.sum_at_once(tensors, on)? {
             return Ok(());
         }
-        let whole = |&(at, elements): &(DevicePtr, usize)| OwnedSum { owner: self.rank, at, elements };
-        let chunks = tensors.iter().map(whole).flat_map(|part| chunks(part, self.staged_elements()));
-        let (mut round, mut staged) = (Vec::new(), 0);
-        for chunk in chunks {
-            if staged + chunk.elements > self.staged_elements() {
-                self.sum_round(&round, on)?;
-                (round, staged) = (Vec::new(), 0);
-            }
-            // Every rank is an owner of all of it.
-            let everywhere = |owner| (OwnedSum { owner, ..chunk }, staged);
-            round.extend((0..self.mapped.ranks()).map(everywhere));
-            staged += chunk.elements.next_multiple_of(STAGING_STEP);
-        }
-        self.sum_round(&round, on)
+        // Every rank is an owner of all of it.
+        let owned_by_all = tensors.iter().flat_map(|&(at, elements)| {
+            (0..self.mapped.ranks()).map(move |owner| OwnedSum { owner, at, elements })
+        });
+        self.reduce_to_owners(&owned_by_all.collect::<Vec<_>>(), on)
     }
 
     fn all_gather(&self, tensors: &[Gathered], on: On<'_>) -> Result<()> {
         self.check_running()?;
-        self.handshake(Handshake::Begin, on)?;
-        for rank in self.others() {
-            for tensor in tensors {
-                on.stream.copy(self.address(rank, tensor.of_rank(self.rank))?, tensor.from, tensor.bytes)?;
+        let mut small = Vec::new();
+        self.wait_for_ranks(on)?;
+        for tensor in tensors {
+            let to = tensor.of_rank(self.rank);
+            for rank in self.others().chain([self.rank]) {
+                self.copy((self.address(rank, to)?, tensor.from, tensor.bytes), &mut small, on)?;
             }
         }
-        for tensor in tensors {
-            on.stream.copy(tensor.of_rank(self.rank), tensor.from, tensor.bytes)?;
-        }
-        self.handshake(Handshake::End, on)
+        self.copy_all(&small, on)?;
+        self.wait_for_ranks(on)
     }
 
     fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()> {
         self.check_running()?;
         on.stream.copy(tensor.of_rank(self.rank), tensor.from, tensor.bytes)?;
-        if self.sum_at_once(&[], on)? {
-            return Ok(());
-        }
-        Err(Error::failed("ranks share rows on the model's stream only, and have an area of sums at once"))
+        self.wait_for_ranks(on)
     }
 
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
@@ -225,31 +204,26 @@ impl Transport for PeerCopies {
 
     fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()> {
         self.check_running()?;
-        let capacity = self.staged_elements();
-        let of = |owner| parts.iter().filter(move |part| part.owner == owner).copied();
-        let queues: Vec<Vec<OwnedSum>> = (0..self.mapped.ranks())
-            .map(|owner| of(owner).flat_map(|part| chunks(part, capacity)).collect())
-            .collect();
-        // All ranks make as many handshakes, those too that own less.
-        for round in 0..queues.iter().map(Vec::len).max().unwrap_or(0) {
-            let parts: Vec<_> = queues.iter().filter_map(|queue| Some((*queue.get(round)?, 0))).collect();
-            self.sum_round(&parts, on)?;
-        }
-        Ok(())
+        let rounds = rounds(parts, self.mapped.ranks(), self.staged_elements());
+        rounds.iter().try_for_each(|round| self.sum_round(round, on))
     }
 
-    fn gather_from_owners(&self, parts: &[OwnedCopy], on: On<'_>) -> Result<()> {
+    fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool, on: On<'_>) -> Result<()> {
         self.check_running()?;
-        self.handshake(Handshake::Begin, on)?;
+        let mut small = Vec::new();
+        if wait {
+            self.wait_for_ranks(on)?;
+        }
         for part in parts.iter().filter(|part| part.owner == self.rank) {
             for rank in self.others() {
-                on.stream.copy(self.address(rank, part.to)?, part.from, part.bytes)?;
+                self.copy((self.address(rank, part.to)?, part.from, part.bytes), &mut small, on)?;
             }
             if part.from != part.to {
-                on.stream.copy(part.to, part.from, part.bytes)?;
+                self.copy((part.to, part.from, part.bytes), &mut small, on)?;
             }
         }
-        self.handshake(Handshake::End, on)
+        self.copy_all(&small, on)?;
+        self.wait_for_ranks(on)
     }
 
     fn broadcast(&self, _address: DevicePtr, _bytes: usize, _on: On<'_>) -> Result<bool> {
@@ -279,6 +253,32 @@ impl Transport for PeerCopies {
     }
 }
 
+/// Parts that are summed at once, each with the element of its owner's staging from which others write
+/// theirs.
+type Round = Vec<(OwnedSum, usize)>;
+
+/// Divides parts among rounds in which each owner has staging of `capacity` elements: parts of an owner in
+/// their order, as many in a round as there is room for, and longer ones in chunks. All ranks make as many
+/// rounds, those too that own less.
+fn rounds(parts: &[OwnedSum], ranks: usize, capacity: usize) -> Vec<Round> {
+    let mut rounds: Vec<Round> = Vec::new();
+    for owner in 0..ranks {
+        let (mut round, mut staged) = (0, 0);
+        let of_owner = parts.iter().filter(|part| part.owner == owner);
+        for chunk in of_owner.flat_map(|part| chunks(*part, capacity)) {
+            if staged + chunk.elements > capacity {
+                (round, staged) = (round + 1, 0);
+            }
+            if rounds.len() == round {
+                rounds.push(Round::new());
+            }
+            rounds[round].push((chunk, staged));
+            staged += chunk.elements.next_multiple_of(STAGING_STEP);
+        }
+    }
+    rounds
+}
+
 /// Divides a part into chunks of at most `elements`.
 fn chunks(part: OwnedSum, elements: usize) -> impl Iterator<Item = OwnedSum> {
     (0..part.elements).step_by(elements.max(1)).map(move |first| OwnedSum {
@@ -286,34 +286,6 @@ fn chunks(part: OwnedSum, elements: usize) -> impl Iterator<Item = OwnedSum> {
         elements: elements.min(part.elements - first),
         ..part
     })
-}
-
-fn write(address: DevicePtr, value: u32) -> Operation {
-    let mut operation = Operation { pad: [0; 6] };
-    // Without a flag that says otherwise, all memory written before is visible to whoever sees the value.
-    operation.writeValue = sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
-        operation: Type::CU_STREAM_MEM_OP_WRITE_VALUE_32,
-        address,
-        __bindgen_anon_1:
-            sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 { value },
-        flags: 0,
-        alias: 0,
-    };
-    operation
-}
-
-fn wait(address: DevicePtr) -> Operation {
-    let mut operation = Operation { pad: [0; 6] };
-    operation.waitValue = sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st {
-        operation: Type::CU_STREAM_MEM_OP_WAIT_VALUE_32,
-        address,
-        __bindgen_anon_1: sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1 {
-            value: 1,
-        },
-        flags: sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_EQ as u32,
-        alias: 0,
-    };
-    operation
 }
 
 #[cfg(test)]
@@ -327,6 +299,20 @@ mod tests {
                 (0..4).filter(|&from| from != owner).map(|from| PeerCopies::slot(owner, from)).collect();
             assert_eq!(places, [0, 1, 2]);
         }
+    }
+
+    #[test]
+    fn an_owner_stages_several_parts_in_a_round() {
+        let part = |owner, at, elements| OwnedSum { owner, at, elements };
+        let [head, long, tail] = [part(1, 0, 6), part(1, 400, 90), part(1, 4000, 10)];
+        let other = part(0, 800, 100);
+        let found = rounds(&[head, other, long, tail], 2, 100);
+        assert_eq!(found, [vec![(other, 0), (head, 0), (long, 8)], vec![(tail, 0)]]);
+        let found = rounds(&[part(1, 0, 25)], 3, 10);
+        let elements = found.iter().map(|round| round.iter().map(|(part, at)| (part.elements, *at)));
+        let elements: Vec<Vec<_>> = elements.map(Iterator::collect).collect();
+        assert_eq!(elements, [[(10, 0)], [(10, 0)], [(5, 0)]]);
+        assert!(rounds(&[], 2, 10).is_empty());
     }
 
     #[test]

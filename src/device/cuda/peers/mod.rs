@@ -3,14 +3,14 @@
 //! Copy engines move the data, so collectives take no multiprocessors from the model, and sums are added in
 //! the order of ranks, so their bits depend on neither the number of buckets nor the launcher.
 //!
-//! A collective has two handshakes: no rank writes into another's memory before that rank has come to the
-//! collective, and no rank goes on before all have written. A handshake sets a flag in the memory of every
-//! other rank, waits for theirs and resets these, all by memory operations of the stream, which take no
-//! multiprocessors either and can be captured into a graph. Calls of the two streams have flags of their own.
+//! In a collective ranks wait for each other twice: no rank writes into another's memory before that rank has
+//! come to the collective, and no rank goes on before all have written. They do by a kernel of one warp that
+//! sets a flag in the memory of every other rank and waits for theirs. Memory operations of the stream
+//! (`cuStreamBatchMemOp`), which take not even that warp, made a step 1.3 % longer at dim384 on two H100s.
+//! Calls of the two streams have flags of their own.
 //!
-//! A few numbers, for which the model's stream waits, are summed by one kernel of one block instead, which
-//! stores them into the memory of all ranks and has its own flags. Without numbers, ranks wait for each other
-//! by it.
+//! A few numbers, for which the model's stream waits, are summed by one kernel of one block, which stores
+//! them into the memory of all ranks beside its flags.
 
 mod copies;
 mod map;
@@ -19,5 +19,5 @@ mod release;
 mod share;
 
 pub(crate) use map::process_token;
-pub use memory::{SharedMemory, flags};
+pub use memory::SharedMemory;
 pub(crate) use share::Sharing;

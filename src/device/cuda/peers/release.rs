@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Pause between two releases: a step waits for tens of flags, and each is reset after its wait.
+/// Pause between two releases: other ranks may still set their flags to the number of a call.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Sets all flags of a rank's own memory from outside of its streams, again and again: what is queued runs to
@@ -26,23 +26,15 @@ pub(super) struct Releaser {
 struct Work {
     context: Arc<Context>,
     stream: Stream,
-    /// Address and number of the flags that are waited for to be 1, and then reset.
-    flags: (DevicePtr, usize),
-    /// The same of those that are waited for to be at least some number.
-    counted: Option<(DevicePtr, usize)>,
+    /// Address and number of flags that are waited for to be at least some number.
+    flags: [(DevicePtr, usize); 2],
     ended: AtomicBool,
 }
 
 impl Releaser {
-    /// Creates a releaser of flags, each given by address and number: of handshakes, and of calls that are
-    /// counted. It sets them on a stream of its own.
-    pub(super) fn new(
-        context: Arc<Context>,
-        stream: Stream,
-        flags: (DevicePtr, usize),
-        counted: Option<(DevicePtr, usize)>,
-    ) -> Self {
-        let work = Work { context, stream, flags, counted, ended: AtomicBool::new(false) };
+    /// Creates a releaser of flags, given by address and number. It sets them on a stream of its own.
+    pub(super) fn new(context: Arc<Context>, stream: Stream, flags: [(DevicePtr, usize); 2]) -> Self {
+        let work = Work { context, stream, flags, ended: AtomicBool::new(false) };
         Self { work: Arc::new(work), thread: Mutex::default() }
     }
 
@@ -83,10 +75,9 @@ impl Releaser {
 impl Work {
     fn release(&self) -> crate::error::Result<()> {
         self.context.make_current()?;
-        let all = self.counted.map(|counted| (counted, u32::MAX)).into_iter().chain([(self.flags, 1)]);
-        for ((address, count), value) in all {
+        for (address, count) in self.flags {
             // SAFETY: the flags are in memory that is freed after `Releaser::drain`.
-            let status = unsafe { sys::cuMemsetD32Async(address, value, count, self.stream.raw()) };
+            let status = unsafe { sys::cuMemsetD32Async(address, u32::MAX, count, self.stream.raw()) };
             check(status, "release a rank that waits")?;
         }
         self.stream.synchronize()
