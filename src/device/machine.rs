@@ -1,8 +1,8 @@
 //! The device that programs run on: the CPU, or a GPU with the CPU for initialization and data.
 
 use super::cpu::{Buffer, Pool};
-use super::cuda::Gpu;
 use super::cuda::memory::DeviceBuffer;
+use super::cuda::{Gpu, OpenedContext};
 use crate::error::Result;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,6 +26,14 @@ impl Device {
             None => Device::Cpu(pool),
             Some(ordinal) => Device::Cuda(Gpu::open(ordinal)?, pool),
         })
+    }
+
+    /// Opens a GPU on which this process has a context.
+    ///
+    /// # Errors
+    /// When the GPU cannot be opened.
+    pub fn open_in(context: OpenedContext, pool: Arc<Pool>) -> Result<Self> {
+        Ok(Device::Cuda(Gpu::open_in(context)?, pool))
     }
 
     /// Returns the worker threads of the CPU.

@@ -11,7 +11,7 @@ use crate::recipe::Recipe;
 /// # Errors
 /// A usage error that points at the key, if the machine lacks something. A machine about which nothing is
 /// known accepts everything.
-pub(super) fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usize>> {
+pub fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usize>> {
     let engine = &recipe.values().engine;
     match (engine.device, machine.usable_gpus()) {
         (_, None) => Ok(assumed_gpus(recipe, machine)),
@@ -25,8 +25,8 @@ pub(super) fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usiz
     }
 }
 
-/// Rejects ranks on several GPUs of a machine without NCCL, unless they may exchange data by copies. Where their
-/// GPUs turn out to have no access to each other's memory, the run says then that NCCL is missing.
+/// Rejects ranks on several GPUs of a machine without NCCL, unless they may exchange data by copies. Where
+/// their GPUs turn out to have no access to each other's memory, the run says then that NCCL is missing.
 ///
 /// # Errors
 /// A usage error that points at the number of ranks.

@@ -5,6 +5,7 @@ use super::rendezvous::{self, Secret};
 use super::{ExitGuard, Group, OnDisconnect, Peer, RemoteCommunicator, Server, Stop, Watchdog};
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::{Error, Result};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,6 +147,11 @@ impl LocalRanks {
     pub fn index_on_machine(&self, rank: usize) -> usize {
         let index = self.comms.iter().position(|comm| comm.rank() == rank).unwrap_or(0);
         self.first_on_machine + index
+    }
+
+    /// Returns the indexes of the ranks of this process among those of the machine.
+    pub fn indexes_on_machine(&self) -> Range<usize> {
+        self.first_on_machine..self.first_on_machine + self.in_process()
     }
 
     /// Returns the communicator of the first rank of this process, to abort the run or to watch for an abort.

@@ -1,5 +1,6 @@
 //! Inputs of the ranks of a process.
 
+use super::devices::DeviceOrder;
 use super::initial_values::InitialValues;
 use super::recorder::Recorder;
 use crate::checkpoint::Loaded;
@@ -26,6 +27,7 @@ pub(super) struct RunContext {
     /// Step after which the run saves its state and ends; `None` for the last one.
     pub until: Option<u64>,
     pub initial_values: Arc<InitialValues>,
+    pub devices: Arc<DeviceOrder>,
 }
 
 /// Additional inputs of rank 0, which reads checkpoints and writes results.

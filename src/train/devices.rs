@@ -1,6 +1,7 @@
 //! Opens the devices of ranks in an order in which they wait least for each other, and compiles kernels
 //! meanwhile.
 
+use super::contexts::ContextsAhead;
 use crate::device::Device;
 use crate::device::communicator::Communicator;
 use crate::device::cpu::Pool;
@@ -15,8 +16,11 @@ use std::time::{Duration, Instant};
 /// The order in which ranks of one process open their devices: rank 0 first. The driver creates contexts one
 /// after the other, and all ranks wait for the algorithms of products, which rank 0 chooses on its own
 /// device.
-#[derive(Debug, Default)]
-pub(super) struct DeviceOrder(Mutex<()>);
+#[derive(Debug)]
+pub(super) struct DeviceOrder {
+    first: Mutex<()>,
+    contexts: ContextsAhead,
+}
 
 /// The place of rank 0 before the others.
 #[derive(Debug)]
@@ -33,9 +37,14 @@ pub(super) struct Opened {
 }
 
 impl DeviceOrder {
+    /// Begins to create the contexts on GPUs, in the order of their ranks.
+    pub(super) fn begin(gpus: &[usize]) -> Self {
+        Self { first: Mutex::default(), contexts: ContextsAhead::begin(gpus) }
+    }
+
     /// Lets rank 0 be the first. It calls this before the others can open theirs.
     pub(super) fn first_place(&self, rank: usize) -> Option<FirstPlace<'_>> {
-        (rank == 0).then(|| FirstPlace { _held: lock(&self.0) })
+        (rank == 0).then(|| FirstPlace { _held: lock(&self.first) })
     }
 
     /// Opens the device of a rank: of rank 0, which gives its place, or of another one once rank 0 has its
@@ -50,12 +59,15 @@ impl DeviceOrder {
         comm: &dyn Communicator,
         (gpu, pool): (Option<usize>, &Arc<Pool>),
     ) -> Result<Opened> {
-        let open = || Device::open(gpu, Arc::clone(pool));
+        let open = || match gpu.and_then(|gpu| self.contexts.take(gpu)) {
+            Some(context) => Device::open_in(context, Arc::clone(pool)),
+            None => Device::open(gpu, Arc::clone(pool)),
+        };
         let (place, ordinal) = match (place, gpu) {
             (Some(place), Some(ordinal)) => (place, ordinal),
             (place, _) => {
                 drop(place);
-                drop(lock(&self.0));
+                drop(lock(&self.first));
                 return Ok(Opened { device: open()?, waited_for_kernels: Duration::ZERO });
             }
         };
@@ -77,11 +89,11 @@ mod tests {
 
     #[test]
     fn others_come_after_rank_0_and_no_place_is_left() {
-        let order = DeviceOrder::default();
+        let order = DeviceOrder::begin(&[]);
         assert!(order.first_place(1).is_none());
         let place = order.first_place(0);
-        assert!(place.is_some() && order.0.try_lock().is_err(), "others wait");
+        assert!(place.is_some() && order.first.try_lock().is_err(), "others wait");
         drop(place);
-        assert!(order.0.try_lock().is_ok(), "also where rank 0 has failed");
+        assert!(order.first.try_lock().is_ok(), "also where rank 0 has failed");
     }
 }

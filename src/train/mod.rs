@@ -6,6 +6,7 @@ mod calibrate;
 mod chat;
 mod conclude;
 mod context;
+mod contexts;
 mod devices;
 mod energy;
 mod events;

@@ -3,6 +3,7 @@
 use super::calibrate::{cpu_pace, known_cpu_pace};
 use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::context::{RankZero, RunContext};
+use super::devices::DeviceOrder;
 use super::gauges::{engine_name, environment};
 use super::generate::check_prompt;
 use super::import::shown;
@@ -24,7 +25,7 @@ use crate::forecast::{Planned, RunNeeds, Saving, smaller};
 use crate::format::binary;
 use crate::machine::{Gpus, Machine};
 use crate::model::{Programs, Weights, flops_per_token};
-use crate::plan::Plan;
+use crate::plan::{Plan, choose_gpus};
 use crate::policy::{DeviceChoice, Resume, WeightsOnly};
 use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
@@ -49,6 +50,8 @@ pub struct Run {
     /// The folder of the run to resume, where rank 0 is in this process.
     resumed: Option<RunFolder>,
     opened: Instant,
+    /// Those of the ranks of this process, whose contexts are being created.
+    devices: Arc<DeviceOrder>,
 }
 
 impl Run {
@@ -67,7 +70,9 @@ impl Run {
                 resumed = Some(RunFolder::open(path)?);
             }
         }
-        Ok(Self { request, machine, resumed, opened: Instant::now() })
+        let opened = Instant::now();
+        let devices = Arc::new(DeviceOrder::begin(&own_gpus(&request.recipe, &machine, ranks)));
+        Ok(Self { request, machine, resumed, opened, devices })
     }
 
     /// The recipe.
@@ -109,6 +114,7 @@ impl Run {
             stop: stop.clone(),
             until: self.request.until,
             initial_values: Arc::new(InitialValues::new(ranks.in_process())),
+            devices: Arc::clone(&self.devices),
         };
         match ranks.has_rank_zero() {
             true => self.train_with_rank_zero(context, ranks, guard),
@@ -126,7 +132,7 @@ impl Run {
         ranks: &LocalRanks,
         guard: &ExitGuard,
     ) -> Result<Ended> {
-        let Self { request, machine, resumed, opened } = self;
+        let Self { request, machine, resumed, opened, .. } = self;
         let corpus_took = opened.elapsed();
         let mut start = start(&request.origin, &context)?;
         let (from_step, steps) = (start.step(), context.plan.steps as u64);
@@ -219,6 +225,12 @@ impl Run {
         let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
         conclude(recorder, outcome)
     }
+}
+
+/// Returns the GPUs of the ranks of this process, in their order; none where planning will say what is wrong.
+fn own_gpus(recipe: &Recipe, machine: &Machine, ranks: &LocalRanks) -> Vec<usize> {
+    let gpus = choose_gpus(recipe, machine).unwrap_or_default();
+    ranks.indexes_on_machine().filter_map(|index| gpus.get(index).copied()).collect()
 }
 
 /// Replaces a fresh start by a resume of the newest unfinished run of this recipe, where `checkpoint.resume =
@@ -496,8 +508,8 @@ fn describe(
     Ok(summary)
 }
 
-/// Returns the metadata of checkpoints; that of the weights which the run or the one it goes on from began with
-/// is kept.
+/// Returns the metadata of checkpoints; that of the weights which the run or the one it goes on from began
+/// with is kept.
 fn meta(context: &RunContext, initial: Option<&InitialWeights>, loaded: Option<&Loaded>) -> Meta {
     let end_token = context.dataset.tokenizer.end_token().to_string();
     let mut extra = BTreeMap::from([(END_TOKEN_ID.to_string(), end_token)]);

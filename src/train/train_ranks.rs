@@ -34,13 +34,13 @@ pub(super) fn train_ranks(
 ) -> Result<Outcome> {
     // Ranks compute at the same time, each with its share of the threads.
     let threads = context.plan.execution.threads / ranks.in_process();
-    let order = DeviceOrder::default();
+    let order = &*context.devices;
     ranks.run(|comm| {
         let pool = Arc::new(Pool::new(threads)?);
         let zero = zero.filter(|_| comm.rank() == 0);
         let mut guard = zero.map(|zero| RecorderGuard::take(zero.recorder));
         let recorder = guard.as_mut().and_then(|guard| guard.recorder.as_mut());
-        train_rank((ranks, &order), context, zero, &pool, &comm, recorder)
+        train_rank((ranks, order), context, zero, &pool, &comm, recorder)
     })
 }
 

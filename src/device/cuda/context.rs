@@ -2,10 +2,12 @@
 
 use super::driver::{self, check};
 use super::libraries::Nvidia;
+use super::monitor::InitialState;
 use crate::device::gpu::Properties;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 /// The primary context of this process on a GPU. Released when dropped.
 #[derive(Debug)]
@@ -47,6 +49,34 @@ impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: retained in `new`; everything that lives in the context holds it, so nothing is left.
         unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
+}
+
+/// A GPU with a context of this process, on which nothing was done yet.
+#[derive(Debug)]
+pub struct OpenedContext {
+    pub(super) ordinal: usize,
+    pub(super) properties: Properties,
+    /// The state of the GPU before.
+    pub(super) initial: InitialState,
+    /// Bytes that the context took on the card.
+    pub(super) took: Option<i64>,
+    pub(super) context: Arc<Context>,
+}
+
+impl OpenedContext {
+    /// Creates the context on a GPU, which takes the driver 0.1 s or more, one after another where several
+    /// threads create some.
+    ///
+    /// # Errors
+    /// When the driver is missing, does not know the GPU, or reports an error.
+    pub fn open(ordinal: usize) -> Result<Self> {
+        check_present(ordinal)?;
+        let (device, properties) = device_properties(ordinal)?;
+        let initial = InitialState::of_device(device);
+        let context = Arc::new(Context::new(device)?);
+        let took = initial.memory_taken_since();
+        Ok(Self { ordinal, properties, initial, took, context })
     }
 }
 

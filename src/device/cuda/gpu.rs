@@ -3,7 +3,7 @@
 use super::algorithms::{Algorithm, Algorithms};
 use super::collectives::Collectives;
 use super::compiler::Compiler;
-use super::context::{Context, check_present, device_properties};
+use super::context::{Context, OpenedContext, check_present, device_properties};
 use super::cublaslt::WORKSPACE;
 use super::download::Downloader;
 use super::driver::{self, Event, Pinned};
@@ -72,16 +72,23 @@ impl Gpu {
     /// # Errors
     /// When a library or the GPU is missing: which one, and how to get it.
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {
-        check_present(ordinal)?;
         Nvidia::CublasLt.require("the library of matrix products (cuBLASLt)")?;
-        let (device, properties) = device_properties(ordinal)?;
+        Self::open_in(OpenedContext::open(ordinal)?)
+    }
+
+    /// Opens a GPU on which this process has a context.
+    ///
+    /// # Errors
+    /// As [`Gpu::open`].
+    pub fn open_in(opened: OpenedContext) -> Result<Arc<Self>> {
+        Nvidia::CublasLt.require("the library of matrix products (cuBLASLt)")?;
+        let OpenedContext { ordinal, properties, initial, took, context } = opened;
+        context.make_current()?;
         let compiler = Compiler::new(&properties.architecture())?;
-        let initial = InitialState::of_device(device);
-        let context = Arc::new(Context::new(device)?);
         let stream = Arc::new(Stream::new(&context)?);
         // Before anything is allocated, the workspace included.
         let sample = memory_info().ok().map(|(free, _)| MemorySample { free, held: 0 });
-        let untracked = Mutex::new(UntrackedMeter::new(initial.memory_taken_since(), sample));
+        let untracked = Mutex::new(UntrackedMeter::new(took, sample));
         let allocator = Allocator::new(Arc::clone(&stream));
         let products = Arc::new(Products::new(&properties, allocator.allocate(WORKSPACE)?)?);
         let kernels = Arc::new(Kernels::new(Arc::clone(&context), compiler, properties.capability));

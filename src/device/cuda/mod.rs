@@ -35,6 +35,7 @@ pub use algorithms::{Algorithm, Algorithms};
 pub use availability::{describe, usable};
 pub use cache::{TOKENS, cache_folder, tokens_folder};
 pub use collectives::CollectiveQueue;
+pub use context::OpenedContext;
 pub use cublaslt::{WORKSPACE, library_version};
 pub use gpu::Gpu;
 pub use graph::Graph;
