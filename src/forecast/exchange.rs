@@ -9,8 +9,9 @@ use serde::Serialize;
 /// by NVLink reached with 4 MiB at a time (`results/measured/nvidia-h200-x2-2026-11-24/table.md`).
 const COPY_BYTES_PER_SECOND: f64 = 300e9;
 
-/// Seconds of the two handshakes of a collective by copies, measured there too.
-const HANDSHAKES_SECONDS: f64 = 16e-6;
+/// Seconds that ranks wait for each other in a collective by copies, twice, where all have come: in a trace
+/// of two H100s (`results/measured/nvidia-h100-x2-2026-11-26b/table.md`).
+const WAITS_SECONDS: f64 = 10e-6;
 
 /// What a rank sends in a step after a ramp of the batch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -73,7 +74,7 @@ impl ExchangeForecast {
         let all = || step.iter().chain(&gather);
         let sum = |part: fn(&Sent) -> f64| all().map(part).sum::<f64>().round() as u64;
         let time = copies.then(|| {
-            let seconds = |sent: &Sent| HANDSHAKES_SECONDS + sent.bytes() / COPY_BYTES_PER_SECOND;
+            let seconds = |sent: &Sent| WAITS_SECONDS + sent.bytes() / COPY_BYTES_PER_SECOND;
             let total = all().map(seconds).sum();
             ExchangeTime {
                 bytes_per_second: COPY_BYTES_PER_SECOND,
