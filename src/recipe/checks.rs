@@ -304,7 +304,7 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     if parallelism.transport == Transport::Copies && recipe.world_size() > Transport::MOST_COPYING {
         found.push(recipe.diagnostic(
             &["parallelism.transport", "parallelism.world_size"],
-            &format!("copies are between the GPUs of at most {} ranks", Transport::MOST_COPYING),
+            format!("copies are between the GPUs of at most {} ranks", Transport::MOST_COPYING),
             "leave parallelism.transport out, for NCCL",
         ));
     }

@@ -39,7 +39,9 @@ impl ContextsAhead {
                     return;
                 }
                 // What goes wrong here goes wrong again where the GPU is opened, and is said there.
-                let _ = open(gpu).map(|context| sender.send(context));
+                if let Some(context) = open(gpu) {
+                    let _ = sender.send(context);
+                }
             }
         };
         let thread = match receivers.is_empty() {

@@ -435,6 +435,21 @@ fn a_bias_of_a_norm_that_has_none() {
 }
 
 #[test]
+fn copies_between_more_ranks_than_kernels_take() {
+    let keys = |world| ["parallelism.shard=optimizer", "parallelism.transport=copies", world];
+    let nine = wrong("", &keys("parallelism.world_size=9"), &[]);
+    assert!(nine.contains("copies are between the GPUs of at most 8 ranks"), "{nine}");
+    assert!(
+        nine.contains("parallelism.world_size = 9") && nine.contains("leave parallelism.transport out"),
+        "{nine}"
+    );
+    let machine = Machine::named("h200").unwrap();
+    let overrides = keys("parallelism.world_size=8").map(str::to_owned);
+    let eight = recipe::load_str(Path::new("r.toml"), "", &overrides, std::iter::empty(), &machine);
+    assert!(eight.is_ok());
+}
+
+#[test]
 fn batches_that_contradict_each_other() {
     insta::assert_snapshot!(wrong(r#"[training]
 global_batch_size = 64
