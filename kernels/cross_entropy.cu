@@ -193,8 +193,8 @@ struct Upstreams {
 };
 
 // The losses of a row, if `losses` is not null, and into `gradient`, if that is not null, the gradient of the
-// stored logits; `upstreams` returns those of the losses. `gradient` may be the row itself: a thread overwrites
-// only what it alone reads, after the first pass of all threads.
+// stored logits; `upstreams` returns those of the losses. `gradient` may be the row itself: a thread
+// overwrites only what it alone reads, after the first pass of all threads.
 template <bool staged, class GetUpstreams>
 __device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, const Losses *losses, int vocab,
                                        int width, const Objective &objective, const GetUpstreams &upstreams) {
@@ -300,8 +300,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                          [=] { return d; });
 }
 
-// The losses of logits[n, width], which are overwritten by the gradient of scale·Σ of all losses; with a count that is
-// not null the scale is 1 / count.
+// The losses of logits[n, width], which are overwritten by the gradient of scale·Σ of all losses; with a
+// count that is not null the scale is 1 / count.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 head_loss(T *logits, const u32 *targets, float *losses, float *z_losses, float *smoothing, int vocab, int width,
           float logit_scale, float inner, float cap, float z_loss, float label_smoothing, float scale,

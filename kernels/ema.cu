@@ -1,8 +1,9 @@
 // The moving average of the weights over the flat parameter buffers: the same bits as src/ops/ema.rs.
 #include "optimizer.cuh"
 
-// average[n] ← average + weights[step]·(params - average). Nothing changes where bad[1] is set. On a rank that owns
-// ranges, n elements are averaged: average has them alone, and params where masters are sharded those of the shard.
+// average[n] ← average + weights[step]·(params - average). Nothing changes where bad[1] is set. On a rank
+// that owns ranges, n elements are averaged: average has them alone, and params where masters are sharded
+// those of the shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
 ema(const float *params, const float *weights, const u32 *step, const u32 *bad, float *average, u64 n) {
     ThreadElements elements = elements_of_thread();

@@ -1,7 +1,9 @@
-// The functions of formulas, in fp32, accurate to the last bits of format E; and a formula itself, as a functor.
+// The functions of formulas, in fp32, accurate to the last bits of format E; and a formula itself, as a
+// functor.
 //
-// Definitions: FORMULA, the body of the functor's function, which src/ops/formula/code.rs writes from the steps of
-// the formula; and VARIABLES, 1 for one of x and 2 for one of a and b. Without FORMULA there is none.
+// Definitions: FORMULA, the body of the functor's function, which src/ops/formula/code.rs writes from the
+// steps of the formula; and VARIABLES, 1 for one of x and 2 for one of a and b. Without FORMULA there is
+// none.
 #pragma once
 #include "activation.cuh"
 

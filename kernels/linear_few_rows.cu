@@ -1,5 +1,5 @@
-// Generation: y = f(x·Wᵀ + b) of at most 16 rows in bf16. The time is that of reading W, so every byte of it is
-// read once, 16 at a time.
+// Generation: y = f(x·Wᵀ + b) of at most 16 rows in bf16. The time is that of reading W, so every byte of it
+// is read once, 16 at a time.
 //
 // A block computes 8 outputs of all rows; its warps divide the inputs among themselves, in blocks of 32. A
 // lane 4·g + q loads inputs 8q to 8q + 7 of a block, of output g and of rows g and g + 8: four pairs of
@@ -38,8 +38,8 @@ __device__ __forceinline__ void load_weights(const bf16 *w, i64 to_second, int f
     }
 }
 
-// x: [rows, inputs]; w: [SUMS, outputs, inputs]; b: [SUMS, outputs]; y: [rows, outputs]. inputs is a multiple of
-// 32, outputs of 8. Blocks: outputs / 8. Partial sums of warps are added in their order.
+// x: [rows, inputs]; w: [SUMS, outputs, inputs]; b: [SUMS, outputs]; y: [rows, outputs]. inputs is a multiple
+// of 32, outputs of 8. Blocks: outputs / 8. Partial sums of warps are added in their order.
 extern "C" __global__ void __launch_bounds__(THREADS)
     linear_few_rows(const bf16 *x, const bf16 *__restrict__ w, const float *__restrict__ b,
                     bf16 *__restrict__ y, int rows, int outputs, int inputs) {

@@ -1,7 +1,7 @@
 // Matrices of one shape in the flat parameter buffers, and the blocks of a grid over them: x goes through the
-// elements of a matrix, y through the matrices. Definitions: MATRIX_COUNT matrices, each given by its first element
-// in the flat buffers (FLAT_STARTS), among the masters (MASTER_STARTS) and in the optimizer's slots (SLOT_STARTS);
-// VEC neighbours that a thread moves at once, a divisor of all of these and of a matrix.
+// elements of a matrix, y through the matrices. Definitions: MATRIX_COUNT matrices, each given by its first
+// element in the flat buffers (FLAT_STARTS), among the masters (MASTER_STARTS) and in the optimizer's slots
+// (SLOT_STARTS); VEC neighbours that a thread moves at once, a divisor of all of these and of a matrix.
 #pragma once
 #include "common.cuh"
 #include "streaming.cuh"

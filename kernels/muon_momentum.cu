@@ -9,8 +9,8 @@ __device__ __forceinline__ float lerp(float from, float to, float weight) {
 }
 
 // momentum ← lerp(momentum, clip·grads, take) of every matrix of n elements; x[matrix, n] gets
-// lerp(clip·grads, momentum, keep), or without `nesterov` the momentum, and partials[matrix, blocks of it] sums of
-// its squares. Where bad[1] is set the momentum stays, and x is zero.
+// lerp(clip·grads, momentum, keep), or without `nesterov` the momentum, and partials[matrix, blocks of it]
+// sums of its squares. Where bad[1] is set the momentum stays, and x is zero.
 extern "C" __global__ void __launch_bounds__(THREADS)
 muon_momentum(const float *grads, const float *clip, const u32 *bad, float *momentum, T *x, float *partials,
               u64 n, float keep, float take, u32 nesterov) {

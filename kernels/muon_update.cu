@@ -1,8 +1,9 @@
 // The end of a step of Muon: the same bits as src/ops/muon_update.rs.
 #include "matrices.cuh"
 
-// params ← decay·params − ratio·lr·x of every matrix x[matrix, n], with row step[1] of schedule[steps + 1, 2]:
-// decay, lr. Nothing changes where bad[1] is set. Without HAS_COMPUTE_COPY, `compute_copy` is not written.
+// params ← decay·params − ratio·lr·x of every matrix x[matrix, n], with row step[1] of schedule[steps + 1,
+// 2]: decay, lr. Nothing changes where bad[1] is set. Without HAS_COMPUTE_COPY, `compute_copy` is not
+// written.
 extern "C" __global__ void __launch_bounds__(THREADS)
 muon_update(const T *x, const float *schedule, const u32 *step, const u32 *bad, float *params, T *compute_copy,
             u64 n, float ratio) {

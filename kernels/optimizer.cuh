@@ -1,5 +1,5 @@
-// Shared by the kernels of optimizers that treat every element alike: blocks of the flat parameter buffers, and
-// ranges with weight decay.
+// Shared by the kernels of optimizers that treat every element alike: blocks of the flat parameter buffers,
+// and ranges with weight decay.
 #pragma once
 #include "common.cuh"
 #include "ranges.cuh"
@@ -8,12 +8,12 @@
 constexpr int THREADS = 256, VEC = 4;
 constexpr u64 BLOCK = THREADS * VEC;
 
-// The first element of each range among the masters; its first elements in the slots and in the flat buffers are
-// those of ranges.cuh.
+// The first element of each range among the masters; its first elements in the slots and in the flat buffers
+// are those of ranges.cuh.
 __constant__ u64 MASTERS[RANGE_COUNT + 1] = RANGE_MASTERS;
 
-// Elements of the flat buffers at which decay is switched on (the first, the third, …) or off, ascending; then a sentinel beyond
-// all elements.
+// Elements of the flat buffers at which decay is switched on (the first, the third, …) or off, ascending;
+// then a sentinel beyond all elements.
 __constant__ u64 SWITCHES[SWITCH_COUNT + 1] = SWITCH_POSITIONS;
 
 // The number of switches at or before an element. Decay applies if it is odd.

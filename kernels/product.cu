@@ -1,5 +1,5 @@
-// C = factor·A·B, with ADD plus a factor of other matrices, for the few shapes that the library has no algorithm for, such as odd widths in bf16. Not tuned.
-// fp32 sums in the order of k.
+// C = factor·A·B, with ADD plus a factor of other matrices, for the few shapes that the library has no
+// algorithm for, such as odd widths in bf16. Not tuned. fp32 sums in the order of k.
 //
 // Definitions: IN, OUT (formats), AT, BT (factors are stored transposed), ADD, SIDE and ROWS (a block
 // computes SIDE × SIDE elements of C with SIDE × ROWS threads).
@@ -12,7 +12,8 @@ template <bool transposed> __device__ __forceinline__ i64 place(int row, int col
     return transposed ? i64(column) * rows + row : i64(row) * columns + column;
 }
 
-// c = factor·a·b, with ADD plus addend_factor·addend, which may be c. A batch has one of each per z of the grid.
+// c = factor·a·b, with ADD plus addend_factor·addend, which may be c. A batch has one of each per z of the
+// grid.
 extern "C" __global__ void product(const IN *a /* (m, k), or (k, m) with AT */,
                                    const IN *b /* (k, n), or (n, k) with BT */, OUT *c /* (m, n) */,
                                    const OUT *addend /* (m, n) */, int m, int n, int k, float factor,

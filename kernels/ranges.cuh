@@ -1,6 +1,6 @@
-// Where the elements that a rank owns lie in the flat parameter buffers. Definitions: RANGE_COUNT ranges, each
-// given by its first element in the rank's shard and in the flat buffers, ascending and followed by a sentinel;
-// none where a rank has all elements.
+// Where the elements that a rank owns lie in the flat parameter buffers. Definitions: RANGE_COUNT ranges,
+// each given by its first element in the rank's shard and in the flat buffers, ascending and followed by a
+// sentinel; none where a rank has all elements.
 #pragma once
 #include "common.cuh"
 

@@ -22,7 +22,8 @@ sum(const T *x, T *total, int n, u64 scale, const u32 *count, int adds) {
     *total = down<T>(float(before + factor * sums[0]));
 }
 
-// dx[n] = scale·d_total[1]; a null d_total stands for 1, and with a count that is not null the scale is 1 / count.
+// dx[n] = scale·d_total[1]; a null d_total stands for 1, and with a count that is not null the scale is 1 /
+// count.
 extern "C" __global__ void sum_grad(const T *d_total, T *dx, int n, float scale, const u32 *count) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;

@@ -1,9 +1,10 @@
-// Exchanges the weights and their moving average over the flat parameter buffers, as src/ops/swap_ema.rs does.
+// Exchanges the weights and their moving average over the flat parameter buffers, as src/ops/swap_ema.rs
+// does.
 #include "optimizer.cuh"
 
-// (params, average)[n] ← (average, params), compute_copy[n] ← params as they are then. Without HAS_COMPUTE_COPY,
-// `compute_copy` is not written. On a rank that owns ranges, n elements change places: average has them alone, and
-// params where masters are sharded those of the shard.
+// (params, average)[n] ← (average, params), compute_copy[n] ← params as they are then. Without
+// HAS_COMPUTE_COPY, `compute_copy` is not written. On a rank that owns ranges, n elements change places:
+// average has them alone, and params where masters are sharded those of the shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
 swap_ema(float *params, float *average, T *compute_copy, u64 n) {
     auto [at, flat, master] = elements_of_thread();

@@ -53,8 +53,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("model", "hugging_face data checkpoint plan exec passes optim ops ir device policy format error"),
     // The recipe whose mode of recomputation the plan chooses.
     ("forecast", "model plan recipe machine exec passes ir device policy format error"),
-    // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the similar
-    // one of a name that runs have nothing of.
+    // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the
+    // similar one of a name that runs have nothing of.
     ("results", "statistics recipe metrics suggest format error"),
     ("checkpoint", "liveness error"),
     ("hugging_face", "liveness error"),
@@ -72,7 +72,8 @@ const MAY_USE: &[(&str, &str)] = &[
         // The names of checkpoints, for cells that begin with another one's state.
         "train ranks checkpoint results statistics metrics forecast model plan data recipe machine device policy format error",
     ),
-    // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps do.
+    // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps
+    // do.
     ("compare", "sweep train ranks results statistics forecast recipe metrics machine suggest format error"),
     // The programs and steps of trainings, and the files of what they show.
     ("coordinates", "train results forecast model plan recipe machine device policy format error"),

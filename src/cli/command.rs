@@ -78,7 +78,8 @@ pub enum Command {
     Keep(keep::Args),
     /// Fill the marked blocks of pages from kept runs, or check that they are as kept runs make them.
     Report(report::Args),
-    /// Run a stored run or comparison again, or all that a page shows: the same bits, or the first difference.
+    /// Run a stored run or comparison again, or all that a page shows: the same bits, or the first
+    /// difference.
     Replay(replay::Args),
     /// Tokenize a corpus to shards and print its statistics.
     Data(data::Args),

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 /// Arguments of `xrun compare`.
 ///
-/// Without --on, speed is compared in alternating trials; with it, quality in pairs of runs with the same seed.
+/// Without --on, speed is compared in alternating trials; with it, quality in pairs of runs with the same
+/// seed.
 ///
 /// Exit codes: 0 if both arms were measured, whatever the verdict, except 3: the candidate is slower by more
 /// than the smallest difference that counts, its curve failed the gate, or its quality is worse; 1 if a trial
@@ -63,9 +64,9 @@ pub struct Args {
     /// Why the change should matter; stored before the first run [default: `compare.hypothesis`].
     #[arg(long, value_name = "TEXT")]
     hypothesis: Option<String>,
-    /// `faster`, `slower`, `no difference`, or a range such as `tok_s +30..+60%`; with --on `better`, `worse`,
-    /// `no difference`, or a range such as `val_loss -0.05..-0.01`. Stored before the first run [default:
-    /// `compare.predicts`].
+    /// `faster`, `slower`, `no difference`, or a range such as `tok_s +30..+60%`; with --on `better`,
+    /// `worse`, `no difference`, or a range such as `val_loss -0.05..-0.01`. Stored before the first run
+    /// [default: `compare.predicts`].
     #[arg(long, value_name = "PREDICTION")]
     predicts: Option<Prediction>,
     /// Name of the comparison [default: the recipe's].

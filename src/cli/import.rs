@@ -20,7 +20,8 @@ pub struct Args {
     /// Name of the run's recipe [default: that of the folder].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Length of the context in tokens [default: the model's own, at most 4096 where positions are not trained].
+    /// Length of the context in tokens [default: the model's own, at most 4096 where positions are not
+    /// trained].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub seq_len: Option<u32>,
     /// The tokenizer: a file, or a built-in one [default: the folder's].

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// Arguments of `xrun replay`.
 ///
-/// Exit codes: 0 if nothing differs, which includes what is not judged; 3 for a difference; 1 if something could
-/// not be run again; 2 for a wrong command line; 75 if a signal stopped it.
+/// Exit codes: 0 if nothing differs, which includes what is not judged; 3 for a difference; 1 if something
+/// could not be run again; 2 for a wrong command line; 75 if a signal stopped it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// A run or a comparison, stored or kept, by any of its names; or a Markdown page, for every kept run and

@@ -45,8 +45,8 @@ pub struct Args {
     /// Talk to the model, in the form of its tokenizer's chat template: a message per line.
     #[arg(long, conflicts_with_all = ["prompt", "samples", "json"])]
     pub chat: bool,
-    /// Time the generation from prompts of so many tokens, one for each sample, instead of printing texts: a JSON
-    /// object for each repetition.
+    /// Time the generation from prompts of so many tokens, one for each sample, instead of printing texts: a
+    /// JSON object for each repetition.
     #[arg(long, value_name = "TOKENS", conflicts_with_all = ["prompt", "chat", "json"])]
     pub bench: Option<usize>,
 }

@@ -26,8 +26,8 @@ pub(super) fn print_json(text: &str) -> Result<()> {
     print_bytes(&harmless_json(text))
 }
 
-/// Writes text for other programs, or that a model made: on a terminal as other text, and byte for byte into a
-/// file or a pipe.
+/// Writes text for other programs, or that a model made: on a terminal as other text, and byte for byte into
+/// a file or a pipe.
 pub(super) fn print_exact(text: &str) -> Result<()> {
     if std::io::stdout().is_terminal() { print(text) } else { print_bytes(text) }
 }

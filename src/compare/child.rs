@@ -1,4 +1,5 @@
-//! The process of a trial or a replay: runs it, captures its output, and stops it at the time limit or at a signal.
+//! The process of a trial or a replay: runs it, captures its output, and stops it at the time limit or at a
+//! signal.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::{Stop, signal_group};

@@ -1,5 +1,5 @@
-//! Trains a recipe for a few steps and reads the size of its activations, on CPUs and GPUs alike from the program
-//! of evaluations.
+//! Trains a recipe for a few steps and reads the size of its activations, on CPUs and GPUs alike from the
+//! program of evaluations.
 
 use crate::device::Device;
 use crate::device::communicator::SingleRank;
@@ -13,8 +13,8 @@ use crate::recipe::Recipe;
 use crate::train::{Rank, prepare};
 use std::sync::Arc;
 
-/// Most rows of the batch, tokens, whose activations are read: a mean over so many elements has settled, and of a
-/// vocabulary of 50,000 so many logits take 0.2 GB.
+/// Most rows of the batch, tokens, whose activations are read: a mean over so many elements has settled, and
+/// of a vocabulary of 50,000 so many logits take 0.2 GB.
 const ROWS: usize = 1024;
 
 /// The size of a kind of activation after a step.
@@ -44,8 +44,8 @@ struct Sums {
     squared_changes: f64,
 }
 
-/// Trains a recipe for `steps` steps, and reads the activations of its first batch before the first step and after
-/// each.
+/// Trains a recipe for `steps` steps, and reads the activations of its first batch before the first step and
+/// after each.
 ///
 /// # Errors
 /// As [`prepare`]; recipes of several ranks or with weights to begin with are refused, and a

@@ -1,8 +1,8 @@
-//! Coordinates of a parametrization: a recipe is trained for a few steps at several widths, and the sizes of its
-//! activations and of their changes are fitted over the width.
+//! Coordinates of a parametrization: a recipe is trained for a few steps at several widths, and the sizes of
+//! its activations and of their changes are fitted over the width.
 //!
-//! Under a parametrization that transfers, all of them stay as they are (Yang and Hu, Tensor Programs V, 2022,
-//! appendix D.1).
+//! Under a parametrization that transfers, all of them stay as they are (Yang and Hu, Tensor Programs V,
+//! 2022, appendix D.1).
 
 mod measure;
 mod text;
@@ -47,11 +47,11 @@ pub struct Ended {
     pub found: Coordinates,
 }
 
-/// Trains a recipe at several widths and writes what it finds into a folder of its own. `see` is called before each
-/// training with its number, from 0, how many there are, and what it is.
+/// Trains a recipe at several widths and writes what it finds into a folder of its own. `see` is called
+/// before each training with its number, from 0, how many there are, and what it is.
 ///
-/// # Errors
-/// When a width is none that the recipe can have, the recipe does not fit or diverges, or a file cannot be written.
+/// # Errors When a width is none that the recipe can have, the recipe does not fit or diverges, or a file
+/// cannot be written.
 pub fn run(
     request: &Request<'_>,
     machine: &Machine,

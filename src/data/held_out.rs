@@ -61,8 +61,8 @@ impl TextBytes {
         }
     }
 
-    /// Returns the bytes of text that targets stand for, [`IGNORED`] ones left out; `None` where only those of
-    /// the whole set are known, if any.
+    /// Returns the bytes of text that targets stand for, [`IGNORED`] ones left out; `None` where only those
+    /// of the whole set are known, if any.
     pub fn of_targets(&self, targets: &[u32]) -> Option<u64> {
         let Self::OfTokens(bytes) = self else { return None };
         let targets = targets.iter().filter(|&&target| target != IGNORED);

@@ -164,8 +164,8 @@ pub struct ValidationBatches<'d> {
 }
 
 impl<'d> ValidationBatches<'d> {
-    /// `limit` global batches of a held-out `set` of the dataset, spread evenly over its text; 0, or more than
-    /// there are, for all of it. Seed and start step of the spec play no part.
+    /// `limit` global batches of a held-out `set` of the dataset, spread evenly over its text; 0, or more
+    /// than there are, for all of it. Seed and start step of the spec play no part.
     ///
     /// # Errors
     /// An impossible rank or batch.

@@ -20,8 +20,8 @@ impl Ramp {
     /// No stage: every step has the full batch.
     pub const NONE: Self = Self(Vec::new());
 
-    /// Returns a ramp of stages, each the number of steps done at its end, ascending, and the sequences of each
-    /// of its steps.
+    /// Returns a ramp of stages, each the number of steps done at its end, ascending, and the sequences of
+    /// each of its steps.
     pub fn new(stages: impl IntoIterator<Item = (u64, u64)>) -> Self {
         Self(stages.into_iter().map(|(end, sequences)| Stage { end, sequences }).collect())
     }
@@ -42,8 +42,8 @@ impl Ramp {
         self.stages(step, full).map(of).fold(0, u64::wrapping_add)
     }
 
-    /// Returns how the first `steps` steps of a run divide: numbers of steps in a row, none of them 0, and the
-    /// sequences of each of these.
+    /// Returns how the first `steps` steps of a run divide: numbers of steps in a row, none of them 0, and
+    /// the sequences of each of these.
     pub fn stages(&self, steps: u64, full: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let last = Stage { end: u64::MAX, sequences: full };
         let mut begin = 0;

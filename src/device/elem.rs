@@ -301,9 +301,9 @@ fn ln_f32(x: f32) -> f32 {
     (if x >= 0.0 { ln } else { f64::NAN }) as f32
 }
 
-/// sin(x + quarters·π/2) in fp32, computed in f64 and rounded once: within 0.501 ulp up to |x| = 10⁵, and 10⁻⁷ off up
-/// to 10⁸, beyond which numbers of fp32 are further apart than a turn and the angle stays at that. No number for an
-/// infinite angle.
+/// sin(x + quarters·π/2) in fp32, computed in f64 and rounded once: within 0.501 ulp up to |x| = 10⁵, and
+/// 10⁻⁷ off up to 10⁸, beyond which numbers of fp32 are further apart than a turn and the angle stays at
+/// that. No number for an infinite angle.
 ///
 /// x = n·π/2 + r with |r| ≤ π/4 in two steps (Cody and Waite, 1980), then the series of sine or cosine of r.
 #[inline(always)]

@@ -113,8 +113,8 @@ impl Engine {
         self.run_before(section, None)
     }
 
-    /// Runs all nodes of a section. If it is nothing but collectives that overlap with the model, they overlap
-    /// with the section `next`, too, which the caller runs after it.
+    /// Runs all nodes of a section. If it is nothing but collectives that overlap with the model, they
+    /// overlap with the section `next`, too, which the caller runs after it.
     pub(super) fn run_before(&mut self, section: &Section, next: Option<&Section>) -> Result<()> {
         self.exchange.allow_overlap(true);
         let walked = self.walk(section, |_| Ok(()));
@@ -153,8 +153,8 @@ impl Engine {
         Ok(values)
     }
 
-    /// Runs a section and calls `see` with the first `rows` rows of tensors, each by its index among the names,
-    /// whenever a node has written it: widened to f64, without padding.
+    /// Runs a section and calls `see` with the first `rows` rows of tensors, each by its index among the
+    /// names, whenever a node has written it: widened to f64, without padding.
     ///
     /// # Errors
     /// As [`Engine::run`], or when no node writes a tensor of floats of one of the names.
@@ -237,8 +237,8 @@ impl Engine {
         self.transfers.open(snapshot)
     }
 
-    /// Broadcasts a tensor of the state from rank 0, from GPU to GPU. Returns false where it does nothing, and
-    /// the tensor has to go through the host: on the CPU, and between GPUs that exchange data by copies.
+    /// Broadcasts a tensor of the state from rank 0, from GPU to GPU. Returns false where it does nothing,
+    /// and the tensor has to go through the host: on the CPU, and between GPUs that exchange data by copies.
     ///
     /// # Errors
     /// When a rank is lost, or NCCL refuses.

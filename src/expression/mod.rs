@@ -1,5 +1,5 @@
-//! Formulas that stand in recipes: a small language of numbers, variables and functions, its slopes, and the list
-//! of steps that ops and schedules compute. `docs/formulas.md` is its manual.
+//! Formulas that stand in recipes: a small language of numbers, variables and functions, its slopes, and the
+//! list of steps that ops and schedules compute. `docs/formulas.md` is its manual.
 //!
 //! ```text
 //! text ─▶ parse (limits, carets) ─▶ Tree ─▶ canonical text, which recipes and hashes have

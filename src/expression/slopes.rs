@@ -248,8 +248,8 @@ impl Steps {
                 let left = self.binary(Multiply, first, du);
                 let right = self.binary(Multiply, second, dv);
                 let apart = self.binary(Add, left, right);
-                // Operands that are equal have no kink where their slopes are too, as in `min(relu(x), x)` for x > 0. If
-                // one has slope 0 everywhere, this adds nothing.
+                // Operands that are equal have no kink where their slopes are too, as in `min(relu(x), x)`
+                // for x > 0. If one has slope 0 everywhere, this adds nothing.
                 if [du, dv].into_iter().any(|slope| self.value(slope) == Some(0.0)) {
                     return apart;
                 }

@@ -53,8 +53,8 @@ pub enum Binary {
     Max,
     /// 1 where u > v, else 0.
     Greater,
-    /// `u · v`, and 0 where v is, even if u is not finite: the slope u of an outer function times the slope v of what
-    /// stands in it, which is 0 at and beyond kinks such as those of `sqrt(relu(x))`.
+    /// `u · v`, and 0 where v is, even if u is not finite: the slope u of an outer function times the slope v
+    /// of what stands in it, which is 0 at and beyond kinks such as those of `sqrt(relu(x))`.
     Chain,
 }
 

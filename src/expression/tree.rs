@@ -38,8 +38,8 @@ enum Binding {
 }
 
 impl Tree {
-    /// Returns the text with one space around `+`, `-`, `*` and `/`, the fewest parentheses, and numbers in their
-    /// shortest form. Equal trees have one text, and parsing it gives the tree again.
+    /// Returns the text with one space around `+`, `-`, `*` and `/`, the fewest parentheses, and numbers in
+    /// their shortest form. Equal trees have one text, and parsing it gives the tree again.
     pub(super) fn text(&self, variables: &[&str]) -> String {
         let mut text = String::new();
         self.write(variables, Binding::Sum, &mut text);

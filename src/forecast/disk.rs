@@ -94,8 +94,8 @@ fn weights_bytes(plan: &Plan, programs: &Programs) -> usize {
     DType::F32.size() * programs.state.parameter_count() * (1 + usize::from(plan.ema.is_some()))
 }
 
-/// Bytes of a checkpoint, without its few KiB of manifest: the weights and the optimizer's slots, in fp32 whatever
-/// their format in memory.
+/// Bytes of a checkpoint, without its few KiB of manifest: the weights and the optimizer's slots, in fp32
+/// whatever their format in memory.
 pub(super) fn checkpoint_bytes(programs: &Programs) -> usize {
     let state = &programs.state;
     let elements = |&index: &usize| state.params[index].spec.logical_elements();

@@ -26,9 +26,9 @@ pub const MEMORY_EFFICIENCY: f64 = 0.89;
 pub const NODE_SECONDS: f64 = 3e-6;
 
 /// Attention's products in bf16, as fractions of the dense peak: `(head_dim at most, tokens of a row,
-/// forward, backward)`, where rows of T tokens reach `fraction · T / (T + tokens)`; through a window, as rows of
-/// as much work. Fitted to one H200
-/// (`results/measured/nvidia-h200-2026-11-23/table.md`; heads of 32 of `…-21/ops-dim768.txt`, at 256 tokens).
+/// forward, backward)`, where rows of T tokens reach `fraction · T / (T + tokens)`; through a window, as rows
+/// of as much work. Fitted to one H200 (`results/measured/nvidia-h200-2026-11-23/table.md`; heads of 32 of
+/// `…-21/ops-dim768.txt`, at 256 tokens).
 const ATTENTION_EFFICIENCY: [(usize, AttentionEfficiency); 3] = [
     (32, AttentionEfficiency { forward: (0.106, 0.0), backward: (0.098, 0.0) }),
     (64, AttentionEfficiency { forward: (0.56, 600.0), backward: (0.45, 800.0) }),

@@ -33,8 +33,8 @@ impl Program {
         producers
     }
 
-    /// Returns, for each tensor, whether it is scratch: transient, and written by an op for itself alone. What
-    /// it holds afterwards means nothing, and an op need not write all of it.
+    /// Returns, for each tensor, whether it is scratch: transient, and written by an op for itself alone.
+    /// What it holds afterwards means nothing, and an op need not write all of it.
     pub fn scratch(&self) -> Vec<bool> {
         let mut scratch: Vec<bool> = self.tensors.iter().map(|t| t.home == Home::Transient).collect();
         for &input in self.nodes.iter().flat_map(|node| &node.inputs) {

@@ -33,8 +33,8 @@ impl Role {
         !matches!(self, Self::Vector | Self::Bias(_))
     }
 
-    /// Returns true if the tensor counts as a *core parameter*: one that is neither in the embedding, of tokens
-    /// or of positions, nor in the head.
+    /// Returns true if the tensor counts as a *core parameter*: one that is neither in the embedding, of
+    /// tokens or of positions, nor in the head.
     pub fn is_core(self) -> bool {
         !matches!(self, Self::Embedding | Self::Positions | Self::Head)
     }

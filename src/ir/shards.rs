@@ -44,8 +44,8 @@ pub struct Part {
 
 /// A table of ranges of the flat parameter buffers and the ranks that own them.
 ///
-/// Ranges ignore the borders of tensors, but for those that one rank owns whole. They begin at multiples of the
-/// gradient norm's blocks, so that one rank has all elements of a block.
+/// Ranges ignore the borders of tensors, but for those that one rank owns whole. They begin at multiples of
+/// the gradient norm's blocks, so that one rank has all elements of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
     ranks: usize,
@@ -63,9 +63,9 @@ impl Shards {
         Self::of_parts(&parts, ranks, block)
     }
 
-    /// As [`Shards::new`], of parts some of which have one owner each: the longest first, to the rank that has
-    /// the fewest elements of such parts (Graham, "Bounds on multiprocessing timing anomalies", 1969). Borders of
-    /// those parts are multiples of a block.
+    /// As [`Shards::new`], of parts some of which have one owner each: the longest first, to the rank that
+    /// has the fewest elements of such parts (Graham, "Bounds on multiprocessing timing anomalies", 1969).
+    /// Borders of those parts are multiples of a block.
     pub fn of_parts(parts: &[Part], ranks: usize, block: usize) -> Self {
         let flat_len = parts.last().map_or(0, |part| part.end);
         let owners = owners_of_whole_parts(parts, ranks);
@@ -95,8 +95,8 @@ impl Shards {
         Self { ranks, block, ranges, shard_len: lengths.into_iter().max().unwrap_or(0) }
     }
 
-    /// Returns the table of some ranges of the flat buffers alone, ascending and apart: of each rank what it owns
-    /// of them, one after another in a shard of their own.
+    /// Returns the table of some ranges of the flat buffers alone, ascending and apart: of each rank what it
+    /// owns of them, one after another in a shard of their own.
     pub fn restricted(&self, to: &[Range<usize>]) -> Self {
         let (mut ranges, mut lengths) = (Vec::new(), vec![0; self.ranks]);
         for owned in to.iter().flat_map(|flat| self.within(flat.clone())) {
@@ -177,7 +177,8 @@ mod tests {
         let parts = [part(8, true), part(12, false), part(28, true), part(40, true), part(50, false)];
         let shards = Shards::of_parts(&parts, 2, 4);
         let table: Vec<_> = shards.ranges().iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
-        // Of 16, 12 and 8 elements, rank 0 owns the first and rank 1 the others. The rest has blocks 2, 10, 11, 12.
+        // Of 16, 12 and 8 elements, rank 0 owns the first and rank 1 the others. The rest has blocks 2, 10,
+        // 11, 12.
         let expected =
             [(1, 0, 8, 0), (0, 8, 4, 0), (0, 12, 16, 4), (1, 28, 12, 8), (1, 40, 8, 20), (0, 48, 2, 20)];
         assert_eq!(table, expected);

@@ -40,8 +40,8 @@ impl Spec {
         Self { dtype, ..self.clone() }
     }
 
-    /// Returns the part of a tensor in the first `rows` places of its first dimension, which is where its memory
-    /// begins: all of it where there are not as many.
+    /// Returns the part of a tensor in the first `rows` places of its first dimension, which is where its
+    /// memory begins: all of it where there are not as many.
     #[must_use]
     pub fn first_rows(&self, rows: usize) -> Self {
         let mut part = self.clone();

@@ -68,12 +68,13 @@ pub struct OptimizerSlot {
 pub struct SlotGroup {
     /// Its name, which follows that of each of its buffers; empty where it has all parameters.
     pub name: String,
-    /// Indices of its parameters in [`State::params`], ascending. A group may have none, and then has no buffers.
+    /// Indices of its parameters in [`State::params`], ascending. A group may have none, and then has no
+    /// buffers.
     pub params: Vec<usize>,
     /// The tensors for each of them.
     pub slots: Vec<OptimizerSlot>,
-    /// Where elements of the flat buffers lie in the buffer of a slot, which has room for the group's parameters
-    /// alone: those that a rank owns, or all of them, as those of rank 0 of one.
+    /// Where elements of the flat buffers lie in the buffer of a slot, which has room for the group's
+    /// parameters alone: those that a rank owns, or all of them, as those of rank 0 of one.
     pub places: Shards,
 }
 
@@ -93,8 +94,8 @@ pub struct GroupRequest {
     pub params: Vec<usize>,
     /// Tensors that its optimizer keeps for each.
     pub slots: Vec<OptimizerSlot>,
-    /// Its parameters begin and end at multiples of so many elements of the flat buffers, so that ranks can own
-    /// whole ones; 0 where they need not.
+    /// Its parameters begin and end at multiples of so many elements of the flat buffers, so that ranks can
+    /// own whole ones; 0 where they need not.
     pub alignment: usize,
 }
 
@@ -127,8 +128,8 @@ impl Param {
         self.start..self.start + self.spec.elements()
     }
 
-    /// Returns the *logical matrices* that are stored in it, such as those of queries, keys and values, in order;
-    /// none in a vector.
+    /// Returns the *logical matrices* that are stored in it, such as those of queries, keys and values, in
+    /// order; none in a vector.
     pub fn matrices(&self) -> Vec<LogicalMatrix> {
         let (shape, alloc) = (&self.spec.shape, &self.spec.alloc);
         // Logical rows, and rows in memory.
@@ -176,9 +177,9 @@ pub struct State {
     pub params: Vec<Param>,
     /// Elements of each flat parameter buffer, padding included.
     pub flat_len: usize,
-    /// Groups of parameters, which together have all of them, in the order in which they are updated, and then one
-    /// of all parameters for the moving average of the weights, if there is one; empty in a state that is not for
-    /// training.
+    /// Groups of parameters, which together have all of them, in the order in which they are updated, and
+    /// then one of all parameters for the moving average of the weights, if there is one; empty in a state
+    /// that is not for training.
     pub groups: Vec<SlotGroup>,
     /// The ranks that update the elements of the flat buffers, where each has the optimizer's slots of its
     /// own alone; `None` where every rank has all of them.
@@ -265,16 +266,16 @@ pub struct ParamRequest {
     pub init: Init,
     /// Role in the model. Matrices are read in the format of activations, vectors as masters.
     pub role: Role,
-    /// Rows of each of the matrices that are stacked in it one below the other; empty where it is one, or has them
-    /// side by side in a dimension of their own.
+    /// Rows of each of the matrices that are stacked in it one below the other; empty where it is one, or has
+    /// them side by side in a dimension of their own.
     pub stacked: Vec<usize>,
     /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
     pub block: Option<usize>,
 }
 
 impl StateBuilder {
-    /// Lays out parameters (in the given order) with their gradients, and with the optimizer's slots of groups
-    /// that together have all parameters.
+    /// Lays out parameters (in the given order) with their gradients, and with the optimizer's slots of
+    /// groups that together have all parameters.
     pub fn for_training(precision: Precision, params: &[ParamRequest], groups: &[GroupRequest]) -> Self {
         Self::training(precision, params, groups, None)
     }
@@ -325,8 +326,8 @@ impl StateBuilder {
         Self { state }
     }
 
-    /// Lays out flat buffers in the master format, each with an element per element of the parameters or of the
-    /// longest shard, the slots of groups after them, and then the compute copy.
+    /// Lays out flat buffers in the master format, each with an element per element of the parameters or of
+    /// the longest shard, the slots of groups after them, and then the compute copy.
     fn lay_out_params(&mut self, requests: &[ParamRequest], flat: &[&str], groups: &[GroupRequest]) {
         let precision = self.state.precision;
         let copied = precision.has_compute_copy().then_some(("compute_copy", precision.act_dtype));
@@ -409,7 +410,8 @@ impl StateBuilder {
         self.slot_in(buffer, format!("{name}.flat"), Spec::new([len], dtype), 0);
     }
 
-    /// Adds the slots of parameters in the newest buffer, each given by its index and its first element there.
+    /// Adds the slots of parameters in the newest buffer, each given by its index and its first element
+    /// there.
     fn parts_of_buffer(
         &mut self,
         name: &str,
@@ -493,8 +495,9 @@ impl StateBuilder {
     }
 }
 
-/// Returns the first element of each parameter in the flat buffers, and the elements of a buffer. Tensors begin at
-/// multiples of `step`; those of a group with an alignment, and what follows them, at multiples of that.
+/// Returns the first element of each parameter in the flat buffers, and the elements of a buffer. Tensors
+/// begin at multiples of `step`; those of a group with an alignment, and what follows them, at multiples of
+/// that.
 fn starts(requests: &[ParamRequest], groups: &[GroupRequest], step: usize) -> (Vec<usize>, usize) {
     let mut alignments = vec![step; requests.len()];
     for group in groups {

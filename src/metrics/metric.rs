@@ -19,8 +19,8 @@ pub struct Metric {
     pub source: Source,
     /// Name in comparisons, of which predictions can be made; empty for figures that are not compared.
     pub compared_as: &'static str,
-    /// Path of the figure in the entry of a held-out set (`held_out/NAME` of the summary), which has it too as
-    /// `METRIC/NAME`; empty for figures that only the run has.
+    /// Path of the figure in the entry of a held-out set (`held_out/NAME` of the summary), which has it too
+    /// as `METRIC/NAME`; empty for figures that only the run has.
     pub of_sets: &'static str,
     /// Position and key in a line of a sweep's ledger, and so in the sweep's tables.
     pub ledger: Option<(u8, &'static str)>,

@@ -14,8 +14,8 @@ pub struct FoldedHead<'a> {
 }
 
 impl<'a> FoldedHead<'a> {
-    /// Takes the factor of logits from a model into its weights. Where the head is the embedding, both stay: the
-    /// factor is of logits alone.
+    /// Takes the factor of logits from a model into its weights. Where the head is the embedding, both stay:
+    /// the factor is of logits alone.
     pub fn new(weights: &'a dyn Weights, model: &mut Model) -> Self {
         let own = if model.tie_embeddings { &mut 1.0 } else { &mut model.logit_scale };
         Self { weights, factor: std::mem::replace(own, 1.0) as f32 }

@@ -5,8 +5,9 @@ use crate::ir::{Builder, TensorId};
 use crate::ops::sum::Factor;
 use crate::plan::Plan;
 
-/// Returns `1 / tokens of a step` over all ranks, the factor of the sum of losses, and the inputs that an op reads
-/// it from. With a ramp of the batch the tokens come with the batch; else the factor is a constant of the program.
+/// Returns `1 / tokens of a step` over all ranks, the factor of the sum of losses, and the inputs that an op
+/// reads it from. With a ramp of the batch the tokens come with the batch; else the factor is a constant of
+/// the program.
 ///
 /// # Errors
 /// When the state has no such tensor.

@@ -32,8 +32,8 @@ type Plain = Box<dyn Fn(f64) -> f64 + Send + Sync>;
 /// A formula, and the same in f64.
 type Proved = (&'static str, fn(f64) -> f64);
 
-/// Formulas that cases prove, which together have every kind of step, and the same by plain arithmetic. The last one is
-/// that of padded rows.
+/// Formulas that cases prove, which together have every kind of step, and the same by plain arithmetic. The
+/// last one is that of padded rows.
 const FORMULAS: [Proved; 4] = [
     ("x / (1 + abs(x)) + x * erf(x) + sqrt(1 + x^2) * sign(x)", |x| {
         x / (1.0 + x.abs()) + x * (1.0 - erfc(x)) + (1.0 + x * x).sqrt() * if x > 0.0 { 1.0 } else { -1.0 }

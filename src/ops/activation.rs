@@ -12,7 +12,8 @@ pub enum Activation {
     Silu,
     /// `x·Φ(x)` with the standard normal distribution `Φ(x) = erfc(-x/√2) / 2` (Hendrycks, Gimpel, 2016).
     Gelu,
-    /// `x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`, the approximation of [`Gelu`](Self::Gelu) in the same paper.
+    /// `x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`, the approximation of [`Gelu`](Self::Gelu) in the same
+    /// paper.
     GeluTanh,
     /// `max(x, 0)`. Its slope at 0 is 0, as in PyTorch.
     Relu,

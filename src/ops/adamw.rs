@@ -24,9 +24,9 @@ const CHUNK: usize = 64;
 /// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
 /// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
 /// updated). Outputs, all updated in place: params, m, v `[n]`, and the compute copy `[n]` if activations
-/// have a narrower format than the master parameters. Of a group of parameters, m and v have its elements alone.
-/// Where ranks update what they own, m and v, and params if there is a compute copy, are the rank's shard. The
-/// other elements are left as they are.
+/// have a narrower format than the master parameters. Of a group of parameters, m and v have its elements
+/// alone. Where ranks update what they own, m and v, and params if there is a compute copy, are the rank's
+/// shard. The other elements are left as they are.
 #[derive(Clone, Debug)]
 pub struct AdamW {
     /// Decay of the first moment.
@@ -41,8 +41,8 @@ pub struct AdamW {
     pub precision: Precision,
 }
 
-/// Returns the row of step `t` (from 1) at the learning rate `lr`, of which decaying parameters lose the share
-/// `decay`: `[1 − decay, lr / (1 − β1^t), √(1 − β2^t), lr]`.
+/// Returns the row of step `t` (from 1) at the learning rate `lr`, of which decaying parameters lose the
+/// share `decay`: `[1 − decay, lr / (1 − β1^t), √(1 − β2^t), lr]`.
 pub fn schedule_row(lr: f64, decay: f64, (beta1, beta2): (f64, f64), t: u64) -> [f64; SCHEDULE_WIDTH] {
     // Not powi: its rounding is unspecified, and t may exceed i32.
     let power = |beta: f64| (beta.ln() * t as f64).exp();

@@ -13,8 +13,8 @@ use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precis
 #[derive(Clone, Copy, Debug)]
 pub struct AddBias;
 
-/// `dy[N, …] → (db[…], partials[runs, width])`: `db = Σ_rows dy`, summed over runs of rows, each into its row of
-/// the scratch `partials`, then over the runs.
+/// `dy[N, …] → (db[…], partials[runs, width])`: `db = Σ_rows dy`, summed over runs of rows, each into its row
+/// of the scratch `partials`, then over the runs.
 #[derive(Clone, Copy, Debug)]
 pub struct AddBiasGrad;
 

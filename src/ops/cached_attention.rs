@@ -1,4 +1,5 @@
-//! Generation: attention of one new query per sequence over keys and values kept in the state, its own included.
+//! Generation: attention of one new query per sequence over keys and values kept in the state, its own
+//! included.
 
 use super::attention::Heads;
 use super::attention::reference::AttentionCase;
@@ -11,14 +12,15 @@ use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 use std::ops::Range;
 
-/// `(packed [B, (H+2·KV)·dim], positions [B] u32) → (o [B, H·dim], cache [B, S, 2·KV·dim], arrivals [B, H] u32,
-/// partials)`: keys and values of row b are written into its row of the cache at `positions[b]`, and its query
-/// attends to the keys `0..=positions[b]`, or with a window to the last of them. With `Mode::Add` the rest of the
-/// cache is kept; with `Mode::Write` it is zeroed first.
+/// `(packed [B, (H+2·KV)·dim], positions [B] u32) → (o [B, H·dim], cache [B, S, 2·KV·dim], arrivals [B, H]
+/// u32, partials)`: keys and values of row b are written into its row of the cache at `positions[b]`, and its
+/// query attends to the keys `0..=positions[b]`, or with a window to the last of them. With `Mode::Add` the
+/// rest of the cache is kept; with `Mode::Write` it is zeroed first.
 ///
-/// A GPU cuts the keys into splits of [`split_len`] and combines their results in that order. For this it counts
-/// `arrivals`, which are zero before and after (so the output is added to), and has the scratch `partials`
-/// `[B, splits, H, dim + 2]`: outputs, the largest score and the sum of exponentials of each split.
+/// A GPU cuts the keys into splits of [`split_len`] and combines their results in that order. For this it
+/// counts `arrivals`, which are zero before and after (so the output is added to), and has the scratch
+/// `partials` `[B, splits, H, dim + 2]`: outputs, the largest score and the sum of exponentials of each
+/// split.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedAttention {
     /// Layout of the heads in a row.
@@ -112,7 +114,8 @@ impl Op for CachedAttention {
         ])
     }
 
-    /// Counts as if every query stood at the end of the cache. The scratch stays in the caches of a processor.
+    /// Counts as if every query stood at the end of the cache. The scratch stays in the caches of a
+    /// processor.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let [packed, positions] = inputs else { unreachable!("infer has checked them") };
         let (batch, width) = (packed.shape[0], 2 * self.heads.kv * self.heads.dim);
@@ -244,8 +247,8 @@ impl Op for CachedAttention {
     }
 }
 
-/// Writes the new keys and values into the cache `before`, or one of zeros, packs the keys that each row sees as a
-/// sequence of its own and keeps the last row of full attention. Returns the rows, and the cache.
+/// Writes the new keys and values into the cache `before`, or one of zeros, packs the keys that each row sees
+/// as a sequence of its own and keeps the last row of full attention. Returns the rows, and the cache.
 fn reference(
     op: &CachedAttention,
     packed: &Array,

@@ -13,9 +13,9 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Prec
 
 /// `average ← average + weight·(params − average)`, in place, with the weight of the step.
 ///
-/// Inputs: params `[n]`, weights `[steps + 1]` (row 0 is not read), step `[1]` (u32), bad `[1]` (u32; not 0 after
-/// a step that was not finite: nothing changes). Output, updated in place: the average `[n]`. Where ranks average
-/// what they own, the average, and params if there is a compute copy, are the rank's shard.
+/// Inputs: params `[n]`, weights `[steps + 1]` (row 0 is not read), step `[1]` (u32), bad `[1]` (u32; not 0
+/// after a step that was not finite: nothing changes). Output, updated in place: the average `[n]`. Where
+/// ranks average what they own, the average, and params if there is a compute copy, are the rank's shard.
 #[derive(Clone, Debug)]
 pub struct Ema {
     /// Elements of the flat parameter buffers.

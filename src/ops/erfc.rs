@@ -48,9 +48,9 @@ const MANY: [f64; 25] = [
 
 /// `1 - erf(x)`, within 5 ulp, far out too; branch-free, so that loops vectorize.
 ///
-/// `e^x²·erfc(x)·(1 + 2x)` is a polynomial in `(x - 2) / (x + 2)` for positive x, as in Shepherd and Laframboise
-/// (Chebyshev approximation of (1 + 2x)·exp(x²)·erfc(x), 1981); its coefficients here interpolate at Chebyshev
-/// points, in 60 digits. What the square loses by rounding is put back to first order.
+/// `e^x²·erfc(x)·(1 + 2x)` is a polynomial in `(x - 2) / (x + 2)` for positive x, as in Shepherd and
+/// Laframboise (Chebyshev approximation of (1 + 2x)·exp(x²)·erfc(x), 1981); its coefficients here interpolate
+/// at Chebyshev points, in 60 digits. What the square loses by rounding is put back to first order.
 #[inline(always)]
 pub(super) fn erfc<A: Real>(x: A) -> A {
     // Beyond, the result rounds to 0 and 2.

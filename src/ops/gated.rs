@@ -1,5 +1,5 @@
-//! The gated activation of a feed-forward layer (Shazeer, 2020), `f(gate) ⊙ up`: SwiGLU, GEGLU, ReGLU. Or a formula
-//! of both.
+//! The gated activation of a feed-forward layer (Shazeer, 2020), `f(gate) ⊙ up`: SwiGLU, GEGLU, ReGLU. Or a
+//! formula of both.
 
 use super::activate::Activate;
 use super::activation::Activation;

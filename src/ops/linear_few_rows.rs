@@ -12,11 +12,12 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
-/// `(x[N, in], W[out…, in], b[out…]) → y`: [`Linear`] of at most [`MOST_ROWS`] rows, with a bias and an activation
-/// where it has them, without a gradient. The bias is in the accumulator format, and `y` is rounded once.
+/// `(x[N, in], W[out…, in], b[out…]) → y`: [`Linear`] of at most [`MOST_ROWS`] rows, with a bias and an
+/// activation where it has them, without a gradient. The bias is in the accumulator format, and `y` is
+/// rounded once.
 ///
-/// On a GPU in bf16 one kernel reads the weights once, at the full bandwidth of the memory; the bits of a row do
-/// not depend on the others.
+/// On a GPU in bf16 one kernel reads the weights once, at the full bandwidth of the memory; the bits of a row
+/// do not depend on the others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinearFewRows {
     /// The product.

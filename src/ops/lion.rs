@@ -1,8 +1,9 @@
 //! Lion: updates parameters in one pass over memory.
 //!
-//! Chen et al., "Symbolic discovery of optimization algorithms" (2023), Algorithm 2, in the order of operations of the
-//! authors' PyTorch code (google/automl, lion/lion_pytorch.py), after the gradient is multiplied by the factor of
-//! global-norm clipping. Rates and decay of a step are rows of a table, computed once in f64.
+//! Chen et al., "Symbolic discovery of optimization algorithms" (2023), Algorithm 2, in the order of
+//! operations of the authors' PyTorch code (google/automl, lion/lion_pytorch.py), after the gradient is
+//! multiplied by the factor of global-norm clipping. Rates and decay of a step are rows of a table, computed
+//! once in f64.
 
 use super::segments::{ELEMENTS_PER_TASK, Places, Segments, case_of_owner, grid, update_inputs};
 use crate::device::gpu::{Arg, Kernel};
@@ -12,8 +13,8 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 use std::ops::Range;
 
-/// Columns of the schedule, which has a row per step: what decaying parameters are multiplied by, and the learning
-/// rate.
+/// Columns of the schedule, which has a row per step: what decaying parameters are multiplied by, and the
+/// learning rate.
 pub const SCHEDULE_WIDTH: usize = 2;
 
 /// Elements that the inner loop updates before the compute copy of them is stored.
@@ -21,11 +22,12 @@ const CHUNK: usize = 64;
 
 /// `(params, momentum, compute copy) ← Lion(grads, …)`, in place.
 ///
-/// Inputs: grads `[n]`, schedule `[steps + 1, 2]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the factor of
-/// clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is updated). Outputs,
-/// all updated in place: params `[n]`, momentum `[n]`, and the compute copy `[n]` if activations have a narrower
-/// format than the master parameters. Of a group of parameters, the momentum has its elements alone. Where ranks
-/// update what they own, the momentum, and params if there is a compute copy, are the rank's shard.
+/// Inputs: grads `[n]`, schedule `[steps + 1, 2]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
+/// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
+/// updated). Outputs, all updated in place: params `[n]`, momentum `[n]`, and the compute copy `[n]` if
+/// activations have a narrower format than the master parameters. Of a group of parameters, the momentum has
+/// its elements alone. Where ranks update what they own, the momentum, and params if there is a compute copy,
+/// are the rank's shard.
 #[derive(Clone, Debug)]
 pub struct Lion {
     /// Weight of the momentum in the direction of a step.

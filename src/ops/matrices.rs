@@ -5,7 +5,8 @@ use crate::ir::Spec;
 use std::fmt;
 use std::ops::Range;
 
-/// Threads of a block of a kernel, and rounds of neighbours that each of them goes through (kernels/matrices.cuh).
+/// Threads of a block of a kernel, and rounds of neighbours that each of them goes through
+/// (kernels/matrices.cuh).
 const THREADS: usize = 256;
 const ROUNDS: usize = 4;
 

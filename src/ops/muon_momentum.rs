@@ -2,8 +2,9 @@
 //!
 //! Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024),
 //! <https://kellerjordan.github.io/posts/muon/>, in the order of operations of PyTorch's `torch.optim.Muon`
-//! (torch/optim/_muon.py), after the gradient is multiplied by the factor of global-norm clipping: both averages
-//! are its `lerp`, and the direction is rounded to the format of the iterations before it is divided.
+//! (torch/optim/_muon.py), after the gradient is multiplied by the factor of global-norm clipping: both
+//! averages are its `lerp`, and the direction is rounded to the format of the iterations before it is
+//! divided.
 
 use super::matrices::{Matrices, MatrixPlace};
 use crate::device::gpu::{Arg, Kernel};
@@ -23,10 +24,11 @@ const LANES: usize = 16;
 
 /// `(momentum, x) ← Muon(grads, …)` of a batch of matrices.
 ///
-/// Inputs: grads `[n]`, clip `[1]` (the factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that
-/// is not finite: the momentum stays as it is, and x is zero). Outputs: momentum `[slots]`, updated in place; x
-/// `[matrices, rows, columns]` in the format of activations, the directions with a Frobenius norm of 1; and scratch, the
-/// sums of squares of parts of matrices. Where ranks own matrices, x has those of the rank first.
+/// Inputs: grads `[n]`, clip `[1]` (the factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient
+/// norm that is not finite: the momentum stays as it is, and x is zero). Outputs: momentum `[slots]`, updated
+/// in place; x `[matrices, rows, columns]` in the format of activations, the directions with a Frobenius norm
+/// of 1; and scratch, the sums of squares of parts of matrices. Where ranks own matrices, x has those of the
+/// rank first.
 #[derive(Clone, Debug)]
 pub struct MuonMomentum {
     /// Fraction of the average of past gradients that a step keeps.
@@ -205,7 +207,8 @@ impl Op for MuonMomentum {
 /// Elements of the flat buffers of cases.
 pub(super) const FLAT_OF_CASES: usize = 24_000;
 
-/// The matrices of cases, in no order and apart, with masters and slots that are shorter than the flat buffers.
+/// The matrices of cases, in no order and apart, with masters and slots that are shorter than the flat
+/// buffers.
 pub(super) fn matrices_of_cases() -> Matrices {
     let place = |flat, master, slot| MatrixPlace { flat, master, slot };
     let places = vec![place(17_000, 12_300, 0), place(4, 0, 12_304), place(8_000, 6_152, 6_148)];

@@ -1,7 +1,7 @@
 //! The end of a step of Muon: masters decay and move along the directions of their matrices.
 //!
-//! In the order of operations of PyTorch's `torch.optim.Muon` (torch/optim/_muon.py): decay by the learning rate
-//! itself, the step by the rate that is adjusted to the shape of the matrix.
+//! In the order of operations of PyTorch's `torch.optim.Muon` (torch/optim/_muon.py): decay by the learning
+//! rate itself, the step by the rate that is adjusted to the shape of the matrix.
 
 use super::matrices::{Matrices, MatrixPlace};
 use super::muon_momentum::{FLAT_OF_CASES, matrices_of_cases};
@@ -15,16 +15,17 @@ use std::ops::Range;
 /// Columns of the schedule, which has a row per step.
 pub const SCHEDULE_WIDTH: usize = 2;
 
-/// Elements that one task of the CPU updates, and that its inner loop does before their compute copy is stored.
+/// Elements that one task of the CPU updates, and that its inner loop does before their compute copy is
+/// stored.
 const ELEMENTS_PER_TASK: usize = 16_384;
 const CHUNK: usize = 64;
 
 /// `(params, compute copy) ← params·decay − ratio·lr·x`, in place.
 ///
-/// Inputs: x `[matrices, rows, columns]`, schedule `[steps + 1, 2]` (row 0 is not read), step `[1]` (u32), bad `[1]`
-/// (u32; not 0 after a loss or gradient norm that is not finite: nothing is updated). Outputs, updated in place:
-/// params `[masters]`, and the compute copy `[flat]` if activations have a narrower format than the masters. Where
-/// ranks own matrices, others are left as they are.
+/// Inputs: x `[matrices, rows, columns]`, schedule `[steps + 1, 2]` (row 0 is not read), step `[1]` (u32),
+/// bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is updated). Outputs,
+/// updated in place: params `[masters]`, and the compute copy `[flat]` if activations have a narrower format
+/// than the masters. Where ranks own matrices, others are left as they are.
 #[derive(Clone, Debug)]
 pub struct MuonUpdate {
     /// The adjusted learning rate over the learning rate.

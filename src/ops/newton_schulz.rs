@@ -1,11 +1,13 @@
 //! One Newton–Schulz iteration over a batch of matrices: `x ← a·x + (b·g + c·g²)·x` with `g = x·xᵀ`.
 //!
-//! Iterated from a matrix with singular values of at most 1, it brings all of them near 1 and keeps the singular
-//! vectors. The quintic polynomial and its coefficients are those of Jordan et al., "Muon: An optimizer for hidden
-//! layers in neural networks" (2024), <https://kellerjordan.github.io/posts/muon/>, as PyTorch's
-//! `torch.optim.Muon` has them: their slope at 0 is as large as it can be while singular values end between 0.5 and
-//! 1.5. Where there are more rows than columns it is the same polynomial of `xᵀ`, which PyTorch transposes, and here
-//! multiplies from the right: `x ← a·x + x·(b·g + c·g²)` with `g = xᵀ·x`, so nothing moves in memory.
+//! Iterated from a matrix with singular values of at most 1, it brings all of them near 1 and keeps the
+//! singular vectors. The quintic polynomial and its coefficients are those of Jordan et al., "Muon: An
+//! optimizer for hidden layers in neural networks" (2024), <https://kellerjordan.github.io/posts/muon/>, as
+//! PyTorch's `torch.optim.Muon` has them: their slope at 0 is as large as it can be while singular values end
+//! between 0.5 and
+//! 1.5. Where there are more rows than columns it is the same polynomial of `xᵀ`, which PyTorch transposes,
+//! and here multiplies from the right: `x ← a·x + x·(b·g + c·g²)` with `g = xᵀ·x`, so nothing moves in
+//! memory.
 //!
 //! Products read and write the format of activations and are summed in the accumulator's. Each is one batched
 //! product with its factor and its addend, so an intermediate is rounded once.
@@ -21,8 +23,8 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision,
 /// Coefficients of the polynomial: `a·s + b·s³ + c·s⁵` of a singular value s.
 const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
-/// One iteration. Input x `[matrices, rows, columns]`; outputs the next x, and scratch: g and its polynomial, `[matrices,
-/// side, side]` with the smaller of rows and columns as their side.
+/// One iteration. Input x `[matrices, rows, columns]`; outputs the next x, and scratch: g and its polynomial,
+/// `[matrices, side, side]` with the smaller of rows and columns as their side.
 #[derive(Clone, Debug)]
 pub struct NewtonSchulz {
     /// Number of matrices of every rank, at most those of the batch; one number where it is the same for all.

@@ -14,8 +14,8 @@ use crate::ir::{
 };
 use std::sync::Arc;
 
-/// `(x[N, d], y[N, d], w[d]) → (r, n)` with `r = x + y`, as stored, and `n = rms_norm(r)·w`. Without a weight,
-/// `w` is absent and `n = rms_norm(r)`.
+/// `(x[N, d], y[N, d], w[d]) → (r, n)` with `r = x + y`, as stored, and `n = rms_norm(r)·w`. Without a
+/// weight, `w` is absent and `n = rms_norm(r)`.
 ///
 /// `n` is computed from the rounded `r`, so that `RmsNorm` of a kept `r` gives the same bits.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Generation: the next token of every sequence, drawn from its logits.
 //!
-//! Weights are integers (multiples of 2⁻⁴⁰ of the likeliest token's), so their sums are exact in any order: a GPU
-//! and a CPU choose the same token from the same logits, up to the rounding of single exponentials.
+//! Weights are integers (multiples of 2⁻⁴⁰ of the likeliest token's), so their sums are exact in any order: a
+//! GPU and a CPU choose the same token from the same logits, up to the rounding of single exponentials.
 
 use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::philox::philox;
@@ -12,14 +12,14 @@ use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Mode, Op, Precision,
 use crate::ops::lanes::vector_width;
 use std::cmp::Ordering;
 
-/// `logits [B, V] → (tokens [B] u32, positions [B] u32, bad [B] u32)`: a token for each row; `positions` counts
-/// up by one, to `last` at most; `bad` counts rows without a token, whose logits hold NaN or have no finite largest one (they get
-/// token 0).
+/// `logits [B, V] → (tokens [B] u32, positions [B] u32, bad [B] u32)`: a token for each row; `positions`
+/// counts up by one, to `last` at most; `bad` counts rows without a token, whose logits hold NaN or have no
+/// finite largest one (they get token 0).
 ///
 /// Greedy at temperature 0 (the lowest id of equals). Otherwise from the softmax of `logits / temperature`,
-/// restricted to the `top_k` likeliest tokens (equals by id) and then to the fewest of those that hold `top_p` of
-/// their mass (Holtzman et al., 2020). The draw is a function of the seed, of the row and of its position: the
-/// present value of `positions`, or 0 where that is written instead of added to.
+/// restricted to the `top_k` likeliest tokens (equals by id) and then to the fewest of those that hold
+/// `top_p` of their mass (Holtzman et al., 2020). The draw is a function of the seed, of the row and of its
+/// position: the present value of `positions`, or 0 where that is written instead of added to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleTokens {
     /// Divides the logits; 0 takes the most likely token.
@@ -49,7 +49,8 @@ const KEY: u32 = 0x5a3b_1e00;
 const THREADS: usize = 512;
 
 impl SampleTokens {
-    /// Chooses the next token from the logits of a row, of as many entries as take part. `None` if one is NaN, or the largest is not finite.
+    /// Chooses the next token from the logits of a row, of as many entries as take part. `None` if one is
+    /// NaN, or the largest is not finite.
     pub fn choose(&self, logits: &[f64], row: usize, position: u32) -> Option<u32> {
         let likeliest = likeliest(logits)?;
         if self.temperature == 0.0 {
@@ -111,8 +112,8 @@ fn likeliest(logits: &[f64]) -> Option<usize> {
     logits.get(best).filter(|logit| logit.is_finite()).map(|_| best)
 }
 
-/// Keeps the fewest tokens, in the order `before`, whose weights add up to at least `wanted`, which is at least 1
-/// and at most the sum of all. Halves the tokens in question by selection, so it takes linear time.
+/// Keeps the fewest tokens, in the order `before`, whose weights add up to at least `wanted`, which is at
+/// least 1 and at most the sum of all. Halves the tokens in question by selection, so it takes linear time.
 fn keep_mass(
     tokens: &mut Vec<u32>,
     mut wanted: u64,

@@ -41,16 +41,16 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Creates the segments of an update of all parameters, each given by its elements in the flat buffers and
-    /// whether they decay. They follow each other from element 0.
+    /// Creates the segments of an update of all parameters, each given by its elements in the flat buffers
+    /// and whether they decay. They follow each other from element 0.
     pub fn whole(ranges: &[(Range<usize>, bool)]) -> Self {
         let flat_len = ranges.last().map_or(0, |(range, _)| range.end);
         Self::new(ranges, &Shards::new(&[flat_len], 1, flat_len.max(1)), None, flat_len)
     }
 
-    /// Creates the segments of an update of ranges of the flat buffers of `flat_len` elements, ascending, each
-    /// with whether it decays: from where their elements lie in the optimizer's slots, on each rank that updates
-    /// them, and where among the masters, if those are sharded.
+    /// Creates the segments of an update of ranges of the flat buffers of `flat_len` elements, ascending,
+    /// each with whether it decays: from where their elements lie in the optimizer's slots, on each rank that
+    /// updates them, and where among the masters, if those are sharded.
     pub fn new(
         ranges: &[(Range<usize>, bool)],
         places: &Shards,
@@ -181,8 +181,8 @@ pub(super) fn grid(elements: usize) -> Grid {
 }
 
 /// Adds the ranges of which a rank has a part of a buffer to a kernel, as the preprocessor definitions of
-/// `kernels/ranges.cuh`, each given by its first elements there and in the flat buffers; without any, the buffer is
-/// flat.
+/// `kernels/ranges.cuh`, each given by its first elements there and in the flat buffers; without any, the
+/// buffer is flat.
 pub(super) fn with_ranges(kernel: Kernel, ranges: &[(usize, usize)]) -> Kernel {
     kernel
         .with("RANGE_COUNT", ranges.len())

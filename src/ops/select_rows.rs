@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 use crate::ops::lanes::vector_width;
 
-/// `(x [P·L, d], positions [B] u32) → y [B, d]`: row `positions[b]` of prompt b·P/B. Neighbours share a prompt.
+/// `(x [P·L, d], positions [B] u32) → y [B, d]`: row `positions[b]` of prompt b·P/B. Neighbours share a
+/// prompt.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectRows {
     /// Prompts: P, a divisor of B.

@@ -24,9 +24,9 @@ const CHUNK: usize = 64;
 /// Inputs: grads `[n]`, schedule `[steps + 1, 1]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
 /// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
 /// updated). Outputs, all updated in place: params `[n]`, momentum `[n]` unless the factor is 0, and the
-/// compute copy `[n]` if activations have a narrower format than the master parameters. Of a group of parameters,
-/// the momentum has its elements alone. Where ranks update what they own, the momentum, and params if there is a
-/// compute copy, are the rank's shard.
+/// compute copy `[n]` if activations have a narrower format than the master parameters. Of a group of
+/// parameters, the momentum has its elements alone. Where ranks update what they own, the momentum, and
+/// params if there is a compute copy, are the rank's shard.
 #[derive(Clone, Debug)]
 pub struct Sgd {
     /// Momentum μ; 0 for SGD without momentum, which has no momentum buffer.

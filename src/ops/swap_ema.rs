@@ -10,11 +10,11 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Prec
 
 /// `(params, average) ← (average, params)`, and the compute copy becomes the rounded new params.
 ///
-/// No arithmetic: two of them leave params and average as they were, to the bit, and with them the compute copy,
-/// which is the rounded params whenever programs read it. Outputs, all updated in place: params, average `[n]`, and
-/// the compute copy `[n]` if activations have a narrower format than the master parameters. Where ranks average what
-/// they own, the average, and params if there is a compute copy, are the rank's shard, and the other elements are
-/// left as they are.
+/// No arithmetic: two of them leave params and average as they were, to the bit, and with them the compute
+/// copy, which is the rounded params whenever programs read it. Outputs, all updated in place: params,
+/// average `[n]`, and the compute copy `[n]` if activations have a narrower format than the master
+/// parameters. Where ranks average what they own, the average, and params if there is a compute copy, are the
+/// rank's shard, and the other elements are left as they are.
 #[derive(Clone, Debug)]
 pub struct SwapEma {
     /// Elements of the flat parameter buffers.

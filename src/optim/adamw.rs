@@ -54,8 +54,8 @@ pub struct AdamW {
     pub beta2: f64,
     /// Added to the root of the second moment.
     pub eps: f64,
-    /// Decoupled weight decay of matrices: they are multiplied by `1 − lr·weight_decay`, or if it is independent of
-    /// the peak by `1 − (lr / peak)·weight_decay`.
+    /// Decoupled weight decay of matrices: they are multiplied by `1 − lr·weight_decay`, or if it is
+    /// independent of the peak by `1 − (lr / peak)·weight_decay`.
     pub weight_decay: f64,
 }
 

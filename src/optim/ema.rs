@@ -16,9 +16,9 @@ pub const CHECKPOINT_PREFIX: &str = "ema.";
 /// An exponential moving average of the weights, which training does not read.
 ///
 /// After step t it is the mean of the weights θ after the steps 1 to t, those of step i with the weight
-/// `decay^(t − i)`, divided by the sum of these: the initial weights have no share in it, as with the correction of
-/// Adam's moments (Kingma and Ba, 2015, section 3). So `ema_t = ema_(t−1) + w_t·(θ_t − ema_(t−1))` with
-/// `w_t = (1 − decay) / (1 − decay^t)`, from 1 at the first step down to `1 − decay`.
+/// `decay^(t − i)`, divided by the sum of these: the initial weights have no share in it, as with the
+/// correction of Adam's moments (Kingma and Ba, 2015, section 3). So `ema_t = ema_(t−1) + w_t·(θ_t −
+/// ema_(t−1))` with `w_t = (1 − decay) / (1 − decay^t)`, from 1 at the first step down to `1 − decay`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightEma {
     /// What a step leaves of the average before it, in the long run; between 0 and 1.
@@ -48,11 +48,11 @@ impl WeightEma {
         }
     }
 
-    /// Returns the weights of the steps up to `steps` in the average, computed in f64; the first of the `steps + 1`
-    /// numbers is not used.
+    /// Returns the weights of the steps up to `steps` in the average, computed in f64; the first of the
+    /// `steps + 1` numbers is not used.
     pub fn weights(self, steps: usize) -> Vec<f64> {
-        // 1 + decay + decay² + …: the reciprocal of (1 − decay) / (1 − decay^t), by operations that round alike
-        // everywhere.
+        // 1 + decay + decay² + …: the reciprocal of (1 − decay) / (1 − decay^t), by operations that round
+        // alike everywhere.
         let mut sum = 0.0;
         let of_step = |_| {
             sum = 1.0 + self.decay * sum;

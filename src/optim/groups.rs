@@ -103,7 +103,8 @@ pub struct UpdateGroup {
 }
 
 impl UpdateGroup {
-    /// Returns the groups of rules, in the order of their first roles: roles whose rules are equal are one group.
+    /// Returns the groups of rules, in the order of their first roles: roles whose rules are equal are one
+    /// group.
     pub fn join(rules: &[RoleRule]) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for rule in rules {
@@ -143,11 +144,12 @@ impl UpdateGroup {
         if words.is_empty() { "none".to_owned() } else { words }
     }
 
-    /// Returns the rates of a step: `share` is the learning rate's share of the peak, and `lr` the learning rate.
+    /// Returns the rates of a step: `share` is the learning rate's share of the peak, and `lr` the learning
+    /// rate.
     ///
-    /// Coupled weight decay is a multiple of the learning rate (Loshchilov and Hutter, 2019). Independent decay is
-    /// one of the schedule alone, so that another peak leaves it as it is (Wortsman et al., "Small-scale proxies for
-    /// large-scale Transformer training instabilities", 2023).
+    /// Coupled weight decay is a multiple of the learning rate (Loshchilov and Hutter, 2019). Independent
+    /// decay is one of the schedule alone, so that another peak leaves it as it is (Wortsman et al.,
+    /// "Small-scale proxies for large-scale Transformer training instabilities", 2023).
     pub fn rates(&self, lr: f64, share: f64) -> Rates {
         let decay = match self.decay {
             WeightDecay::Coupled => lr,
@@ -156,8 +158,8 @@ impl UpdateGroup {
         Rates { lr, decay }
     }
 
-    /// Returns the parameters of this group among those of a model, and what is kept for them. Where ranks can own
-    /// whole parameters, these begin at multiples of `block` elements.
+    /// Returns the parameters of this group among those of a model, and what is kept for them. Where ranks
+    /// can own whole parameters, these begin at multiples of `block` elements.
     pub fn request(&self, precision: Precision, params: &[ParamRequest], block: usize) -> GroupRequest {
         let is_own = |i: &usize| self.roles.contains(&GroupRole::from_role(params[*i].role));
         let own: Vec<usize> = (0..params.len()).filter(is_own).collect();

@@ -1,4 +1,5 @@
-//! Lion: the sign of an interpolated momentum (Chen et al., "Symbolic discovery of optimization algorithms", 2023).
+//! Lion: the sign of an interpolated momentum (Chen et al., "Symbolic discovery of optimization algorithms",
+//! 2023).
 
 use super::hyperparameters::{Form, Hyperparameter, Value};
 use super::optimizer::{Entry, Optimizer, Rates, Update};

@@ -2,8 +2,8 @@
 //!
 //! An optimizer is one file here that implements [`Optimizer`] and declares its hyperparameters, and one line
 //! of [`OPTIMIZERS`]. Recipes read their keys from that list; the layout of the state, checkpoints, forecasts
-//! and the program of a step's end iterate over an optimizer's slots and never name them. Parameters are updated
-//! in groups by role, each with an optimizer, a rate and a decay of its own ([`UpdateGroup`]).
+//! and the program of a step's end iterate over an optimizer's slots and never name them. Parameters are
+//! updated in groups by role, each with an optimizer, a rate and a decay of its own ([`UpdateGroup`]).
 
 mod adamw;
 mod ema;
@@ -46,15 +46,15 @@ pub fn owners(name: &str) -> impl Iterator<Item = &'static Entry> {
     OPTIMIZERS.iter().filter(move |entry| entry.hyperparameters.iter().any(|h| h.name == name))
 }
 
-/// Returns the optimizer of parameters of a role where a recipe names one for all: that, or the one that it leaves
-/// them to.
+/// Returns the optimizer of parameters of a role where a recipe names one for all: that, or the one that it
+/// leaves them to.
 pub fn find_for(role: GroupRole, name: &str) -> Option<&'static Entry> {
     let entry = find(name)?;
     if role.is_updated_by(entry) { Some(entry) } else { find(entry.elsewhere?) }
 }
 
-/// Returns the hyperparameters that a recipe may set where it names an optimizer for all parameters: its own, and
-/// others of the one that it leaves some of them to.
+/// Returns the hyperparameters that a recipe may set where it names an optimizer for all parameters: its own,
+/// and others of the one that it leaves some of them to.
 pub fn hyperparameters_for_all(entry: &'static Entry) -> Vec<&'static Hyperparameter> {
     let elsewhere = entry.elsewhere.and_then(find).map_or(&[][..], |other| other.hyperparameters);
     let is_own = |h: &&Hyperparameter| entry.hyperparameters.iter().any(|own| own.name == h.name);

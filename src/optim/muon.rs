@@ -1,7 +1,8 @@
-//! Muon: momentum whose matrices are made orthogonal (Jordan et al., 2024), as `torch.optim.Muon` computes it.
+//! Muon: momentum whose matrices are made orthogonal (Jordan et al., 2024), as `torch.optim.Muon` computes
+//! it.
 //!
-//! It updates the *logical* matrices of blocks: queries, keys and values, or gate and up, each by itself, though they
-//! are stored in one tensor. Those of one shape are one batch over all blocks.
+//! It updates the *logical* matrices of blocks: queries, keys and values, or gate and up, each by itself,
+//! though they are stored in one tensor. Those of one shape are one batch over all blocks.
 
 use super::hyperparameters::{Form, Hyperparameter, Value};
 use super::optimizer::{Entry, Optimizer, Rates, Update};
@@ -99,8 +100,8 @@ fn adjustment(word: &str) -> RateAdjustment {
 
 impl Muon {
     /// Returns the adjusted learning rate of a matrix over the learning rate: `_adjust_lr` of PyTorch's
-    /// torch/optim/_muon.py. The first form is that of Jordan et al.; the second gives updates the root mean square of
-    /// AdamW's (Liu et al., "Muon is scalable for LLM training", 2025).
+    /// torch/optim/_muon.py. The first form is that of Jordan et al.; the second gives updates the root mean
+    /// square of AdamW's (Liu et al., "Muon is scalable for LLM training", 2025).
     fn ratio(&self, [outputs, inputs]: [usize; 2]) -> f64 {
         let (outputs, inputs) = (outputs as f64, inputs as f64);
         match self.adjust {

@@ -49,8 +49,8 @@ pub trait Optimizer: Debug + Send + Sync {
     /// [`Optimizer::schedule_width`] numbers.
     fn schedule_row(&self, rates: Rates, step: u64) -> Vec<f64>;
 
-    /// Returns true if an update of a parameter needs all of it, so that one rank must own it whole where ranks
-    /// divide the state.
+    /// Returns true if an update of a parameter needs all of it, so that one rank must own it whole where
+    /// ranks divide the state.
     fn owns_whole_parameters(&self) -> bool {
         false
     }
@@ -82,7 +82,8 @@ pub struct Update {
     pub bad: TensorId,
     /// Masters of all parameters, `[n]`.
     pub params: TensorId,
-    /// The optimizer's slots, in the order of [`Optimizer::slots`]: `[n]` each, or the elements of the group alone.
+    /// The optimizer's slots, in the order of [`Optimizer::slots`]: `[n]` each, or the elements of the group
+    /// alone.
     pub slots: Vec<TensorId>,
     /// The rounded copy of the masters that products read, `[n]`; `None` where products read the masters.
     pub compute_copy: Option<TensorId>,

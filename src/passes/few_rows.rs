@@ -10,8 +10,8 @@ use crate::ops::linear_few_rows::{LinearFewRows, Output};
 use std::any::Any;
 use std::sync::Arc;
 
-/// Replaces every product that the kernel of [`LinearFewRows`] serves by that op. It takes over the bias and the
-/// activation that follow, where nothing else reads what is between them; formulas stay ops of their own.
+/// Replaces every product that the kernel of [`LinearFewRows`] serves by that op. It takes over the bias and
+/// the activation that follow, where nothing else reads what is between them; formulas stay ops of their own.
 pub fn fuse_few_rows(mut program: Program) -> Program {
     let mut at = 0;
     while at < program.nodes.len() {
@@ -27,8 +27,8 @@ pub fn fuse_few_rows(mut program: Program) -> Program {
     program
 }
 
-/// Returns the node that computes a product by [`LinearFewRows`]; `None` for other nodes, and products that it does
-/// not serve.
+/// Returns the node that computes a product by [`LinearFewRows`]; `None` for other nodes, and products that
+/// it does not serve.
 fn few_rows(program: &Program, node: &Node) -> Option<Node> {
     let linear = downcast::<Linear>(&node.op)?;
     let [x, w] = *node.inputs else { return None };

@@ -138,8 +138,8 @@ impl Model {
         Ok(model)
     }
 
-    /// Returns the dimensions and parts that keys give, with a tokenizer's vocabulary and no table of positions.
-    /// Nothing is checked.
+    /// Returns the dimensions and parts that keys give, with a tokenizer's vocabulary and no table of
+    /// positions. Nothing is checked.
     pub fn from_keys(m: &recipe::Model, vocab_size: usize) -> Self {
         let n_heads = derived::n_heads(m);
         let base_dim = m.base_dim.filter(|_| m.parametrization == Parametrization::Mup);
@@ -191,8 +191,8 @@ impl Model {
         }
     }
 
-    /// Returns the width over the base width, from which all of the maximal update parametrization follows; 1 in
-    /// the standard one.
+    /// Returns the width over the base width, from which all of the maximal update parametrization follows; 1
+    /// in the standard one.
     pub fn width_ratio(&self) -> f64 {
         width_ratio(self.dim, self.base_dim)
     }
@@ -202,8 +202,8 @@ impl Model {
         self.window.is_none() || self.global_interval.is_some_and(|interval| (i + 1).is_multiple_of(interval))
     }
 
-    /// Returns why a formula cannot be the activation at this width, and the next step. Padding is zero before the
-    /// activation, and has to be after it, with slopes that zero gradients leave zero.
+    /// Returns why a formula cannot be the activation at this width, and the next step. Padding is zero
+    /// before the activation, and has to be after it, with slopes that zero gradients leave zero.
     fn padding_fault(&self) -> Option<(String, String)> {
         let OrFormula::Formula(formula) = &self.activation else { return None };
         let padding = self.padded_ffn() - self.ffn_dim;

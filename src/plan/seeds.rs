@@ -37,8 +37,8 @@ impl Seeds {
 
     /// Returns the key of the generator (Philox, 64 bits) that draws the initial values of a parameter.
     ///
-    /// By name, it is the first eight bytes of a BLAKE3 of the seed and the name: of the names of a model, and
-    /// of any two seeds, no two have one key but by a chance of 2⁻⁶⁴.
+    /// By name, it is the first eight bytes of a BLAKE3 of the seed and the name: of the names of a model,
+    /// and of any two seeds, no two have one key but by a chance of 2⁻⁶⁴.
     pub fn initial_values_key(&self, index: usize, name: &str) -> [u32; 2] {
         let seed = self.init;
         match self.scheme {

@@ -13,8 +13,8 @@ pub trait HasFormulas: Copy + PartialEq + fmt::Debug + fmt::Display {
     fn of_word(word: &str) -> Option<Self>;
 }
 
-/// One of the words of a policy, or a formula. Recipes have it as a string: the word, or the formula's canonical
-/// text.
+/// One of the words of a policy, or a formula. Recipes have it as a string: the word, or the formula's
+/// canonical text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OrFormula<W> {
     /// A built-in choice.

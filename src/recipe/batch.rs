@@ -77,8 +77,8 @@ pub fn batch(training: &Training, world: usize) -> Result<BatchSizes, String> {
 pub const RAMP_KEYS: [&str; 3] =
     ["training.batch_ramp", "training.local_batch_size", "parallelism.world_size"];
 
-/// Returns why the stages of a ramp cannot be trained, a reason and the next step; `None` if they can. `sizes`
-/// are those of the full batch.
+/// Returns why the stages of a ramp cannot be trained, a reason and the next step; `None` if they can.
+/// `sizes` are those of the full batch.
 pub fn ramp_fault(training: &Training, sizes: &BatchSizes) -> Option<(String, String)> {
     let micro_step = sizes.global / sizes.accumulation;
     let uneven = training.batch_ramp.iter().find(|[_, sequences]| !sequences.is_multiple_of(micro_step));

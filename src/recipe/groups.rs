@@ -1,7 +1,7 @@
 //! The tables of `[optimizer.groups]`: keys that parameters of a role have for themselves.
 //!
-//! A key of a group has the name `groups.ROLE.KEY` in the section `[optimizer]`, so that every layer sets it as any
-//! other key, and it is unset unless one does.
+//! A key of a group has the name `groups.ROLE.KEY` in the section `[optimizer]`, so that every layer sets it
+//! as any other key, and it is unset unless one does.
 
 use super::key::{Key, UNSET};
 use crate::optim::{self, GroupRole, Value};
@@ -18,8 +18,8 @@ const GROUPS: &str = "groups";
 /// The hyperparameter by which vectors, which decay spares else, decay too.
 pub(super) const WEIGHT_DECAY: &str = "weight_decay";
 
-/// What a recipe sets for a group. What it leaves out is that of `[optimizer]`, where the group's optimizer has such
-/// a key.
+/// What a recipe sets for a group. What it leaves out is that of `[optimizer]`, where the group's optimizer
+/// has such a key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
     /// Name of the optimizer.
@@ -42,8 +42,8 @@ impl Group {
     }
 }
 
-/// Returns the groups of which `settings` has a key, each with the hyperparameters of its optimizer. `inherited` is
-/// the name of the optimizer of groups that name none.
+/// Returns the groups of which `settings` has a key, each with the hyperparameters of its optimizer.
+/// `inherited` is the name of the optimizer of groups that name none.
 pub(super) fn from_written(
     inherited: &str,
     settings: &BTreeMap<String, Value>,
@@ -103,8 +103,8 @@ fn names_of(role: GroupRole, names: &[&'static str]) -> Vec<&'static str> {
     names.iter().copied().filter(|name| !is_of_others(name)).collect()
 }
 
-/// Returns the keys of the group of a role, one for each key of `[optimizer]` but those that no optimizer of such
-/// parameters has.
+/// Returns the keys of the group of a role, one for each key of `[optimizer]` but those that no optimizer of
+/// such parameters has.
 pub(super) fn keys(role: GroupRole, of_section: &[Key]) -> Vec<Key> {
     let own = |name: &str| leak(format!("{GROUPS}.{}.{name}", role.word()));
     let key = |key: &Key| {
@@ -134,8 +134,8 @@ fn parts(path: &str) -> Option<(GroupRole, &str)> {
     Some((GroupRole::from_word(role)?, name))
 }
 
-/// Returns what is wrong with a name of `[optimizer]` that begins as a key of a group does and is none, and what to
-/// write instead; `None` for other names. `names` are the keys of `[optimizer]`.
+/// Returns what is wrong with a name of `[optimizer]` that begins as a key of a group does and is none, and
+/// what to write instead; `None` for other names. `names` are the keys of `[optimizer]`.
 pub(super) fn misspelled(name: &str, names: &[&'static str]) -> Option<(String, String)> {
     let roles = GroupRole::ALL.map(GroupRole::word);
     let mut parts = name.splitn(3, '.');

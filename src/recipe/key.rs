@@ -86,8 +86,8 @@ pub enum Type {
     CountOrWord { min: u64, max: u64, word: &'static str },
     /// Whole numbers, all different, each at most `max`.
     Counts { max: u64 },
-    /// Pairs of whole numbers from 1 on, `[steps, count]`, with ascending steps of at most `max_steps` and counts
-    /// of at most `max`.
+    /// Pairs of whole numbers from 1 on, `[steps, count]`, with ascending steps of at most `max_steps` and
+    /// counts of at most `max`.
     Stages { max_steps: u64, max: u64 },
     /// Endings of files, all different, each with its dot.
     Extensions,
@@ -198,8 +198,8 @@ pub struct Key {
     /// two ranks on GPUs, the start of a bucket decides the order in which ranks are added.
     pub same_bits: bool,
     /// The value (TOML text, or `unset`) at which resolved recipes and hashes leave the key out: the behavior
-    /// before the key existed, so that the hashes of earlier recipes stay valid. A resolved recipe without the
-    /// key has this value, whatever the default is.
+    /// before the key existed, so that the hashes of earlier recipes stay valid. A resolved recipe without
+    /// the key has this value, whatever the default is.
     pub implied: Option<&'static str>,
 }
 

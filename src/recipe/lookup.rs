@@ -42,8 +42,8 @@ pub fn find_path(path: &str) -> Option<&'static Key> {
     path.split_once('.').and_then(|(section, name)| find(section, name))
 }
 
-/// The setting of a run that saves no checkpoint. As the two below it, sweeps and comparisons give it the runs
-/// that they start: nobody needs the weights and pictures of every one.
+/// The setting of a run that saves no checkpoint. As the two below it, sweeps and comparisons give it the
+/// runs that they start: nobody needs the weights and pictures of every one.
 pub const NO_CHECKPOINTS: &str = "checkpoint.keep=0";
 
 /// The setting of a run that draws no pictures.

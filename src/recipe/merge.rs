@@ -139,7 +139,8 @@ impl Defaults {
     /// The bottom layer of a resolved recipe: keys that resolved recipes leave out have the value at which
     /// they do.
     pub fn of_resolved() -> Self {
-        // Keys that are implied to be unset have no default but unset, or are hyperparameters of an optimizer.
+        // Keys that are implied to be unset have no default but unset, or are hyperparameters of an
+        // optimizer.
         let implied = KEYS.iter().filter(|key| key.implied.is_some_and(|value| value != UNSET));
         Self { implied: implied.map(|key| key.path).collect() }
     }

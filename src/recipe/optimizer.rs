@@ -26,8 +26,8 @@ pub struct Optimizer {
     pub groups: BTreeMap<GroupRole, Group>,
 }
 
-/// The section as layers set it: missing keys have their defaults. Keys of groups have their whole names, such as
-/// `groups.embedding.lr`.
+/// The section as layers set it: missing keys have their defaults. Keys of groups have their whole names,
+/// such as `groups.embedding.lr`.
 #[derive(Default, Deserialize)]
 struct Written {
     name: Option<String>,
@@ -55,8 +55,8 @@ impl Default for Optimizer {
 }
 
 impl Optimizer {
-    /// Returns the rule of a role: that of its group, which inherits what it leaves out; `None` where the optimizer
-    /// is not known.
+    /// Returns the rule of a role: that of its group, which inherits what it leaves out; `None` where the
+    /// optimizer is not known.
     pub fn rule(&self, role: GroupRole) -> Option<RoleRule> {
         let none = Group::default();
         let group = self.groups.get(&role).unwrap_or(&none);

@@ -23,7 +23,8 @@ fn path(group: Option<GroupRole>, name: &str) -> String {
     group.map_or(format!("optimizer.{name}"), |role| format!("optimizer.groups.{}.{name}", role.word()))
 }
 
-/// Returns the optimizer of `[optimizer]`, or that of parameters of a group, and the path of the key that chooses it.
+/// Returns the optimizer of `[optimizer]`, or that of parameters of a group, and the path of the key that
+/// chooses it.
 fn chosen(recipe: &Recipe, group: Option<GroupRole>) -> (&str, String) {
     let section = &recipe.values().optimizer;
     let own = group.and_then(|role| section.groups.get(&role)?.name.as_deref());

@@ -116,8 +116,8 @@ impl From<Prediction> for String {
 /// Metrics of quality, with which the name of a measure begins, beside those that are columns.
 const QUALITY: [&str; 4] = ["val_loss", "ema_val_loss", "bits_per_byte", "train_loss"];
 
-/// Returns true for the name of a measure of quality whose differences have a unit. What of it may be judged is
-/// found when it is.
+/// Returns true for the name of a measure of quality whose differences have a unit. What of it may be judged
+/// is found when it is.
 fn is_measure(name: &str) -> bool {
     let metric = name.split(['/', ':']).next().unwrap_or_default();
     QUALITY.contains(&metric) || name.contains("_until:")

@@ -144,8 +144,8 @@ fn wrong_formula(key: &Key, value: &Spanned<DeValue<'_>>, text: &str, e: ParseEr
     })
 }
 
-/// Returns the bytes of the source that stand for some of a string's, given those of the whole value; the whole
-/// value where escapes are in it.
+/// Returns the bytes of the source that stand for some of a string's, given those of the whole value; the
+/// whole value where escapes are in it.
 fn within(value: &Range<usize>, text: &str, part: &Range<usize>) -> Range<usize> {
     let quotes = value.len().saturating_sub(text.len());
     if !matches!(quotes, 0 | 2) || text.contains(['\\', '\n']) {

@@ -26,7 +26,8 @@ pub(super) struct StoredComparison {
 }
 
 impl StoredComparison {
-    /// Reads a comparison and its runs, which are beside it: in its results folder or among those that are kept.
+    /// Reads a comparison and its runs, which are beside it: in its results folder or among those that are
+    /// kept.
     ///
     /// # Errors
     /// When a file cannot be read.

@@ -1,5 +1,5 @@
-//! The first difference between a stored run and the same run again: in figures that tell the cause, in rows, in
-//! tensors, in figures that follow.
+//! The first difference between a stored run and the same run again: in figures that tell the cause, in rows,
+//! in tensors, in figures that follow.
 
 use super::stored_run::StoredRun;
 use crate::checkpoint;
@@ -83,8 +83,8 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// Compares everything that a stored run has with a new one. Of a stored run that ended early, the rows until
-    /// then are compared, and not what follows from all rows.
+    /// Compares everything that a stored run has with a new one. Of a stored run that ended early, the rows
+    /// until then are compared, and not what follows from all rows.
     ///
     /// # Errors
     /// When a checkpoint cannot be read.

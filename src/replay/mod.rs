@@ -1,4 +1,5 @@
-//! Runs a stored run, or a stored comparison, again from its recorded recipe, and says whether the same came out.
+//! Runs a stored run, or a stored comparison, again from its recorded recipe, and says whether the same came
+//! out.
 //!
 //! ```text
 //! StoredRun ─▶ RunBinary (this one, or the recorded commit's) ─▶ a new run in a scratch folder
@@ -6,8 +7,8 @@
 //!                   first difference, conditions ─▶ Outcome
 //! ```
 //!
-//! The same bits are promised for the same sources, libraries, and instruction set or model of GPU. A difference
-//! where one of these is another proves nothing, and is called so.
+//! The same bits are promised for the same sources, libraries, and instruction set or model of GPU. A
+//! difference where one of these is another proves nothing, and is called so.
 
 mod binary;
 mod comparison;
@@ -38,9 +39,8 @@ use stored_run::StoredRun;
 
 /// Runs a stored run or comparison again, and compares the result.
 ///
-/// # Errors
-/// If the stored files cannot be read, this process was stopped by a signal, or results cannot be written. A run
-/// that fails is an [`Outcome`].
+/// # Errors If the stored files cannot be read, this process was stopped by a signal, or results cannot be
+/// written. A run that fails is an [`Outcome`].
 pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
     if let Some((variable, _)) = recipe::environment().next() {
         return Err(Error::usage(format!(

@@ -21,8 +21,8 @@ pub struct Entry {
 /// What the blocks of a page show.
 #[derive(Clone, Debug, Default)]
 pub struct PageEntries {
-    /// Each once, in the order of the page. Runs of a comparison that the page shows are left out: the comparison
-    /// runs them.
+    /// Each once, in the order of the page. Runs of a comparison that the page shows are left out: the
+    /// comparison runs them.
     pub entries: Vec<Entry>,
     /// Blocks that kept files do not make, and wrong markers: `line N: why`.
     pub problems: Vec<String>,

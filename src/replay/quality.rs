@@ -31,8 +31,8 @@ pub(super) fn recording(folder: &Path, results: &Path) -> Result<Recording> {
     Ok(Recording::new(&id, &parts, count, runs.values(), device))
 }
 
-/// Runs every run of a comparison again. Where the bits are others than the recorded ones, and they may be, the
-/// mean difference of each measure is held against the recorded interval.
+/// Runs every run of a comparison again. Where the bits are others than the recorded ones, and they may be,
+/// the mean difference of each measure is held against the recorded interval.
 ///
 /// # Errors
 /// As [`super::replay`].

@@ -108,8 +108,8 @@ pub(super) fn gpus_here() -> Vec<String> {
     }
 }
 
-/// Returns the run whose matrix-product algorithms a replay uses, on which its bits depend: the stored one, if it
-/// has them and they mean something here.
+/// Returns the run whose matrix-product algorithms a replay uses, on which its bits depend: the stored one,
+/// if it has them and they mean something here.
 pub(super) fn algorithms_of(stored: &StoredRun) -> Option<PathBuf> {
     let recorded = stored.environment.gpu.as_ref()?;
     let table = stored::locate(&stored.folder.join(ALGORITHMS)).ok()?;
@@ -119,8 +119,9 @@ pub(super) fn algorithms_of(stored: &StoredRun) -> Option<PathBuf> {
     is_for_here.then(|| std::path::absolute(&stored.folder).ok()).flatten()
 }
 
-/// Returns the keys that a replay sets on top of a stored recipe: it begins at step 0, and nobody needs pictures, or
-/// weights that the stored run does not have. Another version may not know how to leave these out.
+/// Returns the keys that a replay sets on top of a stored recipe: it begins at step 0, and nobody needs
+/// pictures, or weights that the stored run does not have. Another version may not know how to leave these
+/// out.
 pub(super) fn settings(stored: &StoredRun, is_own: bool) -> Vec<String> {
     let mut settings = vec!["checkpoint.resume=never".to_owned()];
     if is_own {

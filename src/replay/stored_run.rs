@@ -88,8 +88,8 @@ impl StoredRun {
         checkpoint::steps(&self.checkpoints()).is_ok_and(|steps| !steps.is_empty())
     }
 
-    /// Returns true if the recipe was trained to its end, or to the step at which it diverges: then a replay has
-    /// the same number of rows.
+    /// Returns true if the recipe was trained to its end, or to the step at which it diverges: then a replay
+    /// has the same number of rows.
     pub fn is_whole(&self) -> bool {
         self.summary.is_finished() || self.summary.status == Status::Diverged
     }
@@ -113,8 +113,8 @@ impl StoredRun {
     }
 }
 
-/// Returns the runs of a comparison that are here, by `RECIPE/RUN`: beside it, in its results folder or among those
-/// that are kept.
+/// Returns the runs of a comparison that are here, by `RECIPE/RUN`: beside it, in its results folder or among
+/// those that are kept.
 ///
 /// # Errors
 /// When a file of a run cannot be read.
@@ -132,8 +132,8 @@ pub fn runs_of_comparison(folder: &Path, results: &Path) -> Result<BTreeMap<Stri
     Ok(runs)
 }
 
-/// Returns the original content of a run's file; `None` without one. A kept file that is not what its manifest
-/// lists gives a remark.
+/// Returns the original content of a run's file; `None` without one. A kept file that is not what its
+/// manifest lists gives a remark.
 fn content(folder: &Path, file: &str, remarks: &mut Vec<String>) -> Result<Option<Vec<u8>>> {
     debug_assert!(READ.contains(&file));
     let path = folder.join(file);

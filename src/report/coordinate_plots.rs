@@ -1,5 +1,5 @@
-//! The pictures of coordinates: the size of each kind of activation, and of its change since the first step, over the
-//! width of the model.
+//! The pictures of coordinates: the size of each kind of activation, and of its change since the first step,
+//! over the width of the model.
 
 use super::chart::{self, Figure, Look, Panel, Series};
 use super::plots::decimal;
@@ -22,8 +22,8 @@ type Value = fn(&Coordinate) -> f64;
 /// A slope of a value.
 type SlopeOf = fn(&Slope) -> Option<f64>;
 
-/// Writes the pictures of the coordinates in a folder as `plots/QUANTITY-THEME.svg` and, with the cargo feature `png`,
-/// as `.png`, and returns the paths.
+/// Writes the pictures of the coordinates in a folder as `plots/QUANTITY-THEME.svg` and, with the cargo
+/// feature `png`, as `.png`, and returns the paths.
 ///
 /// # Errors
 /// When a file cannot be read or written.
@@ -92,8 +92,8 @@ fn figure(found: &Coordinates, rows: &[Coordinate], quantity: &str) -> Option<Fi
     })
 }
 
-/// Returns the lines of a value: one for every step of a parametrization, the last one bold. Only the first panel's
-/// are in the legend.
+/// Returns the lines of a value: one for every step of a parametrization, the last one bold. Only the first
+/// panel's are in the legend.
 fn panel(
     found: &Coordinates,
     rows: &[&Coordinate],

@@ -1,6 +1,7 @@
 //! Numbers before they are drawn: smoothing, thinning, ranges, ticks.
 
-/// Points of a series in ascending order of x, or along the outline of an area. A y that is not finite is a gap.
+/// Points of a series in ascending order of x, or along the outline of an area. A y that is not finite is a
+/// gap.
 pub type Points = Vec<(f64, f64)>;
 
 /// The scale of a y axis.

@@ -198,8 +198,8 @@ fn owned((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
 
-/// Returns which values of a metric are the better ones: speeds and utilizations are to be high, losses, times
-/// and sizes low.
+/// Returns which values of a metric are the better ones: speeds and utilizations are to be high, losses,
+/// times and sizes low.
 pub fn direction(metric: &Metric) -> Direction {
     let is_speed = metric.name.starts_with("tok_s") || metric.name.starts_with("tflops");
     let is_utilization = ["mfu_pct", "hfu_pct", "gpu_util_pct"].contains(&metric.name);

@@ -1,6 +1,6 @@
 //! The first difference between a row file and its repetition, such as those of a run and of the same run
-//! again, which have the same cells if it is reproduced. What differs between two runs of any recipes, and how
-//! far, is in [`collection`](crate::results::collection).
+//! again, which have the same cells if it is reproduced. What differs between two runs of any recipes, and
+//! how far, is in [`collection`](crate::results::collection).
 
 use serde::Serialize;
 use std::cmp::Ordering;
@@ -50,7 +50,8 @@ pub enum RowDifference {
 }
 
 impl RowCells {
-    /// Parses a row file with a column `step`. An incomplete last line, as a killed run leaves it, is skipped.
+    /// Parses a row file with a column `step`. An incomplete last line, as a killed run leaves it, is
+    /// skipped.
     ///
     /// # Errors
     /// With the reason and its line, for a file that is no table, or whose steps do not ascend.
@@ -92,8 +93,8 @@ impl RowCells {
     }
 }
 
-/// Returns the first difference between two row files, `None` where `second` has every value of `first` to the
-/// bit and no further row. Columns that `first` lacks are not compared: earlier versions had fewer.
+/// Returns the first difference between two row files, `None` where `second` has every value of `first` to
+/// the bit and no further row. Columns that `first` lacks are not compared: earlier versions had fewer.
 pub fn first_difference(first: &RowCells, second: &RowCells) -> Option<RowDifference> {
     let mut places = Vec::new();
     for column in &first.columns {
@@ -125,8 +126,8 @@ pub fn first_difference(first: &RowCells, second: &RowCells) -> Option<RowDiffer
     }
 }
 
-/// Returns true for the same bits: the same text, or two spellings of one number. Numbers are written in their
-/// shortest form that reads back to the same bits; NaN equals NaN.
+/// Returns true for the same bits: the same text, or two spellings of one number. Numbers are written in
+/// their shortest form that reads back to the same bits; NaN equals NaN.
 fn is_same(a: &str, b: &str) -> bool {
     let bits = |text: &str| text.parse::<f64>().ok().map(f64::to_bits);
     a == b || bits(a).is_some_and(|a| Some(a) == bits(b))

@@ -216,8 +216,8 @@ impl Environment {
 }
 
 impl Environment {
-    /// Reads the environment of the process that began a run, kept or not; `None` where it is not recorded, or
-    /// by a version whose file this one does not read.
+    /// Reads the environment of the process that began a run, kept or not; `None` where it is not recorded,
+    /// or by a version whose file this one does not read.
     pub fn read(run: &Path) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(run.join(ENVIRONMENT)).ok()?).ok()
     }

@@ -34,8 +34,8 @@ pub struct QualityComparison {
     pub candidate: QualityArm,
     /// Keys that differ between the arms, as `key: baseline → candidate`.
     pub changes: Vec<String>,
-    /// What the two runs of a pair share of their random numbers, in words: initial values, order of the data,
-    /// masks of dropout. Blank if it is not known.
+    /// What the two runs of a pair share of their random numbers, in words: initial values, order of the
+    /// data, masks of dropout. Blank if it is not known.
     pub shared_randomness: Option<String>,
     /// The number of pairs, fixed before the first run.
     pub design: Design,
@@ -279,8 +279,8 @@ pub struct Provenance {
     pub began: String,
 }
 
-/// Returns the folders `RECIPE/RUN` of the runs of a comparison, of speed or of quality; none for the folder of
-/// something else.
+/// Returns the folders `RECIPE/RUN` of the runs of a comparison, of speed or of quality; none for the folder
+/// of something else.
 ///
 /// # Errors
 /// When its file cannot be read.

@@ -281,7 +281,8 @@ pub struct Summary {
     pub train_loss: TrainingLosses,
     /// Loss on the held-out text, in nats per token.
     pub val_loss: Losses,
-    /// Loss of the moving average of the weights on the held-out text, in nats per token, where it was evaluated.
+    /// Loss of the moving average of the weights on the held-out text, in nats per token, where it was
+    /// evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema_val_loss: Option<Losses>,
     /// The part of the held-out text that `val_loss` was measured on, where `validation.steps` limits it.
@@ -488,8 +489,8 @@ fn losses_on(metrics: &[MetricsRow], set: &str) -> impl Iterator<Item = LossAt> 
     })
 }
 
-/// Returns the losses of the moving average of the weights on a held-out set of a run with these rows; `None` where
-/// it was not evaluated.
+/// Returns the losses of the moving average of the weights on a held-out set of a run with these rows; `None`
+/// where it was not evaluated.
 fn ema_losses_on(metrics: &[MetricsRow], set: &str) -> Option<Losses> {
     let loss = |row: &MetricsRow| {
         let loss = if set == MAIN_SET { row.ema_val_loss } else { row.ema_set_losses.get(set).copied() };

@@ -1,5 +1,5 @@
-//! Cells of a caller: runs of any recipes with any settings, through the ledger, the devices and the processes of
-//! sweeps.
+//! Cells of a caller: runs of any recipes with any settings, through the ledger, the devices and the
+//! processes of sweeps.
 
 use super::cell::{Cell, Corpora, Source, build_name};
 use super::display::Display;

@@ -1,4 +1,5 @@
-//! The configurations of a sweep in its folder: `configurations.json`, `.csv` and `.md`, written when it ends.
+//! The configurations of a sweep in its folder: `configurations.json`, `.csv` and `.md`, written when it
+//! ends.
 
 use super::cell::Cell;
 use crate::error::{Error, Result};

@@ -16,8 +16,9 @@ pub struct Ended {
     pub folder: Option<RunFolder>,
     /// True for the resume of a run whose steps were all trained: nothing of it was changed.
     pub was_finished: bool,
-    /// `Ok` if every step is trained and saved, or those that were asked for. Otherwise the error: exit code 75 when the run was stopped
-    /// after a save, 74 when its last state could not be saved, 1 when it failed or diverged.
+    /// `Ok` if every step is trained and saved, or those that were asked for. Otherwise the error: exit code
+    /// 75 when the run was stopped after a save, 74 when its last state could not be saved, 1 when it failed
+    /// or diverged.
     pub outcome: Result<()>,
 }
 

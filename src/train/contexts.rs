@@ -51,8 +51,8 @@ impl ContextsAhead {
         Self { opened: Mutex::new(receivers), ended, thread }
     }
 
-    /// Returns the context on a GPU, once; waits until it was created. `None` where it was not, and where none was
-    /// asked for.
+    /// Returns the context on a GPU, once; waits until it was created. `None` where it was not, and where
+    /// none was asked for.
     pub(super) fn take(&self, gpu: usize) -> Option<OpenedContext> {
         let opened = lock(&self.opened).remove(&gpu)?;
         opened.recv().ok()

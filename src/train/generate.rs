@@ -1,4 +1,5 @@
-//! Generates tokens with a model: prompts in one pass, then a token of all samples at a time, chosen on the device.
+//! Generates tokens with a model: prompts in one pass, then a token of all samples at a time, chosen on the
+//! device.
 
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
@@ -9,7 +10,8 @@ use crate::plan::Plan;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Steps that a GPU is ahead of the host, which reads the tokens: it learns so late that all texts have ended.
+/// Steps that a GPU is ahead of the host, which reads the tokens: it learns so late that all texts have
+/// ended.
 const STEPS_AHEAD: usize = 3;
 
 /// Returns the tokens that a text starts with, the end token first.
@@ -29,8 +31,8 @@ pub fn prompt_tokens(prompt: &str, tokenizer: &Tokenizer, seq_len: usize) -> Res
     Ok(tokens)
 }
 
-/// Checks that the prompt of a run's samples leaves room for a token in the model's context, and fits the program
-/// that was recorded before its tokenizer was known.
+/// Checks that the prompt of a run's samples leaves room for a token in the model's context, and fits the
+/// program that was recorded before its tokenizer was known.
 ///
 /// # Errors
 /// A usage error that says how long it is.
@@ -63,11 +65,12 @@ pub struct Generating<'a> {
 }
 
 impl Generating<'_> {
-    /// Generates a text for every sample and returns their tokens, without prompts and without the tokens that
-    /// end them. Calls `see` with the sample and the token as soon as one is known.
+    /// Generates a text for every sample and returns their tokens, without prompts and without the tokens
+    /// that end them. Calls `see` with the sample and the token as soon as one is known.
     ///
-    /// A text ends at an end token, after so many tokens, or where the model's context ends: its last token is
-    /// the one after a context of `seq_len`. Samples share the prompts evenly; those of one are neighbours.
+    /// A text ends at an end token, after so many tokens, or where the model's context ends: its last token
+    /// is the one after a context of `seq_len`. Samples share the prompts evenly; those of one are
+    /// neighbours.
     ///
     /// # Errors
     /// When the prompts do not fit the program, logits are not finite, or the engine or `see` fails.
@@ -109,7 +112,8 @@ impl Generating<'_> {
         Ok(texts.texts)
     }
 
-    /// Writes prompts into the state, padded at their ends, and the position of the last token of each sample's.
+    /// Writes prompts into the state, padded at their ends, and the position of the last token of each
+    /// sample's.
     fn send(&self, engine: &mut Engine, prompts: &[Vec<u32>]) -> Result<()> {
         let shape = self.prefill.shape;
         let fits = |prompt: &Vec<u32>| (1..=shape.rows.min(self.seq_len)).contains(&prompt.len());
@@ -195,8 +199,8 @@ impl Texts<'_> {
 
 /// Returns the logits after some tokens, of a generator of one text.
 ///
-/// # Errors
-/// When the tokens do not fit the generator's first program, their logits are not finite, or the engine fails.
+/// # Errors When the tokens do not fit the generator's first program, their logits are not finite, or the
+/// engine fails.
 pub(super) fn logits_after(
     engine: &mut Engine,
     generator: &Generator,

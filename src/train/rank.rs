@@ -461,8 +461,8 @@ impl Rank {
         Ok(batch)
     }
 
-    /// Evaluates a batch and calls `see` with the first `rows` rows of tensors of that program, each by its index
-    /// among the names. Nothing is updated.
+    /// Evaluates a batch and calls `see` with the first `rows` rows of tensors of that program, each by its
+    /// index among the names. Nothing is updated.
     ///
     /// # Errors
     /// When the program writes no tensor of one of the names, or the engine fails.

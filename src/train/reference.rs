@@ -29,8 +29,8 @@ const APART: [&str; 5] =
 /// A step between tokens of a prompt, prime and larger than no vocabulary: ids from all of it.
 const STRIDE: usize = 7919;
 
-/// Returns the reference of weights: the end token and further ones from all of the vocabulary, and the logits
-/// after them.
+/// Returns the reference of weights: the end token and further ones from all of the vocabulary, and the
+/// logits after them.
 ///
 /// # Errors
 /// When a weight is missing, or the model does not fit in memory.
@@ -77,8 +77,8 @@ pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u
     logits_after(&mut engine, &generator, tokens, seq_len)
 }
 
-/// Returns a recipe of the same model that generates one text in fp32 on the CPU. A context that is no part of
-/// the model is as short as the prompt, so that the cache of keys and values is.
+/// Returns a recipe of the same model that generates one text in fp32 on the CPU. A context that is no part
+/// of the model is as short as the prompt, so that the cache of keys and values is.
 fn generating(recipe: &Recipe, model: &Model, tokens: usize, machine: &Machine) -> Result<Recipe> {
     let mut text = "[model]\n".to_owned();
     for (key, value, _) in recipe.explain() {

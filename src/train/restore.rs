@@ -104,8 +104,8 @@ fn check_length(param: &Param, bytes: usize, expected: usize) -> Result<()> {
 }
 
 /// Returns the tensors of a state buffer, unpadded, one for each of some parameters, which are given by their
-/// indices; `prefix` goes before the parameter's name. Of a buffer that is sharded, rank 0 asks the others for
-/// their parts when it reads a tensor.
+/// indices; `prefix` goes before the parameter's name. Of a buffer that is sharded, rank 0 asks the others
+/// for their parts when it reads a tensor.
 pub(super) fn views<'a>(
     engine: &'a Engine,
     buffer: &str,

@@ -17,7 +17,8 @@ pub struct SampleRequest {
     pub step: Option<u64>,
     /// Which weights of the checkpoint.
     pub weights: WeightsOf,
-    /// Keys to change, as `section.key=value`: those of `[generation]` and of execution, and `training.dtype`.
+    /// Keys to change, as `section.key=value`: those of `[generation]` and of execution, and
+    /// `training.dtype`.
     pub overrides: Vec<String>,
     /// Prompts, each continued by `generation.samples` texts; without any, the recipe's own.
     pub prompts: Vec<String>,

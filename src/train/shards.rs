@@ -53,8 +53,8 @@ impl CheckpointBuffer<'_> {
     }
 }
 
-/// Returns the state buffers that a checkpoint holds: the parameters, and the slots of every group where the state
-/// is for training.
+/// Returns the state buffers that a checkpoint holds: the parameters, and the slots of every group where the
+/// state is for training.
 pub(super) fn checkpoint_buffers(layout: &State) -> Vec<CheckpointBuffer<'_>> {
     let mut buffers = vec![CheckpointBuffer {
         name: "params".to_owned(),

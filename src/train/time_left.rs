@@ -27,7 +27,8 @@ const STEP_WEIGHT: f64 = 0.1;
 #[derive(Clone, Debug)]
 pub struct TimeLeft {
     total_steps: u64,
-    /// Other sizes of the first steps, and the sequences of a full one: a step takes as long as its share of them.
+    /// Other sizes of the first steps, and the sequences of a full one: a step takes as long as its share of
+    /// them.
     ramp: Ramp,
     sequences: u64,
     /// The smoothed time of a full step in seconds, and the number of steps that it is the mean of at most.

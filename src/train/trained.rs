@@ -35,8 +35,8 @@ pub(super) struct Trained {
 }
 
 impl Trained {
-    /// Opens the checkpoint of a step, or the newest valid one, with some keys changed. Of `prompts` prompts, if
-    /// there are several, each has as many samples as the keys say.
+    /// Opens the checkpoint of a step, or the newest valid one, with some keys changed. Of `prompts` prompts,
+    /// if there are several, each has as many samples as the keys say.
     ///
     /// # Errors
     /// When the run has no valid checkpoint or no such weights, or a key would change the trained model.

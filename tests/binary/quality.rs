@@ -1,4 +1,5 @@
-//! `xrun compare --on` from outside: pairs with the same seed, runs used again, verdicts, and what is refused.
+//! `xrun compare --on` from outside: pairs with the same seed, runs used again, verdicts, and what is
+//! refused.
 
 use crate::place::{Done, Place, are_gone};
 use std::path::{Path, PathBuf};

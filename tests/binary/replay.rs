@@ -1,5 +1,5 @@
-//! `xrun replay` from outside: the same bits, the first difference, what it says of builds and devices, and what
-//! it refuses.
+//! `xrun replay` from outside: the same bits, the first difference, what it says of builds and devices, and
+//! what it refuses.
 
 use crate::place::{Done, Place, Run};
 use serde_json::{Value, json};
@@ -9,7 +9,8 @@ use xrun::results::comparison::Comparison;
 use xrun::results::folder::read_summary;
 use xrun::results::provenance::Build;
 
-/// A place with a finished run. Its speed is not held against its clock when it is kept: the machine may be busy.
+/// A place with a finished run. Its speed is not held against its clock when it is kept: the machine may be
+/// busy.
 fn trained() -> (Place, Run) {
     let place = Place::new();
     place.xrun(&["tiny.toml", "metrics.warmup=30"]).succeeds();
@@ -40,8 +41,8 @@ fn plant(metrics: &Path) {
     edit(metrics, &row, &values.join(","));
 }
 
-/// What is said of a difference by a binary that is this one: the sources of a build under test may have changes
-/// that no commit has, and then nobody knows whether they are the recorded ones.
+/// What is said of a difference by a binary that is this one: the sources of a build under test may have
+/// changes that no commit has, and then nobody knows whether they are the recorded ones.
 fn differs() -> &'static str {
     if Build::of_this_binary().dirty == Some(true) {
         ": differs, under another build\n"

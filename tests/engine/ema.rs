@@ -22,7 +22,8 @@ const RANKS: [&[&str]; 5] =
 
 type Tensors = BTreeMap<String, Vec<u8>>;
 
-/// Losses, gradient norms and evaluations after every step, and the state after some of them, as rank 0 has it.
+/// Losses, gradient norms and evaluations after every step, and the state after some of them, as rank 0 has
+/// it.
 struct Seen {
     curve: Vec<(u32, u32)>,
     evaluations: Vec<Evaluation>,
@@ -210,7 +211,8 @@ fn save(
     (folder, loaded)
 }
 
-/// What evaluates the average is what evaluates weights: with the average as weights, the loss has the same bits.
+/// What evaluates the average is what evaluates weights: with the average as weights, the loss has the same
+/// bits.
 #[test]
 fn its_loss_is_that_of_a_model_with_these_weights() {
     for ranks in [&[][..], &[TWO, SHARDED]] {
@@ -240,7 +242,8 @@ fn its_loss_is_that_of_a_model_with_these_weights() {
     }
 }
 
-/// A checkpoint has whole tensors by the names of parameters, which any number of ranks takes over to the bit.
+/// A checkpoint has whole tensors by the names of parameters, which any number of ranks takes over to the
+/// bit.
 #[test]
 fn a_checkpoint_is_resumed_by_any_number_of_ranks() {
     for dtype in DTYPES {

@@ -5,7 +5,8 @@ use crate::update_groups::{Tensors, snapshot};
 use std::sync::Arc;
 use xrun::ir::Shards;
 
-/// Two steps of the update alone, for gradients that every rank already has the sums of; what a checkpoint holds then.
+/// Two steps of the update alone, for gradients that every rank already has the sums of; what a checkpoint
+/// holds then.
 fn updated(overrides: &[&str]) -> Tensors {
     let setup = Setup::new(&[overrides, &["optimizer.name=muon"]].concat());
     let ends = setup.on_ranks(

@@ -1,5 +1,5 @@
-//! The terms of an objective beside cross-entropy: sums over the whole batch, however it is split, and no part of
-//! the losses that runs are compared by.
+//! The terms of an objective beside cross-entropy: sums over the whole batch, however it is split, and no
+//! part of the losses that runs are compared by.
 
 use crate::harness::{Setup, relative};
 

@@ -1,5 +1,5 @@
-//! What holds for every optimizer, and for groups of several: it learns, ranks agree, a checkpoint holds all of its
-//! state.
+//! What holds for every optimizer, and for groups of several: it learns, ranks agree, a checkpoint holds all
+//! of its state.
 
 use crate::harness::Setup;
 use crate::update_groups::MIXED;

@@ -60,8 +60,8 @@ fn in_f64_too() {
     assert_eq!(ramped.difference(&plain), None);
 }
 
-/// The first stage is a training with that batch: the same sequences, mean loss and updates. Ranks exchange the
-/// embedding's gradient by rows where every step is one micro-step, and so add in another order.
+/// The first stage is a training with that batch: the same sequences, mean loss and updates. Ranks exchange
+/// the embedding's gradient by rows where every step is one micro-step, and so add in another order.
 #[test]
 fn a_stage_is_a_training_with_its_batch() {
     for way in [WAYS[0], WAYS[1], WAYS[3], WAYS[4]] {

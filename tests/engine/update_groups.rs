@@ -43,8 +43,8 @@ fn rules_that_are_equal_are_one_group_with_the_programs_and_bits_of_one_rule() {
     }
 }
 
-/// After a step from the same start, parameters of a role and what is kept for them are those of a run in which all
-/// have their rule, and the others those of a run without the group.
+/// After a step from the same start, parameters of a role and what is kept for them are those of a run in
+/// which all have their rule, and the others those of a run without the group.
 #[test]
 fn every_role_follows_its_own_rule_and_leaves_the_others() {
     let of = |settings: &[&str]| Setup::new(&[&MIXED[..2], settings].concat());

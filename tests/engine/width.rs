@@ -1,5 +1,5 @@
-//! The maximal update parametrization: at the base width it is the standard one, and beyond it activations and their
-//! updates keep their size.
+//! The maximal update parametrization: at the base width it is the standard one, and beyond it activations
+//! and their updates keep their size.
 
 use crate::harness::{Setup, get};
 use std::collections::BTreeMap;
@@ -47,7 +47,8 @@ fn deviations(setup: &Setup) -> BTreeMap<String, f64> {
     params.map(|param| (param.name.clone(), deviation(&param.name))).collect()
 }
 
-/// A quarter of the width would have twice the deviation in every product from width to width, and the same in all else.
+/// A quarter of the width would have twice the deviation in every product from width to width, and the same
+/// in all else.
 #[test]
 fn initial_values_follow_the_base_width() {
     let narrow = (3.0f64 * 8.0).sqrt();
@@ -151,8 +152,9 @@ fn steepest(settings: &[&str]) -> (f64, String) {
     known.max_by(|(one, _), (other, _)| one.abs().total_cmp(&other.abs())).unwrap()
 }
 
-/// Optimizers at rates at which they learn, and the steepest slope that is taken for flat at these small widths. SGD's
-/// first updates of what is below the head are sums over few directions, which settle in wider models.
+/// Optimizers at rates at which they learn, and the steepest slope that is taken for flat at these small
+/// widths. SGD's first updates of what is below the head are sums over few directions, which settle in wider
+/// models.
 const FLAT: [(&[&str], f64); 5] = [
     (&["optimizer.lr=2e-3"], 0.15),
     (&["optimizer.name=lion", "optimizer.lr=4e-4"], 0.15),

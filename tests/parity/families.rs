@@ -1,5 +1,5 @@
-//! Models that HuggingFace's classes saved: imported, they give PyTorch's loss, logits and gradients; exported,
-//! they are the same weights. `scripts/family_parity.py` makes the folders.
+//! Models that HuggingFace's classes saved: imported, they give PyTorch's loss, logits and gradients;
+//! exported, they are the same weights. `scripts/family_parity.py` makes the folders.
 
 use crate::fixture::{Fixture, relative};
 use crate::subject::{Subject, recipe};

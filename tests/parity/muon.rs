@@ -56,8 +56,8 @@ fn in_f64_a_step_is_the_formula() {
     }
 }
 
-/// Runs every step from PyTorch's state, and passes the step and the relative distances from f64 of parameters,
-/// ours and PyTorch's.
+/// Runs every step from PyTorch's state, and passes the step and the relative distances from f64 of
+/// parameters, ours and PyTorch's.
 fn follow(case: &str, optimizer: Muon, dtype: DType, see: impl Fn(usize, f64, f64)) {
     let fixture = Fixture::open("muon.safetensors");
     let [params, momentum, truth] =

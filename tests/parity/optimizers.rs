@@ -27,8 +27,8 @@ fn every_step_of_lion_is_within_two_ulp() {
     follow(numbers, ("optimizers.safetensors", "lion."), ["params", "momentum"]);
 }
 
-/// Takes every step of a fixture, whose tensors begin with a prefix and have a row per step, from the state before
-/// it, and compares what comes out.
+/// Takes every step of a fixture, whose tensors begin with a prefix and have a row per step, from the state
+/// before it, and compares what comes out.
 fn follow<const N: usize>(mut numbers: Numbers, (file, prefix): (&str, &str), buffers: [&str; N]) {
     let fixture = Fixture::open(file);
     let after = buffers.map(|buffer| (buffer, fixture.get(&format!("{prefix}{buffer}"))));

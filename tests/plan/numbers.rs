@@ -56,8 +56,9 @@ const SHIPPED: [(&str, Dims); 9] = [
     ),
 ];
 
-/// Families with the vocabulary of their tokenizer and the parameters that transformers counts (`num_parameters` of
-/// the class with the family's configuration; of nanochat, which has no published model of this size, by its formula).
+/// Families with the vocabulary of their tokenizer and the parameters that transformers counts
+/// (`num_parameters` of the class with the family's configuration; of nanochat, which has no published model
+/// of this size, by its formula).
 const FAMILIES: [(&str, usize, usize); 4] = [
     ("gpt2-124m", GPT2, 124_439_808),
     ("smollm2-135m", 257, 134_515_008),

@@ -150,7 +150,8 @@ fn figures(difference: &RunDifference) -> String {
     section("Figures", &table)
 }
 
-/// Returns a number of a row with the digits that tell it from its neighbours: rows have no more than an f32's.
+/// Returns a number of a row with the digits that tell it from its neighbours: rows have no more than an
+/// f32's.
 fn exact(value: Option<f64>) -> String {
     value.map_or(BLANK.to_owned(), |value| {
         let single = value as f32;

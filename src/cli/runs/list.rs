@@ -15,15 +15,16 @@ use std::path::Path;
 /// Arguments of the list.
 #[derive(clap::Args, Debug, Default, PartialEq)]
 pub struct ListArgs {
-    /// Only runs of this recipe, or that fulfil this comparison: NAME=VALUE, or one of != < <= > >=, in quotes.
-    /// NAME is a key of recipes, a figure of runs, or one of status, tag, run, started, device, commit, corpus.
+    /// Only runs of this recipe, or that fulfil this comparison: NAME=VALUE, or one of != < <= > >=, in
+    /// quotes. NAME is a key of recipes, a figure of runs, or one of status, tag, run, started, device,
+    /// commit, corpus.
     #[arg(value_name = "RECIPE | FILTER")]
     filters: Vec<String>,
     /// Only runs with one of these statuses, such as ok,interrupted.
     #[arg(long, value_name = "STATUS", value_delimiter = ',')]
     status: Vec<RunStatus>,
-    /// The order, by a key, a figure or a word: losses and times lowest first, speeds highest first, runs newest
-    /// first. -NAME is the other way.
+    /// The order, by a key, a figure or a word: losses and times lowest first, speeds highest first, runs
+    /// newest first. -NAME is the other way.
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     sort: Option<String>,
     /// Only the first N by --sort; by validation loss without it.

@@ -11,12 +11,11 @@ use crate::results::folder::{RECIPE, RESOLVED, folder_name};
 use crate::results::quality::{Design, Pair, PairedRun, QualityArm, QualityComparison};
 use std::path::{Path, PathBuf};
 
-/// Returns the question that repeats a stored comparison: the same recipes, measures and design, and as many pairs of
-/// seeds that no stored comparison of this change has used; or the asked ones, if they are fresh.
+/// Returns the question that repeats a stored comparison: the same recipes, measures and design, and as many
+/// pairs of seeds that no stored comparison of this change has used; or the asked ones, if they are fresh.
 ///
-/// # Errors
-/// A usage error for a comparison that did not finish, for seeds that were used, and where neither the recipes nor the
-/// stored runs are there to make the same runs from.
+/// # Errors A usage error for a comparison that did not finish, for seeds that were used, and where neither
+/// the recipes nor the stored runs are there to make the same runs from.
 pub fn question(
     comparison: &QualityComparison,
     options: &QualityOptions,
@@ -84,7 +83,8 @@ pub fn question(
     question.checked()
 }
 
-/// Returns an arm of a stored comparison: its recipe where it still gives the same runs, else that of its stored runs.
+/// Returns an arm of a stored comparison: its recipe where it still gives the same runs, else that of its
+/// stored runs.
 fn arm(arm: &QualityArm, runs: &[&str], results: &Path) -> Result<QualityArmRequest> {
     let recorded = std::iter::once(PathBuf::from(&arm.recipe));
     let copies = runs.iter().map(|run| recipe_of_run(&results.join(run)));

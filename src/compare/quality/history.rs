@@ -1,4 +1,5 @@
-//! Earlier comparisons of the same change: what a verdict has to say of them, and which seeds they have used up.
+//! Earlier comparisons of the same change: what a verdict has to say of them, and which seeds they have used
+//! up.
 
 use super::request::Question;
 use super::seeds::pair_of;
@@ -60,10 +61,10 @@ pub fn in_history(earlier: &QualityComparison, seeds: &[[u64; 2]]) -> EarlierCom
 
 /// Refuses pairs that are added after a verdict: who goes on until a verdict pleases will find one.
 ///
-/// The pairs of a comparison whose verdict is known may be looked at again, all of them as they are. More pairs,
-/// or fewer, are another look at known results, which the interval of a fixed number does not allow. A sequential
-/// design may take in the pairs of a fixed-size comparison from the first one on, since its interval allows for
-/// looks.
+/// The pairs of a comparison whose verdict is known may be looked at again, all of them as they are. More
+/// pairs, or fewer, are another look at known results, which the interval of a fixed number does not allow. A
+/// sequential design may take in the pairs of a fixed-size comparison from the first one on, since its
+/// interval allows for looks.
 ///
 /// # Errors
 /// A usage error that says what to do instead.

@@ -1,5 +1,5 @@
-//! The runs of pairs: cells of the scheduler and ledger of sweeps, side by side, or in turns where the clock is
-//! judged.
+//! The runs of pairs: cells of the scheduler and ledger of sweeps, side by side, or in turns where the clock
+//! is judged.
 
 use super::request::{QualityArmRequest, Question};
 use crate::error::Result;
@@ -31,8 +31,8 @@ pub struct PairRuns<'a> {
 enum RunOrder {
     /// Side by side; runs that are stored are used again.
     SideBySide,
-    /// One at a time, A B B A: a drift of the machine falls on both arms alike. Nothing is used again, since it was
-    /// not measured in turns.
+    /// One at a time, A B B A: a drift of the machine falls on both arms alike. Nothing is used again, since
+    /// it was not measured in turns.
     InTurns,
 }
 
@@ -97,8 +97,8 @@ impl<'a> PairRuns<'a> {
         Ok(cells.filter(|cell| self.usable(ledger.last(cell.key()))).count())
     }
 
-    /// Runs a range of pairs. `ended` is told of every run as it ends: the pair, whether it is the candidate's, and
-    /// the run.
+    /// Runs a range of pairs. `ended` is told of every run as it ends: the pair, whether it is the
+    /// candidate's, and the run.
     ///
     /// # Errors
     /// After a signal; if the ledger or the record cannot be written.

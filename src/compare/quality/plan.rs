@@ -11,7 +11,8 @@ use crate::results::quality::{JudgedMeasure, MeasurePlan, Pair, QualityCompariso
 use crate::statistics::{Deviation, PowerPlan};
 use std::path::Path;
 
-/// Pilot seeds are this far above those of the recipes: the same pilot serves a plan and the comparison after it.
+/// Pilot seeds are this far above those of the recipes: the same pilot serves a plan and the comparison after
+/// it.
 const PILOT_DISTANCE: u64 = 1_000_000;
 
 /// The fewest pairs from which a deviation is taken.
@@ -128,7 +129,8 @@ fn of_kin(
     Some(KnownDeviation { deviation: Deviation::from_differences(&differences)?, source })
 }
 
-/// Returns the differences of a measure over pairs with a value of both arms, on the scale on which they are taken.
+/// Returns the differences of a measure over pairs with a value of both arms, on the scale on which they are
+/// taken.
 fn differences(measure: &Measure, pairs: &[Pair]) -> Vec<f64> {
     let name = measure.to_string();
     let both = pairs.iter().filter_map(|pair| {
@@ -143,8 +145,8 @@ fn differences(measure: &Measure, pairs: &[Pair]) -> Vec<f64> {
     .collect()
 }
 
-/// Returns the mean energy of a run of this comparison's pilot or, without one, of an earlier comparison of the same
-/// change; `None` where no power was measured.
+/// Returns the mean energy of a run of this comparison's pilot or, without one, of an earlier comparison of
+/// the same change; `None` where no power was measured.
 fn joules_of_run(comparison: &QualityComparison, stored: &[StoredComparison], results: &Path) -> Option<f64> {
     let earlier = stored.iter().rev().map(|one| &one.comparison).find(|other| {
         other.change() == comparison.change() && other.provenance.device == comparison.provenance.device

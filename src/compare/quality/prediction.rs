@@ -7,9 +7,10 @@ use crate::statistics::{Interval, QualityVerdict};
 
 /// Returns true if the prediction of a comparison held; `None` without one, and where that cannot be judged.
 ///
-/// A word is compared with the verdict, and stays open if that is inconclusive; the same bits are no difference. A
-/// range is compared with the interval: the estimate decides, unless the verdict is inconclusive; then the whole
-/// interval must lie inside the range, or outside. Nothing is judged of an unfinished comparison.
+/// A word is compared with the verdict, and stays open if that is inconclusive; the same bits are no
+/// difference. A range is compared with the interval: the estimate decides, unless the verdict is
+/// inconclusive; then the whole interval must lie inside the range, or outside. Nothing is judged of an
+/// unfinished comparison.
 pub fn held(comparison: &QualityComparison) -> Option<bool> {
     let prediction: Prediction = comparison.predicts.as_ref()?.parse().ok()?;
     if !comparison.finished {

@@ -1,5 +1,5 @@
-//! The question of a comparison of quality: arms, measures, seeds, design and prediction, checked before anything
-//! runs.
+//! The question of a comparison of quality: arms, measures, seeds, design and prediction, checked before
+//! anything runs.
 
 use super::comparable;
 use super::seeds::{Seeds, fixed_seeds};
@@ -236,8 +236,8 @@ impl Question {
     }
 }
 
-/// Returns the confidence of each of these measures: Bonferroni's share, and all of it where a speed and other
-/// measures are one question.
+/// Returns the confidence of each of these measures: Bonferroni's share, and all of it where a speed and
+/// other measures are one question.
 pub fn confidence_of_each<'a>(confidence: f64, measures: impl Iterator<Item = &'a Measure>) -> f64 {
     let measures: Vec<&Measure> = measures.collect();
     if is_joint(&measures) { confidence } else { bonferroni(confidence, measures.len()) }

@@ -45,8 +45,8 @@ impl Seeds {
         }
     }
 
-    /// Returns the seeds of the pairs of two recipes with these seeds. A candidate with a seed of its own keeps its
-    /// distance to the baseline's.
+    /// Returns the seeds of the pairs of two recipes with these seeds. A candidate with a seed of its own
+    /// keeps its distance to the baseline's.
     ///
     /// # Errors
     /// A usage error for seeds beyond the largest.

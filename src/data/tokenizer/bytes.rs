@@ -40,9 +40,9 @@ struct Model {
 }
 
 /// Returns the bytes of text of every token, by its id, of a byte-level BPE that keeps each byte of a text:
-/// without a normalizer, a space put before words or parts left out, and with an entry for every byte. Special
-/// tokens, the end token among them, are no text and have none. `None` for other tokenizers, whose tokens may
-/// stand for other bytes from place to place.
+/// without a normalizer, a space put before words or parts left out, and with an entry for every byte.
+/// Special tokens, the end token among them, are no text and have none. `None` for other tokenizers, whose
+/// tokens may stand for other bytes from place to place.
 pub(super) fn bytes_of_tokens(json: &str, vocab: &HashMap<String, u32>) -> Option<Vec<u32>> {
     let parts: Parts = serde_json::from_str(json).ok()?;
     let is_kind = |value: &Value, kind: &str| value["type"] == kind;

@@ -190,8 +190,9 @@ impl Tokenizer {
         Ok(json == self.json || GuardedTokenizer::parse(json)?.vocab()? == self.inner.vocab()?)
     }
 
-    /// The bytes of text that each token stands for, by its id; 0 for special tokens, which are no text. `None`
-    /// where a token may stand for other bytes from place to place, or the text is not kept byte for byte.
+    /// The bytes of text that each token stands for, by its id; 0 for special tokens, which are no text.
+    /// `None` where a token may stand for other bytes from place to place, or the text is not kept byte for
+    /// byte.
     ///
     /// # Errors
     /// When the library fails.

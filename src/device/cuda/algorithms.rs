@@ -74,8 +74,8 @@ pub struct Algorithms {
     pub products: BTreeMap<String, Algorithm>,
 }
 
-/// Returns the key of a product in the table, such as `bf16 8192x2304x768 nt f32 add`. Batches of any number of
-/// products of one shape have one key and so one algorithm: a product has the same bits in all of them.
+/// Returns the key of a product in the table, such as `bf16 8192x2304x768 nt f32 add`. Batches of any number
+/// of products of one shape have one key and so one algorithm: a product has the same bits in all of them.
 pub fn key(shape: &ProductShape) -> String {
     let order = |transposed| if transposed { 't' } else { 'n' };
     let input = match (shape.precision, shape.input) {

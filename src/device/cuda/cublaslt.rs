@@ -93,8 +93,8 @@ impl Cublaslt {
     }
 
     /// Returns the algorithms that the library proposes, its best guess first. Splits of the summed dimension
-    /// that are added up in no fixed order are excluded; for batches, which share their algorithm whatever their
-    /// number, all splits, whose workspace grows with the number.
+    /// that are added up in no fixed order are excluded; for batches, which share their algorithm whatever
+    /// their number, all splits, whose workspace grows with the number.
     pub(super) fn candidates(&self, layout: &Layout) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let [a, b, c] = layout.matrices;

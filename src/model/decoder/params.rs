@@ -11,9 +11,9 @@ use crate::policy::{HeadInit, NormPlacement, ResidualInit};
 pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
     // Unless the recipe says otherwise, the variance of PyTorch's default for linear layers, 1/(3·fan_in).
     let unset = |fan_in: usize| 1.0 / (3.0 * fan_in as f64).sqrt();
-    // A deviation that the recipe sets is that at the base width, where there is one: beyond it, the variance of
-    // a product falls with its inputs, and that of what is looked up stays (Yang and Hu, Tensor Programs V,
-    // 2022, table 8).
+    // A deviation that the recipe sets is that at the base width, where there is one: beyond it, the variance
+    // of a product falls with its inputs, and that of what is looked up stays (Yang and Hu, Tensor Programs
+    // V, 2022, table 8).
     let base_dim = m.base_dim.unwrap_or(m.dim);
     let std = |fan_in: usize| m.init_std.map_or(unset(fan_in), |std| std / m.width_ratio().sqrt());
     let looked_up = Init::Normal(m.init_std.unwrap_or(unset(base_dim)));

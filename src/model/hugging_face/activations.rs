@@ -24,8 +24,8 @@ const PLAIN: [(&str, Activation); 6] = [
     ("swish", Activation::Silu),
 ];
 
-/// Returns true if transformers has the activation: a word, or a formula of the same function; `gated` where the
-/// class's layer has a gate.
+/// Returns true if transformers has the activation: a word, or a formula of the same function; `gated` where
+/// the class's layer has a gate.
 pub(super) fn has(activation: &OrFormula<Activation>, gated: bool) -> bool {
     activation.built_in().is_some_and(|known| known.is_gated() == gated)
 }

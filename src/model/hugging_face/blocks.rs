@@ -36,7 +36,8 @@ pub(super) fn attention(m: &Model, i: usize) -> Vec<HfTensor> {
     tensors
 }
 
-/// Returns the products of the gated feed-forward layer of block `i`, with their biases where products have them.
+/// Returns the products of the gated feed-forward layer of block `i`, with their biases where products have
+/// them.
 pub(super) fn gated(m: &Model, i: usize) -> Vec<HfTensor> {
     let (d, ffn) = (m.dim, m.ffn_dim);
     let to = |name: &str| format!("model.layers.{i}.mlp.{name}");

@@ -1,5 +1,5 @@
-//! `Qwen3ForCausalLM` (`models/qwen3` of transformers 5.23): RMSNorm, queries and keys normalized per head before
-//! they are rotated, a gated feed-forward layer, no biases; a window in some layers.
+//! `Qwen3ForCausalLM` (`models/qwen3` of transformers 5.23): RMSNorm, queries and keys normalized per head
+//! before they are rotated, a gated feed-forward layer, no biases; a window in some layers.
 
 use super::class::Class;
 use super::keys::Keys;

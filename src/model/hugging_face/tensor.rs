@@ -55,8 +55,8 @@ impl HfTensor {
         }
     }
 
-    /// Creates the rows `first_row..first_row + shape[0]` of a parameter of shape `source_shape`, where a row is
-    /// as wide as one of `shape`.
+    /// Creates the rows `first_row..first_row + shape[0]` of a parameter of shape `source_shape`, where a row
+    /// is as wide as one of `shape`.
     pub fn rows_of(
         name: impl Into<String>,
         source: impl Into<String>,
@@ -81,7 +81,8 @@ impl HfTensor {
         }
     }
 
-    /// Returns the elements of the parameter that it is, as a range; `None` where the parameter has not as many.
+    /// Returns the elements of the parameter that it is, as a range; `None` where the parameter has not as
+    /// many.
     pub fn range(&self) -> Option<std::ops::Range<usize>> {
         let count = |shape: &[usize]| shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
         let (elements, all) = (count(&self.shape)?, count(&self.source_shape)?);

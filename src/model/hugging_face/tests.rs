@@ -359,7 +359,8 @@ fn parameters_are_put_together_from_their_tensors() {
     // Queries, keys and values are rows of one parameter, in this order, after the norm.
     let first = 5 * 4 + 4;
     assert_eq!(expected["blocks.0.qkv"], (first..first + 32).map(|i| i as f32).collect::<Vec<_>>());
-    // Files of the bare model have no prefix, and older ones have frequencies and the head of tied embeddings.
+    // Files of the bare model have no prefix, and older ones have frequencies and the head of tied
+    // embeddings.
     let mut bare = stored.clone();
     bare.iter_mut().for_each(|(name, ..)| *name = name.trim_start_matches("model.").to_owned());
     bare.push(("layers.0.self_attn.rotary_emb.inv_freq".into(), Dtype::I64, vec![1], vec![0; 8]));

@@ -86,8 +86,8 @@ impl AttentionCase {
         (Spec::new([self.rows(), self.attention.heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0))
     }
 
-    /// Returns the spans, if it has them: some start late, some include later keys, some have one key; or those
-    /// of the causal mask; inside the window.
+    /// Returns the spans, if it has them: some start late, some include later keys, some have one key; or
+    /// those of the causal mask; inside the window.
     pub fn span_input(&self) -> Vec<(Spec, Fill)> {
         let t_max = self.attention.seq_len;
         let values = (0..self.rows()).flat_map(|row| {

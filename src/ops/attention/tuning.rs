@@ -403,8 +403,8 @@ pub fn forward(attention: &Attention, properties: &Properties) -> Pass {
 /// | 1,16384,16,8,128 (2961) | 1932 | | **1697** | |
 /// | 8,2048,8,4,96 (165) | 107 | **100** | | |
 ///
-/// Tiles of 128 keys, and warpgroups that take turns at the tensor cores, gained nothing over these. With a cap
-/// of scores, which was not measured, heads of 96 columns leave no registers to queries.
+/// Tiles of 128 keys, and warpgroups that take turns at the tensor cores, gained nothing over these. With a
+/// cap of scores, which was not measured, heads of 96 columns leave no registers to queries.
 pub fn warpgroups(attention: &Attention, batch: usize, properties: &Properties) -> Option<Warpgroups> {
     let Attention { heads, seq_len, dropout, score_cap, .. } = *attention;
     if properties.capability != (9, 0) || dropout.is_some() {

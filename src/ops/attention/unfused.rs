@@ -1,5 +1,5 @@
-//! Attention in visible steps: scores, their cap, softmax, dropout, values. It keeps T × T tensors, and is the
-//! oracle and the ablation of the flash form.
+//! Attention in visible steps: scores, their cap, softmax, dropout, values. It keeps T × T tensors, and is
+//! the oracle and the ablation of the flash form.
 
 use super::reference::AttentionCase;
 use super::rows::{Scratch, cut, scale};

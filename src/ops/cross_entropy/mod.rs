@@ -37,8 +37,8 @@ pub(super) fn losses_spec(logits: &Spec, targets: &Spec) -> Result<Spec, String>
 }
 
 /// Launches an entry of the kernel file, a block per row of `logits`. With `stage`, the row waits in shared
-/// memory between the two passes over it, where it fits. Its arguments are the tensors, the vocabulary and the
-/// row's width, the objective's numbers, then what else the entry takes.
+/// memory between the two passes over it, where it fits. Its arguments are the tensors, the vocabulary and
+/// the row's width, the objective's numbers, then what else the entry takes.
 pub(super) fn launch_rows(
     cx: &GpuNode<'_>,
     entry: &'static str,

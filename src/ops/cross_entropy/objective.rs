@@ -5,17 +5,17 @@ use crate::device::gpu::{Arg, Kernel};
 /// A row with this target has no losses and no gradient.
 pub const IGNORED: u32 = u32::MAX;
 
-/// The objective of a row of stored logits `z`: with `l = cap·tanh(scale·z / cap)`, or `scale·z` without a cap,
-/// the sum of up to three losses, all in nats.
+/// The objective of a row of stored logits `z`: with `l = cap·tanh(scale·z / cap)`, or `scale·z` without a
+/// cap, the sum of up to three losses, all in nats.
 ///
 /// - *cross-entropy*: `ln Σ_v e^(l_v) - l_target`;
 /// - *z-loss*: `c·(ln Σ_v e^(l_v))²`, which keeps logits from drifting;
 /// - *smoothing loss*: what cross-entropy with the target distribution `(1 - s)·onehot + s/V` exceeds plain
 ///   cross-entropy by, which is `s·(l_target - mean_v l_v)`.
 ///
-/// Sources: soft cap of logits as in Gemma 2 (2024), `final_logit_softcapping`; z-loss of PaLM (Chowdhery et al.,
-/// 2022, section 5), c = 1e-4; label smoothing as in `torch.nn.functional.cross_entropy`. Sums and means are over
-/// the vocabulary without its padding.
+/// Sources: soft cap of logits as in Gemma 2 (2024), `final_logit_softcapping`; z-loss of PaLM (Chowdhery et
+/// al., 2022, section 5), c = 1e-4; label smoothing as in `torch.nn.functional.cross_entropy`. Sums and means
+/// are over the vocabulary without its padding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Objective {
     /// Factor of stored logits.
@@ -43,8 +43,8 @@ impl Objective {
         usize::from(self.z_loss != 0.0) + usize::from(self.label_smoothing != 0.0)
     }
 
-    /// Returns where z-losses and smoothing losses stand in a list that has the terms that there are from index
-    /// `from` on.
+    /// Returns where z-losses and smoothing losses stand in a list that has the terms that there are from
+    /// index `from` on.
     pub fn places(&self, from: usize) -> [Option<usize>; 2] {
         let z_loss = (self.z_loss != 0.0).then_some(from);
         let smoothing = (self.label_smoothing != 0.0).then_some(from + usize::from(z_loss.is_some()));
@@ -80,8 +80,8 @@ impl Objective {
             .with("SMOOTHING", u8::from(self.label_smoothing != 0.0))
     }
 
-    /// Returns the numbers of an objective as kernels take them: the factor of logits, that of the argument of
-    /// tanh, the cap, and the factors of both terms.
+    /// Returns the numbers of an objective as kernels take them: the factor of logits, that of the argument
+    /// of tanh, the cap, and the factors of both terms.
     pub(super) fn args(&self) -> [Arg; 5] {
         let cap = self.logit_cap.unwrap_or(1.0);
         [self.logit_scale, self.logit_scale / cap, cap, self.z_loss, self.label_smoothing]

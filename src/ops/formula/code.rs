@@ -4,8 +4,8 @@ use crate::expression::{Binary, Formula, Step, Unary};
 use std::fmt::Write;
 
 /// Returns the body of a C++ function of the formula's variables that returns its value and its slopes: one
-/// definition per step, by the functions of kernels/formula.cuh. Sums and products are rounded one by one, so that
-/// a value has the same bits with and without slopes beside it.
+/// definition per step, by the functions of kernels/formula.cuh. Sums and products are rounded one by one, so
+/// that a value has the same bits with and without slopes beside it.
 pub(super) fn body(formula: &Formula) -> String {
     let steps = formula.steps_with_slopes();
     let variables = formula.variables();

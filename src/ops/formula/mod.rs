@@ -1,5 +1,5 @@
-//! Formulas as ops compute them: on blocks of elements, one step after the other, on the CPU; as code of the step in
-//! kernels.
+//! Formulas as ops compute them: on blocks of elements, one step after the other, on the CPU; as code of the
+//! step in kernels.
 
 mod code;
 mod registers;
@@ -91,8 +91,8 @@ impl Elementwise {
         }
     }
 
-    /// Computes output 0, of rows of `width` elements, from input 0, in which a row of each variable lies after the
-    /// other.
+    /// Computes output 0, of rows of `width` elements, from input 0, in which a row of each variable lies
+    /// after the other.
     ///
     /// # Errors
     /// Never: arithmetic does not fail.
@@ -115,8 +115,8 @@ impl Elementwise {
         Ok(())
     }
 
-    /// Computes the gradient of input 0 into output 0, which lies as input 0 in [`values`](Self::values), given that
-    /// of the values in input 1; and the values again into output 1, if it emits them.
+    /// Computes the gradient of input 0 into output 0, which lies as input 0 in [`values`](Self::values),
+    /// given that of the values in input 1; and the values again into output 1, if it emits them.
     ///
     /// # Errors
     /// Never: arithmetic does not fail.

@@ -5,13 +5,14 @@ use super::super::lanes::BLOCK;
 use crate::device::{DType, Real};
 use crate::expression::{Binary, Step, Steps, Unary};
 
-/// Steps with the registers, each a block of elements, that hold their numbers. Variables are in the first ones. A
-/// register is free again after the last step that reads it; those of constants never are.
+/// Steps with the registers, each a block of elements, that hold their numbers. Variables are in the first
+/// ones. A register is free again after the last step that reads it; those of constants never are.
 #[derive(Debug)]
 pub(super) struct Registers {
     count: usize,
     constants: Vec<(f64, usize)>,
-    /// Steps that name registers in place of steps, and the register that each writes: none of those that it reads.
+    /// Steps that name registers in place of steps, and the register that each writes: none of those that it
+    /// reads.
     steps: Vec<(Step, usize)>,
     /// The registers of the results.
     pub results: Vec<usize>,
@@ -149,8 +150,8 @@ fn absolute<A: Real>(u: A) -> A {
     if u < A::ZERO { -u } else { u }
 }
 
-/// `ln(1 + e^u)` as `max(u, 0) + ln(1 + e^-|u|)`, the latter by its ratio to what `1 + e^-|u|` rounds to (Kahan, as
-/// told by Higham, Accuracy and Stability of Numerical Algorithms, 1.14.1).
+/// `ln(1 + e^u)` as `max(u, 0) + ln(1 + e^-|u|)`, the latter by its ratio to what `1 + e^-|u|` rounds to
+/// (Kahan, as told by Higham, Accuracy and Stability of Numerical Algorithms, 1.14.1).
 #[inline(always)]
 fn softplus<A: Real>(u: A) -> A {
     let small = (-absolute(u)).exp();

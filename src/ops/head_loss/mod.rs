@@ -24,14 +24,15 @@ use crate::ir::{
 #[cfg(test)]
 mod tests;
 
-/// `(x[n, d], W[V, d], targets[n])`, and the [`Factor`]'s input, `→ (losses[n], logits[n, V])`, with `gradients` then `(dx[n, d], dW[V, d])`,
-/// then z-losses `[n]` and smoothing losses `[n]`, as far as the objective has them.
+/// `(x[n, d], W[V, d], targets[n])`, and the [`Factor`]'s input, `→ (losses[n], logits[n, V])`, with
+/// `gradients` then `(dx[n, d], dW[V, d])`, then z-losses `[n]` and smoothing losses `[n]`, as far as the
+/// objective has them.
 ///
-/// Losses are in nats, unscaled: cross-entropy of the logits `x·W_v` as the [`Objective`] transforms them, the
-/// terms beside it in outputs of their own, and 0 where the target is
-/// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale` times the sum of all of
-/// them. `logits` is scratch: with `gradients` it ends up holding theirs. The vocabulary is that of `W`; its
-/// padding takes no part.
+/// Losses are in nats, unscaled: cross-entropy of the logits `x·W_v` as the [`Objective`] transforms them,
+/// the terms beside it in outputs of their own, and 0 where the target is
+/// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale` times the sum of
+/// all of them. `logits` is scratch: with `gradients` it ends up holding theirs. The vocabulary is that of
+/// `W`; its padding takes no part.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLoss {
     /// Factor of the sum of losses in the objective, such as 1 / tokens of a batch.

@@ -137,7 +137,8 @@ impl Op for QkNormRope {
             let rotary = Rotary::of_whole_heads(heads.dim, 10_000.0);
             (n, QkNormRope { norm, rotary, rotates_first: false })
         });
-        // The plain rotation in every place and with or without weights, and each of the others in both places.
+        // The plain rotation in every place and with or without weights, and each of the others in both
+        // places.
         let (n, heads) = (40, Heads { query: 3, kv: 1, dim: 32 });
         let of = move |n, heads, rotary, weighted, rotates_first| {
             (n, QkNormRope { norm: QkNorm { heads, eps: 1e-6, weighted }, rotary, rotates_first })

@@ -71,8 +71,8 @@ fn find(kept: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
     Ok(find_all(kept, name, COMPARISON)?.swap_remove(0))
 }
 
-/// Returns the folders of comparisons `NAME`, newest first, or of `NAME/ID`; one at least. `file` is the file of
-/// the kind of comparisons that is looked for.
+/// Returns the folders of comparisons `NAME`, newest first, or of `NAME/ID`; one at least. `file` is the file
+/// of the kind of comparisons that is looked for.
 pub fn find_all(kept: &Path, name: &str, file: &str) -> Result<Vec<PathBuf>, Vec<Why>> {
     let all = kept.join(COMPARISONS);
     let folder = all.join(name);
@@ -106,8 +106,8 @@ pub fn read(scene: &PageContext<'_>, folder: &Path) -> Result<(Source, Compariso
     read_record(scene, folder, COMPARISON, |found: &Comparison| format!("{}/{}", found.name, found.id))
 }
 
-/// Returns the record of a kept comparison, which the file of this name holds, verified and read. `named` returns
-/// the record's `NAME/ID`.
+/// Returns the record of a kept comparison, which the file of this name holds, verified and read. `named`
+/// returns the record's `NAME/ID`.
 pub fn read_record<T: DeserializeOwned>(
     scene: &PageContext<'_>,
     folder: &Path,

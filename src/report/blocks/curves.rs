@@ -127,8 +127,8 @@ fn points(rows: &RowCells, column: &str, by_tokens: bool) -> Points {
     if width == 1 { points } else { smooth(&points, width, SMOOTH_POINTS) }
 }
 
-/// Groups runs whose recipes and corpora differ in nothing but seeds, in the order of their first run, and names
-/// each group by what differs between them.
+/// Groups runs whose recipes and corpora differ in nothing but seeds, in the order of their first run, and
+/// names each group by what differs between them.
 fn arms(runs: &[KeptRun]) -> Vec<Arm<'_>> {
     let mut groups: Vec<(Identity<'_>, Vec<&KeptRun>)> = Vec::new();
     for run in runs {

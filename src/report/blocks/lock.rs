@@ -31,8 +31,8 @@ const TITLE: &str =
 pub struct Key {
     /// The page, relative to the folder of the lock.
     pub page: String,
-    /// The kind of the block; of a plot also which one, as in `plot/loss`, of curves and configurations `curves/COLUMN`, and of a
-    /// value its column.
+    /// The kind of the block; of a plot also which one, as in `plot/loss`, of curves and configurations
+    /// `curves/COLUMN`, and of a value its column.
     pub kind: String,
     /// The block's `select`, or the value's comparison; with `#2`, `#3` … where blocks of a page are
     /// otherwise equal.

@@ -56,8 +56,8 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Resu
     Ok(rendered)
 }
 
-/// Compares the runs, which may differ in their seeds, in the keys that the comparison names as changed, and in
-/// `across`.
+/// Compares the runs, which may differ in their seeds, in the keys that the comparison names as changed, and
+/// in `across`.
 fn unlike(comparison: &QualityComparison, runs: &[KeptRun], across: &[String]) -> (Option<String>, Vec<Why>) {
     let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
     let across: Vec<String> = across.iter().cloned().chain(alike::named(changed)).collect();

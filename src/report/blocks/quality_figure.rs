@@ -1,5 +1,5 @@
-//! The picture of a measure of a comparison of quality: both values of every pair, and their differences with the
-//! mean, its interval and the smallest difference that matters.
+//! The picture of a measure of a comparison of quality: both values of every pair, and their differences with
+//! the mean, its interval and the smallest difference that matters.
 
 use crate::error::Result;
 use crate::format::{decimal, significant};

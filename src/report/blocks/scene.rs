@@ -50,8 +50,8 @@ impl PageContext<'_> {
 /// Maximum length of the part of a figure's name that names the selection.
 const LONGEST: usize = 80;
 
-/// Returns the path, without theme and extension, of a picture of several kept folders: what a block selects, and
-/// what is drawn of it.
+/// Returns the path, without theme and extension, of a picture of several kept folders: what a block selects,
+/// and what is drawn of it.
 pub fn stem_of_several(kept: &Path, select: &[String], drawn: &str) -> PathBuf {
     let selected = select.join("+").replace('/', "-");
     // A name that is too long for a file is replaced by its hash.

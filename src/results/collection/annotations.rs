@@ -1,8 +1,8 @@
 //! Tags and notes of runs: lines of `annotations.jsonl`, which are only appended.
 //!
 //! The file lies in the results folder, not in a run's: what is said of a run later is no part of what it
-//! left, and no hash or manifest covers it. It names runs as `RECIPE/RUN`, so that tags stay when a run is kept
-//! and also when its folder is removed; kept runs in `RESULTS/kept` have those of `RESULTS`.
+//! left, and no hash or manifest covers it. It names runs as `RECIPE/RUN`, so that tags stay when a run is
+//! kept and also when its folder is removed; kept runs in `RESULTS/kept` have those of `RESULTS`.
 
 use super::location::Located;
 use crate::error::{Error, IoContext, Result};

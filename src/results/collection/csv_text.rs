@@ -7,7 +7,8 @@ use crate::recipe::{UNSET, find_path};
 use std::collections::HashMap;
 
 /// Returns runs as CSV: words about them, every key that differs among them, every figure, and those of
-/// held-out sets that one of them has, with all digits and in the unit that its name says. What is not known, and a key that is unset, is empty.
+/// held-out sets that one of them has, with all digits and in the unit that its name says. What is not known,
+/// and a key that is unset, is empty.
 ///
 /// # Errors
 /// When a line cannot be written, which memory alone can prevent.

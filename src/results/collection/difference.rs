@@ -1,6 +1,6 @@
-//! Everything that differs between two runs, which may be of different recipes: keys, environments, curves and
-//! figures. Each column of their rows is compared as numbers over the steps that both have, to show where it
-//! begins to differ and how far it goes; [`results::difference`](crate::results::difference) looks for the
+//! Everything that differs between two runs, which may be of different recipes: keys, environments, curves
+//! and figures. Each column of their rows is compared as numbers over the steps that both have, to show where
+//! it begins to differ and how far it goes; [`results::difference`](crate::results::difference) looks for the
 //! first cell that differs between a file and its repetition.
 
 use super::location::locate;

@@ -110,8 +110,8 @@ pub enum Cell<'a> {
 }
 
 impl Field {
-    /// Returns the field called `name`: a word about runs, a figure, one of a held-out set of these runs, or a key that recipes have, or had when
-    /// one of these runs was stored.
+    /// Returns the field called `name`: a word about runs, a figure, one of a held-out set of these runs, or
+    /// a key that recipes have, or had when one of these runs was stored.
     ///
     /// # Errors
     /// A usage error with the most similar name.

@@ -2,9 +2,9 @@
 //!
 //! An entry is used only while size and times of all files behind it are as they were. A file that was
 //! written less than [`SETTLED`] ago may change once more within the resolution of its file system's clock
-//! without a trace, so such a run is not stored. The first line has the version and the hash of the rest: what
-//! is damaged, or of another version, is an empty index. Two processes may write at once: the file is replaced
-//! whole, and either is right.
+//! without a trace, so such a run is not stored. The first line has the version and the hash of the rest:
+//! what is damaged, or of another version, is an empty index. Two processes may write at once: the file is
+//! replaced whole, and either is right.
 
 use super::entry::{Entry, Stamps};
 use super::settings::{Setting, Settings};

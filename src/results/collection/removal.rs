@@ -43,8 +43,9 @@ impl Doomed {
     }
 }
 
-/// Removes a run: renames its folder so that no list finds it, at once, and then deletes it. A crash leaves the
-/// whole run, or none and a rest in a hidden folder, which the next removal of a run of this recipe deletes.
+/// Removes a run: renames its folder so that no list finds it, at once, and then deletes it. A crash leaves
+/// the whole run, or none and a rest in a hidden folder, which the next removal of a run of this recipe
+/// deletes.
 ///
 /// # Errors
 /// When it cannot be renamed, and is still there; when its files cannot be deleted, which the message says.

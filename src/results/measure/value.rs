@@ -68,7 +68,8 @@ impl MeasuredRun {
         Ok(blake3::hash(&stored::read(&self.folder.join(METRICS))?).to_hex().to_string())
     }
 
-    /// Returns the energy that the boards of its GPUs took, in joules; `None` where their power was not measured.
+    /// Returns the energy that the boards of its GPUs took, in joules; `None` where their power was not
+    /// measured.
     pub fn joules(&self) -> Option<f64> {
         series::joules(&self.folder).ok().flatten()
     }

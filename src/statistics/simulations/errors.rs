@@ -78,10 +78,10 @@ fn a_plain_interval_looked_at_again_and_again_errs() {
     assert!(wrong > 80, "{wrong}");
 }
 
-/// Other arithmetic as it is: in fp32 most losses agree to the last digit and the others to the sixth, in bf16 to
-/// the third. The smallest difference that matters, by default a hundredth of a nat, decides what that is
-/// called. Where any difference matters, a pool whose mean is not 0 is found different from 0, and rightly so:
-/// those counts are printed alone.
+/// Other arithmetic as it is: in fp32 most losses agree to the last digit and the others to the sixth, in
+/// bf16 to the third. The smallest difference that matters, by default a hundredth of a nat, decides what
+/// that is called. Where any difference matters, a pool whose mean is not 0 is found different from 0, and
+/// rightly so: those counts are printed alone.
 #[test]
 fn other_arithmetic_makes_no_difference_that_matters() {
     println!(

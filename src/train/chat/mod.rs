@@ -39,7 +39,8 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// Opens a run. Every turn takes the whole conversation in one pass, by the program of the next larger size.
+    /// Opens a run. Every turn takes the whole conversation in one pass, by the program of the next larger
+    /// size.
     ///
     /// # Errors
     /// When the run has no valid checkpoint or no chat template, or a key would change the trained model.
@@ -53,8 +54,8 @@ impl Chat {
         Ok(Self { trained, generator, engine, template, tokens: request.tokens, messages: Vec::new() })
     }
 
-    /// Adds a message of the user, and the model's reply to it, of which parts are passed to `see` as soon as they
-    /// are known. After an error the conversation is as it was before.
+    /// Adds a message of the user, and the model's reply to it, of which parts are passed to `see` as soon as
+    /// they are known. After an error the conversation is as it was before.
     ///
     /// # Errors
     /// When the template refuses the conversation, or that leaves no room for a reply in the model's context.

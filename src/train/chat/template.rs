@@ -1,5 +1,5 @@
-//! The chat template of a tokenizer: a program in Jinja that makes one text of a conversation. It is written by
-//! others, so it is read as data: its size, its steps and its depth are bounded, and it reaches no file.
+//! The chat template of a tokenizer: a program in Jinja that makes one text of a conversation. It is written
+//! by others, so it is read as data: its size, its steps and its depth are bounded, and it reaches no file.
 
 use crate::data::Tokenizer;
 use crate::error::{Error, IoContext, Result};
@@ -14,8 +14,8 @@ use std::path::Path;
 /// The settings of a tokenizer, which may hold the template.
 const CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// The largest file that is read; templates in use are below 64 KiB, and settings with long lists of added tokens
-/// below 4 MiB.
+/// The largest file that is read; templates in use are below 64 KiB, and settings with long lists of added
+/// tokens below 4 MiB.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The largest template.

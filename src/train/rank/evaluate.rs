@@ -13,7 +13,8 @@ use std::sync::Arc;
 /// An evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evaluation {
-    /// The losses on the held-out sets, in the order of [`Dataset::held_out`](crate::data::Dataset::held_out).
+    /// The losses on the held-out sets, in the order of
+    /// [`Dataset::held_out`](crate::data::Dataset::held_out).
     pub sets: Vec<Evaluated>,
     /// Those of the moving average of the weights; none unless the plan evaluates it.
     pub ema: Vec<Evaluated>,
@@ -33,9 +34,10 @@ pub struct Evaluated {
 }
 
 impl Rank {
-    /// Evaluates every held-out set over all ranks: all of it, or `validation.steps` global batches; and once more
-    /// with the moving average of the weights, if the plan asks for that. With `documents`, also their documents, if
-    /// the plan asks for these. `see` is called before each batch, with the number of those done and of all.
+    /// Evaluates every held-out set over all ranks: all of it, or `validation.steps` global batches; and once
+    /// more with the moving average of the weights, if the plan asks for that. With `documents`, also their
+    /// documents, if the plan asks for these. `see` is called before each batch, with the number of those
+    /// done and of all.
     ///
     /// # Errors
     /// When a rank is lost.

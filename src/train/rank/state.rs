@@ -1,5 +1,5 @@
-//! The parameters and the optimizer's slots of a rank: initial values, checkpoints, and what ranks have of each
-//! other's.
+//! The parameters and the optimizer's slots of a rank: initial values, checkpoints, and what ranks have of
+//! each other's.
 
 use super::Rank;
 use crate::checkpoint::{self, Loaded, TensorView};
@@ -145,7 +145,8 @@ impl Rank {
         if self.programs.gather.is_some() { answer_requests(&self.engine) } else { Ok(()) }
     }
 
-    /// Returns the tensors of a state buffer, unpadded, one per parameter; `prefix` goes before the name of each.
+    /// Returns the tensors of a state buffer, unpadded, one per parameter; `prefix` goes before the name of
+    /// each.
     pub(in crate::train) fn tensors_of(&self, buffer: &str, prefix: &str) -> Vec<TensorView<'_>> {
         let all: Vec<usize> = (0..self.engine.state.layout().params.len()).collect();
         views(&self.engine, buffer, prefix, &all)

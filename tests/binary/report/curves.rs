@@ -3,7 +3,8 @@
 use crate::place::Place;
 use std::fs;
 
-/// A place with kept runs of three seeds, with and without a norm of queries and keys; and a page with the block.
+/// A place with kept runs of three seeds, with and without a norm of queries and keys; and a page with the
+/// block.
 pub fn place(attributes: &str) -> Place {
     let place = Place::new();
     for qk_norm in ["true", "false"] {

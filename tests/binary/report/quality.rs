@@ -98,7 +98,8 @@ fn verdicts_and_pairs_are_shown_checked_kept_and_run_again() {
             .join(&folder[8..])
             .join(format!("plots/pairs-val_loss-{theme}.svg"));
         let svg = fs::read_to_string(svg).unwrap();
-        // Both values of three pairs, their differences, and both arms in the legend; the smallest effect is an area.
+        // Both values of three pairs, their differences, and both arms in the legend; the smallest effect is
+        // an area.
         assert_eq!(svg.matches("<circle").count(), 6 + 3 + 2, "{theme}");
         assert!(svg.matches("<polygon").count() == 1 && svg.contains("± 0.01 does not matter"));
     }

@@ -29,7 +29,8 @@ fn who_has_no_cookie_or_another_name_origin_or_method_gets_nothing() {
     ] {
         refused(viewed.get_as("/api/runs", &[&cookie, foreign]), 403);
     }
-    // Outside the page's folder, which other servers on this machine do not know, the cookie is worth nothing.
+    // Outside the page's folder, which other servers on this machine do not know, the cookie is worth
+    // nothing.
     for target in ["/", "/api/runs", &format!("/?token={}", viewed.token), folder] {
         refused(viewed.send(format!("GET {target} HTTP/1.1\r\n{host}\r\n{cookie}\r\n\r\n").as_bytes()), 403);
     }

@@ -28,8 +28,8 @@ fn every_key_changes_something_or_is_refused() {
             wrong.lock().unwrap().extend(found);
         }
     };
-    // Threads of their own: were all of rayon's busy with trainings, those would wait for ever for the hashes of
-    // their checkpoints, which are computed on rayon's threads.
+    // Threads of their own: were all of rayon's busy with trainings, those would wait for ever for the hashes
+    // of their checkpoints, which are computed on rayon's threads.
     std::thread::scope(|scope| {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         (0..cores).for_each(|_| _ = scope.spawn(check_some));

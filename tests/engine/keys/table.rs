@@ -321,8 +321,8 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     }
 }
 
-/// Settings that choose the optimizer which has a key, of a group the model that has such parameters, and another
-/// value of the key.
+/// Settings that choose the optimizer which has a key, of a group the model that has such parameters, and
+/// another value of the key.
 fn of_optimizer(key: &str) -> Option<(Vec<String>, &'static str)> {
     let (section, name) = key.rsplit_once('.').filter(|(section, _)| section.starts_with("optimizer"))?;
     let has = |entry: &&Entry| entry.hyperparameters.iter().any(|h| h.name == name);

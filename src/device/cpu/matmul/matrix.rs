@@ -40,8 +40,8 @@ impl<V> Matrix<V> {
     }
 }
 
-/// Returns a matrix as a left operand of [`Packed::multiply`](super::Packed::multiply): itself where it is stored in the accumulator
-/// type, else a widened copy.
+/// Returns a matrix as a left operand of [`Packed::multiply`](super::Packed::multiply): itself where it is
+/// stored in the accumulator type, else a widened copy.
 ///
 /// `scratch` holds `rows * columns` elements; it may be empty where [`widens`] is false.
 #[inline(always)]

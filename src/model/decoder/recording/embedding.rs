@@ -12,8 +12,8 @@ use crate::ops::scale::Scale;
 const EMBEDDING_SITE: u32 = 0;
 
 impl Recording<'_> {
-    /// Records the first rows of the residual stream: those of the tokens times their factor, plus those of the
-    /// positions where these are learned.
+    /// Records the first rows of the residual stream: those of the tokens times their factor, plus those of
+    /// the positions where these are learned.
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
