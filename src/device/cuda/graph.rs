@@ -1,6 +1,6 @@
 //! CUDA graphs: work that is captured once and launched as a whole.
 
-use super::driver::check;
+use super::driver::{self, check};
 use super::gpu::Gpu;
 use super::kernels::Kernels;
 use crate::device::gpu::{Arg, Grid, Kernel, fill_words};
@@ -8,6 +8,9 @@ use crate::error::Result;
 use cudarc::driver::sys;
 use std::ptr::null_mut;
 use std::sync::Arc;
+
+/// Least version of CUDA whose driver lists the edges of a graph's nodes with their data.
+const EDGES_WITH_DATA: (i32, i32) = (12, 3);
 
 impl Gpu {
     /// Captures what `work` puts into the stream as a graph, without running it.
@@ -25,7 +28,8 @@ impl Gpu {
             check(unsafe { sys::cuStreamEndCapture(self.stream().raw(), &raw mut graph) }, "end a graph");
         worked?;
         ended?;
-        let filled = fill_by_kernels(graph, self.kernels());
+        let lists_edges = driver::version().is_ok_and(|version| version >= EDGES_WITH_DATA);
+        let filled = if lists_edges { fill_by_kernels(graph, self.kernels()) } else { Ok(()) };
         let mut executable = null_mut();
         // SAFETY: the graph was made above; its executable form is independent of it. Its kernels keep the
         // priorities of the streams that they were captured from.
