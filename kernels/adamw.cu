@@ -18,13 +18,13 @@ __device__ __forceinline__ void update(const Step &s, bool decays, float &p, flo
 // (params, m, v, compute_copy)[n] ← AdamW(grads[n]) with row step[1] of schedule[steps + 1, 4]: 1 - lr·decay,
 // lr / (1 - β1^t), √(1 - β2^t), lr. Nothing changes where bad[1] is set. Without HAS_COMPUTE_COPY,
 // `compute_copy` is not written. Of a group of parameters, and on a rank that owns ranges, the elements of
-// the slots from FIRST_OFFSET to n are updated: m and v have no others but of the group and the rank, and
+// the slots from first to n are updated: m and v have no others but of the group and the rank, and
 // params where masters are sharded those of the shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
 adamw(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad,
-      float *params, float *m, float *v, T *compute_copy, u64 n, float one_minus_beta1, float beta2,
-      float one_minus_beta2, float eps) {
-    ThreadElements elements = elements_of_thread();
+      float *params, float *m, float *v, T *compute_copy, float one_minus_beta1, float beta2,
+      float one_minus_beta2, float eps, u64 first, u64 n, int rank_row) {
+    ThreadElements elements = elements_of_thread(first, rank_row);
     auto [at, flat, master] = elements;
     bool whole = at + VEC <= n;
     float g4[VEC], p4[VEC], m4[VEC], v4[VEC];

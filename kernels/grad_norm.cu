@@ -7,13 +7,13 @@
 
 constexpr int BLOCK = THREADS * BATCH * ROUNDS * 4;
 
-// partials[b] = Σ grads² over elements BLOCK·b to BLOCK·(b + 1) of n, for the blocks that a rank owns. The
-// partition depends on n alone.
+// partials[b] = Σ grads² over elements BLOCK·b to BLOCK·(b + 1) of n, for the blocks that the rank of a row
+// owns. The partition depends on n alone.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    grad_norm_partials(const float *grads, float *partials, u64 n) {
+    grad_norm_partials(const float *grads, float *partials, u64 n, int rank_row) {
     __shared__ float scratch[WARP];
     float sums[4] = {};
-    u64 block = flat_of(u64(blockIdx.x) * BLOCK), start = block + threadIdx.x * 4;
+    u64 block = flat_of(rank_row, u64(blockIdx.x) * BLOCK), start = block + threadIdx.x * 4;
     if (block + BLOCK <= n) {
         for (int round = 0; round < ROUNDS; round++) {
             float g[BATCH][4];

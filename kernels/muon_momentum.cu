@@ -13,10 +13,10 @@ __device__ __forceinline__ float lerp(float from, float to, float weight) {
 // sums of its squares. Where bad[1] is set the momentum stays, and x is zero.
 extern "C" __global__ void __launch_bounds__(THREADS)
 muon_momentum(const float *grads, const float *clip, const u32 *bad, float *momentum, T *x, float *partials,
-              u64 n, float keep, float take, u32 nesterov) {
+              u64 n, float keep, float take, u32 nesterov, int rank_row) {
     __shared__ float scratch[WARP];
     u64 matrix = blockIdx.y, first = first_of_thread();
-    grads += FLAT[matrix], momentum += SLOTS[matrix], x += matrix * n;
+    grads += FLAT[rank_row][matrix], momentum += SLOTS[rank_row][matrix], x += matrix * n;
     float g[ROUNDS][VEC], m[ROUNDS][VEC];
     // Before anything that depends on another load.
 #pragma unroll

@@ -6,9 +6,9 @@
 // written.
 extern "C" __global__ void __launch_bounds__(THREADS)
 muon_update(const T *x, const float *schedule, const u32 *step, const u32 *bad, float *params, T *compute_copy,
-            u64 n, float ratio) {
+            u64 n, float ratio, int rank_row) {
     u64 matrix = blockIdx.y, first = first_of_thread();
-    x += matrix * n, params += MASTERS[matrix], compute_copy += FLAT[matrix];
+    x += matrix * n, params += MASTERS[rank_row][matrix], compute_copy += FLAT[rank_row][matrix];
     float p[ROUNDS][VEC], direction[ROUNDS][VEC];
     // Before anything that depends on another load.
 #pragma unroll

@@ -10,7 +10,7 @@ constexpr u64 BLOCK = THREADS * VEC;
 
 // The first element of each range among the masters; its first elements in the slots and in the flat buffers
 // are those of ranges.cuh.
-__constant__ u64 MASTERS[RANGE_COUNT + 1] = RANGE_MASTERS;
+__constant__ u64 MASTERS[ROWS][RANGE_COUNT + 1] = RANGE_MASTERS;
 
 // Elements of the flat buffers at which decay is switched on (the first, the third, …) or off, ascending;
 // then a sentinel beyond all elements.
@@ -30,18 +30,18 @@ __device__ __forceinline__ int switches_up_to(u64 at) {
     return low;
 }
 
-// Where the VEC elements of a thread lie, which all lie in one range: the grid begins at element FIRST_OFFSET
-// of the slots, and ranges of these at multiples of BLOCK, so that a block of the grid lies in one, or
-// without WHOLE_BLOCKS at multiples of 64 elements.
+// Where the VEC elements of a thread lie, which all lie in one range of the rank's row: the grid begins at
+// element `first` of the slots, and ranges of these at multiples of BLOCK, so that a block of the grid lies in
+// one, or without WHOLE_BLOCKS at multiples of 64 elements.
 struct ThreadElements {
     u64 at, flat, master;
 };
-__device__ __forceinline__ ThreadElements elements_of_thread() {
-    u64 block = FIRST_OFFSET + u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
+__device__ __forceinline__ ThreadElements elements_of_thread(u64 first, int row) {
+    u64 block = first + u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
     if (RANGE_COUNT == 0) return {at, at, at};
-    int range = range_of(WHOLE_BLOCKS ? block : at);
-    u64 within = at - OFFSETS[range];
-    return {at, STARTS[range] + within, MASTERS[range] + within};
+    int range = range_of(row, WHOLE_BLOCKS ? block : at);
+    u64 within = at - OFFSETS[row][range];
+    return {at, STARTS[row][range] + within, MASTERS[row][range] + within};
 }
 
 // Which of the elements of a thread decay. Where the whole block does or does not, they are not looked up.

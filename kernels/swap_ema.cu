@@ -3,11 +3,11 @@
 #include "optimizer.cuh"
 
 // (params, average)[n] ← (average, params), compute_copy[n] ← params as they are then. Without
-// HAS_COMPUTE_COPY, `compute_copy` is not written. On a rank that owns ranges, n elements change places:
-// average has them alone, and params where masters are sharded those of the shard.
+// HAS_COMPUTE_COPY, `compute_copy` is not written. On a rank that owns ranges, the elements of the average
+// from first to n change places: it has them alone, and params where masters are sharded those of the shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
-swap_ema(float *params, float *average, T *compute_copy, u64 n) {
-    auto [at, flat, master] = elements_of_thread();
+swap_ema(float *params, float *average, T *compute_copy, u64 first, u64 n, int rank_row) {
+    auto [at, flat, master] = elements_of_thread(first, rank_row);
     if (at + VEC <= n) {
         float p4[VEC], a4[VEC];
         load_streaming(params + master, p4);

@@ -5,7 +5,7 @@
 //! factors that change from step to step are a table with a row per step, computed once in f64 by
 //! [`schedule_row`].
 
-use super::segments::{ELEMENTS_PER_TASK, Places, Segments, case_of_owner, grid, update_inputs};
+use super::segments::{ELEMENTS_PER_TASK, Places, Segments, case_of_owner, update_inputs};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -164,21 +164,16 @@ impl Op for AdamW {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let rank = cx.queue.rank();
-        let slots = self.segments.slots_of(rank);
-        if slots.is_empty() {
-            return Ok(());
-        }
         let kernel = Kernel::new("adamw", "adamw")
             .with_type("T", self.precision.act_dtype)
             .with("HAS_COMPUTE_COPY", u8::from(self.precision.has_compute_copy()));
         let mut args: Vec<Arg> =
             cx.inputs.iter().chain(&cx.outputs[..3]).map(|&tensor| tensor.into()).collect();
         let compute_copy = if self.precision.has_compute_copy() { cx.output(3) } else { 0 };
-        args.extend([compute_copy.into(), Arg::U64(slots.end as u64)]);
+        args.push(compute_copy.into());
         let constants = [1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.eps];
         args.extend(constants.map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(self.segments.define_in(kernel, rank), grid(slots.len()), &args)
+        self.segments.launch(cx.queue, kernel, args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

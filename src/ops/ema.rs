@@ -4,8 +4,8 @@
 //! was before the first; it is a table with a number per step, computed once in f64
 //! ([`crate::optim::WeightEma::weights`]).
 
-use super::segments::{ELEMENTS_PER_TASK, Segments, grid};
-use crate::device::gpu::{Arg, Kernel};
+use super::segments::{ELEMENTS_PER_TASK, Segments};
+use crate::device::gpu::Kernel;
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -93,15 +93,8 @@ impl Op for Ema {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let rank = cx.queue.rank();
-        let slots = self.segments.slots_of(rank);
-        if slots.is_empty() {
-            return Ok(());
-        }
-        let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&tensor| tensor.into()).collect();
-        args.push(Arg::U64(slots.end as u64));
-        let kernel = self.segments.define_in(Kernel::new("ema", "ema"), rank);
-        cx.queue.launch(kernel, grid(slots.len()), &args)
+        let args = cx.inputs.iter().chain(cx.outputs).map(|&tensor| tensor.into()).collect();
+        self.segments.launch(cx.queue, Kernel::new("ema", "ema"), args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

@@ -1,12 +1,15 @@
 //! The global norm of all gradients, the clip factor, and the flag of a step that was not finite.
 
+use super::rank_tables::RankTables;
 use super::segments::with_ranges;
 use crate::device::cpu::ViewMut;
 use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
+use crate::ir::{
+    Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, OwnedRange, Precision, Shards, Spec,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -87,12 +90,16 @@ impl GradNorm {
     }
 }
 
-fn kernel(entry: &'static str) -> Kernel {
-    Kernel::new("grad_norm", entry)
+/// Returns a kernel with the ranges that each rank owns; without any, ranks own everything. Returns the row
+/// of a rank too.
+fn with_owners(entry: &'static str, owners: &[Vec<&OwnedRange>], rank: usize) -> (Kernel, Arg) {
+    let kernel = Kernel::new("grad_norm", entry)
         .with("THREADS", THREADS)
         .with("BATCH", BATCH)
         .with("ROUNDS", ROUNDS)
-        .with("FINAL_THREADS", FINAL_THREADS)
+        .with("FINAL_THREADS", FINAL_THREADS);
+    let tables = RankTables::new(owners, rank, 2);
+    (with_ranges(kernel, &tables, |range| (range.offset, range.start)), tables.row())
 }
 
 impl Op for GradNorm {
@@ -163,10 +170,11 @@ fn queue_partial_sums(
         return Ok(());
     }
     let elements = cx.input_spec(0).elements();
-    let ranges = owned.iter().flat_map(|(shards, rank)| shards.of_rank(*rank));
-    let ranges: Vec<_> = ranges.map(|range| (range.offset, range.start)).collect();
-    let kernel = with_ranges(kernel("grad_norm_partials"), &ranges);
-    let args = [cx.input(0).into(), partials.into(), Arg::U64(elements as u64)];
+    let (owners, rank) = owned.map_or((Vec::new(), 0), |(shards, rank)| {
+        ((0..shards.ranks()).map(|rank| shards.of_rank(rank).collect()).collect(), rank)
+    });
+    let (kernel, row) = with_owners("grad_norm_partials", &owners, rank);
+    let args = [cx.input(0).into(), partials.into(), Arg::U64(elements as u64), row];
     cx.queue.launch(kernel, Grid::new(blocks, THREADS as u32), &args)
 }
 
@@ -181,7 +189,8 @@ fn queue_total(
     let [norm, clip, bad] = [0, 1, 2].map(|i| cx.output(i).into());
     let limit = Arg::U64(max_norm.to_bits());
     let args = [partials.into(), loss.into(), norm, clip, bad, count.into(), limit];
-    cx.queue.launch(with_ranges(kernel("grad_norm"), &[]), Grid::new(1, FINAL_THREADS as u32), &args)
+    let (kernel, _) = with_owners("grad_norm", &[], 0);
+    cx.queue.launch(kernel, Grid::new(1, FINAL_THREADS as u32), &args)
 }
 
 /// The partial sums of [`GradNorm`], each computed by the rank that owns its block: inputs grads `[n]`,

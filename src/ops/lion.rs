@@ -5,7 +5,7 @@
 //! multiplied by the factor of global-norm clipping. Rates and decay of a step are rows of a table, computed
 //! once in f64.
 
-use super::segments::{ELEMENTS_PER_TASK, Places, Segments, case_of_owner, grid, update_inputs};
+use super::segments::{ELEMENTS_PER_TASK, Places, Segments, case_of_owner, update_inputs};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -159,21 +159,16 @@ impl Op for Lion {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let rank = cx.queue.rank();
-        let slots = self.segments.slots_of(rank);
-        if slots.is_empty() {
-            return Ok(());
-        }
         let kernel = Kernel::new("lion", "lion")
             .with_type("T", self.precision.act_dtype)
             .with("HAS_COMPUTE_COPY", u8::from(self.precision.has_compute_copy()));
         let mut args: Vec<Arg> =
             cx.inputs.iter().chain(&cx.outputs[..2]).map(|&tensor| tensor.into()).collect();
         let compute_copy = if self.precision.has_compute_copy() { cx.output(2) } else { 0 };
-        args.extend([compute_copy.into(), Arg::U64(slots.end as u64)]);
+        args.push(compute_copy.into());
         let constants = [self.beta1, 1.0 - self.beta1, self.beta2, 1.0 - self.beta2];
         args.extend(constants.map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(self.segments.define_in(kernel, rank), grid(slots.len()), &args)
+        self.segments.launch(cx.queue, kernel, args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

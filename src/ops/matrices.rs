@@ -1,6 +1,7 @@
 //! Matrices of one shape in the flat parameter buffers, for optimizers that treat a matrix as a whole.
 
-use crate::device::gpu::{Grid, Kernel};
+use super::rank_tables::RankTables;
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::ir::Spec;
 use std::fmt;
 use std::ops::Range;
@@ -103,20 +104,18 @@ impl Matrices {
         Grid { blocks: [self.blocks() as u32, count as u32, 1], threads: THREADS as u32, shared: 0 }
     }
 
-    /// Adds the places of a rank's matrices to a kernel, as the preprocessor definitions of
-    /// `kernels/matrices.cuh`, which are the same for every step of a run.
-    pub(super) fn define_in(&self, kernel: Kernel, rank: usize) -> Kernel {
-        let places = self.of_rank(rank);
-        let starts = |of: fn(&MatrixPlace) -> usize| {
-            let list: String = places.iter().map(|place| format!("{}ull,", of(place))).collect();
-            format!("{{{list}}}")
-        };
-        kernel
-            .with("MATRIX_COUNT", places.len())
-            .with("FLAT_STARTS", starts(|place| place.flat))
-            .with("MASTER_STARTS", starts(|place| place.master))
-            .with("SLOT_STARTS", starts(|place| place.slot))
-            .with("VEC", self.vec())
+    /// Adds the places of each rank's matrices to a kernel, as the preprocessor definitions of
+    /// `kernels/matrices.cuh`, which are the same for every step of a run. Returns the row of a rank too.
+    pub(super) fn define_in(&self, kernel: Kernel, rank: usize) -> (Kernel, Arg) {
+        let tables = RankTables::new(&self.by_rank, rank, 3);
+        let kernel = tables
+            .define_rows_in(kernel)
+            .with("MATRIX_COUNT", tables.columns())
+            .with("FLAT_STARTS", tables.initializer(|place| place.flat))
+            .with("MASTER_STARTS", tables.initializer(|place| place.master))
+            .with("SLOT_STARTS", tables.initializer(|place| place.slot))
+            .with("VEC", self.vec());
+        (kernel, tables.row())
     }
 }
 

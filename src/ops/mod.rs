@@ -37,6 +37,7 @@ pub mod muon_momentum;
 pub mod muon_update;
 pub mod newton_schulz;
 pub mod qk_norm_rope;
+mod rank_tables;
 pub mod reduce_scatter;
 pub mod residual_norm;
 pub mod rms_norm;

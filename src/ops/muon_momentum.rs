@@ -174,10 +174,11 @@ impl Op for MuonMomentum {
         let [momentum, x, partials] = [0, 1, 2].map(|i| cx.output(i).into());
         let [keep, take] = [self.momentum, 1.0 - self.momentum].map(|weight| Arg::F32(weight as f32));
         let nesterov = Arg::U32(u32::from(self.nesterov));
-        let args = [grads, clip, bad, momentum, x, partials, size, keep, take, nesterov];
-        cx.queue.launch(kernel("muon_momentum"), self.matrices.grid(count), &args)?;
+        let (momentum_kernel, row) = kernel("muon_momentum");
+        let args = [grads, clip, bad, momentum, x, partials, size, keep, take, nesterov, row];
+        cx.queue.launch(momentum_kernel, self.matrices.grid(count), &args)?;
         let args = [x, partials, size, Arg::F32(EPS as f32)];
-        cx.queue.launch(kernel("muon_normalize"), self.matrices.grid(count), &args)
+        cx.queue.launch(kernel("muon_normalize").0, self.matrices.grid(count), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

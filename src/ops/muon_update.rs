@@ -139,12 +139,10 @@ impl Op for MuonUpdate {
         let mut args: Vec<Arg> =
             cx.inputs.iter().chain(&cx.outputs[..1]).map(|&tensor| tensor.into()).collect();
         let compute_copy = if has_compute_copy { cx.output(1) } else { 0 };
-        args.extend([
-            compute_copy.into(),
-            Arg::U64(self.matrices.size() as u64),
-            Arg::F32(self.ratio as f32),
-        ]);
-        cx.queue.launch(self.matrices.define_in(kernel, rank), self.matrices.grid(count), &args)
+        let (kernel, row) = self.matrices.define_in(kernel, rank);
+        let (size, ratio) = (Arg::U64(self.matrices.size() as u64), Arg::F32(self.ratio as f32));
+        args.extend([compute_copy.into(), size, ratio, row]);
+        cx.queue.launch(kernel, self.matrices.grid(count), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

@@ -1,10 +1,13 @@
 //! Ranges of the flat parameter buffer with and without weight decay, for the ops of optimizers.
 
+use super::rank_tables::RankTables;
 use crate::device::DType;
-use crate::device::gpu::{Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel, Queue};
+use crate::error::Result;
 use crate::ir::{Precision, Shards, Spec};
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Elements that one task of the CPU updates.
 pub(super) const ELEMENTS_PER_TASK: usize = 16_384;
@@ -35,6 +38,9 @@ pub struct Segment {
 pub struct Segments {
     /// Those of each rank; one list where every rank updates the same.
     by_rank: Vec<Vec<Segment>>,
+    /// Those of the whole update where these are a part of it: kernels have tables of them, and are the same
+    /// for all parts.
+    whole: Arc<Vec<Vec<Segment>>>,
     flat_len: usize,
     masters_len: usize,
     slot_len: usize,
@@ -71,7 +77,28 @@ impl Segments {
             }
         }
         let masters_len = masters.map_or(flat_len, Shards::shard_len);
-        Self { by_rank, flat_len, masters_len, slot_len: places.shard_len() }
+        let whole = Arc::new(by_rank.clone());
+        Self { by_rank, whole, flat_len, masters_len, slot_len: places.shard_len() }
+    }
+
+    /// Returns the part of an update within a range of the flat buffers.
+    #[must_use]
+    pub fn within(&self, range: &Range<usize>) -> Self {
+        let clipped = |segment: &Segment| {
+            let start = segment.start.max(range.start);
+            let end = (segment.start + segment.len).min(range.end);
+            let skipped = start - segment.start;
+            (start < end).then(|| Segment {
+                start,
+                len: end - start,
+                offset: segment.offset + skipped,
+                master: segment.master + skipped,
+                ..*segment
+            })
+        };
+        let by_rank =
+            self.by_rank.iter().map(|segments| segments.iter().filter_map(clipped).collect()).collect();
+        Self { by_rank, ..self.clone() }
     }
 
     /// Returns the segments that a rank updates.
@@ -118,25 +145,41 @@ impl Segments {
         }
     }
 
-    /// Adds what a rank updates to a kernel, as preprocessor definitions, which are the same for every step
-    /// of a run: the elements at which weight decay switches on or off, the first element of the slots, and
-    /// where elements of the slots lie in the flat buffers and among the masters (`kernels/optimizer.cuh`).
-    pub(super) fn define_in(&self, kernel: Kernel, rank: usize) -> Kernel {
-        let segments = self.of_rank(rank);
-        let switches = switches(segments);
-        let mut pieces = pieces(segments);
-        if pieces.iter().all(|piece| (piece.offset, piece.master) == (piece.start, piece.start)) {
+    /// Queues a kernel of `kernels/optimizer.cuh` that updates what a rank updates. Its last parameters, after
+    /// `args`, are the first of the optimizer's slots, the end of them, and the row of the rank in tables.
+    ///
+    /// # Errors
+    /// When the queue takes no more.
+    pub(super) fn launch(&self, queue: &dyn Queue, kernel: Kernel, mut args: Vec<Arg>) -> Result<()> {
+        let slots = self.slots_of(queue.rank());
+        if slots.is_empty() {
+            return Ok(());
+        }
+        let (kernel, row) = self.define_in(kernel, queue.rank());
+        args.extend([Arg::U64(slots.start as u64), Arg::U64(slots.end as u64), row]);
+        queue.launch(kernel, Grid::new(slots.len().div_ceil(BLOCK), THREADS), &args)
+    }
+
+    /// Adds the elements at which weight decay switches on or off to a kernel, and where elements of each
+    /// rank's slots lie in the flat buffers and among the masters, for every part of an update, as
+    /// preprocessor definitions. Returns the row of a rank too.
+    fn define_in(&self, kernel: Kernel, rank: usize) -> (Kernel, Arg) {
+        let switches = switches(&self.whole);
+        let mut pieces: Vec<_> = self.whole.iter().map(|segments| pieces(segments)).collect();
+        if pieces.iter().flatten().all(|piece| (piece.offset, piece.master) == (piece.start, piece.start)) {
             pieces.clear();
         }
-        let whole_blocks = pieces.iter().all(|piece| piece.offset % BLOCK == 0);
+        let begins_block = |segment: &Segment| segment.offset % BLOCK == 0;
+        let begin_grids = self.by_rank.iter().filter_map(|segments| segments.first());
+        let whole_blocks = pieces.is_empty() || pieces.iter().flatten().chain(begin_grids).all(begins_block);
+        let tables = RankTables::new(&pieces, rank, 3);
         let kernel = kernel
             .with("SWITCH_COUNT", switches.len())
-            .with("SWITCH_POSITIONS", table(switches.iter().copied()))
-            .with("RANGE_MASTERS", table(pieces.iter().map(|piece| piece.master)))
-            .with("WHOLE_BLOCKS", u8::from(whole_blocks))
-            .with("FIRST_OFFSET", format!("{}ull", self.slots_of(rank).start));
-        let ranges: Vec<_> = pieces.iter().map(|piece| (piece.offset, piece.start)).collect();
-        with_ranges(kernel, &ranges)
+            .with("SWITCH_POSITIONS", table(&switches))
+            .with("RANGE_MASTERS", tables.initializer(|piece| piece.master))
+            .with("WHOLE_BLOCKS", u8::from(whole_blocks));
+        let kernel = with_ranges(kernel, &tables, |piece| (piece.offset, piece.start));
+        (kernel, tables.row())
     }
 
     /// Returns the specs of the masters, and of one of the optimizer's slots, for gradients of all
@@ -175,24 +218,24 @@ pub(super) fn update_inputs(
     Ok(grads)
 }
 
-/// Returns the grid of a kernel that updates `elements` elements.
-pub(super) fn grid(elements: usize) -> Grid {
-    Grid::new(elements.div_ceil(BLOCK), THREADS)
-}
-
-/// Adds the ranges of which a rank has a part of a buffer to a kernel, as the preprocessor definitions of
+/// Adds the ranges of which each rank has a part of a buffer to a kernel, as the preprocessor definitions of
 /// `kernels/ranges.cuh`, each given by its first elements there and in the flat buffers; without any, the
 /// buffer is flat.
-pub(super) fn with_ranges(kernel: Kernel, ranges: &[(usize, usize)]) -> Kernel {
-    kernel
-        .with("RANGE_COUNT", ranges.len())
-        .with("RANGE_OFFSETS", table(ranges.iter().map(|&(offset, _)| offset)))
-        .with("RANGE_STARTS", table(ranges.iter().map(|&(_, start)| start)))
+pub(super) fn with_ranges<T>(
+    kernel: Kernel,
+    ranges: &RankTables<'_, T>,
+    places: impl Fn(&T) -> (usize, usize),
+) -> Kernel {
+    ranges
+        .define_rows_in(kernel)
+        .with("RANGE_COUNT", ranges.columns())
+        .with("RANGE_OFFSETS", ranges.initializer(|range| places(range).0))
+        .with("RANGE_STARTS", ranges.initializer(|range| places(range).1))
 }
 
 /// Returns numbers as the initializer of an array of a kernel, with a sentinel beyond all elements.
-fn table(numbers: impl Iterator<Item = usize>) -> String {
-    let numbers: String = numbers.map(|number| format!("{number}ull,")).collect();
+fn table(numbers: &[usize]) -> String {
+    let numbers: String = numbers.iter().map(|number| format!("{number}ull,")).collect();
     format!("{{{numbers}~0ull}}")
 }
 
@@ -210,13 +253,11 @@ pub(super) fn case_of_owner(
     let flat_len = ranges.last().map_or(0, |(range, _)| range.end);
     let shards = Shards::new(&[4096, flat_len], 2, 4096);
     let masters = precision.has_compute_copy().then_some(&shards);
-    let clipped = ranges.iter().map(|(range, decay)| (range.start.max(from)..range.end, *decay));
-    let clipped: Vec<_> = clipped.filter(|(range, _)| !range.is_empty()).collect();
     let owned = shards.of_rank(0).flat_map(|range| range.flat().zip(range.offset..));
     let owned = owned.filter(|(flat, _)| *flat >= from);
     let places =
         owned.map(|(flat, slot)| (flat, if masters.is_some() { slot } else { flat }, slot)).collect();
-    (Segments::new(&clipped, &shards, masters, flat_len), places)
+    (Segments::new(ranges, &shards, masters, flat_len).within(&(from..flat_len)), places)
 }
 
 /// Returns segments with those joined that follow each other everywhere, whether they decay or not.
@@ -237,15 +278,76 @@ fn pieces(segments: &[Segment]) -> Vec<Segment> {
 }
 
 /// Returns the elements of the flat buffer at which decay is switched on, off, on, …; before the first it is
-/// off. What lies between the segments of a rank is of no account.
-fn switches(segments: &[Segment]) -> Vec<usize> {
+/// off. What lies between the segments of all ranks is of no account.
+fn switches(by_rank: &[Vec<Segment>]) -> Vec<usize> {
+    let mut segments: Vec<_> = by_rank.iter().flatten().filter(|s| s.len > 0).collect();
+    segments.sort_unstable_by_key(|segment| segment.start);
     let mut decays = false;
     let mut switches = Vec::new();
-    for segment in segments.iter().filter(|s| s.len > 0) {
+    for segment in segments {
         if segment.decay != decays {
             switches.push(segment.start);
         }
         decays = segment.decay;
     }
     switches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 40_000;
+
+    /// An update of three ranges, owned by three ranks in blocks, with its parts before and after an element.
+    fn update(masters_are_sharded: bool) -> [Segments; 3] {
+        let shards = Shards::new(&[9 * BLOCK, LEN], 3, 2 * BLOCK);
+        let ranges = [(0..5000, true), (5000..31_000, false), (31_000..LEN, true)];
+        let all = Segments::new(&ranges, &shards, masters_are_sharded.then_some(&shards), LEN);
+        let parts = [0..9 * BLOCK, 9 * BLOCK..LEN].map(|range| all.within(&range));
+        let [before, after] = parts;
+        [all, before, after]
+    }
+
+    #[test]
+    fn a_kernel_serves_all_ranks_and_all_parts_of_an_update() {
+        let kernel = |segments: &Segments, rank| segments.define_in(Kernel::new("sgd", "sgd"), rank);
+        for masters_are_sharded in [false, true] {
+            let parts = update(masters_are_sharded);
+            let (first, _) = kernel(&parts[0], 0);
+            for (part, rank) in parts.iter().flat_map(|part| (0..3).map(move |rank| (part, rank))) {
+                assert_eq!(kernel(part, rank), (first.clone(), Arg::Size(rank)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_grid_that_begins_within_a_block_looks_every_element_up() {
+        let [all, ..] = update(true);
+        let whole_blocks = |segments: &Segments| {
+            let (kernel, _) = segments.define_in(Kernel::new("sgd", "sgd"), 0);
+            kernel.defines.iter().any(|define| *define == ("WHOLE_BLOCKS", "1".to_owned()))
+        };
+        assert!(whole_blocks(&all));
+        assert!(!whole_blocks(&all.within(&(BLOCK / 2..LEN))));
+    }
+
+    /// Looks elements up as kernels/optimizer.cuh does.
+    #[test]
+    fn tables_lead_every_element_to_its_place_and_decay() {
+        for (segments, rank) in update(true).iter().flat_map(|part| (0..3).map(move |rank| (part, rank))) {
+            let switches = switches(&segments.whole);
+            let row = pieces(&segments.whole[rank]);
+            for segment in segments.of_rank(rank) {
+                for i in 0..segment.len {
+                    let (at, flat) = (segment.offset + i, segment.start + i);
+                    let piece = row[row.partition_point(|piece| piece.offset <= at) - 1];
+                    let place = [piece.start, piece.master].map(|first| first + at - piece.offset);
+                    assert_eq!(place, [flat, segment.master + i]);
+                    let passed = switches.partition_point(|&switch| switch <= flat);
+                    assert_eq!(passed % 2 == 1, segment.decay, "element {flat}");
+                }
+            }
+        }
+    }
 }

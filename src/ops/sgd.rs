@@ -5,7 +5,7 @@
 //! dampening. The gradient is first multiplied by the factor of global-norm clipping. Weight decay is
 //! coupled, as there: it is added to the gradient before the momentum.
 
-use super::segments::{ELEMENTS_PER_TASK, Places, Segments, case_of_owner, grid, update_inputs};
+use super::segments::{ELEMENTS_PER_TASK, Places, Segments, case_of_owner, update_inputs};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -158,11 +158,6 @@ impl Op for Sgd {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let rank = cx.queue.rank();
-        let slots = self.segments.slots_of(rank);
-        if slots.is_empty() {
-            return Ok(());
-        }
         let kernel = Kernel::new("sgd", "sgd")
             .with_type("T", self.precision.act_dtype)
             .with("HAS_MOMENTUM", u8::from(self.has_momentum()))
@@ -172,9 +167,8 @@ impl Op for Sgd {
         let mut next = |exists: bool| if exists { outputs.next().unwrap_or(0) } else { 0 };
         let tensors = [true, self.has_momentum(), self.precision.has_compute_copy()].map(&mut next);
         args.extend(tensors.map(Arg::from));
-        args.push(Arg::U64(slots.end as u64));
         args.extend([self.weight_decay, self.momentum].map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(self.segments.define_in(kernel, rank), grid(slots.len()), &args)
+        self.segments.launch(cx.queue, kernel, args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

@@ -1,9 +1,9 @@
 //! Exchanges the weights and their moving average, for an evaluation of the average and back.
 
 use super::ema::{CASE_ELEMENTS, Places, case_segments, specs};
-use super::segments::{ELEMENTS_PER_TASK, Segments, grid};
+use super::segments::{ELEMENTS_PER_TASK, Segments};
 use crate::device::Elem;
-use crate::device::gpu::{Arg, Kernel};
+use crate::device::gpu::Kernel;
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
@@ -87,18 +87,12 @@ impl Op for SwapEma {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let rank = cx.queue.rank();
-        let slots = self.segments.slots_of(rank);
-        if slots.is_empty() {
-            return Ok(());
-        }
         let kernel = Kernel::new("swap_ema", "swap_ema")
             .with_type("T", self.precision.act_dtype)
             .with("HAS_COMPUTE_COPY", u8::from(self.precision.has_compute_copy()));
         let compute_copy = if self.precision.has_compute_copy() { cx.output(2) } else { 0 };
-        let args: [Arg; 4] =
-            [cx.output(0).into(), cx.output(1).into(), compute_copy.into(), Arg::U64(slots.end as u64)];
-        cx.queue.launch(self.segments.define_in(kernel, rank), grid(slots.len()), &args)
+        let args = vec![cx.output(0).into(), cx.output(1).into(), compute_copy.into()];
+        self.segments.launch(cx.queue, kernel, args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

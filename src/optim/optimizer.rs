@@ -146,17 +146,13 @@ fn segments(
     let mut ranges: Vec<(Range<usize>, bool)> = Vec::new();
     for &index in &group.params {
         let (extent, decay) = (state.extent(index), decays(state.params[index].role));
-        let extent = extent.start.max(range.start)..extent.end.min(range.end);
-        if extent.is_empty() {
-            continue;
-        }
         match ranges.last_mut() {
             Some((last, like)) if last.end == extent.start && *like == decay => last.end = extent.end,
             _ => ranges.push((extent, decay)),
         }
     }
     let masters = state.shards.as_deref().filter(|_| state.masters_are_sharded());
-    Segments::new(&ranges, &group.places, masters, state.flat_len)
+    Segments::new(&ranges, &group.places, masters, state.flat_len).within(range)
 }
 
 #[cfg(test)]

@@ -1,0 +1,92 @@
+//! Tables with a row for each rank, as preprocessor definitions of kernels: a kernel does not depend on the
+//! rank that launches it, and is compiled once for all of them.
+
+use crate::device::gpu::{Arg, Kernel};
+
+/// Bytes of tables that a kernel gets at most where they have a row for each rank; larger ones have that of
+/// its own rank alone. Kernels have 64 KiB of constant memory.
+const MOST_BYTES: usize = 48 << 10;
+
+/// The rows of a kernel's tables: of all ranks, or one for the rank that launches it.
+#[derive(Debug)]
+pub(super) struct RankTables<'a, T> {
+    rows: Vec<&'a [T]>,
+    row: usize,
+    columns: usize,
+}
+
+impl<'a, T> RankTables<'a, T> {
+    /// Creates the rows of `tables` tables from the entries of each rank, or from one list where those of all
+    /// ranks are the same, for a kernel that `rank` launches.
+    pub(super) fn new(by_rank: &'a [Vec<T>], rank: usize, tables: usize) -> Self {
+        let longest = by_rank.iter().map(Vec::len).max().unwrap_or(0);
+        let bytes = by_rank.len() * (longest + 1) * tables * size_of::<u64>();
+        match by_rank {
+            [] | [_] => Self { rows: by_rank.iter().map(Vec::as_slice).collect(), row: 0, columns: longest },
+            _ if bytes <= MOST_BYTES => {
+                Self { rows: by_rank.iter().map(Vec::as_slice).collect(), row: rank, columns: longest }
+            }
+            _ => Self { rows: vec![&by_rank[rank]], row: 0, columns: by_rank[rank].len() },
+        }
+    }
+
+    /// Returns the entries of the longest row. Tables have a column more.
+    pub(super) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Adds the number of rows to a kernel.
+    pub(super) fn define_rows_in(&self, kernel: Kernel) -> Kernel {
+        kernel.with("ROWS", self.rows.len().max(1))
+    }
+
+    /// Returns the row of the rank, an argument of the kernel.
+    pub(super) fn row(&self) -> Arg {
+        Arg::Size(self.row)
+    }
+
+    /// Returns a number of all entries as the initializer of an array of `ROWS` rows. Rows end with sentinels
+    /// beyond all elements.
+    pub(super) fn initializer(&self, number: impl Fn(&T) -> usize) -> String {
+        let row = |entries: &[T]| {
+            let numbers = entries.iter().map(&number).map(|number| format!("{number}ull,"));
+            let sentinels = (entries.len()..=self.columns).map(|_| "~0ull,".to_owned());
+            format!("{{{}}},", numbers.chain(sentinels).collect::<String>())
+        };
+        let rows = self.rows.iter().map(|entries| row(entries));
+        format!("{{{}}}", rows.collect::<String>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn initializer(by_rank: &[Vec<usize>], rank: usize) -> (String, Arg) {
+        let tables = RankTables::new(by_rank, rank, 1);
+        (tables.initializer(|&number| number), tables.row())
+    }
+
+    #[test]
+    fn rows_are_as_long_as_the_longest() {
+        let by_rank = [vec![0, 5], vec![], vec![7]];
+        let expected = "{{0ull,5ull,~0ull,},{~0ull,~0ull,~0ull,},{7ull,~0ull,~0ull,},}";
+        for rank in 0..3 {
+            assert_eq!(initializer(&by_rank, rank), (expected.to_owned(), Arg::Size(rank)));
+        }
+    }
+
+    #[test]
+    fn one_list_serves_every_rank() {
+        assert_eq!(initializer(&[vec![3]], 2), ("{{3ull,~0ull,},}".to_owned(), Arg::Size(0)));
+    }
+
+    #[test]
+    fn tables_beyond_constant_memory_have_the_row_of_the_rank_alone() {
+        let by_rank: Vec<Vec<usize>> = (0..8).map(|rank| vec![rank; 1000]).collect();
+        assert!(8 * 1001 * size_of::<u64>() > MOST_BYTES);
+        let tables = RankTables::new(&by_rank, 5, 1);
+        assert_eq!((tables.rows.len(), tables.row(), tables.columns()), (1, Arg::Size(0), 1000));
+        assert!(tables.rows[0].iter().all(|&entry| entry == 5));
+    }
+}
