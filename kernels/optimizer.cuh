@@ -1,11 +1,11 @@
 // Shared by the kernels of optimizers that treat every element alike: blocks of the flat parameter buffers,
-// and ranges with weight decay.
+// and ranges with weight decay. Definitions beside those of ranges.cuh: THREADS of a block, VEC neighbours of a
+// thread, WHOLE_BLOCKS, RANGE_MASTERS, and SWITCH_COUNT elements SWITCH_POSITIONS.
 #pragma once
 #include "common.cuh"
 #include "ranges.cuh"
 #include "streaming.cuh"
 
-constexpr int THREADS = 256, VEC = 4;
 constexpr u64 BLOCK = THREADS * VEC;
 
 // The first element of each range among the masters; its first elements in the slots and in the flat buffers

@@ -1,6 +1,6 @@
 //! xrun: a declarative experiment runner for training language models.
 //!
-//! One way through the house, and imports point one way along it:
+//! A run goes from a recipe to a report, and modules import only what comes before them on that way:
 //!
 //! ```text
 //! recipe (as written) ─▶ plan (resolved) ─▶ program (flat list of ops) ─▶ exec on a device

@@ -12,9 +12,9 @@ use std::path::Path;
 /// Arguments of comparisons of quality.
 #[derive(clap::Args, Debug)]
 pub struct QualityArgs {
-    /// Judge quality: measures separated by commas, of val_loss, bits_per_byte, train_loss and tok_s, with
-    /// `/SET` for a held-out set and `:last5` for a mean, or `tokens_until:val_loss=1.2` [default:
-    /// `compare.on`].
+    /// Judge quality: measures separated by commas, of val_loss, ema_val_loss, bits_per_byte, train_loss and
+    /// tok_s, with `/SET` for a held-out set and `:last5` for a mean, or steps, tokens or seconds until a
+    /// target, as in `tokens_until:val_loss=1.2` [default: `compare.on`].
     #[arg(long, value_name = "MEASURES")]
     #[arg(conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "repeats", "tolerance"])]
     pub on: Option<String>,

@@ -1,16 +1,20 @@
 //! Judges a prediction that was stored before the first trial.
 
 use super::measured::SPEED;
+use crate::metrics;
 use crate::recipe::{Predicted, Prediction};
-use crate::results::comparison::{CompareVerdict, Comparison};
+use crate::results::comparison::{CompareVerdict, Comparison, RatioInterval};
+
+/// The column of the time of a step.
+const STEP_TIME: &str = "step_ms";
 
 /// Returns true if `prediction` held by the result of `comparison`; `None` if that cannot be judged.
 ///
-/// A word is compared with the verdict, and stays open if that is inconclusive. A range of `tok_s` is
-/// compared with the ratio: its estimate decides, unless the verdict is inconclusive; then the whole interval
-/// must lie inside the range, or outside; nothing is judged of an arm of one run, whose interval is too
+/// A word is compared with the verdict, and stays open if that is inconclusive. A range of `tok_s`,
+/// or of `step_ms`, is compared with the ratio: its estimate decides, unless the verdict is inconclusive; then the whole interval
+/// must lie inside the range, or outside; no time is judged of an arm of one run, whose interval is too
 /// narrow. A range of another column is compared with the means of both arms, unless the arms measured it on
-/// different things. Speeds are not judged if times are not comparable, and nothing is judged of an
+/// different things. Times and energy are not judged if times are not comparable, and nothing is judged of an
 /// unfinished comparison.
 pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
     if !comparison.finished {
@@ -30,8 +34,9 @@ pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
         // Of quality, which speeds do not tell.
         Predicted::Better | Predicted::Worse | Predicted::Difference { .. } => None,
         Predicted::NoDifference => verdict.map(|verdict| verdict == CompareVerdict::NoDifference),
-        Predicted::Range { column, low, high } if column == SPEED => {
-            let ratio = comparison.ratio.filter(|_| comparable && !comparison.has_single_run())?;
+        Predicted::Range { column, low, high } if [SPEED, STEP_TIME].contains(&column.as_str()) => {
+            let speed = comparison.ratio.filter(|_| comparable && !comparison.has_single_run())?;
+            let ratio = if column == SPEED { speed } else { ratio_of_step_times(comparison, speed)? };
             let within = |x: f64| (*low..=*high).contains(&(x - 1.0));
             let apart = ratio.high - 1.0 < *low || ratio.low - 1.0 > *high;
             match verdict {
@@ -42,9 +47,8 @@ pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
             }
         }
         Predicted::Range { column, low, high } => {
-            // Counts and losses do not depend on whether times are comparable.
-            let timed = ["_ms", "_pct", "_s"].iter().any(|unit| column.ends_with(unit));
-            if timed && !comparable {
+            // Counts, bytes and losses do not depend on whether times are comparable, nor on the trial.
+            if is_timed(column) && (!comparable || comparison.has_single_run()) {
                 return None;
             }
             let baseline = comparison.baseline.measured.get(column).filter(|value| **value != 0.0)?;
@@ -54,11 +58,28 @@ pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
     }
 }
 
+/// Returns the ratio of the times of a step, whose interval is as wide as that of the speeds. It is not their
+/// inverse where the arms train on other numbers of tokens in a step.
+fn ratio_of_step_times(comparison: &Comparison, speed: RatioInterval) -> Option<RatioInterval> {
+    let [baseline, candidate] =
+        [&comparison.baseline, &comparison.candidate].map(|arm| arm.measured.get(STEP_TIME));
+    let estimate = candidate? / baseline.filter(|value| **value != 0.0)?;
+    let [low, high] = [speed.high, speed.low].map(|end| estimate * speed.estimate / end);
+    Some(RatioInterval { estimate, low, high })
+}
+
+/// Returns true for times, speeds, energy, and what else changes from trial to trial with the machine.
+fn is_timed(column: &str) -> bool {
+    const UNITS: [&str; 10] = ["s", "ms", "%", "W", "J", "J/token", "MHz", "°C", "tokens/s", "TFLOP/s"];
+    let metric = metrics::compared().find(|metric| metric.compared_as == column);
+    let has_unit = metric.is_some_and(|metric| UNITS.contains(&metric.unit));
+    has_unit || ["_ms", "_pct", "_s"].iter().any(|unit| column.ends_with(unit))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::compare::tests::comparison;
-    use crate::results::comparison::RatioInterval;
 
     fn said(text: &str, verdict: CompareVerdict, [low, estimate, high]: [f64; 3]) -> Option<bool> {
         let mut comparison = comparison();
@@ -83,6 +104,27 @@ mod tests {
         assert_eq!(said("tok_s -5..+5%", CompareVerdict::Inconclusive, [0.96, 1.0, 1.04]), Some(true));
         assert_eq!(said("tok_s -5..+5%", CompareVerdict::Inconclusive, [0.9, 1.0, 1.04]), None);
         assert_eq!(said("tok_s +30..+60%", CompareVerdict::Inconclusive, [0.9, 1.0, 1.1]), Some(false));
+    }
+
+    /// Arms of 100 and 80 ms, at 1.25 times the speed.
+    #[test]
+    fn step_times_are_judged_as_speeds_are() {
+        let mut found = comparison();
+        found.baseline.measured.insert(STEP_TIME.into(), 100.0);
+        found.candidate.measured.insert(STEP_TIME.into(), 80.0);
+        found.ratio = Some(RatioInterval { estimate: 1.25, low: 1.0, high: 1.5 });
+        let held = |text: &str, found: &Comparison| super::held(&text.parse().unwrap(), found);
+        assert_eq!(held("step_ms -25..-15%", &found), None, "from -33 to 0 %");
+        assert_eq!(held("step_ms -40..+10%", &found), Some(true));
+        assert_eq!(held("step_ms +5..+10%", &found), Some(false));
+        found.verdict = CompareVerdict::Faster;
+        assert_eq!(held("step_ms -25..-15%", &found), Some(true));
+    }
+
+    #[test]
+    fn what_the_machine_changes_is_open_on_a_machine_in_use() {
+        assert!(["exposed_communication_ms", "energy_j", "j_per_token", "mfu_pct"].into_iter().all(is_timed));
+        assert!(!["allocated_bytes", "val_loss", "train_loss"].into_iter().any(is_timed));
     }
 
     #[test]

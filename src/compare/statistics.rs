@@ -4,6 +4,7 @@
 //! (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013). So a run counts once: its value is
 //! the median of its blocks, and the interval is computed from the scatter of these values.
 
+use crate::format::significant;
 use crate::results::comparison::{CompareVerdict, RatioInterval};
 use crate::results::quantiles::median;
 use crate::statistics::{two_sided_quantile, variance};
@@ -27,7 +28,7 @@ const CONFIDENCE: f64 = 0.95;
 
 /// Returns the rule for interval and verdict in words.
 pub fn rule(min_effect: f64) -> String {
-    let percent = 100.0 * min_effect;
+    let percent = significant(100.0 * min_effect);
     format!(
         "the steady state of every run is cut into {BLOCKS} blocks of consecutive steps; the value of a \
          block is its median tok/s, that of a run the median of its blocks, that of an arm the geometric \

@@ -1,7 +1,7 @@
 //! The text form of a comparison: a compact table and the verdict in a sentence.
 
 use super::measured::{Columns, SPEED, TRAIN_LOSS};
-use crate::format::{short, wall_time};
+use crate::format::{short, significant, wall_time};
 use crate::metrics;
 use crate::results::columns;
 use crate::results::comparison::{CompareVerdict, Comparison, RatioInterval};
@@ -62,7 +62,7 @@ pub fn describe(comparison: &Comparison) -> String {
     };
     let percent = |ratio: f64| format!("{:+.1} %", 100.0 * (ratio - 1.0));
     let sizes = format!("{} tok/s (95 %: {} to {})", percent(estimate), percent(low), percent(high));
-    let effect = 100.0 * comparison.min_effect;
+    let effect = significant(100.0 * comparison.min_effect);
     let why = match comparison.verdict {
         CompareVerdict::Inconclusive if !comparison.contended.is_empty() => {
             ", but times are not comparable".to_owned()

@@ -70,8 +70,9 @@ pub struct TrialSetting<'a> {
 }
 
 /// Returns the order of `repeats` trials of each arm, `true` for the candidate: A B B A A B B A … Each pair
-/// has both arms, as in plain alternation, but a linear drift affects both arms alike, where plain
-/// alternation always has B later.
+/// has both arms, as in plain alternation. A linear drift of d per trial affects both arms alike where their
+/// number is even, and moves their difference by d / `repeats` where it is odd; in plain alternation, which
+/// always has B later, by d.
 pub fn trial_order(repeats: usize) -> Vec<bool> {
     (0..repeats).flat_map(|pair| [pair % 2 == 1, pair % 2 == 0]).collect()
 }
@@ -330,6 +331,13 @@ mod tests {
     #[test]
     fn trials_alternate_and_a_linear_drift_affects_both_arms_alike() {
         assert_eq!(trial_order(3), [false, true, true, false, false, true]);
+        for repeats in 1..10 {
+            let sum_of_places = |arm: bool| {
+                let places = trial_order(repeats).into_iter().enumerate().filter(|(_, is)| *is == arm);
+                places.map(|(place, _)| place).sum::<usize>()
+            };
+            assert_eq!(sum_of_places(true) - sum_of_places(false), repeats % 2, "{repeats} repeats");
+        }
         let places = |is_candidate: bool| {
             trial_order(4)
                 .iter()

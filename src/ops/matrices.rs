@@ -110,6 +110,8 @@ impl Matrices {
         let tables = RankTables::new(&self.by_rank, rank, 3);
         let kernel = tables
             .define_rows_in(kernel)
+            .with("THREADS", THREADS)
+            .with("ROUNDS", ROUNDS)
             .with("MATRIX_COUNT", tables.columns())
             .with("FLAT_STARTS", tables.initializer(|place| place.flat))
             .with("MASTER_STARTS", tables.initializer(|place| place.master))

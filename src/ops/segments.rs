@@ -12,11 +12,12 @@ use std::sync::Arc;
 /// Elements that one task of the CPU updates.
 pub(super) const ELEMENTS_PER_TASK: usize = 16_384;
 
-/// Elements that one block of a kernel updates (`BLOCK` of kernels/optimizer.cuh).
-const BLOCK: usize = 1024;
+/// Threads of a block of a kernel, and neighbours that each of them updates.
+const THREADS: usize = 256;
+const VEC: usize = 4;
 
-/// Threads of that block.
-const THREADS: u32 = 256;
+/// Elements that one block of a kernel updates.
+const BLOCK: usize = THREADS * VEC;
 
 /// A range of the flat parameter buffer with one decay setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +158,7 @@ impl Segments {
         }
         let (kernel, row) = self.define_in(kernel, queue.rank());
         args.extend([Arg::U64(slots.start as u64), Arg::U64(slots.end as u64), row]);
-        queue.launch(kernel, Grid::new(slots.len().div_ceil(BLOCK), THREADS), &args)
+        queue.launch(kernel, Grid::new(slots.len().div_ceil(BLOCK), THREADS as u32), &args)
     }
 
     /// Adds the elements at which weight decay switches on or off to a kernel, and where elements of each
@@ -169,11 +170,13 @@ impl Segments {
         if pieces.iter().flatten().all(|piece| (piece.offset, piece.master) == (piece.start, piece.start)) {
             pieces.clear();
         }
-        let begins_block = |segment: &Segment| segment.offset % BLOCK == 0;
+        let begins_block = |segment: &Segment| segment.offset.is_multiple_of(BLOCK);
         let begin_grids = self.by_rank.iter().filter_map(|segments| segments.first());
         let whole_blocks = pieces.is_empty() || pieces.iter().flatten().chain(begin_grids).all(begins_block);
         let tables = RankTables::new(&pieces, rank, 3);
         let kernel = kernel
+            .with("THREADS", THREADS)
+            .with("VEC", VEC)
             .with("SWITCH_COUNT", switches.len())
             .with("SWITCH_POSITIONS", table(&switches))
             .with("RANGE_MASTERS", tables.initializer(|piece| piece.master))

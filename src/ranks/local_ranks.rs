@@ -198,6 +198,18 @@ impl LocalRanks {
     /// # Errors
     /// The error of the rank that failed first, with its number and step where there are several.
     pub fn run<T: Send>(&self, body: impl Fn(Arc<dyn Communicator>) -> Result<T> + Sync) -> Result<T> {
+        self.run_keeping(|comm, _: &mut Option<()>| body(comm))
+    }
+
+    /// As [`LocalRanks::run`]. What `body` puts into its second argument is dropped only after the run was
+    /// aborted, if the rank fails or panics: memory that other ranks write into stays until they know.
+    ///
+    /// # Errors
+    /// As [`LocalRanks::run`].
+    pub fn run_keeping<T: Send, K>(
+        &self,
+        body: impl Fn(Arc<dyn Communicator>, &mut Option<K>) -> Result<T> + Sync,
+    ) -> Result<T> {
         let body = &body;
         let results: Vec<Result<T>> = match self.comms.as_slice() {
             [only] => vec![run_rank(only, body)],
@@ -237,11 +249,13 @@ impl LocalRanks {
 }
 
 /// Runs the body of one rank. Aborts the run when it fails or panics, unless another rank did so before.
-fn run_rank<T>(
+fn run_rank<T, K>(
     comm: &Arc<dyn Communicator>,
-    body: &(impl Fn(Arc<dyn Communicator>) -> Result<T> + Sync),
+    body: &(impl Fn(Arc<dyn Communicator>, &mut Option<K>) -> Result<T> + Sync),
 ) -> Result<T> {
-    let result = catch_unwind(AssertUnwindSafe(|| body(Arc::clone(comm)))).unwrap_or_else(|panic| {
+    let mut kept = None;
+    let run = AssertUnwindSafe(|| body(Arc::clone(comm), &mut kept));
+    let result = catch_unwind(run).unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<String>().cloned();
         let message = message.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
         Err(Error::failed(format!("panicked: {}", message.unwrap_or_else(|| "no message".to_string()))))
@@ -269,6 +283,7 @@ const NO_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86_400);
 mod tests {
     use super::*;
     use crate::device::communicator::RankPhase;
+    use std::sync::Mutex;
 
     #[test]
     fn the_rank_that_fails_is_named_and_nobody_waits() {
@@ -303,6 +318,37 @@ mod tests {
             comm.barrier("the end")
         });
         assert_eq!(result.unwrap_err().message(), "rank 1: panicked: injected");
+    }
+
+    /// Others may write into the memory of a rank until they know that it has failed.
+    #[test]
+    fn what_a_failed_rank_keeps_is_dropped_after_the_abort() {
+        struct Kept<'a>(Arc<dyn Communicator>, &'a Mutex<Vec<Option<String>>>);
+        impl Drop for Kept<'_> {
+            fn drop(&mut self) {
+                let reason = self.0.abort_reason().map(|e| e.to_string());
+                self.1.lock().unwrap().push(reason);
+            }
+        }
+        for panics in [false, true] {
+            let dropped = Mutex::new(Vec::new());
+            let ranks = LocalRanks::threads(2, NO_TIMEOUT).unwrap();
+            let result: Result<()> = ranks.run_keeping(|comm, kept| {
+                *kept = Some(Kept(Arc::clone(&comm), &dropped));
+                if comm.rank() == 0 {
+                    return comm.barrier("the end");
+                }
+                assert!(!panics, "no memory");
+                Err(Error::failed("no memory"))
+            });
+            let expected = if panics { "rank 1: panicked: no memory" } else { "rank 1: no memory" };
+            assert_eq!(result.unwrap_err().message(), expected);
+            let dropped = dropped.into_inner().unwrap();
+            assert!(
+                dropped.len() == 2 && dropped.iter().all(|r| r.as_deref() == Some(expected)),
+                "{dropped:?}"
+            );
+        }
     }
 
     #[test]

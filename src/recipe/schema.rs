@@ -406,14 +406,15 @@ sections! {
             Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]");
         /// Allow a training sequence to span several documents.
         cross_documents: bool = true; Training, Type::Bool, "false";
-        /// Fraction of a corpus that is held out, from its end; or a corpus of its own.
+        /// Fraction of a corpus that is held out: whole documents, chosen by a hash of `seed` and their text, or
+        /// the end of a single document; or a corpus of its own.
         validation: Validation = Validation::Fraction(0.05);
             Training, Type::FractionOrPath(interval(Excluded(0.0), Excluded(1.0))), "0.1";
         /// Size of a generated corpus.
         train_tokens: usize = 2_000_000; Training, count(1, MAX_CORPUS_TOKENS), "500_000" => unit("tokens");
         /// Held-out size of a generated corpus.
         validation_tokens: usize = 16_384; Training, count(1, MAX_CORPUS_TOKENS), "65_536" => unit("tokens");
-        /// Seed of the generator.
+        /// Seed of the generator, and of the choice of held-out documents.
         seed: u64 = 0; Training, count(0, MAX_SEED), "7";
     }
 

@@ -205,6 +205,12 @@ enum Tail {
     Torn(usize),
 }
 
+/// Returns an attempt if its key can begin the names of files, as a hash can.
+fn with_key(attempt: Attempt) -> std::result::Result<Attempt, String> {
+    let is_plain = !attempt.key.is_empty() && attempt.key.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if is_plain { Ok(attempt) } else { Err(format!("its key {:?} is no hash", attempt.key)) }
+}
+
 impl Ledger {
     /// Reads the ledger of a results folder; a missing one has no lines.
     ///
@@ -223,7 +229,8 @@ impl Ledger {
             if line.is_empty() {
                 continue;
             }
-            attempts.push(serde_json::from_slice(line).map_err(|e| {
+            let attempt = serde_json::from_slice(line).map_err(|e| e.to_string()).and_then(with_key);
+            attempts.push(attempt.map_err(|e| {
                 Error::failed(format!(
                     "{}:{}: not a line of a ledger: {e}; fix or remove the line",
                     path.display(),
@@ -234,7 +241,7 @@ impl Ledger {
         // A part of a line does not parse, so a rest that parses lacks only its newline, as some editors
         // leave it.
         let rest = &bytes[whole..];
-        let tail = match serde_json::from_slice(rest) {
+        let tail = match serde_json::from_slice(rest).map_err(|e| e.to_string()).and_then(with_key) {
             _ if rest.is_empty() => Tail::Ended,
             Ok(attempt) => {
                 attempts.push(attempt);
@@ -406,6 +413,22 @@ mod tests {
         let error = Ledger::open(dir.path()).unwrap_err();
         assert!(error.message().contains("ledger.jsonl:2: "), "{error}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged);
+    }
+
+    #[test]
+    fn a_key_that_is_no_hash_names_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = String::from_utf8(three(dir.path())).unwrap();
+        for key in ["../../a", "aéééééééé", ""] {
+            let damaged = text.replacen("\"key\":\"b\"", &format!("\"key\":\"{key}\""), 1);
+            assert_ne!(damaged, text);
+            std::fs::write(dir.path().join(LEDGER), &damaged).unwrap();
+            let error = Ledger::read(dir.path()).unwrap_err();
+            assert!(
+                error.message().contains("ledger.jsonl:2: ") && error.message().contains("no hash"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub use power::{
     Deviation, GivenPairs, POWER, PowerPlan, effect_seen, pairs_to_see, pairs_to_show_equivalence,
     power_to_see, power_to_show_equivalence,
 };
-pub use ranks::{RankTest, TimeComparison, TimePair, compare_times, signed_rank_test};
+pub use ranks::{RankTest, TimeComparison, TimePair, compare_times};
 pub use sample::{mean, variance};
 pub use sequential::{FIRST_LOOK, SequentialDecision, SequentialDesign, SequentialStop, StopReason};
 pub use student::two_sided_quantile;

@@ -99,14 +99,13 @@ pub fn effect_seen(pairs: usize, confidence: f64, power: f64) -> Option<f64> {
 
 /// Returns the smallest number of pairs, from 2, for which a condition holds that holds for all larger ones.
 fn smallest(holds: impl Fn(usize) -> bool) -> Option<usize> {
-    let mut high = 2;
+    let (mut low, mut high) = (1, 2);
     while !holds(high) {
-        high *= 2;
-        if high > MAX_PAIRS {
+        if high == MAX_PAIRS {
             return None;
         }
+        (low, high) = (high, (2 * high).min(MAX_PAIRS));
     }
-    let mut low = high / 2;
     while low + 1 < high {
         let middle = low + (high - low) / 2;
         if holds(middle) {

@@ -86,7 +86,8 @@ pub fn compare_times(pairs: &[TimePair], confidence: f64) -> Option<TimeComparis
 /// Zeros are left out, equal sizes share their mean rank, and the distribution is that of all signs of these
 /// ranks (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 2014, section 3.1), so that p is
 /// exact with ties too.
-pub fn signed_rank_test(differences: &[f64]) -> f64 {
+#[cfg(test)]
+fn signed_rank_test(differences: &[f64]) -> f64 {
     SignedRanks::from_differences(differences).p()
 }
 

@@ -35,12 +35,12 @@ pub(super) fn train_ranks(
     // Ranks compute at the same time, each with its share of the threads.
     let threads = context.plan.execution.threads / ranks.in_process();
     let order = &*context.devices;
-    ranks.run(|comm| {
+    ranks.run_keeping(|comm, kept| {
         let pool = Arc::new(Pool::new(threads)?);
         let zero = zero.filter(|_| comm.rank() == 0);
         let mut guard = zero.map(|zero| RecorderGuard::take(zero.recorder));
         let recorder = guard.as_mut().and_then(|guard| guard.recorder.as_mut());
-        train_rank((ranks, order), context, zero, &pool, &comm, recorder)
+        train_rank((ranks, order), context, zero, &pool, &comm, recorder, kept)
     })
 }
 
@@ -75,6 +75,7 @@ impl Drop for RecorderGuard<'_> {
     }
 }
 
+/// Trains on one rank, which stays in `kept` when it fails, since others may still write into its memory.
 fn train_rank(
     (ranks, order): (&LocalRanks, &DeviceOrder),
     context: &RunContext,
@@ -82,6 +83,7 @@ fn train_rank(
     pool: &Arc<Pool>,
     comm: &Arc<dyn Communicator>,
     mut recorder: Option<&mut Recorder>,
+    kept: &mut Option<Rank>,
 ) -> Result<Outcome> {
     let began = Instant::now();
     let plan = &context.plan;
@@ -96,7 +98,7 @@ fn train_rank(
     let gpu = gpu_of_rank(plan, comm.rank(), ranks.index_on_machine(comm.rank()))?;
     let opened = order.open(place, (plan, &context.programs), &**comm, (gpu, pool))?;
     let (device, waited_for_kernels) = (opened.device, opened.waited_for_kernels);
-    let (device_took, on_gpu) = (began.elapsed() - waited_for_kernels, device.gpu().is_some());
+    let device_took = device.gpu().is_some().then(|| began.elapsed() - waited_for_kernels);
     if let (Some(gpu), Some(json)) = (device.gpu(), &message.algorithms) {
         gpu.products().merge(&Algorithms::from_json(json).map_err(Error::failed)?);
     }
@@ -108,30 +110,25 @@ fn train_rank(
         gpu.map_or_else(|| format!("{} threads of the CPU", pool.threads()), |gpu| format!("GPU {gpu}"))
     ));
     let (programs, dataset) = (Arc::clone(&context.programs), Arc::clone(&context.dataset));
-    let mut rank = Rank::with_zeros(Arc::clone(plan), programs, dataset, device, Arc::clone(comm))?;
-    if message.restored {
-        rank.restore(message.from_step, zero.and_then(|zero| zero.loaded))?;
-    } else if message.weights {
-        let weights = zero.and_then(|zero| zero.weights);
-        rank.begin_with(weights.map(|weights| weights as &dyn Weights), &context.initial_values)?;
-    } else {
-        rank.initialize(&context.initial_values)?;
-    }
+    let rank = Rank::with_zeros(Arc::clone(plan), programs, dataset, device, Arc::clone(comm))?;
+    let rank = kept.insert(rank);
+    set_state(rank, &message, zero, context)?;
     if let (Some(recorder), Some(zero)) = (&mut recorder, zero) {
         let kernels_took = rank.kernels_took().map(|took| took + waited_for_kernels);
+        let before_state = device_took.unwrap_or_default() + kernels_took.unwrap_or_default();
         recorder.startup(Startup {
             corpus_s: Some(zero.corpus_took.as_secs_f64()),
-            device_s: on_gpu.then_some(device_took.as_secs_f64()),
+            device_s: device_took.map(|took| took.as_secs_f64()),
             kernels_s: kernels_took.map(|took| took.as_secs_f64()),
-            state_s: Some((began.elapsed() - device_took - kernels_took.unwrap_or_default()).as_secs_f64()),
+            state_s: Some(began.elapsed().saturating_sub(before_state).as_secs_f64()),
         });
         if let Some(gpu) = rank.engine().gpu() {
             recorder.algorithms(&gpu.algorithms())?;
             recorder.watch(Gauges::new(plan, &context.programs, rank.engine()));
         }
-        recorder.prepare_saves(&rank)?;
+        recorder.prepare_saves(rank)?;
     }
-    let trained = train(&mut rank, plan, context.until, &context.stop, recorder.as_deref_mut());
+    let trained = train(rank, plan, context.until, &context.stop, recorder.as_deref_mut());
     match &trained {
         Ok(outcome) => log.line(&format!("{outcome:?} after step {}", rank.done())),
         Err(e) => log.line(&format!("ended at step {}: {e}", rank.done() + 1)),
@@ -144,9 +141,28 @@ fn train_rank(
     }
     comm.barrier("the end of the run")?;
     rank.shutdown()?;
+    // Memory may be freed once no rank has it open any more.
+    comm.barrier("the end of the exchange")?;
     // Rank 0 has its files to close and its plots to draw.
     comm.set_status(rank.done(), if comm.rank() == 0 { WRITES } else { RankPhase::Finished });
     Ok(outcome)
+}
+
+/// Sets the state of a rank of zeros: from a checkpoint, from weights, or to initial values.
+fn set_state(
+    rank: &mut Rank,
+    message: &StartMessage,
+    zero: Option<&RankZero<'_>>,
+    context: &RunContext,
+) -> Result<()> {
+    if message.restored {
+        return rank.restore(message.from_step, zero.and_then(|zero| zero.loaded));
+    }
+    if message.weights {
+        let weights = zero.and_then(|zero| zero.weights);
+        return rank.begin_with(weights.map(|weights| weights as &dyn Weights), &context.initial_values);
+    }
+    rank.initialize(&context.initial_values)
 }
 
 /// Returns the GPU of a rank, `None` on the CPU. `index` is that of the rank among those of its machine.

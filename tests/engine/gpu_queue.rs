@@ -87,7 +87,7 @@ impl Queue for FakeQueue<'_> {
     fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
         let entry = kernel.entry;
-        if !source(kernel.file).contains(entry) {
+        if !source(kernel.file).contains(&format!("{entry}(")) {
             self.problem(format!("no kernel {entry} in {}.cu", kernel.file));
         }
         let [x, y, z] = grid.blocks;

@@ -63,8 +63,8 @@ pub fn in_history(earlier: &QualityComparison, seeds: &[[u64; 2]]) -> EarlierCom
 ///
 /// The pairs of a comparison whose verdict is known may be looked at again, all of them as they are. More
 /// pairs, or fewer, are another look at known results, which the interval of a fixed number does not allow. A
-/// sequential design may take in the pairs of a fixed-size comparison from the first one on, since its
-/// interval allows for looks.
+/// sequential design may take in the pairs of a fixed-size comparison from the first one on, in their order,
+/// since its interval allows for looks.
 ///
 /// # Errors
 /// A usage error that says what to do instead.
@@ -75,11 +75,15 @@ pub fn check_peeking(question: &Question, earlier: &[&QualityComparison]) -> Res
         if used.is_disjoint(&asked) {
             continue;
         }
+        // A sequential comparison stops at the first look that decides, so the order of known pairs would decide.
+        let old_pairs: Vec<[u64; 2]> =
+            old.pairs.iter().map(|pair| [pair.baseline.seed, pair.candidate.seed]).collect();
+        let begins_with_it = question.seeds.starts_with(&old_pairs);
         let is_same = match (&old.design, &question.design) {
             (Design::Fixed { .. }, Design::Fixed { .. }) => used == asked,
-            (Design::Fixed { .. }, Design::Sequential { .. }) => asked.is_superset(&used),
+            (Design::Fixed { .. }, Design::Sequential { .. }) => begins_with_it,
             (Design::Sequential { max_pairs, .. }, Design::Sequential { max_pairs: asked_max, .. }) => {
-                max_pairs == asked_max && asked.is_superset(&used)
+                max_pairs == asked_max && begins_with_it
             }
             (Design::Sequential { .. }, Design::Fixed { .. }) => false,
         };

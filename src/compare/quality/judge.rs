@@ -34,9 +34,10 @@ pub fn rule(design: &Design, is_joint: bool) -> String {
     format!(
         "runs of a pair have the same seed. The interval is {interval}; of speeds, of the logarithms. The first that \
          holds: the same bits, where metrics.csv is equal in every pair; no difference that matters, where the interval \
-         lies within ± min_effect; better or worse, where it excludes 0; else inconclusive. What training takes \
+         lies within ± min_effect (of speeds, the ratio from 1 / (1 + min_effect) to 1 + min_effect); better or worse, where it \
+         excludes 0; else inconclusive. What training takes \
          until a target is judged by exact ranks. A side with a diverged run is not better, and no difference takes \
-         that no pair has one diverged run alone; exact counts of diverged runs decide where they can. {several}"
+         that no pair has one diverged run alone; exact counts of diverged runs decide on quality where they can. {several}"
     )
 }
 
@@ -270,7 +271,8 @@ fn judge_differences(
     judged.verdict = verdict(&interval, min_effect, direction);
 }
 
-/// Takes what counts of diverged runs leave of a verdict.
+/// Takes what counts of diverged runs leave of a verdict. Alone, they decide on quality, not on speed: runs
+/// of the other side that diverge make none faster.
 fn limit(judged: &mut JudgedMeasure, counts: &DivergedPairs) {
     let alone = counts.verdict(judged.confidence);
     let limited = counts.limit(judged.verdict);
@@ -278,7 +280,7 @@ fn limit(judged: &mut JudgedMeasure, counts: &DivergedPairs) {
         "the baseline alone diverged in {} and the candidate alone in {} pairs, both in {}",
         counts.baseline_only, counts.candidate_only, counts.both
     );
-    if alone != QualityVerdict::Inconclusive {
+    if alone != QualityVerdict::Inconclusive && !judged.measure.is_speed() {
         (judged.verdict, judged.basis) = (alone, VerdictBasis::DivergedRuns);
     } else {
         judged.verdict = limited;

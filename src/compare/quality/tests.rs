@@ -176,6 +176,19 @@ fn a_side_with_diverged_runs_is_not_better_and_counts_decide_where_they_can() {
     assert_eq!(judged("val_loss", &differing(&[0.1])).diverged, None);
 }
 
+/// Losses and speeds fall by a fifth in six pairs; in six more the baseline diverges.
+#[test]
+fn runs_of_the_other_side_that_diverge_make_none_faster() {
+    let both = (0..6).map(|i| [2.0, 1.6 + 0.01 * f64::from(i)].map(MeasureValue::Value));
+    let gone = (0..6).map(|_| [MeasureValue::Diverged, MeasureValue::Value(1.6)]);
+    let found = judged("tok_s,val_loss", &both.chain(gone).collect::<Vec<_>>());
+    let [speed, loss] = &found.measures[..] else { panic!("two measures") };
+    assert!(speed.interval.unwrap().high < -0.1, "slower");
+    assert_eq!((speed.verdict, speed.basis), (QualityVerdict::Inconclusive, VerdictBasis::Differences));
+    assert_eq!((loss.verdict, loss.basis), (QualityVerdict::Better, VerdictBasis::DivergedRuns));
+    assert_eq!(found.joint.unwrap().verdict, QualityVerdict::Inconclusive);
+}
+
 #[test]
 fn a_pair_that_the_machine_ended_is_missing_and_the_verdict_says_so() {
     let mut values = differing(&[-0.05, -0.04, -0.06]);
@@ -321,6 +334,8 @@ fn other_pairs_after_a_verdict_are_peeking() {
         (&fixed, &[0, 1, 2], false),
         (&fixed, &[3, 10, 11], false),
         (&fixed, &[1, 2, 3, 4, 5], true),
+        (&fixed, &[3, 2, 1, 0, 4, 5], true),
+        (&sequential, &[1, 0, 2, 3, 4, 5], true),
         (&sequential, &[0, 1, 2, 3], false),
         (&sequential, &[0, 1, 2, 3, 4, 5, 6, 7], true),
     ] {

@@ -405,8 +405,8 @@ impl Drop for Gpu {
         if self.make_current().is_err() {
             return;
         }
-        // NCCL comes first: kernels may wait in it for a rank that is gone. If closing it times out, it still
-        // uses the context, so everything that lives in the context is leaked.
+        // What ranks exchange data with comes first: kernels may wait in it for a rank that is gone. If closing
+        // it times out, as NCCL may, it still uses the context, so everything that lives there is leaked.
         if let Some(collectives) = self.collectives.take()
             && !collectives.close()
         {

@@ -26,21 +26,31 @@ impl Gpu {
         // SAFETY: the capture was begun above; it is ended also when the work failed.
         let ended =
             check(unsafe { sys::cuStreamEndCapture(self.stream().raw(), &raw mut graph) }, "end a graph");
+        let captured = Captured(graph);
         worked?;
         ended?;
-        let lists_edges = driver::version().is_ok_and(|version| version >= EDGES_WITH_DATA);
-        let filled = if lists_edges { fill_by_kernels(graph, self.kernels()) } else { Ok(()) };
+        if driver::version().is_ok_and(|version| version >= EDGES_WITH_DATA) {
+            fill_by_kernels(captured.0, self.kernels())?;
+        }
         let mut executable = null_mut();
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0.into();
         // SAFETY: the graph was made above; its executable form is independent of it. Its kernels keep the
         // priorities of the streams that they were captured from.
-        unsafe {
-            let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0.into();
-            let made =
-                check(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, flags), "make a graph");
-            sys::cuGraphDestroy(graph);
-            filled.and(made)?;
-        }
+        let made = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut executable, captured.0, flags) };
+        check(made, "make a graph")?;
         Ok(Graph { gpu: Arc::clone(self), executable })
+    }
+}
+
+/// A graph as it was captured; null where the capture failed.
+struct Captured(sys::CUgraph);
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: the graph was made by a capture, and is destroyed once.
+            unsafe { sys::cuGraphDestroy(self.0) };
+        }
     }
 }
 
@@ -115,16 +125,17 @@ fn listed(
 
 /// Work that was captured once and is launched as a whole.
 ///
-/// It keeps the GPU, and so its communicator, which NCCL cannot end while a graph holds it.
+/// It keeps the GPU, and so what its ranks exchange data with: NCCL cannot end a communicator that a graph
+/// holds, and copies are between memory that the GPU maps.
 #[derive(Debug)]
 pub struct Graph {
     gpu: Arc<Gpu>,
     executable: sys::CUgraphExec,
 }
 
-// SAFETY: as for `Gpu`.
+// SAFETY: the driver's handles may be used from every thread that has made the context current.
 unsafe impl Send for Graph {}
-// SAFETY: as for `Gpu`.
+// SAFETY: as above.
 unsafe impl Sync for Graph {}
 
 impl Graph {

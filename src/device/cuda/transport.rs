@@ -49,7 +49,8 @@ pub(crate) trait Transport: Send + Sync + std::fmt::Debug {
     /// Replaces parts of f32 tensors by their sums over ranks, each on its owner.
     fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()>;
 
-    /// Copies parts from their owners to all ranks.
+    /// Copies parts from their owners to all ranks, as
+    /// [`Queue::gather_from_owners`](crate::device::gpu::Queue::gather_from_owners).
     fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool, on: On<'_>) -> Result<()>;
 
     /// Replaces bytes by those of rank 0. Returns false where this has to go through the host.

@@ -36,7 +36,8 @@ impl Collector {
         Self { properties, rank: 0, requests: RefCell::default() }
     }
 
-    /// Makes it one for another rank: kernels of what a rank owns differ between ranks.
+    /// Makes it one for another rank: a rank that owns nothing of an update needs no kernel for it, and large
+    /// tables of what ranks own are in kernels of their own for each rank.
     #[must_use]
     pub fn with_rank(mut self, rank: usize) -> Self {
         self.rank = rank;

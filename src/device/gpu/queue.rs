@@ -98,7 +98,7 @@ pub trait Queue {
 
     /// Gives every rank access to a tensor of every rank, in the order of ranks: where a GPU's kernels read
     /// the memory of other ranks, those stay in their own, each at its place of `to`; else, they are
-    /// gathered. Before the next call, ranks wait for each other after what reads them.
+    /// gathered. Between the last read and the next call, every rank has to queue a collective.
     ///
     /// # Errors
     /// When a rank is lost, or the library reports an error.
@@ -119,7 +119,9 @@ pub trait Queue {
     fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()>;
 
     /// Copies parts from the ranks that own them to all ranks. In a run of one rank, copies those that do not
-    /// lie in place.
+    /// lie in place. With `wait`, ranks wait for each other before any of them writes into the memory of
+    /// another. It may be left out only where every rank has come to an earlier collective of this queue since
+    /// it last read these parts.
     ///
     /// # Errors
     /// When a rank is lost, or the library reports an error.

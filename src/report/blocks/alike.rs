@@ -118,7 +118,7 @@ pub fn compare(rows: &[Row], across: &[String]) -> (Option<String>, Vec<Why>) {
             unsaid.iter().map(|(name, values)| format!("{name} ({})", values.join(", "))).collect();
         let names: Vec<&str> = unsaid.iter().map(|(name, _)| name.as_str()).collect();
         let across: Vec<&str> = across.iter().map(String::as_str).chain(names).collect();
-        Why::mended_by(
+        Why::fixed_by(
             format!(
                 "unlike rows in one table, and the block does not say so: they differ in {}",
                 differing.join(", ")
@@ -168,7 +168,7 @@ mod tests {
         let (said, why) = compare(&rows, &across(&["device"]));
         assert_eq!(said.unwrap(), "Rows differ in device (NVIDIA H200, cpu avx2).\n");
         assert!(why[0].why.contains("training.dtype (bf16, fp32), x.y (1, unset)"), "{why:?}");
-        assert!(why[0].mend.as_ref().unwrap().contains("across=\"device,training.dtype,x.y\""));
+        assert!(why[0].fix.as_ref().unwrap().contains("across=\"device,training.dtype,x.y\""));
         assert_eq!(compare(&rows, &across(&["device", "training"])).1, []);
         assert_eq!(compare(&rows, &across(&["device", "training.dtype", "x"])).1, []);
         assert_eq!(compare(&rows[..1], &[]), (None, Vec::new()));

@@ -2,8 +2,8 @@
 
 use super::chain_figure::Step;
 use super::kept::{KeptRun, Source};
+use super::page_context::{PageContext, Rendered, stem_of_several};
 use super::quality_figure::{p_shown, shown};
-use super::scene::{PageContext, Rendered, stem_of_several};
 use super::spec::Spec;
 use super::text::{code, link_to, table};
 use super::why::Why;
@@ -63,7 +63,7 @@ fn joined(links: &[Link]) -> Result<(), Vec<Why>> {
     let mut wrong = Vec::new();
     for link in links.iter().filter(|link| !link.found.finished) {
         let why = format!("{} is not finished", link.source.id);
-        wrong.push(Why::mended_by(why, "finish it with the same command, and keep it again"));
+        wrong.push(Why::fixed_by(why, "finish it with the same command, and keep it again"));
     }
     for pair in links.windows(2) {
         let [before, after] = pair else { continue };
@@ -72,7 +72,7 @@ fn joined(links: &[Link]) -> Result<(), Vec<Why>> {
                 "the baseline of {} is not the candidate of {}: their recipes have other hashes",
                 after.source.id, before.source.id
             );
-            wrong.push(Why::mended_by(why, "put `select` into the order of the chain"));
+            wrong.push(Why::fixed_by(why, "put `select` into the order of the chain"));
         }
     }
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
@@ -83,7 +83,7 @@ fn measured(link: &Link) -> Result<&JudgedMeasure, Vec<Why>> {
     let first = &link.found.measures;
     first.iter().find(|judged| judged.measure.to_string() != "tok_s").ok_or_else(|| {
         let why = format!("{} has no measure but a speed", link.source.id);
-        vec![Why::mended_by(why, "compare with `--on val_loss` too")]
+        vec![Why::fixed_by(why, "compare with `--on val_loss` too")]
     })
 }
 

@@ -1,7 +1,7 @@
 //! Columns of tables: what is measured, with its unit, and keys of recipes.
 
 use super::kept::KeptRun;
-use super::scene::Form;
+use super::page_context::Form;
 use super::text::did_you_mean;
 use super::text::{code, plain};
 use crate::format::{BLANK, decimal};

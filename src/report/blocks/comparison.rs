@@ -1,8 +1,8 @@
 //! Blocks of kept comparisons.
 
+use super::fixes::restore;
 use super::kept::{self, KeptRun, Source};
-use super::mend::restore;
-use super::scene::{Form, PageContext, Rendered};
+use super::page_context::{Form, PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, did_you_mean, link_to, plain, table};
 use super::why::Why;
@@ -35,20 +35,20 @@ struct Part {
 
 /// Returns the comparisons that a block selects, the newest of each name.
 pub fn render(
-    scene: &PageContext<'_>,
+    context: &PageContext<'_>,
     spec: &Spec,
     columns: Option<&[String]>,
 ) -> Result<Rendered, Vec<Why>> {
     let mut parts = Vec::new();
     for name in &spec.select {
-        parts.push(one(scene, spec, columns, find(scene.kept, name)?)?);
+        parts.push(one(context, spec, columns, find(context.kept, name)?)?);
     }
-    let origin = (scene.form == Form::Locked).then(|| {
+    let origin = (context.form == Form::Locked).then(|| {
         let runs: Vec<&KeptRun> = parts.iter().flat_map(|part| &part.runs).collect();
         let arms = |part: &'_ Part| [part.comparison.baseline.clone(), part.comparison.candidate.clone()];
         let arms: Vec<Arm> = parts.iter().flat_map(arms).collect();
         let folders: Vec<&Path> = parts.iter().map(|part| part.folder.as_path()).collect();
-        provenance::line(scene, &runs, &arms.iter().collect::<Vec<_>>(), &folders)
+        provenance::line(context, &runs, &arms.iter().collect::<Vec<_>>(), &folders)
     });
     let mut rendered = Rendered::default();
     for part in parts {
@@ -85,10 +85,7 @@ pub fn find_all(kept: &Path, name: &str, file: &str) -> Result<Vec<PathBuf>, Vec
         let names: Vec<String> = folders(&all).iter().map(|folder| kept::id(&all, folder)).collect();
         let near = did_you_mean(name, names.iter().map(String::as_str));
         let why = format!("no comparison `{name}` is kept in {}{near}", all.display());
-        return Err(vec![Why::mended_by(
-            why,
-            format!("xrun keep {COMPARISONS}/{name}, or correct `select`"),
-        )]);
+        return Err(vec![Why::fixed_by(why, format!("xrun keep {COMPARISONS}/{name}, or correct `select`"))]);
     }
     Ok(found)
 }
@@ -102,20 +99,20 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns a kept comparison, verified and read.
-pub fn read(scene: &PageContext<'_>, folder: &Path) -> Result<(Source, Comparison), Vec<Why>> {
-    read_record(scene, folder, COMPARISON, |found: &Comparison| format!("{}/{}", found.name, found.id))
+pub fn read(context: &PageContext<'_>, folder: &Path) -> Result<(Source, Comparison), Vec<Why>> {
+    read_record(context, folder, COMPARISON, |found: &Comparison| format!("{}/{}", found.name, found.id))
 }
 
 /// Returns the record of a kept comparison, which the file of this name holds, verified and read. `named`
 /// returns the record's `NAME/ID`.
 pub fn read_record<T: DeserializeOwned>(
-    scene: &PageContext<'_>,
+    context: &PageContext<'_>,
     folder: &Path,
     file: &str,
     named: impl Fn(&T) -> String,
 ) -> Result<(Source, T), Vec<Why>> {
-    let unreadable = |why: String| vec![Why::mended_by(why, restore(&[folder]))];
-    let source = Source::verify(scene.kept, folder).map_err(|e| unreadable(e.message().to_owned()))?;
+    let unreadable = |why: String| vec![Why::fixed_by(why, restore(&[folder]))];
+    let source = Source::verify(context.kept, folder).map_err(|e| unreadable(e.message().to_owned()))?;
     if !source.faults.is_empty() {
         return Err(source.faults);
     }
@@ -129,19 +126,19 @@ pub fn read_record<T: DeserializeOwned>(
     let in_folder = source.id.strip_prefix(COMPARISONS).and_then(|id| id.strip_prefix('/'));
     if let Some(other) = names.into_iter().find(|name| Some(*name) != in_folder) {
         let why = format!("{} holds the comparison {}", folder.display(), plain(other));
-        return Err(vec![Why::mended_by(why, "give the folder its name back")]);
+        return Err(vec![Why::fixed_by(why, "give the folder its name back")]);
     }
     Ok((source, comparison))
 }
 
 fn one(
-    scene: &PageContext<'_>,
+    context: &PageContext<'_>,
     spec: &Spec,
     columns: Option<&[String]>,
     folder: PathBuf,
 ) -> Result<Part, Vec<Why>> {
-    let (source, comparison) = read(scene, &folder)?;
-    let kept_runs = kept_runs(scene, &source, &comparison)?;
+    let (source, comparison) = read(context, &folder)?;
+    let kept_runs = kept_runs(context, &source, &comparison)?;
     let runs: Vec<KeptRun> = kept_runs.values().cloned().collect();
     let (differences, mut faults) = unlike(&comparison, &runs, &spec.across);
     let mut rendered = runs::sources_of(&runs);
@@ -150,20 +147,20 @@ fn one(
     let arms = [&comparison.baseline, &comparison.candidate];
     rendered.commits.extend(arms.iter().filter_map(|arm| arm.commit.clone()));
 
-    let mut text = heading(&comparison, scene, &folder, spec.select.len() == 1);
-    text += &measured_table(scene, &comparison, &runs, columns)?;
+    let mut text = heading(&comparison, context, &folder, spec.select.len() == 1);
+    text += &measured_table(context, &comparison, &runs, columns)?;
     text.push('\n');
-    text += &findings(scene, &comparison);
+    text += &findings(context, &comparison);
     text += &differences.map_or(String::new(), |sentence| format!("- {sentence}"));
     text.push('\n');
-    let trial = scene.form.trial_word();
+    let trial = context.form.trial_word();
     if let Some(drawn) = figure::blocks(&comparison, trial) {
         let drawn = drawn.map_err(|e| vec![Why::stale(e.message())])?;
         let alt = format!("Tokens per second of {}, before and after, {trial} by {trial}", comparison.name);
-        text += &rendered.add_figure(scene, &folder.join(PLOTS).join(figure::BLOCKS), drawn, &alt);
+        text += &rendered.add_figure(context, &folder.join(PLOTS).join(figure::BLOCKS), drawn, &alt);
     }
-    if scene.form == Form::Inline {
-        text += &inline::comparison(&comparison, &kept_runs, scene, &folder);
+    if context.form == Form::Inline {
+        text += &inline::comparison(&comparison, &kept_runs, context, &folder);
     }
     rendered.text = text;
     Ok(Part { rendered, comparison, runs, folder })
@@ -172,30 +169,30 @@ fn one(
 /// Returns the kept runs of all trials, by `RECIPE/RUN`. A run whose manifest is not the one that the
 /// comparison's manifest lists has a fault.
 pub fn kept_runs(
-    scene: &PageContext<'_>,
+    context: &PageContext<'_>,
     source: &Source,
     comparison: &Comparison,
 ) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
     let trials = comparison.trials.iter();
     let named = trials.filter_map(|trial| Some((trial.run.as_deref()?, trial.metrics_hash.as_deref())));
-    kept_runs_named(scene, source, named)
+    kept_runs_named(context, source, named)
 }
 
 /// Returns the kept runs of these names, each with the hash of its `metrics.csv` as a comparison has it.
 pub fn kept_runs_named<'a>(
-    scene: &PageContext<'_>,
+    context: &PageContext<'_>,
     source: &Source,
     named: impl Iterator<Item = (&'a str, Option<&'a str>)>,
 ) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
     let mut runs = BTreeMap::new();
     for (id, metrics_hash) in named {
-        let folder = scene.kept.join(id);
+        let folder = context.kept.join(id);
         if !folder.is_dir() {
-            let why = format!("its run {id} is not kept in {}", scene.kept.display());
-            return Err(vec![Why::mended_by(why, format!("xrun keep {id}"))]);
+            let why = format!("its run {id} is not kept in {}", context.kept.display());
+            return Err(vec![Why::fixed_by(why, format!("xrun keep {id}"))]);
         }
         if !runs.contains_key(id) {
-            let mut run = KeptRun::read(scene.kept, &folder)?;
+            let mut run = KeptRun::read(context.kept, &folder)?;
             let listed = source.runs.iter().find(|listed| listed.run == id);
             if let Some(listed) = listed.filter(|listed| listed.manifest != run.source.manifest) {
                 let digits = |hash: &str| hash.chars().take(12).collect::<String>();
@@ -206,8 +203,8 @@ pub fn kept_runs_named<'a>(
                     source.folder.display(),
                     digits(&listed.manifest),
                 );
-                let mend = restore(&[&folder, &source.folder]);
-                run.source.faults.push(Why::mended_by(why, mend));
+                let fix = restore(&[&folder, &source.folder]);
+                run.source.faults.push(Why::fixed_by(why, fix));
             }
             runs.insert(id.to_owned(), run);
         }
@@ -215,7 +212,7 @@ pub fn kept_runs_named<'a>(
             && run.source.metrics.as_deref() != Some(listed)
         {
             let why = format!("{} has other losses than {} compared", folder.display(), source.id);
-            run.source.faults.push(Why::mended_by(why, restore(&[&folder, &source.folder])));
+            run.source.faults.push(Why::fixed_by(why, restore(&[&folder, &source.folder])));
         }
     }
     Ok(runs)
@@ -248,15 +245,15 @@ pub fn unlike(comparison: &Comparison, runs: &[KeptRun], across: &[String]) -> (
 
 /// Returns name, verdict and hypothesis. If a block has one comparison, its link is in the line of
 /// provenance.
-fn heading(comparison: &Comparison, scene: &PageContext<'_>, folder: &Path, is_single: bool) -> String {
+fn heading(comparison: &Comparison, context: &PageContext<'_>, folder: &Path, is_single: bool) -> String {
     let (name, verdict) = (plain(&comparison.name), comparison.verdict.as_str());
-    let mut text = match scene.form {
+    let mut text = match context.form {
         Form::Inline => {
-            format!("**{name}: {verdict}** ({})", link_to(&comparison.id, &scene.link(folder)))
+            format!("**{name}: {verdict}** ({})", link_to(&comparison.id, &context.link(folder)))
         }
         Form::Locked if is_single => format!("**{name}: {verdict}**"),
         Form::Locked => {
-            let link = link_to(&comparison.name, &scene.link(&provenance::page_of(folder)));
+            let link = link_to(&comparison.name, &context.link(&provenance::page_of(folder)));
             format!("**{link}: {verdict}**")
         }
     };
@@ -268,7 +265,7 @@ fn heading(comparison: &Comparison, scene: &PageContext<'_>, folder: &Path, is_s
 
 /// Returns a table of the measurements of both arms.
 fn measured_table(
-    scene: &PageContext<'_>,
+    context: &PageContext<'_>,
     comparison: &Comparison,
     runs: &[KeptRun],
     columns: Option<&[String]>,
@@ -284,16 +281,16 @@ fn measured_table(
         let near = did_you_mean(unknown, names.iter().copied());
         let all = names.iter().copied().collect::<Vec<_>>().join(", ");
         let why = format!("the comparison measured no `{unknown}`; it has {all}{near}");
-        return Err(vec![Why::mended_by(why, "correct `columns`")]);
+        return Err(vec![Why::fixed_by(why, "correct `columns`")]);
     }
-    let average = match (scene.form, comparison.average) {
+    let average = match (context.form, comparison.average) {
         (Form::Inline, Average::Median) => "median over the turns",
         (Form::Inline, Average::Mean) => "mean over the turns",
         (Form::Locked, Average::Median) => "median over trials",
         (Form::Locked, Average::Mean) => "mean over trials",
     };
     let over: BTreeSet<Option<String>> =
-        runs.iter().map(|run| columns::validated_over(run, scene.form)).collect();
+        runs.iter().map(|run| columns::validated_over(run, context.form)).collect();
     let headings = [average, ">before", ">after", ">after ÷ before"].map(str::to_owned);
     let mut rows =
         vec![vec![String::new(), plain(&before.label), plain(&after.label), "(95 % interval)".to_owned()]];
@@ -308,7 +305,7 @@ fn measured_table(
         };
         let is_last_batch = name == TRAIN_LOSS && comparison.train_loss == TrainLoss::LastBatch;
         let figure = if is_last_batch { columns::LAST_BATCH } else { name };
-        let mut heading = columns::heading(figure, scene.form).trim_start_matches('>').to_owned();
+        let mut heading = columns::heading(figure, context.form).trim_start_matches('>').to_owned();
         if let (VAL_LOSS, 1, Some(Some(over))) = (name, over.len(), over.first()) {
             heading += &format!(", {over}");
         }
@@ -348,8 +345,8 @@ pub fn held(comparison: &Comparison) -> &'static str {
 }
 
 /// Returns verdict, loss gate, prediction, changed keys and remarks, as a list.
-fn findings(scene: &PageContext<'_>, comparison: &Comparison) -> String {
-    let trials = format!("{}s", scene.form.trial_word());
+fn findings(context: &PageContext<'_>, comparison: &Comparison) -> String {
+    let trials = format!("{}s", context.form.trial_word());
     let effect = decimal(Some(comparison.min_effect * 100.0), 1);
     let mut lines = vec![format!(
         "Verdict: **{}**; differences below {effect} % do not count.",

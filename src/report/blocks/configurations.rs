@@ -1,7 +1,7 @@
 //! Blocks of sweeps over seeds: their configurations, the best set, and the measure along every key.
 
 use super::kept::Source;
-use super::scene::{PageContext, Rendered};
+use super::page_context::{PageContext, Rendered};
 use super::spec::Spec;
 use super::sweep::{self, SWEEPS, SelectedCells};
 use super::text::{code, did_you_mean, plain, table};
@@ -26,7 +26,7 @@ pub fn render(
 ) -> Result<Rendered, Vec<Why>> {
     let (key, metric) = measure(column)?;
     let [_] = &spec.select[..] else {
-        return Err(vec![Why::mended_by("configurations are of one sweep", "name one in `select`")]);
+        return Err(vec![Why::fixed_by("configurations are of one sweep", "name one in `select`")]);
     };
     let SelectedCells { cells, keys, differences, mut rendered, .. } = sweep::select(context, spec)?;
     let outcome = |cell: &'_ Attempt| cell.measured.get(key).map(|value| value / metric.divisor);
@@ -73,7 +73,7 @@ fn measure(column: &str) -> Result<(&'static str, &'static Metric), Vec<Why>> {
         let near = did_you_mean(column, names.clone());
         let why =
             format!("ledgers have no `{column}`; they have {}{near}", names.collect::<Vec<_>>().join(", "));
-        vec![Why::mended_by(why, "correct `column`")]
+        vec![Why::fixed_by(why, "correct `column`")]
     })
 }
 

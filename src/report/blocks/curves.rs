@@ -1,8 +1,8 @@
 //! Curves of several runs: the mean of an arm's runs over its seeds, with a band of their standard deviation.
 
+use super::fixes::restore;
 use super::kept::KeptRun;
-use super::mend::restore;
-use super::scene::{PageContext, Rendered, stem_of_several};
+use super::page_context::{PageContext, Rendered, stem_of_several};
 use super::spec::Spec;
 use super::text::{link_to, plain, table};
 use super::why::Why;
@@ -64,13 +64,13 @@ pub fn render(
         let path = run.source.folder.join(METRICS);
         let read = stored::read(&path).map_err(|e| e.message().to_owned());
         let read = read.and_then(|bytes| RowCells::parse(&bytes));
-        rows.push(read.map_err(|why| vec![Why::mended_by(why, restore(&[&path]))])?);
+        rows.push(read.map_err(|why| vec![Why::fixed_by(why, restore(&[&path]))])?);
     }
     let by_tokens = differ_in_tokens(&rows);
     let mut arms = arms(&selected);
     if arms.len() > HUES.len() {
         let why = format!("{} arms are more than the {} that a picture tells apart", arms.len(), HUES.len());
-        return Err(vec![Why::mended_by(why, "select fewer")]);
+        return Err(vec![Why::fixed_by(why, "select fewer")]);
     }
     for arm in &mut arms {
         for run in &arm.runs {
@@ -78,14 +78,14 @@ pub fn render(
             let points = at.map(|at| points(&rows[at], column, by_tokens)).unwrap_or_default();
             if points.is_empty() {
                 let why = format!("{} has no value of `{column}` in {METRICS}", run.source.id);
-                return Err(vec![Why::mended_by(why, "correct `column` or `select`")]);
+                return Err(vec![Why::fixed_by(why, "correct `column` or `select`")]);
             }
             arm.points.push(points);
         }
         arm.curve = Curve::over(&arm.points);
         if arm.curve.mean.is_empty() {
             let why = format!("the runs of {} have no point of `{column}` in common", arm.label);
-            return Err(vec![Why::mended_by(why, "select runs that were evaluated at the same steps")]);
+            return Err(vec![Why::fixed_by(why, "select runs that were evaluated at the same steps")]);
         }
     }
 

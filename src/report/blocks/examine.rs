@@ -1,11 +1,11 @@
 //! One block: rendered from kept files, and compared with the page and with `report.lock`.
 
 use super::attributes::{self, Attributes, END, FROM};
+use super::fixes::restore;
 use super::kept::Source;
 use super::lock::{Hashes, Key, LOCK, Lock, root_hash, roots};
 use super::markers::{Block, Opening};
-use super::mend::restore;
-use super::scene::{Form, PageContext, Rendered};
+use super::page_context::{Form, PageContext, Rendered};
 use super::spec::{BlockKind, Spec};
 use super::sweep::SWEEPS;
 use super::why::Why;
@@ -79,9 +79,7 @@ pub fn examine(
         Ok(spec) => spec,
         Err(why) => {
             examined.is_markup = true;
-            examined
-                .hard
-                .push(Why::mended_by(why, "correct the opening marker's attributes, then render it"));
+            examined.hard.push(Why::fixed_by(why, "correct the opening marker's attributes, then render it"));
             return examined;
         }
     };
@@ -224,7 +222,7 @@ fn changed_roots(body: &str, rendered: &Rendered, locked: &Hashes) -> Vec<Why> {
     if whys.is_empty() {
         let folders: Vec<&Path> = roots.iter().map(|source| source.folder.as_path()).collect();
         let named: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-        whys.push(Why::mended_by(
+        whys.push(Why::fixed_by(
             format!(
                 "{} is not what the block was made from: the hash of its manifest begins with {}, {LOCK} has {}",
                 named.join(" "),
@@ -270,7 +268,7 @@ fn changed_sources(block: &Block, rendered: &Rendered) -> Vec<Why> {
     let mut whys = Vec::new();
     for source in &rendered.sources {
         match embedded.iter().find(|(id, _)| *id == source.id) {
-            Some((_, manifest)) if *manifest != source.manifest => whys.push(Why::mended_by(
+            Some((_, manifest)) if *manifest != source.manifest => whys.push(Why::fixed_by(
                 format!(
                     "{} is not what the block was made from: the manifest's hash begins with {}, the block has {}",
                     source.folder.display(),

@@ -2,10 +2,10 @@
 
 use super::examine::Examined;
 use super::figure;
+use super::fixes::remove;
 use super::kept::{Source, put_there};
-use super::mend::remove;
+use super::page_context::themed;
 use super::quality_figure;
-use super::scene::themed;
 use super::why::Why;
 use crate::report::plots;
 use crate::results::comparison::{COMPARISON, COMPARISONS, Comparison};
@@ -58,7 +58,7 @@ fn not_drawn(source: &Source, shown: &BTreeSet<PathBuf>) -> Vec<Why> {
         }
         Some(_) => {
             let why = format!("{} is shown by no block and not what its rows draw", path.display());
-            Some(Why::mended_by(why, remove(path)))
+            Some(Why::fixed_by(why, remove(path)))
         }
     };
     others.iter().filter_map(fault).collect()

@@ -1,8 +1,8 @@
 //! Provenance of blocks of the inline form: a line per run or arm. Verified until a page is migrated.
 
 use super::kept::{KeptRun, Source};
+use super::page_context::PageContext;
 use super::provenance::{device, distinct, link, places};
-use super::scene::PageContext;
 use super::text::{code, link_to, plain, short_hash};
 use crate::format::BLANK;
 use crate::results::comparison::{COMPARISON, Comparison};

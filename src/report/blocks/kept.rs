@@ -1,6 +1,6 @@
 //! Kept folders: read, and verified against their manifests.
 
-use super::mend::{remove, restore};
+use super::fixes::{remove, restore};
 use super::text::plain;
 use super::why::Why;
 use crate::error::{Error, IoContext, Result};
@@ -69,7 +69,7 @@ impl Source {
                     path.display()
                 ),
             };
-            faults.push(Why::mended_by(why, restore(&[&path])));
+            faults.push(Why::fixed_by(why, restore(&[&path])));
         }
         let here = manifest.files.iter().filter(|file| file.shared.is_none());
         let listed: BTreeSet<&str> = here.map(|file| file.path.as_str()).collect();
@@ -109,16 +109,16 @@ impl KeptRun {
         }
         if source.named != source.id {
             let why = format!("{} holds the run {}", folder.display(), source.named);
-            return Err(vec![Why::mended_by(why, "give the folder its name back")]);
+            return Err(vec![Why::fixed_by(why, "give the folder its name back")]);
         }
         let files = RunFiles::read(folder).map_err(|e| unreadable(folder, &e))?;
         let differences = verify::differences(&files);
         if !differences.is_empty() {
             let why = format!("{} does not agree with itself: ", folder.display());
-            let mend = format!("{}, or run it again", restore(&[folder]));
+            let fix = format!("{}, or run it again", restore(&[folder]));
             return Err(differences
                 .iter()
-                .map(|d| Why::mended_by(format!("{why}{d}"), mend.clone()))
+                .map(|d| Why::fixed_by(format!("{why}{d}"), fix.clone()))
                 .collect());
         }
         let read = |e: Error| unreadable(folder, &e);
@@ -176,7 +176,7 @@ pub fn id(kept: &Path, folder: &Path) -> String {
 }
 
 fn unreadable(folder: &Path, error: &Error) -> Vec<Why> {
-    vec![Why::mended_by(error.message(), restore(&[folder]))]
+    vec![Why::fixed_by(error.message(), restore(&[folder]))]
 }
 
 fn environments(folder: &Path) -> Result<Vec<Environment>> {
@@ -224,7 +224,7 @@ fn files_below(folder: &Path) -> Result<(Vec<String>, Vec<Why>)> {
                 kind if kind.is_file() => files.push(id(folder, &path)),
                 _ => {
                     let why = format!("{} is no regular file: it was put there later", path.display());
-                    faults.push(Why::mended_by(why, remove(&path)));
+                    faults.push(Why::fixed_by(why, remove(&path)));
                 }
             }
         }
@@ -236,5 +236,5 @@ fn files_below(folder: &Path) -> Result<(Vec<String>, Vec<Why>)> {
 /// Returns the fault of a file that no manifest lists.
 pub fn put_there(path: &Path) -> Why {
     let why = format!("{} is not in the manifest: it was put there later", path.display());
-    Why::mended_by(why, remove(path))
+    Why::fixed_by(why, remove(path))
 }

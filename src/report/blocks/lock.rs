@@ -9,7 +9,7 @@
 
 use super::attributes::{self, Attributes};
 use super::kept::Source;
-use super::scene::Rendered;
+use super::page_context::Rendered;
 use crate::error::Result;
 use crate::results::atomic;
 use crate::results::comparison::COMPARISONS;

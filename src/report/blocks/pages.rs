@@ -3,10 +3,10 @@
 use super::attributes::END;
 use super::examine::{Examined, examine, form};
 use super::figures;
+use super::fixes::{is_versioned, remove};
 use super::lock::{self, Key, LOCK, Lock};
 use super::markers::{self, FaultKind, first_in_code};
-use super::mend::{is_versioned, remove};
-use super::scene::{Form, PageContext};
+use super::page_context::{Form, PageContext};
 use super::text;
 use super::why::Why;
 use crate::error::{Error, ErrorKind, IoContext, Result};
@@ -26,7 +26,7 @@ pub struct PageProblem {
     /// The reason.
     pub why: String,
     /// The step that fixes it.
-    pub mend: String,
+    pub fix: String,
     /// True if a marker is wrong, rather than the block being out of date.
     pub is_markup: bool,
 }
@@ -34,7 +34,7 @@ pub struct PageProblem {
 impl std::fmt::Display for PageProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let block = if self.block.is_empty() { String::new() } else { format!("{}: ", self.block) };
-        write!(f, "{}:{}: {block}{}\n    mend: {}", self.page.display(), self.line, self.why, self.mend)
+        write!(f, "{}:{}: {block}{}\n    fix: {}", self.page.display(), self.line, self.why, self.fix)
     }
 }
 
@@ -276,7 +276,7 @@ fn wrong_lines(scope: &Scope<'_>, lock: &Lock) -> Vec<PageProblem> {
         line: wrong.line,
         block: String::new(),
         why: wrong.why.clone(),
-        mend: match is_versioned(&scope.root.join(LOCK)) {
+        fix: match is_versioned(&scope.root.join(LOCK)) {
             true => format!("git checkout -- {LOCK}, or remove the line and run xrun report"),
             false => "remove the line and run xrun report".to_owned(),
         },
@@ -323,7 +323,7 @@ impl Scope<'_> {
             line,
             block: String::new(),
             why: "there is no block: this marker stands in code, where it is text".to_owned(),
-            mend: format!("take it out of the code, then {}", self.render_again(page)),
+            fix: format!("take it out of the code, then {}", self.render_again(page)),
             is_markup: true,
         })
     }
@@ -334,7 +334,7 @@ impl Scope<'_> {
             line: 1,
             block: String::new(),
             why: "no block of any page shows it".to_owned(),
-            mend: remove(&path),
+            fix: remove(&path),
             is_markup: false,
             page: path,
         };
@@ -387,21 +387,21 @@ impl Scope<'_> {
             line,
             block: String::new(),
             why: format!("`{key}` has no block any more: it was removed, or is hidden in code or a comment"),
-            mend: format!("put the block back, or xrun report --forget '{key}'"),
+            fix: format!("put the block back, or xrun report --forget '{key}'"),
             is_markup: false,
         }
     }
 
     fn fault(&self, page: &Path, fault: markers::Fault) -> PageProblem {
         let again = self.render_again(page);
-        let mend = match fault.kind {
+        let fix = match fault.kind {
             FaultKind::Unclosed => {
                 format!("write `<!-- {END} -->` into a line of its own after the block, then {again}")
             }
             FaultKind::Marker => format!("correct the marker, then {again}"),
         };
         let (page, line, why) = (page.to_owned(), fault.line, fault.why);
-        PageProblem { page, line, block: String::new(), why, mend, is_markup: true }
+        PageProblem { page, line, block: String::new(), why, fix, is_markup: true }
     }
 
     fn problem(&self, block: &Examined, page: &Path, why: &Why) -> PageProblem {
@@ -410,7 +410,7 @@ impl Scope<'_> {
             line: block.block.line,
             block: block.name.clone(),
             why: why.why.clone(),
-            mend: why.mend.clone().unwrap_or_else(|| self.render_again(page)),
+            fix: why.fix.clone().unwrap_or_else(|| self.render_again(page)),
             is_markup: block.is_markup,
         }
     }

@@ -2,7 +2,7 @@
 //! them.
 
 use super::kept::KeptRun;
-use super::scene::PageContext;
+use super::page_context::PageContext;
 use super::text::{link_to, plain};
 use crate::results::comparison::Arm;
 use crate::results::keep::README;

@@ -1,8 +1,8 @@
 //! Blocks of kept comparisons of quality: verdicts in a table, and a picture of every measure's pairs.
 
 use super::kept::KeptRun;
+use super::page_context::{PageContext, Rendered};
 use super::quality_figure::{self, effect_shown, p_shown, shown};
-use super::scene::{PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, link_to, plain, table};
 use super::why::Why;

@@ -1,9 +1,9 @@
 //! Tables and plots of kept runs.
 
 use super::columns::{self, Column};
+use super::fixes::restore;
 use super::kept::{self, KeptRun};
-use super::mend::restore;
-use super::scene::{Form, PageContext, Rendered};
+use super::page_context::{Form, PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{did_you_mean, picture, plain, table};
 use super::why::Why;
@@ -16,14 +16,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Returns the runs that a block selects: in the order of its names, newest first.
-pub fn select(scene: &PageContext<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Vec<Why>> {
+pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Vec<Why>> {
     let all =
-        find::runs(scene.kept).map_err(|e| vec![Why::mended_by(e.message(), restore(&[scene.kept]))])?;
+        find::runs(context.kept).map_err(|e| vec![Why::fixed_by(e.message(), restore(&[context.kept]))])?;
     let mut chosen: Vec<PathBuf> = Vec::new();
     for name in &spec.select {
-        let matching: Vec<&PathBuf> = all.iter().filter(|run| is_selected(scene.kept, run, name)).collect();
+        let matching: Vec<&PathBuf> = all.iter().filter(|run| is_selected(context.kept, run, name)).collect();
         if matching.is_empty() {
-            return Err(vec![nothing_kept(scene.kept, &all, name)]);
+            return Err(vec![nothing_kept(context.kept, &all, name)]);
         }
         let mut taken: BTreeMap<&Path, usize> = BTreeMap::new();
         let before = chosen.len();
@@ -41,12 +41,12 @@ pub fn select(scene: &PageContext<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Vec<
             let filters: Vec<String> =
                 spec.filters.iter().map(|(key, value)| format!("{key}={value}")).collect();
             let why = format!("no kept run of `{name}` has {}", filters.join(", "));
-            return Err(vec![Why::mended_by(why, "keep one with `xrun keep`, or correct `where`")]);
+            return Err(vec![Why::fixed_by(why, "keep one with `xrun keep`, or correct `where`")]);
         }
     }
     let mut runs = Vec::new();
     for folder in chosen {
-        runs.push(KeptRun::read(scene.kept, &folder)?);
+        runs.push(KeptRun::read(context.kept, &folder)?);
     }
     Ok(runs)
 }
@@ -61,7 +61,7 @@ fn passes(run: &Path, filters: &[(String, String)]) -> Result<bool, Vec<Why>> {
     if filters.is_empty() {
         return Ok(true);
     }
-    let unreadable = |e: crate::Error| vec![Why::mended_by(e.message(), restore(&[&run.join(RESOLVED)]))];
+    let unreadable = |e: crate::Error| vec![Why::fixed_by(e.message(), restore(&[&run.join(RESOLVED)]))];
     let values = kept::recipe_values(run).map_err(unreadable)?;
     let same = |value: &String, wanted: &String| {
         value == wanted
@@ -74,28 +74,28 @@ fn nothing_kept(kept: &Path, all: &[PathBuf], name: &str) -> Why {
     let ids: Vec<String> = all.iter().map(|run| kept::id(kept, run)).collect();
     let near = did_you_mean(name, ids.iter().flat_map(|id| id.split('/').chain([id.as_str()])));
     let why = format!("no run `{name}` is kept in {}{near}", kept.display());
-    Why::mended_by(why, format!("xrun keep {name}, or correct `select`"))
+    Why::fixed_by(why, format!("xrun keep {name}, or correct `select`"))
 }
 
 /// Returns a table of runs.
-pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
-    let runs = select(scene, spec)?;
+pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
+    let runs = select(context, spec)?;
     check_sets(&runs, columns)?;
     let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
     let (differences, mut faults) = alike::compare(&rows, &spec.across);
     let mut headings = vec!["recipe".to_owned()];
-    headings.extend(columns.iter().map(|column| column.heading(scene.form)));
+    headings.extend(columns.iter().map(|column| column.heading(context.form)));
     headings.push("run".to_owned());
     let cells = |run: &KeptRun| {
         let mut cells = vec![plain(run.recipe())];
-        cells.extend(columns.iter().map(|column| columns::of_run(run, column, scene.form)));
+        cells.extend(columns.iter().map(|column| columns::of_run(run, column, context.form)));
         let remark = remark(run).map(|remark| format!(" ({remark})"));
-        cells.push(provenance::link(run, scene) + &remark.unwrap_or_default());
+        cells.push(provenance::link(run, context) + &remark.unwrap_or_default());
         cells
     };
     let mut text = table(&headings, &runs.iter().map(cells).collect::<Vec<_>>());
     text.push('\n');
-    text += &footnotes(&runs, scene);
+    text += &footnotes(&runs, context);
     if let Some(differences) = differences {
         text += &format!("\n{differences}");
     }
@@ -114,35 +114,35 @@ fn check_sets(runs: &[KeptRun], columns: &[Column]) -> Result<(), Vec<Why>> {
     });
     let Some(set) = unknown else { return Ok(()) };
     let why = format!("no run here has a held-out set `{set}`{}", did_you_mean(set, known.iter().copied()));
-    Err(vec![Why::mended_by(why, "correct `columns`")])
+    Err(vec![Why::fixed_by(why, "correct `columns`")])
 }
 
 /// Returns pictures of runs, each with its origin.
 pub fn plot(
-    scene: &PageContext<'_>,
+    context: &PageContext<'_>,
     spec: &Spec,
     plot: &str,
     alt: Option<&str>,
 ) -> Result<Rendered, Vec<Why>> {
-    let runs = select(scene, spec)?;
+    let runs = select(context, spec)?;
     let mut rendered = sources_of(&runs);
     for run in &runs {
         let folder = &run.source.folder;
-        let drawn = plots::draw(folder).map_err(|e| vec![Why::mended_by(e.message(), restore(&[folder]))])?;
+        let drawn = plots::draw(folder).map_err(|e| vec![Why::fixed_by(e.message(), restore(&[folder]))])?;
         let mut links = Vec::new();
         for picture in drawn.into_iter().filter(|picture| picture.name == plot) {
             let path = folder.join(picture.file("svg"));
-            links.push(scene.link(&path));
+            links.push(context.link(&path));
             rendered.figures.push((path, picture.svg));
         }
         let [light, dark] = &links[..] else {
             let why = format!("{} has no rows for a plot `{plot}`", folder.display());
-            return Err(vec![Why::mended_by(why, "plots are loss, throughput and schedule: correct `plot`")]);
+            return Err(vec![Why::fixed_by(why, "plots are loss, throughput and schedule: correct `plot`")]);
         };
         let alt = alt.map_or_else(|| format!("{plot} of {} {}", run.recipe(), run.name()), str::to_owned);
         rendered.text += &picture(&alt, light, dark);
         rendered.text.push('\n');
-        rendered.text += &footnotes(std::slice::from_ref(run), scene);
+        rendered.text += &footnotes(std::slice::from_ref(run), context);
     }
     Ok(rendered)
 }
@@ -158,12 +158,12 @@ pub fn sources_of(runs: &[KeptRun]) -> Rendered {
 }
 
 /// Returns the origin of runs.
-fn footnotes(runs: &[KeptRun], scene: &PageContext<'_>) -> String {
-    if scene.form == Form::Inline {
-        return inline::runs(runs, scene);
+fn footnotes(runs: &[KeptRun], context: &PageContext<'_>) -> String {
+    if context.form == Form::Inline {
+        return inline::runs(runs, context);
     }
     let folders: Vec<&Path> = runs.iter().map(|run| run.source.folder.as_path()).collect();
-    provenance::line(scene, &runs.iter().collect::<Vec<_>>(), &[], &folders)
+    provenance::line(context, &runs.iter().collect::<Vec<_>>(), &[], &folders)
 }
 
 /// Returns a remark on a run that did not end as `ok`, began in another, did not have its GPU to itself,

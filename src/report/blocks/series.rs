@@ -1,7 +1,7 @@
 //! Kept comparisons in the order of a key: ratios by the number of GPUs, the width, the batch.
 
 use super::kept::{KeptRun, Source};
-use super::scene::{Form, PageContext, Rendered, stem_of_several};
+use super::page_context::{Form, PageContext, Rendered, stem_of_several};
 use super::spec::Spec;
 use super::text::{code, link_to, table};
 use super::why::Why;
@@ -83,7 +83,7 @@ fn member(context: &PageContext<'_>, folder: PathBuf, over: &str) -> Result<Memb
     let Some(at) = value.and_then(|value| value.parse::<f64>().ok()).filter(|at| at.is_finite()) else {
         let has = value.map_or("none".to_owned(), |value| code(value));
         let why = format!("{over} has to be a number in every comparison; {} has {has}", source.id);
-        return Err(vec![Why::mended_by(why, "correct `over` or `select`")]);
+        return Err(vec![Why::fixed_by(why, "correct `over` or `select`")]);
     };
     Ok(Member { at, runs: runs.into_values().collect(), comparison, source })
 }

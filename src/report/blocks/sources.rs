@@ -3,7 +3,7 @@
 use super::examine::examine;
 use super::lock::Lock;
 use super::markers;
-use super::scene::{Form, PageContext};
+use super::page_context::{Form, PageContext};
 use crate::error::Result;
 use crate::results::regular;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! Tables of kept sweeps, from the last attempt at each of their cells.
 
 use super::columns::{self, Column};
+use super::fixes::restore;
 use super::kept::{KeptRun, Source};
-use super::mend::restore;
-use super::scene::{Form, PageContext, Rendered};
+use super::page_context::{Form, PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, did_you_mean, plain, short_hash, table};
 use super::why::Why;
@@ -34,19 +34,19 @@ pub struct SelectedCells {
 }
 
 /// Reads the selected sweeps, and checks that their cells are alike but for what they set.
-pub fn select(scene: &PageContext<'_>, spec: &Spec) -> Result<SelectedCells, Vec<Why>> {
+pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<SelectedCells, Vec<Why>> {
     let mut cells = Vec::new();
     let mut rendered = Rendered::default();
     for name in &spec.select {
-        let (source, mut found) = read(scene.kept, name)?;
+        let (source, mut found) = read(context.kept, name)?;
         rendered.sources.push(source);
         cells.append(&mut found);
     }
     let mut kept_runs = BTreeMap::new();
     for id in cells.iter().filter_map(|cell| cell.run.as_ref()) {
-        let folder = scene.kept.join(id);
+        let folder = context.kept.join(id);
         if folder.is_dir() {
-            kept_runs.insert(id.clone(), KeptRun::read(scene.kept, &folder)?);
+            kept_runs.insert(id.clone(), KeptRun::read(context.kept, &folder)?);
         }
     }
     let differing = cells.iter().filter_map(|cell| differing(cell, kept_runs.get(cell.run.as_ref()?)?));
@@ -72,12 +72,13 @@ pub fn select(scene: &PageContext<'_>, spec: &Spec) -> Result<SelectedCells, Vec
 }
 
 /// Returns a table of the cells of the selected sweeps.
-pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
-    let SelectedCells { cells, kept_runs, keys: settings, differences, mut rendered } = select(scene, spec)?;
+pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
+    let SelectedCells { cells, kept_runs, keys: settings, differences, mut rendered } =
+        select(context, spec)?;
     let has_recipes = cells.iter().any(|cell| cell.recipe != cells[0].recipe);
     let mut headings: Vec<String> = has_recipes.then(|| "recipe".to_owned()).into_iter().collect();
     headings.extend(settings.iter().map(|key| code(key)));
-    headings.extend(columns.iter().map(|column| column.heading(scene.form)));
+    headings.extend(columns.iter().map(|column| column.heading(context.form)));
     headings.extend(["recipe hash", "run"].map(str::to_owned));
     let row = |cell: &Attempt| {
         let mut row: Vec<String> = has_recipes.then(|| plain(&cell.recipe)).into_iter().collect();
@@ -90,7 +91,7 @@ pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Resul
         row.push(short_hash(&cell.recipe_hash, 8));
         row.push(match &cell.run {
             None => BLANK.to_owned(),
-            Some(id) => kept_runs.get(id).map_or_else(|| plain(id), |run| provenance::link(run, scene)),
+            Some(id) => kept_runs.get(id).map_or_else(|| plain(id), |run| provenance::link(run, context)),
         });
         row
     };
@@ -99,12 +100,12 @@ pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Resul
     let sweeps: Vec<&Source> =
         rendered.sources.iter().filter(|source| source.id.starts_with(SWEEPS)).collect();
     let runs: Vec<KeptRun> = kept_runs.into_values().collect();
-    text += &match scene.form {
-        Form::Inline if runs.is_empty() => inline::sweep(&sweeps, &cells, scene),
+    text += &match context.form {
+        Form::Inline if runs.is_empty() => inline::sweep(&sweeps, &cells, context),
         Form::Inline => {
-            format!("{}\n{}", inline::sweep(&sweeps, &cells, scene), inline::runs(&runs, scene))
+            format!("{}\n{}", inline::sweep(&sweeps, &cells, context), inline::runs(&runs, context))
         }
-        Form::Locked => origin(&sweeps, &cells, scene),
+        Form::Locked => origin(&sweeps, &cells, context),
     };
     text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
     rendered.text = text;
@@ -115,7 +116,7 @@ pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Resul
 fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     let folder = find(&kept.join(SWEEPS), name)?;
     let path = folder.join(LEDGER);
-    let unreadable = |why: String| vec![Why::mended_by(why, restore(&[&path]))];
+    let unreadable = |why: String| vec![Why::fixed_by(why, restore(&[&path]))];
     let source = Source::verify(kept, &folder).map_err(|e| unreadable(e.message().to_owned()))?;
     if !source.faults.is_empty() {
         return Err(source.faults);
@@ -123,7 +124,7 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     let held = source.named.rsplit('/').next().unwrap_or_default();
     if folder.file_name() != Some(held.as_ref()) {
         let why = format!("{} holds the sweep {}", folder.display(), plain(held));
-        return Err(vec![Why::mended_by(why, "give the folder its name back")]);
+        return Err(vec![Why::fixed_by(why, "give the folder its name back")]);
     }
     let text = regular::read_text(&path).map_err(|e| unreadable(e.message().to_owned()))?;
     let mut cells: Vec<Attempt> = Vec::new();
@@ -159,12 +160,12 @@ fn find(all: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
         [] => {
             let near = did_you_mean(asked, names.iter().map(String::as_str));
             let why = format!("no sweep `{name}` is kept in {}{near}", all.display());
-            Err(vec![Why::mended_by(why, "keep one with `xrun keep sweeps/NAME`, or correct `select`")])
+            Err(vec![Why::fixed_by(why, "keep one with `xrun keep sweeps/NAME`, or correct `select`")])
         }
         several => {
             let several: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
             let why = format!("`{name}` has {} kept sweeps: {}", several.len(), several.join(", "));
-            Err(vec![Why::mended_by(why, "name one of them in `select`")])
+            Err(vec![Why::fixed_by(why, "name one of them in `select`")])
         }
     }
 }
@@ -177,7 +178,7 @@ fn differing(cell: &Attempt, run: &KeptRun) -> Option<Why> {
         (listed != measured).then(|| {
             let id = &run.source.id;
             let why = format!("{LEDGER} has {key} = {listed} for a run, and {id} has {measured}");
-            Why::mended_by(why, "keep the sweep and its run again")
+            Why::fixed_by(why, "keep the sweep and its run again")
         })
     })
 }
@@ -220,10 +221,11 @@ fn of_cell(cell: &Attempt, column: &Column) -> String {
 }
 
 /// Returns the builds and devices of the cells, which have no run that is kept in general.
-pub fn origin(sweeps: &[&Source], cells: &[Attempt], scene: &PageContext<'_>) -> String {
+pub fn origin(sweeps: &[&Source], cells: &[Attempt], context: &PageContext<'_>) -> String {
     let places = provenance::places(cells, |devices, builds| format!("{devices}, xrun {builds}; "));
-    let link =
-        |sweep: &&Source| format!("[runs and commands]({})", scene.link(&provenance::page_of(&sweep.folder)));
+    let link = |sweep: &&Source| {
+        format!("[runs and commands]({})", context.link(&provenance::page_of(&sweep.folder)))
+    };
     let links: Vec<String> = sweeps.iter().map(link).collect();
     format!("<sub>{places}{BLANK} was not measured · {}</sub>\n", links.join(", "))
 }

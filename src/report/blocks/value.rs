@@ -3,8 +3,8 @@
 use super::columns::{self, Column, NumberForm};
 use super::comparison;
 use super::kept::KeptRun;
+use super::page_context::{PageContext, Rendered};
 use super::runs;
-use super::scene::{PageContext, Rendered};
 use super::spec::Spec;
 use super::text::did_you_mean;
 use super::why::Why;
@@ -33,7 +33,7 @@ pub fn of_run(
     };
     if let Some(remark) = runs::remark(run) {
         let why = format!("{} is {remark}, which a number in a sentence does not say", run.source.id);
-        return Err(vec![Why::mended_by(why, "select another run, or show it in a table")]);
+        return Err(vec![Why::fixed_by(why, "select another run, or show it in a table")]);
     }
     let text = match (column, form) {
         (Column::Named(name), form) if metrics::find(name).is_some() => {
@@ -139,5 +139,5 @@ fn unmeasured(run: &KeptRun, name: &str) -> Why {
 }
 
 fn correct(why: String) -> Why {
-    Why::mended_by(why, "correct the marker's attributes, then render it")
+    Why::fixed_by(why, "correct the marker's attributes, then render it")
 }

@@ -6,17 +6,17 @@ pub struct Why {
     /// The reason.
     pub why: String,
     /// The step that fixes it; `None` to render the page again.
-    pub mend: Option<String>,
+    pub fix: Option<String>,
 }
 
 impl Why {
     /// Creates a reason that is fixed by rendering the page again.
     pub fn stale(why: impl Into<String>) -> Self {
-        Self { why: why.into(), mend: None }
+        Self { why: why.into(), fix: None }
     }
 
     /// Creates a reason that another step fixes.
-    pub fn mended_by(why: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { why: why.into(), mend: Some(mend.into()) }
+    pub fn fixed_by(why: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { why: why.into(), fix: Some(fix.into()) }
     }
 }

@@ -66,6 +66,8 @@ fn the_effect_seen_is_the_inverse_of_the_power() {
 #[test]
 fn what_takes_too_many_pairs_is_not_planned() {
     assert_eq!(pairs_to_see(1e-3, 0.95, 0.9), None);
+    let many = pairs_to_see(0.01146, 0.95, 0.9);
+    assert!(many.is_some_and(|pairs| (65_537..=100_000).contains(&pairs)), "{many:?}");
     assert_eq!(pairs_to_see(0.0, 0.95, 0.9), None);
     assert_eq!(pairs_to_show_equivalence(f64::NAN, 0.95, 0.9), None);
     assert_eq!(pairs_to_see(1e3, 0.95, 0.9), Some(2));

@@ -50,10 +50,9 @@ impl Rank {
         let programs = Arc::clone(&self.programs);
         if let Some(swap) = &programs.swap_ema {
             self.swap_ema(swap)?;
-            let of_average = self.evaluate_sets(false, &mut |done, of| see(of + done, times * of));
-            let restored = self.swap_ema(swap);
-            evaluation.ema = of_average?.sets;
-            restored?;
+            // An error ends the run: nothing is restored then, and no other collective entered.
+            evaluation.ema = self.evaluate_sets(false, &mut |done, of| see(of + done, times * of))?.sets;
+            self.swap_ema(swap)?;
         }
         Ok(evaluation)
     }

@@ -1,4 +1,5 @@
-//! Setup that all ranks receive from rank 0 before the first step: product algorithms and the NCCL id.
+//! What ranks agree on before the first step: algorithms of products, initial state, and how their GPUs
+//! exchange data.
 
 use crate::device::Device;
 use crate::device::communicator::Communicator;

@@ -23,6 +23,8 @@
    * @property {string[]} keys of a sweep's heat map: of rows, of columns, then `key=value` of others
    */
 
+  const PAGES = ['runs', 'comparisons', 'sweeps', 'coordinates'];
+
   const EMPTY = {
     page: 'runs',
     id: '',
@@ -89,6 +91,7 @@
         /* a broken escape: the usual value stays */
       }
     }
+    if (!PAGES.includes(view.page)) view.page = EMPTY.page;
     view.zoom = view.zoom.map(Number);
     if (!isRange(view.zoom, view.logX)) view.zoom = [];
     return view;

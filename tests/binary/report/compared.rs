@@ -134,7 +134,7 @@ fn everything_that_a_comparison_rests_on_is_verified() {
 
     let drawn = place();
     drawn.edit(&format!("{folder}/plots/blocks-light.svg"), "<svg ", "<svg  ");
-    drawn.is_red(&["blocks-light.svg is not what its rows draw", "mend: xrun report README.md"], true);
+    drawn.is_red(&["blocks-light.svg is not what its rows draw", "fix: xrun report README.md"], true);
     fs::remove_file(drawn.path(folder).join("plots/blocks-dark.svg")).unwrap();
     drawn.is_red(&["blocks-dark.svg is missing"], true);
 
@@ -142,7 +142,7 @@ fn everything_that_a_comparison_rests_on_is_verified() {
     run.edit(&format!("results/kept/{NEWER}/timing.csv"), "warmup", "warm-up");
     run.is_red(&["timing.csv was changed since it was kept"], false);
     fs::remove_dir_all(run.kept(NEWER)).unwrap();
-    run.is_red(&["its run quickstart/20261221T093646Z-7d757a20 is not kept", "mend: xrun keep"], false);
+    run.is_red(&["its run quickstart/20261221T093646Z-7d757a20 is not kept", "fix: xrun keep"], false);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_series_is_red_when_it_grows_or_is_touched_or_has_no_numbers() {
     let stray = widths();
     stray.xrun(&["report"]).ended(0);
     fs::write(stray.path("results/kept/comparisons/plots/more.svg"), "1").unwrap();
-    let said = ["comparisons/plots/more.svg:1: no block of any page shows it", "mend: rm "];
+    let said = ["comparisons/plots/more.svg:1: no block of any page shows it", "fix: rm "];
     stray.xrun(&["report", "--check"]).ended(3).says(&said);
 
     let words = widths();

@@ -173,8 +173,7 @@ fn a_file_that_nothing_lists_is_red_whatever_its_name() {
         let path = place.kept(RUN).join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, "1").unwrap();
-        place
-            .is_red(&[&format!("{name} is not in the manifest: it was put there later"), "mend: rm "], false);
+        place.is_red(&[&format!("{name} is not in the manifest: it was put there later"), "fix: rm "], false);
     }
     // A picture of a block that is gone is one as long as it is what the rows draw.
     let place = Place::with_page(&[TABLE, PLOT]);

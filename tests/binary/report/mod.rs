@@ -61,7 +61,7 @@ fn results_may_lie_elsewhere() {
     place.page(&[TABLE]);
     place.xrun(&["report", "--check"]).ended(3).says(&["no run `quickstart` is kept in results/kept"]);
     let check = ["--results", "other", "report", "--check"];
-    place.xrun(&check).ended(3).says(&["mend: xrun report --results other README.md"]);
+    place.xrun(&check).ended(3).says(&["fix: xrun report --results other README.md"]);
     place.xrun(&["report", "--results", "other", "README.md"]).ended(0);
     place.xrun(&check).ended(0);
     assert!(place.text("README.md").contains("](other/kept/quickstart/"));
@@ -100,7 +100,7 @@ fn a_digit_edited_in_a_block_is_red() {
             "block `runs` of `quickstart`: it was edited by hand: line",
             "34,780",
             "24,780",
-            "mend: xrun report README.md",
+            "fix: xrun report README.md",
         ],
         true,
     );
@@ -125,7 +125,7 @@ fn a_touched_file_of_a_run_is_red() {
         &[
             "README.md:3: block `runs` of `quickstart`",
             "metrics.csv was changed since it was kept",
-            "mend: git checkout -- results/kept/quickstart/20261121T093646Z-7d757a20/metrics.csv",
+            "fix: git checkout -- results/kept/quickstart/20261121T093646Z-7d757a20/metrics.csv",
         ],
         false,
     );
@@ -173,7 +173,7 @@ fn a_newer_run_is_red_until_it_is_shown() {
         &[
             "block `runs` of `quickstart`: a newer kept run matches: quickstart/20261221",
             "block `plot` of `quickstart`: a newer kept run",
-            "mend: xrun report README.md",
+            "fix: xrun report README.md",
         ],
         true,
     );
@@ -283,7 +283,7 @@ fn markers_that_are_wrong_are_red_and_the_page_stays() {
     place.is_red(
         &[
             "README.md:3: block `runs` of `quickstart` has no `<!-- xrun:end -->`",
-            "mend: write `<!-- xrun:end -->`",
+            "fix: write `<!-- xrun:end -->`",
         ],
         false,
     );
@@ -308,6 +308,6 @@ fn markers_that_are_wrong_are_red_and_the_page_stays() {
         ),
     ] {
         place.page(&[attributes]);
-        place.is_red(&[said, "mend: "], false);
+        place.is_red(&[said, "fix: "], false);
     }
 }

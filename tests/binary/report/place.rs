@@ -123,16 +123,16 @@ impl Place {
         done
     }
 
-    /// The check fails and says each of these, and rendering again does or does not mend it.
+    /// The check fails and says each of these, and rendering again does or does not fix it.
     #[track_caller]
-    pub fn is_red(&self, said: &[&str], is_mended_by_rendering: bool) {
+    pub fn is_red(&self, said: &[&str], is_fixed_by_rendering: bool) {
         let page = self.text("README.md");
         self.xrun(&["report", "--check"]).ended(3).says(said);
         assert_eq!(self.text("README.md"), page, "a check changes nothing");
         let again = self.xrun(&["report"]);
-        assert_eq!(again.code == Some(0), is_mended_by_rendering, "{}", again.stderr);
+        assert_eq!(again.code == Some(0), is_fixed_by_rendering, "{}", again.stderr);
         let checked = self.xrun(&["report", "--check"]);
-        assert_eq!(checked.code == Some(0), is_mended_by_rendering, "{}", checked.stderr);
+        assert_eq!(checked.code == Some(0), is_fixed_by_rendering, "{}", checked.stderr);
     }
 }
 

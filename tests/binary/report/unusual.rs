@@ -101,7 +101,7 @@ fn advice_works_without_version_control() {
     assert!(!said.stderr.contains("git"), "{}", said.stderr);
     fs::write(place.path("report.lock"), "# x\ny\n").unwrap();
     let said =
-        place.xrun(&["report", "--check"]).ended(3).says(&["mend: remove the line and run xrun report"]);
+        place.xrun(&["report", "--check"]).ended(3).says(&["fix: remove the line and run xrun report"]);
     assert!(!said.stderr.contains("git"), "{}", said.stderr);
 }
 

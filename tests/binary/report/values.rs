@@ -51,7 +51,7 @@ fn a_value_is_filled_with_its_digits_and_held() {
             "README.md:1: value `val_loss` of `quickstart`: it was edited by hand",
             "1.0169",
             "1.1169",
-            "mend: xrun report",
+            "fix: xrun report",
         ],
         true,
     );

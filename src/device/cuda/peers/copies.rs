@@ -231,8 +231,12 @@ impl Transport for PeerCopies {
     }
 
     fn abort(&self, error: &Error) {
-        lock(&self.state).aborted.get_or_insert_with(|| error.clone());
-        self.releaser.start();
+        let mut state = lock(&self.state);
+        state.aborted.get_or_insert_with(|| error.clone());
+        // After a shutdown nothing waits, and the flags may be freed.
+        if !state.shut_down {
+            self.releaser.start();
+        }
     }
 
     fn leave(&self) {
@@ -244,6 +248,7 @@ impl Transport for PeerCopies {
 
     fn shutdown(&self) {
         lock(&self.state).shut_down = true;
+        self.releaser.end();
         self.mapped.close();
     }
 

@@ -28,8 +28,8 @@ pub(super) struct Offer {
 struct Buffer {
     address: DevicePtr,
     bytes: usize,
-    /// The driver's handle of the allocation for other processes; empty where it has none.
-    handle: Vec<u8>,
+    /// The driver's handle of the allocation for other processes, or why it gives none.
+    handle: std::result::Result<Vec<u8>, String>,
 }
 
 /// The memory of all ranks as this one's GPU accesses it.
@@ -74,7 +74,7 @@ impl Drop for Mapped {
 impl Offer {
     pub(super) fn new(context: &Context, memory: &SharedMemory) -> Self {
         let buffer = |&(address, bytes): &(DevicePtr, usize)| {
-            let handle = handle_of(address).unwrap_or_default();
+            let handle = handle_of(address).map_err(|e| e.to_string());
             Buffer { address, bytes, handle }
         };
         Self {
@@ -117,7 +117,10 @@ pub(super) fn map_all(
             let allowed = allow_access(own, offer.device);
             allowed.map(|()| offer.buffers.iter().map(|b| b.address).collect())
         } else {
-            let open = |buffer: &Buffer| open_handle(&buffer.handle, &mapped);
+            let open = |buffer: &Buffer| match &buffer.handle {
+                Ok(handle) => open_handle(handle, &mapped),
+                Err(reason) => Err(Error::failed(format!("its driver gives no handle of it: {reason}"))),
+            };
             offer.buffers.iter().map(open).collect::<Result<Vec<_>>>().map_err(|e| e.message().to_owned())
         };
         mapped
@@ -150,8 +153,7 @@ fn handle_of(address: DevicePtr) -> Result<Vec<u8>> {
 
 /// Opens memory of another process by its handle, and notes it for [`Mapped::close`].
 fn open_handle(handle: &[u8], mapped: &Mapped) -> Result<DevicePtr> {
-    let reserved: [u8; 64] =
-        handle.try_into().map_err(|_| Error::failed("the driver gives no handle of memory"))?;
+    let reserved: [u8; 64] = handle.try_into().map_err(|_| Error::failed("its handle has another length"))?;
     let handle = sys::CUipcMemHandle { reserved: reserved.map(|byte| byte as std::ffi::c_char) };
     let lazily = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
     let mut address = 0;

@@ -64,7 +64,8 @@ impl Releaser {
         self.end();
     }
 
-    fn end(&self) {
+    /// Ends the releases, for good: none begins after it.
+    pub(super) fn end(&self) {
         self.work.ended.store(true, Ordering::Release);
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
@@ -76,7 +77,7 @@ impl Work {
     fn release(&self) -> crate::error::Result<()> {
         self.context.make_current()?;
         for (address, count) in self.flags {
-            // SAFETY: the flags are in memory that is freed after `Releaser::drain`.
+            // SAFETY: the flags are in memory that is freed after `Releaser::drain` or `Releaser::end`.
             let status = unsafe { sys::cuMemsetD32Async(address, u32::MAX, count, self.stream.raw()) };
             check(status, "release a rank that waits")?;
         }

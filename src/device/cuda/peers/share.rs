@@ -31,6 +31,8 @@ impl Gpu {
         mut gather: impl FnMut(&str, Vec<u8>) -> Result<Vec<Vec<u8>>>,
     ) -> Result<Sharing> {
         self.make_current()?;
+        // Flags are zero before another rank can set them.
+        self.synchronize()?;
         let offer = Offer::new(self.context(), &memory);
         let bytes = serde_json::to_vec(&offer).map_err(|e| Error::failed(e.to_string()))?;
         let offers = gather("the memory of ranks", bytes)?;
