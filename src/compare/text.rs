@@ -26,6 +26,11 @@ pub fn report(comparison: &Comparison) -> String {
     for change in &comparison.changes {
         let _ = writeln!(text, "changed     {change}");
     }
+    let [before, after] = [&comparison.baseline, &comparison.candidate];
+    let is_same = before.recipe_hash.is_some() && before.recipe_hash == after.recipe_hash;
+    if comparison.changes.is_empty() && is_same && before.binary == after.binary {
+        text.push_str("changed     nothing: both arms are the same, and what differs is chance\n");
+    }
     if let Some(hypothesis) = &comparison.hypothesis {
         let _ = writeln!(text, "hypothesis  {hypothesis}");
     }
@@ -68,7 +73,7 @@ pub fn describe(comparison: &Comparison) -> String {
             ", but times are not comparable".to_owned()
         }
         CompareVerdict::Inconclusive if comparison.has_single_run() => {
-            ", but an arm of one run does not show how its runs differ; --repeats 3 does".to_owned()
+            ", but an arm of one run does not show how its runs differ; several of each arm do".to_owned()
         }
         CompareVerdict::Inconclusive if low <= 1.0 && high >= 1.0 => {
             format!(

@@ -40,6 +40,15 @@ fn divergence_reason(step: u64, bad: &NonFiniteTensor) -> String {
     format!("step {step} was skipped: {} ({}) holds {}", bad.tensor, bad.op, bad.value)
 }
 
+/// Returns what to try next after a tensor that is not finite.
+fn next_try(step: u64, bad: &NonFiniteTensor) -> &'static str {
+    // Before any update, initial values are small, and what is not finite is what was asked for.
+    if step == 1 && bad.op.starts_with("formula") {
+        return "the formula of model.activation is not finite for values of this size";
+    }
+    "a lower optimizer.lr or a longer lr_scheduler.warmup_steps is the usual next try"
+}
+
 /// Turns the end of the training loop into the summary and an exit code.
 pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
     match ended {
@@ -50,10 +59,10 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
             let reason = divergence_reason(step, &bad);
             let (folder, _) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
             let error = Error::failed(format!(
-                "diverged: {reason}; the parameters are those of step {}. See {}; a lower optimizer.lr or a longer \
-                 lr_scheduler.warmup_steps is the usual next try",
+                "diverged: {reason}; the parameters are those of step {}. See {}; {}",
                 step - 1,
-                folder.path().display()
+                folder.path().display(),
+                next_try(step, &bad)
             ));
             Ok(Ended { folder: Some(folder), was_finished: false, outcome: Err(error) })
         }

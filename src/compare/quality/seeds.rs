@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::recipe::Recipe;
+use std::collections::BTreeSet;
 
 /// The largest seed: the largest TOML integer.
 const MAX_SEED: u64 = i64::MAX as u64;
@@ -49,13 +50,26 @@ impl Seeds {
     /// keeps its distance to the baseline's.
     ///
     /// # Errors
-    /// A usage error for seeds beyond the largest.
+    /// A usage error for seeds beyond the largest, and for pairs that share one: they are judged as
+    /// independent.
     pub fn pairs(&self, [base, other]: [u64; 2]) -> Result<Vec<[u64; 2]>> {
         let seeds: Vec<u64> = match self {
             Self::Count(count) => (0..*count as u64).map(|i| base.saturating_add(i)).collect(),
             Self::Named(seeds) => seeds.clone(),
         };
-        seeds.into_iter().map(|seed| pair_of(seed, base, other)).collect()
+        let pairs: Vec<[u64; 2]> =
+            seeds.iter().map(|&seed| pair_of(seed, base, other)).collect::<Result<_>>()?;
+        let baselines: BTreeSet<u64> = seeds.into_iter().collect();
+        match pairs.iter().find(|[own, candidate]| own != candidate && baselines.contains(candidate)) {
+            None => Ok(pairs),
+            Some([_, shared]) => Err(Error::usage(format!(
+                "the seed {shared} would be in two of the {} pairs, which are judged as independent: the candidate's \
+                 training.seed is {other} where the baseline's is {base}; set it further away, such as \
+                 training.seed={}",
+                pairs.len(),
+                base.saturating_add(1_000_000).min(MAX_SEED)
+            ))),
+        }
     }
 }
 
@@ -117,6 +131,14 @@ mod tests {
         // A candidate with a seed of its own: disjoint seeds on both sides.
         assert_eq!(seeds("2", [4, 104]).unwrap(), [[4, 104], [5, 105]]);
         assert_eq!(seeds("9,8", [4, 1]).unwrap(), [[9, 6], [8, 5]]);
+    }
+
+    #[test]
+    fn no_seed_is_in_two_pairs() {
+        assert_eq!(seeds("3", [1, 4]).unwrap(), [[1, 4], [2, 5], [3, 6]]);
+        let error = seeds("4", [1, 4]).unwrap_err();
+        assert!(error.message().contains("the seed 4 would be in two of the 4 pairs"), "{error}");
+        assert!(seeds("3,9,5", [1, 3]).is_err(), "5 is the candidate's beside 3");
     }
 
     #[test]
