@@ -12,15 +12,25 @@ use crate::plan::Plan;
 use crate::policy::Recompute;
 use serde::Serialize;
 
-/// Returns the advice for a plan that does not fit.
-pub fn smaller(plan: &Plan) -> &'static str {
-    match plan.execution.recompute {
-        Recompute::Full => "Smaller: training.local_batch_size with more training.accumulation",
-        Recompute::None | Recompute::Emitted | Recompute::Selective => {
-            "Smaller: training.local_batch_size with more training.accumulation, or \
-             activation_checkpoint.mode=full"
-        }
+/// Returns the advice for a plan that does not fit: only changes that it does not have already.
+pub fn smaller(plan: &Plan) -> String {
+    let mut keys = Vec::new();
+    // With looped batching the memory is that of one sequence, whatever the batch.
+    if plan.batch.local > 1 && plan.batch.micro == plan.batch.local {
+        keys.push("training.local_batch_size with more training.accumulation");
     }
+    if plan.execution.recompute != Recompute::Full {
+        keys.push("activation_checkpoint.mode=full");
+    }
+    if keys.is_empty() {
+        keys.push("training.seq_len, or the model");
+    }
+    format!("Smaller: {}", keys.join(", or "))
+}
+
+/// Returns the advice for a plan whose state alone, of so many bytes, exceeds the memory.
+pub(super) fn smaller_model(state: u64) -> String {
+    format!("nothing fits: the state alone takes {}; make the model smaller", binary(state as usize))
 }
 
 /// A plan against a budget.
@@ -61,6 +71,23 @@ impl DeviceFit {
     }
 }
 
+/// Returns what a plan needs, and the limit of its budget, in words.
+fn figures(plan: &Plan, programs: &Programs, budget: &Budget, limit: u64) -> String {
+    let (per_rank, state) = (peak_bytes(plan, programs), programs.state.bytes());
+    let corpus = match budget.reserve {
+        0 => String::new(),
+        corpus => format!(", besides {} for the tokens of the corpus", binary(corpus as usize)),
+    };
+    format!(
+        "the plan needs {} (state {}, activations {}), and {} is {}{corpus}",
+        binary(budget.needed(per_rank) as usize),
+        binary(state),
+        binary(per_rank - state),
+        budget.name,
+        binary(limit as usize),
+    )
+}
+
 /// Refuses a plan that cannot fit a machine, before anything is allocated.
 ///
 /// # Errors
@@ -83,18 +110,11 @@ pub fn check_fits(plan: &Plan, programs: &Programs, machine: &Machine) -> Result
             binary(block.bytes)
         ))
     });
+    let state = programs.state.bytes();
     Err(Error::does_not_fit(format!(
-        "does not fit: the plan needs {} (state {}, activations {}), and {} is {}{}{}. {}",
-        binary(budget.needed(per_rank) as usize),
-        binary(programs.state.bytes()),
-        binary(per_rank - programs.state.bytes()),
-        budget.name,
-        binary(limit as usize),
-        match budget.reserve {
-            0 => String::new(),
-            corpus => format!(", besides {} for the tokens of the corpus", binary(corpus as usize)),
-        },
+        "does not fit: {}{}. {}",
+        figures(plan, programs, &budget, limit),
         largest.unwrap_or_default(),
-        smaller(plan)
+        if budget.holds(state) { smaller(plan) } else { smaller_model(budget.needed(state)) }
     )))
 }

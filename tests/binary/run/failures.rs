@@ -73,6 +73,29 @@ fn what_does_not_fit_leaves_nothing_behind() {
     assert!(!place.path().join("results").exists());
 }
 
+/// No batch and no recompute makes a state smaller, and a batch of one sequence is the smallest.
+#[test]
+fn what_does_not_fit_is_advised_only_what_helps() {
+    let place = Place::new();
+    let least = ["tiny.toml", "training.local_batch_size=1", "activation_checkpoint.mode=full"];
+    let planned = place.xrun(&[&["plan"], &least[..], &["--json"]].concat()).succeeds().stdout;
+    let memory = serde_json::from_str::<serde_json::Value>(&planned).unwrap()["memory"].clone();
+    let bytes = |figure: &str| memory[figure].as_f64().unwrap();
+    let refused = |recipe: &[&str], limit: f64| {
+        let limit = format!("engine.memory_limit_gib={}", limit / f64::from(1 << 30));
+        place.xrun(&[recipe, &[&limit]].concat()).ended(4).stderr
+    };
+    let (state, peak) = (bytes("state_bytes"), bytes("peak_bytes"));
+    for recipe in [&least[..], &least[..1]] {
+        let said = refused(recipe, state / 2.0);
+        assert!(said.contains("nothing fits: the state alone takes ") && !said.contains("Smaller"), "{said}");
+    }
+    let said = refused(&least, f64::midpoint(state, peak));
+    assert!(said.contains("Smaller: training.seq_len, or the model"), "{said}");
+    let said = refused(&least[..2], f64::midpoint(state, peak));
+    assert!(!said.contains("local_batch_size"), "{said}");
+}
+
 /// Said at the end, it would cost the whole training.
 #[test]
 fn a_prompt_beyond_the_context_is_refused_at_once() {
