@@ -82,7 +82,8 @@ pub fn run(args: &Args) -> Result<()> {
     let pace = cpu_pace(&plan, &here, eprint_line);
     let here = if machines.is_empty() { here.with_cpu_pace(pace) } else { Machine::none() };
     let needs = RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots);
-    let forecast = Forecast::new(&plan, &programs, needs, &machines)?;
+    let forecast =
+        Forecast::new(&plan, &programs, needs, &machines)?.with_fit_here(&plan, &programs, &here)?;
     if args.json {
         print_json(&to_json(&forecast)?)?;
     } else {

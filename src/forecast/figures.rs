@@ -1,7 +1,7 @@
 //! All figures of a run before it starts.
 
 use super::{
-    Budget, DeviceFit, ExchangeForecast, Flops, GroupForecast, Memory, Parameters, RunNeeds, Saving,
+    Budget, DeviceFit, ExchangeForecast, FitHere, Flops, GroupForecast, Memory, Parameters, RunNeeds, Saving,
 };
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
@@ -51,6 +51,9 @@ pub struct Forecast {
     pub memory: Memory,
     /// Time on this machine, and bytes on the disk.
     pub needs: RunNeeds,
+    /// Whether it fits this machine; `None` where devices were named, and before [`Forecast::with_fit_here`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub here: Option<FitHere>,
     /// Whether it fits on each requested device.
     pub on: Vec<DeviceFit>,
 }
@@ -151,8 +154,18 @@ impl Forecast {
             exchange: ExchangeForecast::new(plan, programs),
             memory,
             needs,
+            here: None,
             on,
         })
+    }
+
+    /// Says of a forecast whether the plan fits this machine. That it does not is no refusal: what is planned
+    /// here may be meant for another machine.
+    ///
+    /// # Errors
+    /// When it cannot be checked.
+    pub fn with_fit_here(self, plan: &Plan, programs: &Programs, here: &Machine) -> Result<Self> {
+        Ok(Self { here: FitHere::new(plan, programs, here)?, ..self })
     }
 
     /// The verdicts that say no.

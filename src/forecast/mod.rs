@@ -37,4 +37,4 @@ pub use text::fit_table;
 pub use time::StepTime;
 pub use timeline::{MemoryTimeline, SectionTimeline, TimelineBlock, TimelineNode};
 pub use update_groups::GroupForecast;
-pub use verdict::{DeviceFit, check_fits, smaller};
+pub use verdict::{DeviceFit, FitHere, check_fits, smaller};

@@ -23,6 +23,9 @@ impl fmt::Display for Forecast {
         if let Some(choice) = &self.recompute_choice {
             writeln!(f, "\nActivation recompute  {choice}")?;
         }
+        if let Some(here) = &self.here {
+            writeln!(f, "\nOn this machine  {}", here.says)?;
+        }
         for verdict in &self.on {
             writeln!(f)?;
             on(f, verdict, &self.memory)?;

@@ -4,7 +4,7 @@ use super::fit::{self, Advice};
 use super::memory::peak_bytes;
 use super::time::StepTime;
 use super::{Budget, Saving};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::binary;
 use crate::machine::{Hardware, Machine};
 use crate::model::Programs;
@@ -68,6 +68,35 @@ impl DeviceFit {
             advice: if fits == Some(false) { fit::advise(plan, budget)? } else { Vec::new() },
             step: limits.map(|limits| StepTime::new(plan, programs, &limits)),
         })
+    }
+}
+
+/// Whether the machine that plans could run the plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FitHere {
+    /// True if a run would begin.
+    pub fits: bool,
+    /// The figures; of a plan that does not fit, the error of a run.
+    pub says: String,
+}
+
+impl FitHere {
+    /// Checks what a run checks before it begins; `None` where the memory is not known, and where the
+    /// recipe's own limit stands for it, which has its own [`DeviceFit`].
+    ///
+    /// # Errors
+    /// When the check fails for another reason than the memory.
+    pub(super) fn new(plan: &Plan, programs: &Programs, machine: &Machine) -> Result<Option<Self>> {
+        let budget = Budget::new(plan, machine);
+        let Some(limit) = budget.bytes.filter(|_| plan.execution.memory_limit.is_none()) else {
+            return Ok(None);
+        };
+        let (fits, says) = match check_fits(plan, programs, machine) {
+            Ok(()) => (true, format!("fits: {}", figures(plan, programs, &budget, limit))),
+            Err(e) if e.kind() == ErrorKind::DoesNotFit => (false, e.message().to_owned()),
+            Err(e) => return Err(e),
+        };
+        Ok(Some(Self { fits, says }))
     }
 }
 

@@ -96,6 +96,35 @@ fn what_does_not_fit_is_advised_only_what_helps() {
     assert!(!said.contains("local_batch_size"), "{said}");
 }
 
+/// A plan that does not fit here may be meant for another machine; a run says the same, and ends.
+#[test]
+fn a_plan_says_whether_a_run_would_begin_here() {
+    let place = Place::new();
+    let line = |recipe: &[&str]| {
+        let report = place.xrun(&[&["plan"], recipe].concat()).succeeds().stdout;
+        let lines = report.lines().filter_map(|line| line.strip_prefix("On this machine  "));
+        let lines: Vec<String> = lines.map(str::to_owned).collect();
+        assert!(lines.len() <= 1, "{report}");
+        lines.into_iter().next()
+    };
+    let fits = line(&["tiny.toml"]).unwrap();
+    assert!(fits.starts_with("fits: the plan needs ") && fits.contains(" memory is "), "{fits}");
+    assert_eq!(line(&["tiny.toml", "--on", "h200"]), None);
+    assert_eq!(line(&["tiny.toml", "engine.memory_limit_gib=1"]), None, "the limit has its own lines");
+
+    let huge = [
+        "tiny.toml",
+        "training.local_batch_size=1048576",
+        "model.n_layers=64",
+        "activation_checkpoint.mode=none",
+        "engine.batching=batched",
+    ];
+    let refused = line(&huge).unwrap();
+    let figures = refused.split(", and ").next().unwrap();
+    assert!(figures.starts_with("does not fit: the plan needs "), "{refused}");
+    place.xrun(&huge).ended(4).says(&[figures, "Smaller: training.local_batch_size"]);
+}
+
 /// Said at the end, it would cost the whole training.
 #[test]
 fn a_prompt_beyond_the_context_is_refused_at_once() {
