@@ -96,6 +96,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     };
     let tokenizer = Tokenizer::open(&spec.tokenizer)?;
     let expected = data::facts(&spec)?;
+    data::refuse_other_tokenizer(&spec, &tokenizer)?;
     prepare(out)?;
     let bar = progress((expected.train_tokens + expected.validation_tokens) as u64);
     let vocab = tokenizer.vocab_size();

@@ -148,15 +148,42 @@ impl Corpus {
 
     /// Warns where the tokenizer.json beside shards is not the tokenizer in use.
     pub fn check_tokenizer(&self, tokenizer: &Tokenizer) -> Option<String> {
-        let Corpus::Tokens(files) = self else { return None };
-        let beside = files.all().first()?.with_file_name("tokenizer.json");
-        let json = std::fs::read_to_string(&beside).ok()?;
-        (json != tokenizer.to_json()).then(|| {
+        self.other_tokenizer(tokenizer).map(|beside| {
             format!(
                 "{} is not the tokenizer in use; if it made these shards, set data.tokenizer to that file",
                 beside.display()
             )
         })
+    }
+
+    /// Returns the tokenizer.json beside shards where it is not the tokenizer in use.
+    fn other_tokenizer(&self, tokenizer: &Tokenizer) -> Option<PathBuf> {
+        let Corpus::Tokens(files) = self else { return None };
+        let beside = files.all().first()?.with_file_name("tokenizer.json");
+        let json = std::fs::read_to_string(&beside).ok()?;
+        (json != tokenizer.to_json()).then_some(beside)
+    }
+
+    /// Refuses shards, of the corpus or held out, that another tokenizer made: new shards of their tokens
+    /// would be labelled wrongly for good.
+    ///
+    /// # Errors
+    /// With both tokenizers, and the option that is right.
+    pub fn refuse_other_tokenizer(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
+        let held_out = match &spec.validation {
+            Validation::Path(path) => Some(Self::at(path)?),
+            Validation::Fraction(_) => None,
+        };
+        let other = [Some(self), held_out.as_ref()].into_iter().flatten();
+        let Some(beside) = other.filter_map(|corpus| corpus.other_tokenizer(tokenizer)).next() else {
+            return Ok(());
+        };
+        let beside = beside.display();
+        Err(Error::usage(format!(
+            "{beside} is not the tokenizer in use, which is {}; pass --tokenizer {beside}, or remove that file if it did \
+             not make these shards",
+            spec.tokenizer
+        )))
     }
 
     /// Both splits as streams: shards are read where they are, everything else is made in memory, or text

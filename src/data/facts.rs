@@ -129,6 +129,14 @@ fn facts_with(spec: &Spec, (vocab_size, end_token): (usize, u32), tokenizer: &Op
     Ok(facts)
 }
 
+/// Refuses a corpus of shards that another tokenizer made than `tokenizer`, which `spec` names.
+///
+/// # Errors
+/// Those, by the `tokenizer.json` beside them; a missing corpus.
+pub fn refuse_other_tokenizer(spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
+    Corpus::find(spec)?.refuse_other_tokenizer(spec, tokenizer)
+}
+
 /// Returns what a run on the corpus that `spec` names warns of before it begins, in well under a second.
 /// `has_floor` is true if the floor of its held-out text is known.
 ///

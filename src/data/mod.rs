@@ -29,7 +29,7 @@ pub mod tokenizer;
 pub use batch::{Batch, IGNORED};
 pub use corpus::Fed;
 pub use dataset::{Dataset, check_window, feed, open, open_cached, open_with};
-pub use facts::{Facts, facts, facts_of, warnings};
+pub use facts::{Facts, facts, facts_of, refuse_other_tokenizer, warnings};
 pub use file::FileStamp;
 pub use held_out::{HeldOut, TextBytes};
 pub use loader::{Loader, LoaderSpec, ValidationBatches, held_out_batches};

@@ -93,3 +93,23 @@ fn a_corpus_that_no_memory_holds_is_refused() {
     assert!(place.runs().is_empty());
     place.xrun(&["plan", "tiny.toml", "data.corpus=random", "data.train_tokens=4294967296"]).succeeds();
 }
+
+/// New shards would have the wrong tokenizer beside them, and every run on them would be mislabelled.
+#[test]
+fn shards_of_another_tokenizer_are_not_written_anew() {
+    let place = Place::new();
+    place.write("notes.txt", "Once there was a small cat that sat on a mat. ".repeat(200).as_bytes());
+    let data = |corpus: &str, out: &str, more: &[&str]| {
+        place.xrun(&[&["data", "--corpus", corpus, "--out", out], more].concat())
+    };
+    data("notes.txt", "shards", &["--tokenizer", "byte"]).succeeds();
+    let said = [
+        "shards/tokenizer.json is not the tokenizer in use, which is gpt2",
+        "pass --tokenizer shards/tokenizer.json",
+    ];
+    data("shards", "re", &[]).ended(2).says(&said);
+    data("notes.txt", "re", &["--validation", "shards"]).ended(2).says(&said);
+    assert!(!place.path().join("re").exists());
+    data("shards", "by-file", &["--tokenizer", "shards/tokenizer.json"]).succeeds();
+    data("shards", "by-name", &["--tokenizer", "byte"]).succeeds();
+}
