@@ -27,7 +27,7 @@ use std::process::Command;
 pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
     let stored = StoredRun::read(folder)?;
     let mut findings = stored.remarks.clone();
-    if let Some(why) = stored.obstacle()? {
+    if let Some(why) = stored.obstacle()?.or_else(|| stored.lack_of_rows()) {
         return Ok(Replay::failed(&stored.id, findings, why));
     }
     let binary = match binaries.binary_for(&stored.environment.build) {
@@ -45,7 +45,6 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
     let outcome = outcome(&compared, &conditions);
     match outcome {
         Outcome::SameBits => findings.insert(0, compared.in_words()),
-        Outcome::NotJudged if compared.rows == 0 => findings.insert(0, "no rows are stored".to_owned()),
         _ => findings.extend(loss_distance(&stored, &new)),
     }
     if !stored.is_whole() {
@@ -66,7 +65,6 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
 /// Returns what follows from the comparison of a run with the same run again.
 pub(super) fn outcome(compared: &Compared, conditions: &Conditions) -> Outcome {
     match &compared.difference {
-        _ if compared.rows == 0 => Outcome::NotJudged,
         None => Outcome::SameBits,
         Some(_) if conditions.device.is_some() => Outcome::NotJudged,
         Some(_) if conditions.are_same() => Outcome::Differs,

@@ -3,6 +3,7 @@
 use crate::checkpoint;
 use crate::data::{GENERATED, tokenizer};
 use crate::error::{Error, IoContext, Result};
+use crate::format::plural;
 use crate::results::difference::RowCells;
 use crate::results::folder::read_summary;
 use crate::results::names::{CHECKPOINT, ENVIRONMENT, KEPT, METRICS, RESOLVED, SUMMARY};
@@ -110,6 +111,30 @@ impl StoredRun {
         }
         let missing = missing_files(&regular::read_text(&self.recipe())?);
         Ok(missing.map(|(key, path)| format!("{key} is {path}, which is not here")))
+    }
+
+    /// Returns why a replay cannot be held against its rows: there are none, or a finished run has others
+    /// than its summary says. `None` where nothing is wrong with them.
+    pub fn lack_of_rows(&self) -> Option<String> {
+        let (rows, steps) = (self.rows.as_ref().map(RowCells::len), self.summary.steps);
+        let last = self.rows.as_ref().and_then(RowCells::last_step);
+        let found = match (rows, last) {
+            (None, _) => "is not here".to_owned(),
+            (_, None) => "has no rows".to_owned(),
+            // A run that was killed may have more rows, or fewer, than it could note.
+            (Some(rows), Some(last))
+                if self.summary.is_finished() && (rows as u64, last) != (steps, steps) =>
+            {
+                format!("has {rows} row{}, the last of step {last}", plural(rows))
+            }
+            _ => return None,
+        };
+        Some(format!(
+            "{} {found}, and {SUMMARY} says {steps} step{}: there is nothing to hold a replay against; put the file back, \
+             or train {RESOLVED} as a run of its own",
+            self.folder.join(METRICS).display(),
+            plural(steps as usize)
+        ))
     }
 }
 

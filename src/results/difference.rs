@@ -85,6 +85,11 @@ impl RowCells {
         self.rows.is_empty()
     }
 
+    /// Returns the step of the last row; `None` without one.
+    pub fn last_step(&self) -> Option<u64> {
+        self.rows.last().map(|(step, _)| *step)
+    }
+
     /// Returns the numbers of a column with their steps, without blanks; none where there is no such column.
     pub fn numbers(&self, column: &str) -> Vec<(u64, f64)> {
         let Some(at) = self.columns.iter().position(|name| name == column) else { return Vec::new() };

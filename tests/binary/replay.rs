@@ -176,6 +176,26 @@ fn runs_that_ended_otherwise_are_compared_as_far_as_they_go() {
 }
 
 #[test]
+fn rows_that_are_not_those_of_the_summary_are_nothing_to_compare_with() {
+    let (place, run) = trained();
+    let metrics = run.path.join("metrics.csv");
+    let rows = fs::read_to_string(&metrics).unwrap();
+    let refused = |found: &str| {
+        let done = replay(&place, &["latest"]).ended(1).says(&["1 of 1 replay failed"]);
+        let found = format!("metrics.csv {found}, and summary.json says 30 steps");
+        prints(done, &[": failed\n", &found]);
+        assert!(!place.path().join("again/tiny").exists(), "nothing is trained for it");
+    };
+    fs::remove_file(&metrics).unwrap();
+    refused("is not here");
+    fs::write(&metrics, rows.lines().next().unwrap().to_owned() + "\n").unwrap();
+    refused("has no rows");
+    let start = rows.find("\n30,").unwrap();
+    fs::write(&metrics, &rows[..=start]).unwrap();
+    refused("has 29 rows, the last of step 29");
+}
+
+#[test]
 fn what_cannot_be_run_again_says_why() {
     let place = Place::new();
     replay(&place, &["latest"]).ended(2).says(&["no run `latest`"]);
