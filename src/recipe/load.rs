@@ -203,7 +203,8 @@ struct RecipeOfRun {
 }
 
 impl RecipeOfRun {
-    /// Returns what `NAME/RUN/recipe.toml` or `NAME/RUN/resolved.toml` is; `None` for another path.
+    /// Returns what `NAME/RUN/recipe.toml` or `NAME/RUN/resolved.toml` is; `None` for another path. Where
+    /// someone copied or renamed the folder, the summary of the run says what was run.
     fn from_path(path: &Path) -> Option<Self> {
         let is_resolved = match path.file_stem()?.to_str()? {
             "recipe" => false,
@@ -212,9 +213,26 @@ impl RecipeOfRun {
         };
         let path = std::path::absolute(path).ok()?;
         let run = path.parent()?;
-        let name = run.parent()?.file_name()?.to_str()?.to_owned();
-        is_run(run.file_name()?.to_str()?).then(|| Self { run: run.to_owned(), name, is_resolved })
+        let name = match is_run(run.file_name()?.to_str()?) {
+            true => run.parent()?.file_name()?.to_str()?.to_owned(),
+            false => recorded_name(run)?,
+        };
+        Some(Self { run: run.to_owned(), name, is_resolved })
     }
+}
+
+/// Returns the name of the recipe in the summary of a run; `None` for a folder without one.
+fn recorded_name(folder: &Path) -> Option<String> {
+    /// What is read of a summary.
+    #[derive(serde::Deserialize)]
+    struct Names {
+        recipe: String,
+        run: String,
+    }
+    let path = folder.join("summary.json");
+    let names: Names = serde_json::from_str(&files::read(&path).ok()?).ok()?;
+    let is_name = !names.recipe.is_empty() && !names.recipe.contains(char::is_control);
+    (is_run(&names.run) && is_name).then_some(names.recipe)
 }
 
 /// Returns the name of a recipe: its file name without the ending `.toml`, as that of a built-in recipe may

@@ -404,6 +404,21 @@ fn explanations_show_what_is_derived() {
 }
 
 #[test]
+fn the_recipe_of_a_copied_run_is_called_as_what_was_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = |summary: &str| {
+        std::fs::write(dir.path().join("summary.json"), summary).unwrap();
+        ["recipe.toml", "resolved.toml"].map(|file| load::stem(&dir.path().join(file)))
+    };
+    let of_run = r#"{"recipe": "notes", "run": "20261126T200452Z-623d1658", "status": "ok"}"#;
+    assert_eq!(name(of_run), ["notes", "notes"]);
+    // Another program's summary beside a recipe.
+    for other in ["{", r#"{"recipe": "soup", "run": "long"}"#] {
+        assert_eq!(name(other), ["recipe", "resolved"], "{other}");
+    }
+}
+
+#[test]
 fn a_recipe_has_the_name_of_its_file_without_the_ending_and_a_built_in_one_its_own() {
     let name = |path: &str| load::stem(Path::new(path));
     assert_eq!(name("qwen3-0.6b"), "qwen3-0.6b");

@@ -1,12 +1,15 @@
 //! Finds runs and comparisons below a results folder.
 
+use super::began::began;
 use super::folder::{is_held, read_summary};
 use super::names::{
     CHECKPOINT, COMPARISON, COMPARISONS, METRICS, QUALITY, RECIPE, RESOLVED, SUMMARY, SWEEPS, folder_name,
+    parts_of_run, time_in_name,
 };
 use super::progress::eprint_line;
 use super::summary::Summary;
 use crate::error::{Error, IoContext, Result};
+use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -225,9 +228,9 @@ fn by_beginning(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option<P
     }
 }
 
-/// Returns the hash in a run's name `<UTC time>-<hash8>[-n]`.
+/// Returns the hash in a run's name `<UTC time>-<hash8>[-n]`; nothing of a name that someone chose.
 fn hash_of(id: &str) -> &str {
-    id.split('-').nth(1).unwrap_or_default()
+    time_in_name(id).and_then(|_| id.split('-').nth(1)).unwrap_or_default()
 }
 
 /// Returns a short name for each of all runs, which come newest first: the hash where one run alone has it,
@@ -332,14 +335,16 @@ fn is_comparison(folder: &Path) -> bool {
     [COMPARISON, QUALITY].iter().any(|file| folder.join(file).is_file())
 }
 
-/// Returns a key that is larger for later runs: the time in a run's name `<UTC time>-<hash8>[-n]`, for runs
-/// of one second the time at which its recipe was written, and `n`.
-fn age_key(run: &Path) -> (String, Option<SystemTime>, u64) {
+/// What is larger for later runs: the time at which it began; of one second, those whose name xrun gave them
+/// before copies of them; the time at which its recipe was written; the `n` of its name
+/// `<UTC time>-<hash8>[-n]`.
+type AgeKey = (Option<Timestamp>, bool, Option<SystemTime>, u64);
+
+fn age_key(run: &Path) -> AgeKey {
     let name = run.file_name().unwrap_or_default().to_string_lossy();
-    let mut parts = name.splitn(3, '-');
-    let time = parts.next().unwrap_or_default().to_owned();
     let written = std::fs::metadata(run.join(RECIPE)).and_then(|file| file.modified()).ok();
-    (time, written, parts.nth(1).and_then(|number| number.parse().ok()).unwrap_or(1))
+    let number = name.splitn(3, '-').nth(2).and_then(|number| number.parse().ok());
+    (began(run), parts_of_run(&name).is_some(), written, number.unwrap_or(1))
 }
 
 fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -426,6 +431,32 @@ mod tests {
         assert!(error.message().contains("a/20260102T000000Z-aaaaaaaa-10"), "{error}");
         let error = find(&dir.path().join("none"), LATEST).unwrap_err();
         assert!(error.message().contains("no runs yet"), "{error}");
+    }
+
+    #[test]
+    fn a_copy_is_as_old_as_the_run_and_never_newest_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = create(dir.path(), "a", "2026-11-01T00:00:00Z", Status::Ok).path().to_owned();
+        let new = create(dir.path(), "a", "2026-11-02T00:00:00Z", Status::Ok).path().to_owned();
+        let copy = |run: &Path, name: &str| {
+            let to = dir.path().join("a").join(name);
+            std::fs::create_dir(&to).unwrap();
+            std::fs::copy(run.join(SUMMARY), to.join(SUMMARY)).unwrap();
+            std::fs::write(to.join(RECIPE), "").unwrap();
+            to
+        };
+        let of_new = copy(&new, "mycopy");
+        let with_end = copy(&new, "20261102T000000Z-0123abcd-copy");
+        let of_old = copy(&old, "z-copy");
+        let unknown = copy(&old, "zzz");
+        std::fs::write(unknown.join(SUMMARY), "{}").unwrap();
+        let found = runs(dir.path()).unwrap();
+        assert_eq!(found[0], new);
+        assert!(found[1..3].contains(&of_new) && found[1..3].contains(&with_end), "{found:?}");
+        assert_eq!(found[3..], [old, of_old.clone(), unknown]);
+        assert_eq!(find(dir.path(), LATEST).unwrap(), new);
+        assert_eq!(find(dir.path(), "z-copy").unwrap(), of_old);
+        assert!(short_names(&found).contains(&"z-copy".to_owned()));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! deterministic; measurements go to `timing.csv` and `env.json`.
 
 pub mod atomic;
+pub mod began;
 pub mod collection;
 pub mod columns;
 pub mod comparison;

@@ -1,6 +1,9 @@
 //! Names of files in a run folder, and of folders in a results folder.
 
 use crate::error::{Error, Result};
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 
 /// The recipe as written: all its layers in one file.
 pub const RECIPE: &str = "recipe.toml";
@@ -68,4 +71,56 @@ pub fn folder_name(recipe: &str) -> Result<String> {
         )));
     }
     Ok(name)
+}
+
+/// Digits of the hash in the name of a run.
+const DIGITS: usize = 8;
+
+/// Characters of the time in the name of a run.
+const TIME: usize = "20261122T110113Z".len();
+
+/// Returns the time in the name of a folder, `<UTC time>-…`; `None` for one that someone chose.
+pub fn time_in_name(name: &str) -> Option<Timestamp> {
+    let (time, _) = name.split_once('-')?;
+    // The parser takes signs and shorter numbers too.
+    let is_digit = |(at, c): (usize, u8)| [8, TIME - 1].contains(&at) || c.is_ascii_digit();
+    if time.len() != TIME || !time.bytes().enumerate().all(is_digit) {
+        return None;
+    }
+    let time = DateTime::strptime("%Y%m%dT%H%M%SZ", time).ok()?;
+    Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
+}
+
+/// Returns time and hash of a run's name, `<UTC time>-<hash8>[-n]`.
+pub fn parts_of_run(name: &str) -> Option<(Timestamp, &str)> {
+    let mut parts = name.splitn(3, '-').skip(1);
+    let (hash, number) = (parts.next()?, parts.next());
+    let is_numbered = number.is_none_or(|number| number.bytes().all(|c| c.is_ascii_digit()));
+    (hash.len() == DIGITS && is_numbered).then_some(())?;
+    Some((time_in_name(name)?, hash))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_time_and_a_hash() {
+        let (time, hash) = parts_of_run("20261102T030405Z-0123abcd-2").unwrap();
+        assert_eq!((time.to_string().as_str(), hash), ("2026-11-02T03:04:05Z", "0123abcd"));
+        for name in ["", "latest", "20261102T030405Z", "20261102T030405Z-0123", "20261102T030405Z-0123abcd-x"]
+        {
+            assert_eq!(parts_of_run(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_someone_chose_has_no_time() {
+        assert!(time_in_name("20261102T030405Z-0123abcd-copy").is_some());
+        for name in
+            ["mycopy", "my-copy", "20261302T030405Z-0123abcd", "2026112T0304050Z-0123abcd", "2026-11-02"]
+        {
+            assert_eq!(time_in_name(name), None, "{name}");
+        }
+    }
 }

@@ -101,7 +101,7 @@ fn usual(runs: &[&Run], collection: &Collection, optional: &[Optional]) -> Strin
         let cells = [
             run.name.clone(),
             run.recipe().to_owned(),
-            run.started(),
+            run.started().unwrap_or_else(|| BLANK.to_owned()),
             run.status.as_str().to_owned(),
             steps(run),
             decimal(train_loss, 4),

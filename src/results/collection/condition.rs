@@ -336,6 +336,10 @@ mod tests {
         ] {
             assert_eq!(chosen(text, &collection), expected, "{text}");
         }
+        collection.runs[1].began = None;
+        for text in ["started>=2026-11-01", "started<=2026-11-30", "started!=2026-11-02"] {
+            assert!(!chosen(text, &collection).contains(&1), "an unknown time fulfils nothing: {text}");
+        }
         let recipe = Criterion::parse("quickstart", &collection).unwrap();
         assert_eq!(recipe, Criterion::Recipe("quickstart".to_owned()));
     }

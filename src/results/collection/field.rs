@@ -168,7 +168,7 @@ impl Field {
                 Word::Run => text(Some(&run.name)),
                 Word::Path => text(run.path.to_str()),
                 Word::Recipe => text(Some(run.recipe())),
-                Word::Started => Cell::Text(run.started().into()),
+                Word::Started => run.started().map_or(Cell::Blank, |time| Cell::Text(time.into())),
                 Word::Status => text(Some(run.status.as_str())),
                 Word::Reason => text(entry.reason.as_deref()),
                 Word::Tag => joined(run.annotation.tags.iter().map(String::as_str).collect(), " "),

@@ -34,6 +34,7 @@ impl Order {
             if !self.is_descending {
                 runs.reverse();
             }
+            runs.sort_by_key(|run| run.started().is_none());
             return;
         }
         let mut keyed: Vec<(Cell<'_>, &Run)> =
@@ -96,5 +97,17 @@ mod tests {
         let loss = Order::parse("-loss", &collection).unwrap();
         assert_eq!((loss.field.to_string(), loss.is_descending), ("train_loss".to_owned(), true));
         assert!(Order::parse("-zebra", &collection).is_err());
+    }
+
+    #[test]
+    fn runs_of_an_unknown_time_come_last_in_either_direction() {
+        let mut collection = sample(&[&[], &[], &[]]);
+        collection.runs[2].began = None;
+        for (text, expected) in [("started", [0, 1, 2]), ("-started", [1, 0, 2])] {
+            let mut runs: Vec<&Run> = collection.runs.iter().collect();
+            Order::parse(text, &collection).unwrap().sort(&mut runs, &collection);
+            let expected = expected.map(|at: usize| collection.runs[at].id.as_str());
+            assert_eq!(runs.iter().map(|run| run.id.as_str()).collect::<Vec<_>>(), expected, "{text}");
+        }
     }
 }

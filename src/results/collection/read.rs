@@ -6,7 +6,9 @@ use super::index::{self, Index, IndexedRun, is_settled};
 use super::settings::Settings;
 use super::status::RunStatus;
 use crate::error::{Error, Result};
+use crate::results::began::began;
 use crate::results::find;
+use jiff::Timestamp;
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -20,6 +22,8 @@ pub struct Run {
     pub id: String,
     /// The shortest name that finds it.
     pub name: String,
+    /// When it began, where its name or its files say that.
+    pub(super) began: Option<Timestamp>,
     /// Its status.
     pub status: RunStatus,
     /// What its files say.
@@ -36,10 +40,9 @@ impl Run {
         self.id.split_once('/').map_or(self.id.as_str(), |(recipe, _)| recipe)
     }
 
-    /// Returns the time in its name, `20261122T110113Z-…`, to the minute: `2026-11-22 11:01`.
-    pub fn started(&self) -> String {
-        let part = |from: usize, to: usize| self.run().get(from..to).unwrap_or_default();
-        format!("{}-{}-{} {}:{}", part(0, 4), part(4, 6), part(6, 8), part(9, 11), part(11, 13))
+    /// Returns the time at which it began, to the minute: `2026-11-22 11:01`; `None` where that is not known.
+    pub fn started(&self) -> Option<String> {
+        self.began.map(|began| began.strftime("%Y-%m-%d %H:%M").to_string())
     }
 
     /// Returns the name of its folder.
@@ -107,7 +110,8 @@ impl Collection {
             let Some(IndexedRun { entry, settings, .. }) = found else { continue };
             let status = RunStatus::of_run(&path, entry.status)?;
             let annotation = annotations.take(&id);
-            runs.push(Run { path, id, name, status, entry, annotation, settings });
+            let began = began(&path);
+            runs.push(Run { path, id, name, began, status, entry, annotation, settings });
         }
         Ok(Self { runs, settings, unreadable })
     }
@@ -148,7 +152,8 @@ pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
         let id = format!("r/202611{:02}T000000Z-0123abcd", count - at);
         let name = format!("0123abcd-{}", count - at);
         let (status, annotation) = (RunStatus::Ok, Annotation::default());
-        Run { path: PathBuf::from(&id), id, name, status, entry, annotation, settings: Vec::new() }
+        let path = PathBuf::from(&id);
+        Run { began: began(&path), path, id, name, status, entry, annotation, settings: Vec::new() }
     };
     Collection { runs: figures.iter().enumerate().map(run).collect(), ..Collection::default() }
 }
@@ -212,6 +217,23 @@ mod tests {
         std::fs::write(runs[0].join(SUMMARY), "{").unwrap();
         let collection = Collection::read_at(dir.path(), later).unwrap();
         assert_eq!((collection.runs.len(), collection.unreadable.len()), (0, 1));
+    }
+
+    #[test]
+    fn a_copied_run_began_when_the_run_did() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = create(dir.path(), "2026-11-01T12:34:56Z");
+        for (copy, recorded) in [("mycopy", "20261101T123456Z-0123abcd"), ("zzz", "x")] {
+            let copy = dir.path().join("r").join(copy);
+            std::fs::create_dir(&copy).unwrap();
+            let summary = std::fs::read_to_string(run.join(SUMMARY)).unwrap();
+            let summary = summary.replace("\"run\":\"x\"", &format!("\"run\":\"{recorded}\""));
+            std::fs::write(copy.join(SUMMARY), summary).unwrap();
+        }
+        let collection = Collection::read_at(dir.path(), SystemTime::now()).unwrap();
+        let started: Vec<_> = collection.runs.iter().map(|run| (run.run(), run.started())).collect();
+        let began = Some("2026-11-01 12:34".to_owned());
+        assert_eq!(started, [("20261101T123456Z-0123abcd", began.clone()), ("mycopy", began), ("zzz", None)]);
     }
 
     #[test]

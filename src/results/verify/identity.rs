@@ -1,10 +1,7 @@
 //! The names of a run: the hash of its recipe, and the folder that is named after time, recipe and hash.
 
 use super::files::RunFiles;
-use crate::results::names::{ENVIRONMENT, RESOLVED, SUMMARY, folder_name};
-use jiff::Timestamp;
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
+use crate::results::names::{ENVIRONMENT, RESOLVED, SUMMARY, folder_name, parts_of_run};
 
 /// Digits of the hash in the name of a run.
 const DIGITS: usize = 8;
@@ -38,7 +35,7 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
     if run.summary.run != run.run {
         found.push(format!("{SUMMARY} is of the run {:?}, and the folder of {:?}", run.summary.run, run.run));
     }
-    let Some((time, of_hash)) = parts(&run.run) else {
+    let Some((time, of_hash)) = parts_of_run(&run.run) else {
         found.push(format!("the run's name {:?} is not a time and a hash", run.run));
         return found;
     };
@@ -58,28 +55,4 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
 
 fn short(hash: &str) -> &str {
     hash.get(..DIGITS).unwrap_or(hash)
-}
-
-/// Returns time and hash of a run's name, `<UTC time>-<hash8>[-n]`.
-fn parts(name: &str) -> Option<(Timestamp, &str)> {
-    let mut parts = name.splitn(3, '-');
-    let (time, hash, number) = (parts.next()?, parts.next()?, parts.next());
-    let time = DateTime::strptime("%Y%m%dT%H%M%SZ", time).ok()?.to_zoned(TimeZone::UTC).ok()?;
-    let is_numbered = number.is_none_or(|number| number.bytes().all(|c| c.is_ascii_digit()));
-    (hash.len() == DIGITS && is_numbered).then(|| (time.timestamp(), hash))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_a_time_and_a_hash() {
-        let (time, hash) = parts("20261102T030405Z-0123abcd-2").unwrap();
-        assert_eq!((time.to_string().as_str(), hash), ("2026-11-02T03:04:05Z", "0123abcd"));
-        for name in ["", "latest", "20261102T030405Z", "20261102T030405Z-0123", "20261102T030405Z-0123abcd-x"]
-        {
-            assert_eq!(parts(name), None, "{name}");
-        }
-    }
 }
