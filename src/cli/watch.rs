@@ -2,7 +2,7 @@
 
 use super::terminal::print;
 use super::what::Results;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::results::find::LATEST;
 use crate::watch::{self, Options, Subject};
 
@@ -32,9 +32,12 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When the name means nothing, or the terminal cannot be used.
+/// When the name means nothing, or the terminal cannot be used; after a frame as text, when the files of what it
+/// shows are damaged.
 pub fn run(args: &Args) -> Result<()> {
     let subject = Subject::find(&args.results.folder, &args.name)?;
     let options = Options { once: args.once, ascii: args.ascii };
-    watch::watch(&subject, options)?.map_or(Ok(()), |text| print(&text))
+    let Some(frame) = watch::watch(&subject, options)? else { return Ok(()) };
+    print(&frame.text)?;
+    frame.fault.map_or(Ok(()), |fault| Err(Error::failed(fault)))
 }

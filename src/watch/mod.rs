@@ -102,12 +102,21 @@ pub struct Options {
     pub ascii: bool,
 }
 
-/// Shows something in the terminal until it is left with a key or a signal. Returns the text to print where a
+/// A frame as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Its lines.
+    pub text: String,
+    /// Why what it shows is damaged, or cannot be read.
+    pub fault: Option<String>,
+}
+
+/// Shows something in the terminal until it is left with a key or a signal. Returns the frame to print where a
 /// frame is all there is to show: with `once`, and where stdout is no terminal or one that cannot place text.
 ///
 /// # Errors
 /// When the terminal cannot be used. Files that cannot be read are said in the frame.
-pub fn watch(subject: &Subject, options: Options) -> Result<Option<String>> {
+pub fn watch(subject: &Subject, options: Options) -> Result<Option<Frame>> {
     let variable = |name: &str| std::env::var(name).ok();
     let mut looks = Looks::from_environment(variable);
     looks.is_unicode &= !options.ascii;
@@ -122,15 +131,21 @@ pub fn watch(subject: &Subject, options: Options) -> Result<Option<String>> {
 }
 
 /// Returns a frame as text.
-fn once(view: &mut dyn View, columns: u16, looks: Looks) -> String {
+fn once(view: &mut dyn View, columns: u16, looks: Looks) -> Frame {
     view.poll();
+    if view.fault().is_some() {
+        // A file that is cut back and written to while it is read looks damaged once.
+        std::thread::sleep(PERIOD);
+        view.poll();
+    }
     let columns = columns.clamp(40, 400);
     let rows = view.rows(columns).clamp(TEXT_SIZE.1, MAX_TEXT_ROWS);
     let mut canvas = Canvas::new(columns, rows, looks);
     view.draw(&mut canvas, &Show::default());
     let lines = to_lines(&canvas.finish());
     let used = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1);
-    lines[..used].iter().map(|line| format!("{line}\n")).collect()
+    let text = lines[..used].iter().map(|line| format!("{line}\n")).collect();
+    Frame { text, fault: view.fault() }
 }
 
 /// Shows frames until a key or a signal ends it.

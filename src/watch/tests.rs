@@ -139,6 +139,68 @@ fn a_run_goes_on_ends_and_dies_in_plain_words() {
     assert!(frame.contains("cannot read it:") && frame.contains("summary.json:1: not a"), "{frame}");
 }
 
+/// The frame as text of the run in a folder.
+fn frame_once(folder: &Path) -> Frame {
+    once(&mut RunView::new(folder), 80, PLAIN)
+}
+
+#[test]
+fn a_run_that_ended_and_lost_rows_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, mut summary) = run(dir.path(), 20);
+    let (path, metrics) = (folder.path().to_owned(), folder.path().join(METRICS));
+    let whole = std::fs::read_to_string(&metrics).unwrap();
+    let first: String = whole.split_inclusive('\n').take(6).collect();
+    std::fs::write(&metrics, &first).unwrap();
+    assert_eq!(frame_once(&path).fault, None, "rows of a run that goes on may be under way");
+    summary.status = Status::Ok;
+    folder.write_summary(&summary).unwrap();
+    assert_eq!(frame_once(&path).fault, None, "a process holds it, as one that resumes it");
+    release(folder, &path);
+    let header = whole.split_inclusive('\n').next().unwrap();
+    let cuts = [(&*first, "ends at step 5"), ("", "has no row"), (header, "has no row")];
+    let check = |what: &str| {
+        let Frame { text, fault } = frame_once(&path);
+        let fault = fault.unwrap_or_default();
+        assert!(fault.contains(&format!("metrics.csv {what}, and summary.json has 20 steps")), "{fault}");
+        assert!(text.contains("✗ damaged") && text.contains("damaged: "), "{text}");
+        assert!(!text.contains("● ok"), "{text}");
+    };
+    for (rows, what) in cuts {
+        std::fs::write(&metrics, rows).unwrap();
+        check(what);
+    }
+    std::fs::remove_file(&metrics).unwrap();
+    check("is missing");
+    std::fs::write(&metrics, &whole).unwrap();
+    let Frame { text, fault } = frame_once(&path);
+    assert!(fault.is_none() && text.contains("● ok") && text.contains("step 20/400"), "{text}");
+}
+
+#[test]
+fn a_fork_that_ended_before_its_first_step_has_lost_no_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, mut summary) = run(dir.path(), 0);
+    (summary.status, summary.steps) = (Status::Failed, 20);
+    let fork = json!({"run": "quickstart/20261120T073400Z-1f2e3d4c", "step": 20, "tokens_seen": 40_960});
+    summary.forked_from = Some(serde_json::from_value(fork).unwrap());
+    folder.write_summary(&summary).unwrap();
+    let path = folder.path().to_owned();
+    release(folder, &path);
+    assert_eq!(frame_once(&path).fault, None);
+}
+
+#[test]
+fn a_run_whose_summary_cannot_be_read_is_damaged_and_not_starting() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, _) = run(dir.path(), 20);
+    std::fs::write(folder.path().join("summary.json"), "{").unwrap();
+    let Frame { text, fault } = frame_once(folder.path());
+    assert!(fault.unwrap_or_default().contains("summary.json:1: not a summary"));
+    assert!(text.contains("✗ damaged") && text.contains("cannot read it: "), "{text}");
+    assert!(!text.contains("starting") && !text.contains("step 0/0"), "{text}");
+}
+
 #[test]
 fn a_run_before_its_first_step_and_one_of_nothing_are_drawn() {
     let dir = tempfile::tempdir().unwrap();

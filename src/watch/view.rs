@@ -11,6 +11,11 @@ pub trait View {
     /// Returns true while something may still be written at any time.
     fn is_live(&self) -> bool;
 
+    /// Returns why what is watched is damaged, or cannot be read.
+    fn fault(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the rows that a frame of so many columns needs to show everything.
     fn rows(&self, _width: u16) -> u16 {
         0

@@ -7,7 +7,7 @@ use crate::watch::canvas::{Canvas, Field, columns};
 use crate::watch::chart::{Chart, Layer};
 use crate::watch::looks::Role;
 use crate::watch::series::Series;
-use crate::watch::view::{Show, heading};
+use crate::watch::view::{Show, View, heading};
 use ratatui_core::layout::Rect;
 
 /// Columns from which on the small charts stand beside the large one.
@@ -52,7 +52,10 @@ impl RunView {
         let (width, height) = (canvas.width(), canvas.height());
         let (words, role) = status(self);
         heading(canvas, &self.name, &words, role);
-        progress(self, canvas, 1);
+        // Without a summary that can be read, nothing is known of its steps.
+        if self.summary.is_some() || self.trouble.is_none() {
+            progress(self, canvas, 1);
+        }
         losses(self, canvas, 2);
         let mut top = 3;
         for (text, role) in remarks(self) {
@@ -86,7 +89,11 @@ impl RunView {
 
 /// Returns the status in a word, and its role.
 fn status(view: &RunView) -> (String, Role) {
+    let has_ended = view.status.is_some_and(|status| status != RunStatus::Running);
     match view.status {
+        // A file of a run that goes on may be under way.
+        None if view.trouble.is_some() => ("✗ damaged".to_owned(), Role::Bad),
+        Some(_) if has_ended && view.fault().is_some() => ("✗ damaged".to_owned(), Role::Bad),
         None => ("○ starting".to_owned(), Role::Muted),
         Some(RunStatus::Running) => match view.quiet {
             Some(seconds) => (format!("● running, no row for {}", wall_time(seconds as f64)), Role::Training),
@@ -148,6 +155,7 @@ fn losses(view: &RunView, canvas: &mut Canvas, y: u16) {
 fn remarks(view: &RunView) -> Vec<(String, Role)> {
     let mut said = Vec::new();
     said.extend(view.trouble.as_ref().map(|why| (format!("cannot read it: {why}"), Role::Bad)));
+    said.extend(view.damage.as_ref().map(|why| (format!("damaged: {why}"), Role::Bad)));
     if view.status == Some(RunStatus::Killed) {
         let process = view.owner.as_ref().map_or("its process", |owner| owner.words.as_str());
         let mut text = format!(

@@ -9,10 +9,11 @@ use super::view::{Show, View};
 use crate::machine::Machine;
 use crate::recipe;
 use crate::results::collection::{RunStatus, locate};
-use crate::results::folder::{LOG, NamedOwner, RESOLVED, named_owner};
+use crate::results::find;
+use crate::results::folder::{LOG, METRICS, NamedOwner, RESOLVED, SUMMARY, named_owner};
 use crate::results::follow::{AppendedLines, RunFollower, RunNews};
 use crate::results::losses::SmoothedLoss;
-use crate::results::{MetricsRow, Phase, Summary, TimingRow, regular};
+use crate::results::{MetricsRow, Phase, Status, Summary, TimingRow, regular};
 use crate::train::TimeLeft;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,8 @@ pub struct RunView {
     liveness: Liveness,
     /// Why the files could not be read at the last look.
     trouble: Option<String>,
+    /// How its files contradict each other.
+    damage: Option<String>,
     summary: Option<Summary>,
     /// Its status, once there is a summary.
     status: Option<RunStatus>,
@@ -107,6 +110,7 @@ impl RunView {
             log: AppendedLines::of_tail(&folder.join(LOG), LOG_TAIL),
             liveness: Liveness::new(folder),
             trouble: None,
+            damage: None,
             summary: None,
             status: None,
             owner: None,
@@ -190,7 +194,7 @@ impl RunView {
     /// Finds out how the run is; returns true if that has changed.
     fn update_status(&mut self) -> bool {
         let Some(summary) = &self.summary else { return false };
-        let is_running = summary.status == crate::results::Status::Running;
+        let is_running = summary.status == Status::Running;
         let status = match is_running && self.liveness.is_held() {
             true => RunStatus::Running,
             false => RunStatus::without_process(summary.status),
@@ -204,6 +208,40 @@ impl RunView {
         }
         (self.status, self.quiet) = (Some(status), quiet);
         before != (self.status, self.quiet)
+    }
+
+    /// Finds out whether rows are missing that the summary of a run that ended counts; returns true if that has
+    /// changed.
+    fn update_damage(&mut self) -> bool {
+        let lost = self.lost_rows();
+        // A run that is resumed is cut back to its checkpoint before its summary says that it runs.
+        let damage = lost.filter(|_| !find::is_running(&self.folder).unwrap_or(true));
+        let is_new = damage != self.damage;
+        self.damage = damage;
+        is_new
+    }
+
+    /// Says which rows are missing of those that the summary of a run that ended counts.
+    fn lost_rows(&self) -> Option<String> {
+        let summary = self.summary.as_ref().filter(|summary| summary.status != Status::Running)?;
+        let last = self.last_metrics.as_ref().map_or(0, |row| row.step);
+        // A fork counts the steps before it, of which it has no rows.
+        let first = summary.forked_from.as_ref().map_or(0, |fork| fork.step);
+        if self.trouble.is_some() || last.max(first) >= summary.steps {
+            return None;
+        }
+        let path = self.folder.join(METRICS);
+        let what = match (path.exists(), last) {
+            (false, _) => "is missing".to_owned(),
+            (true, 0) => "has no row".to_owned(),
+            (true, last) => format!("ends at step {last}"),
+        };
+        Some(format!(
+            "{} {what}, and {SUMMARY} has {} steps: rows were lost; restore the file, or run it again with `xrun {}`",
+            path.display(),
+            summary.steps,
+            self.folder.display()
+        ))
     }
 
     /// Returns the mean of the last losses, as results state it, and how many they are.
@@ -246,11 +284,16 @@ impl View for RunView {
         if is_new {
             self.liveness.wrote();
         }
-        self.update_status() || is_new
+        let has_changed = self.update_status();
+        self.update_damage() || has_changed || is_new
     }
 
     fn is_live(&self) -> bool {
         matches!(self.status, None | Some(RunStatus::Running))
+    }
+
+    fn fault(&self) -> Option<String> {
+        self.trouble.clone().or_else(|| self.damage.clone())
     }
 
     fn draw(&self, canvas: &mut Canvas, show: &Show) {
