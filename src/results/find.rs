@@ -304,17 +304,23 @@ pub fn comparisons(results: &Path) -> Result<Vec<PathBuf>> {
 /// The most names that an error lists.
 const NAMED: usize = 5;
 
-/// Returns the error for a name after `sweeps/` or `comparisons/` that no sweep or comparison has; `None` for
-/// other names.
+/// Returns the error for a name after `sweeps/` or `comparisons/`, or a path there, that no sweep or comparison
+/// has; `None` for other names.
 ///
 /// # Errors
 /// If the results folder cannot be read.
 pub fn no_such_group(results: &Path, name: &str) -> Result<Option<Error>> {
+    let name = Path::new(name).strip_prefix(results).ok().and_then(Path::to_str).unwrap_or(name);
     let groups = [(SWEEPS, "sweep"), (COMPARISONS, "comparison")];
     let after = |root: &str| name.strip_prefix(root).and_then(|rest| rest.strip_prefix('/'));
     let meant = groups.into_iter().find_map(|(root, what)| Some((root, what, after(root)?)));
     let Some((root, what, name)) = meant else { return Ok(None) };
     let folder = results.join(root);
+    if root == COMPARISONS
+        && let Some(damaged) = without_result(&folder.join(name))?
+    {
+        return Ok(Some(damaged));
+    }
     let mut names: Vec<String> = subfolders(&folder)?
         .iter()
         .filter_map(|one| Some(one.file_name()?.to_string_lossy().into_owned()))
@@ -328,6 +334,25 @@ pub fn no_such_group(results: &Path, name: &str) -> Result<Option<Error>> {
         names => format!("there are: {}{more}", names.join(", ")),
     };
     Ok(Some(Error::usage(format!("no {what} `{name}` in {}; {hint}", folder.display()))))
+}
+
+/// Returns the error for the folder of a comparison that has lost the file of its result, or for that of a name,
+/// `RESULTS/comparisons/NAME`, of whose comparisons none has it; `None` where there is no folder of a comparison.
+fn without_result(folder: &Path) -> Result<Option<Error>> {
+    let is_id = |one: &Path| one.file_name().and_then(|name| time_in_name(name.to_str()?)).is_some();
+    let inside = subfolders(folder)?.into_iter().filter(|one| is_id(one)).max_by_key(|one| age_key(one));
+    let of_itself = (is_id(folder) && folder.is_dir()).then(|| folder.to_owned());
+    let Some(comparison) = of_itself.or(inside).filter(|one| !is_comparison(one)) else { return Ok(None) };
+    let path = comparison.display();
+    Ok(Some(Error::usage(match is_held(&comparison)? {
+        true => {
+            format!("{path} has no {QUALITY} or {COMPARISON} yet: a process works on it; wait for it to end")
+        }
+        false => format!(
+            "{path} is damaged: it has neither {QUALITY} (a comparison of quality) nor {COMPARISON} (one of speed); \
+             restore the file, or compare again"
+        ),
+    })))
 }
 
 /// Returns true for the folder of a comparison, of speed or of quality.
@@ -457,6 +482,28 @@ mod tests {
         assert_eq!(find(dir.path(), LATEST).unwrap(), new);
         assert_eq!(find(dir.path(), "z-copy").unwrap(), of_old);
         assert!(short_names(&found).contains(&"z-copy".to_owned()));
+    }
+
+    #[test]
+    fn a_comparison_without_its_result_is_named_with_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = dir.path().join(COMPARISONS).join("layers").join("20261126T200452Z-623d1658");
+        std::fs::create_dir_all(&one).unwrap();
+        let said = |name: &str| {
+            assert_eq!(find_comparison(dir.path(), name).unwrap(), None);
+            no_such_group(dir.path(), name).unwrap().unwrap().message().to_owned()
+        };
+        let path = dir.path().join("comparisons/layers").to_str().unwrap().to_owned();
+        for name in ["comparisons/layers", "comparisons/layers/20261126T200452Z-623d1658", &path] {
+            let error = said(name);
+            assert!(error.starts_with(&format!("{} is damaged", one.display())), "{error}");
+            assert!(
+                error.contains("neither quality.json") && error.contains("nor comparison.json"),
+                "{error}"
+            );
+        }
+        let error = said("comparisons/zebra");
+        assert!(error.contains("no comparison `zebra` in") && error.contains("there are: layers"), "{error}");
     }
 
     #[test]
