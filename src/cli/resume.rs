@@ -47,10 +47,12 @@ pub fn request(args: &Args) -> Result<(Launch, Request)> {
     };
     let path = match named {
         Some(name) => find::find(results, name)?,
-        None => find::newest_unfinished(results)?
-            .ok_or_else(|| {
-                Error::usage(format!("no unfinished run in {}; runs that are still running are not resumed", results.display()))
-            })?,
+        None => find::newest_unfinished(results)?.ok_or_else(|| {
+            Error::usage(format!(
+                "no unfinished run in {}; runs that are still running are not resumed",
+                results.display()
+            ))
+        })?,
     };
     if !path.join(RESOLVED).exists() {
         return Err(Error::usage(find::lost(&path, RESOLVED)));

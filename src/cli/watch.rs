@@ -32,8 +32,8 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When the name means nothing, or the terminal cannot be used; after a frame as text, when the files of what it
-/// shows are damaged.
+/// When the name means nothing, or the terminal cannot be used; after a frame as text, when the files of what
+/// it shows are damaged.
 pub fn run(args: &Args) -> Result<()> {
     let subject = Subject::find(&args.results.folder, &args.name)?;
     let options = Options { once: args.once, ascii: args.ascii };

@@ -10,12 +10,12 @@ const STEP_TIME: &str = "step_ms";
 
 /// Returns true if `prediction` held by the result of `comparison`; `None` if that cannot be judged.
 ///
-/// A word is compared with the verdict, and stays open if that is inconclusive. A range of `tok_s`,
-/// or of `step_ms`, is compared with the ratio: its estimate decides, unless the verdict is inconclusive; then the whole interval
-/// must lie inside the range, or outside; no time is judged of an arm of one run, whose interval is too
-/// narrow. A range of another column is compared with the means of both arms, unless the arms measured it on
-/// different things. Times and energy are not judged if times are not comparable, and nothing is judged of an
-/// unfinished comparison.
+/// A word is compared with the verdict, and stays open if that is inconclusive. A range of `tok_s`, or of
+/// `step_ms`, is compared with the ratio: its estimate decides, unless the verdict is inconclusive; then the
+/// whole interval must lie inside the range, or outside; no time is judged of an arm of one run, whose
+/// interval is too narrow. A range of another column is compared with the means of both arms, unless the arms
+/// measured it on different things. Times and energy are not judged if times are not comparable, and nothing
+/// is judged of an unfinished comparison.
 pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
     if !comparison.finished {
         return None;

@@ -406,8 +406,8 @@ sections! {
             Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]");
         /// Allow a training sequence to span several documents.
         cross_documents: bool = true; Training, Type::Bool, "false";
-        /// Fraction of a corpus that is held out: whole documents, chosen by a hash of `seed` and their text, or
-        /// the end of a single document; or a corpus of its own.
+        /// Fraction of a corpus that is held out: whole documents, chosen by a hash of `seed` and their text,
+        /// or the end of a single document; or a corpus of its own.
         validation: Validation = Validation::Fraction(0.05);
             Training, Type::FractionOrPath(interval(Excluded(0.0), Excluded(1.0))), "0.1";
         /// Size of a generated corpus.

@@ -304,8 +304,8 @@ pub fn comparisons(results: &Path) -> Result<Vec<PathBuf>> {
 /// The most names that an error lists.
 const NAMED: usize = 5;
 
-/// Returns the error for a name after `sweeps/` or `comparisons/`, or a path there, that no sweep or comparison
-/// has; `None` for other names.
+/// Returns the error for a name after `sweeps/` or `comparisons/`, or a path there, that no sweep or
+/// comparison has; `None` for other names.
 ///
 /// # Errors
 /// If the results folder cannot be read.
@@ -336,8 +336,9 @@ pub fn no_such_group(results: &Path, name: &str) -> Result<Option<Error>> {
     Ok(Some(Error::usage(format!("no {what} `{name}` in {}; {hint}", folder.display()))))
 }
 
-/// Returns the error for the folder of a comparison that has lost the file of its result, or for that of a name,
-/// `RESULTS/comparisons/NAME`, of whose comparisons none has it; `None` where there is no folder of a comparison.
+/// Returns the error for the folder of a comparison that has lost the file of its result, or for that of a
+/// name, `RESULTS/comparisons/NAME`, of whose comparisons none has it; `None` where there is no folder of a
+/// comparison.
 fn without_result(folder: &Path) -> Result<Option<Error>> {
     let is_id = |one: &Path| one.file_name().and_then(|name| time_in_name(name.to_str()?)).is_some();
     let inside = subfolders(folder)?.into_iter().filter(|one| is_id(one)).max_by_key(|one| age_key(one));

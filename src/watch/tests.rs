@@ -197,7 +197,7 @@ fn a_run_whose_summary_cannot_be_read_is_damaged_and_not_starting() {
     std::fs::write(folder.path().join("summary.json"), "{").unwrap();
     let Frame { text, fault } = frame_once(folder.path());
     assert!(fault.unwrap_or_default().contains("summary.json:1: not a summary"));
-    assert!(text.contains("✗ damaged") && text.contains("cannot read it: "), "{text}");
+    assert!(text.contains("✗ damaged") && text.contains("cannot read it:"), "{text}");
     assert!(!text.contains("starting") && !text.contains("step 0/0"), "{text}");
 }
 

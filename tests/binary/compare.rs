@@ -173,7 +173,9 @@ fn one_run_of_an_arm_gives_no_verdict() {
     let (_, found) = comparison(&place);
     assert_eq!((found.verdict, found.prediction_held), (CompareVerdict::Inconclusive, None));
     assert!(found.ratio.unwrap().high < 0.01);
-    assert!(done.stdout.contains("an arm of one run does not show how its runs differ; several of each arm do"));
+    assert!(
+        done.stdout.contains("an arm of one run does not show how its runs differ; several of each arm do")
+    );
 }
 
 #[test]

@@ -16,8 +16,8 @@ use std::path::Path;
 #[derive(clap::Args, Debug, Default, PartialEq)]
 pub struct ListArgs {
     /// Only runs of this recipe, or that fulfil this comparison: NAME=VALUE, or one of != < <= > >=, in
-    /// quotes. NAME is a key of recipes, a figure of runs, or one of status, tag, recipe, run, started, device,
-    /// commit, corpus, reason, forked_from.
+    /// quotes. NAME is a key of recipes, a figure of runs, or one of status, tag, recipe, run, started,
+    /// device, commit, corpus, reason, forked_from.
     #[arg(value_name = "RECIPE | FILTER")]
     filters: Vec<String>,
     /// Only runs with one of these statuses, such as ok,interrupted.
