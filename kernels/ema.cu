@@ -2,8 +2,8 @@
 #include "optimizer.cuh"
 
 // average[n] ← average + weights[step]·(params - average). Nothing changes where bad[1] is set. On a rank
-// that owns ranges, the elements of the average from first to n are updated: it has no others but of the rank,
-// and params where masters are sharded those of the shard.
+// that owns ranges, the elements of the average from first to n are updated: it has no others but of the
+// rank, and params where masters are sharded those of the shard.
 extern "C" __global__ void __launch_bounds__(THREADS)
 ema(const float *params, const float *weights, const u32 *step, const u32 *bad, float *average, u64 first,
     u64 n, int rank_row) {

@@ -2,7 +2,8 @@
 // elements of a matrix, y through the matrices. Definitions: ROWS rows, one for each rank or for all, of at
 // most MATRIX_COUNT matrices, each given by its first element in the flat buffers (FLAT_STARTS), among the
 // masters (MASTER_STARTS) and in the optimizer's slots (SLOT_STARTS), followed by sentinels; THREADS of a
-// block, each of which goes through ROUNDS rounds of VEC neighbours, a divisor of all of these and of a matrix.
+// block, each of which goes through ROUNDS rounds of VEC neighbours, a divisor of all of these and of a
+// matrix.
 #pragma once
 #include "common.cuh"
 #include "streaming.cuh"

@@ -1,6 +1,6 @@
 // Shared by the kernels of optimizers that treat every element alike: blocks of the flat parameter buffers,
-// and ranges with weight decay. Definitions beside those of ranges.cuh: THREADS of a block, VEC neighbours of a
-// thread, WHOLE_BLOCKS, RANGE_MASTERS, and SWITCH_COUNT elements SWITCH_POSITIONS.
+// and ranges with weight decay. Definitions beside those of ranges.cuh: THREADS of a block, VEC neighbours of
+// a thread, WHOLE_BLOCKS, RANGE_MASTERS, and SWITCH_COUNT elements SWITCH_POSITIONS.
 #pragma once
 #include "common.cuh"
 #include "ranges.cuh"
@@ -31,8 +31,8 @@ __device__ __forceinline__ int switches_up_to(u64 at) {
 }
 
 // Where the VEC elements of a thread lie, which all lie in one range of the rank's row: the grid begins at
-// element `first` of the slots, and ranges of these at multiples of BLOCK, so that a block of the grid lies in
-// one, or without WHOLE_BLOCKS at multiples of 64 elements.
+// element `first` of the slots, and ranges of these at multiples of BLOCK, so that a block of the grid lies
+// in one, or without WHOLE_BLOCKS at multiples of 64 elements.
 struct ThreadElements {
     u64 at, flat, master;
 };

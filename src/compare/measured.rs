@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 /// The column that the ratio, the verdict and predictions of speed are about.
 pub const SPEED: &str = "tok_s";
 
+/// The column of the time of a step.
+pub const STEP_TIME: &str = "step_ms";
+
 /// The column of the smoothed training loss.
 pub const TRAIN_LOSS: &str = "train_loss";
 
@@ -17,7 +20,7 @@ pub type Columns = BTreeMap<String, f64>;
 
 /// The columns of speeds and step times. Their means are geometric: then those of speeds and of times have
 /// the same ratio, turned over.
-pub const RATES: [&str; 2] = [SPEED, "step_ms"];
+pub const RATES: [&str; 2] = [SPEED, STEP_TIME];
 
 /// Returns the mean of every column over the trials that have it.
 pub fn means(trials: &[Columns]) -> Columns {

@@ -1,12 +1,9 @@
 //! Judges a prediction that was stored before the first trial.
 
-use super::measured::SPEED;
+use super::measured::{RATES, SPEED, STEP_TIME};
 use crate::metrics;
 use crate::recipe::{Predicted, Prediction};
 use crate::results::comparison::{CompareVerdict, Comparison, RatioInterval};
-
-/// The column of the time of a step.
-const STEP_TIME: &str = "step_ms";
 
 /// Returns true if `prediction` held by the result of `comparison`; `None` if that cannot be judged.
 ///
@@ -34,7 +31,7 @@ pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
         // Of quality, which speeds do not tell.
         Predicted::Better | Predicted::Worse | Predicted::Difference { .. } => None,
         Predicted::NoDifference => verdict.map(|verdict| verdict == CompareVerdict::NoDifference),
-        Predicted::Range { column, low, high } if [SPEED, STEP_TIME].contains(&column.as_str()) => {
+        Predicted::Range { column, low, high } if RATES.contains(&column.as_str()) => {
             let speed = comparison.ratio.filter(|_| comparable && !comparison.has_single_run())?;
             let ratio = if column == SPEED { speed } else { ratio_of_step_times(comparison, speed)? };
             let within = |x: f64| (*low..=*high).contains(&(x - 1.0));

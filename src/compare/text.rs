@@ -1,6 +1,6 @@
 //! The text form of a comparison: a compact table and the verdict in a sentence.
 
-use super::measured::{Columns, SPEED, TRAIN_LOSS};
+use super::measured::{Columns, SPEED, STEP_TIME, TRAIN_LOSS};
 use crate::format::{short, significant, wall_time};
 use crate::metrics;
 use crate::results::columns;
@@ -8,7 +8,7 @@ use crate::results::comparison::{CompareVerdict, Comparison, RatioInterval};
 use std::fmt::Write;
 
 /// Columns at the top of the table: those that a comparison is about.
-const FIRST: [&str; 3] = [SPEED, "step_ms", TRAIN_LOSS];
+const FIRST: [&str; 3] = [SPEED, STEP_TIME, TRAIN_LOSS];
 
 /// Returns the result of a trial in a line.
 pub(super) fn trial(columns: &Columns) -> String {

@@ -50,8 +50,9 @@ pub struct Ended {
 /// Trains a recipe at several widths and writes what it finds into a folder of its own. `see` is called
 /// before each training with its number, from 0, how many there are, and what it is.
 ///
-/// # Errors When a width is none that the recipe can have, the recipe does not fit or diverges, or a file
-/// cannot be written.
+/// # Errors
+/// When a width is none that the recipe can have, the recipe does not fit or diverges, or a file cannot be
+/// written.
 pub fn run(
     request: &Request<'_>,
     machine: &Machine,

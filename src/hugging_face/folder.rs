@@ -53,8 +53,9 @@ impl Folder {
     /// Opens a folder: reads `config.json`, the index of shards if there is one, and the header of every file
     /// of weights.
     ///
-    /// # Errors A usage error that names the file: one that is missing, damaged, not what it says, outside of
-    /// the folder or a pickle.
+    /// # Errors
+    /// A usage error that names the file: one that is missing, damaged, not what it says, outside of the
+    /// folder or a pickle.
     pub fn open(path: &Path) -> Result<Self> {
         if !path.is_dir() {
             return Err(Error::usage(format!(
@@ -167,8 +168,9 @@ impl Folder {
 
     /// Reads a tensor of this shape, widened to fp32, row-major.
     ///
-    /// # Errors A usage error if there is none, it has another shape, or an element is NaN or infinite;
-    /// memory that the machine does not have.
+    /// # Errors
+    /// A usage error if there is none, it has another shape, or an element is NaN or infinite; memory that
+    /// the machine does not have.
     pub fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let Some(Tensor { file, span }) = self.tensors.get(name) else {
             return Err(Error::usage(format!("{}: there is no tensor {name}", self.path.display())));

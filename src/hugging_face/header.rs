@@ -54,8 +54,9 @@ const METADATA: &str = "__metadata__";
 /// Reads the header of a file. Tensors lie back to back from the end of the header to the end of the file, in
 /// any order, and each has the bytes of its shape.
 ///
-/// # Errors A usage error that names the tensor: lengths that do not fit the file, tensors that overlap or
-/// leave a gap, shapes that take other bytes, formats that are not read, two tensors of one name.
+/// # Errors
+/// A usage error that names the tensor: lengths that do not fit the file, tensors that overlap or leave a
+/// gap, shapes that take other bytes, formats that are not read, two tensors of one name.
 pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, TensorSpan>> {
     let (path, bytes) = (&opened.path, opened.bytes);
     let wrong = |text: String| Error::usage(format!("{}: {text}", path.display()));

@@ -43,8 +43,9 @@ impl Reference {
 
     /// Parses the content of the file at `path`, for a model of so many tokens whose context is so long.
     ///
-    /// # Errors A usage error for another form, tokens beyond the vocabulary or the context, and other
-    /// numbers of logits.
+    /// # Errors
+    /// A usage error for another form, tokens beyond the vocabulary or the context, and other numbers of
+    /// logits.
     pub fn parse(path: &Path, text: &str, vocab_size: usize, context: usize) -> Result<Self> {
         let reference: Self = json::parse(path, text.as_bytes())?;
         let Self { format, tokens, logits } = &reference;

@@ -47,8 +47,9 @@ impl Prefill {
 impl Generator {
     /// Records the programs for prompts of these shapes.
     ///
-    /// # Errors When an op refuses the plan's numbers, the plan asks for no sample, or prompts do not share
-    /// the samples evenly.
+    /// # Errors
+    /// When an op refuses the plan's numbers, the plan asks for no sample, or prompts do not share the
+    /// samples evenly.
     pub fn new(plan: &Plan, prompts: &[PromptShape]) -> Result<Self> {
         if plan.generation.samples == 0 {
             return Err(Error::usage("generation.samples = 0 requests no text"));

@@ -1,7 +1,6 @@
 //! The global norm of all gradients, the clip factor, and the flag of a step that was not finite.
 
 use super::rank_tables::RankTables;
-use super::segments::with_ranges;
 use crate::device::cpu::ViewMut;
 use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
@@ -99,7 +98,7 @@ fn with_owners(entry: &'static str, owners: &[Vec<&OwnedRange>], rank: usize) ->
         .with("ROUNDS", ROUNDS)
         .with("FINAL_THREADS", FINAL_THREADS);
     let tables = RankTables::new(owners, rank, 2);
-    (with_ranges(kernel, &tables, |range| (range.offset, range.start)), tables.row())
+    (tables.define_ranges_in(kernel, |range| (range.offset, range.start)), tables.row())
 }
 
 impl Op for GradNorm {

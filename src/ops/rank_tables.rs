@@ -10,7 +10,7 @@ const MOST_BYTES: usize = 48 << 10;
 /// The rows of a kernel's tables: of all ranks, or one for the rank that launches it.
 #[derive(Debug)]
 pub(super) struct RankTables<'a, T> {
-    rows: Vec<&'a [T]>,
+    rows: &'a [Vec<T>],
     row: usize,
     columns: usize,
 }
@@ -19,15 +19,14 @@ impl<'a, T> RankTables<'a, T> {
     /// Creates the rows of `tables` tables from the entries of each rank, or from one list where those of all
     /// ranks are the same, for a kernel that `rank` launches.
     pub(super) fn new(by_rank: &'a [Vec<T>], rank: usize, tables: usize) -> Self {
-        let longest = by_rank.iter().map(Vec::len).max().unwrap_or(0);
-        let bytes = by_rank.len() * (longest + 1) * tables * size_of::<u64>();
-        match by_rank {
-            [] | [_] => Self { rows: by_rank.iter().map(Vec::as_slice).collect(), row: 0, columns: longest },
-            _ if bytes <= MOST_BYTES => {
-                Self { rows: by_rank.iter().map(Vec::as_slice).collect(), row: rank, columns: longest }
-            }
-            _ => Self { rows: vec![&by_rank[rank]], row: 0, columns: by_rank[rank].len() },
-        }
+        let longest = |rows: &[Vec<T>]| rows.iter().map(Vec::len).max().unwrap_or(0);
+        let bytes = by_rank.len() * (longest(by_rank) + 1) * tables * size_of::<u64>();
+        let (rows, row) = match by_rank.len() {
+            0 | 1 => (by_rank, 0),
+            _ if bytes <= MOST_BYTES => (by_rank, rank),
+            _ => (&by_rank[rank..=rank], 0),
+        };
+        Self { rows, row, columns: longest(rows) }
     }
 
     /// Returns the entries of the longest row. Tables have a column more.
@@ -55,6 +54,16 @@ impl<'a, T> RankTables<'a, T> {
         };
         let rows = self.rows.iter().map(|entries| row(entries));
         format!("{{{}}}", rows.collect::<String>())
+    }
+
+    /// Adds the ranges of which each rank has a part of a buffer to a kernel, as the preprocessor definitions
+    /// of `kernels/ranges.cuh`, each given by its first elements there and in the flat buffers; without any,
+    /// the buffer is flat.
+    pub(super) fn define_ranges_in(&self, kernel: Kernel, places: impl Fn(&T) -> (usize, usize)) -> Kernel {
+        self.define_rows_in(kernel)
+            .with("RANGE_COUNT", self.columns)
+            .with("RANGE_OFFSETS", self.initializer(|range| places(range).0))
+            .with("RANGE_STARTS", self.initializer(|range| places(range).1))
     }
 }
 

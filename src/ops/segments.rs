@@ -181,8 +181,7 @@ impl Segments {
             .with("SWITCH_POSITIONS", table(&switches))
             .with("RANGE_MASTERS", tables.initializer(|piece| piece.master))
             .with("WHOLE_BLOCKS", u8::from(whole_blocks));
-        let kernel = with_ranges(kernel, &tables, |piece| (piece.offset, piece.start));
-        (kernel, tables.row())
+        (tables.define_ranges_in(kernel, |piece| (piece.offset, piece.start)), tables.row())
     }
 
     /// Returns the specs of the masters, and of one of the optimizer's slots, for gradients of all
@@ -219,21 +218,6 @@ pub(super) fn update_inputs(
         return Err("step and bad are u32".into());
     }
     Ok(grads)
-}
-
-/// Adds the ranges of which each rank has a part of a buffer to a kernel, as the preprocessor definitions of
-/// `kernels/ranges.cuh`, each given by its first elements there and in the flat buffers; without any, the
-/// buffer is flat.
-pub(super) fn with_ranges<T>(
-    kernel: Kernel,
-    ranges: &RankTables<'_, T>,
-    places: impl Fn(&T) -> (usize, usize),
-) -> Kernel {
-    ranges
-        .define_rows_in(kernel)
-        .with("RANGE_COUNT", ranges.columns())
-        .with("RANGE_OFFSETS", ranges.initializer(|range| places(range).0))
-        .with("RANGE_STARTS", ranges.initializer(|range| places(range).1))
 }
 
 /// Returns numbers as the initializer of an array of a kernel, with a sentinel beyond all elements.

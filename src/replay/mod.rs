@@ -39,8 +39,9 @@ use stored_run::StoredRun;
 
 /// Runs a stored run or comparison again, and compares the result.
 ///
-/// # Errors If the stored files cannot be read, this process was stopped by a signal, or results cannot be
-/// written. A run that fails is an [`Outcome`].
+/// # Errors
+/// If the stored files cannot be read, this process was stopped by a signal, or results cannot be written. A
+/// run that fails is an [`Outcome`].
 pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
     if let Some((variable, _)) = recipe::environment().next() {
         return Err(Error::usage(format!(

@@ -36,8 +36,9 @@ impl Axes {
     /// recipe's own values of its key, or its range. Every sample of the ranges, and every seed, is combined
     /// with the whole grid.
     ///
-    /// # Errors A usage error for an argument that names a key of `sweep.pairs`, for several values of the
-    /// seed beside `sweep.seeds`, for more than [`MAX_CELLS`] cells, and those of [`samples::draw`] and
+    /// # Errors
+    /// A usage error for an argument that names a key of `sweep.pairs`, for several values of the seed beside
+    /// `sweep.seeds`, for more than [`MAX_CELLS`] cells, and those of [`samples::draw`] and
     /// [`cooldowns::axis`].
     pub fn new(base: &Recipe, arguments: &Arguments) -> Result<Self> {
         let sweep = &base.values().sweep;

@@ -16,8 +16,9 @@ const SHARED_KEYS: [&str; 3] = ["lr_scheduler.decay", RATIO, "lr_scheduler.warmu
 /// Returns the axis of `sweep.cooldowns`: lengths and decays of cells whose rate falls from these steps on,
 /// over a share of `lr_scheduler.decay_ratio`. `None` without any.
 ///
-/// # Errors A usage error where the sweep varies one of the keys too, for a step 0, for a share of 1, and
-/// beside rungs.
+/// # Errors
+/// A usage error where the sweep varies one of the keys too, for a step 0, for a share of 1, and beside
+/// rungs.
 pub fn axis(base: &Recipe, arguments: &Arguments) -> Result<Option<Axis>> {
     let (sweep, name) = (&base.values().sweep, base.name());
     let Some(cooldowns) = &sweep.cooldowns else { return Ok(None) };

@@ -123,8 +123,9 @@ impl<'a> Schedule<'a> {
     /// Runs the cells that are not done, until all are done or a signal arrives. `table` is where their rows
     /// are.
     ///
-    /// # Errors [`Interrupted`](crate::error::ErrorKind::Interrupted) after a signal; a failure when a cell
-    /// failed, hung, took too long or was killed, or when the ledger or the output cannot be written.
+    /// # Errors
+    /// [`Interrupted`](crate::error::ErrorKind::Interrupted) after a signal; a failure when a cell failed,
+    /// hung, took too long or was killed, or when the ledger or the output cannot be written.
     pub fn run(&mut self, table: &Path, stop: &Stop) -> Result<()> {
         self.begin()?;
         self.say_heading(table);

@@ -199,8 +199,9 @@ impl Texts<'_> {
 
 /// Returns the logits after some tokens, of a generator of one text.
 ///
-/// # Errors When the tokens do not fit the generator's first program, their logits are not finite, or the
-/// engine fails.
+/// # Errors
+/// When the tokens do not fit the generator's first program, their logits are not finite, or the engine
+/// fails.
 pub(super) fn logits_after(
     engine: &mut Engine,
     generator: &Generator,

@@ -64,8 +64,9 @@ pub struct Imported {
 /// Makes a run of a folder: its weights as the checkpoint of step 0, a recipe of its model, its tokenizer.
 /// Everything is checked before anything is written.
 ///
-/// # Errors A usage error for a folder that is damaged, of a model that xrun does not have, or whose weights
-/// do not give the logits that it states.
+/// # Errors
+/// A usage error for a folder that is damaged, of a model that xrun does not have, or whose weights do not
+/// give the logits that it states.
 pub fn import(request: &ImportRequest) -> Result<Imported> {
     let folder = Folder::open(&request.folder)?;
     let keys = keys(folder.config())?;

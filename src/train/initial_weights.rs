@@ -55,8 +55,9 @@ impl InitialWeights {
 /// Opens the folder that a recipe begins with and checks that it is of the plan's model; `None` for a recipe
 /// that names none. Of the weights only headers are read.
 ///
-/// # Errors A usage error for a folder that is damaged, and where its configuration and the recipe disagree,
-/// which names every key with both values.
+/// # Errors
+/// A usage error for a folder that is damaged, and where its configuration and the recipe disagree, which
+/// names every key with both values.
 pub fn check_initial_weights(recipe: &Recipe, plan: &Plan) -> Result<Option<ImportedWeights>> {
     let Some(path) = &recipe.values().model.init_from else { return Ok(None) };
     let folder = Folder::open(Path::new(path))?;

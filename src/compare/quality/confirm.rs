@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 /// Returns the question that repeats a stored comparison: the same recipes, measures and design, and as many
 /// pairs of seeds that no stored comparison of this change has used; or the asked ones, if they are fresh.
 ///
-/// # Errors A usage error for a comparison that did not finish, for seeds that were used, and where neither
-/// the recipes nor the stored runs are there to make the same runs from.
+/// # Errors
+/// A usage error for a comparison that did not finish, for seeds that were used, and where neither the
+/// recipes nor the stored runs are there to make the same runs from.
 pub fn question(
     comparison: &QualityComparison,
     options: &QualityOptions,

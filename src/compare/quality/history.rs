@@ -75,7 +75,7 @@ pub fn check_peeking(question: &Question, earlier: &[&QualityComparison]) -> Res
         if used.is_disjoint(&asked) {
             continue;
         }
-        // A sequential comparison stops at the first look that decides, so the order of known pairs would decide.
+        // A sequential comparison stops at the first look that decides: the order of known pairs would.
         let old_pairs: Vec<[u64; 2]> =
             old.pairs.iter().map(|pair| [pair.baseline.seed, pair.candidate.seed]).collect();
         let begins_with_it = question.seeds.starts_with(&old_pairs);

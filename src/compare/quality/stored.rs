@@ -41,9 +41,10 @@ struct StoredRun {
 /// Judges the quality of stored runs; `names` are those of each arm, joined by commas. Runs with the same
 /// `training.seed` are a pair.
 ///
-/// # Errors A usage error for runs of different recipes, text or figures in one arm, for a seed that one of
-/// the arms lacks, for runs that have not ended, and as [`Question::new`] and [`run`](super::run) before the
-/// first run.
+/// # Errors
+/// A usage error for runs of different recipes, text or figures in one arm, for a seed that one of the arms
+/// lacks, for runs that have not ended, and as [`Question::new`] and [`run`](super::run) before the first
+/// run.
 pub fn compare_stored(results: &Path, names: [&str; 2], options: &QualityOptions) -> Result<FinishedQuality> {
     let [baseline, candidate] = [StoredArm::find(results, names[0])?, StoredArm::find(results, names[1])?];
     check_seeds(&baseline, &candidate)?;

@@ -27,8 +27,9 @@ const HEAD: &str = "lm_head.weight";
 impl ImportedWeights {
     /// Finds the parameters of a model in the tensors of a folder. Only headers are read.
     ///
-    /// # Errors A usage error that names a tensor that is missing, has another shape or is not the model's; a
-    /// model that the folder's class cannot express.
+    /// # Errors
+    /// A usage error that names a tensor that is missing, has another shape or is not the model's; a model
+    /// that the folder's class cannot express.
     pub fn new(folder: Folder, m: &Model) -> Result<Self> {
         let class = of_config(folder.config())?;
         let shown = folder.path().display();
