@@ -1,7 +1,7 @@
 //! The best set of a sweep over seeds.
 
-use super::super::{Direction, compare_cells};
-use super::{Normals, Source, TRIALS};
+use super::{Normals, Source, TRIALS, some};
+use xrun::statistics::{Direction, compare_cells};
 
 const SEEDS: usize = 5;
 
@@ -58,7 +58,7 @@ fn the_best_set_holds_the_best_and_drops_the_worst() {
     println!(
         "best set of 9 cells over {SEEDS} seeds: holds the best of 400, drops cells 3 deviations worse, size"
     );
-    for source in [Source::Normal, Source::Centered("qk_norm"), Source::Centered("lr")] {
+    for &source in some(&[Source::Normal, Source::Centered("qk_norm"), Source::Centered("lr")]) {
         for missing in [0.0, 0.1] {
             let sets = sweeps(source, &SPREAD, missing);
             let (dropped, size) = (100.0 * sets.dropped, sets.size);

@@ -1,7 +1,7 @@
 //! A thing compared with itself.
 
-use super::super::{Direction, QualityVerdict, SequentialDecision, SequentialDesign};
-use super::{CONFIDENCE, MOST_WRONG, PLANS, Source, TRIALS, count, fixed, is_different};
+use super::{CONFIDENCE, MOST_WRONG, PLANS, Source, TRIALS, count, fixed, is_different, some};
+use xrun::statistics::{Direction, QualityVerdict, SequentialDecision, SequentialDesign};
 
 const SAME: [Source; 5] = [
     Source::Normal,
@@ -16,7 +16,7 @@ const SAME: [Source; 5] = [
 #[test]
 fn a_thing_is_seldom_different_from_itself() {
     println!("A/A, different of 400 at a fixed number of pairs, any difference matters");
-    for source in SAME {
+    for &source in some(&SAME) {
         let counts = [8, 13, 44].map(|pairs| {
             let mut draw = source.open(pairs as u64);
             count(|| is_different(fixed(&draw(pairs), 0.0)))
@@ -30,8 +30,8 @@ fn a_thing_is_seldom_different_from_itself() {
 #[test]
 fn looking_after_every_pair_does_not_change_that() {
     println!("A/A, different of 400 with a look after every pair");
-    for source in SAME {
-        for (effect, pairs) in PLANS {
+    for &source in some(&SAME) {
+        for &(effect, pairs) in some(&PLANS) {
             let design = SequentialDesign::new(pairs, CONFIDENCE).unwrap();
             let mut draw = source.open(pairs as u64 + 1);
             let wrong = count(|| match design.decide(&draw(pairs), effect, Direction::HigherIsBetter) {
@@ -49,8 +49,8 @@ fn looking_after_every_pair_does_not_change_that() {
 #[test]
 fn the_intervals_of_all_looks_hold_together() {
     println!("A/A, any look of a comparison excludes 0, in % of 4000");
-    for source in SAME {
-        for (_, pairs) in PLANS {
+    for &source in some(&SAME) {
+        for &(_, pairs) in some(&PLANS) {
             let design = SequentialDesign::new(pairs, CONFIDENCE).unwrap();
             let mut draw = source.open(pairs as u64 + 2);
             let crosses = |_: &usize| {

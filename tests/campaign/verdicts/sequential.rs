@@ -1,9 +1,9 @@
 //! Pairs that looking after every pair saves, and what else would have saved how many.
 
-use super::super::{
+use super::{CONFIDENCE, LEAST_FOUND, Normals, PLANS, Source, TRIALS, some};
+use xrun::statistics::{
     Direction, FIRST_LOOK, QualityVerdict, SequentialDecision, SequentialDesign, SequentialStop, StopReason,
 };
-use super::{CONFIDENCE, LEAST_FOUND, PLANS, Source, TRIALS};
 
 const SOURCES: [Source; 3] = [Source::Normal, Source::Centered("qk_norm"), Source::Centered("lr")];
 
@@ -40,8 +40,8 @@ fn outcome(source: Source, design: &SequentialDesign, effect: f64, truth: f64) -
 #[test]
 fn looking_after_every_pair_saves_pairs() {
     println!("sequential, of 400 each: pairs used of the planned, better / no difference / futile");
-    for source in SOURCES {
-        for (effect, pairs) in PLANS {
+    for &source in some(&SOURCES) {
+        for &(effect, pairs) in some(&PLANS) {
             let design = SequentialDesign::new(pairs, CONFIDENCE).unwrap();
             let outcomes = [0.0, 1.0, 2.0].map(|times| outcome(source, &design, effect, times * effect));
             let saved = 1.0 - outcomes.iter().map(|outcome| outcome.share).sum::<f64>() / 3.0;
@@ -64,12 +64,35 @@ fn looking_after_every_pair_saves_pairs() {
     }
 }
 
+/// The share of paths of normal numbers that cross is the error that the boundary was computed for. Its
+/// standard error is 0.0007.
+#[test]
+fn simulated_paths_cross_as_often_as_computed() {
+    for &(last, exponent) in some(&[(13, 0.5), (6, 0.5), (13, 0.0), (44, 0.25)]) {
+        let design = SequentialDesign::with_exponent(last, CONFIDENCE, exponent).unwrap();
+        let mut normals = Normals::from_seed(last as u64);
+        let crosses = |_: &usize| {
+            let (mut sum, mut squares, mut crossed) = (0.0, 0.0, false);
+            for n in 1..=last {
+                let x = normals.draw();
+                (sum, squares) = (sum + x, squares + x * x);
+                let count = n as f64;
+                let t = sum / ((count * squares - sum * sum) / (count - 1.0)).sqrt();
+                crossed |= design.boundary(n).is_some_and(|bound| t.abs() >= bound);
+            }
+            crossed
+        };
+        let share = (0..100_000).filter(crosses).count() as f64 / 1e5;
+        assert!((share - 0.05).abs() < 3.0 * 0.0007, "{last} {exponent}: {share}");
+    }
+}
+
 /// A maximum larger by 15 % than the pairs of a single look finds the planned effect as often.
 #[test]
 fn a_slightly_larger_maximum_has_the_planned_power() {
     println!("sequential, a maximum of 15 % more: planned effect found of 400, pairs on average");
-    for source in SOURCES {
-        for ((effect, planned), pairs) in PLANS.into_iter().zip([15, 51]) {
+    for &source in some(&SOURCES) {
+        for (&(effect, planned), pairs) in some(&PLANS).iter().zip([15, 51]) {
             let design = SequentialDesign::new(pairs, CONFIDENCE).unwrap();
             let found = outcome(source, &design, effect, effect);
             let used = found.share * pairs as f64;
@@ -84,7 +107,7 @@ fn a_slightly_larger_maximum_has_the_planned_power() {
 #[test]
 fn the_chosen_boundary_finds_most() {
     println!("ways of looking after every pair, normal differences: saved, planned effect found of 400");
-    for (effect, pairs) in PLANS {
+    for &(effect, pairs) in some(&PLANS) {
         let mut found = Vec::new();
         for (name, exponent) in
             [("O'Brien and Fleming", 0.5), ("Wang and Tsiatis, 0.25", 0.25), ("Pocock", 0.0)]

@@ -129,8 +129,8 @@ fn drawn_numbers_are_what_they_are_called() {
     assert!((share(0.0) - 0.5).abs() < 0.011 && (share(-1.645) - 0.05).abs() < 0.005);
     for source in [Source::Centered("qk_norm"), Source::Centered("lr")] {
         let pool = source.open(1)(20_000);
-        let mean = super::super::mean(&pool);
-        let deviation = super::super::variance(&pool).sqrt();
+        let mean = xrun::statistics::mean(&pool);
+        let deviation = xrun::statistics::variance(&pool).sqrt();
         assert!(mean.abs() < 0.03 && (deviation - 1.0).abs() < 0.05, "{source:?}: {mean} ± {deviation}");
     }
     assert!(Source::Disjoint.open(1)(44).iter().all(|x| *x != 0.0), "different runs");
