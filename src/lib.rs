@@ -8,6 +8,7 @@
 //! report ◀── results/ (CSV, summary, plots) ◀── metrics rows
 //! ```
 
+pub mod atomic;
 pub mod check;
 pub mod checkpoint;
 pub mod cli;

@@ -24,6 +24,7 @@ use source::Source;
 const MAY_USE: &[(&str, &str)] = &[
     ("error", ""),
     ("format", ""),
+    ("atomic", "error"),
     // What long work reports and watchdogs read.
     ("liveness", ""),
     // The variables of a key's formulas.
@@ -34,7 +35,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("suggest", ""),
     // The table of metrics: columns, headings, units.
     ("metrics", ""),
-    ("device", "liveness error"),
+    ("device", "atomic liveness error"),
     ("machine", "device suggest error"),
     ("ir", "device error"),
     ("ops", "ir device expression error"),
@@ -55,7 +56,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("forecast", "model plan recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the
     // similar one of a name that runs have nothing of.
-    ("results", "statistics recipe metrics suggest format error"),
+    ("results", "atomic statistics recipe metrics suggest format error"),
     ("checkpoint", "liveness error"),
     ("hugging_face", "liveness error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
