@@ -12,15 +12,21 @@ use xrun::ranks::rendezvous::Secret;
 use xrun::ranks::{Launch, LocalRanks, Stop, ignore_file_size_signal, process};
 use xrun::report::plots;
 use xrun::results::progress::{begin_json_stream, print_json_error};
+use xrun::results::provenance::Stamp;
 use xrun::train::{Request, Run, WorkerRequest, mark_failed};
 
 /// What a signal is answered with.
 const STOPS: &str = "stopping after this step; a second signal (Ctrl-C) stops at once, without a save";
 
+/// The sources that `build.rs` found.
+const STAMP: Stamp =
+    Stamp { commit: option_env!("XRUN_BUILD_COMMIT"), dirty: option_env!("XRUN_BUILD_DIRTY") };
+
 #[global_allocator]
 static ALLOCATOR: HostAllocator = HostAllocator;
 
 fn main() -> ExitCode {
+    STAMP.set();
     let cli = cli::parse(std::env::args_os());
     let trains_with_json = cli.trains_with_json();
     if trains_with_json {
