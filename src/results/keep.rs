@@ -15,7 +15,7 @@ use super::comparison::Comparison;
 use super::find::names_of;
 use super::ledger::Attempt;
 use super::names::{
-    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LEDGER, METRICS, PLOTS, QUALITY, RECIPE, SUMMARY,
+    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LEDGER, METRICS, QUALITY, RECIPE, SUMMARY,
     TIMING,
 };
 use super::provenance::Environment;
@@ -101,31 +101,6 @@ pub fn store(contents: Contents, kept: &Path, parent: &Path, recipe: String, nam
     std::fs::rename(staging.path(), &folder).at("create", &folder)?;
     atomic::sync_folder(parent)?;
     Ok(Kept { folder, manifest: made.manifest, already: false })
-}
-
-/// Rewrites a kept folder in the current form: with a README, shared files and the manifests of its runs.
-/// Every file is compared with the present manifest first. Returns false if there is nothing to do.
-///
-/// # Errors
-/// When a file does not match the manifest; then nothing is changed.
-pub fn upgrade(kept: &Path, folder: &Path) -> Result<bool> {
-    let (manifest, contents) = verified(folder)?;
-    let made = Assembled::from_contents(contents, kept, manifest.recipe.clone(), manifest.run.clone())?;
-    if made.manifest == manifest {
-        return Ok(false);
-    }
-    let parent = folder.parent().unwrap_or(Path::new("."));
-    let staging = made.stage(kept, parent)?;
-    let plots = folder.join(PLOTS);
-    if plots.is_dir() {
-        std::fs::rename(&plots, staging.path().join(PLOTS)).at("move", &plots)?;
-    }
-    let old =
-        tempfile::Builder::new().prefix(".keeping-").tempdir_in(parent).at("create a folder in", parent)?;
-    std::fs::rename(folder, old.path().join("old")).at("replace", folder)?;
-    std::fs::rename(staging.path(), folder).at("create", folder)?;
-    atomic::sync_folder(parent)?;
-    Ok(true)
 }
 
 /// Compares every file of a kept folder with its manifest.

@@ -2,11 +2,11 @@
 
 use super::fixes::restore;
 use super::kept::{self, KeptRun, Source};
-use super::page_context::{Form, PageContext, Rendered};
+use super::page_context::{PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, did_you_mean, link_to, plain, table};
 use super::why::Why;
-use super::{alike, columns, figure, inline, provenance, runs};
+use super::{alike, columns, figure, provenance, runs};
 use crate::format::{BLANK, decimal};
 use crate::results::comparison::{
     Arm, Average, COMPARISON, COMPARISONS, Comparison, RatioInterval, TrainLoss,
@@ -43,13 +43,13 @@ pub fn render(
     for name in &spec.select {
         parts.push(one(context, spec, columns, find(context.kept, name)?)?);
     }
-    let origin = (context.form == Form::Locked).then(|| {
+    let origin = {
         let runs: Vec<&KeptRun> = parts.iter().flat_map(|part| &part.runs).collect();
-        let arms = |part: &'_ Part| [part.comparison.baseline.clone(), part.comparison.candidate.clone()];
-        let arms: Vec<Arm> = parts.iter().flat_map(arms).collect();
+        let comparisons = parts.iter().map(|part| &part.comparison);
+        let arms: Vec<&Arm> = comparisons.flat_map(|found| [&found.baseline, &found.candidate]).collect();
         let folders: Vec<&Path> = parts.iter().map(|part| part.folder.as_path()).collect();
-        provenance::line(context, &runs, &arms.iter().collect::<Vec<_>>(), &folders)
-    });
+        provenance::line(context, &runs, &arms, &folders)
+    };
     let mut rendered = Rendered::default();
     for part in parts {
         let one = part.rendered;
@@ -62,7 +62,7 @@ pub fn render(
         rendered.faults.extend(one.faults);
         rendered.commits.extend(one.commits);
     }
-    rendered.text += &origin.unwrap_or_default();
+    rendered.text += &origin;
     Ok(rendered)
 }
 
@@ -148,19 +148,15 @@ fn one(
     rendered.commits.extend(arms.iter().filter_map(|arm| arm.commit.clone()));
 
     let mut text = heading(&comparison, context, &folder, spec.select.len() == 1);
-    text += &measured_table(context, &comparison, &runs, columns)?;
+    text += &measured_table(&comparison, &runs, columns)?;
     text.push('\n');
-    text += &findings(context, &comparison);
+    text += &findings(&comparison);
     text += &differences.map_or(String::new(), |sentence| format!("- {sentence}"));
     text.push('\n');
-    let trial = context.form.trial_word();
-    if let Some(drawn) = figure::blocks(&comparison, trial) {
+    if let Some(drawn) = figure::blocks(&comparison) {
         let drawn = drawn.map_err(|e| vec![Why::stale(e.message())])?;
-        let alt = format!("Tokens per second of {}, before and after, {trial} by {trial}", comparison.name);
+        let alt = format!("Tokens per second of {}, before and after, trial by trial", comparison.name);
         text += &rendered.add_figure(context, &folder.join(PLOTS).join(figure::BLOCKS), drawn, &alt);
-    }
-    if context.form == Form::Inline {
-        text += &inline::comparison(&comparison, &kept_runs, context, &folder);
     }
     rendered.text = text;
     Ok(Part { rendered, comparison, runs, folder })
@@ -247,12 +243,9 @@ pub fn unlike(comparison: &Comparison, runs: &[KeptRun], across: &[String]) -> (
 /// provenance.
 fn heading(comparison: &Comparison, context: &PageContext<'_>, folder: &Path, is_single: bool) -> String {
     let (name, verdict) = (plain(&comparison.name), comparison.verdict.as_str());
-    let mut text = match context.form {
-        Form::Inline => {
-            format!("**{name}: {verdict}** ({})", link_to(&comparison.id, &context.link(folder)))
-        }
-        Form::Locked if is_single => format!("**{name}: {verdict}**"),
-        Form::Locked => {
+    let mut text = match is_single {
+        true => format!("**{name}: {verdict}**"),
+        false => {
             let link = link_to(&comparison.name, &context.link(&provenance::page_of(folder)));
             format!("**{link}: {verdict}**")
         }
@@ -265,7 +258,6 @@ fn heading(comparison: &Comparison, context: &PageContext<'_>, folder: &Path, is
 
 /// Returns a table of the measurements of both arms.
 fn measured_table(
-    context: &PageContext<'_>,
     comparison: &Comparison,
     runs: &[KeptRun],
     columns: Option<&[String]>,
@@ -283,14 +275,11 @@ fn measured_table(
         let why = format!("the comparison measured no `{unknown}`; it has {all}{near}");
         return Err(vec![Why::fixed_by(why, "correct `columns`")]);
     }
-    let average = match (context.form, comparison.average) {
-        (Form::Inline, Average::Median) => "median over the turns",
-        (Form::Inline, Average::Mean) => "mean over the turns",
-        (Form::Locked, Average::Median) => "median over trials",
-        (Form::Locked, Average::Mean) => "mean over trials",
+    let average = match comparison.average {
+        Average::Median => "median over trials",
+        Average::Mean => "mean over trials",
     };
-    let over: BTreeSet<Option<String>> =
-        runs.iter().map(|run| columns::validated_over(run, context.form)).collect();
+    let over: BTreeSet<Option<String>> = runs.iter().map(KeptRun::validated_over).collect();
     let headings = [average, ">before", ">after", ">after ÷ before"].map(str::to_owned);
     let mut rows =
         vec![vec![String::new(), plain(&before.label), plain(&after.label), "(95 % interval)".to_owned()]];
@@ -305,7 +294,7 @@ fn measured_table(
         };
         let is_last_batch = name == TRAIN_LOSS && comparison.train_loss == TrainLoss::LastBatch;
         let figure = if is_last_batch { columns::LAST_BATCH } else { name };
-        let mut heading = columns::heading(figure, context.form).trim_start_matches('>').to_owned();
+        let mut heading = columns::heading(figure).trim_start_matches('>').to_owned();
         if let (VAL_LOSS, 1, Some(Some(over))) = (name, over.len(), over.first()) {
             heading += &format!(", {over}");
         }
@@ -345,8 +334,7 @@ pub fn held(comparison: &Comparison) -> &'static str {
 }
 
 /// Returns verdict, loss gate, prediction, changed keys and remarks, as a list.
-fn findings(context: &PageContext<'_>, comparison: &Comparison) -> String {
-    let trials = format!("{}s", context.form.trial_word());
+fn findings(comparison: &Comparison) -> String {
     let effect = decimal(Some(comparison.min_effect * 100.0), 1);
     let mut lines = vec![format!(
         "Verdict: **{}**; differences below {effect} % do not count.",
@@ -366,7 +354,7 @@ fn findings(context: &PageContext<'_>, comparison: &Comparison) -> String {
     lines.extend(changed(comparison).map(|changes| format!("Changed keys: {changes}.")));
     lines.extend(comparison.notes.iter().map(|note| format!("Note: {}.", plain(note))));
     if !comparison.finished {
-        lines.push(format!("**Not finished**: it ended after {} {trials}.", comparison.trials.len()));
+        lines.push(format!("**Not finished**: it ended after {} trials.", comparison.trials.len()));
     }
     if !comparison.contended.is_empty() {
         let why: Vec<String> = comparison.contended.iter().map(|why| plain(why)).collect();
@@ -374,7 +362,7 @@ fn findings(context: &PageContext<'_>, comparison: &Comparison) -> String {
     }
     let failed = comparison.trials.iter().filter(|trial| trial.status != "ok").count();
     if failed > 0 {
-        lines.push(format!("{failed} of {} {trials} did not end as `ok`.", comparison.trials.len()));
+        lines.push(format!("{failed} of {} trials did not end as `ok`.", comparison.trials.len()));
     }
     lines.iter().map(|line| format!("- {line}\n")).collect()
 }

@@ -21,15 +21,11 @@ pub struct Point<'a> {
 /// The name of the figure of a comparison's blocks of steps, without theme and extension.
 pub const BLOCKS: &str = "blocks";
 
-/// The word for one run of a comparison.
-pub const TRIAL: &str = "trial";
-
 /// Half of the width of a trial, in trials.
 const REACH: f64 = 0.36;
 
-/// Returns the blocks of steps of every trial, by theme; `None` where no trial has any. `trial` is the word
-/// for a trial.
-pub fn blocks(comparison: &Comparison, trial: &str) -> Option<Result<Vec<(&'static str, String)>>> {
+/// Returns the blocks of steps of every trial, by theme; `None` where no trial has any.
+pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, String)>>> {
     let values = comparison.trials.iter().flat_map(|trial| &trial.blocks).copied().filter(|v| v.is_finite());
     let range = values.fold(None, |range: Option<(f64, f64)>, value| {
         Some(range.map_or((value, value), |(low, high)| (low.min(value), high.max(value))))
@@ -66,7 +62,7 @@ pub fn blocks(comparison: &Comparison, trial: &str) -> Option<Result<Vec<(&'stat
             series,
             marks: Vec::new(),
         }],
-        x_name: trial.to_owned(),
+        x_name: "trial".to_owned(),
         x: (0.5, comparison.trials.len() as f64 + 0.5),
         x_at: None,
     };
@@ -226,12 +222,12 @@ mod tests {
     fn every_block_is_a_dot_and_every_trial_has_a_median() {
         let around = |i: u32| 20_000.0 + f64::from(i % 2) * 4000.0 + f64::from(i) * 90.0;
         let trials: Vec<Trial> = (0..6).map(|i| trial(i % 2 == 1, around(i), 20)).collect();
-        let drawn = blocks(&comparison(&trials), "trial").unwrap().unwrap();
+        let drawn = blocks(&comparison(&trials)).unwrap().unwrap();
         assert_eq!(drawn.iter().map(|(theme, _)| *theme).collect::<Vec<_>>(), ["light", "dark"]);
         for (theme, svg) in &drawn {
             assert_eq!(svg.matches("<circle").count(), 6 * 20 + 2, "{theme}: blocks and the legend");
             assert!(svg.contains("fused: before and after") && svg.contains("1.240 (1.220 to 1.257)"));
         }
-        assert!(blocks(&comparison(&[trial(false, 1.0, 0)]), "trial").is_none(), "nothing to draw");
+        assert!(blocks(&comparison(&[trial(false, 1.0, 0)])).is_none(), "nothing to draw");
     }
 }

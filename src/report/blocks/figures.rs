@@ -69,7 +69,7 @@ fn drawn(folder: &Path) -> Vec<(PathBuf, String)> {
     if folder.join(COMPARISON).is_file() {
         // Verified before.
         let Ok(comparison) = Comparison::read(folder) else { return Vec::new() };
-        let drawn = figure::blocks(&comparison, figure::TRIAL).and_then(Result::ok).unwrap_or_default();
+        let drawn = figure::blocks(&comparison).and_then(Result::ok).unwrap_or_default();
         let path = |theme: &str| folder.join(PLOTS).join(format!("{}-{theme}.svg", figure::BLOCKS));
         return drawn.into_iter().map(|(theme, svg)| (path(theme), svg)).collect();
     }

@@ -136,11 +136,6 @@ impl KeptRun {
         &self.summary.run
     }
 
-    /// Returns the environment of the process that began the run.
-    pub fn environment(&self) -> Option<&Environment> {
-        self.environments.first()
-    }
-
     /// Returns true if its validation loss is over the first batches of the held-out text, as earlier
     /// versions took them, and not over batches spread over it.
     pub fn took_first_batches(&self) -> bool {

@@ -1,11 +1,11 @@
 //! Kept comparisons in the order of a key: ratios by the number of GPUs, the width, the batch.
 
 use super::kept::{KeptRun, Source};
-use super::page_context::{Form, PageContext, Rendered, stem_of_several};
+use super::page_context::{PageContext, Rendered, stem_of_several};
 use super::spec::Spec;
 use super::text::{code, link_to, table};
 use super::why::Why;
-use super::{alike, comparison, figure, inline, provenance, runs};
+use super::{alike, comparison, figure, provenance, runs};
 use crate::format::{BLANK, decimal};
 use crate::results::comparison::{Arm, COMPARISON, Comparison};
 use std::path::{Path, PathBuf};
@@ -57,16 +57,10 @@ pub fn render(
     let said = format!("Tokens per second before and after, and their ratio, by {over}");
     let stem = stem_of_several(context.kept, &spec.select, &format!("over-{over}"));
     text += &rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
-    let comparisons: Vec<&Comparison> = members.iter().map(|member| &member.comparison).collect();
-    text += &match context.form {
-        Form::Inline => inline::series(context, &comparisons, &all_runs),
-        Form::Locked => {
-            let arms: Vec<&Arm> =
-                comparisons.iter().flat_map(|found| [&found.baseline, &found.candidate]).collect();
-            let folders: Vec<&Path> = members.iter().map(|member| member.source.folder.as_path()).collect();
-            provenance::line(context, &all_runs.iter().collect::<Vec<_>>(), &arms, &folders)
-        }
-    };
+    let comparisons = members.iter().map(|member| &member.comparison);
+    let arms: Vec<&Arm> = comparisons.flat_map(|found| [&found.baseline, &found.candidate]).collect();
+    let folders: Vec<&Path> = members.iter().map(|member| member.source.folder.as_path()).collect();
+    text += &provenance::line(context, &all_runs.iter().collect::<Vec<_>>(), &arms, &folders);
     text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
     rendered.text = text;
     Ok(rendered)
@@ -86,14 +80,6 @@ fn member(context: &PageContext<'_>, folder: PathBuf, over: &str) -> Result<Memb
         return Err(vec![Why::fixed_by(why, "correct `over` or `select`")]);
     };
     Ok(Member { at, runs: runs.into_values().collect(), comparison, source })
-}
-
-/// Returns the page of a comparison that a row leads to.
-fn folder_or_readme(context: &PageContext<'_>, member: &Member) -> PathBuf {
-    match context.form {
-        Form::Inline => member.source.folder.clone(),
-        Form::Locked => provenance::page_of(&member.source.folder),
-    }
 }
 
 /// Checks that all runs are alike except for the key, and for the changes of their comparisons.
@@ -129,7 +115,7 @@ fn rows(context: &PageContext<'_>, members: &[Member], over: &str) -> String {
         let prediction =
             found.predicts.as_ref().map(|said| format!("{}: {}", code(said), comparison::held(found)));
         vec![
-            link_to(&found.name, &context.link(&folder_or_readme(context, member))),
+            link_to(&found.name, &context.link(&provenance::page_of(&member.source.folder))),
             key_value(member.at),
             speed(&found.baseline),
             speed(&found.candidate),

@@ -40,13 +40,13 @@ pub fn of_run(
             let figure =
                 metrics::find(name).and_then(|metric| Figures::from_summary(&run.summary).get(metric));
             let figure = figure.ok_or_else(|| vec![unmeasured(run, name)])?;
-            shown(name, figure, form) + &columns::remark_on(run, name, context.form)
+            shown(name, figure, form) + &columns::remark_on(run, name)
         }
         (Column::OfSet { metric, set }, form) => {
             let figure = columns::of_set(run, metric, set);
             shown(metric, figure.ok_or_else(|| vec![unmeasured(run, &format!("{metric}/{set}"))])?, form)
         }
-        (column, NumberForm::Decimal(None)) => columns::of_run(run, column, context.form),
+        (column, NumberForm::Decimal(None)) => columns::of_run(run, column),
         _ => return Err(vec![correct("`digits` and `form` are of figures".to_owned())]),
     };
     Ok(Rendered { text, ..runs::sources_of(&runs) })

@@ -39,8 +39,7 @@ fn no_random_corruption_passes() {
         "\nA loss of <!-- xrun:value select=\"quickstart\" column=\"val_loss\" --><!-- xrun:end -->.\n";
     fs::write(place.path("README.md"), place.text("README.md") + sentence).unwrap();
     // Kept folders in the form of today, with shared files.
-    place.xrun(&["report"]).ended(0);
-    place.xrun(&["report", "--migrate"]).ended(0);
+    place.keep_again();
     place.xrun(&["report", "--check"]).ended(0);
     let files = files(&place);
     assert!(files.len() >= 12, "{:?}", files.keys());
