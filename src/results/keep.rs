@@ -2,7 +2,7 @@
 //! hashes and a README.
 //!
 //! Content that several runs share (recipes, rows of equal runs, tables of algorithms) is stored once, in
-//! `objects/`, and columns that can be recomputed from others are left out;
+//! `objects/`. `timing.csv` is compressed, without columns that can be recomputed from others.
 //! [`stored::read`](super::stored::read) restores the original bytes.
 
 mod columns;
@@ -15,13 +15,12 @@ use super::comparison::Comparison;
 use super::find::names_of;
 use super::ledger::Attempt;
 use super::names::{
-    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LEDGER, METRICS, QUALITY, RECIPE, SUMMARY,
-    TIMING,
+    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LEDGER, METRICS, QUALITY, RECIPE, SUMMARY, TIMING,
 };
 use super::provenance::Environment;
 use super::quality::QualityComparison;
 use super::regular;
-use super::stored::{KeptFile, MANIFEST, Manifest, OBJECTS, RunManifest};
+use super::stored::{self, COMPRESSED, KeptFile, MANIFEST, Manifest, OBJECTS, RunManifest};
 use super::verify::{self, RunFiles};
 use crate::error::{Error, IoContext, Result};
 pub use prune::{Unused, folders, unused};
@@ -154,11 +153,12 @@ impl Assembled {
             if is_run && SHARED.contains(&path.as_str()) {
                 entry.shared = Some(entry.shared_path());
                 made.objects.push((entry.clone(), bytes.clone()));
-            } else if let Some((stored, derived)) =
-                (path == TIMING).then(|| columns::without_derived(bytes)).flatten()
-            {
-                entry.derived = Some(derived);
-                made.files.push((path.clone(), stored));
+            } else if path == TIMING {
+                let (stored, derived) = columns::without_derived(bytes).unzip();
+                entry.derived = derived;
+                let compressed =
+                    stored::compress(stored.as_deref().unwrap_or(bytes)).at("compress", Path::new(path))?;
+                made.files.push((format!("{path}{COMPRESSED}"), compressed));
             } else {
                 made.files.push((path.clone(), bytes.clone()));
             }
