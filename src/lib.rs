@@ -13,6 +13,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod compare;
 pub mod coordinates;
+pub mod curve;
 pub mod data;
 pub mod device;
 pub mod error;

@@ -2,11 +2,11 @@
 
 use super::documents::curves::{Asked, POINTS, Smoothing};
 use super::documents::sweep::Attempts;
-use super::documents::thinning::Spread;
 use super::documents::{comparison, coordinates, curves, differences, log, memory, profile, run, sweep};
 use super::http::{Refusal, Request};
 use super::known_rows::KnownRows;
 use super::table::{LiveTable, Table, TableRun};
+use crate::curve::Scale;
 use crate::error::Error;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -152,9 +152,9 @@ fn asked(request: &Request) -> Result<Asked, Refusal> {
     let points = parameter(request, "points")?.unwrap_or(usual.points);
     let from = parameter(request, "from")?.unwrap_or(*usual.steps.start());
     let to = parameter(request, "to")?.unwrap_or(*usual.steps.end());
-    let spread = match request.parameter("scale") {
-        None | Some("linear") => Spread::Linear,
-        Some("log") => Spread::Log,
+    let scale = match request.parameter("scale") {
+        None | Some("linear") => Scale::Linear,
+        Some("log") => Scale::Log,
         Some(other) => return Err(Refusal::new(400, format!("scale is `{other}`, and linear or log"))),
     };
     let smoothing = match parameter(request, "smooth")? {
@@ -166,7 +166,7 @@ fn asked(request: &Request) -> Result<Asked, Refusal> {
         columns,
         points: points.clamp(*POINTS.start(), *POINTS.end()),
         steps: from..=to,
-        spread,
+        scale,
         smoothing,
     })
 }
