@@ -44,6 +44,10 @@ impl Routes {
         match name {
             ["runs"] => Ok(table.document(&folder.root().display().to_string())),
             ["changes"] => Ok(table.changes(parameter(request, "since")?.unwrap_or(0))),
+            ["matches"] => {
+                let asked = |name| request.parameter(name).unwrap_or_default();
+                table.matches(asked("filter"), asked("sort"))
+            }
             ["differences"] => {
                 let runs =
                     request.parameters("id").map(|id| known(&table, id)).collect::<Result<Vec<_>, _>>()?;

@@ -93,6 +93,58 @@ fn medians_are_the_same_whatever_part_is_asked_for() {
     assert!(loss("&from=400&to=300").is_null(), "no rows");
 }
 
+#[test]
+fn the_page_filters_and_sorts_as_xrun_runs_does() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), "small", "2026-11-24T10:11:12Z", 300, "text");
+    run(dir.path(), "small", "2026-11-23T10:11:12Z", 3, "text");
+    run(dir.path(), "other", "2026-11-22T10:11:12Z", 20, "text");
+    let viewed = Viewed::start(dir.path());
+    let escaped = |text: &str| -> String { text.bytes().map(|byte| format!("%{byte:02X}")).collect() };
+    let matches = |filter: &str, sort: &str| {
+        viewed.document(&format!("/api/matches?filter={}&sort={}", escaped(filter), escaped(sort)))
+    };
+    let ids = |found: &Value| -> Vec<String> {
+        let ids = found["runs"].as_array().unwrap().iter();
+        ids.map(|id| id.as_str().unwrap().to_owned()).collect()
+    };
+    let listed = |filter: &str, sort: &str| -> Vec<String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
+        command.args(["runs", "--json", "--results"]).arg(dir.path()).args(["--sort", sort, filter]);
+        let stdout = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        let folder = |line: &str| {
+            let run: Value = serde_json::from_str(line).unwrap();
+            id(Path::new(run["path"].as_str().unwrap()))
+        };
+        stdout.lines().map(folder).collect()
+    };
+    for filter in [
+        "val_loss<2.5",
+        "val_loss>2.5",
+        "training.seed>=20",
+        "training.seed!=3",
+        "model.dim=32",
+        "recipe=small",
+        "status=ok",
+        "status!=ok",
+        "started>=2026-11-23",
+        "run=20261122",
+    ] {
+        let found = matches(filter, "training.seed");
+        assert_eq!(ids(&found), listed(filter, "training.seed"), "{filter}");
+        assert_eq!(found["problems"], json!([]), "{filter}");
+    }
+    assert_eq!(ids(&matches("SMALL training.seed<100", "")).len(), 1, "words are searched for in any case");
+    let all = ids(&matches("", "training.seed"));
+    assert_eq!(ids(&matches("", "-training.seed")), all.iter().rev().cloned().collect::<Vec<_>>());
+    let odd = matches("status=okay val_loss<low small", "zebra");
+    let problems: Vec<&str> =
+        odd["problems"].as_array().unwrap().iter().map(|p| p.as_str().unwrap()).collect();
+    assert!(problems.len() == 3 && problems[0].contains("did you mean ok?"), "{problems:?}");
+    assert_eq!(ids(&odd).len(), 2, "what is not understood filters nothing");
+    assert_eq!(viewed.get(&format!("/api/matches?filter={}", "a".repeat(1001))).status, 400);
+}
+
 /// A comparison of the held-out loss, and of the steps until one, in so many pairs of a sequential design.
 fn sequential(pairs: usize) -> QualityComparison {
     let side = |seed: usize, loss: f64, steps: usize| {
