@@ -14,6 +14,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod compare;
 pub mod coordinates;
+pub mod curve;
 pub mod data;
 pub mod device;
 pub mod error;

@@ -62,7 +62,9 @@ const MAY_USE: &[(&str, &str)] = &[
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results recipe machine device policy liveness error"),
     // The names and classes of keys, for columns and for what makes two rows alike.
-    ("report", "results statistics recipe metrics suggest liveness format error"),
+    // The columns of rows, and what was appended to a file that grows.
+    ("curve", "results metrics"),
+    ("report", "curve results statistics recipe metrics suggest liveness format error"),
     (
         "train",
         "hugging_face ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
@@ -81,9 +83,9 @@ const MAY_USE: &[(&str, &str)] = &[
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
     ("replay", "compare report checkpoint data machine device ranks results statistics recipe format error"),
     // The plan of a stored recipe's memory, cells of sweeps.
-    ("view", "compare sweep results statistics metrics forecast plan recipe machine format error"),
+    ("view", "curve compare sweep results statistics metrics forecast plan recipe machine format error"),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.
-    ("watch", "compare sweep train ranks results metrics recipe machine format error"),
+    ("watch", "curve compare sweep train ranks results metrics recipe machine format error"),
     (
         "cli",
         "watch view replay compare coordinates device sweep train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \

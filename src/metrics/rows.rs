@@ -206,6 +206,13 @@ pub enum Phase {
     Sample,
 }
 
+impl Phase {
+    /// Returns true for a training step, timed or not.
+    pub fn is_step(self) -> bool {
+        matches!(self, Self::Warmup | Self::Train)
+    }
+}
+
 csv_row! {
     /// A row of `timing.csv`: what was measured. Blank where there is no measurement, never zero.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

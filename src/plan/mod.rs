@@ -14,7 +14,7 @@ mod seeds;
 pub use batch::{BatchPlan, Scaling, Stage};
 pub use corpus::{Corpus, data_spec};
 pub use devices::choose_gpus;
-pub use events::{Generation, Interval, Intervals, Sampling, is_due, times_due};
+pub use events::{Generation, Intervals, Period, Sampling, is_due, times_due};
 pub use execution::Execution;
 pub use model::{Model, PADDING, QkNormOptions, RopeOptions};
 pub use recompute_choice::{ModeCost, RecomputeChoice};

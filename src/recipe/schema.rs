@@ -13,7 +13,7 @@
 //! ```
 
 use super::define::{section, sections};
-use super::key::{Interval, RangeScale, Type, UNSET};
+use super::key::{NumberRange, RangeScale, Type, UNSET};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::expression::Scope;
@@ -49,8 +49,8 @@ const fn count(min: u64, max: u64) -> Type {
     Type::Count { min, max }
 }
 
-const fn interval(low: Bound<f64>, high: Bound<f64>) -> Interval {
-    Interval { low, high }
+const fn interval(low: Bound<f64>, high: Bound<f64>) -> NumberRange {
+    NumberRange { low, high }
 }
 
 const fn number(low: Bound<f64>, high: Bound<f64>) -> Type {

@@ -1,6 +1,6 @@
 //! Checks of a value against the type of its key.
 
-use super::key::{Interval, Key, RangeScale, Type};
+use super::key::{Key, NumberRange, RangeScale, Type};
 use super::lookup::{find_path, nearest_key};
 use super::prediction::Prediction;
 use crate::expression::{Formula, Function, ParseError};
@@ -184,7 +184,7 @@ fn whole(value: &DeValue<'_>, min: u64, max: u64) -> Result<Value, Refusal> {
     }
 }
 
-fn number(value: &DeValue<'_>, interval: Interval) -> Result<Value, Refusal> {
+fn number(value: &DeValue<'_>, interval: NumberRange) -> Result<Value, Refusal> {
     let x = match value {
         DeValue::Float(written) => written.as_str().parse::<f64>().ok(),
         DeValue::Integer(written) => integer(written).map(|n| n as f64),
@@ -198,7 +198,7 @@ fn number(value: &DeValue<'_>, interval: Interval) -> Result<Value, Refusal> {
     }
 }
 
-fn pair(items: &DeArray<'_>, interval: Interval) -> Result<Value, Refusal> {
+fn pair(items: &DeArray<'_>, interval: NumberRange) -> Result<Value, Refusal> {
     if items.len() != 2 {
         return Err(Refusal::new(format!("a list of {}", items.len())));
     }

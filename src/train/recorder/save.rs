@@ -4,7 +4,7 @@ use super::Recorder;
 use crate::checkpoint::{FileRecord, Saved, Write, Written};
 use crate::error::Result;
 use crate::format::{binary, duration};
-use crate::plan::Interval;
+use crate::plan::Period;
 use crate::policy::WeightsOnly;
 use crate::ranks::fault;
 use crate::results::Phase;
@@ -130,10 +130,10 @@ impl Recorder {
     /// Returns true if the run saves by time and the last save is long enough ago.
     pub(in crate::train) fn save_is_due(&self) -> bool {
         match self.plan.intervals.checkpoint {
-            Interval::Time(period) => {
+            Period::Time(period) => {
                 self.saves() && self.writer.in_flight().is_none() && self.last_save.elapsed() >= period
             }
-            Interval::Steps(_) => false,
+            Period::Steps(_) => false,
         }
     }
 

@@ -287,7 +287,7 @@ fn chart(canvas: &mut Canvas, area: Rect, content: &Content, closing: &[Interval
             .map(|at| Layer::Level(at, Role::Bound)),
     );
     let of = |one: &Interval| [one.pairs as f64, one.low, one.estimate, one.high];
-    layers.push(Layer::Intervals(closing.iter().map(of).collect(), Role::Validation));
+    layers.push(Layer::ErrorBars(closing.iter().map(of).collect(), Role::Validation));
     let chart = Chart {
         x: (0.0, all.max(last.pairs) as f64 + 0.5),
         x_names: ["after 0 pairs".to_owned(), format!("{all}")],
