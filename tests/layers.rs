@@ -43,7 +43,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("optim", "ops ir device policy error"),
     ("passes", "ops ir device policy error"),
     ("exec", "passes ir device policy liveness error"),
-    ("check", "exec passes ops ir device policy error"),
+    ("check", "exec passes optim ops ir device policy error"),
     // The names that predictions may use; the names and hyperparameters of optimizers.
     ("recipe", "optim metrics machine policy expression suggest error"),
     // Allocations whose refusal is an error.
