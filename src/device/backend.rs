@@ -61,13 +61,11 @@ impl Device {
             Device::Cuda(gpu, _) => gpu.allocate(bytes).map(Memory::Gpu),
         }
     }
-}
 
-impl Device {
-    /// As [`Device::allocate`]; on a GPU, of memory that others of the process can be given access to.
+    /// Allocates as [`Device::allocate`] does; other GPUs of the process can be given access to GPU memory.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Device::allocate`].
     pub fn allocate_mapped(&self, bytes: usize) -> Result<Memory> {
         match self {
             Device::Cpu(_) => self.allocate(bytes),
