@@ -17,6 +17,7 @@ pub mod data;
 pub mod device;
 pub mod error;
 pub mod exec;
+pub mod executor;
 pub mod expression;
 pub mod forecast;
 pub mod format;
