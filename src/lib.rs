@@ -19,6 +19,7 @@ pub mod data;
 pub mod device;
 pub mod error;
 pub mod exec;
+pub mod executor;
 pub mod expression;
 pub mod forecast;
 pub mod format;

@@ -69,19 +69,27 @@ const MAY_USE: &[(&str, &str)] = &[
         "train",
         "hugging_face ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
     ),
+    // The binary and the process groups of runs, the number of GPUs.
+    ("executor", "ranks results device error"),
     // Which sampler draws the points.
     (
         "sweep",
         // The names of checkpoints, for cells that begin with another one's state.
-        "train ranks checkpoint results statistics metrics forecast model plan data recipe machine device policy format error",
+        "executor train ranks checkpoint results statistics metrics forecast model plan data recipe machine device policy format error",
     ),
     // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps
     // do.
-    ("compare", "sweep train ranks results statistics forecast recipe metrics machine suggest format error"),
+    (
+        "compare",
+        "executor sweep train ranks results statistics forecast recipe metrics machine suggest format error",
+    ),
     // The programs and steps of trainings, and the files of what they show.
     ("coordinates", "train results forecast model plan recipe machine device policy format error"),
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
-    ("replay", "compare report checkpoint data machine device ranks results statistics recipe format error"),
+    (
+        "replay",
+        "executor compare report checkpoint data machine device ranks results statistics recipe format error",
+    ),
     // The plan of a stored recipe's memory, cells of sweeps.
     ("view", "curve compare sweep results statistics metrics forecast plan recipe machine format error"),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.

@@ -7,7 +7,6 @@
 //! ```
 
 mod arms;
-pub mod child;
 mod conclusion;
 mod cpu_load;
 mod external;

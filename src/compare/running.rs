@@ -1,7 +1,6 @@
 //! A comparison in progress: runs the trials and stores them as they end.
 
 use super::arms::{Arms, PlannedArm, Program};
-use super::child::TrialLimits;
 use super::gate::ExpectedCurve;
 use super::trials::{FinishedTrial, TrialSetting, trial_order};
 use super::{statistics, text};
@@ -167,7 +166,8 @@ impl<'a> RunningComparison<'a> {
                 folder: &self.folder,
                 warmup: self.warmup,
                 algorithms_from: algorithms.as_deref(),
-                limits: TrialLimits { timeout: self.timeout, stop },
+                timeout: self.timeout,
+                stop,
             };
             let trial =
                 FinishedTrial::run(&arm.program, arm.binary.as_deref(), index + 1, is_candidate, setting)?;

@@ -3,12 +3,13 @@
 
 use super::request::{QualityArmRequest, Question};
 use crate::error::Result;
+use crate::executor::Limits;
 use crate::ranks::Stop;
 use crate::results::ledger::{Attempt, CellStatus, Ledger};
 use crate::results::measure::{Measure, MeasureValue, MeasuredRun};
 use crate::results::progress::Mode;
 use crate::results::quality::{Pair, PairedRun};
-use crate::sweep::{AttemptLimits, BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
+use crate::sweep::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -144,7 +145,7 @@ impl<'a> PairRuns<'a> {
             jobs: self.setting.jobs,
             again,
             retries: RETRIES,
-            limits: AttemptLimits { hang: None, timeout: self.setting.timeout },
+            limits: Limits { hang: None, timeout: self.setting.timeout },
             progress: self.setting.progress,
         };
         self.batch.run(cells, &policy, stop, ended)
