@@ -3,12 +3,14 @@
 use super::Rank;
 use super::documents::SetDocuments;
 use crate::data::ValidationBatches;
-use crate::device::communicator::Communicator;
+use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::Result;
 use crate::exec::Section;
 use crate::results::documents::DocumentLoss;
-use crate::train::phase::EVALUATES;
 use std::sync::Arc;
+
+/// Evaluates on held-out data.
+const EVALUATES: RankPhase = RankPhase::working("evaluates");
 
 /// An evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
