@@ -16,6 +16,7 @@ pub mod coordinates;
 pub mod data;
 pub mod device;
 pub mod error;
+pub mod evaluation;
 pub mod exec;
 pub mod expression;
 pub mod forecast;

@@ -1,4 +1,7 @@
 //! Training: one loop, for every number of ranks and every launcher.
+//!
+//! [`Run::train`] takes a run from its start to its summary. Each of its ranks has a [`Rank`], an engine with
+//! its part of the data, and runs [`train`], the loop. Rank 0 has a [`Recorder`] too, which writes results.
 
 mod agreement;
 mod calibrate;
@@ -186,7 +189,7 @@ fn request(stop: &Stop, recorder: Option<&Recorder>) -> StepRequest {
     }
 }
 
-/// Computes the held-out loss.
+/// Evaluates on the held-out sets.
 fn evaluate(
     rank: &mut Rank,
     step: u64,

@@ -1,6 +1,5 @@
 //! One rank of a run: its engine, its part of the data, a step.
 
-mod documents;
 mod evaluate;
 mod non_finite;
 mod share;

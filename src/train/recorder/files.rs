@@ -2,15 +2,15 @@
 
 use crate::checkpoint::FileRecord;
 use crate::error::{Error, Result};
+use crate::metrics::HeldOutColumn;
 use crate::plan::Plan;
 use crate::ranks::fault;
 use crate::results::folder::{METRICS, TIMING};
-use crate::results::held_out::MAIN_SET;
 use crate::results::rows::{ResumedRows, RowWriter, SavedRows};
 use crate::results::summary::Sample;
 use crate::results::tensorboard::EventFile;
 use crate::results::{MetricsRow, RunFolder, Summary, TimingRow};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// `metrics.csv`, `timing.csv`, and the event file where the recipe asks for one.
 pub(super) struct RowFiles {
@@ -153,10 +153,17 @@ impl RowFiles {
     }
 }
 
-/// Returns the columns of `metrics.csv` behind those that every run has.
+/// Returns the columns of `metrics.csv` behind those that every run has, in the order of the file.
 fn further_columns(plan: &Plan, summary: &Summary) -> Vec<String> {
-    let sets = || summary.held_out.keys().filter(|name| *name != MAIN_SET);
     // Whether evaluations evaluate the average may change from one process of a run to the next.
-    let of_average = sets().filter(|_| plan.ema.is_some()).map(|set| MetricsRow::ema_column_of_set(set));
-    of_average.chain(sets().map(|set| MetricsRow::column_of_set(set))).collect()
+    let weights = if plan.ema.is_some() { &[false, true][..] } else { &[false] };
+    let mut columns = BTreeSet::new();
+    for figure in plan.tasks.iter().flat_map(|task| task.figures()) {
+        for (set, &is_average) in
+            summary.held_out.keys().flat_map(|set| weights.iter().map(move |w| (set, w)))
+        {
+            columns.insert(HeldOutColumn { figure, set, is_average }.to_string());
+        }
+    }
+    columns.into_iter().filter(|column| MetricsRow::is_further(column)).collect()
 }

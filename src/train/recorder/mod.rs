@@ -17,6 +17,7 @@ use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::forecast::Saving;
 use crate::forecast::memory::peak_bytes;
+use crate::metrics::HeldOutColumn;
 use crate::plan::Plan;
 use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
 use crate::results::held_out::MAIN_SET;
@@ -248,28 +249,18 @@ impl Recorder {
             z_loss: report.z_loss,
             smoothing_loss: report.smoothing_loss,
             ema_val_loss: None,
-            set_losses: BTreeMap::new(),
-            ema_set_losses: BTreeMap::new(),
+            held_out: BTreeMap::new(),
         };
-        let sets = evaluation.map_or(&[][..], |evaluation| &evaluation.sets);
-        for ((name, set), evaluated) in self.summary.held_out.iter_mut().zip(sets) {
-            let loss = evaluated.loss as f32;
-            (set.tokens, set.bytes) = (Some(evaluated.tokens), evaluated.bytes);
-            match name.as_str() {
-                MAIN_SET => {
-                    row.val_loss = Some(loss);
-                    self.saves.evaluated = Some((report.step, loss));
+        if let Some(evaluation) = evaluation {
+            for (is_average, evaluated) in [(false, &evaluation.sets), (true, &evaluation.ema)] {
+                for ((set, known), found) in self.summary.held_out.iter_mut().zip(evaluated) {
+                    (known.tokens, known.bytes) = (Some(found.tokens), found.bytes);
+                    for (&figure, &value) in &found.figures {
+                        row.set_figure(HeldOutColumn { figure, set, is_average }, value as f32);
+                    }
                 }
-                name => _ = row.set_losses.insert(name.to_owned(), loss),
             }
-        }
-        let of_average = evaluation.map_or(&[][..], |evaluation| &evaluation.ema);
-        for (name, evaluated) in self.summary.held_out.keys().zip(of_average) {
-            let loss = evaluated.loss as f32;
-            match name.as_str() {
-                MAIN_SET => row.ema_val_loss = Some(loss),
-                name => _ = row.ema_set_losses.insert(name.to_owned(), loss),
-            }
+            self.saves.evaluated = row.val_loss.map(|loss| (report.step, loss));
         }
         if let Some(Evaluation { documents, .. }) = evaluation.filter(|found| !found.documents.is_empty()) {
             let written = documents::write(self.folder.path(), documents);
@@ -306,13 +297,7 @@ impl Recorder {
         if let Some(loss) = row.ema_val_loss {
             summary.ema_val_loss.get_or_insert_default().add(LossAt { step: row.step, loss });
         }
-        for (name, set) in &mut summary.held_out {
-            let loss = if name == MAIN_SET { row.val_loss } else { row.set_losses.get(name).copied() };
-            loss.into_iter().for_each(|loss| set.add(LossAt { step: row.step, loss }));
-            let loss =
-                if name == MAIN_SET { row.ema_val_loss } else { row.ema_set_losses.get(name).copied() };
-            loss.into_iter().for_each(|loss| set.add_of_average(LossAt { step: row.step, loss }));
-        }
+        summary.held_out.iter_mut().for_each(|(name, set)| set.add_row(name, row));
         summary.bits_per_byte = summary.held_out.get(MAIN_SET).and_then(|set| set.bits_per_byte);
         if row.val_loss.is_none() && self.last_summary.elapsed() < SUMMARY_PERIOD {
             return Ok(());

@@ -199,7 +199,7 @@ impl Recorder {
     /// it, this waits.
     pub(in crate::train) fn is_best(&mut self, evaluation: &Evaluation) -> Result<bool> {
         let Some(set) = evaluation.sets.first().filter(|_| self.saves()) else { return Ok(false) };
-        let is_below = |best: Option<f32>| (set.loss as f32) < best.unwrap_or(f32::INFINITY);
+        let is_below = |best: Option<f32>| (set.loss() as f32) < best.unwrap_or(f32::INFINITY);
         if let Some(step) = self.saves.writer.in_flight()
             && !is_below(self.saves.best_loss)
             && is_below(self.saves.store.best_loss(step.saturating_sub(1))?)

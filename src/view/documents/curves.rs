@@ -2,7 +2,7 @@
 
 use super::number::{number, number_of_row, or_null};
 use super::thinning::{Spread, buckets, kept, smoothed};
-use crate::metrics::{Metric, MetricsRow, TimingRow};
+use crate::metrics::{self, Metric, MetricsRow, TimingRow};
 use crate::view::known_rows::RunRows;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -130,10 +130,10 @@ fn columns(rows: &RunRows) -> Vec<Column> {
     let is_axis = |metric: &&Metric| AXES.contains(&metric.name);
     let mut found: Vec<Column> =
         MetricsRow::METRICS.iter().filter(|m| !is_axis(m)).map(|metric| fixed(metric, "metrics")).collect();
-    let sets: BTreeSet<String> = rows.metrics().iter().flat_map(MetricsRow::columns_of_sets).collect();
-    for name in sets {
+    let further: BTreeSet<&String> = rows.metrics().iter().flat_map(|row| row.held_out.keys()).collect();
+    for name in further {
         let of = name.split('/').next().unwrap_or_default();
-        let metric = MetricsRow::METRICS.iter().find(|metric| metric.name == of);
+        let metric = metrics::all().find(|metric| metric.name == of);
         found.extend(metric.map(|metric| Column { name: name.clone(), metric, file: "metrics" }));
     }
     found.extend(TimingRow::METRICS.iter().filter(|m| !is_axis(m)).map(|metric| fixed(metric, "timing")));
@@ -146,11 +146,7 @@ fn values<'a>(rows: &'a RunRows, column: &'a Column) -> Box<dyn Iterator<Item = 
     if column.file == "timing" {
         return Box::new(rows.steps().map(move |row| (row.step, row.number(name))));
     }
-    let value = move |row: &MetricsRow| match MetricsRow::is_of_set(name) {
-        true => row.of_set(name).map(f64::from),
-        false => row.number(name),
-    };
-    Box::new(rows.metrics().iter().map(move |row| (row.step, value(row))))
+    Box::new(rows.metrics().iter().map(move |row| (row.step, row.value(name))))
 }
 
 /// Tokens and seconds at the ends of steps.
