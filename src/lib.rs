@@ -18,6 +18,7 @@ pub mod curve;
 pub mod data;
 pub mod device;
 pub mod error;
+pub mod evaluation;
 pub mod exec;
 pub mod executor;
 pub mod expression;

@@ -49,9 +49,14 @@ const MAY_USE: &[(&str, &str)] = &[
     // Allocations whose refusal is an error.
     // Similar names of files, for one that is not there.
     ("data", "device suggest liveness error"),
+    // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.
+    ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.
-    ("plan", "recipe data optim machine device policy format error"),
-    ("model", "hugging_face data checkpoint plan exec passes optim ops ir device policy format error"),
+    ("plan", "evaluation recipe data optim machine device policy format error"),
+    (
+        "model",
+        "evaluation hugging_face data checkpoint plan exec passes optim ops ir device policy format error",
+    ),
     // The recipe whose mode of recomputation the plan chooses.
     ("forecast", "model plan recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the
@@ -67,7 +72,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("report", "curve results statistics recipe metrics suggest liveness format error"),
     (
         "train",
-        "hugging_face ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
+        "evaluation hugging_face ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
     ),
     // The binary and the process groups of runs, the number of GPUs.
     ("executor", "ranks results device error"),

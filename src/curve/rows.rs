@@ -13,9 +13,7 @@ pub trait CurveRow {
 
 impl CurveRow for MetricsRow {
     fn point(&self, column: &str) -> Option<(f64, f64)> {
-        let value =
-            if Self::is_of_set(column) { self.of_set(column).map(f64::from) } else { self.number(column) };
-        Some((self.step as f64, value?))
+        Some((self.step as f64, self.value(column)?))
     }
 }
 

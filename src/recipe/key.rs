@@ -78,6 +78,8 @@ pub enum Type {
     Bool,
     /// One of these words.
     Word(&'static [&'static str]),
+    /// A list of different words, each one of these.
+    Words(&'static [&'static str]),
     /// One of these words, or a formula for this.
     WordOrFormula(&'static [&'static str], Scope),
     /// A whole number within these bounds, both included.
@@ -135,6 +137,7 @@ impl fmt::Display for Type {
             Self::NameOrPath(names) => write!(f, "{} or a path, in quotes", quoted(names)),
             Self::Bool => f.write_str("true or false"),
             Self::Word(words) => write!(f, "one of {}", quoted(words)),
+            Self::Words(words) => write!(f, "a list of different words, each one of {}", quoted(words)),
             Self::WordOrFormula(words, scope) => {
                 write!(f, "one of {}, or a formula {}", quoted(words), scope.meaning())
             }

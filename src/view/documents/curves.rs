@@ -2,7 +2,7 @@
 
 use super::number::{number_of_row, or_null};
 use crate::curve::{self, CurveRow, Points, Scale, buckets, extremes, medians, whole_windows};
-use crate::metrics::{Metric, MetricsRow, TimingRow};
+use crate::metrics::{self, Metric, MetricsRow, TimingRow};
 use crate::view::known_rows::RunRows;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -123,10 +123,10 @@ fn columns(rows: &RunRows) -> Vec<Column> {
         .filter(|m| !is_axis(m))
         .map(|metric| fixed(metric, METRICS_FILE))
         .collect();
-    let sets: BTreeSet<String> = rows.metrics().iter().flat_map(MetricsRow::columns_of_sets).collect();
-    for name in sets {
+    let further: BTreeSet<&String> = rows.metrics().iter().flat_map(|row| row.held_out.keys()).collect();
+    for name in further {
         let of = name.split('/').next().unwrap_or_default();
-        let metric = MetricsRow::METRICS.iter().find(|metric| metric.name == of);
+        let metric = metrics::all().find(|metric| metric.name == of);
         found.extend(metric.map(|metric| Column { name: name.clone(), metric, file: METRICS_FILE }));
     }
     found.extend(TimingRow::METRICS.iter().filter(|m| !is_axis(m)).map(|metric| fixed(metric, TIMING_FILE)));

@@ -1,34 +1,37 @@
 //! The results that rank 0 writes during training: rows, progress, checkpoints, samples.
 
+mod clock;
 mod close;
+mod files;
 mod save;
 
 pub(super) use save::DueSave;
 
 use super::gauges::Gauges;
-use super::held::HeldSnapshot;
+use super::job::Job;
 use super::rank::{Evaluation, Rank, StepReport};
-use super::time_left::TimeLeft;
-use crate::checkpoint::{BackgroundWriter, FileRecord, Meta, Store};
+use super::start::Start;
+use crate::checkpoint::Meta;
 use crate::data::stories::judge;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
-use crate::model::flops_per_token;
+use crate::forecast::Saving;
+use crate::forecast::memory::peak_bytes;
+use crate::metrics::HeldOutColumn;
 use crate::plan::Plan;
-use crate::ranks::fault;
 use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
 use crate::results::held_out::MAIN_SET;
-use crate::results::progress::{Pace, Progress};
-use crate::results::rows::{ResumedRows, RowWriter, SavedRows};
+use crate::results::progress::Progress;
+use crate::results::rows::ResumedRows;
 use crate::results::summary::{LossAt, Sample, Sentences, Startup};
-use crate::results::tensorboard::EventFile;
-use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, documents, memory};
+use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, documents};
+use clock::Clock;
+use files::{ResumeAt, RowFiles};
+use save::Saves;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-const MIB: f64 = (1 << 20) as f64;
 
 /// Time between writes of the summary during a run, besides those after evaluations.
 const SUMMARY_PERIOD: Duration = Duration::from_secs(5);
@@ -36,49 +39,25 @@ const SUMMARY_PERIOD: Duration = Duration::from_secs(5);
 /// Time between lines of progress in the log, besides those of evaluations.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 
+/// Name of the corpus with a grammar, against which generated sentences are checked.
+const STORIES: &str = "stories";
+
 /// The files and the progress display of one run.
 pub struct Recorder {
     folder: RunFolder,
     plan: Arc<Plan>,
-    metrics: RowWriter<MetricsRow>,
-    timing: RowWriter<TimingRow>,
-    store: Arc<Store>,
-    /// Writes checkpoints beside training.
-    writer: BackgroundWriter<HeldSnapshot>,
-    /// Memory for the next copy of the state.
-    held: Option<HeldSnapshot>,
-    /// True if checkpoints are written beside training.
-    background: bool,
-    /// The lowest validation loss of a checkpoint, in nats per token, where the best is kept.
-    best_loss: Option<f32>,
-    /// The newest evaluation: its step, and the validation loss in nats per token.
-    evaluated: Option<(u64, f32)>,
-    /// The event file, where the recipe asks for one.
-    events: Option<EventFile>,
-    meta: Meta,
+    files: RowFiles,
+    saves: Saves,
+    clock: Clock,
     summary: Summary,
     progress: Progress,
-    started: Instant,
-    wall_before: f64,
-    steps_here: usize,
-    time_left: TimeLeft,
-    planned_bytes: u64,
-    /// Model FLOPs per token, forward and backward.
-    flops_per_token: f64,
+    /// True if generated sentences are checked against the grammar of the built-in stories.
     judge: bool,
-    gauges: Option<Gauges>,
-    /// Sums over steps of the fraction in which each rank was busy.
-    busy: Vec<f64>,
     /// The last step with a row.
     step: u64,
-    /// The step that this process began at, and the tokens trained on until then.
+    /// The step that this process began at, and the tokens trained on until then; a fork may have had another
+    /// batch.
     began: (u64, u64),
-    /// The step of the newest checkpoint; 0 without one.
-    saved_step: u64,
-    /// The end of the last save, failed or not; the start of this process before the first.
-    last_save: Instant,
-    /// The error of the last save, if it failed.
-    unsaved: Option<Error>,
     /// The end of the last write of the summary.
     last_summary: Instant,
     /// The end of the last line of progress in the log.
@@ -87,129 +66,54 @@ pub struct Recorder {
     write_error: Option<Error>,
 }
 
-/// Inputs of [`Recorder::new`].
-pub struct RecorderInputs {
-    /// The run's folder, locked.
-    pub folder: RunFolder,
-    /// The plan.
-    pub plan: Arc<Plan>,
-    /// Metadata for checkpoints; step and tokens are filled in.
-    pub meta: Meta,
-    /// The summary so far.
-    pub summary: Summary,
-    /// Progress on the terminal.
-    pub progress: Progress,
-    /// The step to continue from.
-    pub from_step: u64,
-    /// Tokens trained on until then; a fork may have had another batch.
-    pub from_tokens: u64,
-    /// True if the folder has the rows of the earlier steps.
-    pub resumed: bool,
-    /// What the checkpoint to resume knows of the row files; `None` where there is none, or one of another
-    /// run.
-    pub saved_rows: Option<BTreeMap<String, FileRecord>>,
-    /// Bytes of state and arena.
-    pub planned_bytes: u64,
-    /// True if checkpoints are written beside training.
-    pub background: bool,
-    /// True if generated sentences are checked against the grammar of the built-in stories.
-    pub judge: bool,
-}
-
 impl Recorder {
-    /// Checks that checkpoints can be written, opens the row files at a step, and truncates the rows beyond
-    /// it.
+    /// Checks that checkpoints can be written, opens the row files at the step where the run starts, and
+    /// truncates the rows beyond it. `meta` describes checkpoints; `is_resumed` is true if the folder is that
+    /// of an earlier process.
     ///
     /// # Errors
     /// When the folder cannot be written, or lacks rows up to the step.
-    pub fn new(parts: RecorderInputs) -> Result<Self> {
-        let RecorderInputs {
-            folder,
-            plan,
-            meta,
-            mut summary,
-            progress,
-            from_step,
-            from_tokens,
-            resumed,
-            saved_rows,
-            planned_bytes,
-            background,
-            judge,
-        } = parts;
+    pub(super) fn open(
+        (job, start): (&Job, &Start),
+        folder: RunFolder,
+        is_resumed: bool,
+        mut summary: Summary,
+        meta: Meta,
+        progress: Progress,
+    ) -> Result<Self> {
+        let (plan, step) = (&job.plan, start.step());
+        let background = Saving::new(plan, &job.programs, &job.machine).is_beside();
         // Before any row is dropped: on a disk that is still full, nothing changes.
-        let store = Store::open(&folder.checkpoints()?, plan.intervals.keep)?;
-        let store = store.keeping(&plan.intervals.kept_steps).keeping_best(plan.intervals.keep_best);
-        store.probe()?;
-        let store = Arc::new(store);
-        let best_loss = if plan.intervals.keep_best { store.best_loss(from_step)? } else { None };
-        let saved = |file: &str| {
-            let FileRecord { bytes, blake3 } = saved_rows.as_ref()?.get(file)?.clone();
-            Some(SavedRows { bytes, blake3 })
-        };
-        let (saved_metrics, saved_timing) = (saved(METRICS), saved(TIMING));
-        if let Some(saved) = &saved_timing {
-            // Before `metrics.csv` is cut.
-            saved.verify(&folder.path().join(TIMING), from_step)?;
-        }
-        let sets = || summary.held_out.keys().filter(|name| *name != MAIN_SET);
-        // Whether evaluations evaluate the average may change from one process of a run to the next.
-        let of_average = sets().filter(|_| plan.ema.is_some()).map(|set| MetricsRow::ema_column_of_set(set));
-        let columns: Vec<_> = of_average.chain(sets().map(|set| MetricsRow::column_of_set(set))).collect();
-        let (metrics, kept) = folder.resume_metrics(from_step, saved_metrics.as_ref(), &columns)?;
-        let last = kept.last.as_ref().map_or(0, |row| row.step);
-        if resumed && last != from_step {
-            return Err(Error::failed(format!(
-                "{} ends at step {last}, and the checkpoint is of step {from_step}: rows were lost. Restore the file, or \
-                 start a new run from the checkpoint with `xrun resume RUN --fork`",
-                folder.path().join(METRICS).display()
-            )));
-        }
-        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, from_step, saved_timing.as_ref())?;
-        summary.samples.retain(|sample| sample.step <= from_step);
+        let saves = Saves::open(&folder, plan, meta, step, background)?;
+        let loaded = start.loaded.as_ref().filter(|_| is_resumed);
+        let at = ResumeAt { step, has_rows: is_resumed, saved: loaded.map(|loaded| &loaded.meta().rows) };
+        let (mut files, earlier) = RowFiles::open(&folder, plan, &summary, &at)?;
+        summary.samples.retain(|sample| sample.step <= step);
         summary.status = Status::Running;
         summary.reason = None;
-        summary.steps = from_step;
-        summary.tokens_seen = from_tokens;
+        summary.steps = step;
+        summary.tokens_seen = start.tokens();
         folder.write_summary(&summary)?;
-        let create = |()| EventFile::create(folder.path(), &summary.samples);
-        let events = plan.intervals.tensorboard.then_some(()).map(create).transpose()?;
-        let wall_before = cut.last.map_or(0.0, |row| row.wall_s);
+        if plan.intervals.tensorboard {
+            files.begin_events(&folder, &summary.samples)?;
+        }
+        let planned_bytes = peak_bytes(plan, &job.programs) as u64;
         let mut recorder = Self {
-            flops_per_token: flops_per_token(&plan).value,
-            time_left: TimeLeft::new(&plan),
+            clock: Clock::start(plan, planned_bytes, earlier.wall_s),
             folder,
-            plan,
-            metrics,
-            timing,
-            writer: BackgroundWriter::new(Arc::clone(&store)),
-            events,
-            store,
-            held: None,
-            background,
-            best_loss,
-            evaluated: None,
-            meta,
+            plan: Arc::clone(plan),
+            files,
+            saves,
             summary,
             progress,
-            started: Instant::now(),
-            wall_before,
-            steps_here: 0,
-            planned_bytes,
-            judge,
-            gauges: None,
-            busy: Vec::new(),
-            step: from_step,
-            began: (from_step, from_tokens),
-            saved_step: from_step,
-            last_save: Instant::now(),
+            judge: job.recipe.values().data.corpus == STORIES,
+            step,
+            began: (step, start.tokens()),
             last_summary: Instant::now(),
             last_logged: Instant::now(),
-            unsaved: None,
             write_error: None,
         };
-        let hashes_missing = saved_rows.is_some() && (saved_metrics.is_none() || saved_timing.is_none());
-        recorder.note_rows(hashes_missing, &kept)?;
+        recorder.note_rows(earlier.are_unchecked, &earlier.metrics)?;
         Ok(recorder)
     }
 
@@ -262,7 +166,7 @@ impl Recorder {
     /// checkpoints, and one that has trained no step yet, has nothing to save and ends at once.
     fn or_stop(&mut self, written: Result<()>) -> Result<()> {
         let Err(e) = written else { return Ok(()) };
-        if !self.saves() || self.steps_here == 0 {
+        if !self.saves() || self.clock.steps_here == 0 {
             return Err(e);
         }
         if self.write_error.is_none() {
@@ -279,12 +183,12 @@ impl Recorder {
 
     /// Returns the error of the last save; `None` if it succeeded.
     pub(super) fn unsaved(&self) -> Option<&Error> {
-        self.unsaved.as_ref()
+        self.saves.unsaved.as_ref()
     }
 
     /// Returns the step of the newest checkpoint, 0 without one.
     pub(super) fn saved_step(&self) -> u64 {
-        self.saved_step
+        self.saves.saved_step
     }
 
     /// Returns the last step with a row.
@@ -306,41 +210,14 @@ impl Recorder {
 
     /// Records that a step was trained in `took`.
     pub(super) fn trained(&mut self, report: &StepReport, took: Duration) -> Result<()> {
-        self.steps_here += 1;
-        let phase = if self.steps_here <= self.plan.intervals.warmup { Phase::Warmup } else { Phase::Train };
-        let batch = &self.plan.batch;
-        let (tokens, micro_steps) = (batch.tokens_of(report.step), batch.micro_steps_of(report.step));
-        let tok_s = tokens as f64 / took.as_secs_f64();
-        let flops = self.flops_per_token;
-        if phase == Phase::Train {
-            self.busy.resize(report.busy.len(), 0.0);
-            self.busy.iter_mut().zip(&report.busy).for_each(|(sum, busy)| *sum += busy);
-        }
-        self.time_left.trained(report.step, phase, took.as_secs_f64());
         let written_step = self.collect_write()?;
-        let row = self.timing_row(report.step, phase, took);
-        let per_device = tok_s / self.plan.batch.world_size as f64;
-        let utilization =
-            self.gauges.as_ref().and_then(|g| g.utilization(per_device * flops, micro_steps, took));
-        self.append_timing(&TimingRow {
-            data_wait_ms: Some(report.data_wait.as_secs_f64() * 1e3),
-            tok_s: Some(tok_s),
-            tok_s_per_device: Some(per_device),
-            tflops_per_device: Some(per_device * flops / 1e12),
-            mfu_pct: utilization.map(|(mfu, _)| mfu),
-            hfu_pct: utilization.map(|(_, hfu)| hfu),
-            communication_ms: report.communicated.map(|c| c.total.as_secs_f64() * 1e3),
-            exposed_communication_ms: report.communicated.map(|c| c.exposed.as_secs_f64() * 1e3),
-            slowest_rank: report.slowest.map(|rank| rank as u64),
-            written_step,
-            ..row
-        })
+        let row = self.clock.trained(report, took);
+        self.append_timing(&TimingRow { written_step, ..row })
     }
 
     /// Writes a row of `timing.csv`, and its event.
     fn append_timing(&mut self, row: &TimingRow) -> Result<()> {
-        let written = self.timing.append(row);
-        let written = written.and_then(|()| self.events.as_mut().map_or(Ok(()), |events| events.timing(row)));
+        let written = self.files.timing(row);
         self.or_stop(written)
     }
 
@@ -372,44 +249,29 @@ impl Recorder {
             z_loss: report.z_loss,
             smoothing_loss: report.smoothing_loss,
             ema_val_loss: None,
-            set_losses: BTreeMap::new(),
-            ema_set_losses: BTreeMap::new(),
+            held_out: BTreeMap::new(),
         };
-        let sets = evaluation.map_or(&[][..], |evaluation| &evaluation.sets);
-        for ((name, set), evaluated) in self.summary.held_out.iter_mut().zip(sets) {
-            let loss = evaluated.loss as f32;
-            (set.tokens, set.bytes) = (Some(evaluated.tokens), evaluated.bytes);
-            match name.as_str() {
-                MAIN_SET => {
-                    row.val_loss = Some(loss);
-                    self.evaluated = Some((report.step, loss));
+        if let Some(evaluation) = evaluation {
+            for (is_average, evaluated) in [(false, &evaluation.sets), (true, &evaluation.ema)] {
+                for ((set, known), found) in self.summary.held_out.iter_mut().zip(evaluated) {
+                    (known.tokens, known.bytes) = (Some(found.tokens), found.bytes);
+                    for (&figure, &value) in &found.figures {
+                        row.set_figure(HeldOutColumn { figure, set, is_average }, value as f32);
+                    }
                 }
-                name => _ = row.set_losses.insert(name.to_owned(), loss),
             }
-        }
-        let of_average = evaluation.map_or(&[][..], |evaluation| &evaluation.ema);
-        for (name, evaluated) in self.summary.held_out.keys().zip(of_average) {
-            let loss = evaluated.loss as f32;
-            match name.as_str() {
-                MAIN_SET => row.ema_val_loss = Some(loss),
-                name => _ = row.ema_set_losses.insert(name.to_owned(), loss),
-            }
+            self.saves.evaluated = row.val_loss.map(|loss| (report.step, loss));
         }
         if let Some(Evaluation { documents, .. }) = evaluation.filter(|found| !found.documents.is_empty()) {
             let written = documents::write(self.folder.path(), documents);
             self.or_stop(written)?;
         }
         self.step = report.step;
-        let written = self.metrics.append(&row).and_then(|()| fault::inject_disk_fault(report.step));
-        let written =
-            written.and_then(|()| self.events.as_mut().map_or(Ok(()), |events| events.metrics(&row)));
+        let written = self.files.metrics(&row);
         self.or_stop(written)?;
         let interval = self.plan.intervals.metrics.max(1) as u64;
         let due = row.step.is_multiple_of(interval) || row.step == 1 || row.step == self.plan.steps as u64;
-        let pace = Pace {
-            tok_s: self.time_left.step_seconds().map(|s| self.plan.batch.tokens_per_step() as f64 / s),
-            eta_s: self.time_left.after(row.step),
-        };
+        let pace = self.clock.pace(row.step);
         if due || row.val_loss.is_some() {
             self.progress.step(&row, pace);
         }
@@ -427,7 +289,7 @@ impl Recorder {
     fn update_summary(&mut self, row: &MetricsRow) -> Result<()> {
         let summary = &mut self.summary;
         (summary.steps, summary.tokens_seen) = (row.step, row.tokens_seen);
-        summary.wall_s = Some(self.wall_before + self.started.elapsed().as_secs_f64());
+        summary.wall_s = Some(self.clock.wall_s());
         summary.train_loss.add(LossAt { step: row.step, loss: row.loss });
         if let Some(loss) = row.val_loss {
             summary.val_loss.add(LossAt { step: row.step, loss });
@@ -435,13 +297,7 @@ impl Recorder {
         if let Some(loss) = row.ema_val_loss {
             summary.ema_val_loss.get_or_insert_default().add(LossAt { step: row.step, loss });
         }
-        for (name, set) in &mut summary.held_out {
-            let loss = if name == MAIN_SET { row.val_loss } else { row.set_losses.get(name).copied() };
-            loss.into_iter().for_each(|loss| set.add(LossAt { step: row.step, loss }));
-            let loss =
-                if name == MAIN_SET { row.ema_val_loss } else { row.ema_set_losses.get(name).copied() };
-            loss.into_iter().for_each(|loss| set.add_of_average(LossAt { step: row.step, loss }));
-        }
+        summary.held_out.iter_mut().for_each(|(name, set)| set.add_row(name, row));
         summary.bits_per_byte = summary.held_out.get(MAIN_SET).and_then(|set| set.bits_per_byte);
         if row.val_loss.is_none() && self.last_summary.elapsed() < SUMMARY_PERIOD {
             return Ok(());
@@ -482,10 +338,7 @@ impl Recorder {
         let written = written.and_then(|()| self.folder.write_summary(&self.summary));
         let samples: Vec<&Sample> =
             self.summary.samples.iter().filter(|sample| sample.step == step).collect();
-        let written = written.and_then(|()| match &mut self.events {
-            Some(events) => events.samples(&samples),
-            None => Ok(()),
-        });
+        let written = written.and_then(|()| self.files.samples(&samples));
         self.or_stop(written)?;
         self.time(step, Phase::Sample, started.elapsed())
     }
@@ -495,7 +348,7 @@ impl Recorder {
     /// # Errors
     /// When the folder cannot be written.
     pub fn algorithms(&mut self, table: &Algorithms) -> Result<()> {
-        self.meta.algorithms = Some(table.hash());
+        self.saves.meta.algorithms = Some(table.hash());
         atomic::write(&self.folder.path().join(ALGORITHMS), table.to_json().as_bytes())
     }
 
@@ -508,7 +361,7 @@ impl Recorder {
     /// dropped.
     pub fn allocated(&mut self, bytes: u64) {
         self.summary.memory.allocated_bytes = Some(bytes);
-        if let Some(gauges) = &self.gauges {
+        if let Some(gauges) = &self.clock.gauges {
             let parts = gauges.besides_plan();
             self.summary.memory.besides_plan_bytes = parts.total();
             self.summary.memory.besides_plan = Some(parts);
@@ -517,32 +370,12 @@ impl Recorder {
 
     /// Sets the gauges to read the GPU with; `None` on the CPU.
     pub(super) fn watch(&mut self, gauges: Option<Gauges>) {
-        self.gauges = gauges;
+        self.clock.gauges = gauges;
     }
 
     /// Writes the time that something besides a step took.
     fn time(&mut self, step: u64, phase: Phase, took: Duration) -> Result<()> {
-        self.time_left.took(phase, took.as_secs_f64());
-        let row = self.timing_row(step, phase, took);
+        let row = self.clock.paused(step, phase, took);
         self.append_timing(&row)
-    }
-
-    fn timing_row(&mut self, step: u64, phase: Phase, took: Duration) -> TimingRow {
-        let mib = |bytes: u64| bytes as f64 / MIB;
-        let wall_s = self.wall_before + self.started.elapsed().as_secs_f64();
-        let mut row = TimingRow {
-            plan_mem_mib: Some(mib(self.planned_bytes)),
-            rss_mib: memory::rss_bytes().map(mib),
-            peak_mem_mib: memory::peak_rss_bytes().map(mib),
-            ..TimingRow::timed(step, phase, wall_s, took.as_secs_f64() * 1e3)
-        };
-        if let Some(gauges) = &mut self.gauges {
-            let tokens = match phase {
-                Phase::Warmup | Phase::Train => self.plan.batch.tokens_of(step),
-                _ => 0,
-            };
-            gauges.fill(&mut row, tokens);
-        }
-        row
     }
 }

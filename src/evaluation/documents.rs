@@ -1,10 +1,9 @@
 //! Losses of single documents: what a window has of each, put together over windows and ranks.
 
-use super::Rank;
 use crate::data::{Batch, HeldOut, IGNORED};
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
-use crate::results::documents::DocumentLoss;
+use crate::metrics::DocumentLoss;
 use bytemuck::{Pod, Zeroable};
 use std::collections::BTreeMap;
 
@@ -101,16 +100,5 @@ impl SetDocuments {
             loss: sum.loss / sum.tokens as f64,
         };
         Ok(documents.into_iter().map(document).collect())
-    }
-}
-
-impl Rank {
-    /// Returns the loss of every row of the batch that was evaluated last.
-    ///
-    /// # Errors
-    /// When the plan asks for no losses of documents.
-    pub(super) fn losses_of_rows(&self) -> Result<Vec<f64>> {
-        let slot = self.engine.state.slot("evaluation.losses")?;
-        self.engine.state.values(slot)
     }
 }

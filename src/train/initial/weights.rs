@@ -1,6 +1,6 @@
 //! Initial values of parameters that are the weights of a folder in HuggingFace's form (`model.init_from`).
 
-use super::init::write_parameter;
+use super::write_parameter;
 use crate::data::Tokenizer;
 use crate::data::tokenizer::MAX_JSON_BYTES;
 use crate::device::communicator::Communicator;
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Name of a tokenizer in a folder.
-pub(super) const TOKENIZER: &str = "tokenizer.json";
+pub(in crate::train) const TOKENIZER: &str = "tokenizer.json";
 
 const INIT_FROM: &str = "model.init_from";
 
@@ -44,7 +44,11 @@ impl InitialWeights {
     ///
     /// # Errors
     /// As [`check_initial_weights`], and when a file cannot be read.
-    pub(super) fn open(recipe: &Recipe, plan: &Plan, tokenizer: &Tokenizer) -> Result<Option<Self>> {
+    pub(in crate::train) fn open(
+        recipe: &Recipe,
+        plan: &Plan,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<Self>> {
         let Some(weights) = check_initial_weights(recipe, plan)? else { return Ok(None) };
         check_tokenizer(recipe, weights.folder(), tokenizer)?;
         let hash = weights.folder().content_hash()?;
@@ -115,7 +119,7 @@ fn check_tokenizer(recipe: &Recipe, folder: &Folder, tokenizer: &Tokenizer) -> R
 ///
 /// # Errors
 /// When a weight cannot be read or has another shape, or a rank is lost.
-pub(super) fn write_all_weights(
+pub(in crate::train) fn write_all_weights(
     engine: &mut Engine,
     comm: &dyn Communicator,
     weights: Option<&dyn Weights>,
@@ -137,7 +141,7 @@ pub(super) fn write_all_weights(
 ///
 /// # Errors
 /// When there are more or fewer than the parameter has, or a copy to the device fails.
-pub(super) fn write_weights(engine: &mut Engine, param: &Param, bytes: &[u8]) -> Result<()> {
+pub(in crate::train) fn write_weights(engine: &mut Engine, param: &Param, bytes: &[u8]) -> Result<()> {
     let values: Vec<f32> = bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
     if bytes.len() != 4 * param.spec.logical_elements() {
         return Err(Error::failed(format!(

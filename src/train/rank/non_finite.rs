@@ -1,14 +1,49 @@
-//! Where in a step a value is not finite, as a number that ranks agree on.
+//! The search for the first tensor of a step that is not finite.
 
-use crate::exec::NonFiniteOutput;
+use super::Rank;
+use crate::data::Batch;
+use crate::device::communicator::Communicator;
+use crate::error::{Error, Result};
+use crate::exec::{NonFiniteOutput, NonFiniteTensor};
+use std::sync::Arc;
+
+impl Rank {
+    /// Replays a step that was not finite. Every rank replays all of it, so that collectives still match, and
+    /// every rank names the same tensor: the first in the step on any rank.
+    pub(super) fn find_bad(&mut self, batches: &[Batch]) -> Result<NonFiniteTensor> {
+        let programs = Arc::clone(&self.programs);
+        let section = |at: usize| match at {
+            at if at < batches.len() => programs.micro_step(at, batches.len()),
+            _ => &programs.step_end,
+        };
+        let mut found = None;
+        for at in 0..=batches.len() {
+            if let Some(batch) = batches.get(at) {
+                self.upload(batch, self.done + 1)?;
+            }
+            let bad = self.engine.find_non_finite(section(at))?;
+            found = found.or(bad.map(|bad| BadLocation { section: at, bad }));
+        }
+        let earliest = self.comm.all_reduce_max(
+            "the search for the bad tensor",
+            found.map_or(0, |location| location.priority()),
+        )?;
+        let location = BadLocation::from_priority(earliest).ok_or_else(|| {
+            Error::failed(
+                "a step was not finite, but its replay was: this machine does not compute deterministically",
+            )
+        })?;
+        Ok(location.bad.describe(section(location.section)))
+    }
+}
 
 /// Location in a step of a value that is not finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct BadLocation {
+struct BadLocation {
     /// The micro-step; for the end of the step, the number of micro-steps.
-    pub(super) section: usize,
+    section: usize,
     /// What its program found.
-    pub(super) bad: NonFiniteOutput,
+    bad: NonFiniteOutput,
 }
 
 impl BadLocation {
@@ -16,14 +51,14 @@ impl BadLocation {
 
     /// Encodes the location as a positive number that is larger for earlier locations, so that ranks can
     /// agree on the maximum.
-    pub(super) fn priority(&self) -> u64 {
+    fn priority(&self) -> u64 {
         let NonFiniteOutput { node, output, value } = self.bad;
         let value = Self::VALUES.iter().position(|v| v.to_bits() == value.to_bits()).unwrap_or(0);
         !((self.section as u64) << 42 | (node as u64) << 14 | (output as u64) << 2 | value as u64)
     }
 
     /// Decodes a location; `None` for zero.
-    pub(super) fn from_priority(priority: u64) -> Option<Self> {
+    fn from_priority(priority: u64) -> Option<Self> {
         let bits = |from: u32, count: u32| (!priority >> from & ((1 << count) - 1)) as usize;
         let bad =
             NonFiniteOutput { node: bits(14, 28), output: bits(2, 12), value: Self::VALUES[bits(0, 2) % 3] };

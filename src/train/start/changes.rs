@@ -1,162 +1,26 @@
-//! The starting point of a run: step 0, or a checkpoint that belongs to it.
+//! What differs between a run and the checkpoint that it continues, and what of it is refused.
 
-use super::context::RunContext;
-use super::gauges::engine_name;
-use super::request::Origin;
-use super::shards::checkpoint_buffers;
-use crate::checkpoint::{self, Loaded};
+use crate::checkpoint::Loaded;
 use crate::data::{Dataset, FileStamp, HeldOut};
-use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
-use crate::policy::{Recompute, WeightsOnly};
-
 use crate::recipe::{self, Class, Recipe};
-use crate::results::folder::{ALGORITHMS, CHECKPOINT, RECIPE, RESOLVED, read_summary};
+use crate::results::folder::RECIPE;
 use crate::results::held_out::HeldOutSet;
-use crate::results::summary::{CorpusFile, ForkedFrom};
-use crate::results::{RunFolder, find};
-use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
-
-/// Starting point of a run, with warnings and notes for the user.
-#[derive(Debug, Default)]
-pub(super) struct Start {
-    /// Checkpoint to continue from; `None` to start at step 0.
-    pub loaded: Option<Loaded>,
-    /// Warnings: damaged checkpoints, another processor.
-    pub warnings: Vec<String>,
-    /// What has changed: execution keys; of a fork, training and measuring keys and the corpus.
-    pub changes: Vec<String>,
-    /// The run that a fork begins with.
-    pub forked_from: Option<ForkedFrom>,
-    /// What a fork has from there, and would not have if it had begun at step 0.
-    pub kept: Vec<String>,
-}
-
-impl Start {
-    /// Returns the number of steps done before this process.
-    pub fn step(&self) -> u64 {
-        self.loaded.as_ref().map_or(0, |loaded| loaded.meta().step)
-    }
-
-    /// Returns the number of tokens trained on before this process.
-    pub fn tokens(&self) -> u64 {
-        self.loaded.as_ref().map_or(0, |loaded| loaded.meta().tokens_seen)
-    }
-
-    /// Returns a warning if the table of matrix-product algorithms is not that of the checkpoint.
-    pub fn other_algorithms(&self, table: Option<&Algorithms>) -> Option<String> {
-        let loaded = self.loaded.as_ref()?;
-        let (before, now) = (loaded.meta().algorithms.as_ref()?, table?.hash());
-        (*before != now).then(|| {
-            format!(
-                "{ALGORITHMS} is not the table that {} was trained with: the run continues, but its bits may differ from \
-                 those of an uninterrupted run",
-                loaded.path().display()
-            )
-        })
-    }
-}
-
-/// Finds the newest valid checkpoint for `origin`, and refuses one of another run.
-///
-/// # Errors
-/// A usage error where a resumed run would differ from the original one, or a fork could not train; a failure
-/// where checkpoints cannot be read.
-pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
-    let RunContext { recipe, plan, programs, dataset, .. } = context;
-    let mut start = Start::default();
-    match origin {
-        Origin::Fresh => {}
-        Origin::Resume(run) => {
-            start.loaded = checkpoint::newest_resumable(&run.join(CHECKPOINT))?;
-            if let Some(loaded) = start.loaded.take_if(|loaded| loaded.meta().is_weights_only())
-                && plan.intervals.weights_only == WeightsOnly::All
-            {
-                return Err(saved_without_state(&loaded, "resume"));
-            }
-            if start.loaded.as_ref().is_some_and(Loaded::is_weights_only) {
-                return Err(Error::usage(format!(
-                    "{} was imported, and has no training to go on with: `xrun resume RUN --fork` with keys such as \
-                     data.corpus and training.steps trains it, in a new run",
-                    run.display()
-                )));
-            }
-            // Without a checkpoint, the recipe of the run's folder still applies.
-            let summary = read_summary(run)?;
-            let (before, corpus_hash) = match &start.loaded {
-                Some(loaded) => {
-                    check_tokenizer(loaded, dataset)?;
-                    (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone()))
-                }
-                None => {
-                    let written = run.join(RESOLVED);
-                    (
-                        crate::recipe::load(&written, &[], std::iter::empty(), &Machine::none())?,
-                        summary.corpus_hash.clone(),
-                    )
-                }
-            };
-            let place = start.loaded.as_ref().map_or(run.as_path(), Loaded::path);
-            let other = corpus_hash.and_then(|hash| other_corpus(&hash, &summary.corpus_files, dataset));
-            let other = other.into_iter().chain(other_sets(&summary.held_out, dataset));
-            start.changes = changes(&before, other, recipe, run, place)?;
-        }
-        Origin::Fork { run, step } => {
-            let loaded = match step {
-                Some(step) => Some(checkpoint::at_step(&run.join(CHECKPOINT), *step)?),
-                None => checkpoint::newest_resumable(&run.join(CHECKPOINT))?,
-            };
-            let loaded = loaded
-                .ok_or_else(|| Error::usage(format!("{} has no checkpoint to fork from", run.display())))?;
-            if loaded.meta().is_weights_only() {
-                return Err(saved_without_state(&loaded, "fork"));
-            }
-            check_fork(&loaded, plan, programs)?;
-            // A recipe that no longer loads does not keep a fork from training.
-            if let Ok(before) = recipe_of(&loaded) {
-                start.changes = changed_by_fork(&before, recipe);
-                start.kept = kept_by_fork(run, &before, recipe);
-            }
-            let parent = read_summary(run)?;
-            if !loaded.is_weights_only() {
-                start.changes.extend(other_corpus(&loaded.meta().corpus_hash, &parent.corpus_files, dataset));
-            }
-            start.forked_from = Some(ForkedFrom {
-                run: parent.run,
-                step: loaded.meta().step,
-                tokens_seen: loaded.meta().tokens_seen,
-            });
-            start.loaded = Some(loaded);
-        }
-    }
-    if let Some(loaded) = &start.loaded {
-        start.warnings = loaded.warnings().to_vec();
-        start.warnings.extend(other_engine(loaded, plan).filter(|_| !loaded.is_weights_only()));
-    }
-    Ok(start)
-}
-
-/// Refuses to go on from a checkpoint that was saved without the optimizer's state.
-fn saved_without_state(loaded: &Loaded, what: &str) -> Error {
-    Error::usage(format!(
-        "{} has weights alone, without the optimizer's state (checkpoint.weights_only): a {what} has nothing to go on from. \
-         `xrun export RUN --checkpoint {} --to DIR` and `xrun RECIPE model.init_from=DIR` begin a new run with these weights; \
-         `xrun sample RUN` generates with them",
-        loaded.path().display(),
-        loaded.meta().step
-    ))
-}
+use crate::results::summary::CorpusFile;
+use crate::train::gauges::engine_name;
+use crate::train::shards::checkpoint_buffers;
+use std::collections::BTreeMap;
+use std::path::Path;
 
 /// The key of further held-out sets, each of which is a measure of its own.
 const SETS: &str = "validation.sets";
 
 /// Returns which held-out sets have other tokens than those that a run was measured on, a sentence each. Of
 /// runs of earlier versions nothing is known.
-fn other_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Dataset) -> Vec<String> {
+pub(super) fn other_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Dataset) -> Vec<String> {
     let differs = |set: &HeldOut| {
         let hash = before.get(&set.name)?.hash.as_ref().filter(|hash| **hash != set.hash)?;
         Some(format!("the held-out set {} has hash {} (was {})", set.name, short(&set.hash), short(hash)))
@@ -170,7 +34,7 @@ fn short(hash: &str) -> &str {
 }
 
 /// Returns what a fork trains and measures otherwise than the run it comes from.
-fn changed_by_fork(before: &Recipe, recipe: &Recipe) -> Vec<String> {
+pub(super) fn changed_by_fork(before: &Recipe, recipe: &Recipe) -> Vec<String> {
     let text = |change: recipe::Change| {
         let text = format!("{} = {} (was {})", change.key, change.new, change.old);
         match change.class {
@@ -185,7 +49,7 @@ fn changed_by_fork(before: &Recipe, recipe: &Recipe) -> Vec<String> {
 
 /// Returns the training keys of a fork that another value would follow for if the run had begun at step 0: a
 /// warm-up that is a share of the steps, for example, is that of the run it comes from.
-fn kept_by_fork(run: &Path, before: &Recipe, recipe: &Recipe) -> Vec<String> {
+pub(super) fn kept_by_fork(run: &Path, before: &Recipe, recipe: &Recipe) -> Vec<String> {
     let changed = recipe::diff(before.values(), recipe.values()).into_iter();
     let settings: Vec<String> = changed
         .filter(|change| change.class == Class::Training && change.new != recipe::UNSET)
@@ -214,7 +78,7 @@ const MAX_FILES: usize = 100;
 const NAMED_FILES: usize = 3;
 
 /// Returns the files of a corpus for a summary; none where they are many.
-pub(super) fn corpus_files(dataset: &Dataset) -> Vec<CorpusFile> {
+pub(in crate::train) fn corpus_files(dataset: &Dataset) -> Vec<CorpusFile> {
     let file = |file: &FileStamp| CorpusFile {
         path: file.path.display().to_string(),
         bytes: file.bytes,
@@ -225,7 +89,7 @@ pub(super) fn corpus_files(dataset: &Dataset) -> Vec<CorpusFile> {
 }
 
 /// Returns that the corpus is not the one with this hash, and which of its files were written to since.
-fn other_corpus(before: &str, files: &[CorpusFile], dataset: &Dataset) -> Option<String> {
+pub(super) fn other_corpus(before: &str, files: &[CorpusFile], dataset: &Dataset) -> Option<String> {
     if before == dataset.hash {
         return None;
     }
@@ -251,45 +115,9 @@ fn other_corpus(before: &str, files: &[CorpusFile], dataset: &Dataset) -> Option
     Some(text)
 }
 
-/// Returns the newest unfinished run of a recipe, by its hash and measuring keys. It is an error if another
-/// process works on it: `checkpoint.resume = "auto"` must not start a second run beside it.
-///
-/// # Errors
-/// As [`RunFolder::open`].
-pub(super) fn unfinished(results: &Path, recipe: &Recipe) -> Result<Option<PathBuf>> {
-    // A mode of recomputation that is left to the plan may have been any.
-    let hashes = Recompute::ALL.iter().map(|mode| recipe.clone().with_recompute(*mode).hash());
-    let hashes: HashSet<String> = hashes.collect();
-    for path in find::runs(results)? {
-        let Some(summary) = find::summary_or_warn(&path) else { continue };
-        if hashes.contains(&summary.recipe_hash)
-            && summary.status.is_unfinished()
-            && measures_alike(&path, recipe)
-        {
-            return RunFolder::open(&path).map(|_| Some(path));
-        }
-    }
-    Ok(None)
-}
-
-/// Returns true unless a run is known to measure on other text than a recipe.
-fn measures_alike(run: &Path, recipe: &Recipe) -> bool {
-    let before = recipe::load(&run.join(RESOLVED), &[], std::iter::empty(), &Machine::none());
-    before.map_or(true, |before| before.measuring() == recipe.measuring())
-}
-
-/// Returns the recipe that a checkpoint was trained with.
-///
-/// # Errors
-/// When it does not load.
-pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
-    let name = Path::new("the checkpoint's recipe");
-    recipe::load_resolved(name, &loaded.meta().resolved_recipe_toml, &[], &Machine::none())
-}
-
 /// Compares the original recipe with the current one; `other_data` says what of the data is not the same.
 /// Training keys and the corpus must be the same; execution keys may change, and are returned.
-fn changes(
+pub(super) fn changes(
     before: &Recipe,
     other_data: impl Iterator<Item = String>,
     recipe: &Recipe,
@@ -325,7 +153,7 @@ fn changes(
 }
 
 /// Refuses another tokenizer than that of the checkpoint: the corpus may consist of the same ids under both.
-fn check_tokenizer(loaded: &Loaded, dataset: &Dataset) -> Result<()> {
+pub(super) fn check_tokenizer(loaded: &Loaded, dataset: &Dataset) -> Result<()> {
     let (before, now) = (&loaded.meta().tokenizer_hash, dataset.tokenizer.hash());
     if *before == now {
         return Ok(());
@@ -338,7 +166,7 @@ fn check_tokenizer(loaded: &Loaded, dataset: &Dataset) -> Result<()> {
 }
 
 /// Refuses a fork with no steps left to train, or whose model or optimizer differs from the checkpoint's.
-fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
+pub(super) fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
     let at = loaded.path().display();
     let step = loaded.meta().step;
     if step >= plan.steps as u64 {
@@ -380,7 +208,7 @@ fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
 }
 
 /// Returns a warning if the bits of a resumed run may differ from those of an uninterrupted one.
-fn other_engine(loaded: &Loaded, plan: &Plan) -> Option<String> {
+pub(super) fn other_engine(loaded: &Loaded, plan: &Plan) -> Option<String> {
     let (before, now) = (&loaded.meta().engine, engine_name(plan));
     (*before != now).then(|| {
         format!(
