@@ -143,6 +143,17 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_of_a_cache_makes_its_folder_and_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kernels/a.cubin");
+        for content in ["first", "second"] {
+            write_cached(&path, content.as_bytes()).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+        }
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
     fn a_new_file_replaces_none() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.html");

@@ -232,7 +232,7 @@ impl KeptFile {
 /// Compresses the content of a file.
 ///
 /// # Errors
-/// None in practice: nothing leaves the memory.
+/// As `flate2`, which writes to memory alone.
 pub fn compress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(bytes)?;
@@ -475,6 +475,33 @@ mod tests {
         let error = read(&path).unwrap_err();
         assert!(error.message().contains(".toml was changed since it was kept"), "{error}");
         assert!(read(&run.join("env.json")).is_err());
+    }
+
+    #[test]
+    fn a_compressed_file_is_read_whole_and_has_nothing_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let rows = b"step,loss\n1,2.5\n";
+        let file = KeptFile::from_bytes("timing.csv", rows);
+        let manifest =
+            Manifest { recipe: "r".into(), run: "1".into(), files: vec![file.clone()], runs: Vec::new() };
+        std::fs::write(dir.path().join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        let (path, compressed) = (dir.path().join("timing.csv"), dir.path().join("timing.csv.gz"));
+        assert!(!is_file(&path) && read(&path).is_err());
+        let whole = compress(rows).unwrap();
+        std::fs::write(&compressed, &whole).unwrap();
+        assert!(is_file(&path) && file.stored_at(dir.path()) == compressed);
+        assert_eq!(read(&path).unwrap(), rows);
+        let longer = compress(&[&rows[..], b"2,2.4\n"].concat()).unwrap();
+        let other = compress(b"step,loss\n1,2.4\n").unwrap();
+        let cut = &whole[..whole.len() - 1];
+        for changed in [&[&whole[..], b"1"].concat(), &longer, &other, cut, rows] {
+            std::fs::write(&compressed, changed).unwrap();
+            let error = read(&path).unwrap_err();
+            assert!(error.message().contains("timing.csv.gz"), "{error}");
+        }
+        // A file that is not compressed comes first.
+        std::fs::write(&path, rows).unwrap();
+        assert_eq!(read(&path).unwrap(), rows);
     }
 
     #[test]

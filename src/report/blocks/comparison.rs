@@ -243,12 +243,11 @@ pub fn unlike(comparison: &Comparison, runs: &[KeptRun], across: &[String]) -> (
 /// provenance.
 fn heading(comparison: &Comparison, context: &PageContext<'_>, folder: &Path, is_single: bool) -> String {
     let (name, verdict) = (plain(&comparison.name), comparison.verdict.as_str());
-    let mut text = match is_single {
-        true => format!("**{name}: {verdict}**"),
-        false => {
-            let link = link_to(&comparison.name, &context.link(&provenance::page_of(folder)));
-            format!("**{link}: {verdict}**")
-        }
+    let mut text = if is_single {
+        format!("**{name}: {verdict}**")
+    } else {
+        let link = link_to(&comparison.name, &context.link(&provenance::page_of(folder)));
+        format!("**{link}: {verdict}**")
     };
     if let Some(hypothesis) = &comparison.hypothesis {
         text += &format!("\n\n> {}", plain(hypothesis));

@@ -116,14 +116,15 @@ pub fn commits(run: &KeptRun) -> impl Iterator<Item = String> {
     run.environments.iter().filter_map(|environment| environment.build.commit.clone())
 }
 
-/// Returns the devices and the builds of the cells in words; nothing where no cell was planned for a device.
-pub fn places(cells: &[Attempt], words: impl Fn(String, String) -> String) -> String {
+/// Returns the devices and the builds of cells, before what follows them in a line; nothing where no cell was
+/// planned for a device.
+pub fn places(cells: &[Attempt]) -> String {
     let distinct = |of: fn(&Attempt) -> &str| {
         let values: BTreeSet<&str> = cells.iter().filter(|cell| cell.has_device()).map(of).collect();
         values.into_iter().map(plain).collect::<Vec<_>>().join(", ")
     };
     let devices = distinct(|cell| &cell.device);
-    if devices.is_empty() { devices } else { words(devices, distinct(|cell| &cell.build)) }
+    if devices.is_empty() { devices } else { format!("{devices}, xrun {}; ", distinct(|cell| &cell.build)) }
 }
 
 #[cfg(test)]

@@ -215,7 +215,7 @@ fn of_cell(cell: &Attempt, column: &Column) -> String {
 
 /// Returns the builds and devices of the cells, which have no run that is kept in general.
 pub fn origin(sweeps: &[&Source], cells: &[Attempt], context: &PageContext<'_>) -> String {
-    let places = provenance::places(cells, |devices, builds| format!("{devices}, xrun {builds}; "));
+    let places = provenance::places(cells);
     let link = |sweep: &&Source| {
         format!("[runs and commands]({})", context.link(&provenance::page_of(&sweep.folder)))
     };

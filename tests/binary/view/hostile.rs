@@ -194,7 +194,7 @@ fn requests_are_bounded_in_size_time_and_number() {
     });
     let mut open = busy.expect("a server with 64 open connections is busy");
     // A request has to be whole in time: bytes that drip in do not hold its place.
-    let mut slow = open.pop().unwrap();
+    let mut slow = open.remove(0);
     slow.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     let (began, mut answer) = (Instant::now(), [0; 12]);
