@@ -94,19 +94,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();
-    Pack<T, VEC> sum[PACKS_PER_THREAD], addend[PACKS_PER_THREAD];
-    load_row(x + start, live, sum);
-    load_row(y + start, live, addend);
-#pragma unroll
-    for (int i = 0; i < PACKS_PER_THREAD; i++) {
-        float p[VEC], q[VEC];
-        unpack(sum[i], p);
-        unpack(addend[i], q);
-#pragma unroll
-        for (int c = 0; c < VEC; c++) p[c] += q[c];
-        fill(sum[i], p);
-        if (live && in_row(i)) *reinterpret_cast<Pack<T, VEC> *>(r + start + i * STRIDE) = sum[i];
-    }
+    Pack<T, VEC> sum[PACKS_PER_THREAD];
+    add_rows(x + start, y + start, r + start, live, sum);
     store_layer_normed(sum, w + column(), b + column(), n + start, live, count, inv_n, eps);
 }
 

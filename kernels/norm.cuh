@@ -104,6 +104,24 @@ __device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[PACKS_PER
     }
 }
 
+// sum = r = x + y as stored, for the teams whose row is live. Pointers are to the thread's first pack.
+__device__ __forceinline__ void add_rows(const T *x, const T *y, T *r, bool live,
+                                         Pack<T, VEC> (&sum)[PACKS_PER_THREAD]) {
+    Pack<T, VEC> addend[PACKS_PER_THREAD];
+    load_row(x, live, sum);
+    load_row(y, live, addend);
+#pragma unroll
+    for (int i = 0; i < PACKS_PER_THREAD; i++) {
+        float a[VEC], b[VEC];
+        unpack(sum[i], a);
+        unpack(addend[i], b);
+#pragma unroll
+        for (int c = 0; c < VEC; c++) a[c] += b[c];
+        fill(sum[i], a);
+        if (live && in_row(i)) *reinterpret_cast<Pack<T, VEC> *>(r + i * STRIDE) = sum[i];
+    }
+}
+
 // Sums every column over the teams of the block into to[WIDTH].
 __device__ __forceinline__ void store_columns(const float (&part)[PACKS_PER_THREAD][VEC], float *to) {
     if constexpr (TEAMS == 1) {

@@ -1,4 +1,4 @@
-// Shared by the kernels of optimizers that treat every element alike: blocks of the flat parameter buffers,
+// Shared by kernels over the flat parameter buffers (elementwise.cuh, ema.cu, swap_ema.cu): blocks of elements,
 // and ranges with weight decay. Definitions beside those of ranges.cuh: THREADS of a block, VEC neighbours of
 // a thread, WHOLE_BLOCKS, RANGE_MASTERS, and SWITCH_COUNT elements SWITCH_POSITIONS.
 #pragma once

@@ -9,18 +9,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();
-    Pack<T, VEC> sum[PACKS_PER_THREAD], addend[PACKS_PER_THREAD];
-    load_row(x + start, live, sum);
-    load_row(y + start, live, addend);
-#pragma unroll
-    for (int i = 0; i < PACKS_PER_THREAD; i++) {
-        float a[VEC], b[VEC];
-        unpack(sum[i], a);
-        unpack(addend[i], b);
-#pragma unroll
-        for (int c = 0; c < VEC; c++) a[c] += b[c];
-        fill(sum[i], a);
-        if (live && in_row(i)) *reinterpret_cast<Pack<T, VEC> *>(r + start + i * STRIDE) = sum[i];
-    }
+    Pack<T, VEC> sum[PACKS_PER_THREAD];
+    add_rows(x + start, y + start, r + start, live, sum);
     store_normed(sum, w + column(), n + start, live, inv_n, eps);
 }

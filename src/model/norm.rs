@@ -5,9 +5,10 @@
 use crate::error::Result;
 use crate::ir::ParamRequest;
 use crate::ir::{Builder, Init, Role, TensorId};
-use crate::ops::layer_norm::{Affine, LayerNorm, ResidualLayerNorm};
-use crate::ops::residual_norm::ResidualNorm;
+use crate::ops::affine::Affine;
+use crate::ops::layer_norm::LayerNorm;
 use crate::ops::rms_norm::RmsNorm;
+use crate::ops::row_norm::ResidualNorm;
 use crate::plan::Model;
 use crate::policy::Norm;
 
@@ -74,8 +75,8 @@ pub(super) fn record_residual(
 ) -> Result<(TensorId, TensorId)> {
     let (eps, inputs) = (m.norm_eps, inputs(m, name, b, &rows)?);
     let outputs = match m.norm {
-        Norm::RmsNorm => b.emit(output, ResidualNorm { eps, weight: m.norm_weight }, &inputs)?,
-        Norm::LayerNorm => b.emit(output, ResidualLayerNorm { eps, affine: affine(m) }, &inputs)?,
+        Norm::RmsNorm => b.emit(output, ResidualNorm(RmsNorm { eps, weight: m.norm_weight }), &inputs)?,
+        Norm::LayerNorm => b.emit(output, ResidualNorm(LayerNorm { eps, affine: affine(m) }), &inputs)?,
     };
     Ok((outputs[0], outputs[1]))
 }

@@ -5,6 +5,7 @@ pub mod activation;
 pub mod add;
 pub mod add_bias;
 pub mod advance;
+pub mod affine;
 pub mod all_gather;
 pub mod all_reduce;
 pub mod attention;
@@ -37,10 +38,10 @@ pub mod newton_schulz;
 pub mod qk_norm_rope;
 mod rank_tables;
 pub mod reduce_scatter;
-pub mod residual_norm;
 pub mod rms_norm;
 pub mod rope;
 pub mod rotary;
+pub mod row_norm;
 pub mod sample_tokens;
 pub mod scale;
 pub mod segments;
@@ -101,7 +102,6 @@ pub static OPS: &[OpType] = op_types![
     kv_cache::CacheFill,
     layer_norm::LayerNorm,
     layer_norm::LayerNormGrad,
-    layer_norm::ResidualLayerNorm,
     linear::Linear,
     linear::LinearInputGrad,
     linear::LinearWeightGrad,
@@ -112,10 +112,11 @@ pub static OPS: &[OpType] = op_types![
     qk_norm_rope::QkNorm,
     qk_norm_rope::QkNormGrad,
     reduce_scatter::ReduceScatter,
-    residual_norm::ResidualNorm,
     rms_norm::RmsNorm,
     rms_norm::RmsNormGrad,
     rope::Rope,
+    row_norm::ResidualNorm<layer_norm::LayerNorm>,
+    row_norm::ResidualNorm<rms_norm::RmsNorm>,
     sample_tokens::SampleTokens,
     scale::Scale,
     select_rows::SelectRows,

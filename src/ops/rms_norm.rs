@@ -2,12 +2,15 @@
 //!
 //! Nothing is saved for the backward but the input: the reciprocal root is cheaper to recompute than to read.
 
-use super::lanes::{
-    dot, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task, vector_width,
+use super::affine::Affine;
+use super::lanes::{dot, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task};
+use super::row_norm::{
+    ResidualNorm, RowNorm, Teams, backward, forward, launch, pointer_or_null, root_args, row_of,
+    weight_or_ones,
 };
 use crate::device::cpu::{View, ViewMut};
-use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
-use crate::device::{DType, Elem, Real};
+use crate::device::gpu::{Arg, DevicePtr};
+use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Emission, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
@@ -59,12 +62,6 @@ impl<A: Real> Root<A> {
         A::ONE / (dot(x, x) / self.count + self.eps).sqrt()
     }
 
-    /// Writes the norm of `x`. Other ops that normalize a stored `x` with it get the same bits.
-    #[inline(always)]
-    pub(super) fn norm<E: Elem<Acc = A>>(&self, x: &[A], w: &[A], y: &mut [E]) {
-        self.scale(x, self.inverse_rms(x), w, y);
-    }
-
     /// Writes the norm of `x`, given its reciprocal root mean square `s`.
     #[inline(always)]
     fn scale<E: Elem<Acc = A>>(&self, x: &[A], s: A, w: &[A], y: &mut [E]) {
@@ -88,93 +85,6 @@ impl<A: Real> Root<A> {
     }
 }
 
-/// The assignment of rows to threads of a GPU: each row is held in the registers of a team
-/// (kernels/norm.cuh).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Teams {
-    dtype: DType,
-    width: usize,
-    /// Elements that a thread moves at once.
-    vec: usize,
-    /// Threads per row.
-    team: usize,
-    /// Threads per block.
-    threads: usize,
-    /// True if rows are multiplied by a weight.
-    weight: bool,
-    /// True if a bias is added to them.
-    bias: bool,
-}
-
-impl Teams {
-    /// Returns the assignment for rows of `width` elements. A thread holds at most 64 bytes of a row. (Rows
-    /// longer than 512 threads hold spill to local memory: slow, but correct.)
-    pub(super) fn new(dtype: DType, width: usize) -> Self {
-        Self::with_elements_per_thread(dtype, width, 64 / dtype.size())
-    }
-
-    /// Returns the assignment in which a thread holds at most `elements` of a row.
-    pub(super) fn with_elements_per_thread(dtype: DType, width: usize, elements: usize) -> Self {
-        let vec = vector_width(width, dtype);
-        let packs = (elements / vec).max(1);
-        let team = (width / vec).div_ceil(packs).next_power_of_two().clamp(4, 512);
-        Self { dtype, width, vec, team, threads: team.max(256), weight: true, bias: false }
-    }
-
-    /// Sets what kernels read besides rows: a weight, a bias.
-    pub(super) fn with_affine(self, weight: bool, bias: bool) -> Self {
-        Self { weight, bias, ..self }
-    }
-
-    /// Launches a kernel whose blocks handle `run` rows each.
-    pub(super) fn launch(
-        &self,
-        cx: &GpuNode<'_>,
-        (file, entry): (&'static str, &'static str),
-        (rows, run): (usize, usize),
-        args: &[Arg],
-    ) -> Result<()> {
-        if rows == 0 {
-            return Ok(());
-        }
-        let kernel = Kernel::new(file, entry)
-            .with_type("T", self.dtype)
-            .with("WIDTH", self.width)
-            .with("VEC", self.vec)
-            .with("TEAM", self.team)
-            .with("THREADS", self.threads)
-            .with("WEIGHT", u8::from(self.weight))
-            .with("BIAS", u8::from(self.bias));
-        cx.queue.launch(kernel, Grid::new(rows.div_ceil(run), self.threads as u32), args)
-    }
-
-    /// Returns the number of rows that a block handles at a time.
-    pub(super) fn rows_at_once(&self) -> usize {
-        self.threads / self.team
-    }
-}
-
-/// Returns the kernel arguments in place of [`Root`]: one over the number of elements of the mean, and eps.
-pub(super) fn root_args(eps: f64, row: &Spec) -> [Arg; 2] {
-    [Arg::F32((1.0 / row.logical_elements() as f64) as f32), Arg::F32(eps as f32)]
-}
-
-/// Returns a row of `x` as its norm sees it: like the weight, or without one the whole row.
-pub(super) fn row_of(x: &Spec, w: Option<&Spec>) -> Spec {
-    let whole = || Spec::padded([x.shape[x.shape.len() - 1]], [x.width()], x.dtype.accumulator());
-    w.cloned().unwrap_or_else(whole)
-}
-
-/// Returns the weight that input `i` holds, or ones for a norm without: products by one keep their bits.
-pub(super) fn weight_or_ones<A: Real>(cx: &CpuNode<'_>, i: Option<usize>, width: usize) -> Vec<A> {
-    i.map_or_else(|| vec![A::ONE; width], |i| cx.input::<A>(i).slice(0, width).to_vec())
-}
-
-/// Returns the `i`-th of some addresses, or 0 for what the op does not have.
-pub(super) fn pointer_or_null(tensors: &[DevicePtr], i: Option<usize>) -> Arg {
-    Arg::Ptr(i.map_or(0, |i| tensors[i]))
-}
-
 /// Checks that `w` can be the weight of a norm of `x`.
 pub(super) fn check_weight(x: &Spec, w: &Spec) -> Result<(), String> {
     let whole = x.shape.last() == w.shape.last() && x.width() == w.width();
@@ -186,15 +96,82 @@ pub(super) fn check_weight(x: &Spec, w: &Spec) -> Result<(), String> {
     Err("x is [N, d] and w [d], or a divisor of d long, in the accumulator's format".into())
 }
 
-impl RmsNorm {
-    /// Checks `x` and what follows the rows among the inputs: the weight, or nothing.
-    pub(super) fn check(self, x: &Spec, rest: &[Spec]) -> Result<(), String> {
-        match (rest, self.weight) {
+impl RowNorm for RmsNorm {
+    const FORWARD: (&'static str, &'static str) = ("rms_norm", "rms_norm");
+    const RESIDUAL: (&'static str, &'static str) = ("residual_norm", "residual_norm");
+
+    type Gradient = RmsNormGrad;
+
+    type Constants<A: Real> = (Root<A>, Vec<A>);
+
+    fn affine(self) -> Affine {
+        if self.weight { Affine::Weight } else { Affine::None }
+    }
+
+    fn check(self, x: &Spec, vectors: &[Spec]) -> Result<(), String> {
+        match (vectors, self.weight) {
             ([w], true) => check_weight(x, w),
             ([], false) if !x.shape.is_empty() && x.dtype.is_float() => Ok(()),
             (_, true) => Err("takes rows and w".into()),
             (_, false) => Err("takes rows of numbers, and no w".into()),
         }
+    }
+
+    fn gradient(self, residual: bool) -> RmsNormGrad {
+        RmsNormGrad { eps: self.eps, weight: self.weight, residual, emits: false }
+    }
+
+    fn constants<A: Real>(self, cx: &CpuNode<'_>, row: &Spec, first: usize) -> (Root<A>, Vec<A>) {
+        (Root::new(self.eps, row), weight_or_ones(cx, self.weight.then_some(first), row.width()))
+    }
+
+    #[inline(always)]
+    fn normalize<E: Elem>((root, w): &(Root<E::Acc>, Vec<E::Acc>), x: &mut [E::Acc], y: &mut [E]) {
+        root.scale(x, root.inverse_rms(x), w, y);
+    }
+
+    fn vector_args(self, inputs: &[DevicePtr], first: usize) -> Vec<Arg> {
+        vec![pointer_or_null(inputs, self.weight.then_some(first))]
+    }
+
+    fn number_args(self, row: &Spec) -> Vec<Arg> {
+        root_args(self.eps, row).to_vec()
+    }
+
+    fn residual_cases(precision: Precision) -> Vec<Case> {
+        const EPS: f64 = 1e-6;
+        let case = |name: &str, (n, d): (usize, usize), pad: usize, weight: bool| {
+            let spec = Spec::padded([n, d], [n, pad], precision.act_dtype);
+            let mut inputs = vec![(spec.clone(), Fill::Normal(0.0, 1.0)), (spec, Fill::Normal(0.2, 0.7))];
+            let w = (Spec::padded([d], [pad], precision.master), Fill::Normal(1.0, 0.3));
+            inputs.extend(weight.then_some(w));
+            let reference = move |inputs: &[Array]| {
+                let ones = vec![1.0; d];
+                let (mut r, w) = (inputs[0].clone(), inputs.get(2).map_or(&ones, |w| &w.data));
+                r.data.iter_mut().zip(&inputs[1].data).for_each(|(x, y)| *x += y);
+                let mut n = r.clone();
+                for row in n.data.chunks_mut(w.len()) {
+                    let mean = row.iter().map(|x| x * x).sum::<f64>() / w.len() as f64;
+                    row.iter_mut().zip(w).for_each(|(x, w)| *x = *x / (mean + EPS).sqrt() * w);
+                }
+                vec![r, n]
+            };
+            let weights: &[usize] = if weight { &[2] } else { &[] };
+            Case::new(format!("{name}n{n} d{d}"), ResidualNorm(Self { eps: EPS, weight }), inputs, reference)
+                .weights(weights)
+                .upstream(&[0, 1])
+                .depth(n.max(d))
+        };
+        let mut cases: Vec<Case> = [(1, 128), (17, 96), (255, 64), (256, 32), (1000, 24)]
+            .into_iter()
+            .map(|s| case("", s, s.1, true))
+            .collect();
+        cases.push(case("padded ", (9, 30), 64, true));
+        cases.push(case("residual unread ", (33, 40), 40, true).upstream(&[1]));
+        cases.push(case("no weight ", (17, 96), 96, false));
+        cases.push(case("no weight, padded ", (9, 30), 64, false));
+        cases.push(case("no weight, residual unread ", (33, 40), 40, false).upstream(&[1]));
+        cases
     }
 }
 
@@ -208,18 +185,13 @@ impl Op for RmsNorm {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [x, rest @ ..] = inputs else { return Err("takes x".into()) };
-        self.check(x, rest)?;
+        let [x, vectors @ ..] = inputs else { return Err("takes x".into()) };
+        self.check(x, vectors)?;
         Ok(vec![x.clone()])
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (x, dy) = (v.input(0), v.output_grad(0)?);
-        let gradient = RmsNormGrad { eps: self.eps, weight: self.weight, residual: false, emits: false };
-        match self.weight {
-            true => v.backward(gradient, &[x, v.input(1), dy], &[0, 1]).map(drop),
-            false => v.backward(gradient, &[x, dy], &[0]).map(drop),
-        }
+        backward(*self, v)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
@@ -231,34 +203,12 @@ impl Op for RmsNorm {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let weight = self.weight.then_some(1);
-        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
-        let d = row.width();
-        let rows = cx.input_spec(0).elements() / d;
-        dispatch_float!(cx.input_spec(0).dtype, E => {
-            let root = Root::new(self.eps, &row);
-            let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
-            let w = weight_or_ones::<<E as Elem>::Acc>(cx, weight, d);
-            cx.pool.chunks(rows, rows_per_task(d), #[inline(always)] |start, len| {
-                let mut row = vec![<E as Elem>::Acc::ZERO; d];
-                for r in start..start + len {
-                    x.load(r * d, &mut row);
-                    root.norm(&row, &w, y.slice(r * d, d));
-                }
-            });
-        });
+        forward(*self, cx);
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let weight = self.weight.then_some(1);
-        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
-        let rows = cx.input_spec(0).elements() / row.width();
-        let teams = Teams::new(cx.input_spec(0).dtype, row.width()).with_affine(self.weight, false);
-        let [inv_n, eps] = root_args(self.eps, &row);
-        let w = pointer_or_null(cx.inputs, weight);
-        let args = [cx.input(0).into(), w, cx.output(0).into(), Arg::from(rows), inv_n, eps];
-        teams.launch(cx, ("rms_norm", "rms_norm"), (rows, teams.rows_at_once()), &args)
+        launch(*self, cx, 1)
     }
 
     fn cases(precision: Precision) -> Cases {
@@ -452,7 +402,7 @@ impl Op for RmsNormGrad {
         if self.weight { launch_sum_partials(cx, 2, &[1]) } else { Ok(()) }
     }
 
-    /// With `residual`, the gradient checks of `residual_norm` prove it as well.
+    /// With `residual`, the gradient checks of [`ResidualNorm`] prove it as well.
     fn cases(_precision: Precision) -> Cases {
         Cases::gradient_of::<RmsNorm>()
     }

@@ -110,7 +110,7 @@ pub enum Arg {
     Map(TensorMap),
     /// A pointer.
     Ptr(DevicePtr),
-    /// A pointer for each rank, or as many other numbers, by value a `struct` of an array in kernels.
+    /// A pointer for each rank, or as many other pointers or numbers, by value a `struct` of an array in kernels.
     Ranks([DevicePtr; MAX_RANKS]),
     /// `u32`.
     U32(u32),

@@ -1,7 +1,7 @@
 //! Cases of layer norm, alone and after a residual addition, against torch's formula.
 
-use super::affine::Affine;
 use crate::ir::{Array, Case, Fill, Op, Precision, Spec};
+use crate::ops::affine::Affine;
 
 /// Cases of the norm alone, or with `residual` of the norm after an addition.
 pub(super) fn cases<O: Op + 'static>(

@@ -6,21 +6,20 @@
 //! `rms_norm`, only the input is kept for the backward: mean and variance are cheaper to recompute than to
 //! read.
 
-mod affine;
 mod cases;
 
-pub use affine::Affine;
-
-use super::add::Add;
+use super::affine::Affine;
 use super::lanes::{BLOCK, dot, launch_sum_partials, rows_per_partial, rows_per_task, sum};
-use super::rms_norm::{Teams, pointer_or_null, root_args, row_of, weight_or_ones};
+use super::row_norm::{
+    ResidualNorm, RowNorm, Teams, backward, forward, launch, pointer_or_null, root_args, row_of,
+    weight_or_ones,
+};
 use crate::device::cpu::{Pool, View, ViewMut};
-use crate::device::gpu::Arg;
+use crate::device::gpu::{Arg, DevicePtr};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Builder, Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp};
-use std::sync::Arc;
+use crate::ir::{Case, Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// The constant of all cases.
 const EPS: f64 = 1e-5;
@@ -31,17 +30,6 @@ pub struct LayerNorm {
     /// Added to the variance.
     pub eps: f64,
     /// The vectors that it has.
-    pub affine: Affine,
-}
-
-/// `(x[N, d], y[N, d], w[d], b[d]) → (r, n)` with `r = x + y`, as stored, and `n = layer_norm(r)`.
-///
-/// `n` is computed from the rounded `r`, so that [`LayerNorm`] of a kept `r` gives the same bits.
-#[derive(Clone, Copy, Debug)]
-pub struct ResidualLayerNorm {
-    /// Added to the variance.
-    pub eps: f64,
-    /// The vectors that the norm has.
     pub affine: Affine,
 }
 
@@ -65,7 +53,7 @@ pub struct LayerNormGrad {
 }
 
 /// The constants of a norm over rows of one width.
-struct Norm<A> {
+pub(super) struct Norm<A> {
     eps: A,
     /// Elements of a row without padding.
     len: usize,
@@ -90,7 +78,7 @@ impl<A: Real> Norm<A> {
         s
     }
 
-    /// Writes the norm of `x`, which becomes `x̂`. Every op that normalizes a row with it gets the same bits.
+    /// Writes the norm of `x`, which becomes `x̂`.
     #[inline(always)]
     fn norm<E: Elem<Acc = A>>(&self, x: &mut [A], [w, b]: [&[A]; 2], y: &mut [E]) {
         self.normalize(x);
@@ -117,7 +105,7 @@ impl<A: Real> Norm<A> {
 }
 
 /// Weight and bias as the CPU reads them: products by one and sums with zero stand for what a norm lacks.
-struct Vectors<A> {
+pub(super) struct Vectors<A> {
     w: Vec<A>,
     b: Vec<A>,
 }
@@ -141,8 +129,18 @@ fn norm_args(eps: f64, row: &Spec) -> [Arg; 3] {
     [row.logical_elements().into(), inv_n, eps]
 }
 
-impl LayerNorm {
-    /// Checks `x` and the vectors, which follow the rows among the inputs.
+impl RowNorm for LayerNorm {
+    const FORWARD: (&'static str, &'static str) = ("layer_norm", "layer_norm");
+    const RESIDUAL: (&'static str, &'static str) = ("layer_norm", "residual_layer_norm");
+
+    type Gradient = LayerNormGrad;
+
+    type Constants<A: Real> = (Norm<A>, Vectors<A>);
+
+    fn affine(self) -> Affine {
+        self.affine
+    }
+
     fn check(self, x: &Spec, vectors: &[Spec]) -> Result<(), String> {
         let is_vector = |w: &Spec| {
             let fits = w.shape.len() == 1 && x.shape.last() == w.shape.last() && x.width() == w.width();
@@ -153,6 +151,32 @@ impl LayerNorm {
             return Ok(());
         }
         Err("x is [N, d], w and b (where it has them) are [d] in the accumulator's format".into())
+    }
+
+    fn gradient(self, residual: bool) -> LayerNormGrad {
+        LayerNormGrad { eps: self.eps, affine: self.affine, residual }
+    }
+
+    fn constants<A: Real>(self, cx: &CpuNode<'_>, row: &Spec, first: usize) -> (Norm<A>, Vectors<A>) {
+        (Norm::new(self.eps, row), Vectors::new(cx, self.affine, first, row.width()))
+    }
+
+    #[inline(always)]
+    fn normalize<E: Elem>((norm, vectors): &(Norm<E::Acc>, Vectors<E::Acc>), x: &mut [E::Acc], y: &mut [E]) {
+        norm.norm(x, vectors.slices(), y);
+    }
+
+    fn vector_args(self, inputs: &[DevicePtr], first: usize) -> Vec<Arg> {
+        let (weight, bias) = (self.affine.weight(), self.affine.bias());
+        [weight.then_some(first), bias.then_some(first + 1)].map(|i| pointer_or_null(inputs, i)).to_vec()
+    }
+
+    fn number_args(self, row: &Spec) -> Vec<Arg> {
+        norm_args(self.eps, row).to_vec()
+    }
+
+    fn residual_cases(precision: Precision) -> Vec<Case> {
+        cases::cases(precision, |affine| ResidualNorm(Self { eps: EPS, affine }), EPS, true)
     }
 }
 
@@ -177,10 +201,7 @@ impl Op for LayerNorm {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (x, dy) = (v.input(0), v.output_grad(0)?);
-        let gradient = LayerNormGrad { eps: self.eps, affine: self.affine, residual: false };
-        let inputs = if self.affine.weight() { vec![x, v.input(1), dy] } else { vec![x, dy] };
-        v.backward(gradient, &inputs, &[0, 1, 2][..=self.affine.count()]).map(drop)
+        backward(*self, v)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
@@ -192,151 +213,17 @@ impl Op for LayerNorm {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let row = row_of(cx.input_spec(0), self.affine.weight().then(|| cx.input_spec(1)));
-        let d = row.width();
-        let rows = cx.input_spec(0).elements() / d;
-        dispatch_float!(cx.input_spec(0).dtype, E => {
-            type A = <E as Elem>::Acc;
-            let norm = Norm::<A>::new(self.eps, &row);
-            let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
-            let vectors = Vectors::new(cx, self.affine, 1, d);
-            cx.pool.chunks(rows, rows_per_task(d), #[inline(always)] |start, len| {
-                let mut row = vec![A::ZERO; d];
-                for r in start..start + len {
-                    x.load(r * d, &mut row);
-                    norm.norm(&mut row, vectors.slices(), y.slice(r * d, d));
-                }
-            });
-        });
+        forward(*self, cx);
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch(cx, "layer_norm", *self, 1)
+        launch(*self, cx, 1)
     }
 
     fn cases(precision: Precision) -> Cases {
         let op = |affine| LayerNorm { eps: EPS, affine };
         Cases::Own(cases::cases(precision, op, EPS, false))
-    }
-}
-
-/// Launches a forward kernel with enough blocks for all rows. The vectors of the norm follow `inputs` rows.
-fn launch(cx: &GpuNode<'_>, entry: &'static str, norm: LayerNorm, inputs: usize) -> Result<()> {
-    let (weight, bias) = (norm.affine.weight(), norm.affine.bias());
-    let row = row_of(cx.input_spec(0), weight.then(|| cx.input_spec(inputs)));
-    let rows = cx.input_spec(0).elements() / row.width();
-    let teams = Teams::new(cx.input_spec(0).dtype, row.width()).with_affine(weight, bias);
-    let mut args: Vec<Arg> = cx.inputs[..inputs].iter().map(|&p| p.into()).collect();
-    args.push(pointer_or_null(cx.inputs, weight.then_some(inputs)));
-    args.push(pointer_or_null(cx.inputs, bias.then_some(inputs + 1)));
-    args.extend(cx.outputs.iter().map(|&p| Arg::from(p)));
-    args.push(rows.into());
-    args.extend(norm_args(norm.eps, &row));
-    teams.launch(cx, ("layer_norm", entry), (rows, teams.rows_at_once()), &args)
-}
-
-impl ResidualLayerNorm {
-    /// The norm of the sum.
-    fn norm(self) -> LayerNorm {
-        LayerNorm { eps: self.eps, affine: self.affine }
-    }
-}
-
-impl Op for ResidualLayerNorm {
-    fn name(&self) -> &'static str {
-        "residual_layer_norm"
-    }
-
-    fn attributes(&self) -> String {
-        self.norm().attributes()
-    }
-
-    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [x, y, vectors @ ..] = inputs else { return Err("takes x and y".into()) };
-        if x != y {
-            return Err("x and y have one shape and format".into());
-        }
-        self.norm().check(x, vectors)?;
-        Ok(vec![x.clone(), x.clone()])
-    }
-
-    /// Both addends have the same gradient.
-    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let mut inputs = vec![v.output(0)];
-        if self.affine.weight() {
-            inputs.push(v.input(2));
-        }
-        inputs.push(v.output_grad(1)?);
-        let residual = v.upstream(0).is_some();
-        if residual {
-            inputs.push(v.output_grad(0)?);
-        }
-        let gradient = LayerNormGrad { eps: self.eps, affine: self.affine, residual };
-        let outputs = v.backward(gradient, &inputs, &[0, 2, 3][..=self.affine.count()])?;
-        v.set_input_grad(1, outputs[0]);
-        Ok(())
-    }
-
-    fn may_alias(&self) -> Vec<MayAlias> {
-        let pairs = [(0, 0), (1, 1), (0, 1), (1, 0)];
-        pairs.into_iter().map(|(output, input)| MayAlias { output, input }).collect()
-    }
-
-    fn cheap_to_recompute(&self, output: usize) -> bool {
-        output == 1
-    }
-
-    fn rederive(
-        &self,
-        inputs: &[TensorId],
-        outputs: &[TensorId],
-        output: usize,
-    ) -> Option<(Arc<dyn Op>, Vec<TensorId>)> {
-        let norm_inputs = || [&outputs[..1], &inputs[2..]].concat();
-        (output == 1).then(|| (Arc::new(self.norm()) as Arc<dyn Op>, norm_inputs()))
-    }
-
-    fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
-        let r = b.emit1("residual", Add, &inputs[..2])?;
-        let n = b.emit1("norm", self.norm(), &[&[r], &inputs[2..]].concat())?;
-        Ok(Some(vec![r, n]))
-    }
-
-    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let row = row_of(cx.input_spec(0), self.affine.weight().then(|| cx.input_spec(2)));
-        let d = row.width();
-        let rows = cx.input_spec(0).elements() / d;
-        dispatch_float!(cx.input_spec(0).dtype, E => {
-            type A = <E as Elem>::Acc;
-            let norm = Norm::<A>::new(self.eps, &row);
-            let (x, y) = (cx.input::<E>(0), cx.input::<E>(1));
-            let (r_out, n_out) = (cx.output::<E>(0), cx.output::<E>(1));
-            let vectors = Vectors::new(cx, self.affine, 2, d);
-            cx.pool.chunks(rows, rows_per_task(d), #[inline(always)] |start, len| {
-                let mut scratch = vec![A::ZERO; 2 * d];
-                let (sum, addend) = scratch.split_at_mut(d);
-                for row in start..start + len {
-                    x.load(row * d, sum);
-                    y.load(row * d, addend);
-                    for ((r, sum), addend) in r_out.slice(row * d, d).iter_mut().zip(&mut *sum).zip(&*addend) {
-                        *r = E::down(*sum + *addend);
-                        *sum = r.up();
-                    }
-                    norm.norm(sum, vectors.slices(), n_out.slice(row * d, d));
-                }
-            });
-        });
-        Ok(())
-    }
-
-    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch(cx, "residual_layer_norm", self.norm(), 2)
-    }
-
-    fn cases(precision: Precision) -> Cases {
-        let op = |affine| ResidualLayerNorm { eps: EPS, affine };
-        Cases::Own(cases::cases(precision, op, EPS, true))
     }
 }
 
@@ -466,7 +353,7 @@ impl Op for LayerNormGrad {
         launch_sum_partials(cx, partials, &[1, 2][..self.affine.count()])
     }
 
-    /// With `residual`, the gradient checks of `residual_layer_norm` prove it as well.
+    /// With `residual`, the gradient checks of [`ResidualNorm`] prove it as well.
     fn cases(_precision: Precision) -> Cases {
         Cases::gradient_of::<LayerNorm>()
     }
