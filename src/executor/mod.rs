@@ -1,13 +1,15 @@
 //! Child runs: what one is, and the trait of whatever executes them.
 //!
 //! ```text
-//! sweep, compare, replay ─▶ RunSpec ─▶ Executor: LocalProcesses
+//! sweep, compare, replay ─▶ RunSpec ─▶ Executor: LocalProcesses, or Simulation in tests of schedulers
 //! ```
 //!
 //! An executor starts runs, hands on what they print and how they end, and passes signals. Limits of time, what the
 //! output means and what becomes of a result are the callers', so a new executor is one file.
 
 mod local;
+#[cfg(test)]
+pub mod simulation;
 mod stopping;
 mod supervise;
 
