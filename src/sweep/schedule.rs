@@ -7,6 +7,8 @@ mod branches;
 mod messages;
 mod rungs;
 mod shared;
+#[cfg(test)]
+mod tests;
 
 use super::assignment::Assignment;
 use super::attempt::{AttemptResult, Header, RunningAttempt, output_name};
