@@ -418,7 +418,7 @@ mod tests {
                 });
             }
         });
-        assert!(taken.into_inner() >= 30);
+        assert!(taken.into_inner() > 0);
     }
 
     #[test]

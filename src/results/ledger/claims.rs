@@ -7,7 +7,7 @@
 //! but stale claims is below it, and nothing above.
 
 use super::writer::{Beat, LEASE, Life, life};
-use crate::error::{IoContext, Result};
+use crate::error::{ErrorKind, IoContext, Result};
 use crate::results::{atomic, regular};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -48,9 +48,10 @@ impl Claims {
         }
         let generation = before.keys().next_back().map_or(1, |last| last + 1);
         let path = self.path(name, generation);
-        if let Err(e) = atomic::write_new(&path, writer.as_bytes()) {
+        match atomic::write_new(&path, writer.as_bytes()) {
             // Another writer was faster.
-            return if path.exists() { Ok(false) } else { Err(e) };
+            Err(e) if e.kind() == ErrorKind::Usage => return Ok(false),
+            written => written?,
         }
         let mut expected = before;
         expected.insert(generation, writer.to_owned());
