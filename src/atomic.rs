@@ -4,6 +4,7 @@ use crate::error::{Error, IoContext, Result};
 use std::fs::{File, Metadata};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::Path;
+use std::time::Duration;
 use tempfile::NamedTempFile;
 
 /// Prefix of the names of files that are being written.
@@ -79,11 +80,14 @@ fn temporary(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<(
     Ok(file)
 }
 
-/// Removes temporary files that killed processes left in a folder. The caller holds the lock of the folder.
-pub fn clear_leftovers(folder: &Path) -> Result<()> {
+/// Removes temporary files of this age that killed processes left in a folder. The caller holds the lock of the
+/// folder, or leaves young ones to the processes that may still write them.
+pub fn clear_leftovers(folder: &Path, age: Duration) -> Result<()> {
     for entry in std::fs::read_dir(folder).at("read", folder)? {
         let entry = entry.at("read", folder)?;
-        if entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
+        let modified = entry.metadata().and_then(|file| file.modified()).ok();
+        let is_old = || modified.is_none_or(|at| at.elapsed().is_ok_and(|since| since >= age));
+        if entry.file_name().to_string_lossy().starts_with(TEMPORARY) && (age.is_zero() || is_old()) {
             std::fs::remove_file(entry.path()).at("remove", &entry.path())?;
         }
     }

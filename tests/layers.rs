@@ -101,7 +101,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("watch", "curve compare sweep train ranks results metrics recipe machine format error"),
     (
         "cli",
-        "watch view replay compare coordinates device sweep train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \
+        "watch view replay compare coordinates device sweep executor train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \
          suggest format error",
     ),
     // The binary, which shows the way of a run.

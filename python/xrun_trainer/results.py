@@ -138,13 +138,18 @@ class Results:
         return Table(VERDICTS, rows).to(self.frames)
 
     def cells(self) -> Any:
-        """A row per cell of sweeps, of its last attempt: status, settings, figures (`ledger.jsonl`)."""
+        """A row per cell of sweeps, of its last attempt: status, settings, figures (`sweeps/ledger`)."""
         last: Dict[str, Dict[str, Any]] = {}
-        ledger = self.folder / "ledger.jsonl"
-        for path in [ledger] if ledger.is_file() else sorted(self.folder.glob("sweeps/*/ledger.jsonl")):
-            for line in read_json_lines(path):
-                last.pop(line["key"], None)
-                last[line["key"]] = line
+        # A file per process that wrote, whose lines have their place in the order of all; its first line names it.
+        ledger = sorted(self.folder.glob("sweeps/ledger/*.jsonl"))
+        merged = [(line["seq"], path.name, line) for path in ledger for line in read_json_lines(path) if "seq" in line]
+        lines = [line for *_, line in sorted(merged, key=lambda one: one[:2])]
+        if not ledger:
+            kept = sorted(self.folder.glob("sweeps/*/ledger.jsonl"))
+            lines = [line for path in kept for line in read_json_lines(path)]
+        for line in lines:
+            last.pop(line["key"], None)
+            last[line["key"]] = line
         lines = list(last.values())
         types: Dict[str, type] = {**dict.fromkeys(("key", "recipe", "run", "status", "reason"), str), "attempt": int}
         settings = sorted({key for line in lines for key in line["settings"]})

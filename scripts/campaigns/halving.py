@@ -60,9 +60,12 @@ def timed(trial: Trial, folder: Path) -> tuple[dict, float]:
 def cells(folder: Path) -> dict:
     """Status, steps and rows of every cell by the last line of the ledger, by its settings."""
     found = {}
-    for line in (folder / "results/ledger.jsonl").read_text().splitlines():
-        line = json.loads(line)
-        found[json.dumps(line["settings"])] = line
+    files = (folder / "results/sweeps/ledger").glob("*.jsonl")
+    lines = [(json.loads(line), file.name) for file in files for line in file.read_text().splitlines()]
+    for line, _ in sorted(lines, key=lambda one: (one[0].get("seq", 0), one[1])):
+        # The first line of a file names its process.
+        if "seq" in line:
+            found[json.dumps(line["settings"])] = line
     for line in found.values():
         line["rows"] = (folder / "results" / line["run"] / "metrics.csv").read_text() if line["run"] else ""
     return found

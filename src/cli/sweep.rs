@@ -4,6 +4,7 @@ use super::run::Show;
 use super::terminal::{print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::error::{Error, Result};
+use crate::executor::Limits;
 use crate::report::sweep_plots;
 use crate::results::ledger::CellStatus;
 use crate::sweep::{self, Request};
@@ -61,8 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
         results,
         jobs: args.jobs.into(),
         retry: &args.retry,
-        hang: args.hang,
-        timeout: args.timeout,
+        limits: Limits { hang: args.hang, timeout: args.timeout },
         progress: args.show.mode(),
     };
     if args.dry_run {

@@ -10,7 +10,7 @@ pub struct CpuLoad {
     processors: u64,
 }
 
-/// Ticks in a second (USER_HZ, proc(5)). Shares of a shorter time are those of a few ticks.
+/// Ticks in a second (USER_HZ, proc(5)). Below that, a share would rest on a few ticks.
 const MIN_TICKS: u64 = 100;
 
 impl CpuLoad {

@@ -227,8 +227,8 @@ impl FinishedTrial {
         let times: Vec<f64> =
             steady.iter().filter(|row| row.tok_s.is_some()).map(|row| row.step_ms).collect();
         for (column, values) in RATES.iter().zip([speeds, times]) {
-            let of_blocks = blocks(&values).and_then(median);
-            if let (Some(known), Some(value)) = (self.columns.get_mut(*column), of_blocks) {
+            let block_median = blocks(&values).and_then(median);
+            if let (Some(known), Some(value)) = (self.columns.get_mut(*column), block_median) {
                 *known = value;
             }
         }

@@ -1,13 +1,15 @@
 //! Child runs: what one is, and the trait of whatever executes them.
 //!
 //! ```text
-//! sweep, compare, replay ─▶ RunSpec ─▶ LocalProcesses: processes of this machine
+//! sweep, compare, replay ─▶ RunSpec ─▶ Executor: LocalProcesses, or Simulation in tests of schedulers
 //! ```
 //!
 //! An executor starts runs, hands on what they print and how they end, and passes signals. Limits of time, what the
 //! output means and what becomes of a result are the callers', so a new executor is one file.
 
 mod local;
+#[cfg(test)]
+pub mod simulation;
 mod stopping;
 mod supervise;
 
@@ -75,7 +77,7 @@ pub enum Output {
 }
 
 impl RunSpec {
-    /// Returns the arguments of xrun that execute it; those of `sh` for a shell command.
+    /// Returns the arguments of xrun that execute it, or of `sh` for a shell command.
     pub fn command_line(&self) -> Vec<OsString> {
         let mut line: Vec<OsString> = Vec::new();
         let run_folder = |run: &str| self.results.join(run).into_os_string();
@@ -158,7 +160,7 @@ pub trait Executor {
     /// If its output cannot be read.
     fn reattach(&mut self, name: &str) -> Result<Option<RunId>>;
 
-    /// Returns what is new about a run.
+    /// Returns what is new about a run, and once it has ended its end, however often it is asked.
     ///
     /// # Errors
     /// If its output or its state cannot be read.

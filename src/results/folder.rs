@@ -86,9 +86,9 @@ impl RunFolder {
 
     fn with_lock(path: &Path, mut lock: File) -> Result<Self> {
         write_owner(&mut lock, path)?;
-        atomic::clear_leftovers(path)?;
+        atomic::clear_leftovers(path, Duration::ZERO)?;
         if path.join(PLOTS).is_dir() {
-            atomic::clear_leftovers(&path.join(PLOTS))?;
+            atomic::clear_leftovers(&path.join(PLOTS), Duration::ZERO)?;
         }
         let log = path.join(LOG);
         let log = own_file::open(File::options().append(true).create(true), &log)?;

@@ -1,283 +1,154 @@
-//! `ledger.jsonl`: every attempt at every cell of every sweep in a results folder, one JSON object per line.
+//! The ledger: every attempt at every cell of every sweep in a results folder, one JSON object per line.
 //!
-//! Lines are only appended. An attempt has a line when it starts and one when it ends, and a single one if
-//! nothing was started. An attempt without a second line was killed with its sweep, which the next sweep
-//! records in a line. The table of a sweep is made of the last lines of its cells.
+//! ```text
+//! sweeps/ledger/HOST-PID-TIME.jsonl   a file per process, only appended to, its lines chained by hash
+//! sweeps/.claims/KEY.1                what a process works on
+//! ```
+//!
+//! An attempt has a line when it starts and one when it ends, and a single one if nothing was started. An attempt
+//! without a second line died with its sweep, which the next sweep records in a line. Any number of processes write
+//! at once, each to its own file, and readers merge the files. The table of a sweep is made of the last lines of
+//! its cells.
 
-pub use super::names::{LEDGER, SWEEPS};
-use super::numbers::NamedNumbers;
-use super::own_file;
-use crate::error::{Error, IoContext, Result};
-use crate::metrics;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+mod attempt;
+mod chain;
+mod claims;
+mod converted;
+mod writer;
+
+pub use super::names::{LEDGER, LEDGERS, SWEEPS};
+use crate::error::{Error, Result};
+pub use attempt::{Attempt, CellStatus, Measured};
+use claims::Claims;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
-use std::fs::File;
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use writer::{Beat, LEASE, Life, Source, Writer};
 
-/// A line of the ledger.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Attempt {
-    /// Key of the cell: hash over the keys that change what is trained or measured, corpus, build and device
-    /// class.
-    pub key: String,
-    /// Number of the attempt at this cell, from 1.
-    pub attempt: u64,
-    /// Its status.
-    pub status: CellStatus,
-    /// The reason of a status other than `ok`.
-    pub reason: Option<String>,
-    /// The recipe's name.
-    pub recipe: String,
-    /// Values that the cell sets on top of the recipe, by key, as TOML.
-    pub settings: BTreeMap<String, String>,
-    /// Values of the measuring keys of its recipe, by key, as TOML; empty in lines of earlier versions.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub measuring: BTreeMap<String, String>,
-    /// Hash of the resolved recipe.
-    pub recipe_hash: String,
-    /// Hash of the corpus.
-    pub corpus_hash: Option<String>,
-    /// Version and commit of the program.
-    pub build: String,
-    /// The device class, such as `NVIDIA H200` or `cpu avx512`.
-    pub device: String,
-    /// `RECIPE/RUN` of the run, if one started.
-    pub run: Option<String>,
-    /// Time at which the line was written, UTC.
-    pub at: String,
-    /// Figures of the run; blank where they were not measured.
-    pub measured: Measured,
-}
-
-impl Attempt {
-    /// Returns true for a cell that was planned for a device; one that was skipped has none, and its build
-    /// only wrote the line.
-    pub fn has_device(&self) -> bool {
-        !self.device.is_empty()
-    }
-
-    /// Returns true if both are attempts at one row of one sweep: a key may belong to cells that differ in
-    /// keys which change nothing that is measured.
-    pub fn is_of_cell(&self, other: &Self) -> bool {
-        self.key == other.key && self.settings == other.settings
-    }
-}
-
-/// Figures of a cell's run, by the keys of [`metrics::of_ledgers`]. Blank is not zero.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
-pub struct Measured {
-    /// Figures of the run's summary.
-    pub figures: NamedNumbers,
-    /// True if another process used the device, or it throttled.
-    pub contended: Option<bool>,
-}
-
-/// The key of [`Measured::contended`].
-const CONTENDED: &str = "contended";
-
-impl Measured {
-    /// Returns the figure with that key of the ledger.
-    pub fn get(&self, key: &str) -> Option<f64> {
-        self.figures.get(key)
-    }
-}
-
-fn keys() -> impl Iterator<Item = &'static str> {
-    metrics::of_ledgers().into_iter().map(|(key, _)| key)
-}
-
-impl TryFrom<Map<String, Value>> for Measured {
-    type Error = String;
-
-    fn try_from(object: Map<String, Value>) -> std::result::Result<Self, String> {
-        let contended = match object.get(CONTENDED) {
-            Some(Value::Bool(contended)) => Some(*contended),
-            None | Some(Value::Null) => None,
-            Some(other) => return Err(format!("`{CONTENDED}` is {other}, not true or false")),
-        };
-        Ok(Self { figures: NamedNumbers::from_json(&object, keys())?, contended })
-    }
-}
-
-impl From<Measured> for Map<String, Value> {
-    fn from(measured: Measured) -> Self {
-        let mut object = measured.figures.to_json(keys());
-        object.insert(CONTENDED.to_owned(), measured.contended.into());
-        object
-    }
-}
-
-/// The status of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-#[value(rename_all = "snake_case")]
-pub enum CellStatus {
-    /// Running.
-    Running,
-    /// Every step was trained.
-    Ok,
-    /// Trained to a rung of successive halving, with its state saved.
-    Halted,
-    /// Trained to a rung of successive halving, and not among those that go on from it.
-    Dropped,
-    /// An allocation failed while it ran.
-    Oom,
-    /// The plan does not fit in memory; nothing was started.
-    PredictedOom,
-    /// The loss or the gradient became NaN or infinite.
-    Diverged,
-    /// No step within the time limit of the sweep.
-    Hang,
-    /// Longer than the time limit of the sweep.
-    Timeout,
-    /// Ended by a signal, or with the sweep.
-    Killed,
-    /// Trained, but its last state or its results could not be saved.
-    Unsaved,
-    /// Ended by another error.
-    Failed,
-    /// Not run: excluded, or the recipe is invalid.
-    Skipped,
-}
-
-impl CellStatus {
-    /// Returns the status as the file has it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CellStatus::Running => "running",
-            CellStatus::Ok => "ok",
-            CellStatus::Halted => "halted",
-            CellStatus::Dropped => "dropped",
-            CellStatus::Oom => "oom",
-            CellStatus::PredictedOom => "predicted_oom",
-            CellStatus::Diverged => "diverged",
-            CellStatus::Hang => "hang",
-            CellStatus::Timeout => "timeout",
-            CellStatus::Killed => "killed",
-            CellStatus::Unsaved => "unsaved",
-            CellStatus::Failed => "failed",
-            CellStatus::Skipped => "skipped",
-        }
-    }
-
-    /// Returns true if a cell with this status is done: the sweep that gave it does not run the cell again
-    /// unless told to.
-    pub fn is_final(self) -> bool {
-        !matches!(self, CellStatus::Running | CellStatus::Halted | CellStatus::Killed | CellStatus::Unsaved)
-    }
-
-    /// Returns true if a cell with this status was trained to the end, or cannot be: a sweep without rungs
-    /// does not run it again unless told to.
-    pub fn ends_a_whole_run(self) -> bool {
-        self.is_final() && self != CellStatus::Dropped
-    }
-}
-
-impl fmt::Display for CellStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// The lines of a ledger, and the file to which lines are appended.
+/// The merged lines of a ledger's files, and the file of this process.
+///
+/// Every line has a higher number than all lines its writer had seen; ties go by the files' names. So what a writer
+/// knew comes before what it wrote, whatever its clock says.
 #[derive(Debug)]
 pub struct Ledger {
-    path: PathBuf,
-    file: Option<File>,
+    folder: PathBuf,
+    sources: BTreeMap<String, Source>,
+    writer: Option<Writer>,
+    claims: Claims,
+    /// True if lines can be appended.
+    is_open: bool,
+    /// Number and writer of every line.
+    order: Vec<(u64, String)>,
     attempts: Vec<Attempt>,
     /// The last line of each cell.
     last: HashMap<String, usize>,
-    tail: Tail,
+    /// Lines of other processes that [`Ledger::news`] has not returned.
+    news: Vec<Attempt>,
 }
 
-/// The end of a ledger's file.
-#[derive(Clone, Copy, Debug)]
-enum Tail {
-    /// A complete line.
-    Ended,
-    /// A line without its newline.
-    Open,
-    /// A part of a line, from this byte.
-    Torn(usize),
+/// The folder of claims, in the folder of sweeps.
+pub const CLAIMS: &str = ".claims";
+
+/// Returns the name of a claim of something that this machine has once.
+pub fn machine_claim(what: &str) -> String {
+    format!("{what}-{}", &blake3::hash(writer::machine().as_bytes()).to_hex()[..16])
 }
 
-/// Returns an attempt if its key can begin the names of files, as a hash can.
-fn with_key(attempt: Attempt) -> std::result::Result<Attempt, String> {
-    let is_plain = !attempt.key.is_empty() && attempt.key.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    if is_plain { Ok(attempt) } else { Err(format!("its key {:?} is no hash", attempt.key)) }
+/// Returns the folder of the ledger's files.
+pub fn folder(results: &Path) -> PathBuf {
+    results.join(SWEEPS).join(LEDGERS)
+}
+
+/// Returns true if a process of this machine writes the ledger, or one elsewhere did a moment ago.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn is_written(results: &Path) -> Result<bool> {
+    let is_recent = |beat: Beat| beat.1.and_then(|at| at.elapsed().ok()).is_none_or(|ago| ago < LEASE);
+    Ok(writer::files(&folder(results))?.iter().any(|(_, path)| match writer::life(path) {
+        Life::Alive => true,
+        Life::Dead => false,
+        Life::Elsewhere(beat) => is_recent(beat),
+    }))
 }
 
 impl Ledger {
     /// Reads the ledger of a results folder; a missing one has no lines.
     ///
     /// # Errors
-    /// A damaged line. An incomplete last line, as a crash leaves it, is skipped.
+    /// A damaged line. An incomplete last line of a file, as a crash leaves it, is skipped.
     pub fn read(results: &Path) -> Result<Self> {
-        let path = results.join(LEDGER);
-        let bytes = match std::fs::read(&path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
-            bytes => bytes.at("read", &path)?,
-        };
-        // A line is written with its newline, so a line with a newline is complete.
-        let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-        let mut attempts: Vec<Attempt> = Vec::new();
-        for (number, line) in bytes[..whole].split(|&byte| byte == b'\n').enumerate() {
-            if line.is_empty() {
-                continue;
-            }
-            let attempt = serde_json::from_slice(line).map_err(|e| e.to_string()).and_then(with_key);
-            attempts.push(attempt.map_err(|e| {
-                Error::failed(format!(
-                    "{}:{}: not a line of a ledger: {e}; fix or remove the line",
-                    path.display(),
-                    number + 1
-                ))
-            })?);
+        let mut ledger = Self::follow(results);
+        ledger.refresh()?;
+        ledger.news.clear();
+        if let Some((name, bytes)) = converted::read(results)?
+            && !ledger.sources.contains_key(&name)
+        {
+            let mut source = Source::new(&results.join(LEDGER));
+            let lines = source.take(&bytes)?;
+            ledger.merge(&name, lines);
         }
-        // A part of a line does not parse, so a rest that parses lacks only its newline, as some editors
-        // leave it.
-        let rest = &bytes[whole..];
-        let tail = match serde_json::from_slice(rest).map_err(|e| e.to_string()).and_then(with_key) {
-            _ if rest.is_empty() => Tail::Ended,
-            Ok(attempt) => {
-                attempts.push(attempt);
-                Tail::Open
-            }
-            Err(_) => Tail::Torn(whole),
-        };
-        let last = attempts.iter().enumerate().map(|(at, attempt)| (attempt.key.clone(), at)).collect();
-        Ok(Self { path, file: None, attempts, last, tail })
+        Ok(ledger)
     }
 
-    /// Opens the ledger of a results folder to append lines, and cuts off an incomplete last line. The caller
-    /// holds the lock of the folder of sweeps. Returns a warning if something was cut off.
+    /// Returns the ledger of a results folder without any line, for [`Ledger::refresh`] to read.
+    pub fn follow(results: &Path) -> Self {
+        let folder = folder(results);
+        Self {
+            claims: Claims::new(&results.join(SWEEPS).join(CLAIMS), &folder),
+            folder,
+            sources: BTreeMap::new(),
+            writer: None,
+            is_open: false,
+            order: Vec::new(),
+            attempts: Vec::new(),
+            last: HashMap::new(),
+            news: Vec::new(),
+        }
+    }
+
+    /// Opens the ledger of a results folder to append lines and claim cells. The file of this process is created
+    /// when it is first needed. A ledger of an earlier version is converted.
     ///
     /// # Errors
-    /// As [`Ledger::read`], and if the file cannot be written.
-    pub fn open(results: &Path) -> Result<(Self, Option<String>)> {
+    /// As [`Ledger::read`], and if a file cannot be written.
+    pub fn open(results: &Path) -> Result<Self> {
+        converted::convert(results, &folder(results))?;
         let mut ledger = Self::read(results)?;
-        let mut file = own_file::open(File::options().append(true).create(true), &ledger.path)?;
-        let warning = match std::mem::replace(&mut ledger.tail, Tail::Ended) {
-            Tail::Torn(whole) => {
-                file.set_len(whole as u64).and_then(|()| file.sync_data()).at("write", &ledger.path)?;
-                let line = ledger.attempts.len() + 1;
-                Some(format!(
-                    "{}:{line}: cut off a line that a crash left half written",
-                    ledger.path.display()
-                ))
+        ledger.is_open = true;
+        Ok(ledger)
+    }
+
+    /// Reads what other processes have written since.
+    ///
+    /// # Errors
+    /// As [`Ledger::read`].
+    pub fn refresh(&mut self) -> Result<()> {
+        for (name, path) in writer::files(&self.folder)? {
+            if self.writer.as_ref().is_some_and(|own| own.name == name) {
+                continue;
             }
-            Tail::Open => {
-                file.write_all(b"\n").and_then(|()| file.sync_data()).at("write", &ledger.path)?;
-                None
-            }
-            Tail::Ended => None,
-        };
-        ledger.file = Some(file);
-        Ok((ledger, warning))
+            let lines = self.sources.entry(name.clone()).or_insert_with(|| Source::new(&path)).read()?;
+            self.news.extend(lines.iter().map(|(_, attempt)| attempt.clone()));
+            self.merge(&name, lines);
+        }
+        Ok(())
+    }
+
+    /// Returns the lines of other processes that were read since the last call, and since the ledger was opened.
+    pub fn news(&mut self) -> Vec<Attempt> {
+        std::mem::take(&mut self.news)
+    }
+
+    fn merge(&mut self, writer: &str, lines: Vec<(u64, Attempt)>) {
+        if lines.is_empty() {
+            return;
+        }
+        let known = std::mem::take(&mut self.order).into_iter().zip(std::mem::take(&mut self.attempts));
+        let new = lines.into_iter().map(|(seq, attempt)| ((seq, writer.to_owned()), attempt));
+        let mut all: Vec<((u64, String), Attempt)> = known.chain(new).collect();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        (self.order, self.attempts) = all.into_iter().unzip();
+        self.last = self.attempts.iter().enumerate().map(|(at, line)| (line.key.clone(), at)).collect();
     }
 
     /// Appends a line. It is on disk when this returns.
@@ -285,17 +156,64 @@ impl Ledger {
     /// # Errors
     /// If it cannot be written, or the ledger was opened for reading.
     pub fn append(&mut self, attempt: Attempt) -> Result<()> {
-        let file = self.file.as_mut().ok_or_else(|| Error::failed("the ledger was opened for reading"))?;
-        let mut line =
-            serde_json::to_vec(&attempt).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
-        line.push(b'\n');
-        file.write_all(&line).and_then(|()| file.sync_data()).at("write", &self.path)?;
+        let seq = self.order.last().map_or(0, |(seq, _)| *seq) + 1;
+        let writer = self.writer()?;
+        writer.append(seq, &attempt)?;
+        let name = writer.name.clone();
+        self.order.push((seq, name));
         self.last.insert(attempt.key.clone(), self.attempts.len());
         self.attempts.push(attempt);
         Ok(())
     }
 
-    /// Returns all lines, oldest first.
+    /// Claims a cell, or another thing that one process uses at a time; false while another one has it that
+    /// lives. What that one wrote before it gave the claim back is read.
+    ///
+    /// # Errors
+    /// If a file cannot be written or read.
+    pub fn claim(&mut self, name: &str) -> Result<bool> {
+        let writer = self.writer()?.name.clone();
+        let is_claimed = self.claims.take(name, &writer)?;
+        if is_claimed {
+            self.refresh()?;
+        }
+        Ok(is_claimed)
+    }
+
+    /// Gives a claim back.
+    pub fn release(&mut self, name: &str) {
+        if let Some(writer) = &self.writer {
+            self.claims.release(name, &writer.name);
+        }
+    }
+
+    /// Returns what other processes that live have claimed.
+    ///
+    /// # Errors
+    /// If the claims cannot be read.
+    pub fn claimed_by_others(&mut self) -> Result<Vec<String>> {
+        let own = self.writer.as_ref().map_or("", |writer| &writer.name);
+        self.claims.held_by_others(own)
+    }
+
+    /// Shows processes on other machines that this one lives. Call it at least every few seconds.
+    pub fn renew(&mut self) {
+        if let Some(writer) = &mut self.writer {
+            writer.renew();
+        }
+    }
+
+    fn writer(&mut self) -> Result<&mut Writer> {
+        if !self.is_open {
+            return Err(Error::failed("the ledger was opened for reading"));
+        }
+        match &mut self.writer {
+            Some(writer) => Ok(writer),
+            none => Ok(none.insert(Writer::create(&self.folder)?)),
+        }
+    }
+
+    /// Returns all lines in their order.
     pub fn lines(&self) -> &[Attempt] {
         &self.attempts
     }
@@ -304,11 +222,35 @@ impl Ledger {
     pub fn last(&self, key: &str) -> Option<&Attempt> {
         self.last.get(key).map(|&at| &self.attempts[at])
     }
+
+    /// Returns the attempts that have begun and not ended, in their order.
+    pub fn open_attempts(&self) -> Vec<Attempt> {
+        let is_last = |at: &usize| self.last.get(&self.attempts[*at].key) == Some(at);
+        let is_open = |at: &usize| self.attempts[*at].status == CellStatus::Running && is_last(at);
+        (0..self.attempts.len()).filter(is_open).map(|at| self.attempts[at].clone()).collect()
+    }
+
+    /// Returns true if the last line of a cell was written on this machine since it was booted.
+    pub fn was_here(&self, key: &str) -> bool {
+        let Some((_, writer)) = self.last.get(key).map(|&at| &self.order[at]) else { return false };
+        let owner = self.sources.get(writer).and_then(|source| source.owner.as_ref());
+        owner.is_none_or(|owner| owner.machine == writer::machine())
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        if let Some(writer) = &self.writer {
+            self.claims.release_all(&writer.name);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::attempt::with_key;
     use super::*;
+    use std::fs::File;
 
     fn attempt(key: &str, status: CellStatus) -> Attempt {
         let mut measured = Measured::default();
@@ -331,23 +273,21 @@ mod tests {
         }
     }
 
-    /// Returns a ledger of three lines, and its bytes.
-    fn three(results: &Path) -> Vec<u8> {
-        let (mut ledger, warning) = Ledger::open(results).unwrap();
-        assert_eq!(warning, None);
+    /// Writes three lines, and returns the path of their file.
+    fn three(results: &Path) -> PathBuf {
+        let mut ledger = Ledger::open(results).unwrap();
         for (key, status) in
             [("a", CellStatus::Running), ("b", CellStatus::Skipped), ("a", CellStatus::PredictedOom)]
         {
             ledger.append(attempt(key, status)).unwrap();
         }
-        std::fs::read(results.join(LEDGER)).unwrap()
+        writer::files(&folder(results)).unwrap().pop().unwrap().1
     }
 
     #[test]
     fn the_last_line_of_a_cell_is_how_it_stands() {
         let dir = tempfile::tempdir().unwrap();
-        let bytes = three(dir.path());
-        let text = String::from_utf8(bytes).unwrap();
+        let text = std::fs::read_to_string(three(dir.path())).unwrap();
         assert!(
             text.contains("\"status\":\"predicted_oom\"") && text.contains("\"val_loss\":null"),
             "{text}"
@@ -356,87 +296,185 @@ mod tests {
         assert_eq!(ledger.lines().len(), 3);
         assert_eq!(ledger.last("a"), Some(&attempt("a", CellStatus::PredictedOom)));
         assert_eq!(ledger.last("c"), None);
+        assert!(Ledger::read(dir.path()).unwrap().append(attempt("a", CellStatus::Ok)).is_err());
     }
 
     #[test]
-    fn a_line_keeps_its_keys_their_order_and_its_digits() {
-        let line = concat!(
-            r#"{"steps":40,"train_loss":2.3125,"loss":2.3078,"val_loss":2.2611,"tok_s":45227.0,"step_ms":45.125,"mfu_pct":null,"#,
-            r#""planned_bytes":43620761,"allocated_bytes":43620761,"val_batches":2,"val_batches_of":40,"contended":false}"#
-        );
-        let measured: Measured = serde_json::from_str(line).unwrap();
-        assert_eq!((measured.get("tok_s"), measured.get("mfu_pct")), (Some(45227.0), None));
-        assert_eq!(serde_json::to_string(&measured).unwrap(), line);
-        assert_eq!(serde_json::from_str::<Measured>("{}").unwrap(), Measured::default());
-        assert!(
-            serde_json::from_str::<Measured>(r#"{"loss":"low"}"#).unwrap_err().to_string().contains("loss")
-        );
-    }
-
-    #[test]
-    fn a_torn_last_line_is_cut_off_wherever_it_was_torn() {
+    fn a_torn_last_line_is_skipped_wherever_it_was_torn() {
         let dir = tempfile::tempdir().unwrap();
-        let bytes = three(dir.path());
-        let path = dir.path().join(LEDGER);
-        let second = bytes[..bytes.len() - 1].iter().rposition(|&byte| byte == b'\n').unwrap() + 1;
-        for torn in [second + 1, (second + bytes.len()) / 2, bytes.len() - 2] {
+        let path = three(dir.path());
+        let bytes = std::fs::read(&path).unwrap();
+        let last = bytes[..bytes.len() - 1].iter().rposition(|&byte| byte == b'\n').unwrap() + 1;
+        for torn in [last + 1, (last + bytes.len()) / 2, bytes.len() - 1] {
             std::fs::write(&path, &bytes[..torn]).unwrap();
-            assert_eq!(Ledger::read(dir.path()).unwrap().lines().len(), 2, "read without a change");
+            let mut ledger = Ledger::open(dir.path()).unwrap();
+            assert_eq!(ledger.lines().len(), 2);
+            // Others append to files of their own.
+            ledger.append(attempt("a", CellStatus::Failed)).unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), bytes[..torn]);
-            let (mut ledger, warning) = Ledger::open(dir.path()).unwrap();
-            let warning = warning.expect("a warning");
-            assert!(warning.contains("ledger.jsonl:3: "), "{warning}");
-            assert_eq!(std::fs::read(&path).unwrap(), bytes[..second]);
-            ledger.append(attempt("a", CellStatus::PredictedOom)).unwrap();
-            assert_eq!(std::fs::read(&path).unwrap(), bytes);
+            let read = Ledger::read(dir.path()).unwrap();
+            assert_eq!(read.last("a").unwrap().status, CellStatus::Failed);
+            let own = &ledger.writer.as_ref().unwrap().name;
+            std::fs::remove_file(folder(dir.path()).join(own).with_extension("jsonl")).unwrap();
         }
     }
 
     #[test]
-    fn a_last_line_without_its_end_is_whole() {
+    fn a_line_that_is_changed_removed_or_moved_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let bytes = three(dir.path());
-        let path = dir.path().join(LEDGER);
-        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-        let (ledger, warning) = Ledger::open(dir.path()).unwrap();
-        assert_eq!((ledger.lines().len(), warning), (3, None));
-        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+        let path = three(dir.path());
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let write = |lines: &[&str]| std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+        let changed = lines[3].replace("\"loss\":1.5", "\"loss\":1.4");
+        assert_ne!(changed, lines[3]);
+        for (damaged, number) in [
+            (vec![lines[0], &lines[1][1..], lines[2], lines[3]], 2),
+            (vec![lines[0], lines[1], lines[2], &changed], 4),
+            (vec![lines[0], lines[2], lines[3]], 2),
+            (vec![lines[0], lines[1], lines[3], lines[2]], 3),
+            (vec![lines[0], lines[1], lines[1], lines[2], lines[3]], 3),
+            (vec![lines[1], lines[2], lines[3]], 1),
+        ] {
+            write(&damaged);
+            for error in [Ledger::read(dir.path()).unwrap_err(), Ledger::open(dir.path()).unwrap_err()] {
+                let place = format!("{}:{number}: ", path.display());
+                assert!(error.message().starts_with(&place), "{error}");
+            }
+        }
+        write(&lines);
+        assert_eq!(Ledger::read(dir.path()).unwrap().lines().len(), 3);
     }
 
     #[test]
-    fn a_damaged_line_is_named_and_nothing_is_changed() {
+    fn what_a_writer_knew_comes_before_what_it_wrote() {
         let dir = tempfile::tempdir().unwrap();
-        let text = String::from_utf8(three(dir.path())).unwrap();
-        let path = dir.path().join(LEDGER);
-        let damaged = text.replacen("\"skipped\"", "\"skip", 1);
-        std::fs::write(&path, &damaged).unwrap();
+        let [mut one, mut other] = [Ledger::open(dir.path()).unwrap(), Ledger::open(dir.path()).unwrap()];
+        let statuses = [CellStatus::Running, CellStatus::Killed, CellStatus::Running, CellStatus::Ok];
+        one.append(Attempt { at: "2027".to_owned(), ..attempt("a", statuses[0]) }).unwrap();
+        // A clock that is behind.
+        other.refresh().unwrap();
+        assert_eq!((other.news().len(), other.news().len()), (1, 0));
+        other.append(Attempt { at: "2025".to_owned(), ..attempt("a", statuses[1]) }).unwrap();
+        other.append(attempt("a", statuses[2])).unwrap();
+        one.append(attempt("b", CellStatus::Skipped)).unwrap();
+        one.refresh().unwrap();
+        assert_eq!(one.news().len(), 2);
+        one.append(attempt("a", statuses[3])).unwrap();
+        other.refresh().unwrap();
+        let merged = Ledger::read(dir.path()).unwrap();
+        for ledger in [&one, &other] {
+            assert_eq!(ledger.lines(), merged.lines());
+        }
+        let statuses_of_a = merged.lines().iter().filter(|line| line.key == "a").map(|line| line.status);
+        assert_eq!(statuses_of_a.collect::<Vec<_>>(), statuses);
+    }
+
+    #[test]
+    fn a_claim_holds_until_it_is_given_back_or_its_writer_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let [mut one, mut other] = [Ledger::open(dir.path()).unwrap(), Ledger::open(dir.path()).unwrap()];
+        assert!(one.claim("a").unwrap() && one.claim("a").unwrap());
+        assert!(!other.claim("a").unwrap() && other.claim("b").unwrap());
+        assert_eq!(other.claimed_by_others().unwrap(), ["a"]);
+        one.append(attempt("a", CellStatus::Ok)).unwrap();
+        one.release("a");
+        assert!(other.claim("a").unwrap(), "it was given back");
+        assert_eq!(other.last("a").unwrap().status, CellStatus::Ok, "and what was done is known");
+        // As if the process had been killed: the file stays, the lock goes.
+        other.writer = None;
+        assert!(one.claim("a").unwrap() && one.claim("b").unwrap());
+        one.release("a");
+        one.release("b");
+        assert_eq!(std::fs::read_dir(dir.path().join(SWEEPS).join(CLAIMS)).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn at_most_one_of_many_has_a_claim() {
+        let dir = tempfile::tempdir().unwrap();
+        let holders = std::sync::atomic::AtomicUsize::new(0);
+        let taken = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    use std::sync::atomic::Ordering::SeqCst;
+                    let mut ledger = Ledger::open(dir.path()).unwrap();
+                    for round in 0..30 {
+                        if !ledger.claim("a").unwrap() {
+                            continue;
+                        }
+                        assert_eq!(holders.fetch_add(1, SeqCst), 0);
+                        taken.fetch_add(1, SeqCst);
+                        std::thread::yield_now();
+                        assert_eq!(holders.fetch_sub(1, SeqCst), 1);
+                        if round % 3 == 0 {
+                            // Dies with its claim.
+                            ledger.writer = None;
+                            ledger = Ledger::open(dir.path()).unwrap();
+                        } else {
+                            ledger.release("a");
+                        }
+                    }
+                });
+            }
+        });
+        assert!(taken.into_inner() > 0);
+    }
+
+    #[test]
+    fn a_writer_elsewhere_is_dead_once_its_file_stays_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut chain = chain::Chain::default();
+        let head = r#"{"writer":"far-1-2","machine":"another","pid":1,"since":"2026-01-02T03:04:05Z"}"#;
+        let folder = folder(dir.path());
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("far-1-2.jsonl");
+        std::fs::write(&path, chain.seal(head) + "\n").unwrap();
+        let now = std::time::SystemTime::now();
+        let touch =
+            |at: std::time::SystemTime| File::options().append(true).open(&path).unwrap().set_modified(at);
+        assert!(is_written(dir.path()).unwrap());
+        let Life::Elsewhere(before) = writer::life(&path) else { panic!("it is of this machine") };
+        touch(now + LEASE).unwrap();
+        let Life::Elsewhere(after) = writer::life(&path) else { panic!("it is of this machine") };
+        assert_ne!(before, after, "it shows that it lives");
+        touch(now - 2 * LEASE).unwrap();
+        assert!(!is_written(dir.path()).unwrap());
+        // A claim waits for the lease, whatever the file's time: clocks differ.
+        let claims = dir.path().join(SWEEPS).join(CLAIMS);
+        std::fs::create_dir_all(&claims).unwrap();
+        std::fs::write(claims.join("a.1"), "far-1-2").unwrap();
+        assert!(!Ledger::open(dir.path()).unwrap().claim("a").unwrap());
+    }
+
+    #[test]
+    fn a_ledger_of_an_earlier_version_is_converted_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = dir.path().join(LEDGER);
+        let lines = [attempt("a", CellStatus::Running), attempt("a", CellStatus::Ok)];
+        let text: Vec<String> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
+        let write = || std::fs::write(&old, text.join("\n") + "\n{\"key\":\"0123\",\"att").unwrap();
+        write();
+        assert_eq!(Ledger::read(dir.path()).unwrap().lines(), lines);
+        assert!(old.is_file(), "reading changes nothing");
+        // As a crash between both steps leaves it.
+        for _ in 0..2 {
+            let ledger = Ledger::open(dir.path()).unwrap();
+            assert_eq!(ledger.lines(), lines);
+            assert!(!old.exists());
+            write();
+            assert_eq!(Ledger::read(dir.path()).unwrap().lines(), lines);
+        }
+        std::fs::write(&old, format!("{}\n{{}}\n", text[0])).unwrap();
         let error = Ledger::open(dir.path()).unwrap_err();
         assert!(error.message().contains("ledger.jsonl:2: "), "{error}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged);
     }
 
     #[test]
-    fn a_key_that_is_no_hash_names_no_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let text = String::from_utf8(three(dir.path())).unwrap();
+    fn a_key_that_is_not_a_hash_names_no_file() {
         for key in ["../../a", "aéééééééé", ""] {
-            let damaged = text.replacen("\"key\":\"b\"", &format!("\"key\":\"{key}\""), 1);
-            assert_ne!(damaged, text);
-            std::fs::write(dir.path().join(LEDGER), &damaged).unwrap();
-            let error = Ledger::read(dir.path()).unwrap_err();
-            assert!(
-                error.message().contains("ledger.jsonl:2: ") && error.message().contains("no hash"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_status_reads_as_it_is_written() {
-        for status in <CellStatus as clap::ValueEnum>::value_variants() {
-            assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
-            let value = clap::ValueEnum::to_possible_value(status).unwrap();
-            assert_eq!(value.get_name(), status.as_str());
+            let why = with_key(attempt(key, CellStatus::Ok)).unwrap_err();
+            assert!(why.contains("not a hash"), "{why}");
         }
     }
 }

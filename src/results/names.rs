@@ -51,7 +51,9 @@ pub const COORDINATE_ROWS: &str = "coordinates.csv";
 pub const BINARIES: &str = "binaries";
 /// The folder of sweeps in a results folder.
 pub const SWEEPS: &str = "sweeps";
-/// The ledger of sweeps in a results folder.
+/// The folder of the ledger's files in that of sweeps.
+pub const LEDGERS: &str = "ledger";
+/// The ledger of a kept sweep; earlier versions had one in every results folder.
 pub const LEDGER: &str = "ledger.jsonl";
 
 /// Returns a recipe's name as a folder name: characters other than letters, digits, `.`, `_` and `-` become

@@ -63,7 +63,7 @@ impl AttemptResult {
     }
 }
 
-/// A line of the output: the header, then those of the run.
+/// A line of the output: the header first, then what the run prints.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Line {
@@ -89,8 +89,7 @@ pub fn output_name(key: &str, attempt: u64) -> String {
     format!("{}-{attempt}", &key[..key.len().min(16)])
 }
 
-/// Returns the file to which a running attempt at the cell with this key writes a line of JSON per step; it
-/// goes with the attempt.
+/// Returns the file to which a running attempt writes a line of JSON per step; it goes with the attempt.
 pub fn output_of(results: &Path, key: &str, attempt: u64) -> PathBuf {
     kept_output(results, &output_name(key, attempt))
 }
@@ -138,6 +137,16 @@ impl RunningAttempt {
             rows: (0, Instant::now()),
             stopping: Stopping::new(false),
         }
+    }
+
+    /// Reads what an attempt that was found has printed so far, its header first.
+    ///
+    /// # Errors
+    /// If its output cannot be read.
+    pub fn read_header(&mut self, executor: &mut dyn Executor) -> Result<()> {
+        let polled = executor.poll(self.id)?;
+        self.read(&polled.stdout);
+        Ok(())
     }
 
     /// Returns the GPUs that are its own.

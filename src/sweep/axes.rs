@@ -27,7 +27,7 @@ pub struct Axes {
     pub keys: Vec<String>,
     /// All points, the last axis varying fastest.
     pub points: Vec<GridPoint>,
-    /// What the user should know of them.
+    /// Notes on them for the user.
     pub notes: Vec<String>,
 }
 
@@ -37,9 +37,8 @@ impl Axes {
     /// with the whole grid.
     ///
     /// # Errors
-    /// A usage error for an argument that names a key of `sweep.pairs`, for several values of the seed beside
-    /// `sweep.seeds`, for more than [`MAX_CELLS`] cells, and those of [`samples::draw`] and
-    /// [`cooldowns::axis`].
+    /// A usage error for an argument that names a key of `sweep.pairs`, for several seeds beside `sweep.seeds`, for
+    /// more than [`MAX_CELLS`] cells, and whatever [`samples::draw`] and [`cooldowns::axis`] refuse.
     pub fn new(base: &Recipe, arguments: &Arguments) -> Result<Self> {
         let sweep = &base.values().sweep;
         let pairs: Vec<Settings> = sweep.pairs.iter().map(texts).collect();
@@ -108,7 +107,7 @@ impl Axes {
     }
 }
 
-/// Returns the axis of `sweep.seeds`: so many seeds from `training.seed` on. `None` for a single one.
+/// Returns the axis of `sweep.seeds`, which counts up from `training.seed`; `None` for a single seed.
 ///
 /// # Errors
 /// A usage error where the command line varies the seed too, or where a seed would be too large.

@@ -1,9 +1,8 @@
-//! Cells of a caller: runs of any recipes with any settings, through the ledger, the devices and the
-//! processes of sweeps.
+//! Cells that another module asks for: any recipes with any settings, run and recorded like those of a sweep.
 
 use super::cell::{Cell, Corpora, Source, build_name};
 use super::display::Display;
-use super::lock;
+use super::prepare;
 use super::schedule::{Output, Schedule, SweepPolicy};
 use super::work::CellFit;
 use crate::error::{Error, ErrorKind, Result};
@@ -11,12 +10,13 @@ use crate::executor::{Limits, LocalProcesses};
 use crate::plan::Plan;
 use crate::ranks::{Stop, environment};
 use crate::recipe::{self, Recipe};
-use crate::results::ledger::{Attempt, CellStatus, Ledger};
+use crate::results::ledger::{Attempt, CellStatus, Ledger, machine_claim};
 use crate::results::progress::Mode;
+use std::cell::RefCell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Ends that are the machine's fault and not the recipe's: the same cell may end otherwise.
+/// Ends that may be the machine's fault: run again, the cell may end well.
 const MACHINE_FAULTS: [CellStatus; 5] =
     [CellStatus::Oom, CellStatus::Killed, CellStatus::Unsaved, CellStatus::Hang, CellStatus::Failed];
 
@@ -34,6 +34,8 @@ pub struct CellRequest {
 pub struct CellBatch {
     cells: Vec<Cell>,
     build: String,
+    /// Of the results folder that cells were run in: a process has one file of it.
+    ledger: RefCell<Option<Ledger>>,
 }
 
 /// A cell of a batch.
@@ -49,7 +51,7 @@ pub struct PlannedCell<'a> {
 /// How cells of a batch are run.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchPolicy<'a> {
-    /// Name of what the cells are for, in messages.
+    /// What the cells are for, in messages.
     pub name: &'a str,
     /// The results folder.
     pub results: &'a Path,
@@ -57,8 +59,10 @@ pub struct BatchPolicy<'a> {
     pub jobs: usize,
     /// True if cells that are done run again.
     pub again: bool,
-    /// How often a cell that ended by the machine's fault is run again.
+    /// How often a cell runs again after a fault of the machine.
     pub retries: usize,
+    /// True if nothing else may run on this machine meanwhile: times are judged.
+    pub alone: bool,
     /// Time limits of a run.
     pub limits: Limits,
     /// The display of progress.
@@ -80,7 +84,7 @@ impl CellBatch {
     /// Resolves and plans cells.
     ///
     /// # Errors
-    /// The first one's whose recipe is wrong, or whose corpus cannot be opened.
+    /// If a recipe is wrong, or a corpus cannot be opened.
     pub fn new(requests: &[CellRequest]) -> Result<Self> {
         let build = build_name();
         let machine = environment::machine();
@@ -96,7 +100,7 @@ impl CellBatch {
             cell.work.as_ref().map_err(Error::clone)?;
             cells.push(cell);
         }
-        Ok(Self { cells, build })
+        Ok(Self { cells, build, ledger: RefCell::default() })
     }
 
     /// Returns a cell; `None` beyond the last.
@@ -106,13 +110,12 @@ impl CellBatch {
         Some(PlannedCell { cell, recipe: &work.recipe, plan: &work.plan })
     }
 
-    /// Runs a range of cells: those that are not done, or all of them. `ended` is told the end of every cell
-    /// once it is known, and again when one that ended by the machine's fault has run again. The caller looks
-    /// into the cells that did not end well.
+    /// Runs the cells of a range that are not done, or all of them. `ended` is called when the end of a cell is
+    /// known, and again if the cell runs again after a fault of the machine. Cells that end badly are left to the
+    /// caller.
     ///
     /// # Errors
-    /// [`ErrorKind::Interrupted`] after a signal; a failure when another process writes the ledger, when it
-    /// cannot be written, and that of `ended`.
+    /// [`ErrorKind::Interrupted`] after a signal; a failure if the ledger cannot be written, or `ended` fails.
     pub fn run(
         &self,
         range: Range<usize>,
@@ -120,17 +123,21 @@ impl CellBatch {
         stop: &Stop,
         ended: &mut dyn FnMut(CellEnd<'_>) -> Result<()>,
     ) -> Result<()> {
-        let _held = lock(policy.results)?;
+        prepare(policy.results)?;
         let cells = &self.cells[range.clone()];
         let mut executor = LocalProcesses::new(policy.results, policy.jobs, stop);
         let all = [&[CellStatus::Ok, CellStatus::Diverged][..], &MACHINE_FAULTS].concat();
         for turn in 0..=policy.retries {
             let retry = if policy.again && turn == 0 { &all[..] } else { &MACHINE_FAULTS };
-            let (ledger, warning) = Ledger::open(policy.results)?;
-            let mut display = Display::new(policy.progress, &display_keys(cells), cells.len());
-            if let Some(warning) = warning {
-                display.warn(&warning);
+            let mut ledger = match self.ledger.take() {
+                Some(ledger) => ledger,
+                None => Ledger::open(policy.results)?,
+            };
+            ledger.refresh()?;
+            if policy.alone {
+                claim_machine(&mut ledger)?;
             }
+            let display = Display::new(policy.progress, &display_keys(cells), cells.len());
             let mut output = Ends::new(range.start, cells, &ledger, retry, ended);
             let sweep = SweepPolicy {
                 name: policy.name,
@@ -139,12 +146,13 @@ impl CellBatch {
                 limits: policy.limits,
                 build: &self.build,
             };
-            Schedule::new(&sweep, cells, ledger, &mut executor, &mut output, display).run_for_caller(stop)?;
+            let schedule = Schedule::new(&sweep, cells, ledger, &mut executor, &mut output, display);
+            self.ledger.replace(Some(schedule.run_for_caller(stop)?));
             let is_faulty = output.seen.iter().flatten().any(|(_, status)| MACHINE_FAULTS.contains(status));
             if stop.requested() {
                 return Err(Error::new(
                     ErrorKind::Interrupted,
-                    "stopped by a signal; the same command goes on with what is left",
+                    "stopped by a signal; the same command continues with what is left",
                 ));
             }
             if !is_faulty {
@@ -180,6 +188,20 @@ impl PlannedCell<'_> {
     }
 }
 
+/// Takes this machine for runs whose times are judged.
+///
+/// # Errors
+/// While another process runs cells.
+fn claim_machine(ledger: &mut Ledger) -> Result<()> {
+    if ledger.claim(&machine_claim("alone"))? && ledger.claimed_by_others()?.is_empty() {
+        return Ok(());
+    }
+    Err(Error::failed(
+        "another sweep or comparison runs in this results folder, and speeds are measured alone; wait for it to \
+         end, or stop it",
+    ))
+}
+
 /// Splits `section.key=value`, with the value as TOML.
 fn key_and_value(setting: &str) -> Result<(String, String)> {
     recipe::setting(setting).map(|(key, value)| (key.path.to_owned(), value))
@@ -199,13 +221,13 @@ fn display_keys(cells: &[Cell]) -> Vec<String> {
     keys.into_iter().filter(differs).cloned().collect()
 }
 
-/// Tells a caller of the ends of cells.
+/// Tells a caller how cells end.
 struct Ends<'a> {
     /// Index of the first cell in the batch.
     first: usize,
-    /// The attempt that had ended before, of cells that do not run again.
+    /// The attempt that ended before, for cells that do not run again.
     before: Vec<Option<u64>>,
-    /// The line that is known of each cell: its attempt and status.
+    /// Attempt and status of the last line seen of each cell.
     seen: Vec<Option<(u64, CellStatus)>>,
     ended: &'a mut dyn FnMut(CellEnd<'_>) -> Result<()>,
 }
@@ -223,7 +245,7 @@ impl<'a> Ends<'a> {
         Self {
             first,
             before: lines().map(|line| Some(line.filter(stays)?.attempt)).collect(),
-            // What stays is told of at once, what runs again when it has.
+            // What stays is reported at once, what runs again when it has ended.
             seen: lines().map(|line| line.filter(|line| !stays(line)).map(as_seen)).collect(),
             ended,
         }

@@ -42,13 +42,13 @@ pub struct Cell {
     pub excluded: bool,
     /// Checkpoints that it keeps unless it sets their number.
     checkpoints: usize,
-    /// Steps after which it saves a state for other cells to begin with, besides those of its recipe.
+    /// Steps, besides its recipe's, after which it saves a state that other cells begin with.
     pub saved_steps: Vec<u64>,
     /// Recipe and plan to run, or the reason why nothing runs.
     pub work: Result<Box<Work>>,
 }
 
-/// The recipe of a sweep, of which every cell is a variant.
+/// The recipe of a sweep; every cell is a variant.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     /// The file, or the name of a built-in recipe.
@@ -159,14 +159,13 @@ const SAVED_STEPS: &str = "checkpoint.steps";
 /// The key of the number of checkpoints. Without it in its settings, a cell leaves none when it is done.
 pub const KEEP: &str = "checkpoint.keep";
 
-/// Returns settings of cells that the command of a sweep may replace: nobody needs the weights and pictures
-/// of every cell.
+/// Returns settings that the command of a sweep may replace: nobody needs the weights and pictures of every cell.
 fn defaults(checkpoints: usize) -> [String; 2] {
     [format!("{KEEP}={checkpoints}"), NO_PLOTS.to_owned()]
 }
 
-/// Returns the keys that change measurements but not the training: those of the measuring class, and two of
-/// bookkeeping that decide when losses are measured and which steps count for speeds.
+/// Returns the values of keys that change measurements but not the training: when losses are measured, on how much,
+/// and which steps count for speeds.
 fn measuring(recipe: &Recipe) -> String {
     let Values { validation, metrics, .. } = recipe.values();
     format!("{} {} {}", validation.interval, validation.steps, metrics.warmup)
@@ -177,8 +176,7 @@ pub fn headline(error: &Error) -> &str {
     error.message().lines().next().unwrap_or_default()
 }
 
-/// Returns the device class that a plan runs on: that of the run's `env.json`, where the cell gets the GPUs
-/// of its plan.
+/// Returns the device class that a plan runs on, as the run's `env.json` will have it.
 ///
 /// # Errors
 /// When the driver does not know the GPU.

@@ -2,7 +2,8 @@
 //! ends.
 
 use super::cell::Cell;
-use crate::error::{Error, Result};
+use super::table::csv_bytes;
+use crate::error::Result;
 use crate::format::plural;
 use crate::metrics::Metric;
 use crate::results::atomic;
@@ -10,7 +11,7 @@ use crate::results::columns::Figures;
 use crate::results::configurations::{CONFIGURATIONS, CellOutcome, Configuration, Configurations};
 use crate::results::folder::read_summary;
 use crate::results::ledger::{Attempt, CellStatus, Ledger};
-use crate::results::markdown::plain;
+use crate::results::markdown::{self, plain};
 use crate::statistics::{Direction, Interval};
 use std::path::Path;
 
@@ -118,7 +119,6 @@ fn rounded(value: f64, decimals: usize) -> String {
 
 fn csv(found: &Configurations) -> Result<Vec<u8>> {
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
-    let mut writer = csv::Writer::from_writer(Vec::new());
     let mut header = found.keys.clone();
     header.extend(
         [
@@ -153,11 +153,7 @@ fn csv(found: &Configurations) -> Result<Vec<u8>> {
         row.extend(one.values.iter().map(|value| number(*value)));
         row
     };
-    let written = writer
-        .write_record(&header)
-        .and_then(|()| found.configurations.iter().try_for_each(|one| writer.write_record(row(one))));
-    written.map_err(|e| Error::failed(format!("cannot write a table: {e}")))?;
-    writer.into_inner().map_err(|e| Error::failed(format!("cannot write a table: {e}")))
+    csv_bytes(&header, found.configurations.iter().map(row))
 }
 
 fn markdown(found: &Configurations, decimals: usize, confirmation: Option<&str>) -> String {
@@ -177,16 +173,13 @@ fn markdown(found: &Configurations, decimals: usize, confirmation: Option<&str>)
         ),
         (why, ..) => format!("; no intervals: {}.\n\n", why.as_deref().unwrap_or("not compared")),
     };
-    let line = |values: Vec<String>| format!("| {} |\n", values.join(" | "));
     let mut header: Vec<String> = found.keys.iter().map(|key| format!("`{key}`")).collect();
     header.extend(
         ["mean", "interval", "deviation", "difference to the best other", "best set", "remarks"]
             .map(str::to_owned),
     );
-    text += &line(header.clone());
-    text += &format!("|{}\n", "---|".repeat(header.len()));
     let unranked = found.configurations.iter().filter(|one| one.mean.is_none());
-    for one in found.ranked().into_iter().chain(unranked) {
+    let row = |one: &Configuration| {
         let number = |value: f64| rounded(value, decimals);
         let range = |interval: Interval| format!("{} to {}", number(interval.low), number(interval.high));
         let shown = |value: Option<f64>| value.map(number).unwrap_or_default();
@@ -204,8 +197,10 @@ fn markdown(found: &Configurations, decimals: usize, confirmation: Option<&str>)
             if one.in_best_set() == Some(true) { "yes".to_owned() } else { String::new() },
             plain(&one.remarks()),
         ]);
-        text += &line(row);
-    }
+        row
+    };
+    let rows: Vec<Vec<String>> = found.ranked().into_iter().chain(unranked).map(row).collect();
+    text += &markdown::table(&header, &rows);
     if let Some(confirmation) = confirmation {
         text += &format!("\n{}\n", plain(confirmation));
     }

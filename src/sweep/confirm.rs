@@ -1,5 +1,5 @@
-//! Confirmation: the best configuration and the second best run again with seeds that no cell had, since the
-//! best of many measured ones looks better than it is.
+//! Confirmation: the two best configurations run again with seeds that no cell had, because the best of many
+//! looks better than it is.
 
 use super::axes::GridPoint;
 use super::cell::{Cell, Corpora, Source};
@@ -11,7 +11,7 @@ use crate::results::ledger::{CellStatus, Ledger};
 use crate::statistics::{Direction, paired_difference, verdict};
 use std::path::Path;
 
-/// The folder of the tables of the cells, in that of the sweep.
+/// The subfolder for the tables of its cells.
 pub const CELLS_FOLDER: &str = "confirmation";
 
 /// The cells of a confirmation that is to be run.
@@ -24,11 +24,11 @@ pub struct Contest {
 }
 
 impl Contest {
-    /// Returns the contest of the two best configurations with `count` seeds after `last_seed`, the highest
-    /// that a cell of the sweep had; `None` where there are no two.
+    /// Returns the contest of the two best configurations with `count` seeds after `last_seed`, the highest one used
+    /// so far; `None` if there are fewer than two.
     ///
     /// # Errors
-    /// When there are no so many seeds left.
+    /// If too few seeds are left.
     pub fn new(
         found: &Configurations,
         sweep: &[Cell],
@@ -39,7 +39,7 @@ impl Contest {
         let Some(settings) = two_best(found, sweep, ledger) else { return Ok(None) };
         let end = last_seed.checked_add(count as u64).filter(|&end| i64::try_from(end).is_ok());
         let end = end.ok_or_else(|| {
-            Error::usage(format!("there are no {count} seeds after {last_seed}; set a smaller {SEED}"))
+            Error::usage(format!("fewer than {count} seeds are left after {last_seed}; set a smaller {SEED}"))
         })?;
         let seeds: Vec<u64> = (last_seed + 1..=end).collect();
         let mut corpora = Corpora::default();

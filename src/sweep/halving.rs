@@ -1,9 +1,8 @@
-//! Successive halving: configurations train up to a rung, and the best of them go on.
+//! Successive halving: configurations train up to a rung, and the best of them continue.
 //!
 //! K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization",
-//! AISTATS 2016. Every cell has the schedule of its whole length; one that goes on from a rung continues from
-//! its checkpoint, to the bit. Which cells go on follows from the losses in the ledger alone, so a sweep that
-//! was killed decides as it would have.
+//! AISTATS 2016. Every cell has the schedule of its whole length, and continues from its checkpoint, to the bit.
+//! Which cells continue follows from the losses in the ledger alone, so a killed sweep decides as it would have.
 
 use super::cell::Cell;
 use super::work::Work;
@@ -15,7 +14,7 @@ use crate::results::configurations;
 pub struct Halving {
     /// Steps, ascending.
     rungs: Vec<u64>,
-    /// Of so many configurations one goes on.
+    /// One in `eta` configurations continues.
     eta: usize,
     /// The cells of every configuration, one per seed.
     configurations: Vec<Vec<usize>>,
@@ -39,7 +38,7 @@ pub struct Standing {
     pub rung: Option<u64>,
     /// Cells that have to be trained up to it.
     pub open: Vec<usize>,
-    /// Cells that do not go on from an earlier rung, with why.
+    /// Cells that stopped at an earlier rung, and why.
     pub dropped: Vec<(usize, String)>,
 }
 
@@ -65,40 +64,40 @@ impl Halving {
 
     /// Returns where a sweep stands whose cells have these results: at a rung, or with `None` at the end.
     pub fn standing(&self, result: impl Fn(usize, Option<u64>) -> CellResult) -> Standing {
-        let open = |going_on: &[usize], rung| -> Vec<usize> {
-            let cells = going_on.iter().flat_map(|&at| &self.configurations[at]).copied();
+        let open = |continuing: &[usize], rung| -> Vec<usize> {
+            let cells = continuing.iter().flat_map(|&at| &self.configurations[at]).copied();
             cells.filter(|&cell| result(cell, rung) == CellResult::Open).collect()
         };
-        let mut going_on: Vec<usize> = (0..self.configurations.len()).collect();
+        let mut continuing: Vec<usize> = (0..self.configurations.len()).collect();
         let mut dropped = Vec::new();
         for &step in &self.rungs {
             let rung = Some(step);
-            let open = open(&going_on, rung);
+            let open = open(&continuing, rung);
             if !open.is_empty() {
                 return Standing { rung, open, dropped };
             }
-            let mut ranked: Vec<(f64, usize)> = going_on
+            let mut ranked: Vec<(f64, usize)> = continuing
                 .iter()
                 .map(|&at| (mean(self.configurations[at].iter().map(|&cell| result(cell, rung))), at))
                 .collect();
-            // Stable: of equal ones, the first goes on.
+            // Stable: ties go to the first.
             ranked.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-            let kept = self.kept(going_on.len());
+            let kept = self.kept(continuing.len());
             let (best, rest) = ranked.split_at(kept);
             let (best, unfit): (Vec<_>, Vec<_>) = best.iter().partition(|(loss, _)| loss.is_finite());
-            let why = format!("not among the best {kept} of {} at step {step}", going_on.len());
+            let why = format!("not among the best {kept} of {} at step {step}", continuing.len());
             for &cell in unfit.into_iter().chain(rest).flat_map(|(_, at)| &self.configurations[*at]) {
                 if matches!(result(cell, rung), CellResult::Loss(_)) {
                     dropped.push((cell, why.clone()));
                 }
             }
-            going_on = best.into_iter().map(|(_, at)| *at).collect();
-            going_on.sort_unstable();
+            continuing = best.into_iter().map(|(_, at)| *at).collect();
+            continuing.sort_unstable();
         }
-        Standing { rung: None, open: open(&going_on, None), dropped }
+        Standing { rung: None, open: open(&continuing, None), dropped }
     }
 
-    /// Returns how many of `count` configurations go on from a rung.
+    /// Returns how many of `count` configurations continue from a rung.
     fn kept(&self, count: usize) -> usize {
         (count / self.eta).max(1).min(count)
     }
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_third_go_on_from_each_rung() {
+    fn the_best_third_continue_from_each_rung() {
         let halving = halving(9, 1);
         let mut results = Results::new();
         let begun = standing(&halving, &results);
@@ -224,12 +223,12 @@ mod tests {
         assert_eq!(
             standing(&halving, &results),
             Standing { rung: None, open: vec![], dropped: vec![] },
-            "nothing goes on where nothing trained"
+            "nothing continues if nothing trained"
         );
     }
 
     #[test]
-    fn of_equal_ones_the_first_goes_on() {
+    fn ties_go_to_the_first() {
         let halving = halving(3, 1);
         let mut results = Results::new();
         add(&mut results, Some(10), &[(0, 2.0), (1, 1.0), (2, 1.0)]);
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn one_goes_on_where_there_are_few() {
+    fn one_continues_where_there_are_few() {
         for (count, kept) in [(27, 9), (9, 3), (10, 3), (2, 1), (1, 1)] {
             assert_eq!(halving(1, 1).kept(count), kept, "{count}");
         }

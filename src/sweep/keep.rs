@@ -1,4 +1,4 @@
-//! Keeps a sweep: copies the ledger's lines of its cells to where reports read them.
+//! Keeps a sweep: copies its cells' lines of the ledger to where reports read them.
 
 use super::table::{CELLS, SweepCell, TABLE};
 use crate::error::{Error, IoContext, Result};
@@ -73,8 +73,8 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     store(vec![(lines, LEDGER.to_owned())], to, &to.join(SWEEPS), recipe, name)
 }
 
-/// Returns the cells of the sweep in a folder: those of its list, or of its table in sweeps of earlier
-/// versions, which has the values that vary alone.
+/// Returns the cells of the sweep in a folder, from its list; sweeps of earlier versions have only a table, with
+/// the values that vary.
 ///
 /// # Errors
 /// When neither can be read, or the table does not name its cells.

@@ -1,8 +1,8 @@
-//! Sweeps: every cell of a grid run once, each in its own process, and a ledger that survives crashes.
+//! Sweeps: every cell of a grid is run once, and a ledger survives crashes.
 //!
 //! ```text
-//! recipe + arguments ─▶ axes ─▶ cells (resolved, planned, keyed) ─▶ schedule ─▶ child processes
-//!                                             ledger.jsonl ◀── one line per start and end ──┘
+//! recipe + arguments ─▶ axes ─▶ cells (resolved, planned, keyed) ─▶ schedule ─▶ executor
+//!                                             ledger ◀── one line per start and end ──┘
 //! ```
 //!
 //! The ledger decides which cells are done; the tables are written from it after every line. When the sweep
@@ -17,7 +17,9 @@ mod cell;
 mod configuration_table;
 mod confirm;
 mod cooldowns;
+mod design;
 mod display;
+mod dry_run;
 mod halving;
 mod keep;
 mod rerun;
@@ -30,8 +32,6 @@ mod work;
 
 use crate::error::{Error, IoContext, Result};
 use crate::executor::{ATTEMPTS, Executor, Limits, LocalProcesses};
-use crate::forecast::TotalNeeds;
-use crate::format::{Column, Table, binary, wall_time};
 use crate::machine::Machine;
 use crate::metrics;
 use crate::ranks::Stop;
@@ -41,23 +41,22 @@ use crate::results::atomic;
 use crate::results::configurations::SEED;
 use crate::results::confirmation::CONFIRMATION;
 use crate::results::folder;
-use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
-use crate::results::progress::{Mode, eprint_line};
+use crate::results::ledger::{CLAIMS, CellStatus, Ledger, SWEEPS};
+use crate::results::progress::Mode;
 use arguments::Arguments;
 pub use attempt::output_of;
-use axes::{Axes, name_of};
+use axes::Axes;
 pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
-use cell::{Cell, Corpora, Source, build_name, headline};
+use cell::{Cell, Corpora, Source, build_name};
 use configuration_table::Measure;
 use confirm::{CELLS_FOLDER, Contest};
+use design::Design;
 use display::Display;
+pub use dry_run::dry_run;
 use halving::Halving;
 pub use keep::{cells, find, keep};
 use schedule::{Schedule, SweepPolicy};
-use serde_json::json;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 pub use table::SweepCell;
 use table::Tables;
 use trunk::Trunks;
@@ -75,10 +74,8 @@ pub struct Request<'a> {
     pub jobs: usize,
     /// Statuses of done cells that run again.
     pub retry: &'a [CellStatus],
-    /// The longest time without a new row.
-    pub hang: Option<Duration>,
-    /// The longest time that a cell may take.
-    pub timeout: Option<Duration>,
+    /// Time limits of a cell.
+    pub limits: Limits,
     /// The display of progress.
     pub progress: Mode,
 }
@@ -100,15 +97,12 @@ struct Sweep {
     measure: Measure,
     axes: Axes,
     cells: Vec<Cell>,
-    /// The rungs, of a sweep with some.
-    halving: Option<Halving>,
-    /// The trunks, of a sweep with cooldowns.
-    trunks: Option<Trunks>,
-    /// What the user should know of its axes.
+    design: Design,
+    /// Notes on its axes for the user.
     notes: Vec<String>,
 }
 
-/// Returns a sentence where `[sweep]` is that of a recipe which this one extends.
+/// Returns a note if `[sweep]` is inherited from a recipe that this one extends.
 fn inherited(base: &Recipe) -> Option<String> {
     let (top, _) = base.files().last()?;
     let sweep = &base.values().sweep;
@@ -151,12 +145,15 @@ impl Sweep {
             cells.swap_remove(wrong).work?;
         }
         let sweep = &base.values().sweep;
-        let halving = Halving::new(rungs, sweep.eta, &cells)?;
-        let trunks = if has_cooldowns { Some(Trunks::new(&mut cells)?) } else { None };
+        let design = match Halving::new(rungs, sweep.eta, &cells)? {
+            Some(halving) => Design::Halving(halving),
+            None if has_cooldowns => Design::Cooldowns(Trunks::new(&mut cells)?),
+            None => Design::Grid,
+        };
         let metric = metrics::find(&sweep.on)
             .ok_or_else(|| Error::usage(format!("sweep.on: no run has a figure {:?}", sweep.on)))?;
         let measure = Measure { metric, confidence: sweep.confidence };
-        Ok(Self { base, build, measure, axes, cells, halving, trunks, notes })
+        Ok(Self { base, build, measure, axes, cells, design, notes })
     }
 
     /// Returns the highest seed of its cells.
@@ -171,18 +168,15 @@ impl Sweep {
 /// Runs the cells that are not done, compares their configurations, and confirms the best one.
 ///
 /// # Errors
-/// A usage error for a wrong recipe or argument; a failure when another sweep works in the results folder,
-/// when a line of the ledger is damaged, or a table cannot be written. How the cells ended is in [`Ended`].
+/// A usage error for a wrong recipe or argument; a failure when a line of the ledger is damaged, or a table cannot
+/// be written. How the cells ended is in [`Ended`].
 pub fn run(request: &Request<'_>) -> Result<Ended> {
     // The display acknowledges a signal.
     let stop = Stop::on_signals(None)?;
     let sweep = Sweep::new(request)?;
-    let _held = lock(request.results)?;
-    let (ledger, warning) = Ledger::open(request.results)?;
+    prepare(request.results)?;
+    let ledger = Ledger::open(request.results)?;
     let mut display = Display::new(request.progress, &sweep.axes.keys, sweep.cells.len());
-    if let Some(warning) = warning {
-        display.warn(&warning);
-    }
     for note in &sweep.notes {
         display.note(note);
     }
@@ -193,14 +187,13 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
         name,
         results: request.results,
         retry: request.retry,
-        limits: Limits { hang: request.hang, timeout: request.timeout },
+        limits: request.limits,
         build: &sweep.build,
     };
     let table = tables.markdown_path();
     let mut executor = LocalProcesses::new(request.results, request.jobs, &stop);
     let mut schedule = Schedule::new(&policy, &sweep.cells, ledger, &mut executor, &mut tables, display)
-        .with_rungs(sweep.halving.as_ref())
-        .with_trunks(sweep.trunks.as_ref());
+        .with_design(&sweep.design);
     let outcome = schedule.run(&table, &stop);
     let (ledger, display) = schedule.into_parts();
     let outcome =
@@ -208,16 +201,11 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
     Ok(Ended { folder, outcome })
 }
 
-/// Creates the folder of sweeps, and holds it while the ledger is written.
-fn lock(results: &Path) -> Result<File> {
+/// Creates the folder of sweeps.
+fn prepare(results: &Path) -> Result<()> {
     let folder = results.join(SWEEPS);
     std::fs::create_dir_all(&folder).at("create", &folder)?;
-    // Before the lock, so that a folder that cannot be written has its own error message.
-    let ignored = folder.join(".gitignore");
-    atomic::write(&ignored, format!("/lock\n/{ATTEMPTS}/\n").as_bytes())?;
-    folder::lock(&folder).map_err(|e| {
-        e.context("another sweep or comparison writes the ledger; wait for it to end, or stop it")
-    })
+    atomic::write(&folder.join(".gitignore"), format!("/{ATTEMPTS}/\n/{CLAIMS}/\n").as_bytes())
 }
 
 /// Compares the configurations of a sweep that has ended with `outcome`, and confirms the best one if that is
@@ -246,7 +234,7 @@ fn conclude(
     let source = Source { path: request.recipe, name: policy.name, machine: &machine, checkpoints: 0 };
     let seeds = (sweep.last_seed(), count);
     let Some(contest) = Contest::new(&found, &sweep.cells, &ledger, seeds, (&source, &sweep.build))? else {
-        display.warn("there are no two configurations to confirm one against the other");
+        display.warn("a confirmation takes two configurations, and there are fewer");
         return Ok(outcome);
     };
     let mut columns = found.keys.clone();
@@ -265,84 +253,4 @@ fn conclude(
         display.result(&words);
     }
     Ok(outcome)
-}
-
-/// Returns the cells with their plans, as a table or as JSON lines. Nothing is run or written.
-///
-/// # Errors
-/// As [`run`], before anything is run.
-pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
-    let sweep = Sweep::new(request)?;
-    for note in &sweep.notes {
-        eprint_line(note);
-    }
-    let ledger = Ledger::read(request.results)?;
-    let mut lines = String::new();
-    let mut total = TotalNeeds::default();
-    let mut table = Table::new(&[
-        Column::Right,
-        Column::Left,
-        Column::Left,
-        Column::Right,
-        Column::Right,
-        Column::Right,
-        Column::Left,
-    ]);
-    table.row(["", "CELL", "STATUS", "MEMORY", "TIME", "DISK", ""]);
-    for (at, cell) in sweep.cells.iter().enumerate() {
-        let last = ledger.last(&cell.key).map(|last| last.status);
-        let (fit, reason) = match cell.work.as_ref().map(|work| work.fit()) {
-            Err(e) => (None, Some(headline(e).to_owned())),
-            Ok(Err(e)) => (None, Some(headline(&e).to_owned())),
-            Ok(Ok(fit)) => {
-                let refusal = fit.refusal.as_ref().map(|e| headline(e).to_owned());
-                (Some(fit), refusal)
-            }
-        };
-        let fits = fit.as_ref().map(|fit| fit.refusal.is_none());
-        let planned = fit.as_ref().map(|fit| fit.planned_bytes);
-        let ends = |status: CellStatus| match sweep.halving {
-            Some(_) => status.is_final(),
-            None => status.ends_a_whole_run(),
-        };
-        let done = last.filter(|&status| ends(status) && !request.retry.contains(&status));
-        let status = match (done, &cell.work, fits) {
-            (Some(done), ..) => format!("done: {done}"),
-            (None, Err(_), _) => CellStatus::Skipped.to_string(),
-            (None, Ok(_), Some(false)) => CellStatus::PredictedOom.to_string(),
-            (None, Ok(_), _) => "to run".to_owned(),
-        };
-        let needs = fit.filter(|_| done.is_none() && fits == Some(true)).map(|fit| fit.needs);
-        if let Some(needs) = &needs {
-            total.add(needs, 1);
-        }
-        if as_json {
-            let row = json!({
-                "key": cell.key, "settings": cell.settings, "status": status, "planned_bytes": planned,
-                "fits": fits, "reason": reason, "needs": needs,
-            });
-            lines += &format!("{row}\n");
-            continue;
-        }
-        table.row([
-            (at + 1).to_string(),
-            name_of(&sweep.axes.keys, &cell.settings),
-            status,
-            planned.map(|bytes| binary(bytes as usize)).unwrap_or_default(),
-            needs
-                .as_ref()
-                .and_then(|needs| Some(wall_time(needs.time.as_ref()?.total_s)))
-                .unwrap_or_default(),
-            needs.as_ref().map(|needs| binary(needs.disk.total_bytes as usize)).unwrap_or_default(),
-            // The rest, advice on keys to change, is in the line of the ledger.
-            reason.as_deref().and_then(|reason| reason.split(';').next()).unwrap_or_default().to_owned(),
-        ]);
-    }
-    let needed = match (&sweep.halving, &sweep.trunks) {
-        (Some(halving), _) => Some(halving.in_words(&sweep.cells)),
-        (None, Some(trunks)) => Some(trunks.in_words(&sweep.cells)),
-        (None, None) => total.in_words(),
-    };
-    let needed = needed.map(|words| format!("{words}\n")).unwrap_or_default();
-    Ok(if as_json { lines } else { table.render(0) + &needed })
 }

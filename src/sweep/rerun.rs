@@ -1,9 +1,9 @@
-//! Explains why a done cell runs again: what its key in the ledger is hashed from has changed.
+//! Explains why a done cell runs again: something that its key is a hash of has changed.
 
 use crate::results::ledger::{Attempt, Ledger};
 
-/// Returns why a cell without a row runs although an earlier one of its recipe's name and settings ended;
-/// `None` where there is no such row. `next` is the attempt that is about to start.
+/// Returns why a cell runs although one with the same recipe name and settings ended before; `None` if none did.
+/// `next` is the attempt that is about to start.
 pub fn reason(ledger: &Ledger, next: &Attempt) -> Option<String> {
     let same = |line: &&Attempt| {
         line.recipe == next.recipe && line.settings == next.settings && line.key != next.key
@@ -12,7 +12,7 @@ pub fn reason(ledger: &Ledger, next: &Attempt) -> Option<String> {
     Some(differences(last, next))
 }
 
-/// Returns what differs between two attempts at cells of one name, of what keys are hashed from.
+/// Returns what differs between two attempts, among the things that keys are hashes of.
 fn differences(last: &Attempt, next: &Attempt) -> String {
     let corpus = |attempt: &Attempt| attempt.corpus_hash.clone().unwrap_or_default();
     let mut found = Vec::new();
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn a_device_class_that_is_told_more_exactly_is_the_reason() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
+        let mut ledger = Ledger::open(dir.path()).unwrap();
         ledger.append(attempt("a", "2 × NVIDIA H200", "1")).unwrap();
         let next = attempt("b", "2 × NVIDIA H200 by NV18", "1");
         assert_eq!(
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn other_reasons_are_the_build_the_corpus_and_else_the_recipe() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
+        let mut ledger = Ledger::open(dir.path()).unwrap();
         ledger.append(attempt("a", "cpu avx512", "1")).unwrap();
         let said = |next: Attempt| reason(&ledger, &next).unwrap();
         assert_eq!(said(attempt("b", "cpu avx512", "2")), "the build was 1 and is 2");
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(reason(&ledger, &other).unwrap(), "validation.steps was 0 and is 2");
         let unfinished = Attempt { status: CellStatus::Killed, ..attempt("a", "cpu avx512", "1") };
         let dir = tempfile::tempdir().unwrap();
-        let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
+        let mut ledger = Ledger::open(dir.path()).unwrap();
         ledger.append(unfinished).unwrap();
         assert_eq!(reason(&ledger, &attempt("b", "cpu avx512", "2")), None);
     }

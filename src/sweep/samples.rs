@@ -18,7 +18,7 @@ pub struct Samples {
     pub keys: Vec<String>,
     /// A value in TOML for each of the keys, point by point.
     pub points: Vec<Vec<String>>,
-    /// What the user should know of them.
+    /// A note on them for the user.
     pub note: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub fn draw(base: &Recipe, set: impl Fn(&str) -> bool) -> Result<Samples> {
         (false, 0) => {
             return Err(base.error(
                 &[ranged],
-                "ranges of which no sample is drawn",
+                "ranges, and no sample is drawn",
                 format!("set sweep.samples, or leave {ranged} out with {ranged}={{}}"),
             ));
         }

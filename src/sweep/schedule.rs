@@ -1,29 +1,37 @@
-//! The loop of a sweep: attempts of earlier sweeps first, then every cell that is not done, on any free
-//! device.
+//! The loop of a sweep: first the attempts that dead processes left, then every cell that is not done.
+//!
+//! Several processes may run the same cells. A cell is claimed before anything is done with it, so each runs once,
+//! and what another process works on is waited for.
 
 mod branches;
 mod messages;
 mod rungs;
+mod shared;
+#[cfg(test)]
+mod tests;
 
 use super::assignment::Assignment;
 use super::attempt::{AttemptResult, Header, RunningAttempt, output_name};
 use super::cell::{Cell, headline};
+use super::design::Design;
 use super::display::Display;
-use super::halving::Halving;
+use super::halving::CellResult;
 use super::rerun;
-use super::trunk::{Beginning, Trunks};
+use super::trunk::Beginning;
 use super::work::Work;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::executor::{Executor, Limits, Output as RunOutput, RunSpec, Task};
 use crate::ranks::Stop;
-use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured};
-use jiff::Timestamp;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured, machine_claim};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The ledger's key of the planned bytes, which are known before a cell runs.
 const PLANNED: &str = "planned_bytes";
+
+/// Time between two looks at what other processes did.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The settings of a sweep.
 #[derive(Debug)]
@@ -59,20 +67,37 @@ pub struct Schedule<'a> {
     display: Display,
     /// Indices of cells that wait for a device.
     waiting: VecDeque<usize>,
+    /// Indices of cells that another process works on.
+    elsewhere: Vec<usize>,
     /// Running attempts, with their first lines.
     running: Vec<(Attempt, RunningAttempt)>,
-    /// The rungs, of a sweep with some.
-    halving: Option<&'a Halving>,
-    /// The trunks, of a sweep with cooldowns.
-    trunks: Option<&'a Trunks>,
+    /// GPUs that other processes use.
+    gpus_elsewhere: Vec<usize>,
+    /// Time of the last look at what other processes did.
+    looked: Option<Instant>,
+    design: &'a Design,
     /// The step to which the waiting cells are trained; `None` for the last one.
     until: Option<u64>,
     /// Keys of cells that were started here, with the step.
     started: HashSet<(String, Option<u64>)>,
+    /// The last attempt at each cell before the sweep began.
+    before: HashMap<String, u64>,
+}
+
+/// What became of the claim of a cell.
+enum Claim {
+    /// The cell and its GPUs belong to this process.
+    Free,
+    /// Another process works on it.
+    Elsewhere,
+    /// Another process was done with it first, or it runs here: its attempt was found.
+    Done,
+    /// Another process took a GPU.
+    NoDevice,
 }
 
 impl<'a> Schedule<'a> {
-    /// Creates a sweep over these cells. The caller holds the lock of the folder of sweeps.
+    /// Creates a sweep over these cells.
     pub fn new(
         policy: &'a SweepPolicy<'a>,
         cells: &'a [Cell],
@@ -81,8 +106,6 @@ impl<'a> Schedule<'a> {
         output: &'a mut dyn Output,
         display: Display,
     ) -> Self {
-        let (waiting, running, started) = (VecDeque::new(), Vec::new(), HashSet::new());
-        let (halving, trunks, until) = (None, None, None);
         Self {
             policy,
             cells,
@@ -90,23 +113,21 @@ impl<'a> Schedule<'a> {
             executor,
             output,
             display,
-            waiting,
-            running,
-            halving,
-            trunks,
-            until,
-            started,
+            waiting: VecDeque::new(),
+            elsewhere: Vec::new(),
+            running: Vec::new(),
+            gpus_elsewhere: Vec::new(),
+            looked: None,
+            design: &Design::Grid,
+            until: None,
+            started: HashSet::new(),
+            before: HashMap::new(),
         }
     }
 
-    /// Lets cells begin where they leave a trunk.
-    pub fn with_trunks(self, trunks: Option<&'a Trunks>) -> Self {
-        Self { trunks, ..self }
-    }
-
-    /// Lets configurations train from rung to rung.
-    pub fn with_rungs(self, halving: Option<&'a Halving>) -> Self {
-        Self { halving, ..self }
+    /// Sets how cells depend on each other.
+    pub fn with_design(self, design: &'a Design) -> Self {
+        Self { design, ..self }
     }
 
     /// Returns the ledger and the display, for what follows.
@@ -129,23 +150,29 @@ impl<'a> Schedule<'a> {
         self.conclude(table, stop.requested())
     }
 
-    /// As [`run`](Self::run), for a caller that says itself what runs and how it ended: a cell that does not
-    /// end well is no error.
+    /// Like [`run`](Self::run), for a caller that reports progress itself: a cell that ends badly is not an error.
     ///
     /// # Errors
     /// When the ledger or the output cannot be written.
-    pub fn run_for_caller(mut self, stop: &Stop) -> Result<()> {
+    pub fn run_for_caller(mut self, stop: &Stop) -> Result<Ledger> {
         self.begin()?;
         self.display.release();
         self.work(stop)?;
         self.display.clear();
-        Ok(())
+        Ok(self.ledger)
     }
 
     /// Attaches to running attempts and queues the cells that are not done. Lines are held back.
     fn begin(&mut self) -> Result<()> {
+        if self.ledger.claimed_by_others()?.contains(&machine_claim("alone")) {
+            return Err(Error::failed(
+                "a comparison measures speeds on this machine, alone; wait for it to end, or stop it",
+            ));
+        }
         self.display.hold();
-        self.reattach()?;
+        self.look_around()?;
+        let attempt = |cell: &Cell| Some((cell.key.clone(), self.ledger.last(&cell.key)?.attempt));
+        self.before = self.cells.iter().filter_map(attempt).collect();
         self.queue()
     }
 
@@ -160,10 +187,10 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Runs the waiting cells, until all have ended or a signal arrives.
+    /// Runs the waiting cells, until all have ended here or elsewhere, or a signal arrives.
     fn run_waiting(&mut self, stop: &Stop) -> Result<()> {
         let mut is_told = false;
-        while !self.running.is_empty() || !self.waiting.is_empty() {
+        while !(self.running.is_empty() && self.waiting.is_empty() && self.elsewhere.is_empty()) {
             if stop.requested() {
                 if !is_told {
                     self.display.note(
@@ -172,49 +199,20 @@ impl<'a> Schedule<'a> {
                 }
                 is_told = true;
                 self.waiting.clear();
+                self.elsewhere.clear();
                 self.running.iter_mut().for_each(|(_, run)| run.stop(self.executor));
+            } else if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
+                self.look_around()?;
             }
+            self.ledger.renew();
             self.start_waiting()?;
             self.poll_running()?;
-            if !self.running.is_empty() {
+            self.show_news()?;
+            if !(self.running.is_empty() && self.elsewhere.is_empty()) {
                 self.executor.pause();
             }
         }
         Ok(())
-    }
-
-    /// Attaches to attempts of earlier sweeps that are still running, and records the results of those that
-    /// have ended.
-    fn reattach(&mut self) -> Result<()> {
-        let mut seen = HashSet::new();
-        let open: Vec<Attempt> = self
-            .ledger
-            .lines()
-            .iter()
-            .rev()
-            .filter(|line| seen.insert(line.key.clone()))
-            .filter(|line| line.status == CellStatus::Running)
-            .cloned()
-            .collect();
-        for attempt in open.into_iter().rev() {
-            let began: Option<Timestamp> = attempt.at.parse().ok();
-            let ago = began.and_then(|at| Duration::try_from(at.duration_until(crate::format::now())).ok());
-            let name = output_name(&attempt.key, attempt.attempt);
-            let child = RunningAttempt::reattach(self.executor, &name, ago.unwrap_or_default())?;
-            match child {
-                Some(child) => {
-                    self.display.line(&attempt, self.done(), None);
-                    self.running.push((attempt, child));
-                }
-                None => {
-                    let (status, reason) = (CellStatus::Killed, "ended with an earlier sweep");
-                    let result = AttemptResult::without_run(status, reason);
-                    self.end(&attempt, result, None)?;
-                }
-            }
-        }
-        // Results of those that have ended are recorded before anything is queued.
-        self.poll_running()
     }
 
     /// Queues every cell that is not done, and records those that are skipped.
@@ -227,33 +225,24 @@ impl<'a> Schedule<'a> {
                 shared += 1;
                 continue;
             }
-            let status = self.ledger.last(&cell.key).map(|last| last.status);
             if let Err(e) = &cell.work {
-                if status != Some(CellStatus::Skipped) {
-                    let line = self.attempt_of(cell, CellStatus::Skipped, Some(headline(e).to_owned()));
-                    self.ledger.append(line.clone())?;
-                    self.display.line(&line, self.done(), None);
-                }
+                self.skip(cell, headline(e))?;
                 continue;
             }
-            let again =
-                |status: CellStatus| !status.ends_a_whole_run() || self.policy.retry.contains(&status);
-            if self.halving.is_none() && !self.is_running(cell) && status.is_none_or(again) {
+            if self.design.halving().is_none() && !self.is_running(cell) && self.is_wanted(at) {
                 self.waiting.push_back(at);
             }
-            if status.is_none() {
+            if self.ledger.last(&cell.key).is_none() {
                 let next = self.attempt_of(cell, CellStatus::Running, None);
                 if let Some(reason) = rerun::reason(&self.ledger, &next) {
                     *reruns.entry(reason).or_default() += 1;
                 }
             }
         }
-        if self.halving.is_some() || self.trunks.is_some() {
+        if !matches!(self.design, Design::Grid) {
             self.remove_all_checkpoints();
         }
-        if self.halving.is_some() {
-            self.climb()?;
-        }
+        self.climb()?;
         for (reason, count) in reruns {
             let (cells, run) = if count == 1 { ("cell", "runs") } else { ("cells", "run") };
             self.display.note(&format!("{count} {cells} that ended before {run} again: {reason}"));
@@ -280,18 +269,31 @@ impl<'a> Schedule<'a> {
                 self.waiting.remove(at);
                 continue;
             };
-            let in_use: Vec<Vec<usize>> = self.running.iter().map(|(_, run)| run.gpus().to_vec()).collect();
+            let own = self.running.iter().map(|(_, run)| run.gpus().to_vec());
+            let others = (!self.gpus_elsewhere.is_empty()).then(|| self.gpus_elsewhere.clone());
+            let in_use: Vec<Vec<usize>> = own.chain(others).collect();
             let Some(assignment) = Assignment::find_free(work, &in_use, self.executor.capacity()) else {
                 at += 1;
                 continue;
             };
-            let beginning = self.beginning(index);
-            if beginning == Beginning::Later {
+            if self.beginning(index) == Beginning::Later {
                 at += 1;
                 continue;
             }
-            self.waiting.remove(at);
-            self.start(cell, work, &assignment, &beginning)?;
+            match self.claim(index, &assignment.gpus)? {
+                Claim::Free => {
+                    self.waiting.remove(at);
+                    // What the cell begins with may have changed until it was claimed.
+                    let beginning = self.beginning(index);
+                    self.start(cell, work, &assignment, &beginning)?;
+                }
+                Claim::Elsewhere => {
+                    self.waiting.remove(at);
+                    self.elsewhere.push(index);
+                }
+                Claim::Done => _ = self.waiting.remove(at),
+                Claim::NoDevice => at += 1,
+            }
         }
         Ok(())
     }
@@ -309,7 +311,7 @@ impl<'a> Schedule<'a> {
             Ok(fit) => fit,
             Err(e) => {
                 let line = self.attempt_of(cell, CellStatus::Failed, Some(e.message().to_owned()));
-                return self.append(line, None);
+                return self.append_last(line, None, &assignment.gpus);
             }
         };
         let mut line = self.attempt_of(cell, CellStatus::Running, None);
@@ -317,7 +319,7 @@ impl<'a> Schedule<'a> {
         if let Some(refusal) = fit.refusal {
             line.status = CellStatus::PredictedOom;
             line.reason = Some(refusal.message().to_owned());
-            return self.append(line, None);
+            return self.append_last(line, None, &assignment.gpus);
         }
         line.recipe_hash = assignment.recipe_hash(work)?;
         let (task, arguments) = match beginning {
@@ -348,7 +350,8 @@ impl<'a> Schedule<'a> {
         match RunningAttempt::start(self.executor, header, &spec) {
             Ok(child) => self.running.push((line, child)),
             Err(e) => {
-                self.end(&line, AttemptResult::without_run(CellStatus::Failed, e.message()), None)?;
+                let result = AttemptResult::without_run(CellStatus::Failed, e.message());
+                self.end(&line, result, None, &assignment.gpus)?;
             }
         }
         Ok(())
@@ -365,7 +368,7 @@ impl<'a> Schedule<'a> {
                 }
                 Some(result) => {
                     let (attempt, child) = self.running.remove(at);
-                    self.end(&attempt, result, Some(child.elapsed()))?;
+                    self.end(&attempt, result, Some(child.elapsed()), child.gpus())?;
                     child.forget(self.executor);
                 }
             }
@@ -373,16 +376,30 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Records the result of an attempt.
-    fn end(&mut self, begun: &Attempt, result: AttemptResult, took: Option<Duration>) -> Result<()> {
+    /// Records the result of an attempt, and lets go of its cell and its GPUs.
+    fn end(
+        &mut self,
+        begun: &Attempt,
+        result: AttemptResult,
+        took: Option<Duration>,
+        gpus: &[usize],
+    ) -> Result<()> {
         let AttemptResult { status, reason, run, mut measured } = result;
         if measured.get(PLANNED).is_none() {
             // A whole number of bytes below 2^53.
             measured.figures.set(PLANNED, begun.measured.get(PLANNED).map(|bytes| bytes as u64));
         }
         let line = Attempt { status, reason, run, measured, at: now(), ..begun.clone() };
-        self.append(line.clone(), took)?;
+        self.append_last(line.clone(), took, gpus)?;
         self.remove_checkpoints(&line);
+        Ok(())
+    }
+
+    /// Appends the last line of an attempt, and lets go of its cell and its GPUs.
+    fn append_last(&mut self, line: Attempt, took: Option<Duration>, gpus: &[usize]) -> Result<()> {
+        let key = line.key.clone();
+        self.append(line, took)?;
+        self.let_go(&key, gpus);
         Ok(())
     }
 
@@ -414,13 +431,26 @@ impl<'a> Schedule<'a> {
         }
     }
 
+    /// Returns true if a cell has to be run, as far as the ledger knows.
+    fn is_wanted(&self, cell: usize) -> bool {
+        let key = &self.cells[cell].key;
+        match (self.design.halving(), self.ledger.last(key)) {
+            (Some(_), _) => self.result(&self.lines_of(key), self.until) == CellResult::Open,
+            (None, None) => true,
+            (None, Some(last)) => !last.status.ends_a_whole_run() || self.is_retried(last),
+        }
+    }
+
+    /// Returns true if the cell of this line runs again on request, and has not yet.
+    fn is_retried(&self, line: &Attempt) -> bool {
+        let was_before = self.before.get(&line.key) == Some(&line.attempt);
+        was_before && self.policy.retry.contains(&line.status)
+    }
+
     /// Returns the number of cells that are done.
     fn done(&self) -> usize {
-        let is_done = |status: CellStatus| match self.halving {
-            Some(_) => status.is_final(),
-            None => status.ends_a_whole_run(),
-        };
-        let last = |cell: &Cell| self.ledger.last(&cell.key).is_some_and(|last| is_done(last.status));
+        let last =
+            |cell: &Cell| self.ledger.last(&cell.key).is_some_and(|last| self.design.is_done(last.status));
         self.cells.iter().filter(|cell| last(cell)).count()
     }
 }

@@ -8,15 +8,15 @@ use crate::metrics::{self, Metric};
 use crate::results::atomic;
 use crate::results::configurations::Settings;
 use crate::results::ledger::{Ledger, SWEEPS};
-use crate::results::markdown::plain;
+use crate::results::markdown::{self, plain};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The tables' names, without their endings.
 pub const TABLE: &str = "table";
 
-/// The list of a sweep's cells, with the settings of this sweep: lines of the ledger have those of the sweep
-/// that ran them.
+/// The list of a sweep's cells with their settings: a line of the ledger has the settings of the sweep that ran it.
 pub const CELLS: &str = "cells.json";
 
 /// A cell of a sweep, as its folder knows it.
@@ -36,6 +36,10 @@ pub struct Tables {
     keys: Vec<String>,
 }
 
+/// Age from which a file that is being written is taken for one that a crash left: another process may write the
+/// same tables.
+const LEFTOVER: Duration = Duration::from_secs(60);
+
 /// The column of the status, before the figures of the ledger.
 const STATUS: &str = "status";
 
@@ -48,7 +52,7 @@ const REASON: &str = "reason";
 /// Columns behind the figures of the ledger.
 const LAST_COLUMNS: [&str; 5] = ["contended", "attempts", "run", CELL, REASON];
 
-/// Columns that `table.md` omits; `loss` is that of the last batch alone.
+/// Columns that `table.md` omits; `loss` is the last batch's alone.
 const NOT_IN_MARKDOWN: [&str; 6] = ["loss", "allocated_mib", "contended", "attempts", "run", CELL];
 
 impl Tables {
@@ -70,7 +74,7 @@ impl Tables {
     /// When the folder cannot be made.
     pub fn within(folder: PathBuf, keys: &[String], cells: &[Cell]) -> Result<Self> {
         std::fs::create_dir_all(&folder).at("create", &folder)?;
-        atomic::clear_leftovers(&folder)?;
+        atomic::clear_leftovers(&folder, LEFTOVER)?;
         let list: Vec<SweepCell> = cells
             .iter()
             .map(|cell| SweepCell { key: cell.key.clone(), settings: cell.settings.clone() })
@@ -121,15 +125,6 @@ impl Tables {
         row
     }
 
-    fn csv(&self, rows: &[Vec<String>]) -> Result<Vec<u8>> {
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        let written = writer
-            .write_record(self.header())
-            .and_then(|()| rows.iter().try_for_each(|row| writer.write_record(row)));
-        written.map_err(|e| Error::failed(format!("cannot write a table: {e}")))?;
-        writer.into_inner().map_err(|e| Error::failed(format!("cannot write a table: {e}")))
-    }
-
     fn markdown(&self, rows: &[Vec<String>]) -> String {
         let header = self.header();
         let shown: Vec<usize> = (0..header.len())
@@ -137,27 +132,43 @@ impl Tables {
             // Columns without any value are omitted.
             .filter(|&at| at < self.keys.len() || rows.iter().any(|row| !row[at].is_empty()))
             .collect();
-        let line = |values: Vec<String>| format!("| {} |\n", values.join(" | "));
-        let mut text = line(shown.iter().map(|&at| header[at].to_owned()).collect());
-        text += &format!("|{}\n", "---|".repeat(shown.len()));
-        for row in rows {
-            let value = |at: usize| match header[at] {
-                // The advice after the semicolon is in the other table.
-                REASON => markdown_cell(row[at].split(';').next().unwrap_or_default()),
-                _ => markdown_cell(&row[at]),
-            };
-            text += &line(shown.iter().map(|&at| value(at)).collect());
-        }
-        text
+        let value = |row: &[String], at: usize| match header[at] {
+            // The advice after the semicolon is in the other table.
+            REASON => markdown_cell(row[at].split(';').next().unwrap_or_default()),
+            _ => markdown_cell(&row[at]),
+        };
+        let headings: Vec<String> = shown.iter().map(|&at| header[at].to_owned()).collect();
+        let rows = rows.iter().map(|row| shown.iter().map(|&at| value(row, at)).collect());
+        markdown::table(&headings, &rows.collect::<Vec<_>>())
     }
 }
 
 impl Output for Tables {
     fn write(&mut self, cells: &[Cell], ledger: &Ledger) -> Result<()> {
         let rows: Vec<Vec<String>> = cells.iter().map(|cell| self.row(cell, ledger)).collect();
-        atomic::write(&self.folder.join(TABLE).with_extension("csv"), &self.csv(&rows)?)?;
+        atomic::write(
+            &self.folder.join(TABLE).with_extension("csv"),
+            &csv_bytes(&self.header(), rows.iter())?,
+        )?;
         atomic::write(&self.markdown_path(), self.markdown(&rows).as_bytes())
     }
+}
+
+/// Returns a table as CSV.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn csv_bytes<R>(header: &[impl AsRef<[u8]>], rows: impl Iterator<Item = R>) -> Result<Vec<u8>>
+where
+    R: IntoIterator<Item: AsRef<[u8]>>,
+{
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let wrong = |e: String| Error::failed(format!("cannot write a table: {e}"));
+    writer.write_record(header).map_err(|e| wrong(e.to_string()))?;
+    for row in rows {
+        writer.write_record(row).map_err(|e| wrong(e.to_string()))?;
+    }
+    writer.into_inner().map_err(|e| wrong(e.to_string()))
 }
 
 /// Returns the first digits of a key, enough to find its lines in the ledger.

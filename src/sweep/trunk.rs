@@ -2,9 +2,9 @@
 //! before.
 //!
 //! A. Hägele et al., "Scaling laws and compute-optimal training beyond fixed training durations", NeurIPS 2024.
-//! Every cell is a whole training with a recipe, and so a key in the ledger, of its own. The longest one that is
-//! to be trained saves its state at the steps from which others fall, and these begin there, to the bit. A cell
-//! for which there is no such state trains from step 0.
+//! Every cell is a whole training with its own recipe, and so its own key in the ledger. The longest one that is
+//! to be trained saves its state at the steps where others start to fall, and these begin there, to the bit. A
+//! cell that finds no such state trains from step 0.
 
 use super::cell::Cell;
 use super::cooldowns::KEYS;
@@ -15,7 +15,7 @@ use crate::policy::Decay;
 use crate::results::configurations::Settings;
 use std::collections::BTreeMap;
 
-/// Refuses a schedule of which cells of other lengths do not have the steps in common.
+/// Refuses a schedule under which cells of different lengths share no steps.
 fn check(work: &Work) -> Result<()> {
     let schedule = &work.recipe.values().lr_scheduler;
     if schedule.decay != Decay::Wsd {
@@ -41,8 +41,7 @@ fn check(work: &Work) -> Result<()> {
 /// The cells of a sweep with cooldowns, by their trunk.
 #[derive(Debug)]
 pub struct Trunks {
-    /// For every cell, in their order, its trunk and the last step before its rate falls; `None` for one without
-    /// work.
+    /// Trunk and last step before the rate falls, cell by cell; `None` for one without work.
     branches: Vec<Option<Branch>>,
 }
 
@@ -100,16 +99,16 @@ impl Trunks {
         self.branches.get(cell).copied().flatten().map(|branch| branch.step)
     }
 
-    /// Returns the cells that have all steps of a cell before its rate falls, and more of their trunk.
+    /// Returns the cells that stay on the trunk longer than a cell does.
     pub fn longer(&self, cell: usize) -> impl Iterator<Item = usize> + '_ {
         let own = self.branches.get(cell).copied().flatten();
-        self.of_same_trunk(cell).filter(move |&other| {
+        self.on_same_trunk(cell).filter(move |&other| {
             own.zip(self.branches[other]).is_some_and(|(own, other)| other.step > own.step)
         })
     }
 
-    /// Returns the cells with the trunk of a cell, itself included.
-    pub fn of_same_trunk(&self, cell: usize) -> impl Iterator<Item = usize> + '_ {
+    /// Returns the cells that share a cell's trunk, itself included.
+    pub fn on_same_trunk(&self, cell: usize) -> impl Iterator<Item = usize> + '_ {
         let own = self.branches.get(cell).copied().flatten();
         let is_same = move |other: &Option<Branch>| {
             own.zip(*other).is_some_and(|(own, other)| other.trunk == own.trunk)
@@ -120,13 +119,13 @@ impl Trunks {
     /// Returns the steps at which shorter cells leave the trunk of a cell.
     fn shorter(&self, cell: usize) -> Vec<u64> {
         let own = self.step(cell);
-        let steps = self.of_same_trunk(cell).filter_map(|other| self.step(other));
+        let steps = self.on_same_trunk(cell).filter_map(|other| self.step(other));
         let mut steps: Vec<u64> = steps.filter(|step| own.is_some_and(|own| *step < own)).collect();
         steps.sort_unstable();
         steps
     }
 
-    /// Describes the steps that are trained, and those of cells that share none.
+    /// Describes how many steps are trained, compared with cells that share none.
     pub fn in_words(&self, cells: &[Cell]) -> String {
         let steps = |at: usize| cells[at].work.as_ref().map_or(0, |work| work.plan.steps as u64);
         let branches = || (0..self.branches.len()).filter(|&at| self.branches[at].is_some());
@@ -137,7 +136,7 @@ impl Trunks {
         let trunks = branches().filter(|&at| self.longer(at).next().is_none()).count();
         let count = branches().count();
         format!(
-            "{count} cooldown{} from {trunks} trunk{}: {} steps, {:.0} % of those of as many whole trainings",
+            "{count} cooldown{} from {trunks} trunk{}: {} steps, {:.0} % of what separate trainings take",
             plural(count),
             plural(trunks),
             thousands(trained as usize),

@@ -8,11 +8,11 @@
 use crate::error::{Error, IoContext, Result};
 use crate::results::configurations::CONFIGURATIONS;
 use crate::results::names::{
-    COMPARISON, COMPARISONS, COORDINATE_ROWS, COORDINATES, COORDINATES_JSON, ENVIRONMENT, LEDGER, LOG,
-    METRICS, PROFILE, QUALITY, RECIPE, RESOLVED, SUMMARY, SWEEPS, TIMING,
+    COMPARISON, COMPARISONS, COORDINATE_ROWS, COORDINATES, COORDINATES_JSON, ENVIRONMENT, LOG, METRICS,
+    PROFILE, QUALITY, RECIPE, RESOLVED, SUMMARY, SWEEPS, TIMING,
 };
 use crate::results::stored::{self, MANIFEST};
-use crate::results::{find, regular};
+use crate::results::{find, ledger, regular};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -82,9 +82,10 @@ impl ResultsFolder {
         Ok(self.with_ids(found, COORDINATES, &[COORDINATES_JSON, COORDINATE_ROWS]))
     }
 
-    /// Returns the ledger of sweeps, where it is there and no link.
+    /// Returns the folder of the ledger, where it is there and no link.
     pub fn ledger(&self) -> Option<PathBuf> {
-        Some(self.root.join(LEDGER)).filter(|ledger| regular::is_file(ledger))
+        let folder = ledger::folder(&self.root);
+        Some(folder).filter(|folder| folder.is_dir() && self.link_in(folder, &[]).is_none())
     }
 
     /// Returns the part of each path behind `kind` as its id.

@@ -1,7 +1,7 @@
 //! Whether a process still works on a folder, and whether its files can be read.
 
 use crate::error::Result;
-use crate::results::find;
+use crate::results::{find, ledger};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Liveness {
     folder: PathBuf,
+    /// Tells whether a process holds the folder.
+    look: fn(&Path) -> Result<bool>,
     /// When something new was last seen.
     written: Instant,
     /// What the last look at the lock found, and when that was.
@@ -25,7 +27,11 @@ pub struct Liveness {
 impl Liveness {
     /// Creates it for a folder.
     pub fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), written: Instant::now(), found: None }
+        Self::with(folder, find::is_running)
+    }
+
+    fn with(folder: &Path, look: fn(&Path) -> Result<bool>) -> Self {
+        Self { folder: folder.to_owned(), look, written: Instant::now(), found: None }
     }
 
     /// Tells that something new was written.
@@ -50,7 +56,7 @@ impl Liveness {
         };
         if is_due {
             // A lock that cannot be read says nothing: the process counts as there.
-            let held = find::is_running(&self.folder).unwrap_or(true);
+            let held = (self.look)(&self.folder).unwrap_or(true);
             self.found = Some((held, Instant::now()));
         }
         self.found.is_some_and(|(held, _)| held)
@@ -71,6 +77,11 @@ impl Condition {
     /// Creates it for the folder that a process holds.
     pub fn new(folder: &Path) -> Self {
         Self { liveness: Liveness::new(folder), trouble: None, is_held: true }
+    }
+
+    /// Creates it for the ledger of a results folder.
+    pub fn of_ledger(results: &Path) -> Self {
+        Self { liveness: Liveness::with(results, ledger::is_written), trouble: None, is_held: true }
     }
 
     /// Takes whether anything new was read, or why nothing was; returns true if there is something new to

@@ -3,7 +3,7 @@ use super::*;
 use crate::format::{all_escaped, printable};
 use crate::results::comparison::{Arm, Average, CompareVerdict, Comparison, LossGate, TrainLoss, Trial};
 use crate::results::folder::{METRICS, RunFolder, TIMING};
-use crate::results::ledger::LEDGER;
+use crate::results::ledger::Ledger;
 use crate::results::summary::{LossAt, Sample};
 use crate::results::{MetricsRow, Phase, Status, Summary, TimingRow, atomic};
 use serde_json::json;
@@ -252,8 +252,8 @@ fn hostile_texts_are_shown() {
     }
 }
 
-/// The folder of a sweep with six cells, of which one runs.
-fn sweep(results: &Path) -> PathBuf {
+/// The folder of a sweep with six cells, of which one runs, and its ledger.
+fn sweep(results: &Path) -> (PathBuf, Ledger) {
     let folder = results.join("sweeps/quickstart-6e3f7717");
     std::fs::create_dir_all(&folder).unwrap();
     let (rates, layers) = (["0.0003", "0.003"], ["2", "4", "8"]);
@@ -282,14 +282,17 @@ fn sweep(results: &Path) -> PathBuf {
         line(3, "diverged", 40, json!({"steps": 17})),
         line(4, "running", 40, json!({})),
     ];
-    std::fs::write(results.join(LEDGER), lines.map(|line| format!("{line}\n")).concat()).unwrap();
+    let mut ledger = Ledger::open(results).unwrap();
+    for line in lines {
+        ledger.append(serde_json::from_value(line).unwrap()).unwrap();
+    }
     std::fs::create_dir_all(results.join("sweeps/.attempts")).unwrap();
     let (event, tok_s) = ("step", 24_629.0);
     let step =
         json!({"event": event, "step": 12, "total_steps": 40, "loss": 3.25, "tok_s": tok_s, "eta_s": 9.0});
     std::fs::write(results.join("sweeps/.attempts/key4-1.jsonl"), format!("{step}\n{{\"event\":\"no"))
         .unwrap();
-    folder
+    (folder, ledger)
 }
 
 /// The time that a cell has taken so far is that of the test.
@@ -307,15 +310,14 @@ fn without_running_time(frame: &str) -> String {
 #[test]
 fn the_cells_of_a_sweep_are_drawn() {
     let dir = tempfile::tempdir().unwrap();
-    let folder = sweep(dir.path());
-    let held = crate::results::folder::lock(&dir.path().join("sweeps")).unwrap();
+    let (folder, ledger) = sweep(dir.path());
     assert_eq!(Subject::find(dir.path(), "sweeps/quickstart").unwrap(), Subject::Sweep(folder.clone()));
     let mut view = SweepView::new(&folder).unwrap();
     insta::assert_snapshot!("sweep_80x24", without_running_time(&text(&mut view, (80, 24), PLAIN)));
     assert!(text(&mut view, (200, 50), PLAIN).contains("lowest to highest"));
     assert!(text(&mut view, (80, 24), ASCII).is_ascii());
     assert!(text(&mut view, (80, 10), PLAIN).contains("above"), "it scrolls");
-    release(held, &dir.path().join("sweeps"));
+    drop(ledger);
     let frame = text(&mut SweepView::new(&folder).unwrap(), (80, 24), PLAIN);
     assert!(frame.contains("✗ no sweep runs") && frame.contains("nothing works on it"), "{frame}");
 }

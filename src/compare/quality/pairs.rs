@@ -145,6 +145,7 @@ impl<'a> PairRuns<'a> {
             jobs: self.setting.jobs,
             again,
             retries: RETRIES,
+            alone: self.order == RunOrder::InTurns,
             limits: Limits { hang: None, timeout: self.setting.timeout },
             progress: self.setting.progress,
         };

@@ -12,12 +12,16 @@ impl Schedule<'_> {
         if let Some(run) = self.stopped_run(&self.cells[cell].key) {
             return Beginning::Stopped(run);
         }
-        let Some(trunks) = self.trunks else { return Beginning::Start };
+        let Some(trunks) = self.design.trunks() else { return Beginning::Start };
         let Some(step) = trunks.step(cell) else { return Beginning::Start };
         if let Some(run) = trunks.longer(cell).find_map(|longer| self.saved_run(longer, step)) {
             return Beginning::Trunk { run, step };
         }
-        let comes = |longer: usize| self.waiting.contains(&longer) || self.is_running(&self.cells[longer]);
+        let comes = |longer: usize| {
+            self.waiting.contains(&longer)
+                || self.elsewhere.contains(&longer)
+                || self.is_running(&self.cells[longer])
+        };
         if trunks.longer(cell).any(comes) { Beginning::Later } else { Beginning::Start }
     }
 
@@ -32,13 +36,13 @@ impl Schedule<'_> {
         runs.find(|run| place(run).is_dir())
     }
 
-    /// Returns the last lines of all cells that share the trunk of a cell, where every one of them has one;
-    /// `None` for a cell without a trunk. A cell without a line is as one that is running.
+    /// Returns the last lines of all cells that share a cell's trunk, and none unless each has one; `None` for a
+    /// cell without a trunk.
     pub(super) fn lines_of_trunk(&self, key: &str) -> Option<Vec<Attempt>> {
-        let trunks = self.trunks?;
+        let trunks = self.design.trunks()?;
         let cell = self.cells.iter().position(|cell| cell.key == key)?;
         trunks.step(cell)?;
-        let lines = trunks.of_same_trunk(cell).map(|at| self.ledger.last(&self.cells[at].key).cloned());
+        let lines = trunks.on_same_trunk(cell).map(|at| self.ledger.last(&self.cells[at].key).cloned());
         Some(lines.collect::<Option<Vec<Attempt>>>().unwrap_or_default())
     }
 }

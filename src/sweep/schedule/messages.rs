@@ -29,11 +29,8 @@ impl Schedule<'_> {
 
     /// Says what the cells to run need, before they begin.
     pub(super) fn say_needs(&mut self) {
-        if let Some(halving) = self.halving {
-            return self.display.note(&halving.in_words(self.cells));
-        }
-        if let Some(trunks) = self.trunks {
-            return self.display.note(&trunks.in_words(self.cells));
+        if let Some(words) = self.design.in_words(self.cells) {
+            return self.display.note(&words);
         }
         let mut total = TotalNeeds::default();
         for &at in &self.waiting {

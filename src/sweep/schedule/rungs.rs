@@ -1,34 +1,25 @@
-//! The rungs of a sweep by its ledger: who goes on, and from which run.
+//! The rungs of a sweep by its ledger: which cells continue, and from which run.
 
 use super::Schedule;
 use crate::error::Result;
 use crate::results::folder::{CHECKPOINT, METRICS, read_summary};
-use crate::results::ledger::{Attempt, CellStatus};
+use crate::results::ledger::{Attempt, CellStatus, Ledger};
 use crate::results::rows::{self, MetricsRow};
 use crate::sweep::cell::{Cell, KEEP};
+use crate::sweep::design::Design;
 use crate::sweep::halving::{CellResult, Halving, Standing};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
-/// Lines of the ledger by the key of their cell.
-type Lines<'a> = HashMap<&'a str, Vec<&'a Attempt>>;
-
 impl Schedule<'_> {
-    /// Queues the cells that are to be trained to a rung, or from the last one to the end, and records those
-    /// that are dropped. Returns false where nothing is left to run.
+    /// Queues the cells to train to the next rung, or from the last one to the end, and records which are dropped.
+    /// Returns false if nothing is left to run.
     pub(super) fn climb(&mut self) -> Result<bool> {
-        let Some(halving) = self.halving else { return Ok(false) };
+        let Some(halving) = self.design.halving() else { return Ok(false) };
         let Standing { rung, open, dropped } = self.standing(halving);
         self.until = rung;
         for (at, why) in dropped {
-            let cell = &self.cells[at];
-            let last = self.ledger.last(&cell.key).filter(|last| !last.status.is_final()).cloned();
-            if let Some(last) = last.filter(|_| !self.is_running(cell)) {
-                let (status, reason) = (CellStatus::Dropped, Some(why));
-                let line = Attempt { status, reason, at: super::now(), ..last };
-                self.append(line.clone(), None)?;
-                self.remove_checkpoints(&line);
-            }
+            self.drop_cell(at, why)?;
         }
         let mut queued = HashSet::new();
         for at in open {
@@ -42,42 +33,59 @@ impl Schedule<'_> {
         Ok(!self.waiting.is_empty())
     }
 
+    /// Records that a cell stops at a rung, unless another process does.
+    fn drop_cell(&mut self, cell: usize, why: String) -> Result<()> {
+        let cell = &self.cells[cell];
+        let is_open = |ledger: &Ledger| ledger.last(&cell.key).is_some_and(|last| !last.status.is_final());
+        if self.is_running(cell) || !is_open(&self.ledger) || !self.ledger.claim(&cell.key)? {
+            return Ok(());
+        }
+        if let Some(last) = self.ledger.last(&cell.key).filter(|last| !last.status.is_final()).cloned() {
+            let (status, reason) = (CellStatus::Dropped, Some(why));
+            let line = Attempt { status, reason, at: super::now(), ..last };
+            self.append(line.clone(), None)?;
+            self.remove_checkpoints(&line);
+        }
+        self.ledger.release(&cell.key);
+        Ok(())
+    }
+
     /// Returns where the sweep stands by its ledger.
     fn standing(&self, halving: &Halving) -> Standing {
-        let mut lines = Lines::new();
+        let mut lines: HashMap<&str, Vec<&Attempt>> = HashMap::new();
         for line in self.ledger.lines() {
             lines.entry(line.key.as_str()).or_default().push(line);
         }
-        halving.standing(|cell, rung| self.result(&lines, &self.cells[cell].key, rung))
+        let of = |cell: usize| lines.get(self.cells[cell].key.as_str()).map_or(&[][..], Vec::as_slice);
+        halving.standing(|cell, rung| self.result(of(cell), rung))
     }
 
-    /// Returns the validation loss of a cell at a rung, or at its end.
-    fn result(&self, lines: &Lines<'_>, key: &str, rung: Option<u64>) -> CellResult {
-        let Some(lines) = lines.get(key) else { return CellResult::Open };
-        let last = lines.last().map(|line| line.status);
+    /// Returns the lines of a cell.
+    pub(super) fn lines_of(&self, key: &str) -> Vec<&Attempt> {
+        self.ledger.lines().iter().filter(|line| line.key == key).collect()
+    }
+
+    /// Returns the validation loss of a cell with these lines at a rung, or at its end.
+    pub(super) fn result(&self, lines: &[&Attempt], rung: Option<u64>) -> CellResult {
+        let last = lines.last();
         let loss = match rung {
             Some(step) => loss_at(self.policy.results, lines, step),
-            None => lines.last().filter(|line| line.status == CellStatus::Ok).map(|line| val_loss(line)),
-        };
-        let is_retried = |status: CellStatus| {
-            let was_started = self.started.iter().any(|(started, _)| started == key);
-            self.policy.retry.contains(&status) && !was_started
+            None => last.filter(|line| line.status == CellStatus::Ok).map(|line| val_loss(line)),
         };
         match (loss, last) {
             (Some(loss), _) => CellResult::Loss(loss),
-            (None, Some(status)) if status.ends_a_whole_run() && status != CellStatus::Ok => {
-                if is_retried(status) { CellResult::Open } else { CellResult::Ended }
+            (None, Some(line)) if line.status.ends_a_whole_run() && line.status != CellStatus::Ok => {
+                if self.is_retried(line) { CellResult::Open } else { CellResult::Ended }
             }
             (None, _) => CellResult::Open,
         }
     }
 
-    /// Returns the newest run of a cell, where it was stopped with a checkpoint from which the cell goes on:
-    /// in a sweep with rungs or cooldowns, and in another one where it was halted at a rung.
+    /// Returns the newest run of a cell if the cell continues from its checkpoint: in a sweep with rungs or
+    /// cooldowns, and in any sweep if the run was halted at a rung.
     pub(super) fn stopped_run(&self, key: &str) -> Option<String> {
         let was_halted = |line: &Attempt| matches!(line.status, CellStatus::Halted | CellStatus::Dropped);
-        let goes_on = self.halving.is_some() || self.trunks.is_some();
-        if !goes_on && !self.ledger.last(key).is_some_and(was_halted) {
+        if matches!(self.design, Design::Grid) && !self.ledger.last(key).is_some_and(was_halted) {
             return None;
         }
         let run = self.ledger.lines().iter().rev().filter(|line| line.key == key);
@@ -87,15 +95,15 @@ impl Schedule<'_> {
         (is_unfinished && has_checkpoint(&folder)).then_some(run)
     }
 
-    /// Removes the checkpoints of every cell that is done: a sweep may have been killed before it did.
+    /// Removes the checkpoints of every done cell: an earlier sweep may have been killed before it did.
     pub(super) fn remove_all_checkpoints(&mut self) {
         let last = |cell: &Cell| self.ledger.last(&cell.key).cloned();
         let done: Vec<Attempt> = self.cells.iter().filter_map(last).collect();
         done.iter().for_each(|line| self.remove_checkpoints(line));
     }
 
-    /// Removes the checkpoints of a cell that is done, unless the command that ran it asks for them; where it
-    /// shares a trunk, those of all its cells, once all are done.
+    /// Removes the checkpoints of a done cell unless its command asked for them. Cells that share a trunk lose them
+    /// together, once all are done.
     pub(super) fn remove_checkpoints(&mut self, line: &Attempt) {
         let lines = self.lines_of_trunk(&line.key).unwrap_or_else(|| vec![line.clone()]);
         if !lines.iter().all(|line| line.status.is_final()) {
@@ -106,6 +114,8 @@ impl Schedule<'_> {
                 let checkpoints = self.policy.results.join(run).join(CHECKPOINT);
                 if checkpoints.is_dir()
                     && let Err(e) = std::fs::remove_dir_all(&checkpoints)
+                    // Another process may remove them, too.
+                    && checkpoints.is_dir()
                 {
                     self.display.warn(&format!("cannot remove {}: {e}", checkpoints.display()));
                 }
@@ -113,10 +123,9 @@ impl Schedule<'_> {
         }
     }
 
-    /// Returns the runs of a cell whose checkpoints are of no use once it is done: its last, and where others
-    /// began with one's state, all.
+    /// Returns the runs whose checkpoints a done cell no longer needs: the last one, and on a trunk all of them.
     fn runs_of(&self, line: &Attempt) -> Vec<String> {
-        if self.trunks.is_none() {
+        if self.design.trunks().is_none() {
             return line.run.iter().cloned().collect();
         }
         let runs = self.ledger.lines().iter().filter(|other| other.key == line.key);
@@ -136,8 +145,8 @@ fn val_loss(line: &Attempt) -> f64 {
     line.measured.get("val_loss").unwrap_or(f64::NAN)
 }
 
-/// Returns the validation loss of a cell at a step: that of the line of its halt there, or of the row of a
-/// run that went further.
+/// Returns the validation loss of a cell at a step, from the line of its halt there, or from the rows of a run that
+/// went further.
 fn loss_at(results: &Path, lines: &[&Attempt], step: u64) -> Option<f64> {
     let steps = |line: &Attempt| line.measured.get("steps");
     let halted = lines.iter().rev().find(|line| {

@@ -7,7 +7,7 @@ use super::liveness::Condition;
 use super::view::{Show, View};
 use crate::error::{IoContext, Result};
 use crate::results::follow::AppendedLines;
-use crate::results::ledger::{Attempt, CellStatus, LEDGER, SWEEPS};
+use crate::results::ledger::{Attempt, CellStatus, Ledger};
 use crate::sweep::{self, SweepCell};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -21,8 +21,10 @@ const OUTPUT_TAIL: u64 = 8 << 10;
 pub struct SweepView {
     name: String,
     results: PathBuf,
-    ledger: AppendedLines,
-    /// Of the ledger, which a sweep or a comparison holds.
+    ledger: Ledger,
+    /// True until the ledger was read for the first time.
+    is_new: bool,
+    /// Of the ledger, which sweeps and comparisons write.
     condition: Condition,
     /// Keys of which cells have several values.
     keys: Vec<String>,
@@ -123,8 +125,9 @@ impl SweepView {
         let watched = |cell| WatchedCell { cell, last: None, began: None, progress: None };
         Ok(Self {
             name: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            ledger: AppendedLines::new(&results.join(LEDGER)),
-            condition: Condition::new(&results.join(SWEEPS)),
+            ledger: Ledger::follow(&results),
+            is_new: true,
+            condition: Condition::of_ledger(&results),
             results,
             keys,
             cells: cells.into_iter().map(watched).collect(),
@@ -154,20 +157,14 @@ impl SweepView {
     }
 
     fn read_ledger(&mut self) -> Result<bool> {
-        let mut is_any = false;
-        loop {
-            let new = self.ledger.poll()?;
-            if new.is_restarted {
-                self.cells.iter_mut().for_each(|cell| (cell.last, cell.progress) = (None, None));
-            }
-            is_any |= new.is_restarted || !new.bytes.is_empty();
-            // A damaged line is the sweep's to complain about.
-            let lines = new.bytes.split(|byte| *byte == b'\n');
-            lines.filter_map(|line| serde_json::from_slice(line).ok()).for_each(|line| self.take(line));
-            if !new.has_more {
-                return Ok(is_any);
-            }
-        }
+        self.ledger.refresh()?;
+        let new = self.ledger.news();
+        let is_any = std::mem::take(&mut self.is_new) || !new.is_empty();
+        let keys: BTreeSet<&str> = new.iter().map(|line| line.key.as_str()).collect();
+        let lines = self.ledger.lines().iter().filter(|line| keys.contains(line.key.as_str()));
+        // In the order of all, whose lines may come in another one.
+        lines.cloned().collect::<Vec<_>>().into_iter().for_each(|line| self.take(line));
+        Ok(is_any)
     }
 
     fn count(&self, of: impl Fn(Option<CellStatus>) -> bool) -> usize {

@@ -325,7 +325,7 @@ fn runs_are_removed_unless_something_names_them() {
     let record = |path: &str, text: String| place.write(&format!("results/{path}"), text.as_bytes());
     record("comparisons/fake-0/1/comparison.json", format!("{{\"turns\": [{{\"run\": \"{}\"}}]}}", id(0)));
     record("comparisons/fake-1/1/quality.json", format!("{{\"pairs\": [{{\"runs\": [\"{}\"]}}]}}", id(1)));
-    record("ledger.jsonl", format!("{{\"run\": \"{}\"}}\n", id(2)));
+    record("sweeps/ledger/host-1-2.jsonl", format!("{{\"run\": \"{}\"}}\n", id(2)));
     place.write(
         "docs/page.md",
         format!("It is `{}`.\n", runs[3].file_name().unwrap().to_str().unwrap()).as_bytes(),
@@ -337,7 +337,7 @@ fn runs_are_removed_unless_something_names_them() {
     for (at, said) in [
         (0, "comparisons/fake-0/1/comparison.json:1"),
         (1, "comparisons/fake-1/1/quality.json:1"),
-        (2, "ledger.jsonl:1"),
+        (2, "host-1-2.jsonl:1"),
         (3, "the page docs/page.md:1"),
         (4, "a fork of it"),
     ] {
@@ -350,7 +350,7 @@ fn runs_are_removed_unless_something_names_them() {
     place.xrun(&["runs", "rm", &id(4), &id(5)]).succeeds().says(&["removed 2 runs"]);
     place.xrun(&["runs", "rm", "--force", &id(0), &id(2)]).succeeds().says(&[
         "comparison.json",
-        "ledger.jsonl",
+        "host-1-2.jsonl",
         "removed 2 runs",
     ]);
     assert_eq!(place.names(&[]).len(), 7);

@@ -52,6 +52,12 @@ pub fn lines(place: &Place) -> Vec<Attempt> {
     Ledger::read(&place.path().join("results")).unwrap().lines().to_vec()
 }
 
+/// The files of the ledger, one for each process that wrote.
+pub fn ledger_files(place: &Place) -> Vec<PathBuf> {
+    let folder = fs::read_dir(place.path().join("results/sweeps/ledger")).unwrap();
+    folder.map(|file| file.unwrap().path()).collect()
+}
+
 /// Lines with a final status, by cell.
 pub fn finals(lines: &[Attempt]) -> BTreeMap<String, Vec<Attempt>> {
     let mut finals: BTreeMap<String, Vec<Attempt>> = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! kill -9 of a sweep at any moment, then the same command: every cell has exactly one completed row.
 
-use super::grid::{STEPS, count, finals, left, lines, place, runs, table};
+use super::grid::{STEPS, count, finals, ledger_files, left, lines, place, runs, table};
 use crate::place::{Place, Running};
 use std::collections::BTreeMap;
 use std::fs;
@@ -95,11 +95,12 @@ fn a_sweep_killed_again_and_again_ends_with_one_row_per_cell() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    let ledger = place.path().join("results/ledger.jsonl");
-    let whole = fs::read(&ledger).unwrap();
-    fs::write(&ledger, [&whole[..], br#"{"key":"0123","att"#].concat()).unwrap();
+    for ledger in ledger_files(&place) {
+        let whole = fs::read(&ledger).unwrap();
+        fs::write(&ledger, [&whole[..], br#"{"seq":9,"key":"0123","att"#].concat()).unwrap();
+    }
     let done = place.xrun(&["sweep", "grid.toml"]).succeeds();
-    let done = done.says(&["cut off a line", "24 of 24 cells done"]);
+    let done = done.says(&["24 of 24 cells done"]);
     let (heading, first) = (done.stderr.find("24 cells, "), done.stderr.find("/24] "));
     assert!(heading.is_some() && heading < first, "the heading is first: {}", done.stderr);
 
@@ -158,19 +159,61 @@ fn a_sweep_killed_again_and_again_ends_with_one_row_per_cell() {
     }
 
     // Once more: nothing is left to do.
-    let before = fs::read(&ledger).unwrap();
+    let before = ledger_files(&place);
     place.xrun(&["sweep", "grid.toml"]).succeeds().says(&["24 done, 0 to run"]);
-    assert_eq!(fs::read(&ledger).unwrap(), before);
+    assert_eq!((ledger_files(&place), self::lines(&place)), (before, lines));
 }
 
 #[test]
 fn a_damaged_line_is_named() {
     let place = place("");
     place.xrun(&["sweep", "grid.toml", "training.steps=2"]).succeeds();
-    let ledger = place.path().join("results/ledger.jsonl");
+    let ledger = ledger_files(&place).remove(0);
     let text = fs::read_to_string(&ledger).unwrap();
-    let damaged = text.replacen("\"status\"", "\"sta", 1);
+    // A figure that is better than the measured one.
+    let damaged = text.replacen("\"steps\":2", "\"steps\":3", 1);
+    assert_ne!(damaged, text);
     fs::write(&ledger, &damaged).unwrap();
-    place.xrun(&["sweep", "grid.toml", "training.steps=2"]).ended(1).says(&["ledger.jsonl:1: "]);
+    let said = format!("{}:3: this line was changed", ledger.file_name().unwrap().to_str().unwrap());
+    for command in [&["sweep", "grid.toml", "training.steps=2"][..], &["keep", "sweeps/grid"]] {
+        place.xrun(command).ended(1).says(&[&said]);
+    }
     assert_eq!(fs::read_to_string(&ledger).unwrap(), damaged);
+}
+
+/// A grid for two sweeps at once.
+const SHARED: [&str; 4] = ["sweep", "grid.toml", "training.seed=1,2,3,4,5,6", "training.steps=400"];
+
+#[test]
+fn two_sweeps_of_one_grid_run_each_cell_once() {
+    let place = place("");
+    let mut one = place.start(&SHARED);
+    assert!(one.until(|| !lines(&place).is_empty()));
+    let other = place.start(&SHARED);
+    for sweep in [one, other] {
+        sweep.ends().succeeds().says(&["6 of 6 cells done: 6 ok"]);
+    }
+    let lines = lines(&place);
+    assert_eq!((lines.len(), runs(&place), ledger_files(&place).len()), (12, 6, 2));
+    assert!(lines.iter().all(|line| line.attempt == 1));
+    assert_eq!(table(&place, 6).iter().filter(|row| row["status"] == "ok").count(), 6);
+    assert_eq!(fs::read_dir(place.path().join("results/sweeps/.claims")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_sweep_completes_what_another_one_left_when_it_was_killed() {
+    let place = place("");
+    let mut one = place.start(&SHARED);
+    assert!(one.until(|| has_begun(&place, &lines(&place))));
+    let mut other = place.start(&SHARED);
+    assert!(other.until(|| open(&lines(&place)).len() == 2));
+    assert!(one.kill());
+    other.ends().succeeds().says(&["6 of 6 cells done: 6 ok"]);
+    let lines = lines(&place);
+    assert_eq!(count(&lines, CellStatus::Ok), 6);
+    // The run that it left was found, unless it had not begun.
+    let killed = count(&lines, CellStatus::Killed);
+    assert!(killed <= 1 && runs(&place) <= 6 + killed);
+    assert!(open(&lines).is_empty());
+    assert_eq!(left(&place), 0);
 }

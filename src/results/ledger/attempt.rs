@@ -1,0 +1,209 @@
+//! A line of a ledger.
+
+use crate::metrics;
+use crate::results::numbers::NamedNumbers;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A line of the ledger.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Key of the cell: hash over the keys that change what is trained or measured, corpus, build and device
+    /// class.
+    pub key: String,
+    /// Number of the attempt at this cell, from 1.
+    pub attempt: u64,
+    /// Its status.
+    pub status: CellStatus,
+    /// The reason of a status other than `ok`.
+    pub reason: Option<String>,
+    /// The recipe's name.
+    pub recipe: String,
+    /// Values that the cell sets on top of the recipe, by key, as TOML.
+    pub settings: BTreeMap<String, String>,
+    /// Values of the measuring keys of its recipe, by key, as TOML; empty in lines of earlier versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measuring: BTreeMap<String, String>,
+    /// Hash of the resolved recipe.
+    pub recipe_hash: String,
+    /// Hash of the corpus.
+    pub corpus_hash: Option<String>,
+    /// Version and commit of the program.
+    pub build: String,
+    /// The device class, such as `NVIDIA H200` or `cpu avx512`.
+    pub device: String,
+    /// `RECIPE/RUN` of the run, if one started.
+    pub run: Option<String>,
+    /// Time at which the line was written, UTC.
+    pub at: String,
+    /// Figures of the run; blank where they were not measured.
+    pub measured: Measured,
+}
+
+impl Attempt {
+    /// Returns true for a cell that was planned for a device; one that was skipped has none, and its build
+    /// only wrote the line.
+    pub fn has_device(&self) -> bool {
+        !self.device.is_empty()
+    }
+
+    /// Returns true if both are attempts at one row of one sweep: a key may belong to cells that differ in
+    /// keys which change nothing that is measured.
+    pub fn is_of_cell(&self, other: &Self) -> bool {
+        self.key == other.key && self.settings == other.settings
+    }
+}
+
+/// Figures of a cell's run, by the keys of [`metrics::of_ledgers`]. Blank is not zero.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
+pub struct Measured {
+    /// Figures of the run's summary.
+    pub figures: NamedNumbers,
+    /// True if another process used the device, or it throttled.
+    pub contended: Option<bool>,
+}
+
+/// The key of [`Measured::contended`].
+const CONTENDED: &str = "contended";
+
+impl Measured {
+    /// Returns the figure with that key of the ledger.
+    pub fn get(&self, key: &str) -> Option<f64> {
+        self.figures.get(key)
+    }
+}
+
+fn keys() -> impl Iterator<Item = &'static str> {
+    metrics::of_ledgers().into_iter().map(|(key, _)| key)
+}
+
+impl TryFrom<Map<String, Value>> for Measured {
+    type Error = String;
+
+    fn try_from(object: Map<String, Value>) -> std::result::Result<Self, String> {
+        let contended = match object.get(CONTENDED) {
+            Some(Value::Bool(contended)) => Some(*contended),
+            None | Some(Value::Null) => None,
+            Some(other) => return Err(format!("`{CONTENDED}` is {other}, not true or false")),
+        };
+        Ok(Self { figures: NamedNumbers::from_json(&object, keys())?, contended })
+    }
+}
+
+impl From<Measured> for Map<String, Value> {
+    fn from(measured: Measured) -> Self {
+        let mut object = measured.figures.to_json(keys());
+        object.insert(CONTENDED.to_owned(), measured.contended.into());
+        object
+    }
+}
+
+/// The status of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum CellStatus {
+    /// Running.
+    Running,
+    /// Every step was trained.
+    Ok,
+    /// Trained to a rung of successive halving, with its state saved.
+    Halted,
+    /// Trained to a rung of successive halving, and not chosen to continue.
+    Dropped,
+    /// An allocation failed while it ran.
+    Oom,
+    /// The plan does not fit in memory; nothing was started.
+    PredictedOom,
+    /// The loss or the gradient became NaN or infinite.
+    Diverged,
+    /// No step within the time limit of the sweep.
+    Hang,
+    /// Longer than the time limit of the sweep.
+    Timeout,
+    /// Ended by a signal, or with the sweep.
+    Killed,
+    /// Trained, but its last state or its results could not be saved.
+    Unsaved,
+    /// Ended by another error.
+    Failed,
+    /// Not run: excluded, or the recipe is invalid.
+    Skipped,
+}
+
+impl CellStatus {
+    /// Returns the status as the file has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CellStatus::Running => "running",
+            CellStatus::Ok => "ok",
+            CellStatus::Halted => "halted",
+            CellStatus::Dropped => "dropped",
+            CellStatus::Oom => "oom",
+            CellStatus::PredictedOom => "predicted_oom",
+            CellStatus::Diverged => "diverged",
+            CellStatus::Hang => "hang",
+            CellStatus::Timeout => "timeout",
+            CellStatus::Killed => "killed",
+            CellStatus::Unsaved => "unsaved",
+            CellStatus::Failed => "failed",
+            CellStatus::Skipped => "skipped",
+        }
+    }
+
+    /// Returns true if a cell with this status is done: the sweep that gave it does not run the cell again
+    /// unless told to.
+    pub fn is_final(self) -> bool {
+        !matches!(self, CellStatus::Running | CellStatus::Halted | CellStatus::Killed | CellStatus::Unsaved)
+    }
+
+    /// Returns true if a cell with this status was trained to the end, or cannot be: a sweep without rungs
+    /// does not run it again unless told to.
+    pub fn ends_a_whole_run(self) -> bool {
+        self.is_final() && self != CellStatus::Dropped
+    }
+}
+
+impl fmt::Display for CellStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Returns an attempt if its key can begin the names of files, as a hash can.
+pub(super) fn with_key(attempt: Attempt) -> std::result::Result<Attempt, String> {
+    let is_plain = !attempt.key.is_empty() && attempt.key.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if is_plain { Ok(attempt) } else { Err(format!("its key {:?} is not a hash", attempt.key)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_keeps_its_keys_their_order_and_its_digits() {
+        let line = concat!(
+            r#"{"steps":40,"train_loss":2.3125,"loss":2.3078,"val_loss":2.2611,"tok_s":45227.0,"step_ms":45.125,"mfu_pct":null,"#,
+            r#""planned_bytes":43620761,"allocated_bytes":43620761,"val_batches":2,"val_batches_of":40,"contended":false}"#
+        );
+        let measured: Measured = serde_json::from_str(line).unwrap();
+        assert_eq!((measured.get("tok_s"), measured.get("mfu_pct")), (Some(45227.0), None));
+        assert_eq!(serde_json::to_string(&measured).unwrap(), line);
+        assert_eq!(serde_json::from_str::<Measured>("{}").unwrap(), Measured::default());
+        assert!(
+            serde_json::from_str::<Measured>(r#"{"loss":"low"}"#).unwrap_err().to_string().contains("loss")
+        );
+    }
+
+    #[test]
+    fn a_status_reads_as_it_is_written() {
+        for status in <CellStatus as clap::ValueEnum>::value_variants() {
+            assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
+            let value = clap::ValueEnum::to_possible_value(status).unwrap();
+            assert_eq!(value.get_name(), status.as_str());
+        }
+    }
+}

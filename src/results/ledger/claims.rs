@@ -1,0 +1,134 @@
+//! Claims: what one process works on, so that no other does.
+//!
+//! A claim is the file `NAME.GENERATION` with the name of its writer, created exclusively. It holds as long as the
+//! writer lives: on the writer's machine as long as its file of the ledger is locked, which ends with the process;
+//! on other machines until that file has not changed for [`LEASE`] by the clock of the one who waits. Whoever finds
+//! a claim stale creates the next generation, which at most one can, and looks again: the claim is theirs if nothing
+//! but stale claims is below it, and nothing above.
+
+use super::writer::{Beat, LEASE, Life, life};
+use crate::error::{ErrorKind, IoContext, Result};
+use crate::results::{atomic, regular};
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// The longest content of a claim.
+const MAX_NAME: u64 = 1 << 10;
+
+/// The claims of a process.
+#[derive(Debug)]
+pub(super) struct Claims {
+    folder: PathBuf,
+    ledger: PathBuf,
+    /// Generation of every claim that is held.
+    held: BTreeMap<String, u64>,
+    /// The last sign of life of writers on other machines, and when it was first seen.
+    seen: HashMap<String, (Beat, Instant)>,
+}
+
+/// Generations of a claim, with their writers.
+type Generations = BTreeMap<u64, String>;
+
+impl Claims {
+    pub fn new(folder: &Path, ledger: &Path) -> Self {
+        let (folder, ledger) = (folder.to_owned(), ledger.to_owned());
+        Self { folder, ledger, held: BTreeMap::new(), seen: HashMap::new() }
+    }
+
+    /// Claims a name; false while another writer that lives has it.
+    pub fn take(&mut self, name: &str, writer: &str) -> Result<bool> {
+        if self.held.contains_key(name) {
+            return Ok(true);
+        }
+        std::fs::create_dir_all(&self.folder).at("create", &self.folder)?;
+        let before = self.generations(name)?;
+        if before.values().any(|owner| self.is_alive(owner)) {
+            return Ok(false);
+        }
+        let generation = before.keys().next_back().map_or(1, |last| last + 1);
+        let path = self.path(name, generation);
+        match atomic::write_new(&path, writer.as_bytes()) {
+            // Another writer was faster.
+            Err(e) if e.kind() == ErrorKind::Usage => return Ok(false),
+            written => written?,
+        }
+        let mut expected = before;
+        expected.insert(generation, writer.to_owned());
+        self.held.insert(name.to_owned(), generation);
+        if self.generations(name)? != expected {
+            self.release(name, writer);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Gives a claim back.
+    pub fn release(&mut self, name: &str, writer: &str) {
+        let Some(own) = self.held.remove(name) else { return };
+        let Ok(generations) = self.generations(name) else { return };
+        // The own one last: without it, the stale ones below would be free to take.
+        for (generation, owner) in generations {
+            if generation < own && !self.is_alive(&owner) || generation == own && owner == writer {
+                let _ = std::fs::remove_file(self.path(name, generation));
+            }
+        }
+    }
+
+    /// Returns the names that other writers which live have claimed.
+    pub fn held_by_others(&mut self, writer: &str) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for (name, _, owner) in self.all()? {
+            if owner != writer && self.is_alive(&owner) {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Gives all claims back.
+    pub fn release_all(&mut self, writer: &str) {
+        let names: Vec<String> = self.held.keys().cloned().collect();
+        names.iter().for_each(|name| self.release(name, writer));
+    }
+
+    fn path(&self, name: &str, generation: u64) -> PathBuf {
+        self.folder.join(format!("{name}.{generation}"))
+    }
+
+    fn generations(&self, name: &str) -> Result<Generations> {
+        let all = self.all()?.into_iter().filter(|(of, ..)| of == name);
+        Ok(all.map(|(_, generation, owner)| (generation, owner)).collect())
+    }
+
+    /// Returns name, generation and writer of all claims. One that goes meanwhile is not among them.
+    fn all(&self) -> Result<Vec<(String, u64, String)>> {
+        let mut all = Vec::new();
+        let Ok(entries) = std::fs::read_dir(&self.folder) else { return Ok(all) };
+        for entry in entries {
+            let entry = entry.at("read", &self.folder)?;
+            let file = entry.file_name().to_string_lossy().into_owned();
+            let Some((name, generation)) = file.rsplit_once('.') else { continue };
+            let Ok(generation) = generation.parse() else { continue };
+            if let Ok(owner) = regular::read(&entry.path(), MAX_NAME) {
+                all.push((name.to_owned(), generation, String::from_utf8_lossy(&owner).into_owned()));
+            }
+        }
+        Ok(all)
+    }
+
+    fn is_alive(&mut self, owner: &str) -> bool {
+        match life(&self.ledger.join(owner).with_extension("jsonl")) {
+            Life::Alive => true,
+            Life::Dead => false,
+            Life::Elsewhere(beat) => {
+                let now = (beat, Instant::now());
+                let seen = self.seen.entry(owner.to_owned()).or_insert(now);
+                if seen.0 != beat {
+                    *seen = now;
+                }
+                seen.1.elapsed() < LEASE
+            }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The files of a ledger, one for each process that writes.
+
+use super::attempt::{Attempt, with_key};
+use super::chain::Chain;
+use crate::error::{Error, IoContext, Result};
+use crate::results::provenance::host_name;
+use crate::results::{atomic, own_file, regular};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, TryLockError};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Time between two signs of life of a writer.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// A writer on another machine that shows no sign of life for this long is dead.
+pub(super) const LEASE: Duration = Duration::from_secs(90);
+
+/// The first line of a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Owner {
+    /// Name of the file, without its ending.
+    pub writer: String,
+    /// The machine since its last boot, on which locks tell whether a process lives.
+    pub machine: String,
+    pub pid: u32,
+    pub since: String,
+}
+
+impl Owner {
+    fn here() -> Self {
+        let now = crate::format::now();
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let host: String = host_name().unwrap_or_default().chars().map(plain).take(40).collect();
+        let pid = std::process::id();
+        Self {
+            writer: format!("{host}-{pid}-{}", now.as_nanosecond()),
+            machine: machine(),
+            pid,
+            since: now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        }
+    }
+}
+
+/// Returns what names this machine since its last boot.
+pub(super) fn machine() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    boot.ok().or_else(host_name).unwrap_or_default().trim().to_owned()
+}
+
+/// The file of this process. It is locked as long as the process lives.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub name: String,
+    path: PathBuf,
+    file: File,
+    chain: Chain,
+    renewed: Instant,
+}
+
+impl Writer {
+    /// Creates a file in the folder of a ledger.
+    pub fn create(folder: &Path) -> Result<Self> {
+        std::fs::create_dir_all(folder).at("create", folder)?;
+        let owner = Owner::here();
+        let path = folder.join(&owner.writer).with_extension("jsonl");
+        let mut file = own_file::open(File::options().append(true).create_new(true), &path)?;
+        // Another process may look at the lock in this moment.
+        file.lock().at("lock", &path)?;
+        let mut chain = Chain::default();
+        let line = chain.seal(&json(&owner)?) + "\n";
+        file.write_all(line.as_bytes()).and_then(|()| file.sync_data()).at("write", &path)?;
+        atomic::sync_folder(folder)?;
+        Ok(Self { name: owner.writer, path, file, chain, renewed: Instant::now() })
+    }
+
+    /// Appends a line. It is on disk when this returns.
+    pub fn append(&mut self, seq: u64, attempt: &Attempt) -> Result<()> {
+        let line = seal(&mut self.chain, seq, attempt)?;
+        self.renewed = Instant::now();
+        self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data()).at("write", &self.path)
+    }
+
+    /// Shows other machines that this process lives, by the time of its file.
+    pub fn renew(&mut self) {
+        if self.renewed.elapsed() >= HEARTBEAT {
+            self.renewed = Instant::now();
+            // One that fails is tried again; the lease is several times as long.
+            let _ = self.file.set_modified(SystemTime::now());
+        }
+    }
+}
+
+/// Returns the next line of a file, with its end.
+pub(super) fn seal(chain: &mut Chain, seq: u64, attempt: &Attempt) -> Result<String> {
+    let object = json(attempt)?;
+    Ok(chain.seal(&format!("{{\"seq\":{seq},{}", &object[1..])) + "\n")
+}
+
+/// Returns the first line of a file that no process writes.
+pub(super) fn unowned(chain: &mut Chain, writer: &str) -> Result<String> {
+    let owner = Owner { writer: writer.to_owned(), machine: String::new(), pid: 0, since: String::new() };
+    Ok(chain.seal(&json(&owner)?) + "\n")
+}
+
+fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))
+}
+
+/// A file of the ledger, as far as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    path: PathBuf,
+    pub owner: Option<Owner>,
+    position: u64,
+    lines: usize,
+    chain: Chain,
+}
+
+#[derive(Deserialize)]
+struct Sequence {
+    seq: u64,
+}
+
+impl Source {
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), owner: None, position: 0, lines: 0, chain: Chain::default() }
+    }
+
+    /// Returns the lines that are new, each with its place in the order of all.
+    ///
+    /// # Errors
+    /// For a line that does not follow the one before it, with its file and number. A last line without its end,
+    /// as a crash leaves it, is not there.
+    pub fn read(&mut self) -> Result<Vec<(u64, Attempt)>> {
+        let mut file = regular::open(&self.path)?;
+        file.seek(SeekFrom::Start(self.position)).at("read", &self.path)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).at("read", &self.path)?;
+        let before = self.clone();
+        let lines = self.take(&bytes);
+        if lines.is_err() {
+            // The next look finds the same.
+            *self = before;
+        }
+        lines
+    }
+
+    /// Takes what follows in the file.
+    pub fn take(&mut self, bytes: &[u8]) -> Result<Vec<(u64, Attempt)>> {
+        let mut attempts = Vec::new();
+        for line in bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+            self.position += line.len() as u64;
+            self.lines += 1;
+            let line = &line[..line.len() - 1];
+            let parsed = self.parse(line).map_err(|why| {
+                Error::failed(format!(
+                    "{}:{}: {why}; restore the file, or move it away to continue without its rows",
+                    self.path.display(),
+                    self.lines
+                ))
+            })?;
+            attempts.extend(parsed);
+        }
+        Ok(attempts)
+    }
+
+    fn parse(&mut self, line: &[u8]) -> Result<Option<(u64, Attempt)>, String> {
+        let text = std::str::from_utf8(line).map_err(|e| e.to_string())?;
+        if !self.chain.follow(text) {
+            return Err("this line was changed, or the line before it was removed or moved".to_owned());
+        }
+        if self.owner.is_none() {
+            let owner = serde_json::from_str(text).map_err(|e| format!("not the head of a ledger: {e}"))?;
+            self.owner = Some(owner);
+            return Ok(None);
+        }
+        let wrong = |e: serde_json::Error| format!("not a line of a ledger: {e}");
+        let Sequence { seq } = serde_json::from_str(text).map_err(wrong)?;
+        let attempt = serde_json::from_str(text).map_err(wrong)?;
+        Ok(Some((seq, with_key(attempt)?)))
+    }
+}
+
+/// Returns the files of a ledger by their writers; none where there is no folder.
+pub(super) fn files(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.at("read", folder)?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.at("read", folder)?.path();
+        let name = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
+        if let Some(name) = name.filter(|_| path.extension().is_some_and(|ending| ending == "jsonl")) {
+            found.push((name, path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// A sign of life of a writer on another machine.
+pub(super) type Beat = (u64, Option<SystemTime>);
+
+/// What a look at a writer's file says about its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    Alive,
+    Dead,
+    /// Of another machine: it lives as long as this changes.
+    Elsewhere(Beat),
+}
+
+/// Looks whether the process that writes a file lives.
+pub(super) fn life(path: &Path) -> Life {
+    let Ok(mut file) = regular::open(path) else { return Life::Dead };
+    // A file without a head has no owner yet, or never will; the lock tells.
+    let machine_of_owner = head(&mut file).map(|owner| owner.machine);
+    match machine_of_owner {
+        Some(owner) if owner.is_empty() => return Life::Dead,
+        Some(owner) if owner != machine() => {}
+        _ => {
+            return match file.try_lock_shared() {
+                Err(TryLockError::WouldBlock) => Life::Alive,
+                _ => Life::Dead,
+            };
+        }
+    }
+    let metadata = file.metadata().ok();
+    let beat = metadata.map_or((0, None), |metadata| (metadata.len(), metadata.modified().ok()));
+    Life::Elsewhere(beat)
+}
+
+fn head(file: &mut File) -> Option<Owner> {
+    let mut bytes = Vec::new();
+    file.take(4 << 10).read_to_end(&mut bytes).ok()?;
+    serde_json::from_slice(bytes.split(|&byte| byte == b'\n').next()?).ok()
+}

@@ -1,0 +1,96 @@
+//! What a sweep would run: its cells in order, each with its plan and what it needs.
+
+use super::axes::name_of;
+use super::cell::{Cell, headline};
+use super::{Request, Sweep};
+use crate::error::{Error, Result};
+use crate::forecast::{RunNeeds, TotalNeeds};
+use crate::format::{Column, Table, binary, wall_time};
+use crate::results::configurations::Settings;
+use crate::results::ledger::{CellStatus, Ledger};
+use crate::results::progress::eprint_line;
+use serde::Serialize;
+
+/// A cell with its plan.
+#[derive(Serialize)]
+struct PlannedRow<'a> {
+    key: &'a str,
+    settings: &'a Settings,
+    /// `to run`, `done: …`, or the status that it will get without a run.
+    status: String,
+    planned_bytes: Option<u64>,
+    /// True if it fits in memory; `None` if it has no plan.
+    fits: Option<bool>,
+    /// Why it does not run.
+    reason: Option<String>,
+    /// Time and disk of a cell to run.
+    needs: Option<RunNeeds>,
+}
+
+/// Returns the cells with their plans, as a table or as JSON lines. Nothing is run or written.
+///
+/// # Errors
+/// As [`run`](super::run), before anything is run.
+pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
+    let sweep = Sweep::new(request)?;
+    sweep.notes.iter().for_each(|note| eprint_line(note));
+    let ledger = Ledger::read(request.results)?;
+    let is_done = |status| sweep.design.is_done(status) && !request.retry.contains(&status);
+    let done = |cell: &Cell| Some(ledger.last(&cell.key)?.status).filter(|&status| is_done(status));
+    let rows: Vec<PlannedRow<'_>> =
+        sweep.cells.iter().map(|cell| PlannedRow::new(cell, done(cell))).collect();
+    if as_json {
+        let line = |row: &PlannedRow<'_>| serde_json::to_string(row).map(|line| line + "\n");
+        let lines: serde_json::Result<String> = rows.iter().map(line).collect();
+        return lines.map_err(|e| Error::failed(format!("cannot write JSON: {e}")));
+    }
+    let mut total = TotalNeeds::default();
+    rows.iter().filter_map(|row| row.needs.as_ref()).for_each(|needs| total.add(needs, 1));
+    let needed = sweep.design.in_words(&sweep.cells).or_else(|| total.in_words());
+    Ok(table(&sweep.axes.keys, &rows) + &needed.map(|words| format!("{words}\n")).unwrap_or_default())
+}
+
+impl<'a> PlannedRow<'a> {
+    fn new(cell: &'a Cell, done: Option<CellStatus>) -> Self {
+        let (fit, reason) = match cell.work.as_ref().map(|work| work.fit()) {
+            Err(e) => (None, Some(headline(e).to_owned())),
+            Ok(Err(e)) => (None, Some(headline(&e).to_owned())),
+            Ok(Ok(fit)) => {
+                let refusal = fit.refusal.as_ref().map(|e| headline(e).to_owned());
+                (Some(fit), refusal)
+            }
+        };
+        let fits = fit.as_ref().map(|fit| fit.refusal.is_none());
+        let status = match (done, &cell.work, fits) {
+            (Some(done), ..) => format!("done: {done}"),
+            (None, Err(_), _) => CellStatus::Skipped.to_string(),
+            (None, Ok(_), Some(false)) => CellStatus::PredictedOom.to_string(),
+            (None, Ok(_), _) => "to run".to_owned(),
+        };
+        let planned_bytes = fit.as_ref().map(|fit| fit.planned_bytes);
+        let needs = fit.filter(|_| done.is_none() && fits == Some(true)).map(|fit| fit.needs);
+        Self { key: &cell.key, settings: &cell.settings, status, planned_bytes, fits, reason, needs }
+    }
+}
+
+fn table(keys: &[String], rows: &[PlannedRow<'_>]) -> String {
+    use Column::{Left, Right};
+    let mut table = Table::new(&[Right, Left, Left, Right, Right, Right, Left]);
+    table.row(["", "CELL", "STATUS", "MEMORY", "TIME", "DISK", ""]);
+    for (at, row) in rows.iter().enumerate() {
+        let time = row.needs.as_ref().and_then(|needs| Some(wall_time(needs.time.as_ref()?.total_s)));
+        let disk = row.needs.as_ref().map(|needs| binary(needs.disk.total_bytes as usize));
+        // The rest, advice on keys to change, is in the line of the ledger.
+        let reason = row.reason.as_deref().and_then(|reason| reason.split(';').next());
+        table.row([
+            (at + 1).to_string(),
+            name_of(keys, row.settings),
+            row.status.clone(),
+            row.planned_bytes.map(|bytes| binary(bytes as usize)).unwrap_or_default(),
+            time.unwrap_or_default(),
+            disk.unwrap_or_default(),
+            reason.unwrap_or_default().to_owned(),
+        ]);
+    }
+    table.render(0)
+}

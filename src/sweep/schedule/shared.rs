@@ -1,0 +1,147 @@
+//! What several processes share: cells, GPUs, and attempts whose process is gone.
+
+use super::{Claim, Schedule};
+use crate::error::Result;
+use crate::results::ledger::{Attempt, CellStatus, Ledger, machine_claim};
+use crate::sweep::attempt::{AttemptResult, RunningAttempt, output_name};
+use crate::sweep::cell::Cell;
+use jiff::Timestamp;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+impl Schedule<'_> {
+    /// Reads what other processes wrote, and takes over the attempts that processes left which are gone.
+    pub(super) fn look_around(&mut self) -> Result<()> {
+        self.looked = Some(Instant::now());
+        self.ledger.refresh()?;
+        let claimed = self.ledger.claimed_by_others()?;
+        let is_used = |gpu: &usize| claimed.contains(&gpu_claim(*gpu));
+        self.gpus_elsewhere = (0..self.executor.capacity().gpus).filter(is_used).collect();
+        // They may be free, or done.
+        self.waiting.extend(self.elsewhere.drain(..));
+        self.adopt()?;
+        self.poll_running()
+    }
+
+    /// Shows and writes what other processes did with the cells of this sweep.
+    pub(super) fn show_news(&mut self) -> Result<()> {
+        let news = self.ledger.news();
+        if news.is_empty() {
+            return Ok(());
+        }
+        let keys: HashSet<&str> = self.cells.iter().map(|cell| cell.key.as_str()).collect();
+        for line in news.iter().filter(|line| keys.contains(line.key.as_str())) {
+            self.display.line(line, self.done(), None);
+        }
+        self.output.write(self.cells, &self.ledger)
+    }
+
+    /// Takes over every attempt without an end whose process is gone: attaches to its run, or records that it
+    /// died. Returns how many runs were found.
+    fn adopt(&mut self) -> Result<usize> {
+        let mut found = 0;
+        for open in self.ledger.open_attempts() {
+            if self.running.iter().any(|(attempt, _)| attempt.key == open.key)
+                || !self.ledger.claim(&open.key)?
+            {
+                continue;
+            }
+            if self.ledger.last(&open.key) != Some(&open) {
+                self.ledger.release(&open.key);
+            } else if self.attach(&open)? {
+                found += 1;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Attaches to the run of an attempt; where it is gone, records that and returns false.
+    fn attach(&mut self, open: &Attempt) -> Result<bool> {
+        let began: Option<Timestamp> = open.at.parse().ok();
+        let ago = began.and_then(|at| Duration::try_from(at.duration_until(crate::format::now())).ok());
+        let name = output_name(&open.key, open.attempt);
+        // On another machine than its own, the lock of its output says nothing.
+        let run = if self.ledger.was_here(&open.key) {
+            RunningAttempt::reattach(self.executor, &name, ago.unwrap_or_default())?
+        } else {
+            None
+        };
+        let Some(mut run) = run else {
+            let result = AttemptResult::without_run(CellStatus::Killed, "ended with an earlier sweep");
+            return self.end(open, result, None, &[]).map(|()| false);
+        };
+        run.read_header(self.executor)?;
+        for &gpu in run.gpus() {
+            // One that another process has taken meanwhile is shared: nothing can be done about it.
+            self.ledger.claim(&gpu_claim(gpu))?;
+        }
+        self.display.line(open, self.done(), None);
+        self.running.push((open.clone(), run));
+        Ok(true)
+    }
+
+    /// Claims a cell and GPUs for it.
+    pub(super) fn claim(&mut self, cell: usize, gpus: &[usize]) -> Result<Claim> {
+        let key = &self.cells[cell].key;
+        if !self.ledger.claim(key)? {
+            return Ok(Claim::Elsewhere);
+        }
+        for &gpu in gpus {
+            if !self.ledger.claim(&gpu_claim(gpu))? {
+                self.gpus_elsewhere.push(gpu);
+                self.let_go(key, gpus);
+                return Ok(Claim::NoDevice);
+            }
+        }
+        // A process that died since the last look may have left a run: of this cell, or on these GPUs.
+        let found = self.adopt()?;
+        if self.is_running(&self.cells[cell]) {
+            self.release_gpus(gpus);
+            return Ok(Claim::Done);
+        }
+        // An attempt at the cell that was found dead took the claim with it.
+        if found > 0 || !self.ledger.claim(key)? {
+            self.let_go(key, gpus);
+            return Ok(Claim::NoDevice);
+        }
+        if !self.is_wanted(cell) {
+            self.let_go(key, gpus);
+            return Ok(Claim::Done);
+        }
+        Ok(Claim::Free)
+    }
+
+    /// Lets go of a cell and of its GPUs.
+    pub(super) fn let_go(&mut self, key: &str, gpus: &[usize]) {
+        self.release_gpus(gpus);
+        self.ledger.release(key);
+    }
+
+    /// Releases GPUs that no running attempt uses.
+    fn release_gpus(&mut self, gpus: &[usize]) {
+        let is_used = |gpu: &&usize| self.running.iter().any(|(_, run)| run.gpus().contains(gpu));
+        let free: Vec<String> = gpus.iter().filter(|gpu| !is_used(gpu)).map(|gpu| gpu_claim(*gpu)).collect();
+        free.iter().for_each(|gpu| self.ledger.release(gpu));
+    }
+
+    /// Records that a cell is skipped, unless another process does.
+    pub(super) fn skip(&mut self, cell: &Cell, why: &str) -> Result<()> {
+        let is_known =
+            |ledger: &Ledger| ledger.last(&cell.key).is_some_and(|last| last.status == CellStatus::Skipped);
+        if is_known(&self.ledger) || !self.ledger.claim(&cell.key)? {
+            return Ok(());
+        }
+        if !is_known(&self.ledger) {
+            let line = self.attempt_of(cell, CellStatus::Skipped, Some(why.to_owned()));
+            self.ledger.append(line.clone())?;
+            self.display.line(&line, self.done(), None);
+        }
+        self.ledger.release(&cell.key);
+        Ok(())
+    }
+}
+
+/// Returns the name of the claim of a GPU of this machine.
+fn gpu_claim(gpu: usize) -> String {
+    machine_claim(&format!("gpu{gpu}"))
+}
