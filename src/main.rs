@@ -7,7 +7,7 @@ use xrun::data;
 use xrun::device::host_allocator::{HostAllocator, on_refusal};
 use xrun::error::{Error, Result};
 use xrun::forecast::{Planned, check_fits};
-use xrun::plan::{Corpus, data_spec};
+use xrun::plan::{CorpusFacts, data_spec};
 use xrun::ranks::rendezvous::Secret;
 use xrun::ranks::{Launch, LocalRanks, Stop, ignore_file_size_signal, process};
 use xrun::report::plots;
@@ -71,9 +71,12 @@ fn train(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     let draws = request.recipe.values().metrics.plots;
     let ended = ranks.abort_on_error(|guard| {
         let run = Run::open(request, ranks)?;
-        let dataset =
-            data::open(&data_spec(run.recipe(), run.machine()), run.recipe().values().training.seq_len)?;
-        let planned = Planned::new(run.recipe(), &Corpus::from_dataset(&dataset), run.machine())?;
+        let dataset = data::open(
+            &data_spec(run.recipe(), run.machine()),
+            run.recipe().values().training.seq_len,
+            &data::Options::default(),
+        )?;
+        let planned = Planned::new(run.recipe(), &CorpusFacts::from_dataset(&dataset), run.machine())?;
         check_fits(&planned.plan, &planned.programs, run.machine())?;
         run.train(planned, dataset, ranks, stop, guard)
     })?;

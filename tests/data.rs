@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use xrun::data::stories::{self, Split};
 use xrun::data::{
-    self, Dataset, Loader, LoaderSpec, Ramp, Spec, Stream, Tokenizer, Validation, ValidationBatches,
+    self, Caching, Dataset, Loader, LoaderSpec, Options, Ramp, Spec, Stream, Validation, ValidationBatches,
 };
 use xrun::error::Result;
 
@@ -17,7 +17,7 @@ fn all(stream: &Stream) -> Vec<u32> {
 
 /// Opens a corpus without the tokens that the user's cache may have.
 fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
-    data::open_cached(spec, Arc::new(Tokenizer::open(&spec.tokenizer)?), seq_len, None)
+    data::open(spec, seq_len, &Options { caching: Caching::Off, ..Options::default() })
 }
 
 fn folder() -> TempDir {
@@ -143,7 +143,7 @@ fn stories_come_with_their_floor() {
     assert!((floor - nats / (data.validation.tokens.len() - 1) as f64).abs() < 1e-12);
     assert!(documents_of(&data, &data.train).iter().all(|s| stories::grammar().parse_story(s).is_some()));
 
-    let facts = data::facts(&spec).unwrap();
+    let facts = data::facts(&spec, None).unwrap();
     assert_eq!(facts.floor, data.floor);
     assert_eq!(facts.validation_tokens, data.validation.tokens.len());
     assert!(data.train.len().abs_diff(facts.train_tokens) < 150 && facts.estimated);
@@ -154,7 +154,7 @@ fn random_tokens_know_their_floor_and_are_exact() {
     let spec = Spec { train_tokens: 5_000, validation_tokens: 500, ..Spec::new("random", "gpt2") };
     let data = open(&spec, 64).unwrap();
     assert_eq!(data.floor, Some((50_257f64).ln()));
-    let facts = data::facts(&spec).unwrap();
+    let facts = data::facts(&spec, None).unwrap();
     assert_eq!(
         (facts.train_tokens, facts.validation_tokens),
         (data.train.len(), data.validation.tokens.len())
@@ -170,7 +170,7 @@ fn estimates_are_near_the_truth() {
         .fold(String::new(), |t, s| t + &stories::grammar().text(&s.words) + "\n");
     let path = write(&dir, "a.txt", &text);
     let spec = Spec::new(&path, "gpt2");
-    let (facts, data) = (data::facts(&spec).unwrap(), open(&spec, 64).unwrap());
+    let (facts, data) = (data::facts(&spec, None).unwrap(), open(&spec, 64).unwrap());
     let ratio = facts.train_tokens as f64 / data.train.len() as f64;
     assert!((0.97..1.03).contains(&ratio) && facts.estimated, "{ratio}");
 }
@@ -244,7 +244,7 @@ fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
     let spec = Spec::new(dir.path().to_str().unwrap(), "byte");
     let data = open(&spec, 16).unwrap();
     assert_eq!((data.train.len(), data.validation.tokens.len()), (1000, 100));
-    let facts = data::facts(&spec).unwrap();
+    let facts = data::facts(&spec, None).unwrap();
     assert_eq!((facts.train_tokens, facts.validation_tokens, facts.estimated), (1000, 100, false));
     drop(data);
 
@@ -535,14 +535,14 @@ fn held_out_sets_are_opened_like_held_out_corpora_and_count_the_bytes_of_their_t
         assert_eq!(carried.sets[0].hash, data.sets[1].hash);
         assert_eq!(bytes_and_tokens(&carried, &carried.sets[0], 0).0, Some(of_documents as u64));
         assert_eq!(carried.hash, data.hash, "what is trained on is the same");
-        let facts = data::facts(&spec(&[("text", shards.to_str().unwrap())])).unwrap();
+        let facts = data::facts(&spec(&[("text", shards.to_str().unwrap())]), None).unwrap();
         assert_eq!(facts.set_tokens["text"], data.sets[1].tokens.len());
     }
     let missing = Spec {
         sets: [("a".to_owned(), dir.path().join("none.txt"))].into(),
         ..separated_spec(&path, "byte")
     };
-    for error in [open(&missing, 16).unwrap_err(), data::facts(&missing).unwrap_err()] {
+    for error in [open(&missing, 16).unwrap_err(), data::facts(&missing, None).unwrap_err()] {
         let said = error.message();
         assert!(said.starts_with("validation.sets.a: ") && said.contains("no such file"), "{said}");
     }

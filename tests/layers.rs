@@ -45,9 +45,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("check", "exec passes ops ir device policy error"),
     // The names that predictions may use; the names and hyperparameters of optimizers.
     ("recipe", "optim metrics machine policy expression suggest error"),
-    // Allocations whose refusal is an error.
-    // Similar names of files, for one that is not there.
-    ("data", "device suggest liveness error"),
+    // Allocations whose refusal is an error, the name of a corpus, names like one that is not there.
+    ("data", "device policy suggest liveness error"),
     // Why a mode of recomputation was chosen, in words.
     ("plan", "recipe data optim machine device policy format error"),
     ("model", "hugging_face data checkpoint plan exec passes optim ops ir device policy format error"),
@@ -78,7 +77,10 @@ const MAY_USE: &[(&str, &str)] = &[
     // The programs and steps of trainings, and the files of what they show.
     ("coordinates", "train results forecast model plan recipe machine device policy format error"),
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
-    ("replay", "compare report checkpoint data machine device ranks results statistics recipe format error"),
+    (
+        "replay",
+        "compare report checkpoint data machine device ranks results statistics recipe policy format error",
+    ),
     // The plan of a stored recipe's memory, cells of sweeps.
     ("view", "compare sweep results statistics metrics forecast plan recipe machine format error"),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.

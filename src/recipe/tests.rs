@@ -5,7 +5,7 @@ use super::toml_text::values;
 use super::*;
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::policy::SeedScheme;
+use crate::policy::{CorpusSource, SeedScheme};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -195,7 +195,7 @@ fn later_layers_win() {
     assert_eq!(recipe.written().optimizer.lr, 1e-4);
     assert_eq!(recipe.written().training.steps, 6);
     assert_eq!(recipe.written().training.seed, 5);
-    assert_eq!(recipe.written().data.corpus, "random");
+    assert_eq!(recipe.written().data.corpus, CorpusSource::Random);
     assert_eq!(recipe.layer("optimizer.lr"), Layer::File { path: "test.toml".into(), line: 2 });
     assert_eq!(recipe.layer("training.steps"), Layer::Env { var: "XRUN__TRAINING__STEPS".into() });
     assert_eq!(recipe.layer("training.seed"), Layer::CommandLine { text: "training.seed=5".into() });

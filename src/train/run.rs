@@ -26,7 +26,7 @@ use crate::format::binary;
 use crate::machine::{Gpus, Machine};
 use crate::model::{Programs, Weights, flops_per_token};
 use crate::plan::{Plan, choose_gpus};
-use crate::policy::{DeviceChoice, Resume, WeightsOnly};
+use crate::policy::{CorpusSource, DeviceChoice, Resume, WeightsOnly};
 use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
 use crate::results::atomic;
@@ -176,7 +176,7 @@ impl Run {
             plan: Arc::clone(&context.plan),
             planned_bytes: peak_bytes(&context.plan, &context.programs) as u64,
             background: Saving::new(&context.plan, &context.programs, &machine).is_beside(),
-            judge: context.recipe.values().data.corpus == STORIES,
+            judge: context.recipe.values().data.corpus == CorpusSource::Stories,
             progress,
             folder,
             summary,
@@ -418,9 +418,6 @@ fn part_of(plan: &Plan, tokens: usize) -> Option<HeldOutPart> {
 
 /// Note in the summary of a run whose ranks do not exchange gradients.
 const NOT_EXCHANGED: &str = "communication off: replicas differ, nothing of this run may be exported";
-
-/// Name of the corpus with a grammar, against which generated sentences are checked.
-const STORIES: &str = "stories";
 
 /// Returns the table of matrix-product algorithms to reuse: that of the run named, or that of the run to
 /// resume. So both arms of a comparison, and both halves of a resumed run, round alike.

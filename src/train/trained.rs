@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::exec::{Engine, prepare};
 use crate::machine::Machine;
 use crate::model::{CheckpointWeights, Generator, Weights, WeightsOf};
-use crate::plan::{Corpus, Plan};
+use crate::plan::{CorpusFacts, Plan};
 use crate::recipe::{self, Class};
 use crate::results::progress::eprint_line;
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ impl Trained {
         }
         let end = loaded.meta().extra.get(checkpoint::END_TOKEN_ID).and_then(|id| id.parse().ok());
         let tokenizer = Tokenizer::from_run(tokenizer_json(run, &loaded)?, end)?;
-        let corpus = Corpus {
+        let corpus = CorpusFacts {
             vocab_size: tokenizer.vocab_size(),
             train_tokens: 0,
             exact: false,
