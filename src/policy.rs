@@ -4,8 +4,10 @@
 //! those words, `Display` prints them, and the table of recipe keys lists them through `WORDS`. Where a
 //! recipe may also have a formula, the choice is [`OrFormula`].
 
+mod corpus_source;
 mod or_formula;
 
+pub use corpus_source::CorpusSource;
 pub use or_formula::{HasFormulas, OrFormula};
 
 use crate::expression::Scope;

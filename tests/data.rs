@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use xrun::data::stories::{self, Split};
 use xrun::data::{
-    self, Dataset, Loader, LoaderSpec, Ramp, Spec, Stream, Tokenizer, Validation, ValidationBatches,
+    self, Caching, Dataset, Loader, LoaderSpec, Options, Ramp, Spec, Stream, Validation, ValidationBatches,
 };
 use xrun::error::Result;
 
@@ -17,7 +17,7 @@ fn all(stream: &Stream) -> Vec<u32> {
 
 /// Opens a corpus without the tokens that the user's cache may have.
 fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
-    data::open_cached(spec, Arc::new(Tokenizer::open(&spec.tokenizer)?), seq_len, None)
+    data::open(spec, seq_len, &Options { caching: Caching::Off, ..Options::default() })
 }
 
 fn folder() -> TempDir {
@@ -143,7 +143,7 @@ fn stories_come_with_their_floor() {
     assert!((floor - nats / (data.validation.tokens.len() - 1) as f64).abs() < 1e-12);
     assert!(documents_of(&data, &data.train).iter().all(|s| stories::grammar().parse_story(s).is_some()));
 
-    let facts = data::facts(&spec).unwrap();
+    let facts = data::facts(&spec, None).unwrap();
     assert_eq!(facts.floor, data.floor);
     assert_eq!(facts.validation_tokens, data.validation.tokens.len());
     assert!(data.train.len().abs_diff(facts.train_tokens) < 150 && facts.estimated);
@@ -154,7 +154,7 @@ fn random_tokens_know_their_floor_and_are_exact() {
     let spec = Spec { train_tokens: 5_000, validation_tokens: 500, ..Spec::new("random", "gpt2") };
     let data = open(&spec, 64).unwrap();
     assert_eq!(data.floor, Some((50_257f64).ln()));
-    let facts = data::facts(&spec).unwrap();
+    let facts = data::facts(&spec, None).unwrap();
     assert_eq!(
         (facts.train_tokens, facts.validation_tokens),
         (data.train.len(), data.validation.tokens.len())
@@ -170,7 +170,7 @@ fn estimates_are_near_the_truth() {
         .fold(String::new(), |t, s| t + &stories::grammar().text(&s.words) + "\n");
     let path = write(&dir, "a.txt", &text);
     let spec = Spec::new(&path, "gpt2");
-    let (facts, data) = (data::facts(&spec).unwrap(), open(&spec, 64).unwrap());
+    let (facts, data) = (data::facts(&spec, None).unwrap(), open(&spec, 64).unwrap());
     let ratio = facts.train_tokens as f64 / data.train.len() as f64;
     assert!((0.97..1.03).contains(&ratio) && facts.estimated, "{ratio}");
 }
@@ -244,7 +244,7 @@ fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
     let spec = Spec::new(dir.path().to_str().unwrap(), "byte");
     let data = open(&spec, 16).unwrap();
     assert_eq!((data.train.len(), data.validation.tokens.len()), (1000, 100));
-    let facts = data::facts(&spec).unwrap();
+    let facts = data::facts(&spec, None).unwrap();
     assert_eq!((facts.train_tokens, facts.validation_tokens, facts.estimated), (1000, 100, false));
     drop(data);
 
@@ -535,14 +535,14 @@ fn held_out_sets_are_opened_like_held_out_corpora_and_count_the_bytes_of_their_t
         assert_eq!(carried.sets[0].hash, data.sets[1].hash);
         assert_eq!(bytes_and_tokens(&carried, &carried.sets[0], 0).0, Some(of_documents as u64));
         assert_eq!(carried.hash, data.hash, "what is trained on is the same");
-        let facts = data::facts(&spec(&[("text", shards.to_str().unwrap())])).unwrap();
+        let facts = data::facts(&spec(&[("text", shards.to_str().unwrap())]), None).unwrap();
         assert_eq!(facts.set_tokens["text"], data.sets[1].tokens.len());
     }
     let missing = Spec {
         sets: [("a".to_owned(), dir.path().join("none.txt"))].into(),
         ..separated_spec(&path, "byte")
     };
-    for error in [open(&missing, 16).unwrap_err(), data::facts(&missing).unwrap_err()] {
+    for error in [open(&missing, 16).unwrap_err(), data::facts(&missing, None).unwrap_err()] {
         let said = error.message();
         assert!(said.starts_with("validation.sets.a: ") && said.contains("no such file"), "{said}");
     }
@@ -582,4 +582,98 @@ fn bytes_are_blank_where_they_are_not_known() {
         let text: usize = documents_of(&stories, &stories.validation.tokens).iter().map(String::len).sum();
         assert_eq!(bytes_and_tokens(&stories, &stories.validation, 0).0, Some(text as u64), "{tokenizer}");
     }
+}
+
+/// Packs a file with the program gzip, and returns the path of the packed file.
+fn gzip(path: &str) -> String {
+    let done = std::process::Command::new("gzip").args(["-kf", path]).status().unwrap();
+    assert!(done.success());
+    format!("{path}.gz")
+}
+
+/// What a corpus is, whatever its files are called.
+fn content_of(data: &Dataset) -> (Vec<u32>, Vec<u32>, String) {
+    (all(&data.train), all(&data.validation.tokens), data.hash.clone())
+}
+
+#[test]
+fn a_packed_corpus_has_the_tokens_and_the_hash_of_the_unpacked_one() {
+    let dir = folder();
+    let (documents, text) = separated();
+    let lines: Vec<String> = documents.iter().map(|d| serde_json::json!({"text": d}).to_string()).collect();
+    let parted = write(&dir, "a.txt", &text);
+    let whole = write(&dir, "whole.txt", format!("\u{feff}{}", text.repeat(300)));
+    let json = write(&dir, "a.jsonl", lines.join("\n"));
+    for spec in [separated_spec(&parted, "byte"), Spec::new(&whole, "gpt2"), separated_spec(&json, "stories")]
+    {
+        let packed = Spec { corpus: gzip(&spec.corpus.to_string()).as_str().into(), ..spec.clone() };
+        let (plain, unpacked) = (open(&spec, 16).unwrap(), open(&packed, 16).unwrap());
+        assert_eq!(content_of(&unpacked), content_of(&plain), "{spec:?}");
+        let held = Spec { validation: Validation::Path(gzip(&parted).into()), ..packed.clone() };
+        assert!(open(&held, 16).unwrap().validation.tokens.len() > 100);
+
+        let estimate = |spec: &Spec| data::facts(spec, None).unwrap().train_tokens as f64;
+        let ratio = estimate(&packed) / estimate(&spec);
+        assert!((0.9..1.1).contains(&ratio), "{spec:?}: {ratio}");
+        let warnings = |spec: &Spec| data::warnings(spec, false).unwrap().len();
+        assert_eq!(warnings(&packed), warnings(&spec));
+    }
+}
+
+#[test]
+fn a_folder_is_searched_for_packed_files_by_their_whole_ending() {
+    let (packed, plain) = (folder(), folder());
+    for i in 0..200 {
+        let text = format!("Document {i} says:{}", " the cat sat.".repeat(i % 7 + 1));
+        write(&plain, &format!("{i:03}.txt"), &text);
+        gzip(&write(&packed, &format!("{i:03}.txt"), &text));
+        fs::remove_file(packed.path().join(format!("{i:03}.txt"))).unwrap();
+    }
+    let spec = |dir: &TempDir, ending: &str| Spec {
+        extensions: vec![ending.to_owned()],
+        ..Spec::new(dir.path().to_str().unwrap(), "byte")
+    };
+    let expected = content_of(&open(&spec(&plain, ".txt"), 16).unwrap());
+    assert_eq!(content_of(&open(&spec(&packed, ".txt.gz"), 16).unwrap()), expected);
+    assert_eq!(content_of(&open(&spec(&packed, ".gz"), 16).unwrap()), expected);
+    assert!(open(&spec(&packed, ".txt"), 16).unwrap_err().message().contains("no .txt"));
+}
+
+/// Errors within a packed file say what they say of an unpacked one, with the name of the packed file.
+#[test]
+fn wrong_packed_files_are_usage_errors() {
+    let dir = folder();
+    let cases: [(&str, &[u8], &str); 4] = [
+        ("a.txt", b"fine\nnot \xff fine", "a.txt.gz:2: not UTF-8 (byte 9 of the text); convert it first"),
+        ("b.jsonl", b"{\"text\":\"a\"}\n{\"text\": 3}\n", "b.jsonl.gz:2: not a JSON object"),
+        ("c.txt", b"", "c.txt.gz: it holds no text"),
+        ("d.bin", &[1, 0, 2, 0, 200], "d.bin.gz:1: not UTF-8"),
+    ];
+    for (name, content, says) in cases {
+        let path = gzip(&write(&dir, name, content));
+        let error = open(&Spec::new(&path, "byte"), 8).unwrap_err();
+        assert!(error.message().contains(says), "{says}: {error}");
+        assert_eq!(error.kind().exit_code(), 2);
+    }
+    let hidden = dir.path().join("e.txt");
+    fs::rename(gzip(&write(&dir, "d.txt", "text ".repeat(100))), &hidden).unwrap();
+    let error = open(&Spec::new(hidden.to_str().unwrap(), "byte"), 8).unwrap_err();
+    assert!(error.message().contains("e.txt begins like a file of gzip; name it e.txt.gz"), "{error}");
+}
+
+/// The command streams a packed text to shards.
+#[test]
+fn shards_of_a_packed_text_are_those_of_the_text() {
+    let dir = folder();
+    let path = write(&dir, "one.txt", "All the world's a stage. ".repeat(80));
+    let out = |name: &str| dir.path().join(name);
+    let plain = through_shards(&path, &[], &out("plain"));
+    let packed = through_shards(&gzip(&path), &[], &out("packed"));
+    assert_eq!(content_of(&packed), content_of(&plain));
+    let bomb = gzip(&write(&dir, "bomb.txt", vec![b' '; 80 << 20]));
+    let shards = out("bomb");
+    let refused = xrun(&["data", "--corpus", &bomb, "--out", shards.to_str().unwrap()]);
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("bomb.txt.gz becomes") && stderr.contains("gzip -d"), "{stderr}");
 }

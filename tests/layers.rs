@@ -46,9 +46,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("check", "exec passes optim ops ir device policy error"),
     // The names that predictions may use; the names and hyperparameters of optimizers.
     ("recipe", "optim metrics machine policy expression suggest error"),
-    // Allocations whose refusal is an error.
-    // Similar names of files, for one that is not there.
-    ("data", "device suggest liveness error"),
+    // Allocations whose refusal is an error, the name of a corpus, names like one that is not there.
+    ("data", "device policy suggest liveness error"),
     // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.
     ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.
@@ -93,7 +92,7 @@ const MAY_USE: &[(&str, &str)] = &[
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
     (
         "replay",
-        "executor compare report checkpoint data machine device ranks results statistics recipe format error",
+        "executor compare report checkpoint data machine device ranks results statistics recipe policy format error",
     ),
     // The plan of a stored recipe's memory, cells of sweeps.
     ("view", "curve compare sweep results statistics metrics forecast plan recipe machine format error"),

@@ -8,7 +8,7 @@ use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
 use crate::error::{Error, Result};
 use crate::forecast::{Planned, RunNeeds, TotalNeeds};
 use crate::machine::Machine;
-use crate::plan::Corpus;
+use crate::plan::CorpusFacts;
 use crate::recipe::{Prediction, Recipe};
 use crate::results::comparison::CompareVerdict;
 use crate::results::progress::Mode;
@@ -140,7 +140,7 @@ fn say_needs(arms: &Arms, repeats: Option<usize>) {
     for recipe in &recipes {
         let repeats = repeats.unwrap_or(recipe.values().compare.repeats).max(1);
         // A plan that cannot be made is the error of the trial.
-        let planned = Corpus::estimated(recipe).and_then(|corpus| Planned::new(recipe, &corpus, &here));
+        let planned = CorpusFacts::estimated(recipe).and_then(|corpus| Planned::new(recipe, &corpus, &here));
         let Ok(Planned { plan, programs, .. }) = planned else { continue };
         let here = here.clone().with_cpu_pace(cpu_pace(&plan, &here, eprint_line));
         total.add(&RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots), repeats);

@@ -11,6 +11,7 @@ use crate::error::{Error, IoContext, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Arguments of `xrun data`.
 #[derive(clap::Args, Debug)]
@@ -83,7 +84,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
         Err(_) => Validation::Path(PathBuf::from(&args.validation)),
     };
     let spec = Spec {
-        corpus: corpus.to_owned(),
+        corpus: corpus.into(),
         tokenizer: args.tokenizer.clone(),
         document_separator: args.separator.clone(),
         extensions: args.extensions.iter().map(|x| format!(".{}", x.trim_start_matches('.'))).collect(),
@@ -94,8 +95,8 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
         seed: args.seed,
         memory_bytes: None,
     };
-    let tokenizer = Tokenizer::open(&spec.tokenizer)?;
-    let expected = data::facts(&spec)?;
+    let tokenizer = Arc::new(Tokenizer::open(&spec.tokenizer)?);
+    let expected = data::facts(&spec, Some(&tokenizer))?;
     data::refuse_other_tokenizer(&spec, &tokenizer)?;
     prepare(out)?;
     let bar = progress((expected.train_tokens + expected.validation_tokens) as u64);

@@ -9,7 +9,7 @@ use serde_json::json;
 const MIB: f64 = (1 << 20) as f64;
 
 fn cache() -> Result<TokenCache> {
-    TokenCache::of_user()?.ok_or_else(|| {
+    TokenCache::user()?.ok_or_else(|| {
         Error::usage(format!(
             "nothing is cached: XRUN_CACHE, XDG_CACHE_HOME and HOME name no folder, or {LIMIT_VARIABLE} is 0"
         ))

@@ -1,36 +1,29 @@
 //! Resolves the name of a corpus, and makes its training and held-out split.
 
-use super::documents::{self, Documents, text_files};
+use super::corpus_files::{CorpusFiles, TextFiles, TokenFiles};
+use super::documents::{self, Documents};
 use super::stories::Split;
 use super::stream::Stream;
 use super::token_cache::{Header, Key, Part, TextTokens, TokenCache};
 use super::tokenizer::Tokenizer;
-use super::{GENERATED, Spec, Validation, encode, generated, shard, split};
+use super::{Spec, Validation, encode, generated, shard, split};
 use crate::device::host_allocator::fallible;
-use crate::error::{Error, IoContext, Result};
-use crate::suggest::nearest;
+use crate::error::{Error, Result};
+use crate::policy::CorpusSource;
 use std::path::{Path, PathBuf};
 
 /// Tokens copied at a time from shards.
 const COPY_TOKENS: usize = 1 << 20;
 
-/// Receives the tokens of both splits, those of each split in order.
+/// Receives the tokens of both splits, each split in order.
 pub(super) type TokenSink<'s> = dyn FnMut(Split, &[u32]) -> Result<()> + 's;
 
-/// Token files, with what is held out where the names say so.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct TokenFiles {
-    pub train: Vec<PathBuf>,
-    pub validation: Vec<PathBuf>,
-}
-
 /// A corpus, by what its name refers to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Corpus {
     Stories,
     Random,
-    Tokens(TokenFiles),
-    Text(PathBuf),
+    Files(CorpusFiles),
 }
 
 /// What is known of a corpus besides its tokens.
@@ -44,7 +37,7 @@ pub struct Fed {
     pub description: String,
     /// UTF-8 bytes of text that were tokenized; none where the corpus was tokens already.
     pub text_bytes: Option<u64>,
-    /// Those of them that the held-out tokens stand for, where that is known without the tokens.
+    /// Bytes of the held-out text, where they are known without its tokens.
     pub held_out_bytes: Option<u64>,
 }
 
@@ -73,57 +66,34 @@ pub(super) struct Whole {
 impl Corpus {
     /// Returns the corpus that `spec.corpus` refers to.
     pub fn find(spec: &Spec) -> Result<Self> {
-        match spec.corpus.as_str() {
-            "stories" => Ok(Corpus::Stories),
-            "random" => Ok(Corpus::Random),
-            path => match Self::at(Path::new(path))? {
-                Corpus::Tokens(files) if files.train.is_empty() => Err(Error::usage(format!(
-                    "corpus {path}: its .bin files are all held-out ones; training shards are named *_train_*.bin"
-                ))),
-                corpus => Ok(corpus),
-            },
+        let path = match &spec.corpus {
+            CorpusSource::Stories => return Ok(Corpus::Stories),
+            CorpusSource::Random => return Ok(Corpus::Random),
+            CorpusSource::Path(path) => path,
+        };
+        match CorpusFiles::at(path)? {
+            CorpusFiles::Tokens(files) if files.train.is_empty() => Err(Error::usage(format!(
+                "corpus {}: its .bin files are all held-out ones; training shards are named *_train_*.bin",
+                path.display()
+            ))),
+            files => Ok(Corpus::Files(files)),
         }
     }
 
-    /// Returns the corpus at a path.
-    pub fn at(path: &Path) -> Result<Self> {
-        if !path.exists() {
-            return Err(Error::usage(format!(
-                "corpus {}: not a generated one ({}) and no such file or folder{}",
-                path.display(),
-                GENERATED.join(", "),
-                did_you_mean(path)
-            )));
+    /// Returns its files; a generated corpus has none.
+    pub fn files(&self) -> Option<&CorpusFiles> {
+        match self {
+            Corpus::Stories | Corpus::Random => None,
+            Corpus::Files(files) => Some(files),
         }
-        let is_tokens = |p: &Path| p.extension().is_some_and(|x| x == "bin");
-        if !path.is_dir() {
-            let train = vec![path.to_owned()];
-            return Ok(match is_tokens(path) {
-                true => Corpus::Tokens(TokenFiles { train, validation: Vec::new() }),
-                false => Corpus::Text(path.to_owned()),
-            });
-        }
-        let entries = std::fs::read_dir(path).at("list", path)?;
-        let mut files: Vec<PathBuf> =
-            entries.map(|e| e.map(|e| e.path())).collect::<std::io::Result<_>>().at("list", path)?;
-        files.retain(|p| is_tokens(p));
-        files.sort();
-        if files.is_empty() {
-            return Ok(Corpus::Text(path.to_owned()));
-        }
-        Ok(Corpus::Tokens(TokenFiles::sort(files)))
     }
 
     /// Returns the files of the corpus, and of a held-out one of its own.
-    pub fn files(&self, spec: &Spec) -> Result<Vec<PathBuf>> {
-        let own = |corpus: &Self| match corpus {
-            Corpus::Stories | Corpus::Random => Ok(Vec::new()),
-            Corpus::Tokens(files) => Ok(files.all()),
-            Corpus::Text(path) => text_files(path, &spec.extensions),
-        };
-        let mut files = own(self)?;
-        if let (false, Validation::Path(held)) = (files.is_empty(), &spec.validation) {
-            files.extend(own(&Self::at(held)?)?);
+    pub fn list(&self, spec: &Spec) -> Result<Vec<PathBuf>> {
+        let Some(own) = self.files() else { return Ok(Vec::new()) };
+        let mut files = own.list(&spec.extensions)?;
+        if let Validation::Path(held) = &spec.validation {
+            files.extend(CorpusFiles::at(held)?.list(&spec.extensions)?);
         }
         Ok(files)
     }
@@ -131,37 +101,15 @@ impl Corpus {
     /// Returns what a run on this corpus warns of before it begins, without reading all of it. `has_floor` is
     /// true if the floor of the held-out text is known.
     pub fn warnings(&self, spec: &Spec, has_floor: bool) -> Result<Vec<String>> {
-        match self {
-            Corpus::Stories if !has_floor => Ok(vec![NO_FLOOR.to_owned()]),
-            Corpus::Stories | Corpus::Random => Ok(Vec::new()),
-            Corpus::Tokens(_) => {
-                Ok(self.check_tokenizer(&Tokenizer::open(&spec.tokenizer)?).into_iter().collect())
+        let found = match self {
+            Corpus::Stories => [(!has_floor).then(|| NO_FLOOR.to_owned()), None],
+            Corpus::Random => [None, None],
+            Corpus::Files(CorpusFiles::Text(text)) => {
+                [documents::warning(text, spec, documents::PROBED_FILES)?, other_words(spec)]
             }
-            Corpus::Text(path) => {
-                let mut found =
-                    documents::warnings(path, spec.document_separator.as_deref(), &spec.extensions)?;
-                found.extend(other_words(spec));
-                Ok(found)
-            }
-        }
-    }
-
-    /// Warns where the tokenizer.json beside shards is not the tokenizer in use.
-    pub fn check_tokenizer(&self, tokenizer: &Tokenizer) -> Option<String> {
-        self.other_tokenizer(tokenizer).map(|beside| {
-            format!(
-                "{} is not the tokenizer in use; if it made these shards, set data.tokenizer to that file",
-                beside.display()
-            )
-        })
-    }
-
-    /// Returns the tokenizer.json beside shards where it is not the tokenizer in use.
-    fn other_tokenizer(&self, tokenizer: &Tokenizer) -> Option<PathBuf> {
-        let Corpus::Tokens(files) = self else { return None };
-        let beside = files.all().first()?.with_file_name("tokenizer.json");
-        let json = std::fs::read_to_string(&beside).ok()?;
-        (json != tokenizer.to_json()).then_some(beside)
+            Corpus::Files(files) => [files.check_tokenizer(&Tokenizer::open(&spec.tokenizer)?), None],
+        };
+        Ok(found.into_iter().flatten().collect())
     }
 
     /// Refuses shards, of the corpus or held out, that another tokenizer made: new shards of their tokens
@@ -171,11 +119,11 @@ impl Corpus {
     /// With both tokenizers, and the option that is right.
     pub fn refuse_other_tokenizer(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
         let held_out = match &spec.validation {
-            Validation::Path(path) => Some(Self::at(path)?),
+            Validation::Path(path) => Some(CorpusFiles::at(path)?),
             Validation::Fraction(_) => None,
         };
-        let other = [Some(self), held_out.as_ref()].into_iter().flatten();
-        let Some(beside) = other.filter_map(|corpus| corpus.other_tokenizer(tokenizer)).next() else {
+        let both = self.files().into_iter().chain(&held_out);
+        let Some(beside) = both.filter_map(|files| files.other_tokenizer(tokenizer)).next() else {
             return Ok(());
         };
         let beside = beside.display();
@@ -189,13 +137,16 @@ impl Corpus {
     /// Both splits as streams: shards are read where they are, everything else is made in memory, or text
     /// read from a cache.
     pub fn load(&self, spec: &Spec, tokenizer: &Tokenizer, cache: Option<&TokenCache>) -> Result<Loaded> {
-        let cached = match (self, cache) {
-            (Corpus::Tokens(files), cache) => return files.load(spec, tokenizer, cache),
-            (Corpus::Text(path), Some(cache)) => self.load_cached(path, spec, tokenizer, cache)?,
-            _ => None,
-        };
-        if let Some(loaded) = cached {
-            return Ok(loaded);
+        match self {
+            Corpus::Files(CorpusFiles::Tokens(files)) => return load_tokens(files, spec, tokenizer, cache),
+            Corpus::Files(CorpusFiles::Text(text)) => {
+                if let Some(cache) = cache
+                    && let Some(loaded) = self.load_cached(text, spec, tokenizer, cache)?
+                {
+                    return Ok(loaded);
+                }
+            }
+            Corpus::Stories | Corpus::Random => {}
         }
         let (train, validation, fed) = self.make(spec, tokenizer)?;
         let Fed { floor, warnings, description, held_out_bytes, .. } = fed;
@@ -203,18 +154,18 @@ impl Corpus {
         Ok(Loaded { train, validation, held_out_bytes, floor, warnings, description })
     }
 
-    /// As [`Corpus::load`], of the text at `path` through a cache; `None` for a text that is not cached.
+    /// Loads `text` through a cache; `None` for a text that is not cached.
     fn load_cached(
         &self,
-        path: &Path,
+        text: &TextFiles,
         spec: &Spec,
         tokenizer: &Tokenizer,
         cache: &TokenCache,
     ) -> Result<Option<Loaded>> {
         // What cannot be read is refused where it is tokenized.
-        let key = Key::new(path, Part::Splits, spec, tokenizer).ok().flatten();
+        let key = Key::new(text, Part::Splits, spec, tokenizer).ok().flatten();
         let Some(key) = key else { return Ok(None) };
-        let named = format!("{}: ", path.display());
+        let named = format!("{}: ", text.path.display());
         let (tokens, remark) =
             cache.tokens(&key, tokenizer, &|tokens| reserve_all(spec, 0, tokens), || {
                 let (train, held_out, fed) = self.make(spec, tokenizer)?;
@@ -223,19 +174,13 @@ impl Corpus {
                     warned: fed.warnings.len() > other_words(spec).iter().len(),
                     text_bytes: fed.text_bytes,
                     held_out_bytes: fed.held_out_bytes,
-                    ..header(path, spec)
+                    ..header(&text.path, spec)
                 };
                 Ok(TextTokens { train, held_out, header })
             })?;
         let TextTokens { train, held_out, header } = tokens;
-        let mut warnings = match header.warned {
-            true => {
-                let separator = spec.document_separator.as_deref();
-                documents::warnings_in(path, separator, &spec.extensions, usize::MAX)?
-            }
-            false => Vec::new(),
-        };
-        warnings.extend(other_words(spec).into_iter().chain(remark));
+        let found = if header.warned { documents::warning(text, spec, usize::MAX)? } else { None };
+        let warnings = found.into_iter().chain(other_words(spec)).chain(remark).collect();
         Ok(Some(Loaded {
             train: Stream::from_tokens(train),
             validation: Stream::from_tokens(held_out),
@@ -246,7 +191,7 @@ impl Corpus {
         }))
     }
 
-    /// Makes both splits in memory, of a corpus that is no token files.
+    /// Makes both splits in memory, unless the corpus is token files.
     fn make(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Vec<u32>, Fed)> {
         let (mut train, mut validation) = (Vec::new(), Vec::new());
         if matches!(self, Corpus::Stories | Corpus::Random) {
@@ -285,13 +230,13 @@ impl Corpus {
                 let description = format!("random: uniform tokens below {vocab}, seed {}", spec.seed);
                 Ok(Fed { floor: Some((vocab as f64).ln()), description, ..Fed::default() })
             }
-            Corpus::Tokens(files) => {
-                let loaded = files.load(spec, tokenizer, None)?;
+            Corpus::Files(CorpusFiles::Tokens(files)) => {
+                let loaded = load_tokens(files, spec, tokenizer, None)?;
                 copy(&loaded.train, tokenizer, &mut |t| sink(Split::Train, t))?;
                 copy(&loaded.validation, tokenizer, &mut |t| sink(Split::Validation, t))?;
                 Ok(Fed { warnings: loaded.warnings, description: loaded.description, ..Fed::default() })
             }
-            Corpus::Text(path) => text(path, spec, tokenizer, sink),
+            Corpus::Files(CorpusFiles::Text(files)) => text(files, spec, tokenizer, sink),
         }
     }
 
@@ -304,11 +249,14 @@ impl Corpus {
         held: usize,
         cache: Option<&TokenCache>,
     ) -> Result<Whole> {
-        if let Corpus::Tokens(files) = Self::at(path)? {
-            return Ok(Whole { tokens: shard::open(&files.all())?, text_bytes: None, remark: None });
-        }
+        let text = match CorpusFiles::at(path)? {
+            CorpusFiles::Text(text) => text,
+            CorpusFiles::Tokens(files) => {
+                return Ok(Whole { tokens: shard::open(&files.all())?, text_bytes: None, remark: None });
+            }
+        };
         let make = || {
-            let documents = Documents::open(path, spec.document_separator.as_deref(), &spec.extensions)?;
+            let documents = Documents::open(&text, spec)?;
             let mut train = Vec::new();
             let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |t| {
                 check_memory(spec, held + train.len() + t.len())?;
@@ -318,7 +266,7 @@ impl Corpus {
             let header = Header { text_bytes: Some(bytes), ..header(path, spec) };
             Ok(TextTokens { train, header, ..TextTokens::default() })
         };
-        let key = || Key::new(path, Part::Whole, spec, tokenizer).ok().flatten();
+        let key = || Key::new(&text, Part::Whole, spec, tokenizer).ok().flatten();
         let (tokens, remark) = match cache.and_then(|cache| Some((cache, key()?))) {
             Some((cache, key)) => {
                 cache.tokens(&key, tokenizer, &|tokens| reserve_all(spec, held, tokens), make)?
@@ -336,62 +284,32 @@ fn header(path: &Path, spec: &Spec) -> Header {
     Header { text, tokenizer, ..Header::default() }
 }
 
-/// Returns "; did you mean ...?" with the file or folder beside `path`, or else the generated corpus, whose
-/// name is similar; or nothing.
-fn did_you_mean(path: &Path) -> String {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let entries = std::fs::read_dir(parent.unwrap_or(Path::new("."))).into_iter().flatten();
-    let mut names: Vec<String> =
-        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    names.sort();
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let file = nearest(&name, names.iter().map(String::as_str)).map(|near| path.with_file_name(near));
-    match (file, nearest(&name, GENERATED)) {
-        (Some(file), _) => format!("; did you mean {}?", file.display()),
-        (None, Some(generated)) => format!("; did you mean {generated}?"),
-        (None, None) => String::new(),
-    }
-}
-
-impl TokenFiles {
-    /// Sorts files by what their names say: `*_train_*` and `train`, `*_val_*` and `val` (or `valid…`).
-    fn sort(files: Vec<PathBuf>) -> Self {
-        let says = |p: &Path, words: &[&str]| {
-            let stem = p.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
-            stem.split(['_', '-', '.']).any(|part| words.contains(&part))
-        };
-        let (validation, rest): (Vec<_>, Vec<_>) =
-            files.into_iter().partition(|p| says(p, &["val", "valid", "validation"]));
-        let (named, other): (Vec<_>, Vec<_>) = rest.into_iter().partition(|p| says(p, &["train"]));
-        Self { train: if named.is_empty() { other } else { named }, validation }
-    }
-
-    /// All files, training ones first.
-    pub fn all(&self) -> Vec<PathBuf> {
-        [&self.train[..], &self.validation[..]].concat()
-    }
-
-    fn load(&self, spec: &Spec, tokenizer: &Tokenizer, cache: Option<&TokenCache>) -> Result<Loaded> {
-        let train = shard::open(&self.train)?;
-        let mut held_out_bytes = None;
-        let mut warnings = Vec::new();
-        let (train, validation) = match &spec.validation {
-            Validation::Path(path) => {
-                let held = Corpus::whole(path, spec, tokenizer, 0, cache)?;
-                held_out_bytes = held.text_bytes;
-                warnings.extend(held.remark);
-                (train, held.tokens)
-            }
-            Validation::Fraction(_) if !self.validation.is_empty() => (train, shard::open(&self.validation)?),
-            Validation::Fraction(_) => {
-                let fraction = spec.fraction()?.unwrap_or_default();
-                let (a, b) = split::tail_at_document(&train, fraction, tokenizer.end_token())?;
-                (train.slice(a), train.slice(b))
-            }
-        };
-        let description = format!("{}: {} token files", spec.corpus, self.all().len());
-        Ok(Loaded { train, validation, held_out_bytes, floor: None, warnings, description })
-    }
+/// Opens both splits of token files.
+fn load_tokens(
+    files: &TokenFiles,
+    spec: &Spec,
+    tokenizer: &Tokenizer,
+    cache: Option<&TokenCache>,
+) -> Result<Loaded> {
+    let train = shard::open(&files.train)?;
+    let mut held_out_bytes = None;
+    let mut warnings = Vec::new();
+    let (train, validation) = match &spec.validation {
+        Validation::Path(path) => {
+            let held = Corpus::whole(path, spec, tokenizer, 0, cache)?;
+            held_out_bytes = held.text_bytes;
+            warnings.extend(held.remark);
+            (train, held.tokens)
+        }
+        Validation::Fraction(_) if !files.validation.is_empty() => (train, shard::open(&files.validation)?),
+        Validation::Fraction(_) => {
+            let fraction = spec.fraction()?.unwrap_or_default();
+            let (a, b) = split::tail_at_document(&train, fraction, tokenizer.end_token())?;
+            (train.slice(a), train.slice(b))
+        }
+    };
+    let description = format!("{}: {} token files", spec.corpus, files.all().len());
+    Ok(Loaded { train, validation, held_out_bytes, floor: None, warnings, description })
 }
 
 /// What a run on stories warns of where their floor is not known.
@@ -422,14 +340,14 @@ fn other_words(spec: &Spec) -> Option<String> {
     })
 }
 
-fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
-    let mut documents = Documents::open(path, spec.document_separator.as_deref(), &spec.extensions)?;
-    let mut warnings = std::mem::take(&mut documents.warnings);
-    warnings.extend(other_words(spec));
+fn text(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
+    let documents = Documents::open(text, spec)?;
+    let warning = documents.warning(spec)?;
+    let warnings = warning.into_iter().chain(other_words(spec)).collect();
     let (count, files) = (documents.len(), documents.files());
     let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let description =
-        format!("{}: {} in {}", path.display(), plural(count, "document"), plural(files, "file"));
+        format!("{}: {} in {}", text.path.display(), plural(count, "document"), plural(files, "file"));
     if let Validation::Path(held) = &spec.validation {
         let held = Corpus::whole(held, spec, tokenizer, 0, None)?;
         let bytes = encode::tokenize(&documents, 0..count, tokenizer, &mut |t| sink(Split::Train, t))?;
@@ -459,7 +377,7 @@ fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_
     Ok(Fed { floor: None, warnings, description, text_bytes: Some(bytes), held_out_bytes })
 }
 
-/// Refuses to hold so many tokens in memory where the spec has a limit that they exceed.
+/// Refuses to hold more tokens in memory than the spec's limit allows.
 fn check_memory(spec: &Spec, tokens: usize) -> Result<()> {
     match spec.memory_bytes {
         Some(limit) if tokens.saturating_mul(size_of::<u32>()) as u64 > limit => {

@@ -1,6 +1,7 @@
 //! A corpus as two streams of tokens.
 
 use super::corpus::{Corpus, Fed, Whole};
+use super::corpus_files::CorpusFiles;
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
 use super::stories::Split;
@@ -29,7 +30,7 @@ pub struct Dataset {
     pub warnings: Vec<String>,
     /// The corpus in one line.
     pub description: String,
-    /// The files that it is read from, those of further held-out sets left out; none of a generated one.
+    /// The files that it is read from, without those of further held-out sets; a generated corpus has none.
     pub files: Vec<FileStamp>,
 }
 
@@ -49,7 +50,7 @@ impl Dataset {
         std::iter::once(&self.validation).chain(&self.sets)
     }
 
-    /// Returns the bytes of memory that the tokens take; those of token files stay on disk.
+    /// Returns the bytes of memory that the tokens take; token files stay on disk.
     pub fn memory_bytes(&self) -> usize {
         self.train.memory_bytes() + self.held_out().map(|set| set.tokens.memory_bytes()).sum::<usize>()
     }
@@ -60,34 +61,53 @@ impl Dataset {
     }
 }
 
-/// Opens a corpus: generates it, tokenizes it in parallel or takes its tokens from the user's cache, or opens
-/// its shards.
+/// How a corpus is opened.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The tokenizer that the spec names, where a caller opens many corpora; else it is read.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    /// Where tokens of texts are kept.
+    pub caching: Caching,
+}
+
+/// Where tokens of texts are kept between runs.
+#[derive(Clone, Debug, Default)]
+pub enum Caching {
+    /// The user's cache, where the environment allows one.
+    #[default]
+    User,
+    /// This cache.
+    In(TokenCache),
+    /// Nowhere.
+    Off,
+}
+
+impl Options {
+    fn tokenizer(&self, spec: &Spec) -> Result<Arc<Tokenizer>> {
+        match &self.tokenizer {
+            Some(tokenizer) => Ok(Arc::clone(tokenizer)),
+            None => Tokenizer::open(&spec.tokenizer).map(Arc::new),
+        }
+    }
+
+    fn cache(&self) -> Result<Option<TokenCache>> {
+        match &self.caching {
+            Caching::User => TokenCache::user(),
+            Caching::In(cache) => Ok(Some(cache.clone())),
+            Caching::Off => Ok(None),
+        }
+    }
+}
+
+/// Opens a corpus: generates it, tokenizes it in parallel or takes its tokens from the cache, or opens its
+/// shards.
 ///
 /// # Errors
 /// Anything wrong with the corpus or the tokenizer; a split shorter than one window of `seq_len + 1` tokens;
 /// tokens that take more memory than the spec leaves them.
-pub fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
-    open_with(spec, Arc::new(Tokenizer::open(&spec.tokenizer)?), seq_len)
-}
-
-/// As [`open`], with the tokenizer that `spec` names, where a caller opens many corpora.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_with(spec: &Spec, tokenizer: Arc<Tokenizer>, seq_len: usize) -> Result<Dataset> {
-    open_cached(spec, tokenizer, seq_len, TokenCache::of_user()?.as_ref())
-}
-
-/// As [`open_with`], with this cache of tokens.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_cached(
-    spec: &Spec,
-    tokenizer: Arc<Tokenizer>,
-    seq_len: usize,
-    cache: Option<&TokenCache>,
-) -> Result<Dataset> {
+pub fn open(spec: &Spec, seq_len: usize, options: &Options) -> Result<Dataset> {
+    let (tokenizer, cache) = (options.tokenizer(spec)?, options.cache()?);
+    let cache = cache.as_ref();
     let corpus = Corpus::find(spec)?;
     let mut loaded = corpus.load(spec, &tokenizer, cache)?;
     let vocab = tokenizer.vocab_size();
@@ -109,10 +129,10 @@ pub fn open_cached(
     };
     let held = loaded.train.len() + validation.tokens.len();
     let sets = open_sets(spec, &tokenizer, bytes.as_ref(), held, cache, &mut loaded.warnings)?;
-    let files = corpus.files(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
-    loaded.warnings.extend(corpus.check_tokenizer(&tokenizer));
+    let files = corpus.list(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
+    loaded.warnings.extend(corpus.files().and_then(|files| files.check_tokenizer(&tokenizer)));
     for path in spec.sets.values() {
-        loaded.warnings.extend(Corpus::at(path)?.check_tokenizer(&tokenizer));
+        loaded.warnings.extend(CorpusFiles::at(path)?.check_tokenizer(&tokenizer));
     }
     Ok(Dataset {
         tokenizer,
@@ -146,8 +166,8 @@ fn open_sets(
         let hash = tokens.digest(tokenizer.vocab_size())?.to_hex().to_string();
         Ok(HeldOut { name: name.clone(), tokens, hash, text: TextBytes::new(bytes, whole) })
     };
-    let of_set = |name: &str| format!("validation.sets.{name}");
-    spec.sets.iter().map(|set| open(set).map_err(|e| e.context(of_set(set.0)))).collect()
+    let named = |name: &str| format!("validation.sets.{name}");
+    spec.sets.iter().map(|set| open(set).map_err(|e| e.context(named(set.0)))).collect()
 }
 
 /// Refuses splits of `train` and `held_out` tokens that are shorter than one window of `seq_len + 1` tokens.

@@ -1,22 +1,17 @@
 //! Sizes of a corpus, estimated without tokenizing all of it, for the plan of a run.
 
 use super::corpus::Corpus;
-use super::documents::{is_json_lines, text_files};
+use super::corpus_files::{CorpusFiles, TextFiles};
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
-use super::{Spec, Validation, generated, shard};
-use crate::error::{IoContext, Result};
+use super::{Spec, Validation, generated, shard, source};
+use crate::error::{Error, Result};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::Path;
 use std::sync::Arc;
 
-/// Opens the tokenizer, where it is needed.
-type Opener<'t> = dyn Fn() -> Result<Arc<Tokenizer>> + 't;
-
 /// Bytes tokenized at each sampled place of a text corpus.
-const SAMPLE_BYTES: u64 = 32 << 10;
+const SAMPLE_BYTES: usize = 32 << 10;
 
 /// Places sampled.
 const SAMPLES: u64 = 4;
@@ -38,29 +33,22 @@ pub struct Facts {
     pub floor: Option<f64>,
     /// Tokens of further held-out sets, by their names.
     pub set_tokens: BTreeMap<String, usize>,
-    /// Tokens of all these that are held in memory; those of token files stay on disk.
+    /// Tokens of all these that are held in memory; token files stay on disk.
     pub in_memory: usize,
 }
 
 /// Sizes of the corpus that `spec` names, in well under a second: shards by their headers, text by its length
-/// and a tokenized sample, generated corpora by the spec and their (small) held-out part.
+/// and a tokenized sample, generated corpora by the spec and their (small) held-out part. A caller that looks
+/// at many corpora gives the `tokenizer` that `spec` names.
 ///
 /// # Errors
 /// A missing corpus or tokenizer, a damaged shard header, an impossible share.
-pub fn facts(spec: &Spec) -> Result<Facts> {
-    // Shards need no tokenizer but its size, which is known of those built in without building them.
-    facts_with(spec, Tokenizer::size(&spec.tokenizer)?, &|| Tokenizer::open(&spec.tokenizer).map(Arc::new))
-}
-
-/// As [`facts`], with the tokenizer that `spec` names, where a caller looks at many corpora.
-///
-/// # Errors
-/// As [`facts`].
-pub fn facts_of(spec: &Spec, tokenizer: &Arc<Tokenizer>) -> Result<Facts> {
-    facts_with(spec, (tokenizer.vocab_size(), tokenizer.end_token()), &|| Ok(tokenizer.clone()))
-}
-
-fn facts_with(spec: &Spec, (vocab_size, end_token): (usize, u32), tokenizer: &Opener<'_>) -> Result<Facts> {
+pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<Facts> {
+    let tokenizer = LazyTokenizer {
+        name: &spec.tokenizer,
+        opened: tokenizer.cloned().map_or_else(OnceCell::new, OnceCell::from),
+    };
+    let (vocab_size, end_token) = tokenizer.size()?;
     let mut facts = Facts {
         vocab_size,
         end_token,
@@ -71,16 +59,14 @@ fn facts_with(spec: &Spec, (vocab_size, end_token): (usize, u32), tokenizer: &Op
         set_tokens: BTreeMap::new(),
         in_memory: 0,
     };
-    let found = Corpus::find(spec)?;
-    let on_disk = matches!(found, Corpus::Tokens(_));
-    match found {
+    let mut on_disk = false;
+    match Corpus::find(spec)? {
         Corpus::Stories => {
-            let tokenizer = tokenizer()?;
             let held = generated::generate(
                 spec.seed,
                 Split::Validation,
                 spec.validation_tokens,
-                &tokenizer,
+                &*tokenizer.get()?,
                 &mut |_| Ok(()),
             )?;
             facts.train_tokens = spec.train_tokens;
@@ -93,35 +79,21 @@ fn facts_with(spec: &Spec, (vocab_size, end_token): (usize, u32), tokenizer: &Op
             facts.validation_tokens = spec.validation_tokens;
             facts.floor = Some((vocab_size as f64).ln());
         }
-        corpus => {
-            let (tokens, estimated) = measure(&corpus, spec, tokenizer, true)?;
-            let (train, held, guessed) = match (&spec.validation, &corpus) {
-                (Validation::Path(path), _) => {
-                    let (held, guessed) = measure(&Corpus::at(path)?, spec, tokenizer, false)?;
-                    (tokens, held, guessed)
-                }
-                (_, Corpus::Tokens(files)) if !files.validation.is_empty() => {
-                    (tokens, shard::count(&files.validation)?, false)
-                }
-                _ => {
-                    let held = (tokens as f64 * spec.fraction()?.unwrap_or_default()) as usize;
-                    (tokens - held, held, true)
-                }
-            };
-            facts.train_tokens = train;
-            facts.validation_tokens = held;
-            facts.estimated = estimated || guessed;
+        Corpus::Files(files) => {
+            on_disk = matches!(files, CorpusFiles::Tokens(_));
+            (facts.train_tokens, facts.validation_tokens, facts.estimated) =
+                splits(&files, spec, &tokenizer)?;
         }
     }
     if !on_disk {
         facts.in_memory = facts.train_tokens.saturating_add(facts.validation_tokens);
     }
     for (name, path) in &spec.sets {
-        let of_set = |e: crate::error::Error| e.context(format!("validation.sets.{name}"));
-        let corpus = Corpus::at(path).map_err(of_set)?;
-        let (tokens, guessed) = measure(&corpus, spec, tokenizer, false).map_err(of_set)?;
+        let in_set = |e: Error| e.context(format!("validation.sets.{name}"));
+        let files = CorpusFiles::at(path).map_err(in_set)?;
+        let (tokens, guessed) = whole(&files, spec, &tokenizer).map_err(in_set)?;
         facts.estimated |= guessed;
-        if !matches!(corpus, Corpus::Tokens(_)) {
+        if matches!(files, CorpusFiles::Text(_)) {
             facts.in_memory = facts.in_memory.saturating_add(tokens);
         }
         facts.set_tokens.insert(name.clone(), tokens);
@@ -129,10 +101,35 @@ fn facts_with(spec: &Spec, (vocab_size, end_token): (usize, u32), tokenizer: &Op
     Ok(facts)
 }
 
-/// Refuses a corpus of shards that another tokenizer made than `tokenizer`, which `spec` names.
+/// A tokenizer that is opened where it is needed: shards need its size alone, which is known of built-in ones
+/// without building them.
+struct LazyTokenizer<'n> {
+    name: &'n str,
+    opened: OnceCell<Arc<Tokenizer>>,
+}
+
+impl LazyTokenizer<'_> {
+    /// Returns the number of its entries, and the end token.
+    fn size(&self) -> Result<(usize, u32)> {
+        match self.opened.get() {
+            Some(tokenizer) => Ok((tokenizer.vocab_size(), tokenizer.end_token())),
+            None => Tokenizer::size(self.name),
+        }
+    }
+
+    fn get(&self) -> Result<Arc<Tokenizer>> {
+        if let Some(tokenizer) = self.opened.get() {
+            return Ok(Arc::clone(tokenizer));
+        }
+        let tokenizer = Arc::new(Tokenizer::open(self.name)?);
+        Ok(Arc::clone(self.opened.get_or_init(|| tokenizer)))
+    }
+}
+
+/// Refuses shards that another tokenizer made than `tokenizer`, which `spec` names.
 ///
 /// # Errors
-/// Those, by the `tokenizer.json` beside them; a missing corpus.
+/// A `tokenizer.json` beside the shards that differs; a missing corpus.
 pub fn refuse_other_tokenizer(spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
     Corpus::find(spec)?.refuse_other_tokenizer(spec, tokenizer)
 }
@@ -146,60 +143,52 @@ pub fn warnings(spec: &Spec, has_floor: bool) -> Result<Vec<String>> {
     Corpus::find(spec)?.warnings(spec, has_floor)
 }
 
-/// Tokens of a corpus of files (of its training part alone, if `train_only`), and whether that is an
-/// estimate.
-fn measure(corpus: &Corpus, spec: &Spec, tokenizer: &Opener<'_>, train_only: bool) -> Result<(usize, bool)> {
-    match corpus {
-        Corpus::Tokens(files) if train_only => Ok((shard::count(&files.train)?, false)),
-        Corpus::Tokens(files) => Ok((shard::count(&files.all())?, false)),
-        Corpus::Text(path) => Ok((estimate(path, &spec.extensions, &*tokenizer()?)?, true)),
-        // `Corpus::find` is matched by the caller, and a path is never a generated corpus.
-        Corpus::Stories | Corpus::Random => Ok((0, true)),
+/// Returns the tokens to train on and those held out, and whether they are estimates.
+fn splits(files: &CorpusFiles, spec: &Spec, tokenizer: &LazyTokenizer<'_>) -> Result<(usize, usize, bool)> {
+    let (tokens, estimated) = match files {
+        CorpusFiles::Tokens(files) => (shard::count(&files.train)?, false),
+        CorpusFiles::Text(_) => whole(files, spec, tokenizer)?,
+    };
+    match (&spec.validation, files) {
+        (Validation::Path(path), _) => {
+            let (held, guessed) = whole(&CorpusFiles::at(path)?, spec, tokenizer)?;
+            Ok((tokens, held, estimated || guessed))
+        }
+        (_, CorpusFiles::Tokens(files)) if !files.validation.is_empty() => {
+            Ok((tokens, shard::count(&files.validation)?, false))
+        }
+        _ => {
+            let held = (tokens as f64 * spec.fraction()?.unwrap_or_default()) as usize;
+            Ok((tokens - held, held, true))
+        }
+    }
+}
+
+/// Returns the tokens of all files, and whether that is an estimate.
+fn whole(files: &CorpusFiles, spec: &Spec, tokenizer: &LazyTokenizer<'_>) -> Result<(usize, bool)> {
+    match files {
+        CorpusFiles::Tokens(files) => Ok((shard::count(&files.all())?, false)),
+        CorpusFiles::Text(text) => Ok((estimate(text, spec, &*tokenizer.get()?)?, true)),
     }
 }
 
 /// The bytes of the files over the bytes per token of a sample.
-fn estimate(path: &Path, extensions: &[String], tokenizer: &Tokenizer) -> Result<usize> {
-    let files = text_files(path, extensions)?;
-    let sizes: Vec<u64> =
-        files.iter().map(|p| p.metadata().at("read", p).map(|m| m.len())).collect::<Result<_>>()?;
-    let total: u64 = sizes.iter().sum();
+fn estimate(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer) -> Result<usize> {
+    let files = source::open(text.list(&spec.extensions)?)?;
+    let total: u64 = files.iter().map(|content| content.file().bytes()).sum();
     let (mut bytes, mut tokens) = (0, 0);
     for i in 0..SAMPLES {
         // Places spread evenly over all bytes; each sample stays within its file.
         let mut at = total / SAMPLES * i;
         let mut file = 0;
-        while file + 1 < files.len() && at >= sizes[file] {
-            at -= sizes[file];
+        while file + 1 < files.len() && at >= files[file].file().bytes() {
+            at -= files[file].file().bytes();
             file += 1;
         }
-        let sample = read_at(&files[file], at)?;
-        bytes += sample.len();
-        tokens += tokenizer.encode(&sampled_text(&files[file], &sample))?.len();
+        let sample = files[file].sample(at, SAMPLE_BYTES)?;
+        bytes += sample.file_bytes;
+        tokens += tokenizer.encode(&text.source.sampled(&sample.content))?.len();
     }
     let per_byte = if bytes == 0 { 0.0 } else { tokens as f64 / bytes as f64 };
     Ok((total as f64 * per_byte) as usize)
-}
-
-fn read_at(path: &Path, at: u64) -> Result<Vec<u8>> {
-    let mut file = File::open(path).at("open", path)?;
-    file.seek(SeekFrom::Start(at)).at("read", path)?;
-    let mut sample = Vec::new();
-    file.take(SAMPLE_BYTES).read_to_end(&mut sample).at("read", path)?;
-    Ok(sample)
-}
-
-/// The text within a sample: of JSON lines, the `text` of the whole lines in it.
-fn sampled_text(path: &Path, sample: &[u8]) -> String {
-    let raw = String::from_utf8_lossy(sample);
-    if !is_json_lines(path) {
-        return raw.into_owned();
-    }
-    let texts: String = raw
-        .lines()
-        .filter_map(|l| {
-            serde_json::from_str::<serde_json::Value>(l).ok()?["text"].as_str().map(str::to_owned)
-        })
-        .collect();
-    if texts.is_empty() { raw.into_owned() } else { texts }
 }

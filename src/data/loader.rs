@@ -221,12 +221,12 @@ impl ExactSizeIterator for ValidationBatches<'_> {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{IGNORED, Spec, open};
+    use crate::data::{IGNORED, Options, Spec, open};
     use std::collections::BTreeMap;
 
     fn dataset() -> Arc<Dataset> {
         let spec = Spec { train_tokens: 5000, validation_tokens: 700, ..Spec::new("stories", "stories") };
-        Arc::new(open(&spec, 32).unwrap())
+        Arc::new(open(&spec, 32, &Options::default()).unwrap())
     }
 
     fn spec(local: usize, accumulation: usize, world_size: usize, rank: usize) -> LoaderSpec {

@@ -6,6 +6,7 @@
 
 mod batch;
 mod corpus;
+mod corpus_files;
 mod dataset;
 mod documents;
 mod encode;
@@ -17,6 +18,7 @@ mod loader;
 mod ramp;
 mod sampler;
 mod shard;
+mod source;
 mod spec;
 mod split;
 mod statistics;
@@ -28,8 +30,8 @@ pub mod tokenizer;
 
 pub use batch::{Batch, IGNORED};
 pub use corpus::Fed;
-pub use dataset::{Dataset, check_window, feed, open, open_cached, open_with};
-pub use facts::{Facts, facts, facts_of, refuse_other_tokenizer, warnings};
+pub use dataset::{Caching, Dataset, Options, check_window, feed, open};
+pub use facts::{Facts, facts, refuse_other_tokenizer, warnings};
 pub use file::FileStamp;
 pub use held_out::{HeldOut, TextBytes};
 pub use loader::{Loader, LoaderSpec, ValidationBatches, held_out_batches};
@@ -37,7 +39,7 @@ pub use ramp::Ramp;
 pub use sampler::{Sampler, global_index};
 pub(crate) use shard::write_atomically;
 pub use shard::{SHARD_TOKENS, Writer as ShardWriter};
-pub use spec::{END_OF_TEXT, GENERATED, HELD_OUT_SHARE, Spec, TEXT_EXTENSIONS, Validation};
+pub use spec::{END_OF_TEXT, HELD_OUT_SHARE, Spec, TEXT_EXTENSIONS, Validation};
 pub use statistics::{Counts, Statistics};
 pub use stream::Stream;
 pub use token_cache::{CachedText, LIMIT_VARIABLE, TokenCache};

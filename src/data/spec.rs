@@ -1,14 +1,12 @@
 //! What a dataset is made from: a corpus, a tokenizer and a held-out part.
 
 use crate::error::{Error, Result};
+use crate::policy::CorpusSource;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The end token's name in every built-in tokenizer.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
-
-/// Corpora that are generated; every other name is a path.
-pub const GENERATED: [&str; 2] = ["stories", "random"];
 
 /// Endings of the files that a folder of text is searched for, by default.
 pub const TEXT_EXTENSIONS: [&str; 2] = [".txt", ".md"];
@@ -28,8 +26,8 @@ pub enum Validation {
 /// What a dataset is made from, with paths resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
-    /// One of [`GENERATED`], or a path: a text file, a folder of them, JSON lines, token shards.
-    pub corpus: String,
+    /// Where the text comes from.
+    pub corpus: CorpusSource,
     /// One of [`tokenizer::BUILT_IN`], or the path of a tokenizer.json.
     pub tokenizer: String,
     /// Text that separates the documents of a text file.
@@ -54,7 +52,7 @@ impl Spec {
     /// A spec with the recipe's defaults for everything but the two names.
     pub fn new(corpus: &str, tokenizer: &str) -> Self {
         Self {
-            corpus: corpus.to_owned(),
+            corpus: corpus.into(),
             tokenizer: tokenizer.to_owned(),
             document_separator: None,
             extensions: TEXT_EXTENSIONS.map(str::to_owned).to_vec(),

@@ -1,6 +1,6 @@
 //! Text of a file, read block by block.
 
-use super::file::CorpusFile;
+use super::source::Content;
 use crate::device::host_allocator::fallible;
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
@@ -12,37 +12,41 @@ pub(super) const BLOCK_BYTES: usize = 4 << 20;
 /// The mark of UTF-8 that some editors put first in a file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads a range of a file as text, without a byte order mark.
+/// Reads a range of a file's content as text, without a byte order mark.
 #[derive(Debug)]
-pub(super) struct TextReader<'f> {
-    file: &'f CorpusFile,
-    /// The bytes that are left.
+pub(super) struct TextReader<'c> {
+    content: &'c dyn Content,
+    /// The bytes that are left, or fewer.
     left: Range<u64>,
     /// The beginning of a character whose end is in the next block: at most three bytes before `left`.
     begun: Vec<u8>,
 }
 
-impl<'f> TextReader<'f> {
+impl<'c> TextReader<'c> {
     /// Reads all of a file.
     ///
     /// # Errors
     /// A file that cannot be read, or changed.
-    pub fn whole(file: &'f CorpusFile) -> Result<Self> {
+    pub fn whole(content: &'c dyn Content) -> Result<Self> {
         let mut mark = [0; BYTE_ORDER_MARK.len()];
-        let mark = &mut mark[..file.bytes().min(BYTE_ORDER_MARK.len() as u64) as usize];
-        file.read_exact_at(0, mark)?;
-        let start = if mark == BYTE_ORDER_MARK { mark.len() as u64 } else { 0 };
-        Ok(Self::range(file, start..file.bytes()))
+        content.read_at(0, &mut mark)?;
+        let start = if mark == *BYTE_ORDER_MARK { mark.len() as u64 } else { 0 };
+        Ok(Self::range(content, start..content.bound().max(start)))
     }
 
     /// Reads a range, which begins and ends between characters.
-    pub fn range(file: &'f CorpusFile, left: Range<u64>) -> Self {
-        Self { file, left, begun: Vec::new() }
+    pub fn range(content: &'c dyn Content, left: Range<u64>) -> Self {
+        Self { content, left, begun: Vec::new() }
     }
 
-    /// The byte of the file that comes next.
+    /// The byte of the content that comes next.
     pub fn at(&self) -> u64 {
         self.left.start - self.begun.len() as u64
+    }
+
+    /// True if the last read reached the end.
+    pub fn is_done(&self) -> bool {
+        self.left.is_empty()
     }
 
     /// Appends the next block of at most `most` bytes to `text`; false where nothing is left.
@@ -61,15 +65,22 @@ impl<'f> TextReader<'f> {
         let refused = |_| {
             Error::does_not_fit(format!(
                 "{}: there is no memory for {length} bytes of its text at once",
-                self.file.path().display()
+                self.content.file().path().display()
             ))
         };
         fallible(|| bytes.try_reserve_exact(length)).map_err(refused)?;
         fallible(|| text.try_reserve(begun + length)).map_err(refused)?;
         bytes.resize(begun + length, 0);
-        self.file.read_exact_at(self.left.start, &mut bytes[begun..])?;
+        let read = self.content.read_at(self.left.start, &mut bytes[begun..])?;
         report_progress();
-        self.left.start += length as u64;
+        bytes.truncate(begun + read);
+        self.left.start += read as u64;
+        if read < length {
+            self.left.end = self.left.start;
+        }
+        if bytes.is_empty() {
+            return Ok(false);
+        }
         let whole = match std::str::from_utf8(&bytes) {
             Ok(_) => bytes.len(),
             Err(e) if e.error_len().is_none() && !self.left.is_empty() => e.valid_up_to(),
@@ -86,18 +97,27 @@ impl<'f> TextReader<'f> {
 
     /// The error of a byte that is not UTF-8. Lines count from 1.
     fn not_utf8(&self, at: u64) -> Error {
+        let mut head = [0; 2];
+        if self.content.read_at(0, &mut head).is_ok() && head == [0x1f, 0x8b] {
+            let path = self.content.file().path();
+            let name = path.file_name().unwrap_or_default().display();
+            return Error::usage(format!(
+                "{} begins like a file of gzip; name it {name}.gz, and it is unpacked as it is read",
+                path.display()
+            ));
+        }
         let mut line = 1;
         let mut block = vec![0; at.min(BLOCK_BYTES as u64) as usize];
         for start in (0..at).step_by(BLOCK_BYTES) {
             let block = &mut block[..(at - start).min(BLOCK_BYTES as u64) as usize];
-            if let Err(e) = self.file.read_exact_at(start, block) {
+            if let Err(e) = self.content.read_at(start, block) {
                 return e;
             }
             line += block.iter().filter(|&&b| b == b'\n').count();
         }
         Error::usage(format!(
-            "{}:{line}: not UTF-8 (byte {at} of the file); convert it first",
-            self.file.path().display()
+            "{}:{line}: not UTF-8 (byte {at} of the text); convert it first",
+            self.content.file().path().display()
         ))
     }
 }
@@ -105,6 +125,7 @@ impl<'f> TextReader<'f> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::file::CorpusFile;
 
     fn file(content: &[u8]) -> (tempfile::TempDir, CorpusFile) {
         let dir = tempfile::tempdir().unwrap();

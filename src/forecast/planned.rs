@@ -7,7 +7,7 @@ use super::time::StepTime;
 use crate::error::Result;
 use crate::machine::{Limits, Machine, hardware};
 use crate::model::Programs;
-use crate::plan::{Corpus, ModeCost, Plan, RecomputeChoice};
+use crate::plan::{CorpusFacts, ModeCost, Plan, RecomputeChoice};
 use crate::policy::Recompute;
 use crate::recipe::Recipe;
 
@@ -39,7 +39,7 @@ impl Planned {
     ///
     /// # Errors
     /// When the plan is invalid for the corpus or the machine, or an op refuses its numbers.
-    pub fn new(recipe: &Recipe, corpus: &Corpus, machine: &Machine) -> Result<Self> {
+    pub fn new(recipe: &Recipe, corpus: &CorpusFacts, machine: &Machine) -> Result<Self> {
         let plan = Plan::new(recipe, corpus, machine)?;
         if recipe.values().activation_checkpoint.mode.fixed().is_some() {
             let programs = Programs::new(&plan)?;

@@ -124,7 +124,7 @@ impl fmt::Display for SharedRandomness {
 mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::plan::Corpus;
+    use crate::plan::CorpusFacts;
     use crate::recipe;
     use std::path::Path;
 
@@ -136,7 +136,7 @@ mod tests {
         let recipe =
             recipe::load_str(Path::new("r.toml"), TWO_BLOCKS, &settings, std::iter::empty(), &machine)
                 .unwrap();
-        let corpus = Corpus {
+        let corpus = CorpusFacts {
             vocab_size: 100,
             train_tokens: 10_000,
             exact: true,

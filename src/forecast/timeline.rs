@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use crate::forecast::Planned;
     use crate::machine::Machine;
-    use crate::plan::Corpus;
+    use crate::plan::CorpusFacts;
     use crate::recipe::load_str;
     use std::path::Path;
 
@@ -151,7 +151,7 @@ mod tests {
         let machine = Machine::none();
         let text = "[model]\ndim = 32\nn_layers = 2\nn_heads = 2\n[training]\nseq_len = 16\n";
         let recipe = load_str(Path::new("r.toml"), text, &[], std::iter::empty(), &machine).unwrap();
-        let corpus = Corpus {
+        let corpus = CorpusFacts {
             vocab_size: 64,
             train_tokens: 1 << 20,
             exact: true,

@@ -15,7 +15,7 @@ use crate::ops::head_loss::HeadLoss;
 use crate::ops::sum::{Factor, SumGrad};
 use crate::passes::buckets::Bucket;
 use crate::passes::{MemoryPlan, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
-use crate::plan::{Corpus, Plan};
+use crate::plan::{CorpusFacts, Plan};
 use crate::policy::Recompute;
 use crate::recipe;
 use insta::assert_snapshot;
@@ -53,7 +53,7 @@ fn plan(overrides: &[&str]) -> Plan {
     let recipe =
         recipe::load_str("one.toml".as_ref(), RECIPE, &overrides, std::iter::empty(), &Machine::here())
             .unwrap();
-    let corpus = Corpus {
+    let corpus = CorpusFacts {
         vocab_size: 50,
         train_tokens: 1000,
         exact: true,

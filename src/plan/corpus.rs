@@ -1,14 +1,15 @@
 //! The description of a recipe's data, and the facts about it that plans need.
 
-use crate::data::{self, Dataset, GENERATED, Spec};
+use crate::data::{self, Dataset, Spec};
 use crate::error::Result;
 use crate::machine::Machine;
+use crate::policy::CorpusSource;
 use crate::recipe::{Recipe, Validation};
 use std::collections::BTreeMap;
 
 /// Facts about the corpus that are known before it is read.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Corpus {
+pub struct CorpusFacts {
     /// Vocabulary size of the tokenizer.
     pub vocab_size: usize,
     /// Tokens to train on.
@@ -51,7 +52,7 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
     }
 }
 
-impl Corpus {
+impl CorpusFacts {
     /// Returns the counts of a corpus that was opened.
     pub fn from_dataset(dataset: &Dataset) -> Self {
         Self {
@@ -72,11 +73,11 @@ impl Corpus {
     pub fn estimated(recipe: &Recipe) -> Result<Self> {
         let mut spec = data_spec(recipe, &Machine::none());
         let requested = spec.validation_tokens;
-        let shortened = spec.corpus == GENERATED[0] && requested > MAX_GENERATED;
+        let shortened = spec.corpus == CorpusSource::Stories && requested > MAX_GENERATED;
         if shortened {
             spec.validation_tokens = MAX_GENERATED;
         }
-        let facts = data::facts(&spec)?;
+        let facts = data::facts(&spec, None)?;
         let validation_tokens = if shortened { requested } else { facts.validation_tokens };
         // What was not generated to be counted is as long as it is asked for.
         let in_memory =

@@ -12,7 +12,7 @@ mod schedule;
 mod seeds;
 
 pub use batch::{BatchPlan, Scaling, Stage};
-pub use corpus::{Corpus, data_spec};
+pub use corpus::{CorpusFacts, data_spec};
 pub use devices::choose_gpus;
 pub use events::{Generation, Intervals, Period, Sampling, is_due, times_due};
 pub use execution::Execution;
@@ -84,7 +84,7 @@ pub struct Plan {
     /// Samples.
     pub generation: Generation,
     /// The corpus.
-    pub corpus: Corpus,
+    pub corpus: CorpusFacts,
 }
 
 impl Plan {

@@ -1,7 +1,9 @@
 //! Recipe to plan.
 
 use super::devices::{check_nccl, choose_gpus};
-use super::{BatchPlan, Corpus, Execution, Generation, Intervals, Model, Objective, Plan, Schedule, Seeds};
+use super::{
+    BatchPlan, CorpusFacts, Execution, Generation, Intervals, Model, Objective, Plan, Schedule, Seeds,
+};
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::evaluation::tasks;
@@ -16,7 +18,7 @@ impl Plan {
     /// # Errors
     /// A usage error that points at the recipe, if it contradicts itself, is too large to count, or is
     /// impossible on that machine.
-    pub fn new(recipe: &Recipe, corpus: &Corpus, machine: &Machine) -> Result<Plan> {
+    pub fn new(recipe: &Recipe, corpus: &CorpusFacts, machine: &Machine) -> Result<Plan> {
         let values = recipe.values();
         let gpus = choose_gpus(recipe, machine)?;
         let batch = BatchPlan::from_recipe(recipe)?;

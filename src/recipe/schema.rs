@@ -18,10 +18,10 @@ use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::expression::Scope;
 use crate::policy::{
-    Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, Decay, DeviceChoice,
-    EvaluationTask, HeadInit, Launcher, Norm, NormPlacement, OrFormula, Parametrization, Placement, Position,
-    QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume, RopeDirection, RopeScaling, Sampler,
-    SeedScheme, Shard, TrainingDtype, Transport, WeightsOnly,
+    Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, CorpusSource, Decay,
+    DeviceChoice, EvaluationTask, HeadInit, Launcher, Norm, NormPlacement, OrFormula, Parametrization,
+    Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume, RopeDirection,
+    RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport, WeightsOnly,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -391,8 +391,8 @@ sections! {
     /// Training and held-out data.
     data: Data {
         /// Training text: generated stories, random tokens, or a file or folder of text or token shards.
-        corpus: String = "stories".to_owned();
-            Training, Type::NameOrPath(&["stories", "random"]), "\"random\""
+        corpus: CorpusSource = CorpusSource::Stories;
+            Training, Type::NameOrPath(&CorpusSource::GENERATED), "\"random\""
                 => aliases(&["dataset", "dataset_path"]);
         /// Tokenizer: a built-in one, or the path of a `tokenizer.json`.
         tokenizer: String = "stories".to_owned();

@@ -52,7 +52,7 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
     let mut settled = written.clone();
     derive(&mut settled);
     settled.parallelism.world_size = world_size.map_or(WorldSize::Auto, WorldSize::Fixed);
-    settled.data.corpus = absolute("data.corpus", &written.data.corpus)?;
+    settled.data.corpus = absolute("data.corpus", &written.data.corpus.to_string())?.into();
     settled.data.tokenizer = absolute("data.tokenizer", &written.data.tokenizer)?;
     if let Some(folder) = &written.model.init_from {
         settled.model.init_from = Some(absolute("model.init_from", folder)?);

@@ -5,7 +5,7 @@ use super::toml_text::values;
 use super::*;
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::policy::SeedScheme;
+use crate::policy::{CorpusSource, SeedScheme};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -195,7 +195,7 @@ fn later_layers_win() {
     assert_eq!(recipe.written().optimizer.lr, 1e-4);
     assert_eq!(recipe.written().training.steps, 6);
     assert_eq!(recipe.written().training.seed, 5);
-    assert_eq!(recipe.written().data.corpus, "random");
+    assert_eq!(recipe.written().data.corpus, CorpusSource::Random);
     assert_eq!(recipe.layer("optimizer.lr"), Layer::File { path: "test.toml".into(), line: 2 });
     assert_eq!(recipe.layer("training.steps"), Layer::Env { var: "XRUN__TRAINING__STEPS".into() });
     assert_eq!(recipe.layer("training.seed"), Layer::CommandLine { text: "training.seed=5".into() });
@@ -381,11 +381,16 @@ fn endings_have_a_dot_and_are_hashed_where_they_are_not_the_first_default() {
     let hash = |text: &str| load_text(text).expect("valid").hash();
     assert_eq!(hash(""), hash("[data]\nextensions = [\".txt\", \".md\"]"));
     assert_ne!(hash(""), hash("[data]\nextensions = [\".py\"]"));
+    assert_eq!(
+        load_text("data.extensions = [\".txt.gz\"]").expect("valid").values().data.extensions,
+        [".txt.gz"]
+    );
     for (wrong, why) in [
         ("[\"py\"]", "write \".py\""),
         ("[]", "an empty list"),
         ("[\".a\", \".a\"]", "twice"),
-        ("[\".tar.gz\"]", "is no ending"),
+        ("[\".txt..gz\"]", "is no ending"),
+        ("[\".a/b\"]", "is no ending"),
         ("[\".bin\"]", "token shards"),
         ("\".py\"", "a string"),
         ("[3]", "a number"),

@@ -1,9 +1,10 @@
 //! A run as its folder has it, kept or not: what a replay needs of it, and what stands in the way.
 
 use crate::checkpoint;
-use crate::data::{GENERATED, tokenizer};
+use crate::data::tokenizer;
 use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
+use crate::policy::CorpusSource;
 use crate::results::difference::RowCells;
 use crate::results::folder::read_summary;
 use crate::results::names::{CHECKPOINT, ENVIRONMENT, KEPT, METRICS, RESOLVED, SUMMARY};
@@ -185,7 +186,7 @@ fn missing_files(resolved: &str) -> Option<(String, String)> {
     let table: toml::Table = resolved.parse().ok()?;
     let section = |name: &str| table.get(name).and_then(toml::Value::as_table);
     let data = section("data")?;
-    let known: Vec<&str> = GENERATED.iter().chain(&tokenizer::BUILT_IN).copied().collect();
+    let known: Vec<&str> = CorpusSource::GENERATED.iter().chain(&tokenizer::BUILT_IN).copied().collect();
     let mut paths: Vec<(String, &str)> = Vec::new();
     for key in ["corpus", "tokenizer", "validation"] {
         paths.extend(data.get(key).and_then(toml::Value::as_str).map(|path| (format!("data.{key}"), path)));

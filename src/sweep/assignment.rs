@@ -56,7 +56,7 @@ impl Assignment {
 mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::plan::{Corpus, Plan};
+    use crate::plan::{CorpusFacts, Plan};
     use crate::recipe;
     use std::collections::BTreeMap;
     use std::path::Path;
@@ -66,7 +66,7 @@ mod tests {
         let text = format!("[engine]\n{engine}");
         let recipe =
             recipe::load_str(Path::new("r.toml"), &text, &[], std::iter::empty(), &Machine::none()).unwrap();
-        let corpus = Corpus {
+        let corpus = CorpusFacts {
             vocab_size: 256,
             train_tokens: 1 << 20,
             exact: true,

@@ -9,7 +9,7 @@ use crate::device::cuda::monitor::nvml;
 use crate::error::{Error, Result};
 use crate::forecast::Planned;
 use crate::machine::Machine;
-use crate::plan::{Corpus, Plan, data_spec};
+use crate::plan::{CorpusFacts, Plan, data_spec};
 use crate::ranks::process::this_program;
 use crate::ranks::{Launch, environment};
 use crate::recipe::{self, NO_PLOTS, Recipe, Values, merged_settings};
@@ -63,15 +63,16 @@ pub struct Source<'a> {
 
 /// Cache of opened corpora, so that each is read once.
 #[derive(Debug, Default)]
-pub struct Corpora(Vec<(Spec, Result<(String, Corpus)>)>);
+pub struct Corpora(Vec<(Spec, Result<(String, CorpusFacts)>)>);
 
 impl Corpora {
     /// Returns hash and sizes of the corpus of a recipe.
-    fn open(&mut self, recipe: &Recipe, machine: &Machine) -> Result<(String, Corpus)> {
+    fn open(&mut self, recipe: &Recipe, machine: &Machine) -> Result<(String, CorpusFacts)> {
         let spec = data_spec(recipe, machine);
         let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
             // The token streams do not depend on the window length, which is checked below.
-            let opened = data::open(&spec, 0).map(|set| (set.hash.clone(), Corpus::from_dataset(&set)));
+            let opened = data::open(&spec, 0, &data::Options::default())
+                .map(|set| (set.hash.clone(), CorpusFacts::from_dataset(&set)));
             self.0.push((spec.clone(), opened));
             self.0.len() - 1
         });

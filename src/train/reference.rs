@@ -11,7 +11,7 @@ use crate::exec::Engine;
 use crate::hugging_face::Reference;
 use crate::machine::Machine;
 use crate::model::{Generator, PromptShape, Weights, prompt_rows};
-use crate::plan::{Corpus, Model, Plan};
+use crate::plan::{CorpusFacts, Model, Plan};
 use crate::policy::Position;
 use crate::recipe::{self, Recipe};
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub fn reference(recipe: &Recipe, model: &Model, weights: &dyn Weights, end_toke
 pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u32]) -> Result<Vec<f64>> {
     let machine = Machine::here().with_single_device();
     let recipe = generating(recipe, model, tokens.len(), &machine)?;
-    let corpus = Corpus {
+    let corpus = CorpusFacts {
         vocab_size: model.vocab_size,
         train_tokens: 0,
         exact: false,

@@ -14,7 +14,7 @@ use crate::exec::{Engine, prepare};
 use crate::machine::Machine;
 use crate::model::hf_export::CHAT_TEMPLATE;
 use crate::model::{CheckpointWeights, Generator, Weights, WeightsOf};
-use crate::plan::{Corpus, Plan};
+use crate::plan::{CorpusFacts, Plan};
 use crate::recipe::{self, Class, Recipe};
 use crate::results::progress::eprint_line;
 use std::collections::BTreeMap;
@@ -98,7 +98,7 @@ impl Trained {
         }
         let end = loaded.meta().extra.get(checkpoint::END_TOKEN_ID).and_then(|id| id.parse().ok());
         let tokenizer = Tokenizer::from_run(tokenizer_json(run, &loaded)?, end)?;
-        let corpus = Corpus {
+        let corpus = CorpusFacts {
             vocab_size: tokenizer.vocab_size(),
             train_tokens: 0,
             exact: false,

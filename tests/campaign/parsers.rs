@@ -186,13 +186,13 @@ fn token_files() {
     }
     shard.push((0..400u16).flat_map(|i| (i % 256).to_le_bytes()).collect());
     let corpus = place.path.parent().unwrap().to_str().unwrap().to_owned();
-    let spec = Spec { corpus, ..spec };
+    let spec = Spec { corpus: corpus.into(), ..spec };
     // Building the tokenizer takes longer than reading the input.
-    let tokenizer = Arc::new(Tokenizer::open(&spec.tokenizer).unwrap());
+    let options = options();
     run("shard", &shard, twice, |input| {
         place.set(input);
-        let _ = data::facts_of(&spec, &tokenizer);
-        data::open_with(&spec, tokenizer.clone(), 8).is_ok()
+        let _ = data::facts(&spec, options.tokenizer.as_ref());
+        data::open(&spec, 8, &options).is_ok()
     });
 }
 
@@ -211,26 +211,45 @@ fn json_lines() {
     texts_of("jsonl", "a.jsonl", &[lines]);
 }
 
+fn options() -> data::Options {
+    let tokenizer = Arc::new(Tokenizer::open("byte").unwrap());
+    data::Options { tokenizer: Some(tokenizer), ..data::Options::default() }
+}
+
+#[test]
+fn packed_texts() {
+    let pack = |text: &str, level: &str| {
+        let place = Input::new("a");
+        place.set(text.as_bytes());
+        std::process::Command::new("gzip").args(["-c", level]).arg(&place.path).output().unwrap().stdout
+    };
+    let text = "one<|endoftext|>two, and some text that repeats, that repeats, that repeats. ";
+    let (one, two) = (pack(text, "-9"), pack(&text.repeat(200), "-1"));
+    // A small file may become what deflate makes of its bytes at most, or 64 MiB.
+    let memory = |bytes: usize| 8 * (1032 * bytes).min((64 << 20) + 200 * bytes) + (64 << 20);
+    files_of("gzip", "a.txt.gz", &[one.clone(), two.clone(), [one, two].concat()], memory);
+}
+
 /// A corpus of one file of text.
 fn texts_of(parser: &str, name: &str, valid: &[&str]) {
-    let place = Input::new(name);
     let valid: Vec<Vec<u8>> = valid.iter().map(|text| text.as_bytes().to_vec()).collect();
+    // The byte tokenizer makes four bytes of tokens of each byte.
+    files_of(parser, name, &valid, |bytes| 8 * bytes + (64 << 20));
+}
+
+/// A corpus of one file.
+fn files_of(parser: &str, name: &str, valid: &[Vec<u8>], most_memory: fn(usize) -> usize) {
+    let place = Input::new(name);
     let path = place.path.to_str().unwrap().to_owned();
     let plain = Spec { validation: data::Validation::Fraction(0.5), ..Spec::new(&path, "byte") };
     let parted = Spec { document_separator: Some("<|endoftext|>".to_owned()), ..plain.clone() };
-    let tokenizer = Arc::new(Tokenizer::open("byte").unwrap());
-    // The byte tokenizer makes four bytes of tokens of each byte.
-    run(
-        parser,
-        &valid,
-        |bytes| 8 * bytes + (64 << 20),
-        |input| {
-            place.set(input);
-            let _ = data::facts_of(&plain, &tokenizer);
-            let _ = data::open_with(&parted, tokenizer.clone(), 1);
-            data::open_with(&plain, tokenizer.clone(), 1).is_ok()
-        },
-    );
+    let options = options();
+    run(parser, valid, most_memory, |input| {
+        place.set(input);
+        let _ = data::facts(&plain, options.tokenizer.as_ref());
+        let _ = data::open(&parted, 1, &options);
+        data::open(&plain, 1, &options).is_ok()
+    });
 }
 
 /// The end of a manifest: the hash of what stands before it.

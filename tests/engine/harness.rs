@@ -9,7 +9,7 @@ use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, NonFiniteTensor};
 use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_tables};
-use xrun::plan::{Corpus, Plan, data_spec};
+use xrun::plan::{CorpusFacts, Plan, data_spec};
 use xrun::ranks::launch;
 use xrun::recipe::Recipe;
 use xrun::train::{InitialValues, Rank, initialize};
@@ -277,13 +277,13 @@ fn open(recipe: &Recipe) -> Result<Arc<Dataset>> {
     if let Some(dataset) = opened.get(&key) {
         return Ok(Arc::clone(dataset));
     }
-    let dataset = Arc::new(data::open(&spec, seq_len)?);
+    let dataset = Arc::new(data::open(&spec, seq_len, &data::Options::default())?);
     opened.insert(key, Arc::clone(&dataset));
     Ok(dataset)
 }
 
-fn facts(dataset: &Dataset) -> Corpus {
-    Corpus {
+fn facts(dataset: &Dataset) -> CorpusFacts {
+    CorpusFacts {
         vocab_size: dataset.tokenizer.vocab_size(),
         train_tokens: dataset.train.len(),
         exact: true,

@@ -9,7 +9,7 @@ use xrun::exec::Engine;
 use xrun::ir::{Param, Precision};
 use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_tables};
-use xrun::plan::{Corpus, Plan};
+use xrun::plan::{CorpusFacts, Plan};
 use xrun::recipe::Recipe;
 use xrun::train::refresh_compute_copy;
 
@@ -97,7 +97,7 @@ impl Subject {
         change: impl FnOnce(&mut Plan),
         weights: impl Fn(&Param) -> Vec<f64>,
     ) -> Self {
-        let corpus = Corpus {
+        let corpus = CorpusFacts {
             vocab_size,
             train_tokens: 10_000,
             exact: true,

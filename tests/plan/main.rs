@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use xrun::forecast::{Forecast, RunNeeds};
 use xrun::machine::Machine;
 use xrun::model::Programs;
-use xrun::plan::{Corpus, Plan};
+use xrun::plan::{CorpusFacts, Plan};
 use xrun::recipe;
 
 /// A corpus of known size for a tokenizer of `vocab_size` entries.
-fn corpus(vocab_size: usize) -> Corpus {
-    Corpus {
+fn corpus(vocab_size: usize) -> CorpusFacts {
+    CorpusFacts {
         vocab_size,
         train_tokens: 1_000_000,
         exact: true,

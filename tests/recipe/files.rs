@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use xrun::error::Result;
 use xrun::machine::Machine;
+use xrun::policy::CorpusSource;
 use xrun::recipe::{self, Layer, Recipe};
 
 fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
@@ -41,12 +42,12 @@ fn a_chain_is_layered_from_its_base() {
     assert_eq!(names, ["built-in:dim384", "base.toml", "middle.toml", "top.toml"]);
     assert_eq!(recipe.layer("data.corpus"), Layer::File { path: base.clone(), line: 3 });
     // A path counts from the file that says it; on the command line, from the current directory.
-    assert_eq!(Path::new(&values.data.corpus), folder.path().join("shared/text"));
+    assert_eq!(values.data.corpus, CorpusSource::Path(folder.path().join("shared/text")));
     let here = std::env::current_dir().expect("a current folder");
     assert_eq!(Path::new(&values.data.tokenizer), here.join("here.json"));
-    assert_eq!(recipe.written().data.corpus, "text", "as it was spelled");
+    assert_eq!(recipe.written().data.corpus, "text".into(), "as it was spelled");
     let absolute = load(&top, &["data.corpus=/absolute"]).expect("valid");
-    assert_eq!(absolute.values().data.corpus, "/absolute");
+    assert_eq!(absolute.values().data.corpus, "/absolute".into());
 }
 
 #[test]

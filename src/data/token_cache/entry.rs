@@ -40,7 +40,7 @@ pub(in super::super) struct Header {
     pub warned: bool,
     /// Bytes of the text, in UTF-8, without what stands between documents.
     pub text_bytes: Option<u64>,
-    /// Those of them that the held-out tokens stand for, where that is known.
+    /// Bytes of the held-out text, where they are known.
     pub held_out_bytes: Option<u64>,
     /// Tokens to train on.
     pub train: u64,
@@ -79,11 +79,11 @@ impl Entry {
         let mut json = vec![0; length as usize];
         file.read_exact(&mut json)?;
         let header: Header = serde_json::from_slice(&json)?;
-        let of_tokens = header.train.checked_add(header.held_out).ok_or_else(damaged)?;
-        let of_tokens = of_tokens.checked_mul(header.width.into()).ok_or_else(damaged)?;
+        let tokens = header.train.checked_add(header.held_out).ok_or_else(damaged)?;
+        let tokens = tokens.checked_mul(header.width.into()).ok_or_else(damaged)?;
         let around = (head.len() + json.len()) as u64 + HASH_BYTES;
         let bytes = file.metadata()?.len();
-        if ![2, 4].contains(&header.width) || bytes.checked_sub(around) != Some(of_tokens) {
+        if ![2, 4].contains(&header.width) || bytes.checked_sub(around) != Some(tokens) {
             return Err(damaged());
         }
         let mut hasher = blake3::Hasher::new();
@@ -102,7 +102,7 @@ impl Entry {
         if self.hasher.finalize() != blake3::Hash::from_bytes(hash) {
             return Ok(false);
         }
-        // The order in which entries are removed is that of their last use.
+        // Entries are removed in the order of their last use.
         let _ = self.file.set_modified(std::time::SystemTime::now());
         Ok(true)
     }

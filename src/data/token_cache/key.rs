@@ -1,13 +1,12 @@
 //! What tokens of a text follow from: the text itself, the tokenizer, and how documents are cut.
 
-use super::super::documents::{is_json_lines, text_files};
+use super::super::corpus_files::{CorpusFiles, TextFiles};
 use super::super::file::CorpusFile;
 use super::super::tokenizer::Tokenizer;
 use super::super::{Spec, Validation};
 use crate::error::Result;
 use crate::liveness::report_progress;
 use rayon::prelude::*;
-use std::path::Path;
 
 /// Version of the rules by which text becomes tokens: which documents a file has, what is held out, where end
 /// tokens stand. A change of any of them takes the next number, so that older tokens are not found any more.
@@ -37,13 +36,12 @@ pub(in super::super) struct Key {
 }
 
 impl Key {
-    /// Returns the key of the text at `path`; `None` for a text that is not worth it, and for one whose
+    /// Returns the key of a text; `None` for a text that is not worth it, and for one whose
     /// held-out corpus is no text. Reads the text.
     ///
     /// # Errors
     /// A file that cannot be read, or was written to meanwhile.
-    pub fn new(path: &Path, part: Part, spec: &Spec, tokenizer: &Tokenizer) -> Result<Option<Self>> {
-        let mut texts = vec![path];
+    pub fn new(text: &TextFiles, part: Part, spec: &Spec, tokenizer: &Tokenizer) -> Result<Option<Self>> {
         let mut hasher = blake3::Hasher::new_derive_key("xrun tokens of a text");
         // Each is of a fixed length, or has its length before it.
         let mut add = |bytes: &[u8]| {
@@ -54,27 +52,29 @@ impl Key {
         add(tokenizer.hash().as_bytes());
         add(&tokenizer.end_token().to_le_bytes());
         add(spec.document_separator.as_deref().unwrap_or_default().as_bytes());
-        match (part, &spec.validation) {
-            (Part::Whole, _) => add(b"whole"),
+        let held = match (part, &spec.validation) {
+            (Part::Whole, _) => {
+                add(b"whole");
+                None
+            }
             (Part::Splits, Validation::Fraction(fraction)) => {
                 add(b"fraction");
                 add(&fraction.to_bits().to_le_bytes());
                 add(&spec.seed.to_le_bytes());
+                None
             }
             (Part::Splits, Validation::Path(held)) => {
-                if is_tokens(held) {
-                    return Ok(None);
-                }
+                let CorpusFiles::Text(held) = CorpusFiles::at(held)? else { return Ok(None) };
                 add(b"path");
-                texts.push(held);
+                Some(held)
             }
-        }
+        };
         let mut files = Vec::new();
-        for text in texts {
-            let of_text = CorpusFile::open_all(text_files(text, &spec.extensions)?)?;
-            add(&[u8::from(is_json_lines(text))]);
-            add(&(of_text.len() as u64).to_le_bytes());
-            files.extend(of_text);
+        for text in [Some(text), held.as_ref()].into_iter().flatten() {
+            let opened = CorpusFile::open_all(text.list(&spec.extensions)?)?;
+            add(&[text.source.tag()]);
+            add(&(opened.len() as u64).to_le_bytes());
+            files.extend(opened);
         }
         if files.iter().map(CorpusFile::bytes).sum::<u64>() < MIN_BYTES {
             return Ok(None);
@@ -85,16 +85,9 @@ impl Key {
     }
 
     /// Returns true if no file of the text was written to since its content was read.
-    pub fn is_of_files_as_they_are(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         self.files.iter().all(|file| file.check().is_ok())
     }
-}
-
-/// Returns true for token files: they are read where they are.
-fn is_tokens(path: &Path) -> bool {
-    let is_token_file = |path: &Path| path.extension().is_some_and(|ending| ending == "bin");
-    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    is_token_file(path) || entries.into_iter().any(|entry| is_token_file(&entry.path()))
 }
 
 /// Returns the hash of a file's content.

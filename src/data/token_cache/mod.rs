@@ -72,13 +72,13 @@ impl TokenCache {
     /// Returns the user's cache; `None` where the environment names no folder, or allows no byte.
     ///
     /// # Errors
-    /// A usage error for a limit that is no size.
-    pub fn of_user() -> Result<Option<Self>> {
+    /// A usage error for a limit that is not a size.
+    pub fn user() -> Result<Option<Self>> {
         let limit = limit(std::env::var(LIMIT_VARIABLE).ok().as_deref())?;
         Ok(tokens_folder().map(|folder| Self::new(folder, limit)).filter(|cache| cache.limit > 0))
     }
 
-    /// Returns the cache in a folder, which may take so many bytes.
+    /// Returns the cache in a folder, which may take `limit` bytes.
     pub fn new(folder: PathBuf, limit: u64) -> Self {
         Self { folder, limit }
     }
@@ -102,7 +102,7 @@ impl TokenCache {
     /// them. While another process makes the same tokens, this one waits.
     ///
     /// # Errors
-    /// Those of `make` and `reserve`.
+    /// What `make` or `reserve` return.
     pub(super) fn tokens(
         &self,
         key: &Key,
@@ -128,7 +128,7 @@ impl TokenCache {
         (made.header.train, made.header.held_out) = (made.train.len() as u64, made.held_out.len() as u64);
         let (bytes, width) = entry::size(&made.header, tokenizer.vocab_size());
         made.header.width = width;
-        if lock.is_some() && bytes <= self.limit && key.is_of_files_as_they_are() {
+        if lock.is_some() && bytes <= self.limit && key.is_current() {
             // What cannot be stored is made again by the next run.
             let stored = entry::write(&path, &made.header, &made.train, &made.held_out);
             let _ = stored.and_then(|()| self.shrink(&path));

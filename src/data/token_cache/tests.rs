@@ -1,8 +1,8 @@
 //! Tests of the cache of tokens.
 
-use super::super::{Dataset, Spec, Validation, open_cached};
+use super::super::corpus_files::CorpusFiles;
+use super::super::{Caching, Dataset, Options, Spec, Validation, open};
 use super::*;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const GIB: u64 = 1 << 30;
@@ -37,8 +37,13 @@ impl Fixture {
     }
 }
 
+fn options(cache: Option<&TokenCache>) -> Options {
+    let caching = cache.map_or(Caching::Off, |cache| Caching::In(cache.clone()));
+    Options { caching, ..Options::default() }
+}
+
 fn open_with_cache(spec: &Spec, cache: Option<&TokenCache>) -> Dataset {
-    open_cached(spec, Arc::new(Tokenizer::open(&spec.tokenizer).unwrap()), 16, cache).unwrap()
+    open(spec, 16, &options(cache)).unwrap()
 }
 
 fn spec(path: &str) -> Spec {
@@ -151,7 +156,8 @@ fn a_changed_text_is_never_taken_for_the_one_before() {
     let place = Fixture::new();
     let spec = spec(&place.write("a.txt", "A"));
     let before = place.open(&spec);
-    let path = Path::new(&spec.corpus);
+    let path = spec.corpus.to_string();
+    let path = Path::new(&path);
     let modified = path.metadata().unwrap().modified().unwrap();
     place.write("a.txt", "B");
     File::options().append(true).open(path).unwrap().set_modified(modified).unwrap();
@@ -194,8 +200,11 @@ fn others_wait_for_the_one_that_tokenizes() {
     let spec = spec(&place.write("a.txt", "A"));
     let tokenizer = Tokenizer::open("byte").unwrap();
     let made = AtomicUsize::new(0);
+    let CorpusFiles::Text(text) = CorpusFiles::at(Path::new(&spec.corpus.to_string())).unwrap() else {
+        panic!("a text")
+    };
     let tokens = || {
-        let key = Key::new(Path::new(&spec.corpus), Part::Splits, &spec, &tokenizer).unwrap().unwrap();
+        let key = Key::new(&text, Part::Splits, &spec, &tokenizer).unwrap().unwrap();
         let make = || {
             made.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(100));
@@ -227,8 +236,7 @@ fn tokens_that_may_not_be_held_are_refused_before_they_are_read() {
     let spec = spec(&place.write("a.txt", "A"));
     place.open(&spec);
     let small = Spec { memory_bytes: Some(1000), ..spec };
-    let tokenizer = Arc::new(Tokenizer::open("byte").unwrap());
-    let error = open_cached(&small, tokenizer, 16, Some(&place.cache)).unwrap_err();
+    let error = open(&small, 16, &options(Some(&place.cache))).unwrap_err();
     assert_eq!(error.kind(), crate::error::ErrorKind::DoesNotFit);
 }
 

@@ -19,6 +19,7 @@ use crate::forecast::Saving;
 use crate::forecast::memory::peak_bytes;
 use crate::metrics::HeldOutColumn;
 use crate::plan::Plan;
+use crate::policy::CorpusSource;
 use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
 use crate::results::held_out::MAIN_SET;
 use crate::results::progress::Progress;
@@ -38,9 +39,6 @@ const SUMMARY_PERIOD: Duration = Duration::from_secs(5);
 
 /// Time between lines of progress in the log, besides those of evaluations.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
-
-/// Name of the corpus with a grammar, against which generated sentences are checked.
-const STORIES: &str = "stories";
 
 /// The files and the progress display of one run.
 pub struct Recorder {
@@ -106,7 +104,7 @@ impl Recorder {
             saves,
             summary,
             progress,
-            judge: job.recipe.values().data.corpus == STORIES,
+            judge: job.recipe.values().data.corpus == CorpusSource::Stories,
             step,
             began: (step, start.tokens()),
             last_summary: Instant::now(),

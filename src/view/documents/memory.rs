@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::forecast::{MemoryTimeline, Planned};
 use crate::format::binary;
 use crate::machine::Machine;
-use crate::plan::Corpus;
+use crate::plan::CorpusFacts;
 use crate::recipe::{self, Recipe};
 use crate::results::folder::read_summary;
 use crate::results::names::{ENVIRONMENT, RESOLVED};
@@ -53,14 +53,14 @@ pub fn document(run: &TableRun) -> Result<Value> {
 }
 
 /// Returns what plans need to know of the corpus of a run.
-fn corpus(recipe: &Recipe, summary: &Summary) -> Result<Corpus> {
+fn corpus(recipe: &Recipe, summary: &Summary) -> Result<CorpusFacts> {
     let vocab_size = summary.uniform_loss.map(|loss| loss.exp().round() as usize).ok_or_else(|| {
         Error::failed(
             "the run was stored by a version of xrun that did not record the size of its vocabulary",
         )
     })?;
     let sets = recipe.values().validation.sets.keys();
-    Ok(Corpus {
+    Ok(CorpusFacts {
         vocab_size,
         train_tokens: TRAIN_TOKENS,
         exact: false,

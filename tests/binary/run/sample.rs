@@ -9,7 +9,7 @@ use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::machine::Machine;
 use xrun::model::{Generator, Programs};
-use xrun::plan::{Corpus, Plan, data_spec};
+use xrun::plan::{CorpusFacts, Plan, data_spec};
 use xrun::recipe;
 use xrun::train::Rank;
 
@@ -211,9 +211,14 @@ fn the_cache_changes_nothing() {
         recipe::load(&run.path.join("resolved.toml"), &changes, std::iter::empty(), &Machine::here())
             .unwrap();
     let dataset = Arc::new(
-        data::open(&data_spec(&recipe, &Machine::none()), recipe.values().training.seq_len).unwrap(),
+        data::open(
+            &data_spec(&recipe, &Machine::none()),
+            recipe.values().training.seq_len,
+            &data::Options::default(),
+        )
+        .unwrap(),
     );
-    let corpus = Corpus {
+    let corpus = CorpusFacts {
         vocab_size: dataset.tokenizer.vocab_size(),
         train_tokens: dataset.train.len(),
         exact: true,

@@ -1,0 +1,120 @@
+//! Plain text: a file is one document, or a separator cuts it into several.
+
+use super::content::Content;
+use super::format::{DocumentReader, DocumentSpan, Source};
+use crate::data::END_OF_TEXT;
+use crate::data::text::{BLOCK_BYTES, TextReader};
+use crate::error::Result;
+
+#[derive(Debug)]
+pub(super) struct PlainText;
+
+impl Source for PlainText {
+    fn tag(&self) -> u8 {
+        0
+    }
+
+    fn scan(&self, content: &dyn Content, separator: Option<&str>) -> Result<Vec<DocumentSpan>> {
+        match separator {
+            Some(separator) => parts(content, separator),
+            None => whole(content),
+        }
+    }
+
+    fn read<'c>(&self, content: &'c dyn Content, span: &DocumentSpan) -> Result<DocumentReader<'c>> {
+        Ok(DocumentReader::Blocks(TextReader::range(content, span.at..span.at + span.bytes)))
+    }
+
+    fn sampled(&self, piece: &[u8]) -> String {
+        String::from_utf8_lossy(piece).into_owned()
+    }
+
+    /// Warns of literal end tokens in a file that no separator cuts.
+    fn warning(&self, content: &dyn Content, separator: Option<&str>) -> Result<Option<String>> {
+        if separator.is_some() {
+            return Ok(None);
+        }
+        let (mut reader, mut block) = (TextReader::whole(content)?, String::new());
+        reader.append(&mut block, BLOCK_BYTES)?;
+        let count = block.matches(END_OF_TEXT).count();
+        Ok((count > 1).then(|| {
+            format!(
+                "{} holds the text {END_OF_TEXT} {count} times{}; it is read as plain text. If it separates documents, \
+                 set data.document_separator = \"{END_OF_TEXT}\"",
+                content.file().path().display(),
+                if reader.is_done() { "" } else { " in its first 4 MiB" }
+            )
+        }))
+    }
+}
+
+/// The file as one document, unless it is white space alone.
+fn whole(content: &dyn Content) -> Result<Vec<DocumentSpan>> {
+    let (mut reader, mut text) = (TextReader::whole(content)?, String::new());
+    let (begin, mut has_text) = (reader.at(), false);
+    while reader.append(&mut text, BLOCK_BYTES)? {
+        has_text = has_text || !text.trim().is_empty();
+        text.clear();
+    }
+    let span = DocumentSpan { at: begin, bytes: reader.at() - begin, line: 0 };
+    Ok(if has_text { vec![span] } else { vec![] })
+}
+
+/// What stands between separators, without the line breaks around it.
+fn parts(content: &dyn Content, separator: &str) -> Result<Vec<DocumentSpan>> {
+    let mut reader = TextReader::whole(content)?;
+    let (mut text, mut at) = (String::new(), reader.at());
+    let (mut spans, mut part) = (Vec::new(), Part::default());
+    loop {
+        let more = reader.append(&mut text, BLOCK_BYTES)?;
+        let mut start = 0;
+        while let Some(found) = text[start..].find(separator) {
+            part.add(&text[start..start + found], at + start as u64);
+            spans.extend(part.close());
+            start += found + separator.len();
+        }
+        // The end of a block may be the beginning of a separator.
+        let kept = if more { separator.len() - 1 } else { 0 };
+        let mut end = text.len().saturating_sub(kept).max(start);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        part.add(&text[start..end], at + start as u64);
+        text.drain(..end);
+        at += end as u64;
+        if !more {
+            spans.extend(part.close());
+            return Ok(spans);
+        }
+    }
+}
+
+/// A document while its file is read.
+#[derive(Default)]
+struct Part {
+    /// From the first to the last character that is not a line break.
+    span: Option<(u64, u64)>,
+    /// Whether it has more than white space.
+    has_text: bool,
+}
+
+impl Part {
+    fn add(&mut self, text: &str, at: u64) {
+        let breaks = |c| c == '\n' || c == '\r';
+        let trimmed = text.trim_matches(breaks);
+        if trimmed.is_empty() {
+            return;
+        }
+        let from = at + (text.len() - text.trim_start_matches(breaks).len()) as u64;
+        let start = self.span.map_or(from, |(start, _)| start);
+        self.span = Some((start, from + trimmed.len() as u64));
+        self.has_text = self.has_text || !trimmed.trim().is_empty();
+    }
+
+    /// Ends the document.
+    fn close(&mut self) -> Option<DocumentSpan> {
+        let Self { span, has_text } = std::mem::take(self);
+        let (start, end) = span.filter(|_| has_text)?;
+        Some(DocumentSpan { at: start, bytes: end - start, line: 0 })
+    }
+}

@@ -1,0 +1,75 @@
+//! Where training text comes from.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+
+/// A corpus by its name in a recipe: a generated one, or a path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum CorpusSource {
+    /// Generated stories, whose lowest possible loss is known.
+    Stories,
+    /// Uniform random tokens, for benchmarks.
+    Random,
+    /// A text file, a folder of them, JSON lines or token shards.
+    Path(PathBuf),
+}
+
+impl CorpusSource {
+    /// The names of generated corpora; every other name is a path.
+    pub const GENERATED: [&str; 2] = ["stories", "random"];
+
+    /// Returns true for a corpus that is made from a seed.
+    pub fn is_generated(&self) -> bool {
+        !matches!(self, Self::Path(_))
+    }
+}
+
+impl From<&str> for CorpusSource {
+    fn from(name: &str) -> Self {
+        match name {
+            "stories" => Self::Stories,
+            "random" => Self::Random,
+            path => Self::Path(path.into()),
+        }
+    }
+}
+
+impl From<String> for CorpusSource {
+    fn from(name: String) -> Self {
+        name.as_str().into()
+    }
+}
+
+impl From<CorpusSource> for String {
+    fn from(source: CorpusSource) -> Self {
+        source.to_string()
+    }
+}
+
+impl fmt::Display for CorpusSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stories => f.write_str("stories"),
+            Self::Random => f.write_str("random"),
+            Self::Path(path) => path.display().fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recipes_keep_the_name_as_it_was_written() {
+        for name in ["stories", "random", "a/b.txt", "Stories", ""] {
+            let source = CorpusSource::from(name);
+            assert_eq!(source.is_generated(), CorpusSource::GENERATED.contains(&name), "{name}");
+            let json = serde_json::to_string(&source).unwrap();
+            assert_eq!(json, format!("{name:?}"));
+            assert_eq!(serde_json::from_str::<CorpusSource>(&json).unwrap(), source);
+        }
+    }
+}
