@@ -583,3 +583,97 @@ fn bytes_are_blank_where_they_are_not_known() {
         assert_eq!(bytes_and_tokens(&stories, &stories.validation, 0).0, Some(text as u64), "{tokenizer}");
     }
 }
+
+/// Packs a file with the program gzip, and returns the path of the packed file.
+fn gzip(path: &str) -> String {
+    let done = std::process::Command::new("gzip").args(["-kf", path]).status().unwrap();
+    assert!(done.success());
+    format!("{path}.gz")
+}
+
+/// What a corpus is, whatever its files are called.
+fn content_of(data: &Dataset) -> (Vec<u32>, Vec<u32>, String) {
+    (all(&data.train), all(&data.validation.tokens), data.hash.clone())
+}
+
+#[test]
+fn a_packed_corpus_has_the_tokens_and_the_hash_of_the_unpacked_one() {
+    let dir = folder();
+    let (documents, text) = separated();
+    let lines: Vec<String> = documents.iter().map(|d| serde_json::json!({"text": d}).to_string()).collect();
+    let parted = write(&dir, "a.txt", &text);
+    let whole = write(&dir, "whole.txt", format!("\u{feff}{}", text.repeat(300)));
+    let json = write(&dir, "a.jsonl", lines.join("\n"));
+    for spec in [separated_spec(&parted, "byte"), Spec::new(&whole, "gpt2"), separated_spec(&json, "stories")]
+    {
+        let packed = Spec { corpus: gzip(&spec.corpus.to_string()).as_str().into(), ..spec.clone() };
+        let (plain, unpacked) = (open(&spec, 16).unwrap(), open(&packed, 16).unwrap());
+        assert_eq!(content_of(&unpacked), content_of(&plain), "{spec:?}");
+        let held = Spec { validation: Validation::Path(gzip(&parted).into()), ..packed.clone() };
+        assert!(open(&held, 16).unwrap().validation.tokens.len() > 100);
+
+        let estimate = |spec: &Spec| data::facts(spec, None).unwrap().train_tokens as f64;
+        let ratio = estimate(&packed) / estimate(&spec);
+        assert!((0.9..1.1).contains(&ratio), "{spec:?}: {ratio}");
+        let warnings = |spec: &Spec| data::warnings(spec, false).unwrap().len();
+        assert_eq!(warnings(&packed), warnings(&spec));
+    }
+}
+
+#[test]
+fn a_folder_is_searched_for_packed_files_by_their_whole_ending() {
+    let (packed, plain) = (folder(), folder());
+    for i in 0..200 {
+        let text = format!("Document {i} says:{}", " the cat sat.".repeat(i % 7 + 1));
+        write(&plain, &format!("{i:03}.txt"), &text);
+        gzip(&write(&packed, &format!("{i:03}.txt"), &text));
+        fs::remove_file(packed.path().join(format!("{i:03}.txt"))).unwrap();
+    }
+    let spec = |dir: &TempDir, ending: &str| Spec {
+        extensions: vec![ending.to_owned()],
+        ..Spec::new(dir.path().to_str().unwrap(), "byte")
+    };
+    let expected = content_of(&open(&spec(&plain, ".txt"), 16).unwrap());
+    assert_eq!(content_of(&open(&spec(&packed, ".txt.gz"), 16).unwrap()), expected);
+    assert_eq!(content_of(&open(&spec(&packed, ".gz"), 16).unwrap()), expected);
+    assert!(open(&spec(&packed, ".txt"), 16).unwrap_err().message().contains("no .txt"));
+}
+
+/// Errors within a packed file say what they say of an unpacked one, with the name of the packed file.
+#[test]
+fn wrong_packed_files_are_usage_errors() {
+    let dir = folder();
+    let cases: [(&str, &[u8], &str); 4] = [
+        ("a.txt", b"fine\nnot \xff fine", "a.txt.gz:2: not UTF-8 (byte 9 of the text); convert it first"),
+        ("b.jsonl", b"{\"text\":\"a\"}\n{\"text\": 3}\n", "b.jsonl.gz:2: not a JSON object"),
+        ("c.txt", b"", "c.txt.gz: it holds no text"),
+        ("d.bin", &[1, 0, 2, 0, 200], "d.bin.gz:1: not UTF-8"),
+    ];
+    for (name, content, says) in cases {
+        let path = gzip(&write(&dir, name, content));
+        let error = open(&Spec::new(&path, "byte"), 8).unwrap_err();
+        assert!(error.message().contains(says), "{says}: {error}");
+        assert_eq!(error.kind().exit_code(), 2);
+    }
+    let hidden = dir.path().join("e.txt");
+    fs::rename(gzip(&write(&dir, "d.txt", "text ".repeat(100))), &hidden).unwrap();
+    let error = open(&Spec::new(hidden.to_str().unwrap(), "byte"), 8).unwrap_err();
+    assert!(error.message().contains("e.txt begins like a file of gzip; name it e.txt.gz"), "{error}");
+}
+
+/// The command streams a packed text to shards.
+#[test]
+fn shards_of_a_packed_text_are_those_of_the_text() {
+    let dir = folder();
+    let path = write(&dir, "one.txt", "All the world's a stage. ".repeat(80));
+    let out = |name: &str| dir.path().join(name);
+    let plain = through_shards(&path, &[], &out("plain"));
+    let packed = through_shards(&gzip(&path), &[], &out("packed"));
+    assert_eq!(content_of(&packed), content_of(&plain));
+    let bomb = gzip(&write(&dir, "bomb.txt", vec![b' '; 80 << 20]));
+    let shards = out("bomb");
+    let refused = xrun(&["data", "--corpus", &bomb, "--out", shards.to_str().unwrap()]);
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("bomb.txt.gz becomes") && stderr.contains("gzip -d"), "{stderr}");
+}

@@ -100,6 +100,11 @@ impl CorpusFile {
         self.stamp.bytes
     }
 
+    /// True if it is held open, as the files of all but large corpora are.
+    pub fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
     /// Fills `out` with the bytes from `offset` on.
     ///
     /// # Errors

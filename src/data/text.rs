@@ -97,6 +97,15 @@ impl<'c> TextReader<'c> {
 
     /// The error of a byte that is not UTF-8. Lines count from 1.
     fn not_utf8(&self, at: u64) -> Error {
+        let mut head = [0; 2];
+        if self.content.read_at(0, &mut head).is_ok() && head == [0x1f, 0x8b] {
+            let path = self.content.file().path();
+            let name = path.file_name().unwrap_or_default().display();
+            return Error::usage(format!(
+                "{} begins like a file of gzip; name it {name}.gz, and it is unpacked as it is read",
+                path.display()
+            ));
+        }
         let mut line = 1;
         let mut block = vec![0; at.min(BLOCK_BYTES as u64) as usize];
         for start in (0..at).step_by(BLOCK_BYTES) {

@@ -116,7 +116,7 @@ fn fragment(kind: Type) -> Map<String, Value> {
             },
         }),
         Type::Extensions => json!({
-            "type": "array", "items": {"type": "string", "pattern": "^[.][^./]+$"}, "minItems": 1, "uniqueItems": true,
+            "type": "array", "items": {"type": "string", "pattern": "^([.][^./]+)+$"}, "minItems": 1, "uniqueItems": true,
         }),
         Type::Number(interval) => number(interval),
         Type::Pair(interval) => {

@@ -381,11 +381,16 @@ fn endings_have_a_dot_and_are_hashed_where_they_are_not_the_first_default() {
     let hash = |text: &str| load_text(text).expect("valid").hash();
     assert_eq!(hash(""), hash("[data]\nextensions = [\".txt\", \".md\"]"));
     assert_ne!(hash(""), hash("[data]\nextensions = [\".py\"]"));
+    assert_eq!(
+        load_text("data.extensions = [\".txt.gz\"]").expect("valid").values().data.extensions,
+        [".txt.gz"]
+    );
     for (wrong, why) in [
         ("[\"py\"]", "write \".py\""),
         ("[]", "an empty list"),
         ("[\".a\", \".a\"]", "twice"),
-        ("[\".tar.gz\"]", "is no ending"),
+        ("[\".txt..gz\"]", "is no ending"),
+        ("[\".a/b\"]", "is no ending"),
         ("[\".bin\"]", "token shards"),
         ("\".py\"", "a string"),
         ("[3]", "a number"),

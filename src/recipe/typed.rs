@@ -246,7 +246,7 @@ fn extensions(items: &DeArray<'_>) -> Result<Value, Refusal> {
                 return Err(Refusal::new(format!("{text:?} has no dot")).fix(format!("write \".{text}\"")));
             }
             Some("bin") => return Err(Refusal::new("a folder with .bin files is one of token shards")),
-            Some(name) if name.is_empty() || name.contains(['/', '.']) => {
+            Some(name) if name.contains('/') || name.split('.').any(str::is_empty) => {
                 return Err(Refusal::new(format!("{text:?} is no ending of a file")));
             }
             Some(_) if endings.contains(&ending) => return Err(Refusal::new(format!("has {text:?} twice"))),

@@ -215,6 +215,20 @@ fn options() -> data::Options {
     data::Options { tokenizer: Some(tokenizer), ..data::Options::default() }
 }
 
+#[test]
+fn packed_texts() {
+    let pack = |text: &str, level: &str| {
+        let place = Input::new("a");
+        place.set(text.as_bytes());
+        std::process::Command::new("gzip").args(["-c", level]).arg(&place.path).output().unwrap().stdout
+    };
+    let text = "one<|endoftext|>two, and some text that repeats, that repeats, that repeats. ";
+    let (one, two) = (pack(text, "-9"), pack(&text.repeat(200), "-1"));
+    // A small file may become what deflate makes of its bytes at most, or 64 MiB.
+    let memory = |bytes: usize| 8 * (1032 * bytes).min((64 << 20) + 200 * bytes) + (64 << 20);
+    files_of("gzip", "a.txt.gz", &[one.clone(), two.clone(), [one, two].concat()], memory);
+}
+
 /// A corpus of one file of text.
 fn texts_of(parser: &str, name: &str, valid: &[&str]) {
     let valid: Vec<Vec<u8>> = valid.iter().map(|text| text.as_bytes().to_vec()).collect();

@@ -2,6 +2,7 @@
 
 mod content;
 mod format;
+mod gzip;
 mod json_lines;
 mod plain_text;
 
@@ -29,13 +30,29 @@ static FORMATS: &[(&str, Format)] = &[
     ("ndjson", Format::Documents(&JsonLines)),
 ];
 
+/// Opens a packed file.
+type Open = fn(CorpusFile) -> Box<dyn Content>;
+
+/// Ways to pack a file, by an ending behind that of its format.
+static PACKINGS: &[(&str, Open)] = &[("gz", gzip::open)];
+
 /// The format of every other file, and of the files of a folder.
 pub(super) static TEXT: &dyn Source = &PlainText;
 
-/// Returns the format of a file by its ending.
+/// Returns the format of a file by its ending. Token files are read where they are, so one that is packed is
+/// not one.
 pub(super) fn format(path: &Path) -> Format {
-    let known = FORMATS.iter().find(|(ending, _)| path.extension().is_some_and(|found| found == *ending));
-    known.map_or(Format::Documents(TEXT), |(_, format)| *format)
+    let unpacked = find(PACKINGS, path).map(|_| path.with_extension(""));
+    match find(FORMATS, unpacked.as_deref().unwrap_or(path)) {
+        Some(Format::Tokens) if unpacked.is_some() => Format::Documents(TEXT),
+        known => known.unwrap_or(Format::Documents(TEXT)),
+    }
+}
+
+/// Returns what a table has for the ending of a path.
+fn find<T: Copy>(table: &[(&str, T)], path: &Path) -> Option<T> {
+    let ending = path.extension()?;
+    table.iter().find(|(known, _)| ending == *known).map(|(_, found)| *found)
 }
 
 /// Opens files for the content that documents are found in.
@@ -43,5 +60,9 @@ pub(super) fn format(path: &Path) -> Format {
 /// # Errors
 /// A file that cannot be read, or is not a regular file.
 pub(super) fn open(paths: Vec<PathBuf>) -> Result<Vec<Box<dyn Content>>> {
-    Ok(CorpusFile::open_all(paths)?.into_iter().map(|file| Box::new(file) as Box<dyn Content>).collect())
+    let content = |file: CorpusFile| match find(PACKINGS, file.path()) {
+        Some(open) => open(file),
+        None => Box::new(file),
+    };
+    Ok(CorpusFile::open_all(paths)?.into_iter().map(content).collect())
 }

@@ -64,3 +64,52 @@ fn a_run_with_cached_tokens_has_the_bits_of_one_without() {
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("XRUN_CACHE_GIB = lots"));
 }
+
+/// A packed text is planned, trained on, cached and resumed on as the text is, bit for bit.
+#[test]
+fn a_packed_text_is_trained_on_as_the_text_is() {
+    let place = Place::new();
+    // Packed, it is still large enough to be cached.
+    let number = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(n | 1);
+    let text: String = (0..150_000).map(|n| format!("{:016x}\n", number(n))).collect();
+    let path = place.write("text.txt", text.as_bytes());
+    assert!(Command::new("gzip").arg("-k").arg(&path).status().unwrap().success());
+    let train = |corpus| {
+        [
+            "tiny.toml",
+            corpus,
+            "data.tokenizer=byte",
+            "training.steps=6",
+            "checkpoint.interval=2",
+            "checkpoint.keep=9",
+        ]
+    };
+    let packed = train("data.corpus=text.txt.gz");
+    printed(&place, &[&["plan"], &packed[..]].concat());
+    assert!(xrun(&place, "0", &train("data.corpus=text.txt")).status.success());
+    for _ in 0..2 {
+        assert!(xrun(&place, "1", &packed).status.success());
+    }
+    let runs = place.runs();
+    let facts = |run: &crate::place::Run| (run.text("metrics.csv"), run.summary().corpus_hash);
+    for run in &runs[1..] {
+        assert_eq!(facts(run), facts(&runs[0]));
+    }
+    let list: Value = serde_json::from_str(&printed(&place, &["data", "--cached", "--json"])).unwrap();
+    let texts = list["texts"].as_array().unwrap();
+    assert_eq!(texts.len(), 1);
+    assert!(texts[0]["text"].as_str().unwrap().ends_with("text.txt.gz"));
+
+    runs[1].forget_after(2);
+    assert!(xrun(&place, "0", &["resume", runs[1].name()]).status.success());
+    assert_eq!(facts(&runs[1]), facts(&runs[0]));
+    let difference = xrun::checkpoint::first_difference(&runs[1].newest(), &runs[0].newest());
+    assert_eq!(difference.unwrap(), None);
+
+    // Another file under the name is another corpus, and half a file is no corpus.
+    let whole = fs::read(path.with_extension("txt.gz")).unwrap();
+    place.write("text.txt.gz", &whole[..whole.len() / 2]);
+    let refused = xrun(&place, "1", &packed);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("text.txt.gz is cut off"));
+}
