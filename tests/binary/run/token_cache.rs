@@ -85,8 +85,7 @@ fn a_packed_text_is_trained_on_as_the_text_is() {
         ]
     };
     let packed = train("data.corpus=text.txt.gz");
-    let plan = printed(&place, &[&["plan"], &packed[..]].concat());
-    assert!(plan.contains("text.txt.gz"), "{plan}");
+    printed(&place, &[&["plan"], &packed[..]].concat());
     assert!(xrun(&place, "0", &train("data.corpus=text.txt")).status.success());
     for _ in 0..2 {
         assert!(xrun(&place, "1", &packed).status.success());
