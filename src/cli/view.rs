@@ -48,8 +48,8 @@ pub fn run(args: &Args) -> Result<()> {
         return print(&format!(
             "{} ({size})\n{}{}",
             path.display(),
-            list("has", &file.included.includes),
-            list("leaves out", &file.included.leaves_out)
+            list("has", &file.selection.included),
+            list("leaves out", &file.selection.excluded)
         ));
     }
     if !folder.root().is_dir() {

@@ -27,7 +27,7 @@ pub fn smooth(points: &[(f64, f64)], window: usize, count: usize) -> Points {
     let whole = whole_windows(points.len(), window);
     let stride = whole.len().div_ceil(count.max(1)).max(1);
     let last = whole.end.saturating_sub(1);
-    medians(points, window, whole.clone().filter(|i| (i - whole.start) % stride == 0 || *i == last))
+    medians(points, window, whole.clone().filter(|i| (i - whole.start).is_multiple_of(stride) || *i == last))
 }
 
 /// Returns the median of the window around each of these places, which ascend and lie within [`whole_windows`].

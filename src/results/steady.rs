@@ -121,7 +121,7 @@ struct Selected<'a> {
 }
 
 fn select(rows: &[TimingRow], warmup: usize) -> Selected<'_> {
-    let is_training = |row: &&TimingRow| matches!(row.phase, Phase::Train | Phase::Warmup);
+    let is_training = |row: &&TimingRow| row.phase.is_step();
     let busy: HashSet<u64> = rows.iter().filter(|row| !is_training(row)).map(|row| row.step).collect();
     let mut kept: Vec<&TimingRow> = Vec::new();
     let (mut excluded_warmup, mut excluded_other_work) = (0, 0);

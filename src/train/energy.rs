@@ -51,7 +51,7 @@ impl RowEnergy {
         let Covered { rows, tokens, phase } = std::mem::take(&mut self.since);
         self.began = now;
         row.energy_j = joules;
-        if matches!(phase, Some(Phase::Train | Phase::Warmup)) {
+        if phase.is_some_and(Phase::is_step) {
             row.j_per_step = joules.map(|joules| joules / rows as f64);
             row.j_per_token = joules.map(|joules| joules / tokens);
         }

@@ -25,4 +25,4 @@ mod table;
 
 pub use folder::ResultsFolder;
 pub use server::Server;
-pub use single_file::{Included, SingleFile};
+pub use single_file::{Selection, SingleFile};

@@ -38,16 +38,16 @@ pub struct SingleFile {
     /// The bytes of the file.
     pub html: Vec<u8>,
     /// What is in it, in sentences.
-    pub included: Included,
+    pub selection: Selection,
 }
 
 /// What a file has and what it leaves out, in words.
 #[derive(Clone, Debug, Default)]
-pub struct Included {
+pub struct Selection {
     /// What is in it.
-    pub includes: Vec<String>,
+    pub included: Vec<String>,
     /// What is left out of it.
-    pub leaves_out: Vec<String>,
+    pub excluded: Vec<String>,
 }
 
 /// What the words of a command line mean.
@@ -72,13 +72,13 @@ impl SingleFile {
         if runs.len() > MAX_RUNS {
             return Err(Error::usage(format!("{} runs are more than {MAX_RUNS}; name fewer", runs.len())));
         }
-        let mut included = Included::default();
-        let mut documents = documents(folder, &table, &runs, &chosen, &mut included)?;
+        let mut selection = Selection::default();
+        let mut documents = documents(folder, &table, &runs, &chosen, &mut selection)?;
         if !full {
-            included.leaves_out.extend(LEFT_OUT.map(str::to_owned));
+            selection.excluded.extend(LEFT_OUT.map(str::to_owned));
             let privacy = Privacy::here(folder.root(), documents.values());
             documents.values_mut().for_each(|document| privacy.hide(document));
-            privacy.hide_in(&mut included.leaves_out);
+            privacy.hide_in(&mut selection.excluded);
         }
         let embedded = json!({
             "form": "xrun-view",
@@ -86,11 +86,11 @@ impl SingleFile {
             "made": now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
             "xrun": env!("CARGO_PKG_VERSION"),
             "full": full,
-            "includes": included.includes,
-            "leaves_out": included.leaves_out,
+            "includes": selection.included,
+            "leaves_out": selection.excluded,
             "documents": documents,
         });
-        Ok(Self { html: page(&embedded)?.into_bytes(), included })
+        Ok(Self { html: page(&embedded)?.into_bytes(), selection })
     }
 
     /// Writes the file; an existing one is replaced where it may be.
@@ -162,7 +162,7 @@ fn documents(
     table: &Table,
     runs: &[&TableRun],
     chosen: &Chosen,
-    included: &mut Included,
+    selection: &mut Selection,
 ) -> Result<Map<String, Value>> {
     let mut documents = Map::new();
     let root = folder.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -184,14 +184,14 @@ fn documents(
                 documents.insert(format!("memory/{}", run.id), document);
                 memories += 1;
             }
-            Err(e) => included.leaves_out.push(format!("the memory of {}: {e}", run.id)),
+            Err(e) => selection.excluded.push(format!("the memory of {}: {e}", run.id)),
         }
         if let Some(document) = profile::document(run)? {
             documents.insert(format!("profile/{}", run.id), document);
             profiles += 1;
         }
     }
-    included.runs(runs, memories, profiles);
+    selection.runs(runs, memories, profiles);
     if (2..=differences::MAX_RUNS).contains(&runs.len()) {
         documents.insert("differences".to_owned(), differences::document(runs)?);
     }
@@ -199,7 +199,7 @@ fn documents(
     documents.insert("comparisons".to_owned(), json!({"comparisons": lines}));
     for (id, at) in &chosen.comparisons {
         documents.insert(format!("comparison/{id}"), comparison::document(id, at)?);
-        included.includes.push(format!("the comparison {id}, with its pairs and verdict"));
+        selection.included.push(format!("the comparison {id}, with its pairs and verdict"));
     }
     let attempts = Attempts::read(folder)?;
     let lines: Vec<Value> =
@@ -207,20 +207,20 @@ fn documents(
     documents.insert("sweeps".to_owned(), json!({"sweeps": lines}));
     for (id, at) in &chosen.sweeps {
         documents.insert(format!("sweep/{id}"), sweep::document(id, at, attempts.as_ref())?);
-        included.includes.push(format!("the cells of the sweep {id}, without their curves"));
+        selection.included.push(format!("the cells of the sweep {id}, without their curves"));
     }
     documents.insert("coordinates".to_owned(), json!({"coordinates": []}));
     Ok(documents)
 }
 
-impl Included {
+impl Selection {
     /// Says what is there of runs.
     fn runs(&mut self, runs: &[&TableRun], memories: usize, profiles: usize) {
         if runs.is_empty() {
             return;
         }
         let ids: Vec<&str> = runs.iter().map(|run| run.id.as_str()).collect();
-        self.includes.push(format!(
+        self.included.push(format!(
             "{} run{}, with summary, recipe, environment, curves, samples and the last {} lines of the log: {}",
             runs.len(),
             plural(runs.len()),
@@ -228,10 +228,10 @@ impl Included {
             ids.join(", ")
         ));
         if memories > 0 {
-            self.includes.push(format!("the memory of {memories} of them over a step, by plan"));
+            self.included.push(format!("the memory of {memories} of them over a step, by plan"));
         }
         if profiles > 0 {
-            self.includes.push(format!("the profile of {profiles} of them"));
+            self.included.push(format!("the profile of {profiles} of them"));
         }
     }
 }
