@@ -21,12 +21,8 @@ pub struct Args {
     /// Change nothing; exit 3 when a block is not what kept runs make of it.
     #[arg(long)]
     check: bool,
-    /// Turn blocks that hold their hashes themselves into ones with a line in report.lock, and kept folders
-    /// into what `xrun keep` writes today. Every old hash is checked first.
-    #[arg(long, conflicts_with = "check")]
-    migrate: bool,
     /// Drop this line of report.lock, whose block was removed: PAGE, or 'PAGE KIND SELECTION'.
-    #[arg(long, value_name = "LINE", conflicts_with_all = ["check", "migrate"])]
+    #[arg(long, value_name = "LINE", conflicts_with = "check")]
     forget: Vec<String>,
     /// Print an empty block to paste into a page.
     #[arg(long, value_name = "KIND", value_parser = KINDS.map(|(kind, _)| kind), requires = "select", conflicts_with_all = ["check", "files"])]
@@ -52,17 +48,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let kept = results.join(KEPT);
     let scope = Scope { pages: &pages, is_whole: args.files.is_empty(), kept: &kept, root: Path::new("") };
-    let (checked, problems) = if args.check {
-        blocks::check(&scope)?
-    } else if args.migrate {
-        let (found, upgraded) = blocks::migrate(&scope)?;
-        for id in upgraded {
-            print(&format!("{}: verified and rewritten\n", kept.join(id).display()))?;
-        }
-        found
-    } else {
-        blocks::update(&scope, &args.forget)?
-    };
+    let (checked, problems) =
+        if args.check { blocks::check(&scope)? } else { blocks::update(&scope, &args.forget)? };
     for line in &args.forget {
         print(&format!("{}: forgot `{line}`\n", blocks::LOCK))?;
     }

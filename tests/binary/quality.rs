@@ -8,7 +8,7 @@ use xrun::results::find::find_comparison;
 use xrun::results::ledger::{CellStatus, Ledger};
 use xrun::results::measure::MeasureValue;
 use xrun::results::quality::{Design, Pair, PairedRun, QualityComparison, VerdictBasis};
-use xrun::statistics::{QualityVerdict, paired_difference};
+use xrun::statistics::{Verdict, paired_difference};
 
 /// Runs of a fraction of a second.
 const SHORT: [&str; 6] = [
@@ -50,7 +50,7 @@ fn started(place: &Place) -> usize {
     ledger.lines().iter().filter(|line| line.status == CellStatus::Running).count()
 }
 
-fn verdicts(comparison: &QualityComparison) -> Vec<QualityVerdict> {
+fn verdicts(comparison: &QualityComparison) -> Vec<Verdict> {
     comparison.measures.iter().map(|judged| judged.verdict).collect()
 }
 
@@ -86,7 +86,7 @@ fn a_change_is_judged_by_pairs_and_the_record_repeats_the_verdict() {
     let judged = &found.measures[0];
     assert_eq!((judged.interval, judged.p), (Some(again.interval), Some(again.p)));
     // A rate so low that a three times larger one is better in every pair of any seed.
-    assert_eq!((judged.verdict, found.prediction_held), (QualityVerdict::Better, Some(true)));
+    assert_eq!((judged.verdict, found.prediction_held), (Verdict::Better, Some(true)));
     for said in ["better by", "over 4 pairs", "`better`: held", "no earlier comparison", "too low"] {
         assert!(done.stdout.contains(said), "no `{said}` in {}", done.stdout);
     }
@@ -152,7 +152,7 @@ fn what_keeps_the_bits_ends_as_the_same_bits() {
     let on = ["--on", "val_loss,train_loss", "--seeds", "2", "--predicts", "val_loss -0.01..0.01"];
     let done = compare(&place, &[&["activation_checkpoint.mode=full"], &on[..]].concat()).succeeds();
     let found = only(&place);
-    assert_eq!(verdicts(&found), [QualityVerdict::SameBits; 2]);
+    assert_eq!(verdicts(&found), [Verdict::SameBits; 2]);
     assert!(found.measures.iter().all(|judged| judged.basis == VerdictBasis::SameBits));
     assert!(done.stdout.contains("the same bits in 2 of 2 pairs"), "{}", done.stdout);
     assert_eq!(found.prediction_held, Some(true));
@@ -200,8 +200,8 @@ fn speed_is_measured_in_turns_and_never_used_again() {
         assert_eq!(started(&place), runs);
     }
     let found = comparisons(&place).pop().unwrap();
-    assert_eq!(verdicts(&found)[1], QualityVerdict::SameBits);
-    assert!(found.joint.is_some() && verdicts(&found)[0] != QualityVerdict::SameBits);
+    assert_eq!(verdicts(&found)[1], Verdict::SameBits);
+    assert!(found.joint.is_some() && verdicts(&found)[0] != Verdict::SameBits);
     let ledger = Ledger::read(&results(&place)).unwrap();
     let began: Vec<&str> = ledger.lines()[..8]
         .iter()
@@ -231,7 +231,7 @@ fn a_killed_comparison_goes_on_where_it_was() {
     are_gone(&[process], Duration::from_secs(10));
     let cut = only(&place);
     assert!(!cut.finished && cut.pairs.len() == 5);
-    assert_eq!(verdicts(&cut), [QualityVerdict::Inconclusive], "nothing is judged before the last pair");
+    assert_eq!(verdicts(&cut), [Verdict::Inconclusive], "nothing is judged before the last pair");
     place.xrun(&arguments).succeeds().says(&["goes on with", &cut.full_name()]);
     let found = only(&place);
     assert!(found.finished && found.pairs.iter().all(|pair| pair.has_ended()));

@@ -4,8 +4,6 @@
 pub const OPEN: &str = "xrun:report";
 /// The word that opens a value in a sentence.
 pub const VALUE: &str = "xrun:value";
-/// The word before something that a block of the inline form was made from.
-pub const FROM: &str = "xrun:from";
 /// The word that closes a block.
 pub const END: &str = "xrun:end";
 

@@ -1,7 +1,6 @@
 //! Columns of tables: what is measured, with its unit, and keys of recipes.
 
 use super::kept::KeptRun;
-use super::page_context::Form;
 use super::text::did_you_mean;
 use super::text::{code, plain};
 use crate::format::{BLANK, decimal};
@@ -49,20 +48,18 @@ pub enum NumberForm {
 
 impl Column {
     /// Returns the heading; numbers are flush right.
-    pub fn heading(&self, form: Form) -> String {
+    pub fn heading(&self) -> String {
         match self {
-            Column::Named(name) => heading(name, form),
-            Column::OfSet { metric, set } => format!("{} on {}", heading(metric, form), code(set)),
+            Column::Named(name) => heading(name),
+            Column::OfSet { metric, set } => format!("{} on {}", heading(metric), code(set)),
             Column::Key(key) => code(key),
         }
     }
 }
 
 /// Returns the heading of a figure, with its unit; an unknown one is its own.
-pub fn heading(name: &str, form: Form) -> String {
+pub fn heading(name: &str) -> String {
     match metrics::find(name) {
-        // Versions that wrote this form knew no other loss.
-        Some(metric) if metric.name == LAST_BATCH && form == Form::Inline => ">loss (nats/token)".to_owned(),
         Some(metric) => format!(">{}", metric.heading),
         None if SWEEP_WORDS.contains(&name) => name.to_owned(),
         None => format!(">{}", code(name)),
@@ -123,7 +120,7 @@ pub fn known_key(path: &str) -> Result<&'static str, String> {
 }
 
 /// Returns a run's cell.
-pub fn of_run(run: &KeptRun, column: &Column, form: Form) -> String {
+pub fn of_run(run: &KeptRun, column: &Column) -> String {
     let summary = &run.summary;
     match column {
         Column::Named("status") => summary.status.as_str().to_owned(),
@@ -131,7 +128,7 @@ pub fn of_run(run: &KeptRun, column: &Column, form: Form) -> String {
         Column::Named(name) => {
             let figures = Figures::from_summary(summary);
             let figure = metrics::find(name).and_then(|metric| figures.get(metric));
-            let remark = figure.map(|_| remark_on(run, name, form));
+            let remark = figure.map(|_| remark_on(run, name));
             value(name, figure) + &remark.unwrap_or_default()
         }
         Column::OfSet { metric, set } => {
@@ -150,15 +147,9 @@ pub fn of_set(run: &KeptRun, metric: &str, set: &str) -> Option<f64> {
 
 /// Returns what is said behind a figure: of a validation loss, on what part of the held-out text it was
 /// measured.
-pub fn remark_on(run: &KeptRun, name: &str, form: Form) -> String {
-    let over = validated_over(run, form).filter(|_| VALIDATED.contains(&name));
+pub fn remark_on(run: &KeptRun, name: &str) -> String {
+    let over = run.validated_over().filter(|_| VALIDATED.contains(&name));
     over.map(|over| format!(" ({over})")).unwrap_or_default()
-}
-
-/// Returns what the validation loss of a run was measured over; `None` for all of the held-out text.
-pub fn validated_over(run: &KeptRun, form: Form) -> Option<String> {
-    // Versions that wrote the inline form did not say it.
-    run.validated_over().filter(|_| form == Form::Locked || run.summary.val_part.is_some())
 }
 
 /// Returns a cell of what a sweep measured; blank for words.

@@ -1,16 +1,16 @@
 //! One block: rendered from kept files, and compared with the page and with `report.lock`.
 
-use super::attributes::{self, Attributes, END, FROM};
+use super::attributes::{self, END};
 use super::fixes::restore;
 use super::kept::Source;
 use super::lock::{Hashes, Key, LOCK, Lock, root_hash, roots};
 use super::markers::{Block, Opening};
-use super::page_context::{Form, PageContext, Rendered};
+use super::page_context::{PageContext, Rendered};
 use super::spec::{BlockKind, Spec};
 use super::sweep::SWEEPS;
 use super::why::Why;
 use super::{chain, comparison, configurations, curves, quality, runs, series, sweep, value};
-use crate::results::comparison::COMPARISONS;
+use crate::results::names::COMPARISONS;
 use crate::results::regular;
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub struct Examined {
     pub block: Block,
     /// Its name in messages.
     pub name: String,
-    /// Its line in the lock; `None` for the inline form.
+    /// Its line in the lock; `None` where only its sources are asked for.
     pub key: Option<Key>,
     /// The new content; `None` if nothing can be rendered.
     pub fresh: Option<Fresh>,
@@ -40,8 +40,8 @@ pub struct Fresh {
     pub body: String,
     /// The closing marker.
     pub closing: String,
-    /// Its hashes for the lock; `None` for the inline form.
-    pub hashes: Option<Hashes>,
+    /// Its hashes for the lock.
+    pub hashes: Hashes,
 }
 
 impl Examined {
@@ -49,12 +49,6 @@ impl Examined {
     pub fn is_current(&self) -> bool {
         self.hard.is_empty() && self.stale.is_empty()
     }
-}
-
-/// Returns the form of a block: one with hashes in the page is inline.
-pub fn form(block: &Block) -> Form {
-    let has_hashes = !block.from.is_empty() || attributes::get(&block.end, "hash").is_some();
-    if has_hashes { Form::Inline } else { Form::Locked }
 }
 
 /// Renders a block of the page `text`, and compares it with the page and, for one with a key, with the lock.
@@ -91,15 +85,14 @@ pub fn examine(
             rendered.commits.dedup();
             dedup_sources(&mut rendered);
             if examined.hard.is_empty() {
-                examined.fresh = Some(fresh(context.form, examined.block.opening, &rendered));
+                examined.fresh = Some(fresh(examined.block.opening, &rendered));
             }
             examined.rendered = rendered;
         }
     }
-    examined.stale = match examined.key.as_ref() {
-        None => compare_inline(text, &examined),
-        Some(key) => compare_locked(text, &examined, lock, key),
-    };
+    if let Some(key) = &examined.key {
+        examined.stale = compare(text, &examined, lock, key);
+    }
     for (path, svg) in &examined.rendered.figures {
         match regular::read(path, regular::MAX_TEXT) {
             Ok(bytes) if bytes == svg.as_bytes() => {}
@@ -136,26 +129,14 @@ fn dedup_sources(rendered: &mut Rendered) {
     rendered.sources.retain(|source| seen.insert(source.id.clone()));
 }
 
-/// Returns the expected text of a block, with its hashes in the inline form.
-fn fresh(form: Form, opening: Opening, rendered: &Rendered) -> Fresh {
-    match form {
-        Form::Locked => {
-            let body = match opening {
-                Opening::Report => format!("\n{}\n", rendered.text),
-                Opening::Value => rendered.text.clone(),
-            };
-            let hashes = Hashes { kept: root_hash(rendered), body: hash(&body) };
-            Fresh { body, closing: format!("<!-- {END} -->"), hashes: Some(hashes) }
-        }
-        Form::Inline => {
-            let mut body = format!("\n{}\n", rendered.text);
-            for source in &rendered.sources {
-                body += &format!("<!-- {FROM} kept=\"{}\" manifest=\"{}\" -->\n", source.id, source.manifest);
-            }
-            let closing = format!("<!-- {END} hash=\"{}\" -->", hash(&body));
-            Fresh { body, closing, hashes: None }
-        }
-    }
+/// Returns the expected text of a block, with its hashes.
+fn fresh(opening: Opening, rendered: &Rendered) -> Fresh {
+    let body = match opening {
+        Opening::Report => format!("\n{}\n", rendered.text),
+        Opening::Value => rendered.text.clone(),
+    };
+    let hashes = Hashes { kept: root_hash(rendered), body: hash(&body) };
+    Fresh { body, closing: format!("<!-- {END} -->"), hashes }
 }
 
 fn hash(text: &str) -> String {
@@ -163,7 +144,7 @@ fn hash(text: &str) -> String {
 }
 
 /// Compares a block with the lock and with its expected content.
-fn compare_locked(text: &str, examined: &Examined, lock: &Lock, key: &Key) -> Vec<Why> {
+fn compare(text: &str, examined: &Examined, lock: &Lock, key: &Key) -> Vec<Why> {
     let body = &text[examined.block.body.clone()];
     let Some(locked) = lock.lines.get(key) else {
         return vec![Why::stale(match (body.trim().is_empty(), lock.exists) {
@@ -175,25 +156,11 @@ fn compare_locked(text: &str, examined: &Examined, lock: &Lock, key: &Key) -> Ve
     };
     let mut stale = Vec::new();
     let fresh = examined.fresh.as_ref();
-    if fresh.is_some_and(|fresh| fresh.hashes.as_ref().is_some_and(|hashes| hashes.kept != locked.kept)) {
+    if fresh.is_some_and(|fresh| fresh.hashes.kept != locked.kept) {
         stale.extend(changed_roots(body, &examined.rendered, locked));
     }
     compare_body(text, examined, &locked.body, &mut stale);
     stale
-}
-
-/// Compares a block with its own hashes and with its expected content.
-fn compare_inline(text: &str, examined: &Examined) -> Vec<Why> {
-    let body = &text[examined.block.body.clone()];
-    match attributes::get(&examined.block.end, "hash") {
-        None if body.trim().is_empty() => vec![Why::stale("it was never filled")],
-        None => vec![Why::stale("its last line has no hash, so nobody can tell what it was made from")],
-        Some(hash) => {
-            let mut stale = changed_sources(&examined.block, &examined.rendered);
-            compare_body(text, examined, hash, &mut stale);
-            stale
-        }
-    }
 }
 
 /// Compares the text of a block with its hash, and with its expected content.
@@ -210,7 +177,7 @@ fn compare_body(text: &str, examined: &Examined, expected: &str, stale: &mut Vec
     }
 }
 
-/// Returns the kept folders that a block of the locked form shows against those that it would show now.
+/// Returns the kept folders that a block shows against those that it would show now.
 fn changed_roots(body: &str, rendered: &Rendered, locked: &Hashes) -> Vec<Why> {
     let roots = roots(rendered);
     let mut whys: Vec<Why> = Vec::new();
@@ -256,37 +223,6 @@ fn not_shown(source: &Source, others: &[String]) -> Why {
     } else {
         format!("a kept {what} matches that it does not show: {}", source.id)
     })
-}
-
-/// Returns the manifests that a block of the inline form names against those that it would name now.
-fn changed_sources(block: &Block, rendered: &Rendered) -> Vec<Why> {
-    let pair = |from: &'_ Attributes| {
-        let [id, manifest] = ["kept", "manifest"].map(|name| attributes::get(from, name).map(str::to_owned));
-        Some((id?, manifest?))
-    };
-    let embedded: Vec<(String, String)> = block.from.iter().filter_map(pair).collect();
-    let mut whys = Vec::new();
-    for source in &rendered.sources {
-        match embedded.iter().find(|(id, _)| *id == source.id) {
-            Some((_, manifest)) if *manifest != source.manifest => whys.push(Why::fixed_by(
-                format!(
-                    "{} is not what the block was made from: the manifest's hash begins with {}, the block has {}",
-                    source.folder.display(),
-                    digits(&source.manifest),
-                    digits(manifest),
-                ),
-                format!("{}, or if it was kept anew, render the block", restore(&[&source.folder])),
-            )),
-            Some(_) => {}
-            None if is_part(source, rendered) => {}
-            None => {
-                let group = |id: &str| id.rsplit_once('/').map(|(group, _)| group.to_owned());
-                let others = embedded.iter().filter(|(id, _)| group(id) == group(&source.id));
-                whys.push(not_shown(source, &others.map(|(id, _)| id.clone()).collect::<Vec<_>>()));
-            }
-        }
-    }
-    whys
 }
 
 /// Returns true for a run of a comparison or sweep, which lists its runs itself.

@@ -71,11 +71,13 @@ impl Source {
             };
             faults.push(Why::fixed_by(why, restore(&[&path])));
         }
-        let here = manifest.files.iter().filter(|file| file.shared.is_none());
-        let listed: BTreeSet<&str> = here.map(|file| file.path.as_str()).collect();
+        let listed: BTreeSet<PathBuf> = manifest.files.iter().map(|file| file.stored_at(folder)).collect();
         let mut figures = Vec::new();
-        for name in files.into_iter().filter(|name| name != MANIFEST && !listed.contains(name.as_str())) {
+        for name in files.into_iter().filter(|name| name != MANIFEST) {
             let path = folder.join(&name);
+            if listed.contains(&path) {
+                continue;
+            }
             // Figures are drawn beside their data when a block needs them, and verified byte by byte.
             if name.strip_prefix(PLOTS).is_some_and(|name| name.starts_with('/')) {
                 figures.push(path);
@@ -134,11 +136,6 @@ impl KeptRun {
     /// Returns the run's name, which begins with its time.
     pub fn name(&self) -> &str {
         &self.summary.run
-    }
-
-    /// Returns the environment of the process that began the run.
-    pub fn environment(&self) -> Option<&Environment> {
-        self.environments.first()
     }
 
     /// Returns true if its validation loss is over the first batches of the held-out text, as earlier

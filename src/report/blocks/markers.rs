@@ -6,15 +6,13 @@
 //!
 //! text <!-- xrun:value name="value" … -->1.12<!-- xrun:end --> text
 //!
-//! <!-- xrun:from name="value" … -->       in a block of the inline form: one of its sources
-//! <!-- xrun:end hash="…" -->              closes a block of the inline form
 //! ```
 //!
 //! A marker of a block begins a line at the top level of the page, indented by three spaces at most, and
 //! nothing follows it on its last line. It may span lines. A value stands within a line. A marker anywhere
 //! else but in code is a fault: what it encloses would be shown and never be verified.
 
-use super::attributes::{self, Attributes, END, FROM, OPEN, VALUE};
+use super::attributes::{self, Attributes, END, OPEN, VALUE};
 use super::structure::{Site, Structure, Within};
 use super::text::did_you_mean;
 use std::ops::Range;
@@ -28,10 +26,6 @@ pub struct Block {
     pub opening: Opening,
     /// The attributes of its opening marker.
     pub attributes: Attributes,
-    /// The attributes of each `xrun:from` in it.
-    pub from: Vec<Attributes>,
-    /// The attributes of its closing marker.
-    pub end: Attributes,
     /// Range of the generated text: of a block the lines from the one after the opening marker to the closing
     /// marker.
     pub body: Range<usize>,
@@ -132,7 +126,7 @@ impl<'a> PageParser<'a> {
         let after = marker.span.end;
         match (marker.word, &site.within) {
             (VALUE, _) => self.value(site, &marker),
-            (OPEN | FROM | END, Within::TopLevel) => match self.whole_lines(&marker) {
+            (OPEN | END, Within::TopLevel) => match self.whole_lines(&marker) {
                 Err(why) => self.fault(site.at, why, after),
                 Ok(body) if marker.word == OPEN => self.block(site.at, &marker, body),
                 Ok(_) => {
@@ -143,12 +137,12 @@ impl<'a> PageParser<'a> {
                     self.fault(site.at, why, after)
                 }
             },
-            (OPEN | FROM | END, within) => {
+            (OPEN | END, within) => {
                 let why = misplaced(self.page, marker.word, within);
                 self.fault(site.at, why, after)
             }
             (word, _) => {
-                let hint = did_you_mean(word, [OPEN, VALUE, FROM, END]);
+                let hint = did_you_mean(word, [OPEN, VALUE, END]);
                 self.fault(site.at, format!("`{word}` is no marker{hint}"), after)
             }
         }
@@ -166,6 +160,13 @@ impl<'a> PageParser<'a> {
             self.fault(marker.span.start, why, 0);
             Attributes::new()
         })
+    }
+
+    /// Checks that a closing marker says nothing more.
+    fn closing(&mut self, marker: &Marker<'_>) {
+        if !marker.rest.trim().is_empty() {
+            self.fault(marker.span.start, format!("`{END}` takes no attributes: write `<!-- {END} -->`"), 0);
+        }
     }
 
     /// Checks that a marker has its lines to itself. Returns the offset of the line after it.
@@ -187,8 +188,6 @@ impl<'a> PageParser<'a> {
             line: line_of(self.page, at),
             opening: Opening::Report,
             attributes,
-            from: Vec::new(),
-            end: Attributes::new(),
             body: body..body,
             closing: body..body,
         };
@@ -223,19 +222,15 @@ impl<'a> PageParser<'a> {
                     self.unclosed(&block, &format!("before the block that begins at line {before}"));
                     return line;
                 }
-                FROM => {
-                    let attributes = self.attributes(&marker);
-                    block.from.push(attributes);
-                }
                 END => {
-                    block.end = self.attributes(&marker);
+                    self.closing(&marker);
                     block.body.end = marker.span.start;
                     block.closing = marker.span;
                     self.blocks.push(block);
                     return next;
                 }
                 word => {
-                    let hint = did_you_mean(word, [OPEN, FROM, END]);
+                    let hint = did_you_mean(word, [OPEN, END]);
                     self.fault(start, format!("`{word}` is no marker of a block{hint}"), next);
                 }
             }
@@ -262,7 +257,7 @@ impl<'a> PageParser<'a> {
             let why = format!("a value without `<!-- {END} -->` in its line");
             return self.fault(site.at, why, body);
         };
-        let end = self.attributes(&closing);
+        self.closing(&closing);
         let next = closing.span.end;
         let why = match &site.within {
             Within::Text | Within::Container(_) if is_within_line(self.page, site.at) => {
@@ -270,8 +265,6 @@ impl<'a> PageParser<'a> {
                     line: line_of(self.page, site.at),
                     opening: Opening::Value,
                     attributes,
-                    from: Vec::new(),
-                    end,
                     body: body..closing.span.start,
                     closing: closing.span,
                 });
@@ -352,15 +345,15 @@ mod tests {
 
     #[test]
     fn a_block_is_what_stands_between_its_markers() {
-        let page = "a\n<!-- xrun:report kind=\"runs\"\n     select=\"a,b\" -->\ntable\n<!-- xrun:from run=\"x\" -->\n  <!-- xrun:end hash=\"1\" -->  \nb\n";
+        let page =
+            "a\n<!-- xrun:report kind=\"runs\"\n     select=\"a,b\" -->\ntable\n  <!-- xrun:end -->  \nb\n";
         let found = blocks(page);
         assert_eq!(found.len(), 1);
         let block = &found[0];
         assert_eq!(block.line, 2);
         assert_eq!(block.attributes[1], ("select".to_owned(), "a,b".to_owned()));
-        assert_eq!(&page[block.body.clone()].trim_end_matches(' '), &"table\n<!-- xrun:from run=\"x\" -->\n");
-        assert_eq!(&page[block.closing.clone()], "<!-- xrun:end hash=\"1\" -->");
-        assert_eq!(block.from, [[("run".to_owned(), "x".to_owned())]]);
+        assert_eq!(&page[block.body.clone()].trim_end_matches(' '), &"table\n");
+        assert_eq!(&page[block.closing.clone()], "<!-- xrun:end -->");
         assert_eq!(blocks("<!-- xrun:report -->\n<!-- xrun:end -->").len(), 1, "no newline at the end");
     }
 
@@ -446,6 +439,7 @@ mod tests {
             let (_, why) = fault(&format!("<!-- xrun:report {attributes} -->\n<!-- xrun:end -->"));
             assert!(why.contains(said), "{attributes}: {why}");
         }
+        assert!(fault("<!-- xrun:report -->\n<!-- xrun:end hash=\"1\" -->").1.contains("no attributes"));
         assert!(fault("<!-- xrun:report --> x\n").1.contains("follows"));
     }
 }

@@ -21,7 +21,6 @@ mod examine;
 mod figure;
 mod figures;
 mod fixes;
-mod inline;
 mod kept;
 mod lock;
 mod markers;
@@ -41,6 +40,6 @@ mod value;
 mod why;
 
 pub use lock::LOCK;
-pub use pages::{Checked, Found, PageProblem, Scope, check, migrate, named, pages, update};
+pub use pages::{Checked, Found, PageProblem, Scope, check, named, pages, update};
 pub use sources::{PageSources, sources};
 pub use spec::{KINDS, template};

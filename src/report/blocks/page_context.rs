@@ -1,37 +1,14 @@
 //! What a block of a page is rendered with, and the rendered block.
 
-use super::figure::TRIAL;
 use super::kept::Source;
 use super::text;
 use super::why::Why;
 use crate::results::names::{COMPARISONS, PLOTS};
 use std::path::{Path, PathBuf};
 
-/// Where the hashes of a block are stored, which also decides how its provenance is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// In `report.lock`. The provenance is one line with a link to the README of the kept folder.
-    Locked,
-    /// In the page itself. The provenance is one line per run. Earlier versions wrote this form; `xrun report
-    /// --migrate` converts it to [`Form::Locked`].
-    Inline,
-}
-
-impl Form {
-    /// Returns the word that the page uses for one run of a comparison.
-    pub fn trial_word(self) -> &'static str {
-        match self {
-            Form::Locked => TRIAL,
-            Form::Inline => "turn",
-        }
-    }
-}
-
 /// What all blocks of a page are rendered with.
 #[derive(Clone, Copy, Debug)]
 pub struct PageContext<'a> {
-    /// Where the block's hashes are stored.
-    pub form: Form,
     /// The folder of kept runs, sweeps and comparisons, such as `results/kept`.
     pub kept: &'a Path,
     /// The folder that contains the page.

@@ -1,16 +1,16 @@
 //! Pages: finding their blocks, comparing them with kept files and `report.lock`, and updating them.
 
 use super::attributes::END;
-use super::examine::{Examined, examine, form};
+use super::examine::{Examined, examine};
 use super::figures;
 use super::fixes::{is_versioned, remove};
 use super::lock::{self, Key, LOCK, Lock};
 use super::markers::{self, FaultKind, first_in_code};
-use super::page_context::{Form, PageContext};
+use super::page_context::PageContext;
 use super::text;
 use super::why::Why;
 use crate::error::{Error, ErrorKind, IoContext, Result};
-use crate::results::{atomic, keep, regular};
+use crate::results::{atomic, regular};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -115,7 +115,7 @@ pub fn check(scope: &Scope<'_>) -> Result<Found> {
     let mut found = BTreeSet::new();
     let mut pages = Vec::new();
     for path in scope.pages {
-        pages.push((path, scope.page(path, &lock, form)?));
+        pages.push((path, scope.page(path, &lock)?));
     }
     let texts: Vec<String> = pages.iter().map(|(_, page)| page.text.clone()).collect();
     let shown = figures::check(pages.iter_mut().flat_map(|(_, page)| &mut page.blocks));
@@ -144,35 +144,6 @@ pub fn check(scope: &Scope<'_>) -> Result<Found> {
 /// When a file cannot be read or written, when the lock is damaged, or for a name in `forget` that matches no
 /// such line.
 pub fn update(scope: &Scope<'_>, forget: &[String]) -> Result<Found> {
-    render_all(scope, forget, form)
-}
-
-/// Turns blocks of the inline form into the locked one, and kept folders into the form of [`keep::upgrade`],
-/// after checking every hash of the old form. Returns the blocks, and the kept folders that were rewritten.
-///
-/// # Errors
-/// When a block is not current, or a kept file does not match its manifest; then nothing is changed.
-pub fn migrate(scope: &Scope<'_>) -> Result<(Found, Vec<String>)> {
-    let (_, problems) = check(scope)?;
-    if !problems.is_empty() {
-        let said: Vec<String> = problems.iter().map(PageProblem::to_string).collect();
-        let why = format!("pages are not current, so nothing was migrated\n{}", said.join("\n"));
-        return Err(Error::new(ErrorKind::Regression, why));
-    }
-    let all = keep::folders(scope.kept)?;
-    for id in &all {
-        keep::verify(&scope.kept.join(id)).map_err(|e| e.context("nothing was migrated"))?;
-    }
-    let mut upgraded = Vec::new();
-    for id in all {
-        if keep::upgrade(scope.kept, &scope.kept.join(&id))? {
-            upgraded.push(id);
-        }
-    }
-    Ok((render_all(scope, &[], |_| Form::Locked)?, upgraded))
-}
-
-fn render_all(scope: &Scope<'_>, forget: &[String], form: fn(&markers::Block) -> Form) -> Result<Found> {
     let mut lock = Lock::read(scope.root)?;
     if let Some(wrong) = wrong_lines(scope, &lock).first() {
         return Err(Error::usage(wrong.to_string()));
@@ -180,7 +151,7 @@ fn render_all(scope: &Scope<'_>, forget: &[String], form: fn(&markers::Block) ->
     let (mut checked, mut problems, mut found) = (Vec::new(), Vec::new(), BTreeSet::new());
     let mut pages = Vec::new();
     for path in scope.pages {
-        pages.push((path, scope.page(path, &lock, form)?));
+        pages.push((path, scope.page(path, &lock)?));
     }
     figures::check(pages.iter_mut().flat_map(|(_, page)| &mut page.blocks));
     for (path, mut page) in pages {
@@ -216,8 +187,8 @@ fn put(block: &Examined, page: &mut String, lock: &mut Lock) -> Result<bool> {
     let text = format!("{}{}", fresh.body, fresh.closing);
     let mut is_changed = page.get(span.clone()) != Some(text.as_str());
     page.replace_range(span, &text);
-    if let (Some(key), Some(hashes)) = (&block.key, &fresh.hashes) {
-        is_changed |= lock.lines.insert(key.clone(), hashes.clone()).as_ref() != Some(hashes);
+    if let Some(key) = &block.key {
+        is_changed |= lock.lines.insert(key.clone(), fresh.hashes.clone()).as_ref() != Some(&fresh.hashes);
     }
     for (path, svg) in &block.rendered.figures {
         is_changed |= write_if_changed(path, svg.as_bytes())?;
@@ -233,7 +204,7 @@ pub fn named(scope: &Scope<'_>) -> Result<(BTreeSet<String>, BTreeSet<PathBuf>)>
     let lock = Lock::read(scope.root)?;
     let (mut folders, mut figures) = (BTreeSet::new(), BTreeSet::new());
     for path in scope.pages {
-        let page = scope.page(path, &lock, form)?;
+        let page = scope.page(path, &lock)?;
         let hard = page.blocks.iter().flat_map(|block| block.hard.iter().map(move |why| (block, why)));
         let mut problems = page.faults.iter().cloned();
         if let Some(problem) =
@@ -297,21 +268,15 @@ fn summary(block: &Examined, page: &Path, is_current: bool, is_changed: bool) ->
 }
 
 impl Scope<'_> {
-    /// Reads a page and examines its blocks, each in the form that `form` gives it.
-    fn page(&self, path: &Path, lock: &Lock, form: fn(&markers::Block) -> Form) -> Result<Page> {
+    /// Reads a page and examines its blocks.
+    fn page(&self, path: &Path, lock: &Lock) -> Result<Page> {
         let text = regular::read_text(path)?;
         let (blocks, faults) = markers::parse(&text);
         let faults = faults.into_iter().map(|fault| self.fault(path, fault)).collect();
-        let locked = blocks.iter().filter(|block| form(block) == Form::Locked);
-        let mut keys =
-            lock::keys(&self.name_of(path), locked.map(|block| &block.attributes)).into_iter().map(Some);
-        let examined = |block: markers::Block| {
-            let form = form(&block);
-            let context = PageContext { form, kept: self.kept, page: path.parent().unwrap_or(Path::new("")) };
-            let key = if form == Form::Locked { keys.next().flatten() } else { None };
-            examine(&context, &text, block, key, lock)
-        };
-        let blocks = blocks.into_iter().map(examined).collect();
+        let keys = lock::keys(&self.name_of(path), blocks.iter().map(|block| &block.attributes));
+        let context = PageContext { kept: self.kept, page: path.parent().unwrap_or(Path::new("")) };
+        let examined = |(block, key)| examine(&context, &text, block, Some(key), lock);
+        let blocks = blocks.into_iter().zip(keys).map(examined).collect();
         Ok(Page { blocks, faults, text: text.clone() })
     }
 

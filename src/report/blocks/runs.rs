@@ -3,11 +3,11 @@
 use super::columns::{self, Column};
 use super::fixes::restore;
 use super::kept::{self, KeptRun};
-use super::page_context::{Form, PageContext, Rendered};
+use super::page_context::{PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{did_you_mean, picture, plain, table};
 use super::why::Why;
-use super::{alike, inline, provenance};
+use super::{alike, provenance};
 use crate::report::plots;
 use crate::results::find;
 use crate::results::folder::RESOLVED;
@@ -84,11 +84,11 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
     let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
     let (differences, mut faults) = alike::compare(&rows, &spec.across);
     let mut headings = vec!["recipe".to_owned()];
-    headings.extend(columns.iter().map(|column| column.heading(context.form)));
+    headings.extend(columns.iter().map(|column| column.heading()));
     headings.push("run".to_owned());
     let cells = |run: &KeptRun| {
         let mut cells = vec![plain(run.recipe())];
-        cells.extend(columns.iter().map(|column| columns::of_run(run, column, context.form)));
+        cells.extend(columns.iter().map(|column| columns::of_run(run, column)));
         let remark = remark(run).map(|remark| format!(" ({remark})"));
         cells.push(provenance::link(run, context) + &remark.unwrap_or_default());
         cells
@@ -159,9 +159,6 @@ pub fn sources_of(runs: &[KeptRun]) -> Rendered {
 
 /// Returns the origin of runs.
 fn footnotes(runs: &[KeptRun], context: &PageContext<'_>) -> String {
-    if context.form == Form::Inline {
-        return inline::runs(runs, context);
-    }
     let folders: Vec<&Path> = runs.iter().map(|run| run.source.folder.as_path()).collect();
     provenance::line(context, &runs.iter().collect::<Vec<_>>(), &[], &folders)
 }

@@ -3,7 +3,7 @@
 use super::examine::examine;
 use super::lock::Lock;
 use super::markers;
-use super::page_context::{Form, PageContext};
+use super::page_context::PageContext;
 use crate::error::Result;
 use crate::results::regular;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub fn sources(page: &Path, kept: &Path) -> Result<PageSources> {
     let (blocks, faults) = markers::parse(&text);
     let mut found = PageSources::default();
     found.problems.extend(faults.iter().map(|fault| format!("line {}: {}", fault.line, fault.why)));
-    let context = PageContext { form: Form::Locked, kept, page: page.parent().unwrap_or(Path::new("")) };
+    let context = PageContext { kept, page: page.parent().unwrap_or(Path::new("")) };
     for block in blocks {
         let line = block.line;
         let examined = examine(&context, &text, block, None, &Lock::default());

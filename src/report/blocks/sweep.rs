@@ -3,11 +3,11 @@
 use super::columns::{self, Column};
 use super::fixes::restore;
 use super::kept::{KeptRun, Source};
-use super::page_context::{Form, PageContext, Rendered};
+use super::page_context::{PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, did_you_mean, plain, short_hash, table};
 use super::why::Why;
-use super::{alike, inline, provenance, runs};
+use super::{alike, provenance, runs};
 use crate::format::BLANK;
 use crate::metrics;
 use crate::results::columns::Figures;
@@ -78,7 +78,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
     let has_recipes = cells.iter().any(|cell| cell.recipe != cells[0].recipe);
     let mut headings: Vec<String> = has_recipes.then(|| "recipe".to_owned()).into_iter().collect();
     headings.extend(settings.iter().map(|key| code(key)));
-    headings.extend(columns.iter().map(|column| column.heading(context.form)));
+    headings.extend(columns.iter().map(|column| column.heading()));
     headings.extend(["recipe hash", "run"].map(str::to_owned));
     let row = |cell: &Attempt| {
         let mut row: Vec<String> = has_recipes.then(|| plain(&cell.recipe)).into_iter().collect();
@@ -99,14 +99,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
     text.push('\n');
     let sweeps: Vec<&Source> =
         rendered.sources.iter().filter(|source| source.id.starts_with(SWEEPS)).collect();
-    let runs: Vec<KeptRun> = kept_runs.into_values().collect();
-    text += &match context.form {
-        Form::Inline if runs.is_empty() => inline::sweep(&sweeps, &cells, context),
-        Form::Inline => {
-            format!("{}\n{}", inline::sweep(&sweeps, &cells, context), inline::runs(&runs, context))
-        }
-        Form::Locked => origin(&sweeps, &cells, context),
-    };
+    text += &origin(&sweeps, &cells, context);
     text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
     rendered.text = text;
     Ok(rendered)

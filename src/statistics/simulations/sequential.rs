@@ -1,7 +1,7 @@
 //! Pairs that looking after every pair saves, and what else would have saved how many.
 
 use super::super::{
-    Direction, FIRST_LOOK, QualityVerdict, SequentialDecision, SequentialDesign, SequentialStop, StopReason,
+    Direction, FIRST_LOOK, SequentialDecision, SequentialDesign, SequentialStop, StopReason, Verdict,
 };
 use super::{CONFIDENCE, LEAST_FOUND, PLANS, Source, TRIALS};
 
@@ -31,8 +31,8 @@ fn outcome(source: Source, design: &SequentialDesign, effect: f64, truth: f64) -
     let count = |holds: &dyn Fn(&SequentialStop) -> bool| stops.iter().filter(|stop| holds(stop)).count();
     Outcome {
         share: stops.iter().map(|stop| stop.pairs as f64).sum::<f64>() / (TRIALS * pairs) as f64,
-        better: count(&|stop| stop.verdict == QualityVerdict::Better),
-        no_difference: count(&|stop| stop.verdict == QualityVerdict::NoDifference),
+        better: count(&|stop| stop.verdict == Verdict::Better),
+        no_difference: count(&|stop| stop.verdict == Verdict::NoDifference),
         futile: count(&|stop| stop.reason == StopReason::Futility),
     }
 }
