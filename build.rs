@@ -1,14 +1,14 @@
-//! Tells the binary what it was built from: commit, compiler, target, profile, versions of what its numbers
-//! rest on.
+//! Embeds the kernels, and tells the binary what it was built from: commit, compiler, target, profile, versions
+//! of what its numbers rest on.
 //!
-//! Read by `src/results/provenance.rs`. What cannot be found out is left unset: a source package without git
-//! builds too.
+//! `src/device/cuda/sources.rs` includes the list of kernels. `src/results/provenance.rs` reads the rest, and
+//! what cannot be found out is left unset: a source package without git builds too.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What goes into the binary. Changes elsewhere, to documents or results, do not make a build dirty.
-const SOURCES: [&str; 5] = ["Cargo.toml", "Cargo.lock", "build.rs", "src", "recipes"];
+const SOURCES: [&str; 6] = ["Cargo.toml", "Cargo.lock", "build.rs", "kernels", "src", "recipes"];
 
 /// Crates whose version can change numbers.
 const NUMERIC_CRATES: [&str; 4] = ["half", "pulp", "rand_chacha", "tokenizers"];
@@ -23,6 +23,7 @@ fn main() {
     for path in SOURCES.iter().filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }
+    list_kernels();
     for name in ["TARGET", "PROFILE", "OPT_LEVEL"] {
         if let Ok(value) = std::env::var(name) {
             println!("cargo::rustc-env=XRUN_BUILD_{name}={value}");
@@ -45,6 +46,26 @@ fn main() {
     } else {
         set("COMMIT", packaged_commit());
     }
+}
+
+/// Writes the constants `HEADERS` and `SOURCES`: headers with their extension and kernel files without, each with
+/// its text.
+fn list_kernels() {
+    let entries = std::fs::read_dir("kernels").expect("the folder of kernels is part of the sources");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    files.sort();
+    let constant = |name: &str, extension: &str, keeps_extension: bool| {
+        let files = files.iter().filter(|file| file.extension().is_some_and(|e| e == extension));
+        let entries = files.map(|file| {
+            let name = if keeps_extension { file.file_name() } else { file.file_stem() };
+            let (name, file) = (name.unwrap_or_default().to_string_lossy(), file.to_string_lossy());
+            format!("({name:?}, include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/{file}\"))),\n")
+        });
+        format!("const {name}: &[(&str, &str)] = &[\n{}];\n", entries.collect::<String>())
+    };
+    let list = constant("HEADERS", "cuh", true) + &constant("SOURCES", "cu", false);
+    let folder = std::env::var_os("OUT_DIR").map(PathBuf::from).expect("cargo sets OUT_DIR");
+    std::fs::write(folder.join("kernels.rs"), list).expect("the build's folder can be written");
 }
 
 fn set(name: &str, value: Option<String>) {

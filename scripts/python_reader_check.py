@@ -10,6 +10,8 @@ line, and a comparison of quality.
 
 import argparse
 import csv
+import gzip
+import io
 import json
 import math
 import pathlib
@@ -61,12 +63,11 @@ def compare_runs(folder: str, kind: str) -> tuple[int, int]:
     assert len(lists(results.runs())["run"]) == len(runs)
     for run in runs:
         for file, frame in (("metrics.csv", run.metrics), ("timing.csv", run.timing)):
-            path = original(run.folder, file)
-            if path is None:
+            path = run.folder / file
+            if not kept.exists(path):
                 continue
             check_restored(run.folder, file)
-            with open(path, newline="") as opened:
-                rows = list(csv.DictReader(opened))
+            rows = list(csv.DictReader(io.StringIO(stored_text(path), newline="")))
             found = lists(frame())
             for name in rows[0]:
                 for row, value in zip(rows, found[name], strict=True):
@@ -75,13 +76,11 @@ def compare_runs(folder: str, kind: str) -> tuple[int, int]:
     return len(runs), cells
 
 
-def original(folder: pathlib.Path, file: str) -> "pathlib.Path | None":
-    """Returns where the text of a run's file lies: in the run, or where kept runs share it."""
-    if (folder / file).is_file():
-        return folder / file
-    listed = json.loads((folder / "manifest.json").read_text())["files"]
-    shared = [entry.get("shared") for entry in listed if entry["path"] == file]
-    return folder / shared[0] if shared and shared[0] else None
+def stored_text(path: pathlib.Path) -> str:
+    """Returns the rows of a run's file as they are stored: a kept run's without the columns that are recomputed."""
+    stored = kept.stored_at(path, kept.entry(path))
+    content = stored.read_bytes()
+    return (gzip.decompress(content) if stored.suffix == ".gz" else content).decode()
 
 
 def check_restored(folder: pathlib.Path, file: str) -> None:

@@ -4,7 +4,9 @@ mod clock;
 mod escape;
 
 pub use clock::now;
-pub use escape::{harmless_json, printable};
+#[cfg(test)]
+pub use escape::all_escaped;
+pub use escape::{ESCAPED, harmless_json, printable};
 
 /// Text for a missing value.
 pub const BLANK: &str = "—";

@@ -8,15 +8,19 @@
 //! report ◀── results/ (CSV, summary, plots) ◀── metrics rows
 //! ```
 
+pub mod atomic;
 pub mod check;
 pub mod checkpoint;
 pub mod cli;
 pub mod compare;
 pub mod coordinates;
+pub mod curve;
 pub mod data;
 pub mod device;
 pub mod error;
+pub mod evaluation;
 pub mod exec;
+pub mod executor;
 pub mod expression;
 pub mod forecast;
 pub mod format;

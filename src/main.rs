@@ -3,24 +3,27 @@
 use std::process::ExitCode;
 use std::time::Duration;
 use xrun::cli::{self, Next, dispatch, eprint_line};
-use xrun::data;
 use xrun::device::host_allocator::{HostAllocator, on_refusal};
 use xrun::error::{Error, Result};
-use xrun::forecast::{Planned, check_fits};
-use xrun::plan::{Corpus, data_spec};
 use xrun::ranks::rendezvous::Secret;
 use xrun::ranks::{Launch, LocalRanks, Stop, ignore_file_size_signal, process};
 use xrun::report::plots;
 use xrun::results::progress::{begin_json_stream, print_json_error};
-use xrun::train::{Request, Run, WorkerRequest, mark_failed};
+use xrun::results::provenance::Stamp;
+use xrun::train::{Request, Run, WorkerRequest, mark_failed, prepare};
 
 /// What a signal is answered with.
 const STOPS: &str = "stopping after this step; a second signal (Ctrl-C) stops at once, without a save";
+
+/// The sources that `build.rs` found.
+const STAMP: Stamp =
+    Stamp { commit: option_env!("XRUN_BUILD_COMMIT"), dirty: option_env!("XRUN_BUILD_DIRTY") };
 
 #[global_allocator]
 static ALLOCATOR: HostAllocator = HostAllocator;
 
 fn main() -> ExitCode {
+    STAMP.set();
     let cli = cli::parse(std::env::args_os());
     let trains_with_json = cli.trains_with_json();
     if trains_with_json {
@@ -32,7 +35,7 @@ fn main() -> ExitCode {
         Next::Done => Ok(()),
         Next::Train(how, request) => launch(how, *request),
         Next::TrainAsWorker => process::run_worker(|request: WorkerRequest, ranks, stop| {
-            train(request.into_request()?, ranks, stop)
+            run(request.into_request()?, ranks, stop)
         }),
     });
     match ended {
@@ -63,18 +66,16 @@ fn launch(launch: Launch, request: Request) -> Result<()> {
             LocalRanks::join_launcher(&assignment, &secret, timeout, &stop)?
         }
     };
-    train(request, &ranks, &stop)
+    run(request, &ranks, &stop)
 }
 
-/// Trains a recipe on the ranks of this process: corpus, plan, programs, fit, training, plots.
-fn train(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
+/// Runs a recipe on the ranks of this process: corpus, plan, programs and fit ([`prepare`]), training
+/// ([`Run::train`]), plots.
+fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     let draws = request.recipe.values().metrics.plots;
     let ended = ranks.abort_on_error(|guard| {
         let run = Run::open(request, ranks)?;
-        let dataset =
-            data::open(&data_spec(run.recipe(), run.machine()), run.recipe().values().training.seq_len)?;
-        let planned = Planned::new(run.recipe(), &Corpus::from_dataset(&dataset), run.machine())?;
-        check_fits(&planned.plan, &planned.programs, run.machine())?;
+        let (planned, dataset) = prepare(run.recipe(), run.machine())?;
         run.train(planned, dataset, ranks, stop, guard)
     })?;
     // Only rank 0 has a folder. Its plots are drawn from the files, however the run ended.

@@ -57,6 +57,14 @@ policy! {
 }
 
 policy! {
+    /// What evaluations measure on held-out sets.
+    EvaluationTask {
+        /// Mean cross-entropy.
+        Loss = "loss",
+    }
+}
+
+policy! {
     /// Norm of the residual stream.
     Norm {
         /// Root mean square, with a weight.

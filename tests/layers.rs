@@ -24,6 +24,7 @@ use source::Source;
 const MAY_USE: &[(&str, &str)] = &[
     ("error", ""),
     ("format", ""),
+    ("atomic", "error"),
     // What long work reports and watchdogs read.
     ("liveness", ""),
     // The variables of a key's formulas.
@@ -34,7 +35,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("suggest", ""),
     // The table of metrics: columns, headings, units.
     ("metrics", ""),
-    ("device", "liveness error"),
+    ("device", "atomic liveness error"),
     ("machine", "device suggest error"),
     ("ir", "device error"),
     ("ops", "ir device expression error"),
@@ -42,47 +43,62 @@ const MAY_USE: &[(&str, &str)] = &[
     ("optim", "ops ir device policy error"),
     ("passes", "ops ir device policy error"),
     ("exec", "passes ir device policy liveness error"),
-    ("check", "exec passes ops ir device policy error"),
+    ("check", "exec passes optim ops ir device policy error"),
     // The names that predictions may use; the names and hyperparameters of optimizers.
     ("recipe", "optim metrics machine policy expression suggest error"),
     // Allocations whose refusal is an error.
     // Similar names of files, for one that is not there.
     ("data", "device suggest liveness error"),
+    // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.
+    ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.
-    ("plan", "recipe data optim machine device policy format error"),
-    ("model", "hugging_face data checkpoint plan exec passes optim ops ir device policy format error"),
+    ("plan", "evaluation recipe data optim machine device policy format error"),
+    (
+        "model",
+        "evaluation hugging_face data checkpoint plan exec passes optim ops ir device policy format error",
+    ),
     // The recipe whose mode of recomputation the plan chooses.
     ("forecast", "model plan recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the
     // similar one of a name that runs have nothing of.
-    ("results", "statistics recipe metrics suggest format error"),
+    ("results", "atomic statistics recipe metrics suggest format error"),
     ("checkpoint", "liveness error"),
     ("hugging_face", "liveness error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results recipe machine device policy liveness error"),
     // The names and classes of keys, for columns and for what makes two rows alike.
-    ("report", "results statistics recipe metrics suggest liveness format error"),
+    // The columns of rows, and what was appended to a file that grows.
+    ("curve", "results metrics"),
+    ("report", "curve results statistics recipe metrics suggest liveness format error"),
     (
         "train",
-        "hugging_face ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
+        "evaluation hugging_face ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
     ),
+    // The binary and the process groups of runs, the number of GPUs.
+    ("executor", "ranks results device error"),
     // Which sampler draws the points.
     (
         "sweep",
         // The names of checkpoints, for cells that begin with another one's state.
-        "train ranks checkpoint results statistics metrics forecast model plan data recipe machine device policy format error",
+        "executor train ranks checkpoint results statistics metrics forecast model plan data recipe machine device policy format error",
     ),
     // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps
     // do.
-    ("compare", "sweep train ranks results statistics forecast recipe metrics machine suggest format error"),
+    (
+        "compare",
+        "executor sweep train ranks results statistics forecast recipe metrics machine suggest format error",
+    ),
     // The programs and steps of trainings, and the files of what they show.
     ("coordinates", "train results forecast model plan recipe machine device policy format error"),
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
-    ("replay", "compare report checkpoint data machine device ranks results statistics recipe format error"),
+    (
+        "replay",
+        "executor compare report checkpoint data machine device ranks results statistics recipe format error",
+    ),
     // The plan of a stored recipe's memory, cells of sweeps.
-    ("view", "compare sweep results statistics metrics forecast plan recipe machine format error"),
+    ("view", "curve compare sweep results statistics metrics forecast plan recipe machine format error"),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.
-    ("watch", "compare sweep train ranks results metrics recipe machine format error"),
+    ("watch", "curve compare sweep train ranks results metrics recipe machine format error"),
     (
         "cli",
         "watch view replay compare coordinates device sweep train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \

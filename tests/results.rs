@@ -185,8 +185,10 @@ fn every_kept_file_reads_back_to_the_bits_that_were_kept() {
         assert!(!rows.is_empty(), "{id}");
         if timing.derived.is_some() {
             without_derived += 1;
-            let stored = std::fs::metadata(folder.join("timing.csv")).unwrap().len();
-            assert!(stored < timing.bytes, "{id}: {stored} of {}", timing.bytes);
+            let stored = timing.stored_at(&folder);
+            assert_eq!(stored, folder.join("timing.csv.gz"));
+            let stored = std::fs::metadata(stored).unwrap().len();
+            assert!(stored < timing.bytes / 4, "{id}: {stored} of {}", timing.bytes);
         }
     }
     assert!(runs > 100, "{runs} runs are kept");

@@ -1,8 +1,10 @@
-"""Files of folders that `xrun keep` made: shared between runs, or without columns that follow from others."""
+"""Files of folders that `xrun keep` made: shared between runs, or compressed, without columns that follow from others."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -14,18 +16,26 @@ MAX_DEPTH = 8
 
 def exists(path: Path) -> bool:
     """Returns whether a file of a run is there, or its content is where kept runs share it."""
-    return path.is_file() or (path.parent / entry(path).get("shared", path.name)).is_file()
+    return stored_at(path, entry(path)).is_file()
 
 
 def read(path: Path) -> bytes:
     """Returns the original content of a file of a run, kept or not."""
     found = entry(path)
-    stored = path.parent / found["shared"] if "shared" in found else path
+    stored = stored_at(path, found)
     try:
         content = stored.read_bytes()
-    except OSError as error:
-        raise ResultsError(f"{stored} cannot be read: {error.strerror}") from None
+        content = gzip.decompress(content) if stored.suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise ResultsError(f"{stored} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return restore(content, found["derived"], path) if "derived" in found else content
+
+
+def stored_at(path: Path, found: Dict[str, Any]) -> Path:
+    """Returns the file with the content of a run's file: itself, the one that runs share, or the compressed one."""
+    stored = path.parent / found.get("shared", path.name)
+    compressed = stored.with_name(stored.name + ".gz")
+    return compressed if found and not stored.is_file() and compressed.is_file() else stored
 
 
 def entry(path: Path) -> Dict[str, Any]:

@@ -141,6 +141,7 @@ def thousand_runs(browser, _):
     print(f"1,000 runs listed and filtered in {seconds:.2f} s")
     browser.check("thousand-runs", seconds < 2, f"the table took {seconds:.2f} s")
     page.locator("[data-sort=val_loss]").click()
+    browser.settle(page)
     losses = page.evaluate("""[...document.querySelectorAll('.runs tbody tr')].map((row) => row.children[[...document.querySelectorAll('.runs th')].findIndex(
         (head) => head.querySelector('[data-sort=val_loss]'))].textContent).filter((text) => text !== '—').map(Number)""")
     browser.check("thousand-runs", losses == sorted(losses) and len(losses) > 10, "the table is not in the order of val_loss")
@@ -252,7 +253,7 @@ def zoom_and_spike(browser, runs):
 def hostile_text(browser, runs):
     import folder
 
-    context, page = opened(browser, "hostile", view_hash(runs=[runs["hostile"]], tab="samples", columns=["name", "note"], filter="recipe=quickstart"))
+    context, page = opened(browser, "hostile", view_hash(runs=[runs["hostile"]], tab="samples", columns=["run", "note"], filter="recipe=quickstart"))
     sample = page.locator(".sample pre").first.inner_text()
     for part in ["</script><script>", "␛[2J", "⟨U+202E⟩txet", "\"quoted\" &amp; <b>bold</b>"]:
         browser.check("hostile", part in sample, f"{part} is not in the sample as text")

@@ -28,7 +28,7 @@ use crate::device::gpu::{Collector, Queue};
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::exec::{self, Engine, Section};
-use crate::ir::{Array, Case, Cases, Precision, State};
+use crate::ir::{Array, Case, OpType, Precision, State};
 use crate::policy::Placement;
 use bench::{Bench, Data};
 use differences::worst_difference;
@@ -120,10 +120,12 @@ pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> R
         gpu.make_current()?;
         gpu.prepare(&collector.into_requests(), &|_| {})?;
     }
+    let wide = cases(Precision::for_act_dtype(DType::F64));
     for &act_dtype in target.formats() {
         let precision = Precision::for_act_dtype(act_dtype);
-        for case in crate::ops::cases(precision).iter().filter(|case| case.op.name().contains(part)) {
-            check(case, precision, target)
+        for case in cases(precision).iter().filter(|case| case.op.name().contains(part)) {
+            counterpart(case, &wide)
+                .and_then(|wide| check(case, wide, precision, target))
                 .map_err(|e| e.context(format!("{} {act_dtype} {}", case.op.name(), case.name)))?
                 .iter()
                 .try_for_each(&mut see)?;
@@ -140,7 +142,7 @@ pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> R
 pub fn collect_cases(part: &str, collector: &Collector) -> Result<()> {
     for &act_dtype in GPU_FORMATS {
         let precision = Precision::for_act_dtype(act_dtype);
-        for case in crate::ops::cases(precision).iter().filter(|case| case.op.name().contains(part)) {
+        for case in cases(precision).iter().filter(|case| case.op.name().contains(part)) {
             let state = Arc::new(layout(case, precision)?);
             exec::collect(collector, &forward(case, &state)?.0)?;
             if !case.differentiable.is_empty() {
@@ -153,11 +155,21 @@ pub fn collect_cases(part: &str, collector: &Collector) -> Result<()> {
     Ok(())
 }
 
-/// Runs every mode of every case of a precision.
+/// Returns the cases of every op at a precision.
+fn cases(precision: Precision) -> Vec<Case> {
+    op_types().flat_map(|op| (op.cases)(precision).own()).collect()
+}
+
+/// Returns every type of op.
+fn op_types() -> impl Iterator<Item = &'static OpType> {
+    crate::ops::OPS.iter().chain(crate::optim::OPTIMIZERS.iter().flat_map(|entry| entry.ops))
+}
+
+/// Runs every mode of a case. `wide` is the same case in f64.
 ///
 /// # Errors
 /// When a case cannot be compiled or run at all.
-fn check(case: &Case, precision: Precision, target: &Target) -> Result<Vec<Finding>> {
+fn check(case: &Case, wide: &Case, precision: Precision, target: &Target) -> Result<Vec<Finding>> {
     let data = Data::new(case)?;
     let mut bench = Bench::new(case, precision, target.device(3)?)?;
     let finding = |mode, error, bound| Finding {
@@ -202,26 +214,21 @@ fn check(case: &Case, precision: Precision, target: &Target) -> Result<Vec<Findi
     if precision.act_dtype == DType::F64 {
         findings.push(finding("gradient", worst_difference(case, &mut bench, &data, &grads)?, 1.0));
     } else {
-        let wide = counterpart(case, Precision::for_act_dtype(DType::F64))?;
-        let mut wide = Bench::new(&wide, Precision::for_act_dtype(DType::F64), Target::Cpu.device(3)?)?;
+        let mut wide = Bench::new(wide, Precision::for_act_dtype(DType::F64), Target::Cpu.device(3)?)?;
         let error = worst_tensor(&grads, &wide.run_both(&data)?);
         findings.push(finding("gradient", error, gradient_bound(precision, case.depth)));
     }
     Ok(findings)
 }
 
-/// Returns the case of the same name at another precision.
-fn counterpart(case: &Case, precision: Precision) -> Result<Case> {
-    let cases = match case.op.cases(precision) {
-        Cases::Own(cases) => cases,
-        Cases::GradientOf(_) => Vec::new(),
-    };
-    cases.into_iter().find(|c| c.name == case.name).ok_or_else(|| {
-        Error::failed(format!(
-            "{case:?} has no case of this name with activations in {}",
-            precision.act_dtype
-        ))
-    })
+/// Returns the same case among those of another precision.
+fn counterpart<'a>(case: &Case, others: &'a [Case]) -> Result<&'a Case> {
+    let key = |case: &Case| (case.op.as_ref().type_id(), case.op.name(), case.name.clone());
+    let key_of_case = key(case);
+    others
+        .iter()
+        .find(|other| key(other) == key_of_case)
+        .ok_or_else(|| Error::failed(format!("{case:?} has no counterpart in another precision")))
 }
 
 /// Returns inputs, then initial contents, in the order of the reference.

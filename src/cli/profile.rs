@@ -3,13 +3,13 @@
 use super::terminal::{print, print_json};
 use super::what::RecipeArguments;
 use crate::error::{IoContext, Result};
-use crate::format::now;
+use crate::format::{Column, Table, now};
 use crate::machine::Machine;
 use crate::results::profile::{KeptOp, KeptProfile, KeptSpan};
 use crate::train::{OpTime, Profile, ProfileRequest, profile};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -84,111 +84,83 @@ fn measure(args: &Args, by_shape: bool, energy: bool, held: usize) -> Result<()>
     if args.json { print_json(&as_json(&found)) } else { print(&table(&found)) }
 }
 
-/// One line per op and phase, then phases, then the step; rates only where the op has products or bytes.
+/// Returns a line per op and phase, then phases, then the step. Rates are blank where the op has no products or
+/// bytes, budgets where the limits of the card were not measured.
 fn table(found: &Profile) -> String {
-    let total: Duration = found.ops.iter().map(|t| t.time).sum();
+    let total = found.ops.iter().map(|op| op.time).sum::<Duration>();
+    let share = |time: Duration| format!("{:.1}%", 100.0 * time.as_secs_f64() / total.as_secs_f64());
+    let has_energy = found.ops.iter().any(|op| op.under_load.is_some());
+    let mut headings = vec!["op", "phase", "calls", "ms/step", "share", "GFLOP/s", "GB/s"];
+    headings.extend(found.limits.iter().flat_map(|_| ["budget ms", "of it"]));
+    headings.extend(has_energy.then_some(["ms loaded", "watts", "J/step"]).iter().flatten());
+    let mut columns = vec![Column::Right; headings.len()];
+    columns[..2].fill(Column::Left);
+    columns.push(Column::Left);
+    let mut table = Table::new(&columns);
+    table.row(headings);
+    let mut phases: BTreeMap<String, Duration> = BTreeMap::new();
+    for op in &found.ops {
+        let seconds = op.time.as_secs_f64();
+        let rate =
+            |amount: f64| if amount > 0.0 { format!("{:.1}", amount / seconds / 1e9) } else { String::new() };
+        let mut cells =
+            vec![op.op.to_owned(), word(op.phase), op.calls.to_string(), ms(op.time), share(op.time)];
+        cells.extend([rate(op.product_flops), rate(op.bytes)]);
+        if found.limits.is_some() {
+            let of_it = op.budget.map(|budget| format!("{:.0}%", 100.0 * budget.as_secs_f64() / seconds));
+            cells.extend([op.budget.map(ms), of_it].map(Option::unwrap_or_default));
+        }
+        if has_energy {
+            let loaded = op.loaded_ms_and_watts();
+            let cell = |decimals: usize, value: fn((f64, f64)) -> f64| {
+                loaded.map_or(String::new(), |loaded| format!("{:.decimals$}", value(loaded)))
+            };
+            cells.extend([cell(3, |(ms, _)| ms), cell(0, |(_, watts)| watts), cell(3, joules)]);
+        }
+        cells.push(op.shapes.clone());
+        table.row(cells);
+        *phases.entry(word(op.phase)).or_default() += op.time;
+    }
+    for (phase, time) in phases {
+        table.row(["all".to_owned(), phase, String::new(), ms(time), share(time)]);
+    }
+    table.row(["all", "", "", &ms(total)]);
     let mut text = String::new();
     if let Some(limits) = found.limits {
-        let _ = writeln!(
-            text,
-            "this card: {:.0} GB/s (copy), {:.1} TFLOP/s (product), measured now; budgets are at these limits",
+        text += &format!(
+            "this card: {:.0} GB/s (copy), {:.1} TFLOP/s (product), measured now; budgets are at these limits\n",
             limits.bandwidth / 1e9,
             limits.flops / 1e12
         );
     }
-    // Budgets are known where limits were measured.
-    let budgets = |budget: &str, of_it: &str| match found.limits {
-        Some(_) => format!(" {budget:>9} {of_it:>7}"),
-        None => String::new(),
-    };
-    let energy = found.ops.iter().any(|t| t.under_load.is_some());
-    let energies = |time: &str, power: &str, joules: &str| match energy {
-        true => format!(" {time:>9} {power:>6} {joules:>8}"),
-        false => String::new(),
-    };
-    let _ = writeln!(
-        text,
-        "{:<22} {:<13} {:>5} {:>10} {:>7} {:>9} {:>8}{}{}",
-        "op",
-        "phase",
-        "calls",
-        "ms/step",
-        "share",
-        "GFLOP/s",
-        "GB/s",
-        budgets("budget ms", "of it"),
-        energies("ms loaded", "watts", "J/step")
-    );
-    for t in &found.ops {
-        let seconds = t.time.as_secs_f64();
-        let rate =
-            |amount: f64| if amount > 0.0 { format!("{:.1}", amount / seconds / 1e9) } else { String::new() };
-        let phase = format!("{:?}", t.phase).to_lowercase();
-        let budget = t.budget.map_or(String::new(), |b| format!("{:.3}", b.as_secs_f64() * 1e3));
-        let of_it = t.budget.map_or(String::new(), |b| format!("{:.0}%", 100.0 * b.as_secs_f64() / seconds));
-        let _ = writeln!(
-            text,
-            "{:<22} {phase:<13} {:>5} {:>10.3} {:>6.1}% {:>9} {:>8}{}{}  {}",
-            t.op,
-            t.calls,
-            seconds * 1e3,
-            100.0 * seconds / total.as_secs_f64(),
-            rate(t.product_flops),
-            rate(t.bytes),
-            budgets(&budget, &of_it),
-            t.loaded_ms_and_watts().map_or_else(
-                || energies("", "", ""),
-                |(ms, watts)| {
-                    let joules = ms * 1e-3 * watts;
-                    energies(&format!("{ms:.3}"), &format!("{watts:.0}"), &format!("{joules:.3}"))
-                }
-            ),
-            t.shapes
-        );
+    text += &table.render(0);
+    if has_energy {
+        let loaded: Vec<(f64, f64)> = found.ops.iter().filter_map(OpTime::loaded_ms_and_watts).collect();
+        let (ms, joules): (f64, f64) =
+            (loaded.iter().map(|(ms, _)| ms).sum(), loaded.iter().copied().map(joules).sum());
+        text += &format!("all under load: {ms:.3} ms, {joules:.3} J, {:.0} W\n", joules / ms * 1e3);
     }
-    let mut phases: BTreeMap<String, Duration> = BTreeMap::new();
-    for t in &found.ops {
-        *phases.entry(format!("{:?}", t.phase).to_lowercase()).or_default() += t.time;
-    }
-    for (phase, time) in phases {
-        let share = 100.0 * time.as_secs_f64() / total.as_secs_f64();
-        let _ = writeln!(
-            text,
-            "{:<22} {phase:<13} {:>5} {:>10.3} {share:>6.1}%",
-            "all",
-            "",
-            time.as_secs_f64() * 1e3
-        );
-    }
-    let _ = writeln!(text, "{:<22} {:<13} {:>5} {:>10.3}", "all", "", "", total.as_secs_f64() * 1e3);
-    if energy {
-        let loaded = found.ops.iter().filter_map(OpTime::loaded_ms_and_watts);
-        let (ms, joules) = loaded.fold((0.0, 0.0), |(ms, joules), (m, w)| (ms + m, joules + m * 1e-3 * w));
-        let _ = writeln!(
-            text,
-            "{:<22} {:<13} {:>5} {ms:>10.3}         {joules:.3} J, {:.0} W",
-            "all under load",
-            "",
-            "",
-            joules / ms * 1e3
-        );
-    }
-    let _ = writeln!(
-        text,
-        "{:<22} {:<13} {:>5} {:>10.3}         {:.0} tokens/s",
-        "a step as trained",
-        "",
-        "",
-        found.step.as_secs_f64() * 1e3,
-        found.tokens as f64 / found.step.as_secs_f64()
-    );
-    text
+    let rate = found.tokens as f64 / found.step.as_secs_f64();
+    text + &format!("a step as trained: {} ms, {rate:.0} tokens/s\n", ms(found.step))
+}
+
+fn ms(time: Duration) -> String {
+    format!("{:.3}", time.as_secs_f64() * 1e3)
+}
+
+fn joules((ms, watts): (f64, f64)) -> f64 {
+    ms * 1e-3 * watts
+}
+
+/// Returns a phase as a word.
+fn word(phase: impl Debug) -> String {
+    format!("{phase:?}").to_lowercase()
 }
 
 fn as_json(found: &Profile) -> String {
     let op = |t: &OpTime| {
         json!({
-            "op": t.op, "phase": format!("{:?}", t.phase).to_lowercase(), "shapes": t.shapes, "calls": t.calls,
+            "op": t.op, "phase": word(t.phase), "shapes": t.shapes, "calls": t.calls,
             "ms": t.time.as_secs_f64() * 1e3, "product_flops": t.product_flops, "bytes": t.bytes,
             "budget_ms": t.budget.map(|b| b.as_secs_f64() * 1e3),
             "loaded_ms": t.loaded_ms_and_watts().map(|(ms, _)| ms),
@@ -211,13 +183,13 @@ fn kept(found: &Profile) -> KeptProfile {
     let spans = found.spans.iter().map(|span| KeptSpan {
         op: span.op.to_owned(),
         scope: span.scope.clone(),
-        phase: format!("{:?}", span.phase).to_lowercase(),
+        phase: word(span.phase),
         start_us: micros(span.start),
         us: micros(span.time),
     });
     let ops = found.ops.iter().map(|op| KeptOp {
         op: op.op.to_owned(),
-        phase: format!("{:?}", op.phase).to_lowercase(),
+        phase: word(op.phase),
         calls: op.calls,
         ms: op.time.as_secs_f64() * 1e3,
         budget_ms: op.budget.map(|budget| budget.as_secs_f64() * 1e3),
@@ -241,7 +213,7 @@ fn trace(found: &Profile) -> String {
         .iter()
         .map(|s| {
             json!({
-                "name": s.op, "cat": format!("{:?}", s.phase).to_lowercase(), "ph": "X", "pid": 0, "tid": 0,
+                "name": s.op, "cat": word(s.phase), "ph": "X", "pid": 0, "tid": 0,
                 "ts": micros(s.start), "dur": micros(s.time), "args": {"scope": s.scope},
             })
         })

@@ -8,7 +8,6 @@
 //! ```
 
 mod arms;
-pub mod child;
 mod comparable;
 mod confirm;
 mod cpu_load;

@@ -4,11 +4,12 @@
 use super::Setting;
 use super::question::Question;
 use crate::error::{Error, Result};
+use crate::executor::Limits;
 use crate::ranks::Stop;
 use crate::results::experiment::ExperimentRun;
 use crate::results::ledger::{Attempt, CellStatus, Ledger};
 use crate::results::measure::{Measure, MeasureValue, MeasuredRun};
-use crate::sweep::{AttemptLimits, BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
+use crate::sweep::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -133,7 +134,7 @@ impl<'a> PairRuns<'a> {
             jobs: self.setting.jobs,
             again,
             retries: RETRIES,
-            limits: AttemptLimits { hang: None, timeout: self.setting.timeout },
+            limits: Limits { hang: None, timeout: self.setting.timeout },
             progress: self.setting.progress,
         };
         self.batch.run(cells, &policy, stop, ended)

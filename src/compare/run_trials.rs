@@ -1,7 +1,6 @@
 //! Trials of both arms in turns, or stored runs in their place, and the judgement of their times and curves.
 
 use super::arms::Arms;
-use super::child::TrialLimits;
 use super::judge::{self, contention, curves::ExpectedCurve};
 use super::measured::{self, VAL_LOSS};
 use super::question::Question;
@@ -102,7 +101,8 @@ impl<'a> RunningTrials<'a> {
                 folder: &self.folder,
                 warmup: self.warmup,
                 algorithms_from: algorithms.as_deref(),
-                limits: TrialLimits { timeout: self.setting.timeout, stop },
+                timeout: self.setting.timeout,
+                stop,
             };
             let trial =
                 FinishedTrial::run(&planned.program, planned.binary.as_deref(), number, arm, setting)?;

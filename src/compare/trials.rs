@@ -1,13 +1,14 @@
 //! A trial of one arm: a fresh process and its results.
 
 use super::arms::{Program, hash_of};
-use super::child::{self, FinishedProcess, Stderr, TrialLimits};
 use super::cpu_load::CpuLoad;
 use super::external;
 use super::judge::curves::LossPoint;
 use super::judge::trials::blocks;
 use super::measured::{Columns, RATES, TRAIN_LOSS};
 use crate::error::{Error, ErrorKind, IoContext, Result};
+use crate::executor::{FinishedRun, LocalProcesses, Output, RunSpec, Task, run_to_end};
+use crate::ranks::Stop;
 use crate::results::columns::Figures;
 use crate::results::experiment::{BASELINE, CANDIDATE, ExperimentRun};
 use crate::results::find;
@@ -18,7 +19,7 @@ use crate::results::quantiles::median;
 use crate::results::steady::steady_rows;
 use crate::results::{MetricsRow, Status, Summary, TimingRow, atomic, rows, stored};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::Duration;
 
 /// Lines of a failed process's stderr that are shown.
 const SHOWN_LINES: usize = 12;
@@ -65,8 +66,32 @@ pub struct TrialSetting<'a> {
     pub warmup: usize,
     /// A run whose matrix-product algorithms are used.
     pub algorithms_from: Option<&'a Path>,
-    /// Limits on the process.
-    pub limits: TrialLimits<'a>,
+    /// Time limit.
+    pub timeout: Option<Duration>,
+    /// Signals to this process, which stop the trial.
+    pub stop: &'a Stop,
+}
+
+impl TrialSetting<'_> {
+    /// Executes a trial to its end: a fresh process, and nothing else beside it.
+    fn execute(
+        &self,
+        task: Task,
+        binary: Option<&Path>,
+        arguments: Vec<String>,
+        captures_stderr: bool,
+    ) -> Result<FinishedRun> {
+        let spec = RunSpec {
+            task,
+            results: self.results.to_owned(),
+            binary: binary.map(Path::to_owned),
+            arguments,
+            until: None,
+            gpus: Vec::new(),
+            output: Output::Captured { stderr: captures_stderr },
+        };
+        run_to_end(&mut LocalProcesses::new(self.results, 1, self.stop), &spec, self.timeout, self.stop)
+    }
 }
 
 /// Returns the arm of each of `repeats` trials of both arms: A B B A A B B A … Each pair
@@ -211,12 +236,14 @@ impl FinishedTrial {
 
 /// Runs xrun as a child process.
 fn run_xrun(binary: &Path, arguments: &[String], arm: usize, set: TrialSetting<'_>) -> Result<FinishedTrial> {
-    let mut command = Command::new(binary);
-    command.arg("--results").arg(set.results).arg("run").args(arguments).arg("--json");
+    let (recipe, settings) =
+        arguments.split_first().ok_or_else(|| Error::failed("an arm of xrun without a recipe"))?;
+    let mut arguments = [settings, &["--json".to_owned()]].concat();
     if let Some(run) = set.algorithms_from {
-        command.arg("--algos-from").arg(std::path::absolute(run).at("find", run)?);
+        let run = std::path::absolute(run).at("find", run)?;
+        arguments.extend(["--algos-from".to_owned(), run.to_string_lossy().into_owned()]);
     }
-    let process = child::run(&mut command, Stderr::Captured, set.limits)?;
+    let process = set.execute(Task::Train(recipe.into()), Some(binary), arguments, true)?;
     let run =
         process.stdout.lines().rev().find_map(finished_run).map(|(recipe, run)| -> Result<PathBuf> {
             Ok(set.results.join(folder_name(&recipe)?).join(run))
@@ -236,7 +263,7 @@ fn run_xrun(binary: &Path, arguments: &[String], arm: usize, set: TrialSetting<'
 }
 
 /// Returns the error of a run of xrun that failed.
-fn failure(process: &FinishedProcess) -> Error {
+fn failure(process: &FinishedRun) -> Error {
     let kind = match process.status.code() {
         Some(2) => ErrorKind::Usage,
         Some(4) => ErrorKind::DoesNotFit,
@@ -272,7 +299,7 @@ fn last_lines(stderr: &str, status: &str) -> String {
 
 /// Runs a shell command. Its rows go to `trial-N.jsonl` beside the comparison.
 fn run_command(command: &str, number: usize, arm: usize, set: TrialSetting<'_>) -> Result<FinishedTrial> {
-    let process = child::run(Command::new("sh").args(["-c", command]), Stderr::Inherited, set.limits)?;
+    let process = set.execute(Task::Shell(command.to_owned()), None, Vec::new(), false)?;
     let mut trial = FinishedTrial::empty(arm, None);
     if !process.status.success() {
         let error = process.stopped_because.unwrap_or_else(|| Error::failed(process.status.to_string()));

@@ -2,6 +2,7 @@
 //!
 //! Nothing here depends on programs or models.
 
+pub mod backend;
 pub mod communicator;
 pub mod cpu;
 pub mod cuda;
@@ -10,10 +11,9 @@ pub mod elem;
 pub mod gpu;
 pub mod host_allocator;
 pub(crate) mod lock;
-pub mod machine;
 pub mod philox;
 pub mod vectors;
 
+pub use backend::{Device, Memory};
 pub use dtype::{DType, Precision, ProductPrecision};
 pub use elem::{Elem, Real};
-pub use machine::{Device, Memory};

@@ -1,6 +1,7 @@
 //! Test cases of an op: concrete inputs, and a plain reference implementation to compare with.
 
-use super::{Array, Case, Fill, Mode, Op, Spec};
+use super::{Array, Case, Cases, Fill, Mode, Op, Precision, Spec};
+use std::any::{TypeId, type_name};
 use std::fmt;
 use std::sync::Arc;
 
@@ -66,5 +67,42 @@ impl Case {
     pub fn outputs(mut self, outputs: Vec<(Mode, Fill)>) -> Self {
         self.outputs = outputs;
         self
+    }
+}
+
+impl Cases {
+    /// Proves an op by the gradient checks of `Forward`, whose gradient it is.
+    pub fn gradient_of<Forward: Op>() -> Self {
+        Self::GradientOf(TypeId::of::<Forward>())
+    }
+
+    /// Returns its own cases: none of a gradient.
+    pub fn own(self) -> Vec<Case> {
+        match self {
+            Self::Own(cases) => cases,
+            Self::GradientOf(_) => Vec::new(),
+        }
+    }
+}
+
+/// A type of op in a registry: what checks need to know of it without an instance.
+#[derive(Clone, Copy, Debug)]
+pub struct OpType {
+    /// The type.
+    pub id: TypeId,
+    /// Its cases at a precision, [`Op::cases`].
+    pub cases: fn(Precision) -> Cases,
+    name: fn() -> &'static str,
+}
+
+impl OpType {
+    /// Returns the entry of a type.
+    pub const fn new<T: Op>() -> Self {
+        Self { id: TypeId::of::<T>(), cases: T::cases, name: type_name::<T> }
+    }
+
+    /// Returns its path, such as `xrun::ops::add::Add`.
+    pub fn name(&self) -> &'static str {
+        (self.name)()
     }
 }

@@ -21,6 +21,7 @@ mod vjp;
 pub use crate::device::Precision;
 pub use array::{Array, Fill};
 pub use builder::Destination;
+pub use case::OpType;
 pub use op::{
     Builder, Case, Cases, Cost, CpuNode, Emission, GpuNode, GradDestination, MayAlias, Node, Op, Program,
     Reference, Upstream, Vjp,

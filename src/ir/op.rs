@@ -10,7 +10,7 @@ use crate::device::communicator::Communicator;
 use crate::device::cpu::{Address, Pool};
 use crate::device::gpu::{DevicePtr, Queue};
 use crate::error::{Error, Result};
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::ops::Range;
@@ -161,8 +161,10 @@ pub trait Op: Any + Debug + Send + Sync {
     /// When the driver or a library refuses.
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()>;
 
-    /// Returns its test cases at a precision: its own, or the op whose gradient it is.
-    fn cases(&self, precision: Precision) -> Cases;
+    /// Returns the test cases of this type of op at a precision, or names the op whose gradient it is.
+    fn cases(precision: Precision) -> Cases
+    where
+        Self: Sized;
 }
 
 /// One operation applied to tensors.
@@ -307,6 +309,6 @@ pub struct Case {
 pub enum Cases {
     /// By these cases.
     Own(Vec<Case>),
-    /// By the gradient checks of the op of this name.
-    GradientOf(&'static str),
+    /// By the gradient checks of the op of this type.
+    GradientOf(TypeId),
 }

@@ -4,11 +4,15 @@
 //! figures that only a whole run has follow in [`table`]. Steady states, comparisons, predictions, ledgers of
 //! sweeps, tables of reports and the tables of `docs/results.md` and `docs/reports.md` are derived from it.
 
+mod document;
+mod held_out;
 pub mod markdown;
 mod metric;
 mod rows;
 mod table;
 
+pub use document::DocumentLoss;
+pub use held_out::{HeldOutColumn, TASK_FIGURES, TaskFigure, task_figure};
 pub use metric::{Metric, Source};
 pub use rows::{MetricsRow, Phase, TimingRow};
 pub use table::{all, compared, find, find_of_set, of_ledgers, of_runs, of_sets, steady_medians};

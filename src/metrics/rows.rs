@@ -1,14 +1,10 @@
 //! The rows of `metrics.csv` and `timing.csv`: their types are the files' schema, and their columns entries
 //! of the table of metrics.
 
+use super::held_out::HeldOutColumn;
 use super::metric::{Metric, Source};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// What the columns of held-out sets begin with, before the name of the set: of losses of the weights, and of
-/// their moving average.
-const SET_COLUMN: &str = "val_loss/";
-const EMA_SET_COLUMN: &str = "ema_val_loss/";
 
 /// Declares a row of a CSV file. A column is `name: type { … }`; its doc comment is its meaning, and in the
 /// braces stand the fields of its [`Metric`] that are not blank. Fields behind `and` are no fixed columns.
@@ -136,52 +132,56 @@ csv_row! {
         }
     }
     and {
-        /// Losses on further held-out sets, by their names: the columns `val_loss/NAME`.
+        /// Further figures of held-out sets, by their columns ([`HeldOutColumn`]), which only some runs have.
         #[serde(skip)]
-        set_losses: BTreeMap<String, f32>,
-        /// Those of the moving average of the weights: the columns `ema_val_loss/NAME`.
-        #[serde(skip)]
-        ema_set_losses: BTreeMap<String, f32>
+        held_out: BTreeMap<String, f32>
     }
 }
 
 impl MetricsRow {
-    /// Returns the column of the losses on a held-out set.
-    pub fn column_of_set(name: &str) -> String {
-        format!("{SET_COLUMN}{name}")
+    /// Returns true for a column that files of some runs have behind [`MetricsRow::COLUMNS`].
+    pub fn is_further(column: &str) -> bool {
+        HeldOutColumn::parse(column).is_some() && !Self::COLUMNS.contains(&column)
     }
 
-    /// Returns the column of the losses of the moving average of the weights on a held-out set.
-    pub fn ema_column_of_set(name: &str) -> String {
-        format!("{EMA_SET_COLUMN}{name}")
+    /// Returns the number in any column; `None` where it is blank.
+    pub fn value(&self, column: &str) -> Option<f64> {
+        self.number(column).or_else(|| self.held_out.get(column).map(|&value| value.into()))
     }
 
-    /// Returns true for the column of losses on a held-out set.
-    pub fn is_of_set(column: &str) -> bool {
-        [SET_COLUMN, EMA_SET_COLUMN]
-            .iter()
-            .any(|of| column.strip_prefix(of).is_some_and(|set| !set.is_empty()))
-    }
-
-    /// Returns the columns of the held-out sets that this row has losses on, in the order of files.
-    pub fn columns_of_sets(&self) -> impl Iterator<Item = String> {
-        let of_average = self.ema_set_losses.keys().map(|set| Self::ema_column_of_set(set));
-        of_average.chain(self.set_losses.keys().map(|set| Self::column_of_set(set)))
-    }
-
-    /// Returns the loss in the column of a held-out set; `None` where it is blank, or for another column.
-    pub fn of_set(&self, column: &str) -> Option<f32> {
-        let loss = |of: &str, losses: &BTreeMap<String, f32>| losses.get(column.strip_prefix(of)?).copied();
-        loss(SET_COLUMN, &self.set_losses).or_else(|| loss(EMA_SET_COLUMN, &self.ema_set_losses))
-    }
-
-    /// Sets the loss in the column of a held-out set; does nothing for another column.
-    pub fn set_of_set(&mut self, column: &str, loss: f32) {
-        if let Some(set) = column.strip_prefix(SET_COLUMN) {
-            self.set_losses.insert(set.to_owned(), loss);
-        } else if let Some(set) = column.strip_prefix(EMA_SET_COLUMN) {
-            self.ema_set_losses.insert(set.to_owned(), loss);
+    /// Returns a figure of a held-out set; `None` where it is blank.
+    pub fn figure(&self, column: HeldOutColumn<'_>) -> Option<f32> {
+        match (column.figure, column.set, column.is_average) {
+            ("val_loss", "", false) => self.val_loss,
+            ("val_loss", "", true) => self.ema_val_loss,
+            _ => self.held_out.get(&column.to_string()).copied(),
         }
+    }
+
+    /// Sets a figure of a held-out set.
+    pub fn set_figure(&mut self, column: HeldOutColumn<'_>, value: f32) {
+        match (column.figure, column.set, column.is_average) {
+            ("val_loss", "", false) => self.val_loss = Some(value),
+            ("val_loss", "", true) => self.ema_val_loss = Some(value),
+            _ => _ = self.held_out.insert(column.to_string(), value),
+        }
+    }
+
+    /// Returns the losses on further held-out sets, by their names.
+    pub fn set_losses(&self) -> BTreeMap<&str, f32> {
+        let losses = self.columns().filter(|(column, ..)| column.figure == "val_loss" && !column.is_average);
+        losses.map(|(column, _, loss)| (column.set, loss)).collect()
+    }
+
+    /// Returns the figures other than losses, by their columns.
+    pub fn other_figures(&self) -> BTreeMap<&str, f32> {
+        let others = self.columns().filter(|(column, ..)| column.figure != "val_loss");
+        others.map(|(_, name, value)| (name, value)).collect()
+    }
+
+    fn columns(&self) -> impl Iterator<Item = (HeldOutColumn<'_>, &str, f32)> {
+        let columns = self.held_out.iter();
+        columns.filter_map(|(name, &value)| Some((HeldOutColumn::parse(name)?, name.as_str(), value)))
     }
 }
 
@@ -204,6 +204,13 @@ pub enum Phase {
     Snapshot,
     /// Generating text.
     Sample,
+}
+
+impl Phase {
+    /// Returns true for a training step, timed or not.
+    pub fn is_step(self) -> bool {
+        matches!(self, Self::Warmup | Self::Train)
+    }
 }
 
 csv_row! {
@@ -369,8 +376,8 @@ mod tests {
 
     #[test]
     fn columns_are_the_field_names_in_order() {
-        let set_losses = BTreeMap::from([("news".to_owned(), 2.0)]);
-        assert_eq!(fields(&MetricsRow { set_losses, ..MetricsRow::default() }), MetricsRow::COLUMNS);
+        let held_out = BTreeMap::from([("val_loss/news".to_owned(), 2.0)]);
+        assert_eq!(fields(&MetricsRow { held_out, ..MetricsRow::default() }), MetricsRow::COLUMNS);
         assert_eq!(fields(&TimingRow::default()), TimingRow::COLUMNS);
     }
 

@@ -56,8 +56,10 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     control.extend(plan.ema.map(|_| ("ema_weights", Spec::new([plan.steps + 1], precision.master))));
     builder.group("control", &control);
     generation(plan, &[prompt_shape(plan)], &mut builder);
-    if plan.document_losses {
-        builder.group("evaluation", &[("losses", Spec::new([plan.batch.rows()], precision.master))]);
+    let measured = plan.tasks.iter().flat_map(|task| task.slots(plan.batch.rows(), precision));
+    let measured: Vec<_> = measured.collect();
+    if !measured.is_empty() {
+        builder.group("evaluation", &measured);
     }
     if let Some(shards) = builder.state().shards.clone() {
         exchange(plan, &shards, &buckets, &mut builder);

@@ -13,7 +13,6 @@ use crate::ir::Upstream;
 use crate::ir::{Builder, Destination, Home, Mode, Phase, Program, Role, State, TensorId};
 use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
-use crate::ops::copy::Copy;
 use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::{GradNorm, GradNormPartials, GradNormTotal};
 use crate::ops::sum::{Factor, Sum};
@@ -289,14 +288,7 @@ fn sum_over_ranks(b: &mut Builder, name: &str, tensors: &[TensorId]) -> Result<(
 fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("evaluate", Arc::clone(state));
     let losses = family(&plan.model).losses(plan, Purpose::Evaluate, &mut b)?;
-    let losses = losses.losses;
-    total(&mut b, &[losses], "control.eval_loss", Factor::Constant(1.0), Mode::Write)?;
-    if plan.document_losses {
-        b.scoped("head", |b| {
-            let to = b.state("evaluation.losses")?;
-            b.emit_into("losses_of_rows", Arc::new(Copy), &[losses], &[Destination::Into(to, Mode::Write)])
-        })?;
-    }
+    plan.tasks.iter().try_for_each(|task| task.record_losses(&mut b, losses.losses))?;
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
 }
 

@@ -60,14 +60,7 @@ fn launch(cx: &GpuNode<'_>, entry: &'static str, f: &Function) -> Result<()> {
 
 impl Op for Activate {
     fn name(&self) -> &'static str {
-        match self.0 {
-            Function::BuiltIn(Activation::Silu) => "silu",
-            Function::BuiltIn(Activation::Gelu) => "gelu",
-            Function::BuiltIn(Activation::GeluTanh) => "gelu_tanh",
-            Function::BuiltIn(Activation::Relu) => "relu",
-            Function::BuiltIn(Activation::Relu2) => "relu2",
-            Function::Formula(_) => "formula",
-        }
+        self.0.names().alone
     }
 
     fn attributes(&self) -> String {
@@ -119,44 +112,31 @@ impl Op for Activate {
         launch(cx, "activate", &self.0)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
-        let case = |name: String, op: Self, spec: &Spec, plain: Plain| {
+    fn cases(precision: Precision) -> Cases {
+        let case = |name: String, f: Function, spec: &Spec, plain: Plain| {
             let inputs = vec![(spec.clone(), Fill::Normal(0.0, 3.0))];
-            Case::new(name, op, inputs, move |inputs: &[Array]| {
+            Case::new(name, Self(f), inputs, move |inputs: &[Array]| {
                 let mut y = inputs[0].clone();
                 y.data.iter_mut().for_each(|x| *x = plain(*x));
                 vec![y]
             })
         };
         let shapes = elementwise_shapes(precision);
-        Cases::Own(match self.0 {
-            Function::BuiltIn(f) => {
-                let case = |spec: Spec| {
-                    case(format!("{:?}", spec.shape), self.clone(), &spec, Box::new(move |x| f.plain(x)))
-                };
-                shapes.into_iter().map(case).collect()
-            }
-            Function::Formula(_) => {
-                let case = |((text, plain), spec): (&Proved, &Spec)| {
-                    let name = format!("{:?} {text}", spec.shape);
-                    case(name, Self(Function::of_text(text)), spec, Box::new(*plain))
-                };
-                FORMULAS.iter().zip(&shapes[shapes.len() - FORMULAS.len()..]).map(case).collect()
-            }
-        })
+        let mut cases = Vec::new();
+        for (f, spec) in Activation::ALL.into_iter().flat_map(|f| shapes.iter().map(move |spec| (f, spec))) {
+            cases.push(case(format!("{:?}", spec.shape), f.into(), spec, Box::new(move |x| f.plain(x))));
+        }
+        for ((text, plain), spec) in FORMULAS.iter().zip(&shapes[shapes.len() - FORMULAS.len()..]) {
+            let name = format!("{:?} {text}", spec.shape);
+            cases.push(case(name, Function::from_text(text), spec, Box::new(*plain)));
+        }
+        Cases::Own(cases)
     }
 }
 
 impl Op for ActivateGrad {
     fn name(&self) -> &'static str {
-        match self.of {
-            Function::BuiltIn(Activation::Silu) => "silu_grad",
-            Function::BuiltIn(Activation::Gelu) => "gelu_grad",
-            Function::BuiltIn(Activation::GeluTanh) => "gelu_tanh_grad",
-            Function::BuiltIn(Activation::Relu) => "relu_grad",
-            Function::BuiltIn(Activation::Relu2) => "relu2_grad",
-            Function::Formula(_) => "formula_grad",
-        }
+        self.of.names().alone_grad
     }
 
     fn attributes(&self) -> String {
@@ -212,7 +192,7 @@ impl Op for ActivateGrad {
         launch(cx, if self.emits { "activate_grad_emitting" } else { "activate_grad" }, &self.of)
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf(Activate(self.of.clone()).name())
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<Activate>()
     }
 }

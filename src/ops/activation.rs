@@ -21,52 +21,63 @@ pub enum Activation {
     Relu2,
 }
 
+/// What an activation is called.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Names {
+    /// Its functor in kernels.
+    pub functor: &'static str,
+    /// [`Activate`](super::activate::Activate) with it, and the gradient.
+    pub alone: &'static str,
+    pub alone_grad: &'static str,
+    /// [`Gated`](super::gated::Gated) with it, and the gradient.
+    pub gated: &'static str,
+    pub gated_grad: &'static str,
+}
+
+/// Evaluates an expression with `f` bound to the function of an activation: a loop for each, which vectorizes.
+macro_rules! with_function {
+    ($activation:expr, |$f:ident| $body:expr) => {
+        match $activation {
+            Activation::Silu => with_function!($f = silu, $body),
+            Activation::Gelu => with_function!($f = gelu, $body),
+            Activation::GeluTanh => with_function!($f = gelu_tanh, $body),
+            Activation::Relu => with_function!($f = relu, $body),
+            Activation::Relu2 => with_function!($f = relu2, $body),
+        }
+    };
+    ($f:ident = $function:ident, $body:expr) => {{
+        let $f = $function;
+        $body
+    }};
+}
+
 impl Activation {
     /// Every function, in the order of declaration.
     pub const ALL: [Self; 5] = [Self::Silu, Self::Gelu, Self::GeluTanh, Self::Relu, Self::Relu2];
 
-    /// Returns the name of its functor in kernels/activation.cuh.
-    pub(super) fn functor(self) -> &'static str {
-        match self {
-            Self::Silu => "Silu",
-            Self::Gelu => "Gelu",
-            Self::GeluTanh => "GeluTanh",
-            Self::Relu => "Relu",
-            Self::Relu2 => "Relu2",
-        }
+    /// Returns what it is called in kernels/activation.cuh, and the ops that apply it.
+    pub(super) const fn names(self) -> Names {
+        let [functor, alone, alone_grad, gated, gated_grad] = match self {
+            Self::Silu => ["Silu", "silu", "silu_grad", "swiglu", "swiglu_grad"],
+            Self::Gelu => ["Gelu", "gelu", "gelu_grad", "geglu", "geglu_grad"],
+            Self::GeluTanh => ["GeluTanh", "gelu_tanh", "gelu_tanh_grad", "geglu_tanh", "geglu_tanh_grad"],
+            Self::Relu => ["Relu", "relu", "relu_grad", "reglu", "reglu_grad"],
+            Self::Relu2 => ["Relu2", "relu2", "relu2_grad", "re2glu", "re2glu_grad"],
+        };
+        Names { functor, alone, alone_grad, gated, gated_grad }
     }
 
     /// Replaces numbers by the function's values.
     #[inline(always)]
     pub(super) fn values<A: Real>(self, x: &mut [A]) {
-        #[inline(always)]
-        fn replace<A: Real>(x: &mut [A], f: impl Fn(A) -> (A, A)) {
-            x.iter_mut().for_each(|x| *x = f(*x).0);
-        }
-        match self {
-            Self::Silu => replace(x, silu),
-            Self::Gelu => replace(x, gelu),
-            Self::GeluTanh => replace(x, gelu_tanh),
-            Self::Relu => replace(x, relu),
-            Self::Relu2 => replace(x, relu2),
-        }
+        with_function!(self, |f| x.iter_mut().for_each(|x| *x = f(*x).0));
     }
 
     /// Replaces numbers by the function's values, with the bits of [`values`](Self::values), and writes its
-    /// derivatives there.
+    /// derivatives into `slopes`.
     #[inline(always)]
     pub(super) fn values_and_slopes<A: Real>(self, x: &mut [A], slopes: &mut [A]) {
-        #[inline(always)]
-        fn replace<A: Real>(x: &mut [A], slopes: &mut [A], f: impl Fn(A) -> (A, A)) {
-            x.iter_mut().zip(slopes).for_each(|(x, slope)| (*x, *slope) = f(*x));
-        }
-        match self {
-            Self::Silu => replace(x, slopes, silu),
-            Self::Gelu => replace(x, slopes, gelu),
-            Self::GeluTanh => replace(x, slopes, gelu_tanh),
-            Self::Relu => replace(x, slopes, relu),
-            Self::Relu2 => replace(x, slopes, relu2),
-        }
+        with_function!(self, |f| x.iter_mut().zip(slopes).for_each(|(x, slope)| (*x, *slope) = f(*x)));
     }
 
     /// Computes the function by plain formulas, for the references of cases.

@@ -60,7 +60,7 @@ impl Op for Add {
         launch_elementwise(cx, "add", &[cx.input(0), cx.input(1), cx.output(0)], &[])
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |spec: Spec| {
             let inputs = vec![(spec.clone(), Fill::Normal(0.0, 1.0)), (spec.clone(), Fill::Normal(0.5, 2.0))];
             Case::new(format!("{:?}", spec.shape), Add, inputs, |inputs: &[Array]| {

@@ -89,7 +89,7 @@ impl Op for AddBias {
         launch_over(cx, kernel, (rows.elements(), vec), &tensors, &[cx.input(1).into()])
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |shape: Vec<usize>, alloc: Vec<usize>| {
             let rows = shape[0];
             let name = format!("{shape:?}");
@@ -178,7 +178,7 @@ impl Op for AddBiasGrad {
         launch_sum_partials(cx, 1, &[0])
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("add_bias")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<AddBias>()
     }
 }

@@ -37,7 +37,7 @@ impl Op for Advance {
         cx.queue.launch(Kernel::new("advance", "advance"), Grid::new(1, 1), &args)
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
+    fn cases(_precision: Precision) -> Cases {
         let case = |name: &str, bad: f64, after: f64| {
             let input = (Spec::new([1], DType::U32), Fill::Values(vec![bad]));
             Case::new(name, Advance, vec![input], move |_| vec![Array { shape: vec![1], data: vec![after] }])

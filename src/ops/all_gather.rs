@@ -124,7 +124,7 @@ impl Op for AllGather {
     }
 
     /// Copies of a single rank; what ranks send each other is proven by the tests of ranks.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let part = |to, from: Option<usize>, len| Part {
             rank: 0,
             tensor: usize::from(from.is_some()),

@@ -51,7 +51,7 @@ impl Op for AllReduce {
     }
 
     /// A single rank keeps its value; sums over ranks are proven by the tests of communicators and of ranks.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         use crate::ir::{Case, Fill, Mode};
         let case = |name, lengths: &[usize]| {
             let like: Vec<Spec> = lengths.iter().map(|&len| Spec::new([len], precision.master)).collect();

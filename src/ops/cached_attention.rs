@@ -199,7 +199,7 @@ impl Op for CachedAttention {
     }
 
     /// The reference is full attention over the prefix, its last row.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let shapes = [
             (1, 1, (1, 1, 32), None, None),
             (3, 17, (2, 1, 64), None, None),

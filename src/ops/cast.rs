@@ -59,7 +59,7 @@ impl Op for Cast {
         launch_over(cx, kernel, (elements, vec), &[cx.input(0), cx.output(0)], &[])
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |direction: &str, from: DType, to: DType, len: usize| {
             let inputs = vec![(Spec::new([len], from), Fill::Normal(0.0, 3.0))];
             Case::new(format!("{direction} n{len}"), Cast { to }, inputs, <[_]>::to_vec)

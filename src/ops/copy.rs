@@ -69,7 +69,7 @@ impl Op for Copy {
         launch_copy(cx, 0)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let fill = Fill::Normal(0.0, 1.0);
         let case = |name: &str, outputs: Vec<(Mode, Fill)>, reference: fn(&[Array]) -> Vec<Array>| {
             let x = (Spec::new([33, 5], precision.act_dtype), fill.clone());

@@ -97,7 +97,7 @@ impl Op for Ema {
         self.segments.launch(cx.queue, Kernel::new("ema", "ema"), args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |name: &str, step: f64, bad: f64, sharded: bool| {
             let (segments, places) = case_segments(precision, sharded);
             let op = Ema { elements: CASE_ELEMENTS, segments, precision };

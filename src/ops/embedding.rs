@@ -113,7 +113,7 @@ impl Op for Embedding {
         cx.queue.launch(kernel("embedding", x, false), grid, &args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |n: usize, (v, v_pad): (usize, usize), (d, d_pad): (usize, usize), tokens: Fill| {
             let inputs = vec![
                 (Spec::new([n], DType::U32), tokens),
@@ -335,7 +335,7 @@ impl Op for EmbeddingGrad {
 
     /// The gradient of the embedding covers one rank. These cases have several, with values whose sum depends
     /// on the order: 1 is lost when it is added to 2¹⁰⁰, and kept when 2¹⁰⁰ was cancelled before.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |ranks: usize, sequence: usize, [n, v, d]: [usize; 3], rows: Fill| {
             let layout = RankInterleaved { ranks, sequence };
             let inputs = vec![

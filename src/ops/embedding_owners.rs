@@ -161,7 +161,7 @@ impl Op for TokenOrder {
     }
 
     /// What a rank that owns all sorts, and how much one that owns some.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |[n, v, d]: [usize; 3], owners: &[(usize, usize, usize)]| {
             let op = TokenOrder(owned_rows(owners));
             let (tokens, rows) = (some_tokens(n, v), op.0.clone());
@@ -273,7 +273,7 @@ impl Op for EmbeddingGradAtOwners {
     }
 
     /// Rows of one rank, of which it owns all or some; those of several are proven by the tests of ranks.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |[n, v, d]: [usize; 3], owners: &[(usize, usize, usize)]| {
             let op = EmbeddingGradAtOwners(owned_rows(owners));
             let (tokens, rows) = (some_tokens(n, v), op.0.clone());

@@ -105,7 +105,7 @@ impl Op for Fingerprint {
         cx.queue.launch(kernel, grid, &args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |name: &str, spec: Spec, fill: Fill| {
             let of = spec.clone();
             let reference = move |inputs: &[Array]| vec![reference(&of, &inputs[0])];

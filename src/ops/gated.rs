@@ -61,14 +61,7 @@ fn launch(cx: &GpuNode<'_>, entry: &'static str, f: &Function, rows: &Spec) -> R
 
 impl Op for Gated {
     fn name(&self) -> &'static str {
-        match self.0 {
-            Function::BuiltIn(Activation::Silu) => "swiglu",
-            Function::BuiltIn(Activation::Gelu) => "geglu",
-            Function::BuiltIn(Activation::GeluTanh) => "geglu_tanh",
-            Function::BuiltIn(Activation::Relu) => "reglu",
-            Function::BuiltIn(Activation::Relu2) => "re2glu",
-            Function::Formula(_) => "gated_formula",
-        }
+        self.0.names().gated
     }
 
     fn attributes(&self) -> String {
@@ -136,8 +129,8 @@ impl Op for Gated {
         launch(cx, "gated", &self.0, cx.output_spec(0))
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
-        let case = |rows: usize, f: usize, pad: usize, (name, op, plain): (&str, Self, Plain)| {
+    fn cases(precision: Precision) -> Cases {
+        let case = |rows: usize, f: usize, pad: usize, (name, function, plain): (&str, Function, Plain)| {
             let spec = Spec::padded([rows, 2, f], [rows, 2, pad], precision.act_dtype);
             let reference = move |inputs: &[Array]| {
                 let mut y = Array::zeros(&[rows, f]);
@@ -148,7 +141,8 @@ impl Op for Gated {
                 }
                 vec![y]
             };
-            Case::new(format!("n{rows} f{f}{name}"), op, vec![(spec, Fill::Normal(0.0, 2.0))], reference)
+            let inputs = vec![(spec, Fill::Normal(0.0, 2.0))];
+            Case::new(format!("n{rows} f{f}{name}"), Self(function), inputs, reference)
         };
         let shapes = [
             (1, 96, 96),
@@ -159,32 +153,24 @@ impl Op for Gated {
             (9, 30, 64),
             (3, 700, 704),
         ];
-        Cases::Own(match self.0 {
-            Function::BuiltIn(activation) => {
-                let plain = || -> Plain { Box::new(move |gate, up| activation.plain(gate) * up) };
-                let case = |(rows, f, pad)| case(rows, f, pad, ("", self.clone(), plain()));
-                shapes.into_iter().map(case).collect()
-            }
-            Function::Formula(_) => {
-                let case = |&(text, plain, (rows, f, pad)): &Proved| {
-                    case(rows, f, pad, (&format!(" {text}"), Self(Function::of_text(text)), Box::new(plain)))
-                };
-                FORMULAS.iter().map(case).collect()
-            }
-        })
+        let mut cases = Vec::new();
+        for (f, (rows, width, pad)) in
+            Activation::ALL.into_iter().flat_map(|f| shapes.map(|shape| (f, shape)))
+        {
+            let plain = Box::new(move |gate, up| f.plain(gate) * up);
+            cases.push(case(rows, width, pad, ("", f.into(), plain)));
+        }
+        for (text, plain, (rows, width, pad)) in FORMULAS {
+            let name = format!(" {text}");
+            cases.push(case(rows, width, pad, (&name, Function::from_text(text), Box::new(plain))));
+        }
+        Cases::Own(cases)
     }
 }
 
 impl Op for GatedGrad {
     fn name(&self) -> &'static str {
-        match self.of {
-            Function::BuiltIn(Activation::Silu) => "swiglu_grad",
-            Function::BuiltIn(Activation::Gelu) => "geglu_grad",
-            Function::BuiltIn(Activation::GeluTanh) => "geglu_tanh_grad",
-            Function::BuiltIn(Activation::Relu) => "reglu_grad",
-            Function::BuiltIn(Activation::Relu2) => "re2glu_grad",
-            Function::Formula(_) => "gated_formula_grad",
-        }
+        self.of.names().gated_grad
     }
 
     fn attributes(&self) -> String {
@@ -256,7 +242,7 @@ impl Op for GatedGrad {
         launch(cx, entry, &self.of, cx.input_spec(1))
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf(Gated(self.of.clone()).name())
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<Gated>()
     }
 }

@@ -48,7 +48,7 @@ impl Op for GatherRows {
     }
 
     /// A single rank has its own rows only; the order of several is proven by the tests of ranks.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let rows = (Spec::padded([7, 5], [7, 8], precision.act_dtype), Fill::Normal(0.0, 1.0));
         let tokens = (Spec::new([33], DType::U32), Fill::Below(1000));
         let case = Case::new("tokens and rows", GatherRows { ranks: 1 }, vec![tokens, rows], <[_]>::to_vec);

@@ -135,7 +135,7 @@ impl Op for GradNorm {
         queue_total(cx, self.max_norm, (cx.output(3), elements.div_ceil(GPU_BLOCK)), cx.input(1))
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |name: &str, n: usize, max_norm: f64, grads: Fill, loss: f64| {
             let spec = |n: usize| Spec::new([n], precision.master);
             let inputs = vec![(spec(n), grads), (spec(1), Fill::Values(vec![loss]))];
@@ -243,7 +243,7 @@ impl Op for GradNormPartials {
     }
 
     /// One block of one rank; those of several are proven by the tests of ranks.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let op = Self { shards: Arc::new(Shards::new(&[4000], 1, GPU_BLOCK)) };
         let grads = (Spec::new([4000], precision.master), Fill::Normal(0.0, 1.0));
         let reference = |i: &[Array]| {
@@ -300,7 +300,7 @@ impl Op for GradNormTotal {
         queue_total(cx, self.max_norm, (cx.input(0), cx.input_spec(0).elements()), cx.input(1))
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |name: &str, max_norm: f64, sum: f64, loss: f64| {
             let spec = |n: usize| Spec::new([n], precision.master);
             let inputs = vec![(spec(1500), Fill::Uniform(0.0, sum)), (spec(1), Fill::Values(vec![loss]))];

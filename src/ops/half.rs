@@ -65,7 +65,7 @@ impl Op for Half {
         launch_packs(cx, ("half", "half"), cx.output_spec(0), &[cx.input(0), cx.output(0)], &[index])
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |rows: usize, (f, pad): (usize, usize), index: usize| {
             let spec = Spec::padded([rows, 2, f], [rows, 2, pad], precision.act_dtype);
             let inputs = vec![(spec, Fill::Normal(0.0, 1.0))];
@@ -130,7 +130,7 @@ impl Op for HalfGrad {
         launch_packs(cx, ("half", "half_grad"), cx.input_spec(0), &[cx.input(0), cx.output(0)], &[index])
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("half")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<Half>()
     }
 }

@@ -94,7 +94,7 @@ impl Op for CacheFill {
         cx.queue.launch(kernel, grid, &args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let shapes = [(1, 1, 5, 5, Mode::Write), (6, 2, 7, 20, Mode::Add), (3, 3, 33, 64, Mode::Add)];
         let case = |(samples, prompts, rows, capacity, mode): (usize, usize, usize, usize, Mode)| {
             let heads = Heads { query: 4, kv: 2, dim: 32 };

@@ -108,7 +108,7 @@ impl Op for Linear {
         cx.product((n, o, i), a, b, 0, self.products)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let shapes = [(1, 32, 48), (17, 96, 33), (255, 64, 128), (33, 5, 7), (256, 384, 128), (1000, 40, 24)];
         let case = |shape| Self::case(precision, shape);
         let mut cases: Vec<Case> = shapes.into_iter().map(case).collect();
@@ -172,8 +172,8 @@ impl Op for LinearInputGrad {
         cx.product((n, i, o), a, b, 0, self.products)
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("linear")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<Linear>()
     }
 }
 
@@ -219,7 +219,7 @@ impl Op for LinearWeightGrad {
         cx.product((o, i, n), a, b, 0, self.products)
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("linear")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<Linear>()
     }
 }

@@ -100,7 +100,7 @@ impl LinearFewRows {
             .with("SUMS", self.output.sums())
             .overlapping();
         let kernel = match self.output.activation() {
-            Some(f) => kernel.with("ACTIVATION", f.functor()),
+            Some(f) => kernel.with("ACTIVATION", f.names().functor),
             None => kernel,
         };
         (kernel, 32 * warps as u32)
@@ -197,7 +197,7 @@ impl Op for LinearFewRows {
     }
 
     /// Shapes of all numbers of warps, and with blocks of inputs left over.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let plain = [(1, 32, 8), (3, 96, 24), (8, 160, 40), (9, 256, 64), (16, 768, 128), (2, 1056, 16)];
         let mut cases: Vec<Case> =
             plain.map(|shape| case(Self::default(), precision, shape)).into_iter().collect();

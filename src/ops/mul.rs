@@ -49,7 +49,7 @@ impl Op for Mul {
         launch_elementwise(cx, "mul", &[cx.input(0), cx.input(1), cx.output(0)], &[])
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |spec: Spec| {
             let inputs = vec![(spec.clone(), Fill::Normal(0.0, 1.0)), (spec.clone(), Fill::Normal(0.5, 2.0))];
             Case::new(format!("{:?}", spec.shape), Mul, inputs, |inputs: &[Array]| {

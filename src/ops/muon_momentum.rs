@@ -181,7 +181,7 @@ impl Op for MuonMomentum {
         cx.queue.launch(kernel("muon_normalize").0, self.matrices.grid(count), &args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |name: &str, nesterov: bool, bad: f64| {
             let matrices = matrices_of_cases();
             let op = MuonMomentum { momentum: 0.95, nesterov, matrices, precision };

@@ -145,7 +145,7 @@ impl Op for MuonUpdate {
         cx.queue.launch(kernel, self.matrices.grid(count), &args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |name: &str, bad: f64| {
             let matrices = matrices_of_cases();
             let op = MuonUpdate { ratio: 0.2 * 96f64.sqrt(), matrices, flat_len: FLAT_OF_CASES, precision };

@@ -168,7 +168,7 @@ impl Op for NewtonSchulz {
         multiply((rows, columns, side), factors, next, 1.0, Some(Addend { address: x, factor: a }))
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |name: &str, shape: [usize; 3], counts: Vec<usize>| {
             // A Frobenius norm of 1.5: the largest singular values are near those at which all terms count.
             let std = 1.5 / ((shape[1] * shape[2]) as f64).sqrt();

@@ -75,7 +75,7 @@ impl Op for ReduceScatter {
     }
 
     /// A single rank keeps its values; sums over ranks are proven by the tests of ranks.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let like = Spec::new([1000], precision.master);
         let shards = Arc::new(Shards::new(&[2000], 1, 128));
         let op = ReduceScatter { like, start: 500, shards };

@@ -137,7 +137,7 @@ impl Op for ResidualNorm {
         teams.launch(cx, ("residual_norm", "residual_norm"), (rows, teams.rows_at_once()), &args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         const EPS: f64 = 1e-6;
         let case = |name: &str, (n, d): (usize, usize), pad: usize, weight: bool| {
             let spec = Spec::padded([n, d], [n, pad], precision.act_dtype);

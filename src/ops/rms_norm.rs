@@ -261,7 +261,7 @@ impl Op for RmsNorm {
         teams.launch(cx, ("rms_norm", "rms_norm"), (rows, teams.rows_at_once()), &args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let mut cases: Vec<Case> = [(1, 128), (17, 96), (255, 64), (256, 48), (1000, 40), (33, 5)]
             .into_iter()
             .map(|(n, d)| case(precision, format!("n{n} d{d}"), (n, d, d), Some((d, d))))
@@ -453,7 +453,7 @@ impl Op for RmsNormGrad {
     }
 
     /// With `residual`, the gradient checks of `residual_norm` prove it as well.
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("rms_norm")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<RmsNorm>()
     }
 }

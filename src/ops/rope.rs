@@ -163,10 +163,7 @@ impl Op for Rope {
         Lanes::launch(cx, lanes.kernel("rope", "rope"), (rows, run), &args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
-        if self.inverse {
-            return Cases::GradientOf("rope");
-        }
+    fn cases(precision: Precision) -> Cases {
         let case = |(n, heads, rotary): (usize, Heads, Rotary)| {
             let inputs = vec![
                 (Spec::new([n, heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0)),

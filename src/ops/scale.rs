@@ -55,7 +55,7 @@ impl Op for Scale {
         launch_elementwise(cx, "scale", &[cx.input(0), cx.output(0)], &[(self.factor as f32).into()])
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         // Exact in every format, so that the reference needs no rounding of its own.
         const FACTOR: f64 = -0.375;
         let case = |spec: Spec| {

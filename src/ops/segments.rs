@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Elements that one task of the CPU updates.
-pub(super) const ELEMENTS_PER_TASK: usize = 16_384;
+pub(crate) const ELEMENTS_PER_TASK: usize = 16_384;
 
 /// Threads of a block of a kernel, and neighbours that each of them updates.
 const THREADS: usize = 256;
@@ -116,19 +116,19 @@ impl Segments {
     }
 
     /// Returns the elements that a rank updates at most.
-    pub(super) fn updated(&self) -> usize {
+    pub(crate) fn updated(&self) -> usize {
         let of_rank = |segments: &Vec<Segment>| segments.iter().map(|segment| segment.len).sum();
         self.by_rank.iter().map(of_rank).max().unwrap_or(0)
     }
 
     /// Returns the elements of the optimizer's slots that a rank updates, which follow each other.
-    pub(super) fn slots_of(&self, rank: usize) -> Range<usize> {
+    pub(crate) fn slots_of(&self, rank: usize) -> Range<usize> {
         self.span(rank, |segment| segment.offset)
     }
 
     /// Returns the elements of an output of an optimizer's op between which a rank updates some. Outputs are
     /// the masters, `slots` slots, and the compute copy.
-    pub(super) fn output_range(&self, output: usize, slots: usize, rank: usize) -> Range<usize> {
+    pub(crate) fn output_range(&self, output: usize, slots: usize, rank: usize) -> Range<usize> {
         self.span(rank, |segment| match output {
             0 => segment.master,
             output if output <= slots => segment.offset,
@@ -151,7 +151,7 @@ impl Segments {
     ///
     /// # Errors
     /// When the queue takes no more.
-    pub(super) fn launch(&self, queue: &dyn Queue, kernel: Kernel, mut args: Vec<Arg>) -> Result<()> {
+    pub(crate) fn launch(&self, queue: &dyn Queue, kernel: Kernel, mut args: Vec<Arg>) -> Result<()> {
         let slots = self.slots_of(queue.rank());
         if slots.is_empty() {
             return Ok(());
@@ -186,7 +186,7 @@ impl Segments {
 
     /// Returns the specs of the masters, and of one of the optimizer's slots, for gradients of all
     /// parameters; `None` unless there are as many.
-    pub(super) fn masters_and_slot(&self, grads: &Spec) -> Option<(Spec, Spec)> {
+    pub(crate) fn masters_and_slot(&self, grads: &Spec) -> Option<(Spec, Spec)> {
         let spec = |len: usize| Spec::new([len], grads.dtype);
         (self.flat_len == grads.elements()).then(|| (spec(self.masters_len), spec(self.slot_len)))
     }
@@ -202,7 +202,7 @@ impl fmt::Display for Segments {
 
 /// Checks the inputs of an optimizer's op, (grads, schedule, step, clip, bad), of which a row of the schedule
 /// has `schedule_width` numbers. Returns the gradients.
-pub(super) fn update_inputs(
+pub(crate) fn update_inputs(
     inputs: &[Spec],
     precision: Precision,
     schedule_width: usize,
@@ -228,11 +228,11 @@ fn table(numbers: &[usize]) -> String {
 
 /// The elements that a test case updates, each by its place in the flat buffers, among the masters, and in
 /// the optimizer's slots.
-pub(super) type Places = Vec<(usize, usize, usize)>;
+pub(crate) type Places = Vec<(usize, usize, usize)>;
 
 /// Returns what rank 0 of two updates in a test case from element `from` of the flat buffers on, of ranges as
 /// those of [`Segments::whole`]. It owns blocks 0, 3 and 4 of 4096 elements, of which the last is short.
-pub(super) fn case_of_owner(
+pub(crate) fn case_of_owner(
     ranges: &[(Range<usize>, bool)],
     from: usize,
     precision: Precision,

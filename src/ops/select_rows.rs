@@ -72,7 +72,7 @@ impl Op for SelectRows {
         cx.queue.launch(kernel, Grid::new(samples, THREADS), &args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |(prompts, rows, samples, d): (usize, usize, usize, usize)| {
             let inputs = vec![
                 (Spec::new([prompts * rows, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),

@@ -51,7 +51,7 @@ impl Op for ShareRows {
     }
 
     /// A single rank has its own rows only; what several read is proven by the tests of ranks.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let tokens = (Spec::new([7], DType::U32), Fill::Below(1000));
         let rows = (Spec::padded([7, 5], [7, 8], precision.act_dtype), Fill::Normal(0.0, 1.0));
         let reference = |inputs: &[Array]| vec![inputs[1].clone()];

@@ -62,7 +62,7 @@ impl Op for SoftCap {
         launch_elementwise(cx, "soft_cap", &[cx.input(0), cx.output(0)], &[(self.cap as f32).into()])
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |(spec, cap): (Spec, f64)| {
             let inputs = vec![(spec.clone(), Fill::Normal(0.0, 3.0))];
             let name = format!("{:?} cap{cap}", spec.shape);
@@ -119,7 +119,7 @@ impl Op for SoftCapGrad {
         launch_elementwise_entry(cx, ("soft_cap", "soft_cap_grad"), &tensors, &[(self.cap as f32).into()])
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("soft_cap")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<SoftCap>()
     }
 }

@@ -116,7 +116,7 @@ impl Op for Softmax {
         launch(cx, "softmax", spec.rows(), &args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         // Batch, heads, T, mask.
         let shapes = [
             (2, 1, 1, Mask::Causal),
@@ -209,7 +209,7 @@ impl Op for SoftmaxGrad {
         launch(cx, "softmax_grad", spec.rows(), &args)
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("softmax")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<Softmax>()
     }
 }

@@ -152,7 +152,7 @@ impl Op for Sum {
         cx.queue.launch(kernel("sum", x), Grid::new(1, THREADS), &args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |n: usize, scale: f64| {
             let inputs = vec![(Spec::new([n], precision.master), Fill::Normal(4.0, 1.0))];
             Case::new(
@@ -239,7 +239,7 @@ impl Op for SumGrad {
         cx.queue.launch(kernel("sum_grad", dx), Grid::covering(dx.elements(), 256), &args)
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("sum")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<Sum>()
     }
 }

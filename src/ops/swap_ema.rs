@@ -95,7 +95,7 @@ impl Op for SwapEma {
         self.segments.launch(cx.queue, kernel, args)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |name: &str, sharded: bool| {
             let (segments, places) = case_segments(precision, sharded);
             let op = SwapEma { elements: CASE_ELEMENTS, segments, precision };

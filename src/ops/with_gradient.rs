@@ -68,7 +68,7 @@ impl Op for WithGradient {
     }
 
     /// Its gradient needs an upstream of 1; the tests of `head_loss` prove it.
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let x = Spec::new([17, 8], precision.act_dtype);
         let inputs = vec![
             (Spec::new([17], precision.master), Fill::Normal(3.0, 1.0)),

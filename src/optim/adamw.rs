@@ -1,10 +1,12 @@
-//! AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW` computes it.
+//! AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019),
+//! in the order of operations of PyTorch's `torch.optim.AdamW`.
 
+use super::elementwise::{Elementwise, ElementwiseUpdate, Rule, Scalars, Slot};
 use super::hyperparameters::{Form, Hyperparameter, Value};
-use super::optimizer::{Entry, Optimizer, Rates, Update};
-use crate::error::Result;
-use crate::ir::{Builder, OptimizerSlot, Precision};
-use crate::ops::adamw::{self, SCHEDULE_WIDTH, schedule_row};
+use super::optimizer::{Entry, Rates};
+use super::width::{Power, Sides, WidthRule};
+use crate::device::Real;
+use crate::ir::{Fill, OpType};
 use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 
@@ -38,11 +40,16 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     decoupled_decay: true,
     elsewhere: None,
+    width_rule: |_, sides| match sides {
+        Sides::Both => Some(WidthRule::new(Power::Inverse, Power::Inverse, Power::One)),
+        Sides::Outputs | Sides::Inputs => Some(WidthRule::new(Power::Zero, Power::Inverse, Power::Zero)),
+    },
     build: |values| {
         let [beta1, beta2] = values.pair("betas");
         let (eps, weight_decay) = (values.number("eps"), values.number("weight_decay"));
-        Arc::new(AdamW { beta1, beta2, eps, weight_decay })
+        Arc::new(Elementwise(AdamW { beta1, beta2, eps, weight_decay }))
     },
+    ops: &[OpType::new::<ElementwiseUpdate<AdamW, 2>>()],
 };
 
 /// AdamW with its hyperparameters.
@@ -59,38 +66,52 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
-impl Optimizer for AdamW {
-    fn slots(&self, precision: Precision) -> Vec<OptimizerSlot> {
-        let moment = |buffer, checkpoint_prefix| OptimizerSlot {
-            buffer,
-            checkpoint_prefix,
-            dtype: precision.master,
-            initial: 0.0,
-        };
-        vec![moment("m", "adam.m."), moment("v", "adam.v.")]
+impl Rule<2> for AdamW {
+    const NAME: &'static str = "adamw";
+    const SLOTS: [Slot; 2] = [
+        Slot { buffer: "m", checkpoint_prefix: "adam.m." },
+        Slot { buffer: "v", checkpoint_prefix: "adam.v." },
+    ];
+    const SLOTS_IN_WORDS: &'static str = "two moments";
+    const COLUMNS: usize = 4;
+
+    fn attributes(&self) -> String {
+        format!("betas=({},{}) eps={}", self.beta1, self.beta2, self.eps)
     }
 
-    fn slots_in_words(&self) -> &'static str {
-        "two moments"
-    }
-
-    fn schedule_width(&self) -> usize {
-        SCHEDULE_WIDTH
-    }
-
+    /// `[1 − decay, lr / (1 − β1^t), √(1 − β2^t), lr]`.
     fn schedule_row(&self, rates: Rates, step: u64) -> Vec<f64> {
-        schedule_row(rates.lr, rates.decay * self.weight_decay, (self.beta1, self.beta2), step).to_vec()
+        // Not powi: its rounding is unspecified, and the step may exceed i32.
+        let power = |beta: f64| (beta.ln() * step as f64).exp();
+        let (size, correction) = (rates.lr / (1.0 - power(self.beta1)), (1.0 - power(self.beta2)).sqrt());
+        vec![1.0 - rates.decay * self.weight_decay, size, correction, rates.lr]
     }
 
-    fn record(&self, b: &mut Builder, update: &Update) -> Result<()> {
-        let op = adamw::AdamW {
-            beta1: self.beta1,
-            beta2: self.beta2,
-            eps: self.eps,
-            segments: update.segments.clone(),
-            precision: b.program().state.precision,
-        };
-        b.emit_into("update", Arc::new(op), &update.inputs(), &update.outputs())?;
-        Ok(())
+    fn constants(&self) -> [f64; 4] {
+        [1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.eps]
+    }
+
+    #[inline(always)]
+    fn update<A: Real>(s: &Scalars<A>, decays: bool, p: A, [m, v]: [A; 2], g: A) -> (A, [A; 2]) {
+        let ([decay, size, correction, _], [one_minus_beta1, beta2, one_minus_beta2, eps]) =
+            (s.row, s.constants);
+        let m = one_minus_beta1.fma(g - m, m);
+        let v = (one_minus_beta2 * g).fma(g, beta2 * v);
+        let denominator = v.sqrt() / correction + eps;
+        // Three roundings, as in PyTorch: where decay and step cancel, any other order is many ulp away.
+        let decayed = if decays { p * decay } else { p };
+        (decayed - size * m / denominator, [m, v])
+    }
+
+    fn example() -> (Self, [Fill; 2]) {
+        let rule = Self { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+        (rule, [Fill::Normal(0.0, 0.3), Fill::Uniform(0.0, 0.5)])
+    }
+
+    fn reference(&self, row: &[f64], decays: bool, p: f64, [m, v]: [f64; 2], g: f64) -> (f64, [f64; 2]) {
+        let m = self.beta1 * m + (1.0 - self.beta1) * g;
+        let v = self.beta2 * v + (1.0 - self.beta2) * g * g;
+        let decayed = p * if decays { row[0] } else { 1.0 };
+        (decayed - row[1] * m / (v.sqrt() / row[2] + self.eps), [m, v])
     }
 }

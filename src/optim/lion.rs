@@ -1,11 +1,12 @@
-//! Lion: the sign of an interpolated momentum (Chen et al., "Symbolic discovery of optimization algorithms",
-//! 2023).
+//! Lion: the sign of an interpolated momentum (Chen et al., "Symbolic discovery of optimization algorithms", 2023,
+//! Algorithm 2), in the order of operations of the authors' PyTorch code (google/automl, lion/lion_pytorch.py).
 
+use super::elementwise::{Elementwise, ElementwiseUpdate, Rule, Scalars, Slot};
 use super::hyperparameters::{Form, Hyperparameter, Value};
-use super::optimizer::{Entry, Optimizer, Rates, Update};
-use crate::error::Result;
-use crate::ir::{Builder, OptimizerSlot, Precision};
-use crate::ops::lion;
+use super::optimizer::{Entry, Rates};
+use super::width::{Power, Sides, WidthRule};
+use crate::device::Real;
+use crate::ir::{Fill, OpType};
 use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 
@@ -31,10 +32,15 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     decoupled_decay: true,
     elsewhere: None,
+    width_rule: |_, sides| match sides {
+        Sides::Both => Some(WidthRule::new(Power::Inverse, Power::Zero, Power::One)),
+        Sides::Outputs | Sides::Inputs => Some(WidthRule::UNCHANGED),
+    },
     build: |values| {
         let [beta1, beta2] = values.pair("betas");
-        Arc::new(Lion { beta1, beta2, weight_decay: values.number("weight_decay") })
+        Arc::new(Elementwise(Lion { beta1, beta2, weight_decay: values.number("weight_decay") }))
     },
+    ops: &[OpType::new::<ElementwiseUpdate<Lion, 1>>()],
 };
 
 /// Lion with its hyperparameters.
@@ -48,36 +54,48 @@ pub struct Lion {
     pub weight_decay: f64,
 }
 
-impl Optimizer for Lion {
-    fn slots(&self, precision: Precision) -> Vec<OptimizerSlot> {
-        vec![OptimizerSlot {
-            buffer: "momentum",
-            checkpoint_prefix: "lion.momentum.",
-            dtype: precision.master,
-            initial: 0.0,
-        }]
-    }
+impl Rule<1> for Lion {
+    const NAME: &'static str = "lion";
+    const SLOTS: [Slot; 1] = [Slot { buffer: "momentum", checkpoint_prefix: "lion.momentum." }];
+    const SLOTS_IN_WORDS: &'static str = "momentum";
+    const COLUMNS: usize = 2;
 
-    fn slots_in_words(&self) -> &'static str {
-        "momentum"
-    }
-
-    fn schedule_width(&self) -> usize {
-        lion::SCHEDULE_WIDTH
+    fn attributes(&self) -> String {
+        format!("betas=({},{})", self.beta1, self.beta2)
     }
 
     fn schedule_row(&self, rates: Rates, _step: u64) -> Vec<f64> {
         vec![1.0 - rates.decay * self.weight_decay, rates.lr]
     }
 
-    fn record(&self, b: &mut Builder, update: &Update) -> Result<()> {
-        let op = lion::Lion {
-            beta1: self.beta1,
-            beta2: self.beta2,
-            segments: update.segments.clone(),
-            precision: b.program().state.precision,
+    fn constants(&self) -> [f64; 4] {
+        [self.beta1, 1.0 - self.beta1, self.beta2, 1.0 - self.beta2]
+    }
+
+    #[inline(always)]
+    fn update<A: Real>(s: &Scalars<A>, decays: bool, p: A, [m]: [A; 1], g: A) -> (A, [A; 1]) {
+        let ([decay, lr, ..], [beta1, one_minus_beta1, beta2, one_minus_beta2]) = (s.row, s.constants);
+        // Three roundings, as there: the sign is that of the rounded sum.
+        let direction = m * beta1 + g * one_minus_beta1;
+        let p = if decays { p * decay } else { p };
+        let p = if direction > A::ZERO {
+            p - lr
+        } else if direction < A::ZERO {
+            p + lr
+        } else {
+            p
         };
-        b.emit_into("update", Arc::new(op), &update.inputs(), &update.outputs())?;
-        Ok(())
+        // A fused multiply-add, as PyTorch's `add(other, alpha=…)` computes it.
+        (p, [one_minus_beta2.fma(g, m * beta2)])
+    }
+
+    fn example() -> (Self, [Fill; 1]) {
+        (Self { beta1: 0.9, beta2: 0.99, weight_decay: 1.0 }, [Fill::Normal(0.0, 0.3)])
+    }
+
+    fn reference(&self, row: &[f64], decays: bool, p: f64, [m]: [f64; 1], g: f64) -> (f64, [f64; 1]) {
+        let direction = self.beta1 * m + (1.0 - self.beta1) * g;
+        let decayed = if decays { row[0] * p } else { p };
+        (decayed - row[1] * direction.signum(), [self.beta2 * m + (1.0 - self.beta2) * g])
     }
 }

@@ -1,11 +1,12 @@
 //! Optimizers: the state that an update keeps for every parameter, the ops that compute it, and its schedule.
 //!
-//! An optimizer is one file here that implements [`Optimizer`] and declares its hyperparameters, and one line
-//! of [`OPTIMIZERS`]. Recipes read their keys from that list; the layout of the state, checkpoints, forecasts
+//! An optimizer is one file here that implements [`Optimizer`], or a [`Rule`] if it treats every element alike,
+//! and declares its hyperparameters; and one line of [`OPTIMIZERS`]. Recipes read their keys from that list; the layout of the state, checkpoints, forecasts
 //! and the program of a step's end iterate over an optimizer's slots and never name them. Parameters are
 //! updated in groups by role, each with an optimizer, a rate and a decay of its own ([`UpdateGroup`]).
 
 mod adamw;
+mod elementwise;
 mod ema;
 mod groups;
 mod hyperparameters;
@@ -14,13 +15,15 @@ mod muon;
 mod optimizer;
 mod parametrization;
 mod sgd;
+mod width;
 
+pub use elementwise::{Elementwise, ElementwiseUpdate, Rule, Scalars, Slot};
 pub use ema::{CHECKPOINT_PREFIX as EMA_PREFIX, WeightEma};
 pub use groups::{GroupRole, RoleRule, UpdateGroup};
 pub use hyperparameters::{Form, Hyperparameter, Value, Values};
 pub use muon::Muon;
 pub use optimizer::{Entry, Optimizer, Rates, Update};
-pub use parametrization::{Power, WidthRule, width_rule};
+pub use width::{Power, Sides, WidthRule};
 
 /// Every optimizer. The first is the default of recipes.
 pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY, lion::ENTRY, sgd::ENTRY, muon::ENTRY];

@@ -6,8 +6,9 @@
 
 use super::hyperparameters::{Form, Hyperparameter, Value};
 use super::optimizer::{Entry, Optimizer, Rates, Update};
+use super::width::{Power, Sides, WidthRule};
 use crate::error::{Error, Result};
-use crate::ir::{Builder, Destination, LogicalMatrix, Mode, OptimizerSlot, Precision, Shards, State};
+use crate::ir::{Builder, Destination, LogicalMatrix, Mode, OpType, OptimizerSlot, Precision, Shards, State};
 use crate::ops::matrices::{Matrices, MatrixPlace};
 use crate::ops::muon_momentum::MuonMomentum;
 use crate::ops::muon_update::{MuonUpdate, SCHEDULE_WIDTH, schedule_row};
@@ -64,6 +65,15 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     decoupled_decay: true,
     elsewhere: Some("adamw"),
+    width_rule: |values, sides| {
+        let original = RateAdjustment::Original.word();
+        let is_original = matches!(values.get("adjust"), Some(Value::Word(word)) if word == original);
+        match sides {
+            Sides::Both if is_original => Some(WidthRule::UNCHANGED),
+            Sides::Both => Some(WidthRule::new(Power::InverseRoot, Power::Zero, Power::Root)),
+            Sides::Outputs | Sides::Inputs => None,
+        }
+    },
     build: |values| {
         Arc::new(Muon {
             momentum: values.number("momentum"),
@@ -73,6 +83,7 @@ pub(super) const ENTRY: Entry = Entry {
             steps: values.count("ns_steps"),
         })
     },
+    ops: &[OpType::new::<MuonMomentum>(), OpType::new::<NewtonSchulz>(), OpType::new::<MuonUpdate>()],
 };
 
 /// Muon with its hyperparameters.

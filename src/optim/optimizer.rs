@@ -1,8 +1,11 @@
 //! The trait of optimizers, their entry in the registry, and the tensors of an update.
 
 use super::hyperparameters::{Hyperparameter, Values};
+use super::width::{Sides, WidthRule};
 use crate::error::Result;
-use crate::ir::{Builder, Destination, Mode, OptimizerSlot, Precision, Role, SlotGroup, State, TensorId};
+use crate::ir::{
+    Builder, Destination, Mode, OpType, OptimizerSlot, Precision, Role, SlotGroup, State, TensorId,
+};
 use crate::ops::segments::Segments;
 use std::fmt::Debug;
 use std::ops::Range;
@@ -20,8 +23,12 @@ pub struct Entry {
     pub decoupled_decay: bool,
     /// For an optimizer of matrices of blocks alone, the name of that of all other parameters.
     pub elsewhere: Option<&'static str>,
+    /// How its updates follow the width of a model, for parameters whose sides grow so; `None`: no rule is known.
+    pub width_rule: fn(&Values, Sides) -> Option<WidthRule>,
     /// Makes the optimizer from the values of all its hyperparameters.
     pub build: fn(&Values) -> Arc<dyn Optimizer>,
+    /// The ops of its updates, for checks.
+    pub ops: &'static [OpType],
 }
 
 /// The rates of one step.

@@ -22,94 +22,28 @@
 //! models whose heads grow, and here heads become more.
 
 use super::groups::{GroupRole, RoleRule};
-use super::hyperparameters::{Value, Values};
-use crate::policy::{RateAdjustment, WeightDecay};
+use super::hyperparameters::Values;
+use super::optimizer::Entry;
+use super::width::{Power, Sides, WidthRule};
+use crate::policy::WeightDecay;
 
-/// A power of the ratio of widths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Power {
-    /// Over it.
-    Inverse,
-    /// Over its root.
-    InverseRoot,
-    /// As at the base width.
-    Zero,
-    /// Times its root.
-    Root,
-    /// Times it.
-    One,
-}
-
-impl Power {
-    /// Returns the factor at a ratio of widths: exactly 1 at the base width.
-    pub fn factor(self, ratio: f64) -> f64 {
-        match self {
-            Self::Inverse => 1.0 / ratio,
-            Self::InverseRoot => 1.0 / ratio.sqrt(),
-            Self::Zero => 1.0,
-            Self::Root => ratio.sqrt(),
-            Self::One => ratio,
-        }
+impl Entry {
+    /// Returns the rule of this optimizer with these hyperparameters for the parameters of a role; `None` where it
+    /// has none, and the parametrization refuses it.
+    pub fn width_rule(&self, values: &Values, role: GroupRole) -> Option<WidthRule> {
+        let sides = match role {
+            GroupRole::Embedding | GroupRole::Positions | GroupRole::Vector => Sides::Outputs,
+            GroupRole::Matrix => Sides::Both,
+            GroupRole::Head => Sides::Inputs,
+        };
+        (self.width_rule)(values, sides)
     }
-}
-
-/// What follows the width of a parameter's update.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WidthRule {
-    /// Factor of the learning rate.
-    pub lr: Power,
-    /// Factor of epsilon, where the optimizer has one that gradients are compared with.
-    pub eps: Power,
-    /// Factor of the decay, where it is a multiple of the rate.
-    pub decay: Power,
-}
-
-/// Which sides of a parameter grow with the width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sides {
-    /// The outputs alone: tables of vectors, and vectors.
-    Outputs,
-    /// Both: matrices of blocks.
-    Both,
-    /// The inputs alone: the head.
-    Inputs,
-}
-
-impl Sides {
-    fn from_role(role: GroupRole) -> Self {
-        match role {
-            GroupRole::Embedding | GroupRole::Positions | GroupRole::Vector => Self::Outputs,
-            GroupRole::Matrix => Self::Both,
-            GroupRole::Head => Self::Inputs,
-        }
-    }
-}
-
-/// Returns the rule of an optimizer with these hyperparameters for the parameters of a role; `None` where it has none,
-/// and the parametrization refuses it.
-pub fn width_rule(optimizer: &str, values: &Values, role: GroupRole) -> Option<WidthRule> {
-    use Power::{Inverse, InverseRoot, One, Root, Zero};
-    let is_original =
-        || matches!(values.get("adjust"), Some(Value::Word(word)) if word == RateAdjustment::Original.word());
-    let [lr, eps, decay] = match (optimizer, Sides::from_role(role)) {
-        ("adamw", Sides::Both) => [Inverse, Inverse, One],
-        ("adamw", Sides::Outputs | Sides::Inputs) => [Zero, Inverse, Zero],
-        ("lion", Sides::Both) => [Inverse, Zero, One],
-        ("lion", Sides::Outputs | Sides::Inputs) => [Zero, Zero, Zero],
-        ("muon", Sides::Both) if is_original() => [Zero, Zero, Zero],
-        ("muon", Sides::Both) => [InverseRoot, Zero, Root],
-        ("sgd", Sides::Both) => [Zero, Zero, Zero],
-        // Decay is added to gradients, which are over the ratio.
-        ("sgd", Sides::Outputs | Sides::Inputs) => [One, Zero, Inverse],
-        _ => return None,
-    };
-    Some(WidthRule { lr, eps, decay })
 }
 
 impl RoleRule {
     /// Returns the rule at a ratio of widths: the same at 1. `None` where its optimizer has no rule for its role.
     pub fn at_width(self, ratio: f64) -> Option<Self> {
-        let rule = width_rule(self.entry.name, &self.values, self.role)?;
+        let rule = self.entry.width_rule(&self.values, self.role)?;
         // Independent decay is no multiple of the rate.
         let decay = match self.decay {
             WeightDecay::Coupled => rule.decay,
@@ -124,13 +58,15 @@ impl RoleRule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optim::OPTIMIZERS;
+    use crate::optim::hyperparameters::Value;
+    use crate::optim::{OPTIMIZERS, find};
+    use crate::policy::RateAdjustment;
     use std::collections::BTreeMap;
 
     /// The factors of rate, epsilon and decay at four times the base width.
     fn factors(optimizer: &str) -> [[f64; 3]; 5] {
         GroupRole::ALL.map(|role| {
-            let rule = width_rule(optimizer, &Values::default(), role).unwrap();
+            let rule = find(optimizer).unwrap().width_rule(&Values::default(), role).unwrap();
             [rule.lr, rule.eps, rule.decay].map(|power| power.factor(4.0))
         })
     }
@@ -138,8 +74,8 @@ mod tests {
     /// Rules of every optimizer for every role that it has one for.
     fn rules() -> Vec<RoleRule> {
         let all = OPTIMIZERS.iter().flat_map(|entry| GroupRole::ALL.map(|role| (entry, role)));
-        let known = all.filter(|(entry, role)| width_rule(entry.name, &Values::default(), *role).is_some());
-        let rule = |(entry, role): (&'static crate::optim::Entry, GroupRole)| RoleRule {
+        let known = all.filter(|(entry, role)| entry.width_rule(&Values::default(), *role).is_some());
+        let rule = |(entry, role): (&'static Entry, GroupRole)| RoleRule {
             role,
             entry,
             values: Values::from_written(entry.hyperparameters, &BTreeMap::new()),
@@ -159,16 +95,15 @@ mod tests {
         assert_eq!(factors("lion"), [others, others, others, matrix, others]);
         let (others, matrix) = ([4.0, 1.0, 0.25], [1.0; 3]);
         assert_eq!(factors("sgd"), [others, others, others, matrix, others]);
-        assert_eq!(width_rule("another", &Values::default(), GroupRole::Head), None);
     }
 
     #[test]
     fn the_rule_of_muon_follows_its_adjustment() {
-        let entry = crate::optim::find("muon").unwrap();
+        let entry = find("muon").unwrap();
         let rule = |adjust: RateAdjustment, role| {
             let word = Value::Word(adjust.word().into());
             let written = BTreeMap::from([("adjust".to_owned(), word)]);
-            let rule = width_rule("muon", &Values::from_written(entry.hyperparameters, &written), role)?;
+            let rule = entry.width_rule(&Values::from_written(entry.hyperparameters, &written), role)?;
             Some([rule.lr, rule.eps, rule.decay].map(|power| power.factor(4.0)))
         };
         assert_eq!(rule(RateAdjustment::Original, GroupRole::Matrix), Some([1.0; 3]));

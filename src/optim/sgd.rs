@@ -1,10 +1,13 @@
-//! SGD with momentum, as `torch.optim.SGD` computes it: without dampening, and with coupled weight decay.
+//! SGD with momentum (Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013),
+//! in the form and order of operations of PyTorch's `torch.optim.SGD` (torch/optim/sgd.py, `_single_tensor_sgd`)
+//! without dampening. Weight decay is coupled, as there: it is added to the gradient before the momentum.
 
+use super::elementwise::{Elementwise, ElementwiseUpdate, Rule, Scalars, Slot};
 use super::hyperparameters::{Form, Hyperparameter, Value};
-use super::optimizer::{Entry, Optimizer, Rates, Update};
-use crate::error::Result;
-use crate::ir::{Builder, OptimizerSlot, Precision};
-use crate::ops::sgd;
+use super::optimizer::{Entry, Rates};
+use super::width::{Power, Sides, WidthRule};
+use crate::device::Real;
+use crate::ir::{Fill, OpType};
 use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 
@@ -30,9 +33,20 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     decoupled_decay: false,
     elsewhere: None,
-    build: |values| {
-        Arc::new(Sgd { momentum: values.number("momentum"), weight_decay: values.number("weight_decay") })
+    width_rule: |_, sides| match sides {
+        Sides::Both => Some(WidthRule::UNCHANGED),
+        // Decay is added to gradients, which are over the ratio.
+        Sides::Outputs | Sides::Inputs => Some(WidthRule::new(Power::One, Power::Zero, Power::Inverse)),
     },
+    build: |values| {
+        let rule = Sgd { momentum: values.number("momentum"), weight_decay: values.number("weight_decay") };
+        if rule.momentum == 0.0 {
+            Arc::new(Elementwise::<_, 0>(rule))
+        } else {
+            Arc::new(Elementwise::<_, 1>(rule))
+        }
+    },
+    ops: &[OpType::new::<ElementwiseUpdate<Sgd, 1>>(), OpType::new::<ElementwiseUpdate<Sgd, 0>>()],
 };
 
 /// SGD with its hyperparameters.
@@ -44,40 +58,46 @@ pub struct Sgd {
     pub weight_decay: f64,
 }
 
-impl Optimizer for Sgd {
-    fn slots(&self, precision: Precision) -> Vec<OptimizerSlot> {
-        if self.momentum == 0.0 {
-            return Vec::new();
-        }
-        // PyTorch starts the momentum as the first gradient, which is what a step from zero makes it.
-        vec![OptimizerSlot {
-            buffer: "momentum",
-            checkpoint_prefix: "sgd.momentum.",
-            dtype: precision.master,
-            initial: 0.0,
-        }]
-    }
+/// With a momentum (`N` = 1), or with none and no slot.
+impl<const N: usize> Rule<N> for Sgd {
+    const NAME: &'static str = "sgd";
+    // PyTorch starts the momentum as the first gradient, which is what a step from zero makes it.
+    const SLOTS: [Slot; N] = [Slot { buffer: "momentum", checkpoint_prefix: "sgd.momentum." }; N];
+    const SLOTS_IN_WORDS: &'static str = if N == 0 { "" } else { "momentum" };
+    const COLUMNS: usize = 1;
 
-    fn slots_in_words(&self) -> &'static str {
-        if self.momentum == 0.0 { "" } else { "momentum" }
-    }
-
-    fn schedule_width(&self) -> usize {
-        sgd::SCHEDULE_WIDTH
+    fn attributes(&self) -> String {
+        format!("momentum={} weight_decay={}", self.momentum, self.weight_decay)
     }
 
     fn schedule_row(&self, rates: Rates, _step: u64) -> Vec<f64> {
         vec![rates.lr]
     }
 
-    fn record(&self, b: &mut Builder, update: &Update) -> Result<()> {
-        let op = sgd::Sgd {
-            momentum: self.momentum,
-            weight_decay: self.weight_decay,
-            segments: update.segments.clone(),
-            precision: b.program().state.precision,
-        };
-        b.emit_into("update", Arc::new(op), &update.inputs(), &update.outputs())?;
-        Ok(())
+    fn constants(&self) -> [f64; 4] {
+        [self.weight_decay, self.momentum, 0.0, 0.0]
+    }
+
+    #[inline(always)]
+    fn update<A: Real>(s: &Scalars<A>, decays: bool, p: A, mut slots: [A; N], g: A) -> (A, [A; N]) {
+        let ([lr, ..], [decay, momentum, ..]) = (s.row, s.constants);
+        // A fused multiply-add, as PyTorch's `add(other, alpha=…)` computes it.
+        let mut step = if decays { decay.fma(p, g) } else { g };
+        for m in &mut slots {
+            *m = momentum * *m + step;
+            step = *m;
+        }
+        ((-lr).fma(step, p), slots)
+    }
+
+    fn example() -> (Self, [Fill; N]) {
+        let momentum = if N == 0 { 0.0 } else { 0.9 };
+        (Self { momentum, weight_decay: 0.1 }, [const { Fill::Normal(0.0, 0.3) }; N])
+    }
+
+    fn reference(&self, row: &[f64], decays: bool, p: f64, slots: [f64; N], g: f64) -> (f64, [f64; N]) {
+        let gradient = g + if decays { self.weight_decay * p } else { 0.0 };
+        let slots = slots.map(|m| self.momentum * m + gradient);
+        (p - row[0] * slots.first().unwrap_or(&gradient), slots)
     }
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 /// How often something happens besides once at the end: checkpoints, evaluations, samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interval {
+pub enum Period {
     /// Every so many steps; 0: never.
     Steps(usize),
     /// After the first step that ends so long after the last save: rank 0's clock decides for all ranks.
     Time(Duration),
 }
 
-impl Interval {
+impl Period {
     fn from_values(checkpoint: &recipe::Checkpoint) -> Self {
         match checkpoint.interval {
             Some(steps) => Self::Steps(steps),
@@ -68,7 +68,7 @@ pub struct Intervals {
     /// Global batches per evaluation, spread over the held-out set; 0: all of it.
     pub validation_steps: usize,
     /// Steps or time between checkpoints.
-    pub checkpoint: Interval,
+    pub checkpoint: Period,
     /// Number of newest checkpoints to keep.
     pub keep: usize,
     /// Further steps after which a checkpoint is saved, which stays; in order.
@@ -97,7 +97,7 @@ impl Intervals {
         Self {
             validation: values.validation.interval,
             validation_steps: values.validation.steps,
-            checkpoint: Interval::from_values(&values.checkpoint),
+            checkpoint: Period::from_values(&values.checkpoint),
             keep: values.checkpoint.keep,
             kept_steps: kept_steps(&values.checkpoint, values.training.steps as u64),
             keep_best: values.checkpoint.keep_best,
@@ -208,7 +208,7 @@ pub struct Sampling {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interval, Intervals, is_due, kept_steps, times_due};
+    use super::{Intervals, Period, is_due, kept_steps, times_due};
     use crate::policy::WeightsOnly;
     use crate::recipe::{self, Values};
     use std::time::Duration;
@@ -238,7 +238,7 @@ mod tests {
         let values = Values::default();
         let plain = Intervals::from_values(&values);
         let intervals = |interval| Intervals {
-            checkpoint: Interval::Steps(interval),
+            checkpoint: Period::Steps(interval),
             kept_steps: vec![20, 25, 100, 300],
             ..plain.clone()
         };
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn what_a_resume_may_need_has_the_state_of_the_optimizer() {
         let plain = Intervals::from_values(&Values::default());
-        let of = |weights_only| Intervals { weights_only, checkpoint: Interval::Steps(10), ..plain.clone() };
+        let of = |weights_only| Intervals { weights_only, checkpoint: Period::Steps(10), ..plain.clone() };
         assert!(of(WeightsOnly::None).saves_state_after(3, 15, false));
         let kept = of(WeightsOnly::Kept);
         let whole: Vec<u64> = (1..=15).filter(|&step| kept.saves_state_after(step, 15, false)).collect();
@@ -274,14 +274,13 @@ mod tests {
 
     #[test]
     fn saves_on_the_way_are_those_before_the_last_step() {
-        let plain =
-            Intervals { checkpoint: Interval::Steps(0), ..Intervals::from_values(&Values::default()) };
+        let plain = Intervals { checkpoint: Period::Steps(0), ..Intervals::from_values(&Values::default()) };
         assert!(!plain.saves_on_the_way(10));
         for (interval, steps, on_the_way) in
             [(10, vec![], false), (9, vec![], true), (0, vec![10, 11], false), (0, vec![9], true)]
         {
             let intervals =
-                Intervals { checkpoint: Interval::Steps(interval), kept_steps: steps, ..plain.clone() };
+                Intervals { checkpoint: Period::Steps(interval), kept_steps: steps, ..plain.clone() };
             assert_eq!(intervals.saves_on_the_way(10), on_the_way, "{intervals:?}");
         }
         assert!(!Intervals { keep: 0, keep_best: true, ..plain }.saves_on_the_way(10));
@@ -289,10 +288,10 @@ mod tests {
 
     #[test]
     fn checkpoints_by_time_are_counted_with_the_one_at_the_end() {
-        let every_minute = Interval::Time(Duration::from_secs(60));
+        let every_minute = Period::Time(Duration::from_secs(60));
         assert_eq!(every_minute.times_due(0, 100, 30.0), 1);
         assert_eq!(every_minute.times_due(0, 100, 200.0), 4);
         assert_eq!(every_minute.times_due(100, 100, 0.0), 0);
-        assert_eq!(Interval::Steps(50).times_due(0, 101, 1e9), 3);
+        assert_eq!(Period::Steps(50).times_due(0, 101, 1e9), 3);
     }
 }

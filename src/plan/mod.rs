@@ -14,7 +14,7 @@ mod seeds;
 pub use batch::{BatchPlan, Scaling, Stage};
 pub use corpus::{Corpus, data_spec};
 pub use devices::choose_gpus;
-pub use events::{Generation, Interval, Intervals, Sampling, is_due, times_due};
+pub use events::{Generation, Intervals, Period, Sampling, is_due, times_due};
 pub use execution::Execution;
 pub use model::{Model, PADDING, QkNormOptions, RopeOptions};
 pub use recompute_choice::{ModeCost, RecomputeChoice};
@@ -24,8 +24,10 @@ pub use seeds::Seeds;
 use crate::data::held_out_batches;
 use crate::device::gpu::MAX_RANKS;
 use crate::device::{DType, Precision};
+use crate::evaluation::Task;
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::policy::{Placement, Shard, Transport};
+use std::sync::Arc;
 
 /// Terms of the training objective beside the cross-entropy; held-out losses have none of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,8 +79,8 @@ pub struct Plan {
     pub execution: Execution,
     /// Steps between events.
     pub intervals: Intervals,
-    /// State the loss of every held-out document at the last evaluation.
-    pub document_losses: bool,
+    /// What evaluations measure.
+    pub tasks: Vec<Arc<dyn Task>>,
     /// Samples.
     pub generation: Generation,
     /// The corpus.

@@ -4,6 +4,7 @@ use super::devices::{check_nccl, choose_gpus};
 use super::{BatchPlan, Corpus, Execution, Generation, Intervals, Model, Objective, Plan, Schedule, Seeds};
 use crate::device::{DType, Precision};
 use crate::error::Result;
+use crate::evaluation::tasks;
 use crate::machine::Machine;
 use crate::optim::{GroupRole, RoleRule, UpdateGroup, WeightEma};
 use crate::policy::TrainingDtype;
@@ -52,7 +53,7 @@ impl Plan {
             },
             execution: Execution::from_recipe(recipe, &gpus, machine),
             intervals: Intervals::from_values(values),
-            document_losses: values.validation.documents,
+            tasks: tasks(&values.validation.tasks, values.validation.documents),
             generation: Generation::from_values(&values.generation),
             corpus: corpus.clone(),
         };

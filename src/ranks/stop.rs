@@ -31,9 +31,9 @@ struct Shared {
 
 /// Until this is dropped, a second signal kills a process group together with this process.
 #[derive(Debug)]
-pub struct KilledTogether<'a>(&'a Stop);
+pub struct KilledTogether(Stop);
 
-impl Drop for KilledTogether<'_> {
+impl Drop for KilledTogether {
     fn drop(&mut self) {
         self.0.0.group.store(0, Ordering::SeqCst);
     }
@@ -90,9 +90,9 @@ impl Stop {
     }
 
     /// Lets a second signal kill the process group of `leader` too, for a caller that waits for it.
-    pub fn kill_together(&self, leader: u32) -> KilledTogether<'_> {
+    pub fn kill_together(&self, leader: u32) -> KilledTogether {
         self.0.group.store(leader, Ordering::SeqCst);
-        KilledTogether(self)
+        KilledTogether(self.clone())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The table as a JSON schema, for editors.
 
-use super::key::{Interval, Key, RangeScale, Type};
+use super::key::{Key, NumberRange, RangeScale, Type};
 use super::lookup::keys_of;
 use super::prediction::predictable;
 use super::schema::{SECTIONS, Values};
@@ -101,6 +101,9 @@ fn fragment(kind: Type) -> Map<String, Value> {
         Type::NameOrPath(names) => json!({"type": "string", "minLength": 1, "anyOf": [{"enum": names}, {}]}),
         Type::Bool => json!({"type": "boolean"}),
         Type::Word(words) => json!({"enum": words}),
+        Type::Words(words) => {
+            json!({"type": "array", "items": {"enum": words}, "minItems": 1, "uniqueItems": true})
+        }
         Type::WordOrFormula(words, _) => {
             json!({"type": "string", "minLength": 1, "anyOf": [{"enum": words}, {"maxLength": MAX_LENGTH}]})
         }
@@ -159,7 +162,7 @@ fn whole(min: u64, max: u64) -> Value {
     json!({"type": "integer", "minimum": min, "maximum": max})
 }
 
-fn number(interval: Interval) -> Value {
+fn number(interval: NumberRange) -> Value {
     let mut schema = Map::new();
     schema.insert("type".to_owned(), json!("number"));
     match interval.low {

@@ -36,23 +36,23 @@ impl fmt::Display for Class {
     }
 }
 
-/// An interval of finite numbers, with open or closed ends.
+/// A range of finite numbers, with open or closed ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Interval {
+pub struct NumberRange {
     /// Lower end.
     pub low: Bound<f64>,
     /// Upper end.
     pub high: Bound<f64>,
 }
 
-impl Interval {
-    /// Returns true if the interval contains `x`; false for NaN.
+impl NumberRange {
+    /// Returns true if the range contains `x`; false for NaN.
     pub fn contains(&self, x: f64) -> bool {
         x.is_finite() && (self.low, self.high).contains(&x)
     }
 }
 
-impl fmt::Display for Interval {
+impl fmt::Display for NumberRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.low {
             Bound::Included(low) => write!(f, "{low} ≤ value")?,
@@ -78,6 +78,8 @@ pub enum Type {
     Bool,
     /// One of these words.
     Word(&'static [&'static str]),
+    /// A list of different words, each one of these.
+    Words(&'static [&'static str]),
     /// One of these words, or a formula for this.
     WordOrFormula(&'static [&'static str], Scope),
     /// A whole number within these bounds, both included.
@@ -92,11 +94,11 @@ pub enum Type {
     /// Endings of files, all different, each with its dot.
     Extensions,
     /// A number.
-    Number(Interval),
-    /// Two numbers, each within the interval.
-    Pair(Interval),
-    /// A fraction within the interval, or a path.
-    FractionOrPath(Interval),
+    Number(NumberRange),
+    /// Two numbers, each within the range.
+    Pair(NumberRange),
+    /// A fraction within the range, or a path.
+    FractionOrPath(NumberRange),
     /// A table from names to paths.
     NamedPaths,
     /// A string that parses as a [`super::Prediction`].
@@ -135,6 +137,7 @@ impl fmt::Display for Type {
             Self::NameOrPath(names) => write!(f, "{} or a path, in quotes", quoted(names)),
             Self::Bool => f.write_str("true or false"),
             Self::Word(words) => write!(f, "one of {}", quoted(words)),
+            Self::Words(words) => write!(f, "a list of different words, each one of {}", quoted(words)),
             Self::WordOrFormula(words, scope) => {
                 write!(f, "one of {}, or a formula {}", quoted(words), scope.meaning())
             }

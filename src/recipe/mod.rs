@@ -47,7 +47,7 @@ pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS, RAMP_K
 pub use copy::{COPY_HEADER, set_in_copy};
 pub use diff::{Change, diff, measuring_changes};
 pub use json_schema::json_schema;
-pub use key::{Class, Interval, Key, RangeScale, Type, UNSET};
+pub use key::{Class, Key, NumberRange, RangeScale, Type, UNSET};
 pub use load::{environment, load, load_resolved, load_str, setting};
 pub use loaded::{Recipe, StoredRecipe};
 pub use lookup::{

@@ -2,7 +2,7 @@
 //! declares, and tables of groups of parameters that change some of these.
 
 use super::groups::{self, Group, leak};
-use super::key::{Class::Training, Interval, Key, Type, UNSET};
+use super::key::{Class::Training, Key, NumberRange, Type, UNSET};
 use crate::optim::{self, Entry, Form, GroupRole, Hyperparameter, OPTIMIZERS, RoleRule, Value, Values};
 use crate::policy::WeightDecay;
 use serde::Deserialize;
@@ -107,7 +107,7 @@ impl Serialize for Optimizer {
 /// name once; then the same for every group.
 pub(super) fn keys() -> Vec<Key> {
     let names: Vec<&'static str> = OPTIMIZERS.iter().map(|entry| entry.name).collect();
-    let lr = Type::Number(Interval { low: Included(0.0), high: Included(10.0) });
+    let lr = Type::Number(NumberRange { low: Included(0.0), high: Included(10.0) });
     let decay = "What weight decay is relative to: the learning rate, or its share of the peak, whatever that is \
                  (Wortsman et al. 2023).";
     let mut keys = vec![
@@ -167,8 +167,8 @@ fn is_default(entry: &Entry) -> bool {
 
 fn key(hyperparameter: &Hyperparameter) -> Key {
     let kind = match hyperparameter.form {
-        Form::Number(low, high) => Type::Number(Interval { low, high }),
-        Form::Pair(low, high) => Type::Pair(Interval { low, high }),
+        Form::Number(low, high) => Type::Number(NumberRange { low, high }),
+        Form::Pair(low, high) => Type::Pair(NumberRange { low, high }),
         Form::Count { min, max } => Type::Count { min, max },
         Form::Flag => Type::Bool,
         Form::Word(words) => Type::Word(words),

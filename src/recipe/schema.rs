@@ -13,15 +13,15 @@
 //! ```
 
 use super::define::{section, sections};
-use super::key::{Interval, RangeScale, Type, UNSET};
+use super::key::{NumberRange, RangeScale, Type, UNSET};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::expression::Scope;
 use crate::policy::{
-    Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, Decay, DeviceChoice, HeadInit,
-    Launcher, Norm, NormPlacement, OrFormula, Parametrization, Placement, Position, QkNormPlace,
-    RecomputeMode, Reduction, ResidualInit, Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard,
-    TrainingDtype, Transport, WeightsOnly,
+    Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, Decay, DeviceChoice,
+    EvaluationTask, HeadInit, Launcher, Norm, NormPlacement, OrFormula, Parametrization, Placement, Position,
+    QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume, RopeDirection, RopeScaling, Sampler,
+    SeedScheme, Shard, TrainingDtype, Transport, WeightsOnly,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -49,8 +49,8 @@ const fn count(min: u64, max: u64) -> Type {
     Type::Count { min, max }
 }
 
-const fn interval(low: Bound<f64>, high: Bound<f64>) -> Interval {
-    Interval { low, high }
+const fn interval(low: Bound<f64>, high: Bound<f64>) -> NumberRange {
+    NumberRange { low, high }
 }
 
 const fn number(low: Bound<f64>, high: Bound<f64>) -> Type {
@@ -467,6 +467,9 @@ sections! {
         /// shards under a name. Each is evaluated whenever that is, and its losses are `val_loss/NAME`.
         sets: BTreeMap<String, String> = BTreeMap::new();
             Measuring, Type::NamedPaths, "{ news = \"news.txt\" }" => implied("{}");
+        /// What evaluations measure on every held-out set.
+        tasks: Vec<EvaluationTask> = vec![EvaluationTask::Loss];
+            Measuring, Type::Words(EvaluationTask::WORDS), "[\"loss\"]" => implied("[\"loss\"]");
         /// Write the loss of every document of the held-out sets to `documents.csv`, as the last evaluation
         /// finds it.
         documents: bool = false; Bookkeeping, Type::Bool, "true";

@@ -1,6 +1,6 @@
 //! Checks of a value against the type of its key.
 
-use super::key::{Interval, Key, RangeScale, Type};
+use super::key::{Key, NumberRange, RangeScale, Type};
 use super::lookup::{find_path, nearest_key};
 use super::prediction::Prediction;
 use crate::expression::{Formula, Function, ParseError};
@@ -66,6 +66,13 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         },
         (Type::Bool, DeValue::Boolean(flag)) => Ok(Value::Boolean(*flag)),
         (Type::Word(words), DeValue::String(text)) => word(words, text).map_err(refused),
+        (Type::Words(words), DeValue::Array(items)) => {
+            let named = |item: &DeValue<'_>| match item {
+                DeValue::String(text) => word(words, text),
+                other => Err(Refusal::new(sort(other))),
+            };
+            different(items, named).map_err(refused)
+        }
         (Type::WordOrFormula(words, scope), DeValue::String(text)) if !words.contains(&text.as_ref()) => {
             Formula::parse(text, scope).map(|formula| Value::String(formula.text().to_owned())).map_err(|e| {
                 wrong_formula(key, value, text, e).unwrap_or_else(|| refused(unknown(words, text)))
@@ -77,7 +84,9 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
             Ok(Value::String(word.to_owned()))
         }
         (Type::CountOrWord { min, max, .. }, value) => whole(value, min, max).map_err(refused),
-        (Type::Counts { max }, DeValue::Array(items)) => counts(items, max).map_err(refused),
+        (Type::Counts { max }, DeValue::Array(items)) => {
+            different(items, |item| whole(item, 0, max)).map_err(refused)
+        }
         (Type::Stages { max_steps, max }, DeValue::Array(items)) => {
             stages(items, (max_steps, max)).map_err(refused)
         }
@@ -184,7 +193,7 @@ fn whole(value: &DeValue<'_>, min: u64, max: u64) -> Result<Value, Refusal> {
     }
 }
 
-fn number(value: &DeValue<'_>, interval: Interval) -> Result<Value, Refusal> {
+fn number(value: &DeValue<'_>, interval: NumberRange) -> Result<Value, Refusal> {
     let x = match value {
         DeValue::Float(written) => written.as_str().parse::<f64>().ok(),
         DeValue::Integer(written) => integer(written).map(|n| n as f64),
@@ -198,21 +207,25 @@ fn number(value: &DeValue<'_>, interval: Interval) -> Result<Value, Refusal> {
     }
 }
 
-fn pair(items: &DeArray<'_>, interval: Interval) -> Result<Value, Refusal> {
+fn pair(items: &DeArray<'_>, interval: NumberRange) -> Result<Value, Refusal> {
     if items.len() != 2 {
         return Err(Refusal::new(format!("a list of {}", items.len())));
     }
     items.iter().map(|item| number(item.get_ref(), interval)).collect::<Result<_, _>>().map(Value::Array)
 }
 
-fn counts(items: &DeArray<'_>, max: u64) -> Result<Value, Refusal> {
-    let numbers = items.iter().map(|item| whole(item.get_ref(), 0, max)).collect::<Result<Vec<_>, _>>()?;
-    if numbers.is_empty() {
+/// Returns a list of at least one value, each typed by `value`, which are all different.
+fn different(
+    items: &DeArray<'_>,
+    value: impl Fn(&DeValue<'_>) -> Result<Value, Refusal>,
+) -> Result<Value, Refusal> {
+    let values = items.iter().map(|item| value(item.get_ref())).collect::<Result<Vec<_>, _>>()?;
+    if values.is_empty() {
         return Err(Refusal::new("an empty list"));
     }
-    match numbers.iter().enumerate().find(|(i, n)| numbers[..*i].contains(n)) {
+    match values.iter().enumerate().find(|(i, value)| values[..*i].contains(value)) {
         Some((_, twice)) => Err(Refusal::new(format!("has {twice} twice"))),
-        None => Ok(Value::Array(numbers)),
+        None => Ok(Value::Array(values)),
     }
 }
 

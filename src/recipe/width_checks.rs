@@ -2,7 +2,7 @@
 
 use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
-use crate::optim::{GroupRole, OPTIMIZERS, Values, width_rule};
+use crate::optim::{Entry, GroupRole, OPTIMIZERS, Values};
 use crate::policy::{HeadInit, Parametrization};
 
 const PARAMETRIZATION: &str = "model.parametrization";
@@ -33,10 +33,9 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         let (name, word) = (rule.entry.name, role.word());
         let own = format!("optimizer.groups.{word}.name");
         let choice = if recipe.locate(&own).is_some() { own.as_str() } else { "optimizer.name" };
-        if width_rule(name, &rule.values, role).is_none() {
-            let others = OPTIMIZERS.iter().map(|entry| entry.name);
-            let others: Vec<&str> =
-                others.filter(|name| width_rule(name, &Values::default(), role).is_some()).collect();
+        if rule.entry.width_rule(&rule.values, role).is_none() {
+            let has_rule = |entry: &&Entry| entry.width_rule(&Values::default(), role).is_some();
+            let others: Vec<&str> = OPTIMIZERS.iter().filter(has_rule).map(|entry| entry.name).collect();
             found.push(recipe.diagnostic(
                 &[choice, PARAMETRIZATION],
                 format!(

@@ -6,9 +6,9 @@ use super::difference::{Compared, loss_distance};
 use super::outcome::{Outcome, Replay};
 use super::setting::Setting;
 use super::stored_run::StoredRun;
-use crate::compare::child::{self, Stderr, TrialLimits};
 use crate::device::cuda::{self, Algorithms};
 use crate::error::{Error, Result};
+use crate::executor::{LocalProcesses, Output, RunSpec, Task, run_to_end};
 use crate::machine::{Gpus, Machine};
 use crate::results::find;
 use crate::results::names::ALGORITHMS;
@@ -18,7 +18,6 @@ use crate::results::stored;
 use crate::results::summary::Status;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Runs a stored run again and compares the result.
 ///
@@ -142,14 +141,21 @@ enum Trained {
 /// Trains the recipe of a stored run in a process of its own, whose progress is shown.
 fn train(stored: &StoredRun, binary: &RunBinary, setting: &Setting<'_>) -> Result<Trained> {
     let before: BTreeSet<PathBuf> = find::runs(setting.into)?.into_iter().collect();
-    let mut command = Command::new(&binary.path);
-    command.arg("--results").arg(setting.into).arg("run").arg(stored.recipe());
-    command.args(settings(stored, binary.is_own));
+    let mut arguments = settings(stored, binary.is_own);
     if let Some(run) = algorithms_of(stored) {
-        command.arg("--algos-from").arg(run);
+        arguments.extend(["--algos-from".to_owned(), run.to_string_lossy().into_owned()]);
     }
-    let limits = TrialLimits { timeout: setting.timeout, stop: setting.stop };
-    let process = child::run(&mut command, Stderr::Inherited, limits)?;
+    let spec = RunSpec {
+        task: Task::Train(stored.recipe()),
+        results: setting.into.to_owned(),
+        binary: Some(binary.path.clone()),
+        arguments,
+        until: None,
+        gpus: Vec::new(),
+        output: Output::Captured { stderr: false },
+    };
+    let mut executor = LocalProcesses::new(setting.into, 1, setting.stop);
+    let process = run_to_end(&mut executor, &spec, setting.timeout, setting.stop)?;
     if setting.stop.requested() {
         return Err(process.stopped_because.unwrap_or_else(|| Error::failed("stopped by a signal")));
     }

@@ -1,8 +1,9 @@
 //! Figures: a title, a legend and one panel or two above a common x axis, drawn to SVG.
 
+use super::axis::ticks;
 use super::glyphs::{self, Anchor, Line, Weight, text_width};
-use super::series::{Points, Scale, stretches, thin, ticks};
 use super::theme::{Hue, Theme};
+use crate::curve::{Points, Scale, stretches, thin};
 use crate::error::{Error, Result};
 use crate::format::short;
 use plotters::coord::Shift;
@@ -81,7 +82,7 @@ pub enum Look {
     /// Points without a line: values without an order.
     Dots,
     /// A line from the low end of an interval to the high one, without an entry in the legend.
-    Interval,
+    ErrorBar,
     /// A pale area, whose outline the points are; several are separated by gaps.
     Band,
 }
@@ -214,7 +215,7 @@ fn legend(page: &Canvas<'_>, figure: &Figure, left: i32, theme: &Theme) -> Resul
     let mut x = left;
     let y = 150;
     // What has no name is described by the subtitle.
-    let listed = |series: &&Series| !series.name.is_empty() && series.look != Look::Interval;
+    let listed = |series: &&Series| !series.name.is_empty() && series.look != Look::ErrorBar;
     for series in figure.panels.iter().flat_map(|panel| &panel.series).filter(listed) {
         if series.look == Look::Band {
             let area = Rectangle::new([(x, y - 12), (x + 44, y + 12)], Look::area(theme.hue(series.hue)));
@@ -315,7 +316,7 @@ impl Look {
             Look::Raw => colour.mix(0.4).stroke_width(2),
             Look::Bold => colour.stroke_width(5),
             Look::Dotted | Look::Dots | Look::Band => colour.stroke_width(3),
-            Look::Interval => colour.mix(0.6).stroke_width(4),
+            Look::ErrorBar => colour.mix(0.6).stroke_width(4),
         }
     }
 

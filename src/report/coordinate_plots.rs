@@ -1,10 +1,11 @@
 //! The pictures of coordinates: the size of each kind of activation, and of its change since the first step,
 //! over the width of the model.
 
+use super::axis::pad;
 use super::chart::{self, Figure, Look, Panel, Series};
 use super::plots::decimal;
-use super::series::{Points, Scale, pad};
 use super::theme::{Hue, THEMES};
+use crate::curve::{Points, Scale};
 use crate::error::{IoContext, Result};
 use crate::format::plural;
 use crate::liveness::report_progress;

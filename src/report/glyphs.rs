@@ -2,6 +2,7 @@
 //! page.
 
 use crate::error::{Error, Result};
+use crate::format::printable;
 use std::fmt::Write;
 use ttf_parser::{Face, GlyphId, OutlineBuilder};
 
@@ -237,17 +238,17 @@ impl OutlineBuilder for Path {
     }
 }
 
-/// Returns text for an attribute in double quotes. Characters that XML cannot hold are replaced.
+/// Returns text for an attribute in double quotes. What would act or hide is shown, and the two code points that XML
+/// cannot hold are replaced.
 fn escape(text: &str) -> String {
-    let is_in_xml = |c: char| !c.is_control() && !"\u{fffe}\u{ffff}".contains(c);
-    let text: String =
-        text.chars().map(|c| if is_in_xml(c) { c } else { char::REPLACEMENT_CHARACTER }).collect();
+    let text = printable(text).replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::all_escaped;
 
     fn line(text: &str, weight: Weight) -> Line {
         let (anchor, colour) = (Anchor::Start, "#000000".to_owned());
@@ -273,6 +274,8 @@ mod tests {
         assert_eq!(svg.matches("<use ").count(), 8 + 2, "{svg}");
         assert!(svg.len() < 3_000, "{} bytes", svg.len());
         assert!(svg.contains("aria-label=\"noon &lt;&amp;&gt;&quot;\""), "{svg}");
+        let shown = escape(&all_escaped());
+        assert_eq!(printable(&shown), shown);
     }
 
     #[test]

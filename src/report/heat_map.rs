@@ -6,17 +6,18 @@ use super::theme::{Hue, Theme};
 use crate::error::Result;
 use plotters::prelude::*;
 
-/// Space around the cells in pixels; left of them as much as the longest label takes.
-const TOP: i32 = 190;
-const RIGHT: i32 = 56;
-const BOTTOM: i32 = 110;
-const GAP: i32 = 16;
-const LEAST_LEFT: i32 = 128;
-/// Space between cells, and the width of an outline.
-const BETWEEN: i32 = 6;
-const OUTLINE: u32 = 5;
+/// Pixels around the cells. The left margin grows with the longest label.
+const TOP_MARGIN: i32 = 190;
+const RIGHT_MARGIN: i32 = 56;
+const BOTTOM_MARGIN: i32 = 110;
+const MIN_LEFT_MARGIN: i32 = 128;
+/// Pixels between a label and its row.
+const LABEL_GAP: i32 = 16;
+/// Pixels between cells.
+const CELL_GAP: i32 = 6;
+const OUTLINE_WIDTH: u32 = 5;
 /// Text size of labels in pixels per em.
-const LABEL: f64 = 25.0;
+const LABEL_SIZE: f64 = 25.0;
 
 /// A heat map.
 #[derive(Clone, Debug)]
@@ -49,27 +50,27 @@ pub struct HeatCell {
 /// # Errors
 /// When a text cannot be drawn.
 pub fn svg(map: &HeatMap, theme: &Theme) -> Result<String> {
-    let mut left = LEAST_LEFT;
+    let mut left = MIN_LEFT_MARGIN;
     for row in &map.rows {
-        left = left.max(text_width(row, LABEL)?.ceil() as i32 + 2 * GAP);
+        left = left.max(text_width(row, LABEL_SIZE)?.ceil() as i32 + 2 * LABEL_GAP);
     }
     page(theme, |canvas| draw(canvas, map, left, theme))
 }
 
 fn draw(canvas: &Canvas<'_>, map: &HeatMap, left: i32, theme: &Theme) -> Result<()> {
-    let (right, bottom) = (SIZE.0 as i32 - RIGHT, SIZE.1 as i32 - BOTTOM);
+    let (right, bottom) = (SIZE.0 as i32 - RIGHT_MARGIN, SIZE.1 as i32 - BOTTOM_MARGIN);
     let width = (right - left) / map.columns.len().max(1) as i32;
-    let height = (bottom - TOP) / map.rows.len().max(1) as i32;
+    let height = (bottom - TOP_MARGIN) / map.rows.len().max(1) as i32;
     canvas.write(&map.title, (left, 58), Style::new(theme.ink).title());
     canvas.write(&map.subtitle, (left, 104), Style::new(theme.muted));
-    canvas.write(&map.y_name, (left, TOP - 28), Style::new(theme.muted));
+    canvas.write(&map.y_name, (left, TOP_MARGIN - 28), Style::new(theme.muted));
     for (r, (name, row)) in map.rows.iter().zip(&map.cells).enumerate() {
-        let top = TOP + r as i32 * height;
+        let top = TOP_MARGIN + r as i32 * height;
         let middle = top + height / 2;
-        canvas.write(name, (left - GAP, middle), Style::new(theme.muted).tick(Anchor::End));
+        canvas.write(name, (left - LABEL_GAP, middle), Style::new(theme.muted).tick(Anchor::End));
         for (c, cell) in row.iter().enumerate() {
             let x = left + c as i32 * width;
-            let corners = [(x, top), (x + width - BETWEEN, top + height - BETWEEN)];
+            let corners = [(x, top), (x + width - CELL_GAP, top + height - CELL_GAP)];
             let Some(cell) = cell else {
                 canvas.draw(&Rectangle::new(corners, theme.grid.stroke_width(2)))?;
                 continue;
@@ -80,15 +81,16 @@ fn draw(canvas: &Canvas<'_>, map: &HeatMap, left: i32, theme: &Theme) -> Result<
                 // Plotters draws the outline of a rectangle one pixel wide.
                 let [(x0, y0), (x1, y1)] = corners;
                 let outline = [(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0)];
-                canvas.draw(&PathElement::new(outline, theme.hue(Hue::Orange).stroke_width(OUTLINE)))?;
+                canvas
+                    .draw(&PathElement::new(outline, theme.hue(Hue::Orange).stroke_width(OUTLINE_WIDTH)))?;
             }
             let ink = if is_light(shade) { RGBColor(31, 35, 40) } else { RGBColor(255, 255, 255) };
-            let at = (x + (width - BETWEEN) / 2, top + (height - BETWEEN) / 2);
+            let at = (x + (width - CELL_GAP) / 2, top + (height - CELL_GAP) / 2);
             canvas.write(&cell.label, at, Style::new(ink).anchor(Anchor::Middle));
         }
     }
     for (c, name) in map.columns.iter().enumerate() {
-        let x = left + c as i32 * width + (width - BETWEEN) / 2;
+        let x = left + c as i32 * width + (width - CELL_GAP) / 2;
         canvas.write(name, (x, bottom + 22), Style::new(theme.muted).tick(Anchor::Middle));
     }
     let below = ((left + right) / 2, SIZE.1 as i32 - 34);

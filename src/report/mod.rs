@@ -2,6 +2,7 @@
 //!
 //! Everything here reads files of a run folder, so that it can be rendered again at any time, on any machine.
 
+mod axis;
 pub mod blocks;
 mod chart;
 pub mod coordinate_plots;
@@ -10,6 +11,5 @@ mod heat_map;
 pub mod plots;
 #[cfg(feature = "png")]
 mod raster;
-mod series;
 pub mod sweep_plots;
 mod theme;

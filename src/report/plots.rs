@@ -1,14 +1,15 @@
 //! The pictures of a run, drawn from its files: loss, throughput, learning rate and gradient norm.
 
+use super::axis::pad;
 use super::chart::{self, Figure, Look, Mark, Panel, Series};
-use super::series::{Points, Scale, pad, robust_range, smooth, window};
 use super::theme::{Hue, THEMES};
+use crate::curve::{Points, Scale, points, robust_range, smooth, window};
 use crate::error::{IoContext, Result};
 use crate::format::short;
 use crate::liveness::report_progress;
 use crate::results::atomic;
 use crate::results::folder::{METRICS, PLOTS, SUMMARY, TIMING, read_summary};
-use crate::results::rows::{self, MetricsRow, Phase, TimingRow};
+use crate::results::rows::{self, MetricsRow, TimingRow};
 use crate::results::summary::Summary;
 use std::path::{Path, PathBuf};
 
@@ -102,9 +103,8 @@ pub fn render(run: &Path, which: Pictures) -> Result<Vec<PathBuf>> {
 /// Returns training and validation loss, and the floor.
 fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let x = x_range(metrics.first()?.step, metrics.last()?.step);
-    let raw = column(metrics, |row| Some(row.loss.into()));
-    let val: Points = column(metrics, |row| row.val_loss.map(f64::from));
-    let average: Points = column(metrics, |row| row.ema_val_loss.map(f64::from));
+    let raw = points(metrics, "loss");
+    let (val, average) = (points(metrics, "val_loss"), points(metrics, "ema_val_loss"));
     let floor = summary.floor.filter(|floor| floor.is_finite());
     let mut series = smoothed("training", Hue::Blue, raw.clone());
     let shown: Points = raw.iter().chain(&val).chain(&average).copied().collect();
@@ -152,10 +152,10 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
 
 /// Returns tokens per second of the training steps, and the steady state.
 fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
-    let training = |row: &&TimingRow| matches!(row.phase, Phase::Train | Phase::Warmup);
-    let rows: Vec<&TimingRow> = timing.iter().filter(training).collect();
-    let x = x_range(rows.first()?.step, rows.last()?.step);
-    let raw: Points = rows.iter().filter_map(|row| Some((row.step as f64, row.tok_s?))).collect();
+    let mut steps = timing.iter().filter(|row| row.phase.is_step()).map(|row| row.step);
+    let first = steps.next()?;
+    let x = x_range(first, steps.next_back().unwrap_or(first));
+    let raw = points(timing, "tok_s");
     let series = smoothed("training", Hue::Blue, raw.clone());
     let (_, high) = robust_range(&raw, bold(&series))?;
     let steady = summary.steady_state.as_ref();
@@ -198,8 +198,7 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
 /// Returns the learning rate above, the gradient norm below.
 fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let x = x_range(metrics.first()?.step, metrics.last()?.step);
-    let rate = column(metrics, |row| Some(row.lr));
-    let norm = column(metrics, |row| Some(row.grad_norm.into()));
+    let (rate, norm) = (points(metrics, "lr"), points(metrics, "grad_norm"));
     let norm_series = smoothed("gradient norm", Hue::Purple, norm.clone());
     let (_, highest_rate) = robust_range(&rate, &rate)?;
     let norms = robust_range(&norm, bold(&norm_series)).unwrap_or((0.0, 1.0));
@@ -258,15 +257,11 @@ fn bold(series: &[Series]) -> &[(f64, f64)] {
 }
 
 /// Returns the name of an axis, which says so if it is logarithmic.
-fn named_with_scale(name: &str, scale: Scale) -> String {
+pub(super) fn named_with_scale(name: &str, scale: Scale) -> String {
     match scale {
         Scale::Linear => name.to_owned(),
         Scale::Log => format!("{name}, log scale"),
     }
-}
-
-fn column(metrics: &[MetricsRow], value: impl Fn(&MetricsRow) -> Option<f64>) -> Points {
-    metrics.iter().filter_map(|row| Some((row.step as f64, value(row)?))).collect()
 }
 
 /// Returns the range from the state before the first step, that of the checkpoint of a fork, to the last

@@ -1,11 +1,12 @@
 //! The pictures of a sweep, drawn from its `configurations.json`: the measure along every axis, with
 //! intervals, and a heat map of two axes.
 
+use super::axis::{pad, ticks};
 use super::chart::{self, Figure, Look, Panel, Series};
 use super::heat_map::{self, HeatCell, HeatMap};
-use super::plots::decimal;
-use super::series::{Points, Scale, pad, ticks};
+use super::plots::{decimal, named_with_scale};
 use super::theme::{Hue, THEMES};
+use crate::curve::{Points, Scale};
 use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
 use crate::liveness::report_progress;
@@ -122,11 +123,7 @@ impl Axis {
                 .map(|tick| (scale.place(tick), decimal(tick)))
                 .collect(),
         };
-        let name = match scale {
-            Scale::Linear => key.to_owned(),
-            Scale::Log => format!("{key}, log scale"),
-        };
-        Some(Self { key: key.to_owned(), values, name, ticks })
+        Some(Self { key: key.to_owned(), values, name: named_with_scale(key, scale), ticks })
     }
 
     /// Returns the place of a configuration.
@@ -219,7 +216,7 @@ fn points_with_intervals(
         .collect();
     let mut series = vec![Series { name, hue, look, points: means }];
     if !intervals.is_empty() {
-        series.push(Series { name: String::new(), hue, look: Look::Interval, points: intervals });
+        series.push(Series { name: String::new(), hue, look: Look::ErrorBar, points: intervals });
     }
     series
 }

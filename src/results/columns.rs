@@ -94,9 +94,10 @@ pub fn shown(metric: &Metric, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::{HeldOutColumn, TASK_FIGURES};
     use crate::results::held_out::HeldOutSet;
     use crate::results::summary::{BesidesPlan, HeldOutPart, LossAt, Losses, Startup, TrainingLosses};
-    use crate::results::{Phase, TimingRow};
+    use crate::results::{MetricsRow, Phase, TimingRow};
 
     /// Returns a summary in which every figure is known.
     fn complete() -> Summary {
@@ -122,9 +123,18 @@ mod tests {
         summary.bits_per_byte = Some(0.5);
         summary.ema_val_loss = Some(Losses::from_series([LossAt { step: 1, loss: 3.5 }]));
         let mut news = HeldOutSet { tokens: Some(10), bytes: Some(40), ..HeldOutSet::default() };
-        news.measure([LossAt { step: 1, loss: 4.0 }]);
+        news.add(LossAt { step: 1, loss: 4.0 });
         news.add_of_average(LossAt { step: 1, loss: 3.0 });
-        summary.held_out.insert("news".to_owned(), news);
+        let mut row = MetricsRow { step: 1, ..MetricsRow::default() };
+        for figure in TASK_FIGURES.iter().filter(|figure| figure.name != "val_loss") {
+            for set in [MAIN_SET, "news"] {
+                row.set_figure(HeldOutColumn { figure: figure.name, set, is_average: false }, 0.5);
+            }
+        }
+        let mut main = HeldOutSet::default();
+        main.add_row(MAIN_SET, &row);
+        news.add_row("news", &row);
+        summary.held_out = BTreeMap::from([(MAIN_SET.to_owned(), main), ("news".to_owned(), news)]);
         (summary.parameters, summary.parameters_core) = (Some(7), Some(5));
         summary.memory.planned_bytes = Some(1);
         summary.memory.allocated_bytes = Some(1);

@@ -1,36 +1,10 @@
 //! `documents.csv`: the loss of every document of the held-out sets at the last evaluation.
 
 use super::atomic;
-use super::held_out::MAIN_SET;
 use super::names::DOCUMENTS;
 use crate::error::{Error, Result};
-use serde::{Deserialize, Serialize};
+pub use crate::metrics::DocumentLoss;
 use std::path::Path;
-
-/// What the set of `data.validation` is called here: no set of `validation.sets` can have this name.
-pub const MAIN_SET_HERE: &str = "data.validation";
-
-/// A row: the loss of a document.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DocumentLoss {
-    /// The held-out set.
-    pub set: String,
-    /// Number of the document in the set, from 0.
-    pub document: u64,
-    /// Its tokens that were evaluated, the one that ends it included.
-    pub tokens: u64,
-    /// Bytes of text that they stand for; blank where that is not known.
-    pub bytes: Option<u64>,
-    /// Mean loss over these tokens, in nats.
-    pub loss: f64,
-}
-
-impl DocumentLoss {
-    /// Returns the name under which a row has a set.
-    pub fn set_name(set: &str) -> String {
-        if set == MAIN_SET { MAIN_SET_HERE } else { set }.to_owned()
-    }
-}
 
 /// Writes the file into the folder of a run.
 ///

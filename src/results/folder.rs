@@ -355,6 +355,7 @@ pub fn create_timed(parent: &Path, hash8: &str, now: Timestamp) -> Result<PathBu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::all_escaped;
     use crate::results::rows::{MetricsRow, Phase, TimingRow};
     use crate::results::summary::Status;
 
@@ -442,10 +443,11 @@ mod tests {
         folder.write_recipe("[training]\nsteps = 1\n").unwrap();
         folder.log("loading\nthe corpus\n").unwrap();
         folder.log("training").unwrap();
+        folder.log(&all_escaped()).unwrap();
         let log = std::fs::read_to_string(folder.path().join(LOG)).unwrap();
         let lines: Vec<&str> =
             log.lines().map(|line| line.split_once("Z ").map_or(line, |(_, text)| text)).collect();
-        assert_eq!(lines, ["loading", "    the corpus", "training"]);
+        assert_eq!(lines, ["loading", "    the corpus", "training", &printable(&all_escaped())]);
         let environment = Environment::detect(1, at("2026-11-02T03:04:05Z"));
         folder.write_environment(&environment).unwrap();
         folder.write_environment(&environment).unwrap();

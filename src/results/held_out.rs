@@ -1,7 +1,9 @@
 //! What a run measured on a held-out set, and bits per byte.
 
-use super::losses::{HeldOutPart, LossAt, Losses};
+use super::losses::{FigureAt, FigureSeries, HeldOutPart, LossAt, Losses};
+use crate::metrics::{HeldOutColumn, MetricsRow, TASK_FIGURES};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The name of the set that `data.validation` holds out, whose losses are `val_loss`.
 pub const MAIN_SET: &str = "";
@@ -26,6 +28,9 @@ pub struct HeldOutSet {
     /// The losses of the moving average of the weights, where it was evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema: Option<Losses>,
+    /// Further figures by their names, with `ema_` before those of the moving average of the weights.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub figures: BTreeMap<String, FigureSeries>,
 }
 
 impl HeldOutSet {
@@ -40,9 +45,27 @@ impl HeldOutSet {
         self.ema.get_or_insert_default().add(at);
     }
 
-    /// Sets the losses, which are in order of steps, and what follows from them.
-    pub fn measure(&mut self, losses: impl IntoIterator<Item = LossAt>) {
-        self.losses = Losses::from_series(losses);
+    /// Adds the figures of a later row of the run, in which the set has this name.
+    pub fn add_row(&mut self, name: &str, row: &MetricsRow) {
+        let step = row.step;
+        for (figure, is_average) in TASK_FIGURES.iter().flat_map(|figure| [(figure, false), (figure, true)]) {
+            let column = HeldOutColumn { figure: figure.name, set: name, is_average };
+            let Some(value) = row.figure(column) else { continue };
+            match (figure.name, is_average) {
+                ("val_loss", false) => self.add(LossAt { step, loss: value }),
+                ("val_loss", true) => self.add_of_average(LossAt { step, loss: value }),
+                _ => {
+                    let series = self.figures.entry(HeldOutColumn { set: "", ..column }.to_string());
+                    series.or_default().add(FigureAt { step, value }, figure.higher_is_better);
+                }
+            }
+        }
+    }
+
+    /// Sets the figures to those of all rows of the run, in order of steps.
+    pub fn measure(&mut self, name: &str, rows: &[MetricsRow]) {
+        (self.losses, self.ema, self.figures) = (Losses::default(), None, BTreeMap::new());
+        rows.iter().for_each(|row| self.add_row(name, row));
         self.convert();
     }
 
@@ -80,12 +103,13 @@ mod tests {
     fn what_is_not_known_stays_blank() {
         let at = |step, loss| LossAt { step, loss };
         let mut set = HeldOutSet { tokens: Some(100), ..HeldOutSet::default() };
-        set.measure([at(1, 2.0), at(2, f32::NAN)]);
+        set.add(at(1, 2.0));
+        set.add(at(2, f32::NAN));
         assert_eq!((set.losses.last, set.bits_per_byte), (Some(at(1, 2.0)), None));
         set.bytes = Some(200);
-        set.measure([at(1, 2.0), at(2, 4.0)]);
+        set.add(at(3, 4.0));
         assert_eq!(set.bits_per_byte, Some(2.0 / std::f64::consts::LN_2));
-        set.measure([]);
+        set.measure(MAIN_SET, &[]);
         assert_eq!((set.losses, set.bits_per_byte), (Losses::default(), None));
         assert!(
             !serde_json::to_string(&set).unwrap().contains("ema"),

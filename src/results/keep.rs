@@ -2,7 +2,7 @@
 //! hashes and a README.
 //!
 //! Content that several runs share (recipes, rows of equal runs, tables of algorithms) is stored once, in
-//! `objects/`, and columns that can be recomputed from others are left out;
+//! `objects/`. `timing.csv` is compressed, without columns that can be recomputed from others.
 //! [`stored::read`](super::stored::read) restores the original bytes.
 
 mod columns;
@@ -19,7 +19,7 @@ use super::names::{
 };
 use super::provenance::Environment;
 use super::regular;
-use super::stored::{KeptFile, MANIFEST, Manifest, OBJECTS, RunManifest};
+use super::stored::{self, COMPRESSED, KeptFile, MANIFEST, Manifest, OBJECTS, RunManifest};
 use super::verify::{self, RunFiles};
 use crate::error::{Error, IoContext, Result};
 pub use prune::{Unused, folders, unused};
@@ -100,31 +100,6 @@ pub fn store(contents: Contents, kept: &Path, parent: &Path, recipe: String, nam
     Ok(Kept { folder, manifest: made.manifest, already: false })
 }
 
-/// Rewrites a kept folder in the current form: with a README, shared files and the manifests of its runs.
-/// Every file is compared with the present manifest first. Returns false if there is nothing to do.
-///
-/// # Errors
-/// When a file does not match the manifest; then nothing is changed.
-pub fn upgrade(kept: &Path, folder: &Path) -> Result<bool> {
-    let (manifest, contents) = verified(folder)?;
-    let made = Assembled::from_contents(contents, kept, manifest.recipe.clone(), manifest.run.clone())?;
-    if made.manifest == manifest {
-        return Ok(false);
-    }
-    let parent = folder.parent().unwrap_or(Path::new("."));
-    let staging = made.stage(kept, parent)?;
-    let plots = folder.join(PLOTS);
-    if plots.is_dir() {
-        std::fs::rename(&plots, staging.path().join(PLOTS)).at("move", &plots)?;
-    }
-    let old =
-        tempfile::Builder::new().prefix(".keeping-").tempdir_in(parent).at("create a folder in", parent)?;
-    std::fs::rename(folder, old.path().join("old")).at("replace", folder)?;
-    std::fs::rename(staging.path(), folder).at("create", folder)?;
-    atomic::sync_folder(parent)?;
-    Ok(true)
-}
-
 /// Rewrites a kept folder with changed contents, after comparing every file with the present manifest.
 ///
 /// # Errors
@@ -197,11 +172,12 @@ impl Assembled {
             if is_run && SHARED.contains(&path.as_str()) {
                 entry.shared = Some(entry.shared_path());
                 made.objects.push((entry.clone(), bytes.clone()));
-            } else if let Some((stored, derived)) =
-                (path == TIMING).then(|| columns::without_derived(bytes)).flatten()
-            {
-                entry.derived = Some(derived);
-                made.files.push((path.clone(), stored));
+            } else if path == TIMING {
+                let (stored, derived) = columns::without_derived(bytes).unzip();
+                entry.derived = derived;
+                let compressed =
+                    stored::compress(stored.as_deref().unwrap_or(bytes)).at("compress", Path::new(path))?;
+                made.files.push((format!("{path}{COMPRESSED}"), compressed));
             } else {
                 made.files.push((path.clone(), bytes.clone()));
             }

@@ -135,6 +135,41 @@ impl Losses {
     }
 }
 
+/// A figure of a held-out set and the step it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FigureAt {
+    /// The step after which it was measured.
+    pub step: u64,
+    /// The figure.
+    pub value: f32,
+}
+
+/// The last and the best of a series of figures. NaN and infinite values are ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FigureSeries {
+    /// The last one; `None` without any.
+    #[serde(rename = "final")]
+    pub last: Option<FigureAt>,
+    /// The best one, the earliest of equals.
+    pub best: Option<FigureAt>,
+}
+
+impl FigureSeries {
+    /// Adds the figure of a later step.
+    pub fn add(&mut self, at: FigureAt, higher_is_better: bool) {
+        if !at.value.is_finite() {
+            return;
+        }
+        let beats = |best: FigureAt| {
+            if higher_is_better { at.value > best.value } else { at.value < best.value }
+        };
+        self.last = Some(at);
+        if self.best.is_none_or(beats) {
+            self.best = Some(at);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +188,19 @@ mod tests {
         assert_eq!(of(499), (49, 475.0));
         assert_eq!(of(700), (50, 675.5));
         assert_eq!(of(9000).0, 50);
+    }
+
+    #[test]
+    fn the_best_figure_is_the_earliest_of_the_highest_or_the_lowest() {
+        let values = [0.5, 0.25, f32::NAN, 0.5, 0.375];
+        for (higher_is_better, step) in [(true, 0), (false, 1)] {
+            let mut series = FigureSeries::default();
+            for (step, value) in (0..).zip(values) {
+                series.add(FigureAt { step, value }, higher_is_better);
+            }
+            assert_eq!(series.last, Some(FigureAt { step: 4, value: 0.375 }));
+            assert_eq!(series.best.unwrap().step, step);
+        }
     }
 
     #[test]

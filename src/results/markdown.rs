@@ -1,6 +1,6 @@
 //! Text from files as Markdown: values from recipes, commands and logs cannot start markup.
 
-use crate::format::BLANK;
+use crate::format::{BLANK, printable};
 
 /// Escapes text from a file as one line of Markdown without markup.
 pub fn plain(text: &str) -> String {
@@ -42,10 +42,9 @@ pub fn link(text: &str, target: &str) -> String {
     format!("[{}]({target})", plain(text))
 }
 
-/// Returns text on one line, with spaces for control characters.
+/// Returns text on one line, with spaces for line breaks and what would act or hide shown.
 fn one_line(text: &str) -> String {
-    let visible: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    visible.split_whitespace().collect::<Vec<_>>().join(" ")
+    printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
 }
 
 /// Formats text from a file as inline code, also within a table.
@@ -76,13 +75,18 @@ pub fn table(headings: &[String], rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::all_escaped;
 
     #[test]
     fn foreign_text_opens_nothing() {
         assert_eq!(plain("a |\n<!-- xrun:end -->"), "a \\| &lt;!-- xrun:end -->");
         assert_eq!(code("a`b|c"), "`a'b\\|c`");
         assert_eq!(code(""), BLANK);
-        assert_eq!(plain("&lt;b> ~~x~~ a_b _c_ \u{1b}[31m"), "&amp;lt;b> \\~\\~x\\~\\~ a_b \\_c\\_ \\[31m");
+        assert_eq!(plain("&lt;b> ~~x~~ a_b _c_ \u{1b}[31m"), "&amp;lt;b> \\~\\~x\\~\\~ a_b \\_c\\_ ␛\\[31m");
+        for shown in [plain(&all_escaped()), code(&all_escaped())] {
+            assert_eq!(printable(&shown), shown);
+        }
+
         assert_eq!(
             link("a]b", &target("r)/a b#<\n>\"?:é|.md")),
             "[a\\]b](r%29/a%20b%23%3C%0A%3E%22%3F%3Aé%7C.md)"

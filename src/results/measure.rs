@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! METRIC[/SET][:lastK]                                   the last evaluation, or the mean of the last K
-//! (steps|tokens|seconds)_until:METRIC[/SET]=TARGET       until the first evaluation at or below TARGET
-//! METRIC = val_loss | ema_val_loss | bits_per_byte | train_loss | tok_s
+//! (steps|tokens|seconds)_until:METRIC[/SET]=TARGET       until the first evaluation that reaches TARGET
+//! METRIC = val_loss | ema_val_loss | bits_per_byte | train_loss | tok_s | a figure of an evaluation task
 //! ```
 
 mod series;
@@ -13,6 +13,7 @@ mod value;
 
 pub use value::{MeasureValue, MeasuredRun};
 
+use crate::metrics::{TaskFigure, task_figure};
 use crate::statistics::Direction;
 use crate::suggest::nearest;
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,8 @@ pub enum Measure {
         /// of the run's summary.
         last: Option<usize>,
     },
-    /// What training takes until the first evaluation at or below a target.
+    /// What training takes until the first evaluation at or below a target; at or above it, of a figure that is
+    /// better the higher it is.
     Until {
         /// The clock.
         clock: Clock,
@@ -56,7 +58,7 @@ pub enum Measure {
 const LOSS_CURVES: &str = "loss_curves";
 
 /// A metric that a measure is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MeasuredMetric {
     /// Loss on held-out text, in nats per token.
     ValLoss,
@@ -68,6 +70,8 @@ pub enum MeasuredMetric {
     TrainLoss,
     /// Median tokens per second in the steady state.
     TokS,
+    /// Another figure of held-out text.
+    Task(&'static TaskFigure),
 }
 
 /// What is counted until a target is reached. Only training counts: evaluations, saves and samples do not.
@@ -103,12 +107,13 @@ impl MeasuredMetric {
             Self::BitsPerByte => "bits_per_byte",
             Self::TrainLoss => "train_loss",
             Self::TokS => "tok_s",
+            Self::Task(figure) => figure.name,
         }
     }
 
     /// Returns true for metrics of held-out text, which have evaluations and sets.
     pub fn is_held_out(self) -> bool {
-        matches!(self, Self::ValLoss | Self::EmaValLoss | Self::BitsPerByte)
+        matches!(self, Self::ValLoss | Self::EmaValLoss | Self::BitsPerByte | Self::Task(_))
     }
 }
 
@@ -156,6 +161,7 @@ impl Measure {
                 }
                 MeasuredMetric::BitsPerByte => "bits per byte",
                 MeasuredMetric::TokS => "tokens per second",
+                MeasuredMetric::Task(figure) => figure.unit,
             },
         }
     }
@@ -164,6 +170,9 @@ impl Measure {
     pub fn direction(&self) -> Direction {
         match self {
             Self::Final { metric: MeasuredMetric::TokS, .. } => Direction::HigherIsBetter,
+            Self::Final { metric: MeasuredMetric::Task(figure), .. } if figure.higher_is_better => {
+                Direction::HigherIsBetter
+            }
             _ => Direction::LowerIsBetter,
         }
     }
@@ -184,6 +193,7 @@ impl Measure {
         match self {
             Self::Until { .. } | Self::LossCurves => None,
             Self::Final { metric: MeasuredMetric::BitsPerByte, .. } => Some(0.005),
+            Self::Final { metric: MeasuredMetric::Task(figure), .. } => Some(figure.min_effect),
             Self::Final { .. } => Some(0.01),
         }
     }
@@ -321,7 +331,8 @@ fn metric_and_set(text: &str, named: &str) -> Result<(MeasuredMetric, Option<Str
         Some((name, set)) => (name, Some(set)),
         None => (named, None),
     };
-    let metric = MeasuredMetric::ALL.into_iter().find(|metric| metric.as_str() == name).ok_or_else(|| {
+    let known = MeasuredMetric::ALL.into_iter().find(|metric| metric.as_str() == name);
+    let metric = known.or_else(|| task_figure(name).map(MeasuredMetric::Task)).ok_or_else(|| {
         let names = MeasuredMetric::ALL.map(MeasuredMetric::as_str);
         let hint = nearest(name, names).map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
         format!("`{name}` is nothing that is judged: {} are{hint}", names.join(", "))

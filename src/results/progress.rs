@@ -82,7 +82,9 @@ enum Event<'a> {
         #[serde(flatten)]
         row: &'a MetricsRow,
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-        set_losses: &'a BTreeMap<String, f32>,
+        set_losses: BTreeMap<&'a str, f32>,
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        figures: BTreeMap<&'a str, f32>,
         total_steps: u64,
         floor: Option<f64>,
         #[serde(flatten)]
@@ -187,8 +189,8 @@ impl Progress {
             Sink::Plain(out) => say(out, &line),
             Sink::Json(out) => {
                 let (total_steps, floor) = (self.total_steps, self.floor);
-                let set_losses = &row.set_losses;
-                say_json(out, &Event::Step { row, set_losses, total_steps, floor, pace });
+                let (set_losses, figures) = (row.set_losses(), row.other_figures());
+                say_json(out, &Event::Step { row, set_losses, figures, total_steps, floor, pace });
             }
             Sink::Quiet(_) => {}
         }
@@ -281,8 +283,9 @@ impl Progress {
             fields.extend(self.val_part.map(|part| (Field::ValPart, format!("({part})"))));
         }
         fields.extend(row.ema_val_loss.map(|loss| (Field::Ema, format!("EMA {loss:.3}"))));
-        let of_set = |(name, loss): (&String, &f32)| (Field::Sets, format!("{name} {loss:.3}"));
-        fields.extend(row.set_losses.iter().map(of_set));
+        let on_set = |(name, loss): (&str, f32)| (Field::Sets, format!("{name} {loss:.3}"));
+        fields.extend(row.set_losses().into_iter().map(on_set));
+        fields.extend(row.other_figures().into_iter().map(on_set));
         fields.extend(self.floor.map(|floor| (Field::Floor, format!("floor {floor:.3}"))));
         fields.extend(pace.tok_s.map(|rate| (Field::Rate, format!("{} tok/s", short(rate)))));
         let remaining = pace.eta_s.filter(|_| row.step < self.total_steps);
@@ -348,6 +351,9 @@ pub fn result(summary: &Summary) -> String {
     }
     if let Some(last) = summary.ema_val_loss.and_then(|losses| losses.last) {
         text += &format!("\nmoving average of the weights: validation loss {:.4} nats per token", last.loss);
+    }
+    for (name, series) in summary.held_out.get(MAIN_SET).iter().flat_map(|set| &set.figures) {
+        text += &series.last.map(|last| format!("\n{name} {:.4}", last.value)).unwrap_or_default();
     }
     for (name, set) in summary.held_out.iter().filter(|(name, _)| *name != MAIN_SET) {
         if let Some(last) = set.losses.last {

@@ -50,15 +50,15 @@ impl Row for MetricsRow {
     }
 
     fn is_further_column(column: &str) -> bool {
-        Self::is_of_set(column)
+        Self::is_further(column)
     }
 
     fn further_value(&self, column: &str) -> Option<f32> {
-        self.of_set(column)
+        self.held_out.get(column).copied()
     }
 
     fn set_further_value(&mut self, column: &str, value: f32) {
-        self.set_of_set(column, value);
+        self.held_out.insert(column.to_owned(), value);
     }
 }
 

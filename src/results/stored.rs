@@ -4,7 +4,7 @@
 //! ```text
 //! kept/RECIPE/RUN/manifest.json         paths, sizes and BLAKE3 hashes of the original contents
 //! kept/RECIPE/RUN/summary.json          stored whole
-//! kept/RECIPE/RUN/timing.csv            stored without derived columns; the manifest holds their formulas
+//! kept/RECIPE/RUN/timing.csv.gz         compressed, without derived columns; the manifest holds their formulas
 //! kept/objects/metrics-0123….csv        shared by all runs whose `metrics.csv` has this content
 //! ```
 //!
@@ -12,9 +12,12 @@
 
 use super::regular;
 use crate::error::{Error, IoContext, Result};
+use flate2::Compression;
+use flate2::bufread::GzDecoder;
+use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +26,12 @@ pub const MANIFEST: &str = "manifest.json";
 
 /// The folder of files that kept runs share, in the folder of kept things.
 pub const OBJECTS: &str = "objects";
+
+/// The ending of a compressed file, after the name of its content.
+pub const COMPRESSED: &str = ".gz";
+
+/// What a compressed file may have more than its content, in bytes.
+const MAX_OVERHEAD: u64 = 1 << 10;
 
 /// The largest kept file that is read, in bytes.
 const MAX_BYTES: u64 = 4 << 30;
@@ -178,7 +187,8 @@ impl KeptFile {
         self.bytes == bytes.len() as u64 && self.blake3 == blake3::hash(bytes).to_hex().as_str()
     }
 
-    /// Returns the file on disk that holds the content, for a manifest in `folder`.
+    /// Returns the file on disk that holds the content, for a manifest in `folder`; the compressed one where
+    /// there is no other.
     pub fn stored_at(&self, folder: &Path) -> PathBuf {
         // `a/../b` without the detour, so that messages name the shortest path.
         let mut path = folder.to_owned();
@@ -192,7 +202,10 @@ impl KeptFile {
                 part => path.push(part),
             }
         }
-        path
+        let mut compressed = path.clone().into_os_string();
+        compressed.push(COMPRESSED);
+        let compressed = PathBuf::from(compressed);
+        if !path.exists() && regular::is_file(&compressed) { compressed } else { path }
     }
 
     /// Reads the original content. The caller compares it with [`KeptFile::matches`].
@@ -202,7 +215,11 @@ impl KeptFile {
     pub fn read(&self, folder: &Path) -> Result<Vec<u8>> {
         let path = self.stored_at(folder);
         // Without columns a file is smaller.
-        let bytes = regular::read(&path, self.bytes.min(MAX_BYTES))?;
+        let max = self.bytes.min(MAX_BYTES);
+        let mut bytes = regular::read(&path, max + MAX_OVERHEAD)?;
+        if path.as_os_str().as_encoded_bytes().ends_with(COMPRESSED.as_bytes()) {
+            bytes = decompress(&bytes, max).at("decompress", &path)?;
+        }
         match &self.derived {
             None => Ok(bytes),
             Some(derived) => derived
@@ -212,13 +229,35 @@ impl KeptFile {
     }
 }
 
+/// Compresses the content of a file.
+///
+/// # Errors
+/// None in practice: nothing leaves the memory.
+pub fn compress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes)?;
+    encoder.finish()
+}
+
+/// Returns the content of a compressed file, which is all of it, and has at most `max` bytes.
+fn decompress(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let mut decoder = GzDecoder::new(bytes).take(max + 1);
+    decoder.read_to_end(&mut content)?;
+    let is_all = decoder.into_inner().into_inner().is_empty();
+    match is_all && content.len() as u64 <= max {
+        true => Ok(content),
+        false => Err(std::io::Error::new(ErrorKind::InvalidData, "more bytes than were kept")),
+    }
+}
+
 /// Reads a file of a run, whether the run is kept or not: the original bytes in both cases.
 ///
 /// # Errors
 /// When it cannot be read, or is not what was kept.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     let Some((folder, file)) = entry(path)? else { return std::fs::read(path).at("read", path) };
-    if file.shared.is_none() && file.derived.is_none() {
+    if file.derived.is_none() && file.stored_at(&folder) == path {
         return std::fs::read(path).at("read", path);
     }
     let bytes = file.read(&folder)?;

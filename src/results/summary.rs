@@ -398,12 +398,11 @@ impl Summary {
         self.steps = metrics.last().map_or(0, |row| row.step);
         self.tokens_seen = metrics.last().map_or(0, |row| row.tokens_seen);
         self.train_loss = training_losses(metrics);
-        self.val_loss = Losses::from_series(losses_on(metrics, MAIN_SET));
-        self.ema_val_loss = ema_losses_on(metrics, MAIN_SET);
-        for (name, set) in &mut self.held_out {
-            set.measure(losses_on(metrics, name));
-            set.ema = ema_losses_on(metrics, name);
-        }
+        // Summaries of earlier versions have no sets.
+        let mut main = HeldOutSet::default();
+        main.measure(MAIN_SET, metrics);
+        (self.val_loss, self.ema_val_loss) = (main.losses, main.ema);
+        self.held_out.iter_mut().for_each(|(name, set)| set.measure(name, metrics));
         self.bits_per_byte = self.held_out.get(MAIN_SET).and_then(|set| set.bits_per_byte);
         self.val_loss_over_floor = match (self.val_loss.last, self.floor) {
             (Some(last), Some(floor)) if floor > 0.0 => Some(f64::from(last.loss) / floor),
@@ -479,25 +478,6 @@ impl Summary {
             )
         })
     }
-}
-
-/// Returns the losses on a held-out set of a run with these rows.
-fn losses_on(metrics: &[MetricsRow], set: &str) -> impl Iterator<Item = LossAt> {
-    metrics.iter().filter_map(move |row| {
-        let loss = if set == MAIN_SET { row.val_loss } else { row.set_losses.get(set).copied() };
-        Some(LossAt { step: row.step, loss: loss? })
-    })
-}
-
-/// Returns the losses of the moving average of the weights on a held-out set of a run with these rows; `None`
-/// where it was not evaluated.
-fn ema_losses_on(metrics: &[MetricsRow], set: &str) -> Option<Losses> {
-    let loss = |row: &MetricsRow| {
-        let loss = if set == MAIN_SET { row.ema_val_loss } else { row.ema_set_losses.get(set).copied() };
-        Some(LossAt { step: row.step, loss: loss? })
-    };
-    let losses: Vec<LossAt> = metrics.iter().filter_map(loss).collect();
-    (!losses.is_empty()).then(|| Losses::from_series(losses))
 }
 
 /// Returns the training losses of a run with these rows.

@@ -26,6 +26,3 @@ pub use sample::{mean, variance};
 pub use sequential::{FIRST_LOOK, SequentialDecision, SequentialDesign, SequentialStop, StopReason};
 pub use student::two_sided_quantile;
 pub use verdict::{Direction, Verdict, bonferroni, no_worse, verdict};
-
-#[cfg(test)]
-mod simulations;

@@ -2,6 +2,7 @@
 
 use super::work::Work;
 use crate::error::Result;
+use crate::executor::Capacity;
 
 /// The devices of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +18,8 @@ pub struct Assignment {
 impl Assignment {
     /// Returns devices that are free for a cell; `None` while it has to wait. `in_use` has the GPUs of every
     /// running cell, none for one on the CPU.
-    pub fn find_free(work: &Work, in_use: &[Vec<usize>], gpus: usize, jobs: usize) -> Option<Self> {
+    pub fn find_free(work: &Work, in_use: &[Vec<usize>], capacity: Capacity) -> Option<Self> {
+        let Capacity { gpus, cpu_runs: jobs } = capacity;
         let engine = &work.recipe.values().engine;
         let execution = &work.plan.execution;
         let free = |gpu: &usize| !in_use.iter().flatten().any(|used| used == gpu);
@@ -87,20 +89,38 @@ mod tests {
     #[test]
     fn every_gpu_has_one_cell_at_a_time() {
         let cell = work("", &[0]);
-        assert_eq!(Assignment::find_free(&cell, &[], 2, 1), on(&[0], true));
-        assert_eq!(Assignment::find_free(&cell, &[vec![0], vec![]], 2, 1), on(&[1], true));
-        assert_eq!(Assignment::find_free(&cell, &[vec![1]], 2, 1), on(&[0], true));
-        assert_eq!(Assignment::find_free(&cell, &[vec![1], vec![0]], 2, 4), None);
+        assert_eq!(Assignment::find_free(&cell, &[], Capacity { gpus: 2, cpu_runs: 1 }), on(&[0], true));
+        assert_eq!(
+            Assignment::find_free(&cell, &[vec![0], vec![]], Capacity { gpus: 2, cpu_runs: 1 }),
+            on(&[1], true)
+        );
+        assert_eq!(
+            Assignment::find_free(&cell, &[vec![1]], Capacity { gpus: 2, cpu_runs: 1 }),
+            on(&[0], true)
+        );
+        assert_eq!(
+            Assignment::find_free(&cell, &[vec![1], vec![0]], Capacity { gpus: 2, cpu_runs: 4 }),
+            None
+        );
         let bound = work("devices = [1]", &[1]);
-        assert_eq!(Assignment::find_free(&bound, &[vec![0]], 2, 1), on(&[1], false));
-        assert_eq!(Assignment::find_free(&bound, &[vec![1]], 2, 1), None);
+        assert_eq!(
+            Assignment::find_free(&bound, &[vec![0]], Capacity { gpus: 2, cpu_runs: 1 }),
+            on(&[1], false)
+        );
+        assert_eq!(Assignment::find_free(&bound, &[vec![1]], Capacity { gpus: 2, cpu_runs: 1 }), None);
     }
 
     #[test]
     fn a_cell_of_several_ranks_waits_for_as_many_gpus() {
         let cell = work("", &[0, 1]);
-        assert_eq!(Assignment::find_free(&cell, &[vec![0]], 4, 1), on(&[1, 2], true));
-        assert_eq!(Assignment::find_free(&cell, &[vec![0, 2], vec![1]], 4, 1), None);
+        assert_eq!(
+            Assignment::find_free(&cell, &[vec![0]], Capacity { gpus: 4, cpu_runs: 1 }),
+            on(&[1, 2], true)
+        );
+        assert_eq!(
+            Assignment::find_free(&cell, &[vec![0, 2], vec![1]], Capacity { gpus: 4, cpu_runs: 1 }),
+            None
+        );
         let assignment = on(&[1, 2], true).unwrap();
         assert_eq!(assignment.arguments().collect::<Vec<_>>(), ["engine.devices=[1, 2]"]);
     }
@@ -109,10 +129,19 @@ mod tests {
     fn jobs_share_the_threads_of_the_cpu() {
         let threads = |threads| Some(Assignment { threads, ..Assignment::default() });
         let cell = work("", &[]);
-        assert_eq!(Assignment::find_free(&cell, &[vec![0]], 1, 1), threads(None));
-        assert_eq!(Assignment::find_free(&cell, &[vec![]], 0, 1), None);
-        assert_eq!(Assignment::find_free(&cell, &[vec![], vec![]], 0, 3), threads(Some(2)));
-        assert_eq!(Assignment::find_free(&cell, &[], 0, 100), threads(Some(1)));
-        assert_eq!(Assignment::find_free(&work("threads = 5", &[]), &[vec![]], 0, 3), threads(None));
+        assert_eq!(
+            Assignment::find_free(&cell, &[vec![0]], Capacity { gpus: 1, cpu_runs: 1 }),
+            threads(None)
+        );
+        assert_eq!(Assignment::find_free(&cell, &[vec![]], Capacity { gpus: 0, cpu_runs: 1 }), None);
+        assert_eq!(
+            Assignment::find_free(&cell, &[vec![], vec![]], Capacity { gpus: 0, cpu_runs: 3 }),
+            threads(Some(2))
+        );
+        assert_eq!(Assignment::find_free(&cell, &[], Capacity { gpus: 0, cpu_runs: 100 }), threads(Some(1)));
+        assert_eq!(
+            Assignment::find_free(&work("threads = 5", &[]), &[vec![]], Capacity { gpus: 0, cpu_runs: 3 }),
+            threads(None)
+        );
     }
 }

@@ -3,10 +3,11 @@
 
 use super::cell::{Cell, Corpora, Source, build_name};
 use super::display::Display;
+use super::lock;
 use super::schedule::{Output, Schedule, SweepPolicy};
 use super::work::CellFit;
-use super::{AttemptLimits, lock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::executor::{Limits, LocalProcesses};
 use crate::plan::Plan;
 use crate::ranks::{Stop, environment};
 use crate::recipe::{self, Recipe};
@@ -59,7 +60,7 @@ pub struct BatchPolicy<'a> {
     /// How often a cell that ended by the machine's fault is run again.
     pub retries: usize,
     /// Time limits of a run.
-    pub limits: AttemptLimits,
+    pub limits: Limits,
     /// The display of progress.
     pub progress: Mode,
 }
@@ -121,6 +122,7 @@ impl CellBatch {
     ) -> Result<()> {
         let _held = lock(policy.results)?;
         let cells = &self.cells[range.clone()];
+        let mut executor = LocalProcesses::new(policy.results, policy.jobs, stop);
         let all = [&[CellStatus::Ok, CellStatus::Diverged][..], &MACHINE_FAULTS].concat();
         for turn in 0..=policy.retries {
             let retry = if policy.again && turn == 0 { &all[..] } else { &MACHINE_FAULTS };
@@ -133,12 +135,11 @@ impl CellBatch {
             let sweep = SweepPolicy {
                 name: policy.name,
                 results: policy.results,
-                jobs: policy.jobs,
                 retry,
                 limits: policy.limits,
                 build: &self.build,
             };
-            Schedule::new(&sweep, cells, ledger, &mut output, display).run_for_caller(stop)?;
+            Schedule::new(&sweep, cells, ledger, &mut executor, &mut output, display).run_for_caller(stop)?;
             let is_faulty = output.seen.iter().flatten().any(|(_, status)| MACHINE_FAULTS.contains(status));
             if stop.requested() {
                 return Err(Error::new(

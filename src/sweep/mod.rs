@@ -29,6 +29,7 @@ mod trunk;
 mod work;
 
 use crate::error::{Error, IoContext, Result};
+use crate::executor::{ATTEMPTS, Executor, Limits, LocalProcesses};
 use crate::forecast::TotalNeeds;
 use crate::format::{Column, Table, binary, wall_time};
 use crate::machine::Machine;
@@ -43,8 +44,7 @@ use crate::results::folder;
 use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
 use crate::results::progress::{Mode, eprint_line};
 use arguments::Arguments;
-use attempt::ATTEMPTS;
-pub use attempt::{AttemptLimits, output_of};
+pub use attempt::output_of;
 use axes::{Axes, name_of};
 pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use cell::{Cell, Corpora, Source, build_name, headline};
@@ -192,18 +192,19 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
     let policy = SweepPolicy {
         name,
         results: request.results,
-        jobs: request.jobs,
         retry: request.retry,
-        limits: AttemptLimits { hang: request.hang, timeout: request.timeout },
+        limits: Limits { hang: request.hang, timeout: request.timeout },
         build: &sweep.build,
     };
     let table = tables.markdown_path();
-    let mut schedule = Schedule::new(&policy, &sweep.cells, ledger, &mut tables, display)
+    let mut executor = LocalProcesses::new(request.results, request.jobs, &stop);
+    let mut schedule = Schedule::new(&policy, &sweep.cells, ledger, &mut executor, &mut tables, display)
         .with_rungs(sweep.halving.as_ref())
         .with_trunks(sweep.trunks.as_ref());
     let outcome = schedule.run(&table, &stop);
     let (ledger, display) = schedule.into_parts();
-    let outcome = conclude(request, &sweep, &policy, (ledger, display), &folder, outcome, &stop)?;
+    let outcome =
+        conclude(request, &sweep, &policy, (ledger, display), &folder, outcome, (&mut executor, &stop))?;
     Ok(Ended { folder, outcome })
 }
 
@@ -228,7 +229,7 @@ fn conclude(
     (ledger, mut display): (Ledger, Display),
     folder: &Path,
     outcome: Result<()>,
-    stop: &Stop,
+    (executor, stop): (&mut dyn Executor, &Stop),
 ) -> Result<Result<()>> {
     let (keys, measure) = (&sweep.axes.keys, &sweep.measure);
     let found =
@@ -253,7 +254,7 @@ fn conclude(
     let mut tables = Tables::within(folder.join(CELLS_FOLDER), &columns, &contest.cells)?;
     let table = tables.markdown_path();
     let shown = Display::new(request.progress, &columns, contest.cells.len());
-    let mut schedule = Schedule::new(policy, &contest.cells, ledger, &mut tables, shown);
+    let mut schedule = Schedule::new(policy, &contest.cells, ledger, executor, &mut tables, shown);
     let outcome = schedule.run(&table, stop);
     let (ledger, mut display) = schedule.into_parts();
     if outcome.is_ok() {

@@ -6,17 +6,17 @@ mod messages;
 mod rungs;
 
 use super::assignment::Assignment;
-use super::attempt::{ATTEMPTS, AttemptLimits, AttemptResult, AttemptSource, AttemptSpec, RunningAttempt};
+use super::attempt::{AttemptResult, Header, RunningAttempt, output_name};
 use super::cell::{Cell, headline};
 use super::display::Display;
 use super::halving::Halving;
 use super::rerun;
 use super::trunk::{Beginning, Trunks};
 use super::work::Work;
-use crate::device::cuda;
-use crate::error::{IoContext, Result};
+use crate::error::Result;
+use crate::executor::{Executor, Limits, Output as RunOutput, RunSpec, Task};
 use crate::ranks::Stop;
-use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured, SWEEPS};
+use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::path::Path;
@@ -25,9 +25,6 @@ use std::time::Duration;
 /// The ledger's key of the planned bytes, which are known before a cell runs.
 const PLANNED: &str = "planned_bytes";
 
-/// Time between two polls of the running attempts.
-const TICK: Duration = Duration::from_millis(20);
-
 /// The settings of a sweep.
 #[derive(Debug)]
 pub struct SweepPolicy<'a> {
@@ -35,12 +32,10 @@ pub struct SweepPolicy<'a> {
     pub name: &'a str,
     /// The results folder.
     pub results: &'a Path,
-    /// Cells at once on the CPU.
-    pub jobs: usize,
     /// Statuses of done cells that run again.
     pub retry: &'a [CellStatus],
     /// Time limits of an attempt.
-    pub limits: AttemptLimits,
+    pub limits: Limits,
     /// The program that runs the cells.
     pub build: &'a str,
 }
@@ -59,14 +54,13 @@ pub struct Schedule<'a> {
     policy: &'a SweepPolicy<'a>,
     cells: &'a [Cell],
     ledger: Ledger,
+    executor: &'a mut dyn Executor,
     output: &'a mut dyn Output,
     display: Display,
     /// Indices of cells that wait for a device.
     waiting: VecDeque<usize>,
     /// Running attempts, with their first lines.
     running: Vec<(Attempt, RunningAttempt)>,
-    /// Number of usable GPUs.
-    gpus: usize,
     /// The rungs, of a sweep with some.
     halving: Option<&'a Halving>,
     /// The trunks, of a sweep with cooldowns.
@@ -83,21 +77,21 @@ impl<'a> Schedule<'a> {
         policy: &'a SweepPolicy<'a>,
         cells: &'a [Cell],
         ledger: Ledger,
+        executor: &'a mut dyn Executor,
         output: &'a mut dyn Output,
         display: Display,
     ) -> Self {
-        let gpus = cuda::usable().unwrap_or_default();
         let (waiting, running, started) = (VecDeque::new(), Vec::new(), HashSet::new());
         let (halving, trunks, until) = (None, None, None);
         Self {
             policy,
             cells,
             ledger,
+            executor,
             output,
             display,
             waiting,
             running,
-            gpus,
             halving,
             trunks,
             until,
@@ -150,8 +144,6 @@ impl<'a> Schedule<'a> {
 
     /// Attaches to running attempts and queues the cells that are not done. Lines are held back.
     fn begin(&mut self) -> Result<()> {
-        let attempts = self.policy.results.join(SWEEPS).join(ATTEMPTS);
-        std::fs::create_dir_all(&attempts).at("create", &attempts)?;
         self.display.hold();
         self.reattach()?;
         self.queue()
@@ -180,12 +172,12 @@ impl<'a> Schedule<'a> {
                 }
                 is_told = true;
                 self.waiting.clear();
-                self.running.iter_mut().for_each(|(_, child)| child.stop());
+                self.running.iter_mut().for_each(|(_, run)| run.stop(self.executor));
             }
             self.start_waiting()?;
             self.poll_running()?;
             if !self.running.is_empty() {
-                std::thread::sleep(TICK);
+                self.executor.pause();
             }
         }
         Ok(())
@@ -207,24 +199,16 @@ impl<'a> Schedule<'a> {
         for attempt in open.into_iter().rev() {
             let began: Option<Timestamp> = attempt.at.parse().ok();
             let ago = began.and_then(|at| Duration::try_from(at.duration_until(crate::format::now())).ok());
-            let child = RunningAttempt::reattach(
-                self.policy.results,
-                &attempt.key,
-                attempt.attempt,
-                ago.unwrap_or_default(),
-            )?;
+            let name = output_name(&attempt.key, attempt.attempt);
+            let child = RunningAttempt::reattach(self.executor, &name, ago.unwrap_or_default())?;
             match child {
                 Some(child) => {
                     self.display.line(&attempt, self.done(), None);
                     self.running.push((attempt, child));
                 }
                 None => {
-                    let result = AttemptResult {
-                        status: CellStatus::Killed,
-                        reason: Some("ended with an earlier sweep".to_owned()),
-                        run: None,
-                        measured: Measured::default(),
-                    };
+                    let (status, reason) = (CellStatus::Killed, "ended with an earlier sweep");
+                    let result = AttemptResult::without_run(status, reason);
                     self.end(&attempt, result, None)?;
                 }
             }
@@ -296,8 +280,8 @@ impl<'a> Schedule<'a> {
                 self.waiting.remove(at);
                 continue;
             };
-            let in_use: Vec<Vec<usize>> = self.running.iter().map(|(_, child)| child.gpus.clone()).collect();
-            let Some(assignment) = Assignment::find_free(work, &in_use, self.gpus, self.policy.jobs) else {
+            let in_use: Vec<Vec<usize>> = self.running.iter().map(|(_, run)| run.gpus().to_vec()).collect();
+            let Some(assignment) = Assignment::find_free(work, &in_use, self.executor.capacity()) else {
                 at += 1;
                 continue;
             };
@@ -336,35 +320,35 @@ impl<'a> Schedule<'a> {
             return self.append(line, None);
         }
         line.recipe_hash = assignment.recipe_hash(work)?;
-        let hash = line.recipe_hash.as_str();
-        let (source, arguments) = match beginning {
-            Beginning::Stopped(run) => (AttemptSource::Run(run), assignment.arguments().collect()),
+        let (task, arguments) = match beginning {
+            // It has its recipe already.
+            Beginning::Stopped(run) => (Task::Resume(run.clone()), assignment.arguments().collect()),
             Beginning::Trunk { run, step } => {
-                (AttemptSource::Fork { run, step: *step, hash }, cell.arguments(assignment))
+                (Task::Fork { run: run.clone(), step: *step }, cell.arguments(assignment))
             }
             Beginning::Start | Beginning::Later => {
-                (AttemptSource::Recipe { path: &cell.recipe, hash }, cell.arguments(assignment))
+                (Task::Train(cell.recipe.clone()), cell.arguments(assignment))
             }
         };
+        let resumes = matches!(task, Task::Resume(_));
+        let recipe_hash = (!resumes).then(|| line.recipe_hash.clone());
+        let header = Header { gpus: assignment.gpus.clone(), recipe_hash, until: self.until };
         // The line comes first: a process without a line would never be found again.
         self.append(line.clone(), None)?;
-        let spec = AttemptSpec {
-            results: self.policy.results,
-            source,
-            arguments: &arguments,
+        let name = output_name(&line.key, line.attempt);
+        let spec = RunSpec {
+            task,
+            results: self.policy.results.to_owned(),
+            binary: None,
+            arguments: [arguments, vec!["--json".to_owned()]].concat(),
             until: self.until,
-            gpus: &assignment.gpus,
+            gpus: assignment.gpus.clone(),
+            output: RunOutput::Kept { name, header: header.line()? },
         };
-        match RunningAttempt::start(&line.key, line.attempt, &spec) {
+        match RunningAttempt::start(self.executor, header, &spec) {
             Ok(child) => self.running.push((line, child)),
             Err(e) => {
-                let result = AttemptResult {
-                    status: CellStatus::Failed,
-                    reason: Some(e.message().to_owned()),
-                    run: None,
-                    measured: Measured::default(),
-                };
-                self.end(&line, result, None)?;
+                self.end(&line, AttemptResult::without_run(CellStatus::Failed, e.message()), None)?;
             }
         }
         Ok(())
@@ -374,7 +358,7 @@ impl<'a> Schedule<'a> {
     fn poll_running(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some((attempt, child)) = self.running.get_mut(at) {
-            match child.poll(self.policy.results, self.policy.limits)? {
+            match child.poll(self.executor, self.policy.results, self.policy.limits)? {
                 None => {
                     self.display.step(attempt, child);
                     at += 1;
@@ -382,7 +366,7 @@ impl<'a> Schedule<'a> {
                 Some(result) => {
                     let (attempt, child) = self.running.remove(at);
                     self.end(&attempt, result, Some(child.elapsed()))?;
-                    child.remove_files();
+                    child.forget(self.executor);
                 }
             }
         }

@@ -20,7 +20,7 @@ impl<'a> Events<'a> {
         Self { intervals: &plan.intervals, steps: plan.steps as u64, until, replicas }
     }
 
-    /// Returns true if the held-out loss is due after a step.
+    /// Returns true if an evaluation is due after a step.
     pub fn evaluates_after(self, step: u64) -> bool {
         is_due(self.intervals.validation, step, self.steps)
     }

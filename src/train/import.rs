@@ -1,8 +1,7 @@
 //! A run whose checkpoint is a folder in HuggingFace's form.
 
-use super::initial_weights::TOKENIZER as FOLDER_TOKENIZER;
+use super::initial::weights::TOKENIZER;
 use super::reference::logits;
-use super::verified::TOKENIZER;
 use crate::checkpoint::{END_TOKEN_ID, INITIAL_WEIGHTS, Meta, Snapshot, Store, TensorView};
 use crate::data::Tokenizer;
 use crate::data::tokenizer::MAX_JSON_BYTES;
@@ -113,13 +112,13 @@ fn tokenizer(request: &ImportRequest, folder: &Folder) -> Result<(Tokenizer, Str
     }
     // Reads of both files check that they lie in the folder and are no larger than such files are.
     folder.text(SETTINGS, MAX_TEMPLATE_BYTES)?;
-    if folder.text(FOLDER_TOKENIZER, MAX_JSON_BYTES)?.is_none() {
+    if folder.text(TOKENIZER, MAX_JSON_BYTES)?.is_none() {
         return Err(Error::usage(format!(
-            "{}: there is no {FOLDER_TOKENIZER}; name the model's tokenizer with --tokenizer, a file or a built-in one",
+            "{}: there is no {TOKENIZER}; name the model's tokenizer with --tokenizer, a file or a built-in one",
             folder.path().display()
         )));
     }
-    let path = std::path::absolute(folder.path()).at("find", folder.path())?.join(FOLDER_TOKENIZER);
+    let path = std::path::absolute(folder.path()).at("find", folder.path())?.join(TOKENIZER);
     let named = path.to_string_lossy().into_owned();
     Ok((Tokenizer::open(&named)?, named))
 }

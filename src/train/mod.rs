@@ -1,13 +1,13 @@
 //! Training: one loop, for every number of ranks and every launcher.
+//!
+//! [`Run::train`] takes a run from its start to its summary. Each of its ranks has a [`Rank`], an engine with
+//! its part of the data, and runs [`train`], the loop. Rank 0 has a [`Recorder`] too, which writes results.
 
 mod agreement;
-mod bad_location;
 mod calibrate;
 mod chat;
 mod conclude;
-mod context;
-mod contexts;
-mod devices;
+mod device_order;
 mod energy;
 mod events;
 mod gauges;
@@ -15,11 +15,9 @@ mod generate;
 mod generation_bench;
 mod held;
 mod import;
-mod init;
-mod initial_values;
-mod initial_weights;
+mod initial;
 mod inspect;
-mod phase;
+mod job;
 mod prepare;
 mod profile;
 mod rank;
@@ -28,15 +26,14 @@ mod reference;
 mod replicas;
 mod request;
 mod restore;
-mod resume;
 mod run;
+mod run_ranks;
 mod sample;
 mod shards;
+mod start;
 mod start_message;
 mod time_left;
-mod train_ranks;
 mod trained;
-mod verified;
 
 pub use agreement::StepRequest;
 pub use calibrate::cpu_pace;
@@ -46,9 +43,8 @@ pub use gauges::environment;
 pub use generate::{Generating, prompt_tokens};
 pub use generation_bench::{BenchRequest, GenerationTime, bench_generation};
 pub use import::{ImportRequest, Imported, import};
-pub use init::{initialize, refresh_compute_copy};
-pub use initial_values::InitialValues;
-pub use initial_weights::{InitialWeights, check_initial_weights};
+pub use initial::weights::{InitialWeights, check_initial_weights};
+pub use initial::{InitialValues, initialize, refresh_compute_copy};
 pub use inspect::inspect;
 pub use prepare::prepare;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
@@ -56,20 +52,22 @@ pub use rank::{Evaluated, Evaluation, Rank, StepReport};
 pub use recorder::Recorder;
 pub use reference::{logits, reference};
 pub use request::{Origin, Request, WorkerRequest};
-pub use resume::recipe_of;
 pub use run::{Run, on_cpu_although};
 pub use sample::{SampleRequest, Sampled, sample};
 pub use time_left::TimeLeft;
-pub use verified::{chat_template, tokenizer_json};
+pub use trained::{chat_template, recipe_of, tokenizer_json};
 
+use crate::device::communicator::RankPhase;
 use crate::error::Result;
 use crate::exec::NonFiniteTensor;
 use crate::plan::Plan;
 use crate::ranks::Stop;
 use events::Events;
-use phase::WRITES;
 use recorder::DueSave;
 use std::time::Instant;
+
+/// Writes rows, samples or a checkpoint.
+const WRITES: RankPhase = RankPhase::working("writes results");
 
 /// Result of a training loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,7 +189,7 @@ fn request(stop: &Stop, recorder: Option<&Recorder>) -> StepRequest {
     }
 }
 
-/// Computes the held-out loss.
+/// Evaluates on the held-out sets.
 fn evaluate(
     rank: &mut Rank,
     step: u64,

@@ -1,4 +1,4 @@
-//! Everything before the first step, for what has no run folder.
+//! Everything between a recipe and its first step that needs no run folder.
 
 use crate::data::{self, Dataset};
 use crate::error::Result;

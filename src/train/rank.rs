@@ -1,16 +1,14 @@
 //! One rank of a run: its engine, its part of the data, a step.
 
-mod documents;
 mod evaluate;
+mod non_finite;
 mod share;
 mod state;
 mod timed;
 
 use super::agreement::{StepRequest, StepVote, agree};
-use super::bad_location::BadLocation;
 use super::generate::{Generating, prompt_tokens};
-use super::initial_values::InitialValues;
-use super::phase::COMPUTES;
+use super::initial::InitialValues;
 use crate::data::{Batch, Dataset, Loader, LoaderSpec};
 use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase};
@@ -86,6 +84,9 @@ struct QueuedStep {
     data_wait: Duration,
     snapshot: Snapshot,
 }
+
+/// Queues a step on its device, or computes one.
+const COMPUTES: RankPhase = RankPhase::working("computes");
 
 /// Maximum number of steps queued on a GPU, so that it never waits for the CPU to read a loss.
 pub(super) const STEPS_AHEAD: usize = 3;
@@ -358,34 +359,6 @@ impl Rank {
             Some(loader) => loader.next(),
             None => Err(Error::failed("this rank has no data loader")),
         }
-    }
-
-    /// Replays a step that was not finite. Every rank replays all of it, so that collectives still match, and
-    /// every rank names the same tensor: the first in the step on any rank.
-    fn find_bad(&mut self, batches: &[Batch]) -> Result<NonFiniteTensor> {
-        let programs = Arc::clone(&self.programs);
-        let section = |at: usize| match at {
-            at if at < batches.len() => programs.micro_step(at, batches.len()),
-            _ => &programs.step_end,
-        };
-        let mut found = None;
-        for at in 0..=batches.len() {
-            if let Some(batch) = batches.get(at) {
-                self.upload(batch, self.done + 1)?;
-            }
-            let bad = self.engine.find_non_finite(section(at))?;
-            found = found.or(bad.map(|bad| BadLocation { section: at, bad }));
-        }
-        let earliest = self.comm.all_reduce_max(
-            "the search for the bad tensor",
-            found.map_or(0, |location| location.priority()),
-        )?;
-        let location = BadLocation::from_priority(earliest).ok_or_else(|| {
-            Error::failed(
-                "a step was not finite, but its replay was: this machine does not compute deterministically",
-            )
-        })?;
-        Ok(location.bad.describe(section(location.section)))
     }
 
     /// Sends a micro-batch of a step, from 1, to the device.

@@ -2,7 +2,7 @@
 //! ([`Reference`]).
 
 use super::generate::logits_after;
-use super::initial_weights::write_weights;
+use super::initial::weights::write_weights;
 use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;

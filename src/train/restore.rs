@@ -1,6 +1,6 @@
 //! Reading the state of a checkpoint into an engine, and broadcasting it from rank 0.
 
-use super::init::{refresh_compute_copy, write_parameter};
+use super::initial::{refresh_compute_copy, write_parameter};
 use super::shards::{
     BufferTensor, CheckpointBuffer, checkpoint_buffers, request_tensor, whole_spec, write_tensor,
 };

@@ -1,10 +1,10 @@
 //! First collective of a run: rank 0 sends what is trained, and every other rank checks that it would train
 //! the same.
 
-use super::context::{RankZero, RunContext};
-use super::phase::STARTS;
+use super::job::Job;
+use super::start::Start;
 use crate::data::Dataset;
-use crate::device::communicator::Communicator;
+use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -12,6 +12,9 @@ use crate::recipe::{self, Class};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+/// Opens corpus, device and memory.
+const STARTS: RankPhase = RankPhase::working("starts");
 
 /// Message of rank 0 to all ranks before the first step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,26 +40,26 @@ pub(super) struct StartMessage {
 
 impl StartMessage {
     /// Returns the message of a run that trains.
-    pub fn from_rank_zero(context: &RunContext, zero: &RankZero<'_>) -> Self {
+    pub fn from_rank_zero(job: &Job, folder: &Path, start: &Start) -> Self {
         Self {
-            restored: zero.loaded.is_some(),
-            weights: zero.weights.is_some(),
-            algorithms: zero.algorithms.map(Algorithms::to_json),
-            ..Self::at_step(context, &zero.folder, zero.from_step)
+            restored: start.restored().is_some(),
+            weights: start.weights().is_some(),
+            algorithms: start.algorithms.as_ref().map(Algorithms::to_json),
+            ..Self::at_step(job, folder, start.step())
         }
     }
 
     /// Returns the message of a run whose steps are all done.
-    pub fn finished(context: &RunContext, folder: &Path) -> Self {
-        Self { finished: true, ..Self::at_step(context, folder, context.plan.steps as u64) }
+    pub fn finished(job: &Job, folder: &Path) -> Self {
+        Self { finished: true, ..Self::at_step(job, folder, job.steps()) }
     }
 
-    fn at_step(context: &RunContext, folder: &Path, from_step: u64) -> Self {
+    fn at_step(job: &Job, folder: &Path, from_step: u64) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            recipe: context.recipe.to_toml(),
-            corpus_hash: context.dataset.hash.clone(),
-            set_hashes: set_hashes(&context.dataset),
+            recipe: job.recipe.to_toml(),
+            corpus_hash: job.dataset.hash.clone(),
+            set_hashes: set_hashes(&job.dataset),
             folder: folder.to_owned(),
             from_step,
             restored: false,
@@ -71,19 +74,19 @@ impl StartMessage {
     ///
     /// # Errors
     /// When a rank is lost, or this rank would train something else than rank 0.
-    pub fn exchange(comm: &dyn Communicator, context: &RunContext, own: Option<Self>) -> Result<Self> {
+    pub fn exchange(comm: &dyn Communicator, job: &Job, own: Option<Self>) -> Result<Self> {
         comm.set_status(0, STARTS);
         let own = own.map(|message| serde_json::to_vec(&message)).transpose();
         let own = own.map_err(|e| Error::failed(format!("the start message: {e}")))?.unwrap_or_default();
         let received = comm.broadcast("the start message", own)?;
         let message: Self = serde_json::from_slice(&received)
             .map_err(|e| Error::failed(format!("the start message of rank 0: {e}")))?;
-        message.check(context)?;
+        message.check(job)?;
         Ok(message)
     }
 
     /// Refuses to start where this rank would train something else than rank 0.
-    fn check(&self, context: &RunContext) -> Result<()> {
+    fn check(&self, job: &Job) -> Result<()> {
         if self.version != env!("CARGO_PKG_VERSION") {
             return Err(Error::usage(format!(
                 "this is xrun {}, and rank 0 is {}",
@@ -98,7 +101,7 @@ impl StartMessage {
         };
         let name = Path::new("the recipe of rank 0");
         let theirs = recipe::load_resolved(name, &self.recipe, &[], &Machine::none())?;
-        let changes = recipe::diff(theirs.values(), context.recipe.values()).into_iter();
+        let changes = recipe::diff(theirs.values(), job.recipe.values()).into_iter();
         let differ = changes.filter(|change| change.class != Class::Bookkeeping && !is_path(change.key));
         let differ: Vec<String> = differ
             .map(|change| format!("{} = {} ({} on rank 0)", change.key, change.new, change.old))
@@ -109,13 +112,13 @@ impl StartMessage {
                 differ.join(", ")
             )));
         }
-        if self.corpus_hash != context.dataset.hash {
+        if self.corpus_hash != job.dataset.hash {
             return Err(Error::usage(format!(
                 "this rank's corpus has hash {}, and that of rank 0 {}: give both the same files",
-                context.dataset.hash, self.corpus_hash
+                job.dataset.hash, self.corpus_hash
             )));
         }
-        let (mine, theirs) = (set_hashes(&context.dataset), &self.set_hashes);
+        let (mine, theirs) = (set_hashes(&job.dataset), &self.set_hashes);
         let names: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
         let unlike = names.into_iter().find(|name| mine.get(*name) != theirs.get(*name));
         match unlike {

@@ -2,7 +2,7 @@
 
 use crate::data::Ramp;
 use crate::error::Result;
-use crate::plan::{Interval, Intervals, Plan, is_due};
+use crate::plan::{Intervals, Period, Plan, is_due};
 use crate::recipe::Recipe;
 use crate::results::{Phase, TimingRow};
 
@@ -15,7 +15,7 @@ struct Pause {
     /// Its phase: evaluation, saving, samples.
     phase: Phase,
     /// When it happens.
-    every: Interval,
+    every: Period,
     /// What it is expected to take before it was measured, in training steps.
     steps_worth: f64,
 }
@@ -82,7 +82,7 @@ impl TimeLeft {
     ) -> Self {
         let mut pauses = vec![Pause {
             phase: Phase::Eval,
-            every: Interval::Steps(intervals.validation),
+            every: Period::Steps(intervals.validation),
             steps_worth: evaluation,
         }];
         if intervals.keep > 0 {
@@ -91,7 +91,7 @@ impl TimeLeft {
         if has_samples {
             pauses.push(Pause {
                 phase: Phase::Sample,
-                every: Interval::Steps(intervals.generation),
+                every: Period::Steps(intervals.generation),
                 steps_worth: 0.0,
             });
         }
@@ -151,7 +151,7 @@ impl TimeLeft {
         let before = |steps: u64| self.ramp.before(steps, self.sequences);
         let left = before(self.total_steps).saturating_sub(before(step)) as f64 / self.sequences as f64;
         let mut seconds = left * step_s;
-        let by_time = |pause: &Pause| matches!(pause.every, Interval::Time(_));
+        let by_time = |pause: &Pause| matches!(pause.every, Period::Time(_));
         // Those by time come last: how many there are depends on the others.
         let (timed, counted): (Vec<_>, Vec<_>) = self.pauses.iter().partition(|(pause, _)| by_time(pause));
         for (pause, last) in counted.into_iter().chain(timed) {
@@ -172,13 +172,13 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn pause(phase: Phase, every: Interval, steps_worth: f64) -> Pause {
+    fn pause(phase: Phase, every: Period, steps_worth: f64) -> Pause {
         Pause { phase, every, steps_worth }
     }
 
     #[test]
     fn evaluations_count_as_their_worth_and_then_as_they_were_measured() {
-        let mut left = TimeLeft::with_pauses(100, &[pause(Phase::Eval, Interval::Steps(50), 10.0)]);
+        let mut left = TimeLeft::with_pauses(100, &[pause(Phase::Eval, Period::Steps(50), 10.0)]);
         assert_eq!(left.after(0), None);
         left.took(Phase::Warmup, 9.0);
         left.took(Phase::Train, 2.0);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn steps_of_a_ramp_count_as_their_share_of_a_full_one() {
-        let none = TimeLeft::with_pauses(10, &[pause(Phase::Eval, Interval::Steps(0), 2.0)]);
+        let none = TimeLeft::with_pauses(10, &[pause(Phase::Eval, Period::Steps(0), 2.0)]);
         let mut left = TimeLeft { ramp: Ramp::new([(2, 4), (4, 8)]), sequences: 16, ..none };
         left.trained(1, Phase::Train, 1.0);
         assert_eq!(left.step_seconds(), Some(4.0));
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn saves_after_given_steps_are_still_to_come() {
-        let pauses = [pause(Phase::Save, Interval::Steps(0), 0.0)];
+        let pauses = [pause(Phase::Save, Period::Steps(0), 0.0)];
         let mut left = TimeLeft { kept_steps: vec![3, 6], ..TimeLeft::with_pauses(10, &pauses) };
         left.trained(1, Phase::Train, 1.0);
         left.took(Phase::Save, 5.0);
@@ -214,8 +214,8 @@ mod tests {
     #[test]
     fn saves_by_time_happen_during_evaluations_too() {
         let pauses = [
-            pause(Phase::Save, Interval::Time(Duration::from_secs(60)), 0.0),
-            pause(Phase::Eval, Interval::Steps(0), 0.0),
+            pause(Phase::Save, Period::Time(Duration::from_secs(60)), 0.0),
+            pause(Phase::Eval, Period::Steps(0), 0.0),
         ];
         let mut left = TimeLeft::with_pauses(100, &pauses);
         left.took(Phase::Train, 1.0);

@@ -1,22 +1,25 @@
-//! A trained run opened for generation: its plan, its tokenizer, and an engine with its weights.
+//! A trained run read again: its recipe and tokenizer, verified against its checkpoint, and an engine with its
+//! weights that generates.
 
-use super::initial_weights::write_weights;
+use super::initial::weights::{TOKENIZER, write_weights};
 use super::rank::say_timing;
-use super::resume::recipe_of;
-use super::verified::tokenizer_json;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Tokenizer;
+use crate::data::tokenizer::MAX_JSON_BYTES;
 use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::exec::{Engine, prepare};
 use crate::machine::Machine;
+use crate::model::hf_export::CHAT_TEMPLATE;
 use crate::model::{CheckpointWeights, Generator, Weights, WeightsOf};
 use crate::plan::{Corpus, Plan};
-use crate::recipe::{self, Class};
+use crate::recipe::{self, Class, Recipe};
 use crate::results::progress::eprint_line;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -130,5 +133,48 @@ impl Trained {
             write_weights(&mut engine, param, &weights.read(&param.name, &param.spec.shape)?)?;
         }
         Ok(engine)
+    }
+}
+
+/// Returns the recipe that a checkpoint was trained with.
+///
+/// # Errors
+/// When it does not load.
+pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
+    let name = Path::new("the checkpoint's recipe");
+    recipe::load_resolved(name, &loaded.meta().resolved_recipe_toml, &[], &Machine::none())
+}
+
+/// Returns the tokenizer.json of a run.
+///
+/// # Errors
+/// When it cannot be read, or is not the one that the checkpoint was trained with.
+pub fn tokenizer_json(run: &Path, loaded: &Loaded) -> Result<String> {
+    let path = run.join(TOKENIZER);
+    let file = File::open(&path).at("open", &path).map_err(|e| Error::usage(e.message()))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes).at("read", &path)?;
+    let expected = &loaded.meta().tokenizer_hash;
+    let hash = blake3::hash(&bytes).to_hex();
+    if hash.as_str() != expected {
+        return Err(Error::failed(format!(
+            "{} was changed since the run: its hash is {hash}, and {} was trained with {expected}. Restore the file",
+            path.display(),
+            loaded.path().display()
+        )));
+    }
+    String::from_utf8(bytes)
+        .map_err(|e| Error::failed(format!("{} is not UTF-8: {}", path.display(), e.utf8_error())))
+}
+
+/// Returns the chat template that was imported with a run; `None` if there is none.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn chat_template(run: &Path) -> Result<Option<String>> {
+    let path = run.join(CHAT_TEMPLATE);
+    match std::fs::read_to_string(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        text => text.at("read", &path).map(Some),
     }
 }

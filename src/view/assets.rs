@@ -79,6 +79,8 @@ pub fn find(name: &str) -> Option<&'static Asset> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::{ESCAPED, printable};
+    use std::ops::RangeInclusive;
 
     #[test]
     fn the_page_loads_every_file_by_a_line_and_nothing_else() {
@@ -101,5 +103,43 @@ mod tests {
             }
         }
         assert!(LICENCE.contains("MIT") && !LICENCE.contains("--"), "it stands in a comment");
+    }
+
+    /// The line of `text.js` that has the table of escaped characters.
+    fn line_of_escaped() -> String {
+        let end = |c: &char| format!("\\u{{{:x}}}", u32::from(*c));
+        let range = |range: &RangeInclusive<char>| match range.start() == range.end() {
+            true => end(range.start()),
+            false => format!("{}-{}", end(range.start()), end(range.end())),
+        };
+        format!("  const ESCAPED = /[{}]/gu;", ESCAPED.iter().map(range).collect::<String>())
+    }
+
+    #[test]
+    fn the_page_escapes_by_the_table_of_rust() {
+        let text = find("text.js").unwrap().text;
+        let found = text.lines().find(|line| line.starts_with("  const ESCAPED = ")).unwrap();
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/view/page/text.js");
+            std::fs::write(path, text.replace(found, &line_of_escaped())).unwrap();
+        } else {
+            assert_eq!(found, line_of_escaped(), "UPDATE_DOCS=1 cargo test --lib view::assets writes it");
+        }
+    }
+
+    /// The functions of the page show every character as those of Rust do. Without node, the table alone is
+    /// compared, above.
+    #[test]
+    fn the_page_shows_every_character_as_the_terminal_does() {
+        let script = "globalThis.xrun = {}; require(process.argv[1]);
+            const show = (c) => (c >= 0xd800 && c < 0xe000 ? '' : xrun.text.visibleLines(String.fromCodePoint(c)));
+            process.stdout.write(Array.from({ length: 0x110000 }, (_, c) => show(c)).join(''));";
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/view/page/text.js");
+        let Ok(node) = std::process::Command::new("node").args(["-e", script, path]).output() else { return };
+        assert!(node.status.success(), "{}", String::from_utf8_lossy(&node.stderr));
+        let all: String = ('\0'..=char::MAX).collect();
+        let shown = String::from_utf8(node.stdout).unwrap();
+        let differs = shown.chars().zip(printable(&all).chars()).position(|(page, rust)| page != rust);
+        assert!(shown == printable(&all), "character {differs:?} of what is shown differs");
     }
 }

@@ -1,7 +1,7 @@
 //! The rows of runs that pages look at, read on as they are appended.
 
 use crate::error::Result;
-use crate::metrics::{MetricsRow, Phase, TimingRow};
+use crate::metrics::{MetricsRow, TimingRow};
 use crate::results::follow::RowFollower;
 use crate::results::names::{METRICS, TIMING};
 use crate::results::rows::Row;
@@ -63,9 +63,14 @@ impl RunRows {
         &self.metrics.rows
     }
 
+    /// Returns the rows of `timing.csv`.
+    pub fn timing(&self) -> &[TimingRow] {
+        &self.timing.rows
+    }
+
     /// Returns the rows of training steps in `timing.csv`.
     pub fn steps(&self) -> impl Iterator<Item = &TimingRow> {
-        self.timing.rows.iter().filter(|row| matches!(row.phase, Phase::Warmup | Phase::Train))
+        self.timing().iter().filter(|row| row.phase.is_step())
     }
 
     fn len(&self) -> usize {

@@ -13,6 +13,7 @@
 mod access;
 mod assets;
 mod documents;
+mod filter;
 mod folder;
 mod http;
 mod known_rows;

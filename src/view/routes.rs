@@ -2,11 +2,11 @@
 
 use super::documents::curves::{Asked, POINTS, Smoothing};
 use super::documents::sweep::Attempts;
-use super::documents::thinning::Spread;
 use super::documents::{comparison, coordinates, curves, differences, log, memory, profile, run, sweep};
 use super::http::{Refusal, Request};
 use super::known_rows::KnownRows;
 use super::table::{LiveTable, Table, TableRun};
+use crate::curve::Scale;
 use crate::error::Error;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -44,6 +44,10 @@ impl Routes {
         match name {
             ["runs"] => Ok(table.document(&folder.root().display().to_string())),
             ["changes"] => Ok(table.changes(parameter(request, "since")?.unwrap_or(0))),
+            ["matches"] => {
+                let asked = |name| request.parameter(name).unwrap_or_default();
+                table.matches(asked("filter"), asked("sort"))
+            }
             ["differences"] => {
                 let runs =
                     request.parameters("id").map(|id| known(&table, id)).collect::<Result<Vec<_>, _>>()?;
@@ -152,9 +156,9 @@ fn asked(request: &Request) -> Result<Asked, Refusal> {
     let points = parameter(request, "points")?.unwrap_or(usual.points);
     let from = parameter(request, "from")?.unwrap_or(*usual.steps.start());
     let to = parameter(request, "to")?.unwrap_or(*usual.steps.end());
-    let spread = match request.parameter("scale") {
-        None | Some("linear") => Spread::Linear,
-        Some("log") => Spread::Log,
+    let scale = match request.parameter("scale") {
+        None | Some("linear") => Scale::Linear,
+        Some("log") => Scale::Log,
         Some(other) => return Err(Refusal::new(400, format!("scale is `{other}`, and linear or log"))),
     };
     let smoothing = match parameter(request, "smooth")? {
@@ -166,7 +170,7 @@ fn asked(request: &Request) -> Result<Asked, Refusal> {
         columns,
         points: points.clamp(*POINTS.start(), *POINTS.end()),
         steps: from..=to,
-        spread,
+        scale,
         smoothing,
     })
 }

@@ -1,7 +1,9 @@
 //! The table of runs, kept current: what changed since a page last asked.
 
 use super::documents::rows::{Layout, row};
+use super::filter::matches;
 use super::folder::{ResultsFolder, version};
+use super::http::Refusal;
 use crate::error::Result;
 use crate::results::collection::{Collection, Run};
 use crate::results::find;
@@ -33,7 +35,9 @@ pub struct Table {
     revision: u64,
     /// The first revision that this server knows.
     first: u64,
-    /// The runs, newest first.
+    /// The runs as `xrun runs` reads them, which filters and orders are of.
+    collection: Collection,
+    /// Their rows, newest first.
     pub runs: Vec<TableRun>,
     /// Places in `runs`, by `RECIPE/RUN`.
     places: HashMap<String, usize>,
@@ -166,6 +170,7 @@ impl Table {
             sweeps: Changed::new(sweeps, &before.sweeps, revision),
             revision,
             first,
+            collection,
             runs,
             places,
             gone,
@@ -206,6 +211,16 @@ impl Table {
             "runs": runs.iter().map(|run| &run.row).collect::<Vec<_>>(),
             "damaged": self.damaged,
         })
+    }
+
+    /// Returns the document `matches`: ids of the runs that a filter keeps, in an order.
+    ///
+    /// # Errors
+    /// A refusal of a filter that is too long.
+    pub fn matches(&self, filter: &str, sort: &str) -> Result<Value, Refusal> {
+        let found = matches(&self.collection, filter, sort)?;
+        let ids: Vec<&str> = found.runs.iter().map(|run| run.id.as_str()).collect();
+        Ok(json!({"revision": self.revision, "runs": ids, "problems": found.problems}))
     }
 
     /// Returns the document `changes`: what is other than at a revision.

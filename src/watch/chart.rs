@@ -13,16 +13,14 @@ const MIN_SIZE: (u16, u16) = (24, 4);
 /// What a chart shows, in the order in which it is drawn.
 #[derive(Clone, Debug)]
 pub enum Layer {
-    /// From the lowest to the highest value at each place, shaded.
-    Spans(Vec<(f64, f64, f64)>, Role),
     /// A value over the whole width.
     Level(f64, Role),
     /// Points joined by a line, with gaps where one is not finite.
     Line(Vec<(f64, f64)>, Role),
-    /// Single points.
-    Marks(Vec<(f64, f64)>, Role),
-    /// Intervals: place, low end, estimate, high end.
-    Intervals(Vec<[f64; 4]>, Role),
+    /// Single points, a glyph each.
+    Marks(Vec<(f64, f64)>, char, Role),
+    /// Estimates with their error bars: place, low end, estimate, high end.
+    ErrorBars(Vec<[f64; 4]>, Role),
 }
 
 /// A chart with its axes.
@@ -102,37 +100,30 @@ impl Chart {
 impl Plot<'_> {
     fn draw(&self, canvas: &mut Canvas, layer: &Layer) {
         match layer {
-            Layer::Spans(spans, role) => self.spans(canvas, spans, *role),
             Layer::Level(y, role) => self.level(canvas, *y, *role),
             Layer::Line(points, role) => self.line(canvas, points, *role),
-            Layer::Marks(points, role) => {
+            Layer::Marks(points, glyph, role) => {
                 for (x, y) in points.iter().filter(|point| point.1.is_finite()) {
-                    self.mark(canvas, *x, *y, '◆', *role);
+                    self.mark(canvas, *x, *y, *glyph, *role);
                 }
             }
-            Layer::Intervals(intervals, role) => {
-                for [x, low, estimate, high] in intervals {
-                    self.spans_of(canvas, *x, *low, *high, '│', *role);
+            Layer::ErrorBars(bars, role) => {
+                for [x, low, estimate, high] in bars {
+                    self.bar(canvas, (*x, *low, *high), *role);
                     self.mark(canvas, *x, *estimate, '●', *role);
                 }
             }
         }
     }
 
-    fn spans(&self, canvas: &mut Canvas, spans: &[(f64, f64, f64)], role: Role) {
-        for (x, low, high) in spans {
-            self.spans_of(canvas, *x, *low, *high, '░', role);
-        }
-    }
-
-    fn spans_of(&self, canvas: &mut Canvas, x: f64, low: f64, high: f64, glyph: char, role: Role) {
+    fn bar(&self, canvas: &mut Canvas, (x, low, high): (f64, f64, f64), role: Role) {
         let (Some(column), Some(top), Some(bottom)) =
             (self.column(x, 1), self.row(high, 1), self.row(low, 1))
         else {
             return;
         };
         for row in top..=bottom {
-            canvas.glyph(self.area.x + column as u16, self.area.y + row as u16, glyph, role);
+            canvas.glyph(self.area.x + column as u16, self.area.y + row as u16, '│', role);
         }
     }
 

@@ -15,7 +15,6 @@ mod liveness;
 mod looks;
 mod run;
 mod screen;
-mod series;
 mod sweep;
 mod view;
 

@@ -337,10 +337,8 @@ fn a_second_signal_leaves_no_trial_behind() {
     let deaf = format!("trap '' TERM; {ENDLESS}");
     let mut running = place.start(&["compare", "tiny.toml", "--before-cmd", &deaf]);
     let sleeper = sleeper(&place, &mut running);
-    running.signal("INT");
-    std::thread::sleep(std::time::Duration::from_millis(600));
-    assert!(!running.is_over(), "the command was asked, and does not listen");
-    running.signal("INT");
+    let lives = running.signal_twice("INT", "stopping the trial", "INT");
+    assert!(lives, "the command was asked, and does not listen");
     running.ends().ended(130);
     are_gone(&[sleeper], SOON);
 }

@@ -14,8 +14,9 @@ use xrun::results::{Status, Summary};
 /// Steps of [`RECIPE`].
 pub const STEPS: u64 = 30;
 
-/// How long a run may take to end after a fault, by its specification; a busy machine gets twice as long.
-pub const SOON: Duration = Duration::from_secs(10);
+/// How long a run may take to end after a fault: seconds, and on a busy machine still far less than the 600 s
+/// after which a rank that waits would give up.
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// A run of a second with six saves; evaluations and samples fall on saves and between them.
 pub const RECIPE: &str = r#"
@@ -48,6 +49,9 @@ tokens = 8
 threads = 1
 "#;
 
+/// Longer than the half second within which two signals count as one.
+pub const SAME_REQUEST: Duration = Duration::from_millis(600);
+
 /// Longer than anything here takes on a busy machine; a process that hangs fails its test.
 const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -72,7 +76,11 @@ pub struct Done {
 }
 
 /// A process under way; killed when dropped.
-pub struct Running(Child);
+pub struct Running {
+    child: Child,
+    /// What it has said on stderr, as far as that was read.
+    heard: Vec<u8>,
+}
 
 impl Place {
     pub fn new() -> Self {
@@ -115,7 +123,7 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
         command.args(arguments).current_dir(self.path()).env_clear();
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Running(command.spawn().unwrap())
+        Running { child: command.spawn().unwrap(), heard: Vec::new() }
     }
 
     /// Starts the binary where no file takes more than this many KiB: a larger write fails, as on a full
@@ -127,7 +135,7 @@ impl Place {
         command.args(["-c", &limited, env!("CARGO_BIN_EXE_xrun")]).args(arguments);
         command.current_dir(self.path()).env_clear();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Running(command.spawn().unwrap())
+        Running { child: command.spawn().unwrap(), heard: Vec::new() }
     }
 
     /// Runs the binary to its end.
@@ -183,11 +191,11 @@ impl Done {
 
 impl Running {
     pub fn is_over(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_some()
+        self.child.try_wait().unwrap().is_some()
     }
 
     pub fn id(&self) -> u32 {
-        self.0.id()
+        self.child.id()
     }
 
     /// Waits until `seen`; whether that came before the process's end.
@@ -205,31 +213,48 @@ impl Running {
 
     /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.0.id());
+        let kill = format!("kill -{name} {}", self.child.id());
         // Its failure means that the process is over, which the callers find out.
         let _ = Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap();
+    }
+
+    /// Reads what it says on stderr up to this text; whether that came before its end.
+    pub fn says(&mut self, text: &str) -> bool {
+        hears(self.child.stderr.as_mut().unwrap(), &mut self.heard, text)
+    }
+
+    /// Sends a signal, and a second one that does not count as the same. `acknowledged` is what the process
+    /// says at the first. Whether it lived long enough for both.
+    pub fn signal_twice(&mut self, first: &str, acknowledged: &str, second: &str) -> bool {
+        self.signal(first);
+        // Its clock starts before it speaks, and this one after.
+        let lives = self.says(acknowledged);
+        std::thread::sleep(SAME_REQUEST);
+        let lives = lives && !self.is_over();
+        self.signal(second);
+        lives
     }
 
     /// `kill -9`; whether the process was still there.
     pub fn kill(mut self) -> bool {
         use std::os::unix::process::ExitStatusExt;
         // An error means that the process is over.
-        let _ = self.0.kill();
-        self.0.wait().unwrap().signal() == Some(9)
+        let _ = self.child.kill();
+        self.child.wait().unwrap().signal() == Some(9)
     }
 
     /// Waits for the end; nothing may have panicked.
     #[track_caller]
     pub fn ends(mut self) -> Done {
         use std::io::Read;
-        let (mut out, mut err) = (self.0.stdout.take().unwrap(), self.0.stderr.take().unwrap());
+        let (mut out, mut err) = (self.child.stdout.take().unwrap(), self.child.stderr.take().unwrap());
         let stdout = std::thread::spawn(move || {
             let mut text = Vec::new();
             out.read_to_end(&mut text).map(|_| text)
         });
-        let mut stderr = Vec::new();
+        let mut stderr = std::mem::take(&mut self.heard);
         err.read_to_end(&mut stderr).unwrap();
-        let status = self.0.wait().unwrap();
+        let status = self.child.wait().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         let done =
             Done { code: status.code(), stdout: text(stdout.join().unwrap().unwrap()), stderr: text(stderr) };
@@ -240,8 +265,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -349,6 +374,18 @@ fn copy(from: &Path, to: &Path) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
     }
+}
+
+/// Reads a stream up to a text, and appends what was read to `heard`; whether the text came before the end.
+pub fn hears(stream: &mut impl std::io::Read, heard: &mut Vec<u8>, text: &str) -> bool {
+    let mut byte = [0];
+    while !heard.ends_with(text.as_bytes()) {
+        if stream.read(&mut byte).unwrap() == 0 {
+            return false;
+        }
+        heard.push(byte[0]);
+    }
+    true
 }
 
 /// Waits until none of these processes is there any more.

@@ -1,4 +1,5 @@
-//! Campaigns: random and mutated inputs for every parser, and run folders in which a file was damaged.
+//! Campaigns: random and mutated inputs for every parser, run folders in which a file was damaged, and
+//! simulated comparisons.
 //!
 //! In CI they are small. `XRUN_CAMPAIGN_S=1800 cargo test --release --test campaign -- --nocapture` gives
 //! each of them half an hour, and `XRUN_CAMPAIGN_SEED=7` other inputs. An input that breaks something is
@@ -13,3 +14,4 @@ mod parsers;
 #[path = "../binary/place.rs"]
 mod place;
 mod runner;
+mod verdicts;

@@ -45,7 +45,7 @@ impl Seen {
     }
 
     fn val_losses(&self) -> Vec<u64> {
-        self.evaluations.iter().map(|found| found.sets[0].loss.to_bits()).collect()
+        self.evaluations.iter().map(|found| found.sets[0].loss().to_bits()).collect()
     }
 }
 
@@ -140,7 +140,7 @@ fn training_does_not_know_of_it() {
             }
             assert!(kept.states == evaluated.states, "{what}: weights and average come back to the bit");
             assert!(kept.evaluations.iter().all(|found| found.ema.is_empty()));
-            let differs = |found: &Evaluation| found.ema[0].loss != found.sets[0].loss;
+            let differs = |found: &Evaluation| found.ema[0].loss() != found.sets[0].loss();
             assert!(
                 !differs(&evaluated.evaluations[0]) && differs(&evaluated.evaluations[STEPS - 1]),
                 "{what}"

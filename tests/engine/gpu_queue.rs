@@ -392,7 +392,7 @@ impl Op for Silent {
         Ok(())
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
+    fn cases(_precision: Precision) -> Cases {
         Cases::Own(Vec::new())
     }
 }

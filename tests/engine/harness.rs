@@ -198,7 +198,7 @@ impl Trained {
                 break;
             }
         }
-        let val_loss = rank.evaluate(false, |_, _| {})?.sets[0].loss;
+        let val_loss = rank.evaluate(false, |_, _| {})?.sets[0].loss();
         let mut tensors = Vec::new();
         if rank.engine().comm.rank() == 0 || rank.engine().state.layout().shards.is_none() {
             for tensor in rank.snapshot().tensors() {

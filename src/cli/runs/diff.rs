@@ -120,7 +120,7 @@ fn largest(curve: &CurveDifference) -> String {
 
 /// Returns the losses of the last step that both have.
 fn at_the_end(difference: &RunDifference) -> String {
-    let is_loss = |column: &str| column.ends_with("loss") || MetricsRow::is_of_set(column);
+    let is_loss = |column: &str| column.ends_with("loss") || MetricsRow::is_further(column);
     let losses = difference.curves.iter().filter(|curve| is_loss(&curve.column));
     let ends = losses.filter_map(|curve| {
         let last = curve.last?;

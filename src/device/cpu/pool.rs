@@ -3,27 +3,28 @@
 //! Work is cut into tasks by the op, from shapes alone, never by the number of threads: so the bits of a
 //! result do not depend on how many threads there are.
 //!
-//! A step of a small model runs a hundred jobs, of which the shortest take 30 µs. So the calling thread works
-//! along, and workers look for the next job for a while before they sleep: to wake one takes 6 to 17 µs
-//! (median and 90 % of 2,000, on a virtual machine of two cores).
+//! A step of a small model runs a hundred jobs, the shortest of which take 30 µs. So the calling thread works
+//! too, and workers spin for a while before they sleep: waking one takes 6 to 17 µs (median and 90 % of 2,000,
+//! on a virtual machine of two cores).
 
+use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a thread looks for work before it sleeps.
-const LOOKS_FOR: Duration = Duration::from_micros(100);
+/// How long a thread spins before it sleeps.
+const SPIN_TIME: Duration = Duration::from_micros(100);
 
 /// A pool of threads: the caller and its workers.
 #[derive(Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Held while a job runs. Who finds it taken works alone.
+    /// Held while a job runs. If another thread holds it, the caller runs its job alone.
     one_job: Mutex<()>,
     arch: pulp::Arch,
 }
@@ -39,11 +40,11 @@ struct Shared {
     next: AtomicUsize,
     /// Workers that sleep, or are about to.
     sleeping: AtomicUsize,
-    ends: AtomicBool,
+    shutting_down: AtomicBool,
     /// Guards sleeping and waking.
     sleep: Mutex<()>,
     wake: Condvar,
-    /// Tells the caller that the last worker has left.
+    /// Wakes the caller once the last worker has left.
     left: Condvar,
 }
 
@@ -68,7 +69,7 @@ impl State {
     }
 }
 
-/// A function of a task's number, and how many tasks there are.
+/// A function of a task's number, and the number of tasks.
 #[derive(Clone, Copy)]
 struct Job {
     run: *const (dyn Fn(usize) + Sync),
@@ -85,12 +86,8 @@ impl std::fmt::Debug for Job {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Looks for something for [`LOOKS_FOR`].
-fn look_for<T>(mut found: impl FnMut() -> Option<T>) -> Option<T> {
+/// Spins until `found` returns something, for at most [`SPIN_TIME`].
+fn spin_until<T>(mut found: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     loop {
         for _ in 0..64 {
@@ -99,7 +96,7 @@ fn look_for<T>(mut found: impl FnMut() -> Option<T>) -> Option<T> {
             }
             std::hint::spin_loop();
         }
-        if began.elapsed() > LOOKS_FOR {
+        if began.elapsed() > SPIN_TIME {
             return None;
         }
     }
@@ -109,7 +106,7 @@ impl Pool {
     /// Creates a pool of `threads` threads (at least 1), the caller of [`Pool::run`] among them.
     ///
     /// # Errors
-    /// When the system reports an error to start them.
+    /// If the OS cannot start a worker thread.
     pub fn new(threads: usize) -> Result<Self> {
         Self::with_instructions(threads, pulp::Arch::new())
     }
@@ -143,8 +140,8 @@ impl Pool {
     }
 
     /// Runs `task(0)` to `task(count - 1)`, in any order, on any thread, and returns when all are done. A
-    /// panic of a task is passed on. Tasks may call this themselves, and so may several threads at once: who
-    /// finds the pool at work runs its tasks alone.
+    /// panic of a task is passed on. Tasks may call this themselves, and so may several threads at once: if the
+    /// pool is busy, the caller runs its tasks alone.
     pub fn run(&self, count: usize, task: impl Fn(usize) + Sync) {
         let run = |index| self.arch.dispatch(Task { task: &task, index });
         match count {
@@ -154,8 +151,7 @@ impl Pool {
         }
     }
 
-    /// Not generic: a copy of what spreads work for each of a hundred loops is a fifth of what there is to
-    /// compile.
+    /// Not generic: a copy for each of a hundred loops would be a fifth of all code to compile.
     fn spread(&self, count: usize, run: &(dyn Fn(usize) + Sync)) {
         let free = if self.workers.is_empty() { None } else { self.one_job.try_lock().ok() };
         match free {
@@ -179,7 +175,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.ends.store(true, Ordering::SeqCst);
+        self.shared.shutting_down.store(true, Ordering::SeqCst);
         drop(lock(&self.shared.sleep));
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
@@ -194,8 +190,8 @@ impl Shared {
     fn run(&self, count: usize, run: &(dyn Fn(usize) + Sync)) {
         let panic = Mutex::new(None);
         let run: *const (dyn Fn(usize) + Sync) = run;
-        // SAFETY: this only forgets how long the function lives. Workers follow the pointer while they are in
-        // the job, and `close` returns when the last has left.
+        // SAFETY: this only erases the function's lifetime. Workers follow the pointer only while they are in
+        // the job, and `close` returns after the last one has left.
         let run = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync + 'static)>(run)
         };
@@ -219,7 +215,7 @@ impl Shared {
     fn close(&self) {
         self.state.fetch_and(!State::OPEN, Ordering::SeqCst);
         let empty = || (State(self.state.load(Ordering::SeqCst)).workers() == 0).then_some(());
-        if look_for(empty).is_none() {
+        if spin_until(empty).is_none() {
             let mut guard = lock(&self.sleep);
             while empty().is_none() {
                 guard = self.left.wait(guard).unwrap_or_else(PoisonError::into_inner);
@@ -244,17 +240,17 @@ impl Shared {
         }
     }
 
-    /// A worker's life.
+    /// Runs on a worker thread: joins one job after another until the pool shuts down.
     fn work(&self) {
         let mut last = 0;
         loop {
             let enter = || {
-                if self.ends.load(Ordering::SeqCst) {
+                if self.shutting_down.load(Ordering::SeqCst) {
                     return Some(None);
                 }
                 self.enter(last).map(Some)
             };
-            match look_for(enter).or_else(|| self.sleep_until(enter)) {
+            match spin_until(enter).or_else(|| self.sleep_until(enter)) {
                 Some(Some(number)) => {
                     last = number;
                     let job = *lock(&self.job);
@@ -268,7 +264,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until `found` finds something.
+    /// Sleeps until `found` returns something.
     fn sleep_until<T>(&self, found: impl Fn() -> Option<T>) -> Option<T> {
         let mut guard = lock(&self.sleep);
         self.sleeping.fetch_add(1, Ordering::SeqCst);
@@ -351,7 +347,7 @@ mod tests {
                         });
                         assert_eq!(sum.into_inner(), (0..2 * tasks).sum::<usize>());
                         if job % 500 == caller {
-                            std::thread::sleep(2 * LOOKS_FOR);
+                            std::thread::sleep(2 * SPIN_TIME);
                         }
                     }
                 });
@@ -383,7 +379,7 @@ mod tests {
             assert_eq!(pool.threads(), threads.max(1));
             pool.run(3, |_| {});
             if threads % 2 == 0 {
-                std::thread::sleep(2 * LOOKS_FOR);
+                std::thread::sleep(2 * SPIN_TIME);
             }
         }
     }

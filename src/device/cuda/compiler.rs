@@ -3,15 +3,15 @@
 use super::cache::cache_folder;
 use super::libraries::Nvidia;
 use super::sources::{headers, source};
+use crate::atomic::write_cached;
 use crate::device::gpu::Kernel;
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::liveness::report_progress;
 use cudarc::nvrtc::sys;
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 
 /// A kernel file with preprocessor definitions, compiled on its own into one CUDA module.
@@ -86,7 +86,7 @@ impl Compiler {
         let (cubin, _) = compile(unit, &options)?;
         if let Some(path) = cached {
             // If this fails, the next run compiles again.
-            let _ = write_to_cache(&path, &cubin);
+            let _ = write_cached(&path, &cubin);
         }
         Ok(cubin)
     }
@@ -202,17 +202,6 @@ pub fn translation_units<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> V
 /// Returns the folder of cached cubins; `None` without a cache.
 fn kernel_cache_folder() -> Option<PathBuf> {
     cache_folder().map(|folder| folder.join("kernels"))
-}
-
-/// Writes a cubin into the cache.
-fn write_to_cache(path: &std::path::Path, code: &[u8]) -> Result<()> {
-    let folder = path.parent().ok_or_else(|| Error::failed("the path of a cached kernel has no folder"))?;
-    fs::create_dir_all(folder).at("create", folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).at("create a file in", folder)?;
-    file.write_all(code).at("write", path)?;
-    // Atomically: another process may read the file at any time.
-    file.persist(path).map_err(|e| Error::failed(format!("cannot write {}: {e}", path.display())))?;
-    Ok(())
 }
 
 /// Runs NVRTC. Returns the cubin, and the log of the compiler.

@@ -7,13 +7,14 @@ use super::kernels::Kernels;
 use super::memory::DeviceBuffer;
 use super::selection::{Bench, Matrices, Timing, fastest};
 use super::stream::Stream;
+use crate::atomic::write_cached;
 use crate::device::gpu::{Product, ProductShape, Properties, fallback_kernel};
 use crate::device::lock::lock;
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::liveness::report_progress;
 use cudarc::cublaslt::sys::cublasLtMatmulAlgo_t;
 use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -203,15 +204,7 @@ impl Products {
     fn save(&self) -> Result<()> {
         let table = lock(&self.inner).known.machine.clone();
         let Some(path) = file(&table) else { return Ok(()) };
-        let folder = path.parent().unwrap_or_else(|| Path::new("."));
-        let write = || -> std::io::Result<()> {
-            std::fs::create_dir_all(folder)?;
-            let file = tempfile::NamedTempFile::new_in(folder)?;
-            std::fs::write(file.path(), table.to_json())?;
-            file.persist(&path)?;
-            Ok(())
-        };
-        write().at("write", &path)
+        write_cached(&path, table.to_json().as_bytes())
     }
 }
 

@@ -74,7 +74,7 @@ impl Op for FlashAttention {
         gpu::forward(&self.0, cx)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let problems = [
             AttentionCase::causal(2, 1, (2, 1, 32)),
             AttentionCase::causal(2, 1, (1, 1, 64)).dropped(0.5),
@@ -177,7 +177,7 @@ impl Op for FlashAttentionGrad {
         gpu::backward(&self.0, cx)
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("flash_attention")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<FlashAttention>()
     }
 }

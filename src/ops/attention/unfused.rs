@@ -237,7 +237,7 @@ impl Op for AttentionScores {
         launch(cx, "attention_scores", (heads, t, batch), (t, heads.query), &tensors, &scale)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |problem: AttentionCase| {
             let op = AttentionScores::for_attention(&problem.attention);
             Case::new(problem.name(), op, vec![problem.packed(precision)], move |inputs| {
@@ -330,8 +330,8 @@ impl Op for AttentionScoresGrad {
         launch(cx, "attention_scores_grad", (heads, t, batch), (heads.dim, all), &tensors, &scale)
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("attention_scores")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<AttentionScores>()
     }
 }
 
@@ -389,7 +389,7 @@ impl Op for AttentionValues {
         launch(cx, "attention_values", (heads, t, batch), (heads.dim, heads.query), &tensors, &[])
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |problem: AttentionCase| {
             let Attention { heads, seq_len, .. } = problem.attention;
             let p = Spec::new([problem.batch, heads.query, seq_len, seq_len], precision.act_dtype);
@@ -482,7 +482,7 @@ impl Op for AttentionValuesGrad {
         launch(cx, "attention_values_grad", (heads, t, batch), (columns, all), &tensors, &[])
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("attention_values")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<AttentionValues>()
     }
 }

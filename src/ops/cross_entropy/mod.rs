@@ -132,7 +132,7 @@ impl Op for CrossEntropy {
         launch_rows(cx, "cross_entropy", (cx.input_spec(0), &self.0), false, &tensors, &[])
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         Cases::Own(cases::cases(precision, CrossEntropy))
     }
 }
@@ -191,7 +191,7 @@ impl Op for CrossEntropyGrad {
         launch_rows(cx, "cross_entropy_grad", (cx.input_spec(0), &self.0), true, &tensors, &[])
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("cross_entropy")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<CrossEntropy>()
     }
 }

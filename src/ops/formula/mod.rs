@@ -4,7 +4,7 @@
 mod code;
 mod registers;
 
-use super::activation::Activation;
+use super::activation::{Activation, Names};
 use super::lanes::{BLOCK, TASK, rows_per_task};
 use crate::device::cpu::ViewMut;
 use crate::device::gpu::Kernel;
@@ -38,11 +38,25 @@ impl From<&Formula> for Function {
 }
 
 impl Function {
-    /// Returns the formula of a text, for prototypes and cases.
+    /// Returns the formula of a text, for cases.
     ///
     /// Panics if it is wrong: a programming error.
-    pub(super) fn of_text(text: &str) -> Self {
+    pub(super) fn from_text(text: &str) -> Self {
         (&Formula::parse(text, Scope::Activation).expect("a formula")).into()
+    }
+
+    /// Returns what the ops that apply it are called, and its functor in kernels.
+    pub(super) fn names(&self) -> Names {
+        match self {
+            Self::BuiltIn(activation) => activation.names(),
+            Self::Formula(_) => Names {
+                functor: "Formula",
+                alone: "formula",
+                alone_grad: "formula_grad",
+                gated: "gated_formula",
+                gated_grad: "gated_formula_grad",
+            },
+        }
     }
 
     /// Returns what it is in prints, where the op's name does not say it.
@@ -63,12 +77,12 @@ impl Function {
 
     /// Adds the definitions that kernels apply it by.
     pub(super) fn define(&self, kernel: Kernel) -> Kernel {
+        let kernel = kernel.with("ACTIVATION", self.names().functor);
         match self {
-            Self::BuiltIn(activation) => kernel.with("ACTIVATION", activation.functor()),
-            Self::Formula(f) => kernel
-                .with("ACTIVATION", "Formula")
-                .with("VARIABLES", f.formula.variables().len())
-                .with("FORMULA", code::body(&f.formula)),
+            Self::BuiltIn(_) => kernel,
+            Self::Formula(f) => {
+                kernel.with("VARIABLES", f.formula.variables().len()).with("FORMULA", code::body(&f.formula))
+            }
         }
     }
 }

@@ -180,7 +180,7 @@ impl Op for HeadLoss {
         cx.product((rows, d, width), Operand::plain(logits), Operand::plain(w), DX, self.products)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let ignoring = Fill::Values(vec![3.0, f64::from(u32::MAX), 39.0, 0.0, 39.0]);
         let plain = |sizes, vocab, targets: Fill, gradients, mode| {
             case(precision, ("", Objective::PLAIN), sizes, vocab, targets, (gradients, mode))

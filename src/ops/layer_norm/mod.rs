@@ -215,7 +215,7 @@ impl Op for LayerNorm {
         launch(cx, "layer_norm", *self, 1)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let op = |affine| LayerNorm { eps: EPS, affine };
         Cases::Own(cases::cases(precision, op, EPS, false))
     }
@@ -334,7 +334,7 @@ impl Op for ResidualLayerNorm {
         launch(cx, "residual_layer_norm", self.norm(), 2)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let op = |affine| ResidualLayerNorm { eps: EPS, affine };
         Cases::Own(cases::cases(precision, op, EPS, true))
     }
@@ -467,8 +467,8 @@ impl Op for LayerNormGrad {
     }
 
     /// With `residual`, the gradient checks of `residual_layer_norm` prove it as well.
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("layer_norm")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<LayerNorm>()
     }
 }
 

@@ -112,7 +112,7 @@ impl Op for QkNormRope {
         gpu::launch(cx, self.norm, Some((self.rotary, self.rotates_first)), None)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |(n, op): (usize, QkNormRope)| {
             let QkNormRope { norm, rotary, rotates_first } = op;
             let mut inputs = cases::inputs(n, norm, precision);
@@ -190,8 +190,8 @@ impl Op for QkNormRopeGrad {
         gpu::launch(cx, norm, Some((rotary, rotates_first)), Some(norm.inputs() + 1))
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("qk_norm_rope")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<QkNormRope>()
     }
 }
 
@@ -233,7 +233,7 @@ impl Op for QkNorm {
         gpu::launch(cx, *self, None, None)
     }
 
-    fn cases(&self, precision: Precision) -> Cases {
+    fn cases(precision: Precision) -> Cases {
         let case = |(n, heads, weighted): (usize, Heads, bool)| {
             let norm = QkNorm { heads, eps: 1e-6, weighted };
             let inputs = cases::inputs(n, norm, precision);
@@ -286,7 +286,7 @@ impl Op for QkNormGrad {
         gpu::launch(cx, self.0, None, Some(self.0.inputs()))
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("qk_norm")
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<QkNorm>()
     }
 }

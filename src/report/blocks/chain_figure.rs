@@ -1,9 +1,10 @@
 //! The picture of a chain of comparisons: the measure of every recipe, and its speed.
 
+use crate::curve::{Points, Scale as Axis};
 use crate::error::Result;
 use crate::format::{short, significant};
+use crate::report::axis::pad;
 use crate::report::chart::{self, Figure, Look, Panel, Series};
-use crate::report::series::{Points, Scale as Axis, pad};
 use crate::report::theme::{Hue, THEMES};
 use crate::results::experiment::Finding;
 use crate::results::measure::Scale;

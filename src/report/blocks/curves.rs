@@ -7,11 +7,13 @@ use super::spec::Spec;
 use super::text::{link_to, plain, table};
 use super::why::Why;
 use super::{alike, provenance, runs};
+use crate::curve::{Points, Scale, robust_range, smooth, window};
 use crate::format::{BLANK, decimal, plural, short};
 use crate::metrics;
 use crate::recipe::{Class, find_path};
+use crate::report::axis::pad;
 use crate::report::chart::{self, Figure, Look, Panel, Series};
-use crate::report::series::{Points, Scale, pad, robust_range, smooth, window};
+use crate::report::plots::{self, named_with_scale};
 use crate::report::theme::{Hue, THEMES};
 use crate::results::difference::RowCells;
 use crate::results::folder::METRICS;
@@ -217,7 +219,6 @@ fn draw(arms: &[Arm<'_>], column: &str, by_tokens: bool) -> crate::Result<Vec<(&
     let xs = || means.iter().map(|point| point.0);
     let x = (xs().fold(f64::INFINITY, f64::min), xs().fold(f64::NEG_INFINITY, f64::max));
     let metric = heading(column);
-    let log = if scale == Scale::Log { ", log scale" } else { "" };
     let mut names: Vec<&str> = arms.iter().flat_map(|arm| &arm.runs).map(|run| run.recipe()).collect();
     names.dedup();
     bands.extend(lines);
@@ -226,10 +227,10 @@ fn draw(arms: &[Arm<'_>], column: &str, by_tokens: bool) -> crate::Result<Vec<(&
         title: format!("{}: {column}", cut(&names.join(", "), LEGEND)),
         subtitle: format!("mean over runs{smoothed}; band: ± standard deviation"),
         panels: vec![Panel {
-            y_name: format!("{metric}{log}"),
+            y_name: named_with_scale(metric, scale),
             y: pad(range, scale, 0.05, 0.05),
             scale,
-            y_label: tick,
+            y_label: plots::decimal,
             series: bands,
             marks: Vec::new(),
         }],
@@ -247,14 +248,6 @@ fn cut(text: &str, room: usize) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
-}
-
-fn tick(value: f64) -> String {
-    if value.abs() >= 1e4 || (value != 0.0 && value.abs() < 1e-3) {
-        return format!("{value:.1e}").replace(".0e", "e");
-    }
-    let text = format!("{value:.4}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Returns the alternative text: the column, and where each arm ends.

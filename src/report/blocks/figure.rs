@@ -1,10 +1,11 @@
 //! Figures of comparisons: every block of steps of every trial in the order of execution, and several
 //! comparisons by the value of a key.
 
+use crate::curve::{Points, Scale};
 use crate::error::Result;
 use crate::format::{decimal, short};
+use crate::report::axis::pad;
 use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
-use crate::report::series::{Points, Scale, pad};
 use crate::report::theme::{Hue, THEMES};
 use crate::results::experiment::{Experiment, ExperimentRun, Finding};
 use crate::results::quantiles;

@@ -1,10 +1,11 @@
 //! The picture of a measure of a comparison of quality: both values of every pair, and their differences with
 //! the mean, its interval and the smallest difference that matters.
 
+use crate::curve::{Points, Scale as Axis};
 use crate::error::Result;
 use crate::format::{decimal, significant};
+use crate::report::axis::pad;
 use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
-use crate::report::series::{Points, Scale as Axis, pad};
 use crate::report::theme::{Hue, THEMES};
 use crate::results::experiment::{Experiment, Finding};
 use crate::results::folder::PLOTS;

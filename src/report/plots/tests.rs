@@ -1,4 +1,5 @@
 use super::*;
+use crate::metrics::Phase;
 use crate::results::rows::RowWriter;
 use crate::results::summary::{ForkedFrom, Status};
 

@@ -65,7 +65,7 @@ fn means_and_intervals_are_where_they_belong() {
     );
     let [lines, bars, ..] = &figure.panels[0].series[..] else { panic!() };
     assert_eq!((lines.name.as_str(), lines.look), ("norm=layer_norm", Look::Dotted));
-    assert_eq!((bars.look, bars.points.len()), (Look::Interval, 3 * 3));
+    assert_eq!((bars.look, bars.points.len()), (Look::ErrorBar, 3 * 3));
     assert_eq!(lines.points.iter().map(|point| point.0).collect::<Vec<_>>(), [-4.0, -3.0, -2.0]);
     for (point, bar) in lines.points.iter().zip(bars.points.chunks(3)) {
         assert!(bar[0].0 == point.0 && bar[0].1 < point.1 && point.1 < bar[1].1 && bar[2].1.is_nan());

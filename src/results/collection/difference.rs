@@ -226,16 +226,12 @@ impl Curves {
         let pairs: Vec<(&MetricsRow, &MetricsRow)> =
             a.iter().filter_map(|row| Some((row, *of_b.get(&row.step)?))).collect();
         let fixed = MetricsRow::COLUMNS.iter().filter(|column| **column != "step");
-        let of_sets: BTreeSet<String> = a.iter().chain(b).flat_map(MetricsRow::columns_of_sets).collect();
-        let columns = fixed.map(|column| (*column).to_owned()).chain(of_sets);
-        let value = |row: &MetricsRow, column: &str| match MetricsRow::is_of_set(column) {
-            true => row.of_set(column).map(f64::from),
-            false => row.number(column),
-        };
+        let further: BTreeSet<&String> = a.iter().chain(b).flat_map(|row| row.held_out.keys()).collect();
+        let columns = fixed.map(|column| (*column).to_owned()).chain(further.into_iter().cloned());
         let column = |column: String| {
             let point = |(a, b): &(&MetricsRow, &MetricsRow)| PointPair {
                 step: a.step,
-                values: [value(a, &column), value(b, &column)],
+                values: [a.value(&column), b.value(&column)],
             };
             let points: Vec<PointPair> = pairs.iter().map(point).collect();
             let bits = |value: Option<f64>| value.map(f64::to_bits);
@@ -303,7 +299,7 @@ mod tests {
     #[test]
     fn losses_of_each_held_out_set_are_a_curve() {
         let row = |step, sets: &[(&str, f32)]| MetricsRow {
-            set_losses: sets.iter().map(|(name, loss)| ((*name).to_owned(), *loss)).collect(),
+            held_out: sets.iter().map(|(name, loss)| (format!("val_loss/{name}"), *loss)).collect(),
             ..row(step, 1.0, Some(2.0))
         };
         let a = [row(1, &[("code", 4.0), ("news", 3.0)]), row(2, &[("code", 2.0), ("news", f32::NAN)])];

@@ -2,7 +2,7 @@
 
 use super::read::{Collection, Run};
 use crate::error::{Error, Result};
-use crate::metrics::{self, Metric};
+use crate::metrics::{self, Metric, task_figure};
 use crate::recipe::{self, KEYS, UNSET, find_path, plain_text};
 use crate::suggest::nearest;
 use std::borrow::Cow;
@@ -145,11 +145,14 @@ impl Field {
         self.metric().is_some_and(|metric| metric.unit == "nats/token")
     }
 
-    /// Returns true if the highest values come first in an order: of speeds, utilizations and counts of what
-    /// was done, and the newest of runs.
+    /// Returns true if the highest values come first in an order: speeds, utilizations, counts of what was done,
+    /// figures of tasks that are better the higher they are, and the newest runs.
     pub fn is_highest_first(&self) -> bool {
-        let is_highest_first =
-            |metric: &Metric| ["tokens/s", "%", "tokens"].contains(&metric.unit) || metric.name == "steps";
+        let is_highest_first = |metric: &Metric| {
+            ["tokens/s", "%", "tokens"].contains(&metric.unit)
+                || metric.name == "steps"
+                || task_figure(metric.name).is_some_and(|figure| figure.higher_is_better)
+        };
         *self == Self::Word(Word::Started) || self.metric().is_some_and(is_highest_first)
     }
 

@@ -26,6 +26,11 @@ impl Order {
         Ok(Self { is_descending: field.is_highest_first() != is_reversed, field })
     }
 
+    /// Returns the order of a field's values in this direction.
+    pub fn by(field: Field, is_descending: bool) -> Self {
+        Self { field, is_descending }
+    }
+
     /// Sorts runs, which come newest first and keep this order where they are equal. Those without a value
     /// come last in either direction.
     pub fn sort(&self, runs: &mut Vec<&Run>, collection: &Collection) {

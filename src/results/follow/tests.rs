@@ -127,7 +127,7 @@ fn columns_are_those_of_the_header() {
     let header = MetricsRow::COLUMNS.join(",");
     std::fs::write(&path, format!("{header},val_loss/news\n1,8,2.5,,0.1,1.0,,,,1.5\n")).unwrap();
     let rows = RowFollower::<MetricsRow>::new(&path).poll().unwrap().rows;
-    assert_eq!(rows[0].of_set("val_loss/news"), Some(1.5));
+    assert_eq!(rows[0].value("val_loss/news"), Some(1.5));
     std::fs::write(&path, "time,loss\n1,2\n").unwrap();
     let error = RowFollower::<MetricsRow>::new(&path).poll().unwrap_err();
     assert!(error.message().contains("the header is `time,loss`"), "{error}");

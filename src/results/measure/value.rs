@@ -3,10 +3,11 @@
 use super::series::{self, SeriesValue};
 use super::{Clock, Measure, MeasuredMetric};
 use crate::error::{Error, Result};
+use crate::metrics::HeldOutColumn;
 use crate::results::folder::{METRICS, read_summary};
 use crate::results::held_out::MAIN_SET;
 use crate::results::losses::SmoothedLoss;
-use crate::results::{MetricsRow, Status, Summary, stored};
+use crate::results::{Status, Summary, stored};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -133,7 +134,9 @@ impl MeasuredRun {
     ) -> Result<MeasureValue> {
         let losses = self.losses(metric, set)?;
         let factor = self.factor(metric, set)?;
-        let reached = losses.iter().position(|loss| f64::from(loss.value) * factor <= target);
+        let is_higher = matches!(metric, MeasuredMetric::Task(figure) if figure.higher_is_better);
+        let reaches = |value: f64| if is_higher { value >= target } else { value <= target };
+        let reached = losses.iter().position(|loss| reaches(f64::from(loss.value) * factor));
         // Up to there: whether a later evaluation is finite does not matter.
         check_finite(&losses[..reached.unwrap_or(losses.len())])?;
         let at = match reached {
@@ -156,10 +159,11 @@ impl MeasuredRun {
     fn losses(&self, metric: MeasuredMetric, set: Option<&str>) -> Result<Vec<SeriesValue>> {
         let column = match (metric, set) {
             (MeasuredMetric::TrainLoss, _) => "loss".to_owned(),
-            (MeasuredMetric::EmaValLoss, None) => "ema_val_loss".to_owned(),
-            (MeasuredMetric::EmaValLoss, Some(set)) => MetricsRow::ema_column_of_set(set),
-            (_, None) => "val_loss".to_owned(),
-            (_, Some(set)) => MetricsRow::column_of_set(set),
+            (metric, set) => {
+                let figure = if let MeasuredMetric::Task(figure) = metric { figure.name } else { "val_loss" };
+                let is_average = metric == MeasuredMetric::EmaValLoss;
+                HeldOutColumn { figure, set: set.unwrap_or(MAIN_SET), is_average }.to_string()
+            }
         };
         let values = series::column(&self.folder, &column)?
             .ok_or_else(|| Error::failed(format!("{METRICS} has no column {column}")))?;

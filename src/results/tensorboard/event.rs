@@ -91,8 +91,8 @@ impl Event {
         for column in MetricsRow::COLUMNS.iter().skip_while(|column| **column == "step") {
             event.add_number("metrics", column, row.number(column));
         }
-        for column in row.columns_of_sets() {
-            event.add_number("metrics", &column, row.of_set(&column).map(f64::from));
+        for (column, &value) in &row.held_out {
+            event.add_number("metrics", column, Some(value.into()));
         }
         event
     }
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_row_has_a_value_for_each_column_that_is_not_blank() {
         let mut row = MetricsRow { step: 7, loss: f32::NAN, val_loss: Some(2.5), ..MetricsRow::default() };
-        row.set_losses.insert("news".to_owned(), 1.5);
+        row.held_out.insert("val_loss/news".to_owned(), 1.5);
         let found = data(Event::of_metrics(&row, 1.0));
         let has = |text: &str| found.windows(text.len()).any(|window| window == text.as_bytes());
         assert!(has("metrics/loss") && has("metrics/val_loss/news") && has("metrics/tokens_seen"));

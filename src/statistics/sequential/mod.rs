@@ -100,16 +100,18 @@ impl SequentialDesign {
         Some(design)
     }
 
-    /// Returns the design of another exponent of [`boundary::boundary`].
-    pub(super) fn with_exponent(max_pairs: usize, confidence: f64, exponent: f64) -> Option<Self> {
+    /// Returns the design with another shape of boundary, in the family of Wang and Tsiatis: exponent 0.5 is
+    /// O'Brien and Fleming's, which [`SequentialDesign::new`] has, and 0 Pocock's. `None` as there.
+    pub fn with_exponent(max_pairs: usize, confidence: f64, exponent: f64) -> Option<Self> {
         if !(FIRST_LOOK..=MOST_PAIRS).contains(&max_pairs) || !(0.8..1.0).contains(&confidence) {
             return None;
         }
         Some(Self::from_boundary(boundary::boundary(FIRST_LOOK, max_pairs, 1.0 - confidence, exponent)))
     }
 
-    /// Returns the design of a boundary of |t|, a look each, of which the last is that of the maximum.
-    pub(super) fn from_boundary(boundary: Vec<f64>) -> Self {
+    /// Returns the design that stops where |t| crosses this boundary: a value per look, from [`FIRST_LOOK`]
+    /// pairs to the maximum.
+    pub fn from_boundary(boundary: Vec<f64>) -> Self {
         Self { boundary }
     }
 

@@ -1,20 +1,16 @@
 //! The status of an attempt that has ended, from its run's summary, its signals and its exit status.
 
-use super::{Cause, RunningAttempt};
+use super::RunningAttempt;
 use crate::error::ErrorKind;
+use crate::executor::{RunEnd, StopCause};
 use crate::results::ledger::CellStatus;
 use crate::results::{Status, Summary};
-use std::process::ExitStatus;
 
 impl RunningAttempt {
     /// Returns the status of an attempt that has ended, and the reason of one other than `ok`.
-    pub(super) fn status(
-        &self,
-        summary: Option<&Summary>,
-        exit: Option<ExitStatus>,
-    ) -> (CellStatus, Option<String>) {
+    pub(super) fn status(&self, summary: Option<&Summary>, end: &RunEnd) -> (CellStatus, Option<String>) {
         let changed = |summary: &Summary| {
-            self.recipe_hash.as_ref().is_some_and(|expected| summary.recipe_hash != *expected)
+            self.header.recipe_hash.as_ref().is_some_and(|expected| summary.recipe_hash != *expected)
         };
         if summary.is_some_and(changed) {
             let reason = "the recipe was changed while the sweep ran; run the sweep again";
@@ -27,21 +23,21 @@ impl RunningAttempt {
             Some((Status::Diverged, reason)) => return (CellStatus::Diverged, reason),
             Some((Status::Oom, reason)) => return (CellStatus::Oom, reason),
             // A signal may have come with the last step: the state that was saved is the same.
-            Some((Status::Interrupted, _)) if self.until == summary.map(|summary| summary.steps) => {
+            Some((Status::Interrupted, _)) if self.header.until == summary.map(|summary| summary.steps) => {
                 return (CellStatus::Halted, None);
             }
             _ => {}
         }
-        match self.stopping.map(|stopping| stopping.cause) {
-            Some(Cause::Hang(limit)) => {
+        match self.stopping.cause() {
+            Some(StopCause::Hang(limit)) => {
                 let reason = format!("no row for more than {} s", limit.as_secs_f64());
                 return (CellStatus::Hang, Some(reason));
             }
-            Some(Cause::Timeout(limit)) => {
+            Some(StopCause::Timeout(limit)) => {
                 let reason = format!("took more than {} s", limit.as_secs_f64());
                 return (CellStatus::Timeout, Some(reason));
             }
-            Some(Cause::Stopped) => {
+            Some(StopCause::Signal) => {
                 return (CellStatus::Killed, Some("the sweep was stopped by a signal".to_owned()));
             }
             None => {}
@@ -50,22 +46,21 @@ impl RunningAttempt {
             Some((Status::Failed, reason)) => (CellStatus::Failed, reason),
             Some((Status::Unsaved, reason)) => (CellStatus::Unsaved, reason),
             Some((Status::Interrupted, reason)) => (CellStatus::Killed, reason),
-            _ => self.status_without_summary(exit),
+            _ => self.status_without_summary(end),
         }
     }
 
     /// Returns the status of an attempt whose run left no final summary, from the error that it printed or,
     /// if it printed none, from its exit status and the last line on stderr.
-    fn status_without_summary(&self, exit: Option<ExitStatus>) -> (CellStatus, Option<String>) {
-        match (&self.error, exit) {
+    fn status_without_summary(&self, end: &RunEnd) -> (CellStatus, Option<String>) {
+        match (&self.error, end.exit) {
             (Some((ErrorKind::DoesNotFit, message)), _) => (CellStatus::PredictedOom, Some(message.clone())),
             (Some((ErrorKind::Unsaved, message)), _) => (CellStatus::Unsaved, Some(message.clone())),
             (Some((_, message)), _) => (CellStatus::Failed, Some(message.clone())),
             (None, Some(exit)) => match exit.code() {
                 Some(code) => {
-                    let stderr = std::fs::read(&self.files.err).unwrap_or_default();
-                    let stderr = String::from_utf8_lossy(&stderr);
-                    let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
+                    let last =
+                        end.stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
                     (CellStatus::Failed, Some(format!("exit code {code}: {last}")))
                 }
                 None => (CellStatus::Killed, Some(format!("ended by {exit}"))),

@@ -1,57 +1,99 @@
 //! Evaluation on the held-out sets.
 
 use super::Rank;
-use super::documents::SetDocuments;
-use crate::data::ValidationBatches;
-use crate::device::communicator::Communicator;
+use crate::data::{HeldOut, ValidationBatches};
+use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::Result;
+use crate::evaluation::{Pass, Tally, Task};
 use crate::exec::Section;
-use crate::results::documents::DocumentLoss;
-use crate::train::phase::EVALUATES;
+use crate::metrics::DocumentLoss;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Evaluates on held-out data.
+const EVALUATES: RankPhase = RankPhase::working("evaluates");
 
 /// An evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evaluation {
-    /// The losses on the held-out sets, in the order of
+    /// What was measured on the held-out sets, in the order of
     /// [`Dataset::held_out`](crate::data::Dataset::held_out).
     pub sets: Vec<Evaluated>,
-    /// Those of the moving average of the weights; none unless the plan evaluates it.
+    /// The same with the moving average of the weights; none unless the plan evaluates it.
     pub ema: Vec<Evaluated>,
     /// The losses of their documents; none unless they were asked for.
     pub documents: Vec<DocumentLoss>,
 }
 
-/// The loss on a held-out set, and what it is the mean of.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What was measured on a held-out set.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
-    /// Mean over the tokens, in nats.
-    pub loss: f64,
+    /// Figures by their names in [`TASK_FIGURES`](crate::metrics::TASK_FIGURES).
+    pub figures: BTreeMap<&'static str, f64>,
     /// Predicted tokens over all ranks, end tokens included.
     pub tokens: u64,
     /// Bytes of the text that they stand for; `None` where that is not known.
     pub bytes: Option<u64>,
 }
 
+impl Evaluated {
+    /// Returns the mean loss over the tokens, in nats.
+    pub fn loss(&self) -> f64 {
+        self.figures.get("val_loss").copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// A held-out set while its batches are evaluated.
+struct OpenSet {
+    tallies: Vec<Box<dyn Tally>>,
+    tokens: usize,
+    /// Bytes of the targets so far, where they are counted.
+    counted: Option<u64>,
+    /// Bytes of the whole text, where they are known and all of it is evaluated.
+    whole: Option<u64>,
+}
+
+impl OpenSet {
+    /// Returns the sums of this rank: tokens, bytes, and those of each tally.
+    fn sums(&self) -> Vec<f64> {
+        // Counts are exact in f64 up to 2^53.
+        let counts = [self.tokens as f64, self.counted.unwrap_or_default() as f64];
+        counts.into_iter().chain(self.tallies.iter().flat_map(|tally| tally.sums())).collect()
+    }
+
+    /// Returns what the sums over all ranks say.
+    fn evaluated(&self, sums: &[f64]) -> Evaluated {
+        let (counts, mut rest) = sums.split_at(2);
+        let tokens = counts[0] as u64;
+        let mut figures = BTreeMap::new();
+        for tally in &self.tallies {
+            let (own, after) = rest.split_at(tally.sums().len());
+            figures.extend(tally.figures(own, tokens));
+            rest = after;
+        }
+        Evaluated { figures, tokens, bytes: self.counted.map(|_| counts[1] as u64).or(self.whole) }
+    }
+}
+
 impl Rank {
     /// Evaluates every held-out set over all ranks: all of it, or `validation.steps` global batches; and once
-    /// more with the moving average of the weights, if the plan asks for that. With `documents`, also their
-    /// documents, if the plan asks for these. `see` is called before each batch, with the number of those
-    /// done and of all.
+    /// more with the moving average of the weights, if the plan asks for that. After the last step, `is_last`,
+    /// tasks may measure more. `see` is called before each batch, with the number of those done and of all.
     ///
     /// # Errors
     /// When a rank is lost.
-    pub fn evaluate(&mut self, documents: bool, mut see: impl FnMut(usize, usize)) -> Result<Evaluation> {
-        let documents = documents && self.plan.document_losses;
+    pub fn evaluate(&mut self, is_last: bool, mut see: impl FnMut(usize, usize)) -> Result<Evaluation> {
         let times = self.plan.evaluated_weights();
         self.gather_parameters()?;
         self.check_corpus()?;
-        let mut evaluation = self.evaluate_sets(documents, &mut |done, of| see(done, times * of))?;
+        let pass = Pass { is_average: false, is_last };
+        let mut evaluation = self.evaluate_sets(pass, &mut |done, of| see(done, times * of))?;
         let programs = Arc::clone(&self.programs);
         if let Some(swap) = &programs.swap_ema {
             self.swap_ema(swap)?;
+            let pass = Pass { is_average: true, is_last };
             // An error ends the run: nothing is restored then, and no other collective entered.
-            evaluation.ema = self.evaluate_sets(false, &mut |done, of| see(of + done, times * of))?.sets;
+            evaluation.ema = self.evaluate_sets(pass, &mut |done, of| see(of + done, times * of))?.sets;
             self.swap_ema(swap)?;
         }
         Ok(evaluation)
@@ -66,50 +108,67 @@ impl Rank {
     }
 
     /// Evaluates every held-out set, with the weights that programs read now.
-    fn evaluate_sets(&mut self, documents: bool, see: &mut dyn FnMut(usize, usize)) -> Result<Evaluation> {
+    fn evaluate_sets(&mut self, pass: Pass, see: &mut dyn FnMut(usize, usize)) -> Result<Evaluation> {
         let dataset = Arc::clone(&self.dataset);
-        let programs = Arc::clone(&self.programs);
         let (spec, limit) = (self.spec(), self.plan.intervals.validation_steps);
         let batches_of = |set| Ok((set, ValidationBatches::new(&dataset, set, spec.clone(), limit)?));
         let sets: Vec<_> = dataset.held_out().map(batches_of).collect::<Result<_>>()?;
         let count: usize = sets.iter().map(|(_, batches)| batches.len()).sum();
         let mut done = 0;
-        let mut sums = Vec::new();
-        let mut texts = Vec::new();
-        let mut of_documents = Vec::new();
-        for (set, batches) in sets {
-            let (mut loss, mut tokens, mut bytes) = (0.0, 0, Some(0));
-            let whole = set.text.of_whole().filter(|_| batches.takes_all());
-            let end_token = dataset.tokenizer.end_token();
-            let mut parts = documents.then(|| SetDocuments::new(set, end_token)).transpose()?;
-            for batch in batches {
-                see(done, count);
-                done += 1;
-                let batch = batch?;
-                self.comm.set_status(self.done, EVALUATES);
-                self.upload(&batch, self.done)?;
-                self.engine.run_all(&[&programs.evaluate], 0)?;
-                loss += self.number("control.eval_loss")?;
-                tokens += batch.counted();
-                bytes = bytes.zip(set.text.of_targets(&batch.targets)).map(|(sum, bytes)| sum + bytes);
-                if let Some(parts) = &mut parts {
-                    parts.add(set, &batch, &self.losses_of_rows()?);
-                }
-            }
-            if let Some(parts) = parts {
-                of_documents.extend(parts.gather(&*self.comm)?);
-            }
-            // Counts are exact in f64 up to 2^53.
-            sums.extend([loss, tokens as f64, bytes.unwrap_or_default() as f64]);
-            texts.push((bytes.is_some(), whole));
-        }
-        self.comm.all_reduce_sum_f64("the end of the evaluation", &mut sums)?;
-        let evaluated = |(sums, (is_counted, whole)): (&[f64; 3], (bool, Option<u64>))| {
-            let [loss, tokens, bytes] = *sums;
-            let bytes = if is_counted { Some(bytes as u64) } else { whole };
-            Evaluated { loss: loss / tokens, tokens: tokens as u64, bytes }
+        let mut see_next = || {
+            see(done, count);
+            done += 1;
         };
-        let sets = sums.as_chunks().0.iter().zip(texts).map(evaluated).collect();
-        Ok(Evaluation { sets, ema: Vec::new(), documents: of_documents })
+        let mut open_sets = Vec::new();
+        let mut documents = Vec::new();
+        for (set, batches) in sets {
+            let mut open = self.evaluate_set(set, batches, pass, &mut see_next)?;
+            for tally in &mut open.tallies {
+                documents.extend(tally.documents(&*self.comm)?);
+            }
+            open_sets.push(open);
+        }
+        let mut sums: Vec<f64> = open_sets.iter().flat_map(OpenSet::sums).collect();
+        self.comm.all_reduce_sum_f64("the end of the evaluation", &mut sums)?;
+        let mut rest = sums.as_slice();
+        let mut evaluated = |open: &OpenSet| {
+            let (own, after) = rest.split_at(open.sums().len());
+            rest = after;
+            open.evaluated(own)
+        };
+        let sets = open_sets.iter().map(&mut evaluated).collect();
+        Ok(Evaluation { sets, ema: Vec::new(), documents })
+    }
+
+    /// Runs the batches of a set that are this rank's.
+    fn evaluate_set(
+        &mut self,
+        set: &HeldOut,
+        batches: ValidationBatches<'_>,
+        pass: Pass,
+        see: &mut dyn FnMut(),
+    ) -> Result<OpenSet> {
+        let programs = Arc::clone(&self.programs);
+        let end_token = self.dataset.tokenizer.end_token();
+        let begin = |task: &Arc<dyn Task>| task.begin(set, pass, end_token);
+        let mut open = OpenSet {
+            tallies: self.plan.tasks.iter().map(begin).collect::<Result<_>>()?,
+            tokens: 0,
+            counted: Some(0),
+            whole: set.text.of_whole().filter(|_| batches.takes_all()),
+        };
+        for batch in batches {
+            see();
+            let batch = batch?;
+            self.comm.set_status(self.done, EVALUATES);
+            self.upload(&batch, self.done)?;
+            self.engine.run_all(&[&programs.evaluate], 0)?;
+            let read = |slot: &str| self.engine.state.values(self.engine.state.slot(slot)?);
+            open.tallies.iter_mut().try_for_each(|tally| tally.add(set, &batch, &read))?;
+            open.tokens += batch.counted();
+            let bytes = set.text.of_targets(&batch.targets);
+            open.counted = open.counted.zip(bytes).map(|(sum, bytes)| sum + bytes);
+        }
+        Ok(open)
     }
 }

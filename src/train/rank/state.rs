@@ -3,18 +3,19 @@
 
 use super::Rank;
 use crate::checkpoint::{self, Loaded, TensorView};
-use crate::device::communicator::Communicator;
+use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::Result;
 use crate::model::Weights;
 use crate::train::held::{Contents, HeldSnapshot};
-use crate::train::init::initialize;
-use crate::train::initial_values::InitialValues;
-use crate::train::initial_weights::write_all_weights;
-use crate::train::phase::COMPARES;
+use crate::train::initial::weights::write_all_weights;
+use crate::train::initial::{InitialValues, initialize};
 use crate::train::replicas;
 use crate::train::restore::{broadcast_state, restore, restore_shards, views};
 use crate::train::shards::{answer_requests, checkpoint_buffers, end_requests};
 use std::sync::Arc;
+
+/// Compares its parameters with those of the other ranks.
+const COMPARES: RankPhase = RankPhase::working("compares parameters");
 
 impl Rank {
     /// Sets the parameters of a rank of zeros to their initial values, which the ranks of a process share.

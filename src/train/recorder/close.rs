@@ -16,7 +16,7 @@ impl Recorder {
         // Of a run that ends with an error, too: what is being written may be what a resume goes on from.
         let waited = self.wait_for_write();
         let trained = matches!(status, Status::Ok | Status::Interrupted | Status::Unsaved);
-        let synced = waited.and_then(|()| self.metrics.sync()).and_then(|()| self.timing.sync());
+        let synced = waited.and_then(|()| self.files.sync());
         let (status, reason) = match &synced {
             Err(e) if trained => (Status::Unsaved, Some(e.message().to_owned())),
             _ => (status, reason),
@@ -51,8 +51,7 @@ impl Recorder {
     fn close(&mut self, status: Status, reason: Option<String>) -> Result<()> {
         if status == Status::Ok {
             // A run without checkpoints has all its rows again here.
-            self.metrics.saved(self.step)?;
-            self.timing.saved(self.step)?;
+            self.files.saved(self.step)?;
         }
         let metrics: Vec<MetricsRow> = rows::read(&self.folder.path().join(METRICS))?;
         let timing: Vec<TimingRow> = rows::read(&self.folder.path().join(TIMING))?;
@@ -60,9 +59,8 @@ impl Recorder {
         self.summary.reason = reason;
         self.summary.measure(&metrics, &timing, self.plan.intervals.warmup);
         self.summary.memory.peak_rss_bytes = memory::peak_rss_bytes();
-        let counted = self.steps_here.saturating_sub(self.plan.intervals.warmup).max(1) as f64;
-        self.summary.rank_busy_pct = self.busy.iter().map(|sum| 100.0 * sum / counted).collect();
-        if let Some(gauges) = &self.gauges {
+        self.summary.rank_busy_pct = self.clock.busy_pct();
+        if let Some(gauges) = &self.clock.gauges {
             let gpu = gauges.summary().merge_earlier(self.summary.gpu.as_ref());
             if let Some(reason) = gpu.contended_because.as_ref().filter(|_| gpu.contended == Some(true)) {
                 let note =

@@ -1,17 +1,16 @@
 //! Saves checkpoints of a run: while training waits, or beside it.
 
 use super::Recorder;
-use crate::checkpoint::{FileRecord, Saved, Write, Written};
-use crate::error::Result;
+use crate::checkpoint::{BackgroundWriter, Meta, Saved, Store, Write, Written};
+use crate::error::{Error, Result};
 use crate::format::{binary, duration};
-use crate::plan::Interval;
+use crate::plan::{Period, Plan};
 use crate::policy::WeightsOnly;
 use crate::ranks::fault;
-use crate::results::Phase;
-use crate::results::folder::{METRICS, TIMING};
-use crate::results::rows::SavedRows;
+use crate::results::{Phase, RunFolder};
 use crate::train::held::{Contents, HeldSnapshot};
 use crate::train::rank::{Evaluation, Rank};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A save that is due.
@@ -21,6 +20,62 @@ pub(in crate::train) struct DueSave {
     pub whole: bool,
     /// True if the run ends with it.
     pub ends: bool,
+}
+
+/// The checkpoints of a run.
+pub(super) struct Saves {
+    store: Arc<Store>,
+    /// Writes checkpoints beside training.
+    writer: BackgroundWriter<HeldSnapshot>,
+    /// Memory for the next copy of the state.
+    held: Option<HeldSnapshot>,
+    /// True if checkpoints are written beside training.
+    background: bool,
+    /// The lowest validation loss of a checkpoint, in nats per token, where the best is kept.
+    best_loss: Option<f32>,
+    /// The newest evaluation: its step, and the validation loss in nats per token.
+    pub evaluated: Option<(u64, f32)>,
+    /// Metadata of the next checkpoint.
+    pub meta: Meta,
+    /// The step of the newest checkpoint; 0 without one.
+    pub saved_step: u64,
+    /// The end of the last save, failed or not; the start of this process before the first.
+    last_save: Instant,
+    /// The error of the last save, if it failed.
+    pub unsaved: Option<Error>,
+}
+
+impl Saves {
+    /// Opens the folder of a run's checkpoints, and checks that one can be written.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn open(
+        folder: &RunFolder,
+        plan: &Plan,
+        meta: Meta,
+        from_step: u64,
+        background: bool,
+    ) -> Result<Self> {
+        let intervals = &plan.intervals;
+        let store = Store::open(&folder.checkpoints()?, intervals.keep)?;
+        let store = store.keeping(&intervals.kept_steps).keeping_best(intervals.keep_best);
+        store.probe()?;
+        let store = Arc::new(store);
+        let best_loss = if intervals.keep_best { store.best_loss(from_step)? } else { None };
+        Ok(Self {
+            writer: BackgroundWriter::new(Arc::clone(&store)),
+            store,
+            held: None,
+            background,
+            best_loss,
+            evaluated: None,
+            meta,
+            saved_step: from_step,
+            last_save: Instant::now(),
+            unsaved: None,
+        })
+    }
 }
 
 impl Recorder {
@@ -45,13 +100,13 @@ impl Recorder {
     /// Allocates the copy of the state that a save beside training needs, unless there is one. Where there is
     /// not enough memory, training waits for saves from now on.
     fn allocate_copy(&mut self, rank: &Rank) -> Result<()> {
-        if !self.background || self.held.is_some() {
+        if !self.saves.background || self.saves.held.is_some() {
             return Ok(());
         }
         match rank.allocate_held() {
-            Ok(held) => self.held = held,
+            Ok(held) => self.saves.held = held,
             Err(e) => {
-                self.background = false;
+                self.saves.background = false;
                 self.warn(&format!("training waits for saves: no memory for a copy of the state: {e}"))?;
             }
         }
@@ -60,7 +115,7 @@ impl Recorder {
 
     /// Frees the memory for copies of the state, before the device is closed.
     pub(in crate::train) fn free_copy(&mut self) {
-        self.held = None;
+        self.saves.held = None;
     }
 
     /// Saves a checkpoint, if the run saves any: beside training where it goes on and the copy of the state
@@ -85,7 +140,7 @@ impl Recorder {
         if !due.ends {
             self.allocate_copy(rank)?;
         }
-        let beside = self.background && !due.ends;
+        let beside = self.saves.background && !due.ends;
         let saved = if beside {
             self.begin_write(rank, contents).map(|()| None)
         } else {
@@ -112,8 +167,8 @@ impl Recorder {
     /// Records the write in flight if it has ended. Returns the step of the checkpoint that was being written
     /// since this was called last; `None` where there was none.
     pub(in crate::train) fn collect_write(&mut self) -> Result<Option<u64>> {
-        let step = self.writer.in_flight();
-        if let Some(written) = self.writer.ended() {
+        let step = self.saves.writer.in_flight();
+        if let Some(written) = self.saves.writer.ended() {
             self.written(written)?;
         }
         Ok(step)
@@ -121,7 +176,7 @@ impl Recorder {
 
     /// Waits for the write in flight, and records it.
     pub(super) fn wait_for_write(&mut self) -> Result<()> {
-        match self.writer.wait() {
+        match self.saves.writer.wait() {
             Some(written) => self.written(written),
             None => Ok(()),
         }
@@ -130,10 +185,12 @@ impl Recorder {
     /// Returns true if the run saves by time and the last save is long enough ago.
     pub(in crate::train) fn save_is_due(&self) -> bool {
         match self.plan.intervals.checkpoint {
-            Interval::Time(period) => {
-                self.saves() && self.writer.in_flight().is_none() && self.last_save.elapsed() >= period
+            Period::Time(period) => {
+                self.saves()
+                    && self.saves.writer.in_flight().is_none()
+                    && self.saves.last_save.elapsed() >= period
             }
-            Interval::Steps(_) => false,
+            Period::Steps(_) => false,
         }
     }
 
@@ -142,34 +199,34 @@ impl Recorder {
     /// it, this waits.
     pub(in crate::train) fn is_best(&mut self, evaluation: &Evaluation) -> Result<bool> {
         let Some(set) = evaluation.sets.first().filter(|_| self.saves()) else { return Ok(false) };
-        let is_below = |best: Option<f32>| (set.loss as f32) < best.unwrap_or(f32::INFINITY);
-        if let Some(step) = self.writer.in_flight()
-            && !is_below(self.best_loss)
-            && is_below(self.store.best_loss(step.saturating_sub(1))?)
+        let is_below = |best: Option<f32>| (set.loss() as f32) < best.unwrap_or(f32::INFINITY);
+        if let Some(step) = self.saves.writer.in_flight()
+            && !is_below(self.saves.best_loss)
+            && is_below(self.saves.store.best_loss(step.saturating_sub(1))?)
         {
             self.wait_for_write()?;
         }
-        Ok(is_below(self.best_loss))
+        Ok(is_below(self.saves.best_loss))
     }
 
     /// Records how a write ended.
     fn written(&mut self, written: Written<HeldSnapshot>) -> Result<()> {
         let Written { step, took, saved, state } = written;
-        self.held = state.or(self.held.take());
+        self.saves.held = state.or(self.saves.held.take());
         self.saved(step, saved, took)
     }
 
     /// Records how a save ended. Only from here on anything says that there is a checkpoint of this step.
     fn saved(&mut self, step: u64, saved: Result<Saved>, took: Duration) -> Result<()> {
-        self.last_save = Instant::now();
+        self.saves.last_save = Instant::now();
         match saved {
             Ok(Saved { bytes, warnings, .. }) => {
-                (self.saved_step, self.unsaved) = (step, None);
+                (self.saves.saved_step, self.saves.unsaved) = (step, None);
                 let size = binary(bytes as usize);
                 let line = format!("saved after step {step}: {size} in {}", duration(took.as_secs_f64()));
                 let logged = self.folder.log(&line);
                 self.or_stop(logged)?;
-                let tidied = self.metrics.saved(step).and_then(|()| self.timing.saved(step));
+                let tidied = self.files.saved(step);
                 for warning in warnings.into_iter().chain(tidied.err().map(|e| e.to_string())) {
                     self.warn(&warning)?;
                 }
@@ -177,9 +234,9 @@ impl Recorder {
             Err(e) => {
                 let text = e.message().to_owned();
                 self.summary.notes.push(text.clone());
-                self.unsaved = Some(e);
+                self.saves.unsaved = Some(e);
                 if self.plan.intervals.keep_best {
-                    self.best_loss = self.store.best_loss(step)?;
+                    self.saves.best_loss = self.saves.store.best_loss(step)?;
                 }
                 self.warn(&text)?;
             }
@@ -189,46 +246,39 @@ impl Recorder {
 
     /// Fills in the metadata of a checkpoint, but for the rows.
     fn describe_save(&mut self, step: u64, due: DueSave) {
-        self.meta.step = step;
-        self.meta.tokens_seen = self.tokens_at(step);
-        self.meta.set_weights_only(!due.whole);
+        self.saves.meta.step = step;
+        self.saves.meta.tokens_seen = self.tokens_at(step);
+        self.saves.meta.set_weights_only(!due.whole);
         if self.plan.intervals.keep_best {
-            let loss = self.evaluated.filter(|(evaluated, _)| *evaluated == step).map(|(_, loss)| loss);
-            self.meta.set_validation_loss(loss);
-            let better = loss.filter(|loss| *loss < self.best_loss.unwrap_or(f32::INFINITY));
-            self.best_loss = better.or(self.best_loss);
+            let loss = self.saves.evaluated.filter(|(evaluated, _)| *evaluated == step).map(|(_, loss)| loss);
+            self.saves.meta.set_validation_loss(loss);
+            let better = loss.filter(|loss| *loss < self.saves.best_loss.unwrap_or(f32::INFINITY));
+            self.saves.best_loss = better.or(self.saves.best_loss);
         }
-    }
-
-    /// Fills in what the row files hold now.
-    fn describe_rows(&mut self) {
-        self.meta.rows = [(METRICS, self.metrics.content()), (TIMING, self.timing.content())]
-            .map(|(file, SavedRows { bytes, blake3 })| (file.to_owned(), FileRecord { bytes, blake3 }))
-            .into();
     }
 
     /// Saves a checkpoint while training waits.
     fn save_now(&mut self, rank: &Rank, contents: Contents) -> Result<Saved> {
         // A checkpoint must never be ahead of its rows.
-        let synced = self.metrics.sync().and_then(|()| self.timing.sync());
+        let synced = self.files.sync();
         synced.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
-        self.describe_rows();
-        self.store.save(&self.meta, &contents.restrict(rank.snapshot()))
+        self.saves.meta.rows = self.files.content();
+        self.saves.store.save(&self.saves.meta, &contents.restrict(rank.snapshot()))
     }
 
     /// Copies the state, and begins to write it beside training.
     fn begin_write(&mut self, rank: &Rank, contents: Contents) -> Result<()> {
-        let syncs = self.metrics.later_sync().and_then(|metrics| Ok((metrics, self.timing.later_sync()?)));
-        let held = syncs.and_then(|syncs| Ok((syncs, rank.hold(self.held.take(), contents)?)));
-        let ((sync_metrics, sync_timing), state) =
+        let held =
+            self.files.later_sync().and_then(|sync| Ok((sync, rank.hold(self.saves.held.take(), contents)?)));
+        let (sync, state) =
             held.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
-        self.describe_rows();
+        self.saves.meta.rows = self.files.content();
         let step = rank.done();
         // A checkpoint must never be ahead of its rows.
         let before = Box::new(move || {
             fault::inject_write_fault(step)?;
-            sync_metrics().and_then(|()| sync_timing())
+            sync()
         });
-        self.writer.start(Write { meta: self.meta.clone(), state, before })
+        self.saves.writer.start(Write { meta: self.saves.meta.clone(), state, before })
     }
 }

@@ -1,8 +1,8 @@
 //! The curves of a run: columns of its rows over steps, tokens and seconds.
 
-use super::number::{number, number_of_row, or_null};
-use super::thinning::{Spread, buckets, kept, smoothed};
-use crate::metrics::{Metric, MetricsRow, TimingRow};
+use super::number::{number_of_row, or_null};
+use crate::curve::{self, CurveRow, Points, Scale, buckets, extremes, medians, whole_windows};
+use crate::metrics::{self, Metric, MetricsRow, TimingRow};
 use crate::view::known_rows::RunRows;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -12,8 +12,9 @@ use std::ops::{Range, RangeInclusive};
 pub const POINTS: RangeInclusive<usize> = 16..=20_000;
 pub const USUAL_POINTS: usize = 1000;
 
-/// Without a word, curves are smoothed over this part of their rows where they are written to a file.
-const SMOOTHED_PART: usize = 50;
+/// The files of columns, as the page knows them.
+const METRICS_FILE: &str = "metrics";
+const TIMING_FILE: &str = "timing";
 
 /// Columns that are axes.
 const AXES: [&str; 3] = ["step", "tokens_seen", "wall_s"];
@@ -27,20 +28,19 @@ pub struct Asked {
     pub points: usize,
     /// The steps.
     pub steps: RangeInclusive<u64>,
-    /// How the steps are spread over the plot.
-    pub spread: Spread,
-    /// What is smoothed over.
+    /// The scale on which the points are spread evenly.
+    pub scale: Scale,
     pub smoothing: Smoothing,
 }
 
-/// How many rows curves are smoothed over.
+/// How many rows each point of a smoothed curve is the median of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Smoothing {
-    /// None.
+    /// No smoothed curve.
     Off,
-    /// So many.
+    /// A window of this width.
     Rows(usize),
-    /// A part of all.
+    /// The window of pictures, [`curve::window`].
     Usual,
 }
 
@@ -51,7 +51,7 @@ impl Default for Asked {
             columns: None,
             points: USUAL_POINTS,
             steps: 0..=u64::MAX,
-            spread: Spread::Linear,
+            scale: Scale::Linear,
             smoothing: Smoothing::Off,
         }
     }
@@ -65,35 +65,25 @@ struct Column {
     file: &'static str,
 }
 
-/// The points of a column over the whole run.
-struct Points {
-    steps: Vec<u64>,
-    values: Vec<f64>,
+impl Column {
+    /// Returns the points of the whole run.
+    fn points<'a>(&'a self, rows: &'a RunRows) -> Box<dyn Iterator<Item = (f64, f64)> + 'a> {
+        match self.file {
+            TIMING_FILE => Box::new(rows.timing().iter().filter_map(|row| row.point(&self.name))),
+            _ => Box::new(rows.metrics().iter().filter_map(|row| row.point(&self.name))),
+        }
+    }
 }
 
-impl Points {
-    /// Returns those of a column: blanks are none.
-    fn new(rows: &RunRows, column: &Column) -> Self {
-        let known = values(rows, column).filter_map(|(step, value)| Some((step, value?)));
-        let (steps, values) = known.unzip();
-        Self { steps, values }
-    }
-
-    /// Returns the places of the points at these steps.
-    fn places(&self, asked: &RangeInclusive<u64>) -> Range<usize> {
-        let is_asked = |step: &u64| asked.contains(step);
-        let from = self.steps.iter().position(is_asked).unwrap_or_default();
-        let last = self.steps.iter().rposition(is_asked);
-        from..last.map_or(from, |last| last + 1)
-    }
+/// Returns the places of the points at these steps.
+fn places(points: &[(f64, f64)], steps: &RangeInclusive<u64>) -> Range<usize> {
+    let from = points.partition_point(|point| (point.0 as u64) < *steps.start());
+    let to = points.partition_point(|point| point.0 as u64 <= *steps.end());
+    from..to.max(from)
 }
 
 /// Returns the columns of a run that have a value, as the page lists them.
 pub fn metrics(rows: &RunRows) -> Vec<Value> {
-    let with_values = columns(rows).into_iter().filter(|column| {
-        let mut values = values(rows, column);
-        values.any(|(_, value)| value.is_some())
-    });
     let entry = |column: Column| {
         json!({
             "name": column.name,
@@ -104,7 +94,7 @@ pub fn metrics(rows: &RunRows) -> Vec<Value> {
             "meaning": column.metric.meaning,
         })
     };
-    with_values.map(entry).collect()
+    columns(rows).into_iter().filter(|column| column.points(rows).next().is_some()).map(entry).collect()
 }
 
 /// Returns the document `curves` of a run.
@@ -113,8 +103,8 @@ pub fn document(id: &str, version: &str, rows: &RunRows, asked: &Asked) -> Value
     let axes = Axes::new(rows);
     let mut metrics = Map::new();
     for column in columns(rows).into_iter().filter(is_asked) {
-        let points = Points::new(rows, &column);
-        let places = points.places(&asked.steps);
+        let points: Points = column.points(rows).collect();
+        let places = places(&points, &asked.steps);
         if !places.is_empty() {
             metrics.insert(column.name, curve(&points, places, column.metric, &axes, asked));
         }
@@ -128,29 +118,19 @@ pub fn document(id: &str, version: &str, rows: &RunRows, asked: &Asked) -> Value
 fn columns(rows: &RunRows) -> Vec<Column> {
     let fixed = |metric: &'static Metric, file| Column { name: metric.name.to_owned(), metric, file };
     let is_axis = |metric: &&Metric| AXES.contains(&metric.name);
-    let mut found: Vec<Column> =
-        MetricsRow::METRICS.iter().filter(|m| !is_axis(m)).map(|metric| fixed(metric, "metrics")).collect();
-    let sets: BTreeSet<String> = rows.metrics().iter().flat_map(MetricsRow::columns_of_sets).collect();
-    for name in sets {
+    let mut found: Vec<Column> = MetricsRow::METRICS
+        .iter()
+        .filter(|m| !is_axis(m))
+        .map(|metric| fixed(metric, METRICS_FILE))
+        .collect();
+    let further: BTreeSet<&String> = rows.metrics().iter().flat_map(|row| row.held_out.keys()).collect();
+    for name in further {
         let of = name.split('/').next().unwrap_or_default();
-        let metric = MetricsRow::METRICS.iter().find(|metric| metric.name == of);
-        found.extend(metric.map(|metric| Column { name: name.clone(), metric, file: "metrics" }));
+        let metric = metrics::all().find(|metric| metric.name == of);
+        found.extend(metric.map(|metric| Column { name: name.clone(), metric, file: METRICS_FILE }));
     }
-    found.extend(TimingRow::METRICS.iter().filter(|m| !is_axis(m)).map(|metric| fixed(metric, "timing")));
+    found.extend(TimingRow::METRICS.iter().filter(|m| !is_axis(m)).map(|metric| fixed(metric, TIMING_FILE)));
     found
-}
-
-/// Returns the values of a column with their steps; `None` for a blank.
-fn values<'a>(rows: &'a RunRows, column: &'a Column) -> Box<dyn Iterator<Item = (u64, Option<f64>)> + 'a> {
-    let name = column.name.as_str();
-    if column.file == "timing" {
-        return Box::new(rows.steps().map(move |row| (row.step, row.number(name))));
-    }
-    let value = move |row: &MetricsRow| match MetricsRow::is_of_set(name) {
-        true => row.of_set(name).map(f64::from),
-        false => row.number(name),
-    };
-    Box::new(rows.metrics().iter().map(move |row| (row.step, value(row))))
 }
 
 /// Tokens and seconds at the ends of steps.
@@ -173,54 +153,56 @@ impl Axes {
         axis.get(place).map(|(_, value)| *value)
     }
 
-    /// Returns the axes of points at these steps, by their names.
-    fn at_steps(&self, steps: &[u64]) -> Map<String, Value> {
-        let tokens: Vec<Option<u64>> = steps.iter().map(|step| Self::at(&self.tokens, *step)).collect();
-        let seconds: Vec<Value> = steps.iter().map(|step| or_null(Self::at(&self.seconds, *step))).collect();
-        [("step", json!(steps)), ("tokens", json!(tokens)), ("seconds", seconds.into())]
-            .into_iter()
-            .map(|(name, axis)| (name.to_owned(), axis))
-            .collect()
+    /// Returns points on every axis and their values, which `shown` makes JSON.
+    fn of_points(&self, points: &[(f64, f64)], shown: fn(f64) -> Value) -> Map<String, Value> {
+        let steps = || points.iter().map(|point| point.0 as u64);
+        let seconds: Vec<Value> = steps().map(|step| or_null(Self::at(&self.seconds, step))).collect();
+        [
+            ("step", steps().collect()),
+            ("tokens", steps().map(|step| json!(Self::at(&self.tokens, step))).collect()),
+            ("seconds", seconds.into()),
+            ("value", points.iter().map(|point| shown(point.1)).collect()),
+        ]
+        .into_iter()
+        .map(|(name, values): (&str, Value)| (name.to_owned(), values))
+        .collect()
     }
 }
 
-/// Returns the curve of the points at `range`. Their means are over points of the whole run, which `rows`
+/// Returns the curve of the points at `range`. Its medians are over points of the whole run, which `rows`
 /// counts: both are the same whatever part is asked for.
-fn curve(points: &Points, range: Range<usize>, metric: &Metric, axes: &Axes, asked: &Asked) -> Value {
-    let (steps, values) = (&points.steps[range.clone()], &points.values[range.clone()]);
-    let found = buckets(steps, (asked.points / 2).max(1), asked.spread);
-    let is_exact = values.len() <= asked.points;
-    let places: Vec<usize> = match is_exact {
-        true => (0..values.len()).collect(),
-        false => found.iter().flat_map(|bucket| kept(values, bucket.clone())).collect(),
+fn curve(points: &[(f64, f64)], range: Range<usize>, metric: &Metric, axes: &Axes, asked: &Asked) -> Value {
+    let part = &points[range.clone()];
+    let found = buckets(part, (asked.points / 2).max(1), asked.scale);
+    let is_exact = part.len() <= asked.points;
+    let kept: Points = match is_exact {
+        true => part.to_vec(),
+        false => {
+            found.iter().flat_map(|bucket| extremes(part, bucket.clone())).map(|place| part[place]).collect()
+        }
     };
-    let steps_of = |places: &[usize]| places.iter().map(|place| steps[*place]).collect::<Vec<u64>>();
-    let mut curve = axes.at_steps(&steps_of(&places));
-    let shown: Vec<Value> = places.iter().map(|place| number_of_row(values[*place])).collect();
-    curve.insert("value".to_owned(), shown.into());
+    let mut curve = axes.of_points(&kept, number_of_row);
     curve.insert("unit".to_owned(), metric.unit.into());
-    curve.insert("rows".to_owned(), points.values.len().into());
+    curve.insert("rows".to_owned(), points.len().into());
     curve.insert("exact".to_owned(), is_exact.into());
-    let smooth = window(asked.smoothing, points.values.len()).map(|window| {
-        let means = &smoothed(&points.values, window)[range];
+    let smooth = window(asked.smoothing, points.len()).map(|window| {
+        let whole = whole_windows(points.len(), window);
         let ends: Vec<usize> = match is_exact {
-            true => places.clone(),
-            false => found.iter().map(|bucket| bucket.end - 1).collect(),
+            true => range.collect(),
+            false => found.iter().map(|bucket| range.start + bucket.end - 1).collect(),
         };
-        let mut smooth = axes.at_steps(&steps_of(&ends));
-        let values: Vec<Value> = ends.iter().map(|place| number(means[*place])).collect();
-        smooth.insert("value".to_owned(), values.into());
-        Value::Object(smooth)
+        let smooth = medians(points, window, ends.into_iter().filter(|place| whole.contains(place)));
+        Value::Object(axes.of_points(&smooth, number_of_row))
     });
     curve.insert("smooth".to_owned(), smooth.unwrap_or_default());
     Value::Object(curve)
 }
 
-/// Returns how many of a run's rows a mean is over; `None` where none is asked for.
+/// Returns how many rows each median is over; `None` where the curve is not smoothed.
 fn window(smoothing: Smoothing, rows: usize) -> Option<usize> {
     match smoothing {
         Smoothing::Off => None,
         Smoothing::Rows(rows) => Some(rows),
-        Smoothing::Usual => Some((rows / SMOOTHED_PART).max(1)),
+        Smoothing::Usual => Some(curve::window(rows)).filter(|window| *window > 1),
     }
 }

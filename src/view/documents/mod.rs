@@ -14,4 +14,3 @@ pub mod profile;
 pub mod rows;
 pub mod run;
 pub mod sweep;
-pub mod thinning;

@@ -34,7 +34,20 @@ pub fn answer(stream: &mut TcpStream, limits: Limits, respond: impl FnOnce(&Requ
         Ok(None) => return,
         Err(refusal) => (Method::Get, refusal.response(), refusal.status != LATE),
     };
-    let is_written = write(stream, &response.to_bytes(method), Instant::now() + limits.write).is_ok();
+    finish(stream, &response.to_bytes(method), limits, has_more);
+}
+
+/// Answers a connection with a refusal, whatever it asks for and however slowly.
+pub fn turn_away(stream: &mut TcpStream, limits: Limits, refusal: &Refusal) {
+    // What has come of the request is read, since closing with unread bytes would reset the connection before
+    // the client has its answer.
+    let is_whole = read(stream, Instant::now() + limits.read).is_ok();
+    finish(stream, &refusal.response().to_bytes(Method::Get), limits, !is_whole);
+}
+
+/// Writes a response and closes the connection.
+fn finish(stream: &mut TcpStream, response: &[u8], limits: Limits, has_more: bool) {
+    let is_written = write(stream, response, Instant::now() + limits.write).is_ok();
     if is_written && stream.shutdown(Shutdown::Write).is_ok() && has_more {
         drain(stream);
     }

@@ -30,7 +30,7 @@
     constructor() {
       this.source = openSource();
       this.state = new ViewState();
-      this.table = new RunsTable(this.state);
+      this.table = new RunsTable(this.state, this.source);
       this.selection = new Selection(this.state, new RunDocuments(this.source));
       this.runsNode = element('div', { class: 'runs-page' }, this.table.node, this.selection.node);
       this.pages = this.documentPages();

@@ -54,7 +54,7 @@
   }
 
   const WORDS = [
-    wordColumn('name', 'run', 'the shortest name by which every command finds the run', (run) => run.name),
+    wordColumn('run', 'run', 'the shortest name by which every command finds the run', (run) => run.name),
     wordColumn('recipe', 'recipe', 'the recipe that was run', (run) => run.recipe),
     wordColumn('status', 'status', 'how the run ended, or that it goes on', (run) => run.status, statusText),
     {
@@ -66,7 +66,7 @@
       text: stepsText,
     },
     wordColumn('changed', 'changed', 'keys that the command line set', (run) => run.changed.join(' ') || null),
-    wordColumn('tags', 'tags', 'tags', (run) => run.tags.join(' ') || null),
+    wordColumn('tag', 'tags', 'tags', (run) => run.tags.join(' ') || null),
     wordColumn('note', 'note', 'the note on the run', (run) => run.note),
     wordColumn(
       'remarks',
@@ -104,14 +104,14 @@
       (run) => run.forked_from?.run ?? null,
       (run) => forkText(run.forked_from),
     ),
-    wordColumn('run', 'folder', 'the folder of the run', (run) => run.id),
+    wordColumn('path', 'folder', 'the folder of the run', (run) => run.id),
   ];
 
   /** Columns of words that are always there, before the figures. */
-  const USUAL_FIRST = ['name', 'recipe', 'status'];
+  const USUAL_FIRST = ['run', 'recipe', 'status'];
 
   /** Columns of words that are there where a run has something in them, after the figures. */
-  const USUAL_LAST = ['changed', 'tags', 'note', 'remarks'];
+  const USUAL_LAST = ['changed', 'tag', 'note', 'remarks'];
 
   /**
    * Returns a heading without the unit in brackets, which the meaning states.
@@ -154,7 +154,7 @@
     };
     const text = (run) => (key in run.keys ? visible(run.keys[key] ?? 'unset') : BLANK);
     const meaning = `the recipe's ${visible(key)}`;
-    return { name: key, heading: visible(key), meaning, isNumber: true, isKey: true, value, text };
+    return { name: key, heading: visible(key), meaning, isNumber: true, value, text };
   }
 
   /**

@@ -5,7 +5,7 @@
   const { element, fill, tickBox } = xrun.dom;
   const { counted, visible } = xrun.text;
   const { MOST_SERIES, seriesMark } = xrun.theme;
-  const { parseFilter, sorted } = xrun.runs_filter;
+  const { matching } = xrun.runs_filter;
   const { allColumns, usualColumns } = xrun.runs_columns;
 
   /**
@@ -30,9 +30,12 @@
 
   /** The table of runs. */
   class RunsTable {
-    /** @param {import('./address.js').ViewState} state */
-    constructor(state) {
-      this.state = state;
+    /**
+     * @param {import('./address.js').ViewState} state
+     * @param {{get: Function, isEmbedded: boolean}} source
+     */
+    constructor(state, source) {
+      Object.assign(this, { state, source, wanted: 0, shown: [], problems: [] });
       this.listed = { columns: [], keys: [], runs: [] };
       /** @type {Map<string, {node: HTMLElement, texts: string[], run: Object}>} rows by run, kept while columns stay */
       this.rows = new Map();
@@ -44,10 +47,13 @@
       this.filter = element('input', {
         type: 'search',
         id: 'filter',
-        placeholder: 'quickstart  val_loss<1.2  model.dim>=384',
+        placeholder: this.source.isEmbedded ? 'words' : 'quickstart  val_loss<1.2  model.dim>=384',
         autocomplete: 'off',
         spellcheck: 'false',
-        'aria-label': 'Filter runs: words, or comparisons such as val_loss<1.2',
+        maxlength: '300',
+        'aria-label': this.source.isEmbedded
+          ? 'Filter runs: words'
+          : 'Filter runs: words, or comparisons such as val_loss<1.2',
         value: this.state.view.filter,
         oninput: () => this.state.change({ filter: this.filter.value }),
       });
@@ -91,6 +97,19 @@
       this.listed = listed;
       const { groups, byName } = allColumns(listed);
       Object.assign(this, { groups, byName });
+      this.find();
+    }
+
+    /** Finds the runs to show; of several questions under way, the last one counts. */
+    async find() {
+      const wanted = ++this.wanted;
+      const { runs } = this.listed;
+      const found = await matching(this.source, runs, this.state.view, this.byName).catch((error) => ({
+        runs: this.shown,
+        problems: [error.message],
+      }));
+      if (wanted !== this.wanted) return;
+      Object.assign(this, { shown: found.runs, problems: found.problems });
       this.render();
     }
 
@@ -98,7 +117,9 @@
     viewChanged(changed) {
       if (changed.includes('filter') && this.filter.value !== this.state.view.filter)
         this.filter.value = this.state.view.filter;
-      if (['filter', 'sort', 'columns', 'runs'].some((key) => changed.includes(key))) this.render();
+      if (!this.byName) return;
+      if (changed.includes('filter') || changed.includes('sort')) this.find();
+      else if (changed.includes('columns') || changed.includes('runs')) this.render();
     }
 
     /** @returns {Object[]} columns in the order of the table */
@@ -108,21 +129,13 @@
     }
 
     render() {
-      if (!this.byName) return;
       const columns = this.shownColumns();
       const shape = columns.map(({ name }) => name).join('\n');
       if (shape !== this.shape) this.rows.clear();
       this.shape = shape;
       this.renderHead(columns);
-      const { accepts, problems } = parseFilter(this.state.view.filter, this.byName);
-      const sort = this.state.view.sort;
-      this.shown = sorted(
-        this.listed.runs.filter(accepts),
-        this.byName.get(sort.replace(/^-/, '')),
-        sort.startsWith('-'),
-      );
       this.renderRows(columns);
-      this.renderNotes(problems);
+      this.renderNotes();
     }
 
     /** @param {Object[]} columns */
@@ -234,12 +247,11 @@
       );
     }
 
-    /** @param {string[]} problems of the filter */
-    renderNotes(problems) {
+    renderNotes() {
       const [shown, all] = [this.shown.length, this.listed.runs.length];
       const selected = this.state.view.runs.filter(Boolean).length;
       this.count.textContent = `${shown === all ? counted(all, 'run') : `${shown.toLocaleString('en-US')} of ${counted(all, 'run')}`}, ${selected} selected`;
-      const notes = problems.map(visible);
+      const notes = this.problems.map(visible);
       if (shown === 0 && all > 0) notes.push('No run matches.');
       if (all === 0) notes.push('There are no runs here yet. xrun quickstart makes the first.');
       const corpora = new Set(

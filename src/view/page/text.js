@@ -5,28 +5,23 @@
   /** What stands for a value that was not measured. */
   const BLANK = '—';
 
-  /** Formatting characters that reorder or hide text: overrides of the direction, zero widths, tags. */
-  const HIDDEN =
-    /[\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|\udb40[\udc00-\udfff]/g;
+  /**
+   * What acts on a terminal or a reader, or hides: the table of src/format/escape.rs, which a test writes here by
+   * UPDATE_DOCS=1 cargo test --lib view::assets.
+   */
+  const ESCAPED = /[\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{ad}\u{34f}\u{61c}\u{115f}-\u{1160}\u{17b4}-\u{17b5}\u{180b}-\u{180f}\u{200b}-\u{200f}\u{2028}-\u{202e}\u{2060}-\u{206f}\u{3164}\u{feff}\u{ffa0}\u{fff0}-\u{fffb}\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/gu;
 
   /**
-   * Returns the picture of a control character.
+   * Returns the picture of a control character, and the name of another one, such as `⟨U+202E⟩`.
    * @param {string} character
    * @returns {string}
    */
-  function controlPicture(character) {
-    const code = character.charCodeAt(0);
+  function escaped(character) {
+    const code = character.codePointAt(0);
     if (code === 0x7f) return '␡';
-    return code < 0x20 ? String.fromCharCode(0x2400 + code) : codeName(character);
-  }
-
-  /**
-   * Returns the name of a character, such as `⟨U+202E⟩`.
-   * @param {string} character
-   * @returns {string}
-   */
-  function codeName(character) {
-    return `⟨U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}⟩`;
+    return code < 0x20
+      ? String.fromCharCode(0x2400 + code)
+      : `⟨U+${code.toString(16).toUpperCase().padStart(4, '0')}⟩`;
   }
 
   /**
@@ -36,8 +31,7 @@
    */
   function visibleLines(text) {
     return String(text)
-      .replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, controlPicture)
-      .replace(HIDDEN, codeName)
+      .replace(ESCAPED, escaped)
       .replace(/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, '\ufffd');
   }
 
@@ -47,7 +41,7 @@
    * @returns {string}
    */
   function visible(text) {
-    return visibleLines(text).replace(/[\n\t]/g, controlPicture);
+    return visibleLines(text).replace(/[\n\t]/g, escaped);
   }
 
   /**

@@ -239,7 +239,7 @@ fn chart(canvas: &mut Canvas, area: Rect, content: &Content, closing: &[ClosingI
     let bar = |one: &ClosingInterval| {
         [one.pairs as f64, one.interval.low, one.interval.estimate, one.interval.high]
     };
-    layers.push(Layer::Intervals(closing.iter().map(bar).collect(), Role::Validation));
+    layers.push(Layer::ErrorBars(closing.iter().map(bar).collect(), Role::Validation));
     let chart = Chart {
         x: (0.0, all.max(closing[closing.len() - 1].pairs) as f64 + 0.5),
         x_names: ["after 0 pairs".to_owned(), format!("{all}")],

@@ -1,12 +1,12 @@
 //! The frame of a run.
 
 use super::RunView;
+use crate::curve::{Points, robust_range, smooth, window};
 use crate::format::{decimal, short, significant, thousands, wall_time};
 use crate::results::collection::RunStatus;
 use crate::watch::canvas::{Canvas, Field, columns};
 use crate::watch::chart::{Chart, Layer};
 use crate::watch::looks::Role;
-use crate::watch::series::Series;
 use crate::watch::view::{Show, View, heading};
 use ratatui_core::layout::Rect;
 
@@ -28,22 +28,28 @@ struct Gauge<'a> {
     name: &'static str,
     value: String,
     text: fn(f64) -> String,
-    series: &'a Series,
+    points: &'a [(f64, f64)],
     role: Role,
 }
 
 impl<'a> Gauge<'a> {
-    /// Creates the gauge of a series; `None` without a value.
+    /// Creates the gauge of a curve; `None` without a value.
     fn new(
         name: &'static str,
-        series: &'a Series,
+        points: &'a [(f64, f64)],
         text: fn(f64) -> String,
         unit: &str,
         role: Role,
     ) -> Option<Self> {
-        let (_, last) = series.last()?;
-        Some(Self { name, value: format!("{}{unit}", text(last)), text, series, role })
+        let (_, last) = points.last()?;
+        Some(Self { name, value: format!("{}{unit}", text(*last)), text, points, role })
     }
+}
+
+/// Returns a curve smoothed as in pictures, with about two points for each of `columns`, which are the dots of a
+/// line.
+fn smoothed(points: &[(f64, f64)], columns: u16) -> Points {
+    smooth(points, window(points.len()), 2 * usize::from(columns))
 }
 
 impl RunView {
@@ -133,7 +139,7 @@ fn losses(view: &RunView, canvas: &mut Canvas, y: u16) {
     if let Some((loss, count)) = view.smoothed_loss().filter(|(_, count)| *count > 1) {
         fields.push(Field::new(&format!("mean of {count}"), format!("{loss:.4}"), training));
     }
-    if let Some((step, loss)) = view.curves.validation.last() {
+    if let Some((step, loss)) = view.metrics.column("val_loss").last() {
         fields.push(Field::new("validation", format!("{loss:.4} at step {step:.0}"), validation));
     }
     if let Some(summary) = &view.summary {
@@ -169,14 +175,14 @@ fn remarks(view: &RunView) -> Vec<(String, Role)> {
     }
     let reason = view.summary.as_ref().and_then(|summary| summary.reason.clone());
     said.extend(reason.map(|reason| (reason, Role::Bad)));
-    if let Some(step) = view.curves.loss.first_not_finite() {
+    if let Some((step, _)) = view.metrics.column("loss").iter().find(|point| !point.1.is_finite()) {
         said.push((format!("the loss is not finite at step {step:.0}"), Role::Bad));
     }
     said
 }
 
 fn loss_chart(view: &RunView, canvas: &mut Canvas, area: Rect, show: &Show) {
-    let (loss, validation) = (&view.curves.loss, &view.curves.validation);
+    let (loss, validation) = (view.metrics.column("loss"), view.metrics.column("val_loss"));
     let title = if show.is_linear { "loss" } else { "loss, log axis" };
     canvas.rule(area.x, area.y, area.width, title);
     let Some(summary) = &view.summary else { return };
@@ -195,18 +201,20 @@ fn loss_chart(view: &RunView, canvas: &mut Canvas, area: Rect, show: &Show) {
         end -= columns(&entry);
         canvas.text(end, area.y, area.width, &entry, role);
     }
-    let Some((low, high)) = loss.range() else {
+    let training = smoothed(loss, area.width);
+    let Some((low, high)) = robust_range(loss, &training) else {
         canvas.text(area.x + 2, area.y + 1, area.width, "no step yet", Role::Muted);
         return;
     };
-    let others = validation.spans().flat_map(|span| [span.1, span.2]).chain(summary.floor);
+    let finite = validation.iter().map(|point| point.1).filter(|loss| loss.is_finite());
+    let others = finite.chain(summary.floor);
     let low = others.fold(low, f64::min);
     let (first, last) = steps(view, show);
     let is_log = !show.is_linear && low > 0.0;
-    let mut layers = vec![Layer::Spans(loss.spans().collect(), Role::Muted)];
+    let mut layers = vec![Layer::Marks(loss.to_vec(), '░', Role::Muted)];
     layers.extend(summary.floor.map(|floor| Layer::Level(floor, Role::Bound)));
-    layers.push(Layer::Line(loss.smoothed(), Role::Training));
-    layers.push(Layer::Marks(validation.means(), Role::Validation));
+    layers.push(Layer::Line(training, Role::Training));
+    layers.push(Layer::Marks(validation.to_vec(), '◆', Role::Validation));
     let chart = Chart {
         x: (first as f64, last as f64),
         x_names: [format!("step {}", thousands(first as usize)), thousands(last as usize)],
@@ -235,16 +243,21 @@ fn padded(low: f64, high: f64) -> (f64, f64) {
 
 /// Returns the gauges of which the run has a value.
 fn gauges(view: &RunView) -> Vec<Gauge<'_>> {
-    let curves = &view.curves;
+    let (metrics, timing) = (|column| view.metrics.column(column), |column| view.timing.column(column));
+    // On a GPU the memory that matters is its own.
+    let memory = match timing("gpu_reserved_mib") {
+        [] => timing("rss_mib"),
+        reserved => reserved,
+    };
     let whole: fn(f64) -> String = |value| decimal(Some(value), 0);
     let tenths: fn(f64) -> String = |value| decimal(Some(value), 1);
     let all = [
-        Gauge::new("tokens/s", &curves.tok_s, short, "", Role::Training),
-        Gauge::new("memory", &curves.memory, whole, " MiB", Role::Good),
-        Gauge::new("GPU load", &curves.gpu_load, whole, " %", Role::Good),
-        Gauge::new("MFU", &curves.mfu, tenths, " %", Role::Good),
-        Gauge::new("learning rate", &curves.lr, significant, "", Role::Bound),
-        Gauge::new("gradient", &curves.grad_norm, significant, "", Role::Bound),
+        Gauge::new("tokens/s", timing("tok_s"), short, "", Role::Training),
+        Gauge::new("memory", memory, whole, " MiB", Role::Good),
+        Gauge::new("GPU load", timing("gpu_util_pct"), whole, " %", Role::Good),
+        Gauge::new("MFU", timing("mfu_pct"), tenths, " %", Role::Good),
+        Gauge::new("learning rate", metrics("lr"), significant, "", Role::Bound),
+        Gauge::new("gradient", metrics("grad_norm"), significant, "", Role::Bound),
     ];
     all.into_iter().flatten().collect()
 }
@@ -262,7 +275,9 @@ fn sparkline(canvas: &mut Canvas, (x, y): (u16, u16), width: u16, gauge: &Gauge<
     canvas.text(x, y, SPARK_NAME, gauge.name, Role::Muted);
     canvas.text_to(x + SPARK_TEXT - 1, y, &gauge.value, Role::Strong);
     let width = width.saturating_sub(SPARK_TEXT);
-    canvas.sparkline(x + SPARK_TEXT, y, width, &gauge.series.parts(width.into()), gauge.role);
+    let course = smooth(gauge.points, window(gauge.points.len()), width.into());
+    let course: Vec<f64> = course.into_iter().map(|point| point.1).collect();
+    canvas.sparkline(x + SPARK_TEXT, y, width, &course, gauge.role);
 }
 
 /// Draws a small chart of each gauge, as many as fit, and the others as a row.
@@ -274,14 +289,15 @@ fn side_charts(canvas: &mut Canvas, area: Rect, gauges: &[Gauge<'_>], (first, la
     for (at, gauge) in gauges[..fit].iter().enumerate() {
         let y = area.y + at as u16 * rows;
         canvas.rule(area.x, y, area.width, &format!("{}  {}", gauge.name, gauge.value));
-        let Some((low, high)) = gauge.series.range() else { continue };
+        let course = smoothed(gauge.points, area.width);
+        let Some((low, high)) = robust_range(gauge.points, &course) else { continue };
         let chart = Chart {
             x: (first as f64, last as f64),
             x_names: [String::new(), String::new()],
             y: padded(low, high),
             is_log: false,
             y_text: gauge.text,
-            layers: vec![Layer::Line(gauge.series.smoothed(), gauge.role)],
+            layers: vec![Layer::Line(course, gauge.role)],
         };
         chart.draw(canvas, Rect::new(area.x, y + 1, area.width, rows - 1));
     }

@@ -4,8 +4,8 @@ mod draw;
 
 use super::canvas::Canvas;
 use super::liveness::Liveness;
-use super::series::Series;
 use super::view::{Show, View};
+use crate::curve::GrowingCurves;
 use crate::machine::Machine;
 use crate::recipe;
 use crate::results::collection::{RunStatus, locate};
@@ -13,7 +13,7 @@ use crate::results::find;
 use crate::results::folder::{LOG, METRICS, NamedOwner, RESOLVED, SUMMARY, named_owner};
 use crate::results::follow::{AppendedLines, RunFollower, RunNews};
 use crate::results::losses::SmoothedLoss;
-use crate::results::{MetricsRow, Phase, Status, Summary, TimingRow, regular};
+use crate::results::{MetricsRow, Status, Summary, TimingRow, regular};
 use crate::train::TimeLeft;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -49,54 +49,15 @@ pub struct RunView {
     /// Number of ranks; `None` where the recipe cannot be read.
     ranks: Option<usize>,
     time_left: Option<TimeLeft>,
-    curves: Curves,
+    /// The curves of `metrics.csv`.
+    metrics: GrowingCurves,
+    /// The curves of `timing.csv`.
+    timing: GrowingCurves,
     last_metrics: Option<MetricsRow>,
     last_timing: Option<TimingRow>,
-    /// The last losses, of which the smoothed one is the mean.
-    losses: VecDeque<f64>,
     log_lines: VecDeque<String>,
     /// Seconds without a row, rounded, as the frame has them.
     quiet: Option<u64>,
-}
-
-/// The curves of a run over its steps.
-#[derive(Debug, Default)]
-struct Curves {
-    loss: Series,
-    validation: Series,
-    lr: Series,
-    grad_norm: Series,
-    tok_s: Series,
-    memory: Series,
-    gpu_load: Series,
-    mfu: Series,
-}
-
-impl Curves {
-    fn add_metrics(&mut self, row: &MetricsRow) {
-        let step = row.step as f64;
-        self.loss.push(step, row.loss.into());
-        self.lr.push(step, row.lr);
-        self.grad_norm.push(step, row.grad_norm.into());
-        row.val_loss.into_iter().for_each(|loss| self.validation.push(step, loss.into()));
-    }
-
-    fn add_timing(&mut self, row: &TimingRow) {
-        let step = row.step as f64;
-        // On a GPU the memory that matters is its own.
-        let memory = row.gpu_reserved_mib.or(row.rss_mib);
-        let curves = [
-            (&mut self.memory, memory),
-            (&mut self.gpu_load, row.gpu_util_pct),
-            (&mut self.mfu, row.mfu_pct),
-        ];
-        for (curve, value) in curves {
-            value.into_iter().for_each(|value| curve.push(step, value));
-        }
-        if matches!(row.phase, Phase::Warmup | Phase::Train) {
-            row.tok_s.into_iter().for_each(|rate| self.tok_s.push(step, rate));
-        }
-    }
 }
 
 impl RunView {
@@ -116,10 +77,10 @@ impl RunView {
             owner: None,
             ranks: None,
             time_left: None,
-            curves: Curves::default(),
+            metrics: GrowingCurves::new(&["loss", "val_loss", "lr", "grad_norm"]),
+            timing: GrowingCurves::new(&["tok_s", "gpu_reserved_mib", "rss_mib", "gpu_util_pct", "mfu_pct"]),
             last_metrics: None,
             last_timing: None,
-            losses: VecDeque::new(),
             log_lines: VecDeque::new(),
             quiet: None,
         }
@@ -144,29 +105,18 @@ impl RunView {
             self.summary = Some(summary);
             self.read_recipe();
         }
+        self.metrics.add(&news.metrics);
         if news.metrics.is_restarted {
-            let Curves { loss, validation, lr, grad_norm, .. } = &mut self.curves;
-            [loss, validation, lr, grad_norm].into_iter().for_each(|curve| *curve = Series::default());
-            self.losses.clear();
             self.last_metrics = None;
         }
-        for row in &news.metrics.rows {
-            self.curves.add_metrics(row);
-            self.losses.push_back(row.loss.into());
-            if self.losses.len() > SmoothedLoss::window(usize::MAX) {
-                self.losses.pop_front();
-            }
-        }
         self.last_metrics = news.metrics.rows.into_iter().next_back().or(self.last_metrics.take());
+        self.timing.add(&news.timing);
         if news.timing.is_restarted {
-            let Curves { tok_s, memory, gpu_load, mfu, .. } = &mut self.curves;
-            [tok_s, memory, gpu_load, mfu].into_iter().for_each(|curve| *curve = Series::default());
             self.last_timing = None;
             (self.ranks, self.time_left) = (None, None);
             self.read_recipe();
         }
         for row in &news.timing.rows {
-            self.curves.add_timing(row);
             self.time_left.iter_mut().for_each(|time_left| time_left.add(row));
         }
         self.last_timing = news.timing.rows.into_iter().next_back().or(self.last_timing.take());
@@ -247,9 +197,8 @@ impl RunView {
     /// Returns the mean of the last losses, as results state it, and how many they are.
     fn smoothed_loss(&self) -> Option<(f64, usize)> {
         let steps = self.last_metrics.as_ref()?.step as usize;
-        let window = SmoothedLoss::window(steps).min(self.losses.len());
-        let last: Vec<f64> =
-            self.losses.iter().rev().take(window).copied().filter(|loss| loss.is_finite()).collect();
+        let last = self.metrics.column("loss").iter().rev().take(SmoothedLoss::window(steps));
+        let last: Vec<f64> = last.map(|point| point.1).filter(|loss| loss.is_finite()).collect();
         (!last.is_empty()).then(|| (last.iter().sum::<f64>() / last.len() as f64, last.len()))
     }
 

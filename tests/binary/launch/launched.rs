@@ -1,6 +1,6 @@
 //! All processes of a run, whoever starts them.
 
-use crate::place::{Place, Run};
+use crate::place::{Place, Run, hears};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -108,6 +108,14 @@ impl Member {
         }
         self.stderr += &String::from_utf8(text).unwrap();
         self.code = self.child.wait().unwrap().code();
+    }
+
+    /// Reads what it says on stderr up to this text; whether that came before its end.
+    pub fn says(&mut self, text: &str) -> bool {
+        let mut heard = Vec::new();
+        let found = hears(self.child.stderr.as_mut().unwrap(), &mut heard, text);
+        self.stderr += &String::from_utf8(heard).unwrap();
+        found
     }
 
     pub fn is_over(&mut self) -> bool {

@@ -1,7 +1,7 @@
 //! Signals: all ranks stop after the same step, whichever process was told, and what they saved goes on.
 
 use super::launched::{LAUNCHERS, Launcher, same_bits, signal};
-use crate::place::{Place, SOON, are_gone};
+use crate::place::{Place, SAME_REQUEST, SOON, are_gone};
 use xrun::results::Status;
 
 const LONG: [&str; 4] =
@@ -47,7 +47,8 @@ fn a_second_signal_leaves_nobody_behind() {
     launched.trained(&place, 0);
     let all = launched.processes();
     signal(launched.members[0].id(), "TERM");
-    std::thread::sleep(std::time::Duration::from_millis(600));
+    assert!(launched.members[0].says("stopping after this step"));
+    std::thread::sleep(SAME_REQUEST);
     assert!(!launched.members[0].is_over(), "the first signal lets the step end");
     signal(launched.members[0].id(), "TERM");
     let launched = launched.ends_within(SOON);

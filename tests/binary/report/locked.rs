@@ -1,4 +1,4 @@
-//! `report.lock`: what it notices, and how pages and kept folders of earlier versions come to have one.
+//! `report.lock`: what it notices.
 
 use super::place::{NEWER, Place, RUN};
 use super::{PLOT, TABLE, compared};
@@ -103,90 +103,10 @@ fn a_block_that_is_hidden_in_a_page_is_red() {
     }
 }
 
-/// The README.md and `docs/page.md` of an earlier version, with what they show.
-fn inline() -> Place {
-    let place = Place::new();
-    place.keep_original("comparisons/caching-or-arena/20261121T234217Z-8b078f60");
-    place.keep_original("sweeps/quickstart-6e3f7717");
-    fs::create_dir(place.path("docs")).unwrap();
-    fs::write(place.path("README.md"), include_str!("inline/README.md")).unwrap();
-    fs::write(place.path("docs/page.md"), include_str!("inline/page.md")).unwrap();
-    // Pictures are no part of what was copied.
-    place.xrun(&["report"]).ended(0);
-    assert_eq!(place.text("README.md"), include_str!("inline/README.md"));
-    assert_eq!(place.text("docs/page.md"), include_str!("inline/page.md"));
-    place
-}
-
-#[test]
-fn blocks_of_the_inline_form_still_verify() {
-    let place = inline();
-    place.xrun(&["report", "--check"]).ended(0).says(&["4 blocks in 2 pages are current"]);
-    assert!(!place.path("report.lock").exists());
-    for (file, from, to, said) in [
-        ("docs/page.md", "| tokens/s | ", "| tokens/s | 9", "it was edited by hand"),
-        ("README.md", "hash=\"", "hash=\"0", "its hash was edited by hand"),
-        ("README.md", "manifest=\"", "manifest=\"0", "is not what the block was made from"),
-    ] {
-        let place = inline();
-        place.edit(file, from, to);
-        place.xrun(&["report", "--check"]).ended(3).says(&[said]);
-        let texts = ["README.md", "docs/page.md"].map(|page| place.text(page));
-        place.xrun(&["report", "--migrate"]).ended(3).says(&["nothing was migrated", said]);
-        assert_eq!(["README.md", "docs/page.md"].map(|page| place.text(page)), texts);
-        assert!(!place.path("report.lock").exists() && !place.kept(RUN).join("README.md").exists());
-    }
-}
-
-#[test]
-fn a_migration_keeps_every_figure_and_takes_hashes_out_of_pages() {
-    let place = inline();
-    let rows = |page: &str| -> Vec<String> {
-        place.text(page).lines().filter(|line| line.starts_with("| ")).map(str::to_owned).collect()
-    };
-    let before = [rows("README.md"), rows("docs/page.md")];
-    let migrated = place.xrun(&["report", "--migrate"]).ended(0).stdout;
-    assert!(migrated.contains(&format!("results/kept/{RUN}: verified and rewritten")), "{migrated}");
-    place.xrun(&["report", "--check"]).ended(0).says(&["4 blocks in 2 pages are current"]);
-    let after = [rows("README.md"), rows("docs/page.md")];
-    let figures = |rows: &[Vec<String>; 2]| -> Vec<String> {
-        let cells = rows.concat().join("\n");
-        cells
-            .split([' ', '|', '\n'])
-            .filter(|c| c.starts_with(|c: char| c.is_ascii_digit()))
-            .map(str::to_owned)
-            .collect()
-    };
-    assert_eq!(figures(&before), figures(&after));
-    for page in ["README.md", "docs/page.md"] {
-        assert!(!place.text(page).contains("xrun:from") && !place.text(page).contains("hash="));
-    }
-    assert_eq!(place.text("report.lock").lines().count(), 5);
-    let readme = place.text("results/kept/comparisons/caching-or-arena/20261121T234217Z-8b078f60/README.md");
-    assert!(readme.contains("`recipes/known-issues/caching-or-arena.toml`"), "{readme}");
-    // Again there is nothing to do.
-    let done = place.xrun(&["report", "--migrate"]).ended(0);
-    assert!(!done.stdout.contains("rewritten"), "{}", done.stdout);
-}
-
-#[test]
-fn a_changed_kept_file_stops_a_migration() {
-    let place = inline();
-    let other = "quickstart/20270101T000000Z-7d757a20";
-    place.keep_as(other, &[]);
-    place.edit("README.md", "select=\"quickstart\"", &format!("select=\"{RUN}\""));
-    place.edit("README.md", "select=\"quickstart\"", &format!("select=\"{RUN}\""));
-    place.xrun(&["report"]).ended(0);
-    // No block shows it, and yet its manifest must not be made anew over changed files.
-    place.edit(&format!("results/kept/{other}/timing.csv"), "101.183042", "101.183043");
-    place.xrun(&["report", "--migrate"]).ended(1).says(&["nothing was migrated", "timing.csv was changed"]);
-    assert!(!place.path("report.lock").exists() && !place.kept(RUN).join("README.md").exists());
-}
-
 /// A page with a comparison whose manifest covers its runs, which differ in a digit of `timing.csv`.
 fn covered() -> Place {
     let place = compared::place_with(&[("timing.csv", "0.162127455", "0.162127456")]);
-    place.xrun(&["report", "--migrate"]).ended(0);
+    place.keep_again();
     place.xrun(&["report", "--check"]).ended(0);
     place
 }
@@ -227,7 +147,7 @@ fn swapped_runs_are_red_whatever_manifests_say() {
 }
 
 #[test]
-fn everything_behind_a_block_is_verified_in_the_new_form() {
+fn everything_behind_a_block_is_verified() {
     let run = format!("results/kept/{RUN}");
     let object = |place: &Place, stem: &str| {
         let names = fs::read_dir(place.path("results/kept/objects")).unwrap();
@@ -243,12 +163,12 @@ fn everything_behind_a_block_is_verified_in_the_new_form() {
     ];
     for (file, from, to, said) in cases {
         let place = Place::with_page(&[TABLE, PLOT]);
-        place.xrun(&["report", "--migrate"]).ended(0);
+        place.keep_again();
         place.edit(file, from, to);
         place.is_red(&[said], file == "README.md");
     }
     let place = Place::with_page(&[TABLE, PLOT]);
-    place.xrun(&["report", "--migrate"]).ended(0);
+    place.keep_again();
     place.edit(&object(&place, "metrics-"), "6.406057", "6.406058");
     place.is_red(&["metrics-", "was changed since it was kept"], false);
     fs::remove_file(place.path(&object(&place, "metrics-"))).unwrap();
@@ -256,13 +176,13 @@ fn everything_behind_a_block_is_verified_in_the_new_form() {
 
     // A file beside the manifest does not stand for a shared one.
     let place = Place::with_page(&[TABLE]);
-    place.xrun(&["report", "--migrate"]).ended(0);
+    place.keep_again();
     fs::write(place.kept(RUN).join("metrics.csv"), "step\n").unwrap();
     place.is_red(&["metrics.csv is not in the manifest"], false);
 
     // With the GPU's name and its manifest changed together, the lock tells.
     let place = Place::with_page(&[TABLE]);
-    place.xrun(&["report", "--migrate"]).ended(0);
+    place.keep_again();
     place.edit(&format!("{run}/env.json"), "AMD EPYC", "AMD EPIC");
     reseal(&place.kept(RUN));
     place.is_red(&["is not what the block was made from"], true);

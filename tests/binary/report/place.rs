@@ -5,9 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use xrun::recipe::StoredKeys;
-use xrun::results::Summary;
-use xrun::results::comparison::Comparison;
 use xrun::results::stored::{KeptFile, MANIFEST, Manifest};
+use xrun::results::{Summary, keep};
 
 /// The kept run of the quickstart.
 pub const RUN: &str = "quickstart/20261121T093646Z-7d757a20";
@@ -103,13 +102,21 @@ impl Place {
         id
     }
 
-    /// Copies a kept comparison with its runs, or a sweep, as an earlier version kept it.
-    pub fn keep_original(&self, id: &str) {
-        let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/kept");
-        copy_kept(&kept.join(id), &self.kept(id));
-        if let Ok(comparison) = Comparison::read(&kept.join(id)) {
-            comparison.runs().iter().for_each(|run| copy_kept(&kept.join(run), &self.kept(run)));
+    /// Keeps every folder again, as `xrun keep` stores it, and renders the pages.
+    pub fn keep_again(&self) {
+        let kept = self.path("results/kept");
+        for id in keep::folders(&kept).unwrap() {
+            let (folder, old) = (kept.join(&id), self.path("results/old"));
+            fs::rename(&folder, &old).unwrap();
+            let Manifest { recipe, run, files, .. } = Manifest::read(&old).unwrap();
+            let contents = files.iter().map(|file| (file.read(&old).unwrap(), file.path.clone())).collect();
+            keep::store(contents, &kept, folder.parent().unwrap(), recipe, run).unwrap();
+            if old.join("plots").is_dir() {
+                fs::rename(old.join("plots"), folder.join("plots")).unwrap();
+            }
+            fs::remove_dir_all(&old).unwrap();
         }
+        self.xrun(&["report"]).ended(0);
     }
 
     /// Runs the binary to its end.
@@ -136,7 +143,7 @@ impl Place {
     }
 }
 
-/// Copies a kept run with every file whole, as earlier versions kept it.
+/// Copies a kept run with every file whole, so that tests can edit it.
 fn copy_kept(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     let manifest = Manifest::read(from).unwrap();

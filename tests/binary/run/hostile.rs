@@ -118,7 +118,7 @@ fn escapes_of_others_are_shown_and_not_obeyed() {
     let odd = "\\u001b[31mred\\u0007 \\u202eoverride\\u009b1m";
     place.write("odd.toml", format!("extends = \"tiny.toml\"\n[job]\ndescription = \"{odd}\"\n").as_bytes());
     let listed = place.xrun(&["ls"]).succeeds().stdout;
-    assert!(listed.contains("␛[31mred␇ �override�1m"), "{listed}");
+    assert!(listed.contains("␛[31mred␇ ⟨U+202E⟩override⟨U+009B⟩1m"), "{listed}");
     let acts = |text: &str| text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']);
     assert!(!acts(&listed));
 
@@ -126,7 +126,11 @@ fn escapes_of_others_are_shown_and_not_obeyed() {
     let prompt = format!("generation.prompt=\"\"\"{odd}\"\"\"");
     let run = ["tiny.toml", "training.steps=3", "generation.samples=1", "data.tokenizer=byte", &prompt];
     let done = place.xrun(&run).succeeds();
-    assert!(done.stderr.contains("␛[31mred␇ �override�1m") && !acts(&done.stderr), "{}", done.stderr);
+    assert!(
+        done.stderr.contains("␛[31mred␇ ⟨U+202E⟩override⟨U+009B⟩1m") && !acts(&done.stderr),
+        "{}",
+        done.stderr
+    );
     let run = place.run();
     assert!(run.text("log").contains("␛[31mred␇") && !acts(&run.text("log")), "{}", run.text("log"));
     assert!(!acts(&run.text("summary.json")));

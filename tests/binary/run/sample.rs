@@ -229,7 +229,7 @@ fn the_cache_changes_nothing() {
         Rank::new(Arc::clone(&plan), programs, Arc::clone(&dataset), Arc::clone(&pool), Arc::new(SingleRank))
             .unwrap();
     rank.restore(loaded.meta().step, Some(&loaded)).unwrap();
-    let expected = rank.evaluate(false, |_, _| {}).unwrap().sets[0].loss;
+    let expected = rank.evaluate(false, |_, _| {}).unwrap().sets[0].loss();
 
     let generator = Generator::new(&plan, &[]).unwrap();
     let (state, section) = (Arc::clone(&generator.state), &generator.decode);

@@ -42,13 +42,13 @@ fn every_set_is_a_column_and_a_figure_of_the_run() {
     let evaluated: Vec<&MetricsRow> = rows.iter().filter(|row| row.val_loss.is_some()).collect();
     assert_eq!(evaluated.iter().map(|row| row.step).collect::<Vec<_>>(), [6, 12, 18, 24, 30]);
     for row in &rows {
-        let names: Vec<&String> = row.set_losses.keys().collect();
+        let names: Vec<&str> = row.set_losses().into_keys().collect();
         assert_eq!(names.is_empty(), row.val_loss.is_none());
         // The same text, the same bits.
-        assert_eq!(row.set_losses.get("news").copied(), row.val_loss);
+        assert_eq!(row.set_losses().get("news").copied(), row.val_loss);
     }
     let last = evaluated.last().unwrap();
-    assert_ne!(last.set_losses["code"], last.set_losses["news"]);
+    assert_ne!(last.set_losses()["code"], last.set_losses()["news"]);
     let summary = run.summary();
     let [main, code, news] = ["", "code", "news"].map(|name| summary.held_out[name].clone());
     assert_eq!(summary.held_out.len(), 3);
@@ -71,10 +71,10 @@ fn every_set_is_a_column_and_a_figure_of_the_run() {
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
     assert_eq!(
         listed["held_out"]["code"]["final"]["loss"].as_f64().map(|x| x as f32),
-        Some(last.set_losses["code"])
+        Some(last.set_losses()["code"])
     );
     // Lists of runs know them as figures.
-    let code_loss = last.set_losses["code"];
+    let code_loss = last.set_losses()["code"];
     let filter = format!("val_loss/code<={code_loss}");
     let figures = "val_loss/code,bits_per_byte/code";
     let listed = place.xrun(&["runs", &filter, "--sort", "val_loss/code", "--columns", figures]).succeeds();
@@ -101,7 +101,7 @@ fn every_set_is_a_column_and_a_figure_of_the_run() {
     place.xrun(&["report", "page.md"]).succeeds();
     let page = std::fs::read_to_string(place.path().join("page.md")).unwrap();
     let (bits, code_bits) = (main.bits_per_byte.unwrap(), code.bits_per_byte.unwrap());
-    let row = format!("| {:.4} | {bits:.4} | {code_bits:.4} |", last.set_losses["code"]);
+    let row = format!("| {:.4} | {bits:.4} | {code_bits:.4} |", last.set_losses()["code"]);
     assert!(page.contains(&row) && page.contains(&format!("-->{code_bits:.2}<!--")), "{row}\n{page}");
     place.write("page.md", block.replace("val_loss/code", "val_loss/cod").as_bytes());
     place.xrun(&["report", "page.md"]).ended(3).says(&["held-out set `cod`; did you mean `code`?"]);

@@ -66,6 +66,9 @@ fn two_ranks_stop_at_the_same_step() {
     );
 }
 
+/// What a run says at the first signal.
+const ACKNOWLEDGED: &str = "stopping after this step";
+
 /// Sends two signals into one long step.
 fn twice(first: &str, second: &str) -> (Done, Run, Place) {
     let place = Place::new();
@@ -74,27 +77,27 @@ fn twice(first: &str, second: &str) -> (Done, Run, Place) {
     assert!(running.until(|| {
         place.runs().first().is_some_and(|run| run.path.join("log").metadata().is_ok_and(|log| log.len() > 0))
     }));
-    running.signal(first);
-    std::thread::sleep(std::time::Duration::from_millis(600));
-    assert!(!running.is_over(), "the first signal lets the step end");
-    running.signal(second);
+    assert!(running.signal_twice(first, ACKNOWLEDGED, second), "the first signal lets the step end");
     (running.ends(), place.run(), place)
 }
 
 /// What is on the disk is what the last save left, and the run goes on from it.
 #[test]
 fn after_a_second_signal_a_run_goes_on_from_its_last_save() {
-    let place = Place::new();
-    // Steps of seconds.
-    let slow = ["training.steps=2", "checkpoint.interval=1", "training.accumulation=300"];
-    let slow = [&["tiny.toml"], &slow[..], &["data.train_tokens=200000"]].concat();
-    let mut running = place.start(&slow);
-    let is_saved = || place.runs().first().is_some_and(|run| run.checkpoints().join("latest").exists());
-    assert!(running.until(is_saved));
-    running.signal("INT");
-    std::thread::sleep(std::time::Duration::from_millis(600));
-    running.signal("INT");
-    running.ends().ended(130);
+    // Each step is longer than the one before, until one outlasts both signals.
+    let twice_in_a_step = |micro_steps: u32| {
+        let place = Place::new();
+        let slow = format!("training.accumulation={micro_steps}");
+        let slow = ["tiny.toml", "training.steps=2", "checkpoint.interval=1", &slow];
+        let mut running = place.start(&[&slow[..], &["data.train_tokens=200000"]].concat());
+        let is_saved = || place.runs().first().is_some_and(|run| run.checkpoints().join("latest").exists());
+        let is_in_step = running.until(is_saved) && running.signal_twice("INT", ACKNOWLEDGED, "INT");
+        let done = running.ends();
+        (is_in_step && done.code != Some(75)).then_some((place, done))
+    };
+    let found = (0..4).find_map(|power| twice_in_a_step(300 * 4_u32.pow(power)));
+    let (place, done) = found.expect("a step of minutes outlasts two signals");
+    done.ended(130);
     let run = place.run();
     assert_eq!((run.newest().meta().step, run.rows(), run.summary().status), (1, 1, Status::Running));
     place.xrun(&["resume"]).succeeds().says(&["resuming from step 1 "]);

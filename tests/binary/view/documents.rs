@@ -48,7 +48,8 @@ fn runs_curves_and_logs_say_what_the_files_say() {
     assert!(loss["value"].as_array().unwrap().len() < 50);
     assert_eq!(at(loss, 500), Some((json!(32000), json!(50.0), json!(99.5))));
     assert_eq!(at(loss, 600), Some((json!(38400), json!(60.0), json!("NaN"))));
-    assert_eq!(loss["smooth"]["value"].as_array().unwrap().len(), 20);
+    // Of the ends of twenty intervals, the last has no whole window around it.
+    assert_eq!(loss["smooth"]["value"].as_array().unwrap().len(), 19);
     assert_eq!(curves["metrics"]["val_loss"]["step"].as_array().unwrap().len(), 10, "blanks are no values");
     assert_eq!(curves["metrics"]["tok_s"]["value"][0], 640.0);
     let part = viewed.document(&format!("/api/curves/{}?metrics=loss&from=10&to=12&scale=log", id(&path)));
@@ -76,7 +77,7 @@ fn runs_curves_and_logs_say_what_the_files_say() {
 }
 
 #[test]
-fn means_are_the_same_whatever_part_is_asked_for() {
+fn medians_are_the_same_whatever_part_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = run(dir.path(), "small", "2026-11-24T10:11:12Z", 1000, "text");
     let viewed = Viewed::start(dir.path());
@@ -86,9 +87,62 @@ fn means_are_the_same_whatever_part_is_asked_for() {
     };
     let (whole, part) = (loss(""), loss("&from=300&to=400"));
     assert_eq!((&part["rows"], &part["exact"]), (&json!(1000), &json!(true)));
-    let means = |curve: &Value| curve["smooth"]["value"].as_array().unwrap().clone();
-    assert_eq!(means(&part), means(&whole)[299..400].to_vec());
+    let medians = |curve: &Value| curve["smooth"]["value"].as_array().unwrap().clone();
+    assert_eq!(whole["smooth"]["step"][0], 11, "half a window inside the run");
+    assert_eq!(medians(&part), medians(&whole)[289..390].to_vec());
     assert!(loss("&from=400&to=300").is_null(), "no rows");
+}
+
+#[test]
+fn the_page_filters_and_sorts_as_xrun_runs_does() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), "small", "2026-11-24T10:11:12Z", 300, "text");
+    run(dir.path(), "small", "2026-11-23T10:11:12Z", 3, "text");
+    run(dir.path(), "other", "2026-11-22T10:11:12Z", 20, "text");
+    let viewed = Viewed::start(dir.path());
+    let escaped = |text: &str| -> String { text.bytes().map(|byte| format!("%{byte:02X}")).collect() };
+    let matches = |filter: &str, sort: &str| {
+        viewed.document(&format!("/api/matches?filter={}&sort={}", escaped(filter), escaped(sort)))
+    };
+    let ids = |found: &Value| -> Vec<String> {
+        let ids = found["runs"].as_array().unwrap().iter();
+        ids.map(|id| id.as_str().unwrap().to_owned()).collect()
+    };
+    let listed = |filter: &str, sort: &str| -> Vec<String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
+        command.args(["runs", "--json", "--results"]).arg(dir.path()).args(["--sort", sort, filter]);
+        let stdout = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        let folder = |line: &str| {
+            let run: Value = serde_json::from_str(line).unwrap();
+            id(Path::new(run["path"].as_str().unwrap()))
+        };
+        stdout.lines().map(folder).collect()
+    };
+    for filter in [
+        "val_loss<2.5",
+        "val_loss>2.5",
+        "training.seed>=20",
+        "training.seed!=3",
+        "model.dim=32",
+        "recipe=small",
+        "status=ok",
+        "status!=ok",
+        "started>=2026-11-23",
+        "run=20261122",
+    ] {
+        let found = matches(filter, "training.seed");
+        assert_eq!(ids(&found), listed(filter, "training.seed"), "{filter}");
+        assert_eq!(found["problems"], json!([]), "{filter}");
+    }
+    assert_eq!(ids(&matches("SMALL training.seed<100", "")).len(), 1, "words are searched for in any case");
+    let all = ids(&matches("", "training.seed"));
+    assert_eq!(ids(&matches("", "-training.seed")), all.iter().rev().cloned().collect::<Vec<_>>());
+    let odd = matches("status=okay val_loss<low small", "zebra");
+    let problems: Vec<&str> =
+        odd["problems"].as_array().unwrap().iter().map(|p| p.as_str().unwrap()).collect();
+    assert!(problems.len() == 3 && problems[0].contains("did you mean ok?"), "{problems:?}");
+    assert_eq!(ids(&odd).len(), 2, "what is not understood filters nothing");
+    assert_eq!(viewed.get(&format!("/api/matches?filter={}", "a".repeat(1001))).status, 400);
 }
 
 /// A comparison of the held-out loss, and of the steps until one, in so many pairs of a sequential design.

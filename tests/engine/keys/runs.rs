@@ -127,7 +127,10 @@ impl Run {
 
     /// Held-out sets with a loss in the last row.
     pub fn sets(&self) -> Vec<String> {
-        self.metrics().last().map(|row| row.set_losses.keys().cloned().collect()).unwrap_or_default()
+        self.metrics()
+            .last()
+            .map(|row| row.set_losses().into_keys().map(str::to_owned).collect())
+            .unwrap_or_default()
     }
 
     /// Rows of `documents.csv`; random tokens with no end token among them are one document.

@@ -2,6 +2,7 @@
 
 use super::Recording;
 use crate::error::Result;
+use crate::evaluation::LogitRows;
 use crate::ir::{Builder, Destination, Mode, Op, Spec, TensorId};
 use crate::model::family::{Losses, PromptShape, Purpose};
 use crate::model::loss_scale::loss_scale;
@@ -92,7 +93,11 @@ impl Recording<'_> {
                 for term in [z_losses, smoothing_losses].into_iter().flatten() {
                     outs.push(Destination::Into(b.rows(term, start, count)?, Mode::Write));
                 }
-                b.emit_into("logits", Arc::new(op), &inputs, &outs)?;
+                let logits = b.emit_into("logits", Arc::new(op), &inputs, &outs)?[1];
+                if self.purpose == Purpose::Evaluate {
+                    let chunk = LogitRows { start, count, logits };
+                    plan.tasks.iter().try_for_each(|task| task.record_logits(b, &chunk))?;
+                }
             }
             Ok(Losses { losses, z_losses, smoothing_losses })
         })

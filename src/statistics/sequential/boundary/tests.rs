@@ -1,6 +1,5 @@
-//! The exact error of boundaries, against known values and simulated paths.
+//! The exact error of boundaries against known values; simulated paths are in `tests/campaign/verdicts`.
 
-use super::super::super::simulations::Normals;
 use super::*;
 
 #[test]
@@ -24,26 +23,11 @@ fn looks_that_are_certain_add_what_is_certain() {
     }
 }
 
-/// The share of paths of normal numbers that cross, whose standard error is 0.0007.
 #[test]
-fn simulated_paths_cross_as_often_as_computed() {
+fn a_boundary_has_its_error() {
     for (last, exponent) in [(6, 0.5), (13, 0.5), (13, 0.0), (44, 0.25)] {
         let bounds = boundary(4, last, 0.05, exponent);
         assert!((crossing_probability(4, &bounds) - 0.05).abs() < 2e-6, "{last} {exponent}");
-        let mut normals = Normals::from_seed(last as u64);
-        let crosses = |_: &usize| {
-            let (mut sum, mut squares, mut crossed) = (0.0, 0.0, false);
-            for n in 1..=last {
-                let x = normals.draw();
-                (sum, squares) = (sum + x, squares + x * x);
-                let count = n as f64;
-                let t = sum / ((count * squares - sum * sum) / (count - 1.0)).sqrt();
-                crossed |= n >= 4 && t.abs() >= bounds[n - 4];
-            }
-            crossed
-        };
-        let share = (0..100_000).filter(crosses).count() as f64 / 1e5;
-        assert!((share - 0.05).abs() < 3.0 * 0.0007, "{last} {exponent}: {share}");
     }
 }
 

@@ -1,0 +1,162 @@
+//! Atomically replaced files: readers see the old version or the new one.
+
+use crate::error::{Error, IoContext, Result};
+use std::fs::{File, Metadata};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::Path;
+use tempfile::NamedTempFile;
+
+/// Prefix of the names of files that are being written.
+const TEMPORARY: &str = ".writing-";
+
+/// As [`write`] for a file of the user's own, such as a page of a report: if `path` is a link, its target is
+/// replaced.
+pub fn write_through(path: &Path, bytes: &[u8]) -> Result<()> {
+    write(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()), bytes)
+}
+
+/// As [`write`], of a file that must not be there yet.
+///
+/// # Errors
+/// A usage error where it is; when it cannot be written.
+pub fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
+    let file = temporary(path, |out| out.write_all(bytes))?;
+    match file.persist_noclobber(path) {
+        Ok(_) => sync_folder(parent(path)),
+        Err(e) if e.error.kind() == ErrorKind::AlreadyExists => {
+            Err(Error::usage(format!("{} is there already, and nothing is overwritten", path.display())))
+        }
+        Err(e) => Err(e.error).at("create", path),
+    }
+}
+
+/// Replaces `path` with `bytes`: temporary file beside it, fsync, rename, fsync of the folder.
+/// A reader, and a crash at any moment, sees the old content or the new one. If `path` is a link, the link is
+/// replaced and what it leads to stays. An existing file keeps its permissions.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_with(path, |out| out.write_all(bytes))
+}
+
+/// As [`write`], with the bytes that `fill` writes.
+///
+/// # Errors
+/// That of `fill`, or when the file cannot be replaced.
+pub fn write_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let file = temporary(path, fill)?;
+    file.persist(path).map_err(|e| e.error).at("replace", path)?;
+    sync_folder(parent(path))
+}
+
+/// Replaces a file of a cache, in a folder that need not be there: readers see the old content or the new one. A
+/// power cut may lose it, since nothing waits for the disk.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_cached(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = parent(path);
+    std::fs::create_dir_all(folder).at("create", folder)?;
+    let mut file = NamedTempFile::new_in(folder).at("create a temporary file in", folder)?;
+    file.write_all(bytes).at("write", path)?;
+    file.persist(path).map(drop).map_err(|e| e.error).at("replace", path)
+}
+
+/// Writes a temporary file beside `path`, durably.
+fn temporary(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<NamedTempFile> {
+    let folder = parent(path);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(TEMPORARY).suffix(".tmp");
+    // Temporary files are private by default, which is wrong for results that people share.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
+    let file = builder.tempfile_in(folder).at("create a temporary file in", folder)?;
+    let mut out = BufWriter::new(&file);
+    fill(&mut out).and_then(|()| out.flush()).at("write", path)?;
+    drop(out);
+    if let Some(there) = std::fs::symlink_metadata(path).ok().filter(Metadata::is_file) {
+        file.as_file().set_permissions(there.permissions()).at("write", path)?;
+    }
+    file.as_file().sync_all().at("write", path)?;
+    Ok(file)
+}
+
+/// Removes temporary files that killed processes left in a folder. The caller holds the lock of the folder.
+pub fn clear_leftovers(folder: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(folder).at("read", folder)? {
+        let entry = entry.at("read", folder)?;
+        if entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
+            std::fs::remove_file(entry.path()).at("remove", &entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the entries of a folder durable, so that a file renamed into it is still there after a power cut.
+pub fn sync_folder(folder: &Path) -> Result<()> {
+    // Only Unix opens folders as files; elsewhere the rename itself is as durable as it gets.
+    if cfg!(unix) {
+        File::open(folder).and_then(|f| f.sync_all()).at("sync", folder)?;
+    }
+    Ok(())
+}
+
+/// Returns the folder of `path`; the current one for a bare file name.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_of_the_user_stays_a_link_and_permissions_stay() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real.md"), dir.path().join("link.md"));
+        std::fs::write(&real, "old").unwrap();
+        std::fs::set_permissions(&real, PermissionsExt::from_mode(0o600)).unwrap();
+        symlink("real.md", &link).unwrap();
+        write_through(&link, b"new").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read(&real).unwrap(), b"new");
+        assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o600);
+        write(&link, b"newer").unwrap();
+        assert!(!link.is_symlink());
+        assert_eq!(
+            (std::fs::read(&real).unwrap(), std::fs::read(&link).unwrap()),
+            (b"new".to_vec(), b"newer".to_vec())
+        );
+    }
+
+    #[test]
+    fn replaces_whole_files_and_leaves_nothing_beside_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        write(&path, b"first").unwrap();
+        write(&path, b"2").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"2");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_new_file_replaces_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.html");
+        write_new(&path, b"first").unwrap();
+        let error = write_new(&path, b"second").unwrap_err();
+        assert!(error.message().contains("is there already"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"first");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_missing_folder_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = write(&dir.path().join("no/a.json"), b"x").unwrap_err();
+        assert!(error.message().contains("no"), "{error}");
+    }
+}

@@ -1,0 +1,54 @@
+//! Curves of a run, prepared once for everything that draws them: pages' pictures, the page of `xrun view`, the
+//! terminal.
+//!
+//! ```text
+//! rows ─▶ Points of a column ─▶ smooth: a running median ─▶ thin: the extremes of each stretch
+//! ```
+//!
+//! A blank cell is no point. A value that is not finite is a gap: it stays in place, and no line crosses it.
+
+mod median;
+mod rows;
+mod thin;
+
+pub use median::{medians, smooth, whole_windows, window};
+pub use rows::{CurveRow, GrowingCurves, points};
+pub use thin::{Scale, buckets, extremes, stretches, thin};
+
+/// Points of a curve in ascending order of x, or along the outline of an area. A y that is not finite is a gap.
+pub type Points = Vec<(f64, f64)>;
+
+/// Returns the range of y worth showing: all values, except that spikes beyond the first value and one and a half
+/// times the highest smoothed value are cut off rather than pressing the rest flat. `None` without finite values.
+pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f64, f64)> {
+    let finite = |points: &[(f64, f64)]| {
+        let ys = points.iter().map(|p| p.1).filter(|y| y.is_finite());
+        ys.fold(None, |range, y| {
+            range.map_or(Some((y, y)), |(low, high): (f64, f64)| Some((low.min(y), high.max(y))))
+        })
+    };
+    let (low, high) = finite(values)?;
+    let usual = finite(smoothed).map(|range| range.1).filter(|usual| *usual > 0.0);
+    // The smoothed curve begins half a window late, and a loss falls fastest before that.
+    let first = values.iter().map(|p| p.1).find(|y| y.is_finite()).unwrap_or(low);
+    Some((low, usual.map_or(high, |usual| high.min(first.max(1.5 * usual)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spike_does_not_press_the_rest_flat() {
+        let range = |spike: f64| {
+            let values: Points = (0..500).map(|i| (i as f64, if i == 250 { spike } else { 2.0 })).collect();
+            robust_range(&values, &smooth(&values, 11, 500))
+        };
+        assert_eq!(range(900.0), Some((2.0, 3.0)));
+        assert_eq!(range(2.5), Some((2.0, 2.5)));
+        assert_eq!(robust_range(&[(0.0, f64::NAN)], &[]), None);
+        let falling: Points = (0..500).map(|i| (i as f64, 1.0 + 8.0 * (-0.1 * i as f64).exp())).collect();
+        let high = robust_range(&falling, &smooth(&falling, 11, 500)).unwrap().1;
+        assert_eq!(high, 9.0, "the start is shown whole");
+    }
+}

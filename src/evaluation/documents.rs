@@ -1,0 +1,104 @@
+//! Losses of single documents: what a window has of each, put together over windows and ranks.
+
+use crate::data::{Batch, HeldOut, IGNORED};
+use crate::device::communicator::Communicator;
+use crate::error::{Error, Result};
+use crate::metrics::DocumentLoss;
+use bytemuck::{Pod, Zeroable};
+use std::collections::BTreeMap;
+
+/// What a window has of a document.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Piece {
+    /// Number of the window in its set.
+    window: u64,
+    document: u64,
+    tokens: u64,
+    bytes: u64,
+    /// Sum of the losses of the tokens, in nats.
+    loss: f64,
+}
+
+/// The documents of a held-out set, while its batches are evaluated.
+pub(super) struct SetDocuments {
+    set: String,
+    /// Where they begin.
+    starts: Vec<usize>,
+    counts_bytes: bool,
+    pieces: Vec<Piece>,
+}
+
+impl SetDocuments {
+    /// Finds the documents of a set.
+    ///
+    /// # Errors
+    /// As [`HeldOut::document_starts`].
+    pub(super) fn new(set: &HeldOut, end_token: u32) -> Result<Self> {
+        Ok(Self {
+            set: DocumentLoss::set_name(&set.name),
+            starts: set.document_starts(end_token)?,
+            counts_bytes: set.text.of_targets(&[]).is_some(),
+            pieces: Vec::new(),
+        })
+    }
+
+    /// Adds a batch with the loss of each of its rows.
+    pub(super) fn add(&mut self, set: &HeldOut, batch: &Batch, losses: &[f64]) {
+        let seq_len = batch.targets.len() / batch.sequences.len().max(1);
+        let rows = batch.targets.chunks(seq_len).zip(losses.chunks(seq_len));
+        for (&window, (targets, losses)) in batch.sequences.iter().zip(rows) {
+            let counted = targets.iter().take_while(|&&target| target != IGNORED).count();
+            // The target of row t is the token after it.
+            let first = window as usize * seq_len + 1;
+            let mut at = 0;
+            while at < counted {
+                // A token that opens a document closes the one before.
+                let document = self.starts.partition_point(|&start| start < first + at).saturating_sub(1);
+                let next = self.starts.get(document + 1).map_or(usize::MAX, |&start| start + 1);
+                let end = counted.min(next.saturating_sub(first));
+                self.pieces.push(Piece {
+                    window: window.into(),
+                    document: document as u64,
+                    tokens: (end - at) as u64,
+                    bytes: set.text.of_targets(&targets[at..end]).unwrap_or_default(),
+                    loss: losses[at..end].iter().sum(),
+                });
+                at = end;
+            }
+        }
+    }
+
+    /// Puts the documents together over all ranks: on every rank the same, whatever their number. Every rank
+    /// calls it.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub(super) fn gather(self, comm: &dyn Communicator) -> Result<Vec<DocumentLoss>> {
+        let all = comm.gather("the losses of documents", bytemuck::cast_slice(&self.pieces).to_vec())?;
+        let mut pieces: Vec<Piece> = Vec::new();
+        for bytes in all.parts() {
+            let of_rank = bytemuck::allocation::pod_collect_to_vec::<u8, Piece>(bytes);
+            if of_rank.len() * size_of::<Piece>() != bytes.len() {
+                return Err(Error::failed("a rank sent a part of a loss of a document"));
+            }
+            pieces.extend(of_rank);
+        }
+        pieces.sort_by_key(|piece| (piece.document, piece.window));
+        let mut documents: BTreeMap<u64, Piece> = BTreeMap::new();
+        for piece in pieces {
+            let zero = Piece { tokens: 0, bytes: 0, loss: 0.0, ..piece };
+            let sum = documents.entry(piece.document).or_insert(zero);
+            (sum.tokens, sum.bytes) = (sum.tokens + piece.tokens, sum.bytes + piece.bytes);
+            sum.loss += piece.loss;
+        }
+        let document = |(document, sum): (u64, Piece)| DocumentLoss {
+            set: self.set.clone(),
+            document,
+            tokens: sum.tokens,
+            bytes: self.counts_bytes.then_some(sum.bytes),
+            loss: sum.loss / sum.tokens as f64,
+        };
+        Ok(documents.into_iter().map(document).collect())
+    }
+}

@@ -1,0 +1,274 @@
+//! Runs as processes of this machine, each in a process group of its own.
+//!
+//! A run with kept output survives this process. Its stdout is a file that it keeps locked: the lock ends with the
+//! last process that has the file open, so a later process sees whether the run still goes, and reads on.
+
+use super::{Capacity, Executor, Output, Polled, RunEnd, RunId, RunSpec, StopSignal, Task};
+use crate::device::cuda;
+use crate::error::{Error, IoContext, Result};
+use crate::ranks::process::this_program;
+use crate::ranks::{KilledTogether, Stop, signal_group};
+use crate::results::names::SWEEPS;
+use crate::results::own_file;
+use serde::Deserialize;
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+use tempfile::NamedTempFile;
+
+/// The folder of kept outputs, in the folder of sweeps.
+pub const ATTEMPTS: &str = ".attempts";
+
+/// Time between two rounds of polls.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Executes runs as processes of this machine.
+#[derive(Debug)]
+pub struct LocalProcesses {
+    kept: PathBuf,
+    /// Looked up when it is first asked for: a trial leaves the GPUs alone.
+    gpus: OnceCell<usize>,
+    cpu_runs: usize,
+    stop: Stop,
+    runs: BTreeMap<RunId, LocalRun>,
+    next: u64,
+}
+
+/// A process that was started or found.
+#[derive(Debug)]
+struct LocalRun {
+    /// `None` for one that another process started.
+    process: Option<Child>,
+    stdout: File,
+    stderr: Stderr,
+    /// True once it was asked to end.
+    is_told: bool,
+    _killed_together: Option<KilledTogether>,
+}
+
+/// Where the stderr of a process is found.
+#[derive(Debug)]
+enum Stderr {
+    /// In a file of this name beside the kept output.
+    Kept(String),
+    Captured(File),
+    Shown,
+}
+
+/// Returns the file of a run's kept stdout; it goes once the run's result is recorded.
+pub fn kept_output(results: &Path, name: &str) -> PathBuf {
+    results.join(SWEEPS).join(ATTEMPTS).join(format!("{name}.jsonl"))
+}
+
+fn kept_errors(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.err"))
+}
+
+impl LocalProcesses {
+    /// Creates an executor for runs of a results folder, with `cpu_runs` at once on the CPU and one on every GPU.
+    pub fn new(results: &Path, cpu_runs: usize, stop: &Stop) -> Self {
+        let kept = results.join(SWEEPS).join(ATTEMPTS);
+        let gpus = OnceCell::new();
+        Self { kept, gpus, cpu_runs, stop: stop.clone(), runs: BTreeMap::new(), next: 0 }
+    }
+
+    fn add(&mut self, run: LocalRun) -> RunId {
+        let id = RunId(self.next);
+        self.next += 1;
+        self.runs.insert(id, run);
+        id
+    }
+
+    fn run(&mut self, id: RunId) -> Result<&mut LocalRun> {
+        self.runs.get_mut(&id).ok_or_else(|| Error::failed(format!("run {} was forgotten", id.0)))
+    }
+
+    /// Creates and locks the files of a kept output; returns those to write to.
+    fn create_kept(&self, name: &str, header: &str) -> Result<[File; 2]> {
+        std::fs::create_dir_all(&self.kept).at("create", &self.kept)?;
+        let (path, errors) = (self.kept.join(format!("{name}.jsonl")), kept_errors(&self.kept, name));
+        let mut out = own_file::open(File::options().append(true).create(true), &path)?;
+        // The ledger may have been deleted while a run still writes.
+        out.try_lock().map_err(|e| match e {
+            TryLockError::Error(e) => Error::failed(format!("cannot lock {}: {e}", path.display())),
+            TryLockError::WouldBlock => {
+                Error::failed(format!("a run that is not in the ledger still writes to {}", path.display()))
+            }
+        })?;
+        out.set_len(0).at("write", &path)?;
+        writeln!(out, "{header}").at("write", &path)?;
+        Ok([out, own_file::open(File::options().write(true).create(true).truncate(true), &errors)?])
+    }
+}
+
+/// Returns a file without a name, opened for reading and for appending. A pipe would stay open as long as any
+/// descendant of the run has it.
+fn captured() -> std::io::Result<[File; 2]> {
+    let named = NamedTempFile::new()?;
+    Ok([named.reopen()?, File::options().append(true).open(named.path())?])
+}
+
+fn command(spec: &RunSpec) -> Result<Command> {
+    use std::os::unix::process::CommandExt;
+    let mut command = match (&spec.task, &spec.binary) {
+        (Task::Shell(_), _) => Command::new("sh"),
+        (_, Some(binary)) => Command::new(binary),
+        (_, None) => {
+            let (program, shown) = this_program()?;
+            let mut command = Command::new(program);
+            command.arg0(shown);
+            command
+        }
+    };
+    // A group can be signalled with all its members. An interrupt from the terminal reaches this process alone,
+    // which passes it on once.
+    command.args(spec.command_line()).stdin(Stdio::null()).process_group(0);
+    Ok(command)
+}
+
+impl Executor for LocalProcesses {
+    fn capacity(&self) -> Capacity {
+        let gpus = *self.gpus.get_or_init(|| cuda::usable().unwrap_or_default());
+        Capacity { gpus, cpu_runs: self.cpu_runs }
+    }
+
+    fn start(&mut self, spec: &RunSpec) -> Result<RunId> {
+        let mut command = command(spec)?;
+        let shown = match (&spec.task, &spec.binary) {
+            (Task::Shell(_), _) => "sh".to_owned(),
+            (_, Some(binary)) => binary.display().to_string(),
+            (_, None) => this_program()?.1.display().to_string(),
+        };
+        let failed = |what: &str, e: std::io::Error| Error::failed(format!("cannot {what} {shown}: {e}"));
+        let capture = || captured().map_err(|e| failed("create a file for the output of", e));
+        let (stdout, stderr) = match &spec.output {
+            Output::Kept { name, header } => {
+                let [out, err] = self.create_kept(name, header)?;
+                command.stdout(out).stderr(err);
+                let path = self.kept.join(format!("{name}.jsonl"));
+                (File::open(&path).at("open", &path)?, Stderr::Kept(name.clone()))
+            }
+            Output::Captured { stderr } => {
+                let [stdout, to_stdout] = capture()?;
+                command.stdout(to_stdout);
+                let shown_or_captured = if *stderr {
+                    let [stderr, to_stderr] = capture()?;
+                    command.stderr(to_stderr);
+                    Stderr::Captured(stderr)
+                } else {
+                    Stderr::Shown
+                };
+                (stdout, shown_or_captured)
+            }
+        };
+        let process = command.spawn().map_err(|e| failed("start", e))?;
+        let is_captured = matches!(spec.output, Output::Captured { .. });
+        let killed_together = is_captured.then(|| self.stop.kill_together(process.id()));
+        let process = Some(process);
+        Ok(self.add(LocalRun { process, stdout, stderr, is_told: false, _killed_together: killed_together }))
+    }
+
+    fn reattach(&mut self, name: &str) -> Result<Option<RunId>> {
+        let path = self.kept.join(format!("{name}.jsonl"));
+        if !path.exists() {
+            return Ok(None);
+        }
+        let stdout = File::open(&path).at("open", &path)?;
+        let stderr = Stderr::Kept(name.to_owned());
+        let run = LocalRun { process: None, stdout, stderr, is_told: false, _killed_together: None };
+        Ok(Some(self.add(run)))
+    }
+
+    fn poll(&mut self, run: RunId) -> Result<Polled> {
+        let kept = self.kept.clone();
+        let run = self.run(run)?;
+        let (has_ended, exit) = run.has_ended()?;
+        let mut polled = Polled::default();
+        if has_ended || matches!(run.stderr, Stderr::Kept(_)) {
+            read_present(&mut run.stdout, &mut polled.stdout)?;
+        }
+        if has_ended {
+            run.kill_descendants();
+            let mut stderr = Vec::new();
+            match &mut run.stderr {
+                Stderr::Kept(name) => stderr = std::fs::read(kept_errors(&kept, name)).unwrap_or_default(),
+                Stderr::Captured(file) => read_present(file, &mut stderr)?,
+                Stderr::Shown => {}
+            }
+            polled.end = Some(RunEnd { exit, stderr: String::from_utf8_lossy(&stderr).into_owned() });
+        }
+        Ok(polled)
+    }
+
+    fn stop(&mut self, run: RunId, signal: StopSignal) {
+        let kept = self.kept.clone();
+        let Ok(run) = self.run(run) else { return };
+        run.is_told = true;
+        if let Some(group) = run.group(&kept) {
+            signal_group(group, signal == StopSignal::Kill);
+        }
+    }
+
+    fn forget(&mut self, run: RunId) {
+        if let Some(LocalRun { stderr: Stderr::Kept(name), .. }) = self.runs.remove(&run) {
+            // They only serve a process that finds the run without a result.
+            let _ = std::fs::remove_file(self.kept.join(format!("{name}.jsonl")));
+            let _ = std::fs::remove_file(kept_errors(&self.kept, &name));
+        }
+    }
+
+    fn pause(&mut self) {
+        std::thread::sleep(TICK);
+    }
+}
+
+/// Reads what a file has at present. Descendants that outlive a run may write on for ever.
+fn read_present(file: &mut File, to: &mut Vec<u8>) -> Result<()> {
+    let length = file.metadata().map(|file| file.len());
+    let read = length.and_then(|length| file.take(length).read_to_end(to));
+    read.map(drop).map_err(|e| Error::failed(format!("cannot read the output of a run: {e}")))
+}
+
+impl LocalRun {
+    /// Returns whether it has ended, and its exit status if this process is its parent.
+    fn has_ended(&mut self) -> Result<(bool, Option<ExitStatus>)> {
+        let Some(process) = &mut self.process else {
+            return match self.stdout.try_lock() {
+                Ok(()) => Ok((true, None)),
+                Err(TryLockError::WouldBlock) => Ok((false, None)),
+                Err(TryLockError::Error(e)) => {
+                    Err(Error::failed(format!("cannot lock the output of a run: {e}")))
+                }
+            };
+        };
+        let exit = process.try_wait().map_err(|e| Error::failed(format!("cannot wait for a run: {e}")))?;
+        Ok((exit.is_some(), exit))
+    }
+
+    /// Returns the leader of its process group; for a run that was found, the process that its output names.
+    fn group(&self, kept: &Path) -> Option<u32> {
+        if let Some(process) = &self.process {
+            return Some(process.id());
+        }
+        #[derive(Deserialize)]
+        struct Begin {
+            pid: u32,
+        }
+        let Stderr::Kept(name) = &self.stderr else { return None };
+        let output = std::fs::read_to_string(kept.join(format!("{name}.jsonl"))).ok()?;
+        output.lines().find_map(|line| serde_json::from_str::<Begin>(line).ok()).map(|begin| begin.pid)
+    }
+
+    /// Kills what a captured run that was told to end has left behind, which may have ignored the signal.
+    fn kill_descendants(&self) {
+        if let (true, Some(process), false) =
+            (self.is_told, &self.process, matches!(self.stderr, Stderr::Kept(_)))
+        {
+            signal_group(process.id(), true);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! A run whose caller waits for its end: a trial, a replay.
+
+use super::{Executor, Limits, RunSpec, StopCause, Stopping};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ranks::Stop;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+/// A run that has ended.
+#[derive(Debug)]
+pub struct FinishedRun {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// Its stdout.
+    pub stdout: String,
+    /// Its stderr; empty if it was shown.
+    pub stderr: String,
+    /// Why it was stopped; `None` if it ended by itself.
+    pub stopped_because: Option<Error>,
+}
+
+/// Executes a run to its end, to the time limit, or to a signal.
+///
+/// # Errors
+/// If it cannot be started or waited for.
+pub fn run_to_end(
+    executor: &mut dyn Executor,
+    spec: &RunSpec,
+    timeout: Option<Duration>,
+    stop: &Stop,
+) -> Result<FinishedRun> {
+    let run = executor.start(spec)?;
+    let (began, mut stopping, mut stdout) = (Instant::now(), Stopping::new(true), Vec::new());
+    loop {
+        let polled = executor.poll(run)?;
+        stdout.extend(polled.stdout);
+        if let Some(end) = polled.end {
+            executor.forget(run);
+            let status = end.exit.ok_or_else(|| Error::failed("a run ended without an exit status"))?;
+            let stdout = String::from_utf8_lossy(&stdout).into_owned();
+            let stopped_because = stopping.cause().map(error);
+            return Ok(FinishedRun { status, stdout, stderr: end.stderr, stopped_because });
+        }
+        if stop.requested() {
+            stopping.request(StopCause::Signal);
+        }
+        stopping.enforce(Limits { hang: None, timeout }, began.elapsed(), Duration::ZERO);
+        stopping.send_due(executor, run);
+        executor.pause();
+    }
+}
+
+fn error(cause: StopCause) -> Error {
+    match cause {
+        StopCause::Signal => Error::new(ErrorKind::Interrupted, "stopped by a signal"),
+        StopCause::Timeout(limit) | StopCause::Hang(limit) => {
+            Error::failed(format!("it took more than {} s and was stopped", limit.as_secs_f64()))
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Opens the devices of ranks in the order in which they wait least for each other. GPU contexts are created
+//! while the corpus is read, and kernels compiled while devices open.
+
+use crate::device::Device;
+use crate::device::communicator::Communicator;
+use crate::device::cpu::Pool;
+use crate::device::cuda::OpenedContext;
+use crate::device::lock::lock;
+use crate::error::Result;
+use crate::exec::compile_ahead;
+use crate::model::Programs;
+use crate::plan::Plan;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The order in which ranks of one process open their devices: rank 0 first. The driver creates contexts one
+/// after the other, and all ranks wait for the algorithms of products, which rank 0 chooses on its own
+/// device.
+#[derive(Debug)]
+pub(super) struct DeviceOrder {
+    first: Mutex<()>,
+    contexts: ContextsAhead,
+}
+
+/// The place of rank 0 before the others.
+#[derive(Debug)]
+pub(super) struct FirstPlace<'a> {
+    _held: MutexGuard<'a, ()>,
+}
+
+/// The device of a rank.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) device: Device,
+    /// How long it was waited for kernels afterwards.
+    pub(super) waited_for_kernels: Duration,
+}
+
+impl DeviceOrder {
+    /// Begins to create the contexts on GPUs, in the order of their ranks.
+    pub(super) fn begin(gpus: &[usize]) -> Self {
+        Self { first: Mutex::default(), contexts: ContextsAhead::begin(gpus) }
+    }
+
+    /// Lets rank 0 be the first. It calls this before the others can open theirs.
+    pub(super) fn first_place(&self, rank: usize) -> Option<FirstPlace<'_>> {
+        (rank == 0).then(|| FirstPlace { _held: lock(&self.first) })
+    }
+
+    /// Opens the device of a rank: of rank 0, which gives its place, or of another one once rank 0 has its
+    /// own. Meanwhile rank 0 compiles the kernels of all ranks of its machine into the cache.
+    ///
+    /// # Errors
+    /// When a library or the GPU is missing.
+    pub(super) fn open(
+        &self,
+        place: Option<FirstPlace<'_>>,
+        (plan, programs): (&Plan, &Programs),
+        comm: &dyn Communicator,
+        (gpu, pool): (Option<usize>, &Arc<Pool>),
+    ) -> Result<Opened> {
+        let open = || match gpu.and_then(|gpu| self.contexts.take(gpu)) {
+            Some(context) => Device::open_in(context, Arc::clone(pool)),
+            None => Device::open(gpu, Arc::clone(pool)),
+        };
+        let (place, ordinal) = match (place, gpu) {
+            (Some(place), Some(ordinal)) => (place, ordinal),
+            (place, _) => {
+                drop(place);
+                drop(lock(&self.first));
+                return Ok(Opened { device: open()?, waited_for_kernels: Duration::ZERO });
+            }
+        };
+        let on_machine = comm.world_size().min(plan.execution.gpus().count());
+        std::thread::scope(|scope| {
+            // What goes wrong here goes wrong again where kernels are loaded, and is said there.
+            scope.spawn(move || drop(compile_ahead(ordinal, 0..on_machine, &programs.sections())));
+            let device = open();
+            drop(place);
+            device.map(|device| (device, Instant::now()))
+        })
+        .map(|(device, opened)| Opened { device, waited_for_kernels: opened.elapsed() })
+    }
+}
+
+/// A thread that creates the contexts of this process's GPUs, one after the other, as the driver does also
+/// where several threads ask for them.
+#[derive(Debug)]
+struct ContextsAhead {
+    opened: Mutex<HashMap<usize, Receiver<OpenedContext>>>,
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ContextsAhead {
+    /// Begins to create contexts on GPUs, in this order.
+    fn begin(gpus: &[usize]) -> Self {
+        Self::begin_with(gpus, |gpu| OpenedContext::open(gpu).ok())
+    }
+
+    fn begin_with(gpus: &[usize], open: impl Fn(usize) -> Option<OpenedContext> + Send + 'static) -> Self {
+        let (senders, receivers): (Vec<(usize, Sender<_>)>, HashMap<_, _>) = gpus
+            .iter()
+            .map(|&gpu| {
+                let (sender, receiver) = channel();
+                ((gpu, sender), (gpu, receiver))
+            })
+            .unzip();
+        let ended = Arc::new(AtomicBool::new(false));
+        let stops = Arc::clone(&ended);
+        let body = move || {
+            for (gpu, sender) in senders {
+                if stops.load(Ordering::Acquire) {
+                    return;
+                }
+                // What goes wrong here goes wrong again where the GPU is opened, and is said there.
+                if let Some(context) = open(gpu) {
+                    let _ = sender.send(context);
+                }
+            }
+        };
+        let thread = match receivers.is_empty() {
+            true => None,
+            false => std::thread::Builder::new().name("xrun-contexts".to_owned()).spawn(body).ok(),
+        };
+        Self { opened: Mutex::new(receivers), ended, thread }
+    }
+
+    /// Returns the context on a GPU, once; waits until it was created. `None` where it was not, and where
+    /// none was asked for.
+    fn take(&self, gpu: usize) -> Option<OpenedContext> {
+        let opened = lock(&self.opened).remove(&gpu)?;
+        opened.recv().ok()
+    }
+}
+
+impl Drop for ContextsAhead {
+    /// Waits for the thread: the driver must not be at work when the process ends.
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn others_come_after_rank_0_and_no_place_is_left() {
+        let order = DeviceOrder::begin(&[]);
+        assert!(order.first_place(1).is_none());
+        let place = order.first_place(0);
+        assert!(place.is_some() && order.first.try_lock().is_err(), "others wait");
+        drop(place);
+        assert!(order.first.try_lock().is_ok(), "also where rank 0 has failed");
+    }
+
+    #[test]
+    fn a_gpu_without_a_context_is_left_to_its_rank() {
+        let ahead = ContextsAhead::begin_with(&[0, 1], |_| None);
+        assert!([0, 1, 1, 7].into_iter().all(|gpu| ahead.take(gpu).is_none()));
+    }
+
+    #[test]
+    fn no_context_is_begun_after_the_end() {
+        let begun = Arc::new(Mutex::new(Vec::new()));
+        let (log, barrier) = (Arc::clone(&begun), Arc::new(Barrier::new(2)));
+        let first = Arc::clone(&barrier);
+        let ahead = ContextsAhead::begin_with(&[0, 1], move |gpu| {
+            lock(&log).push(gpu);
+            first.wait();
+            first.wait();
+            None
+        });
+        barrier.wait();
+        ahead.ended.store(true, Ordering::Release);
+        barrier.wait();
+        drop(ahead);
+        assert_eq!(*lock(&begun), [0]);
+    }
+}

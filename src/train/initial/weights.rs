@@ -1,0 +1,168 @@
+//! Initial values of parameters that are the weights of a folder in HuggingFace's form (`model.init_from`).
+
+use super::write_parameter;
+use crate::data::Tokenizer;
+use crate::data::tokenizer::MAX_JSON_BYTES;
+use crate::device::communicator::Communicator;
+use crate::device::{DType, Real};
+use crate::error::{Error, Result};
+use crate::exec::Engine;
+use crate::hugging_face::Folder;
+use crate::ir::Param;
+use crate::liveness::report_progress;
+use crate::machine::Machine;
+use crate::model::Weights;
+use crate::model::hugging_face::{ImportedWeights, Keys, keys};
+use crate::plan::{Model, Plan};
+use crate::policy::Position;
+use crate::recipe::{self, Recipe};
+use bytemuck::NoUninit;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Name of a tokenizer in a folder.
+pub(in crate::train) const TOKENIZER: &str = "tokenizer.json";
+
+const INIT_FROM: &str = "model.init_from";
+
+/// Keys of the model that say how parameters begin or are regularized, and not which model they are of.
+const FREE: [&str; 5] =
+    ["model.dropout", "model.init_std", "model.residual_init", "model.head_init", INIT_FROM];
+
+/// The weights that a recipe begins with.
+#[derive(Debug)]
+pub struct InitialWeights {
+    /// The weights.
+    pub weights: ImportedWeights,
+    /// The hash of their folder.
+    pub hash: String,
+}
+
+impl InitialWeights {
+    /// Opens and checks the folder that a recipe begins with, and hashes its content; `None` for a recipe
+    /// that names none.
+    ///
+    /// # Errors
+    /// As [`check_initial_weights`], and when a file cannot be read.
+    pub(in crate::train) fn open(
+        recipe: &Recipe,
+        plan: &Plan,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<Self>> {
+        let Some(weights) = check_initial_weights(recipe, plan)? else { return Ok(None) };
+        check_tokenizer(recipe, weights.folder(), tokenizer)?;
+        let hash = weights.folder().content_hash()?;
+        Ok(Some(Self { weights, hash }))
+    }
+}
+
+/// Opens the folder that a recipe begins with and checks that it is of the plan's model; `None` for a recipe
+/// that names none. Of the weights only headers are read.
+///
+/// # Errors
+/// A usage error for a folder that is damaged, and where its configuration and the recipe disagree, which
+/// names every key with both values.
+pub fn check_initial_weights(recipe: &Recipe, plan: &Plan) -> Result<Option<ImportedWeights>> {
+    let Some(path) = &recipe.values().model.init_from else { return Ok(None) };
+    let folder = Folder::open(Path::new(path))?;
+    let keys = keys(folder.config())?;
+    check_keys(recipe, plan, &keys)?;
+    ImportedWeights::new(folder, &plan.model).map(Some)
+}
+
+/// Refuses a recipe of another model than that of a configuration.
+fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
+    let name = Path::new("config.json");
+    let theirs = recipe::load_str(name, &keys.to_toml(), &[], std::iter::empty(), &Machine::none())?;
+    let model = Model::from_keys(&theirs.values().model, keys.vocab_size);
+    let mut differing: Vec<(&str, String, String)> = recipe::diff(recipe.values(), theirs.values())
+        .into_iter()
+        .filter(|change| change.key.starts_with("model.") && !FREE.contains(&change.key))
+        // These two follow from others where they are unset.
+        .filter(|change| change.key != "model.norm_bias" || model.norm_bias != plan.model.norm_bias)
+        .filter(|change| change.key != "model.vocab_size" || model.vocab_size != plan.model.vocab_size)
+        .map(|change| (change.key, change.old, change.new))
+        .collect();
+    if model.position == Position::Learned && keys.context != plan.batch.seq_len {
+        differing.push(("training.seq_len", plan.batch.seq_len.to_string(), keys.context.to_string()));
+    }
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let mut marked = vec![INIT_FROM];
+    marked.extend(differing.iter().map(|(key, ..)| *key).filter(|key| recipe.locate(key).is_some()));
+    let listed =
+        differing.iter().map(|(key, mine, theirs)| format!("{key} is {mine}, and {theirs} in the folder"));
+    Err(recipe.error(
+        &marked,
+        format!("the recipe is of another model than the folder: {}", listed.collect::<Vec<_>>().join("; ")),
+        "take the values of the folder; `xrun import FOLDER` writes a recipe that has them",
+    ))
+}
+
+/// Refuses a tokenizer of other entries than the folder's.
+fn check_tokenizer(recipe: &Recipe, folder: &Folder, tokenizer: &Tokenizer) -> Result<()> {
+    let Some(json) = folder.text(TOKENIZER, MAX_JSON_BYTES)? else { return Ok(()) };
+    let same = tokenizer.has_vocabulary_of(&json);
+    if same.map_err(|e| e.context(folder.path().join(TOKENIZER).display()))? {
+        return Ok(());
+    }
+    let path = folder.path().join(TOKENIZER);
+    Err(recipe.error(
+        &["data.tokenizer", INIT_FROM],
+        "the tokenizer has another vocabulary than the folder's, so weights of embeddings would be those of other tokens",
+        format!("set data.tokenizer = {:?}", path.display().to_string()),
+    ))
+}
+
+/// Sets the parameters to weights that rank 0 reads: every rank calls it.
+///
+/// # Errors
+/// When a weight cannot be read or has another shape, or a rank is lost.
+pub(in crate::train) fn write_all_weights(
+    engine: &mut Engine,
+    comm: &dyn Communicator,
+    weights: Option<&dyn Weights>,
+) -> Result<()> {
+    let layout = Arc::clone(engine.state.layout());
+    for param in &layout.params {
+        report_progress();
+        let mine = match weights {
+            Some(weights) => weights.read(&param.name, &param.spec.shape)?,
+            None => Vec::new(),
+        };
+        let bytes = if comm.world_size() == 1 { mine } else { comm.broadcast(&param.name, mine)? };
+        write_weights(engine, param, &bytes)?;
+    }
+    Ok(())
+}
+
+/// Writes fp32 bytes without padding as the values of a parameter.
+///
+/// # Errors
+/// When there are more or fewer than the parameter has, or a copy to the device fails.
+pub(in crate::train) fn write_weights(engine: &mut Engine, param: &Param, bytes: &[u8]) -> Result<()> {
+    let values: Vec<f32> = bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
+    if bytes.len() != 4 * param.spec.logical_elements() {
+        return Err(Error::failed(format!(
+            "{} has {} bytes, and the model's has other",
+            param.name,
+            bytes.len()
+        )));
+    }
+    match engine.state.layout().precision.master {
+        DType::F64 => write_parameter(engine, param, padded::<f64>(param, &values)),
+        _ => write_parameter(engine, param, padded::<f32>(param, &values)),
+    }
+}
+
+/// Returns the values of a parameter as it lies in memory, with zeros as padding.
+fn padded<A: Real + NoUninit>(param: &Param, values: &[f32]) -> Vec<A> {
+    let mut padded = vec![A::ZERO; param.spec.elements()];
+    for (from, at, len) in param.spec.runs() {
+        for (to, value) in padded[at..at + len].iter_mut().zip(&values[from..from + len]) {
+            *to = A::from_f64(f64::from(*value));
+        }
+    }
+    padded
+}

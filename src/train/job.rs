@@ -1,0 +1,36 @@
+//! What the ranks of a process train.
+
+use super::device_order::DeviceOrder;
+use super::initial::InitialValues;
+use crate::data::Dataset;
+use crate::machine::Machine;
+use crate::model::Programs;
+use crate::plan::Plan;
+use crate::ranks::Stop;
+use crate::recipe::Recipe;
+use std::sync::Arc;
+
+/// What every rank of a process trains.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub recipe: Recipe,
+    /// Hash of the recipe as written, also after a resume.
+    pub recipe_hash: String,
+    /// The machine as the ranks of this process share it.
+    pub machine: Machine,
+    pub plan: Arc<Plan>,
+    pub programs: Arc<Programs>,
+    pub dataset: Arc<Dataset>,
+    pub stop: Stop,
+    /// Step after which the run saves its state and ends; `None` for the last one.
+    pub until: Option<u64>,
+    pub initial_values: Arc<InitialValues>,
+    pub devices: Arc<DeviceOrder>,
+}
+
+impl Job {
+    /// Returns the number of steps of the run.
+    pub fn steps(&self) -> u64 {
+        self.plan.steps as u64
+    }
+}

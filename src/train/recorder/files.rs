@@ -1,0 +1,169 @@
+//! The row files of a run, and its event file for TensorBoard.
+
+use crate::checkpoint::FileRecord;
+use crate::error::{Error, Result};
+use crate::metrics::HeldOutColumn;
+use crate::plan::Plan;
+use crate::ranks::fault;
+use crate::results::folder::{METRICS, TIMING};
+use crate::results::rows::{ResumedRows, RowWriter, SavedRows};
+use crate::results::summary::Sample;
+use crate::results::tensorboard::EventFile;
+use crate::results::{MetricsRow, RunFolder, Summary, TimingRow};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// `metrics.csv`, `timing.csv`, and the event file where the recipe asks for one.
+pub(super) struct RowFiles {
+    metrics: RowWriter<MetricsRow>,
+    timing: RowWriter<TimingRow>,
+    events: Option<EventFile>,
+}
+
+/// Where the row files of a run are resumed.
+pub(super) struct ResumeAt<'a> {
+    /// The step to continue from.
+    pub step: u64,
+    /// True if the folder has the rows of the earlier steps.
+    pub has_rows: bool,
+    /// What the checkpoint to resume knows of the files; `None` without one.
+    pub saved: Option<&'a BTreeMap<String, FileRecord>>,
+}
+
+/// The rows of earlier processes.
+pub(super) struct EarlierRows {
+    /// The rows of `metrics.csv` that were kept and removed.
+    pub metrics: ResumedRows<MetricsRow>,
+    /// Wall time of the run until the last kept row, in seconds.
+    pub wall_s: f64,
+    /// True if the checkpoint has no hashes of the files.
+    pub are_unchecked: bool,
+}
+
+impl RowFiles {
+    /// Opens the row files at a step, and truncates the rows beyond it.
+    ///
+    /// # Errors
+    /// When a file cannot be written, differs from what the checkpoint knows, or lacks rows up to the step.
+    pub fn open(
+        folder: &RunFolder,
+        plan: &Plan,
+        summary: &Summary,
+        at: &ResumeAt<'_>,
+    ) -> Result<(Self, EarlierRows)> {
+        let saved = |file: &str| {
+            let FileRecord { bytes, blake3 } = at.saved?.get(file)?.clone();
+            Some(SavedRows { bytes, blake3 })
+        };
+        let (saved_metrics, saved_timing) = (saved(METRICS), saved(TIMING));
+        if let Some(saved) = &saved_timing {
+            // Before `metrics.csv` is cut.
+            saved.verify(&folder.path().join(TIMING), at.step)?;
+        }
+        let columns = further_columns(plan, summary);
+        let (metrics, kept) = folder.resume_metrics(at.step, saved_metrics.as_ref(), &columns)?;
+        let last = kept.last.as_ref().map_or(0, |row| row.step);
+        if at.has_rows && last != at.step {
+            return Err(Error::failed(format!(
+                "{} ends at step {last}, and the checkpoint is of step {}: rows were lost. Restore the file, or \
+                 start a new run from the checkpoint with `xrun resume RUN --fork`",
+                folder.path().join(METRICS).display(),
+                at.step
+            )));
+        }
+        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, at.step, saved_timing.as_ref())?;
+        let earlier = EarlierRows {
+            metrics: kept,
+            wall_s: cut.last.map_or(0.0, |row| row.wall_s),
+            are_unchecked: at.saved.is_some() && (saved_metrics.is_none() || saved_timing.is_none()),
+        };
+        Ok((Self { metrics, timing, events: None }, earlier))
+    }
+
+    /// Begins an event file with earlier samples.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn begin_events(&mut self, folder: &RunFolder, samples: &[Sample]) -> Result<()> {
+        self.events = Some(EventFile::create(folder.path(), samples)?);
+        Ok(())
+    }
+
+    /// Writes a row of `metrics.csv`, and its event.
+    ///
+    /// # Errors
+    /// When it cannot be written yet.
+    pub fn metrics(&mut self, row: &MetricsRow) -> Result<()> {
+        self.metrics.append(row)?;
+        fault::inject_disk_fault(row.step)?;
+        self.events.as_mut().map_or(Ok(()), |events| events.metrics(row))
+    }
+
+    /// Writes a row of `timing.csv`, and its event.
+    ///
+    /// # Errors
+    /// When it cannot be written yet.
+    pub fn timing(&mut self, row: &TimingRow) -> Result<()> {
+        self.timing.append(row)?;
+        self.events.as_mut().map_or(Ok(()), |events| events.timing(row))
+    }
+
+    /// Writes the event of samples.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn samples(&mut self, samples: &[&Sample]) -> Result<()> {
+        self.events.as_mut().map_or(Ok(()), |events| events.samples(samples))
+    }
+
+    /// Makes all rows durable.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn sync(&mut self) -> Result<()> {
+        self.metrics.sync()?;
+        self.timing.sync()
+    }
+
+    /// Returns what makes the rows written so far durable, on any thread.
+    ///
+    /// # Errors
+    /// When a row cannot be written, or a file not be shared.
+    pub fn later_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
+        let (metrics, timing) = (self.metrics.later_sync()?, self.timing.later_sync()?);
+        Ok(move || {
+            metrics()?;
+            timing()
+        })
+    }
+
+    /// Returns what the files hold now, as checkpoints store it.
+    pub fn content(&self) -> BTreeMap<String, FileRecord> {
+        [(METRICS, self.metrics.content()), (TIMING, self.timing.content())]
+            .map(|(file, SavedRows { bytes, blake3 })| (file.to_owned(), FileRecord { bytes, blake3 }))
+            .into()
+    }
+
+    /// Removes copies of dropped rows, once a checkpoint of `step` makes them needless.
+    ///
+    /// # Errors
+    /// When they cannot be removed.
+    pub fn saved(&mut self, step: u64) -> Result<()> {
+        self.metrics.saved(step)?;
+        self.timing.saved(step)
+    }
+}
+
+/// Returns the columns of `metrics.csv` behind those that every run has, in the order of the file.
+fn further_columns(plan: &Plan, summary: &Summary) -> Vec<String> {
+    // Whether evaluations evaluate the average may change from one process of a run to the next.
+    let weights = if plan.ema.is_some() { &[false, true][..] } else { &[false] };
+    let mut columns = BTreeSet::new();
+    for figure in plan.tasks.iter().flat_map(|task| task.figures()) {
+        for (set, &is_average) in
+            summary.held_out.keys().flat_map(|set| weights.iter().map(move |w| (set, w)))
+        {
+            columns.insert(HeldOutColumn { figure, set, is_average }.to_string());
+        }
+    }
+    columns.into_iter().filter(|column| MetricsRow::is_further(column)).collect()
+}

@@ -1,0 +1,381 @@
+//! The results that rank 0 writes during training: rows, progress, checkpoints, samples.
+
+mod clock;
+mod close;
+mod files;
+mod save;
+
+pub(super) use save::DueSave;
+
+use super::gauges::Gauges;
+use super::job::Job;
+use super::rank::{Evaluation, Rank, StepReport};
+use super::start::Start;
+use crate::checkpoint::Meta;
+use crate::data::stories::judge;
+use crate::device::cuda::Algorithms;
+use crate::error::{Error, Result};
+use crate::forecast::Saving;
+use crate::forecast::memory::peak_bytes;
+use crate::metrics::HeldOutColumn;
+use crate::plan::Plan;
+use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
+use crate::results::held_out::MAIN_SET;
+use crate::results::progress::Progress;
+use crate::results::rows::ResumedRows;
+use crate::results::summary::{LossAt, Sample, Sentences, Startup};
+use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, documents};
+use clock::Clock;
+use files::{ResumeAt, RowFiles};
+use save::Saves;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time between writes of the summary during a run, besides those after evaluations.
+const SUMMARY_PERIOD: Duration = Duration::from_secs(5);
+
+/// Time between lines of progress in the log, besides those of evaluations.
+const LOG_PERIOD: Duration = Duration::from_secs(60);
+
+/// Name of the corpus with a grammar, against which generated sentences are checked.
+const STORIES: &str = "stories";
+
+/// The files and the progress display of one run.
+pub struct Recorder {
+    folder: RunFolder,
+    plan: Arc<Plan>,
+    files: RowFiles,
+    saves: Saves,
+    clock: Clock,
+    summary: Summary,
+    progress: Progress,
+    /// True if generated sentences are checked against the grammar of the built-in stories.
+    judge: bool,
+    /// The last step with a row.
+    step: u64,
+    /// The step that this process began at, and the tokens trained on until then; a fork may have had another
+    /// batch.
+    began: (u64, u64),
+    /// The end of the last write of the summary.
+    last_summary: Instant,
+    /// The end of the last line of progress in the log.
+    last_logged: Instant,
+    /// The first error of writing rows, samples or the log: the run stops after one last save.
+    write_error: Option<Error>,
+}
+
+impl Recorder {
+    /// Checks that checkpoints can be written, opens the row files at the step where the run starts, and
+    /// truncates the rows beyond it. `meta` describes checkpoints; `is_resumed` is true if the folder is that
+    /// of an earlier process.
+    ///
+    /// # Errors
+    /// When the folder cannot be written, or lacks rows up to the step.
+    pub(super) fn open(
+        (job, start): (&Job, &Start),
+        folder: RunFolder,
+        is_resumed: bool,
+        mut summary: Summary,
+        meta: Meta,
+        progress: Progress,
+    ) -> Result<Self> {
+        let (plan, step) = (&job.plan, start.step());
+        let background = Saving::new(plan, &job.programs, &job.machine).is_beside();
+        // Before any row is dropped: on a disk that is still full, nothing changes.
+        let saves = Saves::open(&folder, plan, meta, step, background)?;
+        let loaded = start.loaded.as_ref().filter(|_| is_resumed);
+        let at = ResumeAt { step, has_rows: is_resumed, saved: loaded.map(|loaded| &loaded.meta().rows) };
+        let (mut files, earlier) = RowFiles::open(&folder, plan, &summary, &at)?;
+        summary.samples.retain(|sample| sample.step <= step);
+        summary.status = Status::Running;
+        summary.reason = None;
+        summary.steps = step;
+        summary.tokens_seen = start.tokens();
+        folder.write_summary(&summary)?;
+        if plan.intervals.tensorboard {
+            files.begin_events(&folder, &summary.samples)?;
+        }
+        let planned_bytes = peak_bytes(plan, &job.programs) as u64;
+        let mut recorder = Self {
+            clock: Clock::start(plan, planned_bytes, earlier.wall_s),
+            folder,
+            plan: Arc::clone(plan),
+            files,
+            saves,
+            summary,
+            progress,
+            judge: job.recipe.values().data.corpus == STORIES,
+            step,
+            began: (step, start.tokens()),
+            last_summary: Instant::now(),
+            last_logged: Instant::now(),
+            write_error: None,
+        };
+        recorder.note_rows(earlier.are_unchecked, &earlier.metrics)?;
+        Ok(recorder)
+    }
+
+    /// Says which rows of an earlier process are taken over unchecked, and which are dropped.
+    fn note_rows(&mut self, hashes_missing: bool, kept: &ResumedRows<MetricsRow>) -> Result<()> {
+        let from_step = self.step;
+        if hashes_missing {
+            self.note(&format!(
+                "the checkpoint of step {from_step} is of an earlier version, without hashes of {METRICS} and {TIMING}: \
+                 their rows up to this step are taken over as they are"
+            ))?;
+        }
+        if let Some((first, last)) = kept.steps_cut {
+            let dropped = match kept.rows_cut {
+                1 => format!("the row of step {first} is dropped and trained again"),
+                rows => format!("the {rows} rows of steps {first} to {last} are dropped and trained again"),
+            };
+            match from_step {
+                0 => self.warn(&format!(
+                    "there is no checkpoint to continue from: this starts at step 0; {dropped}"
+                ))?,
+                step => self.note(&format!("resuming from step {step}; {dropped}"))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints a note with the progress display, and writes it to the log.
+    ///
+    /// # Errors
+    /// When the log cannot be written.
+    pub fn note(&mut self, text: &str) -> Result<()> {
+        self.progress.note(text);
+        let logged = self.folder.log(text);
+        self.or_stop(logged)
+    }
+
+    /// Prints a warning, even where progress is not shown, and writes it to the log.
+    ///
+    /// # Errors
+    /// When the log cannot be written.
+    pub fn warn(&mut self, text: &str) -> Result<()> {
+        let text = format!("warning: {text}");
+        self.progress.warn(&text);
+        let logged = self.folder.log(&text);
+        self.or_stop(logged)
+    }
+
+    /// Turns an error of writing results into a request to stop after one last save. A run without
+    /// checkpoints, and one that has trained no step yet, has nothing to save and ends at once.
+    fn or_stop(&mut self, written: Result<()>) -> Result<()> {
+        let Err(e) = written else { return Ok(()) };
+        if !self.saves() || self.clock.steps_here == 0 {
+            return Err(e);
+        }
+        if self.write_error.is_none() {
+            self.progress.warn(&format!("warning: {e}; the run stops after one last save"));
+            self.write_error = Some(e);
+        }
+        Ok(())
+    }
+
+    /// Returns the error because of which the run must stop.
+    pub(super) fn write_error(&self) -> Option<&Error> {
+        self.write_error.as_ref()
+    }
+
+    /// Returns the error of the last save; `None` if it succeeded.
+    pub(super) fn unsaved(&self) -> Option<&Error> {
+        self.saves.unsaved.as_ref()
+    }
+
+    /// Returns the step of the newest checkpoint, 0 without one.
+    pub(super) fn saved_step(&self) -> u64 {
+        self.saves.saved_step
+    }
+
+    /// Returns the last step with a row.
+    pub(super) fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Returns the run's folder.
+    pub(super) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Returns the tokens trained on after a step.
+    fn tokens_at(&self, step: u64) -> u64 {
+        let (from_step, from_tokens) = self.began;
+        let of_first = |steps| self.plan.batch.tokens_of_first(steps);
+        from_tokens + (of_first(step) - of_first(from_step))
+    }
+
+    /// Records that a step was trained in `took`.
+    pub(super) fn trained(&mut self, report: &StepReport, took: Duration) -> Result<()> {
+        let written_step = self.collect_write()?;
+        let row = self.clock.trained(report, took);
+        self.append_timing(&TimingRow { written_step, ..row })
+    }
+
+    /// Writes a row of `timing.csv`, and its event.
+    fn append_timing(&mut self, row: &TimingRow) -> Result<()> {
+        let written = self.files.timing(row);
+        self.or_stop(written)
+    }
+
+    /// Shows how far an evaluation is.
+    pub(super) fn evaluating(&mut self, done: usize, of: usize) {
+        self.progress.pause(Phase::Eval, done as u64, of as u64);
+    }
+
+    /// Records that the held-out data was evaluated in `took`.
+    pub(super) fn evaluated(&mut self, step: u64, took: Duration) -> Result<()> {
+        self.time(step, Phase::Eval, took)
+    }
+
+    /// Records that the ranks compared their parameters in `took`.
+    pub(super) fn compared(&mut self, step: u64, took: Duration) -> Result<()> {
+        self.time(step, Phase::Check, took)
+    }
+
+    /// Writes the step's row, and updates the progress display when it is due; `evaluation` is that after the
+    /// step, where there is one.
+    pub(super) fn row(&mut self, report: &StepReport, evaluation: Option<&Evaluation>) -> Result<()> {
+        let mut row = MetricsRow {
+            step: report.step,
+            tokens_seen: self.tokens_at(report.step),
+            loss: report.loss,
+            val_loss: None,
+            lr: report.lr,
+            grad_norm: report.grad_norm,
+            z_loss: report.z_loss,
+            smoothing_loss: report.smoothing_loss,
+            ema_val_loss: None,
+            held_out: BTreeMap::new(),
+        };
+        if let Some(evaluation) = evaluation {
+            for (is_average, evaluated) in [(false, &evaluation.sets), (true, &evaluation.ema)] {
+                for ((set, known), found) in self.summary.held_out.iter_mut().zip(evaluated) {
+                    (known.tokens, known.bytes) = (Some(found.tokens), found.bytes);
+                    for (&figure, &value) in &found.figures {
+                        row.set_figure(HeldOutColumn { figure, set, is_average }, value as f32);
+                    }
+                }
+            }
+            self.saves.evaluated = row.val_loss.map(|loss| (report.step, loss));
+        }
+        if let Some(Evaluation { documents, .. }) = evaluation.filter(|found| !found.documents.is_empty()) {
+            let written = documents::write(self.folder.path(), documents);
+            self.or_stop(written)?;
+        }
+        self.step = report.step;
+        let written = self.files.metrics(&row);
+        self.or_stop(written)?;
+        let interval = self.plan.intervals.metrics.max(1) as u64;
+        let due = row.step.is_multiple_of(interval) || row.step == 1 || row.step == self.plan.steps as u64;
+        let pace = self.clock.pace(row.step);
+        if due || row.val_loss.is_some() {
+            self.progress.step(&row, pace);
+        }
+        if row.val_loss.is_some() || (due && self.last_logged.elapsed() >= LOG_PERIOD) {
+            self.last_logged = Instant::now();
+            let line =
+                format!("step {}/{}  {}", row.step, self.plan.steps, self.progress.describe(&row, pace));
+            let logged = self.folder.log(&line);
+            self.or_stop(logged)?;
+        }
+        self.update_summary(&row)
+    }
+
+    /// Lets the summary follow the run, so that others can see how far it is.
+    fn update_summary(&mut self, row: &MetricsRow) -> Result<()> {
+        let summary = &mut self.summary;
+        (summary.steps, summary.tokens_seen) = (row.step, row.tokens_seen);
+        summary.wall_s = Some(self.clock.wall_s());
+        summary.train_loss.add(LossAt { step: row.step, loss: row.loss });
+        if let Some(loss) = row.val_loss {
+            summary.val_loss.add(LossAt { step: row.step, loss });
+        }
+        if let Some(loss) = row.ema_val_loss {
+            summary.ema_val_loss.get_or_insert_default().add(LossAt { step: row.step, loss });
+        }
+        summary.held_out.iter_mut().for_each(|(name, set)| set.add_row(name, row));
+        summary.bits_per_byte = summary.held_out.get(MAIN_SET).and_then(|set| set.bits_per_byte);
+        if row.val_loss.is_none() && self.last_summary.elapsed() < SUMMARY_PERIOD {
+            return Ok(());
+        }
+        self.last_summary = Instant::now();
+        let written = self.folder.write_summary(&self.summary);
+        self.or_stop(written)
+    }
+
+    /// Generates samples and writes them to the run's folder.
+    pub(super) fn generate(&mut self, rank: &mut Rank) -> Result<()> {
+        let started = Instant::now();
+        self.progress.pause(Phase::Sample, 0, 1);
+        let texts = rank.generate()?;
+        if texts.is_empty() {
+            return Ok(());
+        }
+        let step = rank.done();
+        let prompt = &self.plan.generation.prompt;
+        let mut sentences = Sentences::default();
+        let mut written = Ok(());
+        for text in texts {
+            let whole = format!("{prompt}{text}");
+            written = written.and(self.folder.log(&format!("sample after step {step}: {whole}")));
+            let judged = judge(&whole);
+            sentences.seen += judged.sentences;
+            sentences.parsed += judged.parsed;
+            self.summary.samples.push(Sample { step, prompt: prompt.clone(), text });
+        }
+        if let Some(sample) = self.summary.samples.last() {
+            self.progress.note(&format!("sample after step {step}: {}{}", sample.prompt, sample.text));
+        }
+        if self.judge {
+            let Sentences { seen, parsed } = sentences;
+            self.progress.note(&format!("{parsed} of {seen} sampled sentences follow the grammar"));
+            self.summary.sentences = Some(sentences);
+        }
+        let written = written.and_then(|()| self.folder.write_summary(&self.summary));
+        let samples: Vec<&Sample> =
+            self.summary.samples.iter().filter(|sample| sample.step == step).collect();
+        let written = written.and_then(|()| self.files.samples(&samples));
+        self.or_stop(written)?;
+        self.time(step, Phase::Sample, started.elapsed())
+    }
+
+    /// Writes the table of matrix-product algorithms to the run's folder; checkpoints record its hash.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn algorithms(&mut self, table: &Algorithms) -> Result<()> {
+        self.saves.meta.algorithms = Some(table.hash());
+        atomic::write(&self.folder.path().join(ALGORITHMS), table.to_json().as_bytes())
+    }
+
+    /// Records the startup times for the summary.
+    pub(super) fn startup(&mut self, startup: Startup) {
+        self.summary.startup = startup;
+    }
+
+    /// Records the bytes that the engine has allocated, for the summary. Call it before the engine is
+    /// dropped.
+    pub fn allocated(&mut self, bytes: u64) {
+        self.summary.memory.allocated_bytes = Some(bytes);
+        if let Some(gauges) = &self.clock.gauges {
+            let parts = gauges.besides_plan();
+            self.summary.memory.besides_plan_bytes = parts.total();
+            self.summary.memory.besides_plan = Some(parts);
+        }
+    }
+
+    /// Sets the gauges to read the GPU with; `None` on the CPU.
+    pub(super) fn watch(&mut self, gauges: Option<Gauges>) {
+        self.clock.gauges = gauges;
+    }
+
+    /// Writes the time that something besides a step took.
+    fn time(&mut self, step: u64, phase: Phase, took: Duration) -> Result<()> {
+        let row = self.clock.paused(step, phase, took);
+        self.append_timing(&row)
+    }
+}

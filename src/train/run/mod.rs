@@ -1,0 +1,205 @@
+//! A run, from its folder to its summary.
+
+mod description;
+mod folder;
+mod notes;
+
+pub use notes::on_cpu_although;
+
+use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
+use super::device_order::DeviceOrder;
+use super::generate::check_prompt;
+use super::initial::InitialValues;
+use super::job::Job;
+use super::recorder::Recorder;
+use super::request::{Origin, Request};
+use super::run_ranks::{RankZero, run_ranks};
+use super::start::{Start, resolve_origin};
+use crate::data::Dataset;
+use crate::device::host_allocator::on_refusal;
+use crate::error::{Error, ErrorKind, Result};
+use crate::forecast::memory::peak_bytes;
+use crate::forecast::{Planned, smaller};
+use crate::format::binary;
+use crate::machine::Machine;
+use crate::model::Programs;
+use crate::plan::{Plan, choose_gpus};
+use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
+use crate::recipe::Recipe;
+use crate::results::folder::overwrite_running;
+use crate::results::progress::{Mode, Progress};
+use crate::results::{RunFolder, Status, Summary};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// A run that has been opened and not yet planned: what it goes on from is known and, for a resume, locked.
+#[derive(Debug)]
+pub struct Run {
+    /// Its origin is final.
+    request: Request,
+    /// The machine as the ranks of this process share it.
+    machine: Machine,
+    /// The folder of the run to resume, where rank 0 is in this process.
+    resumed: Option<RunFolder>,
+    opened: Instant,
+    /// Those of the ranks of this process, whose contexts are being created.
+    devices: Arc<DeviceOrder>,
+}
+
+impl Run {
+    /// Opens a run. With `checkpoint.resume = "auto"`, a fresh start becomes the resume of the newest
+    /// unfinished run of the same recipe. The folder to resume is locked before the corpus is opened, so that
+    /// a second process on the same run ends at once.
+    ///
+    /// # Errors
+    /// When the folder of a run to resume cannot be read, or another process has it.
+    pub fn open(mut request: Request, ranks: &LocalRanks) -> Result<Self> {
+        let machine = request.machine.clone().with_ranks(ranks.on_machine(), ranks.processes_on_machine());
+        let mut resumed = None;
+        if ranks.has_rank_zero() {
+            request.origin = resolve_origin(request.origin, &request.recipe, &request.results)?;
+            if let Origin::Resume(path) = &request.origin {
+                resumed = Some(RunFolder::open(path)?);
+            }
+        }
+        let opened = Instant::now();
+        let devices = Arc::new(DeviceOrder::begin(&own_gpus(&request.recipe, &machine, ranks)));
+        Ok(Self { request, machine, resumed, opened, devices })
+    }
+
+    /// The recipe.
+    pub fn recipe(&self) -> &Recipe {
+        &self.request.recipe
+    }
+
+    /// The machine as the ranks of this process share it.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Trains until the last step or a signal, on the ranks of this process: finds where the run starts, opens
+    /// its folder, begins its record, runs the ranks, and concludes. A run that is finished already is left as
+    /// it is. `guard` ends this process if a rank hangs.
+    ///
+    /// # Errors
+    /// Before anything is written: exit 2 for a corpus or a prompt that does not suit the recipe or the run to
+    /// resume. Later errors are in [`Ended`] and the summary, unless the folder cannot be written.
+    pub fn train(
+        mut self,
+        planned: Planned,
+        dataset: Dataset,
+        ranks: &LocalRanks,
+        stop: &Stop,
+        guard: &ExitGuard,
+    ) -> Result<Ended> {
+        let mut job = self.job(planned, dataset, ranks, stop)?;
+        if !ranks.has_rank_zero() {
+            return follow(ranks, &job);
+        }
+        let corpus_took = self.opened.elapsed();
+        let mut start = Start::find(&self.request, &job)?;
+        let progress = Progress::new(self.request.progress, job.steps(), job.plan.corpus.floor);
+        let progress = progress.with_val_part(description::held_out_part(&job.plan));
+        let (folder, summary) =
+            folder::open(self.resumed.take(), &self.request.results, &mut job, &mut start)?;
+        if summary.is_finished() {
+            return folder::leave_finished(folder, ranks, &job, &start, progress);
+        }
+        let path = folder.path().to_owned();
+        let recorder = self.begin_record((&job, &start), folder, summary, progress, &ranks.notes)?;
+        mark_sudden_ends(guard, &path);
+        process::report_run_folder(ranks, path.clone());
+        let recorder = Mutex::new(Some(recorder));
+        let zero = RankZero { recorder: &recorder, folder: &path, start: &start, corpus_took };
+        let outcome =
+            run_ranks(ranks, &job, Some(&zero)).map_err(|e| explain_refusal(e, &job.plan, &job.programs));
+        let recorder = recorder.into_inner().ok().flatten();
+        let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
+        conclude(recorder, outcome)
+    }
+
+    /// Returns what the ranks of this process train.
+    fn job(&self, planned: Planned, dataset: Dataset, ranks: &LocalRanks, stop: &Stop) -> Result<Job> {
+        let Planned { recipe, plan, programs } = planned;
+        if plan.generation.samples > 0 {
+            // At the end of a training it would be too late to refuse the prompt.
+            check_prompt(&plan, &dataset.tokenizer)?;
+        }
+        Ok(Job {
+            recipe_hash: recipe.hash(),
+            recipe,
+            machine: self.machine.clone(),
+            plan: Arc::new(plan),
+            programs: Arc::new(programs),
+            dataset: Arc::new(dataset),
+            stop: stop.clone(),
+            until: self.request.until,
+            initial_values: Arc::new(InitialValues::new(ranks.in_process())),
+            devices: Arc::clone(&self.devices),
+        })
+    }
+
+    /// Writes what the run depends on, and opens its files with the notes of its start.
+    fn begin_record(
+        &self,
+        (job, start): (&Job, &Start),
+        folder: RunFolder,
+        summary: Summary,
+        mut progress: Progress,
+        launch: &[String],
+    ) -> Result<Recorder> {
+        progress.begin(folder.path());
+        folder::write_provenance(&folder, job, &self.request.command)?;
+        let summary = description::describe(summary, job, start)?;
+        let meta = description::meta(job, start);
+        // Before the run's clock starts, which the recorder has.
+        let may_measure = self.request.progress != Mode::Quiet && job.plan.batch.world_size == 1;
+        let needs = (start.step() == 0).then(|| notes::needs_of(job, may_measure));
+        let path = folder.path().to_owned();
+        let is_resumed = matches!(self.request.origin, Origin::Resume(_));
+        let begun = Recorder::open((job, start), folder, is_resumed, summary, meta, progress);
+        let begun = begun.and_then(|mut recorder| {
+            notes::write(&mut recorder, job, start, launch, needs.as_ref())?;
+            Ok(recorder)
+        });
+        // The summary may say already that the run is running.
+        begun.inspect_err(|error| mark_failed(&path, error))
+    }
+}
+
+/// Trains on the ranks of a process without rank 0, which records the run.
+fn follow(ranks: &LocalRanks, job: &Job) -> Result<Ended> {
+    fault::check(job.plan.batch.world_size, 0, job.steps())?;
+    let outcome = follower_outcome(run_ranks(ranks, job, None)?);
+    Ok(Ended { folder: None, was_finished: false, outcome })
+}
+
+/// Lets the summary say how the run ended where rank 0 cannot.
+fn mark_sudden_ends(guard: &ExitGuard, folder: &Path) {
+    let (failed, refused) = (folder.to_owned(), folder.to_owned());
+    guard.before_exit(move |error| mark_failed(&failed, error));
+    // In place: there may be no memory for a new summary.
+    on_refusal(move |_| _ = overwrite_running(&refused, Status::Oom));
+}
+
+/// Returns the GPUs of the ranks of this process, in their order; none where planning will say what is wrong.
+fn own_gpus(recipe: &Recipe, machine: &Machine, ranks: &LocalRanks) -> Vec<usize> {
+    let gpus = choose_gpus(recipe, machine).unwrap_or_default();
+    ranks.indexes_on_machine().filter_map(|index| gpus.get(index).copied()).collect()
+}
+
+/// Adds to an out-of-memory error the planned sizes and the keys that reduce them.
+fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
+    if error.kind() != ErrorKind::DoesNotFit {
+        return error;
+    }
+    Error::does_not_fit(format!(
+        "{}. The plan is {} of state and {} of activations (placement {:?}). {}",
+        error.message(),
+        binary(programs.state.bytes()),
+        binary(peak_bytes(plan, programs) - programs.state.bytes()),
+        plan.execution.placement,
+        smaller(plan)
+    ))
+}

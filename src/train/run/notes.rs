@@ -1,0 +1,119 @@
+//! The first lines of a run's log: where it starts, and what it takes.
+
+use crate::device::cuda;
+use crate::error::Result;
+use crate::forecast::RunNeeds;
+use crate::machine::{Gpus, Machine};
+use crate::model::flops_per_token;
+use crate::plan::Plan;
+use crate::policy::DeviceChoice;
+use crate::recipe::Recipe;
+use crate::results::progress::eprint_line;
+use crate::train::calibrate::{cpu_pace, known_cpu_pace};
+use crate::train::initial::weights::InitialWeights;
+use crate::train::job::Job;
+use crate::train::recorder::Recorder;
+use crate::train::start::Start;
+
+/// Writes the notes and warnings of a start, those about its launch among them, and what the run takes.
+///
+/// # Errors
+/// When the log cannot be written.
+pub(super) fn write(
+    recorder: &mut Recorder,
+    job: &Job,
+    start: &Start,
+    launch: &[String],
+    needs: Option<&RunNeeds>,
+) -> Result<()> {
+    write_start(recorder, job, start, launch)?;
+    if let Some(initial) = &start.initial {
+        write_initial(recorder, initial)?;
+    }
+    needs.map_or(Ok(()), |needs| write_needs(recorder, &job.plan, needs))
+}
+
+/// Writes notes and warnings about the start to the log.
+fn write_start(recorder: &mut Recorder, job: &Job, start: &Start, launch: &[String]) -> Result<()> {
+    let (plan, dataset) = (&job.plan, &job.dataset);
+    recorder.note(&format!("{}: {}", plan.name, dataset.description))?;
+    for remark in plan.model.remarks() {
+        recorder.note(&remark)?;
+    }
+    for warning in dataset.warnings.iter().chain(&start.warnings) {
+        recorder.warn(warning)?;
+    }
+    for change in &start.changes {
+        recorder.note(&format!("changed: {change}"))?;
+    }
+    for kept in &start.kept {
+        recorder.note(kept)?;
+    }
+    if let Some(fork) = &start.forked_from {
+        recorder.note(&format!("fork of {} at step {}", fork.run, fork.step))?;
+    }
+    if let Some(loaded) = &start.loaded {
+        recorder.note(&format!("resuming from step {} ({})", start.step(), loaded.path().display()))?;
+    }
+    if plan.shards_optimizer() {
+        let copies = ", which copy data where they have access to each other's memory";
+        let how = if plan.copies_between_gpus() { copies } else { "" };
+        recorder.note(&format!("optimizer divided among {} ranks{how}", plan.batch.world_size))?;
+    }
+    if let Some(choice) = &plan.execution.recompute_choice {
+        recorder.note(&format!("activation recompute: {choice}"))?;
+    }
+    if let Some(warning) = on_cpu_although(&job.recipe, plan, &job.machine) {
+        recorder.warn(&warning)?;
+    }
+    for note in launch {
+        recorder.note(note)?;
+    }
+    Ok(())
+}
+
+/// Returns a warning where a run is on the CPU of a machine with a driver of GPUs that cannot be used.
+pub fn on_cpu_although(recipe: &Recipe, plan: &Plan, machine: &Machine) -> Option<String> {
+    let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus) else { return None };
+    let is_auto = recipe.values().engine.device == DeviceChoice::Auto;
+    (is_auto && cuda::libraries::Nvidia::Driver.open().is_some())
+        .then(|| format!("this runs on the CPU, for {reason}"))
+}
+
+/// Model FLOPs of a run above which the seconds that measuring the CPU takes are few: minutes of computation
+/// on tens of cores.
+const LONG_FLOPS: f64 = 3e13;
+
+/// Predicted seconds above which a run on the CPU is told that it is long.
+const LONG_S: f64 = 3600.0;
+
+/// Returns what the run takes, as `plan` says it. The pace of the CPU is measured only where `may_measure`
+/// and the run is long; otherwise it is known from an earlier measurement or not at all.
+pub(super) fn needs_of(job: &Job, may_measure: bool) -> RunNeeds {
+    let Job { recipe, plan, programs, machine, .. } = job;
+    let tokens = plan.batch.tokens_of_first(plan.steps as u64) as f64;
+    let pace = match may_measure && flops_per_token(plan).value * tokens > LONG_FLOPS {
+        true => cpu_pace(plan, machine, eprint_line),
+        false => known_cpu_pace(plan, machine),
+    };
+    RunNeeds::new(plan, programs, &machine.clone().with_cpu_pace(pace), recipe.values().metrics.plots)
+}
+
+/// Says with which weights the run begins.
+fn write_initial(recorder: &mut Recorder, initial: &InitialWeights) -> Result<()> {
+    let folder = initial.weights.folder().path().display();
+    recorder.note(&format!("begins with the weights of {folder}, content {}", &initial.hash[..8]))
+}
+
+/// Says what the run takes.
+fn write_needs(recorder: &mut Recorder, plan: &Plan, needs: &RunNeeds) -> Result<()> {
+    recorder.note(&format!("this takes {}", needs.in_words()))?;
+    let is_long = needs.time.as_ref().is_some_and(|time| time.total_s > LONG_S);
+    if is_long && plan.execution.gpu.is_none() {
+        recorder.note(
+            "it computes on the CPU, which takes that long: quickstart is a recipe for a CPU, and fewer training.steps or \
+             a smaller model.dim take less",
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! Every rank of this process: start message, device, state, training loop, shutdown.
+
+use super::device_order::FirstPlace;
+use super::gauges::Gauges;
+use super::job::Job;
+use super::rank::Rank;
+use super::recorder::Recorder;
+use super::start::Start;
+use super::start_message::StartMessage;
+use super::{Outcome, WRITES, train};
+use crate::device::Device;
+use crate::device::communicator::{Communicator, RankPhase};
+use crate::device::cpu::Pool;
+use crate::device::cuda::Algorithms;
+use crate::error::{Error, Result};
+use crate::format::printable;
+use crate::model::Weights;
+use crate::ranks::LocalRanks;
+use crate::results::own_file;
+use crate::results::summary::Startup;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Additional inputs of rank 0, which reads checkpoints and writes results.
+pub(super) struct RankZero<'a> {
+    /// Taken by the thread of rank 0 while it trains.
+    pub recorder: &'a Mutex<Option<Recorder>>,
+    /// Folder of the run.
+    pub folder: &'a Path,
+    /// Where the run starts.
+    pub start: &'a Start,
+    /// Time that opening the corpus, planning and recording programs took.
+    pub corpus_took: Duration,
+}
+
+/// Runs every rank of this process to the end of the run. `zero` holds the inputs of rank 0, if it is in this
+/// process.
+///
+/// # Errors
+/// The error of the rank that failed first.
+pub(super) fn run_ranks(ranks: &LocalRanks, job: &Job, zero: Option<&RankZero<'_>>) -> Result<Outcome> {
+    // Ranks compute at the same time, each with its share of the threads.
+    let threads = job.plan.execution.threads / ranks.in_process();
+    ranks.run_keeping(|comm, kept| {
+        let pool = Arc::new(Pool::new(threads)?);
+        let zero = zero.filter(|_| comm.rank() == 0);
+        let mut guard = zero.map(|zero| RecorderGuard::take(zero.recorder));
+        let recorder = guard.as_mut().and_then(|guard| guard.recorder.as_mut());
+        let index = ranks.index_on_machine(comm.rank());
+        let began = Instant::now();
+        OneRank { job, zero, pool, comm, index, began }.run(recorder, kept)
+    })
+}
+
+/// Sends the ranks of a run the message that all its steps are trained.
+///
+/// # Errors
+/// When a rank is lost, or its recipe differs.
+pub(super) fn announce_finished(ranks: &LocalRanks, job: &Job, folder: &Path) -> Result<()> {
+    ranks.run(|comm| {
+        let own = (comm.rank() == 0).then(|| StartMessage::finished(job, folder));
+        let message = StartMessage::exchange(&*comm, job, own)?;
+        comm.set_status(message.from_step, RankPhase::Finished);
+        Ok(())
+    })
+}
+
+/// The recorder on loan to the thread of rank 0; put back when dropped, also by a panic.
+struct RecorderGuard<'a> {
+    slot: &'a Mutex<Option<Recorder>>,
+    recorder: Option<Recorder>,
+}
+
+impl<'a> RecorderGuard<'a> {
+    fn take(slot: &'a Mutex<Option<Recorder>>) -> Self {
+        Self { slot, recorder: slot.lock().unwrap_or_else(PoisonError::into_inner).take() }
+    }
+}
+
+impl Drop for RecorderGuard<'_> {
+    fn drop(&mut self) {
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = self.recorder.take();
+    }
+}
+
+/// A rank of this process.
+struct OneRank<'a> {
+    job: &'a Job,
+    /// Only on rank 0.
+    zero: Option<&'a RankZero<'a>>,
+    pool: Arc<Pool>,
+    comm: Arc<dyn Communicator>,
+    /// Its index among the ranks of its machine.
+    index: usize,
+    began: Instant,
+}
+
+/// The device of a rank.
+struct OpenedDevice {
+    device: Device,
+    /// The index of the GPU; `None` on the CPU.
+    gpu: Option<usize>,
+    /// Time from the rank's start; `None` on the CPU.
+    took: Option<Duration>,
+    waited_for_kernels: Duration,
+}
+
+impl OneRank<'_> {
+    /// Agrees with rank 0 on the start, opens the device, sets the state, trains, and closes the rank. The
+    /// rank stays in `kept` when it fails, since others may still write into its memory.
+    fn run(&self, mut recorder: Option<&mut Recorder>, kept: &mut Option<Rank>) -> Result<Outcome> {
+        let Self { job, comm, .. } = self;
+        let place = job.devices.first_place(comm.rank());
+        let own = self.zero.map(|zero| StartMessage::from_rank_zero(job, zero.folder, zero.start));
+        let message = StartMessage::exchange(&**comm, job, own)?;
+        if message.finished {
+            comm.set_status(message.from_step, RankPhase::Finished);
+            return Ok(Outcome::Finished);
+        }
+        let mut log = RankLog::open(&message.folder, comm.rank());
+        let OpenedDevice { device, gpu, took, waited_for_kernels } = self.open_device(place, &message)?;
+        log.line(&self.start_line(gpu));
+        let (plan, programs) = (Arc::clone(&job.plan), Arc::clone(&job.programs));
+        let dataset = Arc::clone(&job.dataset);
+        let rank = kept.insert(Rank::with_zeros(plan, programs, dataset, device, Arc::clone(comm))?);
+        self.set_state(rank, &message)?;
+        if let Some(recorder) = &mut recorder {
+            self.begin_record(recorder, rank, took, waited_for_kernels)?;
+        }
+        let trained = train(rank, &job.plan, job.until, &job.stop, recorder.as_deref_mut());
+        match &trained {
+            Ok(outcome) => log.line(&format!("{outcome:?} after step {}", rank.done())),
+            Err(e) => log.line(&format!("ended at step {}: {e}", rank.done() + 1)),
+        }
+        let outcome = trained?;
+        self.close(rank, recorder)?;
+        Ok(outcome)
+    }
+
+    fn open_device(&self, place: Option<FirstPlace<'_>>, message: &StartMessage) -> Result<OpenedDevice> {
+        let Self { job, comm, pool, .. } = self;
+        let gpu = self.own_gpu()?;
+        let opened = job.devices.open(place, (&job.plan, &job.programs), &**comm, (gpu, pool))?;
+        let (device, waited_for_kernels) = (opened.device, opened.waited_for_kernels);
+        let took = device.gpu().is_some().then(|| self.began.elapsed() - waited_for_kernels);
+        if let (Some(gpu), Some(json)) = (device.gpu(), &message.algorithms) {
+            gpu.products().merge(&Algorithms::from_json(json).map_err(Error::failed)?);
+        }
+        Ok(OpenedDevice { device, gpu, took, waited_for_kernels })
+    }
+
+    /// Returns the GPU of this rank; `None` on the CPU.
+    fn own_gpu(&self) -> Result<Option<usize>> {
+        let execution = &self.job.plan.execution;
+        let gpu = execution.gpu_of(self.index);
+        if gpu.is_none() && execution.gpu.is_some() {
+            return Err(Error::usage(format!(
+                "rank {} is the {}th of its machine, which has {} GPUs for ranks: every rank needs one of its own",
+                self.comm.rank(),
+                self.index + 1,
+                execution.gpus().count()
+            )));
+        }
+        Ok(gpu)
+    }
+
+    fn start_line(&self, gpu: Option<usize>) -> String {
+        let threads = || format!("{} threads of the CPU", self.pool.threads());
+        format!(
+            "rank {} of {} starts: process {}, {}",
+            self.comm.rank(),
+            self.comm.world_size(),
+            std::process::id(),
+            gpu.map_or_else(threads, |gpu| format!("GPU {gpu}"))
+        )
+    }
+
+    /// Sets the state of a rank of zeros: from a checkpoint, from weights, or to initial values.
+    fn set_state(&self, rank: &mut Rank, message: &StartMessage) -> Result<()> {
+        let start = self.zero.map(|zero| zero.start);
+        let shared = &self.job.initial_values;
+        if message.restored {
+            return rank.restore(message.from_step, start.and_then(Start::restored));
+        }
+        if message.weights {
+            let weights = start.and_then(Start::weights);
+            return rank.begin_with(weights.map(|weights| weights as &dyn Weights), shared);
+        }
+        rank.initialize(shared)
+    }
+
+    /// Rank 0: records what the start took and which algorithms run, watches the GPU, and allocates memory
+    /// for saves.
+    fn begin_record(
+        &self,
+        recorder: &mut Recorder,
+        rank: &Rank,
+        device_took: Option<Duration>,
+        waited_for_kernels: Duration,
+    ) -> Result<()> {
+        let kernels_took = rank.kernels_took().map(|took| took + waited_for_kernels);
+        let before_state = device_took.unwrap_or_default() + kernels_took.unwrap_or_default();
+        recorder.startup(Startup {
+            corpus_s: self.zero.map(|zero| zero.corpus_took.as_secs_f64()),
+            device_s: device_took.map(|took| took.as_secs_f64()),
+            kernels_s: kernels_took.map(|took| took.as_secs_f64()),
+            state_s: Some(self.began.elapsed().saturating_sub(before_state).as_secs_f64()),
+        });
+        if let Some(gpu) = rank.engine().gpu() {
+            recorder.algorithms(&gpu.algorithms())?;
+            recorder.watch(Gauges::new(&self.job.plan, &self.job.programs, rank.engine()));
+        }
+        recorder.prepare_saves(rank)
+    }
+
+    /// Closes the rank after its last step, together with all others.
+    fn close(&self, rank: &Rank, recorder: Option<&mut Recorder>) -> Result<()> {
+        let comm = &self.comm;
+        if let Some(recorder) = recorder {
+            let engine = rank.engine();
+            recorder.allocated((engine.state.bytes() + engine.transient().0) as u64);
+            recorder.free_copy();
+        }
+        comm.barrier("the end of the run")?;
+        rank.shutdown()?;
+        // Memory may be freed once no rank has it open any more.
+        comm.barrier("the end of the exchange")?;
+        // Rank 0 has its files to close and its plots to draw.
+        comm.set_status(rank.done(), if comm.rank() == 0 { WRITES } else { RankPhase::Finished });
+        Ok(())
+    }
+}
+
+/// `logs/rank-N.log` of a rank other than 0, whose log is that of the run.
+struct RankLog(Option<std::fs::File>);
+
+impl RankLog {
+    /// Opens the log where this machine sees the folder of the run. A log that cannot be written is skipped:
+    /// it must not end a rank.
+    fn open(run: &Path, rank: usize) -> Self {
+        let logs = run.join("logs");
+        let visible = rank > 0 && run.is_dir() && std::fs::create_dir_all(&logs).is_ok();
+        let mut options = std::fs::File::options();
+        let open =
+            || own_file::open(options.append(true).create(true), &logs.join(format!("rank-{rank}.log"))).ok();
+        Self(visible.then(open).flatten())
+    }
+
+    fn line(&mut self, text: &str) {
+        if let Some(file) = &mut self.0 {
+            let now = crate::format::now().strftime("%FT%TZ");
+            let _ = writeln!(file, "{now} {}", printable(text).replace('\n', "\n    "));
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The starting point of a run: step 0, or a checkpoint that belongs to it.
+
+mod changes;
+mod origin;
+
+pub(super) use changes::corpus_files;
+pub(super) use origin::resolve_origin;
+
+use super::initial::weights::InitialWeights;
+use super::job::Job;
+use super::request::{Origin, Request};
+use super::trained::recipe_of;
+use crate::checkpoint::{self, Loaded};
+use crate::device::cuda::{self, Algorithms, Gpu};
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::model::Weights;
+use crate::plan::Plan;
+use crate::policy::WeightsOnly;
+use crate::ranks::fault;
+use crate::recipe;
+use crate::results::folder::{ALGORITHMS, CHECKPOINT, RESOLVED, read_summary};
+use crate::results::stored;
+use crate::results::summary::ForkedFrom;
+use changes::{
+    changed_by_fork, changes, check_fork, check_tokenizer, kept_by_fork, other_corpus, other_engine,
+    other_sets,
+};
+use std::path::Path;
+
+/// Starting point of a run, with warnings and notes for the user.
+#[derive(Debug, Default)]
+pub(super) struct Start {
+    /// Checkpoint to continue from; `None` to start at step 0.
+    pub loaded: Option<Loaded>,
+    /// Weights that the recipe begins with; only where nothing is continued.
+    pub initial: Option<InitialWeights>,
+    /// Algorithms of matrix products to reuse; `None` to choose them.
+    pub algorithms: Option<Algorithms>,
+    /// Warnings: damaged checkpoints, another processor.
+    pub warnings: Vec<String>,
+    /// What has changed: execution keys; of a fork, training and measuring keys and the corpus.
+    pub changes: Vec<String>,
+    /// The run that a fork begins with.
+    pub forked_from: Option<ForkedFrom>,
+    /// What a fork has from there, and would not have if it had begun at step 0.
+    pub kept: Vec<String>,
+}
+
+impl Start {
+    /// Finds the newest valid checkpoint of the request's origin or the weights to begin with, and the table
+    /// of matrix-product algorithms. Refuses what belongs to another run.
+    ///
+    /// # Errors
+    /// A usage error where a resumed run would differ from the original one, or a fork could not train; a
+    /// failure where a checkpoint or weights cannot be read.
+    pub fn find(request: &Request, job: &Job) -> Result<Self> {
+        let mut start = match &request.origin {
+            Origin::Fresh => Self::default(),
+            Origin::Resume(run) => Self::resume(run, job)?,
+            Origin::Fork { run, step } => Self::fork(run, *step, job)?,
+        };
+        if let Some(loaded) = &start.loaded {
+            start.warnings = loaded.warnings().to_vec();
+            start.warnings.extend(other_engine(loaded, &job.plan).filter(|_| !loaded.is_weights_only()));
+        }
+        check_until(job, start.step())?;
+        fault::check(job.plan.batch.world_size, start.step(), job.steps())?;
+        if start.loaded.is_none() {
+            start.initial = InitialWeights::open(&job.recipe, &job.plan, &job.dataset.tokenizer)?;
+        }
+        let named = request.algorithms_from.as_deref();
+        start.algorithms = algorithms(&request.origin, named, &job.plan)?;
+        if named.is_none() {
+            start.warnings.extend(start.other_algorithms());
+        }
+        Ok(start)
+    }
+
+    fn resume(run: &Path, job: &Job) -> Result<Self> {
+        let Job { recipe, plan, dataset, .. } = job;
+        let mut loaded = checkpoint::newest_resumable(&run.join(CHECKPOINT))?;
+        if let Some(loaded) = loaded.take_if(|loaded| loaded.meta().is_weights_only())
+            && plan.intervals.weights_only == WeightsOnly::All
+        {
+            return Err(saved_without_state(&loaded, "resume"));
+        }
+        if loaded.as_ref().is_some_and(Loaded::is_weights_only) {
+            return Err(Error::usage(format!(
+                "{} was imported, and has no training to go on with: `xrun resume RUN --fork` with keys such as \
+                 data.corpus and training.steps trains it, in a new run",
+                run.display()
+            )));
+        }
+        let summary = read_summary(run)?;
+        let (before, corpus_hash) = match &loaded {
+            Some(loaded) => {
+                check_tokenizer(loaded, dataset)?;
+                (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone()))
+            }
+            // Without a checkpoint, the recipe of the run's folder still applies.
+            None => {
+                let written = run.join(RESOLVED);
+                let before = recipe::load(&written, &[], std::iter::empty(), &Machine::none())?;
+                (before, summary.corpus_hash.clone())
+            }
+        };
+        let place = loaded.as_ref().map_or(run, Loaded::path);
+        let other = corpus_hash.and_then(|hash| other_corpus(&hash, &summary.corpus_files, dataset));
+        let other = other.into_iter().chain(other_sets(&summary.held_out, dataset));
+        let changes = changes(&before, other, recipe, run, place)?;
+        Ok(Self { loaded, changes, ..Self::default() })
+    }
+
+    fn fork(run: &Path, step: Option<u64>, job: &Job) -> Result<Self> {
+        let Job { recipe, plan, programs, dataset, .. } = job;
+        let folder = run.join(CHECKPOINT);
+        let loaded = match step {
+            Some(step) => Some(checkpoint::at_step(&folder, step)?),
+            None => checkpoint::newest_resumable(&folder)?,
+        };
+        let loaded = loaded
+            .ok_or_else(|| Error::usage(format!("{} has no checkpoint to fork from", run.display())))?;
+        if loaded.meta().is_weights_only() {
+            return Err(saved_without_state(&loaded, "fork"));
+        }
+        check_fork(&loaded, plan, programs)?;
+        let mut start = Self::default();
+        // A recipe that no longer loads does not keep a fork from training.
+        if let Ok(before) = recipe_of(&loaded) {
+            start.changes = changed_by_fork(&before, recipe);
+            start.kept = kept_by_fork(run, &before, recipe);
+        }
+        let parent = read_summary(run)?;
+        if !loaded.is_weights_only() {
+            start.changes.extend(other_corpus(&loaded.meta().corpus_hash, &parent.corpus_files, dataset));
+        }
+        start.forked_from = Some(ForkedFrom {
+            run: parent.run,
+            step: loaded.meta().step,
+            tokens_seen: loaded.meta().tokens_seen,
+        });
+        Ok(Self { loaded: Some(loaded), ..start })
+    }
+
+    /// Returns the number of steps done before this process.
+    pub fn step(&self) -> u64 {
+        self.loaded.as_ref().map_or(0, |loaded| loaded.meta().step)
+    }
+
+    /// Returns the number of tokens trained on before this process.
+    pub fn tokens(&self) -> u64 {
+        self.loaded.as_ref().map_or(0, |loaded| loaded.meta().tokens_seen)
+    }
+
+    /// Returns the checkpoint whose whole state is restored.
+    pub fn restored(&self) -> Option<&Loaded> {
+        self.loaded.as_ref().filter(|loaded| !loaded.is_weights_only())
+    }
+
+    /// Returns the weights to begin with: those of a checkpoint that has nothing else, or those of the
+    /// recipe.
+    pub fn weights(&self) -> Option<&(dyn Weights + Sync)> {
+        let imported = self.loaded.as_ref().filter(|loaded| loaded.is_weights_only());
+        let imported = imported.map(|loaded| loaded as &(dyn Weights + Sync));
+        imported.or_else(|| Some(&self.initial.as_ref()?.weights))
+    }
+
+    /// Returns a warning if the table of matrix-product algorithms is not the checkpoint's.
+    fn other_algorithms(&self) -> Option<String> {
+        let loaded = self.loaded.as_ref()?;
+        let (before, now) = (loaded.meta().algorithms.as_ref()?, self.algorithms.as_ref()?.hash());
+        (*before != now).then(|| {
+            format!(
+                "{ALGORITHMS} is not the table that {} was trained with: the run continues, but its bits may differ from \
+                 those of an uninterrupted run",
+                loaded.path().display()
+            )
+        })
+    }
+}
+
+/// Refuses to resume or fork a checkpoint that was saved without the optimizer's state.
+fn saved_without_state(loaded: &Loaded, what: &str) -> Error {
+    Error::usage(format!(
+        "{} has weights alone, without the optimizer's state (checkpoint.weights_only): a {what} has nothing to go on from. \
+         `xrun export RUN --checkpoint {} --to DIR` and `xrun RECIPE model.init_from=DIR` begin a new run with these weights; \
+         `xrun sample RUN` generates with them",
+        loaded.path().display(),
+        loaded.meta().step
+    ))
+}
+
+/// Refuses to end a run after a step that it does not reach, or where nothing is saved to continue from.
+fn check_until(job: &Job, from_step: u64) -> Result<()> {
+    let (Some(until), steps) = (job.until, job.steps()) else { return Ok(()) };
+    let wrong = if until > steps {
+        format!("the run has {steps} steps; name one of them, or leave --until out")
+    } else if until <= from_step && until < steps {
+        format!("the run is at step {from_step} already; name a later one")
+    } else if until < steps && job.plan.intervals.weights_only == WeightsOnly::All {
+        "checkpoint.weights_only = \"all\" saves no state to go on from; set checkpoint.weights_only=kept"
+            .to_owned()
+    } else if until < steps && job.plan.intervals.keep == 0 {
+        "checkpoint.keep = 0 saves no state to go on from; set checkpoint.keep=1".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::usage(format!("--until {until}: {wrong}")))
+}
+
+/// Returns the table of matrix-product algorithms to reuse: that of the run `named`, or of the run that is
+/// continued. So both arms of a comparison, and both halves of a resumed run, round alike.
+fn algorithms(origin: &Origin, named: Option<&Path>, plan: &Plan) -> Result<Option<Algorithms>> {
+    let Some(gpu) = plan.execution.gpu else { return Ok(None) };
+    let own = match origin {
+        Origin::Resume(run) | Origin::Fork { run, .. } => Some(run.join(ALGORITHMS)),
+        Origin::Fresh => None,
+    };
+    let table = match (named, own) {
+        (Some(run), _) => Algorithms::read(&stored::locate(&run.join(ALGORITHMS))?)?,
+        (None, Some(path)) if path.exists() => Algorithms::read(&path)?,
+        _ => return Ok(None),
+    };
+    let name = Gpu::properties_of(gpu)?.name;
+    if named.is_some() && !table.is_for(&name, cuda::library_version()) {
+        return Err(Error::usage(format!(
+            "the algorithms to take over are of {} with cuBLASLt {}, and this is {name} with {}: they mean nothing here. \
+             Leave --algos-from out",
+            table.gpu,
+            table.cublaslt,
+            cuda::library_version()
+        )));
+    }
+    Ok(Some(table))
+}

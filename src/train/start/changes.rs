@@ -1,0 +1,220 @@
+//! What differs between a run and the checkpoint that it continues, and what of it is refused.
+
+use crate::checkpoint::Loaded;
+use crate::data::{Dataset, FileStamp, HeldOut};
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::model::Programs;
+use crate::plan::Plan;
+use crate::recipe::{self, Class, Recipe};
+use crate::results::folder::RECIPE;
+use crate::results::held_out::HeldOutSet;
+use crate::results::summary::CorpusFile;
+use crate::train::gauges::engine_name;
+use crate::train::shards::checkpoint_buffers;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The key of further held-out sets, each of which is a measure of its own.
+const SETS: &str = "validation.sets";
+
+/// Returns which held-out sets have other tokens than those that a run was measured on, a sentence each. Of
+/// runs of earlier versions nothing is known.
+pub(super) fn other_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Dataset) -> Vec<String> {
+    let differs = |set: &HeldOut| {
+        let hash = before.get(&set.name)?.hash.as_ref().filter(|hash| **hash != set.hash)?;
+        Some(format!("the held-out set {} has hash {} (was {})", set.name, short(&set.hash), short(hash)))
+    };
+    dataset.sets.iter().filter_map(differs).collect()
+}
+
+/// The first digits of a hash.
+fn short(hash: &str) -> &str {
+    hash.get(..8).unwrap_or(hash)
+}
+
+/// Returns what a fork trains and measures otherwise than the run it comes from.
+pub(super) fn changed_by_fork(before: &Recipe, recipe: &Recipe) -> Vec<String> {
+    let text = |change: recipe::Change| {
+        let text = format!("{} = {} (was {})", change.key, change.new, change.old);
+        match change.class {
+            Class::Training => Some(text),
+            Class::Measuring if change.key == SETS => Some(text),
+            Class::Measuring => Some(format!("{text}: validation losses of both runs do not compare")),
+            Class::Execution | Class::Bookkeeping => None,
+        }
+    };
+    recipe::diff(before.values(), recipe.values()).into_iter().filter_map(text).collect()
+}
+
+/// Returns the training keys of a fork that another value would follow for if the run had begun at step 0: a
+/// warm-up that is a share of the steps, for example, is that of the run it comes from.
+pub(super) fn kept_by_fork(run: &Path, before: &Recipe, recipe: &Recipe) -> Vec<String> {
+    let changed = recipe::diff(before.values(), recipe.values()).into_iter();
+    let settings: Vec<String> = changed
+        .filter(|change| change.class == Class::Training && change.new != recipe::UNSET)
+        .map(|change| format!("{}={}", change.key, change.new))
+        .collect();
+    // The copy has what was set, so that what follows from it follows anew. Copies of earlier versions do not
+    // load, and tell nothing.
+    let copy = recipe::load(&run.join(RECIPE), &settings, std::iter::empty(), &Machine::none());
+    let Ok(anew) = copy else { return Vec::new() };
+    let differing = recipe::diff(anew.values(), recipe.values()).into_iter();
+    let follows =
+        |change: &recipe::Change| change.class == Class::Training && anew.locate(change.key).is_none();
+    differing
+        .filter(follows)
+        .map(|change| {
+            format!(
+                "{} = {} is kept from the run it comes from; a run of this recipe from step 0 has {}",
+                change.key, change.new, change.old
+            )
+        })
+        .collect()
+}
+
+/// Files of a corpus that a summary names, and those of them that a message names.
+const MAX_FILES: usize = 100;
+const NAMED_FILES: usize = 3;
+
+/// Returns the files of a corpus for a summary; none where they are many.
+pub(in crate::train) fn corpus_files(dataset: &Dataset) -> Vec<CorpusFile> {
+    let file = |file: &FileStamp| CorpusFile {
+        path: file.path.display().to_string(),
+        bytes: file.bytes,
+        modified: file.modified,
+    };
+    let few = dataset.files.len() <= MAX_FILES;
+    dataset.files.iter().filter(|_| few).map(file).collect()
+}
+
+/// Returns that the corpus is not the one with this hash, and which of its files were written to since.
+pub(super) fn other_corpus(before: &str, files: &[CorpusFile], dataset: &Dataset) -> Option<String> {
+    if before == dataset.hash {
+        return None;
+    }
+    let mut text = format!("the corpus has hash {} (was {})", short(&dataset.hash), short(before));
+    let now = corpus_files(dataset);
+    let mut differing = Vec::new();
+    for file in &now {
+        match files.iter().find(|before| before.path == file.path) {
+            Some(before) if before == file => {}
+            Some(before) => differing.push(format!("{} has {file}; it had {before}", file.path)),
+            None => differing.push(format!("{} was not part of it", file.path)),
+        }
+    }
+    let gone = files.iter().filter(|before| now.iter().all(|file| file.path != before.path));
+    differing.extend(gone.map(|file| format!("{} is no longer part of it", file.path)));
+    // Nothing is known of the files of a run of an earlier version, or of many.
+    if !files.is_empty() && !now.is_empty() {
+        let more = differing.len().saturating_sub(NAMED_FILES);
+        differing.truncate(NAMED_FILES);
+        differing.extend((more > 0).then(|| format!("and {more} more files differ")));
+        text.extend(differing.iter().map(|file| format!("\n    {file}")));
+    }
+    Some(text)
+}
+
+/// Compares the original recipe with the current one; `other_data` says what of the data is not the same.
+/// Training keys and the corpus must be the same; execution keys may change, and are returned.
+pub(super) fn changes(
+    before: &Recipe,
+    other_data: impl Iterator<Item = String>,
+    recipe: &Recipe,
+    run: &Path,
+    place: &Path,
+) -> Result<Vec<String>> {
+    let mut changes = Vec::new();
+    let mut refused = Vec::new();
+    let mut fork = format!("xrun resume {} --fork", run.display());
+    for change in recipe::diff(before.values(), recipe.values()) {
+        let text = format!("{} = {} (was {})", change.key, change.new, change.old);
+        match change.class {
+            Class::Training | Class::Measuring => {
+                if change.new != recipe::UNSET {
+                    fork += &format!(" {}={}", change.key, change.new);
+                }
+                refused.push(text);
+            }
+            Class::Execution => changes.push(text),
+            Class::Bookkeeping => {}
+        }
+    }
+    refused.extend(other_data);
+    if refused.is_empty() {
+        return Ok(changes);
+    }
+    Err(Error::usage(format!(
+        "{} is of a run that differs in what is trained or measured:\n  {}\nundo the change; or `{fork}` starts a \
+         new run from it",
+        place.display(),
+        refused.join("\n  ")
+    )))
+}
+
+/// Refuses another tokenizer than that of the checkpoint: the corpus may consist of the same ids under both.
+pub(super) fn check_tokenizer(loaded: &Loaded, dataset: &Dataset) -> Result<()> {
+    let (before, now) = (&loaded.meta().tokenizer_hash, dataset.tokenizer.hash());
+    if *before == now {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "this is not the run that {} belongs to: the tokenizer has hash {now} (was {before})\nundo the change of \
+         data.tokenizer, or start a new run from the checkpoint with `xrun resume RUN --fork`",
+        loaded.path().display()
+    )))
+}
+
+/// Refuses a fork with no steps left to train, or whose model or optimizer differs from the checkpoint's.
+pub(super) fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
+    let at = loaded.path().display();
+    let step = loaded.meta().step;
+    if step >= plan.steps as u64 {
+        return Err(Error::usage(format!(
+            "{at} is of step {step}, so training.steps = {} leaves nothing to train; set it above {step}",
+            plan.steps
+        )));
+    }
+    for param in &programs.state.params {
+        let (name, shape) = (&param.name, &param.spec.shape);
+        let found = match loaded.shape(name) {
+            Some(found) if found == shape => continue,
+            Some(found) => format!("is {found:?} there"),
+            None => "is not there".to_owned(),
+        };
+        return Err(Error::usage(format!(
+            "{at} holds another model: {name}, {shape:?} by this recipe, {found}; a fork keeps [model] and the size of \
+             the vocabulary"
+        )));
+    }
+    let average = plan.ema.map(|ema| ema.slot(plan.precision).checkpoint_prefix);
+    for buffer in checkpoint_buffers(&programs.state).iter().filter(|_| !loaded.is_weights_only()) {
+        let mut names =
+            buffer.params(&programs.state).map(|param| format!("{}{}", buffer.prefix, param.name));
+        if let Some(missing) = names.find(|name| loaded.shape(name).is_none()) {
+            return Err(Error::usage(match average == Some(buffer.prefix) {
+                true => format!(
+                    "{at} holds no moving average of the weights: there is no {missing}; a fork has ema.decay where the \
+                     run that it begins with has it"
+                ),
+                false => format!(
+                    "{at} holds the state of another optimizer: there is no {missing}; a fork keeps optimizer.name \
+                     and the optimizers of [optimizer.groups]"
+                ),
+            }));
+        }
+    }
+    Ok(())
+}
+
+/// Returns a warning if the bits of a resumed run may differ from those of an uninterrupted one.
+pub(super) fn other_engine(loaded: &Loaded, plan: &Plan) -> Option<String> {
+    let (before, now) = (&loaded.meta().engine, engine_name(plan));
+    (*before != now).then(|| {
+        format!(
+            "{} was computed on {before}, and this is {now}: the run continues, but its bits may differ from those of \
+             an uninterrupted run",
+            loaded.path().display()
+        )
+    })
+}

@@ -1,0 +1,118 @@
+//! The filter of the table of runs: words that are searched for, and the comparisons of `xrun runs`.
+
+use super::http::Refusal;
+use crate::results::collection::{Collection, Condition, Criterion, Field, Order, Run};
+
+/// The longest filter and the longest order, in bytes.
+const MAX_LENGTH: usize = 1000;
+
+/// Runs that a filter keeps, in an order.
+#[derive(Debug)]
+pub struct Matches<'a> {
+    pub runs: Vec<&'a Run>,
+    /// What could not be compared or sorted by, in sentences; it filters nothing.
+    pub problems: Vec<String>,
+}
+
+/// Filters runs by the words of `filter`, and sorts them by the field called `sort`, in descending order after
+/// `-`; an empty text leaves the order as it is.
+///
+/// # Errors
+/// A refusal of a text that is too long.
+pub fn matches<'a>(collection: &'a Collection, filter: &str, sort: &str) -> Result<Matches<'a>, Refusal> {
+    if filter.len().max(sort.len()) > MAX_LENGTH {
+        return Err(Refusal::new(400, format!("a filter has at most {MAX_LENGTH} bytes")));
+    }
+    let (mut searched, mut conditions, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+    for word in words(filter) {
+        match test(&word, collection) {
+            Ok(Test::Search(text)) => searched.push(text),
+            Ok(Test::Compare(condition)) => conditions.push(condition),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let holds = |run: &&Run| {
+        let text = if searched.is_empty() { String::new() } else { text_of(run) };
+        searched.iter().all(|word| text.contains(word))
+            && conditions.iter().all(|condition| condition.holds(run, collection))
+    };
+    let mut runs: Vec<&Run> = collection.runs.iter().filter(holds).collect();
+    if !sort.is_empty() {
+        let (name, is_descending) = sort.strip_prefix('-').map_or((sort, false), |name| (name, true));
+        match Field::parse(name, collection) {
+            Ok(field) => Order::by(field, is_descending).sort(&mut runs, collection),
+            Err(error) => problems.push(error.message().to_owned()),
+        }
+    }
+    Ok(Matches { runs, problems })
+}
+
+/// What a word of a filter asks of a run.
+enum Test {
+    /// Its text has this, in lower case.
+    Search(String),
+    Compare(Condition),
+}
+
+fn test(word: &str, collection: &Collection) -> Result<Test, String> {
+    if !word.contains(['=', '<', '>', '!']) {
+        return Ok(Test::Search(word.to_lowercase()));
+    }
+    match Criterion::parse(word, collection) {
+        Ok(Criterion::Condition(condition)) => Ok(Test::Compare(condition)),
+        Ok(Criterion::Recipe(name)) => Ok(Test::Search(name.to_lowercase())),
+        Err(error) => Err(error.message().to_owned()),
+    }
+}
+
+/// Returns the words of a filter. Quotes keep spaces in a word.
+fn words(filter: &str) -> Vec<String> {
+    let mut is_quoted = false;
+    let words = filter.split(|c: char| {
+        is_quoted ^= c == '"';
+        c.is_whitespace() && !is_quoted
+    });
+    words.map(|word| word.replace('"', "")).filter(|word| !word.is_empty()).collect()
+}
+
+/// Returns what words are searched for in, in lower case.
+fn text_of(run: &Run) -> String {
+    let (entry, said) = (&run.entry, &run.annotation);
+    let fixed = [run.id.as_str(), &run.name, run.status.as_str(), said.note.as_deref().unwrap_or_default()];
+    let lists = said.tags.iter().chain(&entry.changed).chain(&entry.remarks).map(String::as_str);
+    let all: Vec<&str> = fixed.into_iter().chain(entry.device.as_deref()).chain(lists).collect();
+    all.join("\n").to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_keep_spaces_in_words() {
+        let cases: [(&str, &[&str]); 5] = [
+            ("", &[]),
+            ("  a  b ", &["a", "b"]),
+            ("started>=\"2026-11-20 09:30\" ok", &["started>=2026-11-20 09:30", "ok"]),
+            ("\"never closed x", &["never closed x"]),
+            ("\"\" a\"b\"c", &["abc"]),
+        ];
+        for (filter, expected) in cases {
+            assert_eq!(words(filter), expected, "{filter}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_and_what_is_not_understood_is_named() {
+        let collection = Collection::default();
+        for (filter, sort) in
+            [("a".repeat(MAX_LENGTH + 1), ""), (String::new(), &*"b".repeat(MAX_LENGTH + 1))]
+        {
+            assert_eq!(matches(&collection, &filter, sort).unwrap_err().status, 400);
+        }
+        let found = matches(&collection, "word val_loss<low tag=a", "-zebra").unwrap();
+        assert_eq!(found.problems.len(), 2);
+        assert!(found.problems[0].contains("`low` is none"), "{:?}", found.problems);
+        assert!(found.problems[1].contains("zebra"), "{:?}", found.problems);
+    }
+}
