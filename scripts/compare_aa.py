@@ -45,10 +45,11 @@ def compare(xrun, folder, after, repeats):
     if done.returncode not in (0, 3):
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
     found = json.loads(done.stdout)
-    ratio = {key: round(value, 4) for key, value in found["ratio"].items()} if found["ratio"] else None
-    line = {"after": after[0], "verdict": found["verdict"], "ratio": ratio, "gate": found["gate"]["holds"]}
+    speed, curves = found["findings"]
+    change = {end: round(value, 4) for end, value in (speed["interval"] or {}).items()}
+    line = {"after": after[0], "verdict": speed["verdict"], "change": change, "curves": curves["verdict"]}
     print(json.dumps(line | {"contended": found["contended"], "notes": found["notes"]}), flush=True)
-    return found
+    return speed["verdict"], curves["verdict"]
 
 
 def main():
@@ -65,12 +66,12 @@ def main():
         same = [compare(xrun, folder, ["aa.toml"], given.repeats) for _ in range(given.comparisons)]
         full = ["activation_checkpoint.mode=full"]
         slow = [compare(xrun, folder, full, given.repeats) for _ in range(given.slowdowns)]
-    counts = [collections.Counter(found["verdict"] for found in side) for side in (same, slow)]
-    wrong = counts[0]["faster"] + counts[0]["slower"]
-    gates = all(found["gate"]["holds"] for found in same + slow)
+    counts = [collections.Counter(speed for speed, _ in side) for side in (same, slow)]
+    wrong = counts[0]["better"] + counts[0]["worse"]
+    gates = all(curves == "same_bits" for _, curves in same + slow)
     print(json.dumps({"a_a": counts[0], "slowdown": counts[1], "all_same_bits": gates}))
     allowed = 3 * given.comparisons / 20
-    sys.exit(not (wrong <= allowed and counts[1]["slower"] == given.slowdowns and gates))
+    sys.exit(not (wrong <= allowed and counts[1]["worse"] == given.slowdowns and gates))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 Every cell of every CSV file of every run is compared with the text in the file (through `csv` and `float` alone), with
 blanks as missing values and NaN as NaN; and the frames of a made-up run with blanks, NaN and infinities, a torn last
-line, and a comparison of quality.
+line, and a comparison.
 """
 
 import argparse
@@ -24,17 +24,15 @@ from xrun_trainer import kept  # noqa: E402
 from xrun_trainer.table import is_installed  # noqa: E402
 
 METRICS = "step,tokens_seen,loss,val_loss,lr,grad_norm\n1,64,4.5,,0.001,1.25\n2,128,NaN,4.25,1e-3,inf\n3,192,4.2"
-QUALITY = {
-    "baseline": {"label": "a"},
-    "candidate": {"label": "b"},
+EXPERIMENT = {
+    "arms": [{"label": "a"}, {"label": "b"}],
+    "design": {"kind": "pairs", "pairs": 1},
     "finished": True,
-    "pairs": [
-        {
-            "baseline": {"seed": 1, "run": "r/1", "values": {"val_loss": {"value": 2.5}}},
-            "candidate": {"seed": 1, "run": None, "values": {"val_loss": "diverged"}},
-        }
+    "runs": [
+        {"arm": 0, "seed": 1, "run": "r/1", "values": {"val_loss": {"value": 2.5}}},
+        {"arm": 1, "seed": 1, "run": None, "values": {"val_loss": "diverged"}},
     ],
-    "measures": [
+    "findings": [
         {"measure": "val_loss", "unit": "nats", "interval": None, "min_effect": 0.01, "verdict": "inconclusive"}
     ],
 }
@@ -130,7 +128,7 @@ def check_made_up(kind: str) -> None:
         (run / "metrics.csv").write_text(METRICS)
         pair = pathlib.Path(folder) / "comparisons" / "tiny" / "20260101T000000Z-89abcdef"
         pair.mkdir(parents=True)
-        (pair / "quality.json").write_text(json.dumps(QUALITY))
+        (pair / "experiment.json").write_text(json.dumps(EXPERIMENT))
         results = xrun_trainer.load(folder, frames=kind)
 
         curve = lists(results.curves())

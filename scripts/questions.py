@@ -25,7 +25,7 @@ def planned_pairs(options, name: str, common: list[str]) -> int:
     if done.returncode:
         raise SystemExit(f"{name}: the plan failed with exit code {done.returncode}")
     stored = json.loads(done.stdout)
-    equivalence = stored["predicts"] == "no difference"
+    equivalence = (stored["prediction"] or {}).get("text") == "no difference"
     plans = [measure["plan"] for measure in stored["plan"]["power"]]
     key = "pairs_to_show_equivalence" if equivalence else "pairs_to_see"
     # Blank: more than any number that is tried.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Union
 
 from . import kept
-from .comparison import VERDICTS, Comparison
+from .comparison import RECORD, VERDICTS, Comparison
 from .errors import ResultsError
 from .rows import read_json_lines
 from .run import FIGURES, Run
@@ -120,7 +120,7 @@ class Results:
             comparison
             for name in subfolders(self.folder / "comparisons")
             for comparison in subfolders(name)
-            if any((comparison / file).is_file() for file in ("comparison.json", "quality.json"))
+            if (comparison / RECORD).is_file()
         ]
         ordered = sorted(found, key=lambda folder: (folder.name, folder.parent.name))
         return [Comparison(folder, self.frames) for folder in ordered]

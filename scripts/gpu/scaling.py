@@ -110,15 +110,16 @@ def comparison(bench: Bench, name: str, world: int) -> None:
     # 3 is a verdict.
     if code not in (0, 3):
         raise RuntimeError(f"exit {code}: {last_words(output)}")
-    (file,) = results.glob("comparisons/*/*/comparison.json")
+    (file,) = results.glob("comparisons/*/*/experiment.json")
     bench.call([bench.xrun, "--results", str(results), "keep", str(file.parent), "--to", str(bench.out / "kept")])
     found = json.loads(file.read_text())
-    for side, way in (("before", "no exchange"), ("after", "sharded, copies")):
-        row = {column: found[side]["measured"].get(column) for column in ("tok_s", "step_ms", *COLUMNS)}
+    for arm, way in zip(found["arms"], ("no exchange", "sharded, copies"), strict=True):
+        row = {column: arm["measured"].get(column) for column in ("tok_s", "step_ms", *COLUMNS)}
         bench.note(f"{name} × {world}, {way}", in_words(row), world=world, size=name, way=way, **row)
-    ratio = found["ratio"]
-    text = "no ratio" if ratio is None else f"{ratio['estimate']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f}) tok/s"
-    bench.note(f"{name} × {world}, in turns", f"{text}, {found['verdict']}", ratio=ratio)
+    speed = next(finding for finding in found["findings"] if finding["measure"] == "tok_s")
+    ratio = speed["interval"] and {end: 1 + speed["interval"][end] for end in ("estimate", "low", "high")}
+    text = f"{ratio['estimate']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f}) tok/s" if ratio else "no ratio"
+    bench.note(f"{name} × {world}, in turns", f"{text}, {speed['verdict']}", ratio=ratio)
 
 
 def independent(bench: Bench, name: str, world: int) -> None:

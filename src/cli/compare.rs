@@ -1,25 +1,25 @@
-//! `xrun compare`: of speed, in alternating trials, or of quality, in pairs with the same seed.
+//! `xrun compare`: speed in alternating trials, or quality in pairs with the same seed.
 
-use super::compare_quality::{self, QualityArgs};
 use super::terminal::{eprint_line, print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
-use crate::compare::quality::{QualityOptions, QualitySetting};
-use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
+use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Options, Question, Setting};
 use crate::error::{Error, Result};
 use crate::forecast::{Planned, RunNeeds, TotalNeeds};
+use crate::format::plural;
 use crate::machine::Machine;
 use crate::plan::CorpusFacts;
 use crate::recipe::{Prediction, Recipe};
-use crate::results::comparison::CompareVerdict;
+use crate::results::experiment::{Design, Experiment, ExperimentRun};
 use crate::results::progress::Mode;
+use crate::statistics::Verdict;
 use crate::train::cpu_pace;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Arguments of `xrun compare`.
 ///
-/// Without --on, speed is compared in alternating trials; with it, quality in pairs of runs with the same
-/// seed.
+/// `--on speed`, the default, compares speed in alternating trials. `--on val_loss` and other measures are
+/// compared in pairs of runs with the same seed.
 ///
 /// Exit codes: 0 if both arms were measured, whatever the verdict, except 3: the candidate is slower by more
 /// than the smallest difference that counts, its curve failed the gate, or its quality is worse; 1 if a trial
@@ -75,8 +75,35 @@ pub struct Args {
     /// Stop a trial that takes longer, and with it the comparison.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, conflicts_with = "runs")]
     timeout: Option<Duration>,
-    #[command(flatten)]
-    quality: QualityArgs,
+    /// What is judged: `speed`, or measures separated by commas: val_loss, ema_val_loss, bits_per_byte,
+    /// train_loss and tok_s, with `/SET` for a held-out set and `:last5` for a mean, or steps, tokens or
+    /// seconds until a target, as in `tokens_until:val_loss=1.2` [default: `compare.on`, else speed].
+    #[arg(long, value_name = "MEASURES")]
+    on: Option<String>,
+    /// Pairs of runs, with seeds from training.seed on; or the seeds, separated by commas [default:
+    /// `compare.seeds`].
+    #[arg(long, value_name = "N|SEEDS")]
+    seeds: Option<String>,
+    /// Probability that all intervals hold together [default: `compare.confidence`].
+    #[arg(long, value_name = "PROBABILITY", value_parser = probability, allow_negative_numbers = true)]
+    confidence: Option<f64>,
+    /// Look after every pair from the fourth on, and stop once it is decided; --seeds is the most.
+    #[arg(long)]
+    sequential: bool,
+    /// Runs at once on the CPU; a GPU has one at a time.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: u16,
+    /// Repeat a stored comparison with seeds that it never saw.
+    #[arg(long, value_name = "COMPARISON")]
+    #[arg(conflicts_with_all = ["recipe", "on", "runs", "common", "min_effect", "confidence", "sequential", "seed", "plan"])]
+    #[arg(conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "repeats", "tolerance"])]
+    confirm: Option<String>,
+    /// Print how many pairs see what, and what they take; run nothing but the pilot.
+    #[arg(long)]
+    plan: bool,
+    /// Estimate the deviation of a pair from so many pilot pairs first; no verdict uses them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..=1000))]
+    pilot: Option<u16>,
     /// The seed of both arms; with --on that of the first pair.
     #[command(flatten)]
     seed: Seed,
@@ -88,37 +115,11 @@ pub struct Args {
     json: bool,
 }
 
-/// Parses the smallest effect of a comparison of speed.
-fn fraction(text: &str) -> Result<f64> {
-    let share = text.parse().ok().filter(|x| (0.0..1.0).contains(x));
-    share.ok_or_else(|| {
-        Error::usage(format!("--min-effect {text}: a fraction from 0 to below 1, such as 0.01"))
-    })
-}
-
-impl Args {
-    fn quality_options(&self) -> QualityOptions {
-        QualityOptions {
-            on: self.quality.on.clone(),
-            seeds: self.quality.seeds.clone(),
-            confidence: self.quality.confidence,
-            min_effect: self.min_effect.clone(),
-            sequential: self.quality.sequential,
-            hypothesis: self.hypothesis.clone(),
-            predicts: self.predicts.clone(),
-            name: self.name.clone(),
-        }
-    }
-
-    fn quality_setting<'a>(&self, results: &'a Path) -> QualitySetting<'a> {
-        QualitySetting {
-            results,
-            jobs: self.quality.jobs.into(),
-            timeout: self.timeout,
-            pilot: self.quality.pilot.unwrap_or(0).into(),
-            progress: Mode::Auto,
-        }
-    }
+fn probability(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|x| *x > 0.5 && *x < 1.0)
+        .ok_or_else(|| "a probability above 0.5 and below 1, such as 0.95".to_owned())
 }
 
 fn nats(text: &str) -> Result<f64, String> {
@@ -128,22 +129,85 @@ fn nats(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number from 0 on, such as 0.01".to_owned())
 }
 
+impl Args {
+    fn options(&self) -> Options {
+        Options {
+            on: self.on.clone(),
+            seeds: self.seeds.clone(),
+            confidence: self.confidence,
+            min_effect: self.min_effect.clone(),
+            sequential: self.sequential,
+            repeats: self.repeats.map(|repeats| repeats as usize),
+            tolerance: self.tolerance,
+            hypothesis: self.hypothesis.clone(),
+            predicts: self.predicts.clone(),
+            name: self.name.clone(),
+        }
+    }
+
+    fn setting(&self) -> Setting<'_> {
+        Setting {
+            results: self.results.folder.as_path(),
+            jobs: self.jobs.into(),
+            timeout: self.timeout,
+            pilot: self.pilot.unwrap_or(0).into(),
+            algorithms_from: None,
+            progress: Mode::Auto,
+        }
+    }
+
+    fn arms(&self) -> Result<Arms> {
+        let results = self.results.folder.as_path();
+        let recipe = self.recipe.as_deref().map(|recipe| recipe_path(recipe, results)).transpose()?;
+        let mut candidate = self.after.clone();
+        if let Some(second) = candidate.first_mut().filter(|first| !first.contains('=')) {
+            *second = recipe_path(Path::new(second.as_str()), results)?.to_string_lossy().into_owned();
+        }
+        let request = ArmsRequest {
+            recipe,
+            candidate,
+            common: self.seed.on(&self.common),
+            baseline_bin: self.before_bin.clone(),
+            baseline_rev: self.before_rev.clone(),
+            baseline_cmd: self.before_cmd.clone(),
+            runs: self.runs.as_deref().and_then(|runs| Some((runs.first()?.clone(), runs.get(1)?.clone()))),
+        };
+        Arms::new(&request, results)
+    }
+
+    /// Returns an option that was given and has no meaning for stored runs, or for trials.
+    fn option_of_pairs(&self) -> Option<&'static str> {
+        let given = [("--jobs", self.jobs > 1), ("--plan", self.plan), ("--pilot", self.pilot.is_some())];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
+    /// Returns an option that was given and has no meaning for pairs of stored runs.
+    fn option_of_new_runs(&self) -> Option<&'static str> {
+        let given = [
+            ("--seed", self.seed.is_set()),
+            ("--seeds", self.seeds.is_some()),
+            ("--sequential", self.sequential),
+            ("--predicts", self.predicts.is_some()),
+        ];
+        let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
+        self.option_of_pairs().or(given)
+    }
+}
+
 /// Says what the trials need, before they begin. What is not known, such as the time of an external command,
 /// is left out.
-fn say_needs(arms: &Arms, repeats: Option<usize>) {
+fn say_needs(question: &Question) {
     let here = Machine::here();
-    let recipes: Vec<Recipe> = [false, true]
-        .into_iter()
-        .filter_map(|is_candidate| arms.get(is_candidate).recipe_of_trials(&here))
-        .collect();
+    let recipes: Vec<Recipe> =
+        question.arms.both().into_iter().filter_map(|arm| arm.recipe_for_trials(&here)).collect();
     let mut total = TotalNeeds::default();
     for recipe in &recipes {
-        let repeats = repeats.unwrap_or(recipe.values().compare.repeats).max(1);
         // A plan that cannot be made is the error of the trial.
         let planned = CorpusFacts::estimated(recipe).and_then(|corpus| Planned::new(recipe, &corpus, &here));
         let Ok(Planned { plan, programs, .. }) = planned else { continue };
         let here = here.clone().with_cpu_pace(cpu_pace(&plan, &here, eprint_line));
-        total.add(&RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots), repeats);
+        let needs = RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots);
+        total.add(&needs, question.trials_of_each_arm());
     }
     if let Some(words) = total.in_words() {
         eprint_line(&words);
@@ -153,94 +217,98 @@ fn say_needs(arms: &Arms, repeats: Option<usize>) {
 /// Runs the command.
 ///
 /// # Errors
-/// Those of the arms and their trials; exit 3 for a candidate that is slower, or fails the gate.
+/// Those of the question and its runs; exit 3 for a candidate that is slower or worse, or fails the loss gate.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
-    if let Some(confirmed) = &args.quality.confirm {
-        return compare_quality::confirm(
-            confirmed,
-            args.quality_options(),
-            &args.quality_setting(results),
-            args.json,
-        );
+    let options = args.options();
+    if let Some(confirmed) = &args.confirm {
+        let question = compare::confirm(results, confirmed, &options)?;
+        return conclude(compare::run(&question, args.setting())?, args.json);
     }
-    if args.runs.is_some() && args.seed.is_set() {
-        return Err(Error::usage(
-            "--seed is for runs to be made, and --runs compares stored ones; leave one out",
-        ));
-    }
-    if let (Some([baseline, candidate]), Some(_)) = (args.runs.as_deref(), &args.quality.on) {
-        let predicts = args.predicts.is_some().then_some("--predicts");
-        if let Some(flag) = args.quality.flag_of_new_runs().or(predicts) {
+    if let Some([baseline, candidate]) = args.runs.as_deref() {
+        let given = if options.on.is_some() { args.option_of_new_runs() } else { None };
+        if let Some(option) = given.or(args.seed.is_set().then_some("--seed")) {
             return Err(Error::usage(format!(
-                "{flag} is for runs to be made, and --runs judges stored ones; leave one out"
+                "{option} is for new runs, and --runs compares stored ones; leave one out"
             )));
         }
-        let options = args.quality_options();
-        return compare_quality::compare_stored([baseline, candidate], &options, results, args.json);
+        if options.on.as_deref().is_some_and(|on| on.trim() != compare::SPEED_OF_TRIALS) {
+            let finished = compare::compare_stored(results, [baseline, candidate], &options)?;
+            return conclude(finished, args.json);
+        }
     }
-    let recipe = args.recipe.as_deref().map(|recipe| recipe_path(recipe, results)).transpose()?;
-    let mut candidate = args.after.clone();
-    if let Some(second) = candidate.first_mut().filter(|first| !first.contains('=')) {
-        *second = recipe_path(Path::new(second.as_str()), results)?.to_string_lossy().into_owned();
-    }
-    let request = ArmsRequest {
-        recipe,
-        candidate,
-        common: args.seed.on(&args.common),
-        baseline_bin: args.before_bin.clone(),
-        baseline_rev: args.before_rev.clone(),
-        baseline_cmd: args.before_cmd.clone(),
-        runs: args.runs.as_deref().and_then(|runs| Some((runs.first()?.clone(), runs.get(1)?.clone()))),
-    };
-    let min_effect = args.min_effect.as_deref();
-    let arms = Arms::new(&request, results)?;
-    // Flags that only a comparison of speed has speak for one.
-    let is_of_speed =
-        args.runs.is_some() || args.repeats.is_some() || args.tolerance.is_some() || arms.is_of_programs();
-    let of_recipe = arms.recipe().is_some_and(|recipe| recipe.values().compare.on.is_some());
-    if args.quality.on.is_some() || (of_recipe && !is_of_speed) {
-        let setting = args.quality_setting(results);
-        return compare_quality::run(arms, args.quality_options(), &setting, args.quality.plan, args.json);
-    }
-    if let Some(flag) = args.quality.flag() {
+    let question = Question::new(args.arms()?, &options)?;
+    let has_trials = matches!(question.design, Design::Trials { .. });
+    if has_trials && let Some(option) = args.option_of_pairs() {
         return Err(Error::usage(format!(
-            "{flag} is for comparisons of quality: name what is judged, such as --on val_loss"
+            "{option} is for pairs of runs with the same seed: name what is judged, such as --on val_loss"
         )));
     }
-    let min_effect = min_effect.map(fraction).transpose()?;
-    if arms.is_of_one_recipe() {
-        eprint_line("changed     nothing: both arms are the same recipe (an A/A test)");
+    if args.plan {
+        let planned = compare::plan_pairs(&question, &args.setting())?;
+        return if args.json { print_as_json(&planned) } else { Ok(()) };
     }
-    say_needs(&arms, args.repeats.map(|n| n as usize));
-    let FinishedComparison { folder, comparison, failed } = compare::run(Request {
-        arms,
-        results,
-        name: args.name.clone(),
-        repeats: args.repeats.map(|n| n as usize),
-        min_effect,
-        tolerance: args.tolerance,
-        hypothesis: args.hypothesis.clone(),
-        predicts: args.predicts.clone(),
-        timeout: args.timeout,
-        algorithms_from: None,
-    })?;
-    if args.json {
-        let text = serde_json::to_string_pretty(&comparison);
-        let text = text.map_err(|e| Error::failed(format!("cannot write the comparison as JSON: {e}")))?;
-        print_json(&(text + "\n"))?;
+    if has_trials {
+        if question.arms.are_equal() {
+            eprint_line("changed     nothing: both arms are the same recipe (an A/A test)");
+        }
+        say_needs(&question);
+    }
+    conclude(compare::run(&question, args.setting())?, args.json)
+}
+
+/// Prints a comparison that has ended.
+///
+/// # Errors
+/// Exit 3 for a candidate that is slower or worse, or fails the loss gate; the error that ended the comparison;
+/// a run that did not end as a result.
+fn conclude(finished: FinishedComparison, as_json: bool) -> Result<()> {
+    let FinishedComparison { folder, experiment, failed } = finished;
+    if as_json {
+        print_as_json(&experiment)?;
     } else {
-        print(&compare::report(&comparison))?;
+        print(&compare::report(&experiment))?;
     }
     eprint_line(&format!("results in {}", folder.display()));
-    if comparison.gate.holds == Some(false) {
+    if experiment.curves().is_some_and(|curves| curves.holds() == Some(false)) {
         return Err(Error::finding("the loss gate fails"));
     }
     if let Some(error) = failed {
         return Err(error);
     }
-    match comparison.verdict {
-        CompareVerdict::Slower => Err(Error::finding("the candidate is slower")),
-        _ => Ok(()),
+    if experiment.verdict() != Verdict::Worse {
+        return check_runs(&experiment);
     }
+    if experiment.has_trials() {
+        return Err(Error::finding("the candidate is slower"));
+    }
+    let worse = experiment.findings.iter().filter(|finding| finding.verdict == Verdict::Worse);
+    let findings: Vec<String> = worse.map(|finding| format!("{} is worse", finding.measure)).collect();
+    Err(Error::finding(findings.join(", ")))
+}
+
+/// Checks that every run ended as a result.
+///
+/// # Errors
+/// Names the first one that did not.
+fn check_runs(experiment: &Experiment) -> Result<()> {
+    let is_result = |status: &str| ["ok", "diverged"].contains(&status);
+    let runs = experiment.runs.iter();
+    let faulty: Vec<&ExperimentRun> =
+        runs.filter(|run| run.status.as_deref().is_some_and(|status| !is_result(status))).collect();
+    let Some(first) = faulty.first() else { return Ok(()) };
+    Err(Error::failed(format!(
+        "{} run{} did not end well, the first with the seed {}: {}: {}; the same command runs them again",
+        faulty.len(),
+        plural(faulty.len()),
+        first.seed.unwrap_or_default(),
+        first.status.as_deref().unwrap_or_default(),
+        first.reason.as_deref().unwrap_or("no reason is known")
+    )))
+}
+
+fn print_as_json(experiment: &Experiment) -> Result<()> {
+    let text = serde_json::to_string_pretty(experiment);
+    let text = text.map_err(|e| Error::failed(format!("cannot write the comparison as JSON: {e}")))?;
+    print_json(&(text + "\n"))
 }

@@ -5,10 +5,10 @@ use super::what::Results;
 use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
 use crate::report::blocks::{self, Scope};
+use crate::results::experiment::{self, COMPARISONS};
 use crate::results::folder::{KEPT, SWEEPS};
 use crate::results::ledger::Ledger;
-use crate::results::quality::COMPARISONS;
-use crate::results::{find, keep, quality};
+use crate::results::{find, keep};
 use crate::sweep;
 use std::path::{Path, PathBuf};
 
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
         // A recipe and its comparisons may share a name: then the run is meant.
         (Ok(run), _) => keep::keep(&run, &to)?,
         (Err(_), Some(comparison)) => {
-            for run in quality::compared_runs(&comparison)? {
+            for run in experiment::compared_runs(&comparison)? {
                 // One of two stored runs may have been kept long ago, and not be here any more.
                 if results.join(&run).is_dir() || !to.join(&run).is_dir() {
                     keep::keep(&find::find(results, &run)?, &to)?;
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn part_of(results: &Path, id: &str) -> Option<String> {
     let (recipe, _) = id.split_once('/')?;
     let has_run = |folder: &PathBuf| {
-        quality::compared_runs(folder).is_ok_and(|runs| runs.iter().any(|run| run.as_str() == id))
+        experiment::compared_runs(folder).is_ok_and(|runs| runs.iter().any(|run| run.as_str() == id))
     };
     if let Some(comparison) = find::comparisons(results).ok()?.into_iter().find(has_run) {
         let name = comparison.strip_prefix(results.join(COMPARISONS)).ok()?.display();

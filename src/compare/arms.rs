@@ -4,7 +4,7 @@ use super::revision;
 use crate::error::{Error, IoContext, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, Change, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, Recipe, merged_settings};
-use crate::results::comparison::BINARIES;
+use crate::results::experiment::BINARIES;
 use crate::results::folder::RESOLVED;
 use crate::results::verify::{self, RunFiles};
 use crate::results::{atomic, find};
@@ -119,13 +119,9 @@ impl Arms {
         Ok(arms)
     }
 
-    /// Returns both arms with what differs between them.
+    /// Returns both arms with what differs between them. Arms with one label get a suffix.
     pub fn from_planned(baseline: PlannedArm, candidate: PlannedArm) -> Self {
-        let changes = match (&baseline.recipe, &candidate.recipe) {
-            (Some(a), Some(b)) => changes_between(a, b),
-            _ => Vec::new(),
-        };
-        let mut arms = Self { baseline, candidate, changes };
+        let mut arms = Self { baseline, candidate, changes: Vec::new() }.with_changes();
         if arms.baseline.label == arms.candidate.label {
             arms.baseline.label += " (before)";
             arms.candidate.label += " (after)";
@@ -133,9 +129,17 @@ impl Arms {
         arms
     }
 
-    /// Returns one of the arms.
-    pub fn get(&self, is_candidate: bool) -> &PlannedArm {
-        if is_candidate { &self.candidate } else { &self.baseline }
+    /// Finds the keys that differ between the recipes.
+    pub fn with_changes(mut self) -> Self {
+        if let (Some(a), Some(b)) = (&self.baseline.recipe, &self.candidate.recipe) {
+            self.changes = changes_between(a, b);
+        }
+        self
+    }
+
+    /// Returns both arms, the baseline first.
+    pub fn both(&self) -> [&PlannedArm; 2] {
+        [&self.baseline, &self.candidate]
     }
 
     /// Returns true if both arms are runs of one binary.
@@ -144,19 +148,38 @@ impl Arms {
     }
 
     /// Returns true if the arms differ in the program that runs them, or are stored runs.
-    pub fn is_of_programs(&self) -> bool {
+    fn differ_in_programs(&self) -> bool {
         let runs_here = |arm: &PlannedArm| matches!(arm.program, Program::Xrun { .. });
         !self.same_binary() || !runs_here(&self.baseline) || !runs_here(&self.candidate)
     }
 
     /// Returns true if both arms run one recipe with one program.
-    pub fn is_of_one_recipe(&self) -> bool {
-        !self.is_of_programs() && self.changes.is_empty()
+    pub fn are_equal(&self) -> bool {
+        !self.differ_in_programs() && self.changes.is_empty()
     }
 
     /// Returns true if both arms are stored runs, and nothing is run.
-    pub fn is_of_stored_runs(&self) -> bool {
-        matches!(self.baseline.program, Program::Stored(_))
+    pub fn has_stored_runs(&self) -> bool {
+        self.stored_runs().is_some()
+    }
+
+    /// Returns the stored runs of both arms; `None` for arms that are run.
+    pub fn stored_runs(&self) -> Option<[&[PathBuf]; 2]> {
+        match (&self.baseline.program, &self.candidate.program) {
+            (Program::Stored(baseline), Program::Stored(candidate)) => Some([baseline, candidate]),
+            _ => None,
+        }
+    }
+
+    /// Returns the recipes of both arms, the baseline's first.
+    ///
+    /// # Errors
+    /// A usage error if an arm is an external command.
+    pub fn recipes(&self) -> Result<[&Recipe; 2]> {
+        match (&self.baseline.recipe, &self.candidate.recipe) {
+            (Some(baseline), Some(candidate)) => Ok([baseline, candidate]),
+            _ => Err(Error::usage("an external command has no recipe, and is compared by its speed alone")),
+        }
     }
 
     /// Returns true if an arm is an external command.
@@ -172,9 +195,28 @@ impl Arms {
 }
 
 impl PlannedArm {
+    /// Returns the recipe of its runs and their settings, without the seed; `None` for an external command.
+    pub fn recipe_and_settings(&self) -> Option<(PathBuf, Vec<String>)> {
+        let sets_seed = |setting: &str| {
+            setting
+                .split('=')
+                .next()
+                .is_some_and(|key| key.trim().trim_start_matches("--") == "training.seed")
+        };
+        match &self.program {
+            Program::Xrun { arguments, .. } => {
+                let (path, settings) = arguments.split_first()?;
+                let settings = settings.iter().filter(|setting| !sets_seed(setting)).cloned().collect();
+                Some((path.into(), settings))
+            }
+            Program::Stored(runs) => Some((runs.first()?.join(RESOLVED), Vec::new())),
+            Program::Command(_) => None,
+        }
+    }
+
     /// Returns the recipe that its trials run with, resolved for a machine; `None` for an arm that runs no
     /// recipe.
-    pub fn recipe_of_trials(&self, machine: &Machine) -> Option<Recipe> {
+    pub fn recipe_for_trials(&self, machine: &Machine) -> Option<Recipe> {
         let Program::Xrun { arguments, .. } = &self.program else { return None };
         let (path, settings) = arguments.split_first()?;
         recipe::load(Path::new(path), settings, recipe::environment(), machine).ok()

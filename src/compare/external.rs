@@ -7,7 +7,7 @@
 //! `step` and `tok_s` are required, `step_ms` and `loss` optional. Other members, objects without `step`, and
 //! lines that do not begin with `{` are ignored. Steps ascend.
 
-use super::gate::LossPoint;
+use super::judge::curves::LossPoint;
 use super::measured::SPEED;
 use crate::error::{Error, Result};
 use crate::results::{Phase, TimingRow};

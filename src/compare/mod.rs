@@ -1,69 +1,102 @@
-//! Comparisons of a baseline and a candidate as experiments: trials of both arms in fresh processes, a ratio
-//! with its interval, a verdict, and a gate on the loss curves.
+//! Comparisons of a baseline and a candidate: runs of both arms, and verdicts on what was asked.
 //!
 //! ```text
-//! ArmsRequest ─▶ Arms ─▶ trials A B B A … ─▶ blocks ─▶ ratio ─▶ verdict ─▶ comparison.json
-//!                           └─▶ loss curves ─▶ gate       └─▶ prediction
+//! options + arms ─▶ Question ─▶ runs ─────────────────────────────▶ findings ─▶ experiment.json
+//!                      │         trials A B B A in fresh processes     │
+//!                      │         pairs of one seed, by sweep's ledger  └─▶ prediction
+//!                      └─ history, power plan, prediction, all stored before the first run
 //! ```
 
 mod arms;
-mod conclusion;
+mod comparable;
+mod confirm;
 mod cpu_load;
 mod external;
-mod gate;
+mod history;
+pub mod judge;
 mod measured;
-mod prediction;
-pub mod quality;
+mod pairs;
+mod plan;
+mod question;
+mod record;
 pub mod revision;
-mod running;
-pub mod statistics;
+mod run_pairs;
+mod run_trials;
+mod seeds;
+mod stored_pairs;
 mod text;
 mod trials;
 
 pub use arms::{Arms, ArmsRequest, PlannedArm, Program, hash_of, load_stored};
-pub use running::Request;
-pub use text::{describe, report};
+pub use confirm::confirm;
+pub use question::{Options, Question, SPEED_OF_TRIALS};
+pub use stored_pairs::compare_stored;
+pub use text::{describe, held_in_words, report};
 
 use crate::error::{Error, Result};
 use crate::ranks::Stop;
-use crate::results::comparison::Comparison;
-use running::RunningComparison;
-use std::path::PathBuf;
+use crate::results::experiment::{Design, Experiment};
+use crate::results::progress::Mode;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How a question is answered.
+#[derive(Clone, Debug)]
+pub struct Setting<'a> {
+    /// The results folder.
+    pub results: &'a Path,
+    /// Runs at once on the CPU; a GPU has one at a time. Trials run one at a time.
+    pub jobs: usize,
+    /// Time limit of a run.
+    pub timeout: Option<Duration>,
+    /// Number of pilot pairs, which estimate the deviation for the plan.
+    pub pilot: usize,
+    /// A run whose matrix-product algorithms all trials use; unset means those that the first trial chooses.
+    pub algorithms_from: Option<PathBuf>,
+    /// How progress is shown.
+    pub progress: Mode,
+}
 
 /// A comparison that has ended.
 #[derive(Debug)]
 pub struct FinishedComparison {
     /// Its folder.
     pub folder: PathBuf,
-    /// The result, as stored in the folder.
-    pub comparison: Comparison,
-    /// The error that ended it before its last trial.
+    /// The record, as stored in the folder.
+    pub experiment: Experiment,
+    /// The error that ended it before its last run.
     pub failed: Option<Error>,
 }
 
-/// Runs a comparison: stores the prediction, runs the trials of both arms, and judges the result.
+/// Answers a question: stores it with its prediction, runs both arms, and judges the runs.
 ///
 /// # Errors
-/// If processes cannot be started or files cannot be written. A trial that fails ends the comparison, with
-/// its error in [`FinishedComparison::failed`].
-pub fn run(request: Request<'_>) -> Result<FinishedComparison> {
-    run_until(request, &Stop::on_signals(Some("stopping the trial; a second signal stops it at once"))?)
+/// If a run cannot be started or planned, a file cannot be written, or the question looks again at a known
+/// verdict. A trial that fails ends the comparison, with its error in [`FinishedComparison::failed`]. After a
+/// signal, the same command continues pairs; trials begin again.
+pub fn run(question: &Question, setting: Setting<'_>) -> Result<FinishedComparison> {
+    let said = matches!(question.design, Design::Trials { .. })
+        .then_some("stopping the trial; a second signal stops it at once");
+    run_until(question, setting, &Stop::on_signals(said)?)
 }
 
-/// As [`run`], until `stop` is requested.
+/// Answers a question as [`run`] does, until `stop` is requested.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_until(request: Request<'_>, stop: &Stop) -> Result<FinishedComparison> {
-    let mut running = RunningComparison::start(request)?;
-    let failed = match running.is_of_stored_runs() {
-        true => running.read_stored_runs(),
-        false => running.run_trials(stop),
-    };
-    let failed = failed.err();
-    running.conclude(failed.is_none());
-    running.comparison.write(&running.folder)?;
-    Ok(FinishedComparison { folder: running.folder, comparison: running.comparison, failed })
+pub fn run_until(question: &Question, setting: Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
+    match question.design {
+        Design::Trials { .. } => run_trials::run(question, setting, stop),
+        Design::Pairs { .. } | Design::Sequential { .. } => run_pairs::run(question, &setting, stop),
+    }
+}
+
+/// Plans the pairs of a question and prints the plan; only pilot runs are made.
+///
+/// # Errors
+/// As [`run`], before its first run. Pairs after a known verdict may be planned.
+pub fn plan_pairs(question: &Question, setting: &Setting<'_>) -> Result<Experiment> {
+    run_pairs::plan(question, setting, &Stop::on_signals(None)?)
 }
 
 #[cfg(test)]

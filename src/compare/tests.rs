@@ -1,59 +1,375 @@
-//! A comparison for tests.
+//! Judgement, history and text of comparisons, from records made by hand.
 
-use crate::results::comparison::{Arm, Average, CompareVerdict, Comparison, LossGate, TrainLoss};
+use super::judge;
+use super::question::confidence_of_each;
+use super::*;
+use crate::results::experiment::example::experiment;
+use crate::results::experiment::{EXPERIMENT, ExperimentRun, Finding, RegisteredPrediction, VerdictBasis};
+use crate::results::measure::{Measure, MeasureValue, parse_list};
+use crate::statistics::{Verdict, paired_difference};
+use history::{StoredExperiment, check_peeking, fresh_seeds, same_change};
 
-/// Contention that is planted on one side, on both, on none.
-#[test]
-fn load_on_one_side_alone_is_a_reason_and_even_load_is_none() {
-    use super::conclusion::one_sided_load;
-    for (baseline, candidate, side) in [
-        (
-            &[0.02, 0.03, 0.01][..],
-            &[0.82, 0.79, 0.85][..],
-            Some("fell on the candidate: it took 82 % of the CPU in its trials and 2 %"),
-        ),
-        (&[0.40, 0.02, 0.30], &[0.01, 0.02, 0.03], Some("fell on the baseline: it took 24 %")),
-        (&[0.80, 0.78], &[0.82, 0.79], None),
-        (&[0.05, 0.0], &[0.0, 0.12], None),
-        (&[], &[0.9], None),
-    ] {
-        let found = one_sided_load(baseline, candidate);
-        assert_eq!(found.is_some(), side.is_some(), "{found:?}");
-        assert!(found.unwrap_or_default().contains(side.unwrap_or_default()));
+/// A comparison of speed without runs, its speed and curves not judged.
+pub fn trials() -> Experiment {
+    let findings = vec![
+        Finding::unjudged(Measure::SPEED, Some(0.01), 0.95),
+        Finding::unjudged(Measure::LossCurves, None, 1.0),
+    ];
+    experiment(Design::Trials { trials: 0 }, findings, Vec::new())
+}
+
+/// A comparison of these measures with these values of both arms, pair by pair.
+fn comparison(on: &str, values: &[[MeasureValue; 2]]) -> Experiment {
+    let measures = parse_list(on).unwrap();
+    let each = confidence_of_each(0.95, measures.iter());
+    let pairs = values.iter().enumerate();
+    let runs =
+        pairs.flat_map(|(at, values)| [0, 1].map(|arm| run_of(at as u64, arm, &measures, &values[arm])));
+    let runs: Vec<ExperimentRun> = runs.collect();
+    let asked =
+        measures.iter().map(|measure| Finding::unjudged(measure.clone(), measure.default_min_effect(), each));
+    experiment(Design::Pairs { pairs: values.len() }, asked.collect(), runs)
+}
+
+/// A run with one value of every measure.
+fn run_of(seed: u64, arm: usize, measures: &[Measure], value: &MeasureValue) -> ExperimentRun {
+    let status = match value {
+        MeasureValue::Diverged => "diverged",
+        MeasureValue::Missing(_) => "killed",
+        _ => "ok",
+    };
+    let values = match value {
+        MeasureValue::Missing(_) => Default::default(),
+        value => measures.iter().map(|measure| (measure.to_string(), value.clone())).collect(),
+    };
+    ExperimentRun {
+        arm,
+        seed: Some(seed),
+        run: Some(format!("r/{seed}-{arm}")),
+        status: Some(status.to_owned()),
+        reason: matches!(value, MeasureValue::Missing(_)).then(|| "ended by signal 9".to_owned()),
+        metrics_hash: Some(format!("{seed}-{arm}")),
+        values,
+        ..ExperimentRun::default()
     }
 }
 
-pub fn comparison() -> Comparison {
-    let arm = |label: &str| Arm {
-        label: label.into(),
-        command: label.into(),
-        recipe_hash: None,
-        commit: None,
-        binary: None,
-        device: "cpu avx2".into(),
-        measured: Default::default(),
-    };
-    Comparison {
-        name: "a".into(),
-        id: "20260102T030405Z-0123abcd".into(),
-        hypothesis: None,
-        predicts: None,
-        prediction_held: None,
-        baseline: arm("a"),
-        candidate: arm("engine.fused=false"),
-        changes: vec![],
-        finished: true,
-        average: Average::Mean,
-        trials_planned: None,
-        train_loss: TrainLoss::Smoothed,
-        trials: vec![],
-        ratio: None,
-        min_effect: 0.01,
-        verdict: CompareVerdict::Inconclusive,
-        gate: LossGate { tolerance: None, holds: None, found: "not judged".into() },
-        contended: vec![],
-        incomparable: vec![],
-        notes: vec![],
-        rule: String::new(),
+/// Values of both arms from baselines and differences.
+fn differing(differences: &[f64]) -> Vec<[MeasureValue; 2]> {
+    let values = differences.iter().map(|difference| [2.0, 2.0 + difference].map(MeasureValue::Value));
+    values.collect()
+}
+
+fn judged(on: &str, values: &[[MeasureValue; 2]]) -> Experiment {
+    let mut comparison = comparison(on, values);
+    judge::judge(&mut comparison);
+    comparison
+}
+
+fn missing() -> MeasureValue {
+    MeasureValue::Missing(String::new())
+}
+
+#[test]
+fn a_verdict_is_that_of_the_interval_of_differences() {
+    let better = [-0.05, -0.04, -0.06, -0.05];
+    let found = judged("val_loss", &differing(&better));
+    let measure = &found.findings[0];
+    let expected = paired_difference(&better, 0.95).unwrap();
+    assert!((measure.interval.unwrap().low - expected.interval.low).abs() < 1e-12);
+    assert!((measure.p.unwrap() - expected.p).abs() < 1e-9);
+    assert_eq!((measure.verdict, measure.pairs), (Verdict::Better, 4));
+    assert_eq!(found.verdict(), Verdict::Better);
+    let verdict = |differences: &[f64]| judged("val_loss", &differing(differences)).verdict();
+    assert_eq!(verdict(&[0.05, 0.04, 0.06]), Verdict::Worse);
+    assert_eq!(verdict(&[0.001, -0.001, 0.002]), Verdict::NoDifference);
+    assert_eq!(verdict(&[0.5, -0.4, 0.1]), Verdict::Inconclusive);
+    assert_eq!(verdict(&[0.5]), Verdict::Inconclusive);
+    assert_eq!(verdict(&[]), Verdict::Inconclusive);
+}
+
+#[test]
+fn speeds_are_compared_by_their_ratio_and_higher_is_better() {
+    let pair = |ratio: f64| [100.0, 100.0 * ratio].map(MeasureValue::Value);
+    let found = judged("tok_s", &[pair(1.2), pair(1.21), pair(1.19)]);
+    let interval = found.findings[0].interval.unwrap();
+    assert_eq!(found.verdict(), Verdict::Better);
+    assert!((interval.estimate - 0.2).abs() < 1e-4 && interval.low > 0.17, "{interval:?}");
+    assert!((found.findings[0].baseline.unwrap() - 100.0).abs() < 1e-9);
+    assert_eq!(judged("tok_s", &[pair(1.0), pair(1.001), pair(0.999)]).verdict(), Verdict::NoDifference);
+    let text = describe(&found.findings[0], &found);
+    assert!(text.starts_with("better by 20.0") && text.contains(" %"), "{text}");
+}
+
+#[test]
+fn equal_bits_in_every_pair_are_an_outcome_of_their_own() {
+    let mut same = comparison("val_loss,tok_s", &differing(&[0.0, 0.0]));
+    for run in &mut same.runs {
+        run.metrics_hash = run.seed.map(|seed| seed.to_string());
     }
+    let mut other = same.clone();
+    judge::judge(&mut same);
+    let verdicts: Vec<Verdict> = same.findings.iter().map(|one| one.verdict).collect();
+    assert_eq!(verdicts, [Verdict::SameBits, Verdict::NoDifference], "times have no bits");
+    // One pair differs: no longer the same bits.
+    other.runs[3].metrics_hash = Some("other".to_owned());
+    judge::judge(&mut other);
+    assert_eq!(other.findings[0].verdict, Verdict::NoDifference);
+}
+
+#[test]
+fn a_side_with_diverged_runs_is_not_better_and_counts_decide_where_they_can() {
+    let good = || [2.0, 1.9].map(MeasureValue::Value);
+    let gone = || [MeasureValue::Value(2.0), MeasureValue::Diverged];
+    let found = judged("val_loss", &[good(), good(), good(), gone()]);
+    assert_eq!(found.verdict(), Verdict::Inconclusive, "three better pairs, and one diverged");
+    assert!(found.findings[0].because.as_ref().unwrap().contains("the candidate alone in 1"));
+    let counts = found.diverged.unwrap();
+    assert_eq!((counts.pairs, counts.baseline, counts.candidate), (4, 0, 1));
+    assert!((counts.p - 1.0).abs() < 1e-12, "{}", counts.p);
+    let all: Vec<_> = (0..6).map(|_| gone()).collect();
+    let found = judged("val_loss", &all);
+    assert_eq!((found.verdict(), found.findings[0].basis), (Verdict::Worse, VerdictBasis::DivergedRuns));
+    let text = describe(&found.findings[0], &found);
+    assert!(text.starts_with("worse, by diverged runs"), "{text}");
+    assert_eq!(judged("val_loss", &differing(&[0.1])).diverged, None);
+}
+
+/// Losses and speeds fall by a fifth in six pairs; in six more the baseline diverges.
+#[test]
+fn runs_of_the_other_side_that_diverge_make_none_faster() {
+    let both = (0..6).map(|i| [2.0, 1.6 + 0.01 * f64::from(i)].map(MeasureValue::Value));
+    let gone = (0..6).map(|_| [MeasureValue::Diverged, MeasureValue::Value(1.6)]);
+    let found = judged("tok_s,val_loss", &both.chain(gone).collect::<Vec<_>>());
+    let [speed, loss] = &found.findings[..] else { panic!("two measures") };
+    assert!(speed.interval.unwrap().high < -0.1, "slower");
+    assert_eq!((speed.verdict, speed.basis), (Verdict::Inconclusive, VerdictBasis::Differences));
+    assert_eq!((loss.verdict, loss.basis), (Verdict::Better, VerdictBasis::DivergedRuns));
+    assert_eq!(found.joint.unwrap().verdict, Verdict::Inconclusive);
+}
+
+#[test]
+fn a_pair_that_the_machine_ended_is_missing_and_the_verdict_says_so() {
+    let mut values = differing(&[-0.05, -0.04, -0.06]);
+    values.push([MeasureValue::Value(2.0), missing()]);
+    let found = judged("val_loss", &values);
+    assert_eq!((found.verdict(), found.findings[0].pairs), (Verdict::Better, 3));
+    let text = describe(&found.findings[0], &found);
+    assert!(text.contains("1 pair without a value (seed 3: killed: ended by signal 9)"), "{text}");
+    assert!(found.diverged.is_none(), "the machine's fault is no divergence");
+}
+
+#[test]
+fn a_target_that_is_never_reached_is_later_than_any() {
+    let never = || [MeasureValue::NeverReached(100.0), MeasureValue::Value(60.0)];
+    let both = |a: f64, b: f64| [a, b].map(MeasureValue::Value);
+    let found =
+        judged("steps_until:val_loss=2", &[never(), never(), never(), never(), never(), both(90.0, 50.0)]);
+    let measure = &found.findings[0];
+    assert_eq!((measure.verdict, measure.basis), (Verdict::Better, VerdictBasis::Ranks));
+    assert_eq!((measure.interval, measure.baseline), (None, None));
+    assert!((measure.p.unwrap() - 2.0 / 64.0).abs() < 1e-12, "{measure:?}");
+}
+
+#[test]
+fn several_measures_share_the_error_and_the_intervals_are_wider() {
+    let differences = [-0.03, -0.02, -0.05, -0.02];
+    let alone = judged("val_loss", &differing(&differences)).findings[0].interval.unwrap();
+    let both = judged("val_loss,train_loss", &differing(&differences));
+    let wider = both.findings[0].interval.unwrap();
+    assert!(wider.low < alone.low && wider.high > alone.high);
+    assert!((both.findings[0].confidence - 0.975).abs() < 1e-12);
+    assert_eq!(both.joint, None);
+}
+
+#[test]
+fn faster_and_no_worse_is_one_question() {
+    let pairs = |speeds: [f64; 3], losses: [f64; 3]| {
+        let mut comparison = comparison("tok_s,val_loss", &differing(&[0.0; 3]));
+        for (at, pair) in comparison.runs.chunks_mut(2).enumerate() {
+            let value = |x: f64| MeasureValue::Value(x);
+            pair[0].values.insert("tok_s".to_owned(), value(100.0));
+            pair[1].values.insert("tok_s".to_owned(), value(100.0 * speeds[at]));
+            pair[1].values.insert("val_loss".to_owned(), value(2.0 + losses[at]));
+        }
+        judge::judge(&mut comparison);
+        comparison
+    };
+    let verdict = |speeds, losses| pairs(speeds, losses).joint.unwrap().verdict;
+    let faster = [1.2, 1.21, 1.19];
+    assert_eq!(verdict(faster, [0.001, 0.002, 0.0]), Verdict::Better);
+    // Better by an uncertain amount, but surely no worse by 0.01.
+    assert_eq!(verdict(faster, [-0.05, 0.0, -0.03]), Verdict::Inconclusive);
+    assert_eq!(verdict(faster, [-0.05, -0.02, -0.04]), Verdict::Better);
+    assert_eq!(verdict(faster, [0.05, 0.04, 0.06]), Verdict::Worse);
+    assert_eq!(verdict(faster, [0.5, -0.4, 0.1]), Verdict::Inconclusive);
+    assert_eq!(verdict([1.2, 0.9, 1.0], [0.001, 0.002, 0.0]), Verdict::Inconclusive);
+    assert_eq!(verdict([1.0, 1.001, 1.0], [0.001, 0.0, 0.0]), Verdict::NoDifference);
+    let found = pairs([0.8, 0.81, 0.79], [0.0; 3]);
+    assert_eq!((found.verdict(), found.findings[0].confidence), (Verdict::Worse, 0.95));
+    assert_eq!(found.joint.unwrap().found, "tok_s is worse");
+}
+
+#[test]
+fn a_sequential_design_looks_from_the_fourth_pair_on_and_stops() {
+    let mut found = comparison("val_loss", &differing(&[-0.5, -0.51, -0.49, -0.5, 3.0]));
+    found.design = Design::Sequential { max_pairs: 8, looks: Vec::new() };
+    judge::judge(&mut found);
+    let Design::Sequential { looks, .. } = &found.design else { unreachable!() };
+    assert_eq!((looks.len(), looks[0].pairs, looks[0].stops), (1, 4, true));
+    let measure = &found.findings[0];
+    assert_eq!(
+        (measure.verdict, measure.pairs, measure.basis),
+        (Verdict::Better, 4, VerdictBasis::Sequential)
+    );
+    assert!(judge::is_decided(&found), "the fifth pair came too late");
+    let fixed = paired_difference(&[-0.5, -0.51, -0.49, -0.5], 0.95).unwrap().interval;
+    assert!(measure.interval.unwrap().high > fixed.high, "the price of looking");
+    let mut open = comparison("val_loss", &differing(&[-0.5, 0.1, -0.3, 0.2]));
+    open.design = Design::Sequential { max_pairs: 40, looks: Vec::new() };
+    judge::judge(&mut open);
+    assert_eq!(open.verdict(), Verdict::Inconclusive);
+}
+
+fn predicted(text: &str) -> RegisteredPrediction {
+    RegisteredPrediction { text: text.to_owned(), held: None }
+}
+
+#[test]
+fn a_prediction_holds_by_verdict_or_by_interval() {
+    let held = |on: &str, predicts: &str, differences: &[f64]| {
+        let mut comparison = comparison(on, &differing(differences));
+        comparison.prediction = Some(predicted(predicts));
+        judge::judge(&mut comparison);
+        comparison.prediction.unwrap().held
+    };
+    let (better, open) = ([-0.05, -0.04, -0.06], [0.5, -0.4, 0.1]);
+    assert_eq!(held("val_loss", "better", &better), Some(true));
+    assert_eq!(held("val_loss", "worse", &better), Some(false));
+    assert_eq!(held("val_loss", "no difference", &better), Some(false));
+    assert_eq!(held("val_loss", "better", &open), None);
+    assert_eq!(held("val_loss", "val_loss -0.06..-0.04", &better), Some(true));
+    assert_eq!(held("val_loss", "val_loss -0.04..-0.01", &better), Some(false));
+    assert_eq!(held("val_loss", "val_loss -3..-2%", &better), Some(true));
+    assert_eq!(held("val_loss", "val_loss -9..9", &open), Some(true));
+    assert_eq!(held("val_loss", "val_loss 8..9", &open), Some(false));
+    assert_eq!(held("val_loss", "val_loss 0..9", &open), None);
+    let mut unfinished = comparison("val_loss", &differing(&better));
+    (unfinished.finished, unfinished.prediction) = (false, Some(predicted("better")));
+    judge::judge(&mut unfinished);
+    assert_eq!(unfinished.prediction.unwrap().held, None);
+}
+
+/// A question about the change of [`comparison`], with these seeds.
+fn question(seeds: &[u64], is_sequential: bool) -> Question {
+    let request = ArmsRequest {
+        recipe: Some("quickstart".into()),
+        candidate: vec!["optimizer.lr=0.001".to_owned()],
+        ..Default::default()
+    };
+    let arms = Arms::new(&request, Path::new("none")).unwrap();
+    let seeds: Vec<String> = seeds.iter().map(ToString::to_string).collect();
+    let options = Options {
+        on: Some("val_loss".to_owned()),
+        seeds: Some(seeds.join(",")),
+        sequential: is_sequential,
+        ..Options::default()
+    };
+    Question::new(arms, &options).unwrap()
+}
+
+#[test]
+fn other_pairs_after_a_verdict_are_peeking() {
+    // Seeds 0 to 3.
+    let fixed = judged("val_loss", &differing(&[0.1, 0.2, 0.3, 0.2]));
+    let mut sequential = fixed.clone();
+    sequential.design = Design::Sequential { max_pairs: 6, looks: Vec::new() };
+    let check = |old: &Experiment, seeds: &[u64], is_sequential: bool| {
+        check_peeking(&question(seeds, is_sequential), &[old])
+    };
+    check(&fixed, &[0, 1, 2, 3], false).expect("the same again");
+    check(&fixed, &[3, 2, 1, 0], false).expect("in any order");
+    check(&fixed, &[10, 11, 12, 13], false).expect("fresh seeds");
+    check(&fixed, &[0, 1, 2, 3, 4, 5], true).expect("sequential from the first pair");
+    check(&sequential, &[0, 1, 2, 3, 4, 5], true).expect("the same maximum");
+    for (old, seeds, is_sequential) in [
+        (&fixed, &[0, 1, 2, 3, 4, 5][..], false),
+        (&fixed, &[0, 1, 2], false),
+        (&fixed, &[3, 10, 11], false),
+        (&fixed, &[1, 2, 3, 4, 5], true),
+        (&fixed, &[3, 2, 1, 0, 4, 5], true),
+        (&sequential, &[1, 0, 2, 3, 4, 5], true),
+        (&sequential, &[0, 1, 2, 3], false),
+        (&sequential, &[0, 1, 2, 3, 4, 5, 6, 7], true),
+    ] {
+        let error = check(old, seeds, is_sequential).unwrap_err();
+        assert!(error.message().contains("peeking") && error.message().contains("--confirm r/1"), "{error}");
+    }
+    let mut unfinished = fixed.clone();
+    unfinished.finished = false;
+    check(&unfinished, &[0, 1, 2, 3, 4, 5], false).expect("no verdict is known");
+}
+
+#[test]
+fn history_is_of_the_same_two_recipes_and_fresh_seeds_lie_above_all_of_it() {
+    let mut first = judged("val_loss", &differing(&[-0.05, -0.04, -0.06]));
+    first.pilot.extend_from_slice(&first.runs[..2]);
+    first.pilot[1].seed = Some(70);
+    let mut other = first.clone();
+    other.arms[1].seedless_hash = Some("c".to_owned());
+    let stored =
+        [first.clone(), other].map(|experiment| StoredExperiment { folder: PathBuf::new(), experiment });
+    let earlier = same_change(&stored, ["a", "b"]);
+    assert_eq!(earlier, [&first]);
+    let said = history::in_history(&first, &[[2, 2], [3, 3]]);
+    assert_eq!((said.pairs, said.shared_seeds, said.ended.as_str()), (3, 1, "val_loss: better"));
+    assert_eq!(fresh_seeds(2, [0, 0], &earlier).unwrap(), [[71, 71], [72, 72]]);
+    assert_eq!(fresh_seeds(1, [0, 100], &earlier).unwrap(), [[71, 171]]);
+    assert_eq!(fresh_seeds(1, [100, 0], &earlier).unwrap(), [[171, 71]]);
+    assert!(fresh_seeds(1, [i64::MAX as u64; 2], &[]).is_err());
+}
+
+#[test]
+fn the_report_has_pairs_verdict_prediction_and_history() {
+    let mut found = judged("val_loss", &differing(&[-0.05, -0.04, -0.06]));
+    found.prediction = Some(predicted("better"));
+    found.hypothesis = Some("a \u{1b}[31mreason".to_owned());
+    let earlier = history::in_history(&found.clone(), &[[0, 0]]);
+    found.history = vec![earlier.clone(), earlier];
+    judge::judge(&mut found);
+    let text = report(&found);
+    for said in [
+        "baseline",
+        "-0.05000",
+        "better by 0.0500 nats per token (95 %: 0.0252 to 0.0748), p = 0.0131, over 3 pairs",
+        "`better`: held",
+        "2 earlier comparisons of this change: 2 × val_loss: better; the newest on 1 of these seeds is r/1",
+        "a ␛[31mreason",
+    ] {
+        assert!(text.contains(said), "no `{said}` in\n{text}");
+    }
+    found.finished = false;
+    assert!(report(&found).contains("not judged before the last pair"));
+}
+
+#[test]
+fn a_record_reads_as_it_is_written() {
+    let mut found = judged("val_loss,tok_s", &differing(&[-0.05, -0.04, -0.06]));
+    found.runs[1].values.insert("val_loss".to_owned(), MeasureValue::NeverReached(0.1 + 0.2));
+    found.design = Design::Sequential { max_pairs: 9, looks: Vec::new() };
+    let dir = tempfile::tempdir().unwrap();
+    found.write(dir.path()).unwrap();
+    assert_eq!(Experiment::read(dir.path()).unwrap(), found);
+    let refused = |text: &str| {
+        std::fs::write(dir.path().join(EXPERIMENT), text).unwrap();
+        Experiment::read(dir.path()).unwrap_err().message().to_owned()
+    };
+    assert!(refused("{\n\"name\": 3}").contains("experiment.json:2: not an experiment"));
+    found.arms.pop();
+    let text = serde_json::to_string(&found).unwrap();
+    assert!(refused(&text).contains("1 of at least two arms"));
+    found.arms.push(found.arms[0].clone());
+    found.runs[0].arm = 2;
+    let text = serde_json::to_string(&found).unwrap();
+    assert!(refused(&text).contains("a run belongs to arm 2"));
 }

@@ -1,170 +1,86 @@
-//! The text form of a comparison: a compact table and the verdict in a sentence.
+//! A comparison as text: a table of its runs, and what was found in sentences.
 
-use super::measured::{Columns, SPEED, STEP_TIME, TRAIN_LOSS};
-use crate::format::{short, significant, wall_time};
-use crate::metrics;
-use crate::results::columns;
-use crate::results::comparison::{CompareVerdict, Comparison, RatioInterval};
+mod pairs;
+mod trials;
+
+use crate::format::printable;
+use crate::results::experiment::{Experiment, Finding};
+use crate::results::measure::Measure;
 use std::fmt::Write;
-
-/// Columns at the top of the table: those that a comparison is about.
-const FIRST: [&str; 3] = [SPEED, STEP_TIME, TRAIN_LOSS];
-
-/// Returns the result of a trial in a line.
-pub(super) fn trial(columns: &Columns) -> String {
-    let mut parts = Vec::new();
-    parts.extend(columns.get(SPEED).map(|speed| format!("{} tok/s", short(*speed))));
-    parts.extend(columns.get(TRAIN_LOSS).map(|loss| format!("training loss {loss:.4}")));
-    parts.extend(columns.get("wall_s").map(|seconds| wall_time(*seconds)));
-    parts.join(", ")
-}
+pub use trials::trial;
 
 /// Returns the table and the sentences.
-pub fn report(comparison: &Comparison) -> String {
-    let mut text = table(comparison);
+pub fn report(experiment: &Experiment) -> String {
+    let has_trials = experiment.has_trials();
+    let mut text = if has_trials { trials::table(experiment) } else { pairs::table(experiment) };
     text.push('\n');
-    for change in &comparison.changes {
-        let _ = writeln!(text, "changed     {change}");
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<12}{}", printable(value));
+    };
+    for change in &experiment.changes {
+        line("changed", change);
     }
-    let [before, after] = [&comparison.baseline, &comparison.candidate];
-    let is_same = before.recipe_hash.is_some() && before.recipe_hash == after.recipe_hash;
-    if comparison.changes.is_empty() && is_same && before.binary == after.binary {
-        text.push_str("changed     nothing: both arms are the same, and what differs is chance\n");
+    if has_trials && trials::arms_are_equal(experiment) {
+        line("changed", "nothing: both arms are the same, and what differs is chance");
     }
-    if let Some(hypothesis) = &comparison.hypothesis {
-        let _ = writeln!(text, "hypothesis  {hypothesis}");
+    if let Some(shared) = &experiment.shared_randomness {
+        line("seeds", shared);
     }
-    let _ = writeln!(text, "verdict     {}", describe(comparison));
-    let gate = match comparison.gate.holds {
-        Some(true) => "holds",
-        Some(false) => "FAILS",
+    if let Some(hypothesis) = &experiment.hypothesis {
+        line("hypothesis", hypothesis);
+    }
+    for finding in &experiment.findings {
+        match finding.measure {
+            Measure::LossCurves => line("loss gate", &describe(finding, experiment)),
+            _ if has_trials => line("verdict", &describe(finding, experiment)),
+            _ => line("verdict", &format!("{}: {}", finding.measure, describe(finding, experiment))),
+        }
+    }
+    if let Some(joint) = &experiment.joint {
+        line("together", &format!("{}: {}", joint.verdict.words(), joint.found));
+    }
+    if let Some(runs) = &experiment.diverged {
+        line("diverged", &pairs::diverged(runs));
+    }
+    if let Some(confirmed) = &experiment.confirms {
+        line("confirms", confirmed);
+    }
+    if let Some(prediction) = &experiment.prediction {
+        line("prediction", &format!("`{}`: {}", prediction.text, held_in_words(prediction.held)));
+    }
+    if !has_trials {
+        line("history", &pairs::history(experiment));
+    }
+    for reason in &experiment.contended {
+        line("contended", reason);
+    }
+    for note in &experiment.notes {
+        line("note", note);
+    }
+    text
+}
+
+/// Returns a finding in a sentence, without the measure.
+pub fn describe(finding: &Finding, experiment: &Experiment) -> String {
+    match finding.measure {
+        Measure::LossCurves => {
+            let holds = match finding.holds() {
+                Some(true) => "holds",
+                Some(false) => "FAILS",
+                None => "open",
+            };
+            format!("{holds}: {}", finding.because.as_deref().unwrap_or("no reason is known"))
+        }
+        _ if experiment.has_trials() => trials::describe(finding, experiment),
+        _ => pairs::describe(finding, experiment),
+    }
+}
+
+/// Returns whether a prediction held, in a word.
+pub fn held_in_words(held: Option<bool>) -> &'static str {
+    match held {
+        Some(true) => "held",
+        Some(false) => "falsified",
         None => "open",
-    };
-    let _ = writeln!(text, "loss gate   {gate}: {}", comparison.gate.found);
-    if let Some(predicts) = &comparison.predicts {
-        let held = match comparison.prediction_held {
-            Some(true) => "held",
-            Some(false) => "falsified",
-            None => "open",
-        };
-        let _ = writeln!(text, "prediction  `{predicts}`: {held}");
-    }
-    for reason in &comparison.contended {
-        let _ = writeln!(text, "contended   {reason}");
-    }
-    for note in &comparison.notes {
-        let _ = writeln!(text, "note        {note}");
-    }
-    text
-}
-
-/// Returns the verdict in a sentence.
-pub fn describe(comparison: &Comparison) -> String {
-    let Some(RatioInterval { estimate, low, high }) = comparison.ratio else {
-        let why =
-            if comparison.finished { "speeds of both arms are missing" } else { "not every trial finished" };
-        return format!("{}: {why}", comparison.verdict.as_str());
-    };
-    let percent = |ratio: f64| format!("{:+.1} %", 100.0 * (ratio - 1.0));
-    let sizes = format!("{} tok/s (95 %: {} to {})", percent(estimate), percent(low), percent(high));
-    let effect = significant(100.0 * comparison.min_effect);
-    let why = match comparison.verdict {
-        CompareVerdict::Inconclusive if !comparison.contended.is_empty() => {
-            ", but times are not comparable".to_owned()
-        }
-        CompareVerdict::Inconclusive if comparison.has_single_run() => {
-            ", but an arm of one run does not show how its runs differ; several of each arm do".to_owned()
-        }
-        CompareVerdict::Inconclusive if low <= 1.0 && high >= 1.0 => {
-            format!(
-                ", which includes no difference, and is not known to ±{effect} %; more --repeats narrow it"
-            )
-        }
-        CompareVerdict::Inconclusive => {
-            format!(", which may be more or less than ±{effect} %; more --repeats narrow it")
-        }
-        CompareVerdict::NoDifference => format!(", within ±{effect} %"),
-        CompareVerdict::Faster | CompareVerdict::Slower => String::new(),
-    };
-    format!("{}: {sizes}{why}", comparison.verdict.as_str())
-}
-
-/// Returns the figures of both arms with their change.
-fn table(comparison: &Comparison) -> String {
-    let Comparison { baseline, candidate, trials, .. } = comparison;
-    let count = |arm: bool| trials.iter().filter(|trial| trial.is_candidate == arm).count().to_string();
-    let mut rows = vec![
-        ["mean over trials".to_owned(), baseline.label.clone(), candidate.label.clone(), "change".to_owned()],
-        ["trials".to_owned(), count(false), count(true), String::new()],
-    ];
-    let mut names: Vec<&String> = baseline.measured.keys().chain(candidate.measured.keys()).collect();
-    names.sort();
-    names.dedup();
-    names.sort_by_key(|name| FIRST.iter().position(|first| first == name).unwrap_or(FIRST.len()));
-    for name in names {
-        let value = |arm: &Columns| arm.get(name).map_or("-".to_owned(), |value| shown(name, *value));
-        let change = match (baseline.measured.get(name), candidate.measured.get(name)) {
-            _ if comparison.incomparable.contains(name) => String::new(),
-            (Some(old), Some(new)) if *old != 0.0 => format!("{:+.1} %", 100.0 * (new / old - 1.0)),
-            _ => String::new(),
-        };
-        rows.push([name.clone(), value(&baseline.measured), value(&candidate.measured), change]);
-    }
-    let widths: Vec<usize> =
-        (0..4).map(|c| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = format!("{:<width$}", row[0], width = widths[0]);
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            let _ = write!(line, "  {cell:>width$}");
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
-/// Returns a value with the digits and the unit of its column.
-fn shown(name: &str, value: f64) -> String {
-    match metrics::find(name) {
-        // The name says bytes.
-        Some(metric) if metric.unit == "MiB" => format!("{} MiB", columns::shown(metric, value)),
-        Some(metric) => columns::shown(metric, value),
-        None => format!("{value:.3}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::compare::tests::comparison;
-
-    #[test]
-    fn a_report_says_verdict_gate_and_prediction() {
-        let mut found = comparison();
-        found.ratio = Some(RatioInterval { estimate: 0.9, low: 0.88, high: 0.92 });
-        found.verdict = CompareVerdict::Slower;
-        found.baseline.measured.insert("tok_s".into(), 1000.0);
-        found.candidate.measured.insert("tok_s".into(), 900.0);
-        found.predicts = Some("faster".into());
-        found.prediction_held = Some(false);
-        found.gate.holds = Some(true);
-        found.gate.found = "the same bits over 3 steps".into();
-        let text = report(&found);
-        assert!(text.contains("slower: -10.0 % tok/s (95 %: -12.0 % to -8.0 %)"), "{text}");
-        assert!(text.contains("holds: the same bits"), "{text}");
-        assert!(text.contains("`faster`: falsified"), "{text}");
-        let speeds = text.lines().find(|line| line.starts_with("tok_s")).unwrap();
-        assert_eq!(speeds.split_whitespace().collect::<Vec<_>>(), ["tok_s", "1000", "900", "-10.0", "%"]);
-    }
-
-    #[test]
-    fn an_open_verdict_says_why() {
-        let mut found = comparison();
-        assert!(describe(&found).contains("inconclusive"));
-        found.ratio = Some(RatioInterval { estimate: 1.0, low: 0.9, high: 1.1 });
-        assert!(describe(&found).contains("more --repeats"));
-        found.contended.push("x".into());
-        assert!(describe(&found).contains("not comparable"));
     }
 }

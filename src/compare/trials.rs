@@ -3,14 +3,14 @@
 use super::arms::{Program, hash_of};
 use super::cpu_load::CpuLoad;
 use super::external;
-use super::gate::LossPoint;
+use super::judge::curves::LossPoint;
+use super::judge::trials::blocks;
 use super::measured::{Columns, RATES, TRAIN_LOSS};
-use super::statistics::blocks;
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::executor::{FinishedRun, LocalProcesses, Output, RunSpec, Task, run_to_end};
 use crate::ranks::Stop;
 use crate::results::columns::Figures;
-use crate::results::comparison::Trial;
+use crate::results::experiment::{BASELINE, CANDIDATE, ExperimentRun};
 use crate::results::find;
 use crate::results::folder::{ALGORITHMS, METRICS, TIMING, folder_name, read_summary};
 use crate::results::losses::{HeldOutPart, SmoothedLoss};
@@ -31,7 +31,7 @@ const CLOCKS: [&str; 2] = ["sm_clock_mhz", "mem_clock_mhz"];
 #[derive(Clone, Debug)]
 pub struct FinishedTrial {
     /// The stored record.
-    pub record: Trial,
+    pub record: ExperimentRun,
     /// The training losses.
     pub curve: Vec<LossPoint>,
     /// The measured figures.
@@ -94,12 +94,13 @@ impl TrialSetting<'_> {
     }
 }
 
-/// Returns the order of `repeats` trials of each arm, `true` for the candidate: A B B A A B B A … Each pair
+/// Returns the arm of each of `repeats` trials of both arms: A B B A A B B A … Each pair
 /// has both arms, as in plain alternation. A linear drift of d per trial affects both arms alike where their
 /// number is even, and moves their difference by d / `repeats` where it is odd; in plain alternation, which
 /// always has B later, by d.
-pub fn trial_order(repeats: usize) -> Vec<bool> {
-    (0..repeats).flat_map(|pair| [pair % 2 == 1, pair % 2 == 0]).collect()
+pub fn trial_order(repeats: usize) -> Vec<usize> {
+    let pair = |at: usize| if at % 2 == 0 { [BASELINE, CANDIDATE] } else { [CANDIDATE, BASELINE] };
+    (0..repeats).flat_map(pair).collect()
 }
 
 impl FinishedTrial {
@@ -111,7 +112,7 @@ impl FinishedTrial {
         program: &Program,
         binary: Option<&str>,
         number: usize,
-        is_candidate: bool,
+        arm: usize,
         set: TrialSetting<'_>,
     ) -> Result<Self> {
         let before = CpuLoad::sample();
@@ -123,9 +124,9 @@ impl FinishedTrial {
                         path.display()
                     )));
                 }
-                run_xrun(path, arguments, is_candidate, set)?
+                run_xrun(path, arguments, arm, set)?
             }
-            Program::Command(command) => run_command(command, number, is_candidate, set)?,
+            Program::Command(command) => run_command(command, number, arm, set)?,
             Program::Stored(_) => return Err(Error::failed("a stored run is not run again")),
         };
         trial.cpu_load = CpuLoad::sample().zip(before).and_then(|(now, before)| now.since(&before));
@@ -136,9 +137,9 @@ impl FinishedTrial {
     ///
     /// # Errors
     /// If its files cannot be read.
-    pub fn from_stored_run(run: &Path, is_candidate: bool) -> Result<Self> {
+    pub fn from_stored_run(run: &Path, arm: usize) -> Result<Self> {
         let summary = read_summary(run)?;
-        let mut trial = Self::empty(is_candidate, Some(find::id_of(run)));
+        let mut trial = Self::empty(arm, Some(find::id_of(run)));
         trial.columns = Figures::from_summary(&summary).for_comparison();
         let existing = |file: &str| Some(run.join(file)).filter(|path| stored::is_file(path));
         if let Some(path) = existing(METRICS) {
@@ -157,7 +158,6 @@ impl FinishedTrial {
             trial.contended.push(gpu.contended_because.clone().unwrap_or_else(|| "contended".to_owned()));
         }
         trial.val_part = summary.val_part;
-        trial.record.final_loss = trial.curve.last().map(|point| point.loss);
         trial.check_complete(run, summary);
         Ok(trial)
     }
@@ -184,15 +184,9 @@ impl FinishedTrial {
         }
     }
 
-    fn empty(is_candidate: bool, run: Option<String>) -> Self {
-        let record = Trial {
-            is_candidate,
-            run,
-            status: Status::Ok.as_str().to_owned(),
-            blocks: Vec::new(),
-            metrics_hash: None,
-            final_loss: None,
-        };
+    fn empty(arm: usize, run: Option<String>) -> Self {
+        let status = Some(Status::Ok.as_str().to_owned());
+        let record = ExperimentRun { arm, run, status, ..ExperimentRun::default() };
         Self {
             record,
             curve: Vec::new(),
@@ -209,7 +203,8 @@ impl FinishedTrial {
     }
 
     fn fail(&mut self, status: &str, error: Error) {
-        self.record.status = format!("{status}: {}", error.message());
+        self.record.status = Some(status.to_owned());
+        self.record.reason = Some(error.message().to_owned());
         self.failed = Some(error);
     }
 
@@ -240,12 +235,7 @@ impl FinishedTrial {
 }
 
 /// Runs xrun as a child process.
-fn run_xrun(
-    binary: &Path,
-    arguments: &[String],
-    is_candidate: bool,
-    set: TrialSetting<'_>,
-) -> Result<FinishedTrial> {
+fn run_xrun(binary: &Path, arguments: &[String], arm: usize, set: TrialSetting<'_>) -> Result<FinishedTrial> {
     let (recipe, settings) =
         arguments.split_first().ok_or_else(|| Error::failed("an arm of xrun without a recipe"))?;
     let mut arguments = [settings, &["--json".to_owned()]].concat();
@@ -259,8 +249,8 @@ fn run_xrun(
             Ok(set.results.join(folder_name(&recipe)?).join(run))
         });
     let mut trial = match run {
-        Some(run) => FinishedTrial::from_stored_run(&run?, is_candidate)?,
-        None => FinishedTrial::empty(is_candidate, None),
+        Some(run) => FinishedTrial::from_stored_run(&run?, arm)?,
+        None => FinishedTrial::empty(arm, None),
     };
     if !process.status.success() || trial.record.run.is_none() {
         let error = failure(&process);
@@ -307,15 +297,10 @@ fn last_lines(stderr: &str, status: &str) -> String {
     }
 }
 
-/// Runs a shell command. Its rows go to `turn-N.jsonl` beside the comparison.
-fn run_command(
-    command: &str,
-    number: usize,
-    is_candidate: bool,
-    set: TrialSetting<'_>,
-) -> Result<FinishedTrial> {
+/// Runs a shell command. Its rows go to `trial-N.jsonl` beside the comparison.
+fn run_command(command: &str, number: usize, arm: usize, set: TrialSetting<'_>) -> Result<FinishedTrial> {
     let process = set.execute(Task::Shell(command.to_owned()), None, Vec::new(), false)?;
-    let mut trial = FinishedTrial::empty(is_candidate, None);
+    let mut trial = FinishedTrial::empty(arm, None);
     if !process.status.success() {
         let error = process.stopped_because.unwrap_or_else(|| Error::failed(process.status.to_string()));
         trial.fail("failed", error.context(format!("`{command}`")));
@@ -328,19 +313,18 @@ fn run_command(
             return Ok(trial);
         }
     };
-    atomic::write(&set.folder.join(format!("turn-{number}.jsonl")), printed.lines.as_bytes())?;
+    atomic::write(&set.folder.join(format!("trial-{number}.jsonl")), printed.lines.as_bytes())?;
     let (steady, _) = steady_rows(&printed.timing, set.warmup);
     for column in printed.columns() {
         let value = median(steady.iter().filter_map(|row| row.number(column)));
         trial.columns.extend(value.map(|value| (column.to_owned(), value)));
     }
     trial.set_times(&printed.timing, set.warmup);
-    trial.record.final_loss = printed.curve.last().map(|point| point.loss);
     let losses: Vec<f64> = printed.curve.iter().map(|point| point.loss).collect();
     if let Some(smoothed) = SmoothedLoss::from_losses(&losses) {
         trial.columns.insert(TRAIN_LOSS.to_owned(), smoothed.loss);
     }
-    if trial.record.final_loss.is_some() {
+    if !printed.curve.is_empty() {
         let mut hasher = blake3::Hasher::new();
         for point in &printed.curve {
             hasher.update(&point.step.to_le_bytes()).update(&point.loss.to_le_bytes());
@@ -357,23 +341,15 @@ mod tests {
 
     #[test]
     fn trials_alternate_and_a_linear_drift_affects_both_arms_alike() {
-        assert_eq!(trial_order(3), [false, true, true, false, false, true]);
-        for repeats in 1..10 {
-            let sum_of_places = |arm: bool| {
-                let places = trial_order(repeats).into_iter().enumerate().filter(|(_, is)| *is == arm);
-                places.map(|(place, _)| place).sum::<usize>()
-            };
-            assert_eq!(sum_of_places(true) - sum_of_places(false), repeats % 2, "{repeats} repeats");
-        }
-        let places = |is_candidate: bool| {
-            trial_order(4)
-                .iter()
-                .enumerate()
-                .filter(|(_, arm)| **arm == is_candidate)
-                .map(|(i, _)| i)
-                .sum::<usize>()
+        assert_eq!(trial_order(3), [0, 1, 1, 0, 0, 1]);
+        let places = |repeats: usize, arm: usize| -> usize {
+            let order = trial_order(repeats).into_iter().enumerate();
+            order.filter(|(_, other)| *other == arm).map(|(place, _)| place).sum()
         };
-        assert_eq!(places(true), places(false));
+        for repeats in 1..10 {
+            let difference = places(repeats, CANDIDATE) - places(repeats, BASELINE);
+            assert_eq!(difference, repeats % 2, "{repeats} repeats");
+        }
     }
 
     #[test]

@@ -11,17 +11,17 @@
 //! difference where one of these is another proves nothing, and is called so.
 
 mod binary;
-mod comparison;
 mod conditions;
 mod difference;
 mod outcome;
 mod page;
-mod quality;
+mod pairs;
 mod recording;
 mod run;
 mod setting;
 mod stored_run;
 mod target;
+mod trials;
 
 pub use binary::{Binaries, Build};
 pub use outcome::{Outcome, Replay};
@@ -32,10 +32,10 @@ pub use target::{Target, find};
 
 use crate::error::{Error, Result};
 use crate::recipe;
-use crate::results::names::QUALITY;
-use comparison::StoredComparison;
+use crate::results::experiment::Experiment;
 use std::path::Path;
 use stored_run::StoredRun;
+use trials::StoredComparison;
 
 /// Runs a stored run or comparison again, and compares the result.
 ///
@@ -50,10 +50,10 @@ pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -
     }
     match target {
         Target::Run(folder) => run::replay(folder, setting, binaries),
-        Target::Comparison(folder) if folder.join(QUALITY).is_file() => {
-            quality::replay(folder, setting, binaries)
+        Target::Comparison(folder) if Experiment::read(folder)?.has_trials() => {
+            trials::replay(folder, setting, binaries)
         }
-        Target::Comparison(folder) => comparison::replay(folder, setting, binaries),
+        Target::Comparison(folder) => pairs::replay(folder, setting, binaries),
     }
 }
 
@@ -68,7 +68,9 @@ pub fn recording(target: &Target, results: &Path) -> Result<Recording> {
             let steps = format!("{} steps", run.summary.steps);
             Ok(Recording::new(&run.id, &steps, 1, std::iter::once(&run), &run.environment.device_class()))
         }
-        Target::Comparison(folder) if folder.join(QUALITY).is_file() => quality::recording(folder, results),
-        Target::Comparison(folder) => Ok(StoredComparison::read(folder, results)?.recording()),
+        Target::Comparison(folder) if Experiment::read(folder)?.has_trials() => {
+            Ok(StoredComparison::read(folder, results)?.recording())
+        }
+        Target::Comparison(folder) => pairs::recording(folder, results),
     }
 }

@@ -5,7 +5,7 @@ use super::stored_run::{StoredRun, runs_of_comparison};
 use super::target::Target;
 use crate::error::Result;
 use crate::report::blocks;
-use crate::results::names::{COMPARISON, KEPT, QUALITY, SUMMARY};
+use crate::results::names::{EXPERIMENT, KEPT, SUMMARY};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -41,8 +41,7 @@ pub fn entries(page: &Path, results: &Path) -> Result<PageEntries> {
             ids.push(id);
         }
     }
-    let is_comparison =
-        |id: &str| [COMPARISON, QUALITY].iter().any(|file| kept.join(id).join(file).is_file());
+    let is_comparison = |id: &str| kept.join(id).join(EXPERIMENT).is_file();
     let mut of_comparisons = BTreeMap::new();
     for id in ids.iter().filter(|id| is_comparison(id)) {
         of_comparisons.insert(id.clone(), runs_of_comparison(&kept.join(id), results)?);

@@ -12,7 +12,7 @@ use crate::results::provenance::Environment;
 use crate::results::stored::{self, MANIFEST, Manifest};
 use crate::results::summary::{Status, Summary};
 use crate::results::verify::{self, RunFiles};
-use crate::results::{find, quality, regular};
+use crate::results::{experiment, find, regular};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -149,7 +149,7 @@ pub fn runs_of_comparison(folder: &Path, results: &Path) -> Result<BTreeMap<Stri
     // RESULTS/comparisons/NAME/ID
     let root = absolute.ancestors().nth(3).unwrap_or(&absolute).to_owned();
     let mut runs = BTreeMap::new();
-    for id in quality::compared_runs(folder)? {
+    for id in experiment::compared_runs(folder)? {
         let places = [root.join(&id), results.join(&id), results.join(KEPT).join(&id)];
         if let Some(folder) = places.into_iter().find(|folder| folder.is_dir()) {
             runs.insert(id, StoredRun::read(&folder)?);

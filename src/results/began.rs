@@ -1,6 +1,6 @@
 //! When a run or a comparison began.
 
-use super::names::{COMPARISON, ENVIRONMENT, QUALITY, SUMMARY, time_in_name};
+use super::names::{ENVIRONMENT, EXPERIMENT, SUMMARY, time_in_name};
 use super::regular;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -15,7 +15,7 @@ pub fn began(folder: &Path) -> Option<Timestamp> {
 
 /// Returns the time in the name that the folder had at first, else that of the process that began the run.
 fn recorded(folder: &Path) -> Option<Timestamp> {
-    let names = [(SUMMARY, "run"), (QUALITY, "id"), (COMPARISON, "id")];
+    let names = [(SUMMARY, "run"), (EXPERIMENT, "id")];
     let in_name = names.iter().find_map(|(file, key)| time_in_name(&text(folder, file, key)?));
     in_name.or_else(|| text(folder, ENVIRONMENT, "started")?.parse().ok())
 }

@@ -2,7 +2,7 @@
 //! seeds that no cell had.
 
 use super::configurations::Settings;
-use crate::statistics::{Direction, PairedDifference, QualityVerdict};
+use crate::statistics::{Direction, PairedDifference, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// The file's name.
@@ -31,7 +31,7 @@ pub struct Confirmation {
     /// complete.
     pub difference: Option<PairedDifference>,
     /// What the interval says of the first.
-    pub verdict: Option<QualityVerdict>,
+    pub verdict: Option<Verdict>,
 }
 
 impl Confirmation {
@@ -49,8 +49,8 @@ impl Confirmation {
             (Some(difference), _) => {
                 let interval = difference.interval;
                 let judged = match self.verdict {
-                    Some(QualityVerdict::Better) => "confirmed",
-                    Some(QualityVerdict::Worse) => "refuted",
+                    Some(Verdict::Better) => "confirmed",
+                    Some(Verdict::Worse) => "refuted",
                     _ => "not confirmed",
                 };
                 format!(

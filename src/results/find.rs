@@ -3,7 +3,7 @@
 use super::began::began;
 use super::folder::{is_held, read_summary};
 use super::names::{
-    CHECKPOINT, COMPARISON, COMPARISONS, METRICS, QUALITY, RECIPE, RESOLVED, SUMMARY, SWEEPS, folder_name,
+    CHECKPOINT, COMPARISONS, EXPERIMENT, METRICS, RECIPE, RESOLVED, SUMMARY, SWEEPS, folder_name,
     parts_of_run, time_in_name,
 };
 use super::progress::eprint_line;
@@ -288,7 +288,7 @@ pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     Ok(found.into_iter().find(means))
 }
 
-/// Returns all folders `RESULTS/comparisons/NAME/ID` of comparisons, of speed and of quality, newest first.
+/// Returns all folders `RESULTS/comparisons/NAME/ID` of comparisons, newest first.
 ///
 /// # Errors
 /// If the results folder cannot be read.
@@ -346,19 +346,14 @@ fn without_result(folder: &Path) -> Result<Option<Error>> {
     let Some(comparison) = of_itself.or(inside).filter(|one| !is_comparison(one)) else { return Ok(None) };
     let path = comparison.display();
     Ok(Some(Error::usage(match is_held(&comparison)? {
-        true => {
-            format!("{path} has no {QUALITY} or {COMPARISON} yet: a process works on it; wait for it to end")
-        }
-        false => format!(
-            "{path} is damaged: it has neither {QUALITY} (a comparison of quality) nor {COMPARISON} (one of speed); \
-             restore the file, or compare again"
-        ),
+        true => format!("{path} has no {EXPERIMENT} yet: a process works on it; wait for it to end"),
+        false => format!("{path} is damaged: it has no {EXPERIMENT}; restore the file, or compare again"),
     })))
 }
 
-/// Returns true for the folder of a comparison, of speed or of quality.
+/// Returns true for the folder of a comparison.
 fn is_comparison(folder: &Path) -> bool {
-    [COMPARISON, QUALITY].iter().any(|file| folder.join(file).is_file())
+    folder.join(EXPERIMENT).is_file()
 }
 
 /// What is larger for later runs: the time at which it began; of one second, those whose name xrun gave them
@@ -373,7 +368,7 @@ fn age_key(run: &Path) -> AgeKey {
     (began(run), parts_of_run(&name).is_some(), written, number.unwrap_or(1))
 }
 
-fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
+pub fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
         entries => entries.at("read", folder)?,
@@ -498,10 +493,7 @@ mod tests {
         for name in ["comparisons/layers", "comparisons/layers/20261126T200452Z-623d1658", &path] {
             let error = said(name);
             assert!(error.starts_with(&format!("{} is damaged", one.display())), "{error}");
-            assert!(
-                error.contains("neither quality.json") && error.contains("nor comparison.json"),
-                "{error}"
-            );
+            assert!(error.contains("has no experiment.json"), "{error}");
         }
         let error = said("comparisons/zebra");
         assert!(error.contains("no comparison `zebra` in") && error.contains("there are: layers"), "{error}");

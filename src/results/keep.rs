@@ -11,14 +11,13 @@ mod readme;
 mod snapshot;
 
 use super::atomic::{self, json};
-use super::comparison::Comparison;
+use super::experiment::Experiment;
 use super::find::names_of;
 use super::ledger::Attempt;
 use super::names::{
-    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LEDGER, METRICS, QUALITY, RECIPE, SUMMARY, TIMING,
+    ALGORITHMS, COMPARISONS, ENVIRONMENT, EXPERIMENT, LEDGER, METRICS, PLOTS, RECIPE, SUMMARY, TIMING,
 };
 use super::provenance::Environment;
-use super::quality::QualityComparison;
 use super::regular;
 use super::stored::{self, COMPRESSED, KeptFile, MANIFEST, Manifest, OBJECTS, RunManifest};
 use super::verify::{self, RunFiles};
@@ -27,7 +26,8 @@ pub use prune::{Unused, folders, unused};
 pub use readme::README;
 use serde::de::DeserializeOwned;
 pub use snapshot::Contents;
-use snapshot::{contents, plain_files, snapshot};
+pub use snapshot::plain_files;
+use snapshot::{contents, snapshot};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -73,9 +73,7 @@ pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
 /// If it was kept with other content, or a kept file was changed since.
 pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
     let [name, id] = names_of(comparison);
-    let is_kept = |file: &str| {
-        [COMPARISON, QUALITY].contains(&file) || (file.starts_with("turn-") && file.ends_with(".jsonl"))
-    };
+    let is_kept = |file: &str| file == EXPERIMENT || (file.starts_with("trial-") && file.ends_with(".jsonl"));
     let mut files: Vec<String> = plain_files(comparison)?.into_iter().map(|(file, _)| file).collect();
     files.retain(|file| is_kept(file));
     files.sort();
@@ -100,6 +98,27 @@ pub fn store(contents: Contents, kept: &Path, parent: &Path, recipe: String, nam
     std::fs::rename(staging.path(), &folder).at("create", &folder)?;
     atomic::sync_folder(parent)?;
     Ok(Kept { folder, manifest: made.manifest, already: false })
+}
+
+/// Rewrites a kept folder with changed contents, after comparing every file with the present manifest.
+///
+/// # Errors
+/// When a file does not match the manifest, or `change` fails; then nothing is changed.
+pub fn rewrite(kept: &Path, folder: &Path, change: impl FnOnce(Contents) -> Result<Contents>) -> Result<()> {
+    let (manifest, contents) = verified(folder)?;
+    let contents = change(contents).map_err(|e| e.context(folder.display().to_string()))?;
+    let made = Assembled::from_contents(contents, kept, manifest.recipe, manifest.run)?;
+    let parent = folder.parent().unwrap_or(Path::new("."));
+    let staging = made.stage(kept, parent)?;
+    let plots = folder.join(PLOTS);
+    if plots.is_dir() {
+        std::fs::rename(&plots, staging.path().join(PLOTS)).at("move", &plots)?;
+    }
+    let old =
+        tempfile::Builder::new().prefix(".keeping-").tempdir_in(parent).at("create a folder in", parent)?;
+    std::fs::rename(folder, old.path().join("old")).at("replace", folder)?;
+    std::fs::rename(staging.path(), folder).at("create", folder)?;
+    Ok(())
 }
 
 /// Compares every file of a kept folder with its manifest.
@@ -175,16 +194,11 @@ impl Assembled {
     fn readme(&mut self, contents: &[(Vec<u8>, String)], kept: &Path) -> Result<String> {
         let find =
             |name: &str| contents.iter().find(|(_, path)| path == name).map(|(bytes, _)| bytes.as_slice());
-        // A comparison written by another version is kept too, with a shorter README.
-        if let Some(bytes) = find(COMPARISON) {
-            let Some(comparison) = parse::<Comparison>(bytes) else { return Ok(self.title()) };
-            let processes = self.list_runs(&comparison.runs(), kept);
-            return Ok(readme::for_comparison(&comparison, &processes));
-        }
-        if let Some(bytes) = find(QUALITY) {
-            let Some(comparison) = parse::<QualityComparison>(bytes) else { return Ok(self.title()) };
-            self.list_runs(&comparison.runs(), kept);
-            return Ok(readme::for_quality(&comparison));
+        if let Some(bytes) = find(EXPERIMENT) {
+            // A comparison written by another version is kept too, with a shorter README.
+            let Some(experiment) = parse::<Experiment>(bytes) else { return Ok(self.title()) };
+            let processes = self.list_runs(&experiment.run_names(), kept);
+            return Ok(readme::for_comparison(&experiment, &processes));
         }
         if let Some(bytes) = find(LEDGER) {
             let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());

@@ -49,7 +49,13 @@ pub enum Measure {
         /// The target, in the metric's unit.
         target: f64,
     },
+    /// The largest difference of training losses at any step. Trials of speed are judged by it too: a faster
+    /// run that learns something else is no win.
+    LossCurves,
 }
+
+/// The text of [`Measure::LossCurves`].
+const LOSS_CURVES: &str = "loss_curves";
 
 /// A metric that a measure is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,10 +131,14 @@ impl Clock {
 }
 
 impl Measure {
+    /// The steady-state speed.
+    pub const SPEED: Self = Self::Final { metric: MeasuredMetric::TokS, set: None, last: None };
+
     /// Returns the metric.
     pub fn metric(&self) -> MeasuredMetric {
         match self {
             Self::Final { metric, .. } | Self::Until { metric, .. } => *metric,
+            Self::LossCurves => MeasuredMetric::TrainLoss,
         }
     }
 
@@ -136,6 +146,7 @@ impl Measure {
     pub fn set(&self) -> Option<&str> {
         match self {
             Self::Final { set, .. } | Self::Until { set, .. } => set.as_deref(),
+            Self::LossCurves => None,
         }
     }
 
@@ -143,6 +154,7 @@ impl Measure {
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Until { clock, .. } => clock.as_str(),
+            Self::LossCurves => "nats per token",
             Self::Final { metric, .. } => match metric {
                 MeasuredMetric::ValLoss | MeasuredMetric::EmaValLoss | MeasuredMetric::TrainLoss => {
                     "nats per token"
@@ -170,7 +182,7 @@ impl Measure {
     pub fn scale(&self) -> Scale {
         match self {
             Self::Final { metric: MeasuredMetric::TokS, .. } | Self::Until { .. } => Scale::Ratio,
-            Self::Final { .. } => Scale::Difference,
+            Self::Final { .. } | Self::LossCurves => Scale::Difference,
         }
     }
 
@@ -179,7 +191,7 @@ impl Measure {
     /// by ranks: they have no sizes.
     pub fn default_min_effect(&self) -> Option<f64> {
         match self {
-            Self::Until { .. } => None,
+            Self::Until { .. } | Self::LossCurves => None,
             Self::Final { metric: MeasuredMetric::BitsPerByte, .. } => Some(0.005),
             Self::Final { metric: MeasuredMetric::Task(figure), .. } => Some(figure.min_effect),
             Self::Final { .. } => Some(0.01),
@@ -203,8 +215,10 @@ impl Measure {
 
 impl fmt::Display for Measure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::Until { clock, .. } = self {
-            write!(f, "{}_until:", clock.as_str())?;
+        match self {
+            Self::LossCurves => return f.write_str(LOSS_CURVES),
+            Self::Until { clock, .. } => write!(f, "{}_until:", clock.as_str())?,
+            Self::Final { .. } => {}
         }
         f.write_str(self.metric().as_str())?;
         if let Some(set) = self.set() {
@@ -212,7 +226,7 @@ impl fmt::Display for Measure {
         }
         match self {
             Self::Final { last: Some(count), .. } => write!(f, ":last{count}"),
-            Self::Final { last: None, .. } => Ok(()),
+            Self::Final { last: None, .. } | Self::LossCurves => Ok(()),
             Self::Until { target, .. } => write!(f, "={target}"),
         }
     }
@@ -240,6 +254,7 @@ impl FromStr for Measure {
         let text = text.trim();
         match text.split_once("_until:") {
             Some((clock, rest)) => until(text, clock, rest),
+            None if text == LOSS_CURVES => Ok(Self::LossCurves),
             None => final_value(text),
         }
     }
@@ -253,6 +268,9 @@ pub fn parse_list(text: &str) -> Result<Vec<Measure>, String> {
     let mut measures: Vec<Measure> = Vec::new();
     for part in text.split(',') {
         let measure: Measure = part.parse()?;
+        if measure == Measure::LossCurves {
+            return Err(format!("{measure} is judged in every comparison of speed; leave it out"));
+        }
         if measures.contains(&measure) {
             return Err(format!("{measure} is named twice"));
         }

@@ -37,6 +37,8 @@ pub const TENSORBOARD: &str = "tensorboard";
 pub const KEPT: &str = "kept";
 /// The folder of comparisons in a results folder.
 pub const COMPARISONS: &str = "comparisons";
+/// The record of an experiment in its folder.
+pub const EXPERIMENT: &str = "experiment.json";
 /// The file of a comparison in its folder.
 pub const COMPARISON: &str = "comparison.json";
 /// The file of a comparison of quality in its folder.

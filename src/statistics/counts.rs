@@ -1,6 +1,6 @@
 //! Exact tests of paired counts: runs that diverged.
 
-use super::verdict::QualityVerdict;
+use super::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Binomial, DiscreteCDF};
 
@@ -42,13 +42,13 @@ impl DivergedPairs {
 
     /// Returns the verdict on divergence alone, at this confidence: the side that diverges less often is the
     /// better, where the counts tell.
-    pub fn verdict(&self, confidence: f64) -> QualityVerdict {
+    pub fn verdict(&self, confidence: f64) -> Verdict {
         if self.p() > 1.0 - confidence {
-            QualityVerdict::Inconclusive
+            Verdict::Inconclusive
         } else if self.candidate_only < self.baseline_only {
-            QualityVerdict::Better
+            Verdict::Better
         } else {
-            QualityVerdict::Worse
+            Verdict::Worse
         }
     }
 
@@ -57,14 +57,14 @@ impl DivergedPairs {
     /// These pairs leave out where a side failed, so a side with a diverged run is not *better*: the
     /// candidate with one is at most inconclusive, and a candidate is not *worse* than a baseline with one.
     /// No difference that matters takes that no pair has one diverged run alone.
-    pub fn limit(&self, verdict: QualityVerdict) -> QualityVerdict {
+    pub fn limit(&self, verdict: Verdict) -> Verdict {
         let baseline = self.baseline_only + self.both > 0;
         let candidate = self.candidate_only + self.both > 0;
         let discordant = self.baseline_only + self.candidate_only > 0;
         match verdict {
-            QualityVerdict::Better if candidate => QualityVerdict::Inconclusive,
-            QualityVerdict::Worse if baseline => QualityVerdict::Inconclusive,
-            QualityVerdict::NoDifference if discordant => QualityVerdict::Inconclusive,
+            Verdict::Better if candidate => Verdict::Inconclusive,
+            Verdict::Worse if baseline => Verdict::Inconclusive,
+            Verdict::NoDifference if discordant => Verdict::Inconclusive,
             other => other,
         }
     }
@@ -80,7 +80,7 @@ pub fn sign_test(one: usize, other: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use QualityVerdict::{Better, Inconclusive, NoDifference, SameBits, Worse};
+    use Verdict::{Better, Inconclusive, NoDifference, SameBits, Worse};
 
     #[test]
     fn the_sign_test_counts_splits() {

@@ -25,4 +25,4 @@ pub use ranks::{RankTest, TimeComparison, TimePair, compare_times};
 pub use sample::{mean, variance};
 pub use sequential::{FIRST_LOOK, SequentialDecision, SequentialDesign, SequentialStop, StopReason};
 pub use student::two_sided_quantile;
-pub use verdict::{Direction, QualityVerdict, bonferroni, no_worse, verdict};
+pub use verdict::{Direction, Verdict, bonferroni, no_worse, verdict};

@@ -1,7 +1,7 @@
 //! Paired comparison of steps, tokens or seconds until a target, which a run may never reach.
 
 use super::counts::sign_test;
-use super::verdict::QualityVerdict;
+use super::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 
 /// What both runs of a pair took until the target; blank for a run that ended without reaching it.
@@ -39,7 +39,7 @@ pub struct TimeComparison {
     /// Its exact two-sided p.
     pub p: f64,
     /// Better, worse or inconclusive: ranks have no smallest difference that matters.
-    pub verdict: QualityVerdict,
+    pub verdict: Verdict,
 }
 
 /// Compares times to a target, pair by pair. `None` without pairs, or for a time that is not finite.
@@ -72,9 +72,9 @@ pub fn compare_times(pairs: &[TimePair], confidence: f64) -> Option<TimeComparis
         }
     };
     let verdict = match (p <= 1.0 - confidence, candidate_leads) {
-        (false, _) => QualityVerdict::Inconclusive,
-        (true, true) => QualityVerdict::Better,
-        (true, false) => QualityVerdict::Worse,
+        (false, _) => Verdict::Inconclusive,
+        (true, true) => Verdict::Better,
+        (true, false) => Verdict::Worse,
     };
     let ties = pairs.len() - candidate_first - baseline_first;
     Some(TimeComparison { pairs: pairs.len(), candidate_first, baseline_first, ties, test, p, verdict })
@@ -136,7 +136,7 @@ impl SignedRanks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use QualityVerdict::{Better, Inconclusive, Worse};
+    use Verdict::{Better, Inconclusive, Worse};
 
     /// SciPy 1.17: `wilcoxon(x, mode="exact")`.
     #[test]

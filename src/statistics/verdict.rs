@@ -3,10 +3,10 @@
 use super::interval::Interval;
 use serde::{Deserialize, Serialize};
 
-/// The conclusion on a measure of quality, as of the candidate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// The conclusion on a measure, seen from the candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum QualityVerdict {
+pub enum Verdict {
     /// The interval lies within ± the smallest difference that matters.
     NoDifference,
     /// The candidate is better: the interval excludes 0.
@@ -17,9 +17,11 @@ pub enum QualityVerdict {
     Inconclusive,
     /// Every pair of runs had the same bits.
     SameBits,
+    /// Bits or curves differ by more than was allowed.
+    Different,
 }
 
-impl QualityVerdict {
+impl Verdict {
     /// Returns the verdict as it is stored.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -28,6 +30,7 @@ impl QualityVerdict {
             Self::Worse => "worse",
             Self::Inconclusive => "inconclusive",
             Self::SameBits => "same_bits",
+            Self::Different => "different",
         }
     }
 
@@ -39,6 +42,17 @@ impl QualityVerdict {
             Self::Worse => "worse",
             Self::Inconclusive => "inconclusive",
             Self::SameBits => "the same bits",
+            Self::Different => "different",
+        }
+    }
+
+    /// Returns the verdict on a speed in words.
+    pub fn speed_words(self) -> &'static str {
+        match self {
+            Self::NoDifference => "no difference",
+            Self::Better => "faster",
+            Self::Worse => "slower",
+            other => other.words(),
         }
     }
 }
@@ -72,13 +86,13 @@ impl Direction {
 /// 3. Inconclusive; so is an interval with an end that is NaN.
 ///
 /// With `min_effect` 0, any difference matters, and only a difference of exactly 0 is none.
-pub fn verdict(interval: &Interval, min_effect: f64, direction: Direction) -> QualityVerdict {
+pub fn verdict(interval: &Interval, min_effect: f64, direction: Direction) -> Verdict {
     if interval.is_within(min_effect) {
-        QualityVerdict::NoDifference
+        Verdict::NoDifference
     } else if interval.excludes_zero() && !interval.low.is_nan() && !interval.high.is_nan() {
-        if direction.goodness(interval.low) > 0.0 { QualityVerdict::Better } else { QualityVerdict::Worse }
+        if direction.goodness(interval.low) > 0.0 { Verdict::Better } else { Verdict::Worse }
     } else {
-        QualityVerdict::Inconclusive
+        Verdict::Inconclusive
     }
 }
 
@@ -108,7 +122,7 @@ pub fn bonferroni(confidence: f64, measures: usize) -> f64 {
 mod tests {
     use super::*;
     use Direction::{HigherIsBetter, LowerIsBetter};
-    use QualityVerdict::{Better, Inconclusive, NoDifference, SameBits, Worse};
+    use Verdict::{Better, Different, Inconclusive, NoDifference, SameBits, Worse};
 
     fn interval(low: f64, high: f64) -> Interval {
         Interval { estimate: 0.5 * (low + high), low, high }
@@ -157,7 +171,7 @@ mod tests {
 
     #[test]
     fn verdicts_are_stored_under_their_names() {
-        for verdict in [NoDifference, Better, Worse, Inconclusive, SameBits] {
+        for verdict in [NoDifference, Better, Worse, Inconclusive, SameBits, Different] {
             assert_eq!(serde_json::to_string(&verdict).unwrap(), format!("\"{}\"", verdict.as_str()));
         }
     }

@@ -8,8 +8,8 @@
 use crate::error::{Error, IoContext, Result};
 use crate::results::configurations::CONFIGURATIONS;
 use crate::results::names::{
-    COMPARISON, COMPARISONS, COORDINATE_ROWS, COORDINATES, COORDINATES_JSON, ENVIRONMENT, LOG, METRICS,
-    PROFILE, QUALITY, RECIPE, RESOLVED, SUMMARY, SWEEPS, TIMING,
+    COMPARISONS, COORDINATE_ROWS, COORDINATES, COORDINATES_JSON, ENVIRONMENT, EXPERIMENT, LOG, METRICS,
+    PROFILE, RECIPE, RESOLVED, SUMMARY, SWEEPS, TIMING,
 };
 use crate::results::stored::{self, MANIFEST};
 use crate::results::{find, ledger, regular};
@@ -52,7 +52,7 @@ impl ResultsFolder {
     /// When the folder cannot be read.
     pub fn comparisons(&self) -> Result<Vec<(String, PathBuf)>> {
         let found = find::comparisons(&self.root)?;
-        Ok(self.with_ids(found, COMPARISONS, &[COMPARISON, QUALITY]))
+        Ok(self.with_ids(found, COMPARISONS, &[EXPERIMENT]))
     }
 
     /// Returns the folders of sweeps, in order of their names, each with its name; without those behind

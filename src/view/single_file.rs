@@ -16,7 +16,7 @@ use super::private::{LEFT_OUT, Privacy};
 use super::table::{LiveTable, Table, TableRun};
 use crate::error::{Error, Result};
 use crate::format::{harmless_json, now, plural};
-use crate::results::{atomic, find, quality};
+use crate::results::{atomic, experiment, find};
 use crate::sweep as sweeps;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -122,7 +122,8 @@ impl Chosen {
                 chosen.add_run(&id_in(table, run)?);
             } else if let Some(path) = find::find_comparison(folder.root(), word)? {
                 let found = of(&comparisons, &path).ok_or_else(|| outside(&path))?;
-                for run in quality::compared_runs(&found.1)?.iter().filter(|run| table.run(run).is_some()) {
+                for run in experiment::compared_runs(&found.1)?.iter().filter(|run| table.run(run).is_some())
+                {
                     chosen.add_run(run);
                 }
                 chosen.comparisons.push(found);

@@ -7,7 +7,7 @@ use super::http::Refusal;
 use crate::error::Result;
 use crate::results::collection::{Collection, Run};
 use crate::results::find;
-use crate::results::names::{COMPARISON, LOG, METRICS, PROFILE, QUALITY, SUMMARY, TIMING};
+use crate::results::names::{EXPERIMENT, LOG, METRICS, PROFILE, SUMMARY, TIMING};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -161,7 +161,7 @@ impl Table {
                 |(id, path): &(String, PathBuf)| format!("{id} {}\n", version(path, files.iter().copied()));
             found.iter().map(stamp).collect()
         };
-        let comparisons = stamps(folder.comparisons()?, &[COMPARISON, QUALITY]);
+        let comparisons = stamps(folder.comparisons()?, &[EXPERIMENT]);
         // The table of a sweep is written after every line of the ledger.
         let sweeps = stamps(folder.sweeps()?, &["table.csv"]);
         Ok(Self {

@@ -1,9 +1,12 @@
 use super::looks::{Colours, Role};
 use super::*;
 use crate::format::{all_escaped, printable};
-use crate::results::comparison::{Arm, Average, CompareVerdict, Comparison, LossGate, TrainLoss, Trial};
+use crate::results::experiment::{
+    Design, EXPERIMENT, Experiment, ExperimentRun, Finding, RegisteredPrediction, example,
+};
 use crate::results::folder::{METRICS, RunFolder, TIMING};
 use crate::results::ledger::Ledger;
+use crate::results::measure::{Measure, MeasureValue};
 use crate::results::summary::{LossAt, Sample};
 use crate::results::{MetricsRow, Phase, Status, Summary, TimingRow, atomic};
 use serde_json::json;
@@ -322,31 +325,33 @@ fn the_cells_of_a_sweep_are_drawn() {
     assert!(frame.contains("✗ no sweep runs") && frame.contains("nothing works on it"), "{frame}");
 }
 
-fn quality(pairs: usize, finished: bool) -> serde_json::Value {
-    let run = |pair: usize, value: f64| {
-        let ended = pair < pairs;
-        json!({
-            "seed": pair + 3, "run": ended.then(|| format!("r/{pair}")), "status": ended.then_some("ok"), "reason": null,
-            "reused": false, "metrics_hash": ended.then(|| format!("{value}")),
-            "values": if ended { json!({"val_loss": {"value": value}}) } else { json!({}) }
-        })
-    };
+/// A comparison of eight pairs, of which the first `ended` have ended.
+fn pairs(ended: usize) -> Experiment {
     let scatter = |pair: usize| 0.02 * (pair as f64 * 1.3).sin();
-    let losses = |at: usize| (run(at, 5.74 + scatter(at)), run(at, 5.70 - scatter(at) / 2.0));
-    let pair = |at: usize| json!({"baseline": losses(at).0, "candidate": losses(at).1});
-    let arm = |label: &str| json!({"label": label, "command": label, "recipe": "q", "settings": [], "recipe_hash": label});
-    json!({
-        "name": "quickstart", "id": "20261121T073400Z-00000000", "hypothesis": null, "predicts": "better", "prediction_held": null,
-        "baseline": arm("quickstart"), "candidate": arm("quickstart optimizer.lr=0.01"),
-        "changes": ["optimizer.lr: 0.003 → 0.01"], "shared_randomness": null, "design": {"kind": "fixed", "pairs": 8},
-        "confidence": 0.95, "confirms": null, "history": [], "provenance": {"version": "0", "commit": null, "dirty": null,
-        "binary": null, "device": null, "corpus_hashes": [], "began": "t"},
-        "pairs": (0..8).map(pair).collect::<Vec<_>>(),
-        "measures": [{"measure": "val_loss", "unit": "nats per token", "direction": "lower_is_better", "scale": "difference",
-        "min_effect": 0.01, "confidence": 0.95, "pairs": 0, "baseline": null, "candidate": null, "interval": null,
-        "deviation": null, "p": null, "basis": "nothing", "verdict": "inconclusive", "because": null}],
-        "joint": null, "diverged": null, "finished": finished, "notes": [], "rule": ""
-    })
+    let loss = |pair: usize, arm: usize| [5.74 + scatter(pair), 5.70 - scatter(pair) / 2.0][arm];
+    let run = |(pair, arm): (usize, usize)| {
+        let planned = ExperimentRun { arm, seed: Some(pair as u64 + 3), ..ExperimentRun::default() };
+        if pair >= ended {
+            return planned;
+        }
+        let value = loss(pair, arm);
+        ExperimentRun {
+            run: Some(format!("r/{pair}")),
+            status: Some("ok".to_owned()),
+            metrics_hash: Some(value.to_string()),
+            values: [("val_loss".to_owned(), MeasureValue::Value(value))].into(),
+            ..planned
+        }
+    };
+    let runs = (0..8).flat_map(|pair| [(pair, 0), (pair, 1)]).map(run).collect();
+    let finding = Finding::unjudged("val_loss".parse().unwrap(), Some(0.01), 0.95);
+    let mut experiment = example::experiment(Design::Pairs { pairs: 8 }, vec![finding], runs);
+    experiment.prediction = Some(RegisteredPrediction { text: "better".to_owned(), held: None });
+    experiment.changes = vec!["optimizer.lr: 0.003 → 0.01".to_owned()];
+    experiment.arms[0].label = "quickstart".to_owned();
+    experiment.arms[1].label = "quickstart optimizer.lr=0.01".to_owned();
+    experiment.finished = false;
+    experiment
 }
 
 #[test]
@@ -354,74 +359,47 @@ fn the_interval_of_a_comparison_closes_pair_by_pair() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("comparisons/quickstart/20261121T073400Z-00000000");
     std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("quality.json");
-    std::fs::write(&file, quality(1, false).to_string()).unwrap();
+    pairs(1).write(&folder).unwrap();
     let held = crate::results::folder::lock(&folder).unwrap();
     let mut view = ComparisonView::new(&folder);
     let frame = text(&mut view, (80, 24), PLAIN);
     assert!(frame.contains("1 of 8 pairs done") && frame.contains("comes with the second pair"), "{frame}");
-    std::fs::write(&file, quality(6, false).to_string()).unwrap();
+    pairs(6).write(&folder).unwrap();
     insta::assert_snapshot!("quality_80x24", text(&mut view, (80, 24), PLAIN));
     insta::assert_snapshot!("quality_200x50", text(&mut view, (200, 50), PLAIN));
     assert!(text(&mut view, (80, 24), ASCII).is_ascii());
     release(held, &folder);
     let frame = text(&mut ComparisonView::new(&folder), (80, 24), PLAIN);
-    assert!(frame.contains("✗ stopped") && frame.contains("the command that began it goes on"), "{frame}");
-    std::fs::write(&file, "[]").unwrap();
-    assert!(text(&mut view, (80, 24), PLAIN).contains("not a comparison"));
+    assert!(
+        frame.contains("✗ stopped") && frame.contains("the command that began it continues it"),
+        "{frame}"
+    );
+    std::fs::write(folder.join(EXPERIMENT), "[]").unwrap();
+    assert!(text(&mut view, (80, 24), PLAIN).contains("not an experiment"));
 }
 
 #[test]
 fn a_comparison_of_speed_says_how_many_pairs_are_left() {
     let dir = tempfile::tempdir().unwrap();
-    let arm = |label: &str| Arm {
-        label: label.to_owned(),
-        command: label.to_owned(),
-        recipe_hash: None,
-        commit: None,
-        binary: None,
-        device: "cpu".to_owned(),
-        measured: BTreeMap::new(),
-    };
-    let trial = |is_candidate: bool, speed: f64| Trial {
-        is_candidate,
-        run: None,
-        status: "ok".to_owned(),
+    let run = |(arm, speed): (usize, f64)| ExperimentRun {
+        arm,
+        status: Some("ok".to_owned()),
         blocks: (0..10).map(|block| speed + f64::from(block)).collect(),
-        metrics_hash: None,
-        final_loss: None,
+        ..ExperimentRun::default()
     };
-    let mut comparison = Comparison {
-        name: "quickstart".to_owned(),
-        id: "1".to_owned(),
-        hypothesis: None,
-        predicts: None,
-        prediction_held: None,
-        baseline: arm("quickstart"),
-        candidate: arm("quickstart engine.fused=false"),
-        changes: vec!["engine.fused: true → false".to_owned()],
-        finished: false,
-        average: Average::Mean,
-        train_loss: TrainLoss::Smoothed,
-        trials_planned: Some(10),
-        trials: [(false, 2500.0), (true, 2000.0), (true, 2010.0), (false, 2480.0), (false, 2490.0)]
-            .map(|(is_candidate, speed)| trial(is_candidate, speed))
-            .into(),
-        ratio: None,
-        min_effect: 0.01,
-        verdict: CompareVerdict::Inconclusive,
-        gate: LossGate { tolerance: None, holds: None, found: "not judged yet".to_owned() },
-        contended: Vec::new(),
-        incomparable: Vec::new(),
-        notes: Vec::new(),
-        rule: String::new(),
-    };
+    let order = [(0, 2500.0), (1, 2000.0), (1, 2010.0), (0, 2480.0), (0, 2490.0)];
+    let mut runs: Vec<ExperimentRun> = order.map(run).into();
+    runs.extend([1, 1, 0, 0, 1].map(|arm| ExperimentRun { arm, ..ExperimentRun::default() }));
+    let findings = [(Measure::SPEED, Some(0.01)), (Measure::LossCurves, None)];
+    let findings = findings.map(|(measure, effect)| Finding::unjudged(measure, effect, 0.95)).into();
+    let mut comparison = example::experiment(Design::Trials { trials: 10 }, findings, runs);
+    comparison.finished = false;
     comparison.write(dir.path()).unwrap();
     let frame = text(&mut ComparisonView::new(dir.path()), (80, 24), PLAIN);
     for said in ["2 of 5 pairs done", "5 of 10 runs", "✗ stopped", "2.5k", "-19.96 %"] {
         assert!(frame.contains(said), "{said}: {frame}");
     }
-    (comparison.finished, comparison.trials_planned) = (true, None);
+    comparison.finished = true;
     comparison.write(dir.path()).unwrap();
     let frame = text(&mut ComparisonView::new(dir.path()), (80, 24), PLAIN);
     assert!(frame.contains("● finished") && frame.contains("inconclusive:"), "{frame}");

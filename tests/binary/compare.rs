@@ -5,8 +5,9 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 use xrun::results::Status;
-use xrun::results::comparison::{COMPARISON, CompareVerdict, Comparison};
+use xrun::results::experiment::{EXPERIMENT, Experiment, Finding};
 use xrun::results::{quantiles, stored};
+use xrun::statistics::{Interval, Verdict};
 
 /// Runs of a fraction of a second: enough steps for blocks, and few enough that 50 of them take no time.
 const SHORT: [&str; 10] = [
@@ -41,12 +42,21 @@ fn folders(place: &Place) -> Vec<PathBuf> {
 }
 
 /// The one comparison here.
-fn comparison(place: &Place) -> (PathBuf, Comparison) {
+fn comparison(place: &Place) -> (PathBuf, Experiment) {
     let mut folders = folders(place);
     assert_eq!(folders.len(), 1, "{folders:?}");
     let folder = folders.remove(0);
-    let comparison = Comparison::read(&folder).unwrap();
+    let comparison = Experiment::read(&folder).unwrap();
     (folder, comparison)
+}
+
+/// Whether the loss gate holds.
+fn gate(found: &Experiment) -> Option<bool> {
+    found.curves().and_then(Finding::holds)
+}
+
+fn ratio(found: &Experiment) -> Option<Interval> {
+    found.speed().and_then(Finding::ratio)
 }
 
 /// What short runs on a busy machine may find: only the gate and what is stored are certain.
@@ -64,23 +74,19 @@ fn a_change_of_how_it_is_computed_keeps_the_bits() {
         ["tiny.toml", "engine.placement=naive", "--hypothesis", "asking costs", "--predicts", "slower"];
     let done = measured(compare(&place, &arguments));
     let (folder, found) = comparison(&place);
-    assert_eq!(
-        found.trials.iter().map(|trial| trial.is_candidate).collect::<Vec<_>>(),
-        [false, true, true, false]
-    );
+    assert_eq!(found.runs.iter().map(|trial| trial.arm).collect::<Vec<_>>(), [0, 1, 1, 0]);
     assert_eq!(place.runs().len(), 4, "every trial is a stored run");
-    assert!(found.trials.iter().all(|trial| trial.status == "ok" && trial.blocks.len() == 10));
-    assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
+    assert!(found.runs.iter().all(|trial| trial.status.as_deref() == Some("ok") && trial.blocks.len() == 10));
+    assert_eq!(gate(&found), Some(true), "{:?}", found.curves());
     assert_eq!(found.changes, ["engine.placement: \"arena\" → \"naive\""]);
     assert_eq!(found.hypothesis.as_deref(), Some("asking costs"));
-    assert_eq!(found.predicts.as_deref(), Some("slower"));
-    assert!(found.finished && found.ratio.is_some());
-    assert_eq!(found.baseline.binary, found.candidate.binary);
-    assert!(found.baseline.device.starts_with("cpu "), "{}", found.baseline.device);
-    assert!(
-        found.baseline.measured.contains_key("tok_s")
-            && found.candidate.measured.contains_key("allocated_bytes")
-    );
+    assert_eq!(found.prediction.as_ref().unwrap().text, "slower");
+    assert!(found.finished && ratio(&found).is_some());
+    let (baseline, candidate) = (found.baseline(), found.candidate());
+    assert_eq!(baseline.binary, candidate.binary);
+    assert!(baseline.device.as_ref().unwrap().starts_with("cpu "), "{baseline:?}");
+    assert!(baseline.measured.contains_key("tok_s") && candidate.measured.contains_key("allocated_bytes"));
+    assert!(found.provenance.held_out_hashes.is_some(), "what the losses were measured on");
     for text in
         ["verdict", "loss gate   holds: the same bits", "prediction  `slower`", "hypothesis  asking costs"]
     {
@@ -88,8 +94,8 @@ fn a_change_of_how_it_is_computed_keeps_the_bits() {
     }
 
     // The table shows what the ratio divides: a calculator agrees.
-    let of = |column: &str| [&found.baseline, &found.candidate].map(|arm| arm.measured[column]);
-    let ([before, after], ratio) = (of("tok_s"), found.ratio.unwrap().estimate);
+    let [before, after] = [baseline, candidate].map(|arm| arm.measured["tok_s"]);
+    let ratio = ratio(&found).unwrap().estimate;
     assert!((after / before / ratio - 1.0).abs() < 1e-12, "{after} / {before} is not {ratio}");
     let change = format!("{:+.1} %", 100.0 * (ratio - 1.0));
     let line = done.stdout.lines().find(|line| line.starts_with("tok_s")).unwrap();
@@ -98,29 +104,28 @@ fn a_change_of_how_it_is_computed_keeps_the_bits() {
     assert!(done.stdout.starts_with("mean over trials"), "{}", done.stdout);
     // A trial counts as the median of its blocks.
     let geometric = |trials: Vec<f64>| (trials.iter().map(|x| x.ln()).sum::<f64>() / 2.0).exp();
-    let of_trials = found.trials.iter().filter(|trial| !trial.is_candidate);
-    let of_trials = of_trials.map(|trial| quantiles::median(trial.blocks.iter().copied()).unwrap());
-    assert!((geometric(of_trials.collect()) / before - 1.0).abs() < 1e-12);
+    let medians = found.runs_in(0).map(|trial| quantiles::median(trial.blocks.iter().copied()).unwrap());
+    assert!((geometric(medians.collect()) / before - 1.0).abs() < 1e-12);
 
     // Keeping it keeps its runs.
     let id = folder.file_name().unwrap().to_str().unwrap();
     place.xrun(&["keep", id]).succeeds();
     let kept = place.path().join("results/kept");
-    assert!(kept.join("comparisons/tiny").join(id).join(COMPARISON).is_file());
+    assert!(kept.join("comparisons/tiny").join(id).join(EXPERIMENT).is_file());
     assert!(kept.join("comparisons/tiny").join(id).join("manifest.json").is_file());
-    for trial in &found.trials {
+    for trial in &found.runs {
         assert!(stored::is_file(&kept.join(trial.run.as_ref().unwrap()).join("metrics.csv")));
     }
     place.xrun(&["keep", id]).succeeds().says(&["already kept"]);
 
     // Stored runs are compared without new ones.
-    let names: Vec<&str> = found.trials.iter().map(|trial| trial.run.as_deref().unwrap()).collect();
+    let names: Vec<&str> = found.runs.iter().map(|trial| trial.run.as_deref().unwrap()).collect();
     let (before, after) = (format!("{},{}", names[0], names[3]), format!("{},{}", names[1], names[2]));
     let done = measured(place.xrun(&["compare", "--runs", &before, &after, "--json"]));
     assert_eq!(place.runs().len(), 4);
-    let again: Comparison = serde_json::from_str(&done.stdout).unwrap();
-    assert_eq!(again.ratio, found.ratio, "the same blocks");
-    assert_eq!(again.gate.holds, Some(true));
+    let again: Experiment = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(again.speed().unwrap().interval, found.speed().unwrap().interval, "the same blocks");
+    assert_eq!(gate(&again), Some(true));
     assert_eq!(again.changes, found.changes);
     assert!(again.notes[0].contains("not interleaved"), "{:?}", again.notes);
 }
@@ -131,7 +136,7 @@ fn what_is_expected_is_stored_before_the_first_run() {
     let found = place.path().join("seen.json");
     // The baseline copies what is stored when it starts.
     let script = format!(
-        "[ -e {0} ] || cp results/comparisons/*/*/{COMPARISON} {0}; i=0; while [ $i -lt 20 ]; do i=$((i+1)); \
+        "[ -e {0} ] || cp results/comparisons/*/*/{EXPERIMENT} {0}; i=0; while [ $i -lt 20 ]; do i=$((i+1)); \
          echo \"{{\\\"step\\\": $i, \\\"tok_s\\\": 1e9, \\\"loss\\\": 3}}\"; done",
         found.display()
     );
@@ -139,24 +144,24 @@ fn what_is_expected_is_stored_before_the_first_run() {
     let arguments =
         ["tiny.toml", "--before-cmd", "sh before.sh", "--hypothesis", "H", "--predicts", "tok_s -99.9..-10%"];
     let done = compare(&place, &arguments).ended(3).says(&["exit code 3: the candidate is slower\n"]);
-    let first: Comparison = serde_json::from_slice(&std::fs::read(&found).unwrap()).unwrap();
+    let first: Experiment = serde_json::from_slice(&std::fs::read(&found).unwrap()).unwrap();
     assert_eq!(
-        (first.hypothesis.as_deref(), first.predicts.as_deref()),
-        (Some("H"), Some("tok_s -99.9..-10%"))
+        (first.hypothesis.as_deref(), first.prediction.as_ref().unwrap().text.as_str()),
+        (Some("H"), "tok_s -99.9..-10%")
     );
-    assert!(first.trials.is_empty() && first.ratio.is_none() && !first.finished);
-    assert_eq!(first.verdict, CompareVerdict::Inconclusive);
+    assert!(first.runs.iter().all(|run| run.status.is_none()) && ratio(&first).is_none() && !first.finished);
+    assert_eq!(first.verdict(), Verdict::Inconclusive);
 
     // The command is an arm like another: rows beside the comparison, a gate that is for the user to set.
     let (folder, found) = comparison(&place);
-    assert_eq!(found.verdict, CompareVerdict::Slower);
-    assert_eq!(found.prediction_held, Some(false), "it is a billion times slower");
-    assert_eq!(std::fs::read_to_string(folder.join("turn-1.jsonl")).unwrap().lines().count(), 20);
-    assert_eq!((found.trials[0].run.as_deref(), found.trials[0].final_loss), (None, Some(3.0)));
-    assert!(found.trials[1].run.is_some());
-    assert_eq!(found.baseline.device, found.candidate.device);
-    assert_eq!(found.gate.holds, None);
-    assert!(found.gate.found.contains("--tolerance"), "{}", found.gate.found);
+    assert_eq!(found.verdict(), Verdict::Worse);
+    assert_eq!(found.prediction.as_ref().unwrap().held, Some(false), "it is a billion times slower");
+    assert_eq!(std::fs::read_to_string(folder.join("trial-1.jsonl")).unwrap().lines().count(), 20);
+    assert_eq!(found.runs[0].run, None);
+    assert!(found.runs[1].run.is_some());
+    assert_eq!(found.baseline().device, found.candidate().device);
+    assert_eq!(gate(&found), None);
+    assert!(found.curves().unwrap().because.as_ref().unwrap().contains("--tolerance"), "{found:?}");
     assert!(done.stdout.contains("falsified"), "{}", done.stdout);
 }
 
@@ -171,8 +176,8 @@ fn one_run_of_an_arm_gives_no_verdict() {
         ["compare", "tiny.toml", "--before-cmd", "sh before.sh", "--predicts", "tok_s -99.9..-10%"];
     let done = place.xrun(&[&arguments[..], &SHORT, &["--repeats", "1"]].concat()).ended(0);
     let (_, found) = comparison(&place);
-    assert_eq!((found.verdict, found.prediction_held), (CompareVerdict::Inconclusive, None));
-    assert!(found.ratio.unwrap().high < 0.01);
+    assert_eq!((found.verdict(), found.prediction.as_ref().unwrap().held), (Verdict::Inconclusive, None));
+    assert!(ratio(&found).unwrap().high < 0.01);
     assert!(
         done.stdout.contains("an arm of one run does not show how its runs differ; several of each arm do")
     );
@@ -192,9 +197,10 @@ fn another_curve_fails_the_gate_or_stays_open() {
     let arguments = ["tiny.toml", "optimizer.lr=0.1", "--tolerance", "0.001", "--json"];
     let done = compare(&place, &arguments).ended(3).says(&["exit code 3: the loss gate fails\n"]);
     let found: Value = serde_json::from_str(&done.stdout).unwrap();
-    assert_eq!(found["gate"]["holds"], false);
-    assert_eq!(found["gate"]["tolerance"], 0.001);
-    let trials = found["turns"].as_array().unwrap();
+    let curves = &found["findings"][1];
+    assert_eq!(curves["measure"], "loss_curves");
+    assert_eq!((&curves["verdict"], &curves["min_effect"]), (&Value::from("different"), &Value::from(0.001)));
+    let trials = found["runs"].as_array().unwrap();
     let runs: Vec<&str> = trials.iter().map(|trial| trial["run"].as_str().unwrap()).collect();
 
     // Without a tolerance nobody has said how much another learning rate may differ.
@@ -213,7 +219,7 @@ fn validation_losses_over_different_text_are_not_compared() {
     let arguments = ["tiny.toml", "validation.steps=0", "--predicts", "val_loss -99..+99%"];
     let done = measured(compare(&place, &arguments));
     let (_, found) = comparison(&place);
-    assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
+    assert_eq!(gate(&found), Some(true), "{:?}", found.curves());
     let [before, after] = [&found.baseline, &found.candidate].map(|arm| arm.measured["val_loss"]);
     assert_ne!(before, after);
     assert_eq!(found.prediction_held, None);
@@ -228,7 +234,7 @@ fn validation_losses_over_different_text_are_not_compared() {
     );
 
     // Neither are runs of one arm: their recipes have the same hash.
-    let runs: Vec<&str> = found.trials.iter().map(|trial| trial.run.as_deref().unwrap()).collect();
+    let runs: Vec<&str> = found.runs.iter().map(|trial| trial.run.as_deref().unwrap()).collect();
     let mixed = format!("{},{}", runs[0], runs[1]);
     place
         .xrun(&["compare", "--runs", &mixed, runs[2]])
@@ -247,7 +253,7 @@ fn two_binaries_are_stored_and_compared() {
     assert_eq!(stored.len(), 1);
     let name = stored[0].as_ref().unwrap().file_name();
     assert_eq!(name.to_str(), found.baseline.binary.as_deref());
-    assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
+    assert_eq!(gate(&found), Some(true), "{:?}", found.curves());
     let hash = found.baseline.binary.unwrap();
     assert_eq!(found.baseline.label, format!("xrun ({})", &hash[..8]));
 }
@@ -261,10 +267,10 @@ fn the_change_may_stand_in_the_recipe() {
     measured(place.xrun(&[&["compare", "told.toml", "--name", "mine"], &SHORT[..]].concat()));
     let (folder, found) = comparison(&place);
     assert_eq!(folder.parent().unwrap().file_name().unwrap(), "mine");
-    assert_eq!(found.trials.len(), 2);
+    assert_eq!(found.runs.len(), 2);
     assert_eq!(found.hypothesis.as_deref(), Some("less to do"));
-    assert_eq!(found.candidate.label, "activation_checkpoint.mode=\"none\"");
-    assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
+    assert_eq!(found.candidate().label, "activation_checkpoint.mode=\"none\"");
+    assert_eq!(gate(&found), Some(true), "{:?}", found.curves());
 }
 
 #[test]
@@ -275,9 +281,10 @@ fn trials_that_fail_end_the_comparison() {
         .says(&["trial 1, baseline", "exit status: 7"]);
     compare(&place, &["tiny.toml", "--before-cmd", "echo hello"]).ended(1).says(&["printed no rows"]);
     for folder in folders(&place) {
-        let found = Comparison::read(&folder).unwrap();
-        assert!(!found.finished && found.verdict == CompareVerdict::Inconclusive);
-        assert!(found.trials[0].status.starts_with("failed: "), "{}", found.trials[0].status);
+        let found = Experiment::read(&folder).unwrap();
+        assert!(!found.finished && found.verdict() == Verdict::Inconclusive);
+        assert_eq!(found.runs[0].status.as_deref(), Some("failed"));
+        assert!(found.runs[0].reason.is_some() && found.runs[1].status.is_none(), "{:?}", found.runs);
     }
 }
 
@@ -317,7 +324,8 @@ fn a_command_that_takes_too_long_is_ended_with_what_it_started() {
     running.ends().ended(1).says(&["trial 1, baseline", "took more than 1.5 s"]);
     are_gone(&[sleeper], SOON);
     let (_, found) = comparison(&place);
-    assert!(!found.finished && found.trials[0].status.contains("took more than 1.5 s"), "{:?}", found.trials);
+    assert!(!found.finished);
+    assert!(found.runs[0].reason.as_ref().unwrap().contains("took more than 1.5 s"), "{:?}", found.runs);
 }
 
 #[test]
@@ -354,7 +362,7 @@ fn rows_are_whole_whoever_prints_beside_them() {
     );
     measured(compare(&place, &["tiny.toml", "--before-cmd", &command]));
     let (folder, _) = comparison(&place);
-    let rows = std::fs::read_to_string(folder.join("turn-1.jsonl")).unwrap();
+    let rows = std::fs::read_to_string(folder.join("trial-1.jsonl")).unwrap();
     assert_eq!(rows.lines().count(), 300);
 }
 
@@ -439,14 +447,14 @@ fn a_commit_is_built_and_compared() {
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(matches!(done.status.code(), Some(0 | 3)), "{said}");
     let (_, found) = comparison(&place);
-    assert_ne!(found.baseline.binary, found.candidate.binary);
-    assert_eq!(found.baseline.label, format!("HEAD ({})", &commit[..8]));
+    assert_ne!(found.baseline().binary, found.candidate().binary);
+    assert_eq!(found.baseline().label, format!("HEAD ({})", &commit[..8]));
     assert_eq!(
         std::fs::read_dir(place.path().join("results/binaries")).unwrap().count(),
         2,
         "both are stored"
     );
-    assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
+    assert_eq!(gate(&found), Some(true), "{:?}", found.curves());
     assert_eq!(git(&["worktree", "list"]).lines().count(), 1, "nothing is left of the checkout");
 
     let done = run("no-such-commit");

@@ -4,11 +4,11 @@
 use crate::place::{Done, Place, are_gone};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use xrun::results::experiment::{Design, Experiment, ExperimentRun, Intent, VerdictBasis};
 use xrun::results::find::find_comparison;
 use xrun::results::ledger::{CellStatus, Ledger};
 use xrun::results::measure::MeasureValue;
-use xrun::results::quality::{Design, Pair, PairedRun, QualityComparison, VerdictBasis};
-use xrun::statistics::{QualityVerdict, paired_difference};
+use xrun::statistics::{Verdict, paired_difference};
 
 /// Runs of a fraction of a second.
 const SHORT: [&str; 6] = [
@@ -28,13 +28,13 @@ fn compare(place: &Place, arguments: &[&str]) -> Done {
 }
 
 /// All comparisons, oldest first.
-fn comparisons(place: &Place) -> Vec<QualityComparison> {
+fn comparisons(place: &Place) -> Vec<Experiment> {
     let folders = xrun::results::find::comparisons(&results(place)).unwrap();
-    folders.iter().rev().map(|folder| QualityComparison::read(folder).unwrap()).collect()
+    folders.iter().rev().map(|folder| Experiment::read(folder).unwrap()).collect()
 }
 
 #[track_caller]
-fn only(place: &Place) -> QualityComparison {
+fn only(place: &Place) -> Experiment {
     let mut all = comparisons(place);
     assert_eq!(all.len(), 1);
     all.remove(0)
@@ -50,8 +50,12 @@ fn started(place: &Place) -> usize {
     ledger.lines().iter().filter(|line| line.status == CellStatus::Running).count()
 }
 
-fn verdicts(comparison: &QualityComparison) -> Vec<QualityVerdict> {
-    comparison.measures.iter().map(|judged| judged.verdict).collect()
+fn held(comparison: &Experiment) -> Option<bool> {
+    comparison.prediction.as_ref().and_then(|prediction| prediction.held)
+}
+
+fn verdicts(comparison: &Experiment) -> Vec<Verdict> {
+    comparison.findings.iter().map(|judged| judged.verdict).collect()
 }
 
 #[test]
@@ -71,22 +75,22 @@ fn a_change_is_judged_by_pairs_and_the_record_repeats_the_verdict() {
     let done = compare(&place, &asked).succeeds();
     let found = only(&place);
     assert!(found.finished && found.history.is_empty());
-    assert_eq!(found.pairs.iter().map(|pair| pair.baseline.seed).collect::<Vec<_>>(), [3, 4, 5, 6]);
+    assert_eq!(found.runs_in(0).map(|run| run.seed.unwrap()).collect::<Vec<_>>(), [3, 4, 5, 6]);
     assert_eq!(found.changes, ["optimizer.lr: 0.003 → 0.01"]);
     assert!(found.shared_randomness.as_ref().unwrap().contains("initial values"), "{found:?}");
-    let value = |run: &xrun::results::quality::PairedRun| {
+    let value = |run: &ExperimentRun| {
         let value = run.values["val_loss"].value().unwrap();
         let summary = xrun::results::folder::read_summary(&results(&place).join(run.run.as_ref().unwrap()));
         assert_eq!(f64::from(summary.unwrap().val_loss.last.unwrap().loss), value);
         value
     };
     let differences: Vec<f64> =
-        found.pairs.iter().map(|pair| value(&pair.candidate) - value(&pair.baseline)).collect();
+        found.pairs().map(|pair| value(pair.candidate) - value(pair.baseline)).collect();
     let again = paired_difference(&differences, found.confidence).unwrap();
-    let judged = &found.measures[0];
+    let judged = &found.findings[0];
     assert_eq!((judged.interval, judged.p), (Some(again.interval), Some(again.p)));
     // A rate so low that a three times larger one is better in every pair of any seed.
-    assert_eq!((judged.verdict, found.prediction_held), (QualityVerdict::Better, Some(true)));
+    assert_eq!((judged.verdict, held(&found)), (Verdict::Better, Some(true)));
     for said in ["better by", "over 4 pairs", "`better`: held", "no earlier comparison", "too low"] {
         assert!(done.stdout.contains(said), "no `{said}` in {}", done.stdout);
     }
@@ -95,18 +99,18 @@ fn a_change_is_judged_by_pairs_and_the_record_repeats_the_verdict() {
     // The same again runs nothing; fewer, or other measures of the same runs, too.
     let done = compare(&place, &[&asked[..5], &["--json"]].concat()).succeeds();
     assert_eq!(started(&place), 8, "stored runs are used again");
-    let printed: QualityComparison = serde_json::from_str(&done.stdout).unwrap();
-    assert!(printed.pairs.iter().flat_map(|pair| pair.runs()).all(|run| run.reused));
-    assert_eq!(printed.measures, found.measures);
+    let printed: Experiment = serde_json::from_str(&done.stdout).unwrap();
+    assert!(printed.runs.iter().all(|run| run.reused));
+    assert_eq!(printed.findings, found.findings);
     let [earlier] = printed.history.as_slice() else { panic!("{:?}", printed.history) };
     assert_eq!((earlier.pairs, earlier.shared_seeds, earlier.ended.as_str()), (4, 4, "val_loss: better"));
 
     // A stored run that is gone is made again.
-    let run = found.pairs[1].candidate.run.as_ref().unwrap();
+    let run = found.runs[3].run.as_ref().unwrap();
     std::fs::remove_dir_all(results(&place).join(run)).unwrap();
     compare(&place, &asked[..5]).succeeds();
     let last = comparisons(&place).pop().unwrap();
-    assert_eq!((started(&place), &last.measures), (9, &found.measures));
+    assert_eq!((started(&place), &last.findings), (9, &found.findings));
 }
 
 #[test]
@@ -124,7 +128,7 @@ fn pairs_after_a_verdict_are_refused_and_a_confirmation_has_fresh_seeds() {
     assert_eq!(comparisons(&place).len(), 1, "a refusal and a plan leave nothing behind");
     asked("6", &["--sequential"]).succeeds();
     // Comparisons of one second have no order.
-    let is_sequential = |found: &QualityComparison| matches!(found.design, Design::Sequential { .. });
+    let is_sequential = |found: &Experiment| matches!(found.design, Design::Sequential { .. });
     let sequential = comparisons(&place).into_iter().find(is_sequential).unwrap();
     let Design::Sequential { max_pairs: 6, looks } = &sequential.design else {
         panic!("{:?}", sequential.design)
@@ -138,8 +142,9 @@ fn pairs_after_a_verdict_are_refused_and_a_confirmation_has_fresh_seeds() {
     let done = place.xrun(&["compare", "--confirm", &first, "--predicts", "better"]).succeeds();
     assert!(done.stdout.contains(&format!("confirms    {first}")), "{}", done.stdout);
     let confirmed = comparisons(&place).into_iter().find(|found| found.confirms.is_some()).unwrap();
-    let seeds: Vec<u64> = confirmed.pairs.iter().map(|pair| pair.candidate.seed).collect();
+    let seeds: Vec<u64> = confirmed.runs_in(1).map(|run| run.seed.unwrap()).collect();
     assert_eq!(seeds, [7, 8, 9, 10], "after all that were used");
+    assert_eq!((confirmed.intent, sequential.intent), (Intent::Confirmatory, Intent::Exploratory));
     assert_eq!((confirmed.confirms.as_deref(), confirmed.history.len()), (Some(first.as_str()), 2));
     assert_eq!(confirmed.change(), sequential.change());
     place.xrun(&["compare", "--confirm", &first, "--seeds", "5,99"]).ended(2).says(&["has used the seed 5"]);
@@ -152,10 +157,10 @@ fn what_keeps_the_bits_ends_as_the_same_bits() {
     let on = ["--on", "val_loss,train_loss", "--seeds", "2", "--predicts", "val_loss -0.01..0.01"];
     let done = compare(&place, &[&["activation_checkpoint.mode=full"], &on[..]].concat()).succeeds();
     let found = only(&place);
-    assert_eq!(verdicts(&found), [QualityVerdict::SameBits; 2]);
-    assert!(found.measures.iter().all(|judged| judged.basis == VerdictBasis::SameBits));
+    assert_eq!(verdicts(&found), [Verdict::SameBits; 2]);
+    assert!(found.findings.iter().all(|judged| judged.basis == VerdictBasis::SameBits));
     assert!(done.stdout.contains("the same bits in 2 of 2 pairs"), "{}", done.stdout);
-    assert_eq!(found.prediction_held, Some(true));
+    assert_eq!(held(&found), Some(true));
 }
 
 #[test]
@@ -169,8 +174,8 @@ fn a_diverging_candidate_counts_and_is_not_run_again() {
     let counts = found.diverged.unwrap();
     assert_eq!((counts.pairs, counts.baseline, counts.candidate), (6, 0, 6));
     assert!((counts.p - 2.0 / 64.0).abs() < 1e-12, "{}", counts.p);
-    assert_eq!(found.measures[0].basis, VerdictBasis::DivergedRuns);
-    assert!(found.pairs.iter().all(|pair| pair.candidate.values["val_loss"] == MeasureValue::Diverged));
+    assert_eq!(found.findings[0].basis, VerdictBasis::DivergedRuns);
+    assert!(found.runs_in(1).all(|run| run.values["val_loss"] == MeasureValue::Diverged));
     assert!(done.stdout.contains("worse, by diverged runs"), "{}", done.stdout);
     assert_eq!(started(&place), 12, "a run that diverged would diverge again");
 }
@@ -180,9 +185,9 @@ fn disjoint_seeds_tell_chance_alone() {
     let place = Place::new();
     compare(&place, &["training.seed=1000", "--on", "val_loss", "--seeds", "3"]);
     let found = only(&place);
-    let seeds = |at: usize| [found.pairs[at].baseline.seed, found.pairs[at].candidate.seed];
+    let seeds = |at: usize| [found.runs[2 * at].seed.unwrap(), found.runs[2 * at + 1].seed.unwrap()];
     assert_eq!([seeds(0), seeds(2)], [[3, 1000], [5, 1002]]);
-    assert_eq!(found.baseline.recipe_hash, found.candidate.recipe_hash);
+    assert_eq!(found.baseline().seedless_hash, found.candidate().seedless_hash);
     assert!(found.shared_randomness.as_ref().unwrap().contains("not shared: initial values"), "{found:?}");
 }
 
@@ -200,8 +205,8 @@ fn speed_is_measured_in_turns_and_never_used_again() {
         assert_eq!(started(&place), runs);
     }
     let found = comparisons(&place).pop().unwrap();
-    assert_eq!(verdicts(&found)[1], QualityVerdict::SameBits);
-    assert!(found.joint.is_some() && verdicts(&found)[0] != QualityVerdict::SameBits);
+    assert_eq!(verdicts(&found)[1], Verdict::SameBits);
+    assert!(found.joint.is_some() && verdicts(&found)[0] != Verdict::SameBits);
     let ledger = Ledger::read(&results(&place)).unwrap();
     let began: Vec<&str> = ledger.lines()[..8]
         .iter()
@@ -230,18 +235,18 @@ fn a_killed_comparison_goes_on_where_it_was() {
     assert!(running.kill());
     are_gone(&[process], Duration::from_secs(10));
     let cut = only(&place);
-    assert!(!cut.finished && cut.pairs.len() == 5);
-    assert_eq!(verdicts(&cut), [QualityVerdict::Inconclusive], "nothing is judged before the last pair");
-    place.xrun(&arguments).succeeds().says(&["goes on with", &cut.full_name()]);
+    assert!(!cut.finished && cut.runs.len() == 10);
+    assert_eq!(verdicts(&cut), [Verdict::Inconclusive], "nothing is judged before the last pair");
+    place.xrun(&arguments).succeeds().says(&["continues", &cut.full_name()]);
     let found = only(&place);
-    assert!(found.finished && found.pairs.iter().all(|pair| pair.has_ended()));
-    assert!(found.pairs[0].baseline.reused);
+    assert!(found.finished && found.ended_pairs() == 5);
+    assert!(found.runs[0].reused);
     assert!(started(&place) <= 11, "at most the run that was cut off began twice");
 
     // The same from an uninterrupted start.
     let other = Place::new();
     other.xrun(&arguments).succeeds();
-    assert_eq!(only(&other).measures, found.measures);
+    assert_eq!(only(&other).findings, found.findings);
 }
 
 #[test]
@@ -258,10 +263,10 @@ fn the_plan_runs_its_pilot_alone_and_says_what_pairs_see() {
     let done = compare(&place, &[&asked[..], &["--pilot", "3"]].concat());
     assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
     let found = only(&place);
-    assert_eq!((started(&place), found.pilot.len(), found.pairs.len()), (14, 3, 4));
-    let plan = found.plan.unwrap();
+    assert_eq!((started(&place), found.pilot.len(), found.runs.len()), (14, 6, 8));
+    let plan = found.plan.as_ref().unwrap();
     assert_eq!((plan.runs, plan.stored_runs, plan.power[0].plan.deviation.freedom), (8, 0, 2));
-    assert!(found.pairs.iter().all(|pair| pair.baseline.seed < 1_000_000));
+    assert!(found.runs.iter().all(|run| run.seed.unwrap() < 1_000_000));
 }
 
 #[test]
@@ -273,7 +278,9 @@ fn a_recipe_may_say_what_is_judged() {
     place.write("judged.toml", format!("{recipe}{compared}").as_bytes());
     place.xrun(&[&["compare", "judged.toml"], &SHORT[..]].concat()).succeeds();
     let found = only(&place);
-    assert_eq!((found.confidence, found.pairs.len(), found.predicts.as_deref()), (0.8, 2, Some("better")));
+    assert_eq!((found.confidence, found.runs.len()), (0.8, 4));
+    assert_eq!(found.prediction.as_ref().unwrap().text, "better");
+    assert!(found.arms.iter().all(|arm| arm.budget.unwrap().steps == found.arms[0].budget.unwrap().steps));
     place.write("wrong.toml", format!("{recipe}{}", compared.replace("val_loss", "val_los")).as_bytes());
     place.xrun(&["compare", "wrong.toml"]).ended(2).says(&["wrong.toml:", "did you mean val_loss?"]);
 }
@@ -291,15 +298,16 @@ fn a_kept_comparison_keeps_its_runs() {
     assert!(folder.ends_with(found.full_name()));
     place.xrun(&["keep", "comparisons/tiny"]).succeeds();
     let kept = results(&place).join("kept");
-    assert!(found.runs().iter().all(|run| kept.join(run).join("summary.json").is_file()));
+    assert!(found.run_names().iter().all(|run| kept.join(run).join("summary.json").is_file()));
     let (name, own) = (found.full_name(), format!("`xrun keep comparisons/{}`", found.full_name()));
     place.xrun(&["keep", "tiny"]).succeeds().says(&["part of the comparison", &own]);
     place.xrun(&["keep", &format!("comparisons/{name}")]).succeeds().says(&["already kept"]);
     let folder = kept.join("comparisons").join(found.full_name());
-    assert_eq!(QualityComparison::read(&folder).unwrap(), found);
+    assert_eq!(Experiment::read(&folder).unwrap(), found);
     let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();
     assert!(
-        readme.contains(&format!("tiny: {}", found.verdict().words())) && readme.contains(found.runs()[3]),
+        readme.contains(&format!("tiny: {}", found.verdict().words()))
+            && readme.contains(found.run_names()[3]),
         "{readme}"
     );
 }
@@ -309,9 +317,9 @@ fn stored_runs_with_the_same_seeds_are_pairs() {
     let place = Place::new();
     compare(&place, &["optimizer.lr=0.01", "--on", "val_loss", "--seeds", "3"]);
     let found = only(&place);
-    let name = |run: &PairedRun| run.run.clone().unwrap();
-    let before: Vec<String> = found.pairs.iter().map(|pair| name(&pair.baseline)).collect();
-    let after: Vec<String> = found.pairs.iter().map(|pair| name(&pair.candidate)).collect();
+    let names =
+        |arm: usize| -> Vec<String> { found.runs_in(arm).map(|run| run.run.clone().unwrap()).collect() };
+    let (before, after) = (names(0), names(1));
     let judge = |baseline: &[&String], candidate: &[&String], more: &[&str]| {
         let joined = |runs: &[&String]| runs.iter().map(|run| run.as_str()).collect::<Vec<_>>().join(",");
         let arms = [joined(baseline), joined(candidate)];
@@ -324,10 +332,10 @@ fn stored_runs_with_the_same_seeds_are_pairs() {
     assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
     assert_eq!(place.runs().len(), 6);
     let again = comparisons(&place).into_iter().find(|comparison| comparison.name == "stored").unwrap();
-    assert_eq!((&again.measures, &again.changes), (&found.measures, &found.changes));
+    assert_eq!((&again.findings, &again.changes), (&found.findings, &found.changes));
     assert!(again.provenance.device.as_ref().unwrap().starts_with("cpu"));
     assert_eq!(again.provenance.corpus_hashes, found.provenance.corpus_hashes);
-    assert!(again.finished && again.pairs.iter().flat_map(Pair::runs).all(|run| run.reused));
+    assert!(again.finished && again.runs.iter().all(|run| run.reused));
     assert!(again.notes.iter().any(|note| note.contains("asked after they had been made")));
     // It is about the change that the comparison which made the runs was about.
     assert_eq!(again.change(), found.change());
@@ -353,9 +361,9 @@ fn stored_runs_with_the_same_seeds_are_pairs() {
     refused(&[a[0], b[1]], &b[..2], &on, "are in one arm, but optimizer.lr is");
     refused(&[a[0], a[1], a[0]], &b, &on, "have the same training.seed = 3");
     refused(&a, &a, &on, "both arms are the same recipe");
-    refused(&a, &b, &["tok_s,val_loss"], "of runs in turns");
-    refused(&a, &b, &["val_loss", "--seeds", "3"], "--seeds is for runs to be made");
-    refused(&a, &b, &["val_loss", "--predicts", "better"], "--predicts is for runs to be made");
+    refused(&a, &b, &["tok_s,val_loss"], "needs runs in turns");
+    refused(&a, &b, &["val_loss", "--seeds", "3"], "--seeds is for new runs");
+    refused(&a, &b, &["val_loss", "--predicts", "better"], "--predicts is for new runs");
     refused(&a[..2], &b[..2], &on, "peeking");
     let done = place.xrun(&["compare", "--confirm", &again.full_name()]);
     assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);

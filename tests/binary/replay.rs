@@ -5,7 +5,7 @@ use crate::place::{Done, Place, Run};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-use xrun::results::comparison::Comparison;
+use xrun::results::experiment::Experiment;
 use xrun::results::folder::read_summary;
 
 /// A place with a finished run. Its speed is not held against its clock when it is kept: the machine may be
@@ -234,7 +234,7 @@ fn a_comparison_again_has_the_same_losses_and_a_ratio_held_against_the_interval(
     place.xrun(&[&arguments[..], &SHORT].concat());
     let folder =
         fs::read_dir(place.path().join("results/comparisons/tiny")).unwrap().next().unwrap().unwrap();
-    let stored = Comparison::read(&folder.path()).unwrap();
+    let stored = Experiment::read(&folder.path()).unwrap();
     // Whether the ratio is found again depends on how busy the machine is.
     let done = replay(&place, &["comparisons/tiny"]).says(&[": 4 trials, recorded in ", "trial 4 of 4"]);
     let is_reproduced = done.stdout.contains(": reproduced\n");
@@ -242,22 +242,19 @@ fn a_comparison_again_has_the_same_losses_and_a_ratio_held_against_the_interval(
     let done =
         prints(done, &["losses: the same bits in 4 of 4 trials", "ratio of tokens per second: recorded "]);
     let again = fs::read_dir(place.path().join("again/comparisons/tiny")).unwrap().next().unwrap().unwrap();
-    let again = Comparison::read(&again.path()).unwrap();
-    assert_eq!(
-        (again.changes, again.baseline.label),
-        (stored.changes.clone(), stored.baseline.label.clone())
-    );
-    let (interval, ratio) = (stored.ratio.unwrap(), again.ratio.unwrap());
+    let again = Experiment::read(&again.path()).unwrap();
+    assert_eq!((&again.changes, &again.baseline().label), (&stored.changes, &stored.baseline().label));
+    let [interval, ratio] = [&stored, &again].map(|one| one.speed().unwrap().interval.unwrap());
     let is_within = (interval.low..=interval.high).contains(&ratio.estimate);
     assert!(
         done.stdout.contains(if is_within { ": within the" } else { ": outside of the" }),
         "{}",
         done.stdout
     );
-    assert_eq!(is_reproduced, is_within && again.verdict == stored.verdict, "{}", done.stdout);
+    assert_eq!(is_reproduced, is_within && again.verdict() == stored.verdict(), "{}", done.stdout);
 
     // One trial of the candidate with other losses.
-    let run = stored.trials.iter().find(|trial| trial.is_candidate).unwrap().run.clone().unwrap();
+    let run = stored.runs_in(1).next().unwrap().run.clone().unwrap();
     plant(&place.path().join("results").join(run).join("metrics.csv"));
     let done = replay(&place, &["comparisons/tiny", "--json"]);
     let found: Value = serde_json::from_str(&done.stdout).unwrap();

@@ -9,14 +9,14 @@ use super::text::{code, link_to, table};
 use super::why::Why;
 use super::{alike, chain_figure, comparison, provenance, runs};
 use crate::format::{BLANK, decimal};
-use crate::results::quality::{JudgedMeasure, Pair, PairedRun, QUALITY, QualityComparison};
+use crate::results::experiment::{BASELINE, CANDIDATE, Experiment, ExperimentRun, Finding};
 use crate::results::quantiles::median;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A comparison of the chain.
 struct Link {
-    found: QualityComparison,
+    found: Experiment,
     source: Source,
     /// The kept runs of its pairs, by `RECIPE/RUN`.
     runs: BTreeMap<String, KeptRun>,
@@ -27,7 +27,7 @@ struct Link {
 pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
     let links = spec.select.iter().map(|name| link(context, name)).collect::<Result<Vec<Link>, _>>()?;
     joined(&links)?;
-    let judged = links.iter().map(measured).collect::<Result<Vec<&JudgedMeasure>, _>>()?;
+    let judged = links.iter().map(measured).collect::<Result<Vec<&Finding>, _>>()?;
     let all_runs: Vec<KeptRun> = links.iter().flat_map(|link| link.runs.values().cloned()).collect();
     let mut rendered = runs::sources_of(&all_runs);
     rendered.sources.splice(0..0, links.iter().map(|link| link.source.clone()));
@@ -50,11 +50,10 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Resu
 
 /// Reads the newest kept comparison of a name, and its runs.
 fn link(context: &PageContext<'_>, name: &str) -> Result<Link, Vec<Why>> {
-    let folder: PathBuf = comparison::find_all(context.kept, name, QUALITY)?.swap_remove(0);
-    let (source, found) = comparison::read_record(context, &folder, QUALITY, QualityComparison::full_name)?;
-    let named = found.pairs.iter().flat_map(|pair| pair.runs());
-    let named = named.filter_map(|run| Some((run.run.as_deref()?, run.metrics_hash.as_deref())));
-    let runs = comparison::kept_runs_named(context, &source, named)?;
+    let folder: PathBuf =
+        comparison::find_all(context.kept, name, |found| !found.has_trials())?.swap_remove(0);
+    let (source, found) = comparison::read(context, &folder)?;
+    let runs = comparison::kept_runs(context, &source, &found)?;
     Ok(Link { found, source, runs })
 }
 
@@ -67,7 +66,7 @@ fn joined(links: &[Link]) -> Result<(), Vec<Why>> {
     }
     for pair in links.windows(2) {
         let [before, after] = pair else { continue };
-        if before.found.candidate.recipe_hash != after.found.baseline.recipe_hash {
+        if before.found.candidate().seedless_hash != after.found.baseline().seedless_hash {
             let why = format!(
                 "the baseline of {} is not the candidate of {}: their recipes have other hashes",
                 after.source.id, before.source.id
@@ -79,33 +78,32 @@ fn joined(links: &[Link]) -> Result<(), Vec<Why>> {
 }
 
 /// Returns a comparison's first measure that is no speed: that which the chain is judged by.
-fn measured(link: &Link) -> Result<&JudgedMeasure, Vec<Why>> {
-    let first = &link.found.measures;
-    first.iter().find(|judged| judged.measure.to_string() != "tok_s").ok_or_else(|| {
+fn measured(link: &Link) -> Result<&Finding, Vec<Why>> {
+    link.found.findings.iter().find(|judged| !judged.measure.is_speed()).ok_or_else(|| {
         let why = format!("{} has no measure but a speed", link.source.id);
         vec![Why::fixed_by(why, "compare with `--on val_loss` too")]
     })
 }
 
 /// Returns all recipes of the chain, the first comparison's baseline first.
-fn steps(links: &[Link], judged: &[&JudgedMeasure]) -> Vec<Step> {
+fn steps(links: &[Link], judged: &[&Finding]) -> Vec<Step> {
     let first = links.iter().zip(judged).take(1).map(|(link, judged)| Step {
-        label: link.found.baseline.label.clone(),
+        label: link.found.baseline().label.clone(),
         value: judged.baseline,
-        tok_s: speed(link, |pair| &pair.baseline),
+        tok_s: speed(link, BASELINE),
     });
     let others = links.iter().zip(judged).map(|(link, judged)| Step {
-        label: link.found.candidate.label.clone(),
+        label: link.found.candidate().label.clone(),
         value: judged.candidate,
-        tok_s: speed(link, |pair| &pair.candidate),
+        tok_s: speed(link, CANDIDATE),
     });
     first.chain(others).collect()
 }
 
 /// Returns the median speed of an arm's runs; blank where one of them has no steady state.
-fn speed(link: &Link, arm: impl Fn(&Pair) -> &PairedRun) -> Option<f64> {
-    let of_run = |run: &PairedRun| link.runs.get(run.run.as_deref()?)?.summary.tok_s;
-    let speeds: Option<Vec<f64>> = link.found.pairs.iter().map(|pair| of_run(arm(pair))).collect();
+fn speed(link: &Link, arm: usize) -> Option<f64> {
+    let tok_s = |run: &ExperimentRun| link.runs.get(run.run.as_deref()?)?.summary.tok_s;
+    let speeds: Option<Vec<f64>> = link.found.runs_in(arm).map(tok_s).collect();
     median(speeds?)
 }
 
@@ -120,7 +118,7 @@ fn unlike(links: &[Link], across: &[String]) -> (Option<String>, Vec<Why>) {
     alike::compare(&rows, &across)
 }
 
-fn rows(context: &PageContext<'_>, links: &[Link], judged: &[&JudgedMeasure], steps: &[Step]) -> String {
+fn rows(context: &PageContext<'_>, links: &[Link], judged: &[&Finding], steps: &[Step]) -> String {
     let name = judged.first().map_or(String::new(), |judged| format!("{} ({})", judged.measure, judged.unit));
     let mean = format!(">{name}");
     let headings = [
@@ -153,12 +151,8 @@ fn rows(context: &PageContext<'_>, links: &[Link], judged: &[&JudgedMeasure], st
             link.found.changes.iter().map(|change| code(change)).collect::<Vec<_>>().join(", ")
         });
         let prediction = link.and_then(|(link, _)| {
-            let held = match link.found.prediction_held {
-                Some(true) => "held",
-                Some(false) => "**falsified**",
-                None => "open",
-            };
-            Some(format!("{}: {held}", code(link.found.predicts.as_deref()?)))
+            let prediction = link.found.prediction.as_ref()?;
+            Some(format!("{}: {}", code(&prediction.text), comparison::held(prediction)))
         });
         let share = first_speed.zip(step.tok_s).map(|(first, speed)| decimal(Some(speed / first), 3));
         vec![
@@ -178,7 +172,7 @@ fn rows(context: &PageContext<'_>, links: &[Link], judged: &[&JudgedMeasure], st
 }
 
 /// Returns the alternative text of the picture: the ends of the chain.
-fn alternative(judged: &[&JudgedMeasure], steps: &[Step]) -> String {
+fn alternative(judged: &[&Finding], steps: &[Step]) -> String {
     let name = judged.first().map_or(String::new(), |judged| judged.measure.to_string());
     let [first, last] = [steps.first(), steps.last()].map(|step| step.and_then(|step| step.value));
     format!(

@@ -6,8 +6,8 @@ use crate::format::{short, significant};
 use crate::report::axis::pad;
 use crate::report::chart::{self, Figure, Look, Panel, Series};
 use crate::report::theme::{Hue, THEMES};
+use crate::results::experiment::Finding;
 use crate::results::measure::Scale;
-use crate::results::quality::JudgedMeasure;
 
 /// A recipe of the chain, as the comparison that leads to it found it.
 pub(super) struct Step {
@@ -21,7 +21,7 @@ pub(super) struct Step {
 
 /// Returns the picture by theme. Every recipe stands at its number in the chain. The bar of a recipe is the
 /// interval of its difference to the one before, drawn from the mean of that one.
-pub(super) fn chain(judged: &[&JudgedMeasure], steps: &[Step]) -> Result<Vec<(&'static str, String)>> {
+pub(super) fn chain(judged: &[&Finding], steps: &[Step]) -> Result<Vec<(&'static str, String)>> {
     let points = |value: &dyn Fn(&Step) -> Option<f64>| -> Points {
         let all = steps.iter().enumerate();
         all.filter_map(|(at, step)| Some((at as f64, value(step)?))).collect()

@@ -8,11 +8,11 @@ use super::text::{code, did_you_mean, link_to, plain, table};
 use super::why::Why;
 use super::{alike, columns, figure, provenance, runs};
 use crate::format::{BLANK, decimal};
-use crate::results::comparison::{
-    Arm, Average, COMPARISON, COMPARISONS, Comparison, RatioInterval, TrainLoss,
+use crate::results::experiment::{
+    Arm, Average, COMPARISONS, EXPERIMENT, Experiment, Finding, RegisteredPrediction, TrainLoss,
 };
 use crate::results::folder::PLOTS;
-use serde::de::DeserializeOwned;
+use crate::statistics::Interval;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ const TRAIN_LOSS: &str = "train_loss";
 /// A comparison of a block.
 struct Part {
     rendered: Rendered,
-    comparison: Comparison,
+    comparison: Experiment,
     runs: Vec<KeptRun>,
     folder: PathBuf,
 }
@@ -46,7 +46,7 @@ pub fn render(
     let origin = {
         let runs: Vec<&KeptRun> = parts.iter().flat_map(|part| &part.runs).collect();
         let comparisons = parts.iter().map(|part| &part.comparison);
-        let arms: Vec<&Arm> = comparisons.flat_map(|found| [&found.baseline, &found.candidate]).collect();
+        let arms: Vec<&Arm> = comparisons.flat_map(|found| &found.arms).collect();
         let folders: Vec<&Path> = parts.iter().map(|part| part.folder.as_path()).collect();
         provenance::line(context, &runs, &arms, &folders)
     };
@@ -68,19 +68,25 @@ pub fn render(
 
 /// Returns the folder of the newest comparison `NAME`, or of `NAME/ID`.
 fn find(kept: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
-    Ok(find_all(kept, name, COMPARISON)?.swap_remove(0))
+    Ok(find_all(kept, name, Experiment::has_trials)?.swap_remove(0))
 }
 
-/// Returns the folders of comparisons `NAME`, newest first, or of `NAME/ID`; one at least. `file` is the file
-/// of the kind of comparisons that is looked for.
-pub fn find_all(kept: &Path, name: &str, file: &str) -> Result<Vec<PathBuf>, Vec<Why>> {
+/// Returns the folders of comparisons `NAME`, newest first, or of `NAME/ID`, that are `wanted`; one at least.
+pub fn find_all(
+    kept: &Path,
+    name: &str,
+    wanted: impl Fn(&Experiment) -> bool,
+) -> Result<Vec<PathBuf>, Vec<Why>> {
     let all = kept.join(COMPARISONS);
     let folder = all.join(name);
-    if folder.join(file).is_file() {
+    // Whoever reads a damaged record names the fault.
+    let is_wanted = |folder: &PathBuf| {
+        folder.join(EXPERIMENT).is_file() && Experiment::read(folder).map_or(true, |found| wanted(&found))
+    };
+    if is_wanted(&folder) {
         return Ok(vec![folder]);
     }
-    let found = folders(&folder).into_iter().rev().filter(|folder| folder.join(file).is_file());
-    let found: Vec<PathBuf> = found.collect();
+    let found: Vec<PathBuf> = folders(&folder).into_iter().rev().filter(is_wanted).collect();
     if found.is_empty() {
         let names: Vec<String> = folders(&all).iter().map(|folder| kept::id(&all, folder)).collect();
         let near = did_you_mean(name, names.iter().map(String::as_str));
@@ -99,29 +105,14 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns a kept comparison, verified and read.
-pub fn read(context: &PageContext<'_>, folder: &Path) -> Result<(Source, Comparison), Vec<Why>> {
-    read_record(context, folder, COMPARISON, |found: &Comparison| format!("{}/{}", found.name, found.id))
-}
-
-/// Returns the record of a kept comparison, which the file of this name holds, verified and read. `named`
-/// returns the record's `NAME/ID`.
-pub fn read_record<T: DeserializeOwned>(
-    context: &PageContext<'_>,
-    folder: &Path,
-    file: &str,
-    named: impl Fn(&T) -> String,
-) -> Result<(Source, T), Vec<Why>> {
+pub fn read(context: &PageContext<'_>, folder: &Path) -> Result<(Source, Experiment), Vec<Why>> {
     let unreadable = |why: String| vec![Why::fixed_by(why, restore(&[folder]))];
     let source = Source::verify(context.kept, folder).map_err(|e| unreadable(e.message().to_owned()))?;
     if !source.faults.is_empty() {
         return Err(source.faults);
     }
-    let path = folder.join(file);
-    let bytes =
-        std::fs::read(&path).map_err(|e| unreadable(format!("cannot read {}: {e}", path.display())))?;
-    let comparison: T = serde_json::from_slice(&bytes)
-        .map_err(|e| unreadable(format!("{}:{}: not a comparison: {e}", path.display(), e.line())))?;
-    let own = named(&comparison);
+    let comparison = Experiment::read(folder).map_err(|e| unreadable(e.message().to_owned()))?;
+    let own = comparison.full_name();
     let names = [source.named.as_str(), own.as_str()];
     let in_folder = source.id.strip_prefix(COMPARISONS).and_then(|id| id.strip_prefix('/'));
     if let Some(other) = names.into_iter().find(|name| Some(*name) != in_folder) {
@@ -144,8 +135,7 @@ fn one(
     let mut rendered = runs::sources_of(&runs);
     rendered.faults.append(&mut faults);
     rendered.sources.insert(0, source);
-    let arms = [&comparison.baseline, &comparison.candidate];
-    rendered.commits.extend(arms.iter().filter_map(|arm| arm.commit.clone()));
+    rendered.commits.extend(comparison.arms.iter().filter_map(|arm| arm.commit.clone()));
 
     let mut text = heading(&comparison, context, &folder, spec.select.len() == 1);
     text += &measured_table(&comparison, &runs, columns)?;
@@ -162,24 +152,15 @@ fn one(
     Ok(Part { rendered, comparison, runs, folder })
 }
 
-/// Returns the kept runs of all trials, by `RECIPE/RUN`. A run whose manifest is not the one that the
+/// Returns the kept runs of a comparison, by `RECIPE/RUN`. A run whose manifest is not the one that the
 /// comparison's manifest lists has a fault.
 pub fn kept_runs(
     context: &PageContext<'_>,
     source: &Source,
-    comparison: &Comparison,
+    comparison: &Experiment,
 ) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
-    let trials = comparison.trials.iter();
-    let named = trials.filter_map(|trial| Some((trial.run.as_deref()?, trial.metrics_hash.as_deref())));
-    kept_runs_named(context, source, named)
-}
-
-/// Returns the kept runs of these names, each with the hash of its `metrics.csv` as a comparison has it.
-pub fn kept_runs_named<'a>(
-    context: &PageContext<'_>,
-    source: &Source,
-    named: impl Iterator<Item = (&'a str, Option<&'a str>)>,
-) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
+    let runs = comparison.runs.iter();
+    let named = runs.filter_map(|run| Some((run.run.as_deref()?, run.metrics_hash.as_deref())));
     let mut runs = BTreeMap::new();
     for (id, metrics_hash) in named {
         let folder = context.kept.join(id);
@@ -216,20 +197,16 @@ pub fn kept_runs_named<'a>(
 
 /// Compares the arms, which may differ only in the keys that the comparison names as changed, and in
 /// `across`.
-pub fn unlike(comparison: &Comparison, runs: &[KeptRun], across: &[String]) -> (Option<String>, Vec<Why>) {
+pub fn unlike(comparison: &Experiment, runs: &[KeptRun], across: &[String]) -> (Option<String>, Vec<Why>) {
     let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
     let across: Vec<String> = across.iter().cloned().chain(alike::named(changed)).collect();
     // The device of an external command may be unknown.
     let arm = |arm: &Arm| alike::Row {
-        facts: Some(arm.device.clone())
-            .filter(|device| !device.is_empty())
-            .map(|device| ("device".to_owned(), device))
-            .into_iter()
-            .collect(),
+        facts: arm.device.iter().map(|device| ("device".to_owned(), device.clone())).collect(),
         complete: false,
     };
     let (mut sentence, mut faults) =
-        alike::compare(&[arm(&comparison.baseline), arm(&comparison.candidate)], &across);
+        alike::compare(&[arm(comparison.baseline()), arm(comparison.candidate())], &across);
     let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
     let (of_runs, faults_of_runs) = alike::compare(&rows, &across);
     sentence = of_runs.or(sentence);
@@ -241,8 +218,8 @@ pub fn unlike(comparison: &Comparison, runs: &[KeptRun], across: &[String]) -> (
 
 /// Returns name, verdict and hypothesis. If a block has one comparison, its link is in the line of
 /// provenance.
-fn heading(comparison: &Comparison, context: &PageContext<'_>, folder: &Path, is_single: bool) -> String {
-    let (name, verdict) = (plain(&comparison.name), comparison.verdict.as_str());
+fn heading(comparison: &Experiment, context: &PageContext<'_>, folder: &Path, is_single: bool) -> String {
+    let (name, verdict) = (plain(&comparison.name), comparison.verdict_words());
     let mut text = if is_single {
         format!("**{name}: {verdict}**")
     } else {
@@ -257,11 +234,12 @@ fn heading(comparison: &Comparison, context: &PageContext<'_>, folder: &Path, is
 
 /// Returns a table of the measurements of both arms.
 fn measured_table(
-    comparison: &Comparison,
+    comparison: &Experiment,
     runs: &[KeptRun],
     columns: Option<&[String]>,
 ) -> Result<String, Vec<Why>> {
-    let (before, after) = (&comparison.baseline, &comparison.candidate);
+    let (before, after) = (comparison.baseline(), comparison.candidate());
+    let speed = comparison.speed().and_then(Finding::ratio);
     let names: BTreeSet<&str> =
         before.measured.keys().chain(after.measured.keys()).map(String::as_str).collect();
     let shown: Vec<&str> = match columns {
@@ -284,7 +262,7 @@ fn measured_table(
         vec![vec![String::new(), plain(&before.label), plain(&after.label), "(95 % interval)".to_owned()]];
     for name in shown {
         let (b, a) = (before.measured.get(name).copied(), after.measured.get(name).copied());
-        let ratio = match (comparison.ratio, b, a) {
+        let ratio = match (speed, b, a) {
             _ if comparison.incomparable.iter().any(|other| other == name) => BLANK.to_owned(),
             _ if name == VAL_LOSS && over.len() > 1 => BLANK.to_owned(),
             (Some(ratio), ..) if name == SPEED => interval(&ratio),
@@ -303,14 +281,14 @@ fn measured_table(
 }
 
 /// Returns an estimate with its interval.
-pub fn interval(ratio: &RatioInterval) -> String {
+pub fn interval(ratio: &Interval) -> String {
     let [estimate, low, high] = [ratio.estimate, ratio.low, ratio.high].map(|value| decimal(Some(value), 3));
     format!("{estimate} ({low} to {high})")
 }
 
 /// Returns the outcome of the loss gate in words.
-pub fn gate(comparison: &Comparison) -> &'static str {
-    match comparison.gate.holds {
+pub fn gate(comparison: &Experiment) -> &'static str {
+    match comparison.curves().and_then(Finding::holds) {
         Some(true) => "holds",
         Some(false) => "**fails**",
         None => "could not be judged",
@@ -318,14 +296,14 @@ pub fn gate(comparison: &Comparison) -> &'static str {
 }
 
 /// Returns the keys that differ between the arms; `None` where none does.
-pub fn changed(comparison: &Comparison) -> Option<String> {
+pub fn changed(comparison: &Experiment) -> Option<String> {
     let changes: Vec<String> = comparison.changes.iter().map(|change| code(change)).collect();
     (!changes.is_empty()).then(|| changes.join(", "))
 }
 
 /// Returns the outcome of the prediction in words.
-pub fn held(comparison: &Comparison) -> &'static str {
-    match comparison.prediction_held {
+pub fn held(prediction: &RegisteredPrediction) -> &'static str {
+    match prediction.held {
         Some(true) => "held",
         Some(false) => "**falsified**",
         None => "open",
@@ -333,35 +311,39 @@ pub fn held(comparison: &Comparison) -> &'static str {
 }
 
 /// Returns verdict, loss gate, prediction, changed keys and remarks, as a list.
-fn findings(comparison: &Comparison) -> String {
-    let effect = decimal(Some(comparison.min_effect * 100.0), 1);
+fn findings(comparison: &Experiment) -> String {
+    let min_effect = comparison.speed().and_then(|speed| speed.min_effect);
+    let effect = decimal(min_effect.map(|effect| effect * 100.0), 1);
     let mut lines = vec![format!(
         "Verdict: **{}**; differences below {effect} % do not count.",
-        comparison.verdict.as_str()
+        comparison.verdict_words()
     )];
-    let gate = &comparison.gate;
-    let allowed = match (gate.holds, gate.tolerance) {
+    let curves = comparison.curves();
+    let allowed = match (curves.and_then(Finding::holds), curves.and_then(|curves| curves.min_effect)) {
         (_, Some(tolerance)) => format!(" (differences in loss up to {tolerance} allowed)"),
         (Some(_), None) => " (the same bits asked for)".to_owned(),
         // No tolerance was set.
         (None, None) => String::new(),
     };
-    lines.push(format!("Loss gate {}: {}{allowed}.", self::gate(comparison), plain(&gate.found)));
-    if let Some(predicts) = &comparison.predicts {
-        lines.push(format!("Prediction {}: {}.", code(predicts), held(comparison)));
+    let found = curves.and_then(|curves| curves.because.as_deref()).unwrap_or(BLANK);
+    lines.push(format!("Loss gate {}: {}{allowed}.", gate(comparison), plain(found)));
+    if let Some(prediction) = &comparison.prediction {
+        lines.push(format!("Prediction {}: {}.", code(&prediction.text), held(prediction)));
     }
     lines.extend(changed(comparison).map(|changes| format!("Changed keys: {changes}.")));
     lines.extend(comparison.notes.iter().map(|note| format!("Note: {}.", plain(note))));
     if !comparison.finished {
-        lines.push(format!("**Not finished**: it ended after {} trials.", comparison.trials.len()));
+        let ended = comparison.runs.iter().filter(|run| run.status.is_some()).count();
+        lines.push(format!("**Not finished**: it ended after {ended} trials."));
     }
     if !comparison.contended.is_empty() {
         let why: Vec<String> = comparison.contended.iter().map(|why| plain(why)).collect();
         lines.push(format!("**Contended**: {}.", why.join("; ")));
     }
-    let failed = comparison.trials.iter().filter(|trial| trial.status != "ok").count();
+    let statuses = comparison.runs.iter().filter_map(|run| run.status.as_deref());
+    let failed = statuses.filter(|status| *status != "ok").count();
     if failed > 0 {
-        lines.push(format!("{failed} of {} trials did not end as `ok`.", comparison.trials.len()));
+        lines.push(format!("{failed} of {} trials did not end as `ok`.", comparison.runs.len()));
     }
     lines.iter().map(|line| format!("- {line}\n")).collect()
 }

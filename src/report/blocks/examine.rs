@@ -10,7 +10,7 @@ use super::spec::{BlockKind, Spec};
 use super::sweep::SWEEPS;
 use super::why::Why;
 use super::{chain, comparison, configurations, curves, quality, runs, series, sweep, value};
-use crate::results::comparison::COMPARISONS;
+use crate::results::names::COMPARISONS;
 use crate::results::regular;
 use std::path::Path;
 

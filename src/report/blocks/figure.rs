@@ -7,7 +7,7 @@ use crate::format::{decimal, short};
 use crate::report::axis::pad;
 use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
 use crate::report::theme::{Hue, THEMES};
-use crate::results::comparison::{Comparison, Trial};
+use crate::results::experiment::{Experiment, ExperimentRun, Finding};
 use crate::results::quantiles;
 
 /// A comparison at a value of the key that a series is ordered by.
@@ -16,7 +16,7 @@ pub struct Point<'a> {
     /// The key's value.
     pub at: f64,
     /// The comparison.
-    pub comparison: &'a Comparison,
+    pub comparison: &'a Experiment,
 }
 
 /// The name of the figure of a comparison's blocks of steps, without theme and extension.
@@ -26,8 +26,8 @@ pub const BLOCKS: &str = "blocks";
 const REACH: f64 = 0.36;
 
 /// Returns the blocks of steps of every trial, by theme; `None` where no trial has any.
-pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, String)>>> {
-    let values = comparison.trials.iter().flat_map(|trial| &trial.blocks).copied().filter(|v| v.is_finite());
+pub fn blocks(comparison: &Experiment) -> Option<Result<Vec<(&'static str, String)>>> {
+    let values = comparison.runs.iter().flat_map(|trial| &trial.blocks).copied().filter(|v| v.is_finite());
     let range = values.fold(None, |range: Option<(f64, f64)>, value| {
         Some(range.map_or((value, value), |(low, high)| (low.min(value), high.max(value))))
     })?;
@@ -35,23 +35,21 @@ pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, Strin
     let is_cut = range.0 > 0.5 * range.1;
     let mut series = Vec::new();
     let arms = [
-        (false, "before", &comparison.baseline.label, Hue::Blue),
-        (true, "after", &comparison.candidate.label, Hue::Orange),
+        ("before", &comparison.baseline().label, Hue::Blue),
+        ("after", &comparison.candidate().label, Hue::Orange),
     ];
-    for (is_candidate, arm, label, hue) in arms {
-        let trials = || {
-            comparison.trials.iter().enumerate().filter(move |(_, trial)| trial.is_candidate == is_candidate)
-        };
+    for (at, (arm, label, hue)) in arms.into_iter().enumerate() {
+        let trials = || comparison.runs.iter().enumerate().filter(move |(_, trial)| trial.arm == at);
         let dots: Points = trials().flat_map(|(index, trial)| dots(index, trial)).collect();
         let medians: Points = trials().flat_map(|(index, trial)| median(index, trial)).collect();
         series.push(Series { name: arm_name(arm, label), hue, look: Look::Dots, points: dots });
         series.push(Series { name: "median".to_owned(), hue, look: Look::Bold, points: medians });
     }
     let mut parts = vec![comparison.id.clone()];
-    parts.extend(comparison.ratio.map(|ratio| {
+    parts.extend(comparison.speed().and_then(Finding::ratio).map(|ratio| {
         format!("after ÷ before {:.3} ({:.3} to {:.3})", ratio.estimate, ratio.low, ratio.high)
     }));
-    parts.push(comparison.verdict.as_str().to_owned());
+    parts.push(comparison.verdict_words().to_owned());
     let figure = Figure {
         title: format!("{}: before and after", comparison.name),
         subtitle: parts.join("  ·  "),
@@ -64,7 +62,7 @@ pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, Strin
             marks: Vec::new(),
         }],
         x_name: "trial".to_owned(),
-        x: (0.5, comparison.trials.len() as f64 + 0.5),
+        x: (0.5, comparison.runs.len() as f64 + 0.5),
         x_at: None,
     };
     Some(THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect())
@@ -74,18 +72,18 @@ pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, Strin
 /// theme.
 pub fn series(members: &[Point<'_>], over: &str) -> Result<Vec<(&'static str, String)>> {
     let lines = lines(members);
-    let points = |value: &dyn Fn(&Comparison) -> Option<f64>| -> Points {
+    let points = |value: &dyn Fn(&Experiment) -> Option<f64>| -> Points {
         let of = |line: &Vec<&Point<'_>>| -> Points {
             let points = line.iter().filter_map(|member| Some((member.at, value(member.comparison)?)));
             points.chain([(f64::NAN, f64::NAN)]).collect()
         };
         lines.iter().flat_map(of).collect()
     };
-    let before = points(&|comparison| comparison.baseline.measured.get("tok_s").copied());
-    let after = points(&|comparison| comparison.candidate.measured.get("tok_s").copied());
+    let before = points(&|comparison| comparison.baseline().measured.get("tok_s").copied());
+    let after = points(&|comparison| comparison.candidate().measured.get("tok_s").copied());
     let fastest = before.iter().chain(&after).map(|point| point.1).fold(0.0, f64::max);
-    let ratios = points(&|comparison| comparison.ratio.map(|ratio| ratio.estimate));
-    let ranges = members.iter().filter_map(|member| Some((member.at, member.comparison.ratio?)));
+    let ratios = points(&|comparison| Some(comparison.speed()?.ratio()?.estimate));
+    let ranges = members.iter().filter_map(|member| Some((member.at, member.comparison.speed()?.ratio()?)));
     let bars: Points =
         ranges.flat_map(|(at, ratio)| [(at, ratio.low), (at, ratio.high), (at, f64::NAN)]).collect();
     let ends = bars.iter().map(|point| point.1).filter(|end| end.is_finite());
@@ -167,14 +165,14 @@ fn whole(value: f64) -> String {
 }
 
 /// Returns the blocks of a trial side by side, in the order of execution.
-fn dots(index: usize, trial: &Trial) -> Points {
+fn dots(index: usize, trial: &ExperimentRun) -> Points {
     let count = trial.blocks.len() as f64;
     let x = |block: usize| index as f64 + 1.0 + REACH * ((2 * block + 1) as f64 / count - 1.0);
     trial.blocks.iter().enumerate().map(|(block, value)| (x(block), *value)).collect()
 }
 
 /// Returns a line at the median of a trial, and a gap after it.
-fn median(index: usize, trial: &Trial) -> Points {
+fn median(index: usize, trial: &ExperimentRun) -> Points {
     let middle = index as f64 + 1.0;
     let Some(value) = quantiles::median(trial.blocks.iter().copied()) else { return Points::new() };
     let end = middle + REACH;
@@ -186,49 +184,38 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn comparison(trials: &[Trial]) -> Comparison {
-        let arm = json!({ "label": "", "command": "", "device": "cpu avx512", "measured": {} });
-        let comparison = json!({
-            "name": "fused",
-            "id": "20261122T000000Z-7d757a20",
-            "before": arm,
-            "after": arm,
-            "changes": [],
-            "finished": true,
-            "turns": trials,
-            "ratio": { "estimate": 1.24, "low": 1.22, "high": 1.257 },
-            "min_effect": 0.01,
-            "verdict": "faster",
-            "gate": { "found": "" },
-            "contended": [],
-            "notes": [],
-            "rule": "",
+    fn comparison(trials: &[ExperimentRun]) -> Experiment {
+        let arm = json!({"label": "", "command": "", "settings": [], "measured": {}});
+        let speed = json!({
+            "measure": "tok_s", "unit": "tokens per second", "direction": "higher_is_better", "scale": "ratio",
+            "confidence": 0.95, "pairs": 3, "interval": {"estimate": 0.24, "low": 0.22, "high": 0.257},
+            "basis": "trials", "verdict": "better",
         });
-        serde_json::from_value(comparison).unwrap()
+        let record = json!({
+            "name": "fused", "id": "20261122T000000Z-7d757a20", "intent": "unknown", "confidence": 0.95,
+            "design": {"kind": "trials", "trials": trials.len()}, "rule": "", "arms": [arm.clone(), arm],
+            "average": "mean", "train_loss": "smoothed", "changes": [], "history": [],
+            "provenance": {"corpus_hashes": []}, "runs": trials, "findings": [speed], "contended": [],
+            "notes": [], "finished": true,
+        });
+        serde_json::from_value(record).unwrap()
     }
 
-    fn trial(is_candidate: bool, around: f64, blocks: u32) -> Trial {
+    fn trial(arm: usize, around: f64, blocks: u32) -> ExperimentRun {
         let blocks = (0..blocks).map(|block| around + f64::from(block * 7 % 20) * 40.0).collect();
-        Trial {
-            is_candidate,
-            run: None,
-            status: "ok".to_owned(),
-            blocks,
-            metrics_hash: None,
-            final_loss: None,
-        }
+        ExperimentRun { arm, status: Some("ok".to_owned()), blocks, ..ExperimentRun::default() }
     }
 
     #[test]
     fn every_block_is_a_dot_and_every_trial_has_a_median() {
         let around = |i: u32| 20_000.0 + f64::from(i % 2) * 4000.0 + f64::from(i) * 90.0;
-        let trials: Vec<Trial> = (0..6).map(|i| trial(i % 2 == 1, around(i), 20)).collect();
+        let trials: Vec<ExperimentRun> = (0..6).map(|i| trial(i as usize % 2, around(i), 20)).collect();
         let drawn = blocks(&comparison(&trials)).unwrap().unwrap();
         assert_eq!(drawn.iter().map(|(theme, _)| *theme).collect::<Vec<_>>(), ["light", "dark"]);
         for (theme, svg) in &drawn {
             assert_eq!(svg.matches("<circle").count(), 6 * 20 + 2, "{theme}: blocks and the legend");
             assert!(svg.contains("fused: before and after") && svg.contains("1.240 (1.220 to 1.257)"));
         }
-        assert!(blocks(&comparison(&[trial(false, 1.0, 0)])).is_none(), "nothing to draw");
+        assert!(blocks(&comparison(&[trial(0, 1.0, 0)])).is_none(), "nothing to draw");
     }
 }

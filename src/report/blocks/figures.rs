@@ -8,9 +8,8 @@ use super::page_context::themed;
 use super::quality_figure;
 use super::why::Why;
 use crate::report::plots;
-use crate::results::comparison::{COMPARISON, COMPARISONS, Comparison};
+use crate::results::experiment::{COMPARISONS, EXPERIMENT, Experiment};
 use crate::results::folder::PLOTS;
-use crate::results::quality::{QUALITY, QualityComparison};
 use crate::results::regular;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -66,17 +65,16 @@ fn not_drawn(source: &Source, shown: &BTreeSet<PathBuf>) -> Vec<Why> {
 
 /// Returns the pictures that the data in a folder draws, with their paths; none where it cannot be read.
 fn drawn(folder: &Path) -> Vec<(PathBuf, String)> {
-    if folder.join(COMPARISON).is_file() {
+    if folder.join(EXPERIMENT).is_file() {
         // Verified before.
-        let Ok(comparison) = Comparison::read(folder) else { return Vec::new() };
-        let drawn = figure::blocks(&comparison).and_then(Result::ok).unwrap_or_default();
-        let path = |theme: &str| folder.join(PLOTS).join(format!("{}-{theme}.svg", figure::BLOCKS));
-        return drawn.into_iter().map(|(theme, svg)| (path(theme), svg)).collect();
-    }
-    if folder.join(QUALITY).is_file() {
-        let Ok(comparison) = QualityComparison::read(folder) else { return Vec::new() };
-        let measures = comparison.measures.iter();
-        return measures
+        let Ok(comparison) = Experiment::read(folder) else { return Vec::new() };
+        if comparison.has_trials() {
+            let drawn = figure::blocks(&comparison).and_then(Result::ok).unwrap_or_default();
+            let path = |theme: &str| folder.join(PLOTS).join(format!("{}-{theme}.svg", figure::BLOCKS));
+            return drawn.into_iter().map(|(theme, svg)| (path(theme), svg)).collect();
+        }
+        let findings = comparison.findings.iter();
+        return findings
             .filter_map(|judged| Some((judged, quality_figure::pairs(&comparison, judged)?.ok()?)))
             .flat_map(|(judged, drawn)| {
                 let stem = quality_figure::stem(folder, judged);

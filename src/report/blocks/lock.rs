@@ -12,7 +12,7 @@ use super::kept::Source;
 use super::page_context::Rendered;
 use crate::error::Result;
 use crate::results::atomic;
-use crate::results::comparison::COMPARISONS;
+use crate::results::names::COMPARISONS;
 use crate::results::regular;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -4,7 +4,7 @@
 use super::kept::KeptRun;
 use super::page_context::PageContext;
 use super::text::{link_to, plain};
-use crate::results::comparison::Arm;
+use crate::results::experiment::Arm;
 use crate::results::keep::README;
 use crate::results::ledger::Attempt;
 use crate::results::provenance::Environment;
@@ -40,8 +40,8 @@ pub fn line(context: &PageContext<'_>, runs: &[&KeptRun], arms: &[&Arm], folders
     let environments = || runs.iter().flat_map(|run| &run.environments);
     let mut parts = Vec::new();
     let devices: Vec<String> = environments().map(short_device).collect();
-    let arms = arms.iter().filter(|arm| !arm.device.is_empty());
-    let devices = devices.into_iter().chain(arms.map(|arm| plain(&short_class(&arm.device))));
+    let of_arms = arms.iter().filter_map(|arm| arm.device.as_deref());
+    let devices = devices.into_iter().chain(of_arms.map(|device| plain(&short_class(device))));
     parts.push(list("", devices));
     let drivers = environments().filter_map(|environment| environment.gpu.as_ref()?.driver.as_ref());
     parts.push(list("driver ", drivers.map(|driver| plain(driver))));

@@ -8,8 +8,7 @@ use super::text::{code, link_to, plain, table};
 use super::why::Why;
 use super::{alike, comparison, provenance, runs};
 use crate::format::{BLANK, decimal, plural};
-use crate::results::measure::MeasureValue;
-use crate::results::quality::{Design, JudgedMeasure, QUALITY, QualityComparison};
+use crate::results::experiment::{Design, Experiment, Finding};
 use std::path::{Path, PathBuf};
 
 /// Returns the newest comparison of each selected name.
@@ -17,12 +16,9 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Resu
     let mut rendered = Rendered::default();
     let (mut all_runs, mut folders): (Vec<KeptRun>, Vec<PathBuf>) = (Vec::new(), Vec::new());
     for name in &spec.select {
-        let folder = comparison::find_all(context.kept, name, QUALITY)?.swap_remove(0);
-        let (source, found) =
-            comparison::read_record(context, &folder, QUALITY, QualityComparison::full_name)?;
-        let named = found.pairs.iter().flat_map(|pair| pair.runs());
-        let named = named.filter_map(|run| Some((run.run.as_deref()?, run.metrics_hash.as_deref())));
-        let kept = comparison::kept_runs_named(context, &source, named)?;
+        let folder = comparison::find_all(context.kept, name, |found| !found.has_trials())?.swap_remove(0);
+        let (source, found) = comparison::read(context, &folder)?;
+        let kept = comparison::kept_runs(context, &source, &found)?;
         let runs: Vec<KeptRun> = kept.into_values().collect();
         let of_runs = runs::sources_of(&runs);
         rendered.sources.push(source);
@@ -40,7 +36,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Resu
         rendered.text += &findings(&found);
         rendered.text += &differences.map_or(String::new(), |sentence| format!("- {sentence}"));
         rendered.text.push('\n');
-        for judged in &found.measures {
+        for judged in &found.findings {
             let Some(drawn) = quality_figure::pairs(&found, judged) else { continue };
             let drawn = drawn.map_err(|e| vec![Why::stale(e.message())])?;
             let said = alternative(&found, judged);
@@ -58,7 +54,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Resu
 
 /// Compares the runs, which may differ in their seeds, in the keys that the comparison names as changed, and
 /// in `across`.
-fn unlike(comparison: &QualityComparison, runs: &[KeptRun], across: &[String]) -> (Option<String>, Vec<Why>) {
+fn unlike(comparison: &Experiment, runs: &[KeptRun], across: &[String]) -> (Option<String>, Vec<Why>) {
     let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
     let across: Vec<String> = across.iter().cloned().chain(alike::named(changed)).collect();
     let rows: Vec<alike::Row> = runs.iter().map(alike::without_seeds).collect();
@@ -66,7 +62,7 @@ fn unlike(comparison: &QualityComparison, runs: &[KeptRun], across: &[String]) -
 }
 
 /// Returns name, verdict and hypothesis.
-fn heading(context: &PageContext<'_>, found: &QualityComparison, folder: &Path, is_single: bool) -> String {
+fn heading(context: &PageContext<'_>, found: &Experiment, folder: &Path, is_single: bool) -> String {
     let name = match is_single {
         true => plain(&found.name),
         false => link_to(&found.name, &context.link(&provenance::page_of(folder))),
@@ -79,9 +75,9 @@ fn heading(context: &PageContext<'_>, found: &QualityComparison, folder: &Path, 
 }
 
 /// Returns a table of the measures.
-fn verdicts(found: &QualityComparison) -> String {
+fn verdicts(found: &Experiment) -> String {
     let mut confidences: Vec<String> =
-        found.measures.iter().map(|judged| percent(judged.confidence)).collect();
+        found.findings.iter().map(|judged| percent(judged.confidence)).collect();
     confidences.dedup();
     let interval = format!(">difference ({} interval)", confidences.join(", "));
     let headings = [
@@ -94,7 +90,7 @@ fn verdicts(found: &QualityComparison) -> String {
         ">pairs",
         "verdict",
     ];
-    let row = |judged: &JudgedMeasure| {
+    let row = |judged: &Finding| {
         let of_scale = |value: f64| shown(judged.scale, value);
         let interval = judged.interval.map(|interval| {
             let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(of_scale);
@@ -112,7 +108,7 @@ fn verdicts(found: &QualityComparison) -> String {
             judged.verdict.words().to_owned() + &because,
         ]
     };
-    table(&headings.map(str::to_owned), &found.measures.iter().map(row).collect::<Vec<_>>())
+    table(&headings.map(str::to_owned), &found.findings.iter().map(row).collect::<Vec<_>>())
 }
 
 fn percent(confidence: f64) -> String {
@@ -121,10 +117,12 @@ fn percent(confidence: f64) -> String {
 }
 
 /// Returns design, changed keys, prediction, diverged runs and remarks, as a list.
-fn findings(found: &QualityComparison) -> String {
-    let ended = found.pairs.iter().filter(|pair| pair.has_ended()).count();
+fn findings(found: &Experiment) -> String {
+    let ended = found.ended_pairs();
     let mut lines = vec![match &found.design {
-        Design::Fixed { pairs } => format!("{ended} of {pairs} pair{} by seed, judged once.", plural(*pairs)),
+        Design::Trials { trials: pairs } | Design::Pairs { pairs } => {
+            format!("{ended} of {pairs} pair{} by seed, judged once.", plural(*pairs))
+        }
         Design::Sequential { max_pairs, looks } => format!(
             "{ended} of at most {max_pairs} pair{} by seed, judged sequentially at {} look{}.",
             plural(*max_pairs),
@@ -133,13 +131,8 @@ fn findings(found: &QualityComparison) -> String {
         ),
     }];
     lines.extend(found.joint.as_ref().map(|joint| format!("Both as one question: {}.", plain(&joint.found))));
-    if let Some(predicts) = &found.predicts {
-        let held = match found.prediction_held {
-            Some(true) => "held",
-            Some(false) => "**falsified**",
-            None => "open",
-        };
-        lines.push(format!("Prediction {}: {held}.", code(predicts)));
+    if let Some(prediction) = &found.prediction {
+        lines.push(format!("Prediction {}: {}.", code(&prediction.text), comparison::held(prediction)));
     }
     if !found.changes.is_empty() {
         let changes: Vec<String> = found.changes.iter().map(|change| code(change)).collect();
@@ -178,15 +171,17 @@ fn findings(found: &QualityComparison) -> String {
 }
 
 /// Returns the alternative text of a picture: how many pairs favour which arm, and the mean.
-fn alternative(found: &QualityComparison, judged: &JudgedMeasure) -> String {
+fn alternative(found: &Experiment, judged: &Finding) -> String {
     let text = judged.measure.to_string();
-    let value =
-        |run: &crate::results::quality::PairedRun| run.values.get(&text).and_then(MeasureValue::value);
-    let both = found.pairs.iter().filter_map(|pair| Some((value(&pair.baseline)?, value(&pair.candidate)?)));
-    let lower = both.clone().filter(|(baseline, candidate)| candidate < baseline).count();
+    let both = found.pairs().filter_map(|pair| {
+        let [baseline, candidate] = pair.values(&judged.measure);
+        baseline.zip(candidate)
+    });
+    let both: Vec<(f64, f64)> = both.collect();
+    let lower = both.iter().filter(|(baseline, candidate)| candidate < baseline).count();
     let mut said = format!(
         "{text} of baseline and candidate in {} pairs: the candidate is lower in {lower}",
-        both.count()
+        both.len()
     );
     if let Some(interval) = judged.interval {
         let [estimate, low, high] =

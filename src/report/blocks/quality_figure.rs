@@ -7,9 +7,9 @@ use crate::format::{decimal, significant};
 use crate::report::axis::pad;
 use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
 use crate::report::theme::{Hue, THEMES};
+use crate::results::experiment::{Experiment, Finding};
 use crate::results::folder::PLOTS;
-use crate::results::measure::{MeasureValue, Scale};
-use crate::results::quality::{JudgedMeasure, PairedRun, QualityComparison};
+use crate::results::measure::Scale;
 use std::path::{Path, PathBuf};
 
 /// Characters of an arm's label in the legend.
@@ -19,33 +19,28 @@ const MAX_LABEL: usize = 22;
 const MAX_TICKS: usize = 30;
 
 /// Returns the path of the picture of a measure, without theme and extension.
-pub fn stem(folder: &Path, judged: &JudgedMeasure) -> PathBuf {
+pub fn stem(folder: &Path, judged: &Finding) -> PathBuf {
     let name = judged.measure.to_string();
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     folder.join(PLOTS).join(format!("pairs-{}", name.chars().map(plain).collect::<String>()))
 }
 
 /// Returns the picture by theme; `None` where no pair has a value of both arms.
-pub fn pairs(
-    comparison: &QualityComparison,
-    judged: &JudgedMeasure,
-) -> Option<Result<Vec<(&'static str, String)>>> {
+pub fn pairs(comparison: &Experiment, judged: &Finding) -> Option<Result<Vec<(&'static str, String)>>> {
     let text = judged.measure.to_string();
-    let value = |run: &PairedRun| run.values.get(&text).and_then(MeasureValue::value);
-    let both = |pair| -> Option<(f64, f64)> {
-        let pair: &crate::results::quality::Pair = pair;
-        Some((value(&pair.baseline)?, value(&pair.candidate)?))
-    };
     let pairs: Vec<(f64, (f64, f64))> = comparison
-        .pairs
-        .iter()
+        .pairs()
         .enumerate()
-        .filter_map(|(at, pair)| Some((at as f64 + 1.0, both(pair)?)))
+        .filter_map(|(at, pair)| {
+            let [baseline, candidate] = pair.values(&judged.measure);
+            Some((at as f64 + 1.0, baseline.zip(candidate)?))
+        })
         .collect();
     if pairs.is_empty() {
         return None;
     }
-    let count = comparison.pairs.len() as f64;
+    let pair_count = comparison.pairs().count();
+    let count = pair_count as f64;
     let mut panels = vec![values(comparison, judged, &pairs)];
     panels.extend(differences(judged, &pairs, count));
     let mut parts = vec![comparison.id.clone(), judged.verdict.words().to_owned()];
@@ -68,14 +63,14 @@ pub fn pairs(
             None => "pair".to_owned(),
         },
         x: (0.5, count + if judged.interval.is_some() { 2.5 } else { 0.5 }),
-        x_at: (comparison.pairs.len() <= MAX_TICKS)
-            .then(|| (1..=comparison.pairs.len()).map(|at| (at as f64, at.to_string())).collect()),
+        x_at: (pair_count <= MAX_TICKS)
+            .then(|| (1..=pair_count).map(|at| (at as f64, at.to_string())).collect()),
     };
     Some(THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect())
 }
 
 /// Returns the panel of the values of both arms.
-fn values(comparison: &QualityComparison, judged: &JudgedMeasure, pairs: &[(f64, (f64, f64))]) -> Panel {
+fn values(comparison: &Experiment, judged: &Finding, pairs: &[(f64, (f64, f64))]) -> Panel {
     let arm = |name: &str, label: &str, hue, value: fn((f64, f64)) -> f64| Series {
         name: format!("{name}: {}", cut(label)),
         hue,
@@ -83,8 +78,8 @@ fn values(comparison: &QualityComparison, judged: &JudgedMeasure, pairs: &[(f64,
         points: pairs.iter().map(|(at, both)| (*at, value(*both))).collect(),
     };
     let series = vec![
-        arm("baseline", &comparison.baseline.label, Hue::Blue, |both| both.0),
-        arm("candidate", &comparison.candidate.label, Hue::Orange, |both| both.1),
+        arm("baseline", &comparison.baseline().label, Hue::Blue, |both| both.0),
+        arm("candidate", &comparison.candidate().label, Hue::Orange, |both| both.1),
     ];
     let range = range(series.iter().flat_map(|series| series.points.iter().map(|point| point.1)));
     Panel {
@@ -98,7 +93,7 @@ fn values(comparison: &QualityComparison, judged: &JudgedMeasure, pairs: &[(f64,
 }
 
 /// Returns the panel of the differences, their mean and its interval; `None` where ranks are compared.
-fn differences(judged: &JudgedMeasure, pairs: &[(f64, (f64, f64))], count: f64) -> Option<Panel> {
+fn differences(judged: &Finding, pairs: &[(f64, (f64, f64))], count: f64) -> Option<Panel> {
     let interval = judged.interval?;
     let points: Points = pairs
         .iter()

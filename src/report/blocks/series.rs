@@ -7,14 +7,14 @@ use super::text::{code, link_to, table};
 use super::why::Why;
 use super::{alike, comparison, figure, provenance, runs};
 use crate::format::{BLANK, decimal};
-use crate::results::comparison::{Arm, COMPARISON, Comparison};
+use crate::results::experiment::{Arm, CANDIDATE, Experiment, Finding};
 use std::path::{Path, PathBuf};
 
 /// A comparison at a value of the key.
 struct Member {
     /// The key's value.
     at: f64,
-    comparison: Comparison,
+    comparison: Experiment,
     source: Source,
     /// The kept runs of its trials.
     runs: Vec<KeptRun>,
@@ -30,7 +30,7 @@ pub fn render(
     let mut members: Vec<Member> = Vec::new();
     for name in &spec.select {
         // Newest first: entries that exist already are newer.
-        for folder in comparison::find_all(context.kept, name, COMPARISON)? {
+        for folder in comparison::find_all(context.kept, name, Experiment::has_trials)? {
             let member = member(context, folder, over)?;
             let is_newest = |m: &Member| m.at != member.at || m.comparison.name != member.comparison.name;
             if members.iter().all(is_newest) {
@@ -58,7 +58,7 @@ pub fn render(
     let stem = stem_of_several(context.kept, &spec.select, &format!("over-{over}"));
     text += &rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
     let comparisons = members.iter().map(|member| &member.comparison);
-    let arms: Vec<&Arm> = comparisons.flat_map(|found| [&found.baseline, &found.candidate]).collect();
+    let arms: Vec<&Arm> = comparisons.flat_map(|found| &found.arms).collect();
     let folders: Vec<&Path> = members.iter().map(|member| member.source.folder.as_path()).collect();
     text += &provenance::line(context, &all_runs.iter().collect::<Vec<_>>(), &arms, &folders);
     text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
@@ -70,8 +70,8 @@ pub fn render(
 fn member(context: &PageContext<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<Why>> {
     let (source, comparison) = comparison::read(context, &folder)?;
     let runs = comparison::kept_runs(context, &source, &comparison)?;
-    let mut trials: Vec<_> = comparison.trials.iter().collect();
-    trials.sort_by_key(|trial| !trial.is_candidate);
+    let mut trials: Vec<_> = comparison.runs.iter().collect();
+    trials.sort_by_key(|trial| trial.arm != CANDIDATE);
     let first = trials.iter().filter_map(|trial| trial.run.as_ref()).find_map(|id| runs.get(id));
     let value = first.and_then(|run| run.recipe_values.get(over));
     let Some(at) = value.and_then(|value| value.parse::<f64>().ok()).filter(|at| at.is_finite()) else {
@@ -112,15 +112,18 @@ fn rows(context: &PageContext<'_>, members: &[Member], over: &str) -> String {
     let row = |member: &Member| {
         let found = &member.comparison;
         let speed = |arm: &Arm| decimal(arm.measured.get("tok_s").copied(), 0);
-        let prediction =
-            found.predicts.as_ref().map(|said| format!("{}: {}", code(said), comparison::held(found)));
+        let prediction = found.prediction.as_ref();
+        let prediction = prediction.map(|one| format!("{}: {}", code(&one.text), comparison::held(one)));
         vec![
             link_to(&found.name, &context.link(&provenance::page_of(&member.source.folder))),
             key_value(member.at),
-            speed(&found.baseline),
-            speed(&found.candidate),
-            found.ratio.as_ref().map_or(BLANK.to_owned(), comparison::interval),
-            found.verdict.as_str().to_owned(),
+            speed(found.baseline()),
+            speed(found.candidate()),
+            found
+                .speed()
+                .and_then(Finding::ratio)
+                .map_or(BLANK.to_owned(), |ratio| comparison::interval(&ratio)),
+            found.verdict_words().to_owned(),
             comparison::gate(found).to_owned(),
             prediction.unwrap_or_else(|| BLANK.to_owned()),
             comparison::changed(found).unwrap_or_else(|| BLANK.to_owned()),

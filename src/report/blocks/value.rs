@@ -11,7 +11,7 @@ use super::why::Why;
 use crate::format::{decimal, short};
 use crate::metrics;
 use crate::results::columns::Figures;
-use crate::results::comparison::{COMPARISON, Comparison};
+use crate::results::experiment::{Experiment, Finding};
 
 /// Figures of comparisons besides those of their arms, which are `before.NAME` and `after.NAME`.
 const OF_COMPARISONS: [&str; 4] = ["ratio", "ratio_low", "ratio_high", "verdict"];
@@ -62,7 +62,7 @@ pub fn of_comparison(
     let [name] = &spec.select[..] else {
         return Err(vec![correct("a value is of one comparison".to_owned())]);
     };
-    let folder = comparison::find_all(context.kept, name, COMPARISON)?.swap_remove(0);
+    let folder = comparison::find_all(context.kept, name, Experiment::has_trials)?.swap_remove(0);
     let (source, comparison) = comparison::read(context, &folder)?;
     let runs: Vec<KeptRun> = comparison::kept_runs(context, &source, &comparison)?.into_values().collect();
     let (_, faults) = comparison::unlike(&comparison, &runs, &spec.across);
@@ -84,24 +84,24 @@ enum Figure<'a> {
     Measured(&'a str, f64),
 }
 
-fn figure<'a>(comparison: &Comparison, column: &'a str) -> Result<Figure<'a>, Vec<Why>> {
-    let ratio = comparison.ratio.as_ref();
+fn figure<'a>(comparison: &Experiment, column: &'a str) -> Result<Figure<'a>, Vec<Why>> {
+    let ratio = comparison.speed().and_then(Finding::ratio);
     let ratio = match column {
-        "verdict" => return Ok(Figure::Word(comparison.verdict.as_str())),
+        "verdict" => return Ok(Figure::Word(comparison.verdict_words())),
         "ratio" => ratio.map(|ratio| ratio.estimate),
         "ratio_low" => ratio.map(|ratio| ratio.low),
         "ratio_high" => ratio.map(|ratio| ratio.high),
         _ => {
             let (arm, name) = column.split_once('.').unwrap_or_default();
             let measured = match arm {
-                "before" => comparison.baseline.measured.get(name),
-                "after" => comparison.candidate.measured.get(name),
+                "before" => comparison.baseline().measured.get(name),
+                "after" => comparison.candidate().measured.get(name),
                 _ => None,
             };
             if let Some(value) = measured {
                 return Ok(Figure::Measured(name, *value));
             }
-            let arms = [("before", &comparison.baseline), ("after", &comparison.candidate)];
+            let arms = [("before", comparison.baseline()), ("after", comparison.candidate())];
             let of_arms = arms
                 .iter()
                 .flat_map(|(arm, side)| side.measured.keys().map(move |name| format!("{arm}.{name}")));

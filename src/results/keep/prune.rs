@@ -1,8 +1,8 @@
 //! Kept folders, shared files and figures that are no longer used.
 
 use crate::error::{IoContext, Result};
+use crate::results::experiment;
 use crate::results::names::{COMPARISONS, PLOTS};
-use crate::results::quality;
 use crate::results::stored::{MANIFEST, Manifest, OBJECTS};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ pub fn unused(
     for id in used.clone() {
         let folder = kept.join(&id);
         used.extend(Manifest::read(&folder)?.runs.into_iter().map(|run| run.run));
-        used.extend(quality::compared_runs(&folder)?);
+        used.extend(experiment::compared_runs(&folder)?);
     }
     let mut found = Vec::new();
     let mut objects = BTreeSet::new();

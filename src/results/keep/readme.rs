@@ -2,12 +2,11 @@
 //! a page that links to it. All its content comes from the kept files and is escaped.
 
 use crate::format::BLANK;
-use crate::results::comparison::{Arm, Comparison};
+use crate::results::experiment::{ARM_NAMES, Arm, Experiment, ExperimentRun};
 use crate::results::ledger::Attempt;
 use crate::results::markdown::{code, link, plain, short_hash, table, target};
-use crate::results::names::{COMPARISON, LEDGER, QUALITY};
+use crate::results::names::{EXPERIMENT, LEDGER};
 use crate::results::provenance::Environment;
-use crate::results::quality::{Pair, PairedRun, QualityArm, QualityComparison};
 use crate::results::stored::KeptFile;
 use crate::results::summary::Summary;
 use std::collections::BTreeMap;
@@ -113,74 +112,54 @@ fn stored(file: &KeptFile) -> String {
     text
 }
 
-/// Returns the README of a comparison: its arms, and every trial with its run. `processes` holds the first
-/// process of each kept run, by `RECIPE/RUN`.
-pub fn for_comparison(comparison: &Comparison, processes: &BTreeMap<String, Environment>) -> String {
-    let mut text = format!("# {}: {}\n\n", plain(&comparison.name), comparison.verdict.as_str());
-    if let Some(hypothesis) = &comparison.hypothesis {
+/// Returns the README of a comparison: its arms, and every run. `processes` holds the first process of each
+/// kept run, by `RECIPE/RUN`.
+pub fn for_comparison(experiment: &Experiment, processes: &BTreeMap<String, Environment>) -> String {
+    let mut text = format!("# {}: {}\n\n", plain(&experiment.name), experiment.verdict_words());
+    if let Some(hypothesis) = &experiment.hypothesis {
         text += &format!("> {}\n\n", plain(hypothesis));
     }
-    let arm = |name: &str, side: &Arm| {
-        let hash =
-            |hash: &Option<String>| hash.as_ref().map_or(BLANK.to_owned(), |hash| short_hash(hash, 16));
+    let short = |hash: Option<&String>| hash.map_or(BLANK.to_owned(), |hash| short_hash(hash, 16));
+    let row = |(name, arm): (&&str, &Arm)| {
         vec![
-            name.to_owned(),
-            plain(&side.label),
-            code(&side.command),
-            hash(&side.recipe_hash),
-            hash(&side.commit),
-            hash(&side.binary),
-            plain(&side.device),
+            (*name).to_owned(),
+            plain(&arm.label),
+            code(&arm.command),
+            short(arm.recipe_hash.as_ref().or(arm.seedless_hash.as_ref())),
+            short(arm.commit.as_ref()),
+            short(arm.binary.as_ref()),
+            arm.device.as_deref().map_or(BLANK.to_owned(), plain),
         ]
     };
     let headings = ["arm", "label", "command", "recipe hash", "commit", "binary", "device"];
-    let arms = [arm("before", &comparison.baseline), arm("after", &comparison.candidate)];
+    let arms: Vec<Vec<String>> = ARM_NAMES.iter().zip(&experiment.arms).map(row).collect();
     text += &table(&headings.map(str::to_owned), &arms);
     text.push('\n');
-    let rows: Vec<Vec<String>> = comparison
-        .trials
-        .iter()
-        .enumerate()
-        .map(|(index, trial)| {
-            let arm = if trial.is_candidate { "after" } else { "before" };
-            let run = match &trial.run {
-                Some(run) => link(run, &format!("../../../{}/{README}", target(run))),
-                None => format!("[turn-{0}.jsonl](turn-{0}.jsonl)", index + 1),
-            };
-            let process = trial.run.as_ref().and_then(|run| processes.get(run));
-            let of = |value: fn(&Environment) -> String| process.map_or(BLANK.to_owned(), value);
-            let (command, program, device) = (of(|p| code(&command(p))), of(program), of(device));
-            vec![(index + 1).to_string(), arm.to_owned(), run, plain(&trial.status), command, program, device]
-        })
-        .collect();
-    let headings = ["trial", "arm", "run", "status", "command", "program", "device"];
+    let row = |(index, run): (usize, &ExperimentRun)| {
+        let number = index + 1;
+        let process = run.run.as_ref().and_then(|run| processes.get(run));
+        let cell = |value: fn(&Environment) -> String| process.map_or(BLANK.to_owned(), value);
+        let place = match &run.run {
+            Some(run) => link(run, &format!("../../../{}/{README}", target(run))),
+            None => format!("[trial-{number}.jsonl](trial-{number}.jsonl)"),
+        };
+        let status = run.status.as_deref().unwrap_or(BLANK);
+        let status = run.reason.as_ref().map_or(plain(status), |why| plain(&format!("{status}: {why}")));
+        vec![
+            number.to_string(),
+            ARM_NAMES.get(run.arm).map_or(BLANK, |name| *name).to_owned(),
+            run.seed.map_or(BLANK.to_owned(), |seed| seed.to_string()),
+            place,
+            status,
+            cell(|process| code(&command(process))),
+            cell(program),
+            cell(device),
+        ]
+    };
+    let headings = ["", "arm", "seed", "run", "status", "command", "program", "device"];
+    let rows: Vec<Vec<String>> = experiment.runs.iter().enumerate().map(row).collect();
     text += &table(&headings.map(str::to_owned), &rows);
-    text + &format!("\nBlocks of steps, interval, rule and loss gate: [{COMPARISON}]({COMPARISON}).\n")
-}
-
-/// Returns the README of a comparison of quality: its arms, and every pair with its runs.
-pub fn for_quality(comparison: &QualityComparison) -> String {
-    let verdict = comparison.verdict().words();
-    let mut text = format!("# {}: {verdict}\n\n", plain(&comparison.name));
-    if let Some(hypothesis) = &comparison.hypothesis {
-        text += &format!("> {}\n\n", plain(hypothesis));
-    }
-    let arm = |name: &str, side: &QualityArm| {
-        vec![name.to_owned(), plain(&side.label), code(&side.command), short_hash(&side.recipe_hash, 16)]
-    };
-    let headings = ["arm", "label", "command", "recipe hash without the seed"];
-    let arms = [arm("baseline", &comparison.baseline), arm("candidate", &comparison.candidate)];
-    text += &table(&headings.map(str::to_owned), &arms);
-    text.push('\n');
-    let run = |run: &PairedRun| {
-        let shown = |name: &String| link(name, &format!("../../../{}/{README}", target(name)));
-        let place = run.run.as_ref().map_or(BLANK.to_owned(), shown);
-        [run.seed.to_string(), place, plain(run.status.as_deref().unwrap_or(BLANK))]
-    };
-    let row = |pair: &Pair| [run(&pair.baseline), run(&pair.candidate)].concat();
-    let headings = ["seed", "baseline", "status", "seed", "candidate", "status"];
-    text += &table(&headings.map(str::to_owned), &comparison.pairs.iter().map(row).collect::<Vec<_>>());
-    text + &format!("\nValues, intervals and rule: [{QUALITY}]({QUALITY}).\n")
+    text + &format!("\nValues, intervals and rule: [{EXPERIMENT}]({EXPERIMENT}).\n")
 }
 
 /// Returns the README of a sweep: the last attempt at each of its cells.

@@ -89,6 +89,9 @@ impl MeasuredRun {
             Measure::Until { clock, metric, set, target } => {
                 self.until(*clock, *metric, set.as_deref(), *target)
             }
+            Measure::LossCurves => {
+                Err(Error::failed("loss curves are compared between runs, not measured of one"))
+            }
         };
         found.unwrap_or_else(|error| MeasureValue::Missing(error.message().to_owned()))
     }

@@ -5,7 +5,7 @@ mod boundary;
 use super::interval::Interval;
 use super::numeric::normal_cdf;
 use super::sample::{mean, variance};
-use super::verdict::{Direction, QualityVerdict, verdict};
+use super::verdict::{Direction, Verdict, verdict};
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
 
@@ -50,7 +50,7 @@ pub enum SequentialDecision {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SequentialStop {
     /// The verdict, by the rule of every comparison, from `interval`.
-    pub verdict: QualityVerdict,
+    pub verdict: Verdict,
     /// Why there are no more pairs.
     pub reason: StopReason,
     /// Pairs that it is from: the first of those given.
@@ -148,11 +148,9 @@ impl SequentialDesign {
             let Look { deviation, interval, boundary } = look;
             let verdict = verdict(&interval, min_effect, direction);
             let reason = match verdict {
-                QualityVerdict::Inconclusive if pairs == self.max_pairs() => StopReason::LastPair,
-                QualityVerdict::Inconclusive if self.is_futile(pairs, &look, min_effect) => {
-                    StopReason::Futility
-                }
-                QualityVerdict::Inconclusive => continue,
+                Verdict::Inconclusive if pairs == self.max_pairs() => StopReason::LastPair,
+                Verdict::Inconclusive if self.is_futile(pairs, &look, min_effect) => StopReason::Futility,
+                Verdict::Inconclusive => continue,
                 _ => StopReason::Verdict,
             };
             return SequentialDecision::Stop(SequentialStop {

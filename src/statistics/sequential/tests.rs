@@ -21,12 +21,12 @@ fn around(mean: f64, deviation: f64, pairs: usize) -> Vec<f64> {
 fn a_large_difference_stops_early_and_a_small_one_goes_on() {
     let design = SequentialDesign::new(20, 0.95).unwrap();
     let large = stop(&around(-0.05, 0.004, 20), &design);
-    assert_eq!((large.verdict, large.reason), (QualityVerdict::Better, StopReason::Verdict));
+    assert_eq!((large.verdict, large.reason), (Verdict::Better, StopReason::Verdict));
     assert!((5..12).contains(&large.pairs), "{}", large.pairs);
     let mirrored = design.decide(&around(0.05, 0.004, 20), EFFECT, HigherIsBetter);
     let SequentialDecision::Stop(mirrored) = mirrored else { panic!("goes on") };
-    assert_eq!((mirrored.verdict, mirrored.pairs), (QualityVerdict::Better, large.pairs));
-    assert_eq!(stop(&around(0.05, 0.004, 20), &design).verdict, QualityVerdict::Worse);
+    assert_eq!((mirrored.verdict, mirrored.pairs), (Verdict::Better, large.pairs));
+    assert_eq!(stop(&around(0.05, 0.004, 20), &design).verdict, Verdict::Worse);
     let unclear = around(0.005, 0.012, 20);
     assert_eq!(design.decide(&unclear[..12], EFFECT, LowerIsBetter), SequentialDecision::Continue);
 }
@@ -61,15 +61,15 @@ fn the_interval_at_a_stop_gives_the_verdict() {
 fn no_difference_and_no_hope_stop_too() {
     let design = SequentialDesign::new(20, 0.95).unwrap();
     let none = stop(&around(0.0, 0.004, 20), &design);
-    assert_eq!((none.verdict, none.reason), (QualityVerdict::NoDifference, StopReason::Verdict));
+    assert_eq!((none.verdict, none.reason), (Verdict::NoDifference, StopReason::Verdict));
     assert!(none.pairs < 20);
     // A deviation of ten times the effect: 20 pairs will tell nothing.
     let hopeless = stop(&around(0.0, 0.1, 20), &design);
-    assert_eq!((hopeless.verdict, hopeless.reason), (QualityVerdict::Inconclusive, StopReason::Futility));
+    assert_eq!((hopeless.verdict, hopeless.reason), (Verdict::Inconclusive, StopReason::Futility));
     let unclear = stop(&around(0.005, 0.012, 20), &design);
-    assert_eq!((unclear.verdict, unclear.reason), (QualityVerdict::Inconclusive, StopReason::LastPair));
+    assert_eq!((unclear.verdict, unclear.reason), (Verdict::Inconclusive, StopReason::LastPair));
     let same = stop(&[0.0; 4], &design);
-    assert_eq!((same.verdict, same.pairs), (QualityVerdict::NoDifference, 4));
+    assert_eq!((same.verdict, same.pairs), (Verdict::NoDifference, 4));
 }
 
 #[test]

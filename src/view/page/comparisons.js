@@ -9,11 +9,10 @@
   /** Signs that stand before a verdict: colour alone says nothing. */
   const SIGNS = {
     better: '▲',
-    faster: '▲',
     worse: '▼',
-    slower: '▼',
     no_difference: '=',
     same_bits: '≡',
+    different: '≠',
     inconclusive: '?',
   };
 
@@ -71,10 +70,11 @@
 
   /** What was asked: the change, the reason, the prediction. */
   function question(comparison) {
-    const held = { true: 'it held', false: 'it did not hold' }[comparison.prediction_held] ?? 'not judged';
+    const { prediction, arms } = comparison;
+    const held = { true: 'it held', false: 'it did not hold' }[prediction?.held] ?? 'not judged';
     const entries = [
-      ['baseline', element('code', {}, visible(comparison.baseline?.command ?? comparison.before?.command ?? BLANK))],
-      ['candidate', element('code', {}, visible(comparison.candidate?.command ?? comparison.after?.command ?? BLANK))],
+      ['baseline', element('code', {}, visible(arms[0]?.command ?? BLANK))],
+      ['candidate', element('code', {}, visible(arms[1]?.command ?? BLANK))],
       [
         'changed',
         comparison.changes.length > 0
@@ -82,7 +82,7 @@
           : null,
       ],
       ['hypothesis', comparison.hypothesis ? visible(comparison.hypothesis) : null],
-      ['prediction', comparison.predicts ? `${visible(comparison.predicts)}: ${held}` : null],
+      ['prediction', prediction ? `${visible(prediction.text)}: ${held}` : null],
       ['shared', comparison.shared_randomness ? visible(comparison.shared_randomness) : null],
       ['confirms', comparison.confirms ? visible(comparison.confirms) : null],
     ].filter(([, value]) => value);
@@ -254,9 +254,8 @@
    * @returns {HTMLElement}
    */
   function speedNode(found, onOpen) {
-    const { comparison, ratio, trials } = found;
+    const { comparison, interval, trials } = found;
     const format = (value) => signedPercent(value);
-    const interval = ratio && { estimate: ratio.estimate - 1, low: ratio.low - 1, high: ratio.high - 1 };
     const middle = median(trials.filter(({ arm }) => arm === 'baseline').flatMap(({ blocks }) => blocks));
     const rows = trials
       .filter(({ blocks }) => blocks.length > 0)
@@ -281,9 +280,9 @@
       String(trial.blocks.length),
       runsButton([trial.run], 'curves', onOpen) ?? BLANK,
     ]);
-    const sentence = ratio
+    const sentence = interval
       ? `${format(interval.estimate)} tokens per second (${format(interval.low)} to ${format(interval.high)})`
-      : 'There is no ratio.';
+      : 'There is no interval.';
     return element(
       'div',
       {},
@@ -326,7 +325,7 @@
           scrolling('Trials', plainTable('Trials', heads, table)),
         ),
       ),
-      element('p', {}, `Loss curves: ${visible(comparison.gate?.found ?? BLANK)}.`),
+      element('p', {}, `Loss curves: ${visible(found.curves ?? BLANK)}.`),
       remarks(comparison),
     );
   }

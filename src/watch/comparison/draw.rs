@@ -1,12 +1,11 @@
 //! The frame of a comparison: its pairs, and the interval after each.
 
-use super::{Compared, ComparisonView, Interval};
-use crate::compare::{self, quality};
+use super::ComparisonView;
+use crate::compare::{self, judge::ClosingInterval};
 use crate::format::{plural, short};
-use crate::results::comparison::{Comparison, Trial};
+use crate::results::experiment::{Design, Experiment, ExperimentRun, Finding};
 use crate::results::measure::{MeasureValue, Scale};
-use crate::results::quality::{Design, PairedRun, QualityComparison};
-use crate::results::quantiles::median;
+use crate::statistics::Interval;
 use crate::watch::canvas::{Canvas, Field};
 use crate::watch::chart::{Chart, Layer};
 use crate::watch::looks::Role;
@@ -72,12 +71,11 @@ impl ComparisonView {
         if let Some((text, role)) = remark(self) {
             y += canvas.paragraph(0, y, (width, 3), &text, role);
         }
-        let at = show.measure % self.closing.len().max(1);
-        let content = match &self.kind {
-            Compared::Unknown => return,
-            Compared::Speed(comparison) => of_speed(comparison),
-            Compared::Quality(comparison) => of_quality(comparison, at),
-        };
+        let Some(experiment) = &self.experiment else { return };
+        // The loss gate of trials has no interval.
+        let measures = if experiment.has_trials() { 1 } else { experiment.findings.len() };
+        let at = show.measure % measures.max(1);
+        let content = content(experiment, at);
         for field in &content.about {
             canvas.text(0, y, ABOUT, &field.name, Role::Muted);
             canvas.text(ABOUT, y, width - ABOUT, &field.value, field.role);
@@ -104,23 +102,14 @@ impl ComparisonView {
 
 /// Returns the runs that have ended, and all.
 fn runs(view: &ComparisonView) -> Option<(usize, usize)> {
-    match &view.kind {
-        Compared::Unknown => None,
-        Compared::Speed(comparison) => {
-            let done = comparison.trials.len();
-            Some((done, comparison.trials_planned.unwrap_or(done)))
-        }
-        Compared::Quality(comparison) => {
-            let ended = |run: &&PairedRun| run.status.is_some();
-            let runs = || comparison.pairs.iter().flat_map(|pair| pair.runs());
-            Some((runs().filter(ended).count(), runs().count()))
-        }
-    }
+    let runs = &view.experiment.as_ref()?.runs;
+    Some((runs.iter().filter(|run| run.status.is_some()).count(), runs.len()))
 }
 
 /// Returns the last interval in words.
-fn so_far(last: &Interval, difference: fn(f64) -> String) -> String {
-    let [estimate, low, high] = [last.estimate, last.low, last.high].map(difference);
+fn so_far(last: &ClosingInterval, difference: fn(f64) -> String) -> String {
+    let Interval { estimate, low, high } = last.interval;
+    let [estimate, low, high] = [estimate, low, high].map(difference);
     format!("{estimate} ({low} to {high}) after {} pairs", last.pairs)
 }
 
@@ -131,120 +120,81 @@ fn remark(view: &ComparisonView) -> Option<(String, Role)> {
     if view.is_finished() || view.condition.is_held {
         return None;
     }
-    let text = match view.kind {
-        Compared::Speed(_) => {
-            "no process works on it: it was stopped, and a comparison of speed cannot go on"
-        }
-        _ => "no process works on it: it was stopped, and the command that began it goes on",
+    let has_trials = view.experiment.as_ref().is_some_and(|experiment| experiment.has_trials());
+    let text = match has_trials {
+        true => "no process works on it: it was stopped, and trials cannot be resumed",
+        false => "no process works on it: it was stopped, and the command that began it continues it",
     };
     Some((text.to_owned(), Role::Bad))
 }
 
-fn of_speed(comparison: &Comparison) -> Content {
-    let arm =
-        |is_candidate: bool| comparison.trials.iter().filter(move |trial| trial.is_candidate == is_candidate);
-    let speed = |trial: &Trial| median(trial.blocks.iter().copied());
-    let value = |trial: Option<&Trial>| match trial {
-        None => String::new(),
-        Some(trial) => speed(trial).map_or_else(|| trial.status.clone(), short),
-    };
-    let (mut baselines, mut candidates) = (arm(false), arm(true));
-    let mut pairs = Vec::new();
-    loop {
-        let pair = (baselines.next(), candidates.next());
-        if pair == (None, None) {
-            break;
-        }
-        let speeds = pair.0.and_then(speed).zip(pair.1.and_then(speed));
-        let difference = speeds.map(|(a, b)| percent(b / a - 1.0)).unwrap_or_default();
-        pairs.push([format!("{}", pairs.len() + 1), value(pair.0), value(pair.1), difference]);
-    }
-    let verdict = match comparison.finished {
-        true => format!("{}. {}", compare::describe(comparison), comparison.gate.found),
-        false => "The verdict comes with the last pair".to_owned(),
-    };
-    Content {
-        about: about(
-            comparison.changes.join(", "),
-            [&comparison.baseline.label, &comparison.candidate.label],
-            comparison.predicts.as_ref(),
-            comparison.prediction_held,
-        ),
-        measure: "tokens/s, candidate against baseline".to_owned(),
+/// Returns what is drawn of a comparison, and of its finding `at`.
+fn content(experiment: &Experiment, at: usize) -> Content {
+    let mut content = Content {
+        about: about(experiment),
+        measure: String::new(),
         difference: percent,
-        pairs,
-        min_effect: Some(comparison.min_effect),
-        verdict,
-    }
-}
-
-fn of_quality(comparison: &QualityComparison, at: usize) -> Content {
-    let arms = [&comparison.baseline.label, &comparison.candidate.label];
-    let about =
-        about(comparison.changes.join(", "), arms, comparison.predicts.as_ref(), comparison.prediction_held);
-    let Some(judged) = comparison.measures.get(at) else {
-        let measure = String::new();
-        return Content {
-            about,
-            measure,
-            difference: percent,
-            pairs: Vec::new(),
-            min_effect: None,
-            verdict: String::new(),
+        pairs: Vec::new(),
+        min_effect: None,
+        verdict: String::new(),
+    };
+    let Some(finding) = experiment.findings.get(at) else { return content };
+    let is_ratio = finding.scale == Scale::Ratio;
+    content.difference = if is_ratio { percent } else { signed };
+    content.min_effect = finding.min_effect;
+    let pairs = experiment.pairs().enumerate();
+    content.pairs = pairs
+        .filter(|(_, pair)| !experiment.has_trials() || pair.has_ended())
+        .map(|(number, pair)| {
+            let name = pair.baseline.seed.map_or((number + 1).to_string(), |seed| format!("seed {seed}"));
+            let [baseline, candidate] = pair.runs().map(|run| value(run, finding));
+            [name, baseline, candidate, pair.difference(finding).map(content.difference).unwrap_or_default()]
+        })
+        .collect();
+    let described = || compare::describe(finding, experiment);
+    if experiment.has_trials() {
+        content.measure = "tokens/s, candidate against baseline".to_owned();
+        let curves = experiment.curves().and_then(|curves| curves.because.as_deref()).unwrap_or_default();
+        content.verdict = match experiment.finished {
+            true => format!("{}. {curves}", described()),
+            false => "The verdict comes with the last pair".to_owned(),
         };
-    };
-    let name = judged.measure.to_string();
-    let is_ratio = judged.scale == Scale::Ratio;
-    let difference: fn(f64) -> String = if is_ratio { percent } else { signed };
-    let value = |run: &PairedRun| match (run.values.get(&name), run.status.as_deref()) {
-        (Some(MeasureValue::Value(value)), _) if is_ratio => short(*value),
-        (Some(MeasureValue::Value(value)), _) => format!("{value:.5}"),
-        (Some(MeasureValue::NeverReached(after)), _) => format!("> {}", short(*after)),
-        (Some(MeasureValue::Diverged), _) => "diverged".to_owned(),
-        (Some(MeasureValue::Missing(_)), status) => status.unwrap_or("missing").to_owned(),
-        (None, status) => status.unwrap_or_default().to_owned(),
-    };
-    let number = |run: &PairedRun| run.values.get(&name).and_then(MeasureValue::value);
-    let pairs = comparison.pairs.iter().map(|pair| {
-        let [baseline, candidate] = pair.runs();
-        let between = number(baseline).zip(number(candidate));
-        let between = between.map(|(a, b)| difference(if is_ratio { b / a - 1.0 } else { b - a }));
-        [format!("seed {}", baseline.seed), value(baseline), value(candidate), between.unwrap_or_default()]
-    });
-    let verdict = match () {
-        () if comparison.finished || matches!(comparison.design, Design::Sequential { .. }) => {
-            format!("{name}: {}", quality::describe(judged, comparison))
-        }
-        () => format!("{name} is judged once, after the last pair: an interval before is no verdict"),
-    };
-    let several = if comparison.measures.len() > 1 { "  (Tab: the next measure)" } else { "" };
-    Content {
-        about,
-        measure: format!("{name}, {}{several}", judged.unit),
-        difference,
-        pairs: pairs.collect(),
-        min_effect: judged.min_effect,
-        verdict,
+    } else {
+        let name = finding.measure.to_string();
+        let several = if experiment.findings.len() > 1 { "  (Tab: the next measure)" } else { "" };
+        content.measure = format!("{name}, {}{several}", finding.unit);
+        let is_judged = experiment.finished || matches!(experiment.design, Design::Sequential { .. });
+        content.verdict = match is_judged {
+            true => format!("{name}: {}", described()),
+            false => format!("{name} is judged once, after the last pair: an earlier interval is no verdict"),
+        };
+    }
+    content
+}
+
+/// Returns the value of a run, or how it ended.
+fn value(run: &ExperimentRun, finding: &Finding) -> String {
+    let is_ratio = finding.scale == Scale::Ratio;
+    let status = run.status.as_deref();
+    match run.values.get(&finding.measure.to_string()) {
+        Some(MeasureValue::NeverReached(after)) => format!("> {}", short(*after)),
+        Some(MeasureValue::Diverged) => "diverged".to_owned(),
+        Some(MeasureValue::Missing(_)) => status.unwrap_or("missing").to_owned(),
+        Some(MeasureValue::Value(value)) if !is_ratio => format!("{value:.5}"),
+        _ => run.value(&finding.measure).map_or_else(|| status.unwrap_or_default().to_owned(), short),
     }
 }
 
-fn about(
-    changes: String,
-    [baseline, candidate]: [&String; 2],
-    predicts: Option<&String>,
-    held: Option<bool>,
-) -> Vec<Field> {
+fn about(experiment: &Experiment) -> Vec<Field> {
     let mut about = vec![
-        Field::new("changed", changes, Role::Strong),
-        Field::new("baseline", baseline.as_str(), Role::Training),
-        Field::new("candidate", candidate.as_str(), Role::Validation),
+        Field::new("changed", experiment.changes.join(", "), Role::Strong),
+        Field::new("baseline", experiment.baseline().label.as_str(), Role::Training),
+        Field::new("candidate", experiment.candidate().label.as_str(), Role::Validation),
     ];
-    let held = match held {
-        Some(true) => ": held",
-        Some(false) => ": falsified",
-        None => ": open",
-    };
-    about.extend(predicts.map(|predicts| Field::new("prediction", format!("{predicts}{held}"), Role::Text)));
+    about.extend(experiment.prediction.as_ref().map(|prediction| {
+        let held = compare::held_in_words(prediction.held);
+        Field::new("prediction", format!("{}: {held}", prediction.text), Role::Text)
+    }));
     about
 }
 
@@ -256,7 +206,7 @@ fn signed(value: f64) -> String {
     format!("{value:+.5}")
 }
 
-fn chart(canvas: &mut Canvas, area: Rect, content: &Content, closing: &[Interval], all: usize) {
+fn chart(canvas: &mut Canvas, area: Rect, content: &Content, closing: &[ClosingInterval], all: usize) {
     canvas.rule(area.x, area.y, area.width, &format!("difference of {}", content.measure));
     let area = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
     if closing.is_empty() {
@@ -270,14 +220,14 @@ fn chart(canvas: &mut Canvas, area: Rect, content: &Content, closing: &[Interval
         return;
     }
     // The first intervals, of two or three pairs, may be many times as wide as the last: they are cut off.
-    let last = closing[closing.len() - 1];
+    let last = closing[closing.len() - 1].interval;
     let usual = 1.5 * (last.high - last.low);
     let effect = content.min_effect.unwrap_or_default();
-    let finite = |ends: fn(&Interval) -> f64| closing.iter().map(ends).filter(|end| end.is_finite());
-    let low =
-        finite(|one| one.low).fold(0f64.min(-effect), f64::min).max((last.estimate - usual).min(-effect));
-    let high =
-        finite(|one| one.high).fold(effect.max(0.0), f64::max).min((last.estimate + usual).max(effect));
+    let ends = |end: fn(&Interval) -> f64| {
+        closing.iter().map(move |one| end(&one.interval)).filter(|end| end.is_finite())
+    };
+    let low = ends(|one| one.low).fold(0f64.min(-effect), f64::min).max((last.estimate - usual).min(-effect));
+    let high = ends(|one| one.high).fold(effect.max(0.0), f64::max).min((last.estimate + usual).max(effect));
     let mut layers = vec![Layer::Level(0.0, Role::Muted)];
     layers.extend(
         content
@@ -286,10 +236,12 @@ fn chart(canvas: &mut Canvas, area: Rect, content: &Content, closing: &[Interval
             .flat_map(|effect| [*effect, -effect])
             .map(|at| Layer::Level(at, Role::Bound)),
     );
-    let of = |one: &Interval| [one.pairs as f64, one.low, one.estimate, one.high];
-    layers.push(Layer::ErrorBars(closing.iter().map(of).collect(), Role::Validation));
+    let bar = |one: &ClosingInterval| {
+        [one.pairs as f64, one.interval.low, one.interval.estimate, one.interval.high]
+    };
+    layers.push(Layer::ErrorBars(closing.iter().map(bar).collect(), Role::Validation));
     let chart = Chart {
-        x: (0.0, all.max(last.pairs) as f64 + 0.5),
+        x: (0.0, all.max(closing[closing.len() - 1].pairs) as f64 + 0.5),
         x_names: ["after 0 pairs".to_owned(), format!("{all}")],
         y: if high > low { (low, high) } else { (low - 1e-12, high + 1e-12) },
         is_log: false,

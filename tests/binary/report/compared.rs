@@ -3,15 +3,18 @@
 use super::place::{NEWER, Place, RUN, seal};
 use serde_json::json;
 use std::fs;
-use xrun::results::comparison::Comparison;
+use xrun::results::experiment::{Experiment, Finding};
+use xrun::results::measure::Measure;
+use xrun::statistics::{Interval, Verdict};
 
 const BLOCK: &str = "kind=\"comparison\" select=\"fused\"";
 
-fn comparison() -> Comparison {
-    let side = |label: &str, tok_s: f64| {
+fn comparison() -> Experiment {
+    let arm = |label: &str, tok_s: f64| {
         json!({
             "label": label,
             "command": format!("quickstart engine.{label}"),
+            "settings": [],
             "recipe_hash": "7d757a20".repeat(8),
             "commit": "d31aa781af6c293df7d27c669e05aa86672cacd9",
             "binary": "0".repeat(64),
@@ -19,51 +22,51 @@ fn comparison() -> Comparison {
             "measured": { "tok_s": tok_s, "step_ms": 2048e3 / tok_s, "train_loss": 1.0675 },
         })
     };
-    let turn = |after: bool, run: &str, around: f64| {
+    let trial = |arm: usize, run: &str, around: f64| {
         let blocks: Vec<f64> = (0..20).map(|block| around + f64::from(block * 7 % 20) * 20.0).collect();
-        json!({
-            "after": after,
-            "run": run,
-            "status": "ok",
-            "blocks": blocks,
-            "metrics_hash": null,
-            "final_loss": 1.0675,
-        })
+        json!({ "arm": arm, "run": run, "status": "ok", "blocks": blocks })
     };
-    let comparison = json!({
+    let mut speed = Finding::unjudged(Measure::SPEED, Some(0.01), 0.95);
+    speed.interval = Some(Interval { estimate: 0.239, low: 0.221, high: 0.2567 });
+    speed.verdict = Verdict::Better;
+    let mut curves = Finding::unjudged(Measure::LossCurves, None, 1.0);
+    (curves.verdict, curves.because) = (Verdict::SameBits, Some("the same bits".to_owned()));
+    let experiment = json!({
         "name": "fused",
         "id": "20261122T000000Z-7d757a20",
         "hypothesis": "Fewer passes over memory | are faster",
-        "predicts": "tok_s +10..+30%",
-        "prediction_held": false,
-        "before": side("fused=false", 20_000.0),
-        "after": side("fused=true", 24_779.7),
+        "prediction": { "text": "tok_s +10..+30%", "held": false },
+        "intent": "unknown",
+        "design": { "kind": "trials", "trials": 4 },
+        "confidence": 0.95,
+        "rule": "bootstrap over blocks",
+        "arms": [arm("fused=false", 20_000.0), arm("fused=true", 24_779.7)],
+        "average": "median",
+        "train_loss": "last_batch",
         "changes": [],
-        "finished": true,
-        "turns": [
-            turn(false, RUN, 19_800.0),
-            turn(true, NEWER, 24_500.0),
-            turn(false, RUN, 19_900.0),
-            turn(true, NEWER, 24_600.0),
+        "history": [],
+        "provenance": { "corpus_hashes": [] },
+        "runs": [
+            trial(0, RUN, 19_800.0),
+            trial(1, NEWER, 24_500.0),
+            trial(0, RUN, 19_900.0),
+            trial(1, NEWER, 24_600.0),
         ],
-        "ratio": { "estimate": 1.239, "low": 1.221, "high": 1.2567 },
-        "min_effect": 0.01,
-        "verdict": "faster",
-        "gate": { "tolerance": null, "holds": true, "found": "the same bits" },
+        "findings": [speed, curves],
         "contended": [],
         "notes": [],
-        "rule": "bootstrap over blocks",
+        "finished": true,
     });
-    serde_json::from_value(comparison).unwrap()
+    serde_json::from_value(experiment).unwrap()
 }
 
 /// Stores a comparison as the command would.
-fn store(place: &Place, comparison: &Comparison) {
+fn store(place: &Place, comparison: &Experiment) {
     let folder = place.kept("comparisons").join(&comparison.name).join(&comparison.id);
     // What is kept anew has no figures yet.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("comparison.json"), serde_json::to_vec_pretty(comparison).unwrap()).unwrap();
+    fs::write(folder.join("experiment.json"), serde_json::to_vec_pretty(comparison).unwrap()).unwrap();
     seal(&folder, &comparison.name, &comparison.id);
 }
 
@@ -126,9 +129,9 @@ fn means_are_called_means_and_stored_medians_medians() {
 fn everything_that_a_comparison_rests_on_is_verified() {
     let folder = "results/kept/comparisons/fused/20261122T000000Z-7d757a20";
     let touched = place();
-    touched.edit(&format!("{folder}/comparison.json"), "1.239", "1.339");
+    touched.edit(&format!("{folder}/experiment.json"), "0.239", "0.339");
     touched
-        .is_red(&["block `comparison` of `fused`", "comparison.json was changed since it was kept"], false);
+        .is_red(&["block `comparison` of `fused`", "experiment.json was changed since it was kept"], false);
     seal(&touched.path(folder), "fused", "20261122T000000Z-7d757a20");
     touched.is_red(&["is not what the block was made from"], true);
 
@@ -148,12 +151,12 @@ fn everything_that_a_comparison_rests_on_is_verified() {
 #[test]
 fn a_newer_comparison_and_unlike_sides_are_red() {
     let newer = place();
-    let later = Comparison { id: "20261123T000000Z-7d757a20".to_owned(), ..comparison() };
+    let later = Experiment { id: "20261123T000000Z-7d757a20".to_owned(), ..comparison() };
     store(&newer, &later);
     newer.is_red(&["a newer kept comparison matches: comparisons/fused/20261123"], true);
 
     let mut unlike = comparison();
-    unlike.candidate.device = "NVIDIA H200".to_owned();
+    unlike.arms[1].device = Some("NVIDIA H200".to_owned());
     let place = place();
     store(&place, &unlike);
     place.is_red(&["block `comparison` of `fused`: unlike", "device (cpu avx512, NVIDIA H200)"], false);
@@ -173,15 +176,11 @@ fn a_changed_training_key_says_so_by_itself() {
     let place = Place::new();
     let after = place.keep_as(NEWER, &[("resolved.toml", "dtype = \"fp32\"", "dtype = \"bf16\"")]);
     let mut unnamed = comparison();
-    unnamed
-        .trials
-        .iter_mut()
-        .filter(|trial| trial.is_candidate)
-        .for_each(|trial| trial.run = Some(after.clone()));
+    unnamed.runs.iter_mut().filter(|run| run.arm == 1).for_each(|run| run.run = Some(after.clone()));
     store(&place, &unnamed);
     place.page(&[BLOCK]);
     place.is_red(&["unlike", "training.dtype (fp32, bf16)"], false);
-    let named = Comparison { changes: vec!["training.dtype: fp32 → bf16".to_owned()], ..unnamed };
+    let named = Experiment { changes: vec!["training.dtype: fp32 → bf16".to_owned()], ..unnamed };
     store(&place, &named);
     place.xrun(&["report"]).ended(0);
     assert!(place.text("README.md").contains("Changed keys: `training.dtype: fp32 → bf16`."));
@@ -193,9 +192,9 @@ fn widths() -> Place {
     let changes = [("resolved.toml", "dim = 128", "dim = 256")];
     let wider_run = place.keep_as("quickstart/20261220T093646Z-7d757a20", &changes);
     for (id, after) in [("20261120T000000Z-7d757a20", 11_000.0), ("20261121T000000Z-7d757a20", 12_000.0)] {
-        let mut wider = Comparison { id: id.to_owned(), ..comparison() };
-        wider.trials.iter_mut().for_each(|trial| trial.run = Some(wider_run.clone()));
-        wider.candidate.measured.insert("tok_s".to_owned(), after);
+        let mut wider = Experiment { id: id.to_owned(), ..comparison() };
+        wider.runs.iter_mut().for_each(|run| run.run = Some(wider_run.clone()));
+        wider.arms[1].measured.insert("tok_s".to_owned(), after);
         store(&place, &wider);
     }
     place.page(&["kind=\"series\" select=\"fused\" over=\"model.dim\""]);
@@ -226,17 +225,17 @@ fn a_series_has_the_newest_comparison_at_each_value() {
 fn a_series_is_red_when_it_grows_or_is_touched_or_has_no_numbers() {
     let grown = widths();
     grown.xrun(&["report"]).ended(0);
-    store(&grown, &Comparison { id: "20261124T000000Z-7d757a20".to_owned(), ..comparison() });
+    store(&grown, &Experiment { id: "20261124T000000Z-7d757a20".to_owned(), ..comparison() });
     grown.is_red(&["block `series` of `fused`", "a newer kept comparison matches"], true);
 
     let touched = widths();
     touched.xrun(&["report"]).ended(0);
     touched.edit(
-        "results/kept/comparisons/fused/20261121T000000Z-7d757a20/comparison.json",
+        "results/kept/comparisons/fused/20261121T000000Z-7d757a20/experiment.json",
         "12000",
         "13000",
     );
-    touched.is_red(&["comparison.json was changed since it was kept"], false);
+    touched.is_red(&["experiment.json was changed since it was kept"], false);
 
     let stray = widths();
     stray.xrun(&["report"]).ended(0);

@@ -15,9 +15,9 @@ fn compared(place: &Place, name: &str, arms: [&str; 2]) -> String {
     let measure: Measure = "val_loss".parse().unwrap();
     let value = |run: &Run| MeasuredRun::open(&run.path).unwrap().measure(&measure);
     let id = |run: &Run| format!("tiny/{}", run.path.file_name().unwrap().to_str().unwrap());
-    let side = |run: &Run, seed: usize| {
+    let record = |at: usize, run: &Run, seed: usize| {
         json!({
-            "seed": seed, "run": id(run), "status": "ok", "reason": null, "reused": false,
+            "arm": at, "seed": seed, "run": id(run), "status": "ok",
             "metrics_hash": blake3::hash(&run.file("metrics.csv")).to_hex().to_string(),
             "values": { "val_loss": value(run) },
         })
@@ -40,27 +40,38 @@ fn compared(place: &Place, name: &str, arms: [&str; 2]) -> String {
     let differences: Vec<f64> = pairs.iter().map(|(a, b)| number(b) - number(a)).collect();
     let found = paired_difference(&differences, 0.95).unwrap();
     let mean = |arm: &[&Run]| arm.iter().map(|run| number(run)).sum::<f64>() / 3.0;
-    let arm_record = |label: &str| json!({ "label": label, "command": "tiny.toml", "recipe": "tiny.toml", "settings": [], "recipe_hash": label });
+    let arm_record = |label: &str| {
+        json!({ "label": label, "command": "tiny.toml", "recipe": "tiny.toml", "settings": [],
+            "seedless_hash": label, "measured": {} })
+    };
+    let runs: Vec<Value> = pairs
+        .iter()
+        .enumerate()
+        .flat_map(|(at, (a, b))| [record(0, a, at + 1), record(1, b, at + 1)])
+        .collect();
     let record = json!({
-        "name": name, "id": "20261124T000000Z-0123abcd", "hypothesis": "the norm <helps>", "predicts": "worse",
-        "prediction_held": null, "baseline": arm_record(baseline), "candidate": arm_record(candidate),
-        "changes": [format!("model.qk_norm: {baseline} → {candidate}")], "shared_randomness": "initial values, order of the data, masks",
-        "design": { "kind": "fixed", "pairs": 3 }, "confidence": 0.95, "confirms": null, "history": [],
-        "provenance": { "version": "0.1.0", "commit": null, "dirty": null, "binary": null, "device": "cpu",
-            "corpus_hashes": [], "began": "2026-11-24T00:00:00Z" },
-        "pairs": pairs.iter().enumerate().map(|(at, (a, b))| json!({
-            "baseline": side(a, at + 1), "candidate": side(b, at + 1) })).collect::<Vec<Value>>(),
-        "measures": [{
+        "name": name, "id": "20261124T000000Z-0123abcd", "hypothesis": "the norm <helps>",
+        "prediction": { "text": "worse", "held": null }, "intent": "exploratory",
+        "arms": [arm_record(baseline), arm_record(candidate)], "average": "mean", "train_loss": "smoothed",
+        "changes": [format!("model.qk_norm: {baseline} → {candidate}")],
+        "shared_randomness": "initial values, order of the data, masks",
+        "design": { "kind": "pairs", "pairs": 3 }, "confidence": 0.95, "history": [],
+        "provenance": { "version": "0.1.0", "device": "cpu", "corpus_hashes": [], "began": "2026-11-24T00:00:00Z" },
+        "runs": runs,
+        "findings": [{
             "measure": "val_loss", "unit": "nats per token", "direction": Direction::LowerIsBetter,
             "scale": "difference", "min_effect": 0.01, "confidence": 0.95, "pairs": 3,
             "baseline": mean(&arm(baseline)), "candidate": mean(&arm(candidate)), "interval": found.interval,
             "deviation": found.deviation, "p": found.p, "basis": "differences",
             "verdict": verdict(&found.interval, 0.01, Direction::LowerIsBetter), "because": null,
         }],
-        "joint": null, "diverged": null, "finished": true, "notes": ["a note"], "rule": "the rule",
+        "contended": [], "finished": true, "notes": ["a note"], "rule": "the rule",
     });
     let folder = format!("results/comparisons/{name}/20261124T000000Z-0123abcd");
-    place.write(&format!("{folder}/quality.json"), serde_json::to_string_pretty(&record).unwrap().as_bytes());
+    place.write(
+        &format!("{folder}/experiment.json"),
+        serde_json::to_string_pretty(&record).unwrap().as_bytes(),
+    );
     folder
 }
 
@@ -73,8 +84,9 @@ fn verdicts_and_pairs_are_shown_checked_kept_and_run_again() {
     place.xrun(&["report", "--check"]).succeeds().says(&["1 block in 1 page is current"]);
     let page = fs::read_to_string(place.path().join("README.md")).unwrap();
     let record: Value =
-        serde_json::from_slice(&fs::read(place.path().join(&folder).join("quality.json")).unwrap()).unwrap();
-    let judged = &record["measures"][0];
+        serde_json::from_slice(&fs::read(place.path().join(&folder).join("experiment.json")).unwrap())
+            .unwrap();
+    let judged = &record["findings"][0];
     let number = |value: &Value| format!("{:.4}", value.as_f64().unwrap());
     let (interval, verdict) = (&judged["interval"], judged["verdict"].as_str().unwrap());
     let interval = ["estimate", "low", "high"].map(|end| number(&interval[end]));
@@ -125,7 +137,7 @@ fn verdicts_and_pairs_are_shown_checked_kept_and_run_again() {
     place.write("README.md", page.replace(&interval[0], "0.0001").as_bytes());
     place.xrun(&["report", "--check"]).ended(3).says(&["edited by hand"]);
     place.xrun(&["report"]).succeeds();
-    let kept = place.path().join("results/kept").join(&folder[8..]).join("quality.json");
+    let kept = place.path().join("results/kept").join(&folder[8..]).join("experiment.json");
     let text = fs::read_to_string(&kept).unwrap();
     fs::write(&kept, text.replace(&format!("\"verdict\": \"{verdict}\""), "\"verdict\": \"same_bits\""))
         .unwrap();

@@ -323,8 +323,8 @@ fn runs_are_removed_unless_something_names_them() {
     let runs = fake_runs(&results, 12);
     let id = |at: usize| runs[at].strip_prefix(&results).unwrap().to_str().unwrap().to_owned();
     let record = |path: &str, text: String| place.write(&format!("results/{path}"), text.as_bytes());
-    record("comparisons/fake-0/1/comparison.json", format!("{{\"turns\": [{{\"run\": \"{}\"}}]}}", id(0)));
-    record("comparisons/fake-1/1/quality.json", format!("{{\"pairs\": [{{\"runs\": [\"{}\"]}}]}}", id(1)));
+    record("comparisons/fake-0/1/experiment.json", format!("{{\"runs\": [{{\"run\": \"{}\"}}]}}", id(0)));
+    record("comparisons/fake-1/1/experiment.json", format!("{{\"pilot\": [{{\"run\": \"{}\"}}]}}", id(1)));
     record("sweeps/ledger/host-1-2.jsonl", format!("{{\"run\": \"{}\"}}\n", id(2)));
     place.write(
         "docs/page.md",
@@ -335,8 +335,8 @@ fn runs_are_removed_unless_something_names_them() {
         json!({"run": runs[4].file_name().unwrap().to_str().unwrap(), "step": 3, "tokens_seen": 9});
     fs::write(runs[5].join("summary.json"), fork.to_string()).unwrap();
     for (at, said) in [
-        (0, "comparisons/fake-0/1/comparison.json:1"),
-        (1, "comparisons/fake-1/1/quality.json:1"),
+        (0, "comparisons/fake-0/1/experiment.json:1"),
+        (1, "comparisons/fake-1/1/experiment.json:1"),
         (2, "host-1-2.jsonl:1"),
         (3, "the page docs/page.md:1"),
         (4, "a fork of it"),
@@ -349,7 +349,7 @@ fn runs_are_removed_unless_something_names_them() {
     // A fork may go with the run that it comes from.
     place.xrun(&["runs", "rm", &id(4), &id(5)]).succeeds().says(&["removed 2 runs"]);
     place.xrun(&["runs", "rm", "--force", &id(0), &id(2)]).succeeds().says(&[
-        "comparison.json",
+        "experiment.json",
         "host-1-2.jsonl",
         "removed 2 runs",
     ]);

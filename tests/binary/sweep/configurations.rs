@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use xrun::results::configurations::Configurations;
 use xrun::results::confirmation::Confirmation;
 use xrun::results::ledger::CellStatus;
-use xrun::statistics::QualityVerdict;
+use xrun::statistics::Verdict;
 
 const GRID: &str =
     "[sweep]\nseeds = 3\ngrid = { \"optimizer.lr\" = [1e-4, 1e-2, 10.0], \"model.ffn_dim\" = [32, 48] }\n";
@@ -97,7 +97,7 @@ fn the_best_configuration_is_confirmed_with_fresh_seeds() {
     assert!(!done.stderr.contains("not confirmed"), "{}", done.stderr);
     let found: Confirmation = read(&place, "confirmation.json");
     assert_eq!(found.seeds.len(), 3);
-    assert_eq!((found.verdict, found.diverged), (Some(QualityVerdict::Better), [0, 0]));
+    assert_eq!((found.verdict, found.diverged), (Some(Verdict::Better), [0, 0]));
     let interval = found.difference.unwrap().interval;
     assert!(interval.high < 0.0, "{interval:?}");
     // No cell of the sweep had these seeds.

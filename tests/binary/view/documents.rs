@@ -4,8 +4,8 @@ use super::*;
 use crate::place::{Place, STEPS};
 use serde_json::json;
 use std::collections::BTreeSet;
-use xrun::compare::quality::after_pairs;
-use xrun::results::quality::QualityComparison;
+use xrun::compare::judge::after_pairs;
+use xrun::results::experiment::Experiment;
 
 #[test]
 fn runs_curves_and_logs_say_what_the_files_say() {
@@ -146,33 +146,34 @@ fn the_page_filters_and_sorts_as_xrun_runs_does() {
 }
 
 /// A comparison of the held-out loss, and of the steps until one, in so many pairs of a sequential design.
-fn sequential(pairs: usize) -> QualityComparison {
-    let side = |seed: usize, loss: f64, steps: usize| {
+fn sequential(pairs: usize) -> Experiment {
+    let run = |arm: usize, seed: usize, loss: f64, steps: usize| {
         let values = json!({"val_loss": {"value": loss}, "steps_until:val_loss=2": {"value": steps}});
-        json!({"seed": seed, "status": "ok", "reused": false, "values": values})
+        json!({"arm": arm, "seed": seed, "status": "ok", "values": values})
     };
     let pair = |seed: usize| {
-        let candidate = side(seed, [2.05, 1.97, 2.02, 1.96, 2.01][seed % 5], 90 + seed);
-        json!({"baseline": side(seed, 2.0, 100), "candidate": candidate})
+        [run(0, seed, 2.0, 100), run(1, seed, [2.05, 1.97, 2.02, 1.96, 2.01][seed % 5], 90 + seed)]
     };
     let arm = |label: &str| {
         json!({
-            "label": label, "command": label, "recipe": "r.toml", "settings": [], "recipe_hash": label,
+            "label": label, "command": label, "recipe": "r.toml", "settings": [], "seedless_hash": label,
+            "measured": {},
         })
     };
-    let measure = |name: &str, min_effect: Option<f64>| {
+    let finding = |name: &str, min_effect: Option<f64>| {
         json!({
             "measure": name, "unit": "u", "direction": "lower_is_better", "scale": "difference",
             "min_effect": min_effect, "confidence": 0.95, "pairs": 0, "basis": "nothing", "verdict": "inconclusive",
         })
     };
     let record = json!({
-        "name": "c", "id": "20261124T101112Z-0123abcd", "baseline": arm("a"), "candidate": arm("b"), "changes": [],
+        "name": "c", "id": "20261124T101112Z-0123abcd", "intent": "exploratory", "arms": [arm("a"), arm("b")],
+        "average": "mean", "train_loss": "smoothed", "changes": [],
         "design": {"kind": "sequential", "max_pairs": 8, "looks": []}, "confidence": 0.95, "history": [],
         "provenance": {"version": "0.1.0", "corpus_hashes": [], "began": "2026-11-24T10:11:12Z"},
-        "pairs": (0..pairs).map(pair).collect::<Vec<Value>>(),
-        "measures": [measure("val_loss", Some(0.01)), measure("steps_until:val_loss=2", None)],
-        "finished": false, "notes": [], "rule": "the rule",
+        "runs": (0..pairs).flat_map(pair).collect::<Vec<Value>>(),
+        "findings": [finding("val_loss", Some(0.01)), finding("steps_until:val_loss=2", None)],
+        "contended": [], "finished": false, "notes": [], "rule": "the rule",
     });
     serde_json::from_value(record).unwrap()
 }
@@ -193,7 +194,7 @@ fn intervals_close_by_the_rule_of_the_comparison() {
     assert_eq!(pairs, [4, 5, 6], "looks begin at four pairs");
     for after in history(0) {
         let pairs = usize::try_from(after["pairs"].as_u64().unwrap()).unwrap();
-        let expected = after_pairs(&comparison, pairs).measures[0].interval.unwrap();
+        let expected = after_pairs(&comparison, pairs).findings[0].interval.unwrap();
         for (end, expected) in [("low", expected.low), ("high", expected.high)] {
             assert!((after[end].as_f64().unwrap() - expected).abs() < 1e-9, "{after}: {expected}");
         }

@@ -46,7 +46,7 @@ fn changes_are_the_rows_that_changed() {
     drop(RowWriter::<MetricsRow>::resume(&first.join(METRICS), 2, None).unwrap());
     std::fs::remove_dir_all(&second).unwrap();
     std::fs::create_dir_all(dir.path().join("comparisons/c/20261124T101112Z-0123abcd")).unwrap();
-    std::fs::write(dir.path().join("comparisons/c/20261124T101112Z-0123abcd/quality.json"), "{").unwrap();
+    std::fs::write(dir.path().join("comparisons/c/20261124T101112Z-0123abcd/experiment.json"), "{").unwrap();
     std::thread::sleep(STALE);
     assert_eq!(curves()["metrics"]["loss"]["step"], json!([1, 2]));
     let gone = since(&died["revision"]);

@@ -1,7 +1,7 @@
 //! A thing compared with itself.
 
 use super::{CONFIDENCE, MOST_WRONG, PLANS, Source, TRIALS, count, fixed, is_different, some};
-use xrun::statistics::{Direction, QualityVerdict, SequentialDecision, SequentialDesign};
+use xrun::statistics::{Direction, SequentialDecision, SequentialDesign, Verdict};
 
 const SAME: [Source; 5] = [
     Source::Normal,
@@ -90,7 +90,7 @@ fn other_arithmetic_makes_no_difference_that_matters() {
     for set in ["arithmetic", "arithmetic_bf16"] {
         for pairs in [4, 8, 44] {
             let mut draw = Source::Real(set).open(pairs as u64);
-            let shown = count(|| fixed(&draw(pairs), 0.01) == QualityVerdict::NoDifference);
+            let shown = count(|| fixed(&draw(pairs), 0.01) == Verdict::NoDifference);
             let different = count(|| is_different(fixed(&draw(pairs), 0.0)));
             println!("  {set}, {pairs} pairs: {shown} | {different}");
             assert_eq!(shown, TRIALS);

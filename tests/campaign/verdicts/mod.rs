@@ -14,7 +14,7 @@ mod sequential;
 
 use crate::runner::long;
 use random::{Normals, Source};
-use xrun::statistics::{Direction, PairedDifference, QualityVerdict, paired_difference, verdict};
+use xrun::statistics::{Direction, PairedDifference, Verdict, paired_difference, verdict};
 
 /// Comparisons of each kind.
 const TRIALS: usize = 400;
@@ -41,11 +41,11 @@ fn count(mut trial: impl FnMut() -> bool) -> usize {
 }
 
 /// The verdict of a comparison of fixed size.
-fn fixed(differences: &[f64], min_effect: f64) -> QualityVerdict {
+fn fixed(differences: &[f64], min_effect: f64) -> Verdict {
     let PairedDifference { interval, .. } = paired_difference(differences, CONFIDENCE).unwrap();
     verdict(&interval, min_effect, Direction::HigherIsBetter)
 }
 
-fn is_different(verdict: QualityVerdict) -> bool {
-    matches!(verdict, QualityVerdict::Better | QualityVerdict::Worse)
+fn is_different(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Better | Verdict::Worse)
 }

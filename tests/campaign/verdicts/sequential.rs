@@ -2,7 +2,7 @@
 
 use super::{CONFIDENCE, LEAST_FOUND, Normals, PLANS, Source, TRIALS, some};
 use xrun::statistics::{
-    Direction, FIRST_LOOK, QualityVerdict, SequentialDecision, SequentialDesign, SequentialStop, StopReason,
+    Direction, FIRST_LOOK, SequentialDecision, SequentialDesign, SequentialStop, StopReason, Verdict,
 };
 
 const SOURCES: [Source; 3] = [Source::Normal, Source::Centered("qk_norm"), Source::Centered("lr")];
@@ -31,8 +31,8 @@ fn outcome(source: Source, design: &SequentialDesign, effect: f64, truth: f64) -
     let count = |holds: &dyn Fn(&SequentialStop) -> bool| stops.iter().filter(|stop| holds(stop)).count();
     Outcome {
         share: stops.iter().map(|stop| stop.pairs as f64).sum::<f64>() / (TRIALS * pairs) as f64,
-        better: count(&|stop| stop.verdict == QualityVerdict::Better),
-        no_difference: count(&|stop| stop.verdict == QualityVerdict::NoDifference),
+        better: count(&|stop| stop.verdict == Verdict::Better),
+        no_difference: count(&|stop| stop.verdict == Verdict::NoDifference),
         futile: count(&|stop| stop.reason == StopReason::Futility),
     }
 }

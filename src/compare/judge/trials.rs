@@ -1,13 +1,14 @@
-//! Statistics of a comparison: the ratio of two arms with its interval, and the verdict.
+//! Findings from alternating trials: the ratio of two arms with its interval, and the verdict.
 //!
 //! Steps of one run are autocorrelated, and runs differ from each other by more than their blocks do
 //! (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013). So a run counts once: its value is
 //! the median of its blocks, and the interval is computed from the scatter of these values.
 
+use crate::compare::measured::SPEED;
 use crate::format::significant;
-use crate::results::comparison::{CompareVerdict, RatioInterval};
+use crate::results::experiment::{BASELINE, CANDIDATE, Experiment, VerdictBasis};
 use crate::results::quantiles::median;
-use crate::statistics::{two_sided_quantile, variance};
+use crate::statistics::{Interval, Verdict, two_sided_quantile, variance};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -24,7 +25,7 @@ const RESAMPLES: usize = 2000;
 const SEED: u64 = 2013;
 
 /// Probability that the interval contains the true ratio.
-const CONFIDENCE: f64 = 0.95;
+pub const CONFIDENCE: f64 = 0.95;
 
 /// Returns the rule for interval and verdict in words.
 pub fn rule(min_effect: f64) -> String {
@@ -58,7 +59,29 @@ fn middle(values: &[f64]) -> f64 {
     median(values.iter().copied()).unwrap_or(f64::NAN)
 }
 
-/// Returns candidate over baseline with its 95 % interval. Each arm is a list of runs, each run a list of
+/// Judges the speed once every trial has ended. Times that are not comparable, and an arm of one run, leave it
+/// inconclusive.
+pub fn judge(experiment: &mut Experiment) {
+    let blocks = |arm: usize| experiment.runs_in(arm).map(|run| run.blocks.clone()).collect::<Vec<_>>();
+    let (baseline, candidate) = (blocks(BASELINE), blocks(CANDIDATE));
+    let have_ended = experiment.runs.iter().all(|run| run.status.is_some());
+    let interval = ratio(&baseline, &candidate).filter(|_| have_ended);
+    let is_comparable = experiment.contended.is_empty() && !experiment.has_single_run();
+    let means = [experiment.baseline(), experiment.candidate()].map(|arm| arm.measured.get(SPEED).copied());
+    let Some(speed) = experiment.findings.iter_mut().find(|finding| finding.measure.is_speed()) else {
+        return;
+    };
+    speed.pairs = baseline.len().min(candidate.len());
+    [speed.baseline, speed.candidate] = means;
+    speed.basis = if interval.is_some() { VerdictBasis::Trials } else { VerdictBasis::Nothing };
+    speed.interval = interval;
+    speed.verdict = match interval {
+        Some(interval) if is_comparable => verdict(&interval, speed.min_effect.unwrap_or_default()),
+        _ => Verdict::Inconclusive,
+    };
+}
+
+/// Returns candidate / baseline - 1 with its 95 % interval. Each arm is a list of runs, each run a list of
 /// blocks. `None` if an arm has no run, or a run no usable blocks.
 ///
 /// With y the logarithm of a run's value, the interval is that of Welch ("The generalization of Student's
@@ -66,7 +89,7 @@ fn middle(values: &[f64]) -> f64 {
 /// of y. An arm of one run does not show how runs differ: its variance is that of a bootstrap over its
 /// blocks, which are long enough to be uncorrelated (Davison and Hinkley, "Bootstrap Methods and their
 /// Application", 1997, section 8.2.3), times n / (n - 1) of its n blocks.
-pub fn ratio(baseline: &[Vec<f64>], candidate: &[Vec<f64>]) -> Option<RatioInterval> {
+pub fn ratio(baseline: &[Vec<f64>], candidate: &[Vec<f64>]) -> Option<Interval> {
     let (baseline, candidate) = (Estimate::from_runs(baseline)?, Estimate::from_runs(candidate)?);
     let difference = candidate.mean - baseline.mean;
     let variance = baseline.variance + candidate.variance;
@@ -75,27 +98,27 @@ pub fn ratio(baseline: &[Vec<f64>], candidate: &[Vec<f64>]) -> Option<RatioInter
     } else {
         0.0
     };
-    Some(RatioInterval {
-        estimate: difference.exp(),
-        low: (difference - reach).exp(),
-        high: (difference + reach).exp(),
+    Some(Interval {
+        estimate: difference.exp_m1(),
+        low: (difference - reach).exp_m1(),
+        high: (difference + reach).exp_m1(),
     })
 }
 
-/// Returns the verdict of an interval of comparable times.
+/// Returns the verdict of an interval of comparable speeds, candidate / baseline - 1.
 ///
-/// With m the smallest difference that counts: no difference when the interval lies within 1 ± m, faster when
-/// it lies above 1 and the estimate above 1 + m, slower when it lies below 1 and the estimate below 1 - m,
-/// else inconclusive.
-pub fn verdict(ratio: &RatioInterval, min_effect: f64) -> CompareVerdict {
-    if ratio.low >= 1.0 - min_effect && ratio.high <= 1.0 + min_effect {
-        CompareVerdict::NoDifference
-    } else if ratio.low > 1.0 && ratio.estimate > 1.0 + min_effect {
-        CompareVerdict::Faster
-    } else if ratio.high < 1.0 && ratio.estimate < 1.0 - min_effect {
-        CompareVerdict::Slower
+/// With m the smallest difference that counts: no difference when the interval lies within ± m, better when
+/// it lies above 0 and the estimate above m, worse when it lies below 0 and the estimate below -m, else
+/// inconclusive.
+pub fn verdict(ratio: &Interval, min_effect: f64) -> Verdict {
+    if ratio.is_within(min_effect) {
+        Verdict::NoDifference
+    } else if ratio.low > 0.0 && ratio.estimate > min_effect {
+        Verdict::Better
+    } else if ratio.high < 0.0 && ratio.estimate < -min_effect {
+        Verdict::Worse
     } else {
-        CompareVerdict::Inconclusive
+        Verdict::Inconclusive
     }
 }
 

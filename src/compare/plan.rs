@@ -1,13 +1,13 @@
 //! The power plan: how many pairs see the smallest difference that matters, and what they take.
 
-use super::history::StoredComparison;
+use super::history::StoredExperiment;
 use super::pairs::PairRuns;
-use super::request::Question;
+use super::question::Question;
 use crate::error::Result;
 use crate::forecast::RunNeeds;
 use crate::format::{metric, plural, wall_time};
+use crate::results::experiment::{Experiment, ExperimentPlan, ExperimentRun, Finding, MeasurePlan, pairs_in};
 use crate::results::measure::{Measure, MeasuredRun, Scale};
-use crate::results::quality::{JudgedMeasure, MeasurePlan, Pair, QualityComparison, QualityPlan};
 use crate::statistics::{Deviation, PowerPlan};
 use std::path::Path;
 
@@ -38,15 +38,16 @@ struct KnownDeviation {
 /// comparison.
 pub fn plan(
     question: &Question,
-    comparison: &QualityComparison,
-    stored: &[StoredComparison],
+    comparison: &Experiment,
+    stored: &[StoredExperiment],
     runs: &PairRuns<'_>,
     results: &Path,
-) -> Result<QualityPlan> {
+) -> Result<ExperimentPlan> {
     let pairs = question.seeds.len();
-    let power = comparison.measures.iter().filter_map(|judged| {
+    let power = comparison.findings.iter().filter_map(|judged| {
         let min_effect = judged.min_effect?;
-        let known = of_pilot(comparison, judged).or_else(|| of_kin(comparison, judged, stored))?;
+        let known =
+            pilot_deviation(comparison, judged).or_else(|| similar_deviation(comparison, judged, stored))?;
         let min_effect = match judged.scale {
             Scale::Difference => min_effect,
             Scale::Ratio => min_effect.ln_1p(),
@@ -59,29 +60,29 @@ pub fn plan(
     let stored_runs = runs.stored()?;
     let to_run = (2 * pairs).saturating_sub(stored_runs) as f64;
     let is_any = |_: &f64| to_run > 0.0;
-    let seconds = seconds_of_pair(runs).map(|seconds| 0.5 * seconds * to_run).filter(is_any);
-    let joules = joules_of_run(comparison, stored, results).map(|joules| joules * to_run).filter(is_any);
-    Ok(QualityPlan { power, runs: 2 * pairs, stored_runs, seconds, joules })
+    let seconds = seconds_per_pair(runs).map(|seconds| 0.5 * seconds * to_run).filter(is_any);
+    let joules = joules_per_run(comparison, stored, results).map(|joules| joules * to_run).filter(is_any);
+    Ok(ExperimentPlan { power, runs: 2 * pairs, stored_runs, seconds, joules })
 }
 
 /// Returns the predicted time of a pair's runs, one after the other, in seconds.
-pub fn seconds_of_pair(runs: &PairRuns<'_>) -> Option<f64> {
+pub fn seconds_per_pair(runs: &PairRuns<'_>) -> Option<f64> {
     let cells = runs.first_pair()?;
     let needs = |cell: &crate::sweep::PlannedCell<'_>| -> Option<RunNeeds> { Some(cell.fit().ok()?.needs) };
     cells.iter().map(|cell| Some(needs(cell)?.time?.total_s)).sum()
 }
 
-fn of_pilot(comparison: &QualityComparison, judged: &JudgedMeasure) -> Option<KnownDeviation> {
+fn pilot_deviation(comparison: &Experiment, judged: &Finding) -> Option<KnownDeviation> {
     let differences = differences(&judged.measure, &comparison.pilot);
-    let first = comparison.pilot.first()?.baseline.seed;
+    let first = comparison.pilot.first()?.seed?;
     let pairs = differences.len();
     let source = format!("{pairs} pilot pair{} with seeds from {first} on", plural(pairs));
     Some(KnownDeviation { deviation: Deviation::from_differences(&differences)?, source })
 }
 
 /// How similar a stored comparison is: the lower, the more.
-fn distance(comparison: &QualityComparison, other: &QualityComparison) -> Option<usize> {
-    let keys = |comparison: &QualityComparison| -> Vec<String> {
+fn distance(comparison: &Experiment, other: &Experiment) -> Option<usize> {
+    let keys = |comparison: &Experiment| -> Vec<String> {
         let keys =
             comparison.changes.iter().map(|change| change.split(':').next().unwrap_or_default().to_owned());
         keys.collect()
@@ -91,13 +92,13 @@ fn distance(comparison: &QualityComparison, other: &QualityComparison) -> Option
         () if comparison.change() == other.change() => Some(0),
         // Other values of the same keys, in the same recipe.
         () if keys(comparison) == keys(other)
-            && comparison.baseline.recipe_hash == other.baseline.recipe_hash =>
+            && comparison.baseline().seedless_hash == other.baseline().seedless_hash =>
         {
             Some(1)
         }
         // The same keys in another recipe of the same name on the same corpus, such as one with other steps.
         () if keys(comparison) == keys(other)
-            && comparison.baseline.label == other.baseline.label
+            && comparison.baseline().label == other.baseline().label
             && comparison.provenance.corpus_hashes == other.provenance.corpus_hashes =>
         {
             Some(2)
@@ -106,14 +107,14 @@ fn distance(comparison: &QualityComparison, other: &QualityComparison) -> Option
     }
 }
 
-fn of_kin(
-    comparison: &QualityComparison,
-    judged: &JudgedMeasure,
-    stored: &[StoredComparison],
+fn similar_deviation(
+    comparison: &Experiment,
+    judged: &Finding,
+    stored: &[StoredExperiment],
 ) -> Option<KnownDeviation> {
-    let candidates = stored.iter().map(|one| &one.comparison).filter_map(|other| {
+    let candidates = stored.iter().map(|one| &one.experiment).filter_map(|other| {
         let distance = distance(comparison, other)?;
-        let differences = differences(&judged.measure, &other.pairs);
+        let differences = differences(&judged.measure, &other.runs);
         (differences.len() >= FEWEST_PAIRS).then_some((distance, other, differences))
     });
     // Of the most similar ones, that with the most pairs.
@@ -131,11 +132,9 @@ fn of_kin(
 
 /// Returns the differences of a measure over pairs with a value of both arms, on the scale on which they are
 /// taken.
-fn differences(measure: &Measure, pairs: &[Pair]) -> Vec<f64> {
-    let name = measure.to_string();
-    let both = pairs.iter().filter_map(|pair| {
-        let [baseline, candidate] =
-            pair.runs().map(|run| run.values.get(&name).and_then(|value| value.value()));
+fn differences(measure: &Measure, runs: &[ExperimentRun]) -> Vec<f64> {
+    let both = pairs_in(runs).filter_map(|pair| {
+        let [baseline, candidate] = pair.values(measure);
         baseline.zip(candidate)
     });
     both.map(|(baseline, candidate)| match measure.scale() {
@@ -147,12 +146,12 @@ fn differences(measure: &Measure, pairs: &[Pair]) -> Vec<f64> {
 
 /// Returns the mean energy of a run of this comparison's pilot or, without one, of an earlier comparison of
 /// the same change; `None` where no power was measured.
-fn joules_of_run(comparison: &QualityComparison, stored: &[StoredComparison], results: &Path) -> Option<f64> {
-    let earlier = stored.iter().rev().map(|one| &one.comparison).find(|other| {
+fn joules_per_run(comparison: &Experiment, stored: &[StoredExperiment], results: &Path) -> Option<f64> {
+    let earlier = stored.iter().rev().map(|one| &one.experiment).find(|other| {
         other.change() == comparison.change() && other.provenance.device == comparison.provenance.device
     });
-    let pairs = comparison.pilot.iter().chain(earlier.iter().flat_map(|other| &other.pairs));
-    let runs = pairs.flat_map(Pair::runs).filter_map(|run| run.run.as_deref());
+    let runs = comparison.pilot.iter().chain(earlier.iter().flat_map(|other| &other.runs));
+    let runs = runs.filter_map(|run| run.run.as_deref());
     let joules: Vec<f64> =
         runs.filter_map(|run| MeasuredRun::open(&results.join(run)).ok()?.joules()).collect();
     (!joules.is_empty()).then(|| joules.iter().sum::<f64>() / joules.len() as f64)
@@ -160,12 +159,12 @@ fn joules_of_run(comparison: &QualityComparison, stored: &[StoredComparison], re
 
 /// Returns the plan in lines.
 pub fn in_words(
-    comparison: &QualityComparison,
-    plan: &QualityPlan,
-    seconds_of_pair: Option<f64>,
+    comparison: &Experiment,
+    plan: &ExperimentPlan,
+    seconds_per_pair: Option<f64>,
 ) -> Vec<String> {
     let mut lines = Vec::new();
-    for judged in &comparison.measures {
+    for judged in &comparison.findings {
         let name = &judged.measure;
         match plan.power.iter().find(|planned| planned.measure == *name) {
             Some(planned) => {
@@ -176,7 +175,7 @@ pub fn in_words(
                 lines.push(format!("{name}, by {}:", planned.source));
                 lines.extend(planned.plan.words(unit).into_iter().map(|line| format!("  {line}")));
                 let needs = [planned.plan.pairs_to_see, planned.plan.pairs_to_show_equivalence];
-                if let (Some(seconds), Some(pairs)) = (seconds_of_pair, needs.into_iter().flatten().max()) {
+                if let (Some(seconds), Some(pairs)) = (seconds_per_pair, needs.into_iter().flatten().max()) {
                     lines.push(format!(
                         "  {pairs} pairs are {} runs, about {} one after another",
                         2 * pairs,

@@ -1,17 +1,17 @@
 //! Comparisons of the quality of stored runs: pairs are made of what was trained before, and nothing is run.
 
-use super::history::StoredComparison;
-use super::request::{QualityArmRequest, QualityOptions, Question};
-use super::{FinishedQuality, history, judge, new_folder, pairs, record};
-use crate::compare::arms::{changes_between, load_stored};
+use super::arms::{Arms, PlannedArm, Program, changes_between, load_stored};
+use super::history::{self, StoredExperiment};
+use super::question::{Options, Question};
+use super::{FinishedComparison, judge, pairs, record};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::recipe::{Change, Class, Recipe};
+use crate::results::experiment::{Arm, BASELINE, CANDIDATE, ExperimentRun};
 use crate::results::find;
-use crate::results::folder::{RESOLVED, read_summary};
+use crate::results::folder::read_summary;
 use crate::results::measure::{Measure, MeasuredRun};
 use crate::results::provenance::Environment;
-use crate::results::quality::{Pair, PairedRun, QualityArm};
 use crate::results::verify::{self, RunFiles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -45,45 +45,38 @@ struct StoredRun {
 /// A usage error for runs of different recipes, text or figures in one arm, for a seed that one of the arms
 /// lacks, for runs that have not ended, and as [`Question::new`] and [`run`](super::run) before the first
 /// run.
-pub fn compare_stored(results: &Path, names: [&str; 2], options: &QualityOptions) -> Result<FinishedQuality> {
+pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Result<FinishedComparison> {
     let [baseline, candidate] = [StoredArm::find(results, names[0])?, StoredArm::find(results, names[1])?];
     check_seeds(&baseline, &candidate)?;
     let question = question(&baseline, &candidate, options)?;
     let stored = history::stored(results)?;
-    let known = [baseline.known(&stored), candidate.known(&stored)];
-    let mut change = question.change()?;
-    for (hash, known) in change.iter_mut().zip(&known) {
-        if let Some(known) = known {
-            hash.clone_from(&known.recipe_hash);
-        }
-    }
-    let earlier = history::of_change(&stored, [&change[0], &change[1]]);
-    history::check_peeking(&question, &earlier)?;
-    let mut comparison = record(&question, change, None);
-    for (arm, known) in [&mut comparison.baseline, &mut comparison.candidate].into_iter().zip(known) {
+    let arms = [&baseline, &candidate];
+    let known = arms.map(|arm| arm.known(&stored));
+    let measures: Vec<Measure> = question.measures.iter().map(|asked| asked.measure.clone()).collect();
+    let partners = baseline.runs.iter().zip(candidate.runs.values());
+    let runs = partners.flat_map(|((seed, a), b)| {
+        [a.record(BASELINE, *seed, &measures), b.record(CANDIDATE, *seed, &measures)]
+    });
+    let mut experiment = record::from_question(&question, runs.collect())?;
+    for (arm, known) in experiment.arms.iter_mut().zip(known) {
         if let Some(known) = known {
             arm.recipe.clone_from(&known.recipe);
             arm.settings.clone_from(&known.settings);
+            arm.seedless_hash.clone_from(&known.seedless_hash);
         }
     }
-    comparison.history = earlier.iter().map(|old| history::in_history(old, &question.seeds)).collect();
-    let both = [&baseline, &candidate];
-    comparison.provenance.corpus_hashes = both.iter().filter_map(|arm| arm.corpus_hash().cloned()).collect();
-    let devices: BTreeSet<&str> = both.iter().flat_map(|arm| arm.devices()).collect();
-    comparison.provenance.device = (devices.len() == 1).then(|| devices.iter().copied().collect());
-    let measures: Vec<Measure> = question.measures.iter().map(|asked| asked.measure.clone()).collect();
-    let partners = baseline.runs.iter().zip(candidate.runs.values());
-    comparison.pairs = partners
-        .map(|((seed, a), b)| Pair {
-            baseline: a.paired(*seed, &measures),
-            candidate: b.paired(*seed, &measures),
-        })
-        .collect();
-    comparison.finished = true;
-    judge::judge(&mut comparison);
-    let (folder, _held) = new_folder(results, &mut comparison)?;
-    comparison.write(&folder)?;
-    Ok(FinishedQuality { folder, comparison })
+    let earlier = experiment.change().map(|change| history::same_change(&stored, change)).unwrap_or_default();
+    history::check_peeking(&question, &earlier)?;
+    experiment.history = earlier.iter().map(|old| history::in_history(old, &question.seeds)).collect();
+    experiment.provenance.corpus_hashes = arms.iter().filter_map(|arm| arm.corpus_hash().cloned()).collect();
+    let devices: BTreeSet<&str> = arms.iter().flat_map(|arm| arm.devices()).collect();
+    experiment.provenance.device = (devices.len() == 1).then(|| devices.iter().copied().collect());
+    experiment.finished = true;
+    record::note_held_out(results, &mut experiment);
+    judge::judge(&mut experiment);
+    let (folder, _held) = record::create_folder(results, &mut experiment)?;
+    experiment.write(&folder)?;
+    Ok(FinishedComparison { folder, experiment, failed: None })
 }
 
 impl StoredArm {
@@ -109,29 +102,25 @@ impl StoredArm {
 
     /// Returns the arm of a stored comparison that made one of these runs: its recipe, as it was before a
     /// machine was chosen for the run, is the one by which comparisons of the same change are found.
-    fn known<'a>(&self, stored: &'a [StoredComparison]) -> Option<&'a QualityArm> {
-        let is_own = |run: &PairedRun| {
+    fn known<'a>(&self, stored: &'a [StoredExperiment]) -> Option<&'a Arm> {
+        let is_own = |run: &&ExperimentRun| {
             run.run.as_ref().is_some_and(|name| self.runs.values().any(|own| own.name == *name))
         };
-        stored.iter().map(|one| &one.comparison).find_map(|comparison| {
-            let mut pairs = comparison.pairs.iter().chain(&comparison.pilot);
-            pairs.find_map(|pair| match () {
-                () if is_own(&pair.baseline) => Some(&comparison.baseline),
-                () if is_own(&pair.candidate) => Some(&comparison.candidate),
-                () => None,
-            })
+        stored.iter().map(|one| &one.experiment).find_map(|experiment| {
+            let run = experiment.runs.iter().chain(&experiment.pilot).find(is_own)?;
+            experiment.arms.get(run.arm)
         })
     }
 
     /// Returns the arm for a question.
-    fn request(&self, label_suffix: &str) -> Result<QualityArmRequest> {
+    fn planned(&self) -> Result<PlannedArm> {
         let first = self.first()?;
-        Ok(QualityArmRequest {
-            label: format!("{}{label_suffix}", first.recipe.name()),
+        Ok(PlannedArm {
+            label: first.recipe.name().to_owned(),
             command: format!("stored {}", self.names),
-            path: first.folder.join(RESOLVED),
-            settings: Vec::new(),
-            recipe: first.recipe.clone(),
+            program: Program::Stored(self.runs.values().map(|run| run.folder.clone()).collect()),
+            binary: None,
+            recipe: Some(first.recipe.clone()),
         })
     }
 
@@ -187,15 +176,16 @@ impl StoredRun {
         Err(Error::usage(format!("{} and {} are in one arm, but {differ}", self.name, other.name)))
     }
 
-    /// Returns the record of the run in a pair.
-    fn paired(&self, seed: u64, measures: &[Measure]) -> PairedRun {
-        let run = PairedRun {
-            seed,
+    /// Returns the record of the run, with the values of measures.
+    fn record(&self, arm: usize, seed: u64, measures: &[Measure]) -> ExperimentRun {
+        let run = ExperimentRun {
+            arm,
+            seed: Some(seed),
             run: Some(self.name.clone()),
             status: Some(self.status.to_owned()),
             reason: self.reason.clone(),
             reused: true,
-            ..PairedRun::default()
+            ..ExperimentRun::default()
         };
         pairs::with_values(run, &self.folder, measures)
     }
@@ -223,15 +213,13 @@ fn check_seeds(baseline: &StoredArm, candidate: &StoredArm) -> Result<()> {
 }
 
 /// Returns the question that the runs answer.
-fn question(baseline: &StoredArm, candidate: &StoredArm, options: &QualityOptions) -> Result<Question> {
-    let have_one_name = baseline.first()?.recipe.name() == candidate.first()?.recipe.name();
-    let suffixes = if have_one_name { [" (before)", " (after)"] } else { ["", ""] };
-    let arms = [baseline.request(suffixes[0])?, candidate.request(suffixes[1])?];
+fn question(baseline: &StoredArm, candidate: &StoredArm, options: &Options) -> Result<Question> {
+    let arms = Arms::from_planned(baseline.planned()?, candidate.planned()?);
     let seeds = baseline.runs.keys().map(|seed| [*seed; 2]).collect();
-    let mut question = Question::of_stored_runs(arms, seeds, options)?;
-    let is_of_text = |key: &str| key.starts_with("data.");
+    let mut question = Question::stored_pairs(arms, seeds, options)?;
+    let names_data = |key: &str| key.starts_with("data.");
     if baseline.corpus_hash() != candidate.corpus_hash()
-        && !question.changes.iter().any(|change| is_of_text(change.key))
+        && !question.arms.changes.iter().any(|change| names_data(change.key))
     {
         return Err(Error::usage(
             "the arms were trained on different text, though their recipes name the same: its files have \

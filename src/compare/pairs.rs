@@ -1,18 +1,17 @@
 //! The runs of pairs: cells of the scheduler and ledger of sweeps, side by side, or in turns where the clock
 //! is judged.
 
-use super::request::{QualityArmRequest, Question};
-use crate::error::Result;
+use super::Setting;
+use super::question::Question;
+use crate::error::{Error, Result};
 use crate::executor::Limits;
 use crate::ranks::Stop;
+use crate::results::experiment::ExperimentRun;
 use crate::results::ledger::{Attempt, CellStatus, Ledger};
 use crate::results::measure::{Measure, MeasureValue, MeasuredRun};
-use crate::results::progress::Mode;
-use crate::results::quality::{Pair, PairedRun};
 use crate::sweep::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use std::ops::Range;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 /// How often a run that ended by the machine's fault (memory, disk, a signal) is run again with its seed.
 pub const RETRIES: usize = 2;
@@ -23,8 +22,9 @@ pub struct PairRuns<'a> {
     pairs: usize,
     measures: Vec<Measure>,
     order: RunOrder,
-    results: &'a Path,
-    setting: RunSetting,
+    /// Name of the comparison, in messages.
+    name: String,
+    setting: &'a Setting<'a>,
 }
 
 /// The order in which runs are made.
@@ -37,36 +37,25 @@ enum RunOrder {
     InTurns,
 }
 
-/// How runs are started.
-#[derive(Clone, Debug)]
-pub struct RunSetting {
-    /// Name of the comparison, in messages.
-    pub name: String,
-    /// Runs at once on the CPU.
-    pub jobs: usize,
-    /// Time limit of a run.
-    pub timeout: Option<Duration>,
-    /// The display of progress.
-    pub progress: Mode,
-}
-
 impl<'a> PairRuns<'a> {
     /// Resolves and plans the runs of pairs with these seeds.
     ///
     /// # Errors
     /// If a recipe cannot be planned here.
-    pub fn new(
-        question: &Question,
-        seeds: &[[u64; 2]],
-        results: &'a Path,
-        setting: RunSetting,
-    ) -> Result<Self> {
-        let arms = [&question.baseline, &question.candidate];
-        let cells = seeds.iter().flat_map(|pair| arms.into_iter().zip(pair));
+    pub fn new(question: &Question, seeds: &[[u64; 2]], setting: &'a Setting<'a>) -> Result<Self> {
+        let external = || Error::usage("an external command has no recipe to run in pairs");
+        let arms: Vec<(PathBuf, Vec<String>)> = question
+            .arms
+            .both()
+            .into_iter()
+            .map(|arm| arm.recipe_and_settings().ok_or_else(external))
+            .collect::<Result<_>>()?;
+        let cells = seeds.iter().flat_map(|pair| arms.iter().zip(pair));
         let requests: Vec<CellRequest> = cells.map(|(arm, seed)| with_seed(arm, *seed)).collect();
         let measures = question.measures.iter().map(|asked| asked.measure.clone()).collect();
         let order = if question.is_timed() { RunOrder::InTurns } else { RunOrder::SideBySide };
-        Ok(Self { batch: CellBatch::new(&requests)?, pairs: seeds.len(), measures, order, results, setting })
+        let (batch, name) = (CellBatch::new(&requests)?, question.name.clone());
+        Ok(Self { batch, pairs: seeds.len(), measures, order, name, setting })
     }
 
     /// Returns the cells of the first pair, the baseline's first.
@@ -93,13 +82,13 @@ impl<'a> PairRuns<'a> {
         if self.order == RunOrder::InTurns {
             return Ok(0);
         }
-        let ledger = Ledger::read(self.results)?;
+        let ledger = Ledger::read(self.setting.results)?;
         let cells = (0..2 * self.pairs).filter_map(|at| self.batch.get(at));
         Ok(cells.filter(|cell| self.usable(ledger.last(cell.key()))).count())
     }
 
-    /// Runs a range of pairs. `ended` is told of every run as it ends: the pair, whether it is the
-    /// candidate's, and the run.
+    /// Runs a range of pairs. Calls `ended` for every run as it ends, with its place in the list of planned
+    /// runs.
     ///
     /// # Errors
     /// After a signal; if the ledger or the record cannot be written.
@@ -107,9 +96,9 @@ impl<'a> PairRuns<'a> {
         &self,
         pairs: Range<usize>,
         stop: &Stop,
-        ended: &mut dyn FnMut(usize, bool, PairedRun) -> Result<()>,
+        ended: &mut dyn FnMut(usize, ExperimentRun) -> Result<()>,
     ) -> Result<()> {
-        let ended = &mut |end: CellEnd<'_>| ended(end.at / 2, end.at % 2 == 1, self.paired_run(&end));
+        let ended = &mut |end: CellEnd<'_>| ended(end.at, self.run_record(&end));
         if self.order == RunOrder::InTurns {
             for pair in pairs {
                 // A B in the first pair, B A in the second, and so on.
@@ -121,7 +110,7 @@ impl<'a> PairRuns<'a> {
             return Ok(());
         }
         // A stored run may be gone, or not be what its ledger says, and runs again by itself.
-        let ledger = Ledger::read(self.results)?;
+        let ledger = Ledger::read(self.setting.results)?;
         for at in 2 * pairs.start..2 * pairs.end {
             let Some(cell) = self.batch.get(at) else { continue };
             let line = ledger.last(cell.key()).filter(|line| counts(line.status));
@@ -140,8 +129,8 @@ impl<'a> PairRuns<'a> {
         ended: &mut dyn FnMut(CellEnd<'_>) -> Result<()>,
     ) -> Result<()> {
         let policy = BatchPolicy {
-            name: &self.setting.name,
-            results: self.results,
+            name: &self.name,
+            results: self.setting.results,
             jobs: self.setting.jobs,
             again,
             retries: RETRIES,
@@ -157,31 +146,31 @@ impl<'a> PairRuns<'a> {
         let Some(run) = line.filter(|line| counts(line.status)).and_then(|line| line.run.as_ref()) else {
             return false;
         };
-        MeasuredRun::open(&self.results.join(run)).is_ok_and(|run| run.is_complete())
+        MeasuredRun::open(&self.setting.results.join(run)).is_ok_and(|run| run.is_complete())
     }
 
     /// Returns the record of a run that has ended.
-    fn paired_run(&self, end: &CellEnd<'_>) -> PairedRun {
-        let seed = self.batch.get(end.at).map_or(0, |cell| cell.recipe.values().training.seed);
+    fn run_record(&self, end: &CellEnd<'_>) -> ExperimentRun {
         let line = end.line;
-        let run = PairedRun {
-            seed,
+        let run = ExperimentRun {
+            arm: end.at % 2,
+            seed: self.batch.get(end.at).map(|cell| cell.recipe.values().training.seed),
             run: line.run.clone(),
             status: Some(line.status.as_str().to_owned()),
             reason: line.reason.clone(),
             reused: end.reused,
-            ..PairedRun::default()
+            ..ExperimentRun::default()
         };
         if !counts(line.status) {
             return run;
         }
-        let folder = self.results.join(line.run.as_deref().unwrap_or_default());
+        let folder = self.setting.results.join(line.run.as_deref().unwrap_or_default());
         with_values(run, &folder, &self.measures)
     }
 }
 
 /// Returns the record of a run with the values of its measures, taken from its folder.
-pub fn with_values(mut run: PairedRun, folder: &Path, measures: &[Measure]) -> PairedRun {
+pub fn with_values(mut run: ExperimentRun, folder: &Path, measures: &[Measure]) -> ExperimentRun {
     match MeasuredRun::open(folder) {
         Ok(measured) => {
             let value = |measure: &Measure| (measure.to_string(), measured.measure(measure));
@@ -201,17 +190,8 @@ fn counts(status: CellStatus) -> bool {
     matches!(status, CellStatus::Ok | CellStatus::Diverged)
 }
 
-fn with_seed(arm: &QualityArmRequest, seed: u64) -> CellRequest {
-    let mut settings = arm.settings.clone();
+fn with_seed((recipe, settings): &(PathBuf, Vec<String>), seed: u64) -> CellRequest {
+    let mut settings = settings.clone();
     settings.push(format!("training.seed={seed}"));
-    CellRequest { recipe: arm.path.clone(), settings }
-}
-
-/// Returns pairs that have not run.
-pub fn planned(seeds: &[[u64; 2]]) -> Vec<Pair> {
-    let run = |seed: u64| PairedRun { seed, ..PairedRun::default() };
-    seeds
-        .iter()
-        .map(|[baseline, candidate]| Pair { baseline: run(*baseline), candidate: run(*candidate) })
-        .collect()
+    CellRequest { recipe: recipe.clone(), settings }
 }

@@ -1,15 +1,34 @@
 //! The question of a stored comparison again, with seeds that it never saw.
 
-use super::history::{StoredComparison, fresh_seeds, of_change};
-use super::request::{AskedMeasure, QualityArmRequest, QualityOptions, Question};
+use super::arms::{Arms, PlannedArm, Program};
+use super::history::{self, StoredExperiment, fresh_seeds, same_change};
+use super::question::{AskedMeasure, Options, Question};
 use super::seeds::Seeds;
-use crate::compare::arms::changes_between;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, COPY_HEADER, Recipe};
+use crate::results::experiment::{Arm, BASELINE, CANDIDATE, COMPARISONS, Design, Experiment};
+use crate::results::find;
 use crate::results::folder::{RECIPE, RESOLVED, folder_name};
-use crate::results::quality::{Design, Pair, PairedRun, QualityArm, QualityComparison};
 use std::path::{Path, PathBuf};
+
+/// Returns the question that repeats the stored comparison called `name` with fresh seeds.
+///
+/// # Errors
+/// A usage error if there is none, or it cannot be repeated.
+pub fn confirm(results: &Path, name: &str, options: &Options) -> Result<Question> {
+    let folder = find::find_comparison(results, name)?.ok_or_else(|| {
+        Error::usage(format!("no comparison `{name}` in {}", results.join(COMPARISONS).display()))
+    })?;
+    let experiment = Experiment::read(&folder)?;
+    if experiment.has_trials() {
+        return Err(Error::usage(format!(
+            "{} compares the speed of trials; --confirm repeats pairs of runs with the same seed",
+            folder.display()
+        )));
+    }
+    question(&experiment, options, &history::stored(results)?, results)
+}
 
 /// Returns the question that repeats a stored comparison: the same recipes, measures and design, and as many
 /// pairs of seeds that no stored comparison of this change has used; or the asked ones, if they are fresh.
@@ -17,10 +36,10 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// A usage error for a comparison that did not finish, for seeds that were used, and where neither the
 /// recipes nor the stored runs are there to make the same runs from.
-pub fn question(
-    comparison: &QualityComparison,
-    options: &QualityOptions,
-    stored: &[StoredComparison],
+fn question(
+    comparison: &Experiment,
+    options: &Options,
+    stored: &[StoredExperiment],
     results: &Path,
 ) -> Result<Question> {
     let confirmed = comparison.full_name();
@@ -29,16 +48,21 @@ pub fn question(
             "{confirmed} did not finish, so there is no verdict to confirm; its own command goes on with it"
         )));
     }
-    let runs = |arm: fn(&Pair) -> &PairedRun| -> Vec<&str> {
-        comparison.pairs.iter().filter_map(|pair| arm(pair).run.as_deref()).collect()
-    };
-    let baseline = arm(&comparison.baseline, &runs(|pair| &pair.baseline), results)?;
-    let candidate = arm(&comparison.candidate, &runs(|pair| &pair.candidate), results)?;
-    let first = comparison.pairs.first().ok_or_else(|| Error::usage(format!("{confirmed} has no pairs")))?;
-    let base_seeds = [first.baseline.seed, first.candidate.seed];
-    let earlier = of_change(stored, comparison.change());
+    let arms = [(BASELINE, comparison.baseline()), (CANDIDATE, comparison.candidate())];
+    let [baseline, candidate] = arms.map(|(at, recorded)| {
+        let runs: Vec<&str> = comparison.runs_in(at).filter_map(|run| run.run.as_deref()).collect();
+        arm(recorded, &runs, results)
+    });
+    let arms = Arms { changes: Vec::new(), baseline: baseline?, candidate: candidate? };
+    let first = comparison.pairs().next().and_then(|pair| {
+        let [Some(baseline), Some(candidate)] = pair.seeds() else { return None };
+        Some([baseline, candidate])
+    });
+    let base_seeds = first.ok_or_else(|| Error::usage(format!("{confirmed} has no pairs")))?;
+    let earlier = comparison.change().map(|change| same_change(stored, change)).unwrap_or_default();
     let count = match &comparison.design {
-        Design::Fixed { pairs } | Design::Sequential { max_pairs: pairs, .. } => *pairs,
+        Design::Pairs { pairs } | Design::Sequential { max_pairs: pairs, .. } => *pairs,
+        Design::Trials { .. } => 0,
     };
     let seeds = match options.seeds.as_deref().map(Seeds::parse).transpose()? {
         None => fresh_seeds(count, base_seeds, &earlier)?,
@@ -59,19 +83,18 @@ pub fn question(
         }
     };
     let design = match &comparison.design {
-        Design::Fixed { .. } => Design::Fixed { pairs: seeds.len() },
+        Design::Trials { .. } | Design::Pairs { .. } => Design::Pairs { pairs: seeds.len() },
         Design::Sequential { .. } => Design::Sequential { max_pairs: seeds.len(), looks: Vec::new() },
     };
-    let measures = comparison.measures.iter();
+    let measures = comparison.findings.iter();
     let measures = measures
-        .map(|judged| AskedMeasure { measure: judged.measure.clone(), min_effect: judged.min_effect })
+        .map(|finding| AskedMeasure { measure: finding.measure.clone(), min_effect: finding.min_effect })
         .collect();
     let question = Question {
         name: options.name.as_deref().map_or_else(|| Ok(comparison.name.clone()), folder_name)?,
-        changes: changes_between(&baseline.recipe, &candidate.recipe),
-        baseline,
-        candidate,
+        arms: arms.with_changes(),
         measures,
+        curves: None,
         base_seeds,
         seeds,
         design,
@@ -84,35 +107,37 @@ pub fn question(
     question.checked()
 }
 
-/// Returns an arm of a stored comparison: its recipe where it still gives the same runs, else that of its
-/// stored runs.
-fn arm(arm: &QualityArm, runs: &[&str], results: &Path) -> Result<QualityArmRequest> {
-    let recorded = std::iter::once(PathBuf::from(&arm.recipe));
-    let copies = runs.iter().map(|run| recipe_of_run(&results.join(run)));
+/// Returns an arm of a stored comparison: its recipe where that still makes the same runs, else the recipe of
+/// its stored runs.
+fn arm(arm: &Arm, runs: &[&str], results: &Path) -> Result<PlannedArm> {
+    let recorded = arm.recipe.iter().map(PathBuf::from);
+    let copies = runs.iter().map(|run| recipe_in_run(&results.join(run)));
     let same = |path: PathBuf| -> Option<(PathBuf, Recipe)> {
         let recipe = recipe::load(&path, &arm.settings, recipe::environment(), &Machine::none()).ok()?;
         let hash = recipe.hash_with(&["training.seed=0".to_owned()]).ok()?;
-        (hash == arm.recipe_hash).then_some((path, recipe))
+        (Some(&hash) == arm.seedless_hash.as_ref()).then_some((path, recipe))
     };
     let (path, recipe) = recorded.chain(copies).find_map(same).ok_or_else(|| {
         Error::usage(format!(
             "{} is not what was compared: {} has changed since, or cannot be read, and no run of it is in {}",
             arm.label,
-            arm.recipe,
+            arm.recipe.as_deref().unwrap_or("its recipe"),
             results.display()
         ))
     })?;
-    Ok(QualityArmRequest {
+    let own = std::env::current_exe().map_err(|e| Error::failed(format!("cannot find xrun itself: {e}")))?;
+    let arguments = std::iter::once(path.to_string_lossy().into_owned()).chain(arm.settings.iter().cloned());
+    Ok(PlannedArm {
         label: arm.label.clone(),
         command: arm.command.clone(),
-        path,
-        settings: arm.settings.clone(),
-        recipe,
+        program: Program::Xrun { binary: own, arguments: arguments.collect() },
+        binary: arm.binary.clone(),
+        recipe: Some(recipe),
     })
 }
 
 /// Returns the recipe in the folder of a run: the copy of what was set, or the resolved one.
-fn recipe_of_run(run: &Path) -> PathBuf {
+fn recipe_in_run(run: &Path) -> PathBuf {
     let copy = run.join(RECIPE);
     match std::fs::read_to_string(&copy).is_ok_and(|text| text.starts_with(COPY_HEADER)) {
         true => copy,

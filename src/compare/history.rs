@@ -1,61 +1,55 @@
 //! Earlier comparisons of the same change: what a verdict has to say of them, and which seeds they have used
 //! up.
 
-use super::request::Question;
+use super::question::Question;
 use super::seeds::pair_of;
 use crate::error::{Error, Result};
+use crate::results::experiment::{Design, EarlierExperiment, Experiment};
 use crate::results::find;
-use crate::results::quality::{Design, EarlierComparison, Pair, QUALITY, QualityComparison};
-use crate::statistics::QualityVerdict;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A stored comparison with its folder.
 #[derive(Clone, Debug)]
-pub struct StoredComparison {
+pub struct StoredExperiment {
     /// Its folder.
     pub folder: PathBuf,
     /// Its record.
-    pub comparison: QualityComparison,
+    pub experiment: Experiment,
 }
 
-/// Reads all comparisons of quality below a results folder, oldest first.
+/// Reads all comparisons in pairs below a results folder, oldest first.
 ///
 /// # Errors
-/// When one cannot be read: what it says of a change must not be overlooked.
-pub fn stored(results: &Path) -> Result<Vec<StoredComparison>> {
+/// If one cannot be read: what it says about a change must not be overlooked.
+pub fn stored(results: &Path) -> Result<Vec<StoredExperiment>> {
     let mut found = Vec::new();
     for folder in find::comparisons(results)?.into_iter().rev() {
-        if folder.join(QUALITY).is_file() {
-            found.push(StoredComparison { comparison: QualityComparison::read(&folder)?, folder });
+        let experiment = Experiment::read(&folder)?;
+        if !experiment.has_trials() {
+            found.push(StoredExperiment { folder, experiment });
         }
     }
     Ok(found)
 }
 
-/// Returns those of the same change: the same two recipes, apart from seeds.
-pub fn of_change<'a>(stored: &'a [StoredComparison], change: [&str; 2]) -> Vec<&'a QualityComparison> {
-    let comparisons = stored.iter().map(|one| &one.comparison);
-    comparisons.filter(|comparison| comparison.change() == change).collect()
+/// Returns the comparisons of a change: of the same two recipes, apart from seeds.
+pub fn same_change<'a>(stored: &'a [StoredExperiment], change: [&str; 2]) -> Vec<&'a Experiment> {
+    let experiments = stored.iter().map(|one| &one.experiment);
+    experiments.filter(|experiment| experiment.change() == Some(change)).collect()
 }
 
-/// Returns what a new comparison with these seeds says of an earlier one.
-pub fn in_history(earlier: &QualityComparison, seeds: &[[u64; 2]]) -> EarlierComparison {
+/// Returns what a new comparison with these seeds says about an earlier one.
+pub fn in_history(earlier: &Experiment, seeds: &[[u64; 2]]) -> EarlierExperiment {
     let used = earlier.seeds();
-    let ended = match earlier.finished {
-        false => "did not finish".to_owned(),
-        true => {
-            let one = |(name, verdict): (String, QualityVerdict)| format!("{name}: {}", verdict.words());
-            let measures =
-                earlier.measures.iter().map(|judged| one((judged.measure.to_string(), judged.verdict)));
-            measures.collect::<Vec<_>>().join(", ")
-        }
-    };
-    EarlierComparison {
+    let findings = earlier.findings.iter();
+    let ended: Vec<String> =
+        findings.map(|finding| format!("{}: {}", finding.measure, finding.verdict.words())).collect();
+    EarlierExperiment {
         comparison: earlier.full_name(),
-        pairs: earlier.pairs.iter().filter(|pair| pair.has_ended()).count(),
+        pairs: earlier.ended_pairs(),
         shared_seeds: seeds.iter().filter(|pair| pair.iter().any(|seed| used.contains(seed))).count(),
-        ended,
+        ended: if earlier.finished { ended.join(", ") } else { "did not finish".to_owned() },
     }
 }
 
@@ -68,7 +62,7 @@ pub fn in_history(earlier: &QualityComparison, seeds: &[[u64; 2]]) -> EarlierCom
 ///
 /// # Errors
 /// A usage error that says what to do instead.
-pub fn check_peeking(question: &Question, earlier: &[&QualityComparison]) -> Result<()> {
+pub fn check_peeking(question: &Question, earlier: &[&Experiment]) -> Result<()> {
     let asked: BTreeSet<u64> = question.seeds.iter().flatten().copied().collect();
     for old in earlier.iter().filter(|old| old.finished) {
         let used = old.seeds();
@@ -77,15 +71,17 @@ pub fn check_peeking(question: &Question, earlier: &[&QualityComparison]) -> Res
         }
         // A sequential comparison stops at the first look that decides: the order of known pairs would.
         let old_pairs: Vec<[u64; 2]> =
-            old.pairs.iter().map(|pair| [pair.baseline.seed, pair.candidate.seed]).collect();
+            old.pairs().map(|pair| pair.seeds().map(Option::unwrap_or_default)).collect();
         let begins_with_it = question.seeds.starts_with(&old_pairs);
         let is_same = match (&old.design, &question.design) {
-            (Design::Fixed { .. }, Design::Fixed { .. }) => used == asked,
-            (Design::Fixed { .. }, Design::Sequential { .. }) => begins_with_it,
+            (Design::Pairs { .. }, Design::Pairs { .. }) => used == asked,
+            (Design::Pairs { .. }, Design::Sequential { .. }) => begins_with_it,
             (Design::Sequential { max_pairs, .. }, Design::Sequential { max_pairs: asked_max, .. }) => {
                 max_pairs == asked_max && begins_with_it
             }
-            (Design::Sequential { .. }, Design::Fixed { .. }) => false,
+            (Design::Sequential { .. }, Design::Pairs { .. }) => false,
+            // Trials have no seeds.
+            (Design::Trials { .. }, _) | (_, Design::Trials { .. }) => true,
         };
         if is_same {
             continue;
@@ -93,7 +89,7 @@ pub fn check_peeking(question: &Question, earlier: &[&QualityComparison]) -> Res
         let name = old.full_name();
         let shared = used.intersection(&asked).count();
         let sequential = match old.design {
-            Design::Fixed { .. } => {
+            Design::Trials { .. } | Design::Pairs { .. } => {
                 ", or add --sequential, whose interval allows for looks, and which is then recorded as sequential from \
                  the first pair"
             }
@@ -112,11 +108,11 @@ pub fn check_peeking(question: &Question, earlier: &[&QualityComparison]) -> Res
 ///
 /// # Errors
 /// A usage error where there are none left above them.
-pub fn fresh_seeds(count: usize, bases: [u64; 2], earlier: &[&QualityComparison]) -> Result<Vec<[u64; 2]>> {
-    let used = earlier.iter().flat_map(|old| old.pairs.iter().chain(&old.pilot)).flat_map(Pair::runs);
+pub fn fresh_seeds(count: usize, bases: [u64; 2], earlier: &[&Experiment]) -> Result<Vec<[u64; 2]>> {
+    let used = earlier.iter().flat_map(|old| old.runs.iter().chain(&old.pilot)).filter_map(|run| run.seed);
     let [base, other] = bases;
     // Above all that either arm has used, and so that the candidate's are, too.
-    let highest = used.map(|run| run.seed).max().unwrap_or(base.max(other));
+    let highest = used.max().unwrap_or(base.max(other));
     let first = highest.saturating_add(1).saturating_add(base.saturating_sub(other));
     (0..count as u64).map(|i| pair_of(first.saturating_add(i), base, other)).collect()
 }

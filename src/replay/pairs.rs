@@ -1,4 +1,4 @@
-//! A stored comparison of quality, run again: every run of every pair, and the measures of the new ones.
+//! A stored comparison of pairs, run again: every run of every pair, and the measures of the new ones.
 
 use super::binary::Binaries;
 use super::conditions::Conditions;
@@ -9,10 +9,10 @@ use super::setting::Setting;
 use super::stored_run::runs_of_comparison;
 use crate::error::Result;
 use crate::format::{plural, significant};
+use crate::results::experiment::{Experiment, ExperimentRun, Finding};
 use crate::results::measure::{MeasuredRun, Scale};
 use crate::results::names::COMPARISONS;
 use crate::results::progress::eprint_line;
-use crate::results::quality::{JudgedMeasure, QualityComparison};
 use crate::statistics::{self, Interval};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// When a file cannot be read.
 pub(super) fn recording(folder: &Path, results: &Path) -> Result<Recording> {
-    let comparison = QualityComparison::read(folder)?;
+    let comparison = Experiment::read(folder)?;
     let runs = runs_of_comparison(folder, results)?;
-    let (pairs, count) = (comparison.pairs.len(), comparison.runs().len());
+    let (pairs, count) = (comparison.pairs().count(), comparison.run_names().len());
     let parts = format!("{count} runs of {pairs} pair{}", plural(pairs));
     let device = comparison.provenance.device.as_deref().unwrap_or("a device not recorded");
     let id = format!("{COMPARISONS}/{}", comparison.full_name());
@@ -37,10 +37,10 @@ pub(super) fn recording(folder: &Path, results: &Path) -> Result<Recording> {
 /// # Errors
 /// As [`super::replay`].
 pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
-    let recorded = QualityComparison::read(folder)?;
+    let recorded = Experiment::read(folder)?;
     let runs = runs_of_comparison(folder, setting.results)?;
     let id = format!("{COMPARISONS}/{}", recorded.full_name());
-    let names = recorded.runs();
+    let names = recorded.run_names();
     let mut again = Again::default();
     for (at, name) in names.iter().enumerate() {
         eprint_line(&format!("run {} of {}: {name}", at + 1, names.len()));
@@ -111,20 +111,18 @@ struct Measures {
 }
 
 impl Measures {
-    fn between(recorded: &QualityComparison, folders: &BTreeMap<String, PathBuf>) -> Result<Self> {
+    fn between(recorded: &Experiment, folders: &BTreeMap<String, PathBuf>) -> Result<Self> {
         let mut measured = BTreeMap::new();
         for (name, folder) in folders {
             measured.insert(name.as_str(), MeasuredRun::open(folder)?);
         }
         let mut measures = Self { found: Vec::new(), are_within: None };
-        for judged in &recorded.measures {
+        for judged in &recorded.findings {
             let Some(interval) = judged.interval else { continue };
             let value =
-                |run: &Option<String>| measured.get(run.as_deref()?)?.measure(&judged.measure).value();
-            let pair = |pair: &crate::results::quality::Pair| {
-                Some((value(&pair.baseline.run)?, value(&pair.candidate.run)?))
-            };
-            let pairs: Vec<(f64, f64)> = recorded.pairs.iter().filter_map(pair).collect();
+                |run: &ExperimentRun| measured.get(run.run.as_deref()?)?.measure(&judged.measure).value();
+            let pairs = recorded.pairs().filter_map(|pair| value(pair.baseline).zip(value(pair.candidate)));
+            let pairs: Vec<(f64, f64)> = pairs.collect();
             let Some(mean) = mean_difference(judged.scale, &pairs) else { continue };
             let is_within = (interval.low..=interval.high).contains(&mean);
             measures.are_within = Some(measures.are_within.unwrap_or(true) && is_within);
@@ -145,7 +143,7 @@ fn mean_difference(scale: Scale, pairs: &[(f64, f64)]) -> Option<f64> {
     })
 }
 
-fn in_words(judged: &JudgedMeasure, interval: &Interval, mean: f64, is_within: bool) -> String {
+fn in_words(judged: &Finding, interval: &Interval, mean: f64, is_within: bool) -> String {
     let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(significant);
     format!(
         "{}: mean difference recorded {estimate} ({low} to {high}; {}), now {}: {} the recorded interval",

@@ -1,4 +1,4 @@
-//! A stored comparison of speed, run again: the recorded recipes of both arms, in as many trials.
+//! A stored comparison of trials, run again: the recorded recipes of both arms, in as many trials.
 
 use super::binary::Binaries;
 use super::conditions::Conditions;
@@ -8,11 +8,16 @@ use super::recording::Recording;
 use super::run::{algorithms_of, say_conditions, settings};
 use super::setting::Setting;
 use super::stored_run::{StoredRun, runs_of_comparison};
-use crate::compare::{self, Arms, FinishedComparison, PlannedArm, Program, Request};
+use crate::compare::{
+    self, Arms, FinishedComparison, Options, PlannedArm, Program, Question, SPEED_OF_TRIALS,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{decimal, plural};
-use crate::recipe::Prediction;
-use crate::results::comparison::{Arm, COMPARISONS, Comparison, RatioInterval, Trial};
+use crate::results::experiment::{
+    ARM_NAMES, Arm, BASELINE, CANDIDATE, COMPARISONS, Experiment, ExperimentRun,
+};
+use crate::results::progress::Mode;
+use crate::statistics::Interval;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -20,7 +25,7 @@ use std::path::Path;
 #[derive(Clone, Debug)]
 pub(super) struct StoredComparison {
     id: String,
-    comparison: Comparison,
+    experiment: Experiment,
     /// The runs of its trials, by `RECIPE/RUN`.
     runs: BTreeMap<String, StoredRun>,
 }
@@ -32,36 +37,33 @@ impl StoredComparison {
     /// # Errors
     /// When a file cannot be read.
     pub fn read(folder: &Path, results: &Path) -> Result<Self> {
-        let comparison = Comparison::read(folder)?;
+        let experiment = Experiment::read(folder)?;
         let runs = runs_of_comparison(folder, results)?;
-        let id = format!("{COMPARISONS}/{}/{}", comparison.name, comparison.id);
-        Ok(Self { id, comparison, runs })
+        let id = format!("{COMPARISONS}/{}", experiment.full_name());
+        Ok(Self { id, experiment, runs })
     }
 
     /// Returns what is known before it runs.
     pub fn recording(&self) -> Recording {
-        let trials = &self.comparison.trials;
+        let trials = &self.experiment.runs;
         let parts = format!("{} trial{}", trials.len(), plural(trials.len()));
         let runs = trials.iter().filter_map(|trial| self.run(trial));
-        Recording::new(&self.id, &parts, trials.len(), runs, &self.comparison.candidate.device)
+        let device = self.experiment.candidate().device.as_deref().unwrap_or("a device not recorded");
+        Recording::new(&self.id, &parts, trials.len(), runs, device)
     }
 
-    /// Returns a run of an arm: the recipe, build and device of its trials.
-    pub fn run_of_arm(&self, is_candidate: bool) -> Option<&StoredRun> {
-        self.trials(is_candidate).find_map(|trial| self.run(trial))
+    /// Returns the first run of an arm that is here: the recipe, build and device of its trials.
+    fn first_run(&self, arm: usize) -> Option<&StoredRun> {
+        self.experiment.runs_in(arm).find_map(|trial| self.run(trial))
     }
 
-    fn run(&self, trial: &Trial) -> Option<&StoredRun> {
+    fn run(&self, trial: &ExperimentRun) -> Option<&StoredRun> {
         self.runs.get(trial.run.as_ref()?)
-    }
-
-    fn trials(&self, is_candidate: bool) -> impl Iterator<Item = &Trial> {
-        self.comparison.trials.iter().filter(move |trial| trial.is_candidate == is_candidate)
     }
 
     /// Returns both arms as they were recorded; or why they cannot be run.
     fn arms(&self, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Arms, String> {
-        let Comparison { baseline, candidate, .. } = &self.comparison;
+        let (baseline, candidate) = (self.experiment.baseline(), self.experiment.candidate());
         if baseline.binary != candidate.binary
             && baseline.commit.is_some()
             && candidate.commit.is_some()
@@ -69,14 +71,14 @@ impl StoredComparison {
         {
             return Err("its arms are two programs; --build builds the commit of each".to_owned());
         }
-        let baseline = self.arm(false, baseline, setting, binaries)?;
-        let candidate = self.arm(true, candidate, setting, binaries)?;
+        let baseline = self.arm(BASELINE, baseline, setting, binaries)?;
+        let candidate = self.arm(CANDIDATE, candidate, setting, binaries)?;
         Ok(Arms::from_planned(baseline, candidate))
     }
 
     fn arm(
         &self,
-        is_candidate: bool,
+        at: usize,
         recorded: &Arm,
         setting: &Setting<'_>,
         binaries: &mut Binaries,
@@ -95,10 +97,9 @@ impl StoredComparison {
             }
             return Ok(planned(Program::Command(recorded.command.clone()), None, None));
         }
-        let name = if is_candidate { "candidate" } else { "baseline" };
         let stored = self
-            .run_of_arm(is_candidate)
-            .ok_or_else(|| format!("no run of the {name} is here, so its recipe is not known"))?;
+            .first_run(at)
+            .ok_or_else(|| format!("no run of the {} is here, so its recipe is not known", ARM_NAMES[at]))?;
         let said = |error: Error| error.message().to_owned();
         if let Some(why) = stored.obstacle().map_err(said)? {
             return Err(format!("{}: {why}", stored.id));
@@ -124,24 +125,32 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
         Ok(arms) => arms,
         Err(why) => return Ok(Replay::failed(&stored.id, findings, why)),
     };
-    let first = stored.run_of_arm(true).or(stored.run_of_arm(false));
+    let first = stored.first_run(CANDIDATE).or(stored.first_run(BASELINE));
     first.into_iter().for_each(|run| say_conditions(&run.environment, binaries.builds()));
-    let recorded = &stored.comparison;
-    let repeats = [false, true].map(|is_candidate| stored.trials(is_candidate).count());
-    let predicts = recorded.predicts.as_deref().and_then(|text| text.parse::<Prediction>().ok());
-    let request = Request {
-        arms,
-        results: setting.into,
+    let recorded = &stored.experiment;
+    let repeats = [BASELINE, CANDIDATE].map(|arm| recorded.runs_in(arm).count());
+    let min_effect = recorded.speed().and_then(|speed| speed.min_effect);
+    let options = Options {
+        on: Some(SPEED_OF_TRIALS.to_owned()),
         name: Some(recorded.name.clone()),
         repeats: Some(repeats[0].max(repeats[1]).max(1)),
-        min_effect: Some(recorded.min_effect),
-        tolerance: recorded.gate.tolerance,
+        min_effect: min_effect.map(|effect| effect.to_string()),
+        tolerance: recorded.curves().and_then(|curves| curves.min_effect),
         hypothesis: recorded.hypothesis.clone(),
-        predicts,
-        timeout: setting.timeout,
-        algorithms_from: first.and_then(algorithms_of),
+        predicts: recorded.prediction.as_ref().and_then(|prediction| prediction.text.parse().ok()),
+        ..Options::default()
     };
-    let FinishedComparison { folder, comparison: new, failed } = compare::run_until(request, setting.stop)?;
+    let question = Question::new(arms, &options)?;
+    let how = compare::Setting {
+        results: setting.into,
+        jobs: 1,
+        timeout: setting.timeout,
+        pilot: 0,
+        algorithms_from: first.and_then(algorithms_of),
+        progress: Mode::Auto,
+    };
+    let FinishedComparison { folder, experiment: new, failed } =
+        compare::run_until(&question, how, setting.stop)?;
     match failed {
         Some(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
         Some(error) => return Ok(Replay::failed(&stored.id, findings, error.message())),
@@ -151,10 +160,11 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
     findings.extend(losses.in_words());
     let ratio = Ratio::between(recorded, &new);
     findings.extend(ratio.iter().map(Ratio::in_words));
-    let (old, now) = (recorded.verdict, new.verdict);
+    let (old, now) = (recorded.verdict(), new.verdict());
+    let (old_words, words) = (recorded.verdict_words(), new.verdict_words());
     findings.push(match old == now {
-        true => format!("verdict: {}, as recorded", now.as_str()),
-        false => format!("verdict: recorded {}, now {}", old.as_str(), now.as_str()),
+        true => format!("verdict: {words}, as recorded"),
+        false => format!("verdict: recorded {old_words}, now {words}"),
     });
     findings.extend(new.contended.iter().map(|why| format!("contended: {why}")));
     let conditions = losses.conditions;
@@ -182,11 +192,10 @@ struct Losses {
 }
 
 impl Losses {
-    fn between(stored: &StoredComparison, new: &Comparison, into: &Path) -> Result<Self> {
+    fn between(stored: &StoredComparison, new: &Experiment, into: &Path) -> Result<Self> {
         let mut losses = Self { compared: 0, same: 0, difference: None, conditions: Conditions::default() };
-        for is_candidate in [false, true] {
-            let again = new.trials.iter().filter(|trial| trial.is_candidate == is_candidate);
-            for (trial, again) in stored.trials(is_candidate).zip(again) {
+        for arm in [BASELINE, CANDIDATE] {
+            for (trial, again) in stored.experiment.runs_in(arm).zip(new.runs_in(arm)) {
                 let (Some(stored), Some(id)) = (stored.run(trial), &again.run) else { continue };
                 let new = StoredRun::read(&into.join(id))?;
                 if losses.compared == 0 {
@@ -211,13 +220,13 @@ impl Losses {
 
 /// The recorded ratio and that of the replay.
 struct Ratio {
-    recorded: RatioInterval,
-    new: RatioInterval,
+    recorded: Interval,
+    new: Interval,
 }
 
 impl Ratio {
-    fn between(recorded: &Comparison, new: &Comparison) -> Option<Self> {
-        Some(Self { recorded: recorded.ratio?, new: new.ratio? })
+    fn between(recorded: &Experiment, new: &Experiment) -> Option<Self> {
+        Some(Self { recorded: recorded.speed()?.ratio()?, new: new.speed()?.ratio()? })
     }
 
     /// Returns true if the new estimate lies within the recorded interval.
@@ -226,7 +235,7 @@ impl Ratio {
     }
 
     fn in_words(&self) -> String {
-        let interval = |ratio: &RatioInterval| {
+        let interval = |ratio: &Interval| {
             let [estimate, low, high] = [ratio.estimate, ratio.low, ratio.high].map(|x| decimal(Some(x), 3));
             format!("{estimate} ({low} to {high})")
         };
@@ -242,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_within_the_recorded_interval_or_not() {
-        let ratio = |estimate: f64| RatioInterval { estimate, low: estimate - 0.02, high: estimate + 0.02 };
+        let ratio = |estimate: f64| Interval { estimate, low: estimate - 0.02, high: estimate + 0.02 };
         let at = |new: f64| Ratio { recorded: ratio(1.24), new: ratio(new) };
         assert!(at(1.221).is_within() && at(1.259).is_within());
         assert!(!at(1.219).is_within() && !at(1.261).is_within() && !at(f64::NAN).is_within());

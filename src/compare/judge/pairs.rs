@@ -1,21 +1,20 @@
-//! From the values of pairs to verdicts: everything follows from the record alone.
+//! Findings from pairs of runs with the same seed.
 
-use super::prediction;
-use super::request::is_joint;
+use super::is_joint;
 use crate::format::plural;
-use crate::results::measure::{Measure, MeasureValue, Scale};
-use crate::results::quality::{
-    Design, DivergedRuns, JointVerdict, JudgedMeasure, Look, Pair, QualityComparison, VerdictBasis,
+use crate::results::experiment::{
+    Design, DivergedRuns, Experiment, ExperimentRun, Finding, JointFinding, Look, RunPair, VerdictBasis,
 };
+use crate::results::measure::{Measure, MeasureValue, Scale};
 use crate::statistics::{
-    Direction, DivergedPairs, FIRST_LOOK, Interval, QualityVerdict, SequentialDecision, SequentialDesign,
-    TimePair, compare_times, mean, no_worse, paired_difference, verdict,
+    Direction, DivergedPairs, FIRST_LOOK, Interval, SequentialDecision, SequentialDesign, TimePair, Verdict,
+    compare_times, mean, no_worse, paired_difference, verdict,
 };
 
 /// Returns the rule in words.
 pub fn rule(design: &Design, is_joint: bool) -> String {
     let interval = match design {
-        Design::Fixed { .. } => {
+        Design::Trials { .. } | Design::Pairs { .. } => {
             "Student's, of the differences candidate - baseline of all pairs that have a value of both arms"
         }
         Design::Sequential { .. } => {
@@ -41,46 +40,30 @@ pub fn rule(design: &Design, is_joint: bool) -> String {
     )
 }
 
-/// Judges what a comparison has of its pairs: measures, joint question, counts, looks and prediction.
-pub fn judge(comparison: &mut QualityComparison) {
-    let counts = diverged(&comparison.pairs);
-    comparison.diverged = counts.map(|(runs, _)| runs);
+/// Judges the measures of pairs, the joint question, diverged runs and looks.
+pub fn judge(experiment: &mut Experiment) {
+    let counts = diverged(experiment);
+    experiment.diverged = counts.map(|(runs, _)| runs);
     let counts = counts.map(|(_, counts)| counts);
-    let judged: Vec<JudgedMeasure> = comparison
-        .measures
-        .iter()
-        .map(|asked| judge_measure(asked, &comparison.pairs, &comparison.design, counts.as_ref()))
-        .collect();
-    comparison.measures = judged;
-    comparison.joint = joint(&comparison.measures);
-    let looks = looks(comparison);
-    if let Design::Sequential { looks: known, .. } = &mut comparison.design {
+    let findings = experiment.findings.iter();
+    experiment.findings = findings.map(|asked| judge_measure(asked, experiment, counts.as_ref())).collect();
+    experiment.joint = joint(&experiment.findings);
+    let looks = looks(experiment);
+    if let Design::Sequential { looks: known, .. } = &mut experiment.design {
         *known = looks;
-    }
-    comparison.prediction_held = prediction::held(comparison);
-}
-
-/// Returns true if no pair is left to run: all have ended, or a sequential design has decided every measure.
-pub fn is_decided(comparison: &QualityComparison) -> bool {
-    match &comparison.design {
-        Design::Fixed { pairs } => comparison.pairs.iter().filter(|pair| pair.has_ended()).count() >= *pairs,
-        Design::Sequential { max_pairs, looks } => {
-            looks.last().is_some_and(|look| look.stops)
-                || comparison.pairs.iter().filter(|pair| pair.has_ended()).count() >= *max_pairs
-        }
     }
 }
 
 /// Counts diverged runs; `None` without one.
-fn diverged(pairs: &[Pair]) -> Option<(DivergedRuns, DivergedPairs)> {
-    let has_diverged = |status: &Option<String>| match status.as_deref() {
+fn diverged(experiment: &Experiment) -> Option<(DivergedRuns, DivergedPairs)> {
+    let has_diverged = |run: &ExperimentRun| match run.status.as_deref() {
         Some("ok") => Some(false),
         Some("diverged") => Some(true),
         _ => None,
     };
-    let known: Vec<(bool, bool)> = pairs
-        .iter()
-        .filter_map(|pair| has_diverged(&pair.baseline.status).zip(has_diverged(&pair.candidate.status)))
+    let known: Vec<(bool, bool)> = experiment
+        .pairs()
+        .filter_map(|pair| has_diverged(pair.baseline).zip(has_diverged(pair.candidate)))
         .collect();
     let count = |side: fn(&(bool, bool)) -> bool| known.iter().filter(|pair| side(pair)).count();
     let (baseline, candidate) = (count(|pair| pair.0), count(|pair| pair.1));
@@ -103,19 +86,19 @@ struct Values {
 }
 
 impl Values {
-    fn read(measure: &Measure, pairs: &[Pair]) -> Self {
+    fn read(measure: &Measure, experiment: &Experiment) -> Self {
         let mut values = Self::default();
         let name = measure.to_string();
-        for pair in pairs.iter().filter(|pair| pair.has_ended()) {
-            let of = |run: &crate::results::quality::PairedRun| {
+        for pair in experiment.pairs().filter(RunPair::has_ended) {
+            let value = |run: &ExperimentRun| {
                 run.values.get(&name).cloned().unwrap_or_else(|| {
                     let status = run.status.as_deref().unwrap_or_default();
                     let reason = run.reason.as_deref().unwrap_or("no value");
                     MeasureValue::Missing(format!("{status}: {reason}"))
                 })
             };
-            let (baseline, candidate) = (of(&pair.baseline), of(&pair.candidate));
-            let seed = pair.baseline.seed;
+            let (baseline, candidate) = (value(pair.baseline), value(pair.candidate));
+            let seed = pair.baseline.seed.unwrap_or_default();
             match (&baseline, &candidate) {
                 (MeasureValue::Missing(why), _) | (_, MeasureValue::Missing(why)) => {
                     values.missing.push(format!("seed {seed}: {why}"));
@@ -178,16 +161,11 @@ fn taken(interval: Interval, scale: Scale) -> Interval {
     Interval { estimate: take(interval.estimate), low: take(interval.low), high: take(interval.high) }
 }
 
-fn judge_measure(
-    asked: &JudgedMeasure,
-    pairs: &[Pair],
-    design: &Design,
-    counts: Option<&DivergedPairs>,
-) -> JudgedMeasure {
+fn judge_measure(asked: &Finding, experiment: &Experiment, counts: Option<&DivergedPairs>) -> Finding {
     let (scale, direction) = (asked.scale, asked.direction);
-    let values = Values::read(&asked.measure, pairs);
+    let values = Values::read(&asked.measure, experiment);
     let differences = values.differences(scale);
-    let mut judged = JudgedMeasure {
+    let mut judged = Finding {
         pairs: values.both.len(),
         baseline: values.mean(0, scale),
         candidate: values.mean(1, scale),
@@ -195,7 +173,7 @@ fn judge_measure(
         deviation: None,
         p: None,
         basis: VerdictBasis::Nothing,
-        verdict: QualityVerdict::Inconclusive,
+        verdict: Verdict::Inconclusive,
         because: None,
         ..asked.clone()
     };
@@ -203,15 +181,16 @@ fn judge_measure(
         None => judge_times(&mut judged, &values.times),
         Some(min_effect) => {
             let min_effect = on_scale(min_effect, scale);
-            judge_differences(&mut judged, &differences, design, min_effect, direction);
+            judge_differences(&mut judged, &differences, &experiment.design, min_effect, direction);
         }
     }
     if let Some(counts) = counts {
         limit(&mut judged, counts);
     }
-    let has_same_bits = !pairs.is_empty() && pairs.iter().all(Pair::has_same_bits);
+    let mut pairs = experiment.pairs().peekable();
+    let has_same_bits = pairs.peek().is_some() && pairs.all(|pair| pair.has_same_bits());
     if has_same_bits && !asked.measure.is_timed() {
-        judged.verdict = QualityVerdict::SameBits;
+        judged.verdict = Verdict::SameBits;
         judged.basis = VerdictBasis::SameBits;
         judged.because = None;
     }
@@ -223,7 +202,7 @@ fn judge_measure(
     judged
 }
 
-fn judge_times(judged: &mut JudgedMeasure, times: &[TimePair]) {
+fn judge_times(judged: &mut Finding, times: &[TimePair]) {
     let Some(found) = compare_times(times, judged.confidence) else { return };
     judged.pairs = found.pairs;
     if times.iter().any(|pair| pair.baseline.is_none() || pair.candidate.is_none()) {
@@ -240,14 +219,14 @@ fn judge_times(judged: &mut JudgedMeasure, times: &[TimePair]) {
 }
 
 fn judge_differences(
-    judged: &mut JudgedMeasure,
+    judged: &mut Finding,
     differences: &[f64],
     design: &Design,
     min_effect: f64,
     direction: Direction,
 ) {
     let (interval, deviation, p, basis) = match design {
-        Design::Fixed { .. } => {
+        Design::Trials { .. } | Design::Pairs { .. } => {
             let Some(found) = paired_difference(differences, judged.confidence) else { return };
             (found.interval, found.deviation, Some(found.p), VerdictBasis::Differences)
         }
@@ -273,14 +252,14 @@ fn judge_differences(
 
 /// Takes what counts of diverged runs leave of a verdict. Alone, they decide on quality, not on speed: runs
 /// of the other side that diverge make none faster.
-fn limit(judged: &mut JudgedMeasure, counts: &DivergedPairs) {
+fn limit(judged: &mut Finding, counts: &DivergedPairs) {
     let alone = counts.verdict(judged.confidence);
     let limited = counts.limit(judged.verdict);
     let said = format!(
         "the baseline alone diverged in {} and the candidate alone in {} pairs, both in {}",
         counts.baseline_only, counts.candidate_only, counts.both
     );
-    if alone != QualityVerdict::Inconclusive && !judged.measure.is_speed() {
+    if alone != Verdict::Inconclusive && !judged.measure.is_speed() {
         (judged.verdict, judged.basis) = (alone, VerdictBasis::DivergedRuns);
     } else {
         judged.verdict = limited;
@@ -289,13 +268,13 @@ fn limit(judged: &mut JudgedMeasure, counts: &DivergedPairs) {
 }
 
 /// Judges a speed and other measures as one question.
-fn joint(measures: &[JudgedMeasure]) -> Option<JointVerdict> {
+fn joint(measures: &[Finding]) -> Option<JointFinding> {
     let all: Vec<&Measure> = measures.iter().map(|judged| &judged.measure).collect();
     if !is_joint(&all) {
         return None;
     }
-    let is_no_worse = |judged: &JudgedMeasure| match (judged.verdict, judged.interval, judged.min_effect) {
-        (QualityVerdict::Better | QualityVerdict::SameBits | QualityVerdict::NoDifference, ..) => true,
+    let is_no_worse = |judged: &Finding| match (judged.verdict, judged.interval, judged.min_effect) {
+        (Verdict::Better | Verdict::SameBits | Verdict::NoDifference, ..) => true,
         // Diverged runs of the candidate are outside of the interval.
         (_, Some(interval), Some(min_effect)) => {
             judged.because.is_none()
@@ -307,38 +286,37 @@ fn joint(measures: &[JudgedMeasure]) -> Option<JointVerdict> {
         }
         _ => false,
     };
-    let (speeds, others): (Vec<&JudgedMeasure>, Vec<&JudgedMeasure>) =
+    let (speeds, others): (Vec<&Finding>, Vec<&Finding>) =
         measures.iter().partition(|judged| judged.measure.is_speed());
-    let is = |judged: &&JudgedMeasure, verdict| judged.verdict == verdict;
-    let names = |found: &[&JudgedMeasure]| {
+    let is = |judged: &&Finding, verdict| judged.verdict == verdict;
+    let names = |found: &[&Finding]| {
         found.iter().map(|judged| judged.measure.to_string()).collect::<Vec<_>>().join(", ")
     };
-    let worse: Vec<&JudgedMeasure> =
-        measures.iter().filter(|judged| is(judged, QualityVerdict::Worse)).collect();
-    let open: Vec<&JudgedMeasure> = others.iter().copied().filter(|judged| !is_no_worse(judged)).collect();
-    let is_faster = speeds.iter().all(|judged| is(judged, QualityVerdict::Better));
+    let worse: Vec<&Finding> = measures.iter().filter(|judged| is(judged, Verdict::Worse)).collect();
+    let open: Vec<&Finding> = others.iter().copied().filter(|judged| !is_no_worse(judged)).collect();
+    let is_faster = speeds.iter().all(|judged| is(judged, Verdict::Better));
     let (verdict, found) = if !worse.is_empty() {
-        (QualityVerdict::Worse, format!("{} is worse", names(&worse)))
+        (Verdict::Worse, format!("{} is worse", names(&worse)))
     } else if is_faster && open.is_empty() {
-        (QualityVerdict::Better, format!("faster, and no worse in {}", names(&others)))
-    } else if measures.iter().all(|judged| is(&judged, QualityVerdict::NoDifference)) {
-        (QualityVerdict::NoDifference, "no difference that matters in any of them".to_owned())
+        (Verdict::Better, format!("faster, and no worse in {}", names(&others)))
+    } else if measures.iter().all(|judged| is(&judged, Verdict::NoDifference)) {
+        (Verdict::NoDifference, "no difference that matters in any of them".to_owned())
     } else if !is_faster {
-        (QualityVerdict::Inconclusive, format!("not shown to be faster ({})", names(&speeds)))
+        (Verdict::Inconclusive, format!("not shown to be faster ({})", names(&speeds)))
     } else {
-        (QualityVerdict::Inconclusive, format!("faster, but not shown to be no worse in {}", names(&open)))
+        (Verdict::Inconclusive, format!("faster, but not shown to be no worse in {}", names(&open)))
     };
-    Some(JointVerdict { verdict, found })
+    Some(JointFinding { verdict, found })
 }
 
 /// Returns the looks of a sequential design at the pairs that have ended, up to the one that stops.
-fn looks(comparison: &QualityComparison) -> Vec<Look> {
-    let Design::Sequential { max_pairs, .. } = &comparison.design else { return Vec::new() };
-    let designs: Vec<(&JudgedMeasure, Vec<f64>, SequentialDesign)> = comparison
-        .measures
+fn looks(experiment: &Experiment) -> Vec<Look> {
+    let Design::Sequential { max_pairs, .. } = &experiment.design else { return Vec::new() };
+    let designs: Vec<(&Finding, Vec<f64>, SequentialDesign)> = experiment
+        .findings
         .iter()
         .filter_map(|judged| {
-            let differences = Values::read(&judged.measure, &comparison.pairs).differences(judged.scale);
+            let differences = Values::read(&judged.measure, experiment).differences(judged.scale);
             Some((judged, differences, SequentialDesign::new(*max_pairs, judged.confidence)?))
         })
         .collect();
@@ -353,7 +331,7 @@ fn looks(comparison: &QualityComparison) -> Vec<Look> {
                 SequentialDecision::Stop(stop) => stop.verdict,
                 SequentialDecision::Continue => {
                     look.stops = false;
-                    QualityVerdict::Inconclusive
+                    Verdict::Inconclusive
                 }
             };
             look.verdicts.insert(judged.measure.to_string(), verdict);

@@ -1,21 +1,21 @@
-//! The question of a comparison of quality: arms, measures, seeds, design and prediction, checked before
-//! anything runs.
+//! What a comparison asks: arms, design, measures and prediction, checked before anything runs.
 
+use super::arms::{Arms, PlannedArm, Program};
 use super::comparable;
+use super::judge::curves::ExpectedCurve;
+use super::judge::is_joint;
 use super::seeds::{Seeds, fixed_seeds};
-use crate::compare::arms::{Arms, PlannedArm, Program, changes_between};
 use crate::error::{Error, Result};
-use crate::recipe::{Change, Predicted, Prediction, Recipe};
+use crate::recipe::{Predicted, Prediction};
+use crate::results::experiment::Design;
 use crate::results::folder::folder_name;
 use crate::results::measure::{self, Measure};
-use crate::results::quality::Design;
 use crate::statistics::{FIRST_LOOK, SequentialDesign, bonferroni};
-use std::path::PathBuf;
 
-/// What is asked for on the command line; unset means what the recipe's `[compare]` says.
+/// Options of the command line. What is unset follows from the recipe's `[compare]`.
 #[derive(Clone, Debug, Default)]
-pub struct QualityOptions {
-    /// Measures, separated by commas.
+pub struct Options {
+    /// `speed`, or measures separated by commas.
     pub on: Option<String>,
     /// A number of seeds, or seeds separated by commas.
     pub seeds: Option<String>,
@@ -23,9 +23,13 @@ pub struct QualityOptions {
     pub confidence: Option<f64>,
     /// A number, or `MEASURE=NUMBER` separated by commas.
     pub min_effect: Option<String>,
-    /// True for looks after each pair.
+    /// True to judge after each pair.
     pub sequential: bool,
-    /// Reason why the change should matter.
+    /// Trials of each arm.
+    pub repeats: Option<usize>,
+    /// The largest allowed difference in training loss, in nats per token.
+    pub tolerance: Option<f64>,
+    /// Why the change should matter.
     pub hypothesis: Option<String>,
     /// The expected result.
     pub predicts: Option<Prediction>,
@@ -42,43 +46,29 @@ pub struct AskedMeasure {
     pub min_effect: Option<f64>,
 }
 
-/// An arm as its runs are started.
-#[derive(Clone, Debug)]
-pub struct QualityArmRequest {
-    /// Label in tables.
-    pub label: String,
-    /// The recipe with its changed keys, as shown to people.
-    pub command: String,
-    /// The recipe: a file, or the name of a built-in one.
-    pub path: PathBuf,
-    /// Settings of its runs, without the seed.
-    pub settings: Vec<String>,
-    /// The recipe with these settings.
-    pub recipe: Recipe,
-}
+/// The word for the speed of alternating trials in `--on` and `compare.on`.
+pub const SPEED_OF_TRIALS: &str = "speed";
 
 /// A checked question.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// Name of the comparison.
     pub name: String,
-    /// The arm that is compared with.
-    pub baseline: QualityArmRequest,
-    /// The changed arm.
-    pub candidate: QualityArmRequest,
-    /// Keys that differ between them.
-    pub changes: Vec<Change>,
+    /// Both arms, with the keys that differ.
+    pub arms: Arms,
+    /// Which runs are made, and when they are judged.
+    pub design: Design,
     /// What is judged.
     pub measures: Vec<AskedMeasure>,
+    /// What trials expect of the candidate's loss curve; `None` for pairs.
+    pub curves: Option<ExpectedCurve>,
     /// The `training.seed` of both recipes: a candidate with another one keeps its distance in every pair.
     pub base_seeds: [u64; 2],
-    /// The seeds of each pair, baseline's first.
+    /// The seeds of each pair, the baseline's first; empty for trials.
     pub seeds: Vec<[u64; 2]>,
-    /// The number of pairs.
-    pub design: Design,
     /// Probability that the intervals hold together.
     pub confidence: f64,
-    /// Reason why the change should matter.
+    /// Why the change should matter.
     pub hypothesis: Option<String>,
     /// The expected result.
     pub predicts: Option<Prediction>,
@@ -89,101 +79,166 @@ pub struct Question {
 }
 
 impl Question {
-    /// Checks a question.
+    /// Checks a question. `--on` says what is judged, else the recipe's `compare.on`; without either, and for
+    /// stored runs without `--on`, it is the speed of trials.
     ///
     /// # Errors
-    /// A usage error for arms that are no recipes or the same one, for a wrong measure, number of seeds or
-    /// prediction, and for measures that the arms take of different text.
-    pub fn new(arms: Arms, options: &QualityOptions) -> Result<Self> {
-        let Arms { baseline, candidate, changes } = arms;
-        let arms = [arm(baseline)?, arm(candidate)?];
-        let base_seeds = arms.each_ref().map(|arm| arm.recipe.values().training.seed);
-        let from_recipe = arms[0].recipe.values().compare.seeds.to_string();
-        let asked = options.seeds.clone().unwrap_or(from_recipe);
-        let seeds = Seeds::parse(&asked)?.pairs(base_seeds)?;
-        Self::asked(arms, changes, seeds, options)?.checked()
+    /// A usage error for options that do not fit what is judged, for arms without a recipe or with the same
+    /// one, for a wrong measure, number of seeds or prediction, and for measures that the arms take of
+    /// different text.
+    pub fn new(arms: Arms, options: &Options) -> Result<Self> {
+        let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
+        let on = match &options.on {
+            Some(on) => on.clone(),
+            None if arms.has_stored_runs() => SPEED_OF_TRIALS.to_owned(),
+            None => recipe.values().compare.on.clone().unwrap_or_else(|| SPEED_OF_TRIALS.to_owned()),
+        };
+        let needs_trials = [
+            ("--repeats", options.repeats.is_some()),
+            ("--tolerance", options.tolerance.is_some()),
+            ("another program", !arms.same_binary() && !arms.has_stored_runs()),
+        ];
+        let needs_pairs = [
+            ("--seeds", options.seeds.is_some()),
+            ("--confidence", options.confidence.is_some()),
+            ("--sequential", options.sequential),
+        ];
+        let given =
+            |options: &[(&'static str, bool)]| options.iter().find(|(_, given)| *given).map(|one| one.0);
+        match on.trim() == SPEED_OF_TRIALS {
+            true => match given(&needs_pairs) {
+                Some(option) => Err(Error::usage(format!(
+                    "{option} is for pairs of runs with the same seed: name what is judged, such as --on val_loss"
+                ))),
+                None => Self::trials(arms, options),
+            },
+            false => match given(&needs_trials) {
+                Some(option) => Err(Error::usage(format!(
+                    "{option} is for trials of speed, and {on} is judged in pairs of runs with the same seed; add \
+                     --on {SPEED_OF_TRIALS}, or leave it out"
+                ))),
+                None => Self::pairs(arms, &on, options),
+            },
+        }
     }
 
-    /// Checks a question of stored runs with these seeds. It has no prediction, since what is predicted after
-    /// the runs is known.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new); for a measure of the clock.
-    pub(super) fn of_stored_runs(
-        arms: [QualityArmRequest; 2],
-        seeds: Vec<[u64; 2]>,
-        options: &QualityOptions,
-    ) -> Result<Self> {
-        let mut changes = changes_between(&arms[0].recipe, &arms[1].recipe);
-        // Which GPU was free.
-        changes.retain(|change| change.key != "engine.devices");
-        let question = Self::asked(arms, changes, seeds, options)?;
-        if let Some(timed) = question.measures.iter().find(|asked| asked.measure.is_timed()) {
+    /// Asks which arm is faster, in alternating trials or in stored runs.
+    fn trials(arms: Arms, options: &Options) -> Result<Self> {
+        let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
+        let compare = recipe.values().compare.clone();
+        let predicts = options.predicts.clone().or(compare.predicts);
+        if let Some(prediction) = predicts.as_ref().filter(|prediction| prediction.is_of_quality()) {
             return Err(Error::usage(format!(
-                "{}: a measure of the clock is taken of runs in turns, and stored ones were not; leave it out, \
-                 or compare their speed with --runs alone",
-                timed.measure
+                "the prediction `{prediction}` is about quality; name what is judged, such as --on val_loss"
             )));
         }
-        Self { predicts: None, hypothesis: options.hypothesis.clone(), ..question }.checked()
-    }
-
-    /// Returns a question of a fixed or sequential number of pairs, of which measures and prediction are
-    /// checked.
-    fn asked(
-        arms: [QualityArmRequest; 2],
-        changes: Vec<Change>,
-        seeds: Vec<[u64; 2]>,
-        options: &QualityOptions,
-    ) -> Result<Self> {
-        let [baseline, candidate] = arms;
-        let from_recipe = baseline.recipe.values().compare.clone();
-        let wrong = |key: &'static str, given: bool, why: String| match given {
-            true => Error::usage(why),
-            false => baseline.recipe.error(&[key], why, "correct it, or name it on the command line"),
+        let min_effect = match options.min_effect.as_deref() {
+            Some(text) => fraction(text)?,
+            None => compare.min_effect,
         };
-        let on = options.on.clone().or(from_recipe.on).ok_or_else(|| {
-            Error::usage("--on names what is judged, such as --on val_loss or --on tok_s,val_loss")
-        })?;
-        let measures =
-            measure::parse_list(&on).map_err(|why| wrong("compare.on", options.on.is_some(), why))?;
-        let speed_effect = from_recipe.min_effect;
-        let measures = with_min_effects(measures, options.min_effect.as_deref(), speed_effect)?;
-        let confidence = options.confidence.unwrap_or(from_recipe.confidence);
-        let base_seeds = [&baseline, &candidate].map(|arm| arm.recipe.values().training.seed);
-        let predicts = options.predicts.clone().or(from_recipe.predicts);
-        check_prediction(predicts.as_ref(), &measures)?;
-        let name = folder_name(options.name.as_deref().unwrap_or(baseline.recipe.name()))?;
-        let hypothesis =
-            options.hypothesis.clone().or(Some(from_recipe.hypothesis)).filter(|text| !text.is_empty());
-        let design = match options.sequential {
-            true => Design::Sequential { max_pairs: seeds.len(), looks: Vec::new() },
-            false => Design::Fixed { pairs: seeds.len() },
-        };
+        let repeats = options.repeats.unwrap_or(compare.repeats).max(1);
+        let trials =
+            arms.stored_runs().map_or(2 * repeats, |[baseline, candidate]| baseline.len() + candidate.len());
+        let expected =
+            ExpectedCurve::new(options.tolerance, &arms.changes, arms.same_binary(), arms.has_external());
         Ok(Self {
-            name,
-            baseline,
-            candidate,
-            changes,
-            measures,
-            base_seeds,
-            seeds,
-            design,
-            confidence,
-            hypothesis,
+            name: folder_name(options.name.as_deref().unwrap_or(recipe.name()))?,
+            design: Design::Trials { trials },
+            measures: vec![AskedMeasure { measure: Measure::SPEED, min_effect: Some(min_effect) }],
+            curves: Some(expected),
+            base_seeds: [recipe.values().training.seed; 2],
+            seeds: Vec::new(),
+            confidence: super::judge::trials::CONFIDENCE,
+            hypothesis: hypothesis(options, compare.hypothesis),
             predicts,
             confirms: None,
             notes: Vec::new(),
+            arms,
         })
+    }
+
+    /// Asks for measures of pairs of runs with the same seed.
+    fn pairs(arms: Arms, on: &str, options: &Options) -> Result<Self> {
+        let runs_here = |arm: &PlannedArm| matches!(arm.program, Program::Xrun { .. });
+        if !runs_here(&arms.baseline) || !runs_here(&arms.candidate) {
+            return Err(Error::usage("--on compares two recipes, which this binary runs"));
+        }
+        let recipes = arms.recipes()?;
+        let base_seeds = recipes.map(|recipe| recipe.values().training.seed);
+        let from_recipe = recipes[0].values().compare.seeds.to_string();
+        let asked = options.seeds.clone().unwrap_or(from_recipe);
+        let seeds = Seeds::parse(&asked)?.pairs(base_seeds)?;
+        Self::with_seeds(arms, on, seeds, options)?.checked()
+    }
+
+    /// Asks for measures of stored runs with these seeds. There is no prediction: after the runs, the result
+    /// may be known.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); for a measure of the clock.
+    pub(super) fn stored_pairs(mut arms: Arms, seeds: Vec<[u64; 2]>, options: &Options) -> Result<Self> {
+        // Which GPU was free does not matter.
+        arms.changes.retain(|change| change.key != "engine.devices");
+        let on = options.on.clone().unwrap_or_default();
+        let question = Self::with_seeds(arms, &on, seeds, options)?;
+        if let Some(timed) = question.measures.iter().find(|asked| asked.measure.is_timed()) {
+            return Err(Error::usage(format!(
+                "{}: a measure of the clock needs runs in turns, and stored ones were not; leave it out, or \
+                 compare their speed with --runs alone",
+                timed.measure
+            )));
+        }
+        let hypothesis = options.hypothesis.clone();
+        Self { predicts: None, hypothesis, ..question }.checked()
+    }
+
+    /// Returns a question about pairs with checked measures and prediction.
+    fn with_seeds(arms: Arms, on: &str, seeds: Vec<[u64; 2]>, options: &Options) -> Result<Self> {
+        let recipes = arms.recipes()?;
+        let compare = recipes[0].values().compare.clone();
+        let measures = measure::parse_list(on).map_err(|why| match options.on {
+            Some(_) => Error::usage(why),
+            None => recipes[0].error(&["compare.on"], why, "correct it, or name it on the command line"),
+        })?;
+        let measures = with_min_effects(measures, options.min_effect.as_deref(), compare.min_effect)?;
+        let predicts = options.predicts.clone().or(compare.predicts);
+        check_prediction(predicts.as_ref(), &measures)?;
+        let design = match options.sequential {
+            true => Design::Sequential { max_pairs: seeds.len(), looks: Vec::new() },
+            false => Design::Pairs { pairs: seeds.len() },
+        };
+        Ok(Self {
+            name: folder_name(options.name.as_deref().unwrap_or(recipes[0].name()))?,
+            base_seeds: recipes.map(|recipe| recipe.values().training.seed),
+            measures,
+            curves: None,
+            seeds,
+            design,
+            confidence: options.confidence.unwrap_or(compare.confidence),
+            hypothesis: hypothesis(options, compare.hypothesis),
+            predicts,
+            confirms: None,
+            notes: Vec::new(),
+            arms,
+        })
+    }
+
+    /// Returns the number of trials of each arm; 0 for pairs.
+    pub fn trials_of_each_arm(&self) -> usize {
+        match self.design {
+            Design::Trials { trials } => trials / 2,
+            Design::Pairs { .. } | Design::Sequential { .. } => 0,
+        }
     }
 
     /// Returns the hashes of both recipes without their seeds, which identify the change.
     ///
     /// # Errors
-    /// If a hash cannot be made.
+    /// If an arm has no recipe, or a hash cannot be made.
     pub fn change(&self) -> Result<[String; 2]> {
         let without_seed = ["training.seed=0".to_owned()];
-        Ok([self.baseline.recipe.hash_with(&without_seed)?, self.candidate.recipe.hash_with(&without_seed)?])
+        let [baseline, candidate] = self.arms.recipes()?;
+        Ok([baseline.hash_with(&without_seed)?, candidate.hash_with(&without_seed)?])
     }
 
     /// Returns the confidence of each measure: Bonferroni's share, and all of it where a speed and other
@@ -192,22 +247,19 @@ impl Question {
         confidence_of_each(self.confidence, self.measures.iter().map(|asked| &asked.measure))
     }
 
-    /// Returns true if runs take turns, because a measure is of the clock.
+    /// Returns true if runs take turns, because a measure depends on the clock.
     pub fn is_timed(&self) -> bool {
         self.measures.iter().any(|asked| asked.measure.is_timed())
     }
 
-    /// Checks that arms and measures make a question, and adds remarks.
+    /// Checks that arms and measures make a question about pairs, and adds remarks.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub(super) fn checked(mut self) -> Result<Self> {
+        let recipes = self.arms.recipes()?;
         for asked in &self.measures {
-            comparable::check(
-                [&self.baseline.recipe, &self.candidate.recipe],
-                &self.changes,
-                &asked.measure,
-            )?;
+            comparable::check(recipes, &self.arms.changes, &asked.measure)?;
         }
         let [baseline, candidate] = self.change()?;
         if baseline == candidate && self.base_seeds[0] == self.base_seeds[1] {
@@ -216,8 +268,9 @@ impl Question {
                  the candidate other seeds, as in training.seed=1000",
             ));
         }
-        for arm in [&self.baseline, &self.candidate] {
-            self.notes.extend(fixed_seeds(&arm.label, &arm.recipe)?);
+        let labels = [&self.arms.baseline.label, &self.arms.candidate.label];
+        for (label, recipe) in labels.into_iter().zip(recipes) {
+            self.notes.extend(fixed_seeds(label, recipe)?);
         }
         if let Design::Sequential { max_pairs, .. } = self.design {
             if SequentialDesign::new(max_pairs, self.confidence_of_each()).is_none() {
@@ -236,33 +289,24 @@ impl Question {
     }
 }
 
+/// Returns the hypothesis of the command line or of the recipe.
+fn hypothesis(options: &Options, from_recipe: String) -> Option<String> {
+    options.hypothesis.clone().or(Some(from_recipe)).filter(|text| !text.is_empty())
+}
+
+/// Parses the smallest difference of speeds that counts.
+fn fraction(text: &str) -> Result<f64> {
+    let share = text.parse().ok().filter(|x| (0.0..1.0).contains(x));
+    share.ok_or_else(|| {
+        Error::usage(format!("--min-effect {text}: a fraction from 0 to below 1, such as 0.01"))
+    })
+}
+
 /// Returns the confidence of each of these measures: Bonferroni's share, and all of it where a speed and
 /// other measures are one question.
 pub fn confidence_of_each<'a>(confidence: f64, measures: impl Iterator<Item = &'a Measure>) -> f64 {
     let measures: Vec<&Measure> = measures.collect();
     if is_joint(&measures) { confidence } else { bonferroni(confidence, measures.len()) }
-}
-
-/// Returns true if the measures are one question: faster, and no worse?
-pub fn is_joint(measures: &[&Measure]) -> bool {
-    let speeds = measures.iter().filter(|measure| measure.is_speed()).count();
-    speeds > 0 && measures.len() > speeds
-}
-
-/// Returns an arm of runs of this binary.
-fn arm(planned: PlannedArm) -> Result<QualityArmRequest> {
-    let PlannedArm { label, command, program, recipe, .. } = planned;
-    let (Program::Xrun { arguments, .. }, Some(recipe)) = (program, recipe) else {
-        return Err(Error::usage("--on compares two recipes, which this binary runs"));
-    };
-    let mut arguments = arguments.into_iter();
-    let path = PathBuf::from(arguments.next().unwrap_or_default());
-    let settings = arguments.filter(|setting| !sets_seed(setting)).collect();
-    Ok(QualityArmRequest { label, command, path, settings, recipe })
-}
-
-fn sets_seed(setting: &str) -> bool {
-    setting.split('=').next().is_some_and(|key| key.trim().trim_start_matches("--") == "training.seed")
 }
 
 /// Gives measures their smallest differences: `text` is one number for all, or `MEASURE=NUMBER,…`.
@@ -283,7 +327,7 @@ fn with_min_effects(
     let number = |text: &str| {
         let number = text.trim().parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
         number.ok_or_else(|| {
-            Error::usage(format!("--min-effect: `{text}` is no number from 0 on, such as 0.01"))
+            Error::usage(format!("--min-effect: `{text}` is not a number from 0 on, such as 0.01"))
         })
     };
     let known = |asked: &[AskedMeasure]| {

@@ -1,9 +1,11 @@
-//! The loss gate: does the candidate learn what the baseline learns? Speed with a worse curve is no win.
+//! Loss curves: does the candidate learn what the baseline learns? Speed with another curve proves nothing.
 
 use crate::format::significant;
 use crate::recipe::{Change, Class};
 use crate::results::MetricsRow;
-use crate::results::comparison::LossGate;
+use crate::results::experiment::{Finding, VerdictBasis};
+use crate::results::measure::Measure;
+use crate::statistics::Verdict;
 
 /// Allowed difference between curves that differ by rounding alone, in nats per token, if no tolerance is
 /// given.
@@ -56,33 +58,39 @@ impl ExpectedCurve {
         }
     }
 
-    /// Returns the gate before anything has run.
-    pub fn unjudged(self) -> LossGate {
-        self.gate(None, "not judged yet".to_owned())
+    /// Returns the finding before anything has run.
+    pub fn unjudged(self) -> Finding {
+        self.finding(Verdict::Inconclusive, "not judged yet")
     }
 
-    fn gate(self, holds: Option<bool>, found: String) -> LossGate {
+    /// Returns a finding on the curves; its smallest effect is the tolerance.
+    pub fn finding(self, verdict: Verdict, because: impl Into<String>) -> Finding {
         let tolerance = match self {
             Self::Within(tolerance) => Some(tolerance),
             Self::Bits | Self::Unknown => None,
         };
-        LossGate { tolerance, holds, found }
+        Finding {
+            basis: VerdictBasis::Curves,
+            verdict,
+            because: Some(because.into()),
+            ..Finding::unjudged(Measure::LossCurves, tolerance, 1.0)
+        }
     }
 
     /// Judges the curves of all trials. Every curve is compared with the first one of the baseline.
-    pub fn judge(self, baseline: &[Vec<LossPoint>], candidate: &[Vec<LossPoint>]) -> LossGate {
+    pub fn judge(self, baseline: &[Vec<LossPoint>], candidate: &[Vec<LossPoint>]) -> Finding {
         let Some(first) = baseline.first().filter(|curve| !curve.is_empty()) else {
-            return self.gate(None, "the baseline has no losses".to_owned());
+            return self.finding(Verdict::Inconclusive, "the baseline has no losses");
         };
         if candidate.iter().all(Vec::is_empty) {
-            return self.gate(None, "the candidate has no losses".to_owned());
+            return self.finding(Verdict::Inconclusive, "the candidate has no losses");
         }
         let all_same = |arm: &[Vec<LossPoint>]| arm.iter().all(|curve| same_bits(first, curve));
         if all_same(baseline) && all_same(candidate) {
-            return self.gate(Some(true), format!("the same bits over {} steps", first.len()));
+            return self.finding(Verdict::SameBits, format!("the same bits over {} steps", first.len()));
         }
         let Some(worst) = widest_of(first, candidate) else {
-            return self.gate(None, "the arms have no step in common".to_owned());
+            return self.finding(Verdict::Inconclusive, "the arms have no step in common");
         };
         let same_arm = widest_of(first, &baseline[1..]).filter(|apart| farther(apart, &worst));
         let LossGap { step, difference, baseline: old, candidate: new, steps } =
@@ -97,21 +105,23 @@ impl ExpectedCurve {
             significant(*difference)
         );
         match self {
-            Self::Bits if all_same(baseline) => self.gate(
-                Some(false),
+            Self::Bits if all_same(baseline) => self.finding(
+                Verdict::Different,
                 format!("not the same bits: {}", first_difference(first, candidate, &found)),
             ),
-            Self::Bits => self.gate(
-                Some(false),
+            Self::Bits => self.finding(
+                Verdict::Different,
                 format!("not the same bits, not even among the trials of the baseline: {found}"),
             ),
             Self::Within(tolerance) => {
-                let holds = *difference <= tolerance;
-                let verb = if holds { "within" } else { "beyond" };
-                self.gate(Some(holds), format!("{found}; {verb} {tolerance}"))
+                let (verdict, verb) = match *difference <= tolerance {
+                    true => (Verdict::NoDifference, "within"),
+                    false => (Verdict::Different, "beyond"),
+                };
+                self.finding(verdict, format!("{found}; {verb} {tolerance}"))
             }
-            Self::Unknown => self.gate(
-                None,
+            Self::Unknown => self.finding(
+                Verdict::Inconclusive,
                 format!(
                     "{found}; training keys changed, so state with --tolerance how far losses may \
                      differ"
@@ -182,6 +192,10 @@ mod tests {
         losses.iter().enumerate().map(|(i, loss)| LossPoint::new(i as u64 + 1, *loss)).collect()
     }
 
+    fn found(finding: &Finding) -> &str {
+        finding.because.as_deref().unwrap_or_default()
+    }
+
     fn change(key: &'static str, class: Class) -> Change {
         Change { key, class, old: "a".into(), new: "b".into() }
     }
@@ -204,23 +218,23 @@ mod tests {
     fn trials_of_the_baseline_that_differ_fail_a_tolerance_too() {
         let (steady, astray) = (curve(&[3.0, 2.0]), curve(&[3.0, 2.6]));
         let gate = ExpectedCurve::Within(0.5).judge(&[steady.clone(), astray], &[curve(&[3.0, 2.1])]);
-        assert_eq!(gate.holds, Some(false));
+        assert_eq!(gate.holds(), Some(false));
         let said = "the trials of the baseline alone are at most 0.6 apart over 2 steps, \
                     at step 2: 2.00000 and 2.60000";
-        assert!(gate.found.starts_with(said), "{}", gate.found);
+        assert!(found(&gate).starts_with(said), "{}", found(&gate));
         let gate = ExpectedCurve::Within(0.5).judge(&[steady.clone(), steady], &[curve(&[3.1])]);
-        assert_eq!(gate.holds, Some(true));
-        assert!(gate.found.contains("over 1 step,"), "what was compared is said: {}", gate.found);
+        assert_eq!(gate.holds(), Some(true));
+        assert!(found(&gate).contains("over 1 step,"), "what was compared is said: {}", found(&gate));
     }
 
     /// The outcome stands before it: `open: …`, `could not be judged: …`.
     #[test]
     fn what_is_not_judged_says_so_once() {
         let gate = ExpectedCurve::Unknown.judge(&[curve(&[3.0])], &[curve(&[2.7348])]);
-        assert!(gate.found.starts_with("at most 0.2652 apart over 1 step, "), "{}", gate.found);
-        assert!(gate.found.contains("; training keys changed") && !gate.found.contains("judged"));
+        assert!(found(&gate).starts_with("at most 0.2652 apart over 1 step, "), "{}", found(&gate));
+        assert!(found(&gate).contains("; training keys changed") && !found(&gate).contains("judged"));
         let gate = ExpectedCurve::Unknown.judge(&[curve(&[])], &[curve(&[1.0])]);
-        assert_eq!((gate.holds, gate.found.as_str()), (None, "the baseline has no losses"));
+        assert_eq!((gate.holds(), found(&gate)), (None, "the baseline has no losses"));
     }
 
     #[test]
@@ -234,39 +248,39 @@ mod tests {
     fn equal_curves_are_the_same_bits() {
         let runs = [curve(&[3.0, 2.0]), curve(&[3.0, 2.0])];
         let gate = ExpectedCurve::Bits.judge(&runs, &runs);
-        assert_eq!((gate.holds, gate.found.as_str()), (Some(true), "the same bits over 2 steps"));
-        assert_eq!(ExpectedCurve::Unknown.judge(&runs, &runs).holds, Some(true));
+        assert_eq!((gate.holds(), found(&gate)), (Some(true), "the same bits over 2 steps"));
+        assert_eq!(ExpectedCurve::Unknown.judge(&runs, &runs).holds(), Some(true));
     }
 
     #[test]
     fn a_curve_that_differs_fails_or_is_within_a_tolerance() {
         let (before, after) = ([curve(&[3.0, 2.0, 1.0])], [curve(&[3.0, 2.004, 1.0])]);
         let gate = ExpectedCurve::Bits.judge(&before, &after);
-        assert_eq!(gate.holds, Some(false));
-        assert!(gate.found.contains("differ from step 2"), "{}", gate.found);
-        assert_eq!(ExpectedCurve::Within(0.01).judge(&before, &after).holds, Some(true));
+        assert_eq!(gate.holds(), Some(false));
+        assert!(found(&gate).contains("differ from step 2"), "{}", found(&gate));
+        assert_eq!(ExpectedCurve::Within(0.01).judge(&before, &after).holds(), Some(true));
         let gate = ExpectedCurve::Within(0.001).judge(&before, &after);
-        assert_eq!(gate.holds, Some(false));
-        assert!(gate.found.contains("beyond 0.001"), "{}", gate.found);
+        assert_eq!(gate.holds(), Some(false));
+        assert!(found(&gate).contains("beyond 0.001"), "{}", found(&gate));
         let gate = ExpectedCurve::Unknown.judge(&before, &after);
-        assert_eq!(gate.holds, None);
-        assert!(gate.found.contains("--tolerance"), "{}", gate.found);
+        assert_eq!(gate.holds(), None);
+        assert!(found(&gate).contains("--tolerance"), "{}", found(&gate));
     }
 
     #[test]
     fn losses_that_are_no_numbers_fail_and_missing_ones_are_not_judged() {
         let (before, after) = ([curve(&[3.0, 2.0])], [curve(&[3.0, f64::NAN])]);
-        assert_eq!(ExpectedCurve::Within(10.0).judge(&before, &after).holds, Some(false));
-        assert_eq!(ExpectedCurve::Within(10.0).judge(&before, &[vec![]]).holds, None);
-        assert_eq!(ExpectedCurve::Within(10.0).judge(&[vec![]], &before).holds, None);
+        assert_eq!(ExpectedCurve::Within(10.0).judge(&before, &after).holds(), Some(false));
+        assert_eq!(ExpectedCurve::Within(10.0).judge(&before, &[vec![]]).holds(), None);
+        assert_eq!(ExpectedCurve::Within(10.0).judge(&[vec![]], &before).holds(), None);
         let later = [vec![LossPoint::new(9, 1.0)]];
-        assert!(ExpectedCurve::Within(10.0).judge(&before, &later).found.contains("no step in common"));
+        assert!(found(&ExpectedCurve::Within(10.0).judge(&before, &later)).contains("no step in common"));
     }
 
     #[test]
     fn trials_of_one_arm_that_differ_are_no_proof_of_bits() {
         let before = [curve(&[3.0, 2.0]), curve(&[3.0, 2.1])];
         let gate = ExpectedCurve::Bits.judge(&before, &[curve(&[3.0, 2.0])]);
-        assert!(gate.found.contains("not even among the trials of the baseline"), "{}", gate.found);
+        assert!(found(&gate).contains("not even among the trials of the baseline"), "{}", found(&gate));
     }
 }

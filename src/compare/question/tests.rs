@@ -15,7 +15,7 @@ fn question_with(candidate: &[&str], common: &[&str], options: &[(&str, &str)]) 
         ..ArmsRequest::default()
     };
     let arms = Arms::new(&request, Path::new("none")).unwrap();
-    let mut asked = QualityOptions { on: Some("val_loss".to_owned()), ..QualityOptions::default() };
+    let mut asked = Options { on: Some("val_loss".to_owned()), ..Options::default() };
     for (name, value) in options {
         let value = (*value).to_owned();
         match *name {
@@ -40,12 +40,14 @@ const LR: &[&str] = &["optimizer.lr=0.001"];
 
 #[test]
 fn a_candidate_with_a_seed_of_its_own_keeps_its_distance() {
-    let base = question(LR, &[]).unwrap().baseline.recipe.values().training.seed;
+    let base = question(LR, &[]).unwrap().base_seeds[0];
     assert_eq!(question(LR, &[]).unwrap().seeds.len(), 8, "the recipe's number");
     let other = format!("training.seed={}", base + 100);
     let found = question(&[&other], &[("seeds", "2")]).unwrap();
     assert_eq!(found.seeds, [[base, base + 100], [base + 1, base + 101]]);
-    assert!(found.candidate.settings.iter().all(|setting| !setting.contains("seed")));
+    assert!(
+        found.arms.candidate.recipe_and_settings().unwrap().1.iter().all(|setting| !setting.contains("seed"))
+    );
     refused(LR, &[("seeds", "3,3")], "named twice");
 }
 

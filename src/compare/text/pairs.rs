@@ -1,65 +1,25 @@
-//! The text form of a comparison of quality: a table of pairs, and the verdicts in sentences.
+//! The text of pairs: a table of their values, and findings in sentences.
 
-use crate::format::{BLANK, Column, Table, plural, printable, significant};
+use crate::format::{BLANK, Column, Table, plural, significant};
+use crate::results::experiment::{
+    Design, DivergedRuns, Experiment, ExperimentRun, Finding, RunPair, VerdictBasis,
+};
 use crate::results::measure::{Measure, MeasureValue, Scale};
-use crate::results::quality::{Design, JudgedMeasure, Pair, PairedRun, QualityComparison, VerdictBasis};
-use crate::statistics::{Direction, QualityVerdict};
-use std::fmt::Write;
+use crate::statistics::{Direction, Verdict};
 
-/// Returns the table and the sentences.
-pub fn report(comparison: &QualityComparison) -> String {
-    let mut text = table(comparison);
-    text.push('\n');
-    let mut line = |name: &str, value: &str| {
-        let _ = writeln!(text, "{name:<12}{}", printable(value));
-    };
-    for change in &comparison.changes {
-        line("changed", change);
-    }
-    if let Some(shared) = &comparison.shared_randomness {
-        line("seeds", shared);
-    }
-    if let Some(hypothesis) = &comparison.hypothesis {
-        line("hypothesis", hypothesis);
-    }
-    for judged in &comparison.measures {
-        line("verdict", &format!("{}: {}", judged.measure, describe(judged, comparison)));
-    }
-    if let Some(joint) = &comparison.joint {
-        line("together", &format!("{}: {}", joint.verdict.words(), joint.found));
-    }
-    if let Some(runs) = &comparison.diverged {
-        line(
-            "diverged",
-            &format!(
-                "{} runs of the baseline and {} of the candidate, of {} pairs, p = {}",
-                runs.baseline,
-                runs.candidate,
-                runs.pairs,
-                p_text(runs.p)
-            ),
-        );
-    }
-    if let Some(confirmed) = &comparison.confirms {
-        line("confirms", confirmed);
-    }
-    if let Some(predicts) = &comparison.predicts {
-        let held = match comparison.prediction_held {
-            Some(true) => "held",
-            Some(false) => "falsified",
-            None => "open",
-        };
-        line("prediction", &format!("`{predicts}`: {held}"));
-    }
-    line("history", &history(comparison));
-    for note in &comparison.notes {
-        line("note", note);
-    }
-    text
+/// Returns the counts of diverged runs in a sentence.
+pub fn diverged(runs: &DivergedRuns) -> String {
+    format!(
+        "{} runs of the baseline and {} of the candidate, of {} pairs, p = {}",
+        runs.baseline,
+        runs.candidate,
+        runs.pairs,
+        p_text(runs.p)
+    )
 }
 
 /// Returns the sentence on earlier comparisons of the change.
-fn history(comparison: &QualityComparison) -> String {
+pub fn history(comparison: &Experiment) -> String {
     let count = comparison.history.len();
     if count == 0 {
         return "no earlier comparison of this change is stored".to_owned();
@@ -83,22 +43,22 @@ fn history(comparison: &QualityComparison) -> String {
 }
 
 /// Returns a verdict in a sentence, without the measure.
-pub fn describe(judged: &JudgedMeasure, comparison: &QualityComparison) -> String {
+pub fn describe(judged: &Finding, comparison: &Experiment) -> String {
     let pairs = format!("over {} pair{}", judged.pairs, plural(judged.pairs));
     let p = judged.p.map(|p| format!(", p = {}", p_text(p))).unwrap_or_default();
     let because = judged.because.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
     let verdict = judged.verdict.words();
-    if !comparison.finished && matches!(comparison.design, Design::Fixed { .. }) {
+    if !comparison.finished && matches!(comparison.design, Design::Pairs { .. }) {
         return "not judged before the last pair".to_owned();
     }
     match (judged.basis, judged.interval) {
         (VerdictBasis::SameBits, _) => {
-            let n = comparison.pairs.len();
+            let n = comparison.pairs().count();
             format!("{verdict} in {n} of {n} pairs")
         }
         (VerdictBasis::DivergedRuns, _) => format!("{verdict}, by diverged runs{because}"),
         (VerdictBasis::Ranks, _) => format!("{verdict}{p}, by exact ranks{because}"),
-        (VerdictBasis::Nothing, _) | (_, None) => {
+        (VerdictBasis::Nothing | VerdictBasis::Trials | VerdictBasis::Curves, _) | (_, None) => {
             format!("{verdict}: {} pair{} with a value{because}", judged.pairs, plural(judged.pairs))
         }
         (VerdictBasis::Differences | VerdictBasis::Sequential, Some(interval)) => {
@@ -108,8 +68,8 @@ pub fn describe(judged: &JudgedMeasure, comparison: &QualityComparison) -> Strin
                 Direction::HigherIsBetter => 1.0,
             };
             let sign = match judged.verdict {
-                QualityVerdict::Better => towards_better,
-                QualityVerdict::Worse => -towards_better,
+                Verdict::Better => towards_better,
+                Verdict::Worse => -towards_better,
                 _ => 1.0,
             };
             let ends = [sign * interval.low, sign * interval.high];
@@ -130,17 +90,17 @@ pub fn describe(judged: &JudgedMeasure, comparison: &QualityComparison) -> Strin
     }
 }
 
-fn is_decided(verdict: QualityVerdict) -> bool {
-    matches!(verdict, QualityVerdict::Better | QualityVerdict::Worse)
+fn is_decided(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Better | Verdict::Worse)
 }
 
 /// Returns what the smallest difference makes of the verdict.
-fn beyond(judged: &JudgedMeasure) -> String {
+fn beyond(judged: &Finding) -> String {
     let Some(min_effect) = judged.min_effect else { return String::new() };
     let effect = size(min_effect, judged, false);
     match judged.verdict {
-        QualityVerdict::NoDifference => format!(", within ±{effect}"),
-        QualityVerdict::Inconclusive if judged.because.is_none() => {
+        Verdict::NoDifference => format!(", within ±{effect}"),
+        Verdict::Inconclusive if judged.because.is_none() => {
             format!(
                 "; it includes no difference, and is not within ±{effect}: more pairs narrow it, in a new comparison"
             )
@@ -150,7 +110,7 @@ fn beyond(judged: &JudgedMeasure) -> String {
 }
 
 /// Returns a difference with its unit: five decimals of a loss, percent of a ratio.
-fn size(value: f64, judged: &JudgedMeasure, with_unit: bool) -> String {
+fn size(value: f64, judged: &Finding, with_unit: bool) -> String {
     match judged.scale {
         Scale::Ratio => format!("{:.2} %", 100.0 * value),
         Scale::Difference if with_unit => format!("{} {}", difference(value), judged.unit),
@@ -177,40 +137,40 @@ fn p_text(p: f64) -> String {
 }
 
 /// Returns the table of pairs: their seeds, and of each measure both values and the difference.
-fn table(comparison: &QualityComparison) -> String {
-    let disjoint = comparison.pairs.iter().any(|pair| pair.baseline.seed != pair.candidate.seed);
+pub fn table(comparison: &Experiment) -> String {
+    let disjoint = comparison.pairs().any(|pair| pair.baseline.seed != pair.candidate.seed);
     let mut columns = vec![Column::Right];
-    columns.extend(std::iter::repeat_n(Column::Right, 3 * comparison.measures.len()));
+    columns.extend(std::iter::repeat_n(Column::Right, 3 * comparison.findings.len()));
     let mut table = Table::new(&columns);
     let mut header = vec![if disjoint { "SEEDS" } else { "SEED" }.to_owned()];
-    for judged in &comparison.measures {
+    for judged in &comparison.findings {
         header.extend([judged.measure.to_string(), String::new(), "DIFFERENCE".to_owned()]);
     }
     table.row(header);
     let mut arms = vec![String::new()];
-    for _ in &comparison.measures {
+    for _ in &comparison.findings {
         arms.extend(["baseline".to_owned(), "candidate".to_owned(), String::new()]);
     }
     table.row(arms);
-    for pair in &comparison.pairs {
-        let [baseline, candidate] = pair.runs().map(|run| run.seed);
+    for pair in comparison.pairs() {
+        let [baseline, candidate] = pair.seeds().map(Option::unwrap_or_default);
         let mut row = vec![match baseline == candidate {
             true => baseline.to_string(),
             false => format!("{baseline}, {candidate}"),
         }];
-        for judged in &comparison.measures {
+        for judged in &comparison.findings {
             let runs = pair.runs();
             row.extend(runs.map(|run| shown(run, &judged.measure)));
             row.push(if pair.has_same_bits() && !judged.measure.is_timed() {
                 "same bits".to_owned()
             } else {
-                of_pair(pair, judged)
+                difference_of_pair(pair, judged)
             });
         }
         table.row(row);
     }
     let means: Vec<String> = comparison
-        .measures
+        .findings
         .iter()
         .flat_map(|judged| {
             let of = |value: Option<f64>| value.map_or(BLANK.to_owned(), |x| value_text(x, &judged.measure));
@@ -225,7 +185,7 @@ fn table(comparison: &QualityComparison) -> String {
 }
 
 /// Returns the value of a run, or how it ended.
-fn shown(run: &PairedRun, measure: &Measure) -> String {
+fn shown(run: &ExperimentRun, measure: &Measure) -> String {
     match run.values.get(&measure.to_string()) {
         Some(MeasureValue::Value(value)) => value_text(*value, measure),
         Some(MeasureValue::NeverReached(after)) => format!("> {}", value_text(*after, measure)),
@@ -239,18 +199,12 @@ fn value_text(value: f64, measure: &Measure) -> String {
     match measure {
         Measure::Until { .. } => significant(value),
         Measure::Final { .. } if measure.is_speed() => significant(value),
-        Measure::Final { .. } => format!("{value:.5}"),
+        Measure::Final { .. } | Measure::LossCurves => format!("{value:.5}"),
     }
 }
 
-fn of_pair(pair: &Pair, judged: &JudgedMeasure) -> String {
-    let name = judged.measure.to_string();
-    let [baseline, candidate] = pair.runs().map(|run| run.values.get(&name).and_then(MeasureValue::value));
-    match (baseline, candidate, judged.scale) {
-        (Some(baseline), Some(candidate), Scale::Difference) => signed(candidate - baseline, judged.scale),
-        (Some(baseline), Some(candidate), Scale::Ratio) => signed(candidate / baseline - 1.0, judged.scale),
-        _ => BLANK.to_owned(),
-    }
+fn difference_of_pair(pair: RunPair<'_>, finding: &Finding) -> String {
+    pair.difference(finding).map_or(BLANK.to_owned(), |difference| signed(difference, finding.scale))
 }
 
 fn signed(value: f64, scale: Scale) -> String {

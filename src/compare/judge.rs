@@ -1,0 +1,83 @@
+//! From the runs of an experiment to its findings. Everything but loss curves follows from the record alone.
+
+pub mod contention;
+pub mod curves;
+mod pairs;
+mod prediction;
+pub mod trials;
+
+use crate::results::experiment::{Design, Experiment};
+use crate::results::measure::Measure;
+use crate::statistics::Interval;
+pub use prediction::held;
+
+/// Returns how intervals and verdicts follow from the runs, in words.
+pub fn rule(design: &Design, measures: &[&Measure], min_effect: Option<f64>) -> String {
+    match design {
+        Design::Trials { .. } => trials::rule(min_effect.unwrap_or_default()),
+        Design::Pairs { .. } | Design::Sequential { .. } => pairs::rule(design, is_joint(measures)),
+    }
+}
+
+/// Returns true if the measures are one question: faster, and no worse?
+pub fn is_joint(measures: &[&Measure]) -> bool {
+    let speeds = measures.iter().filter(|measure| measure.is_speed()).count();
+    speeds > 0 && measures.len() > speeds
+}
+
+/// Judges the runs that have ended: findings, joint question, diverged runs, looks and prediction. The finding
+/// on loss curves stays as it is, since the record has no curves.
+pub fn judge(experiment: &mut Experiment) {
+    if experiment.has_trials() {
+        trials::judge(experiment);
+    } else {
+        pairs::judge(experiment);
+    }
+    if let Some(mut prediction) = experiment.prediction.take() {
+        prediction.held = held(&prediction.text, experiment);
+        experiment.prediction = Some(prediction);
+    }
+}
+
+/// Returns true if no run is left to make: all have ended, or a sequential design has decided every measure.
+pub fn is_decided(experiment: &Experiment) -> bool {
+    let ended = experiment.ended_pairs();
+    match &experiment.design {
+        Design::Trials { trials } => 2 * ended >= *trials,
+        Design::Pairs { pairs } => ended >= *pairs,
+        Design::Sequential { max_pairs, looks } => {
+            looks.last().is_some_and(|look| look.stops) || ended >= *max_pairs
+        }
+    }
+}
+
+/// Returns the experiment after the first `pairs` pairs, judged by its own rule. Before the last pair of a
+/// fixed number this is not a verdict: it shows how the interval closes, no more.
+pub fn after_pairs(experiment: &Experiment, pairs: usize) -> Experiment {
+    let mut so_far = experiment.clone();
+    let ended = experiment.pairs().filter(|pair| pair.has_ended()).take(pairs);
+    so_far.runs = ended.flat_map(|pair| pair.runs()).cloned().collect();
+    judge(&mut so_far);
+    so_far
+}
+
+/// An interval after a number of pairs, as [`Finding::interval`](crate::results::experiment::Finding) states it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClosingInterval {
+    /// Number of pairs.
+    pub pairs: usize,
+    /// The interval.
+    pub interval: Interval,
+}
+
+/// Returns the interval of each finding after each number of pairs that has one.
+pub fn closing(experiment: &Experiment) -> Vec<Vec<ClosingInterval>> {
+    let mut closing = vec![Vec::new(); experiment.findings.len()];
+    for pairs in 2..=experiment.ended_pairs() {
+        for (intervals, finding) in closing.iter_mut().zip(after_pairs(experiment, pairs).findings) {
+            let interval = finding.interval.filter(|_| finding.measure != Measure::LossCurves);
+            intervals.extend(interval.map(|interval| ClosingInterval { pairs, interval }));
+        }
+    }
+    closing
+}

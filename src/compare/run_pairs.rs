@@ -1,0 +1,172 @@
+//! Pairs of runs with the same seed: planned, run through the scheduler and ledger of sweeps, and judged.
+
+use super::arms::Arms;
+use super::history::{self, StoredExperiment};
+use super::pairs::PairRuns;
+use super::question::Question;
+use super::{FinishedComparison, Setting, judge, plan, record};
+use crate::error::{Error, Result};
+use crate::forecast::shared_randomness;
+use crate::ranks::Stop;
+use crate::results::experiment::{Design, Experiment};
+use crate::results::folder;
+use crate::results::progress::eprint_line;
+use crate::statistics::FIRST_LOOK;
+use crate::sweep::PlannedCell;
+use std::fs::File;
+use std::path::PathBuf;
+
+/// Plans the pairs of a question, from stored comparisons or pilot pairs, and prints the plan. Only the pilot's
+/// runs are made and written.
+///
+/// # Errors
+/// As [`run`], before its first run. Pairs after a known verdict may be planned.
+pub fn plan(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<Experiment> {
+    let stored = history::stored(setting.results)?;
+    Ok(RunningPairs::prepare(question, setting, &stored, stop)?.experiment)
+}
+
+/// Runs the pairs of a question: plans, stores the question and its prediction, runs, and judges. A run that
+/// fails by the machine's fault, again and again, leaves its pair without a value.
+///
+/// # Errors
+/// A usage error for pairs after a known verdict; if a recipe cannot be planned; after a signal, where the same
+/// command continues; if the ledger or the record cannot be written.
+pub fn run(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
+    let stored = history::stored(setting.results)?;
+    let change = question.change()?;
+    history::check_peeking(question, &history::same_change(&stored, [&change[0], &change[1]]))?;
+    let mut running = RunningPairs::prepare(question, setting, &stored, stop)?;
+    let _held = running.create_folder(&stored)?;
+    running.write()?;
+    running.run_pairs(stop)?;
+    running.experiment.finished = true;
+    record::note_held_out(setting.results, &mut running.experiment);
+    judge::judge(&mut running.experiment);
+    running.write()?;
+    Ok(FinishedComparison { folder: running.folder, experiment: running.experiment, failed: None })
+}
+
+/// Pairs in progress.
+struct RunningPairs<'a> {
+    question: &'a Question,
+    setting: &'a Setting<'a>,
+    runs: PairRuns<'a>,
+    /// Empty until it is created.
+    folder: PathBuf,
+    experiment: Experiment,
+}
+
+impl<'a> RunningPairs<'a> {
+    /// Checks the question, runs the pilot, and prints the plan.
+    fn prepare(
+        question: &'a Question,
+        setting: &'a Setting<'a>,
+        stored: &[StoredExperiment],
+        stop: &Stop,
+    ) -> Result<Self> {
+        if question.is_timed() && setting.jobs > 1 {
+            return Err(Error::usage(
+                "--jobs: a measure of the clock needs one run at a time, in turns; leave --jobs out",
+            ));
+        }
+        let runs = PairRuns::new(question, &question.seeds, setting)?;
+        runs.check_fit()?;
+        let mut experiment = record::from_question(question, record::planned_pairs(&question.seeds))?;
+        describe_cells(&mut experiment, &question.arms, runs.first_pair());
+        let change = question.change()?;
+        let earlier = history::same_change(stored, [&change[0], &change[1]]);
+        experiment.history = earlier.iter().map(|old| history::in_history(old, &question.seeds)).collect();
+        if setting.pilot > 0 {
+            let seeds = plan::pilot_seeds(question, setting.pilot)?;
+            if seeds.iter().any(|pair| question.seeds.contains(pair)) {
+                return Err(Error::usage(
+                    "--pilot: its seeds are among those of the comparison; name others",
+                ));
+            }
+            let pilot = PairRuns::new(question, &seeds, setting)?;
+            experiment.pilot = record::planned_pairs(&seeds);
+            eprint_line(&format!("{} pilot pairs, with seeds from {} on", setting.pilot, seeds[0][0]));
+            pilot.run(0..setting.pilot, stop, &mut |at, run| {
+                experiment.pilot[at] = run;
+                Ok(())
+            })?;
+        }
+        let planned = plan::plan(question, &experiment, stored, &runs, setting.results)?;
+        for line in plan::in_words(&experiment, &planned, plan::seconds_per_pair(&runs)) {
+            eprint_line(&line);
+        }
+        experiment.plan = Some(planned);
+        Ok(Self { question, setting, runs, folder: PathBuf::new(), experiment })
+    }
+
+    /// Creates the folder, or continues in the folder of an unfinished comparison that asked the same. Returns
+    /// the folder's lock.
+    fn create_folder(&mut self, stored: &[StoredExperiment]) -> Result<File> {
+        let unfinished = stored
+            .iter()
+            .rev()
+            .find(|one| !one.experiment.finished && record::asks_the_same(&one.experiment, &self.experiment));
+        let Some(StoredExperiment { folder, experiment }) = unfinished else {
+            let (folder, lock) = record::create_folder(self.setting.results, &mut self.experiment)?;
+            self.folder = folder;
+            return Ok(lock);
+        };
+        eprint_line(&format!("continues {}", experiment.full_name()));
+        self.folder.clone_from(folder);
+        self.experiment.id.clone_from(&experiment.id);
+        self.experiment.history.retain(|earlier| earlier.comparison != experiment.full_name());
+        self.experiment.provenance.began.clone_from(&experiment.provenance.began);
+        self.experiment.provenance.ledger_head.clone_from(&experiment.provenance.ledger_head);
+        if experiment.plan.is_some() {
+            self.experiment.plan.clone_from(&experiment.plan);
+            self.experiment.pilot.clone_from(&experiment.pilot);
+        }
+        folder::lock(&self.folder)
+    }
+
+    fn write(&self) -> Result<()> {
+        self.experiment.write(&self.folder)
+    }
+
+    /// Runs all pairs. A sequential design runs the pairs of its first look, and then one after another until
+    /// it is decided.
+    fn run_pairs(&mut self, stop: &Stop) -> Result<()> {
+        let all = self.question.seeds.len();
+        let is_sequential = matches!(self.experiment.design, Design::Sequential { .. });
+        let (first, step) = if is_sequential { (FIRST_LOOK.min(all), 1) } else { (all, all) };
+        let (mut from, mut to) = (0, first);
+        while from < all {
+            let (experiment, folder) = (&mut self.experiment, &self.folder);
+            self.runs.run(from..to, stop, &mut |at, run| {
+                experiment.runs[at] = run;
+                experiment.write(folder)
+            })?;
+            if is_sequential {
+                judge::judge(&mut self.experiment);
+                self.write()?;
+                if judge::is_decided(&self.experiment) {
+                    // The other pairs were not needed, and have not run.
+                    self.experiment.runs.truncate(2 * to);
+                    break;
+                }
+            }
+            (from, to) = (to, (to + step).min(all));
+        }
+        Ok(())
+    }
+}
+
+/// Records what the planned cells of a pair say: device, corpora, budgets, and shared random numbers.
+fn describe_cells(experiment: &mut Experiment, arms: &Arms, cells: Option<[PlannedCell<'_>; 2]>) {
+    let Some([baseline, candidate]) = cells else { return };
+    experiment.provenance.device = Some(baseline.device().to_owned());
+    experiment.provenance.corpus_hashes =
+        [baseline, candidate].iter().map(|cell| cell.corpus_hash().to_owned()).collect();
+    let shared = shared_randomness((baseline.recipe, baseline.plan), (candidate.recipe, candidate.plan));
+    experiment.shared_randomness = Some(shared.to_string());
+    for ((record, planned), cell) in experiment.arms.iter_mut().zip(arms.both()).zip([baseline, candidate]) {
+        record.budget = Some(record::budget(cell.plan));
+        record.binary.clone_from(&planned.binary);
+    }
+}

@@ -1,0 +1,209 @@
+//! Trials of both arms in turns, or stored runs in their place, and the judgement of their times and curves.
+
+use super::arms::Arms;
+use super::judge::{self, contention, curves::ExpectedCurve};
+use super::measured::{self, VAL_LOSS};
+use super::question::Question;
+use super::trials::{FinishedTrial, TrialSetting, trial_order};
+use super::{FinishedComparison, Setting, record, text};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ranks::Stop;
+use crate::recipe::{Change, Class};
+use crate::results::experiment::{ARM_NAMES, Experiment, ExperimentRun};
+use crate::results::measure::Measure;
+use crate::results::progress::eprint_line;
+use crate::statistics::Verdict;
+use std::fs::File;
+use std::path::PathBuf;
+
+/// Runs the trials of a question, or reads its stored runs, and judges them.
+///
+/// # Errors
+/// If processes cannot be started or files cannot be written. A trial that fails ends the comparison, with its
+/// error in [`FinishedComparison::failed`].
+pub fn run(question: &Question, setting: Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
+    let mut running = RunningTrials::start(question, setting)?;
+    let failed = match question.arms.stored_runs() {
+        Some(runs) => running.read_stored_runs(runs.map(<[PathBuf]>::to_vec)),
+        None => running.run_trials(stop),
+    };
+    let failed = failed.err();
+    running.conclude(failed.is_none());
+    running.experiment.write(&running.folder)?;
+    Ok(FinishedComparison { folder: running.folder, experiment: running.experiment, failed })
+}
+
+/// Trials in progress.
+struct RunningTrials<'a> {
+    arms: &'a Arms,
+    expected: ExpectedCurve,
+    setting: Setting<'a>,
+    folder: PathBuf,
+    /// First steps that never count, for commands that do not mark them.
+    warmup: usize,
+    experiment: Experiment,
+    trials: Vec<FinishedTrial>,
+    /// The lock of the folder, which shows that a process works on it.
+    _held: File,
+}
+
+impl<'a> RunningTrials<'a> {
+    /// Creates the folder, and stores question and prediction before anything runs.
+    fn start(question: &'a Question, setting: Setting<'a>) -> Result<Self> {
+        let order = match question.arms.stored_runs() {
+            Some(runs) => {
+                runs.iter().enumerate().flat_map(|(arm, runs)| runs.iter().map(move |_| arm)).collect()
+            }
+            None => trial_order(question.trials_of_each_arm()),
+        };
+        let planned = order.into_iter().map(|arm| ExperimentRun { arm, ..ExperimentRun::default() });
+        let mut experiment = record::from_question(question, planned.collect())?;
+        let (folder, held) = record::create_folder(setting.results, &mut experiment)?;
+        experiment.write(&folder)?;
+        Ok(Self {
+            arms: &question.arms,
+            expected: question.curves.unwrap_or(ExpectedCurve::Unknown),
+            warmup: question.arms.recipe().map_or(0, |recipe| recipe.values().metrics.warmup),
+            setting,
+            folder,
+            experiment,
+            trials: Vec::new(),
+            _held: held,
+        })
+    }
+
+    fn read_stored_runs(&mut self, runs: [Vec<PathBuf>; 2]) -> Result<()> {
+        self.experiment.notes.push(
+            "of stored runs: trials were not interleaved, so what changed on the machine between them \
+             counts as a difference of the arms"
+                .to_owned(),
+        );
+        for (arm, runs) in runs.into_iter().enumerate() {
+            for run in runs {
+                self.add(FinishedTrial::from_stored_run(&run, arm)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the trials of both arms. Each is stored when it ends.
+    fn run_trials(&mut self, stop: &Stop) -> Result<()> {
+        let order: Vec<usize> = self.experiment.runs.iter().map(|run| run.arm).collect();
+        let count = order.len();
+        for (index, arm) in order.into_iter().enumerate() {
+            let number = index + 1;
+            let planned = self.arms.both()[arm];
+            eprint_line(&format!("trial {number} of {count}, {}: {}", ARM_NAMES[arm], planned.label));
+            let chosen = self.trials.iter().find_map(|trial| trial.algorithms.clone());
+            let algorithms = self.setting.algorithms_from.clone().or(chosen);
+            let setting = TrialSetting {
+                results: self.setting.results,
+                folder: &self.folder,
+                warmup: self.warmup,
+                algorithms_from: algorithms.as_deref(),
+                timeout: self.setting.timeout,
+                stop,
+            };
+            let trial =
+                FinishedTrial::run(&planned.program, planned.binary.as_deref(), number, arm, setting)?;
+            if trial.failed.is_none() {
+                eprint_line(&format!("  {}", text::trial(&trial.columns)));
+            }
+            self.add(trial)?;
+            if stop.requested() && number < count {
+                let why =
+                    format!("stopped by a signal after trial {number} of {count}; trials cannot be resumed");
+                return Err(Error::new(ErrorKind::Interrupted, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores a trial.
+    ///
+    /// # Errors
+    /// The error of a trial that failed: it ends the comparison.
+    fn add(&mut self, trial: FinishedTrial) -> Result<()> {
+        let (failed, arm) = (trial.failed.clone(), trial.record.arm);
+        let number = self.trials.len() + 1;
+        if let Some(run) = self.experiment.runs.get_mut(number - 1) {
+            *run = trial.record.clone();
+        }
+        if let (Some(environment), Some(arm)) = (&trial.environment, self.experiment.arms.get_mut(arm)) {
+            arm.device = Some(environment.device_class()).filter(|device| !device.is_empty());
+            arm.commit.clone_from(&environment.build.commit);
+        }
+        let in_trial = |reason: &String| format!("trial {number} ({}): {reason}", ARM_NAMES[arm]);
+        self.experiment.contended.extend(trial.contended.iter().map(in_trial));
+        self.trials.push(trial);
+        self.experiment.write(&self.folder)?;
+        match failed {
+            Some(error) => Err(error.context(format!("trial {number}, {}", ARM_NAMES[arm]))),
+            None => Ok(()),
+        }
+    }
+
+    /// Judges the trials. `finished` is false if one of them failed.
+    fn conclude(&mut self, finished: bool) {
+        self.experiment.finished = finished;
+        for (arm, record) in self.experiment.arms.iter_mut().enumerate() {
+            let trials = self.trials.iter().filter(|trial| trial.record.arm == arm);
+            record.measured = measured::means(&trials.map(|trial| trial.columns.clone()).collect::<Vec<_>>());
+        }
+        // An external command runs where the other arm does.
+        let devices = [0, 1].map(|arm: usize| self.experiment.arms[arm].device.clone());
+        for (arm, other) in [(0, 1), (1, 0)] {
+            let device = &mut self.experiment.arms[arm].device;
+            *device = device.take().or(devices[other].clone());
+        }
+        let intends_devices = self.arms.changes.iter().any(|change| {
+            let sections = ["engine.device", "engine.threads", "parallelism."];
+            sections.iter().any(|section| change.key.starts_with(section))
+        });
+        let reasons = contention::reasons(&self.experiment, &self.trials, intends_devices);
+        self.experiment.contended.extend(reasons);
+        self.experiment.notes.extend(contention::notes(&self.trials));
+        record::note_held_out(self.setting.results, &mut self.experiment);
+        self.judge_validation();
+        self.judge_curves(finished);
+        judge::judge(&mut self.experiment);
+    }
+
+    /// Finds out whether all trials measured the validation loss on the same text.
+    fn judge_validation(&mut self) {
+        let measured = |trial: &&FinishedTrial| trial.columns.contains_key(VAL_LOSS);
+        let parts: Vec<_> = self.trials.iter().filter(measured).map(|trial| trial.val_part).collect();
+        let Some(first) = parts.first() else { return };
+        let changed = self.arms.changes.iter().find(|change| change.class == Class::Measuring);
+        let why = match changed {
+            Some(Change { key, old, new, .. }) => format!("the arms differ in {key} ({old} → {new})"),
+            None if parts.iter().any(|part| part != first) => {
+                "the trials do not agree in what they took of the held-out text".to_owned()
+            }
+            None => {
+                self.experiment.notes.extend(first.map(|part| format!("{VAL_LOSS} is {part}")));
+                return;
+            }
+        };
+        self.experiment.notes.push(format!("{VAL_LOSS} is not compared: {why}"));
+        self.experiment.incomparable.push(VAL_LOSS.to_owned());
+    }
+
+    /// Compares the loss curves of both arms.
+    fn judge_curves(&mut self, finished: bool) {
+        let in_arm = |arm: usize| self.trials.iter().filter(move |trial| trial.record.arm == arm);
+        let curves = |arm| in_arm(arm).map(|trial| trial.curve.clone()).collect::<Vec<_>>();
+        let has_diverged = |arm| in_arm(arm).any(|trial| trial.diverged);
+        let finding = if has_diverged(1) && !has_diverged(0) {
+            self.expected.finding(Verdict::Different, "the candidate diverged")
+        } else if finished {
+            self.expected.judge(&curves(0), &curves(1))
+        } else {
+            self.expected.finding(Verdict::Inconclusive, "a trial failed")
+        };
+        let findings = self.experiment.findings.iter_mut();
+        for known in findings.filter(|known| known.measure == Measure::LossCurves) {
+            *known = finding.clone();
+        }
+    }
+}
