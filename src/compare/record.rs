@@ -11,6 +11,7 @@ use crate::results::experiment::{
     Intent, Provenance, RegisteredPrediction, TrainLoss,
 };
 use crate::results::folder::{self, create_timed, read_summary};
+use crate::results::ledger::Ledger;
 use crate::results::measure::Measure;
 use crate::results::provenance::Build;
 use std::collections::{BTreeMap, BTreeSet};
@@ -111,6 +112,7 @@ pub fn planned_pairs(seeds: &[[u64; 2]]) -> Vec<ExperimentRun> {
 /// # Errors
 /// If it cannot be created or locked.
 pub fn create_folder(results: &Path, experiment: &mut Experiment) -> Result<(PathBuf, File)> {
+    experiment.provenance.ledger_heads = Some(Ledger::read(results)?.heads());
     let identity = serde_json::to_vec(experiment).unwrap_or_default();
     let hash8 = blake3::hash(&identity).to_hex()[..8].to_owned();
     let parent = results.join(COMPARISONS).join(&experiment.name);

@@ -117,7 +117,7 @@ impl<'a> RunningPairs<'a> {
         self.experiment.id.clone_from(&experiment.id);
         self.experiment.history.retain(|earlier| earlier.comparison != experiment.full_name());
         self.experiment.provenance.began.clone_from(&experiment.provenance.began);
-        self.experiment.provenance.ledger_head.clone_from(&experiment.provenance.ledger_head);
+        self.experiment.provenance.ledger_heads.clone_from(&experiment.provenance.ledger_heads);
         if experiment.plan.is_some() {
             self.experiment.plan.clone_from(&experiment.plan);
             self.experiment.pilot.clone_from(&experiment.pilot);

@@ -361,8 +361,8 @@ pub struct Provenance {
     pub corpus_hashes: Vec<String>,
     /// Hash of the tokens of every held-out set that a run was measured on, by the set's name.
     pub held_out_hashes: Option<BTreeMap<String, BTreeSet<String>>>,
-    /// Hash of the ledger's newest line when the experiment began.
-    pub ledger_head: Option<String>,
+    /// Hash of the newest line of every file of the ledger when the experiment began.
+    pub ledger_heads: Option<BTreeMap<String, String>>,
     /// When it began, UTC.
     pub began: Option<String>,
 }

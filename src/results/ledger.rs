@@ -218,6 +218,13 @@ impl Ledger {
         &self.attempts
     }
 
+    /// Returns the hash of the newest line of each writer, by the name of its file. Lines before it cannot change
+    /// without another hash.
+    pub fn heads(&self) -> BTreeMap<String, String> {
+        let head = |(name, source): (&String, &Source)| Some((name.clone(), source.head()?.to_owned()));
+        self.sources.iter().filter_map(head).collect()
+    }
+
     /// Returns the last line of a cell: its status.
     pub fn last(&self, key: &str) -> Option<&Attempt> {
         self.last.get(key).map(|&at| &self.attempts[at])

@@ -17,6 +17,11 @@ const DIGITS: usize = 64;
 pub struct Chain(String);
 
 impl Chain {
+    /// Returns the hash of the last line; `None` before the first.
+    pub fn head(&self) -> Option<&str> {
+        Some(self.0.as_str()).filter(|hash| !hash.is_empty())
+    }
+
     /// Appends a JSON object; returns its line, without an end.
     pub fn seal(&mut self, object: &str) -> String {
         self.0 = self.hash(object);

@@ -124,6 +124,11 @@ struct Sequence {
 }
 
 impl Source {
+    /// Returns the hash of the last line that was read.
+    pub fn head(&self) -> Option<&str> {
+        self.chain.head()
+    }
+
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), owner: None, position: 0, lines: 0, chain: Chain::default() }
     }
