@@ -48,8 +48,8 @@ pub fn write_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Res
     sync_folder(parent(path))
 }
 
-/// Replaces a file of a cache, in a folder that need not be there: readers see the old content or the new one. A
-/// power cut may lose it, since nothing waits for the disk.
+/// Replaces a file of a cache, in a folder that need not be there. Readers see the old content or the new one;
+/// a power cut may lose both, since nothing waits for the disk.
 ///
 /// # Errors
 /// When it cannot be written.

@@ -4,7 +4,7 @@
 //! ```text
 //! kept/RECIPE/RUN/manifest.json         paths, sizes and BLAKE3 hashes of the original contents
 //! kept/RECIPE/RUN/summary.json          stored whole
-//! kept/RECIPE/RUN/timing.csv.gz         compressed, without derived columns; the manifest holds their formulas
+//! kept/RECIPE/RUN/timing.csv.gz         compressed, without derived columns, whose formulas the manifest has
 //! kept/objects/metrics-0123….csv        shared by all runs whose `metrics.csv` has this content
 //! ```
 //!

@@ -32,7 +32,7 @@ pub fn seed() -> u64 {
         .map_or(1, |seed| seed.parse().expect("XRUN_CAMPAIGN_SEED is a number"))
 }
 
-/// Returns the time for which this thread has had a processor, which other work on the machine does not add to.
+/// Returns how long this thread has had a processor. Other work on the machine does not add to it.
 pub fn processor_time() -> Duration {
     let times = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux's times of a thread");
     let nanoseconds = times.split(' ').next().and_then(|time| time.parse().ok());
