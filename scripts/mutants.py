@@ -25,18 +25,28 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPS = pathlib.Path("src/ops")
-# Neither has arithmetic of its own: a list of ops, and what the attention is compared with.
-NOT_OPS = {"mod.rs", "segments.rs", "attention/reference.rs", "attention/tests.rs", "cross_entropy/cases.rs",
-           "head_loss/tests.rs"}
+# Files that compute nothing on the CPU: lists, cases, references, and what only a GPU does.
+NOT_OPS = {"mod.rs", "segments.rs", "rank_tables.rs", "attention/flash.rs", "attention/gpu.rs",
+           "attention/reference.rs", "attention/tests.rs", "attention/tuning.rs", "cross_entropy/cases.rs",
+           "formula/code.rs", "head_loss/tests.rs", "layer_norm/cases.rs", "qk_norm_rope/cases.rs",
+           "qk_norm_rope/gpu.rs"}
 
-# File below src/ops, a text, the original (the first one after that text), what replaces it.
+# File below src/ops (or src, of an optimizer), a text, the original (the first one after that text), what replaces it.
 MUTANTS = [
-    ("adamw.rs", "let g = ", "g * self.clip", "-g * self.clip"),
-    ("adamw.rs", "self.one_minus_beta1.fma(", "g - m", "g + m"),
-    ("adamw.rs", "fma(g, ", "self.beta2 * v", "-self.beta2 * v"),
-    ("adamw.rs", "let denominator = ", "v.sqrt() / self.correction + self.eps", "v.sqrt() / self.correction - self.eps"),
-    ("adamw.rs", "if ", "cx.input_u32(4)[0] != 0", "cx.input_u32(4)[0] == 0"),
-    ("adamw.rs", "let step = if ", "segment.decay", "!segment.decay"),
+    ("optim/adamw.rs", "one_minus_beta1.fma(", "g - m", "g + m"),
+    ("optim/adamw.rs", "fma(g, ", "beta2 * v", "-beta2 * v"),
+    ("optim/adamw.rs", "let denominator = ", "v.sqrt() / correction + eps", "v.sqrt() / correction - eps"),
+    ("optim/adamw.rs", "let decayed = if ", "decays", "!decays"),
+    ("optim/elementwise/update.rs", "if ", "cx.input_u32(4)[0] != 0", "cx.input_u32(4)[0] == 0"),
+    ("optim/elementwise/update.rs", "R::update(", "g[i] * clip", "-g[i] * clip"),
+    ("optim/elementwise/update.rs", "table.get(", "first + column", "first + column + R::COLUMNS"),
+    ("optim/lion.rs", "let direction = ", "m * beta1 + g * one_minus_beta1", "m * beta1 - g * one_minus_beta1"),
+    ("optim/lion.rs", "let p = if ", "decays", "!decays"),
+    ("optim/lion.rs", "let p = if ", "direction > A::ZERO", "direction < A::ONE"),
+    ("optim/lion.rs", "one_minus_beta2.fma(g, ", "m * beta2", "-m * beta2"),
+    ("optim/sgd.rs", "if decays { ", "decay.fma(p, g)", "decay.fma(-p, g)"),
+    ("optim/sgd.rs", "*m = ", "momentum * *m + step", "momentum * *m - step"),
+    ("optim/sgd.rs", "let mut step", "-lr", "lr"),
     ("add.rs", "|a, b| ", "a + b", "a - b"),
     ("advance.rs", "if ", "cx.input_u32(0)[0] == 0", "cx.input_u32(0)[0] != 0"),
     ("advance.rs", "", "cx.output_u32(0).slice(0, 1)[0] += 1;", "cx.output_u32(0).slice(0, 1)[0] += 2;"),
@@ -106,17 +116,17 @@ MUTANTS = [
     ("layer_norm/mod.rs", "*dw = ", "dy.fma(*x, *dw)", "dy.fma(-*x, *dw)"),
     ("layer_norm/mod.rs", "", "*db += *dy", "*db -= *dy"),
     ("layer_norm/mod.rs", "s * (", "*g - mean - *x * pull", "*g + mean - *x * pull"),
-    ("rope.rs", "if ", "inverse { rotate_back", "!inverse { rotate_back"),
+    ("rope.rs", "chunks_exact_mut(heads.dim)", "inverse", "!inverse"),
     ("select_rows.rs", "let from = ", "*position as usize", "(*position as usize + 1) % rows"),
     ("soft_cap.rs", "|x| ", "cap * (x / cap).tanh()", "-cap * (x / cap).tanh()"),
     ("soft_cap.rs", "dy * ", "t.fma(-t, Acc::ONE)", "t.fma(t, Acc::ONE)"),
-    ("window_spans.rs", "let first = ", "(t + 1).saturating_sub", "(t + 2).saturating_sub"),
+    ("window_spans.rs", "seen.start.max(", "(t + 1)", "(t + 2)"),
     ("linear.rs", "dy.t(), x, dw, ", "cx.adds(0)", "!cx.adds(0)"),
     ("mul.rs", "|a, b| ", "a * b", "-(a * b)"),
     ("qk_norm_rope/cpu.rs", "E::Acc::ONE / ", "(mean + self.eps).sqrt()", "(mean - self.eps).sqrt()"),
     ("qk_norm_rope/cpu.rs", "norm * (", "*g - *x * mean", "*g + *x * mean"),
     ("qk_norm_rope/cpu.rs", "|((dw, g), x)| ", "*dw += *g * *x", "*dw -= *g * *x"),
-    ("residual_norm.rs", "E::down(", "*sum + *addend", "*sum - *addend"),
+    ("row_norm.rs", "E::down(", "*sum + *addend", "*sum - *addend"),
     ("rms_norm.rs", "", "dot(x, x) / self.count + self.eps", "dot(x, x) / self.count - self.eps"),
     ("rms_norm.rs", "*dw = ", "dy.fma(*x * s, *dw)", "dy.fma(-(*x * s), *dw)"),
     ("rms_norm.rs", "g.fma(s, ", "-(*x * pull)", "*x * pull"),
@@ -126,16 +136,13 @@ MUTANTS = [
     ("rotary.rs", "(*x, *y) = (*x * *c + *y * *s, ", "*y * *c - *x * *s", "*y * *c + *x * *s"),
     ("rotary.rs", "theta.powf(", "-2.0 * i as f64 / self.rotated_dim as f64", "2.0 * i as f64 / self.rotated_dim as f64"),
     ("scale.rs", "|x| ", "factor * x", "-factor * x"),
-    ("sgd.rs", "let g = ", "g * self.clip", "-g * self.clip"),
-    ("sgd.rs", "let g = if decays", "self.decay.fma(p, g)", "self.decay.fma(-p, g)"),
-    ("sgd.rs", "let m = m.map_or(", "self.momentum * m + g", "self.momentum * m - g"),
-    ("sgd.rs", "(-self.lr).fma(", "m, p", "m, -p"),
-    ("sgd.rs", "if ", "cx.input_u32(4)[0] != 0", "cx.input_u32(4)[0] == 0"),
     ("softmax.rs", "[0] = ", "shift + sum.ln()", "shift - sum.ln()"),
     ("softmax.rs", "*dp = ", "*p * (*dp - mean)", "*p * (*dp + mean)"),
     ("softmax.rs", "", "ds.store(r * t, &row);", "();"),
-    ("sum.rs", "Acc::from_f64(", "before + self.scale * total(x)", "before - self.scale * total(x)"),
-    ("sum.rs", "E::down(", "A::from_f64(self.scale) * d_total", "-A::from_f64(self.scale) * d_total"),
+    ("sum.rs", "Acc::from_f64(", "before + scale * total(x)", "before - scale * total(x)"),
+    ("sum.rs", "E::down(", "A::from_f64(self.scale.value(cx)) * d_total", "-A::from_f64(self.scale.value(cx)) * d_total"),
+    ("sum.rs", "Self::Reciprocal => ", "1.0 / f64::from(cx.input_u32(cx.inputs.len() - 1)[0])",
+     "2.0 / f64::from(cx.input_u32(cx.inputs.len() - 1)[0])"),
     ("activate.rs", "", "*d *= *slope", "*d *= -*slope"),
     ("activation.rs", "A::ONE / ", "(A::ONE + (-x).exp())", "(A::ONE + x.exp())"),
     ("activation.rs", "s * ", "x.fma(A::ONE - s, A::ONE)", "x.fma(A::ONE + s, A::ONE)"),
@@ -145,6 +152,40 @@ MUTANTS = [
     ("gated.rs", "*y = E::down(", "*value * up.up()", "-*value * up.up()"),
     ("gated.rs", "*d_gate = E::down(", "*dy * *up * *slope", "-*dy * *up * *slope"),
     ("gated.rs", "*d_up = E::down(", "*dy * *value", "-*dy * *value"),
+    ("all_gather.rs", "None => (&*cx.output_bytes(part.tensor), ", "part.to", "part.to.saturating_sub(1)"),
+    ("all_gather.rs", "cx.output_bytes(part.tensor)[", "part.to * size", "part.to.saturating_sub(1) * size"),
+    ("ema.rs", "*average = weight.fma(", "master - *average", "master + *average"),
+    ("ema.rs", "if ", "cx.input_u32(3)[0] != 0", "cx.input_u32(3)[0] == 0"),
+    ("embedding_owners.rs", "", "count += 1;", "count += 2;"),
+    ("embedding_owners.rs", "|(sum, dy)| ", "*sum += dy.up()", "*sum -= dy.up()"),
+    ("embedding_owners.rs", "dy.slice(", "position as usize * d", "(position as usize).saturating_sub(1) * d"),
+    ("erfc.rs", "if x < A::ZERO { ", "two - tail", "two + tail"),
+    ("erfc.rs", "let t = if ", "t > limit", "t < limit"),
+    ("erfc.rs", "let at = ", "(t - two) / (t + two)", "(t + two) / (t + two)"),
+    ("fingerprint.rs", "let mut z = ", "word ^ at.wrapping_mul(STEP)", "word ^ at"),
+    ("fingerprint.rs", "sums(&bytes[start..start + len], ", "start / WORD", "0 * start"),
+    ("formula/mod.rs", "*d = E::down(", "*dy * *slope", "-*dy * *slope"),
+    ("formula/mod.rs", "y.store(", "row * width + at", "row * width"),
+    ("formula/registers.rs", "Binary::Subtract => map(u, v, to, |u, v| ", "u - v", "v - u"),
+    ("formula/registers.rs", "Unary::Sign => map(u, to, |u| ", "greater(u, A::ZERO) - greater(A::ZERO, u)", "greater(u, A::ZERO)"),
+    ("formula/registers.rs", "Binary::Chain => map(u, v, to, |u, v| if ", "v == A::ZERO", "v != A::ZERO"),
+    ("gather_rows.rs", "", "to.copy_from_slice(part);", "to.fill(0);"),
+    ("affine.rs", "self == ", "Self::WeightAndBias", "Self::Weight"),
+    ("matrices.rs", "self.rows * ", "self.columns", "(self.columns - 1)"),
+    ("muon_momentum.rs", "let gradient = ", "g[first + i] * clip", "-g[first + i] * clip"),
+    ("muon_momentum.rs", "lerp(gradient, average, ", "keep", "take"),
+    ("muon_momentum.rs", "*x = E::down(x.up() / ", "norms[matrix]", "norms[0]"),
+    ("muon_update.rs", "(-step).fma(x.up(), ", "*p * decay", "-*p * decay"),
+    ("newton_schulz.rs", "(side, side, side), ", "c", "-c"),
+    ("newton_schulz.rs", "1.0, factors, (", "a", "-a"),
+    ("qk_norm_rope/mod.rs", "let packed = if ", "self.rotates_first", "!self.rotates_first"),
+    ("qk_norm_rope/norm.rs", "self.weighted { ", "&[0, 1, 2]", "&[0, 2, 1]"),
+    ("reduce_scatter.rs", "filter(|range| ", "range.rank == rank", "range.rank != rank"),
+    ("sample_tokens.rs", "*position = (", "*position + 1", "*position + 2"),
+    ("sample_tokens.rs", "if ", "mass >= wanted", "mass < wanted"),
+    ("share_rows.rs", "gather(cx.comm, name, ", "cx.input_bytes(1)", "cx.input_bytes(0)"),
+    ("swap_ema.rs", "compute_copy.store(", "segment.start + start", "segment.start"),
+    ("swap_ema.rs", "", "masters.swap_with_slice(average.slice(segment.offset + start, len));", "();"),
     ("with_gradient.rs", "v.set_input_grad(1, ", "v.input(2)", "v.input(1)"),
 ]
 
@@ -171,7 +212,7 @@ def plant(copy, mutants):
     """Puts every mutant behind its switch; returns the ones whose place is not in the source."""
     lost, edits = [], {}
     for number, (file, before, original, mutant) in enumerate(mutants):
-        path = copy / OPS / file
+        path = copy / ("src" if file.startswith("optim/") else OPS) / file
         text = path.read_text()
         context = text.find(before)
         start = text.find(original, context + len(before))
@@ -212,7 +253,7 @@ def cargo(copy, arguments, number=None, build=False):
 def copy_tree(work):
     copy = work / "tree"
     shutil.rmtree(copy, ignore_errors=True)
-    copied = ["Cargo.toml", "Cargo.lock", "build.rs", "src", "recipes", "tests", "docs"]
+    copied = ["Cargo.toml", "Cargo.lock", "build.rs", "kernels", "src", "recipes", "tests", "docs", "data"]
     for path in map(ROOT.joinpath, copied):
         copy.mkdir(exist_ok=True)
         (shutil.copytree if path.is_dir() else shutil.copy)(path, copy / path.name)
@@ -226,7 +267,7 @@ def main():
     arguments = parser.parse_args()
 
     sources = {str(p.relative_to(ROOT / OPS)) for p in (ROOT / OPS).rglob("*.rs")} - NOT_OPS
-    without = sources - {file for file, *_ in MUTANTS} - {"attention/flash.rs"}
+    without = sources - {file for file, *_ in MUTANTS}
     if without:
         sys.exit(f"no mutant in {', '.join(sorted(without))}")
     with tempfile.TemporaryDirectory() as temporary:

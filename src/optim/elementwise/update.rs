@@ -34,6 +34,10 @@ pub struct ElementwiseUpdate<R, const N: usize> {
 
 impl<R: Rule<N>, const N: usize> ElementwiseUpdate<R, N> {
     /// Runs on the CPU with compute copies of type `E`.
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "iterators over slots keep the loop from being vectorized"
+    )]
     fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
         type Acc<E> = <E as Elem>::Acc;
         if cx.input_u32(4)[0] != 0 {
