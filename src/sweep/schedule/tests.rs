@@ -4,6 +4,7 @@ use super::*;
 use crate::error::ErrorKind;
 use crate::executor::Capacity;
 use crate::executor::simulation::{Fate, Simulation};
+use crate::machine::Machine;
 use crate::results::progress::Mode;
 use crate::sweep::{Request, Sweep};
 use std::path::PathBuf;
@@ -47,7 +48,10 @@ impl TestSweep {
             limits: Limits::default(),
             progress: Mode::Quiet,
         };
-        let sweep = Sweep::new(&request).unwrap();
+        let mut sweep = Sweep::new(&request).unwrap();
+        // The speed of this machine is not measured to predict times.
+        let works = sweep.cells.iter_mut().filter_map(|cell| cell.work.as_mut().ok());
+        works.for_each(|work| work.machine = Machine::none());
         Self { dir, sweep, retry: Vec::new(), limits: Limits::default() }
     }
 
