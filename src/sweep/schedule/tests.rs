@@ -4,6 +4,7 @@ use super::*;
 use crate::error::ErrorKind;
 use crate::executor::Capacity;
 use crate::executor::simulation::{Fate, Simulation};
+use crate::machine::Machine;
 use crate::results::progress::Mode;
 use crate::sweep::{Request, Sweep};
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ const RECIPE: &str = "[model]\ndim = 32\nn_heads = 2\nn_layers = 1\nffn_dim = 64
                       [validation]\ninterval = 1\nsteps = 1\n[engine]\ndevice = \"cpu\"\n";
 
 /// A sweep in a results folder of its own.
-struct Place {
+struct TestSweep {
     dir: TempDir,
     sweep: Sweep,
     retry: Vec<CellStatus>,
@@ -32,7 +33,7 @@ impl Output for NoOutput {
     }
 }
 
-impl Place {
+impl TestSweep {
     fn new(arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let recipe = dir.path().join("tiny.toml");
@@ -47,7 +48,10 @@ impl Place {
             limits: Limits::default(),
             progress: Mode::Quiet,
         };
-        let sweep = Sweep::new(&request).unwrap();
+        let mut sweep = Sweep::new(&request).unwrap();
+        // The speed of this machine is not measured to predict times.
+        let works = sweep.cells.iter_mut().filter_map(|cell| cell.work.as_mut().ok());
+        works.for_each(|work| work.machine = Machine::none());
         Self { dir, sweep, retry: Vec::new(), limits: Limits::default() }
     }
 
@@ -103,7 +107,7 @@ fn seed(spec: &RunSpec) -> u64 {
 
 #[test]
 fn every_cell_runs_once_as_many_at_a_time_as_there_is_room_for() {
-    let place = Place::new(&["training.seed=1,2,3,4,5"]);
+    let place = TestSweep::new(&["training.seed=1,2,3,4,5"]);
     let mut simulation = Simulation::new(cpu(2), STEPS, |_| Fate::Completes(1.0));
     place.run(&mut simulation).unwrap();
     assert_eq!(place.statuses(), [(CellStatus::Ok, 1); 5]);
@@ -116,7 +120,7 @@ fn every_cell_runs_once_as_many_at_a_time_as_there_is_room_for() {
 
 #[test]
 fn a_run_ends_as_it_does_and_the_rest_goes_on() {
-    let mut place = Place::new(&["training.seed=1,2,3,4,5"]);
+    let mut place = TestSweep::new(&["training.seed=1,2,3,4,5"]);
     place.limits.hang = Some(Duration::from_secs(2));
     let fate = |spec: &RunSpec| match seed(spec) {
         1 => Fate::Fails,
@@ -147,7 +151,7 @@ fn a_run_ends_as_it_does_and_the_rest_goes_on() {
 
 #[test]
 fn a_signal_lets_runs_save_and_starts_no_other() {
-    let place = Place::new(&["training.seed=1,2,3"]);
+    let place = TestSweep::new(&["training.seed=1,2,3"]);
     let stop = Stop::default();
     let mut simulation = Simulation::new(cpu(1), STEPS, |_| Fate::Completes(1.0));
     let request = stop.clone();
@@ -170,7 +174,7 @@ fn a_signal_lets_runs_save_and_starts_no_other() {
 #[test]
 fn a_run_that_its_scheduler_left_is_found_at_every_moment() {
     for dies_at in 0..=2 * STEPS {
-        let place = Place::new(&["training.seed=1,2"]);
+        let place = TestSweep::new(&["training.seed=1,2"]);
         let mut simulation = Simulation::new(cpu(1), STEPS, |_| Fate::Completes(1.0));
         simulation.dies_at = Some(dies_at);
         let error = place.run(&mut simulation).unwrap_err();
@@ -186,7 +190,7 @@ fn a_run_that_its_scheduler_left_is_found_at_every_moment() {
 
 #[test]
 fn a_run_that_died_with_its_scheduler_runs_again() {
-    let place = Place::new(&["training.seed=1,2"]);
+    let place = TestSweep::new(&["training.seed=1,2"]);
     let mut first = Simulation::new(cpu(1), STEPS, |_| Fate::Completes(1.0));
     first.dies_at = Some(1);
     place.run(&mut first).unwrap_err();
@@ -206,7 +210,7 @@ fn rungs_are_climbed_by_the_best_from_their_checkpoints_whoever_dies() {
         rate.map_or(0.5, |rate| rate.parse::<f64>().unwrap())
     };
     for dies_at in [None, Some(0), Some(2), Some(4), Some(6), Some(8)] {
-        let place = Place::new(&rates);
+        let place = TestSweep::new(&rates);
         let mut simulation = Simulation::new(cpu(1), STEPS, |spec| Fate::Completes(loss(spec)));
         simulation.dies_at = dies_at;
         if dies_at.is_some() {
@@ -227,7 +231,7 @@ fn rungs_are_climbed_by_the_best_from_their_checkpoints_whoever_dies() {
 #[test]
 fn shorter_cells_fork_from_the_trunk_of_the_longest() {
     let trunk = ["sweep.cooldowns=[1, 2, 3]", "lr_scheduler.decay=wsd", "lr_scheduler.decay_ratio=0.25"];
-    let place = Place::new(&trunk);
+    let place = TestSweep::new(&trunk);
     let steps: Vec<u64> =
         place.sweep.cells.iter().map(|cell| cell.work.as_ref().unwrap().plan.steps as u64).collect();
     let mut simulation = Simulation::new(cpu(2), *steps.iter().max().unwrap(), |_| Fate::Completes(1.0));
@@ -239,7 +243,7 @@ fn shorter_cells_fork_from_the_trunk_of_the_longest() {
 
 #[test]
 fn two_schedulers_run_each_cell_once() {
-    let place = Place::new(&["training.seed=1,2,3,4,5,6"]);
+    let place = TestSweep::new(&["training.seed=1,2,3,4,5,6"]);
     let run = || {
         let mut simulation = Simulation::new(cpu(1), 20 * STEPS, |_| Fate::Completes(1.0));
         place.run(&mut simulation).unwrap();
@@ -257,7 +261,7 @@ fn two_schedulers_run_each_cell_once() {
 
 #[test]
 fn a_scheduler_leaves_alone_what_another_one_runs() {
-    let place = Place::new(&["training.seed=1,2,3"]);
+    let place = TestSweep::new(&["training.seed=1,2,3"]);
     let mut first = Simulation::new(cpu(1), STEPS, |_| Fate::Completes(1.0));
     place.with(&mut first, |running| {
         running.begin().unwrap();
@@ -273,7 +277,7 @@ fn a_scheduler_leaves_alone_what_another_one_runs() {
 
 #[test]
 fn a_gpu_has_one_scheduler_at_a_time() {
-    let place = Place::new(&["training.seed=1,2"]);
+    let place = TestSweep::new(&["training.seed=1,2"]);
     let gpus = Capacity { gpus: 2, cpu_runs: 1 };
     let [mut one, mut other] = [1, 2].map(|_| Simulation::new(gpus, STEPS, |_| Fate::Completes(1.0)));
     place.with(&mut one, |one| {
