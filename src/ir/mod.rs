@@ -23,7 +23,7 @@ pub use array::{Array, Fill};
 pub use builder::Destination;
 pub use op::{
     Builder, Case, Cases, Cost, CpuNode, Emission, GpuNode, GradDestination, MayAlias, Node, Op, Program,
-    Reference, Upstream, Vjp,
+    Reference, SameAs, Upstream, Vjp,
 };
 pub use role::{Role, Sublayer};
 pub use shards::{OwnedRange, Part, Shards};

@@ -27,7 +27,7 @@ const CHUNK: usize = 64;
 /// have a narrower format than the master parameters. Of a group of parameters, m and v have its elements
 /// alone. Where ranks update what they own, m and v, and params if there is a compute copy, are the rank's
 /// shard. The other elements are left as they are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AdamW {
     /// Decay of the first moment.
     pub beta1: f64,

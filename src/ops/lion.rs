@@ -28,7 +28,7 @@ const CHUNK: usize = 64;
 /// activations have a narrower format than the master parameters. Of a group of parameters, the momentum has
 /// its elements alone. Where ranks update what they own, the momentum, and params if there is a compute copy,
 /// are the rank's shard.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Lion {
     /// Weight of the momentum in the direction of a step.
     pub beta1: f64,

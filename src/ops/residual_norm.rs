@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// weight, `w` is absent and `n = rms_norm(r)`.
 ///
 /// `n` is computed from the rounded `r`, so that `RmsNorm` of a kept `r` gives the same bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResidualNorm {
     /// Added to the mean square.
     pub eps: f64,

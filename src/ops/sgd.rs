@@ -27,7 +27,7 @@ const CHUNK: usize = 64;
 /// compute copy `[n]` if activations have a narrower format than the master parameters. Of a group of
 /// parameters, the momentum has its elements alone. Where ranks update what they own, the momentum, and
 /// params if there is a compute copy, are the rank's shard.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sgd {
     /// Momentum μ; 0 for SGD without momentum, which has no momentum buffer.
     pub momentum: f64,

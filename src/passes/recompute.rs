@@ -93,12 +93,12 @@ impl Emissions {
     fn new(program: &Program, forward: &Forward) -> Self {
         let nodes = &program.nodes;
         let backward = |at: &usize| nodes[*at].phase == Phase::Backward;
-        // Ops are the same if they print the same constants.
-        let mut gradients: HashMap<(String, Vec<TensorId>), usize> = HashMap::new();
+        // What gradients can emit, by the inputs that it is computed from.
+        let mut gradients: HashMap<Vec<TensorId>, Vec<(Arc<dyn Op>, usize)>> = HashMap::new();
         for at in (0..nodes.len()).filter(backward) {
             if let Some(emission) = nodes[at].op.emission() {
                 let inputs = emission.inputs.iter().map(|&i| nodes[at].inputs[i]).collect();
-                gradients.entry((format!("{:?}", emission.of), inputs)).or_insert(at);
+                gradients.entry(inputs).or_default().push((emission.of, at));
             }
         }
         let mut readers: BTreeMap<TensorId, Vec<usize>> = BTreeMap::new();
@@ -112,7 +112,8 @@ impl Emissions {
         for (&id, readers) in &readers {
             let gradient = forward
                 .recomputation(nodes, id)
-                .and_then(|r| gradients.get(&(format!("{:?}", r.op), r.inputs)).copied())
+                .and_then(|r| gradients.get(&r.inputs)?.iter().find(|(op, _)| op.same_as(&*r.op)))
+                .map(|&(_, gradient)| gradient)
                 .filter(|&g| readers.iter().all(|&at| at > g || can_wait(program, at, g)));
             match gradient {
                 Some(gradient) => drop(emitted.insert(id, gradient)),

@@ -372,7 +372,7 @@ fn the_precision_of_products_is_printed_and_reaches_the_queue() {
 }
 
 /// An op with an output that it never writes.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 struct Silent;
 
 impl Op for Silent {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 const EPS: f64 = 1e-5;
 
 /// `(x[N, d], w[d], b[d]) → y[N, d]`. Weight and bias are in the accumulator format.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNorm {
     /// Added to the variance.
     pub eps: f64,
@@ -37,7 +37,7 @@ pub struct LayerNorm {
 /// `(x[N, d], y[N, d], w[d], b[d]) → (r, n)` with `r = x + y`, as stored, and `n = layer_norm(r)`.
 ///
 /// `n` is computed from the rounded `r`, so that [`LayerNorm`] of a kept `r` gives the same bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResidualLayerNorm {
     /// Added to the variance.
     pub eps: f64,
@@ -54,7 +54,7 @@ pub struct ResidualLayerNorm {
 ///
 /// It does not emit `y`: with fewer elements per thread than the forward, its GPU kernel adds up a row in
 /// another order, so mean and variance have other bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormGrad {
     /// As [`LayerNorm::eps`].
     pub eps: f64,
