@@ -1,7 +1,7 @@
 //! Lays out the state of a plan.
 
-use super::family::PromptShape;
-use super::registry::family;
+use super::decoder::parameters;
+use super::purpose::PromptShape;
 use crate::device::DType;
 use crate::device::gpu::{MAX_RANKS, STAGING_STEP, area_words};
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ use std::ops::Range;
 pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
-    let params = family(&plan.model).params(&plan.model);
+    let params = parameters(&plan.model);
     let block = grad_norm::block(plan.execution.gpu.is_some());
     let mut groups: Vec<GroupRequest> =
         plan.update_groups.iter().map(|group| group.request(precision, &params, block)).collect();
@@ -341,7 +341,7 @@ pub(super) fn divided_rows(plan: &Plan, state: &State) -> Result<Option<DividedR
 
 /// Returns the state of a program that only generates: parameters, and the buffers of generation.
 pub fn generation_state(plan: &Plan, prompts: &[PromptShape]) -> State {
-    let mut builder = StateBuilder::for_inference(plan.precision, &family(&plan.model).params(&plan.model));
+    let mut builder = StateBuilder::for_inference(plan.precision, &parameters(&plan.model));
     generation(plan, prompts, &mut builder);
     builder.finish()
 }

@@ -1,11 +1,10 @@
 //! All programs of a plan, passes applied and memory planned.
 
-use super::family::Purpose;
 use super::gather::{gather_rest, gather_updated};
 use super::generation::{Prefill, decode};
-use super::layout;
 use super::loss_scale::loss_scale;
-use super::registry::family;
+use super::purpose::Purpose;
+use super::{decoder, layout};
 use crate::device::gpu::Collector;
 use crate::error::Result;
 use crate::exec::{Section, collect};
@@ -185,7 +184,7 @@ pub(super) fn record(
     (first, last): (bool, bool),
 ) -> Result<(Program, TensorId)> {
     let mut b = Builder::new(format!("micro(first={first}, last={last})"), Arc::clone(state));
-    let losses = family(&plan.model).losses(plan, Purpose::Train { first }, &mut b)?;
+    let losses = decoder::losses(plan, Purpose::Train { first }, &mut b)?;
     let (scale, count) = loss_scale(plan, &mut b)?;
     let mode = if first { Mode::Write } else { Mode::Add };
     let mut sum = |losses: TensorId, slot: &str| {
@@ -288,7 +287,7 @@ fn sum_over_ranks(b: &mut Builder, name: &str, tensors: &[TensorId]) -> Result<(
 
 fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("evaluate", Arc::clone(state));
-    let losses = family(&plan.model).losses(plan, Purpose::Evaluate, &mut b)?;
+    let losses = decoder::losses(plan, Purpose::Evaluate, &mut b)?;
     let losses = losses.losses;
     total(&mut b, &[losses], "control.eval_loss", Factor::Constant(1.0), Mode::Write)?;
     if plan.document_losses {

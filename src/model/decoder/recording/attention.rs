@@ -3,7 +3,7 @@
 use super::{DropoutPlace, Recording};
 use crate::error::Result;
 use crate::ir::{Builder, Destination, Mode, TensorId};
-use crate::model::family::{PromptShape, Purpose};
+use crate::model::purpose::{PromptShape, Purpose};
 use crate::model::window::window;
 use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Mask, attention_unfused};

@@ -3,7 +3,7 @@
 use super::Recording;
 use crate::error::Result;
 use crate::ir::{Builder, Destination, Mode, Op, Spec, TensorId};
-use crate::model::family::{Losses, PromptShape, Purpose};
+use crate::model::purpose::{Losses, PromptShape, Purpose};
 use crate::model::loss_scale::loss_scale;
 use crate::ops::cross_entropy::Objective;
 use crate::ops::head_loss::HeadLoss;

@@ -9,7 +9,7 @@ mod positions;
 
 use crate::error::Result;
 use crate::ir::{Builder, TensorId};
-use crate::model::family::Purpose;
+use crate::model::purpose::Purpose;
 use crate::model::norm;
 use crate::ops::add::Add;
 use crate::ops::add_bias::AddBias;
@@ -18,7 +18,7 @@ use crate::ops::dropout::{Dropout, Site};
 use crate::ops::linear::Linear;
 use crate::plan::Plan;
 use crate::policy::NormPlacement;
-pub(super) use activations::activations;
+pub use activations::activations;
 
 /// Records the forward of a plan for a purpose.
 pub(super) struct Recording<'a> {

@@ -1,12 +1,8 @@
-//! Model families: everything that the rest of the program needs to know of an architecture.
+//! What a model is recorded for, and what a recording gives.
 
-use super::formula::Formula;
-use crate::error::Result;
-use crate::ir::ParamRequest;
-use crate::ir::{Builder, TensorId};
-use crate::plan::{Model, Plan};
+use crate::ir::TensorId;
 
-/// Purpose of a program that a family records.
+/// Purpose of a recorded program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Loss and gradients, with dropout. The first micro-step of a step overwrites gradients, the others add.
@@ -38,7 +34,7 @@ impl PromptShape {
     }
 }
 
-/// What an activation is, of which a model of any width has some.
+/// A kind of activation that models of every width have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ActivationKind {
     /// The first rows of the residual stream.
@@ -49,7 +45,7 @@ pub enum ActivationKind {
     FeedForward,
     /// The residual stream after the last block.
     Residual,
-    /// The products of the head, which [`Model::logit`] makes logits.
+    /// The products of the head, which [`Model::logit`](crate::plan::Model::logit) makes logits.
     HeadProducts,
 }
 
@@ -75,36 +71,4 @@ pub struct Losses {
     pub z_losses: Option<TensorId>,
     /// What label smoothing adds to the cross-entropy, where the objective has it.
     pub smoothing_losses: Option<TensorId>,
-}
-
-/// An architecture: its parameters, the recording of its forward, and its cost.
-///
-/// The rest of the program never uses names of parameters. It uses roles and blocks ([`crate::ir::Role`]),
-/// which [`Family::params`] declares.
-pub trait Family: Sync {
-    /// Returns the trained tensors in the order in which backward completes their gradients: from the head
-    /// back to the embedding.
-    fn params(&self, model: &Model) -> Vec<ParamRequest>;
-
-    /// Records the forward up to the losses of every row. In training, the head's gradient and that of the
-    /// rows it reads are computed as well.
-    ///
-    /// # Errors
-    /// When the plan's numbers do not fit an op.
-    fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<Losses>;
-
-    /// Records the forward of one token per sequence, or of whole prompts: into the state's
-    /// `generation.logits`, and the token that is drawn from them into `generation.tokens`.
-    ///
-    /// # Errors
-    /// When the plan's numbers do not fit an op.
-    fn logits(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<()>;
-
-    /// Returns the names of the tensors of an evaluation whose size says whether a parametrization holds at a
-    /// width, each with what it is. There may be several of a kind, of the blocks.
-    fn activations(&self, model: &Model) -> Vec<(ActivationKind, String)>;
-
-    /// Returns the model FLOPs of a token, forward and backward, in sequences of `seq_len`: 6 per weight of
-    /// every product, and attention with its causal half counted once. Recomputed work does not count.
-    fn flops_per_token(&self, model: &Model, seq_len: usize) -> Formula;
 }
