@@ -59,8 +59,7 @@ fn all_ops() -> BTreeMap<String, Arc<dyn Op>> {
     for precision in [DType::F64, DType::F32, DType::Bf16].map(Precision::for_act_dtype) {
         for case in crate::ops::cases(precision) {
             if !case.differentiable.is_empty() {
-                let state = Arc::new(layout(&case, precision).unwrap());
-                let program = recomputed(&case, &state).unwrap();
+                let program = Layout::new(&case, precision).unwrap().recomputed(&case).unwrap();
                 ops.extend(program.nodes.into_iter().map(|node| node.op));
             }
             ops.push(case.op);
@@ -101,8 +100,8 @@ fn every_emission_takes_the_place_of_a_recomputation() {
     let precision = Precision::for_act_dtype(DType::F64);
     let mut emitting = HashSet::new();
     for case in crate::ops::cases(precision).iter().filter(|case| !case.differentiable.is_empty()) {
-        let state = Arc::new(layout(case, precision).unwrap());
-        let (kept, dropped) = (both(case, &state, true).unwrap(), recomputed(case, &state).unwrap());
+        let layout = Layout::new(case, precision).unwrap();
+        let (kept, dropped) = (layout.both(case, true).unwrap(), layout.recomputed(case).unwrap());
         assert!(!kept.nodes.iter().any(emits), "{case:?}");
         if kept.nodes.iter().any(|node| node.op.emission().is_some()) {
             assert!(dropped.nodes.iter().any(emits), "{case:?}");

@@ -36,11 +36,6 @@ impl Prefill {
         let section = Section::new(record(plan, state, name, Purpose::Prefill(shape))?);
         Ok(Self { shape, section })
     }
-
-    /// Returns the name of the slot of an input: `tokens` or `positions`, of all rows.
-    pub fn slot(&self, name: &str) -> String {
-        self.shape.slot(name)
-    }
 }
 
 impl Generator {

@@ -1,6 +1,6 @@
 //! What a model is recorded for, and what a recording gives.
 
-use crate::ir::TensorId;
+use crate::ir::{PromptSlot, SlotName, TensorId};
 
 /// Purpose of a recorded program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +28,9 @@ pub struct PromptShape {
 }
 
 impl PromptShape {
-    /// Returns the name of the slot of an input of prompts: a slot for every shape, all over the same memory.
-    pub fn slot(self, name: &str) -> String {
-        format!("prompts.{name}.{}x{}", self.prompts, self.rows)
+    /// Returns the slot of an input of these prompts. Every shape has one, all over the same memory.
+    pub fn slot(self, input: PromptSlot) -> SlotName {
+        SlotName::PromptsOf(input, [self.prompts, self.rows])
     }
 }
 

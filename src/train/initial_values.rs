@@ -4,7 +4,7 @@ use crate::device::cpu::{Pool, ViewMut};
 use crate::device::lock::lock;
 use crate::device::{Elem, Real};
 use crate::exec::Engine;
-use crate::ir::Param;
+use crate::ir::{FlatBuffer, Param};
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ pub(super) struct ParameterValues<A> {
 impl<A: Real> ParameterValues<A> {
     /// Rounds masters into the copy that the state of an engine has a slot for.
     pub fn new(engine: &Engine, param: &Param, numbers: Vec<A>) -> Self {
-        let has_copy = engine.state.layout().slot(&format!("compute_copy.{}", param.name)).is_some();
+        let has_copy = engine.state.layout().slot(FlatBuffer::ComputeCopy.param(&param.name)).is_some();
         let compute_copy = has_copy.then(|| rounded(engine.pool(), &numbers));
         Self { numbers, compute_copy }
     }

@@ -4,6 +4,7 @@ use super::Rank;
 use crate::data::{Batch, HeldOut, IGNORED};
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
+use crate::ir::SlotName;
 use crate::results::documents::DocumentLoss;
 use bytemuck::{Pod, Zeroable};
 use std::collections::BTreeMap;
@@ -110,7 +111,7 @@ impl Rank {
     /// # Errors
     /// When the plan asks for no losses of documents.
     pub(super) fn losses_of_rows(&self) -> Result<Vec<f64>> {
-        let slot = self.engine.state.slot("evaluation.losses")?;
+        let slot = self.engine.state.slot(SlotName::RowLosses)?;
         self.engine.state.values(slot)
     }
 }

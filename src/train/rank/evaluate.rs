@@ -6,6 +6,7 @@ use crate::data::ValidationBatches;
 use crate::device::communicator::Communicator;
 use crate::error::Result;
 use crate::exec::Section;
+use crate::ir::ControlSlot;
 use crate::results::documents::DocumentLoss;
 use crate::train::phase::EVALUATES;
 use std::sync::Arc;
@@ -89,7 +90,7 @@ impl Rank {
                 self.comm.set_status(self.done, EVALUATES);
                 self.upload(&batch, self.done)?;
                 self.engine.run_all(&[&programs.evaluate], 0)?;
-                loss += self.number("control.eval_loss")?;
+                loss += self.number(ControlSlot::EvalLoss)?;
                 tokens += batch.counted();
                 bytes = bytes.zip(set.text.of_targets(&batch.targets)).map(|(sum, bytes)| sum + bytes);
                 if let Some(parts) = &mut parts {
