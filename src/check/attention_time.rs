@@ -8,7 +8,7 @@ use crate::device::cuda::Gpu;
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section, prepare};
-use crate::ir::{Builder, Destination, Mode, Precision, Spec, State, StateBuilder, TensorId};
+use crate::ir::{Builder, Destination, Mode, Precision, SlotId, Spec, State, StateBuilder, TensorId};
 use crate::ops::attention::{Attention, FlashAttention, FlashAttentionGrad, Heads};
 use crate::ops::qk_norm_rope::{QkNorm, QkNormRope, QkNormRopeGrad};
 use crate::ops::rotary::Rotary;
@@ -106,7 +106,7 @@ pub fn time_attention(gpu: &Arc<Gpu>, shape: AttentionShape, with_norm: bool) ->
         }
         gpu.record(&end, false)?;
         end.wait()?;
-        let milliseconds = f64::from(end.since(&start)?) / (LAUNCHES.1 * programs.turns) as f64;
+        let milliseconds = f64::from(end.since(&start)?) / (LAUNCHES.1 * programs.turns.len()) as f64;
         Ok(Duration::from_secs_f64(milliseconds / 1e3))
     };
     Ok(AttentionTime { forward: time(&programs.forward)?, backward: time(&programs.backward)? })
@@ -115,9 +115,99 @@ pub fn time_attention(gpu: &Arc<Gpu>, shape: AttentionShape, with_norm: bool) ->
 /// Forward and backward of every input in turn, over one state.
 struct Programs {
     state: Arc<State>,
-    turns: usize,
+    shared: Shared,
+    turns: Vec<Turn>,
     forward: Section,
     backward: Section,
+}
+
+/// What all turns read, and the gradients of weights, which each overwrites.
+struct Shared {
+    positions: SlotId,
+    weights: [SlotId; 2],
+    d_weights: [SlotId; 2],
+}
+
+/// The tensors of one input.
+struct Turn {
+    qkv: SlotId,
+    packed: SlotId,
+    o: SlotId,
+    lse: SlotId,
+    d_o: SlotId,
+    d_packed: SlotId,
+    d_qkv: SlotId,
+}
+
+/// The ops that are timed.
+struct Ops {
+    attention: Attention,
+    /// Norms and rotation of queries and keys, where they are timed too.
+    norm: Option<QkNormRope>,
+}
+
+impl Shared {
+    fn lay_out(layout: &mut StateBuilder, rows: usize, dim: usize, precision: Precision) -> Self {
+        let weight = Spec::new([dim], precision.master);
+        let mut tensors = ["positions", "wq", "wk", "dwq", "dwk"].map(|name| (name, weight.clone()));
+        tensors[0].1 = Spec::new([rows], DType::U32);
+        let [positions, wq, wk, dwq, dwk] = layout.group("shared", tensors);
+        Self { positions, weights: [wq, wk], d_weights: [dwq, dwk] }
+    }
+}
+
+impl Turn {
+    fn lay_out(layout: &mut StateBuilder, turn: usize, packed: &Spec, o: &Spec, lse: &Spec) -> Self {
+        let tensors = [
+            ("qkv", packed),
+            ("packed", packed),
+            ("o", o),
+            ("lse", lse),
+            ("do", o),
+            ("d_packed", packed),
+            ("d_qkv", packed),
+        ];
+        let tensors = tensors.map(|(name, spec)| (name, spec.clone()));
+        let [qkv, packed, o, lse, d_o, d_packed, d_qkv] = layout.group(&format!("turn{turn}"), tensors);
+        Self { qkv, packed, o, lse, d_o, d_packed, d_qkv }
+    }
+
+    /// Returns what the norm reads.
+    fn norm_inputs(&self, b: &mut Builder, shared: &Shared) -> Vec<TensorId> {
+        let [wq, wk] = shared.weights;
+        [self.qkv, wq, wk, shared.positions].map(|slot| b.state_slot(slot)).to_vec()
+    }
+
+    fn record_forward(&self, b: &mut Builder, shared: &Shared, ops: &Ops) -> Result<()> {
+        let from = b.state_slot(if ops.norm.is_some() { self.packed } else { self.qkv });
+        if let Some(norm) = ops.norm {
+            let inputs = self.norm_inputs(b, shared);
+            b.emit_into("packed", Arc::new(norm), &inputs, &[into(from)])?;
+        }
+        let outputs = [self.o, self.lse].map(|slot| into(b.state_slot(slot)));
+        b.emit_into("o", Arc::new(FlashAttention(ops.attention)), &[from], &outputs)?;
+        Ok(())
+    }
+
+    fn record_backward(&self, b: &mut Builder, shared: &Shared, ops: &Ops) -> Result<()> {
+        let from = if ops.norm.is_some() { self.packed } else { self.qkv };
+        let inputs = [from, self.o, self.lse, self.d_o].map(|slot| b.state_slot(slot));
+        let d_packed = b.state_slot(self.d_packed);
+        let outputs = [into(d_packed), Destination::New];
+        b.emit_into("d_packed", Arc::new(FlashAttentionGrad(ops.attention)), &inputs, &outputs)?;
+        if let Some(norm) = ops.norm {
+            let inputs = [self.norm_inputs(b, shared), vec![d_packed]].concat();
+            let [dwq, dwk] = shared.d_weights;
+            let [d_qkv, dwq, dwk] = [self.d_qkv, dwq, dwk].map(|slot| into(b.state_slot(slot)));
+            let outputs = [d_qkv, dwq, dwk, Destination::New];
+            b.emit_into("d_qkv", Arc::new(QkNormRopeGrad(norm)), &inputs, &outputs)?;
+        }
+        Ok(())
+    }
+}
+
+fn into(id: TensorId) -> Destination {
+    Destination::Into(id, Mode::Write)
 }
 
 impl Programs {
@@ -126,92 +216,41 @@ impl Programs {
         let (rows, precision) = (batch * seq_len, Precision::for_act_dtype(DType::Bf16));
         let packed = Spec::new([rows, heads.width()], precision.act_dtype);
         let o = Spec::new([rows, heads.query * heads.dim], precision.act_dtype);
+        let lse = Spec::new([rows, heads.query], precision.master);
         let turns = TURNS_BYTES.div_ceil(packed.bytes()).clamp(2, MOST_TURNS);
         let mut layout = StateBuilder::empty(precision);
-        let weight = Spec::new([heads.dim], precision.master);
-        let mut shared = vec![("positions", Spec::new([rows], DType::U32))];
-        shared.extend(["wq", "wk", "dwq", "dwk"].map(|name| (name, weight.clone())));
-        layout.group("shared", &shared);
-        let groups: Vec<String> = (0..turns).map(|turn| format!("turn{turn}")).collect();
-        for group in &groups {
-            layout.group(
-                group,
-                &[
-                    ("qkv", packed.clone()),
-                    ("packed", packed.clone()),
-                    ("o", o.clone()),
-                    ("lse", Spec::new([rows, heads.query], precision.master)),
-                    ("do", o.clone()),
-                    ("d_packed", packed.clone()),
-                    ("d_qkv", packed.clone()),
-                ],
-            );
-        }
+        let shared = Shared::lay_out(&mut layout, rows, heads.dim, precision);
+        let turns: Vec<_> =
+            (0..turns).map(|turn| Turn::lay_out(&mut layout, turn, &packed, &o, &lse)).collect();
         let state = Arc::new(layout.finish());
-        let attention = Attention::causal(heads, seq_len);
         let norm = QkNormRope {
             norm: QkNorm { heads, eps: 1e-6, weighted: true },
             rotary: Rotary::of_whole_heads(heads.dim, 10_000.0),
             rotates_first: false,
         };
+        let ops = Ops { attention: Attention::causal(heads, seq_len), norm: with_norm.then_some(norm) };
         let mut forward = Builder::new("forward", Arc::clone(&state));
         let mut backward = Builder::new("backward", Arc::clone(&state));
-        for group in &groups {
-            let b = &mut forward;
-            let of = |b: &mut Builder, name: &str| b.state(&format!("{group}.{name}"));
-            let into = |id| Destination::Into(id, Mode::Write);
-            let norm_inputs = |b: &mut Builder| -> Result<Vec<TensorId>> {
-                let shared = ["wq", "wk", "positions"].map(|name| format!("shared.{name}"));
-                let names = [format!("{group}.qkv")].into_iter().chain(shared);
-                names.map(|name| b.state(&name)).collect()
-            };
-            let from = of(b, if with_norm { "packed" } else { "qkv" })?;
-            if with_norm {
-                let inputs = norm_inputs(b)?;
-                b.emit_into("packed", Arc::new(norm), &inputs, &[into(from)])?;
-            }
-            let outputs = [into(of(b, "o")?), into(of(b, "lse")?)];
-            b.emit_into("o", Arc::new(FlashAttention(attention)), &[from], &outputs)?;
-
-            let b = &mut backward;
-            let from = of(b, if with_norm { "packed" } else { "qkv" })?;
-            let inputs = [from, of(b, "o")?, of(b, "lse")?, of(b, "do")?];
-            let d_packed = of(b, "d_packed")?;
-            b.emit_into(
-                "d_packed",
-                Arc::new(FlashAttentionGrad(attention)),
-                &inputs,
-                &[into(d_packed), Destination::New],
-            )?;
-            if with_norm {
-                let inputs = [norm_inputs(b)?, vec![d_packed]].concat();
-                let outputs = [
-                    into(of(b, "d_qkv")?),
-                    into(b.state("shared.dwq")?),
-                    into(b.state("shared.dwk")?),
-                    Destination::New,
-                ];
-                b.emit_into("d_qkv", Arc::new(QkNormRopeGrad(norm)), &inputs, &outputs)?;
-            }
+        for turn in &turns {
+            turn.record_forward(&mut forward, &shared, &ops)?;
+            turn.record_backward(&mut backward, &shared, &ops)?;
         }
         let (forward, backward) = (Section::new(forward.finish()), Section::new(backward.finish()));
-        Ok(Self { state, turns, forward, backward })
+        Ok(Self { state, shared, turns, forward, backward })
     }
 
     /// Fills inputs with random numbers: products of zeros take less power.
     fn fill(&self, engine: &mut Engine) -> Result<()> {
         let number = |at| half::bf16::from_f64(near_normal("attention", 0, at)).to_bits();
         let pattern: Vec<u16> = (0..1 << 16).map(number).collect();
-        for turn in 0..self.turns {
-            for name in ["qkv", "packed", "do"] {
-                let slot = engine.state.slot(&format!("turn{turn}.{name}"))?;
+        for (at, turn) in self.turns.iter().enumerate() {
+            for slot in [turn.qkv, turn.packed, turn.d_o] {
                 let count = self.state.get(slot).spec.elements();
-                let numbers: Vec<u16> = pattern.iter().copied().cycle().skip(turn).take(count).collect();
+                let numbers: Vec<u16> = pattern.iter().copied().cycle().skip(at).take(count).collect();
                 engine.state.write(slot, &numbers)?;
             }
         }
-        for name in ["wq", "wk"] {
-            let slot = engine.state.slot(&format!("shared.{name}"))?;
+        for slot in self.shared.weights {
             engine.state.write(slot, &vec![1f32; self.state.get(slot).spec.elements()])?;
         }
         Ok(())
@@ -250,7 +289,7 @@ mod tests {
         let shape = AttentionShape { batch: 1, seq_len: 8, heads: Heads { query: 2, kv: 1, dim: 4 } };
         for with_norm in [false, true] {
             let programs = Programs::record(shape, with_norm).unwrap();
-            assert_eq!(programs.turns, MOST_TURNS);
+            assert_eq!(programs.turns.len(), MOST_TURNS);
             let each = if with_norm { 2 } else { 1 };
             for section in [&programs.forward, &programs.backward] {
                 assert_eq!(section.program.nodes.len(), each * MOST_TURNS);
@@ -263,9 +302,8 @@ mod tests {
             programs.fill(&mut engine).unwrap();
             engine.run(&programs.forward).unwrap();
             engine.run(&programs.backward).unwrap();
-            for turn in [0, MOST_TURNS - 1] {
-                let name = if with_norm { "d_qkv" } else { "d_packed" };
-                let slot = engine.state.slot(&format!("turn{turn}.{name}")).unwrap();
+            for turn in [&programs.turns[0], &programs.turns[MOST_TURNS - 1]] {
+                let slot = if with_norm { turn.d_qkv } else { turn.d_packed };
                 let values = engine.state.values(slot).unwrap();
                 assert!(values.iter().all(|v| v.is_finite()) && values.iter().any(|v| *v != 0.0));
             }

@@ -1,16 +1,16 @@
 //! A case with memory to run it in, and the numbers that it runs on.
 
 use super::numbers::values;
-use super::programs::{both, forward, layout, output_specs, recomputed};
+use super::programs::{Layout, output_specs};
 use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section};
-use crate::ir::{Array, Case, Fill, Mode, Precision, Program, SlotId};
+use crate::ir::{Array, Case, Fill, Mode, Precision, Program, Slot};
 use crate::policy::Placement;
 use std::sync::Arc;
 
-/// A case compiled at a precision: its program, and the slots of inputs, outputs and gradients.
+/// A case compiled at a precision: its programs, and its slots.
 pub(super) struct Bench {
     forward: Section,
     both: Option<Section>,
@@ -19,10 +19,7 @@ pub(super) struct Bench {
     /// As `both`, where the outputs that are cheap to recompute are read by the backward alone.
     recomputed: Option<Section>,
     engine: Engine,
-    inputs: Vec<SlotId>,
-    outputs: Vec<Option<SlotId>>,
-    seeds: Vec<SlotId>,
-    grads: Vec<SlotId>,
+    layout: Layout,
 }
 
 impl Bench {
@@ -31,42 +28,23 @@ impl Bench {
     /// # Errors
     /// When the op rejects its inputs, or has no gradient but the case needs one.
     pub(super) fn new(case: &Case, precision: Precision, device: Device) -> Result<Self> {
-        let state = Arc::new(layout(case, precision)?);
-        let forward = Section::new(forward(case, &state)?.0);
+        let layout = Layout::new(case, precision)?;
+        let forward = Section::new(layout.forward(case)?.0);
         let section = |program: Result<Program>| program.map(Section::new);
         let differentiable = !case.differentiable.is_empty();
-        let backward = |first| differentiable.then(|| section(both(case, &state, first))).transpose();
+        let backward = |first| differentiable.then(|| section(layout.both(case, first))).transpose();
         let (both, again) = (backward(true)?, backward(false)?);
-        let recomputed = differentiable.then(|| section(recomputed(case, &state))).transpose()?;
+        let recomputed = differentiable.then(|| section(layout.recomputed(case))).transpose()?;
         let sections = [Some(&forward), both.as_ref(), again.as_ref(), recomputed.as_ref()];
         let arena = sections.into_iter().flatten().map(|s| s.memory.arena_bytes).max().unwrap_or_default();
-        let engine = Engine::new(device, &state, Arc::new(SingleRank), Placement::Arena, arena, true)?;
-        let slot = |name: String| state.slot(&name);
-        let outputs = (0..output_specs(case)?.len()).map(|k| slot(format!("out.{k}"))).collect();
-        Ok(Self {
-            forward,
-            both,
-            again,
-            recomputed,
-            inputs: (0..case.inputs.len()).filter_map(|i| slot(format!("in.{i}"))).collect(),
-            outputs,
-            seeds: case.upstream.iter().filter_map(|k| slot(format!("seed.{k}"))).collect(),
-            grads: case.differentiable.iter().filter_map(|i| slot(format!("grad.{i}"))).collect(),
-            engine,
-        })
+        let engine = Engine::new(device, &layout.state, Arc::new(SingleRank), Placement::Arena, arena, true)?;
+        Ok(Self { forward, both, again, recomputed, engine, layout })
     }
 
     /// Returns the program with its gradient, if the case has one.
     #[cfg(test)]
     pub(super) fn program(&self) -> &Program {
         &self.both.as_ref().unwrap_or(&self.forward).program
-    }
-
-    fn set(&mut self, slots: &[SlotId], values: &[Vec<f64>]) -> Result<()> {
-        for (&slot, values) in slots.iter().zip(values) {
-            self.engine.state.set_values(slot, values)?;
-        }
-        Ok(())
     }
 
     /// Runs the forward from fresh contents of accumulated outputs.
@@ -100,24 +78,22 @@ impl Bench {
     }
 
     fn gradients(&self) -> Result<Vec<Vec<f64>>> {
-        self.grads.iter().map(|&g| self.engine.state.values(g)).collect()
+        self.layout.grads.iter().map(|&grad| self.engine.state.values(grad)).collect()
     }
 
     fn load(&mut self, data: &Data) -> Result<()> {
-        let (inputs, seeds) = (self.inputs.clone(), self.seeds.clone());
+        let (state, layout) = (&mut self.engine.state, &self.layout);
         // Memory that an op does not write must not look like a result, or like that of an earlier run.
-        for slot in self.outputs.iter().flatten().chain(&self.grads).copied().collect::<Vec<_>>() {
-            let spec = self.engine.state.layout().get(slot).spec.clone();
+        for &slot in layout.outputs.iter().chain(&layout.grads) {
+            let spec = &layout.state.get(slot).spec;
             if spec.dtype.is_float() {
-                self.engine.state.set_values(slot, &vec![f64::NAN; spec.logical_elements()])?;
+                state.set_values(slot, &vec![f64::NAN; spec.logical_elements()])?;
             }
         }
-        self.set(&inputs, &data.inputs)?;
-        self.set(&seeds, &data.seeds)?;
-        for (slot, initial) in self.outputs.clone().into_iter().zip(&data.initial) {
-            if let (Some(slot), Some(initial)) = (slot, initial) {
-                self.engine.state.set_values(slot, initial)?;
-            }
+        let inputs = layout.inputs.iter().zip(&data.inputs);
+        let initial = layout.outputs.iter().zip(&data.initial).filter_map(|(s, v)| Some((s, v.as_ref()?)));
+        for (&slot, values) in inputs.chain(layout.seeds.iter().zip(&data.seeds)).chain(initial) {
+            state.set_values(slot, values)?;
         }
         Ok(())
     }
@@ -126,20 +102,12 @@ impl Bench {
     fn read_outputs(&self) -> Result<Vec<Array>> {
         let state = &self.engine.state;
         let mut arrays = Vec::new();
-        for slot in &self.outputs {
-            let Some(slot) = *slot else {
-                arrays.push(Array::zeros(&[0]));
-                continue;
-            };
-            let spec = state.layout().get(slot).spec.clone();
-            let data = state.values(slot)?;
+        for &slot in &self.layout.outputs {
+            let Slot { name, spec, .. } = self.layout.state.get(slot);
             if !state.padding_is_zero(slot)? {
-                return Err(Error::failed(format!(
-                    "padding of {} is not zero",
-                    state.layout().get(slot).name
-                )));
+                return Err(Error::failed(format!("padding of {name} is not zero")));
             }
-            arrays.push(Array { shape: spec.shape, data });
+            arrays.push(Array { shape: spec.shape.clone(), data: state.values(slot)? });
         }
         Ok(arrays)
     }

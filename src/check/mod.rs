@@ -33,7 +33,7 @@ use crate::policy::Placement;
 use bench::{Bench, Data};
 use differences::worst_difference;
 use errors::{forward_bound, gradient_bound, same_bits, worst_output, worst_tensor};
-use programs::{both, forward, layout, recomputed};
+use programs::Layout;
 use std::fmt;
 use std::sync::Arc;
 
@@ -143,12 +143,12 @@ pub fn collect_cases(part: &str, collector: &Collector) -> Result<()> {
     for &act_dtype in GPU_FORMATS {
         let precision = Precision::for_act_dtype(act_dtype);
         for case in cases(precision).iter().filter(|case| case.op.name().contains(part)) {
-            let state = Arc::new(layout(case, precision)?);
-            exec::collect(collector, &forward(case, &state)?.0)?;
+            let layout = Layout::new(case, precision)?;
+            exec::collect(collector, &layout.forward(case)?.0)?;
             if !case.differentiable.is_empty() {
-                exec::collect(collector, &both(case, &state, true)?)?;
-                exec::collect(collector, &both(case, &state, false)?)?;
-                exec::collect(collector, &recomputed(case, &state)?)?;
+                exec::collect(collector, &layout.both(case, true)?)?;
+                exec::collect(collector, &layout.both(case, false)?)?;
+                exec::collect(collector, &layout.recomputed(case)?)?;
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::ir::{Cases, CpuNode, Emission, Fill, GpuNode, Node, Op, Phase, Spec, Vjp};
 use rayon::prelude::*;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
 fn all_hold(dtype: DType) {
@@ -87,9 +87,45 @@ fn every_gradient_op_is_recorded_by_its_forward() {
     }
 }
 
+/// The ops of the registry, and those of every case and its gradient, each once for every set of constants.
+fn all_ops() -> BTreeMap<String, Arc<dyn Op>> {
+    let mut ops: Vec<Arc<dyn Op>> = crate::ops::all().into_iter().map(Arc::from).collect();
+    for precision in [DType::F64, DType::F32, DType::Bf16].map(Precision::for_act_dtype) {
+        for case in crate::ops::cases(precision) {
+            if !case.differentiable.is_empty() {
+                let program = Layout::new(&case, precision).unwrap().recomputed(&case).unwrap();
+                ops.extend(program.nodes.into_iter().map(|node| node.op));
+            }
+            ops.push(case.op);
+        }
+    }
+    ops.into_iter().map(|op| (format!("{op:#?}"), op)).collect()
+}
+
+/// Debug, which the compiler derives, prints each constant on a line of its own.
+#[test]
+fn ops_that_differ_in_one_constant_are_not_the_same() {
+    let ops = all_ops();
+    let mut apart = BTreeSet::new();
+    for (text, op) in &ops {
+        for (other_text, other) in &ops {
+            assert_eq!(op.same_as(&**other), text == other_text, "{text}\n{other_text}");
+            if text.lines().next() == other_text.lines().next() {
+                let differing = text.lines().zip(other_text.lines()).filter(|(line, other)| line != other);
+                let one = differing.count() == 1 && text.lines().count() == other_text.lines().count();
+                apart.extend(one.then(|| op.name()));
+            }
+        }
+    }
+    let has_constants = ops.iter().filter(|(text, _)| text.lines().count() > 1);
+    let with_constants: BTreeSet<&str> = has_constants.map(|(_, op)| op.name()).collect();
+    let missing: Vec<_> = with_constants.difference(&apart).collect();
+    assert!(missing.is_empty(), "no two cases differ in one constant alone: {missing:?}");
+}
+
 /// Returns true if a node is a gradient that also writes what its forward made.
 fn emits(node: &Node) -> bool {
-    node.op.emission().is_some_and(|emission| format!("{:?}", emission.by) == format!("{:?}", node.op))
+    node.op.emission().is_some_and(|emission| emission.by.same_as(&*node.op))
 }
 
 /// What a gradient says that it can emit, it emits in every case, and no node recomputes it.
@@ -98,8 +134,8 @@ fn every_emission_takes_the_place_of_a_recomputation() {
     let precision = Precision::for_act_dtype(DType::F64);
     let (mut able, mut emitting) = (HashSet::new(), HashSet::new());
     for case in cases(precision).iter().filter(|case| !case.differentiable.is_empty()) {
-        let state = Arc::new(layout(case, precision).unwrap());
-        let (kept, dropped) = (both(case, &state, true).unwrap(), recomputed(case, &state).unwrap());
+        let layout = Layout::new(case, precision).unwrap();
+        let (kept, dropped) = (layout.both(case, true).unwrap(), layout.recomputed(case).unwrap());
         assert!(!kept.nodes.iter().any(emits), "{case:?}");
         if kept.nodes.iter().any(|node| node.op.emission().is_some()) {
             assert!(dropped.nodes.iter().any(emits), "{case:?}");
@@ -130,7 +166,7 @@ enum Fault {
 }
 
 /// `y = x²` with a planted fault.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Square {
     forward: Fault,
     gradient: Fault,
@@ -147,7 +183,7 @@ struct Square {
 }
 
 /// `dx = 2·x·dy` from `(x, dy)`, and `y = x²` if it emits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct SquareGrad {
     of: Square,
     emits: bool,

@@ -7,7 +7,7 @@ use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::forecast::Planned;
 use crate::machine::Machine;
-use crate::model::{ActivationKind, family};
+use crate::model::{ActivationKind, activations};
 use crate::plan::Plan;
 use crate::recipe::Recipe;
 use crate::train::{Rank, prepare};
@@ -66,8 +66,7 @@ pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Resul
     let (plan, comm) = (Arc::new(plan), Arc::new(SingleRank));
     let mut rank = Rank::new(Arc::clone(&plan), Arc::new(programs), Arc::new(dataset), device, comm)?;
     let batch = rank.coming_batch()?;
-    let (kinds, names): (Vec<ActivationKind>, Vec<String>) =
-        family(&plan.model).activations(&plan.model).into_iter().unzip();
+    let (kinds, names): (Vec<ActivationKind>, Vec<String>) = activations(&plan.model).into_iter().unzip();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     // In fp32, which holds activations exactly.
     let mut initial: Vec<Vec<f32>> = vec![Vec::new(); names.len()];

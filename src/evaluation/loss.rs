@@ -6,15 +6,11 @@ use crate::data::{Batch, HeldOut};
 use crate::device::Precision;
 use crate::device::communicator::Communicator;
 use crate::error::Result;
-use crate::ir::{Builder, Destination, Mode, Spec, TensorId};
+use crate::ir::{Builder, ControlSlot, Destination, EvaluationSlot, Mode, Spec, TensorId};
 use crate::metrics::DocumentLoss;
 use crate::ops::copy::Copy;
 use crate::ops::sum::{Factor, Sum};
 use std::sync::Arc;
-
-/// Where the sum of the losses of a micro-batch is, and where those of its rows are.
-const SUM: &str = "control.eval_loss";
-const ROWS: &str = "evaluation.losses";
 
 /// Mean cross-entropy of the predicted tokens, in nats.
 #[derive(Debug)]
@@ -28,18 +24,18 @@ impl Task for Loss {
         &["val_loss"]
     }
 
-    fn slots(&self, rows: usize, precision: Precision) -> Vec<(&'static str, Spec)> {
-        let losses = ("losses", Spec::new([rows], precision.master));
+    fn slots(&self, rows: usize, precision: Precision) -> Vec<(EvaluationSlot, Spec)> {
+        let losses = (EvaluationSlot::Losses, Spec::new([rows], precision.master));
         if self.documents { vec![losses] } else { Vec::new() }
     }
 
     fn record_losses(&self, b: &mut Builder, losses: TensorId) -> Result<()> {
         b.scoped("head", |b| {
             let sum = Arc::new(Sum { scale: Factor::Constant(1.0) });
-            let to = b.state(SUM)?;
+            let to = b.state(ControlSlot::EvalLoss)?;
             b.emit_into("loss", sum, &[losses], &[Destination::Into(to, Mode::Write)])?;
             if self.documents {
-                let to = b.state(ROWS)?;
+                let to = b.state(EvaluationSlot::Losses)?;
                 let outs = [Destination::Into(to, Mode::Write)];
                 b.emit_into("losses_of_rows", Arc::new(Copy), &[losses], &outs)?;
             }
@@ -62,9 +58,9 @@ struct LossTally {
 
 impl Tally for LossTally {
     fn add(&mut self, set: &HeldOut, batch: &Batch, read: &ReadSlot<'_>) -> Result<()> {
-        self.sum += read(SUM)?[0];
+        self.sum += read(ControlSlot::EvalLoss.into())?[0];
         if let Some(documents) = &mut self.documents {
-            documents.add(set, batch, &read(ROWS)?);
+            documents.add(set, batch, &read(EvaluationSlot::Losses.into())?);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::data::{Batch, HeldOut};
 use crate::device::Precision;
 use crate::device::communicator::Communicator;
 use crate::error::Result;
-use crate::ir::{Builder, Spec, TensorId};
+use crate::ir::{Builder, EvaluationSlot, SlotName, Spec, TensorId};
 use crate::metrics::DocumentLoss;
 use crate::policy::EvaluationTask;
 use std::fmt;
@@ -23,9 +23,8 @@ pub trait Task: fmt::Debug + Send + Sync {
     /// [`TASK_FIGURES`](crate::metrics::TASK_FIGURES).
     fn figures(&self) -> &'static [&'static str];
 
-    /// Returns the slots that its part of the program writes, in the group `evaluation` of the state, for
-    /// micro-batches of this many rows.
-    fn slots(&self, _rows: usize, _precision: Precision) -> Vec<(&'static str, Spec)> {
+    /// Returns the slots that its part of the program writes, for micro-batches of this many rows.
+    fn slots(&self, _rows: usize, _precision: Precision) -> Vec<(EvaluationSlot, Spec)> {
         Vec::new()
     }
 
@@ -73,7 +72,7 @@ pub struct Pass {
 }
 
 /// Reads the slot of the state with this name, widened to f64.
-pub type ReadSlot<'a> = dyn Fn(&str) -> Result<Vec<f64>> + 'a;
+pub type ReadSlot<'a> = dyn Fn(SlotName) -> Result<Vec<f64>> + 'a;
 
 /// What a task has seen of a set on one rank.
 pub trait Tally {

@@ -5,7 +5,7 @@ use crate::device::communicator::Communicator;
 use crate::device::cuda::{Gpu, SharedMemory};
 use crate::device::gpu::{DevicePtr, area_capacity};
 use crate::error::{Error, Result};
-use crate::ir::State;
+use crate::ir::{ExchangeSlot, FlatBuffer, State};
 
 /// Returns an error if the GPU is connected as another rank, or with another number of ranks, than the
 /// communicator: its sums would lack ranks.
@@ -23,16 +23,15 @@ fn check_connected(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
     )))
 }
 
-/// Returns the names of the buffers that other ranks read and write in an exchange by copies; none where the
+/// Returns the indices of the buffers that other ranks read and write in an exchange by copies; none where the
 /// state has no room for one.
-pub(crate) fn shared_buffers(layout: &State) -> Vec<&'static str> {
-    if layout.slot("exchange.sums").is_none() {
-        return Vec::new();
-    }
+pub(crate) fn shared_buffers(layout: &State) -> Vec<usize> {
+    let Some(sums) = layout.slot(ExchangeSlot::Sums) else { return Vec::new() };
     // A rank that owns masters gives the others a copy of them.
-    let masters = if layout.masters_are_sharded() { None } else { Some("params") };
-    let names = ["exchange", "compute_copy", "vectors"].into_iter().chain(masters);
-    names.filter(|name| layout.buffers.iter().any(|buffer| buffer.name == *name)).collect()
+    let masters = (!layout.masters_are_sharded()).then_some(FlatBuffer::Params);
+    let read = [FlatBuffer::ComputeCopy, FlatBuffer::Vectors].into_iter().chain(masters);
+    let slots = std::iter::once(sums).chain(read.filter_map(|buffer| layout.slot(buffer)));
+    slots.map(|slot| layout.get(slot).buffer).collect()
 }
 
 impl Engine {
@@ -40,20 +39,20 @@ impl Engine {
     /// copies.
     pub(crate) fn shared_memory(&self) -> Option<SharedMemory> {
         let layout = self.state.layout();
-        let slot = |tensor: &str| {
-            let slot = layout.slot(&format!("exchange.{tensor}"))?;
+        let slot = |name: ExchangeSlot| {
+            let slot = layout.slot(name)?;
             Some((self.state.address(slot).addr() as DevicePtr, layout.get(slot).spec.bytes()))
         };
-        let sums = slot("sums")?;
-        let buffers = shared_buffers(layout).into_iter().filter_map(|name| {
-            let (_, memory) = self.state.buffer(name)?;
-            Some((memory.address().addr() as DevicePtr, memory.len()))
+        let sums = slot(ExchangeSlot::Sums)?;
+        let buffers = shared_buffers(layout).into_iter().map(|buffer| {
+            let memory = self.state.buffer_at(buffer);
+            (memory.address().addr() as DevicePtr, memory.len())
         });
         let ranks = layout.shards.as_ref().map_or(1, |shards| shards.ranks());
-        let area = |tensor: &str| {
-            slot(tensor).map(|(area, bytes)| (area, area_capacity(bytes / size_of::<u32>(), ranks)))
+        let area = |name: ExchangeSlot| {
+            slot(name).map(|(area, bytes)| (area, area_capacity(bytes / size_of::<u32>(), ranks)))
         };
-        let areas = [area("model_area")?, area("collectives_area")?];
+        let areas = [area(ExchangeSlot::ModelArea)?, area(ExchangeSlot::CollectivesArea)?];
         Some(SharedMemory { buffers: buffers.collect(), sums, areas })
     }
 

@@ -12,7 +12,7 @@ use crate::device::cuda::{Gpu, Graph};
 use crate::device::gpu::{DevicePtr, Queue};
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
-use crate::ir::{CpuNode, GpuNode, Home, Phase, SlotId, State, Stream, TensorId};
+use crate::ir::{BatchSlot, CpuNode, GpuNode, Home, Phase, SlotId, State, Stream, TensorId};
 use crate::liveness::report_progress;
 use crate::policy::Placement;
 use std::collections::HashMap;
@@ -193,23 +193,23 @@ impl Engine {
         (self.placement.reserved_bytes(), self.placement.system_allocations())
     }
 
-    /// Writes integer tensors of a group, in stream order. On a GPU the group is copied as a whole, and
-    /// tensors that are not named become zero.
+    /// Writes tensors of the batch, in stream order. On a GPU the batch is copied as a whole, and tensors that
+    /// are not named become zero.
     ///
     /// # Errors
     /// When the state has no such tensor, or the device refuses.
-    pub fn send(&mut self, group: &str, tensors: &[(&str, &[u32])]) -> Result<()> {
+    pub fn send(&mut self, tensors: &[(BatchSlot, &[u32])]) -> Result<()> {
         let gpu = self.device.gpu().map(|gpu| &**gpu);
-        self.transfers.send(gpu, &mut self.state, group, tensors)
+        self.transfers.send(gpu, &mut self.state, tensors)
     }
 
-    /// Copies the first `bytes` of a group, in stream order.
+    /// Copies the first `bytes` of the buffer that a slot lies in, in stream order.
     ///
     /// # Errors
-    /// When the state has no such group, or the device refuses.
-    pub fn snapshot(&mut self, group: &'static str, bytes: usize) -> Result<Snapshot> {
+    /// When the device refuses.
+    pub fn snapshot(&mut self, slot: SlotId, bytes: usize) -> Result<Snapshot> {
         let gpu = self.device.gpu().map(|gpu| &**gpu);
-        self.transfers.snapshot(gpu, &self.state, group, bytes)
+        self.transfers.snapshot(gpu, &self.state, slot, bytes)
     }
 
     /// Allocates memory for copies of the buffers of the state that hold these slots.

@@ -2,7 +2,7 @@
 
 use crate::device::{DType, Device, Elem, Memory, Real};
 use crate::error::{Error, Result};
-use crate::ir::{SlotId, Spec, State};
+use crate::ir::{SlotId, SlotName, Spec, State, StateBuffer};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -22,25 +22,25 @@ impl StateMemory {
         Self::with_mapped(device, layout, &[])
     }
 
-    /// As [`StateMemory::new`]; other GPUs of the process can be given access to the buffers named `mapped`.
+    /// Allocates all buffers; other GPUs of the process can be given access to those of these indices.
     ///
     /// # Errors
-    /// As there.
-    pub fn with_mapped(device: &Device, layout: Arc<State>, mapped: &[&str]) -> Result<Self> {
-        let buffer = |name: &str, bytes: usize| -> Result<Memory> {
-            let mapped = mapped.contains(&name);
-            let mut memory = if mapped { device.allocate_mapped(bytes)? } else { device.allocate(bytes)? };
+    /// When the system refuses.
+    pub fn with_mapped(device: &Device, layout: Arc<State>, mapped: &[usize]) -> Result<Self> {
+        let buffer = |index: usize, bytes: usize| -> Result<Memory> {
+            let is_mapped = mapped.contains(&index);
+            let mut memory =
+                if is_mapped { device.allocate_mapped(bytes)? } else { device.allocate(bytes)? };
             // Memory that a GPU allocates is not cleared.
             if device.gpu().is_some() {
                 memory.fill(0, 0, bytes)?;
             }
             Ok(memory)
         };
-        let buffers = layout
-            .buffers
-            .iter()
-            .map(|b| buffer(&b.name, b.bytes).map_err(|e| e.context(format!("state buffer {}", b.name))))
-            .collect::<Result<_>>()?;
+        let named = |(index, b): (usize, &StateBuffer)| {
+            buffer(index, b.bytes).map_err(|e| e.context(format!("state buffer {}", b.name)))
+        };
+        let buffers = layout.buffers.iter().enumerate().map(named).collect::<Result<_>>()?;
         Ok(Self { layout, buffers })
     }
 
@@ -64,14 +64,9 @@ impl StateMemory {
     ///
     /// # Errors
     /// When there is none.
-    pub fn slot(&self, name: &str) -> Result<SlotId> {
-        self.layout.slot(name).ok_or_else(|| Error::failed(format!("the state has no {name}")))
-    }
-
-    /// Returns the buffer with this name and its index, for transfers of the whole buffer.
-    pub(super) fn buffer(&self, name: &str) -> Option<(usize, &Memory)> {
-        let at = self.layout.buffers.iter().position(|b| b.name == name)?;
-        Some((at, &self.buffers[at]))
+    pub fn slot(&self, name: impl Into<SlotName>) -> Result<SlotId> {
+        let name = name.into();
+        self.layout.slot(name.clone()).ok_or_else(|| Error::failed(format!("the state has no {name}")))
     }
 
     /// Returns the buffer with this index in the layout.

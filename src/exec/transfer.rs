@@ -5,7 +5,7 @@ use crate::device::DType;
 use crate::device::cuda::Gpu;
 use crate::device::cuda::driver::{Event, Pinned};
 use crate::error::{Error, Result};
-use crate::ir::State;
+use crate::ir::{BatchSlot, Slot, SlotId, SlotName, State};
 use std::collections::VecDeque;
 
 /// Number of batches that may be in transfer at once.
@@ -18,10 +18,11 @@ pub(super) struct Transfers {
     spare: Vec<(Pinned, Event)>,
 }
 
-/// A copy of a group of the state at one point of the stream; on a GPU it may still be in transfer.
+/// A copy of a buffer of the state at one point of the stream; on a GPU it may still be in transfer.
 #[derive(Debug)]
 pub struct Snapshot {
-    group: &'static str,
+    /// The buffer's index in the state.
+    buffer: usize,
     contents: Contents,
 }
 
@@ -32,8 +33,8 @@ enum Contents {
 }
 
 impl Transfers {
-    /// Writes integer tensors of a group, in stream order. On a GPU the group is copied as a whole, and
-    /// tensors that are not named become zero.
+    /// Writes tensors of the batch, in stream order. On a GPU the batch is copied as a whole, and tensors that
+    /// are not named become zero.
     ///
     /// # Errors
     /// When the state has no such tensor, or the device refuses.
@@ -41,18 +42,15 @@ impl Transfers {
         &mut self,
         gpu: Option<&Gpu>,
         state: &mut StateMemory,
-        group: &str,
-        tensors: &[(&str, &[u32])],
+        tensors: &[(BatchSlot, &[u32])],
     ) -> Result<()> {
         let Some(gpu) = gpu else {
-            for (name, numbers) in tensors {
-                let slot = state.slot(&format!("{group}.{name}"))?;
-                state.write(slot, numbers)?;
+            for &(name, numbers) in tensors {
+                state.write(state.slot(name)?, numbers)?;
             }
             return Ok(());
         };
-        let (_, memory) =
-            state.buffer(group).ok_or_else(|| Error::failed(format!("the state has no {group}")))?;
+        let memory = state.buffer_at(state.layout().get(state.slot(BatchSlot::Tokens)?).buffer);
         let (address, bytes) = (memory.address().addr() as u64, memory.len());
         let (mut pinned, event) = if self.batches.len() < MAX_IN_TRANSFER {
             (gpu.pin(bytes)?, gpu.event()?)
@@ -62,8 +60,8 @@ impl Transfers {
             event.wait()?;
             if pinned.bytes().len() == bytes { (pinned, event) } else { (gpu.pin(bytes)?, event) }
         };
-        for (name, numbers) in tensors {
-            let slot = state.layout().get(state.slot(&format!("{group}.{name}"))?);
+        for &(name, numbers) in tensors {
+            let slot = state.layout().get(state.slot(name)?);
             let to = &mut pinned.bytes_mut()[slot.offset..slot.offset + slot.spec.bytes()];
             to.copy_from_slice(bytemuck::cast_slice(numbers));
         }
@@ -73,22 +71,22 @@ impl Transfers {
         Ok(())
     }
 
-    /// Copies the first `bytes` of a group, in stream order.
+    /// Copies the first `bytes` of the buffer that a slot lies in, in stream order.
     ///
     /// # Errors
-    /// When the state has no such group, or the device refuses.
+    /// When the device refuses.
     pub(super) fn snapshot(
         &mut self,
         gpu: Option<&Gpu>,
         state: &StateMemory,
-        group: &'static str,
+        slot: SlotId,
         bytes: usize,
     ) -> Result<Snapshot> {
-        let (_, memory) =
-            state.buffer(group).ok_or_else(|| Error::failed(format!("the state has no {group}")))?;
+        let buffer = state.layout().get(slot).buffer;
+        let memory = state.buffer_at(buffer);
         let Some(gpu) = gpu else {
             let contents = Contents::Ready(memory.read(0, bytes)?.into_owned());
-            return Ok(Snapshot { group, contents });
+            return Ok(Snapshot { buffer, contents });
         };
         let address = memory.address().addr() as u64;
         let spare = self.spare.pop().filter(|(pinned, _)| pinned.bytes().len() >= bytes);
@@ -98,7 +96,7 @@ impl Transfers {
         };
         gpu.download(&mut pinned, address, bytes)?;
         gpu.record(&event, false)?;
-        Ok(Snapshot { group, contents: Contents::InTransfer(pinned, event, bytes) })
+        Ok(Snapshot { buffer, contents: Contents::InTransfer(pinned, event, bytes) })
     }
 
     /// Waits until a snapshot is transferred, and makes its bytes readable.
@@ -121,30 +119,41 @@ impl Transfers {
 }
 
 impl Snapshot {
-    /// Returns the elements of an integer tensor of the group. The snapshot must have been opened.
+    /// Returns the elements of an integer tensor of the buffer. The snapshot must have been opened.
     ///
     /// # Errors
     /// When the snapshot does not hold the tensor.
-    pub fn integers(&self, layout: &State, tensor: &str) -> Result<Vec<u32>> {
-        let name = format!("{}.{tensor}", self.group);
-        let missing = || Error::failed(format!("the snapshot does not hold the integers {name}"));
-        let slot = layout.get(layout.slot(&name).ok_or_else(missing)?);
-        let Contents::Ready(bytes) = &self.contents else { return Err(missing()) };
-        let bytes = bytes.get(slot.offset..slot.offset + slot.spec.bytes());
-        let bytes = bytes.filter(|_| slot.spec.dtype == DType::U32).ok_or_else(missing)?;
-        Ok(bytemuck::pod_collect_to_vec(bytes))
+    pub fn integers(&self, layout: &State, name: impl Into<SlotName>) -> Result<Vec<u32>> {
+        let integers = |slot: &Slot| {
+            let bytes = self.bytes(slot, slot.spec.bytes()).filter(|_| slot.spec.dtype == DType::U32)?;
+            Some(bytemuck::pod_collect_to_vec(bytes))
+        };
+        self.find(layout, name.into(), integers)
     }
 
-    /// Returns the first element of a tensor of the group. The snapshot must have been opened.
+    /// Returns the first element of a tensor of the buffer. The snapshot must have been opened.
     ///
     /// # Errors
     /// When the snapshot does not hold the tensor.
-    pub fn number(&self, layout: &State, tensor: &str) -> Result<f64> {
-        let name = format!("{}.{tensor}", self.group);
-        let missing = || Error::failed(format!("the snapshot does not hold {name}"));
-        let slot = layout.get(layout.slot(&name).ok_or_else(missing)?);
-        let Contents::Ready(bytes) = &self.contents else { return Err(missing()) };
-        let bytes = bytes.get(slot.offset..slot.offset + slot.spec.dtype.size()).ok_or_else(missing)?;
-        super::memory::widened_bytes(slot.spec.dtype, bytes).first().copied().ok_or_else(missing)
+    pub fn number(&self, layout: &State, name: impl Into<SlotName>) -> Result<f64> {
+        let first = |slot: &Slot| {
+            let dtype = slot.spec.dtype;
+            super::memory::widened_bytes(dtype, self.bytes(slot, dtype.size())?).first().copied()
+        };
+        self.find(layout, name.into(), first)
+    }
+
+    /// Returns what `read` finds of a slot.
+    fn find<T>(&self, layout: &State, name: SlotName, read: impl FnOnce(&Slot) -> Option<T>) -> Result<T> {
+        let found = layout.slot(name.clone()).and_then(|slot| read(layout.get(slot)));
+        found.ok_or_else(|| Error::failed(format!("the snapshot does not hold {name}")))
+    }
+
+    /// Returns the first `len` bytes of a slot, if the snapshot is open and holds them.
+    fn bytes(&self, slot: &Slot, len: usize) -> Option<&[u8]> {
+        match &self.contents {
+            Contents::Ready(bytes) if slot.buffer == self.buffer => bytes.get(slot.offset..slot.offset + len),
+            _ => None,
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Random numbers that two runs share: common random numbers, by which paired differences scatter less.
 
 use crate::ir::{Init, ParamRequest};
-use crate::model::family;
+use crate::model::parameters;
 use crate::plan::Plan;
 use crate::recipe::{Recipe, diff};
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,7 @@ fn shared_parameters(a: &Plan, b: &Plan) -> SharedParameters {
             }
             Init::Ones | Init::Zeros => None,
         };
-        family(&plan.model).params(&plan.model).into_iter().enumerate().filter_map(with_key).collect()
+        parameters(&plan.model).into_iter().enumerate().filter_map(with_key).collect()
     };
     let (a, b) = (drawn(a), drawn(b));
     let shared = a.iter().filter(|(name, values)| b.get(*name) == Some(values)).count();

@@ -1,6 +1,8 @@
 //! Records programs.
 
-use super::{Builder, Home, Mode, Node, Op, Phase, Program, SlotId, Spec, State, Stream, Tensor, TensorId};
+use super::{
+    Builder, Home, Mode, Node, Op, Phase, Program, SlotId, SlotName, Spec, State, Stream, Tensor, TensorId,
+};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
@@ -113,10 +115,10 @@ impl Builder {
     ///
     /// # Errors
     /// When the state has no such slot.
-    pub fn state(&mut self, name: &str) -> Result<TensorId> {
-        let slot = self.program.state.slot(name).ok_or_else(|| {
-            Error::failed(format!("program {}: the state has no {name}", self.program.name))
-        })?;
+    pub fn state(&mut self, name: impl Into<SlotName>) -> Result<TensorId> {
+        let name = name.into();
+        let missing = || Error::failed(format!("program {}: the state has no {name}", self.program.name));
+        let slot = self.program.state.slot(name.clone()).ok_or_else(missing)?;
         Ok(self.state_slot(slot))
     }
 
@@ -127,7 +129,7 @@ impl Builder {
         }
         let (name, spec) = {
             let s = self.program.state.get(slot);
-            (s.name.clone(), s.spec.clone())
+            (s.name.to_string(), s.spec.clone())
         };
         let id = self.add_tensor(Tensor { name, spec, home: Home::State(slot) });
         self.state_tensors.insert(slot, id);

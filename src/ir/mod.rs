@@ -8,6 +8,7 @@ mod builder;
 mod case;
 mod cpu_node;
 mod gpu_node;
+mod names;
 mod op;
 mod print;
 mod program;
@@ -22,15 +23,18 @@ pub use crate::device::Precision;
 pub use array::{Array, Fill};
 pub use builder::Destination;
 pub use case::OpType;
+pub use names::{
+    BatchSlot, ControlSlot, EvaluationSlot, ExchangeSlot, FlatBuffer, GenerationSlot, PromptSlot, SlotName,
+};
 pub use op::{
     Builder, Case, Cases, Cost, CpuNode, Emission, GpuNode, GradDestination, MayAlias, Node, Op, Program,
-    Reference, Upstream, Vjp,
+    Reference, SameAs, Upstream, Vjp,
 };
 pub use role::{Role, Sublayer};
 pub use shards::{OwnedRange, Part, Shards};
 pub use spec::Spec;
 pub use state::{
-    GroupRequest, Init, LogicalMatrix, OptimizerSlot, Param, ParamRequest, SlotGroup, SlotId, State,
-    StateBuilder,
+    GroupRequest, Init, LogicalMatrix, OptimizerSlot, Param, ParamRequest, Slot, SlotGroup, SlotId, State,
+    StateBuffer, StateBuilder,
 };
 pub use tensor::{Home, Mode, Phase, Stream, Tensor, TensorId};

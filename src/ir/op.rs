@@ -70,8 +70,21 @@ impl Cost {
     }
 }
 
+/// Comparison of ops behind `dyn Op`. Every op that implements `PartialEq` has it.
+pub trait SameAs {
+    /// Returns true if `other` is the same op with the same constants.
+    fn same_as(&self, other: &dyn Op) -> bool;
+}
+
+impl<T: Op + PartialEq> SameAs for T {
+    fn same_as(&self, other: &dyn Op) -> bool {
+        let other: &dyn Any = other;
+        other.downcast_ref::<T>().is_some_and(|other| self == other)
+    }
+}
+
 /// A coarse operation: shapes, gradient, cost and implementations in one place.
-pub trait Op: Any + Debug + Send + Sync {
+pub trait Op: Any + Debug + SameAs + Send + Sync {
     /// Returns its name in prints and profiles.
     fn name(&self) -> &'static str;
 

@@ -5,10 +5,10 @@
 //! gradients become ready, so that buckets of gradients are contiguous ranges. Training, evaluation and
 //! generation programs share it.
 
-use super::{Role, Shards, Spec};
+use super::{FlatBuffer, Role, Shards, SlotName, Spec};
 use crate::device::cpu::buffer::ALIGNMENT;
 use crate::device::{DType, Precision};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ pub struct SlotId(pub usize);
 /// A named range of a state buffer. Slots may overlap: a flat buffer is also a slot.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// The name programs use, such as `params.blocks.0.qkv` or `batch.tokens`.
-    pub name: String,
+    /// Its name, which prints as `params.blocks.0.qkv` or `batch.tokens`.
+    pub name: SlotName,
     /// Shape and format.
     pub spec: Spec,
     /// Index into [`State::buffers`].
@@ -32,8 +32,7 @@ pub struct Slot {
 /// One allocation of the state.
 #[derive(Clone, Debug)]
 pub struct StateBuffer {
-    /// Its name: `params`, `grads`, those of the optimizer's slots, `compute_copy`, `vectors`, `batch`,
-    /// `control`, `generation`.
+    /// Its name, with which the names of its slots begin.
     pub name: String,
     /// Its size in bytes.
     pub bytes: usize,
@@ -66,7 +65,7 @@ pub struct OptimizerSlot {
 /// Parameters that one rule updates, and the tensors that its optimizer keeps for them.
 #[derive(Clone, Debug)]
 pub struct SlotGroup {
-    /// Its name, which follows that of each of its buffers; empty where it has all parameters.
+    /// Its name, which the names of its buffers end with; empty where it has all parameters.
     pub name: String,
     /// Indices of its parameters in [`State::params`], ascending. A group may have none, and then has no
     /// buffers.
@@ -79,9 +78,14 @@ pub struct SlotGroup {
 }
 
 impl SlotGroup {
-    /// Returns the name of what the group has for itself of something: `m`, or `m.matrix`.
-    pub fn own(&self, of: &str) -> String {
-        if self.name.is_empty() { of.to_owned() } else { format!("{of}.{}", self.name) }
+    /// Returns the buffer that holds one of its optimizer's tensors for each of its parameters.
+    pub fn buffer(&self, slot: &OptimizerSlot) -> FlatBuffer {
+        FlatBuffer::Optimizer { slot: slot.buffer, group: self.name.clone() }
+    }
+
+    /// Returns the name of its schedule table.
+    pub fn schedule(&self) -> SlotName {
+        SlotName::Schedule(self.name.clone())
     }
 }
 
@@ -184,21 +188,25 @@ pub struct State {
     /// The ranks that update the elements of the flat buffers, where each has the optimizer's slots of its
     /// own alone; `None` where every rank has all of them.
     pub shards: Option<Arc<Shards>>,
-    by_name: BTreeMap<String, SlotId>,
+    by_name: HashMap<SlotName, SlotId>,
 }
 
 impl State {
-    /// Returns the slots that checkpoints hold the tensors of, one for each flat buffer: the parameters', and
-    /// those of the optimizer of every group where the state is for training.
+    /// Returns the flat buffers whose tensors checkpoints hold: the parameters, and where the state is for
+    /// training, what the optimizer of every group keeps.
     pub fn saved_slots(&self) -> Vec<SlotId> {
-        let of_groups = self.groups.iter().flat_map(|g| g.slots.iter().map(|slot| g.own(slot.buffer)));
-        let buffers = std::iter::once("params".to_owned()).chain(of_groups);
-        buffers.filter_map(|buffer| self.slot(&format!("{buffer}.flat"))).collect()
+        let kept = self.groups.iter().flat_map(|group| group.slots.iter().map(|slot| group.buffer(slot)));
+        std::iter::once(FlatBuffer::Params).chain(kept).filter_map(|buffer| self.slot(buffer)).collect()
     }
 
-    /// Returns the slot with this name.
-    pub fn slot(&self, name: &str) -> Option<SlotId> {
-        self.by_name.get(name).copied()
+    /// Returns the slot with this name; `None` if it was not laid out.
+    pub fn slot(&self, name: impl Into<SlotName>) -> Option<SlotId> {
+        self.by_name.get(&name.into()).copied()
+    }
+
+    /// Returns the slot whose name prints as this text, for those who have it from outside, such as tests.
+    pub fn slot_printed_as(&self, text: &str) -> Option<SlotId> {
+        self.slots.iter().position(|slot| slot.name.to_string() == text).map(SlotId)
     }
 
     /// Returns the slot with this id.
@@ -300,14 +308,14 @@ impl StateBuilder {
     ) -> Self {
         let mut builder = Self::empty(precision);
         builder.state.shards = shards;
-        builder.lay_out_params(params, &["params", "grads"], groups);
+        builder.lay_out_params(params, &[FlatBuffer::Params, FlatBuffer::Grads], groups);
         builder
     }
 
     /// Lays out parameters (in the given order) alone, for programs that do not train them.
     pub fn for_inference(precision: Precision, params: &[ParamRequest]) -> Self {
         let mut builder = Self::empty(precision);
-        builder.lay_out_params(params, &["params"], &[]);
+        builder.lay_out_params(params, &[FlatBuffer::Params], &[]);
         builder
     }
 
@@ -321,20 +329,20 @@ impl StateBuilder {
             flat_len: 0,
             groups: Vec::new(),
             shards: None,
-            by_name: BTreeMap::new(),
+            by_name: HashMap::new(),
         };
         Self { state }
     }
 
     /// Lays out flat buffers in the master format, each with an element per element of the parameters or of
     /// the longest shard, the slots of groups after them, and then the compute copy.
-    fn lay_out_params(&mut self, requests: &[ParamRequest], flat: &[&str], groups: &[GroupRequest]) {
+    fn lay_out_params(&mut self, requests: &[ParamRequest], flat: &[FlatBuffer], groups: &[GroupRequest]) {
         let precision = self.state.precision;
-        let copied = precision.has_compute_copy().then_some(("compute_copy", precision.act_dtype));
+        let copied = precision.has_compute_copy().then_some(precision.act_dtype);
         // Tensors start at the alignment in the narrowest format, so that one element offset serves every
         // buffer.
         let slots = groups.iter().flat_map(|group| &group.slots).map(|slot| slot.dtype);
-        let dtypes = slots.chain([precision.master]).chain(copied.map(|(_, dtype)| dtype));
+        let dtypes = slots.chain([precision.master]).chain(copied);
         let step = ALIGNMENT / dtypes.map(DType::size).min().unwrap_or(1);
         let (starts, flat_len) = starts(requests, groups, step);
         self.state.flat_len = flat_len;
@@ -352,44 +360,44 @@ impl StateBuilder {
         let shard_len = self.state.shards.as_ref().map(|shards| shards.shard_len());
         let sharded_masters = self.state.masters_are_sharded();
         let all = || starts.iter().copied().enumerate();
-        for name in flat {
-            let sharded = shard_len.filter(|_| *name == "params" && sharded_masters);
-            self.flat_buffer(name, precision.master, sharded.unwrap_or(flat_len));
+        for buffer in flat {
+            let sharded = shard_len.filter(|_| *buffer == FlatBuffer::Params && sharded_masters);
+            self.flat_buffer(buffer, precision.master, sharded.unwrap_or(flat_len));
             if sharded.is_none() {
-                self.parts_of_buffer(name, precision.master, requests, all());
+                self.params_of_buffer(buffer, precision.master, requests, all());
             }
         }
         for group in self.state.groups.clone() {
             for slot in group.slots.iter().filter(|_| !group.params.is_empty()) {
-                let buffer = group.own(slot.buffer);
+                let buffer = group.buffer(slot);
                 self.flat_buffer(&buffer, slot.dtype, group.places.shard_len());
                 if shard_len.is_none() {
                     let place = |i: usize| group.places.within(starts[i]..end(i)).next();
                     let places = group.params.iter().filter_map(|&i| Some((i, place(i)?.offset)));
-                    self.parts_of_buffer(&buffer, slot.dtype, requests, places);
+                    self.params_of_buffer(&buffer, slot.dtype, requests, places);
                 }
             }
         }
-        if let Some((name, dtype)) = copied {
-            self.flat_buffer(name, dtype, flat_len);
-            self.parts_of_buffer(name, dtype, requests, all());
+        if let Some(dtype) = copied {
+            self.flat_buffer(&FlatBuffer::ComputeCopy, dtype, flat_len);
+            self.params_of_buffer(&FlatBuffer::ComputeCopy, dtype, requests, all());
         }
-        let masters = if self.state.masters_are_sharded() { "vectors" } else { "params" };
-        if masters == "vectors" {
+        if sharded_masters {
             let vectors = requests.iter().filter(|r| !r.role.is_matrix());
             let spec = |r: &ParamRequest| Spec::padded(r.shape.clone(), r.alloc.clone(), precision.master);
-            let tensors: Vec<_> = vectors.map(|r| (r.name.as_str(), spec(r))).collect();
-            self.group(masters, &tensors);
-            let buffer = self.state.buffers.len() - 1;
+            let buffer = self.buffer(FlatBuffer::Vectors.to_string(), 0);
+            for r in vectors {
+                self.append(FlatBuffer::Vectors.param(&r.name), spec(r));
+            }
             let len = self.state.buffers[buffer].bytes / precision.master.size();
-            self.slot_in(buffer, format!("{masters}.flat"), Spec::new([len], precision.master), 0);
+            self.slot_in(buffer, FlatBuffer::Vectors.into(), Spec::new([len], precision.master), 0);
         }
-        let training = flat.contains(&"grads");
+        let masters = if sharded_masters { FlatBuffer::Vectors } else { FlatBuffer::Params };
+        let grads = if flat.contains(&FlatBuffer::Grads) { FlatBuffer::Grads } else { FlatBuffer::Params };
         for (r, start) in requests.iter().zip(starts) {
-            let read_from =
-                if precision.has_compute_copy() && r.role.is_matrix() { "compute_copy" } else { masters };
-            let slot = |buffer: &str| self.state.by_name[&format!("{buffer}.{}", r.name)];
-            let (read, grad) = (slot(read_from), slot(if training { "grads" } else { "params" }));
+            let copied = precision.has_compute_copy() && r.role.is_matrix();
+            let read_from = if copied { &FlatBuffer::ComputeCopy } else { &masters };
+            let [read, grad] = [read_from, &grads].map(|buffer| self.state.by_name[&buffer.param(&r.name)]);
             self.state.params.push(Param {
                 name: r.name.clone(),
                 spec: Spec::padded(r.shape.clone(), r.alloc.clone(), precision.master),
@@ -405,16 +413,16 @@ impl StateBuilder {
     }
 
     /// Adds a buffer of `len` elements, and the slot of all of them.
-    fn flat_buffer(&mut self, name: &str, dtype: DType, len: usize) {
-        let buffer = self.buffer(name, len * dtype.size());
-        self.slot_in(buffer, format!("{name}.flat"), Spec::new([len], dtype), 0);
+    fn flat_buffer(&mut self, name: &FlatBuffer, dtype: DType, len: usize) {
+        let buffer = self.buffer(name.to_string(), len * dtype.size());
+        self.slot_in(buffer, name.clone().into(), Spec::new([len], dtype), 0);
     }
 
     /// Adds the slots of parameters in the newest buffer, each given by its index and its first element
     /// there.
-    fn parts_of_buffer(
+    fn params_of_buffer(
         &mut self,
-        name: &str,
+        name: &FlatBuffer,
         dtype: DType,
         requests: &[ParamRequest],
         places: impl Iterator<Item = (usize, usize)>,
@@ -423,54 +431,68 @@ impl StateBuilder {
         for (index, first) in places {
             let r = &requests[index];
             let spec = Spec::padded(r.shape.clone(), r.alloc.clone(), dtype);
-            self.slot_in(buffer, format!("{name}.{}", r.name), spec, first * dtype.size());
+            self.slot_in(buffer, name.param(&r.name), spec, first * dtype.size());
         }
     }
 
-    /// Adds a buffer that holds the named tensors in order, each aligned.
-    pub fn group(&mut self, name: &str, tensors: &[(&str, Spec)]) {
-        let mut bytes = 0;
-        let buffer = self.buffer(name, 0);
-        for (tensor, spec) in tensors {
-            self.slot_in(buffer, format!("{name}.{tensor}"), spec.clone(), bytes);
-            bytes += spec.aligned_bytes();
+    /// Adds a buffer that holds these slots in order, each aligned; nothing if there are none.
+    pub fn lay_out<N: Into<SlotName>>(&mut self, slots: impl IntoIterator<Item = (N, Spec)>) {
+        let mut slots = slots.into_iter().map(|(name, spec)| (name.into(), spec)).peekable();
+        if let Some((first, _)) = slots.peek() {
+            self.buffer(first.buffer(), 0);
         }
-        self.state.buffers[buffer].bytes = bytes;
+        for (name, spec) in slots {
+            self.append(name, spec);
+        }
+    }
+
+    /// Adds a buffer laid out by hand, which holds these tensors in order, each aligned. Returns their slots.
+    pub fn group<const N: usize>(&mut self, name: &str, tensors: [(&str, Spec); N]) -> [SlotId; N] {
+        self.buffer(name.to_owned(), 0);
+        tensors.map(|(tensor, spec)| self.append(SlotName::other(name, tensor), spec))
+    }
+
+    /// As [`StateBuilder::group`], for any number of tensors.
+    pub fn group_from_iter<T: Into<String>>(
+        &mut self,
+        name: &str,
+        tensors: impl IntoIterator<Item = (T, Spec)>,
+    ) -> Vec<SlotId> {
+        self.buffer(name.to_owned(), 0);
+        tensors.into_iter().map(|(tensor, spec)| self.append(SlotName::other(name, tensor), spec)).collect()
+    }
+
+    /// Adds a slot at the end of the newest buffer.
+    fn append(&mut self, name: SlotName, spec: Spec) -> SlotId {
+        let buffer = self.state.buffers.len() - 1;
+        let offset = self.state.buffers[buffer].bytes;
+        self.state.buffers[buffer].bytes += spec.aligned_bytes();
+        self.slot_in(buffer, name, spec, offset)
     }
 
     /// Declares that the gradient of the slot `read` is recorded into the slot `grad`, for programs whose
     /// trained tensors are not laid out by [`StateBuilder::for_training`] (the checks of single ops).
-    pub fn watch(&mut self, read: &str, grad: &str) {
-        let (Some(&read_slot), Some(&grad_slot)) =
-            (self.state.by_name.get(read), self.state.by_name.get(grad))
-        else {
-            return;
-        };
+    pub fn watch(&mut self, read: SlotId, grad: SlotId) {
+        let Slot { name, spec, .. } = self.state.get(read);
         self.state.params.push(Param {
-            name: read.to_string(),
-            spec: self.state.get(read_slot).spec.clone(),
+            name: name.to_string(),
+            spec: spec.clone(),
             init: Init::Ones,
             role: Role::Vector,
             stacked: Vec::new(),
             block: None,
             start: 0,
-            read: read_slot,
-            grad: grad_slot,
+            read,
+            grad,
         });
     }
 
-    /// Adds a named slot for elements `start..start + len` of a flat parameter buffer such as `grads`.
-    pub fn flat_range(&mut self, kind: &str, name: &str, start: usize, len: usize) {
-        let Some(flat) = self.state.slot(&format!("{kind}.flat")) else { return };
-        let (buffer, dtype) = (self.state.get(flat).buffer, self.state.get(flat).spec.dtype);
-        self.slot_in(buffer, format!("{kind}.{name}"), Spec::new([len], dtype), start * dtype.size());
-    }
-
-    /// Adds a slot over the first `len` elements of a one-dimensional slot.
-    pub fn beginning(&mut self, of: &str, name: String, len: usize) {
-        let Some(whole) = self.state.slot(of).map(|slot| self.state.get(slot).clone()) else { return };
-        debug_assert!(len <= whole.spec.elements(), "{name} within {of}");
-        self.slot_in(whole.buffer, name, Spec::new([len], whole.spec.dtype), whole.offset);
+    /// Adds a slot over elements `start..start + len` of a one-dimensional slot.
+    pub fn range(&mut self, whole: impl Into<SlotName>, name: SlotName, start: usize, len: usize) {
+        let Some(whole) = self.state.slot(whole).map(|slot| self.state.get(slot).clone()) else { return };
+        debug_assert!(start + len <= whole.spec.elements(), "{name} within {}", whole.name);
+        let dtype = whole.spec.dtype;
+        self.slot_in(whole.buffer, name, Spec::new([len], dtype), whole.offset + start * dtype.size());
     }
 
     /// The layout built so far, for choosing flat ranges.
@@ -483,15 +505,16 @@ impl StateBuilder {
         self.state
     }
 
-    fn buffer(&mut self, name: &str, bytes: usize) -> usize {
-        self.state.buffers.push(StateBuffer { name: name.to_string(), bytes });
+    fn buffer(&mut self, name: String, bytes: usize) -> usize {
+        self.state.buffers.push(StateBuffer { name, bytes });
         self.state.buffers.len() - 1
     }
 
-    fn slot_in(&mut self, buffer: usize, name: String, spec: Spec, offset: usize) {
+    fn slot_in(&mut self, buffer: usize, name: SlotName, spec: Spec, offset: usize) -> SlotId {
         let id = SlotId(self.state.slots.len());
         self.state.by_name.insert(name.clone(), id);
         self.state.slots.push(Slot { name, spec, buffer, offset });
+        id
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::layout::{self, GatheredPart};
 use crate::error::Result;
-use crate::ir::{Builder, Destination, Mode, OwnedRange, Phase, Program, Shards, State, Stream};
+use crate::ir::{Builder, Destination, FlatBuffer, Mode, OwnedRange, Phase, Program, Shards, State, Stream};
 use crate::ops::all_gather::{AllGather, Part};
 use crate::plan::Plan;
 use std::ops::Range;
@@ -47,10 +47,10 @@ fn gather_part(b: &mut Builder, shards: &Shards, gathered: &GatheredPart, wait: 
     };
     let flat = gathered.start..gathered.start + gathered.len;
     let mut parts: Vec<Part> = shards.within(flat).map(in_place).collect();
-    let (mut inputs, mut outputs) = (Vec::new(), vec![b.state(&gathered.slot)?]);
+    let (mut inputs, mut outputs) = (Vec::new(), vec![b.state(gathered.slot.clone())?]);
     if let Some(vectors) = &gathered.vectors {
-        inputs.push(b.state("params.flat")?);
-        outputs.push(b.state(&vectors.slot)?);
+        inputs.push(b.state(FlatBuffer::Params)?);
+        outputs.push(b.state(vectors.slot.clone())?);
         for (flat, to) in &vectors.params {
             parts.extend(shards.within(flat.clone()).map(|r| {
                 let to = to + r.start - flat.start;

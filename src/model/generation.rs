@@ -1,8 +1,7 @@
 //! The programs of generation: whole prompts at once, then a token of every sample at a time.
 
-use super::family::{PromptShape, Purpose};
-use super::layout;
-use super::registry::family;
+use super::purpose::{PromptShape, Purpose};
+use super::{decoder, layout};
 use crate::error::{Error, Result};
 use crate::exec::Section;
 use crate::ir::{Builder, Program, State};
@@ -36,11 +35,6 @@ impl Prefill {
         let name = format!("prefill {}x{}", shape.prompts, shape.rows);
         let section = Section::new(record(plan, state, name, Purpose::Prefill(shape))?);
         Ok(Self { shape, section })
-    }
-
-    /// Returns the name of the slot of an input: `tokens` or `positions`, of all rows.
-    pub fn slot(&self, name: &str) -> String {
-        self.shape.slot(name)
     }
 }
 
@@ -79,6 +73,6 @@ pub(super) fn decode(plan: &Plan, state: &Arc<State>) -> Result<Section> {
 
 fn record(plan: &Plan, state: &Arc<State>, name: String, purpose: Purpose) -> Result<Program> {
     let mut b = Builder::new(name, Arc::clone(state));
-    family(&plan.model).logits(plan, purpose, &mut b)?;
+    decoder::logits(plan, purpose, &mut b)?;
     if plan.execution.fused { Ok(fuse_few_rows(b.finish())) } else { unfuse(b.finish()) }
 }

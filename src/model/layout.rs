@@ -1,17 +1,20 @@
 //! Lays out the state of a plan.
 
-use super::family::PromptShape;
-use super::registry::family;
+use super::decoder::parameters;
+use super::purpose::PromptShape;
 use crate::device::DType;
 use crate::device::gpu::{MAX_RANKS, STAGING_STEP, area_words};
 use crate::error::{Error, Result};
-use crate::ir::{GroupRequest, OwnedRange, Param, Part, Role, Shards, Spec, State, StateBuilder};
+use crate::ir::{
+    BatchSlot, ControlSlot, ExchangeSlot, FlatBuffer, GenerationSlot, GroupRequest, OwnedRange, Param, Part,
+    PromptSlot, Role, Shards, SlotName, Spec, State, StateBuilder,
+};
 use crate::ops::embedding::RankInterleaved;
 use crate::ops::grad_norm;
 use crate::passes::DividedRows;
 use crate::passes::buckets::{Bucket, buckets};
 use crate::passes::exchange::pays;
-use crate::plan::Plan;
+use crate::plan::{Objective, Plan};
 use crate::policy::Reduction;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,7 +23,7 @@ use std::ops::Range;
 pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
-    let params = family(&plan.model).params(&plan.model);
+    let params = parameters(&plan.model);
     let block = grad_norm::block(plan.execution.gpu.is_some());
     let mut groups: Vec<GroupRequest> =
         plan.update_groups.iter().map(|group| group.request(precision, &params, block)).collect();
@@ -35,55 +38,65 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         let partials = Spec::new([flat_len.div_ceil(block)], precision.master);
         builder = StateBuilder::for_sharded_training(precision, &params, &groups, shards);
         lay_out_gathered(plan, &mut builder);
-        builder.group("norm", &[("partials", partials)]);
+        builder.lay_out([(SlotName::NormPartials, partials)]);
     }
-    let u32s = |n: usize| Spec::new([n], DType::U32);
-    let number = Spec::new([1], precision.master);
     let mut of_batch = vec![
-        ("tokens", u32s(batch * seq_len)),
-        ("targets", u32s(batch * seq_len)),
-        ("positions", u32s(batch * seq_len)),
-        ("spans", u32s(2 * batch * seq_len)),
-        ("sequences", u32s(batch)),
+        (BatchSlot::Tokens, u32s(batch * seq_len)),
+        (BatchSlot::Targets, u32s(batch * seq_len)),
+        (BatchSlot::Positions, u32s(batch * seq_len)),
+        (BatchSlot::Spans, u32s(2 * batch * seq_len)),
+        (BatchSlot::Sequences, u32s(batch)),
     ];
-    of_batch.extend((!plan.batch.ramp.is_empty()).then(|| ("step_tokens", u32s(1))));
-    builder.group("batch", &of_batch);
-    let mut control = vec![("step", u32s(1)), ("bad", u32s(1)), ("loss", number.clone())];
-    control.extend(plan.objective.terms().map(|term| (term, number.clone())));
-    control.extend([("grad_norm", number.clone()), ("clip", number.clone()), ("eval_loss", number)]);
-    let schedules = schedules(plan, builder.state());
-    control.extend(schedules.iter().map(|(name, spec)| (name.as_str(), spec.clone())));
-    control.extend(plan.ema.map(|_| ("ema_weights", Spec::new([plan.steps + 1], precision.master))));
-    builder.group("control", &control);
+    of_batch.extend((!plan.batch.ramp.is_empty()).then(|| (BatchSlot::StepTokens, u32s(1))));
+    builder.lay_out(of_batch);
+    builder.lay_out(control(plan, builder.state()));
     generation(plan, &[prompt_shape(plan)], &mut builder);
-    let measured = plan.tasks.iter().flat_map(|task| task.slots(plan.batch.rows(), precision));
-    let measured: Vec<_> = measured.collect();
+    let measured: Vec<_> =
+        plan.tasks.iter().flat_map(|task| task.slots(plan.batch.rows(), precision)).collect();
     if !measured.is_empty() {
-        builder.group("evaluation", &measured);
+        builder.lay_out(measured);
     }
     if let Some(shards) = builder.state().shards.clone() {
         exchange(plan, &shards, &buckets, &mut builder);
     }
     if plan.exchanges() {
         let count = builder.state().params.len();
-        builder.group("replicas", &[("fingerprints", Spec::new([count, 4], DType::U32))]);
+        builder.lay_out([(SlotName::Fingerprints, Spec::new([count, 4], DType::U32))]);
     }
     for bucket in &buckets {
-        let name = bucket.slot.trim_start_matches("grads.");
-        builder.flat_range("grads", name, bucket.start, bucket.len);
+        builder.range(FlatBuffer::Grads, bucket.slot.clone(), bucket.start, bucket.len);
     }
     (builder.finish(), buckets)
 }
 
-/// Returns the schedule tables of the groups that have parameters, each with its name.
-fn schedules(plan: &Plan, state: &State) -> Vec<(String, Spec)> {
-    let groups = state.groups.iter().zip(&plan.update_groups).filter(|(group, _)| !group.params.is_empty());
-    groups
-        .map(|(group, rule)| {
-            let width = rule.optimizer.schedule_width();
-            (group.own("schedule"), Spec::new([plan.steps + 1, width], plan.precision.master))
-        })
-        .collect()
+fn u32s(n: usize) -> Spec {
+    Spec::new([n], DType::U32)
+}
+
+/// Returns the slots of what changes from step to step. Schedules come last.
+fn control(plan: &Plan, state: &State) -> Vec<(SlotName, Spec)> {
+    let master = plan.precision.master;
+    let mut slots = vec![(ControlSlot::Step, u32s(1)), (ControlSlot::Bad, u32s(1))];
+    let last = [ControlSlot::GradNorm, ControlSlot::Clip, ControlSlot::EvalLoss];
+    let numbers = std::iter::once(ControlSlot::Loss).chain(loss_terms(&plan.objective)).chain(last);
+    slots.extend(numbers.map(|slot| (slot, Spec::new([1], master))));
+    let mut slots: Vec<_> = slots.into_iter().map(|(slot, spec)| (slot.into(), spec)).collect();
+    // Tables of the groups that have parameters.
+    for (group, rule) in state.groups.iter().zip(&plan.update_groups) {
+        if !group.params.is_empty() {
+            let table = Spec::new([plan.steps + 1, rule.optimizer.schedule_width()], master);
+            slots.push((group.schedule(), table));
+        }
+    }
+    slots.extend(plan.ema.map(|_| (ControlSlot::EmaWeights.into(), Spec::new([plan.steps + 1], master))));
+    slots
+}
+
+/// Returns the slots of the terms that an objective has beside cross-entropy.
+pub(super) fn loss_terms(objective: &Objective) -> impl Iterator<Item = ControlSlot> + use<> {
+    let terms =
+        [(ControlSlot::ZLoss, objective.z_loss), (ControlSlot::SmoothingLoss, objective.label_smoothing)];
+    terms.into_iter().filter(|(_, factor)| *factor != 0.0).map(|(slot, _)| slot)
 }
 
 /// Most bytes that one rank stages at another: of larger buckets, parts are exchanged in rounds.
@@ -92,8 +105,9 @@ const MOST_STAGED: usize = 32 << 20;
 /// Most numbers that ranks sum by one kernel of one block: losses, and partial sums of the gradient norm.
 const MOST_AT_ONCE: usize = 1 << 16;
 
-/// Names of what the tokens of all ranks are sorted into.
-const TOKEN_ORDER: [&str; 4] = ["order", "sorted", "count", "scratch"];
+/// What the tokens of all ranks are sorted into.
+const TOKEN_ORDER: [ExchangeSlot; 4] =
+    [ExchangeSlot::Order, ExchangeSlot::Sorted, ExchangeSlot::Count, ExchangeSlot::Scratch];
 
 /// Lays out what ranks that shard the optimizer exchange data by: the tokens of all and their order, if they
 /// exchange rows of the embedding's gradient; and for copies between GPUs flags, staging of the parts of
@@ -103,8 +117,7 @@ fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut Stat
     let rows = shards.ranks() * plan.batch.rows();
     let mut tensors = Vec::new();
     if by_rows {
-        let u32s = |n: usize| Spec::new([n], DType::U32);
-        tensors.push(("tokens", u32s(rows)));
+        tensors.push((ExchangeSlot::Tokens, u32s(rows)));
         let lengths = [rows, rows, 1, rows];
         tensors.extend(TOKEN_ORDER.into_iter().zip(lengths.map(u32s)));
     }
@@ -113,18 +126,16 @@ fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut Stat
         let most = MOST_STAGED / plan.precision.master.size();
         let of_buckets = buckets.iter().map(|bucket| staged_of_bucket(bucket, shards));
         let staged = of_buckets.max().unwrap_or(0).clamp(1, most).next_multiple_of(shards.block());
-        tensors.push(("sums", Spec::new([others * staged], plan.precision.master)));
+        tensors.push((ExchangeSlot::Sums, Spec::new([others * staged], plan.precision.master)));
         let partials = builder.state().flat_len.div_ceil(shards.block());
         let numbers = (partials + MAX_RANKS).min(MOST_AT_ONCE);
-        tensors.push(("model_area", Spec::new([area_words(shards.ranks(), numbers)], DType::U32)));
-        tensors.push(("collectives_area", Spec::new([area_words(shards.ranks(), 0)], DType::U32)));
+        tensors.push((ExchangeSlot::ModelArea, u32s(area_words(shards.ranks(), numbers))));
+        tensors.push((ExchangeSlot::CollectivesArea, u32s(area_words(shards.ranks(), 0))));
         if by_rows {
-            tensors.push(("rows", Spec::new([rows, plan.model.dim], plan.precision.act_dtype)));
+            tensors.push((ExchangeSlot::Rows, Spec::new([rows, plan.model.dim], plan.precision.act_dtype)));
         }
     }
-    if !tensors.is_empty() {
-        builder.group("exchange", &tensors);
-    }
+    builder.lay_out(tensors);
 }
 
 /// Returns the elements of staging that each other rank needs at the one that owns most of a bucket.
@@ -171,7 +182,7 @@ fn ends_of_parts(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
 #[derive(Clone, Debug)]
 pub(super) struct GatheredPart {
     /// Its slot: of the compute copy, or where products read masters, of these.
-    pub slot: String,
+    pub slot: SlotName,
     /// First element in the flat buffers.
     pub start: usize,
     /// Elements.
@@ -184,7 +195,7 @@ pub(super) struct GatheredPart {
 #[derive(Clone, Debug)]
 pub(super) struct GatheredVectors {
     /// Their slot.
-    pub slot: String,
+    pub slot: SlotName,
     /// First element among all vectors.
     pub start: usize,
     /// Elements.
@@ -209,15 +220,21 @@ fn ends_of_gathered(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
     gathered
 }
 
+/// Returns the buffer that programs read parameters from.
+fn gathered_buffer(state: &State) -> FlatBuffer {
+    if state.masters_are_sharded() { FlatBuffer::ComputeCopy } else { FlatBuffer::Params }
+}
+
 /// Returns the parts by which ranks gather parameters, in the order of the flat buffers.
 pub(super) fn gathered_parts(plan: &Plan, state: &State) -> Vec<GatheredPart> {
     let buckets = gradient_buckets(plan, state);
-    let read = if state.masters_are_sharded() { "compute_copy" } else { "params" };
+    let read = gathered_buffer(state);
     let mut parts = Vec::new();
     let mut start = 0;
     for (k, end) in ends_of_gathered(&buckets, state.flat_len).into_iter().enumerate() {
-        let vectors = gathered_vectors(state, start..end, format!("vectors.part.{k}"));
-        parts.push(GatheredPart { slot: format!("{read}.part.{k}"), start, len: end - start, vectors });
+        let vectors = gathered_vectors(state, start..end, SlotName::Part(FlatBuffer::Vectors, k));
+        let slot = SlotName::Part(read.clone(), k);
+        parts.push(GatheredPart { slot, start, len: end - start, vectors });
         start = end;
     }
     parts
@@ -247,7 +264,7 @@ pub(super) fn updated_first_from(plan: &Plan, state: &State) -> usize {
 }
 
 /// Returns the vectors within a part, where ops read copies of their masters.
-fn gathered_vectors(state: &State, part: Range<usize>, slot: String) -> Option<GatheredVectors> {
+fn gathered_vectors(state: &State, part: Range<usize>, slot: SlotName) -> Option<GatheredVectors> {
     if !state.masters_are_sharded() {
         return None;
     }
@@ -266,11 +283,9 @@ fn gathered_vectors(state: &State, part: Range<usize>, slot: String) -> Option<G
 /// Adds the slots of what ranks gather.
 fn lay_out_gathered(plan: &Plan, builder: &mut StateBuilder) {
     for part in gathered_parts(plan, builder.state()) {
-        let (buffer, name) = part.slot.split_once('.').unwrap_or_default();
-        builder.flat_range(buffer, name, part.start, part.len);
+        builder.range(gathered_buffer(builder.state()), part.slot, part.start, part.len);
         if let Some(vectors) = part.vectors {
-            let (buffer, name) = vectors.slot.split_once('.').unwrap_or_default();
-            builder.flat_range(buffer, name, vectors.start, vectors.len);
+            builder.range(FlatBuffer::Vectors, vectors.slot, vectors.start, vectors.len);
         }
     }
 }
@@ -330,20 +345,20 @@ pub(super) fn divided_rows(plan: &Plan, state: &State) -> Result<Option<DividedR
     let missing = || Error::failed("the state lacks what rows of the embedding are exchanged by");
     let table = state.params.iter().find(|param| param.role == Role::Embedding).ok_or_else(missing)?;
     let within = |range: OwnedRange| OwnedRange { start: range.start - table.start, ..range };
-    let slot = |name: &str| state.slot(&format!("exchange.{name}")).ok_or_else(missing);
+    let slot = |name: ExchangeSlot| state.slot(name).ok_or_else(missing);
     let [order, sorted, count, scratch] = TOKEN_ORDER;
     Ok(Some(DividedRows {
         owners: shards.within(table.flat()).map(within).collect(),
-        tokens: slot("tokens")?,
+        tokens: slot(ExchangeSlot::Tokens)?,
         order: [slot(order)?, slot(sorted)?, slot(count)?, slot(scratch)?],
-        rows: state.slot("exchange.rows"),
+        rows: state.slot(ExchangeSlot::Rows),
         overlap: plan.execution.overlap,
     }))
 }
 
 /// Returns the state of a program that only generates: parameters, and the buffers of generation.
 pub fn generation_state(plan: &Plan, prompts: &[PromptShape]) -> State {
-    let mut builder = StateBuilder::for_inference(plan.precision, &family(&plan.model).params(&plan.model));
+    let mut builder = StateBuilder::for_inference(plan.precision, &parameters(&plan.model));
     generation(plan, prompts, &mut builder);
     builder.finish()
 }
@@ -371,25 +386,24 @@ fn generation(plan: &Plan, prompts: &[PromptShape], builder: &mut StateBuilder) 
         return;
     }
     let act_dtype = plan.precision.act_dtype;
-    let names: Vec<String> = (0..m.n_layers).map(|i| format!("cache.{i}")).collect();
     let cache = Spec::new([samples, plan.batch.seq_len, 2 * m.n_kv_heads * m.head_dim], act_dtype);
     let logits = Spec::padded([samples, m.vocab_size], [samples, m.padded_vocab()], act_dtype);
-    let u32s = |n: usize| Spec::new([n], DType::U32);
-    let mut tensors = vec![
-        ("tokens", u32s(samples)),
-        ("bad", u32s(samples)),
-        ("positions", u32s(samples)),
-        ("logits", logits),
-        ("arrivals", Spec::new([samples, m.n_heads], DType::U32)),
+    let tensors = [
+        (GenerationSlot::Tokens, u32s(samples)),
+        (GenerationSlot::Bad, u32s(samples)),
+        (GenerationSlot::Positions, u32s(samples)),
+        (GenerationSlot::Logits, logits),
+        (GenerationSlot::Arrivals, Spec::new([samples, m.n_heads], DType::U32)),
     ];
-    tensors.extend(names.iter().map(|name| (name.as_str(), cache.clone())));
-    builder.group("generation", &tensors);
+    let tensors = tensors.into_iter().map(|(slot, spec)| (slot.into(), spec));
+    builder.lay_out(tensors.chain((0..m.n_layers).map(|i| (SlotName::Cache(i), cache.clone()))));
     let rows = |shape: &PromptShape| shape.prompts * shape.rows;
     let most = prompts.iter().map(rows).max().unwrap_or(0);
-    builder.group("prompts", &[("tokens", u32s(most)), ("positions", u32s(most))]);
+    let inputs = [PromptSlot::Tokens, PromptSlot::Positions];
+    builder.lay_out(inputs.map(|input| (input, u32s(most))));
     for shape in prompts {
-        for name in ["tokens", "positions"] {
-            builder.beginning(&format!("prompts.{name}"), shape.slot(name), rows(shape));
+        for input in inputs {
+            builder.range(input, shape.slot(input), 0, rows(shape));
         }
     }
 }

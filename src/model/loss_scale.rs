@@ -1,7 +1,7 @@
 //! The factor of losses in the objective.
 
 use crate::error::Result;
-use crate::ir::{Builder, TensorId};
+use crate::ir::{BatchSlot, Builder, TensorId};
 use crate::ops::sum::Factor;
 use crate::plan::Plan;
 
@@ -15,5 +15,5 @@ pub(super) fn loss_scale(plan: &Plan, b: &mut Builder) -> Result<(Factor, Vec<Te
     if plan.batch.ramp.is_empty() {
         return Ok((Factor::Constant(1.0 / plan.batch.tokens_per_step() as f64), Vec::new()));
     }
-    Ok((Factor::Reciprocal, vec![b.state("batch.step_tokens")?]))
+    Ok((Factor::Reciprocal, vec![b.state(BatchSlot::StepTokens)?]))
 }

@@ -1,16 +1,18 @@
 //! All programs of a plan, passes applied and memory planned.
 
-use super::family::Purpose;
 use super::gather::{gather_rest, gather_updated};
 use super::generation::{Prefill, decode};
-use super::layout;
 use super::loss_scale::loss_scale;
-use super::registry::family;
+use super::purpose::Purpose;
+use super::{decoder, layout};
 use crate::device::gpu::Collector;
 use crate::error::Result;
 use crate::exec::{Section, collect};
 use crate::ir::Upstream;
-use crate::ir::{Builder, Destination, Home, Mode, Phase, Program, Role, State, TensorId};
+use crate::ir::{
+    Builder, ControlSlot, Destination, FlatBuffer, Home, Mode, Phase, Program, Role, SlotName, State,
+    TensorId,
+};
 use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::fingerprint::Fingerprint;
@@ -184,19 +186,19 @@ pub(super) fn record(
     (first, last): (bool, bool),
 ) -> Result<(Program, TensorId)> {
     let mut b = Builder::new(format!("micro(first={first}, last={last})"), Arc::clone(state));
-    let losses = family(&plan.model).losses(plan, Purpose::Train { first }, &mut b)?;
+    let losses = decoder::losses(plan, Purpose::Train { first }, &mut b)?;
     let (scale, count) = loss_scale(plan, &mut b)?;
     let mode = if first { Mode::Write } else { Mode::Add };
-    let mut sum = |losses: TensorId, slot: &str| {
+    let mut sum = |losses: TensorId, slot: ControlSlot| {
         let inputs = [&[losses], &count[..]].concat();
         total(&mut b, &inputs, slot, scale, mode)
     };
-    sum(losses.losses, "control.loss")?;
+    sum(losses.losses, ControlSlot::Loss)?;
     if let Some(z_losses) = losses.z_losses {
-        sum(z_losses, "control.z_loss")?;
+        sum(z_losses, ControlSlot::ZLoss)?;
     }
     if let Some(smoothing_losses) = losses.smoothing_losses {
-        sum(smoothing_losses, "control.smoothing_loss")?;
+        sum(smoothing_losses, ControlSlot::SmoothingLoss)?;
     }
     Ok((b.finish(), losses.losses))
 }
@@ -211,7 +213,7 @@ pub(super) fn loss_views(program: &Program, losses: TensorId) -> Vec<(TensorId, 
 }
 
 /// Sums losses into the state; `inputs` are those of [`Sum`].
-fn total(b: &mut Builder, inputs: &[TensorId], slot: &str, scale: Factor, mode: Mode) -> Result<()> {
+fn total(b: &mut Builder, inputs: &[TensorId], slot: ControlSlot, scale: Factor, mode: Mode) -> Result<()> {
     b.scoped("head", |b| {
         let to = b.state(slot)?;
         b.emit_into("loss", Arc::new(Sum { scale }), inputs, &[Destination::Into(to, mode)])?;
@@ -221,25 +223,24 @@ fn total(b: &mut Builder, inputs: &[TensorId], slot: &str, scale: Factor, mode: 
 
 fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("step_end", Arc::clone(state));
-    let loss = b.state("control.loss")?;
+    let loss = b.state(ControlSlot::Loss)?;
     let mut losses = vec![loss];
-    for term in plan.objective.terms() {
-        losses.push(b.state(&format!("control.{term}"))?);
+    for term in layout::loss_terms(&plan.objective) {
+        losses.push(b.state(term)?);
     }
-    let [norm, clip, bad, step] =
-        ["grad_norm", "clip", "bad", "step"].map(|name| b.state(&format!("control.{name}")));
-    let (norm, clip, bad, step) = (norm?, clip?, bad?, step?);
+    let (norm, clip) = (b.state(ControlSlot::GradNorm)?, b.state(ControlSlot::Clip)?);
+    let (bad, step) = (b.state(ControlSlot::Bad)?, b.state(ControlSlot::Step)?);
     let groups = || state.groups.iter().take(plan.update_groups.len()).enumerate();
     let updated = || groups().filter(|(_, group)| !group.params.is_empty());
     for (_, group) in updated() {
-        b.state(&group.own("control.schedule"))?;
+        b.state(group.schedule())?;
     }
     let outs = [
         Destination::Into(norm, Mode::Write),
         Destination::Into(clip, Mode::Write),
         Destination::Into(bad, Mode::Add),
     ];
-    let (grads, max_norm) = (b.state("grads.flat")?, plan.max_norm);
+    let (grads, max_norm) = (b.state(FlatBuffer::Grads)?, plan.max_norm);
     match &state.shards {
         None => {
             if plan.batch.world_size > 1 {
@@ -250,7 +251,7 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
         }
         Some(shards) => {
             // Every rank adds zeros to the partial sums of others.
-            let partials = b.state("norm.partials")?;
+            let partials = b.state(SlotName::NormPartials)?;
             let op = GradNormPartials { shards: Arc::clone(shards) };
             b.set_phase(Phase::Optimizer);
             b.emit_into("partials", Arc::new(op), &[grads], &[Destination::Into(partials, Mode::Write)])?;
@@ -287,7 +288,7 @@ fn sum_over_ranks(b: &mut Builder, name: &str, tensors: &[TensorId]) -> Result<(
 
 fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("evaluate", Arc::clone(state));
-    let losses = family(&plan.model).losses(plan, Purpose::Evaluate, &mut b)?;
+    let losses = decoder::losses(plan, Purpose::Evaluate, &mut b)?;
     plan.tasks.iter().try_for_each(|task| task.record_losses(&mut b, losses.losses))?;
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
 }
@@ -306,10 +307,10 @@ fn swap_ema(plan: &Plan, ema: WeightEma, state: &Arc<State>) -> Result<Program> 
 fn fingerprints(state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("replicas", Arc::clone(state));
     b.set_phase(Phase::Communication);
-    let all = b.state("replicas.fingerprints")?;
+    let all = b.state(SlotName::Fingerprints)?;
     for (row, param) in state.params.iter().enumerate() {
         b.scoped(param.name.as_str(), |b| {
-            let master = state.slot(&format!("params.{}", param.name)).unwrap_or(param.read);
+            let master = state.slot(FlatBuffer::Params.param(&param.name)).unwrap_or(param.read);
             let (master, to) = (b.state_slot(master), b.rows(all, row, 1)?);
             b.emit_into(
                 "fingerprint",
@@ -322,11 +323,11 @@ fn fingerprints(state: &Arc<State>) -> Result<Program> {
     Ok(b.finish())
 }
 
-/// Returns the schedule of all steps as the optimizer of each group reads it, with the slot of the state that
-/// holds it: a row per step, row 0 unused.
-pub fn schedule_tables(plan: &Plan, state: &State) -> Vec<(String, Vec<f64>)> {
+/// Returns the schedule of all steps as the optimizer of each group reads it, with the slot that holds it: a
+/// row per step, row 0 unused.
+pub fn schedule_tables(plan: &Plan, state: &State) -> Vec<(SlotName, Vec<f64>)> {
     let groups = state.groups.iter().zip(&plan.update_groups).filter(|(group, _)| !group.params.is_empty());
-    groups.map(|(group, rule)| (group.own("control.schedule"), schedule_table(plan, rule))).collect()
+    groups.map(|(group, rule)| (group.schedule(), schedule_table(plan, rule))).collect()
 }
 
 fn schedule_table(plan: &Plan, group: &UpdateGroup) -> Vec<f64> {

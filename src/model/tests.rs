@@ -5,8 +5,7 @@
 use super::layout;
 use super::programs::{Programs, loss_views, record};
 use crate::device::ProductPrecision;
-use crate::ir::Upstream;
-use crate::ir::{Builder, Program, State, TensorId};
+use crate::ir::{BatchSlot, Builder, ControlSlot, Program, Slot, SlotId, State, TensorId, Upstream};
 use crate::machine::Machine;
 use crate::ops::copy::Copy;
 use crate::ops::cross_entropy::Objective;
@@ -19,7 +18,7 @@ use crate::plan::{CorpusFacts, Plan};
 use crate::policy::Recompute;
 use crate::recipe;
 use insta::assert_snapshot;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Two ranks that reduce every gradient, grouped queries, dropout, a padded vocabulary and FFN width, bf16.
@@ -607,6 +606,22 @@ fn the_passes_make_the_program() {
 
 /// A gradient that no one provides is found before anything runs, and named.
 #[test]
+fn every_slot_is_found_by_its_name_and_no_two_print_alike() {
+    let sharded = ["parallelism.world_size=2", "parallelism.shard=optimizer", "training.dtype=bf16"];
+    for more in [&[][..], &["ema.decay=0.9", "generation.samples=2"], &["optimizer.name=muon"]] {
+        for base in [&[][..], &sharded] {
+            let (state, _) = layout::state(&plan(&[base, more].concat()));
+            let printed: BTreeSet<String> = state.slots.iter().map(|slot| slot.name.to_string()).collect();
+            assert_eq!(printed.len(), state.slots.len());
+            for (index, Slot { name, buffer, .. }) in state.slots.iter().enumerate() {
+                assert_eq!(state.slot(name.clone()), Some(SlotId(index)), "{name}");
+                assert!(name.to_string().starts_with(&format!("{}.", state.buffers[*buffer].name)), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_missing_gradient_is_an_error_of_the_plan() {
     let passes = Passes::new(&[]);
     let build = |record: &dyn Fn(&mut Builder) -> TensorId| {
@@ -623,12 +638,12 @@ fn a_missing_gradient_is_an_error_of_the_plan() {
         let (norm, other) = (b.param("final_norm").unwrap(), b.param("blocks.0.q_norm").unwrap());
         b.emit1("unread", Copy, &[norm]).unwrap();
         b.emit1("y", SumGrad { scale: Factor::Constant(1.0) }, &[other]).unwrap();
-        b.state("control.loss").unwrap()
+        b.state(ControlSlot::Loss).unwrap()
     });
     assert_snapshot!(unreached, @"program wrong: no gradient reaches the parameter final_norm");
     let untrained = build(&|b| {
-        let (head, targets) = (b.param("head").unwrap(), b.state("batch.targets").unwrap());
-        let (tokens, table) = (b.state("batch.tokens").unwrap(), b.param("embedding").unwrap());
+        let (head, targets) = (b.param("head").unwrap(), b.state(BatchSlot::Targets).unwrap());
+        let (tokens, table) = (b.state(BatchSlot::Tokens).unwrap(), b.param("embedding").unwrap());
         let x = b.emit1("x", crate::ops::embedding::Embedding, &[tokens, table]).unwrap();
         b.emit1(
             "losses",

@@ -14,11 +14,11 @@ use crate::ir::{Array, Case, Cases, CpuNode, Emission, Fill, GpuNode, MayAlias, 
 use std::sync::Arc;
 
 /// `y = f(x)`, any shape.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Activate(pub Function);
 
 /// `(x, dy) → dx = dy ⊙ f'(x)`, and if it emits `(dx, y)`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ActivateGrad {
     /// The function.
     pub of: Function,

@@ -10,12 +10,12 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `(x[N, …], b[…]) → y = x + b` in every row. The bias is in the accumulator format.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AddBias;
 
 /// `dy[N, …] → (db[…], partials[runs, width])`: `db = Σ_rows dy`, summed over runs of rows, each into its row
 /// of the scratch `partials`, then over the runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AddBiasGrad;
 
 /// Returns the spec of the bias of rows like those of `x`, or what `x` must be.

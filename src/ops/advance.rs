@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
 /// `step ← step + 1` unless `bad`. Input: bad `[1]`. Output: step `[1]`, with `Mode::Add`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Advance;
 
 impl Op for Advance {

@@ -23,7 +23,7 @@ pub struct Part {
 /// `y[part] ← y[part]` of the part's rank, or `x[part]` of its own input `x`, for every part of the tensors
 /// `y`, on every rank. Elements of no part are left as they are. Its outputs have `Mode::Add`, which here
 /// means that the old value is an input.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AllGather {
     /// Specs of the gathered tensors.
     pub like: Vec<Spec>,

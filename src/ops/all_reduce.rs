@@ -7,7 +7,7 @@ use crate::ir::{Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec};
 /// `x ← Σ_ranks x` of every output: on the CPU added in rank order, on GPUs in an order that the back end
 /// fixes, all of them in one group. Its outputs have `Mode::Add`, which here means that the old value is an
 /// input.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AllReduce {
     /// The tensors' specs.
     pub like: Vec<Spec>,

@@ -21,7 +21,7 @@ use std::ops::Range;
 /// counts `arrivals`, which are zero before and after (so the output is added to), and has the scratch
 /// `partials` `[B, splits, H, dim + 2]`: outputs, the largest score and the sum of exponentials of each
 /// split.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CachedAttention {
     /// Layout of the heads in a row.
     pub heads: Heads,

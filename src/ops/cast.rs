@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 
 /// `y = x` in another float format, rounded to nearest even. From f64 to bf16 it rounds by way of f32.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cast {
     /// The format of the output.
     pub to: DType,

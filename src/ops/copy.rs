@@ -10,7 +10,7 @@ use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Mode, Op, 
 const ELEMENTS_PER_TASK: usize = 16_384;
 
 /// `y (+)= x`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Copy;
 
 impl Op for Copy {

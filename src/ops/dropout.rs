@@ -112,7 +112,7 @@ impl Drops {
 /// Rows are all dimensions of x but the last; a sequence owns `rows / B` of them. So x may be the residual
 /// stream `[B·T, d]` (row = t) or attention probabilities `[B, H, T, T]` (row = head·T + t). It is its own
 /// gradient.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout(pub Site);
 
 /// Rows of one task.

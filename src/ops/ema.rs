@@ -16,7 +16,7 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Prec
 /// Inputs: params `[n]`, weights `[steps + 1]` (row 0 is not read), step `[1]` (u32), bad `[1]` (u32; not 0
 /// after a step that was not finite: nothing changes). Output, updated in place: the average `[n]`. Where
 /// ranks average what they own, the average, and params if there is a compute copy, are the rank's shard.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Ema {
     /// Elements of the flat parameter buffers.
     pub elements: usize,

@@ -9,7 +9,7 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision,
 use std::ops::Range;
 
 /// `x[N, d] = W[tokens[N], :]` of `W[V, d]`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding;
 
 /// `(tokens[N], dy[N, d], W[V, d]) → (dW[V, d], ends[V], order[N], scratch[2, N], edges[2·pieces, d])`; only
@@ -22,7 +22,7 @@ pub struct Embedding;
 ///
 /// On a GPU, where the work of a frequent token must be spread over many blocks, pieces of [`PIECE`] sorted
 /// positions are summed, and the sums of a token that crosses pieces (`edges`) are added up in their order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EmbeddingGrad(pub RankInterleaved);
 
 /// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then of

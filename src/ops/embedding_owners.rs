@@ -8,7 +8,7 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Owne
 use std::ops::Range;
 
 /// The part of a table's gradient that each rank sums.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct OwnedRows {
     /// The layout of the rows of all ranks.
     pub layout: RankInterleaved,
@@ -64,14 +64,14 @@ impl OwnedRows {
 /// the positions of tokens of whose rows of `W` the rank owns some, `count` of them sorted by token, each
 /// token's in the order of the global batch, and their tokens. Clears what it owns of `dW`; the rest is left
 /// as it is. It needs tokens alone, and can run long before there are rows to sum.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TokenOrder(pub OwnedRows);
 
 /// `(order[ranks·N], sorted[ranks·N], count[1], rows[ranks·N, d], W[V, d]) → (dW[V, d], edges[2·pieces, d])`:
 /// writes what the rank owns of rows of `dW` whose tokens are in the order of [`TokenOrder`], each the sum of
 /// its rows in that order. The rest is left as it is, so that `dW` has `Mode::Add`, which here means that the
 /// old value is an input. Rows are read where ranks have shared them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGradAtOwners(pub OwnedRows);
 
 /// The owner of a table that is not divided, for lists of ops.

@@ -25,7 +25,7 @@ const OWN: [u64; 2] = [0x94d0_49bb_1331_11eb, 0xc4ce_b9fe_1a85_ec53];
 /// Both hashes are one-to-one in the word, so that a change of one word always changes both sums; more
 /// changes escape with a probability of about 2⁻¹²⁸. Integer sums do not depend on their order, so all
 /// numbers of threads and all devices give the same.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fingerprint;
 
 /// Returns the hashes of the word at index `at`.

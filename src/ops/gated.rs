@@ -19,13 +19,13 @@ use crate::ir::{
 use std::sync::Arc;
 
 /// `y[N, f] = f(gate) ⊙ up` of `gate_up[N, 2, f]`; with a formula g of two numbers, `y = g(gate, up)`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Gated(pub Function);
 
 /// `(gate_up[N, 2, f], dy[N, f]) → d_gate_up[N, 2, f]`, and if it emits `(d_gate_up, y[N, f])`.
 ///
 /// `d_gate = dy ⊙ up ⊙ f'(gate)` and `d_up = dy ⊙ f(gate)`; with a formula, `dy` times its slopes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GatedGrad {
     /// The function.
     pub of: Function,

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
 /// `x[N, …] → y[ranks·N, …]` of every input: the rows of all ranks, rank after rank.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatherRows {
     /// Number of ranks.
     pub ranks: usize,

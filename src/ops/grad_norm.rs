@@ -37,7 +37,7 @@ const LANES: usize = 16;
 ///
 /// Inputs: grads `[n]`, loss `[1]`. Outputs: norm `[1]`, clip `[1]`, bad `[1]` (`Mode::Add`: sticky), and
 /// scratch: the sums of squares of blocks of 4096 elements in flat order (on a GPU, of 32,768).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradNorm {
     /// The largest norm that passes unclipped; 0 never clips.
     pub max_norm: f64,
@@ -194,7 +194,7 @@ fn queue_total(
 
 /// The partial sums of [`GradNorm`], each computed by the rank that owns its block: inputs grads `[n]`,
 /// output `[n / block, rounded up]` by the blocks of the owners' table, zeros where other ranks own.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GradNormPartials {
     /// The owners of the gradients.
     pub shards: Arc<Shards>,
@@ -256,7 +256,7 @@ impl Op for GradNormPartials {
 
 /// The end of [`GradNorm`]: inputs partial sums of all ranks, in flat order, and the loss `[1]`; outputs
 /// norm, clip and bad as there.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradNormTotal {
     /// The largest norm that passes unclipped; 0 never clips.
     pub max_norm: f64,

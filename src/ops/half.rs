@@ -7,14 +7,14 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 
 /// `y[N, f] = x[N, index, f]` of `x[N, 2, f]`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Half {
     /// The half: 0 or 1.
     pub index: usize,
 }
 
 /// `dx[N, 2, f]`: `dy[N, f]` in half `index`, zeros in the other.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HalfGrad {
     /// 0 or 1.
     pub index: usize,

@@ -10,7 +10,7 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Prec
 /// `packed [P·L, (H+2·KV)·dim] → cache [B, S, 2·KV·dim]`: keys and values of whole prompts of L rows, written
 /// at the positions from 0 on. Sample b gets those of prompt b·P/B: neighbours share a prompt. With
 /// `Mode::Add` the rest of the cache is kept; with `Mode::Write` it is zeroed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheFill {
     /// Layout of the heads in a row.
     pub heads: Heads,

@@ -11,21 +11,21 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 
 /// `y[N, out…] = x[N, in] · W[out…, in]ᵀ`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Linear {
     /// Precision of the product.
     pub products: ProductPrecision,
 }
 
 /// `dx[N, in] = dy[N, out…] · W[out…, in]`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinearInputGrad {
     /// Precision of the product.
     pub products: ProductPrecision,
 }
 
 /// `dW[out…, in] (+)= dy[N, out…]ᵀ · x[N, in]`, in the accumulator format.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinearWeightGrad {
     /// Precision of the product.
     pub products: ProductPrecision,

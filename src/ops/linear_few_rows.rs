@@ -18,7 +18,7 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision,
 ///
 /// On a GPU in bf16 one kernel reads the weights once, at the full bandwidth of the memory; the bits of a row
 /// do not depend on the others.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinearFewRows {
     /// The product.
     pub linear: Linear,

@@ -26,7 +26,7 @@ pub struct MatrixPlace {
 }
 
 /// Matrices of one shape that are updated together, on each rank those that it owns.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Matrices {
     /// Rows in memory.
     pub rows: usize,

@@ -29,7 +29,7 @@ const LANES: usize = 16;
 /// in place; x `[matrices, rows, columns]` in the format of activations, the directions with a Frobenius norm
 /// of 1; and scratch, the sums of squares of parts of matrices. Where ranks own matrices, x has those of the
 /// rank first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MuonMomentum {
     /// Fraction of the average of past gradients that a step keeps.
     pub momentum: f64,

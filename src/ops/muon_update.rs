@@ -26,7 +26,7 @@ const CHUNK: usize = 64;
 /// bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is updated). Outputs,
 /// updated in place: params `[masters]`, and the compute copy `[flat]` if activations have a narrower format
 /// than the masters. Where ranks own matrices, others are left as they are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MuonUpdate {
     /// The adjusted learning rate over the learning rate.
     pub ratio: f64,

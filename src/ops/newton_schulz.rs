@@ -25,7 +25,7 @@ const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
 /// One iteration. Input x `[matrices, rows, columns]`; outputs the next x, and scratch: g and its polynomial,
 /// `[matrices, side, side]` with the smaller of rows and columns as their side.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NewtonSchulz {
     /// Number of matrices of every rank, at most those of the batch; one number where it is the same for all.
     pub counts: Vec<usize>,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// `x[owned] ← Σ_ranks x[owned]` of a range `x` of the flat gradient, added in rank order. Elements that
 /// other ranks own are left as they are: this rank's part of their sums. Its output has `Mode::Add`, which
 /// here means that the old value is an input.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ReduceScatter {
     /// Spec of the range.
     pub like: Spec,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// `y[N, d] = rms_norm(x[N, d])·w[d]`. A shorter `w`, whose length divides the width of `x`, is applied to
 /// every run of its length (the norm per head of queries and keys). Without a weight `y[N, d] = rms_norm(x)`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNorm {
     /// Added to the mean square.
     pub eps: f64,
@@ -32,7 +32,7 @@ pub struct RmsNorm {
 /// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and `dw = Σ_rows dy ⊙
 /// x·s`. `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs.
 /// If it emits, `y`, the output of [`RmsNorm`], follows as a last output.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNormGrad {
     /// As [`RmsNorm::eps`].
     pub eps: f64,

@@ -74,7 +74,7 @@ impl Lanes {
 }
 
 /// `(packed [N, (H+2·KV)·dim], positions [N] u32) → packed`: query and key heads rotated, values copied.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
     /// Layout of the heads in a row.
     pub heads: Heads,

@@ -12,7 +12,7 @@ use crate::ir::{Builder, Case, Cases, CpuNode, GpuNode, MayAlias, Op, Precision,
 use std::sync::Arc;
 
 /// A norm of rows. Its inputs are the rows, then its vectors.
-pub(super) trait RowNorm: Op + Copy {
+pub(super) trait RowNorm: Op + Copy + PartialEq {
     /// Its kernel, and the one past a residual addition: file and function, as the ops are called.
     const FORWARD: (&'static str, &'static str);
     const RESIDUAL: (&'static str, &'static str);
@@ -185,7 +185,7 @@ pub(super) fn backward<N: RowNorm>(norm: N, v: &mut Vjp<'_>) -> Result<()> {
 /// `(x[N, d], y[N, d], vectors) → (r, n)` with `r = x + y`, as stored, and `n = norm(r)`.
 ///
 /// `n` is computed from the rounded `r`, so that the norm of a kept `r` gives the same bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResidualNorm<N>(
     /// The norm of the sum.
     pub N,

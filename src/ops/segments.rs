@@ -35,7 +35,7 @@ pub struct Segment {
 }
 
 /// The segments that an op updates: those of all parameters or of a group, on every rank or by owners.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Segments {
     /// Those of each rank; one list where every rank updates the same.
     by_rank: Vec<Vec<Segment>>,

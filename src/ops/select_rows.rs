@@ -9,7 +9,7 @@ use crate::ops::lanes::vector_width;
 
 /// `(x [P·L, d], positions [B] u32) → y [B, d]`: row `positions[b]` of prompt b·P/B. Neighbours share a
 /// prompt.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SelectRows {
     /// Prompts: P, a divisor of B.
     pub prompts: usize,

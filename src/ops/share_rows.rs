@@ -12,7 +12,7 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision,
 ///
 /// The tokens of the rows are not read: that ranks have gathered them since the rows were shared before is
 /// what they have waited for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShareRows {
     /// Number of ranks.
     pub ranks: usize,

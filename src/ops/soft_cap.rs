@@ -8,14 +8,14 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y = cap·tanh(x / cap)`, any shape: x near zero, and never beyond ±cap (Gemma 2; Gemma Team 2024).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoftCap {
     /// The cap, positive.
     pub cap: f64,
 }
 
 /// `dx = dy·(1 − tanh²(x / cap))` from `(x, dy)`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoftCapGrad {
     /// The cap, positive.
     pub cap: f64,

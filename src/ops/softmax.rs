@@ -12,14 +12,14 @@ use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precis
 /// `(s [B, H, T, T], [spans [B·T·2] u32]) → (p [B, H, T, T], lse [B·T, H] in the accumulator format)`.
 ///
 /// Probabilities are zero for masked keys; `lse` is the logarithm of the sum of exponentials of a row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Softmax {
     /// The keys that a query attends to.
     pub mask: Mask,
 }
 
 /// `(p, dp) → ds = p∘(dp − Σ p∘dp)`; the mask follows from the zeros in `p`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoftmaxGrad;
 
 /// Rows of one task.

@@ -58,7 +58,7 @@ impl Factor {
 }
 
 /// `total[1] (+)= scale·Σ x[n]`, summed in f64, from `(x)` and the [`Factor`]'s input.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sum {
     /// Factor of the sum, such as 1 / rows for a mean.
     pub scale: Factor,
@@ -68,7 +68,7 @@ pub struct Sum {
 /// [`Factor`]'s input.
 ///
 /// Only the shape of `x` is used.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SumGrad {
     /// As [`Sum::scale`].
     pub scale: Factor,

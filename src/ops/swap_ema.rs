@@ -15,7 +15,7 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Prec
 /// average `[n]`, and the compute copy `[n]` if activations have a narrower format than the master
 /// parameters. Where ranks average what they own, the average, and params if there is a compute copy, are the
 /// rank's shard, and the other elements are left as they are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SwapEma {
     /// Elements of the flat parameter buffers.
     pub elements: usize,

@@ -9,7 +9,7 @@ use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec}
 /// `([spans [N·2] u32]) → windows [N·2] u32`: (first, end) per row, of the keys of the mask those from
 /// `t + 1 − window` on, so that query t of a sequence sees itself and at most `window − 1` keys before it
 /// (`sliding_window` of HuggingFace's Mistral, Gemma 2 and Qwen).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowSpans {
     /// Rows of the batch: N.
     pub rows: usize,

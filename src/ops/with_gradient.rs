@@ -11,7 +11,7 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, MayAlias, Op, 
 ///
 /// The unfused form of `head_loss` ends in it: that op computes its gradients in the forward, so the small
 /// ops that computed the losses must not be differentiated again.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WithGradient;
 
 /// Fails unless the upstream gradient of output 0 is exactly 1: gradients computed in the forward cannot be

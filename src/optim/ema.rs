@@ -1,14 +1,18 @@
 //! The exponential moving average of the weights: its slot, the weight of every step in it, and its ops.
 
 use crate::error::Result;
-use crate::ir::{Builder, Destination, GroupRequest, Mode, OptimizerSlot, Precision, State};
+use crate::ir::{
+    Builder, ControlSlot, Destination, FlatBuffer, GroupRequest, Mode, OptimizerSlot, Precision, SlotName,
+    State,
+};
 use crate::ops::ema::Ema;
 use crate::ops::segments::Segments;
 use crate::ops::swap_ema::SwapEma;
 use std::sync::Arc;
 
 /// The state buffer that holds the average of all parameters.
-pub const BUFFER: &str = "ema";
+const BUFFER: &str = "ema";
+const AVERAGE: FlatBuffer = FlatBuffer::Optimizer { slot: BUFFER, group: String::new() };
 
 /// What the names of its tensors begin with in checkpoints.
 pub const CHECKPOINT_PREFIX: &str = "ema.";
@@ -68,10 +72,10 @@ impl WeightEma {
     pub fn record(self, b: &mut Builder) -> Result<()> {
         let state = Arc::clone(&b.program().state);
         let op = Ema { elements: state.flat_len, segments: segments(&state), precision: state.precision };
-        let inputs =
-            ["params.flat", "control.ema_weights", "control.step", "control.bad"].map(|name| b.state(name));
-        let inputs = inputs.into_iter().collect::<Result<Vec<_>>>()?;
-        let average = b.state("ema.flat")?;
+        let control = [ControlSlot::EmaWeights, ControlSlot::Step, ControlSlot::Bad].map(SlotName::Control);
+        let inputs = std::iter::once(FlatBuffer::Params.into()).chain(control).map(|name| b.state(name));
+        let inputs = inputs.collect::<Result<Vec<_>>>()?;
+        let average = b.state(AVERAGE)?;
         b.emit_into("ema", Arc::new(op), &inputs, &[Destination::Into(average, Mode::Add)])?;
         Ok(())
     }
@@ -83,9 +87,9 @@ impl WeightEma {
     pub fn record_swap(self, b: &mut Builder) -> Result<()> {
         let state = Arc::clone(&b.program().state);
         let op = SwapEma { elements: state.flat_len, segments: segments(&state), precision: state.precision };
-        let mut outputs = vec![b.state("params.flat")?, b.state("ema.flat")?];
+        let mut outputs = vec![b.state(FlatBuffer::Params)?, b.state(AVERAGE)?];
         if state.precision.has_compute_copy() {
-            outputs.push(b.state("compute_copy.flat")?);
+            outputs.push(b.state(FlatBuffer::ComputeCopy)?);
         }
         let into: Vec<_> = outputs.into_iter().map(|tensor| Destination::Into(tensor, Mode::Add)).collect();
         b.emit_into("swap", Arc::new(op), &[], &into)?;

@@ -203,7 +203,7 @@ fn in_words(roles: &[GroupRole], parameters: impl Iterator<Item = Role>) -> Stri
 mod tests {
     use super::*;
     use crate::device::DType;
-    use crate::ir::{Init, StateBuilder, Sublayer};
+    use crate::ir::{FlatBuffer, Init, SlotName, StateBuilder, Sublayer};
     use crate::optim::{OPTIMIZERS, find};
     use std::collections::BTreeMap;
 
@@ -262,14 +262,16 @@ mod tests {
         let state = StateBuilder::for_training(precision, &requests, &groups).finish();
         // 100 fp32 numbers take 512 bytes with their alignment of 64.
         let stride = state.params[1].start;
-        let elements = |slot: &str| {
+        let buffer = |slot, group: &str| FlatBuffer::Optimizer { slot, group: group.to_owned() };
+        let elements = |slot: SlotName| {
             let slot = state.get(state.slot(slot).unwrap());
             (slot.offset / 4, slot.spec.elements())
         };
-        assert_eq!(elements("m.embedding+head.flat"), (0, 2 * stride));
-        assert_eq!(elements("m.embedding+head.p5"), (stride, 100));
-        assert_eq!(elements("v.matrix+vector.flat"), (0, 4 * stride));
-        assert_eq!(elements("v.matrix+vector.p4"), (3 * stride, 100));
-        assert_eq!(state.slot("m.flat"), None);
+        let (m, v) = (buffer("m", "embedding+head"), buffer("v", "matrix+vector"));
+        assert_eq!(elements(m.clone().into()), (0, 2 * stride));
+        assert_eq!(elements(m.param("p5")), (stride, 100));
+        assert_eq!(elements(v.clone().into()), (0, 4 * stride));
+        assert_eq!(elements(v.param("p4")), (3 * stride, 100));
+        assert_eq!(state.slot(buffer("m", "")), None);
     }
 }

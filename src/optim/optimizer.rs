@@ -4,7 +4,8 @@ use super::hyperparameters::{Hyperparameter, Values};
 use super::width::{Sides, WidthRule};
 use crate::error::Result;
 use crate::ir::{
-    Builder, Destination, Mode, OpType, OptimizerSlot, Precision, Role, SlotGroup, State, TensorId,
+    Builder, ControlSlot, Destination, FlatBuffer, Mode, OpType, OptimizerSlot, Precision, Role, SlotGroup,
+    State, TensorId,
 };
 use crate::ops::segments::Segments;
 use std::fmt::Debug;
@@ -111,19 +112,18 @@ impl Update {
     ) -> Result<Self> {
         let state = Arc::clone(&b.program().state);
         let own = &state.groups[group];
-        let slots = own.slots.iter().map(|slot| b.state(&format!("{}.flat", own.own(slot.buffer))));
-        let slots = slots.collect::<Result<_>>()?;
-        let compute_copy =
-            if state.precision.has_compute_copy() { Some(b.state("compute_copy.flat")?) } else { None };
+        let slots = own.slots.iter().map(|slot| b.state(own.buffer(slot))).collect::<Result<_>>()?;
+        let has_copy = state.precision.has_compute_copy();
+        let compute_copy = has_copy.then(|| b.state(FlatBuffer::ComputeCopy)).transpose()?;
         Ok(Self {
             group,
             segments: segments(&state, own, range, decays),
-            grads: b.state("grads.flat")?,
-            schedule: b.state(&own.own("control.schedule"))?,
-            step: b.state("control.step")?,
-            clip: b.state("control.clip")?,
-            bad: b.state("control.bad")?,
-            params: b.state("params.flat")?,
+            grads: b.state(FlatBuffer::Grads)?,
+            schedule: b.state(own.schedule())?,
+            step: b.state(ControlSlot::Step)?,
+            clip: b.state(ControlSlot::Clip)?,
+            bad: b.state(ControlSlot::Bad)?,
+            params: b.state(FlatBuffer::Params)?,
             slots,
             compute_copy,
         })

@@ -2,7 +2,7 @@
 //! tensors.
 
 use crate::error::Result;
-use crate::ir::{Builder, Destination, Home, Mode, Op, Phase, Program, Stream};
+use crate::ir::{Builder, Destination, Home, Mode, Op, Phase, Program, SlotName, Stream};
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::reduce_scatter::ReduceScatter;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// A contiguous range of the flat gradient that is reduced by one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Its slot, such as `grads.bucket.0`.
-    pub slot: String,
+    /// Its slot.
+    pub slot: SlotName,
     /// First element of the flat gradient.
     pub start: usize,
     /// Elements.
@@ -35,7 +35,7 @@ pub fn buckets(
         let end = params.get(i + 1).map_or(flat_len, |next| next.0);
         let full = (end - start) * element_bytes >= bytes || (i == 0 && first_alone);
         if full || end == flat_len {
-            buckets.push(Bucket { slot: format!("grads.bucket.{}", buckets.len()), start, len: end - start });
+            buckets.push(Bucket { slot: SlotName::Bucket(buckets.len()), start, len: end - start });
             start = end;
         }
     }
@@ -61,7 +61,7 @@ pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -
                 builder.set_scope("gradients", None);
                 builder.set_phase(Phase::Communication);
                 builder.set_stream(if overlap { Stream::Communication } else { Stream::Main });
-                let slot = builder.state(&bucket.slot)?;
+                let slot = builder.state(bucket.slot.clone())?;
                 let like = builder.spec(slot).clone();
                 let op: Arc<dyn Op> = match &shards {
                     Some(shards) => {

@@ -90,9 +90,9 @@ mod tests {
         let bias = Spec::new([64], dtype.accumulator());
         let gate_up = Spec::new([2, 64, 64], dtype);
         let x = Spec::new([rows, 64], dtype);
-        layout.group("s", &[("x", x), ("w", weights), ("b", bias), ("gate_up", gate_up)]);
+        let slots = layout.group("s", [("x", x), ("w", weights), ("b", bias), ("gate_up", gate_up)]);
         let mut b = Builder::new("generate", Arc::new(layout.finish()));
-        let [x, w, bias, gate_up] = ["s.x", "s.w", "s.b", "s.gate_up"].map(|name| b.state(name).unwrap());
+        let [x, w, bias, gate_up] = slots.map(|slot| b.state_slot(slot));
         let y = b.emit1("y", Linear::default(), &[x, w]).unwrap();
         let y = b.emit1("biased", AddBias, &[y, bias]).unwrap();
         let y = b.emit1("activated", Activate(Activation::Gelu.into()), &[y]).unwrap();

@@ -93,12 +93,12 @@ impl Emissions {
     fn new(program: &Program, forward: &Forward) -> Self {
         let nodes = &program.nodes;
         let backward = |at: &usize| nodes[*at].phase == Phase::Backward;
-        // Ops are the same if they print the same constants.
-        let mut gradients: HashMap<(String, Vec<TensorId>), usize> = HashMap::new();
+        // What gradients can emit, by the inputs that it is computed from.
+        let mut gradients: HashMap<Vec<TensorId>, Vec<(Arc<dyn Op>, usize)>> = HashMap::new();
         for at in (0..nodes.len()).filter(backward) {
             if let Some(emission) = nodes[at].op.emission() {
                 let inputs = emission.inputs.iter().map(|&i| nodes[at].inputs[i]).collect();
-                gradients.entry((format!("{:?}", emission.of), inputs)).or_insert(at);
+                gradients.entry(inputs).or_default().push((emission.of, at));
             }
         }
         let mut readers: BTreeMap<TensorId, Vec<usize>> = BTreeMap::new();
@@ -112,7 +112,8 @@ impl Emissions {
         for (&id, readers) in &readers {
             let gradient = forward
                 .recomputation(nodes, id)
-                .and_then(|r| gradients.get(&(format!("{:?}", r.op), r.inputs)).copied())
+                .and_then(|r| gradients.get(&r.inputs)?.iter().find(|(op, _)| op.same_as(&*r.op)))
+                .map(|&(_, gradient)| gradient)
                 .filter(|&g| readers.iter().all(|&at| at > g || can_wait(program, at, g)));
             match gradient {
                 Some(gradient) => drop(emitted.insert(id, gradient)),
@@ -298,7 +299,7 @@ fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
 mod tests {
     use super::*;
     use crate::device::DType;
-    use crate::ir::{Init, ParamRequest, Precision, Role, Spec, StateBuilder};
+    use crate::ir::{FlatBuffer, Init, ParamRequest, Precision, Role, Spec, StateBuilder};
     use crate::ops::copy::Copy;
     use crate::ops::rms_norm::{RmsNorm, RmsNormGrad};
     use crate::ops::scale::Scale;
@@ -309,6 +310,9 @@ mod tests {
         x: TensorId,
         w: TensorId,
         n: TensorId,
+        dy: TensorId,
+        to_n: TensorId,
+        to_dw: TensorId,
     }
 
     impl Norm {
@@ -316,20 +320,21 @@ mod tests {
         fn new() -> Self {
             let mut builder = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
             let (rows, row) = (Spec::new([4, 8], DType::F32), Spec::new([8], DType::F32));
-            builder.group("in", &[("x", rows.clone()), ("w", row.clone()), ("dy", rows.clone())]);
-            builder.group("out", &[("n", rows.clone()), ("dx", rows), ("dw", row)]);
+            let slots = builder.group(
+                "s",
+                [("x", rows.clone()), ("w", row.clone()), ("dy", rows.clone()), ("n", rows), ("dw", row)],
+            );
             let mut b = Builder::new("norm", Arc::new(builder.finish()));
-            let x = b.state("in.x").unwrap();
-            let (x, w) = (b.emit1("x", Copy, &[x]).unwrap(), b.state("in.w").unwrap());
+            let [x, w, dy, to_n, to_dw] = slots.map(|slot| b.state_slot(slot));
+            let x = b.emit1("x", Copy, &[x]).unwrap();
             let n = b.emit1("n", RmsNorm { eps: 1e-6, weight: true }, &[x, w]).unwrap();
             b.set_phase(Phase::Backward);
-            Self { b, x, w, n }
+            Self { b, x, w, n, dy, to_n, to_dw }
         }
 
         /// Writes a tensor into one slot, or adds it.
         fn copy(&mut self, of: TensorId, mode: Mode) {
-            let to = self.b.state("out.n").unwrap();
-            self.b.emit_into("copy", Arc::new(Copy), &[of], &[Destination::Into(to, mode)]).unwrap();
+            self.b.emit_into("copy", Arc::new(Copy), &[of], &[Destination::Into(self.to_n, mode)]).unwrap();
         }
 
         fn gradient(&mut self, dy: TensorId) -> TensorId {
@@ -337,7 +342,7 @@ mod tests {
         }
 
         fn gradient_of(&mut self, eps: f64, dy: TensorId) -> TensorId {
-            let dw = Destination::Into(self.b.state("out.dw").unwrap(), Mode::Write);
+            let dw = Destination::Into(self.to_dw, Mode::Write);
             let op = Arc::new(RmsNormGrad { eps, weight: true, residual: false, emits: false });
             self.b.emit_into("dx", op, &[self.x, self.w, dy], &[Destination::New, dw]).unwrap()[0]
         }
@@ -357,7 +362,7 @@ mod tests {
     #[test]
     fn readers_wait_for_the_gradient_that_emits() {
         let mut norm = Norm::new();
-        let dy = norm.b.state("in.dy").unwrap();
+        let dy = norm.dy;
         norm.copy(norm.n, Mode::Write);
         let dy = norm.b.emit1("dy", Scale { factor: 2.0 }, &[dy]).unwrap();
         norm.gradient(dy);
@@ -377,7 +382,7 @@ mod tests {
     #[test]
     fn additions_to_one_slot_keep_their_order() {
         let mut norm = Norm::new();
-        let dy = norm.b.state("in.dy").unwrap();
+        let dy = norm.dy;
         norm.copy(norm.n, Mode::Write);
         norm.copy(dy, Mode::Add);
         norm.gradient(dy);
@@ -387,7 +392,7 @@ mod tests {
     #[test]
     fn another_norm_or_no_gradient_emits_nothing() {
         let mut norm = Norm::new();
-        let dy = norm.b.state("in.dy").unwrap();
+        let dy = norm.dy;
         norm.copy(norm.n, Mode::Write);
         norm.gradient_of(1e-5, dy);
         assert_eq!(norm.recomputed(), "rms_norm↻ copy rms_norm_grad");
@@ -420,8 +425,9 @@ mod tests {
         let precision = Precision::for_act_dtype(DType::F32);
         let state = StateBuilder::for_training(precision, &[vector("a"), vector("b")], &[]).finish();
         let mut b = Builder::new("ranges", Arc::new(state));
-        let [all, first, second, other] =
-            ["grads.flat", "grads.a", "grads.b", "params.a"].map(|name| b.state(name).unwrap());
+        let (grads, params) = (FlatBuffer::Grads, FlatBuffer::Params);
+        let names = [grads.clone().into(), grads.param("a"), grads.param("b"), params.param("a")];
+        let [all, first, second, other] = names.map(|name| b.state(name).unwrap());
         let part = b.rows(first, 2, 1).unwrap();
         let program = b.finish();
         assert!(overlap(&program, all, second) && overlap(&program, part, all));

@@ -38,15 +38,6 @@ pub struct Objective {
     pub label_smoothing: f64,
 }
 
-impl Objective {
-    /// Returns the names of the terms that the objective has: columns of `metrics.csv`, and numbers of the
-    /// state.
-    pub fn terms(&self) -> impl Iterator<Item = &'static str> {
-        let terms = [("z_loss", self.z_loss), ("smoothing_loss", self.label_smoothing)];
-        terms.into_iter().filter(|(_, factor)| *factor != 0.0).map(|(name, _)| name)
-    }
-}
-
 /// A recipe with every number derived and checked.
 #[derive(Clone, Debug)]
 pub struct Plan {

@@ -4,7 +4,7 @@
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section, Snapshot};
-use crate::ir::State;
+use crate::ir::{GenerationSlot, PromptSlot, State};
 use crate::model::{Generator, Prefill, prompt_shape};
 use crate::plan::Plan;
 use std::collections::VecDeque;
@@ -134,23 +134,24 @@ impl Generating<'_> {
         let last: Vec<u32> =
             (0..samples).map(|s| prompts[s * prompts.len() / samples].len() as u32 - 1).collect();
         let state = &mut engine.state;
-        state.write(state.slot(&self.prefill.slot("tokens"))?, &tokens)?;
-        state.write(state.slot(&self.prefill.slot("positions"))?, &positions)?;
-        state.write(state.slot("generation.positions")?, &last)?;
-        state.write(state.slot("generation.bad")?, &vec![0u32; samples])
+        state.write(state.slot(self.prefill.shape.slot(PromptSlot::Tokens))?, &tokens)?;
+        state.write(state.slot(self.prefill.shape.slot(PromptSlot::Positions))?, &positions)?;
+        state.write(state.slot(GenerationSlot::Positions)?, &last)?;
+        state.write(state.slot(GenerationSlot::Bad)?, &vec![0u32; samples])
     }
 }
 
 /// Returns the number of samples that the state has buffers for.
 fn samples(engine: &Engine) -> Result<usize> {
-    Ok(engine.state.layout().get(engine.state.slot("generation.tokens")?).spec.elements())
+    Ok(engine.state.layout().get(engine.state.slot(GenerationSlot::Tokens)?).spec.elements())
 }
 
 /// Copies the tokens that the program before it chose, and which samples had none.
 fn chosen(engine: &mut Engine) -> Result<Snapshot> {
-    let slot = engine.state.layout().get(engine.state.slot("generation.bad")?);
+    let bad = engine.state.slot(GenerationSlot::Bad)?;
+    let slot = engine.state.layout().get(bad);
     let bytes = slot.offset + slot.spec.bytes();
-    engine.snapshot("generation", bytes)
+    engine.snapshot(bad, bytes)
 }
 
 /// The texts so far.
@@ -173,7 +174,8 @@ impl Texts<'_> {
         layout: &Arc<State>,
         see: &mut impl FnMut(usize, u32) -> Result<()>,
     ) -> Result<()> {
-        let (tokens, bad) = (chosen.integers(layout, "tokens")?, chosen.integers(layout, "bad")?);
+        let (tokens, bad) =
+            (chosen.integers(layout, GenerationSlot::Tokens)?, chosen.integers(layout, GenerationSlot::Bad)?);
         for (sample, token) in tokens.into_iter().enumerate() {
             if self.rooms[sample] == 0 {
                 continue;
@@ -211,5 +213,5 @@ pub(super) fn logits_after(
     let (prefill, decode) = (&generator.prefills[0], &generator.decode);
     let generating = Generating { prefill, decode, ends: &[], tokens: 1, seq_len };
     generating.run(engine, &[tokens.to_vec()], |_, _| Ok(()))?;
-    engine.state.values(engine.state.slot("generation.logits")?)
+    engine.state.values(engine.state.slot(GenerationSlot::Logits)?)
 }

@@ -8,6 +8,7 @@ use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::forecast::Planned;
+use crate::ir::{BatchSlot, FlatBuffer, SlotName};
 use crate::machine::Machine;
 use crate::recipe::Recipe;
 use safetensors::Dtype;
@@ -38,23 +39,25 @@ pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     let products = rank.inspect_evaluation("head.logits.1")?;
     let logits: Vec<u8> = products.iter().flat_map(|&v| (model.logit(v) as f32).to_le_bytes()).collect();
     let loss = rank.loss()?;
-    let of_batch = |name: &str, numbers: &[u32], shape: Vec<usize>| {
+    let of_batch = |slot: BatchSlot, numbers: &[u32], shape: Vec<usize>| {
         let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
-        TensorView::lazy(format!("batch.{name}"), Dtype::U32, shape, move || Ok(Cow::Owned(bytes.clone())))
+        TensorView::lazy(SlotName::from(slot).to_string(), Dtype::U32, shape, move || {
+            Ok(Cow::Owned(bytes.clone()))
+        })
     };
     let rows = vec![batch.sequences.len(), batch.tokens.len() / batch.sequences.len()];
     let mut tensors = vec![
-        of_batch("tokens", &batch.tokens, rows.clone()),
-        of_batch("targets", &batch.targets, rows.clone()),
-        of_batch("positions", &batch.positions, rows),
+        of_batch(BatchSlot::Tokens, &batch.tokens, rows.clone()),
+        of_batch(BatchSlot::Targets, &batch.targets, rows.clone()),
+        of_batch(BatchSlot::Positions, &batch.positions, rows),
     ];
     tensors.push(TensorView::lazy("loss", Dtype::F32, vec![1], move || {
         Ok(Cow::Owned((loss as f32).to_le_bytes().to_vec()))
     }));
     let shape = vec![products.len() / model.vocab_size, model.vocab_size];
     tensors.push(TensorView::lazy("logits", Dtype::F32, shape, || Ok(Cow::Borrowed(&logits))));
-    tensors.extend(rank.tensors_of("params", "params."));
-    tensors.extend(rank.tensors_of("grads", "grads."));
+    tensors.extend(rank.tensors_of(&FlatBuffer::Params));
+    tensors.extend(rank.tensors_of(&FlatBuffer::Grads));
     tensor_file::write(&DiskFs, to, &tensors)?;
     Ok(loss)
 }

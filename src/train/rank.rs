@@ -15,6 +15,7 @@ use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cuda::MemoryCause;
 use crate::error::{Error, Result};
 use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Snapshot};
+use crate::ir::{BatchSlot, ControlSlot};
 use crate::model::{Programs, schedule_tables};
 use crate::plan::Plan;
 use crate::ranks::{TimedCommunicator, fault};
@@ -141,10 +142,10 @@ impl Rank {
         }
         engine.use_graphs(execution.cuda_graphs);
         for (slot, table) in schedule_tables(&plan, &programs.state) {
-            engine.state.set_values(engine.state.slot(&slot)?, &table)?;
+            engine.state.set_values(engine.state.slot(slot)?, &table)?;
         }
         if let Some(ema) = plan.ema {
-            let weights = engine.state.slot("control.ema_weights")?;
+            let weights = engine.state.slot(ControlSlot::EmaWeights)?;
             engine.state.set_values(weights, &ema.weights(plan.steps))?;
         }
         let queued_steps = VecDeque::new();
@@ -204,7 +205,7 @@ impl Rank {
 
     fn go_to(&mut self, done: u64) -> Result<()> {
         self.done = done;
-        let step = self.engine.state.slot("control.step")?;
+        let step = self.engine.state.slot(ControlSlot::Step)?;
         let next = u32::try_from(done + 1)
             .map_err(|_| Error::failed("more steps than the step counter can hold"))?;
         self.engine.state.write(step, &[next])?;
@@ -263,9 +264,9 @@ impl Rank {
         }
         let layout = self.engine.state.layout();
         // The schedules are the last tensors there.
-        let schedules = layout.groups.iter().filter_map(|group| layout.slot(&group.own("control.schedule")));
+        let schedules = layout.groups.iter().filter_map(|group| layout.slot(group.schedule()));
         let bytes = schedules.map(|slot| layout.get(slot).offset).min().unwrap_or(0);
-        let snapshot = self.engine.snapshot("control", bytes)?;
+        let snapshot = self.engine.snapshot(self.engine.state.slot(ControlSlot::Step)?, bytes)?;
         self.queued_steps.push_back(QueuedStep { batches, data_wait, snapshot });
         Ok(())
     }
@@ -286,18 +287,17 @@ impl Rank {
         }
         self.engine.open(&mut oldest.snapshot)?;
         let layout = Arc::clone(self.engine.state.layout());
-        let number = |tensor: &str| oldest.snapshot.number(&layout, tensor);
-        let term = |name: &str| match self.plan.objective.terms().any(|term| term == name) {
-            true => number(name).map(|value| Some(value as f32)),
-            false => Ok(None),
+        let number = |slot: ControlSlot| oldest.snapshot.number(&layout, slot);
+        let term = |slot| {
+            layout.slot(slot).map(|_| number(slot)).transpose().map(|term| term.map(|term| term as f32))
         };
         let step = self.done + 1;
         let mut report = StepReport {
             step,
-            loss: number("loss")? as f32,
-            z_loss: term("z_loss")?,
-            smoothing_loss: term("smoothing_loss")?,
-            grad_norm: number("grad_norm")? as f32,
+            loss: number(ControlSlot::Loss)? as f32,
+            z_loss: term(ControlSlot::ZLoss)?,
+            smoothing_loss: term(ControlSlot::SmoothingLoss)?,
+            grad_norm: number(ControlSlot::GradNorm)? as f32,
             lr: self.plan.schedule.at(step as usize),
             data_wait: oldest.data_wait,
             communicated: self.communicated(step),
@@ -307,7 +307,7 @@ impl Rank {
             busy: Vec::new(),
             slowest: None,
         };
-        let bad = number("bad")? != 0.0;
+        let bad = number(ControlSlot::Bad)? != 0.0;
         let waited = report.communicated.map_or(Duration::ZERO, |communicated| communicated.exposed);
         // Ranks that do not exchange gradients may differ in `bad`, and must stop together nevertheless.
         let vote = StepVote::new(bad, request, self.agreed.elapsed(), waited);
@@ -366,20 +366,20 @@ impl Rank {
         let tokens = self.plan.batch.tokens_of(step);
         // A plan with a ramp has steps of fewer tokens.
         let step_tokens = [u32::try_from(tokens).unwrap_or(u32::MAX)];
-        let mut tensors: Vec<(&str, &[u32])> = vec![
-            ("tokens", &batch.tokens),
-            ("targets", &batch.targets),
-            ("positions", &batch.positions),
-            ("spans", &batch.spans),
-            ("sequences", &batch.sequences),
+        let mut tensors: Vec<(BatchSlot, &[u32])> = vec![
+            (BatchSlot::Tokens, &batch.tokens),
+            (BatchSlot::Targets, &batch.targets),
+            (BatchSlot::Positions, &batch.positions),
+            (BatchSlot::Spans, &batch.spans),
+            (BatchSlot::Sequences, &batch.sequences),
         ];
         if !self.plan.batch.ramp.is_empty() {
-            tensors.push(("step_tokens", &step_tokens));
+            tensors.push((BatchSlot::StepTokens, &step_tokens));
         }
-        self.engine.send("batch", &tensors)
+        self.engine.send(&tensors)
     }
 
-    fn number(&self, slot: &str) -> Result<f64> {
+    fn number(&self, slot: ControlSlot) -> Result<f64> {
         let slot = self.engine.state.slot(slot)?;
         Ok(self.engine.state.values(slot)?[0])
     }
@@ -460,7 +460,7 @@ impl Rank {
 
     /// Returns the loss of the micro-steps run so far in this step.
     pub(super) fn loss(&self) -> Result<f64> {
-        self.number("control.loss")
+        self.number(ControlSlot::Loss)
     }
 
     /// Ends a successful run, on every rank, after all of them have finished: waits for the device and

@@ -8,7 +8,7 @@ use crate::device::communicator::CollectiveResult;
 use crate::device::{DType, Elem};
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section};
-use crate::ir::State;
+use crate::ir::{FlatBuffer, SlotName, State};
 use std::collections::BTreeMap;
 
 /// Bytes of a fingerprint.
@@ -28,7 +28,7 @@ pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result
         )));
     }
     engine.run(section)?;
-    let mine = engine.state.read::<u8>(engine.state.slot("replicas.fingerprints")?)?.into_owned();
+    let mine = engine.state.read::<u8>(engine.state.slot(SlotName::Fingerprints)?)?.into_owned();
     let all = engine.comm.gather(&format!("the comparison of replicas after step {step}"), mine)?;
     match first_difference(engine.state.layout(), &all) {
         None => Ok(()),
@@ -47,7 +47,7 @@ fn first_stale_copy(engine: &Engine) -> Result<Option<String>> {
     let Some(shards) = layout.shards.as_ref().filter(|_| layout.masters_are_sharded()) else {
         return Ok(None);
     };
-    let masters = state.slot("params.flat")?;
+    let masters = state.slot(FlatBuffer::Params)?;
     for param in &layout.params {
         let dtype = layout.get(param.read).spec.dtype;
         for range in shards.within(param.flat()).filter(|range| range.rank == engine.comm.rank()) {

@@ -9,7 +9,7 @@ use crate::device::DType;
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, StateCopy};
-use crate::ir::{Param, Spec};
+use crate::ir::{FlatBuffer, Param, Spec};
 use bytemuck::pod_collect_to_vec;
 use half::bf16;
 use safetensors::Dtype;
@@ -24,7 +24,7 @@ pub(super) fn restore(engine: &mut Engine, loaded: &Loaded) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     for buffer in checkpoint_buffers(&layout) {
         for param in buffer.params(&layout) {
-            let slot = engine.state.slot(&format!("{}.{}", buffer.name, param.name))?;
+            let slot = engine.state.slot(buffer.name.param(&param.name))?;
             let spec = &layout.get(slot).spec;
             let stored = loaded.read(&format!("{}{}", buffer.prefix, param.name), &spec.shape)?;
             engine.state.write(slot, &from_stored(spec, stored))?;
@@ -45,14 +45,14 @@ pub(super) fn broadcast_state(engine: &mut Engine, comm: &dyn Communicator) -> R
     let layout = Arc::clone(engine.state.layout());
     for buffer in checkpoint_buffers(&layout) {
         for param in buffer.params(&layout) {
-            let slot = engine.state.slot(&format!("{}.{}", buffer.name, param.name))?;
+            let slot = engine.state.slot(buffer.name.param(&param.name))?;
             let expected = layout.get(slot).spec.bytes();
             if engine.broadcast_from_rank_0(slot)? {
                 continue;
             }
             let mine =
                 if comm.rank() == 0 { engine.state.read::<u8>(slot)?.into_owned() } else { Vec::new() };
-            let bytes = comm.broadcast(&format!("{}.{}", buffer.name, param.name), mine)?;
+            let bytes = comm.broadcast(&buffer.name.param(&param.name).to_string(), mine)?;
             check_length(param, bytes.len(), expected)?;
             if comm.rank() != 0 {
                 engine.state.write(slot, &bytes)?;
@@ -87,8 +87,8 @@ pub(super) fn restore_shards(
             let bytes = comm.broadcast(&name, mine)?;
             check_length(param, bytes.len(), spec.bytes())?;
             // Masters of a sharded state are fp32.
-            match buffer.name.as_str() {
-                "params" => write_parameter(engine, param, pod_collect_to_vec::<u8, f32>(&bytes))?,
+            match &buffer.name {
+                FlatBuffer::Params => write_parameter(engine, param, pod_collect_to_vec::<u8, f32>(&bytes))?,
                 name => write_tensor(engine, name, buffer.shards, param, &bytes)?,
             }
         }
@@ -108,17 +108,17 @@ fn check_length(param: &Param, bytes: usize, expected: usize) -> Result<()> {
 /// for their parts when it reads a tensor.
 pub(super) fn views<'a>(
     engine: &'a Engine,
-    buffer: &str,
+    buffer: &FlatBuffer,
     prefix: &str,
     params: &[usize],
 ) -> Vec<TensorView<'a>> {
     let (state, layout) = (&engine.state, engine.state.layout());
-    let number = checkpoint_buffers(layout).iter().position(|known| known.name == buffer);
+    let number = checkpoint_buffers(layout).iter().position(|known| known.name == *buffer);
     let view = |&index: &usize| {
         let param = &layout.params[index];
         let spec = whole_spec(layout, buffer, param).ok()?;
         let name = format!("{prefix}{}", param.name);
-        Some(match (layout.slot(&format!("{buffer}.{}", param.name)), number) {
+        Some(match (layout.slot(buffer.param(&param.name)), number) {
             (Some(slot), _) => view(name, spec, move || state.read::<u8>(slot)),
             (None, Some(number)) => view(name, spec, move || {
                 request_tensor(engine, BufferTensor { buffer: number, param: index }).map(Cow::Owned)
@@ -132,7 +132,7 @@ pub(super) fn views<'a>(
 /// Returns the tensors of a checkpoint's buffer, unpadded, as a copy of the state has them.
 pub(super) fn views_of_copy<'a>(copy: &'a StateCopy, buffer: &CheckpointBuffer<'_>) -> Vec<TensorView<'a>> {
     let view = |param: &Param| {
-        let slot = copy.layout().slot(&format!("{}.{}", buffer.name, param.name))?;
+        let slot = copy.layout().slot(buffer.name.param(&param.name))?;
         let name = format!("{}{}", buffer.prefix, param.name);
         Some(view(name, copy.layout().get(slot).spec.clone(), move || copy.read(slot)))
     };

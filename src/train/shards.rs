@@ -4,7 +4,7 @@
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
-use crate::ir::{Param, Shards, Spec, State};
+use crate::ir::{FlatBuffer, Param, Shards, Spec, State};
 use std::sync::Arc;
 
 /// A tensor of a state buffer by the parameter that it belongs to.
@@ -37,7 +37,7 @@ impl BufferTensor {
 #[derive(Clone, Debug)]
 pub(super) struct CheckpointBuffer<'a> {
     /// Its name.
-    pub name: String,
+    pub name: FlatBuffer,
     /// Begins the names of its tensors; that of the parameter follows.
     pub prefix: &'static str,
     /// Indices of the parameters of which it has a tensor.
@@ -57,14 +57,14 @@ impl CheckpointBuffer<'_> {
 /// state is for training.
 pub(super) fn checkpoint_buffers(layout: &State) -> Vec<CheckpointBuffer<'_>> {
     let mut buffers = vec![CheckpointBuffer {
-        name: "params".to_owned(),
+        name: FlatBuffer::Params,
         prefix: "",
         params: (0..layout.params.len()).collect(),
         shards: layout.shards.as_deref(),
     }];
     for group in &layout.groups {
         buffers.extend(group.slots.iter().map(|slot| CheckpointBuffer {
-            name: group.own(slot.buffer),
+            name: group.buffer(slot),
             prefix: slot.checkpoint_prefix,
             params: group.params.clone(),
             shards: layout.shards.as_ref().map(|_| &group.places),
@@ -77,8 +77,8 @@ pub(super) fn checkpoint_buffers(layout: &State) -> Vec<CheckpointBuffer<'_>> {
 ///
 /// # Errors
 /// When the state has no such buffer.
-pub(super) fn whole_spec(layout: &State, buffer: &str, param: &Param) -> Result<Spec> {
-    let slot = layout.slot(&format!("{buffer}.flat"));
+pub(super) fn whole_spec(layout: &State, buffer: &FlatBuffer, param: &Param) -> Result<Spec> {
+    let slot = layout.slot(buffer.clone());
     let flat = slot.ok_or_else(|| Error::failed(format!("the state has no {buffer}")))?;
     Ok(param.spec.with_dtype(layout.get(flat).spec.dtype))
 }
@@ -90,17 +90,17 @@ pub(super) fn whole_spec(layout: &State, buffer: &str, param: &Param) -> Result<
 /// When the state has no such buffer, or the device refuses.
 pub(super) fn write_tensor(
     engine: &mut Engine,
-    buffer: &str,
+    buffer: &FlatBuffer,
     shards: Option<&Shards>,
     param: &Param,
     bytes: &[u8],
 ) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
-    if let Some(slot) = layout.slot(&format!("{buffer}.{}", param.name)) {
+    if let Some(slot) = layout.slot(buffer.param(&param.name)) {
         return engine.state.write(slot, bytes);
     }
     let (rank, size) = (engine.comm.rank(), bytes.len() / param.spec.elements());
-    let flat = engine.state.slot(&format!("{buffer}.flat"))?;
+    let flat = engine.state.slot(buffer.clone())?;
     for range in shards.iter().flat_map(|shards| shards.within(param.flat())) {
         if range.rank == rank {
             let from = &bytes[(range.start - param.start) * size..][..range.len * size];
@@ -121,12 +121,12 @@ fn gather_tensor(engine: &Engine, buffer: &CheckpointBuffer<'_>, param: &Param) 
     let spec = whole_spec(layout, name, param)?;
     let size = spec.dtype.size();
     let ranges: Vec<_> = buffer.shards.iter().flat_map(|shards| shards.within(param.flat())).collect();
-    let shard = state.slot(&format!("{name}.flat"))?;
+    let shard = state.slot(name.clone())?;
     let own = ranges.iter().filter(|range| range.rank == engine.comm.rank());
     let own: Vec<_> = own
         .map(|range| state.read_bytes(shard, range.offset * size, range.len * size))
         .collect::<Result<_>>()?;
-    let all = engine.comm.gather(&format!("{name}.{}", param.name), own.concat())?;
+    let all = engine.comm.gather(&name.param(&param.name).to_string(), own.concat())?;
     if engine.comm.rank() > 0 {
         return Ok(Vec::new());
     }

@@ -6,6 +6,7 @@ use crate::update_groups::MIXED;
 use std::collections::BTreeMap;
 use xrun::Result;
 use xrun::checkpoint::{Loaded, Snapshot, Store, TensorView, newest};
+use xrun::ir::FlatBuffer;
 use xrun::train::{Evaluation, Rank, StepRequest};
 
 const STEPS: usize = 5;
@@ -288,7 +289,7 @@ fn a_step_that_is_not_finite_leaves_it_alone() {
         |_| setup.plan.clone(),
         |rank| {
             rank.train_step()?;
-            let slot = rank.engine().state.slot("params.head")?;
+            let slot = rank.engine().state.slot(FlatBuffer::Params.param("head"))?;
             let before = state(rank)?;
             rank.engine_mut().state.update::<f32>(slot, |head| head[0] = f32::NAN)?;
             assert!(rank.train_step()?.bad.is_some());

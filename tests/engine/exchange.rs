@@ -2,6 +2,7 @@
 
 use crate::harness::{Setup, Trained, relative};
 use std::sync::Arc;
+use xrun::ir::FlatBuffer;
 use xrun::train::Rank;
 
 const STEPS: usize = 6;
@@ -62,7 +63,7 @@ fn first_gradient(world: usize, dtype: &str, more: &[&str]) -> Vec<Vec<u32>> {
     let gradient = |rank: &mut Rank| {
         rank.train_step()?;
         let state = &rank.engine().state;
-        Ok(state.read::<u32>(state.slot("grads.embedding")?)?.into_owned())
+        Ok(state.read::<u32>(state.slot(FlatBuffer::Grads.param("embedding"))?)?.into_owned())
     };
     setup.on_ranks(|_| Arc::clone(&setup.plan), gradient).unwrap()
 }

@@ -8,6 +8,7 @@ use xrun::Result;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
+use xrun::ir::{FlatBuffer, GenerationSlot};
 use xrun::model::{Generator, PromptShape, prompt_rows};
 use xrun::plan::Plan;
 use xrun::train::{Generating, InitialValues, initialize, refresh_compute_copy};
@@ -57,15 +58,15 @@ impl Model {
     }
 
     fn logits(&self) -> Vec<f64> {
-        self.engine.state.values(self.engine.state.slot("generation.logits").unwrap()).unwrap()
+        self.engine.state.values(self.engine.state.slot(GenerationSlot::Logits).unwrap()).unwrap()
     }
 
     /// Feeds one prompt to all samples, a token at a time.
     fn feed(&mut self, prompt: &[u32]) {
-        let slot = |engine: &Engine, name: &str| engine.state.slot(&format!("generation.{name}")).unwrap();
+        let inputs = [GenerationSlot::Tokens, GenerationSlot::Positions];
+        let [tokens, positions] = inputs.map(|slot| self.engine.state.slot(slot).unwrap());
         let samples = self.plan.generation.samples;
         for (position, token) in prompt.iter().enumerate() {
-            let (tokens, positions) = (slot(&self.engine, "tokens"), slot(&self.engine, "positions"));
             self.engine.state.write(tokens, &vec![*token; samples]).unwrap();
             self.engine.state.write(positions, &vec![position as u32; samples]).unwrap();
             self.engine.run(&self.generator.decode).unwrap();
@@ -198,7 +199,7 @@ fn what_does_not_fit_is_an_error() {
 #[test]
 fn logits_that_are_not_finite_are_an_error() {
     let mut model = Model::new(&["training.dtype=fp32"], 2, 1);
-    let slot = model.engine.state.slot("params.final_norm").unwrap();
+    let slot = model.engine.state.slot(FlatBuffer::Params.param("final_norm")).unwrap();
     model.engine.state.update::<f32>(slot, |weights| weights.fill(f32::NAN)).unwrap();
     let error = model.texts(&[prompt(9, 0)], 5, &[]).unwrap_err();
     assert!(

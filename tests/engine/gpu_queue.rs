@@ -14,7 +14,7 @@ use xrun::device::gpu::{
     Queue, TensorMap, in_turn,
 };
 use xrun::device::{DType, ProductPrecision};
-use xrun::ir::{Cases, CpuNode, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
+use xrun::ir::{Cases, CpuNode, ExchangeSlot, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
 use xrun::machine::Machine;
 use xrun::model::Programs;
 use xrun::plan::{CorpusFacts, Plan};
@@ -248,7 +248,7 @@ fn check(program: &Program, node: &Node, tensors: &[Tensor], properties: &Proper
         Home::State(slot) => program.state.buffers[program.state.get(slot).buffer].name == "exchange",
         _ => false,
     };
-    let by_copies = program.state.slot("exchange.sums").is_some();
+    let by_copies = program.state.slot(ExchangeSlot::Sums).is_some();
     if by_copies && queue.reads_ranks.get() && !node.inputs.iter().any(is_shared) {
         queue.problem("reads of other ranks what they do not share");
     }
@@ -341,7 +341,7 @@ fn every_node_of_a_sharded_optimizer_puts_work_on_its_own_tensors_into_the_queue
     for (k, overrides) in variants.into_iter().enumerate() {
         let programs = programs_on(&Machine::named("h200").unwrap(), &[overrides, &sharded[..]].concat());
         // Staging of copies, where GPUs exchange data by them.
-        assert_eq!(programs.state.slot("exchange.sums").is_some(), k != 2);
+        assert_eq!(programs.state.slot(ExchangeSlot::Sums).is_some(), k != 2);
         check_all(&programs, &Properties::of_architecture((9, 0)));
     }
 }
@@ -372,7 +372,7 @@ fn the_precision_of_products_is_printed_and_reaches_the_queue() {
 }
 
 /// An op with an output that it never writes.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 struct Silent;
 
 impl Op for Silent {

@@ -4,7 +4,7 @@ use crate::harness::{Setup, get, set};
 use xrun::data::Batch;
 use xrun::device::DType;
 use xrun::exec::Engine;
-use xrun::ir::Precision;
+use xrun::ir::{BatchSlot, ControlSlot, FlatBuffer, Precision};
 
 const EPSILON: f64 = 1e-6;
 const ATOL: f64 = 1e-5;
@@ -49,20 +49,21 @@ impl Model {
         for (micro, batch) in self.batches.iter().enumerate() {
             let state = &mut self.engine.state;
             for (name, values) in [
-                ("tokens", &batch.tokens),
-                ("targets", &batch.targets),
-                ("positions", &batch.positions),
-                ("spans", &batch.spans),
-                ("sequences", &batch.sequences),
+                (BatchSlot::Tokens, &batch.tokens),
+                (BatchSlot::Targets, &batch.targets),
+                (BatchSlot::Positions, &batch.positions),
+                (BatchSlot::Spans, &batch.spans),
+                (BatchSlot::Sequences, &batch.sequences),
             ] {
-                let slot = state.slot(&format!("batch.{name}")).unwrap();
+                let slot = state.slot(name).unwrap();
                 state.write(slot, values).unwrap();
             }
             self.engine.run(self.setup.programs.micro_step(micro, 2)).unwrap();
         }
-        let terms = self.setup.plan.objective.terms().map(|term| format!("control.{term}"));
-        let losses = terms.chain(["control.loss".to_owned()]).map(|slot| get(&self.engine, &slot)[0]);
-        losses.sum::<f64>() * self.tokens()
+        let state = &self.engine.state;
+        let terms = [ControlSlot::ZLoss, ControlSlot::SmoothingLoss, ControlSlot::Loss];
+        let present = terms.into_iter().filter_map(|slot| state.layout().slot(slot));
+        present.map(|slot| state.values(slot).unwrap()[0]).sum::<f64>() * self.tokens()
     }
 
     fn tokens(&self) -> f64 {
@@ -110,7 +111,7 @@ pub fn check(overrides: &[&str]) {
     let gradients: Vec<Vec<f64>> =
         params.iter().map(|p| get(&model.engine, &format!("grads.{}", p.name))).collect();
     for (param, gradient) in params.iter().zip(gradients) {
-        let grad_slot = model.engine.state.slot(&format!("grads.{}", param.name)).unwrap();
+        let grad_slot = model.engine.state.slot(FlatBuffer::Grads.param(&param.name)).unwrap();
         assert!(
             model.engine.state.padding_is_zero(grad_slot).unwrap(),
             "{overrides:?}: padding of {}",

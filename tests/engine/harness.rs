@@ -96,7 +96,7 @@ impl Setup {
             Engine::new(pool, &self.programs.state, Arc::new(SingleRank), placement, arena, poison).unwrap();
         initialize(&mut engine, &self.plan.seeds, &InitialValues::new(1)).unwrap();
         for (slot, table) in schedule_tables(&self.plan, &self.programs.state) {
-            set(&mut engine, &slot, &table);
+            set(&mut engine, &slot.to_string(), &table);
         }
         set(&mut engine, "control.step", &[1.0]);
         engine
@@ -258,13 +258,15 @@ pub fn relative(a: f64, b: f64) -> f64 {
     (a - b).abs() / b.abs()
 }
 
+/// Writes a slot, given as its name prints.
 pub fn set(engine: &mut Engine, slot: &str, values: &[f64]) {
-    let slot = engine.state.slot(slot).unwrap();
+    let slot = engine.state.layout().slot_printed_as(slot).unwrap();
     engine.state.set_values(slot, values).unwrap();
 }
 
+/// Reads a slot, given as its name prints.
 pub fn get(engine: &Engine, slot: &str) -> Vec<f64> {
-    engine.state.values(engine.state.slot(slot).unwrap()).unwrap()
+    engine.state.values(engine.state.layout().slot_printed_as(slot).unwrap()).unwrap()
 }
 
 /// Opens a corpus once per process.

@@ -3,6 +3,7 @@
 use crate::harness::{Setup, get};
 use std::sync::Arc;
 use xrun::data::{Loader, LoaderSpec, Ramp};
+use xrun::ir::BatchSlot;
 
 /// Random tokens have nothing in them but themselves: predicting them means having stored them.
 #[test]
@@ -30,12 +31,12 @@ fn a_batch_is_memorized() {
 
     let mut engine = setup.engine();
     for (name, values) in [
-        ("tokens", &data.tokens),
-        ("targets", &data.targets),
-        ("positions", &data.positions),
-        ("sequences", &data.sequences),
+        (BatchSlot::Tokens, &data.tokens),
+        (BatchSlot::Targets, &data.targets),
+        (BatchSlot::Positions, &data.positions),
+        (BatchSlot::Sequences, &data.sequences),
     ] {
-        let slot = engine.state.slot(&format!("batch.{name}")).unwrap();
+        let slot = engine.state.slot(name).unwrap();
         engine.state.write(slot, values).unwrap();
     }
     let mut losses = Vec::new();

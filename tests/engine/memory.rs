@@ -6,7 +6,7 @@ use xrun::device::DType;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
-use xrun::ir::{Builder, Destination, Mode, Precision, Spec, State, StateBuilder};
+use xrun::ir::{Builder, Destination, Mode, Precision, SlotName, Spec, State, StateBuilder};
 use xrun::ops::copy::Copy;
 use xrun::ops::scale::Scale;
 use xrun::passes::MemoryPlan;
@@ -91,7 +91,7 @@ const WIDTH: usize = 8;
 fn state() -> Arc<State> {
     let mut builder = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
     let one = || Spec::new([WIDTH], DType::F32);
-    builder.group("io", &[("x", one()), ("y", one())]);
+    builder.group("io", [("x", one()), ("y", one())]);
     Arc::new(builder.finish())
 }
 
@@ -101,7 +101,7 @@ fn run(section: &Section, placement: Placement, poison: bool) -> Vec<f64> {
     let state = &section.program.state;
     let arena = section.memory.arena_bytes;
     let mut engine = Engine::new(pool, state, Arc::new(SingleRank), placement, arena, poison).unwrap();
-    let (x, y) = (engine.state.slot("io.x").unwrap(), engine.state.slot("io.y").unwrap());
+    let [x, y] = ["x", "y"].map(|name| engine.state.slot(SlotName::other("io", name)).unwrap());
     engine.state.set_values(x, &(1..=WIDTH).map(|v| v as f64).collect::<Vec<_>>()).unwrap();
     engine.run(section).unwrap();
     engine.state.values(y).unwrap()
@@ -111,7 +111,7 @@ fn run(section: &Section, placement: Placement, poison: bool) -> Vec<f64> {
 #[test]
 fn poison_shows_a_read_of_what_was_never_written() {
     let mut b = Builder::new("half", state());
-    let (x, y) = (b.state("io.x").unwrap(), b.state("io.y").unwrap());
+    let [x, y] = ["x", "y"].map(|name| b.state(SlotName::other("io", name)).unwrap());
     let buffer = b.buffer("buffer", Spec::new([WIDTH], DType::F32));
     let (from, to) = (b.rows(x, 0, WIDTH / 2).unwrap(), b.rows(buffer, 0, WIDTH / 2).unwrap());
     b.emit_into("half", Arc::new(Copy), &[from], &[Destination::Into(to, Mode::Write)]).unwrap();
@@ -130,7 +130,7 @@ fn poison_shows_a_read_of_what_was_never_written() {
 #[test]
 fn poison_shows_a_wrong_memory_plan() {
     let mut b = Builder::new("overlap", state());
-    let (x, y) = (b.state("io.x").unwrap(), b.state("io.y").unwrap());
+    let [x, y] = ["x", "y"].map(|name| b.state(SlotName::other("io", name)).unwrap());
     let twice = b.emit1("twice", Scale { factor: 2.0 }, &[x]).unwrap();
     let ten = b.emit1("ten", Scale { factor: 10.0 }, &[x]).unwrap();
     b.emit_into("ten", Arc::new(Copy), &[ten], &[Destination::Into(y, Mode::Write)]).unwrap();

@@ -1,9 +1,9 @@
 //! Muon on ranks that own whole matrices.
 
-use crate::harness::{Setup, set};
+use crate::harness::{Setup, get, set};
 use crate::update_groups::{Tensors, snapshot};
 use std::sync::Arc;
-use xrun::ir::Shards;
+use xrun::ir::{FlatBuffer, Shards};
 
 /// Two steps of the update alone, for gradients that every rank already has the sums of; what a checkpoint
 /// holds then.
@@ -70,10 +70,10 @@ fn nothing_moves_after_a_bad_step() {
     set(&mut engine, "control.loss", &[f64::NAN]);
     let held = |engine: &xrun::exec::Engine| {
         let slots = ["params.flat", "momentum.matrix.flat", "compute_copy.flat"];
-        slots.map(|name| engine.state.values(engine.state.slot(name).unwrap()).unwrap())
+        slots.map(|name| get(engine, name))
     };
     let before = held(&engine);
-    let grads = engine.state.slot("grads.blocks.0.out").unwrap();
+    let grads = engine.state.slot(FlatBuffer::Grads.param("blocks.0.out")).unwrap();
     let count = setup.programs.state.get(grads).spec.logical_elements();
     engine.state.set_values(grads, &vec![0.25; count]).unwrap();
     engine.run(&setup.programs.step_end).unwrap();

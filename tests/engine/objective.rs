@@ -2,6 +2,7 @@
 //! part of the losses that runs are compared by.
 
 use crate::harness::{Setup, relative};
+use xrun::ir::ControlSlot;
 
 const TERMS: [&str; 2] = ["training.z_loss=0.01", "training.label_smoothing=0.1"];
 
@@ -61,7 +62,7 @@ fn terms_that_are_not_trained_for_are_not_measured() {
     for (set, expected) in [(&[][..], [false; 2]), (&TERMS[..1], [true, false]), (&TERMS[1..], [false, true])]
     {
         let setup = Setup::new(set);
-        let slots = ["control.z_loss", "control.smoothing_loss"];
+        let slots = [ControlSlot::ZLoss, ControlSlot::SmoothingLoss];
         assert_eq!(slots.map(|slot| setup.programs.state.slot(slot).is_some()), expected, "{set:?}");
         let reports = setup.on_ranks(|_| std::sync::Arc::clone(&setup.plan), |rank| rank.train_step());
         let report = reports.unwrap().remove(0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use xrun::exec::NonFiniteTensor;
-use xrun::ir::{Home, SlotId, Stream, TensorId};
+use xrun::ir::{Home, SlotId, SlotName, Stream, TensorId};
 use xrun::passes::buckets::buckets;
 use xrun::plan::Plan;
 
@@ -61,7 +61,7 @@ fn a_group_of_all_tensors_gives_the_same_bits() {
     let params = grouped.programs.state.params.len();
     assert_eq!(groups.iter().map(|n| n.outputs.len()).collect::<Vec<_>>(), [params]);
     assert_eq!(last.nodes.last().map(|n| n.op.name()), Some("all_reduce"));
-    assert!(grouped.programs.state.slot("grads.bucket.0").is_none());
+    assert!(grouped.programs.state.slot(SlotName::Bucket(0)).is_none());
     for (rank, bucketed) in grouped.train(STEPS).iter().zip(&bucketed) {
         assert_eq!(rank.difference(bucketed), None);
     }

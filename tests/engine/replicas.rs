@@ -4,12 +4,13 @@ use crate::harness::Setup;
 use crate::keys::runs::{scratch, start};
 use std::sync::Arc;
 use xrun::Result;
+use xrun::ir::FlatBuffer;
 use xrun::train::Rank;
 
 /// Flips the lowest bit of one number of a parameter.
 fn spoil(rank: &mut Rank, param: &str, at: usize) -> Result<()> {
     let state = &mut rank.engine_mut().state;
-    let slot = state.slot(&format!("params.{param}"))?;
+    let slot = state.slot(FlatBuffer::Params.param(param))?;
     state.update::<u32>(slot, |numbers| numbers[at] ^= 1)
 }
 

@@ -5,7 +5,7 @@ use crate::harness::{Setup, get};
 use std::collections::BTreeMap;
 use xrun::coordinates::{self, Request};
 use xrun::machine::Machine;
-use xrun::model::family;
+use xrun::model::activations;
 use xrun::optim::OPTIMIZERS;
 use xrun::recipe;
 
@@ -85,7 +85,7 @@ fn activations_are_found_in_every_model() {
         &["model.tie_embeddings=true", "model.norm=layer_norm", "model.activation=gelu"],
     ] {
         let setup = Setup::new(settings);
-        let activations = family(&setup.plan.model).activations(&setup.plan.model);
+        let activations = activations(&setup.plan.model);
         let names: Vec<&str> = activations.iter().map(|(_, name)| name.as_str()).collect();
         let mut found = vec![0; names.len()];
         let see = |at: usize, values: Vec<f64>| found[at] = values.len();

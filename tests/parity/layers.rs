@@ -49,30 +49,30 @@ fn compare(fixture: &Fixture, name: &str, op: impl Op + 'static, inputs: &[(&str
     let y = op.infer(&specs.iter().map(|(_, spec)| spec.clone()).collect::<Vec<_>>()).unwrap();
     let outputs = [("y", y[0].clone()), ("dy", y[0].clone())];
     let mut builder = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
-    builder.group("in", &specs);
-    builder.group("out", &outputs);
-    builder.group("grad", &specs);
-    for (input, _) in inputs {
-        builder.watch(&format!("in.{input}"), &format!("grad.{input}"));
+    let read = builder.group_from_iter("in", specs.clone());
+    let [out, upstream] = builder.group("out", outputs);
+    let grads = builder.group_from_iter("grad", specs);
+    for (&input, &grad) in read.iter().zip(&grads) {
+        builder.watch(input, grad);
     }
     let state = Arc::new(builder.finish());
     let mut b = Builder::new(name, Arc::clone(&state));
-    let read: Vec<_> = inputs.iter().map(|(input, _)| b.state(&format!("in.{input}")).unwrap()).collect();
-    let result = b.emit1("y", op, &read).unwrap();
-    let (out, upstream) = (b.state("out.y").unwrap(), b.state("out.dy").unwrap());
-    b.emit_into("out", Arc::new(Copy), &[result], &[Destination::Into(out, Mode::Write)]).unwrap();
-    let program = differentiate(b.finish(), &[(result, Upstream::Tensor(upstream))], true).unwrap();
+    let tensors: Vec<_> = read.iter().map(|&slot| b.state_slot(slot)).collect();
+    let result = b.emit1("y", op, &tensors).unwrap();
+    let into = Destination::Into(b.state_slot(out), Mode::Write);
+    b.emit_into("out", Arc::new(Copy), &[result], &[into]).unwrap();
+    let seed = Upstream::Tensor(b.state_slot(upstream));
+    let program = differentiate(b.finish(), &[(result, seed)], true).unwrap();
     let pool = Arc::new(Pool::new(1).unwrap());
     let mut engine = Engine::new(pool, &state, Arc::new(SingleRank), Placement::Naive, 0, false).unwrap();
-    let slot = |name: &str| state.slot(name).unwrap();
-    for (input, shape) in inputs {
-        engine.state.set_values(slot(&format!("in.{input}")), &numbers(input, shape)).unwrap();
+    for (&slot, (input, shape)) in read.iter().zip(inputs) {
+        engine.state.set_values(slot, &numbers(input, shape)).unwrap();
     }
-    engine.state.set_values(slot("out.dy"), &numbers("dy", &y[0].shape)).unwrap();
+    engine.state.set_values(upstream, &numbers("dy", &y[0].shape)).unwrap();
     engine.run(&Section::new(program)).unwrap();
-    let mut found = vec![("y".to_owned(), engine.state.values(slot("out.y")).unwrap())];
-    for (input, _) in inputs {
-        found.push((format!("d{input}"), engine.state.values(slot(&format!("grad.{input}"))).unwrap()));
+    let mut found = vec![("y".to_owned(), engine.state.values(out).unwrap())];
+    for (&grad, (input, _)) in grads.iter().zip(inputs) {
+        found.push((format!("d{input}"), engine.state.values(grad).unwrap()));
     }
     for (part, ours) in found {
         let apart = relative(&ours, &fixture.get(&format!("{name}.{part}")));

@@ -7,7 +7,9 @@ use xrun::device::DType;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
-use xrun::ir::{Builder, Init, ParamRequest, Precision, Role, Spec, State, StateBuilder, Sublayer};
+use xrun::ir::{
+    Builder, ControlSlot, Init, ParamRequest, Precision, Role, SlotName, Spec, State, StateBuilder, Sublayer,
+};
 use xrun::optim::{GroupRole, Muon, Optimizer, Rates, UpdateGroup, Values};
 use xrun::policy::{Placement, RateAdjustment, WeightDecay};
 
@@ -130,20 +132,19 @@ fn state(optimizer: Muon, dtype: DType) -> State {
     let precision = Precision::for_act_dtype(dtype);
     let groups = [group(optimizer).request(precision, &params, 4096)];
     let mut builder = StateBuilder::for_training(precision, &params, &groups);
-    builder.group(
-        "control",
-        &[
-            ("step", Spec::new([1], DType::U32)),
-            ("bad", Spec::new([1], DType::U32)),
-            ("clip", Spec::new([1], precision.master)),
-            ("schedule", Spec::new([2, optimizer.schedule_width()], precision.master)),
-        ],
-    );
+    let control = [
+        (ControlSlot::Step, Spec::new([1], DType::U32)),
+        (ControlSlot::Bad, Spec::new([1], DType::U32)),
+        (ControlSlot::Clip, Spec::new([1], precision.master)),
+    ];
+    let control = control.map(|(slot, spec)| (SlotName::Control(slot), spec));
+    let schedule = Spec::new([2, optimizer.schedule_width()], precision.master);
+    builder.lay_out(control.into_iter().chain([(builder.state().groups[0].schedule(), schedule)]));
     builder.finish()
 }
 
 fn set(engine: &mut Engine, slot: &str, values: &[f64]) {
-    let slot = engine.state.slot(slot).unwrap();
+    let slot = engine.state.layout().slot_printed_as(slot).unwrap();
     engine.state.set_values(slot, values).unwrap();
 }
 
@@ -159,7 +160,7 @@ fn spread(engine: &mut Engine, buffer: &str, values: &[f64]) {
 
 fn gather(engine: &Engine, buffer: &str) -> Vec<f64> {
     let part = |tensor: &str| {
-        let slot = engine.state.slot(&format!("{buffer}.{tensor}")).unwrap();
+        let slot = engine.state.layout().slot_printed_as(&format!("{buffer}.{tensor}")).unwrap();
         engine.state.values(slot).unwrap()
     };
     TENSORS.iter().flat_map(|(tensor, _)| part(tensor)).collect()
@@ -167,7 +168,7 @@ fn gather(engine: &Engine, buffer: &str) -> Vec<f64> {
 
 /// Counts the numbers of a buffer that are not zero and belong to no logical element.
 fn beside(engine: &Engine, buffer: &str) -> usize {
-    let flat = engine.state.slot(&format!("{buffer}.flat")).unwrap();
+    let flat = engine.state.layout().slot_printed_as(&format!("{buffer}.flat")).unwrap();
     let nonzero = |values: Vec<f64>| values.into_iter().filter(|x| *x != 0.0).count();
     nonzero(engine.state.values(flat).unwrap()) - nonzero(gather(engine, buffer))
 }

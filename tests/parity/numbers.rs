@@ -5,8 +5,9 @@ use xrun::device::DType;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
-use xrun::ir::ParamRequest;
-use xrun::ir::{Builder, Init, Precision, Role, Spec, State, StateBuilder};
+use xrun::ir::{
+    Builder, ControlSlot, Init, ParamRequest, Precision, Role, SlotName, Spec, State, StateBuilder,
+};
 use xrun::optim::{self, GroupRole, RoleRule, UpdateGroup, Value, Values};
 use xrun::policy::{Placement, WeightDecay};
 
@@ -52,7 +53,7 @@ impl Numbers {
 
     /// Writes a slot of the state.
     pub fn set(&mut self, slot: &str, values: &[f64]) {
-        let slot = self.engine.state.slot(slot).unwrap();
+        let slot = self.engine.state.layout().slot_printed_as(slot).unwrap();
         self.engine.state.set_values(slot, values).unwrap();
     }
 
@@ -78,7 +79,8 @@ impl Numbers {
 
     /// Reads them.
     pub fn gather(&self, buffer: &str) -> Vec<f64> {
-        let slot = |name: &str| self.engine.state.slot(&format!("{buffer}.{name}")).unwrap();
+        let slot =
+            |name: &str| self.engine.state.layout().slot_printed_as(&format!("{buffer}.{name}")).unwrap();
         let part = |name: &str| self.engine.state.values(slot(name)).unwrap();
         [part("matrix"), part("vector")].concat()
     }
@@ -100,14 +102,12 @@ fn state(group: &UpdateGroup, steps: usize) -> State {
     let groups = [group.request(precision, &params, 1)];
     let mut builder = StateBuilder::for_training(precision, &params, &groups);
     let schedule = Spec::new([steps + 1, group.optimizer.schedule_width()], DType::F32);
-    builder.group(
-        "control",
-        &[
-            ("step", Spec::new([1], DType::U32)),
-            ("bad", Spec::new([1], DType::U32)),
-            ("clip", Spec::new([1], DType::F32)),
-            ("schedule", schedule),
-        ],
-    );
+    let control = [
+        (ControlSlot::Step, Spec::new([1], DType::U32)),
+        (ControlSlot::Bad, Spec::new([1], DType::U32)),
+        (ControlSlot::Clip, Spec::new([1], DType::F32)),
+    ];
+    let control = control.map(|(slot, spec)| (SlotName::Control(slot), spec));
+    builder.lay_out(control.into_iter().chain([(builder.state().groups[0].schedule(), schedule)]));
     builder.finish()
 }

@@ -7,7 +7,7 @@ use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::device::{DType, ProductPrecision};
 use xrun::exec::{Engine, Section};
-use xrun::ir::{Builder, Destination, Mode, Precision, Spec, StateBuilder};
+use xrun::ir::{Builder, Destination, Mode, Precision, SlotName, Spec, StateBuilder};
 use xrun::ops::cross_entropy::{IGNORED, Objective};
 use xrun::ops::head_loss::HeadLoss;
 use xrun::ops::sum::Factor;
@@ -26,6 +26,10 @@ const OBJECTIVES: [(&str, Objective); 5] = [
     ("everything", Objective { logit_scale: 0.5, logit_cap: Some(5.0), z_loss: 0.01, label_smoothing: 0.25 }),
 ];
 
+fn slot(tensor: &str) -> SlotName {
+    SlotName::other("t", tensor)
+}
+
 /// What the head computes of an objective in a format, under the fixture's names.
 fn run(fixture: &Fixture, objective: Objective, dtype: DType) -> Vec<(&'static str, Vec<f64>)> {
     let precision = Precision::for_act_dtype(dtype);
@@ -34,7 +38,7 @@ fn run(fixture: &Fixture, objective: Objective, dtype: DType) -> Vec<(&'static s
     let mut state = StateBuilder::empty(precision);
     state.group(
         "t",
-        &[
+        [
             ("x", x.clone()),
             ("w", w.clone()),
             ("targets", Spec::new([ROWS], DType::U32)),
@@ -52,11 +56,9 @@ fn run(fixture: &Fixture, objective: Objective, dtype: DType) -> Vec<(&'static s
     names.extend(smoothing.map(|_| "smoothing"));
 
     let mut b = Builder::new("head", Arc::clone(&state));
-    let inputs = ["t.x", "t.w", "t.targets"].map(|name| b.state(name).unwrap());
-    let mut outs: Vec<Destination> = names
-        .iter()
-        .map(|name| Destination::Into(b.state(&format!("t.{name}")).unwrap(), Mode::Write))
-        .collect();
+    let inputs = ["x", "w", "targets"].map(|name| b.state(slot(name)).unwrap());
+    let mut outs: Vec<Destination> =
+        names.iter().map(|name| Destination::Into(b.state(slot(name)).unwrap(), Mode::Write)).collect();
     // The logits.
     outs.insert(1, Destination::New);
     let scale = Factor::Constant(1.0 / ROWS as f64);
@@ -73,11 +75,11 @@ fn run(fixture: &Fixture, objective: Objective, dtype: DType) -> Vec<(&'static s
         ("w", fixture.get("w")),
         ("targets", fixture.get("targets").into_iter().map(target).collect()),
     ] {
-        let slot = engine.state.slot(&format!("t.{name}")).unwrap();
+        let slot = engine.state.slot(slot(name)).unwrap();
         engine.state.set_values(slot, &values).unwrap();
     }
     engine.run(&section).unwrap();
-    let values = |name: &str| engine.state.values(engine.state.slot(&format!("t.{name}")).unwrap()).unwrap();
+    let values = |name: &str| engine.state.values(engine.state.slot(slot(name)).unwrap()).unwrap();
     names.into_iter().map(|name| (name, values(name))).collect()
 }
 

@@ -8,7 +8,7 @@ use xrun::device::DType;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
-use xrun::ir::{Builder, Destination, Mode, Op, Precision, Spec, StateBuilder, Upstream};
+use xrun::ir::{Builder, Destination, Mode, Op, Precision, SlotId, Spec, StateBuilder, Upstream};
 use xrun::ops::attention::Heads;
 use xrun::ops::qk_norm_rope::{QkNorm, QkNormRope};
 use xrun::ops::rope::Rope;
@@ -104,43 +104,40 @@ fn run(name: &str, heads: Heads, op: impl Op + 'static, weighted: bool) -> Vec<(
         inputs.extend([("wq", weight.clone()), ("wk", weight)]);
     }
     let mut layout = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
-    layout.group("grads", &inputs);
+    let grads = layout.group_from_iter("grads", inputs.clone());
     let differentiated: Vec<&str> = inputs.iter().map(|(part, _)| *part).collect();
     inputs.push(("positions", Spec::new([rows], DType::U32)));
-    layout.group("in", &inputs);
-    layout.group("out", &[("packed", packed.clone()), ("d_packed", packed)]);
-    for part in &differentiated {
-        layout.watch(&format!("in.{part}"), &format!("grads.{part}"));
+    let read = layout.group_from_iter("in", inputs);
+    let [out, seed] = layout.group("out", [("packed", packed.clone()), ("d_packed", packed)]);
+    for (&read, &grad) in read.iter().zip(&grads) {
+        layout.watch(read, grad);
     }
     let state = Arc::new(layout.finish());
 
     let mut b = Builder::new("rope", Arc::clone(&state));
-    let read: Vec<_> = inputs.iter().map(|(part, _)| b.state(&format!("in.{part}")).unwrap()).collect();
-    let (out, seed) = (b.state("out.packed").unwrap(), b.state("out.d_packed").unwrap());
-    b.emit_into("packed", Arc::new(op), &read, &[Destination::Into(out, Mode::Write)]).unwrap();
-    let program = differentiate(b.finish(), &[(out, Upstream::Tensor(seed))], true).unwrap();
+    let tensors: Vec<_> = read.iter().map(|&slot| b.state_slot(slot)).collect();
+    let (to, upstream) = (b.state_slot(out), b.state_slot(seed));
+    b.emit_into("packed", Arc::new(op), &tensors, &[Destination::Into(to, Mode::Write)]).unwrap();
+    let program = differentiate(b.finish(), &[(to, Upstream::Tensor(upstream))], true).unwrap();
     let section = Section::new(program);
     let pool = Arc::new(Pool::new(1).unwrap());
     let mut engine = Engine::new(pool, &state, Arc::new(SingleRank), Placement::Naive, 0, true).unwrap();
-    let mut set = |slot: &str, values: &[f64]| {
-        engine.state.set_values(state.slot(slot).unwrap(), values).unwrap();
-    };
-    set("in.positions", &POSITIONS);
-    set("in.qkv", &with_values(name, "qkv", dim));
-    set("out.d_packed", &with_values(name, "d_packed", dim));
-    for part in &differentiated[1..] {
-        set(&format!("in.{part}"), &formula::weights(&format!("rope.{name}.{part}"), &[dim]));
+    let mut set = |slot: SlotId, values: &[f64]| engine.state.set_values(slot, values).unwrap();
+    set(read[grads.len()], &POSITIONS);
+    set(read[0], &with_values(name, "qkv", dim));
+    set(seed, &with_values(name, "d_packed", dim));
+    for (&slot, part) in read.iter().zip(&differentiated).skip(1) {
+        set(slot, &formula::weights(&format!("rope.{name}.{part}"), &[dim]));
     }
     engine.run(&section).unwrap();
 
-    let get = |slot: &str| engine.state.values(state.slot(slot).unwrap()).unwrap();
+    let get = |slot: SlotId| engine.state.values(slot).unwrap();
     let without_values = |row: Vec<f64>| -> Vec<f64> {
         row.chunks(heads.width()).flat_map(|row| row[..2 * dim].to_vec()).collect()
     };
-    let mut found =
-        vec![("packed", without_values(get("out.packed"))), ("grads.qkv", without_values(get("grads.qkv")))];
+    let mut found = vec![("packed", without_values(get(out))), ("grads.qkv", without_values(get(grads[0])))];
     if weighted {
-        found.extend([("grads.wq", get("grads.wq")), ("grads.wk", get("grads.wk"))]);
+        found.extend([("grads.wq", get(grads[1])), ("grads.wk", get(grads[2]))]);
     }
     found
 }

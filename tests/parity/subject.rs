@@ -6,7 +6,7 @@ use std::sync::Arc;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
-use xrun::ir::{Param, Precision};
+use xrun::ir::{FlatBuffer, Param, Precision};
 use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_tables};
 use xrun::plan::{CorpusFacts, Plan};
@@ -121,13 +121,13 @@ impl Subject {
         )
         .unwrap();
         for param in &programs.state.params {
-            let slot = engine.state.slot(&format!("params.{}", param.name)).unwrap();
+            let slot = engine.state.slot(FlatBuffer::Params.param(&param.name)).unwrap();
             engine.state.set_values(slot, &weights(param)).unwrap();
         }
         refresh_compute_copy(&mut engine).unwrap();
         let mut subject = Self { windows: None, plan, programs, engine };
         for (slot, table) in schedule_tables(&subject.plan, &subject.programs.state) {
-            subject.set(&slot, &table);
+            subject.set(&slot.to_string(), &table);
         }
         subject.set("control.step", &[1.0]);
         subject
@@ -135,13 +135,13 @@ impl Subject {
 
     /// Writes a slot of the state.
     pub fn set(&mut self, slot: &str, values: &[f64]) {
-        let slot = self.engine.state.slot(slot).unwrap();
+        let slot = self.engine.state.layout().slot_printed_as(slot).unwrap();
         self.engine.state.set_values(slot, values).unwrap();
     }
 
     /// Reads a slot of the state.
     pub fn get(&self, slot: &str) -> Vec<f64> {
-        self.engine.state.values(self.engine.state.slot(slot).unwrap()).unwrap()
+        self.engine.state.values(self.engine.state.layout().slot_printed_as(slot).unwrap()).unwrap()
     }
 
     /// The names of all parameters.
@@ -198,7 +198,7 @@ impl Subject {
     pub fn check_padding(&self) {
         for name in self.params() {
             for buffer in ["params", "grads", "m", "v"] {
-                let slot = self.engine.state.slot(&format!("{buffer}.{name}")).unwrap();
+                let slot = self.engine.state.layout().slot_printed_as(&format!("{buffer}.{name}")).unwrap();
                 assert!(self.engine.state.padding_is_zero(slot).unwrap(), "padding of {buffer}.{name}");
             }
         }

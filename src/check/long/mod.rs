@@ -14,7 +14,9 @@ use super::{Finding, Target};
 use crate::device::DType;
 use crate::error::Result;
 use crate::exec::Section;
-use crate::ir::{Builder, Destination, Mode, Op, Precision, Program, Spec, State, StateBuilder, Upstream};
+use crate::ir::{
+    Builder, Destination, Mode, Op, Precision, Program, SlotId, Spec, State, StateBuilder, Upstream,
+};
 use crate::ops::attention::{Attention, FlashAttention, Mask};
 use crate::passes::differentiate;
 use definition::Sequence;
@@ -112,12 +114,11 @@ impl Stored {
 
 /// Runs forward and backward of a batch of one sequence again and again.
 fn run(case: &LongCase, sequence: &Sequence, precision: Precision, target: &Target) -> Result<Stored> {
-    let state = Arc::new(layout(case, precision));
-    let section = Section::new(program(case, &state)?);
-    let mut engine = target.engine_for(&section, &state, 3)?;
+    let layout = Layout::new(case, precision);
+    let section = Section::new(layout.program(case)?);
+    let mut engine = target.engine_for(&section, &layout.state, 3)?;
     let dtype = precision.act_dtype;
-    for (name, values) in [("in.packed", &sequence.packed), ("in.do", &sequence.d_o)] {
-        let slot = engine.state.slot(name)?;
+    for (slot, values) in [(layout.packed, &sequence.packed), (layout.d_o, &sequence.d_o)] {
         let one: Vec<u8> = match dtype {
             DType::Bf16 => values.iter().flat_map(|&v| half::bf16::from_f64(v).to_ne_bytes()).collect(),
             DType::F32 => values.iter().flat_map(|&v| (v as f32).to_ne_bytes()).collect(),
@@ -125,45 +126,53 @@ fn run(case: &LongCase, sequence: &Sequence, precision: Precision, target: &Targ
         };
         engine.state.write(slot, &one.repeat(case.batch))?;
     }
-    if case.attention.mask == Mask::Spans {
+    if let Some(slot) = layout.spans {
         let one: Vec<u32> = (0..case.attention.seq_len)
             .flat_map(|t| [case.visible(t).start as u32, case.visible(t).end as u32])
             .collect();
-        let slot = engine.state.slot("in.spans")?;
         engine.state.write(slot, &one.repeat(case.batch))?;
     }
     engine.run(&section)?;
-    let read = |name: &str| -> Result<Vec<u8>> {
-        Ok(engine.state.read::<u8>(engine.state.slot(name)?)?.into_owned())
-    };
-    Ok(Stored { dtype, o: read("in.o")?, d_packed: read("in.d_packed")? })
+    let read = |slot| -> Result<Vec<u8>> { Ok(engine.state.read::<u8>(slot)?.into_owned()) };
+    Ok(Stored { dtype, o: read(layout.o)?, d_packed: read(layout.d_packed)? })
 }
 
-fn layout(case: &LongCase, precision: Precision) -> State {
-    let Attention { heads, mask, .. } = case.attention;
-    let packed = Spec::new([case.rows(), heads.width()], precision.act_dtype);
-    let o = Spec::new([case.rows(), heads.query * heads.dim], precision.act_dtype);
-    let mut tensors = vec![("packed", packed.clone()), ("d_packed", packed), ("o", o.clone()), ("do", o)];
-    if mask == Mask::Spans {
-        tensors.push(("spans", Spec::new([2 * case.rows()], DType::U32)));
-    }
-    let mut builder = StateBuilder::empty(precision);
-    builder.group("in", &tensors);
-    builder.watch("in.packed", "in.d_packed");
-    builder.finish()
+/// The state of a case.
+struct Layout {
+    state: Arc<State>,
+    packed: SlotId,
+    d_packed: SlotId,
+    o: SlotId,
+    d_o: SlotId,
+    spans: Option<SlotId>,
 }
 
-fn program(case: &LongCase, state: &Arc<State>) -> Result<Program> {
-    let mut b = Builder::new("attention", Arc::clone(state));
-    let mut inputs = vec![b.state("in.packed")?];
-    if case.attention.mask == Mask::Spans {
-        inputs.push(b.state("in.spans")?);
+impl Layout {
+    fn new(case: &LongCase, precision: Precision) -> Self {
+        let Attention { heads, mask, .. } = case.attention;
+        let wide = Spec::new([case.rows(), heads.width()], precision.act_dtype);
+        let o = Spec::new([case.rows(), heads.query * heads.dim], precision.act_dtype);
+        let spans = Spec::new([2 * case.rows()], DType::U32);
+        let mut builder = StateBuilder::empty(precision);
+        let tensors =
+            [("packed", wide.clone()), ("d_packed", wide), ("o", o.clone()), ("do", o), ("spans", spans)];
+        let [packed, d_packed, o, d_o, spans] = builder.group("in", tensors);
+        builder.watch(packed, d_packed);
+        let spans = (mask == Mask::Spans).then_some(spans);
+        Self { state: Arc::new(builder.finish()), packed, d_packed, o, d_o, spans }
     }
-    let into = Destination::Into(b.state("in.o")?, Mode::Write);
-    let op = Arc::new(FlashAttention(case.attention));
-    let outputs = b.emit_into("o", op, &inputs, &[into, Destination::New])?;
-    let upstream = b.state("in.do")?;
-    differentiate(b.finish(), &[(outputs[0], Upstream::Tensor(upstream))], true)
+
+    /// Records the attention and its gradient.
+    fn program(&self, case: &LongCase) -> Result<Program> {
+        let mut b = Builder::new("attention", Arc::clone(&self.state));
+        let inputs: Vec<_> =
+            [self.packed].into_iter().chain(self.spans).map(|slot| b.state_slot(slot)).collect();
+        let into = Destination::Into(b.state_slot(self.o), Mode::Write);
+        let op = Arc::new(FlashAttention(case.attention));
+        let outputs = b.emit_into("o", op, &inputs, &[into, Destination::New])?;
+        let upstream = b.state_slot(self.d_o);
+        differentiate(b.finish(), &[(outputs[0], Upstream::Tensor(upstream))], true)
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::policy::{HeadInit, NormPlacement, ResidualInit};
 
 /// Returns the trained tensors in the order in which their gradients become ready: from the head back to the
 /// embedding.
-pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
+pub fn parameters(m: &Model) -> Vec<ParamRequest> {
     // Unless the recipe says otherwise, the variance of PyTorch's default for linear layers, 1/(3·fan_in).
     let unset = |fan_in: usize| 1.0 / (3.0 * fan_in as f64).sqrt();
     // A deviation that the recipe sets is that at the base width, where there is one: beyond it, the variance

@@ -5,7 +5,7 @@ use super::classes::of_config;
 use super::tensor::HfTensor;
 use crate::error::{Error, Result};
 use crate::hugging_face::Folder;
-use crate::model::registry::parameters;
+use crate::model::decoder::parameters;
 use crate::model::weights::Weights;
 use crate::plan::Model;
 use std::collections::{BTreeMap, BTreeSet};

@@ -15,7 +15,7 @@ use crate::ir::{Builder, Case, Cases, Cost, CpuNode, GpuNode, Op, Precision, Spe
 ///
 /// `spans` is there under [`Mask::Spans`](super::Mask::Spans), the counters with dropout. `lse` is the
 /// logarithm of the sum of exponentials of the scaled scores, before dropout; only the backward reads it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashAttention(pub Attention);
 
 /// `(packed, o, lse, do [N, H·dim], then the same further inputs) → (d_packed, scratch)`.
@@ -24,7 +24,7 @@ pub struct FlashAttention(pub Attention);
 /// the one over keys; or, where the heads are such that a GPU may make both gradients in one pass, what that
 /// pass needs, of which most is the fp32 sums of the queries' gradient. It is the same on every device, as
 /// the program is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashAttentionGrad(pub Attention);
 
 impl Op for FlashAttention {

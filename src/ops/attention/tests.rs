@@ -6,8 +6,7 @@ use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, Section};
-use crate::ir::Upstream;
-use crate::ir::{Builder, Destination, Mode, Op, Precision, State, StateBuilder, TensorId};
+use crate::ir::{Builder, Destination, Mode, Op, Precision, State, StateBuilder, Upstream};
 use crate::ops::cached_attention::CachedAttention;
 use crate::ops::copy::Copy;
 use crate::passes::{differentiate, unfuse};
@@ -48,9 +47,9 @@ fn run(problem: AttentionCase, form: Form, dtype: DType, sequences: &[u32]) -> (
     let (packed_spec, _) = problem.packed(precision);
     let mut layout = StateBuilder::empty(precision);
     let spans = Spec::new([2 * problem.rows()], DType::U32);
-    layout.group(
+    let slots = layout.group(
         "in",
-        &[
+        [
             ("packed", packed_spec.clone()),
             ("d_packed", packed_spec.clone()),
             ("spans", spans),
@@ -60,50 +59,50 @@ fn run(problem: AttentionCase, form: Form, dtype: DType, sequences: &[u32]) -> (
             ("do", o_spec),
         ],
     );
-    layout.watch("in.packed", "in.d_packed");
+    let [packed, d_packed, spans_slot, sequence_indices, step, kept, d_o] = slots;
+    layout.watch(packed, d_packed);
     let state = Arc::new(layout.finish());
 
     let mut b = Builder::new("attention", Arc::clone(&state));
-    let packed = b.state("in.packed").unwrap();
+    let rows = b.state_slot(packed);
     let inputs = Inputs {
-        packed: b.emit1("packed", Copy, &[packed]).unwrap(),
-        spans: (attention.mask == Mask::Spans).then(|| b.state("in.spans").unwrap()),
-        counters: attention.dropout.map(|_| ["in.sequences", "in.step"].map(|name| b.state(name).unwrap())),
+        packed: b.emit1("packed", Copy, &[rows]).unwrap(),
+        spans: (attention.mask == Mask::Spans).then(|| b.state_slot(spans_slot)),
+        counters: attention.dropout.map(|_| [sequence_indices, step].map(|slot| b.state_slot(slot))),
     };
     let o = match form {
         Form::Unfused => attention_unfused(&mut b, attention, inputs).unwrap(),
         _ => b.emit("o", FlashAttention(attention), &inputs.list()).unwrap()[0],
     };
-    let kept = b.state("in.o").unwrap();
-    b.emit_into("keep", Arc::new(Copy), &[o], &[Destination::Into(kept, Mode::Write)]).unwrap();
-    let d_o: TensorId = b.state("in.do").unwrap();
+    let into = Destination::Into(b.state_slot(kept), Mode::Write);
+    b.emit_into("keep", Arc::new(Copy), &[o], &[into]).unwrap();
+    let upstream = Upstream::Tensor(b.state_slot(d_o));
     let mut program = b.finish();
     if form == Form::Expanded {
         program = unfuse(program).unwrap();
     }
     let flash = program.nodes.iter().any(|n| n.op.name() == "flash_attention");
     assert_eq!(flash, form == Form::Flash);
-    let section = Section::new(differentiate(program, &[(o, Upstream::Tensor(d_o))], true).unwrap());
+    let section = Section::new(differentiate(program, &[(o, upstream)], true).unwrap());
 
     let mut engine = engine(&state, &[&section]);
-    let slot = |name: &str| state.slot(name).unwrap();
     let of_sequences = |stream: u32, width: usize| -> Vec<f64> {
         let block = t * width;
         let all = noise(block * (*sequences.iter().max().unwrap() as usize + 1), stream);
         sequences.iter().flat_map(|s| all[*s as usize * block..][..block].to_vec()).collect()
     };
-    engine.state.set_values(slot("in.packed"), &of_sequences(0, attention.heads.width())).unwrap();
-    engine.state.set_values(slot("in.do"), &of_sequences(1, o_width)).unwrap();
+    engine.state.set_values(packed, &of_sequences(0, attention.heads.width())).unwrap();
+    engine.state.set_values(d_o, &of_sequences(1, o_width)).unwrap();
     engine
         .state
-        .set_values(slot("in.sequences"), &sequences.iter().map(|s| f64::from(*s)).collect::<Vec<_>>())
+        .set_values(sequence_indices, &sequences.iter().map(|s| f64::from(*s)).collect::<Vec<_>>())
         .unwrap();
-    engine.state.set_values(slot("in.step"), &[3.0]).unwrap();
+    engine.state.set_values(step, &[3.0]).unwrap();
     if let [(_, crate::ir::Fill::Values(spans))] = problem.span_input().as_slice() {
-        engine.state.set_values(slot("in.spans"), spans).unwrap();
+        engine.state.set_values(spans_slot, spans).unwrap();
     }
     engine.run(&section).unwrap();
-    (engine.state.values(slot("in.o")).unwrap(), engine.state.values(slot("in.d_packed")).unwrap())
+    (engine.state.values(kept).unwrap(), engine.state.values(d_packed).unwrap())
 }
 
 fn assert_close(a: &[f64], b: &[f64], tolerance: f64, what: &str) {
@@ -175,32 +174,31 @@ fn generate(problem: AttentionCase) {
     let o_width = heads.query * heads.dim;
     let o = Spec::new([batch, o_width], DType::F32);
     let arrivals = Spec::new([batch, heads.query], DType::U32);
-    layout.group(
+    let slots = layout.group(
         "s",
-        &[("rows", rows), ("positions", positions), ("cache", cache), ("o", o), ("arrivals", arrivals)],
+        [("rows", rows), ("positions", positions), ("cache", cache), ("o", o), ("arrivals", arrivals)],
     );
     let state = Arc::new(layout.finish());
     let mut b = Builder::new("generate", Arc::clone(&state));
-    let [rows, positions, cache, o, arrivals] =
-        ["s.rows", "s.positions", "s.cache", "s.o", "s.arrivals"].map(|name| b.state(name).unwrap());
+    let [rows, positions, cache, o, arrivals] = slots.map(|slot| b.state_slot(slot));
     let outs = [(o, Mode::Write), (cache, Mode::Add), (arrivals, Mode::Add)]
         .map(|(tensor, mode)| Destination::Into(tensor, mode));
     b.emit_into("o", Arc::new(attention), &[rows, positions], &outs).unwrap();
     let section = Section::new(b.finish());
     let mut engine = engine(&state, &[&section]);
-    let slot = |name: &str| state.slot(name).unwrap();
+    let [rows, positions, _, o, _] = slots;
     for at in 0..t {
         let row = |b: usize| packed[(b * t + at) * heads.width()..][..heads.width()].to_vec();
-        engine.state.set_values(slot("s.rows"), &(0..batch).flat_map(row).collect::<Vec<_>>()).unwrap();
-        engine.state.set_values(slot("s.positions"), &vec![at as f64; batch]).unwrap();
+        engine.state.set_values(rows, &(0..batch).flat_map(row).collect::<Vec<_>>()).unwrap();
+        engine.state.set_values(positions, &vec![at as f64; batch]).unwrap();
         engine.run(&section).unwrap();
-        let have = engine.state.values(slot("s.o")).unwrap();
+        let have = engine.state.values(o).unwrap();
         for b in 0..batch {
             let want = &flash[(b * t + at) * o_width..][..o_width];
             assert_close(&have[b * o_width..][..o_width], want, 1e-6, &format!("row {at}"));
         }
     }
-    engine.state.set_values(slot("s.positions"), &vec![t as f64; batch]).unwrap();
+    engine.state.set_values(positions, &vec![t as f64; batch]).unwrap();
     let error = engine.run(&section).unwrap_err();
     assert!(error.message().contains("beyond the cache"), "{}", error.message());
 }

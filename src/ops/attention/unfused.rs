@@ -68,7 +68,7 @@ pub(super) fn record(b: &mut Builder, attention: Attention, inputs: Inputs) -> R
 }
 
 /// `packed [N, (H+2·KV)·dim] → s [B, H, T, T]`, `s = q·kᵀ/√dim` for all pairs, masked or not.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionScores {
     /// Layout of the heads in a row.
     pub heads: Heads,
@@ -77,16 +77,16 @@ pub struct AttentionScores {
 }
 
 /// `(packed, ds [B, H, T, T]) → d_packed`, zero in the values' part.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionScoresGrad(pub Heads);
 
 /// `(p [B, H, T, T], packed) → o [N, H·dim]`, `o = p·v`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionValues(pub Heads);
 
 /// `(p, packed, do [N, H·dim]) → (dp [B, H, T, T], d_packed)`, the latter zero in the queries' and keys'
 /// parts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionValuesGrad(pub Heads);
 
 /// Floating-point operations of `count` products of one T × T matrix per head with `dim` columns.

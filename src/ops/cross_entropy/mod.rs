@@ -19,12 +19,12 @@ pub(super) use rows::{Row, Upstreams};
 /// [`Objective`] has them. All are in nats.
 ///
 /// The padded vocabulary takes no part. Rows whose target is [`IGNORED`] lose 0.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy(pub Objective);
 
 /// The gradient of logits `[n, V]`, from `(logits, targets)` and the upstream gradients of every output of
 /// [`CrossEntropy`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropyGrad(pub Objective);
 
 /// Checks logits `[n, V]` and targets `[n]`; returns the spec of the losses.

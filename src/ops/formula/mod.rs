@@ -17,7 +17,7 @@ use registers::Registers;
 use std::sync::Arc;
 
 /// What an activation computes for every element.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Function {
     /// A function of ops.
     BuiltIn(Activation),
@@ -93,6 +93,13 @@ pub struct Elementwise {
     formula: Formula,
     value: Registers,
     with_slopes: Registers,
+}
+
+/// The registers follow from the formula.
+impl PartialEq for Elementwise {
+    fn eq(&self, other: &Self) -> bool {
+        self.formula == other.formula
+    }
 }
 
 impl Elementwise {

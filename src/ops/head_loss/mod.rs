@@ -33,7 +33,7 @@ mod tests;
 /// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale` times the sum of
 /// all of them. `logits` is scratch: with `gradients` it ends up holding theirs. The vocabulary is that of
 /// `W`; its padding takes no part.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadLoss {
     /// Factor of the sum of losses in the objective, such as 1 / tokens of a batch.
     pub scale: Factor,

@@ -8,7 +8,7 @@ use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, Section};
-use crate::ir::{Destination, Home, Program, State, StateBuilder, Upstream};
+use crate::ir::{Destination, Home, Program, SlotName, State, StateBuilder, Upstream};
 use crate::passes::{differentiate, unfuse};
 use crate::policy::Placement;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const VOCAB: usize = 37;
 const SCALE: f64 = 0.125;
 
 /// Where the losses beside cross-entropy go: z-losses, and smoothing losses.
-const TERMS: [&str; 2] = ["t.z_losses", "t.smoothing"];
+const TERMS: [&str; 2] = ["z_losses", "smoothing"];
 
 /// Plain cross-entropy, and every other objective of the cases.
 fn objectives() -> impl Iterator<Item = Objective> {
@@ -31,9 +31,9 @@ fn state(dtype: DType) -> Arc<State> {
     let precision = Precision::for_act_dtype(dtype);
     let (x, w) = (Spec::new([ROWS, DIM], dtype), Spec::padded([VOCAB, DIM], [64, DIM], dtype));
     let mut builder = StateBuilder::empty(precision);
-    builder.group(
+    let [x, w, _, dx, dw, ..] = builder.group(
         "t",
-        &[
+        [
             ("x", x.clone()),
             ("w", w.clone()),
             ("targets", Spec::new([ROWS], DType::U32)),
@@ -44,20 +44,24 @@ fn state(dtype: DType) -> Arc<State> {
             ("smoothing", Spec::new([ROWS], precision.master)),
         ],
     );
-    builder.watch("t.x", "t.dx");
-    builder.watch("t.w", "t.dw");
+    builder.watch(x, dx);
+    builder.watch(w, dw);
     Arc::new(builder.finish())
+}
+
+fn slot(tensor: &str) -> SlotName {
+    SlotName::other("t", tensor)
 }
 
 fn record(state: &Arc<State>, objective: Objective, gradients: bool) -> Program {
     let mut b = Builder::new("head", Arc::clone(state));
-    let inputs = ["t.x", "t.w", "t.targets"].map(|name| b.state(name).unwrap());
-    let mut outs = vec![Destination::Into(b.state("t.losses").unwrap(), Mode::Write), Destination::New];
+    let inputs = ["x", "w", "targets"].map(|name| b.state(slot(name)).unwrap());
+    let mut outs = vec![Destination::Into(b.state(slot("losses")).unwrap(), Mode::Write), Destination::New];
     if gradients {
-        outs.extend([Destination::New, Destination::Into(b.state("t.dw").unwrap(), Mode::Write)]);
+        outs.extend([Destination::New, Destination::Into(b.state(slot("dw")).unwrap(), Mode::Write)]);
     }
     for (place, name) in objective.places(0).into_iter().zip(TERMS) {
-        outs.extend(place.map(|_| Destination::Into(b.state(name).unwrap(), Mode::Write)));
+        outs.extend(place.map(|_| Destination::Into(b.state(slot(name)).unwrap(), Mode::Write)));
     }
     let op =
         HeadLoss { scale: Factor::Constant(SCALE), gradients, objective, products: ProductPrecision::Native };
@@ -66,7 +70,7 @@ fn record(state: &Arc<State>, objective: Objective, gradients: bool) -> Program 
 }
 
 fn seeds(program: &Program, upstream: Upstream) -> Vec<(TensorId, Upstream)> {
-    let losses = program.state.slot("t.losses").unwrap();
+    let losses = program.state.slot(slot("losses")).unwrap();
     let at = |id: &TensorId| program.tensor(*id).home == Home::State(losses);
     vec![((0..program.tensors.len()).map(TensorId).find(at).unwrap(), upstream)]
 }
@@ -88,25 +92,25 @@ impl Run {
         let value = |stream: u32, at: usize| {
             f64::from(philox([at as u32, stream, 0, 0], [1, 2])[0]) / 2f64.powi(31) - 1.0
         };
-        run.set("t.x", &(0..ROWS * DIM).map(|i| value(0, i)).collect::<Vec<_>>());
-        run.set("t.w", &(0..VOCAB * DIM).map(|i| value(1, i)).collect::<Vec<_>>());
+        run.set("x", &(0..ROWS * DIM).map(|i| value(0, i)).collect::<Vec<_>>());
+        run.set("w", &(0..VOCAB * DIM).map(|i| value(1, i)).collect::<Vec<_>>());
         let target = |i: usize| if i == 5 { f64::from(u32::MAX) } else { (i * 7 % VOCAB) as f64 };
-        run.set("t.targets", &(0..ROWS).map(target).collect::<Vec<_>>());
+        run.set("targets", &(0..ROWS).map(target).collect::<Vec<_>>());
         run
     }
 
     fn set(&mut self, name: &str, values: &[f64]) {
-        let slot = self.engine.state.slot(name).unwrap();
+        let slot = self.engine.state.slot(slot(name)).unwrap();
         self.engine.state.set_values(slot, values).unwrap();
     }
 
     fn get(&self, name: &str) -> Vec<f64> {
-        self.engine.state.values(self.engine.state.slot(name).unwrap()).unwrap()
+        self.engine.state.values(self.engine.state.slot(slot(name)).unwrap()).unwrap()
     }
 
     fn objective(&mut self) -> f64 {
         self.engine.run(&self.section).unwrap();
-        let all = [&["t.losses"][..], &TERMS].concat();
+        let all = [&["losses"][..], &TERMS].concat();
         SCALE * all.into_iter().flat_map(|name| self.get(name)).sum::<f64>()
     }
 }
@@ -121,7 +125,7 @@ fn gradients_agree_with_finite_differences() {
         let all = trained.objective();
         let mut evaluated = Run::new(record(&state, objective, false));
         assert_eq!(evaluated.objective(), all, "{objective:?}");
-        for (input, gradient) in [("t.x", "t.dx"), ("t.w", "t.dw")] {
+        for (input, gradient) in [("x", "dx"), ("w", "dw")] {
             let (values, gradient) = (evaluated.get(input), trained.get(gradient));
             for at in 0..values.len() {
                 let mut shifted = |by: f64| {
@@ -157,7 +161,7 @@ fn the_unfused_form_gives_the_same_bits() {
             assert_eq!(program.nodes.iter().any(|n| n.op.name() == "head_loss"), !small, "{program}");
             let mut run = Run::new(program);
             run.objective();
-            ["t.losses", "t.dx", "t.dw", TERMS[0], TERMS[1]].map(|name| run.get(name))
+            ["losses", "dx", "dw", TERMS[0], TERMS[1]].map(|name| run.get(name))
         });
         assert_eq!(results[0], results[1], "{dtype} {objective:?}");
         let present = [Some(0), Some(0), Some(0)].into_iter().chain(objective.places(0));

@@ -25,7 +25,7 @@ use crate::ir::{Case, Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, Vj
 const EPS: f64 = 1e-5;
 
 /// `(x[N, d], w[d], b[d]) → y[N, d]`. Weight and bias are in the accumulator format.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNorm {
     /// Added to the variance.
     pub eps: f64,
@@ -42,7 +42,7 @@ pub struct LayerNorm {
 ///
 /// It does not emit `y`: with fewer elements per thread than the forward, its GPU kernel adds up a row in
 /// another order, so mean and variance have other bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormGrad {
     /// As [`LayerNorm::eps`].
     pub eps: f64,

@@ -22,7 +22,7 @@ use cpu::{Pass, Turn};
 /// The [norm](QkNorm) of query and key heads, then the [rotation](Rotary) by the angles of their position,
 /// as in Qwen3; or first the rotation, as in nanochat. Without weights and with whole heads turned without
 /// a factor, both orders are the same function, rounded differently. Values are copied.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNormRope {
     /// The norm.
     pub norm: QkNorm,
@@ -34,11 +34,11 @@ pub struct QkNormRope {
 
 /// `(qkv[, wq, wk], positions, d_packed) → (d_qkv[, dwq, dwk, partials [tasks, 2·dim]])`; reciprocal norms
 /// are recomputed, and heads that were rotated first are rotated again.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNormRopeGrad(pub QkNormRope);
 
 /// `(qkv[, wq, wk], d_packed) → (d_qkv[, dwq, dwk, partials [tasks, 2·dim]])`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNormGrad(pub QkNorm);
 
 impl QkNormRope {

@@ -28,7 +28,7 @@ pub struct Slot {
 
 /// How an optimizer with `N` slots updates an element, whatever its neighbours are: its arithmetic for the CPU, and
 /// in `kernels/NAME.cu` the same roundings for a GPU.
-pub trait Rule<const N: usize>: Clone + Debug + Send + Sync + 'static {
+pub trait Rule<const N: usize>: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// What programs, the kernel and the kernel's file call it.
     const NAME: &'static str;
     /// The slots, all zero before the first step.

@@ -22,7 +22,7 @@ const CHUNK: usize = 64;
 /// activations have a narrower format than the master parameters. The slots of a group of parameters have its
 /// elements alone. Where ranks update what they own, slots, and params if there is a compute copy, are the rank's
 /// shard. The other elements stay as they are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ElementwiseUpdate<R, const N: usize> {
     /// The rule.
     pub rule: R,

@@ -10,7 +10,7 @@ use crate::device::philox::philox;
 use crate::device::{DType, Elem, Real};
 use crate::error::Result;
 use crate::exec::{Engine, padded_bytes};
-use crate::ir::{Init, Param};
+use crate::ir::{FlatBuffer, Init, Param};
 use crate::liveness::report_progress;
 use crate::plan::Seeds;
 use bytemuck::NoUninit;
@@ -36,7 +36,7 @@ pub fn initialize(engine: &mut Engine, seeds: &Seeds, shared: &InitialValues) ->
         // The state is zero as it is allocated.
         for group in layout.groups.iter().filter(|group| group.params.contains(&index)) {
             for slot in group.slots.iter().filter(|slot| slot.initial != 0.0) {
-                let buffer = group.own(slot.buffer);
+                let buffer = group.buffer(slot);
                 let spec = whole_spec(&layout, &buffer, param)?;
                 let values = vec![slot.initial; spec.logical_elements()];
                 write_tensor(engine, &buffer, Some(&group.places), param, &padded_bytes(&spec, &values))?;
@@ -64,10 +64,8 @@ fn write_initial<A: Real + NoUninit>(
 /// When the device refuses.
 pub fn refresh_compute_copy(engine: &mut Engine) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
-    let (Some(master), Some(compute_copy)) = (layout.slot("params.flat"), layout.slot("compute_copy.flat"))
-    else {
-        return Ok(());
-    };
+    let slots = (layout.slot(FlatBuffer::Params), layout.slot(FlatBuffer::ComputeCopy));
+    let (Some(master), Some(compute_copy)) = slots else { return Ok(()) };
     // Only bf16 programs have a compute copy, and their masters are fp32.
     let rounded = rounded(engine.pool(), &engine.state.read::<f32>(master)?);
     engine.state.write(compute_copy, &rounded)
@@ -94,8 +92,8 @@ fn write_values<A: Real + NoUninit>(
 ) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     let bytes = bytemuck::cast_slice(&values.numbers);
-    write_tensor(engine, "params", layout.shards.as_deref(), param, bytes)?;
-    let slot = layout.slot(&format!("compute_copy.{}", param.name));
+    write_tensor(engine, &FlatBuffer::Params, layout.shards.as_deref(), param, bytes)?;
+    let slot = layout.slot(FlatBuffer::ComputeCopy.param(&param.name));
     if let (Some(slot), Some(compute_copy)) = (slot, &values.compute_copy) {
         engine.state.write(slot, compute_copy)?;
     }
@@ -164,7 +162,7 @@ pub(super) struct ParameterValues<A> {
 impl<A: Real> ParameterValues<A> {
     /// Rounds masters into the copy that the state of an engine has a slot for.
     pub fn new(engine: &Engine, param: &Param, numbers: Vec<A>) -> Self {
-        let has_copy = engine.state.layout().slot(&format!("compute_copy.{}", param.name)).is_some();
+        let has_copy = engine.state.layout().slot(FlatBuffer::ComputeCopy.param(&param.name)).is_some();
         let compute_copy = has_copy.then(|| rounded(engine.pool(), &numbers));
         Self { numbers, compute_copy }
     }

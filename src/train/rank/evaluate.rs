@@ -6,6 +6,7 @@ use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::Result;
 use crate::evaluation::{Pass, Tally, Task};
 use crate::exec::Section;
+use crate::ir::SlotName;
 use crate::metrics::DocumentLoss;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -163,7 +164,7 @@ impl Rank {
             self.comm.set_status(self.done, EVALUATES);
             self.upload(&batch, self.done)?;
             self.engine.run_all(&[&programs.evaluate], 0)?;
-            let read = |slot: &str| self.engine.state.values(self.engine.state.slot(slot)?);
+            let read = |slot: SlotName| self.engine.state.values(self.engine.state.slot(slot)?);
             open.tallies.iter_mut().try_for_each(|tally| tally.add(set, &batch, &read))?;
             open.tokens += batch.counted();
             let bytes = set.text.of_targets(&batch.targets);

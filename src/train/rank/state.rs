@@ -5,6 +5,7 @@ use super::Rank;
 use crate::checkpoint::{self, Loaded, TensorView};
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::Result;
+use crate::ir::FlatBuffer;
 use crate::model::Weights;
 use crate::train::held::{Contents, HeldSnapshot};
 use crate::train::initial::weights::write_all_weights;
@@ -146,10 +147,9 @@ impl Rank {
         if self.programs.gather.is_some() { answer_requests(&self.engine) } else { Ok(()) }
     }
 
-    /// Returns the tensors of a state buffer, unpadded, one per parameter; `prefix` goes before the name of
-    /// each.
-    pub(in crate::train) fn tensors_of(&self, buffer: &str, prefix: &str) -> Vec<TensorView<'_>> {
+    /// Returns the tensors of a state buffer, unpadded, one per parameter, under the names of their slots.
+    pub(in crate::train) fn tensors_of(&self, buffer: &FlatBuffer) -> Vec<TensorView<'_>> {
         let all: Vec<usize> = (0..self.engine.state.layout().params.len()).collect();
-        views(&self.engine, buffer, prefix, &all)
+        views(&self.engine, buffer, &format!("{buffer}."), &all)
     }
 }

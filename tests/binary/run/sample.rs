@@ -7,6 +7,7 @@ use xrun::data::{self, IGNORED, LoaderSpec, Ramp, ValidationBatches};
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
+use xrun::ir::{FlatBuffer, GenerationSlot};
 use xrun::machine::Machine;
 use xrun::model::{Generator, Programs};
 use xrun::plan::{CorpusFacts, Plan, data_spec};
@@ -242,7 +243,7 @@ fn the_cache_changes_nothing() {
     let mut engine =
         Engine::new(pool, &state, Arc::new(SingleRank), placement, generator.arena_bytes(), false).unwrap();
     for param in &state.params {
-        let slot = engine.state.slot(&format!("params.{}", param.name)).unwrap();
+        let slot = engine.state.slot(FlatBuffer::Params.param(&param.name)).unwrap();
         let bytes = loaded.read(&param.name, &param.spec.shape).unwrap();
         for (from, at, len) in param.spec.runs() {
             let update = |memory: &mut [u8]| {
@@ -251,8 +252,8 @@ fn the_cache_changes_nothing() {
             engine.state.update(slot, update).unwrap();
         }
     }
-    let slot = |name: &str| engine.state.slot(&format!("generation.{name}")).unwrap();
-    let (tokens, positions, logits) = (slot("tokens"), slot("positions"), slot("logits"));
+    let slots = [GenerationSlot::Tokens, GenerationSlot::Positions, GenerationSlot::Logits];
+    let [tokens, positions, logits] = slots.map(|slot| engine.state.slot(slot).unwrap());
     let spec = LoaderSpec {
         seq_len: 32,
         local_batch_size: 2,

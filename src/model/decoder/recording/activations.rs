@@ -1,11 +1,12 @@
 //! The names of the tensors that say how large a model's activations are.
 
-use crate::model::family::ActivationKind;
+use crate::model::purpose::ActivationKind;
 use crate::plan::Model;
 use crate::policy::NormPlacement;
 
-/// Returns the activations of an evaluation by kind, as the files beside this one name them.
-pub(in crate::model::decoder) fn activations(m: &Model) -> Vec<(ActivationKind, String)> {
+/// Returns the tensors of an evaluation whose size says whether a parametrization holds at a width, each with its
+/// kind: the names under which the files beside this one record them. Blocks have several of a kind.
+pub fn activations(m: &Model) -> Vec<(ActivationKind, String)> {
     let biased = if m.bias { "_biased" } else { "" };
     let embedding = if m.embedding_norm {
         "x_normed"

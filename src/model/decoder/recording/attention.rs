@@ -2,8 +2,8 @@
 
 use super::{DropoutPlace, Recording};
 use crate::error::Result;
-use crate::ir::{Builder, Destination, Mode, TensorId};
-use crate::model::family::{PromptShape, Purpose};
+use crate::ir::{BatchSlot, Builder, ControlSlot, Destination, GenerationSlot, Mode, SlotName, TensorId};
+use crate::model::purpose::{PromptShape, Purpose};
 use crate::model::window::window;
 use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Mask, attention_unfused};
@@ -44,7 +44,7 @@ impl Recording<'_> {
         };
         let spans: Vec<TensorId> = match mask {
             Mask::Causal => Vec::new(),
-            Mask::Spans => vec![b.state("batch.spans")?],
+            Mask::Spans => vec![b.state(BatchSlot::Spans)?],
         };
         let op = WindowSpans { rows, seq_len, window, mask };
         b.scoped("window", |b| b.emit1("spans", op, &spans)).map(Some)
@@ -68,7 +68,7 @@ impl Recording<'_> {
         let window = window(&self.plan.model, i, rows_of_sequence);
         let spans = match (window, mask) {
             (Some(_), _) => self.windows,
-            (None, Mask::Spans) => Some(b.state("batch.spans")?),
+            (None, Mask::Spans) => Some(b.state(BatchSlot::Spans)?),
             (None, Mask::Causal) => None,
         };
         let attention = Attention {
@@ -80,7 +80,7 @@ impl Recording<'_> {
             window,
         };
         let counters = match attention.dropout {
-            Some(_) => Some([b.state("batch.sequences")?, b.state("control.step")?]),
+            Some(_) => Some([b.state(BatchSlot::Sequences)?, b.state(ControlSlot::Step)?]),
             None => None,
         };
         let inputs = Inputs { packed, spans, counters };
@@ -95,9 +95,9 @@ impl Recording<'_> {
         let capacity = self.plan.batch.seq_len;
         let (score_cap, window) = (self.plan.model.score_cap, window(&self.plan.model, i, capacity));
         let attention = CachedAttention { heads: self.heads, score_cap, window, capacity };
-        let positions = b.state("generation.positions")?;
-        let cache = Destination::Into(b.state(&format!("generation.cache.{i}"))?, Mode::Add);
-        let arrivals = Destination::Into(b.state("generation.arrivals")?, Mode::Add);
+        let positions = b.state(GenerationSlot::Positions)?;
+        let cache = Destination::Into(b.state(SlotName::Cache(i))?, Mode::Add);
+        let arrivals = Destination::Into(b.state(GenerationSlot::Arrivals)?, Mode::Add);
         let outs = [Destination::New, cache, arrivals];
         Ok(b.emit_into("attended", Arc::new(attention), &[packed, positions], &outs)?[0])
     }
@@ -110,7 +110,7 @@ impl Recording<'_> {
             prompts: shape.prompts,
             capacity: self.plan.batch.seq_len,
         };
-        let cache = Destination::Into(b.state(&format!("generation.cache.{i}"))?, Mode::Add);
+        let cache = Destination::Into(b.state(SlotName::Cache(i))?, Mode::Add);
         b.emit_into("cache", Arc::new(fill), &[packed], &[cache])?;
         Ok(())
     }

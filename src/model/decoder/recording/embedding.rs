@@ -20,14 +20,15 @@ impl Recording<'_> {
     pub(super) fn embedding(&self, b: &mut Builder) -> Result<TensorId> {
         let m = &self.plan.model;
         b.scoped("embedding", |b| {
-            let (tokens, table) = (b.state(&self.input("tokens"))?, b.param("embedding")?);
+            let [tokens, positions] = self.inputs();
+            let (tokens, table) = (b.state(tokens)?, b.param("embedding")?);
             let mut x = b.emit1("x", Embedding, &[tokens, table])?;
             if m.embedding_scale != 1.0 {
                 x = b.emit1("x_scaled", Scale { factor: m.embedding_scale }, &[x])?;
             }
             if m.learned_positions > 0 {
                 // After the rows of tokens, whose gradient is complete last.
-                let (positions, table) = (b.state(&self.input("positions"))?, b.param("positions")?);
+                let (positions, table) = (b.state(positions)?, b.param("positions")?);
                 let vectors = b.emit1("positions", Embedding, &[positions, table])?;
                 x = b.emit1("x_positioned", Add, &[x, vectors])?;
             }

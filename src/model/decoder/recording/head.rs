@@ -3,9 +3,9 @@
 use super::Recording;
 use crate::error::Result;
 use crate::evaluation::LogitRows;
-use crate::ir::{Builder, Destination, Mode, Op, Spec, TensorId};
-use crate::model::family::{Losses, PromptShape, Purpose};
+use crate::ir::{BatchSlot, Builder, Destination, FlatBuffer, GenerationSlot, Mode, Op, Spec, TensorId};
 use crate::model::loss_scale::loss_scale;
+use crate::model::purpose::{Losses, PromptShape, Purpose};
 use crate::ops::cross_entropy::Objective;
 use crate::ops::head_loss::HeadLoss;
 use crate::ops::sample_tokens::SampleTokens;
@@ -68,7 +68,7 @@ impl Recording<'_> {
                 // Losses are unscaled.
                 false => (Factor::Constant(1.0), Vec::new()),
             };
-            let (weight, targets) = (b.param(head)?, b.state("batch.targets")?);
+            let (weight, targets) = (b.param(head)?, b.state(BatchSlot::Targets)?);
             let chunk = head_chunk(rows, b.spec(weight).alloc[0] * plan.precision.act_dtype.size());
             let losses = b.buffer("losses", Spec::new([rows], plan.precision.master));
             let [z_losses, smoothing_losses] = {
@@ -88,7 +88,7 @@ impl Recording<'_> {
                     let first = matches!(self.purpose, Purpose::Train { first: true }) && start == 0;
                     let mode = if first { Mode::Write } else { Mode::Add };
                     outs.push(Destination::Into(b.rows(grad_rows, start, count)?, Mode::Write));
-                    outs.push(Destination::Into(b.state(&format!("grads.{head}"))?, mode));
+                    outs.push(Destination::Into(b.state(FlatBuffer::Grads.param(head))?, mode));
                 }
                 for term in [z_losses, smoothing_losses].into_iter().flatten() {
                     outs.push(Destination::Into(b.rows(term, start, count)?, Mode::Write));
@@ -119,14 +119,14 @@ impl Recording<'_> {
             ops.push(Arc::new(SoftCap { cap }));
         }
         b.scoped("head", |b| {
-            let positions = b.state("generation.positions")?;
+            let positions = b.state(GenerationSlot::Positions)?;
             let last = match self.purpose {
                 Purpose::Prefill(PromptShape { prompts, .. }) => {
                     b.emit1("last", SelectRows { prompts }, &[normed, positions])?
                 }
                 _ => normed,
             };
-            let (weight, logits) = (b.param(head)?, b.state("generation.logits")?);
+            let (weight, logits) = (b.param(head)?, b.state(GenerationSlot::Logits)?);
             let mut inputs = vec![last, weight];
             let final_op = ops.len() - 1;
             for (k, op) in ops.into_iter().enumerate() {
@@ -134,7 +134,7 @@ impl Recording<'_> {
                     if k == final_op { Destination::Into(logits, Mode::Write) } else { Destination::New };
                 inputs = b.emit_into("logits", op, &inputs, &[to])?;
             }
-            let (tokens, bad) = (b.state("generation.tokens")?, b.state("generation.bad")?);
+            let (tokens, bad) = (b.state(GenerationSlot::Tokens)?, b.state(GenerationSlot::Bad)?);
             let outs = [
                 Destination::Into(tokens, Mode::Write),
                 Destination::Into(positions, Mode::Add),

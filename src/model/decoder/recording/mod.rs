@@ -8,9 +8,9 @@ mod head;
 mod positions;
 
 use crate::error::Result;
-use crate::ir::{Builder, TensorId};
-use crate::model::family::Purpose;
+use crate::ir::{BatchSlot, Builder, ControlSlot, GenerationSlot, PromptSlot, SlotName, TensorId};
 use crate::model::norm;
+use crate::model::purpose::Purpose;
 use crate::ops::add::Add;
 use crate::ops::add_bias::AddBias;
 use crate::ops::attention::Heads;
@@ -18,7 +18,7 @@ use crate::ops::dropout::{Dropout, Site};
 use crate::ops::linear::Linear;
 use crate::plan::Plan;
 use crate::policy::NormPlacement;
-pub(super) use activations::activations;
+pub use activations::activations;
 
 /// Records the forward of a plan for a purpose.
 pub(super) struct Recording<'a> {
@@ -161,16 +161,22 @@ impl<'a> Recording<'a> {
 
     fn dropout(&self, b: &mut Builder, x: TensorId, site: u32) -> Result<TensorId> {
         let Some(site) = self.site(site) else { return Ok(x) };
-        let (sequences, step) = (b.state("batch.sequences")?, b.state("control.step")?);
+        let (sequences, step) = (b.state(BatchSlot::Sequences)?, b.state(ControlSlot::Step)?);
         b.emit1("dropped", Dropout(site), &[x, sequences, step])
     }
 
-    /// Returns the name of an input of this program.
-    fn input(&self, name: &str) -> String {
+    /// Returns the slots of this program's tokens and their positions.
+    fn inputs(&self) -> [SlotName; 2] {
         match self.purpose {
-            Purpose::Train { .. } | Purpose::Evaluate => format!("batch.{name}"),
-            Purpose::Generate => format!("generation.{name}"),
-            Purpose::Prefill(shape) => shape.slot(name),
+            Purpose::Train { .. } | Purpose::Evaluate => {
+                [BatchSlot::Tokens, BatchSlot::Positions].map(SlotName::Batch)
+            }
+            Purpose::Generate => {
+                [GenerationSlot::Tokens, GenerationSlot::Positions].map(SlotName::Generation)
+            }
+            Purpose::Prefill(shape) => {
+                [PromptSlot::Tokens, PromptSlot::Positions].map(|input| shape.slot(input))
+            }
         }
     }
 }

@@ -16,8 +16,9 @@ impl Recording<'_> {
     /// When the plan's numbers do not fit an op.
     pub(super) fn positions(&self, b: &mut Builder, i: usize, qkv: TensorId) -> Result<TensorId> {
         let (m, heads) = (&self.plan.model, self.heads);
+        let [_, positions] = self.inputs();
         let rotation = match m.position {
-            Position::Rope => Some((rotary(m)?, b.state(&self.input("positions"))?)),
+            Position::Rope => Some((rotary(m)?, b.state(positions)?)),
             Position::Learned | Position::None => None,
         };
         let norm = m.qk_norm.map(|norm| QkNorm { heads, eps: m.norm_eps, weighted: norm.weight });
