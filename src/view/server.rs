@@ -2,7 +2,7 @@
 
 use super::access::{Access, Admission};
 use super::folder::ResultsFolder;
-use super::http::{Content, Limits, Refusal, Request, Response, answer, turn_away};
+use super::http::{Content, Limits, Refusal, Request, Response, answer, reject};
 use super::routes::Routes;
 use super::{assets, table::LiveTable};
 use crate::error::{Error, Result};
@@ -81,7 +81,7 @@ impl Site {
     /// Answers a connection in a thread of its own.
     fn take(self: Arc<Self>, mut stream: TcpStream) {
         if self.connections.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS {
-            turn_away(&mut stream, BUSY, &Refusal::new(503, "too many connections; try again"));
+            reject(&mut stream, BUSY, &Refusal::new(503, "too many connections; try again"));
             self.connections.fetch_sub(1, Ordering::AcqRel);
             return;
         }

@@ -38,7 +38,7 @@ pub fn answer(stream: &mut TcpStream, limits: Limits, respond: impl FnOnce(&Requ
 }
 
 /// Answers a connection with a refusal, whatever it asks for and however slowly.
-pub fn turn_away(stream: &mut TcpStream, limits: Limits, refusal: &Refusal) {
+pub fn reject(stream: &mut TcpStream, limits: Limits, refusal: &Refusal) {
     // What has come of the request is read, since closing with unread bytes would reset the connection before
     // the client has its answer.
     let is_whole = read(stream, Instant::now() + limits.read).is_ok();

@@ -7,7 +7,7 @@ mod request;
 mod response;
 mod target;
 
-pub use connection::{Limits, answer, turn_away};
+pub use connection::{Limits, answer, reject};
 pub use request::{Refusal, Request};
 pub use response::{Content, Response};
 
