@@ -59,10 +59,10 @@ policy! {
 }
 
 policy! {
-    /// What evaluations measure on held-out sets.
+    /// What evaluations measure on held-out sets besides the loss.
     EvaluationTask {
-        /// Mean cross-entropy.
-        Loss = "loss",
+        /// The share of tokens that are the likeliest.
+        NextTokenAccuracy = "next_token_accuracy",
     }
 }
 

@@ -1,7 +1,7 @@
 //! The held-out loss, with the losses of single documents.
 
 use super::documents::SetDocuments;
-use super::{Pass, ReadSlot, Tally, Task};
+use super::task::{Pass, ReadSlot, Tally, Task};
 use crate::data::{Batch, HeldOut};
 use crate::device::Precision;
 use crate::device::communicator::Communicator;

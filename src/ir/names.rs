@@ -146,6 +146,10 @@ slots! {
     EvaluationSlot: Evaluation {
         /// The loss.
         Losses = "losses",
+        /// The likeliest token, u32.
+        Likeliest = "likeliest",
+        /// 1 for a row that has none, whose logits are not finite, u32.
+        Missing = "missing",
     }
 }
 

@@ -20,8 +20,10 @@ pub struct TaskFigure {
 }
 
 /// Every figure.
-pub const TASK_FIGURES: &[TaskFigure] =
-    &[TaskFigure { name: "val_loss", unit: "nats per token", higher_is_better: false, min_effect: 0.01 }];
+pub const TASK_FIGURES: &[TaskFigure] = &[
+    TaskFigure { name: "val_loss", unit: "nats per token", higher_is_better: false, min_effect: 0.01 },
+    TaskFigure { name: "val_accuracy", unit: "", higher_is_better: true, min_effect: 0.002 },
+];
 
 /// Returns the figure with this name.
 pub fn task_figure(name: &str) -> Option<&'static TaskFigure> {

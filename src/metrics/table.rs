@@ -80,6 +80,15 @@ const OF_RUNS: &[Metric] = &[
         ..Metric::named("bits_per_byte")
     },
     Metric {
+        meaning: "share of the held-out tokens that the model finds likeliest; blank without `next_token_accuracy` in `validation.tasks`",
+        heading: "val. accuracy",
+        decimals: 4,
+        source: Source::Summary("held_out//figures/val_accuracy/final/value"),
+        compared_as: "val_accuracy",
+        of_sets: "figures/val_accuracy/final/value",
+        ..Metric::named("val_accuracy")
+    },
+    Metric {
         meaning: "`val_loss` divided by `floor`",
         heading: "val. loss ÷ floor",
         decimals: 3,

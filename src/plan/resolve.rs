@@ -55,7 +55,7 @@ impl Plan {
             },
             execution: Execution::from_recipe(recipe, &gpus, machine),
             intervals: Intervals::from_values(values),
-            tasks: tasks(&values.validation.tasks, values.validation.documents),
+            tasks: tasks(values.validation.documents, &values.validation.tasks),
             generation: Generation::from_values(&values.generation),
             corpus: corpus.clone(),
         };

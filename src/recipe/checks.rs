@@ -11,8 +11,8 @@ use super::values::WorldSize;
 use super::width_checks;
 use crate::expression::Formula;
 use crate::policy::{
-    Communication, Cooldown, Decay, DeviceChoice, EvaluationTask, Norm, NormPlacement, OrFormula, Placement,
-    Reduction, Shard, Transport,
+    Communication, Cooldown, Decay, DeviceChoice, Norm, NormPlacement, OrFormula, Placement, Reduction,
+    Shard, Transport,
 };
 
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
@@ -32,7 +32,6 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     batches(recipe, open_world, &mut found);
     optimizer_checks::contradictions(recipe, &mut found);
     schedule(recipe, &mut found);
-    tasks(recipe, &mut found);
     ema(recipe, &mut found);
     engine(recipe, &mut found);
     sweep_checks::contradictions(recipe, &mut found);
@@ -356,17 +355,6 @@ fn ema(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             &["ema.evaluate", "ema.decay"],
             "there is no moving average of the weights to evaluate",
             "set ema.decay, such as to 0.999, or leave ema.evaluate out",
-        ));
-    }
-}
-
-/// Reports an evaluation without the loss.
-fn tasks(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
-    if !recipe.values().validation.tasks.contains(&EvaluationTask::Loss) {
-        found.push(recipe.diagnostic(
-            &["validation.tasks"],
-            "evaluations measure the loss, whatever else they measure: the best checkpoint is chosen by it",
-            "add \"loss\" to the list",
         ));
     }
 }

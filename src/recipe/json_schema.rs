@@ -102,7 +102,7 @@ fn fragment(kind: Type) -> Map<String, Value> {
         Type::Bool => json!({"type": "boolean"}),
         Type::Word(words) => json!({"enum": words}),
         Type::Words(words) => {
-            json!({"type": "array", "items": {"enum": words}, "minItems": 1, "uniqueItems": true})
+            json!({"type": "array", "items": {"enum": words}, "uniqueItems": true})
         }
         Type::WordOrFormula(words, _) => {
             json!({"type": "string", "minLength": 1, "anyOf": [{"enum": words}, {"maxLength": MAX_LENGTH}]})

@@ -78,7 +78,7 @@ pub enum Type {
     Bool,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// A list of different words, each one of these.
+    /// A list of different words, each one of these; may be empty.
     Words(&'static [&'static str]),
     /// One of these words, or a formula for this.
     WordOrFormula(&'static [&'static str], Scope),

@@ -467,9 +467,10 @@ sections! {
         /// shards under a name. Each is evaluated whenever that is, and its losses are `val_loss/NAME`.
         sets: BTreeMap<String, String> = BTreeMap::new();
             Measuring, Type::NamedPaths, "{ news = \"news.txt\" }" => implied("{}");
-        /// What evaluations measure on every held-out set.
-        tasks: Vec<EvaluationTask> = vec![EvaluationTask::Loss];
-            Measuring, Type::Words(EvaluationTask::WORDS), "[\"loss\"]" => implied("[\"loss\"]");
+        /// What evaluations measure on every held-out set besides the loss. `next_token_accuracy` is the share of
+        /// tokens that the model finds likeliest, `val_accuracy`.
+        tasks: Vec<EvaluationTask> = Vec::new();
+            Measuring, Type::Words(EvaluationTask::WORDS), "[\"next_token_accuracy\"]" => implied("[]");
         /// Write the loss of every document of the held-out sets to `documents.csv`, as the last evaluation
         /// finds it.
         documents: bool = false; Bookkeeping, Type::Bool, "true";

@@ -66,6 +66,7 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         },
         (Type::Bool, DeValue::Boolean(flag)) => Ok(Value::Boolean(*flag)),
         (Type::Word(words), DeValue::String(text)) => word(words, text).map_err(refused),
+        (Type::Words(_), DeValue::Array(items)) if items.is_empty() => Ok(Value::Array(Vec::new())),
         (Type::Words(words), DeValue::Array(items)) => {
             let named = |item: &DeValue<'_>| match item {
                 DeValue::String(text) => word(words, text),

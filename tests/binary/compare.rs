@@ -220,9 +220,9 @@ fn validation_losses_over_different_text_are_not_compared() {
     let done = measured(compare(&place, &arguments));
     let (_, found) = comparison(&place);
     assert_eq!(gate(&found), Some(true), "{:?}", found.curves());
-    let [before, after] = [&found.baseline, &found.candidate].map(|arm| arm.measured["val_loss"]);
+    let [before, after] = [found.baseline(), found.candidate()].map(|arm| arm.measured["val_loss"]);
     assert_ne!(before, after);
-    assert_eq!(found.prediction_held, None);
+    assert_eq!(found.prediction.as_ref().unwrap().held, None);
     assert_eq!(found.incomparable, ["val_loss"]);
     let line = done.stdout.lines().find(|line| line.starts_with("val_loss")).unwrap();
     assert_eq!(line.split_whitespace().count(), 3, "it has no change: {line}");
@@ -248,14 +248,14 @@ fn two_binaries_are_stored_and_compared() {
     let binary = env!("CARGO_BIN_EXE_xrun");
     measured(compare(&place, &["tiny.toml", "--before-bin", binary]));
     let (_, found) = comparison(&place);
-    assert_eq!(found.baseline.binary, found.candidate.binary, "it is the same one");
+    assert_eq!(found.baseline().binary, found.candidate().binary, "it is the same one");
     let stored: Vec<_> = std::fs::read_dir(place.path().join("results/binaries")).unwrap().collect();
     assert_eq!(stored.len(), 1);
     let name = stored[0].as_ref().unwrap().file_name();
-    assert_eq!(name.to_str(), found.baseline.binary.as_deref());
+    assert_eq!(name.to_str(), found.baseline().binary.as_deref());
     assert_eq!(gate(&found), Some(true), "{:?}", found.curves());
-    let hash = found.baseline.binary.unwrap();
-    assert_eq!(found.baseline.label, format!("xrun ({})", &hash[..8]));
+    let hash = found.baseline().binary.clone().unwrap();
+    assert_eq!(found.baseline().label, format!("xrun ({})", &hash[..8]));
 }
 
 #[test]

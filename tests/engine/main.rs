@@ -3,6 +3,7 @@
 
 mod bits;
 mod ema;
+mod evaluation;
 mod exchange;
 mod formulas;
 mod generation;

@@ -4,6 +4,7 @@ mod clock;
 mod close;
 mod files;
 mod save;
+mod saves;
 
 pub(super) use save::DueSave;
 
@@ -28,7 +29,7 @@ use crate::results::summary::{LossAt, Sample, Sentences, Startup};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, documents};
 use clock::Clock;
 use files::{ResumeAt, RowFiles};
-use save::Saves;
+use saves::Saves;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,16 +1,15 @@
 //! Saves checkpoints of a run: while training waits, or beside it.
 
 use super::Recorder;
-use crate::checkpoint::{BackgroundWriter, Meta, Saved, Store, Write, Written};
-use crate::error::{Error, Result};
+use crate::checkpoint::{Saved, Write, Written};
+use crate::error::Result;
 use crate::format::{binary, duration};
-use crate::plan::{Period, Plan};
+use crate::plan::Period;
 use crate::policy::WeightsOnly;
 use crate::ranks::fault;
-use crate::results::{Phase, RunFolder};
+use crate::results::Phase;
 use crate::train::held::{Contents, HeldSnapshot};
 use crate::train::rank::{Evaluation, Rank};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A save that is due.
@@ -20,62 +19,6 @@ pub(in crate::train) struct DueSave {
     pub whole: bool,
     /// True if the run ends with it.
     pub ends: bool,
-}
-
-/// The checkpoints of a run.
-pub(super) struct Saves {
-    store: Arc<Store>,
-    /// Writes checkpoints beside training.
-    writer: BackgroundWriter<HeldSnapshot>,
-    /// Memory for the next copy of the state.
-    held: Option<HeldSnapshot>,
-    /// True if checkpoints are written beside training.
-    background: bool,
-    /// The lowest validation loss of a checkpoint, in nats per token, where the best is kept.
-    best_loss: Option<f32>,
-    /// The newest evaluation: its step, and the validation loss in nats per token.
-    pub evaluated: Option<(u64, f32)>,
-    /// Metadata of the next checkpoint.
-    pub meta: Meta,
-    /// The step of the newest checkpoint; 0 without one.
-    pub saved_step: u64,
-    /// The end of the last save, failed or not; the start of this process before the first.
-    last_save: Instant,
-    /// The error of the last save, if it failed.
-    pub unsaved: Option<Error>,
-}
-
-impl Saves {
-    /// Opens the folder of a run's checkpoints, and checks that one can be written.
-    ///
-    /// # Errors
-    /// When it cannot.
-    pub fn open(
-        folder: &RunFolder,
-        plan: &Plan,
-        meta: Meta,
-        from_step: u64,
-        background: bool,
-    ) -> Result<Self> {
-        let intervals = &plan.intervals;
-        let store = Store::open(&folder.checkpoints()?, intervals.keep)?;
-        let store = store.keeping(&intervals.kept_steps).keeping_best(intervals.keep_best);
-        store.probe()?;
-        let store = Arc::new(store);
-        let best_loss = if intervals.keep_best { store.best_loss(from_step)? } else { None };
-        Ok(Self {
-            writer: BackgroundWriter::new(Arc::clone(&store)),
-            store,
-            held: None,
-            background,
-            best_loss,
-            evaluated: None,
-            meta,
-            saved_step: from_step,
-            last_save: Instant::now(),
-            unsaved: None,
-        })
-    }
 }
 
 impl Recorder {

@@ -21,6 +21,7 @@ mod resume;
 mod sample;
 mod sets;
 mod signals;
+mod tasks;
 mod tensorboard;
 mod text;
 mod token_cache;

@@ -133,6 +133,11 @@ impl Run {
             .unwrap_or_default()
     }
 
+    /// Whether a row has a figure of held-out text in this column.
+    pub fn has_figure(&self, column: &str) -> bool {
+        self.metrics().iter().any(|row| row.held_out.contains_key(column))
+    }
+
     /// Rows of `documents.csv`; random tokens with no end token among them are one document.
     pub fn documents(&self) -> usize {
         xrun::results::documents::read(&self.path).map_or(0, |rows| rows.len().min(1))

@@ -1,0 +1,65 @@
+//! The checkpoints of a run, and what is known of the newest.
+
+use crate::checkpoint::{BackgroundWriter, Meta, Store};
+use crate::error::{Error, Result};
+use crate::plan::Plan;
+use crate::results::RunFolder;
+use crate::train::held::HeldSnapshot;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The checkpoints of a run.
+pub(super) struct Saves {
+    pub store: Arc<Store>,
+    /// Writes checkpoints beside training.
+    pub writer: BackgroundWriter<HeldSnapshot>,
+    /// Memory for the next copy of the state.
+    pub held: Option<HeldSnapshot>,
+    /// True if checkpoints are written beside training.
+    pub background: bool,
+    /// The lowest validation loss of a checkpoint, in nats per token, where the best is kept.
+    pub best_loss: Option<f32>,
+    /// The newest evaluation: its step, and the validation loss in nats per token.
+    pub evaluated: Option<(u64, f32)>,
+    /// Metadata of the next checkpoint.
+    pub meta: Meta,
+    /// The step of the newest checkpoint; 0 without one.
+    pub saved_step: u64,
+    /// The end of the last save, failed or not; the start of this process before the first.
+    pub last_save: Instant,
+    /// The error of the last save, if it failed.
+    pub unsaved: Option<Error>,
+}
+
+impl Saves {
+    /// Opens the folder of a run's checkpoints, and checks that one can be written.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn open(
+        folder: &RunFolder,
+        plan: &Plan,
+        meta: Meta,
+        from_step: u64,
+        background: bool,
+    ) -> Result<Self> {
+        let intervals = &plan.intervals;
+        let store = Store::open(&folder.checkpoints()?, intervals.keep)?;
+        let store = store.keeping(&intervals.kept_steps).keeping_best(intervals.keep_best);
+        store.probe()?;
+        let store = Arc::new(store);
+        let best_loss = if intervals.keep_best { store.best_loss(from_step)? } else { None };
+        Ok(Self {
+            writer: BackgroundWriter::new(Arc::clone(&store)),
+            store,
+            held: None,
+            background,
+            best_loss,
+            evaluated: None,
+            meta,
+            saved_step: from_step,
+            last_save: Instant::now(),
+            unsaved: None,
+        })
+    }
+}
