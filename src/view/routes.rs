@@ -39,15 +39,15 @@ impl Routes {
     /// # Errors
     /// A refusal where there is none, a parameter is wrong, or a file cannot be read.
     pub fn document(&self, name: &[&str], request: &Request) -> Result<Value, Refusal> {
+        if name == ["matches"] {
+            let asked = |name| request.parameter(name).unwrap_or_default();
+            return self.table.known()?.matches(asked("filter"), asked("sort"));
+        }
         let table = self.table.current()?;
         let folder = self.table.folder();
         match name {
             ["runs"] => Ok(table.document(&folder.root().display().to_string())),
             ["changes"] => Ok(table.changes(parameter(request, "since")?.unwrap_or(0))),
-            ["matches"] => {
-                let asked = |name| request.parameter(name).unwrap_or_default();
-                table.matches(asked("filter"), asked("sort"))
-            }
             ["differences"] => {
                 let runs =
                     request.parameters("id").map(|id| known(&table, id)).collect::<Result<Vec<_>, _>>()?;

@@ -120,6 +120,21 @@ impl LiveTable {
         *state = Some((Instant::now(), table.clone()));
         Ok(table)
     }
+
+    /// Returns the table that was read last, however long ago; the current one where none was. A page that
+    /// filters has this table, and asks for changes by itself.
+    ///
+    /// # Errors
+    /// As [`LiveTable::current`].
+    pub fn known(&self) -> Result<Arc<Table>> {
+        let known = self
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .map(|(_, table)| table.clone());
+        known.map_or_else(|| self.current(), Ok)
+    }
 }
 
 impl Table {
