@@ -1,6 +1,7 @@
 //! Tasks of evaluations besides the loss: what a run writes of them, and who reads it.
 
 use crate::place::{Place, Run};
+use xrun::results::experiment::Experiment;
 use xrun::results::rows::{MetricsRow, read};
 
 const QUICK: [&str; 4] =
@@ -62,11 +63,9 @@ fn accuracy_decides_between_runs_and_the_higher_is_better() {
     let set = format!("--set={ACCURACY}");
     let short = ["--set=training.steps=12", "--set=generation.samples=0", &set, "--json"];
     let done = place.xrun(&[&asked[..], &short].concat()).succeeds();
-    let found: xrun::results::quality::QualityComparison = serde_json::from_str(&done.stdout).unwrap();
-    let values = found.pairs.iter().flat_map(|pair| pair.runs());
-    assert!(
-        values.clone().count() == 4 && values.clone().all(|run| run.values["val_accuracy"].value().is_some())
-    );
+    let found: Experiment = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(found.runs.len(), 4);
+    assert!(found.runs.iter().all(|run| run.values["val_accuracy"].value().is_some()));
     place.xrun(&["runs", "--sort", "val_accuracy", "--columns", "val_accuracy"]).succeeds();
 }
 
