@@ -2,9 +2,17 @@
 
 use super::differences::directions;
 use super::*;
-use crate::device::{Elem, Real};
+use crate::device::{Elem, ProductPrecision, Real};
 use crate::dispatch_float;
-use crate::ir::{Cases, CpuNode, Emission, Fill, GpuNode, Node, Op, Phase, Spec, Vjp};
+use crate::ir::{Cases, CpuNode, Emission, Fill, GpuNode, Node, Op, Phase, Shards, Spec, Vjp};
+use crate::ops::attention::{Heads, Mask};
+use crate::ops::embedding_owners::{EmbeddingGradAtOwners, TokenOrder};
+use crate::ops::gather_rows::GatherRows;
+use crate::ops::grad_norm::GradNormPartials;
+use crate::ops::kv_cache::CacheFill;
+use crate::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
+use crate::ops::share_rows::ShareRows;
+use crate::ops::window_spans::WindowSpans;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -87,9 +95,30 @@ fn every_gradient_op_is_recorded_by_its_forward() {
     }
 }
 
+/// Ops with one constant changed, where all cases have the same ones.
+fn neighbors() -> Vec<Arc<dyn Op>> {
+    let products = ProductPrecision::Tf32;
+    let (mut order, mut gradient) = (TokenOrder::of_one_rank(), EmbeddingGradAtOwners::of_one_rank());
+    order.0.layout.ranks += 1;
+    gradient.0.layout.ranks += 1;
+    vec![
+        Arc::new(CacheFill { heads: Heads { query: 1, kv: 1, dim: 2 }, samples: 1, prompts: 1, capacity: 2 }),
+        Arc::new(order),
+        Arc::new(gradient),
+        Arc::new(GatherRows { ranks: 2 }),
+        Arc::new(GradNormPartials { shards: Arc::new(Shards::new(&[1], 1, 2)) }),
+        Arc::new(Linear { products }),
+        Arc::new(LinearInputGrad { products }),
+        Arc::new(LinearWeightGrad { products }),
+        Arc::new(ShareRows { ranks: 2 }),
+        Arc::new(WindowSpans { rows: 1, seq_len: 1, window: 2, mask: Mask::Causal }),
+    ]
+}
+
 /// The ops of every case and its gradient, each once for every set of constants.
 fn all_ops() -> BTreeMap<String, Arc<dyn Op>> {
     let mut ops: Vec<Arc<dyn Op>> = Vec::new();
+    ops.extend(neighbors());
     for precision in [DType::F64, DType::F32, DType::Bf16].map(Precision::for_act_dtype) {
         for case in &cases(precision) {
             if !case.differentiable.is_empty() {

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::expression::{Formula, Scope};
 use crate::ir::CpuNode;
 use registers::Registers;
+use std::fmt;
 use std::sync::Arc;
 
 /// What an activation computes for every element.
@@ -87,15 +88,19 @@ impl Function {
     }
 }
 
-/// A formula with the registers of its steps.
-#[derive(Debug)]
+/// A formula with the registers of its steps, which follow from it.
 pub struct Elementwise {
     formula: Formula,
     value: Registers,
     with_slopes: Registers,
 }
 
-/// The registers follow from the formula.
+impl fmt::Debug for Elementwise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.formula, f)
+    }
+}
+
 impl PartialEq for Elementwise {
     fn eq(&self, other: &Self) -> bool {
         self.formula == other.formula
