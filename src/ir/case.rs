@@ -88,17 +88,21 @@ impl Cases {
 /// A type of op in a registry: what checks need to know of it without an instance.
 #[derive(Clone, Copy, Debug)]
 pub struct OpType {
-    /// The type.
-    pub id: TypeId,
     /// Its cases at a precision, [`Op::cases`].
     pub cases: fn(Precision) -> Cases,
+    id: fn() -> TypeId,
     name: fn() -> &'static str,
 }
 
 impl OpType {
     /// Returns the entry of a type.
     pub const fn new<T: Op>() -> Self {
-        Self { id: TypeId::of::<T>(), cases: T::cases, name: type_name::<T> }
+        Self { cases: T::cases, id: TypeId::of::<T>, name: type_name::<T> }
+    }
+
+    /// Returns the type.
+    pub fn id(&self) -> TypeId {
+        (self.id)()
     }
 
     /// Returns its path, such as `xrun::ops::add::Add`.

@@ -34,10 +34,6 @@ pub struct ElementwiseUpdate<R, const N: usize> {
 
 impl<R: Rule<N>, const N: usize> ElementwiseUpdate<R, N> {
     /// Runs on the CPU with compute copies of type `E`.
-    #[expect(
-        clippy::needless_range_loop,
-        reason = "iterators over slots keep the loop from being vectorized"
-    )]
     fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
         type Acc<E> = <E as Elem>::Acc;
         if cx.input_u32(4)[0] != 0 {
@@ -60,6 +56,7 @@ impl<R: Rule<N>, const N: usize> ElementwiseUpdate<R, N> {
                         let p = params.slice(segment.master + at, count);
                         let slots = slots.map(|slot| slot.slice(segment.offset + at, count));
                         for i in 0..count {
+                            // Slots by index: iterators over them keep the loop from being vectorized.
                             let mut held = [Acc::<E>::ZERO; N];
                             for slot in 0..N {
                                 held[slot] = slots[slot][i];
