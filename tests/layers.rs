@@ -85,7 +85,7 @@ const MAY_USE: &[(&str, &str)] = &[
     // do.
     (
         "compare",
-        "executor sweep train ranks results statistics forecast recipe metrics machine suggest format error",
+        "executor sweep train ranks results statistics forecast plan recipe metrics machine suggest format error",
     ),
     // The programs and steps of trainings, and the files of what they show.
     ("coordinates", "train results forecast model plan recipe machine device policy format error"),
@@ -95,9 +95,9 @@ const MAY_USE: &[(&str, &str)] = &[
         "executor compare report checkpoint data machine device ranks results statistics recipe policy format error",
     ),
     // The plan of a stored recipe's memory, cells of sweeps.
-    ("view", "curve compare sweep results statistics metrics forecast plan recipe machine format error"),
+    ("view", "curve compare sweep results metrics forecast plan recipe machine format error"),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.
-    ("watch", "curve compare sweep train ranks results metrics recipe machine format error"),
+    ("watch", "curve compare sweep train ranks results statistics metrics recipe machine format error"),
     (
         "cli",
         "watch view replay compare coordinates device sweep executor train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \

@@ -179,7 +179,7 @@ impl FinishedTrial {
                 summary.steps
             );
             self.fail("failed", Error::failed(why));
-        } else if !timing.is_file() {
+        } else if !stored::is_file(&timing) {
             self.fail("failed", Error::failed(format!("{} does not exist", timing.display())));
         }
     }

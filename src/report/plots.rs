@@ -10,6 +10,7 @@ use crate::liveness::report_progress;
 use crate::results::atomic;
 use crate::results::folder::{METRICS, PLOTS, SUMMARY, TIMING, read_summary};
 use crate::results::rows::{self, MetricsRow, TimingRow};
+use crate::results::stored;
 use crate::results::summary::Summary;
 use std::path::{Path, PathBuf};
 
@@ -42,7 +43,8 @@ pub fn draw(run: &Path) -> Result<Vec<Picture>> {
     let summary = read_summary(run)?;
     let metrics: Vec<MetricsRow> = rows::read(&run.join(METRICS))?;
     let timing_path = run.join(TIMING);
-    let timing: Vec<TimingRow> = if timing_path.exists() { rows::read(&timing_path)? } else { Vec::new() };
+    let has_timing = stored::is_file(&timing_path);
+    let timing: Vec<TimingRow> = if has_timing { rows::read(&timing_path)? } else { Vec::new() };
     let figures = [
         ("loss", loss(&summary, &metrics)),
         ("throughput", throughput(&summary, &timing)),

@@ -370,10 +370,7 @@ fn the_interval_of_a_comparison_closes_pair_by_pair() {
     assert!(text(&mut view, (80, 24), ASCII).is_ascii());
     release(held, &folder);
     let frame = text(&mut ComparisonView::new(&folder), (80, 24), PLAIN);
-    assert!(
-        frame.contains("✗ stopped") && frame.contains("the command that began it continues it"),
-        "{frame}"
-    );
+    assert!(frame.contains("✗ stopped") && frame.contains("its command continues it"), "{frame}");
     std::fs::write(folder.join(EXPERIMENT), "[]").unwrap();
     assert!(text(&mut view, (80, 24), PLAIN).contains("not an experiment"));
 }

@@ -19,7 +19,6 @@ const RETIRED: &[(&str, &str)] = &[
     ("UnderWay", "QueuedStep"),
     ("Whereabouts", "RankStatus"),
     ("enum Kind", "an enum named after what is of the kind, such as ErrorKind"),
-    ("enum Verdict", "an enum named after what is judged, such as GpuStatus"),
     ("fn of(", "a function named after what it returns, such as `from_slice`"),
     ("has_shadow", "has_compute_copy"),
     ("knock", "connect"),

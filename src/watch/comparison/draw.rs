@@ -123,7 +123,7 @@ fn remark(view: &ComparisonView) -> Option<(String, Role)> {
     let has_trials = view.experiment.as_ref().is_some_and(|experiment| experiment.has_trials());
     let text = match has_trials {
         true => "no process works on it: it was stopped, and trials cannot be resumed",
-        false => "no process works on it: it was stopped, and the command that began it continues it",
+        false => "no process works on it: it was stopped; its command continues it",
     };
     Some((text.to_owned(), Role::Bad))
 }
