@@ -5,8 +5,8 @@ use super::man;
 #[cfg(feature = "view")]
 use super::view;
 use super::{
-    compare, complete, completions, convert, coordinates, data, doctor, export, import, init, inspect, keep,
-    ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep, watch,
+    compare, complete, completions, coordinates, data, doctor, export, import, init, inspect, keep, ls, ops,
+    plan, profile, replay, report, resume, run, runs, sample, schema, sweep, watch,
 };
 use crate::ranks;
 use crate::results::provenance::Build;
@@ -72,9 +72,6 @@ pub enum Command {
     /// Measure a candidate against a baseline in alternating trials: faster, slower, or no difference; same
     /// curve?
     Compare(Box<compare::Args>),
-    /// Convert comparisons of earlier versions.
-    #[command(hide = true)]
-    Convert(convert::Args),
     /// Train a few steps at several widths: which sizes of activations and updates follow the width.
     Coordinates(coordinates::Args),
     /// Copy a run's small files, a comparison's with its runs, or a sweep's rows to where reports read them.

@@ -4,8 +4,8 @@ use super::arguments::nearest_command;
 #[cfg(feature = "view")]
 use super::view;
 use super::{
-    Cli, Command, compare, complete, completions, convert, coordinates, data, doctor, export, import, init,
-    inspect, keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep, watch,
+    Cli, Command, compare, complete, completions, coordinates, data, doctor, export, import, init, inspect,
+    keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep, watch,
 };
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
@@ -44,7 +44,6 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Resume(a) => return resume::request(&a).map(train),
         Command::Worker => return Ok(Next::TrainAsWorker),
         Command::Compare(a) => compare::run(&a),
-        Command::Convert(a) => convert::run(&a),
         Command::Complete(a) => complete::run(&a, &built()),
         Command::Completions(a) => completions::run(&a, &built()),
         Command::Coordinates(a) => coordinates::run(&a),

@@ -7,7 +7,6 @@ mod compare;
 mod compile;
 mod complete;
 mod completions;
-mod convert;
 mod coordinates;
 mod data;
 mod data_cache;

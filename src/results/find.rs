@@ -368,7 +368,7 @@ fn age_key(run: &Path) -> AgeKey {
     (began(run), parts_of_run(&name).is_some(), written, number.unwrap_or(1))
 }
 
-pub fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
+fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
         entries => entries.at("read", folder)?,

@@ -15,7 +15,7 @@ use super::experiment::Experiment;
 use super::find::names_of;
 use super::ledger::Attempt;
 use super::names::{
-    ALGORITHMS, COMPARISONS, ENVIRONMENT, EXPERIMENT, LEDGER, METRICS, PLOTS, RECIPE, SUMMARY, TIMING,
+    ALGORITHMS, COMPARISONS, ENVIRONMENT, EXPERIMENT, LEDGER, METRICS, RECIPE, SUMMARY, TIMING,
 };
 use super::provenance::Environment;
 use super::regular;
@@ -26,8 +26,7 @@ pub use prune::{Unused, folders, unused};
 pub use readme::README;
 use serde::de::DeserializeOwned;
 pub use snapshot::Contents;
-pub use snapshot::plain_files;
-use snapshot::{contents, snapshot};
+use snapshot::{contents, plain_files, snapshot};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -98,27 +97,6 @@ pub fn store(contents: Contents, kept: &Path, parent: &Path, recipe: String, nam
     std::fs::rename(staging.path(), &folder).at("create", &folder)?;
     atomic::sync_folder(parent)?;
     Ok(Kept { folder, manifest: made.manifest, already: false })
-}
-
-/// Rewrites a kept folder with changed contents, after comparing every file with the present manifest.
-///
-/// # Errors
-/// When a file does not match the manifest, or `change` fails; then nothing is changed.
-pub fn rewrite(kept: &Path, folder: &Path, change: impl FnOnce(Contents) -> Result<Contents>) -> Result<()> {
-    let (manifest, contents) = verified(folder)?;
-    let contents = change(contents).map_err(|e| e.context(folder.display().to_string()))?;
-    let made = Assembled::from_contents(contents, kept, manifest.recipe, manifest.run)?;
-    let parent = folder.parent().unwrap_or(Path::new("."));
-    let staging = made.stage(kept, parent)?;
-    let plots = folder.join(PLOTS);
-    if plots.is_dir() {
-        std::fs::rename(&plots, staging.path().join(PLOTS)).at("move", &plots)?;
-    }
-    let old =
-        tempfile::Builder::new().prefix(".keeping-").tempdir_in(parent).at("create a folder in", parent)?;
-    std::fs::rename(folder, old.path().join("old")).at("replace", folder)?;
-    std::fs::rename(staging.path(), folder).at("create", folder)?;
-    Ok(())
 }
 
 /// Compares every file of a kept folder with its manifest.

@@ -10,7 +10,6 @@ pub mod collection;
 pub mod columns;
 pub mod configurations;
 pub mod confirmation;
-pub mod convert;
 pub mod coordinates;
 pub mod difference;
 pub mod documents;

@@ -39,10 +39,6 @@ pub const KEPT: &str = "kept";
 pub const COMPARISONS: &str = "comparisons";
 /// The record of an experiment in its folder.
 pub const EXPERIMENT: &str = "experiment.json";
-/// The file of a comparison in its folder.
-pub const COMPARISON: &str = "comparison.json";
-/// The file of a comparison of quality in its folder.
-pub const QUALITY: &str = "quality.json";
 /// The folder of coordinates in a results folder.
 pub const COORDINATES: &str = "coordinates";
 /// Slopes of coordinates in their folder.
