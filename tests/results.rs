@@ -155,7 +155,7 @@ fn keep_stores_a_run_once_and_refuses_another_content() {
     names.sort();
     assert_eq!(
         names,
-        ["README.md", "env.json", "log", "manifest.json", "resolved.toml", "summary.json", "timing.csv"]
+        ["README.md", "env.json", "log", "manifest.json", "resolved.toml", "summary.json", "timing.csv.gz"]
     );
     for file in ["metrics.csv", "recipe.toml"] {
         let original = std::fs::read(run.join(file)).unwrap();

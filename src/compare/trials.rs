@@ -99,7 +99,7 @@ impl TrialSetting<'_> {
 /// number is even, and moves their difference by d / `repeats` where it is odd; in plain alternation, which
 /// always has B later, by d.
 pub fn trial_order(repeats: usize) -> Vec<usize> {
-    let pair = |at: usize| if at % 2 == 0 { [BASELINE, CANDIDATE] } else { [CANDIDATE, BASELINE] };
+    let pair = |at: usize| if at.is_multiple_of(2) { [BASELINE, CANDIDATE] } else { [CANDIDATE, BASELINE] };
     (0..repeats).flat_map(pair).collect()
 }
 

@@ -79,6 +79,9 @@ impl Forward {
     }
 }
 
+/// Operations whose results gradients can emit, each with the index of its gradient.
+type Emitters = Vec<(Arc<dyn Op>, usize)>;
+
 /// Gradients that write dropped tensors, and nodes that wait for them.
 #[derive(Default)]
 struct Emissions {
@@ -94,7 +97,7 @@ impl Emissions {
         let nodes = &program.nodes;
         let backward = |at: &usize| nodes[*at].phase == Phase::Backward;
         // What gradients can emit, by the inputs that it is computed from.
-        let mut gradients: HashMap<Vec<TensorId>, Vec<(Arc<dyn Op>, usize)>> = HashMap::new();
+        let mut gradients: HashMap<Vec<TensorId>, Emitters> = HashMap::new();
         for at in (0..nodes.len()).filter(backward) {
             if let Some(emission) = nodes[at].op.emission() {
                 let inputs = emission.inputs.iter().map(|&i| nodes[at].inputs[i]).collect();

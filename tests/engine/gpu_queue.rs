@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 use xrun::Result;
-use xrun::device::cuda::sources::source;
+use xrun::device::cuda::sources::{headers, source};
 use xrun::device::gpu::{
     Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, Operand, OwnedCopy, OwnedSum, Product, Properties,
     Queue, TensorMap, in_turn,
@@ -87,7 +87,11 @@ impl Queue for FakeQueue<'_> {
     fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
         let entry = kernel.entry;
-        if !source(kernel.file).contains(&format!("{entry}(")) {
+        // A header's kernel has the name of a definition.
+        let definition = kernel.defines.iter().find(|(_, value)| value == entry).map(|(name, _)| *name);
+        let headers = headers().into_iter().map(|(_, text)| text);
+        let written = format!("{}(", definition.unwrap_or(entry));
+        if !headers.chain([source(kernel.file)]).any(|text| text.contains(&written)) {
             self.problem(format!("no kernel {entry} in {}.cu", kernel.file));
         }
         let [x, y, z] = grid.blocks;
@@ -102,8 +106,11 @@ impl Queue for FakeQueue<'_> {
                 // Kernels take 0 for a tensor that an op does not have.
                 Arg::Ptr(0) => {}
                 Arg::Ptr(address) => self.access(entry, address, 1, false),
-                // Those beyond the last rank are not read.
-                Arg::Ranks(addresses) => self.access(entry, addresses[0], 1, false),
+                // Addresses of other ranks are not this node's.
+                Arg::Ranks(addresses) => {
+                    self.access(entry, addresses[0], 1, false);
+                    self.touched.borrow_mut().extend(addresses);
+                }
                 Arg::Map(map) => self.map(entry, &map),
                 Arg::Size(size) if size >= 1 << 31 => self.problem(format!("{entry}: a size of {size}")),
                 _ => {}
