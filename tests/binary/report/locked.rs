@@ -126,11 +126,11 @@ fn swapped_runs_are_red_whatever_manifests_say() {
     let place = covered();
     let lock = place.text("report.lock");
     let [a, b] = [RUN, NEWER].map(|run| place.kept(run));
-    let [first, second] = [&a, &b].map(|run| fs::read(run.join("timing.csv")).unwrap());
+    let [first, second] = [&a, &b].map(|run| fs::read(run.join("timing.csv.gz")).unwrap());
     assert_ne!(first, second);
-    fs::write(a.join("timing.csv"), second).unwrap();
-    fs::write(b.join("timing.csv"), first).unwrap();
-    place.is_red(&["timing.csv was changed since it was kept"], false);
+    fs::write(a.join("timing.csv.gz"), second).unwrap();
+    fs::write(b.join("timing.csv.gz"), first).unwrap();
+    place.is_red(&["timing.csv.gz was changed since it was kept"], false);
     reseal(&a);
     reseal(&b);
     place.is_red(&["is not the run that was compared"], false);
@@ -155,10 +155,10 @@ fn everything_behind_a_block_is_verified() {
         format!("results/kept/objects/{}", names.find(|name| name.starts_with(stem)).unwrap())
     };
     let cases: [(&str, &str, &str, &str); 5] = [
-        (&format!("{run}/timing.csv"), "101.183042", "101.183043", "timing.csv was changed"),
+        (&format!("{run}/timing.csv.gz"), "101.183042", "101.183043", "timing.csv.gz was changed"),
         (&format!("{run}/env.json"), "AMD EPYC", "AMD EPIC", "env.json was changed"),
         (&format!("{run}/README.md"), "AMD EPYC", "AMD EPIC", "README.md was changed"),
-        (&format!("{run}/manifest.json"), "2048 / seconds", "4096 / seconds", "timing.csv was changed"),
+        (&format!("{run}/manifest.json"), "2048 / seconds", "4096 / seconds", "timing.csv.gz was changed"),
         ("README.md", "| tokens/s |", "| tokens/ms |", "it was edited by hand"),
     ];
     for (file, from, to, said) in cases {

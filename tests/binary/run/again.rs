@@ -56,7 +56,7 @@ fn a_run_can_be_run_again_from_its_folder() {
     place.xrun(&["plan", "latest"]).succeeds();
     place.xrun(&["results/above"]).ended(2).says(&["it is a folder, neither a recipe nor a run"]);
     let runs = ["compare", "--runs", id, id, "--seed", "3"];
-    place.xrun(&runs).ended(2).says(&["--seed is for runs to be made"]);
+    place.xrun(&runs).ended(2).says(&["--seed is for new runs"]);
     place.xrun(&["plan", "--seed", "x", "latest"]).ended(2).says(&["training.seed cannot be \"x\""]);
 }
 
