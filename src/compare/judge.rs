@@ -9,6 +9,7 @@ pub mod trials;
 use crate::results::experiment::{Design, Experiment};
 use crate::results::measure::Measure;
 use crate::statistics::Interval;
+pub use pairs::is_joint;
 pub use prediction::held;
 
 /// Returns how intervals and verdicts follow from the runs, in words.
@@ -17,12 +18,6 @@ pub fn rule(design: &Design, measures: &[&Measure], min_effect: Option<f64>) -> 
         Design::Trials { .. } => trials::rule(min_effect.unwrap_or_default()),
         Design::Pairs { .. } | Design::Sequential { .. } => pairs::rule(design, is_joint(measures)),
     }
-}
-
-/// Returns true if the measures are one question: faster, and no worse?
-pub fn is_joint(measures: &[&Measure]) -> bool {
-    let speeds = measures.iter().filter(|measure| measure.is_speed()).count();
-    speeds > 0 && measures.len() > speeds
 }
 
 /// Judges the runs that have ended: findings, joint question, diverged runs, looks and prediction. The finding

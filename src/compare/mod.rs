@@ -23,6 +23,7 @@ pub mod revision;
 mod run_pairs;
 mod run_trials;
 mod seeds;
+mod setting;
 mod stored_pairs;
 mod text;
 mod trials;
@@ -30,43 +31,13 @@ mod trials;
 pub use arms::{Arms, ArmsRequest, PlannedArm, Program, hash_of, load_stored};
 pub use confirm::confirm;
 pub use question::{Options, Question, SPEED_OF_TRIALS};
+pub use setting::{FinishedComparison, Setting};
 pub use stored_pairs::compare_stored;
 pub use text::{describe, held_in_words, report};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ranks::Stop;
 use crate::results::experiment::{Design, Experiment};
-use crate::results::progress::Mode;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// How a question is answered.
-#[derive(Clone, Debug)]
-pub struct Setting<'a> {
-    /// The results folder.
-    pub results: &'a Path,
-    /// Runs at once on the CPU; a GPU has one at a time. Trials run one at a time.
-    pub jobs: usize,
-    /// Time limit of a run.
-    pub timeout: Option<Duration>,
-    /// Number of pilot pairs, which estimate the deviation for the plan.
-    pub pilot: usize,
-    /// A run whose matrix-product algorithms all trials use; unset means those that the first trial chooses.
-    pub algorithms_from: Option<PathBuf>,
-    /// How progress is shown.
-    pub progress: Mode,
-}
-
-/// A comparison that has ended.
-#[derive(Debug)]
-pub struct FinishedComparison {
-    /// Its folder.
-    pub folder: PathBuf,
-    /// The record, as stored in the folder.
-    pub experiment: Experiment,
-    /// The error that ended it before its last run.
-    pub failed: Option<Error>,
-}
 
 /// Answers a question: stores it with its prediction, runs both arms, and judges the runs.
 ///

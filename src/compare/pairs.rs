@@ -1,8 +1,8 @@
 //! The runs of pairs: cells of the scheduler and ledger of sweeps, side by side, or in turns where the clock
 //! is judged.
 
-use super::Setting;
 use super::question::Question;
+use super::setting::Setting;
 use crate::error::{Error, Result};
 use crate::executor::Limits;
 use crate::ranks::Stop;

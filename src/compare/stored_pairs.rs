@@ -3,7 +3,8 @@
 use super::arms::{Arms, PlannedArm, Program, changes_between, load_stored};
 use super::history::{self, StoredExperiment};
 use super::question::{Options, Question};
-use super::{FinishedComparison, judge, pairs, record};
+use super::setting::FinishedComparison;
+use super::{judge, pairs, record};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::recipe::{Change, Class, Recipe};

@@ -8,6 +8,7 @@ use crate::results::experiment::{EXPERIMENT, ExperimentRun, Finding, RegisteredP
 use crate::results::measure::{Measure, MeasureValue, parse_list};
 use crate::statistics::{Verdict, paired_difference};
 use history::{StoredExperiment, check_peeking, fresh_seeds, same_change};
+use std::path::{Path, PathBuf};
 
 /// A comparison of speed without runs, its speed and curves not judged.
 pub fn trials() -> Experiment {

@@ -1,6 +1,5 @@
 //! Findings from pairs of runs with the same seed.
 
-use super::is_joint;
 use crate::format::plural;
 use crate::results::experiment::{
     Design, DivergedRuns, Experiment, ExperimentRun, Finding, JointFinding, Look, RunPair, VerdictBasis,
@@ -10,6 +9,12 @@ use crate::statistics::{
     Direction, DivergedPairs, FIRST_LOOK, Interval, SequentialDecision, SequentialDesign, TimePair, Verdict,
     compare_times, mean, no_worse, paired_difference, verdict,
 };
+
+/// Returns true if the measures are one question: faster, and no worse?
+pub fn is_joint(measures: &[&Measure]) -> bool {
+    let speeds = measures.iter().filter(|measure| measure.is_speed()).count();
+    speeds > 0 && measures.len() > speeds
+}
 
 /// Returns the rule in words.
 pub fn rule(design: &Design, is_joint: bool) -> String {
