@@ -65,13 +65,14 @@ const MAY_USE: &[(&str, &str)] = &[
     ("hugging_face", "liveness error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results recipe machine device policy liveness error"),
-    // The names and classes of keys, for columns and for what makes two rows alike.
     // The columns of rows, and what was appended to a file that grows.
     ("curve", "results metrics"),
+    // The names and classes of keys, for columns and for what makes two rows alike.
     ("report", "curve atomic results statistics recipe metrics suggest liveness format error"),
     (
         "train",
-        "evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
+        "evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
+         data recipe machine exec ir device policy liveness format error",
     ),
     // The binary and the process groups of runs, the number of GPUs.
     ("executor", "ranks results device error"),
@@ -79,20 +80,23 @@ const MAY_USE: &[(&str, &str)] = &[
     (
         "sweep",
         // The names of checkpoints, for cells that begin with another one's state.
-        "executor train ranks checkpoint atomic results statistics metrics forecast model plan data recipe machine device policy format error",
+        "executor train ranks checkpoint atomic results statistics metrics forecast model plan data \
+         recipe machine device policy format error",
     ),
     // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps
     // do.
     (
         "compare",
-        "executor sweep train ranks atomic results statistics forecast plan recipe metrics machine suggest format error",
+        "executor sweep train ranks atomic results statistics forecast plan recipe metrics machine \
+         suggest format error",
     ),
     // The programs and steps of trainings, and the files of what they show.
     ("coordinates", "train atomic results forecast model plan recipe machine device policy format error"),
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
     (
         "replay",
-        "executor compare report checkpoint data machine device ranks results statistics recipe policy format error",
+        "executor compare report checkpoint data machine device ranks results statistics recipe policy \
+         format error",
     ),
     // The plan of a stored recipe's memory, cells of sweeps.
     ("view", "curve compare sweep atomic results metrics forecast plan recipe machine format error"),
@@ -100,8 +104,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("watch", "curve compare sweep train ranks results statistics metrics recipe machine format error"),
     (
         "cli",
-        "watch view replay compare coordinates device sweep executor train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \
-         suggest format error",
+        "watch view replay compare coordinates device sweep executor train ranks checkpoint report results \
+         metrics statistics forecast check model plan data recipe machine policy suggest format error",
     ),
     // The binary, which shows the way of a run.
     ("main", "cli train ranks report results forecast model plan data device error"),

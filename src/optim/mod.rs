@@ -1,9 +1,10 @@
 //! Optimizers: the state that an update keeps for every parameter, the ops that compute it, and its schedule.
 //!
 //! An optimizer is one file here that implements [`Optimizer`], or a [`Rule`] if it treats every element alike,
-//! and declares its hyperparameters; and one line of [`OPTIMIZERS`]. Recipes read their keys from that list; the layout of the state, checkpoints, forecasts
-//! and the program of a step's end iterate over an optimizer's slots and never name them. Parameters are
-//! updated in groups by role, each with an optimizer, a rate and a decay of its own ([`UpdateGroup`]).
+//! and declares its hyperparameters; and one line of [`OPTIMIZERS`]. Recipes read their keys from that list;
+//! the layout of the state, checkpoints, forecasts and the program of a step's end iterate over an optimizer's
+//! slots and never name them. Parameters are updated in groups by role, each with an optimizer, a rate and a
+//! decay of its own ([`UpdateGroup`]).
 
 mod adamw;
 mod elementwise;

@@ -167,18 +167,18 @@ mod tests {
             path
         };
         // The second run's name begins with the first one's.
-        write("comparisons/r/1/comparison.json", &format!("{{\n\"run\": \"r/{second}\"}}"));
+        write("comparisons/r/1/experiment.json", &format!("{{\n\"run\": \"r/{second}\"}}"));
         write("comparisons/r/1/unrelated.json", &format!("\"other/{first}\""));
         write("ledger.jsonl", &format!("\n{{\"run\":\"r/{second}\"}}\n{{\"run\":\"r/{second}\"}}\n"));
         let page = write("page.md", &format!("# Title\n\nlike `{second}`.\n"));
         assert_eq!(of(&first, std::slice::from_ref(&page)), [""; 0]);
         let found = of(&second, std::slice::from_ref(&page));
-        let expected = ["comparisons/r/1/comparison.json:2", "ledger.jsonl:2", "page.md:3"];
+        let expected = ["comparisons/r/1/experiment.json:2", "ledger.jsonl:2", "page.md:3"];
         assert_eq!(found.len(), 3, "{found:?}");
         for (found, expected) in found.iter().zip(expected) {
             assert!(found.ends_with(expected), "{found}");
         }
-        write("kept/comparisons/q/1/quality.json", &format!("{{\"pairs\": [\"r/{first}\"]}}"));
+        write("kept/comparisons/q/1/experiment.json", &format!("{{\"pairs\": [\"r/{first}\"]}}"));
         write("sweeps/r/bracket.json", &format!("[\"r/{first}\"]"));
         write(&format!("kept/r/{first}/manifest.json"), "{}");
         let mut summary = Summary::started("r", &second, "0123abcd", 1);

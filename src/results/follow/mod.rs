@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! metrics.csv, timing.csv, log, ledger.jsonl   appended to ─▶ AppendedLines ─▶ RowFollower: typed rows
-//! summary.json, quality.json, …                replaced    ─▶ ReplacedFile: the new content
+//! summary.json, experiment.json, …             replaced    ─▶ ReplacedFile: the new content
 //! ```
 //!
 //! A follower reads files alone, never a process. It opens a file anew at each look: network file systems
