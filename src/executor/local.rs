@@ -61,7 +61,16 @@ enum Stderr {
 
 /// Returns the file of a run's kept stdout; it goes once the run's result is recorded.
 pub fn kept_output(results: &Path, name: &str) -> PathBuf {
-    results.join(SWEEPS).join(ATTEMPTS).join(format!("{name}.jsonl"))
+    kept_rows(&kept_outputs(results), name)
+}
+
+/// Returns the folder of kept outputs.
+fn kept_outputs(results: &Path) -> PathBuf {
+    results.join(SWEEPS).join(ATTEMPTS)
+}
+
+fn kept_rows(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.jsonl"))
 }
 
 fn kept_errors(folder: &Path, name: &str) -> PathBuf {
@@ -71,8 +80,7 @@ fn kept_errors(folder: &Path, name: &str) -> PathBuf {
 impl LocalProcesses {
     /// Creates an executor for runs of a results folder, with `cpu_runs` at once on the CPU and one on every GPU.
     pub fn new(results: &Path, cpu_runs: usize, stop: &Stop) -> Self {
-        let kept = results.join(SWEEPS).join(ATTEMPTS);
-        let gpus = OnceCell::new();
+        let (kept, gpus) = (kept_outputs(results), OnceCell::new());
         Self { kept, gpus, cpu_runs, stop: stop.clone(), runs: BTreeMap::new(), next: 0 }
     }
 
@@ -90,7 +98,7 @@ impl LocalProcesses {
     /// Creates and locks the files of a kept output; returns those to write to.
     fn create_kept(&self, name: &str, header: &str) -> Result<[File; 2]> {
         std::fs::create_dir_all(&self.kept).at("create", &self.kept)?;
-        let (path, errors) = (self.kept.join(format!("{name}.jsonl")), kept_errors(&self.kept, name));
+        let (path, errors) = (kept_rows(&self.kept, name), kept_errors(&self.kept, name));
         let mut out = own_file::open(File::options().append(true).create(true), &path)?;
         // The ledger may have been deleted while a run still writes.
         out.try_lock().map_err(|e| match e {
@@ -112,22 +120,23 @@ fn captured() -> std::io::Result<[File; 2]> {
     Ok([named.reopen()?, File::options().append(true).open(named.path())?])
 }
 
-fn command(spec: &RunSpec) -> Result<Command> {
+/// Returns the command of a run, and how errors name its program.
+fn command(spec: &RunSpec) -> Result<(Command, String)> {
     use std::os::unix::process::CommandExt;
-    let mut command = match (&spec.task, &spec.binary) {
-        (Task::Shell(_), _) => Command::new("sh"),
-        (_, Some(binary)) => Command::new(binary),
+    let (mut command, shown) = match (&spec.task, &spec.binary) {
+        (Task::Shell(_), _) => (Command::new("sh"), "sh".to_owned()),
+        (_, Some(binary)) => (Command::new(binary), binary.display().to_string()),
         (_, None) => {
             let (program, shown) = this_program()?;
             let mut command = Command::new(program);
-            command.arg0(shown);
-            command
+            command.arg0(&shown);
+            (command, shown.display().to_string())
         }
     };
     // A group can be signalled with all its members. An interrupt from the terminal reaches this process alone,
     // which passes it on once.
     command.args(spec.command_line()).stdin(Stdio::null()).process_group(0);
-    Ok(command)
+    Ok((command, shown))
 }
 
 impl Executor for LocalProcesses {
@@ -137,19 +146,14 @@ impl Executor for LocalProcesses {
     }
 
     fn start(&mut self, spec: &RunSpec) -> Result<RunId> {
-        let mut command = command(spec)?;
-        let shown = match (&spec.task, &spec.binary) {
-            (Task::Shell(_), _) => "sh".to_owned(),
-            (_, Some(binary)) => binary.display().to_string(),
-            (_, None) => this_program()?.1.display().to_string(),
-        };
+        let (mut command, shown) = command(spec)?;
         let failed = |what: &str, e: std::io::Error| Error::failed(format!("cannot {what} {shown}: {e}"));
         let capture = || captured().map_err(|e| failed("create a file for the output of", e));
         let (stdout, stderr) = match &spec.output {
             Output::Kept { name, header } => {
                 let [out, err] = self.create_kept(name, header)?;
                 command.stdout(out).stderr(err);
-                let path = self.kept.join(format!("{name}.jsonl"));
+                let path = kept_rows(&self.kept, name);
                 (File::open(&path).at("open", &path)?, Stderr::Kept(name.clone()))
             }
             Output::Captured { stderr } => {
@@ -173,7 +177,7 @@ impl Executor for LocalProcesses {
     }
 
     fn reattach(&mut self, name: &str) -> Result<Option<RunId>> {
-        let path = self.kept.join(format!("{name}.jsonl"));
+        let path = kept_rows(&self.kept, name);
         if !path.exists() {
             return Ok(None);
         }
@@ -216,7 +220,7 @@ impl Executor for LocalProcesses {
     fn forget(&mut self, run: RunId) {
         if let Some(LocalRun { stderr: Stderr::Kept(name), .. }) = self.runs.remove(&run) {
             // They only serve a process that finds the run without a result.
-            let _ = std::fs::remove_file(self.kept.join(format!("{name}.jsonl")));
+            let _ = std::fs::remove_file(kept_rows(&self.kept, &name));
             let _ = std::fs::remove_file(kept_errors(&self.kept, &name));
         }
     }
@@ -259,7 +263,7 @@ impl LocalRun {
             pid: u32,
         }
         let Stderr::Kept(name) = &self.stderr else { return None };
-        let output = std::fs::read_to_string(kept.join(format!("{name}.jsonl"))).ok()?;
+        let output = std::fs::read_to_string(kept_rows(kept, name)).ok()?;
         output.lines().find_map(|line| serde_json::from_str::<Begin>(line).ok()).map(|begin| begin.pid)
     }
 
