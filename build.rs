@@ -1,10 +1,8 @@
-//! Embeds the kernels, and tells the binary what it was built from: commit, compiler, target, profile, versions
-//! of what its numbers rest on.
-//!
-//! `src/device/cuda/sources.rs` includes the list of kernels. `src/results/provenance.rs` reads the rest, and
-//! what cannot be found out is left unset: a source package without git builds too.
+//! Tells the binary what it was built from: commit, compiler, target, profile, versions of the crates that can
+//! change numbers. `src/main.rs` reads it. A fact that cannot be found is left unset: sources without git build
+//! too.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// What goes into the binary. Changes elsewhere, to documents or results, do not make a build dirty.
@@ -14,16 +12,9 @@ const SOURCES: [&str; 6] = ["Cargo.toml", "Cargo.lock", "build.rs", "kernels", "
 const NUMERIC_CRATES: [&str; 4] = ["half", "pulp", "rand_chacha", "tokenizers"];
 
 fn main() {
-    if std::env::var_os("CARGO_CFG_UNIX").is_none() {
-        println!(
-            "cargo::error=xrun needs a Unix system: locks, signals and files without links; on Windows, use WSL"
-        );
-        return;
-    }
     for path in SOURCES.iter().filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }
-    list_kernels();
     for name in ["TARGET", "PROFILE", "OPT_LEVEL"] {
         if let Ok(value) = std::env::var(name) {
             println!("cargo::rustc-env=XRUN_BUILD_{name}={value}");
@@ -46,26 +37,6 @@ fn main() {
     } else {
         set("COMMIT", packaged_commit());
     }
-}
-
-/// Writes the constants `HEADERS` and `SOURCES`: headers with their extension and kernel files without, each with
-/// its text.
-fn list_kernels() {
-    let entries = std::fs::read_dir("kernels").expect("the folder of kernels is part of the sources");
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
-    files.sort();
-    let constant = |name: &str, extension: &str, keeps_extension: bool| {
-        let files = files.iter().filter(|file| file.extension().is_some_and(|e| e == extension));
-        let entries = files.map(|file| {
-            let name = if keeps_extension { file.file_name() } else { file.file_stem() };
-            let (name, file) = (name.unwrap_or_default().to_string_lossy(), file.to_string_lossy());
-            format!("({name:?}, include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/{file}\"))),\n")
-        });
-        format!("const {name}: &[(&str, &str)] = &[\n{}];\n", entries.collect::<String>())
-    };
-    let list = constant("HEADERS", "cuh", true) + &constant("SOURCES", "cu", false);
-    let folder = std::env::var_os("OUT_DIR").map(PathBuf::from).expect("cargo sets OUT_DIR");
-    std::fs::write(folder.join("kernels.rs"), list).expect("the build's folder can be written");
 }
 
 fn set(name: &str, value: Option<String>) {

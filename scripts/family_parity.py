@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes small models of HuggingFace's classes, and what PyTorch computes with them, for tests/parity.
+"""Makes small models of HuggingFace's classes, and what PyTorch computes with them, for tests/library/parity.
 
-    family_parity.py DIR             # DIR is tests/parity/fixtures/families in the repository
+    family_parity.py DIR             # DIR is tests/library/parity/fixtures/families in the repository
     family_parity.py --check FOLDER  # the folder of an `xrun export`: its xrun-reference.json against transformers
 
 For each case DIR/CASE is a folder as `save_pretrained` writes it, with random weights, and DIR/CASE.safetensors has

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Computes activations and norms with PyTorch in fp32, for xrun's parity test, and writes them as safetensors.
 
-    layer_parity.py DIR        # DIR is tests/parity/fixtures in the repository
+    layer_parity.py DIR        # DIR is tests/library/parity/fixtures in the repository
 
 `layers.safetensors` has for each layer the output `NAME.y`, and the gradients of its inputs (`NAME.dx`, `NAME.dw`,
 `NAME.db`) under an upstream gradient. Inputs are not stored: they are numbers of `parity.py`, by name.

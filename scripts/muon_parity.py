@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Steps of torch.optim.Muon, and the same steps in f64, for xrun's parity test, as safetensors.
 
-    muon_parity.py DIR        # DIR is tests/parity/fixtures in the repository
+    muon_parity.py DIR        # DIR is tests/library/parity/fixtures in the repository
 
 `muon.safetensors` has for each case the state of torch.optim.Muon after each step in fp32 (`CASE.params`,
 `CASE.momentum`, a row per step), and what the same step from the state before it gives in f64 throughout

@@ -24,14 +24,14 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OPS = pathlib.Path("src/ops")
+OPS = pathlib.Path("src/engine/ops")
 # Files that compute nothing on the CPU: lists, cases, references, and what only a GPU does.
 NOT_OPS = {"mod.rs", "segments.rs", "rank_tables.rs", "attention/flash.rs", "attention/gpu.rs",
            "attention/reference.rs", "attention/tests.rs", "attention/tuning.rs", "cross_entropy/cases.rs",
            "formula/code.rs", "head_loss/tests.rs", "layer_norm/cases.rs", "qk_norm_rope/cases.rs",
            "qk_norm_rope/gpu.rs"}
 
-# File below src/ops (or src, of an optimizer), a text, the original (the first one after that text), what replaces it.
+# File below src/engine/ops (or src/engine, of an optimizer), a text, the original (the first one after that text), what replaces it.
 MUTANTS = [
     ("optim/adamw.rs", "one_minus_beta1.fma(", "g - m", "g + m"),
     ("optim/adamw.rs", "fma(g, ", "beta2 * v", "-beta2 * v"),
@@ -212,7 +212,7 @@ def plant(copy, mutants):
     """Puts every mutant behind its switch; returns the ones whose place is not in the source."""
     lost, edits = [], {}
     for number, (file, before, original, mutant) in enumerate(mutants):
-        path = copy / ("src" if file.startswith("optim/") else OPS) / file
+        path = copy / ("src/engine" if file.startswith("optim/") else OPS) / file
         text = path.read_text()
         context = text.find(before)
         start = text.find(original, context + len(before))
@@ -230,7 +230,7 @@ def plant(copy, mutants):
         for start, length, choice in places:
             text = text[:start] + choice + text[start + length:]
         path.write_text(text)
-    library = copy / "src/lib.rs"
+    library = copy / "src/engine/lib.rs"
     library.write_text("#![allow(unused_parens)]\n" + library.read_text() + SWITCHES)
     return lost
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Computes with PyTorch what xrun's parity test of objectives compares against, and writes it as safetensors.
 
-    objective_parity.py FILE        # FILE is tests/parity/fixtures/objective.safetensors in the repository
+    objective_parity.py FILE        # FILE is tests/library/parity/fixtures/objective.safetensors in the repository
 
 The file holds rows, a head and targets, and for every objective in f64 the losses of each row and the gradients of the
 mean of their sum: `NAME.losses`, `NAME.z_losses`, `NAME.smoothing`, `NAME.dx`, `NAME.dw`. Smoothed cross-entropy is
@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 ROWS, DIM, VOCAB = 9, 12, 19
 IGNORED = (2, 7)
 
-# Scale and cap of logits, factor of the z-loss, label smoothing. In tests/parity/objective.rs too.
+# Scale and cap of logits, factor of the z-loss, label smoothing. In tests/library/parity/objective.rs too.
 OBJECTIVES = {
     "plain": (1.0, None, 0.0, 0.0),
     "nanochat": (1.0, 15.0, 0.0, 0.0),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Computes with PyTorch what xrun's parity test of optimizers compares against, and writes it as safetensors.
 
-    optimizer_parity.py FILE        # FILE is tests/parity/fixtures/optimizers.safetensors in the repository
+    optimizer_parity.py FILE        # FILE is tests/library/parity/fixtures/optimizers.safetensors in the repository
 
 The file holds 100 steps on 24 numbers, 16 that decay and 8 that do not: parameters and momentum after each, of
 `torch.optim.SGD` as `sgd.params` and `sgd.momentum`, and of Lion. PyTorch has no Lion: `Lion` below is Algorithm 2 of

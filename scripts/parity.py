@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Computes with PyTorch what xrun's parity test compares against, and writes it as safetensors.
 
-    parity.py DIR        # DIR is tests/parity/fixtures in the repository
+    parity.py DIR        # DIR is tests/library/parity/fixtures in the repository
 
 Four files come out; the same machine and versions give the same bytes.
 
@@ -13,7 +13,7 @@ Four files come out; the same machine and versions give the same bytes.
     adamw.safetensors    1,000 steps of torch.optim.AdamW on 24 numbers: parameter and moments after each
 
 Weights, tokens and AdamW's gradients are not stored. Element `i` of what is called `name` is output `i` of SplitMix64
-(Steele, Lea and Flood, 2014) seeded with the FNV-1a hash of the name; `tests/parity/formula.rs` does the same.
+(Steele, Lea and Flood, 2014) seeded with the FNV-1a hash of the name; `tests/library/parity/formula.rs` does the same.
 
 The model is written out below with xrun's names and layouts. Before anything is written, HuggingFace's
 Qwen3ForCausalLM must give the same loss, logits and gradients from the same weights. Needs torch and transformers.

@@ -2,7 +2,7 @@
 """Rotates vectors with transformers, under each scaling of RoPE and each place of the norms of queries and
 keys, and writes what xrun's parity test compares against.
 
-    rope_parity.py DIR        # DIR is tests/parity/fixtures in the repository
+    rope_parity.py DIR        # DIR is tests/library/parity/fixtures in the repository
 
 One file comes out, rope.safetensors: for each of the cases below, in fp32 as transformers computes it,
 

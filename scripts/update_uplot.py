@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Brings uPlot, which draws the curves of `xrun view`, into src/view/page/vendor/uplot, or checks what is there.
+"""Brings uPlot, which draws the curves of `xrun view`, into src/lab/view/page/vendor/uplot, or checks what is there.
 
-    python3 scripts/update_uplot.py             # check the files against src/view/page/vendor/uplot/version.json
+    python3 scripts/update_uplot.py             # check the files against src/lab/view/page/vendor/uplot/version.json
     python3 scripts/update_uplot.py 1.6.32      # fetch this version from the npm registry, with the npm client
 
 The package is https://www.npmjs.com/package/uplot, of https://github.com/leeoniya/uPlot, under the MIT licence. npm checks the package
@@ -17,7 +17,7 @@ import sys
 import tarfile
 import tempfile
 
-FOLDER = pathlib.Path(__file__).parent.parent / "src/view/page/vendor/uplot"
+FOLDER = pathlib.Path(__file__).parent.parent / "src/lab/view/page/vendor/uplot"
 FILES = {"uPlot.iife.min.js": "package/dist/uPlot.iife.min.js", "uPlot.min.css": "package/dist/uPlot.min.css", "LICENSE": "package/LICENSE"}
 
 

@@ -16,8 +16,15 @@ use xrun::train::{Request, Run, WorkerRequest, mark_failed, prepare};
 const STOPS: &str = "stopping after this step; a second signal (Ctrl-C) stops at once, without a save";
 
 /// The sources that `build.rs` found.
-const STAMP: Stamp =
-    Stamp { commit: option_env!("XRUN_BUILD_COMMIT"), dirty: option_env!("XRUN_BUILD_DIRTY") };
+const STAMP: Stamp = Stamp {
+    commit: option_env!("XRUN_BUILD_COMMIT"),
+    dirty: option_env!("XRUN_BUILD_DIRTY"),
+    rustc: option_env!("XRUN_BUILD_RUSTC"),
+    target: option_env!("XRUN_BUILD_TARGET"),
+    profile: option_env!("XRUN_BUILD_PROFILE"),
+    opt_level: option_env!("XRUN_BUILD_OPT_LEVEL"),
+    crates: option_env!("XRUN_BUILD_CRATES"),
+};
 
 #[global_allocator]
 static ALLOCATOR: HostAllocator = HostAllocator;

@@ -11,8 +11,8 @@ from typing import Any
 
 #: Parts that are no crates: name, licence, the file with its text, and where it comes from.
 ASSETS = [
-    ("Inter", "OFL-1.1", "src/report/font/OFL.txt", "https://github.com/rsms/inter"),
-    ("uPlot", "MIT", "src/view/page/vendor/uplot/LICENSE", "https://github.com/leeoniya/uPlot"),
+    ("Inter", "OFL-1.1", "src/lab/report/font/OFL.txt", "https://github.com/rsms/inter"),
+    ("uPlot", "MIT", "src/lab/view/page/vendor/uplot/LICENSE", "https://github.com/leeoniya/uPlot"),
 ]
 
 

@@ -11,5 +11,6 @@ mod replay;
 mod report;
 mod run;
 mod sweep;
+mod tutorial;
 #[cfg(feature = "view")]
 mod view;

@@ -168,7 +168,9 @@ fn the_environment_is_told() {
     assert_eq!(env["build"]["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(env["cpu"]["threads"], 1);
     assert!(env["build"]["commit"].is_null() || env["build"]["commit"].as_str().unwrap().len() == 40);
-    for of in [&env["build"]["rustc"], &env["build"]["crates"]["pulp"], &env["cpu"]["instructions"]] {
+    let build = &env["build"];
+    let known = [&build["rustc"], &build["target"], &build["profile"], &build["crates"]["pulp"]];
+    for of in known.into_iter().chain([&build["crates"]["tokenizers"], &env["cpu"]["instructions"]]) {
         assert!(of.is_string(), "{env}");
     }
     assert_eq!(env["command"][0], "xrun", "where the program lies says nothing of a run");

@@ -1,8 +1,0 @@
-//! Locks whose data stays valid when a holder panics.
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks a mutex whose data a panic cannot leave half changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

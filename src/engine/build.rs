@@ -1,0 +1,36 @@
+//! Embeds the kernels: writes a list of the files of `kernels`, which `device/cuda/sources.rs` includes.
+
+use std::path::PathBuf;
+
+fn main() {
+    if std::env::var_os("CARGO_CFG_UNIX").is_none() {
+        println!(
+            "cargo::error=xrun needs a Unix system: locks, signals and files without links; on Windows, use WSL"
+        );
+        return;
+    }
+    list_kernels();
+}
+
+/// Writes the constants `HEADERS` and `SOURCES`: headers with their extension and kernel files without, each with
+/// its text.
+fn list_kernels() {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).expect("cargo sets it");
+    let kernels = manifest.join("../../kernels").canonicalize().expect("kernels are part of the sources");
+    println!("cargo::rerun-if-changed={}", kernels.display());
+    let entries = std::fs::read_dir(&kernels).expect("the folder of kernels is readable");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    files.sort();
+    let constant = |name: &str, extension: &str, keeps_extension: bool| {
+        let files = files.iter().filter(|file| file.extension().is_some_and(|e| e == extension));
+        let entries = files.map(|file| {
+            let name = if keeps_extension { file.file_name() } else { file.file_stem() };
+            let name = name.unwrap_or_default().to_string_lossy();
+            format!("({name:?}, include_str!({:?})),\n", file.to_string_lossy())
+        });
+        format!("const {name}: &[(&str, &str)] = &[\n{}];\n", entries.collect::<String>())
+    };
+    let list = constant("HEADERS", "cuh", true) + &constant("SOURCES", "cu", false);
+    let folder = std::env::var_os("OUT_DIR").map(PathBuf::from).expect("cargo sets OUT_DIR");
+    std::fs::write(folder.join("kernels.rs"), list).expect("the build's folder can be written");
+}

@@ -1,0 +1,46 @@
+//! Text and tokens: tokenizers, corpora, and the seeded loader that feeds training.
+//!
+//! A corpus becomes two streams of token ids, one to train on and one held out. In a stream the end token
+//! stands before every document and after the last, and nowhere else: it opens a document and closes the one
+//! before, so that each token of a document, its end included, is predicted exactly once.
+
+mod batch;
+mod corpus;
+mod corpus_files;
+mod dataset;
+mod documents;
+mod encode;
+mod facts;
+mod file;
+mod generated;
+mod held_out;
+mod loader;
+mod ramp;
+mod sampler;
+mod shard;
+mod source;
+mod spec;
+mod split;
+mod statistics;
+pub mod stories;
+mod stream;
+mod text;
+mod token_cache;
+pub mod tokenizer;
+
+pub use batch::{Batch, IGNORED};
+pub use corpus::Fed;
+pub use dataset::{Caching, Dataset, Options, check_window, feed, open};
+pub use facts::{Facts, facts, refuse_other_tokenizer, warnings};
+pub use file::FileStamp;
+pub use held_out::{HeldOut, TextBytes};
+pub use loader::{Loader, LoaderSpec, ValidationBatches, held_out_batches};
+pub use ramp::Ramp;
+pub use sampler::{Sampler, global_index};
+pub use shard::write_atomically;
+pub use shard::{SHARD_TOKENS, Writer as ShardWriter};
+pub use spec::{END_OF_TEXT, HELD_OUT_SHARE, Spec, TEXT_EXTENSIONS, Validation};
+pub use statistics::{Counts, Statistics};
+pub use stream::Stream;
+pub use token_cache::{CachedText, LIMIT_VARIABLE, TokenCache};
+pub use tokenizer::Tokenizer;

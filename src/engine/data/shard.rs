@@ -1,0 +1,313 @@
+//! Token files: llm.c shards, read and written, and nanoGPT's headerless ones, read.
+//!
+//! An llm.c shard (`llmc/dataloader.h`) is a header of 256 little-endian i32 (magic, version, number of
+//! tokens, zeros) and then the tokens: magic 20240520 with version 1 for u16 ids, 20240801 with version 7 for
+//! u32 ids. A nanoGPT `.bin` is u16 ids only. Which of the two a file is, its first word says.
+
+use super::file::CorpusFile;
+use super::stream::{Store, Stream, TokenFile};
+use crate::error::{Error, IoContext, Result};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+const HEADER_BYTES: usize = 256 * 4;
+const MAGIC_U16: u32 = 20_240_520;
+const MAGIC_U32: u32 = 20_240_801;
+const VERSION_U16: u32 = 1;
+const VERSION_U32: u32 = 7;
+
+/// Tokens that one shard holds unless told otherwise, as in llm.c.
+pub const SHARD_TOKENS: usize = 100_000_000;
+
+/// What the header and the size of a shard say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    offset: usize,
+    width: usize,
+    tokens: usize,
+}
+
+/// Reads the layout of a shard from its first bytes and its size; everything it says is checked.
+fn layout(head: &[u8], bytes: u64) -> Result<Layout, String> {
+    let word = |i: usize| head.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+    let (width, version) = match word(0) {
+        Some(MAGIC_U16) => (2, VERSION_U16),
+        Some(MAGIC_U32) => (4, VERSION_U32),
+        _ if bytes == 0 => return Err("it is empty".into()),
+        _ if !bytes.is_multiple_of(2) => {
+            return Err(format!(
+                "{bytes} bytes are neither an llm.c shard (magic {MAGIC_U16} or {MAGIC_U32}) nor whole u16 tokens"
+            ));
+        }
+        _ => {
+            let tokens = usize::try_from(bytes / 2).map_err(|e| e.to_string())?;
+            return Ok(Layout { offset: 0, width: 2, tokens });
+        }
+    };
+    let (Some(found), Some(claimed)) = (word(1), word(2)) else {
+        return Err(format!("{bytes} bytes do not hold the header of {HEADER_BYTES}"));
+    };
+    if found != version {
+        return Err(format!("version {found} of the shard format; this reads version {version}"));
+    }
+    let expected = HEADER_BYTES as u64 + u64::from(claimed) * width as u64;
+    if bytes != expected {
+        return Err(format!(
+            "its header counts {claimed} tokens, which makes {expected} bytes, but it has {bytes}; it is \
+             truncated or damaged"
+        ));
+    }
+    if claimed == 0 {
+        return Err("it holds no tokens".into());
+    }
+    Ok(Layout { offset: HEADER_BYTES, width, tokens: claimed as usize })
+}
+
+fn layout_of(file: &CorpusFile) -> Result<Layout> {
+    let mut head = [0; 12];
+    let head = &mut head[..file.bytes().min(12) as usize];
+    file.read_exact_at(0, head)?;
+    layout(head, file.bytes()).map_err(|e| Error::usage(format!("token file {}: {e}", file.path().display())))
+}
+
+/// The number of tokens in token files, from their headers and sizes.
+pub(super) fn count(paths: &[PathBuf]) -> Result<usize> {
+    CorpusFile::open_all(paths.to_vec())?.iter().map(|file| Ok(layout_of(file)?.tokens)).sum()
+}
+
+/// Opens token files, in order, as one stream.
+///
+/// # Errors
+/// A file that cannot be read, or whose size is not what its header says.
+pub(super) fn open(paths: &[PathBuf]) -> Result<Stream> {
+    let stores = CorpusFile::open_all(paths.to_vec())?.into_iter().map(|file| {
+        let Layout { offset, width, tokens } = layout_of(&file)?;
+        Ok(Store::File(TokenFile { file, offset: offset as u64, width, tokens }))
+    });
+    Ok(Stream::new(stores.collect::<Result<Vec<_>>>()?))
+}
+
+/// Writes a stream of tokens as numbered llm.c shards `PREFIX_000000.bin`, each appearing whole or not at
+/// all.
+pub struct Writer {
+    dir: PathBuf,
+    prefix: String,
+    wide: bool,
+    limit: usize,
+    paths: Vec<PathBuf>,
+    tokens: Vec<u32>,
+}
+
+impl Writer {
+    /// Shards of at most `limit` tokens in `dir`; u16 ids where the vocabulary allows it, else u32.
+    pub fn new(dir: &Path, prefix: &str, vocab: usize, limit: usize) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            prefix: prefix.to_owned(),
+            wide: vocab > 1 << 16,
+            limit: limit.max(1),
+            paths: Vec::new(),
+            tokens: Vec::new(),
+        }
+    }
+
+    /// Appends tokens, writing every shard that they fill.
+    pub fn push(&mut self, mut tokens: &[u32]) -> Result<()> {
+        while !tokens.is_empty() {
+            let take = tokens.len().min(self.limit - self.tokens.len());
+            self.tokens.extend_from_slice(&tokens[..take]);
+            tokens = &tokens[take..];
+            if self.tokens.len() == self.limit {
+                self.write()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the last shard and returns the paths of all.
+    pub fn finish(mut self) -> Result<Vec<PathBuf>> {
+        if !self.tokens.is_empty() {
+            self.write()?;
+        }
+        Ok(self.paths)
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let path = self.dir.join(format!("{}_{:06}.bin", self.prefix, self.paths.len()));
+        let (magic, version) = if self.wide { (MAGIC_U32, VERSION_U32) } else { (MAGIC_U16, VERSION_U16) };
+        let count = u32::try_from(self.tokens.len())
+            .map_err(|_| Error::usage("a shard holds at most 4294967295 tokens; lower --shard-tokens"))?;
+        write_atomically(&path, |out| {
+            let mut header = [0; HEADER_BYTES];
+            for (slot, word) in header.chunks_exact_mut(4).zip([magic, version, count]) {
+                slot.copy_from_slice(&word.to_le_bytes());
+            }
+            out.write_all(&header)?;
+            for &t in &self.tokens {
+                if self.wide {
+                    out.write_all(&t.to_le_bytes())?;
+                } else {
+                    let narrow = u16::try_from(t).map_err(|_| std::io::ErrorKind::InvalidData)?;
+                    out.write_all(&narrow.to_le_bytes())?;
+                }
+            }
+            Ok(())
+        })?;
+        self.paths.push(path);
+        self.tokens.clear();
+        Ok(())
+    }
+}
+
+/// Writes a file under a temporary name in its folder, syncs it, and renames it into place.
+pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let file =
+        tempfile::Builder::new().prefix(".xrun-").suffix(".tmp").tempfile_in(dir).at("write in", dir)?;
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    fill(&mut out).and_then(|()| out.flush()).at("write", path)?;
+    let file = out.into_inner().map_err(std::io::IntoInnerError::into_error).at("write", path)?;
+    file.as_file().sync_all().at("sync", path)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let readable = std::fs::Permissions::from_mode(0o644);
+        file.as_file().set_permissions(readable).at("set permissions of", path)?;
+    }
+    file.persist(path).map_err(|e| e.error).at("write", path)?;
+    File::open(dir).and_then(|d| d.sync_all()).at("sync", dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn write(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.bin");
+        std::fs::write(&path, bytes).unwrap();
+        (dir, path)
+    }
+
+    fn read(bytes: &[u8]) -> Result<Vec<u32>> {
+        let (_dir, path) = write(bytes);
+        let stream = open(&[path])?;
+        stream.tokens(0..stream.len())
+    }
+
+    fn shard(vocab: usize, tokens: &[u32]) -> Vec<u8> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::new(dir.path(), "t_train", vocab, SHARD_TOKENS);
+        writer.push(tokens).unwrap();
+        std::fs::read(&writer.finish().unwrap()[0]).unwrap()
+    }
+
+    #[test]
+    fn both_widths_read_back() {
+        let tokens = [0, 1, 65_535, 256];
+        for (vocab, bytes) in [(1 << 16, HEADER_BYTES + 8), ((1 << 16) + 1, HEADER_BYTES + 16)] {
+            let file = shard(vocab, &tokens);
+            assert_eq!(file.len(), bytes);
+            assert_eq!(read(&file).unwrap(), tokens);
+        }
+    }
+
+    #[test]
+    fn the_header_is_that_of_llm_c() {
+        let file = shard(50_257, &[7; 3]);
+        let words: Vec<u32> =
+            file[..16].chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
+        assert_eq!(words, [20_240_520, 1, 3, 0]);
+        let wide = shard(128_256, &[7; 3]);
+        assert_eq!(u32::from_le_bytes(wide[..4].try_into().unwrap()), 20_240_801);
+        assert_eq!(u32::from_le_bytes(wide[4..8].try_into().unwrap()), 7);
+    }
+
+    #[test]
+    fn shards_fill_in_order_and_join_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::new(dir.path(), "t_train", 300, 10);
+        let tokens: Vec<u32> = (0..25).collect();
+        tokens.chunks(7).for_each(|c| writer.push(c).unwrap());
+        let paths = writer.finish().unwrap();
+        assert_eq!(paths.len(), 3);
+        assert_eq!(paths.chunks(1).map(|p| count(p).unwrap()).collect::<Vec<_>>(), [10, 10, 5]);
+        let stream = open(&paths).unwrap();
+        assert_eq!(stream.tokens(0..25).unwrap(), tokens);
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+        assert_eq!(left.len(), 3, "a temporary file stayed");
+    }
+
+    #[test]
+    fn headerless_u16_reads() {
+        assert_eq!(read(&[1, 0, 2, 1]).unwrap(), [1, 258]);
+    }
+
+    #[test]
+    fn damaged_shards_are_errors() {
+        let good = shard(300, &[1, 2, 3]);
+        let mut liar = good.clone();
+        liar[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+        let mut version = good.clone();
+        version[4] = 9;
+        let mut empty = good[..HEADER_BYTES].to_vec();
+        empty[8] = 0;
+        let cases: [(&[u8], &str); 7] = [
+            (&[], "empty"),
+            (&[1, 2, 3], "neither"),
+            (&good[..8], "header"),
+            (&good[..good.len() - 1], "truncated"),
+            (&liar, "4294967295 tokens"),
+            (&version, "version 9"),
+            (&empty, "no tokens"),
+        ];
+        for (bytes, says) in cases {
+            let error = read(bytes).unwrap_err();
+            assert!(error.message().contains(says), "{says}: {error}");
+            assert!(error.message().contains("x.bin"), "{error}");
+        }
+        assert!(open(&[PathBuf::from("no/such.bin")]).is_err());
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_header_is_noticed_or_harmless() {
+        let good = shard(300, &[1, 2, 3]);
+        for bit in 0..96 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            match read(&bad) {
+                // Without its magic the file reads as headerless tokens, which the vocabulary then refuses.
+                Ok(tokens) => {
+                    assert!(bit < 32 && Stream::from_tokens(tokens).digest(300).is_err(), "bit {bit}");
+                }
+                Err(e) => assert!(e.message().contains("x.bin")),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..2048), kind in 0..3) {
+            let mut bytes = bytes;
+            let magic = [None, Some(MAGIC_U16), Some(MAGIC_U32)][kind as usize];
+            if let (Some(magic), true) = (magic, bytes.len() >= 4) {
+                bytes[..4].copy_from_slice(&magic.to_le_bytes());
+            }
+            if let Ok(tokens) = read(&bytes) {
+                prop_assert!(tokens.len() * 2 <= bytes.len());
+            }
+        }
+
+        #[test]
+        fn a_lying_count_never_passes(claimed: u32, bytes in 0u64..1 << 40) {
+            let mut head = MAGIC_U32.to_le_bytes().to_vec();
+            head.extend(VERSION_U32.to_le_bytes());
+            head.extend(claimed.to_le_bytes());
+            if let Ok(l) = layout(&head, bytes) {
+                prop_assert_eq!(l.offset as u64 + l.tokens as u64 * 4, bytes);
+            }
+        }
+    }
+}

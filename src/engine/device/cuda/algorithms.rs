@@ -1,0 +1,269 @@
+//! The table of matrix-product algorithms.
+//!
+//! The fastest algorithm of a product is found by timing, whose outcome varies, and the bits of the product
+//! depend on the choice. So choices are data: they are stored on disk for the next run, written into the
+//! run's folder, and read from there by a resume and by both arms of a comparison.
+
+use crate::device::gpu::ProductShape;
+use crate::device::{DType, ProductPrecision};
+use crate::error::{Error, IoContext, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Code of products that our own kernel computes, because the library has no algorithm.
+const PLAIN: &str = "plain";
+
+/// Tables of known GPUs, measured by us: with them, two machines with the same GPU model use the same
+/// algorithms.
+const COMMITTED: [&str; 1] = [include_str!("../../../../data/algorithms/nvidia-h200-130100.json")];
+
+/// The algorithm of one product.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Algorithm {
+    /// cuBLASLt's opaque description, in hexadecimal; or `plain`.
+    pub code: String,
+    /// Workspace that it needs, in bytes.
+    pub workspace: usize,
+    /// Time of the product when the algorithm was chosen, in microseconds.
+    pub microseconds: f32,
+    /// True if it was chosen by `xrun ops tune`, at the clock that the card sustains.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub under_load: bool,
+}
+
+impl Algorithm {
+    /// Returns an algorithm from the library's description.
+    pub fn new(words: &[u64; 8], workspace: usize, microseconds: f32) -> Self {
+        let code = words.iter().map(|w| format!("{w:016x}")).collect();
+        Self { code, workspace, microseconds, under_load: false }
+    }
+
+    /// Returns the algorithm of our own kernel.
+    pub fn plain() -> Self {
+        Self { code: PLAIN.to_string(), workspace: 0, microseconds: 0.0, under_load: false }
+    }
+
+    /// Returns true for our own kernel.
+    pub fn is_plain(&self) -> bool {
+        self.code == PLAIN
+    }
+
+    /// Returns the library's description; `None` for our own kernel.
+    pub fn words(&self) -> Option<[u64; 8]> {
+        let mut words = [0; 8];
+        if self.code.len() != 128 || !self.code.is_ascii() {
+            return None;
+        }
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = u64::from_str_radix(&self.code[16 * i..16 * (i + 1)], 16).ok()?;
+        }
+        Some(words)
+    }
+}
+
+/// Algorithms of one GPU model and library version, by product.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Algorithms {
+    /// The GPU's name.
+    pub gpu: String,
+    /// The library's version.
+    pub cublaslt: u64,
+    /// By [`key`].
+    pub products: BTreeMap<String, Algorithm>,
+}
+
+/// Returns the key of a product in the table, such as `bf16 8192x2304x768 nt f32 add`. Batches of any number
+/// of products of one shape have one key and so one algorithm: a product has the same bits in all of them.
+pub fn key(shape: &ProductShape) -> String {
+    let order = |transposed| if transposed { 't' } else { 'n' };
+    let input = match (shape.precision, shape.input) {
+        (ProductPrecision::Tf32, DType::F32) => "tf32".to_string(),
+        (_, format) => format.to_string(),
+    };
+    let batched = if shape.batch.is_some() { "batched " } else { "" };
+    format!(
+        "{input} {batched}{}x{}x{} {}{} {}{}",
+        shape.m,
+        shape.n,
+        shape.k,
+        order(shape.a_transposed),
+        order(shape.b_transposed),
+        shape.output,
+        if shape.accumulate { " add" } else { "" }
+    )
+}
+
+impl Algorithms {
+    /// Reads a table.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is not a table.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).at("read", path)?;
+        Self::from_json(&text).map_err(|e| Error::usage(format!("{} {e}", path.display())))
+    }
+
+    /// Returns a table from its JSON.
+    ///
+    /// # Errors
+    /// When it is not a table, or is damaged.
+    pub fn from_json(text: &str) -> std::result::Result<Self, String> {
+        let table: Self =
+            serde_json::from_str(text).map_err(|e| format!("is not a table of algorithms: {e}"))?;
+        match table.products.iter().find(|(_, a)| !a.is_plain() && a.words().is_none()) {
+            None => Ok(table),
+            Some((key, _)) => Err(format!("is damaged: the algorithm of `{key}`")),
+        }
+    }
+
+    /// Returns the table embedded in the program for a GPU model and a library version.
+    pub fn committed(gpu: &str, cublaslt: u64) -> Option<Self> {
+        COMMITTED
+            .iter()
+            .filter_map(|text| Self::from_json(text).ok())
+            .find(|table| table.is_for(gpu, cublaslt))
+    }
+
+    /// Returns the table as JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Returns a hash of the choices, without the times.
+    pub fn hash(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        hash.update(format!("{} {}", self.gpu, self.cublaslt).as_bytes());
+        for (key, algorithm) in &self.products {
+            hash.update(format!("\n{key} {}", algorithm.code).as_bytes());
+        }
+        hash.finalize().to_hex()[..16].to_string()
+    }
+
+    /// Returns true if the table is for this GPU model and library version; for others its descriptions are
+    /// invalid.
+    pub fn is_for(&self, gpu: &str, cublaslt: u64) -> bool {
+        self.gpu == gpu && self.cublaslt == cublaslt
+    }
+}
+
+/// What is known on a machine: all entries, and which of them are its own.
+#[derive(Clone, Debug, Default)]
+pub struct KnownAlgorithms {
+    /// All entries, also of products that no program needs.
+    pub all: Algorithms,
+    /// Those that were chosen by timing on this machine, now or before: its file.
+    pub machine: Algorithms,
+}
+
+impl KnownAlgorithms {
+    /// Returns the entries of the machine's file and of the table that comes with the program. The latter
+    /// come first, but for products that were tuned on this machine. Tables of another GPU or version are
+    /// left out.
+    pub fn new(empty: Algorithms, kept: Option<Algorithms>, committed: Option<Algorithms>) -> Self {
+        let fits = |table: &Algorithms| table.is_for(&empty.gpu, empty.cublaslt);
+        let machine = kept.filter(fits).unwrap_or_else(|| empty.clone());
+        let mut all = machine.clone();
+        for (key, algorithm) in committed.filter(fits).into_iter().flat_map(|table| table.products) {
+            if all.products.get(&key).is_none_or(|known| !known.under_load) {
+                all.products.insert(key, algorithm);
+            }
+        }
+        Self { all, machine }
+    }
+
+    /// Returns true if a product has an algorithm that comes with the program or was chosen by `xrun ops
+    /// tune`, and not one that this machine timed before a run.
+    pub fn is_tuned(&self, key: &str) -> bool {
+        let known = self.all.products.get(key);
+        known.is_some_and(|known| known.under_load || self.machine.products.get(key) != Some(known))
+    }
+
+    /// Adds the algorithm of a product; to the machine's own, if it was timed here.
+    pub fn insert(&mut self, key: String, algorithm: Algorithm, timed_here: bool) {
+        if timed_here {
+            self.machine.products.insert(key.clone(), algorithm.clone());
+        }
+        self.all.products.insert(key, algorithm);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_survives_its_file_and_damage_is_named() {
+        let words = [1, 2, 3, 4, 5, 6, 7, u64::MAX];
+        let algorithm = Algorithm::new(&words, 512, 3.5);
+        assert_eq!(algorithm.words(), Some(words));
+        let mut table =
+            Algorithms { gpu: "NVIDIA H200".into(), cublaslt: 130_000, products: BTreeMap::new() };
+        table.products.insert("bf16 1x2x3 nt f32".into(), algorithm);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), table.to_json()).unwrap();
+        assert_eq!(Algorithms::read(file.path()).unwrap(), table);
+        fs::write(file.path(), table.to_json().replace("ffffffffffffffff", "zz")).unwrap();
+        let error = Algorithms::read(file.path()).unwrap_err();
+        assert!(error.message().contains("is damaged: the algorithm of `bf16 1x2x3 nt f32`"), "{error}");
+    }
+
+    #[test]
+    fn committed_tables_are_whole_and_of_one_gpu_each() {
+        for text in COMMITTED {
+            let table = Algorithms::from_json(text).unwrap();
+            assert!(!table.products.is_empty());
+            assert_eq!(Algorithms::committed(&table.gpu, table.cublaslt).as_ref(), Some(&table));
+            assert_eq!(Algorithms::committed(&table.gpu, table.cublaslt + 1), None);
+        }
+    }
+
+    #[test]
+    fn what_was_tuned_on_a_machine_comes_before_what_comes_with_the_program() {
+        let entry = |word, under_load| Algorithm { under_load, ..Algorithm::new(&[word; 8], 0, 1.0) };
+        let table = |products: &[(&str, Algorithm)]| Algorithms {
+            products: products
+                .iter()
+                .map(|(key, algorithm)| ((*key).to_string(), algorithm.clone()))
+                .collect(),
+            ..Algorithms::default()
+        };
+        let kept = table(&[("tuned", entry(1, true)), ("timed", entry(2, false))]);
+        let committed = |word| table(&["tuned", "timed", "other"].map(|key| (key, entry(word, true))));
+        let mut known = KnownAlgorithms::new(table(&[]), Some(kept), Some(committed(3)));
+        assert_eq!(
+            known.all,
+            table(&[("tuned", entry(1, true)), ("timed", entry(3, true)), ("other", entry(3, true))])
+        );
+        // What comes with the program, or from a run, does not become the machine's own: a later table
+        // replaces it.
+        known.insert("new".into(), entry(4, false), true);
+        known.insert("from a run".into(), entry(5, true), false);
+        let later = KnownAlgorithms::new(table(&[]), Some(known.machine), Some(committed(6)));
+        assert_eq!(
+            later.all,
+            table(&[
+                ("tuned", entry(1, true)),
+                ("timed", entry(6, true)),
+                ("other", entry(6, true)),
+                ("new", entry(4, false)),
+            ])
+        );
+        let tuned = ["tuned", "timed", "other", "new", "missing"].map(|key| later.is_tuned(key));
+        assert_eq!(tuned, [true, true, true, false, false]);
+        let foreign = Algorithms { gpu: "another".into(), ..committed(7) };
+        let known = KnownAlgorithms::new(table(&[]), Some(foreign.clone()), Some(foreign));
+        assert!(known.all.products.is_empty() && known.machine.products.is_empty());
+    }
+
+    #[test]
+    fn the_hash_is_of_the_choices() {
+        let table = |microseconds, word| {
+            let algorithm = Algorithm::new(&[word; 8], 0, microseconds);
+            Algorithms { gpu: "g".into(), cublaslt: 1, products: [("k".to_string(), algorithm)].into() }
+        };
+        assert_eq!(table(1.0, 7).hash(), table(2.0, 7).hash());
+        assert_ne!(table(1.0, 7).hash(), table(1.0, 8).hash());
+    }
+}

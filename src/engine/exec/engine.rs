@@ -1,0 +1,364 @@
+//! The engine: runs the nodes of a program in order, with memory for their tensors.
+
+use super::communication::{CommunicationTime, Exchange};
+use super::issued::Issued;
+use super::memory::widened_bytes;
+use super::ran::Ran;
+use super::transfer::{Snapshot, Transfers};
+use super::{Arena, BlockAllocator, Caching, Naive, NonFiniteOutput, Section, StateCopy, StateMemory};
+use crate::device::communicator::Communicator;
+use crate::device::cpu::{Address, Pool};
+use crate::device::cuda::{Gpu, Graph};
+use crate::device::gpu::{DevicePtr, Queue};
+use crate::device::{DType, Device};
+use crate::error::{Error, Result};
+use crate::ir::{BatchSlot, CpuNode, GpuNode, Home, Phase, SlotId, State, Stream, TensorId};
+use crate::liveness::report_progress;
+use crate::policy::Placement;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Runs programs: a device, the memory of the state, an allocator of transient tensors, a communicator.
+#[derive(Debug)]
+pub struct Engine {
+    /// The memory of the state.
+    pub state: StateMemory,
+    /// The communicator with the other ranks.
+    pub comm: Arc<dyn Communicator>,
+    device: Device,
+    placement: Box<dyn BlockAllocator>,
+    poison: bool,
+    /// True if sections are captured into CUDA graphs.
+    pub(super) graphs_on: bool,
+    /// Multiprocessors of a GPU that are held while nodes are timed.
+    pub(super) held: usize,
+    /// Graphs by the names of their sections; `None` for sections that ran once: the first run is a warm-up
+    /// without a graph, and its results count.
+    pub(super) graphs: HashMap<String, Option<Graph>>,
+    pub(super) exchange: Exchange,
+    transfers: Transfers,
+}
+
+impl Engine {
+    /// Creates an engine for programs over `state` whose arenas take at most `arena_bytes`.
+    ///
+    /// With `poison`, the memory of a tensor is filled with NaN before its first write and after its last
+    /// use.
+    ///
+    /// # Errors
+    /// When memory cannot be allocated.
+    pub fn new(
+        device: impl Into<Device>,
+        state: &Arc<State>,
+        comm: Arc<dyn Communicator>,
+        placement: Placement,
+        arena_bytes: usize,
+        poison: bool,
+    ) -> Result<Self> {
+        let device = device.into();
+        if let Some(gpu) = device.gpu() {
+            gpu.make_current()?;
+        }
+        let state = StateMemory::new(&device, Arc::clone(state))?;
+        Self::with_state(device, state, comm, placement, arena_bytes, poison)
+    }
+
+    /// As [`Engine::new`], over a state whose memory the caller has allocated on the device.
+    ///
+    /// # Errors
+    /// When memory cannot be allocated.
+    pub fn with_state(
+        device: Device,
+        state: StateMemory,
+        comm: Arc<dyn Communicator>,
+        placement: Placement,
+        arena_bytes: usize,
+        poison: bool,
+    ) -> Result<Self> {
+        let placement: Box<dyn BlockAllocator> = match placement {
+            Placement::Arena => Box::new(Arena::new(&device, arena_bytes)?),
+            Placement::Caching => Box::new(Caching::new(device.clone())),
+            Placement::Naive => Box::new(Naive::new(device.clone())),
+        };
+        Ok(Self {
+            state,
+            comm,
+            device,
+            placement,
+            poison,
+            graphs_on: false,
+            held: 0,
+            graphs: HashMap::new(),
+            exchange: Exchange::default(),
+            transfers: Transfers::default(),
+        })
+    }
+
+    /// The worker threads of the CPU.
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.device.pool()
+    }
+
+    /// The GPU; `None` on the CPU.
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
+        self.device.gpu()
+    }
+
+    /// Runs all nodes of a section. On a GPU with other ranks, collectives overlap with the model where their
+    /// nodes ask for it.
+    ///
+    /// # Errors
+    /// When memory cannot be allocated, or a rank is lost.
+    pub fn run(&mut self, section: &Section) -> Result<()> {
+        self.run_before(section, None)
+    }
+
+    /// Runs all nodes of a section. If it is nothing but collectives that overlap with the model, they
+    /// overlap with the section `next`, too, which the caller runs after it.
+    pub(super) fn run_before(&mut self, section: &Section, next: Option<&Section>) -> Result<()> {
+        self.exchange.allow_overlap(true);
+        let walked = self.walk(section, |_| Ok(()));
+        let overlaps = section.program.nodes.iter().all(|node| node.stream == Stream::Communication);
+        if walked.is_ok() && overlaps && next.is_some() {
+            return Ok(());
+        }
+        let rejoined = self.rejoin();
+        walked.and(rejoined)
+    }
+
+    /// Runs a section and returns the first output that holds NaN or an infinity. The whole section runs, so
+    /// that other ranks do not wait forever in its collectives.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn find_non_finite(&mut self, section: &Section) -> Result<Option<NonFiniteOutput>> {
+        let (mut found, scratch) = (None, section.program.scratch());
+        self.walk(section, |ran| {
+            if found.is_none() {
+                found = ran.first_non_finite(&scratch)?;
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Runs a section and returns the first tensor of that name, as the last node that writes it left it,
+    /// widened to f64, without padding.
+    ///
+    /// # Errors
+    /// As [`Engine::run`], or when no node writes a tensor of floats of that name.
+    pub fn inspect(&mut self, section: &Section, tensor: &str) -> Result<Vec<f64>> {
+        let mut values = Vec::new();
+        self.inspect_each(section, &[tensor], usize::MAX, |_, found| values = found)?;
+        Ok(values)
+    }
+
+    /// Runs a section and calls `see` with the first `rows` rows of tensors, each by its index among the
+    /// names, whenever a node has written it: widened to f64, without padding.
+    ///
+    /// # Errors
+    /// As [`Engine::run`], or when no node writes a tensor of floats of one of the names.
+    pub fn inspect_each(
+        &mut self,
+        section: &Section,
+        names: &[&str],
+        rows: usize,
+        mut see: impl FnMut(usize, Vec<f64>),
+    ) -> Result<()> {
+        let tensors = &section.program.tensors;
+        let named = |name: &&str| tensors.iter().position(|tensor| tensor.name == *name).map(TensorId);
+        let named: Vec<Option<TensorId>> = names.iter().map(named).collect();
+        let mut seen = vec![false; names.len()];
+        self.walk(section, |ran| {
+            for (k, &output) in ran.node.outputs.iter().enumerate() {
+                let at = named.iter().position(|&id| id == Some(output));
+                let Some(at) = at.filter(|_| ran.output_spec(k).dtype != DType::U32) else { continue };
+                let spec = ran.output_spec(k).first_rows(rows);
+                let all = widened_bytes(spec.dtype, &ran.output_start(k, spec.bytes())?);
+                see(at, spec.logical_indices().map(|i| all[i]).collect());
+                seen[at] = true;
+            }
+            Ok(())
+        })?;
+        match seen.iter().position(|seen| !seen) {
+            Some(at) => {
+                Err(Error::failed(format!("no node of {} writes {}", section.program.name, names[at])))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the bytes of transient memory reserved from the system, and the number of allocations.
+    pub fn transient(&self) -> (usize, usize) {
+        (self.placement.reserved_bytes(), self.placement.system_allocations())
+    }
+
+    /// Writes tensors of the batch, in stream order. On a GPU the batch is copied as a whole, and tensors that
+    /// are not named become zero.
+    ///
+    /// # Errors
+    /// When the state has no such tensor, or the device refuses.
+    pub fn send(&mut self, tensors: &[(BatchSlot, &[u32])]) -> Result<()> {
+        let gpu = self.device.gpu().map(|gpu| &**gpu);
+        self.transfers.send(gpu, &mut self.state, tensors)
+    }
+
+    /// Copies the first `bytes` of the buffer that a slot lies in, in stream order.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn snapshot(&mut self, slot: SlotId, bytes: usize) -> Result<Snapshot> {
+        let gpu = self.device.gpu().map(|gpu| &**gpu);
+        self.transfers.snapshot(gpu, &self.state, slot, bytes)
+    }
+
+    /// Allocates memory for copies of the buffers of the state that hold these slots.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub fn allocate_copy(&self, slots: impl IntoIterator<Item = SlotId>) -> Result<StateCopy> {
+        StateCopy::new(&self.device, self.state.layout(), slots)
+    }
+
+    /// Copies the buffers of `copy` as they are after all work queued so far; on a GPU in stream order,
+    /// without waiting.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn copy_state(&self, copy: &mut StateCopy) -> Result<()> {
+        copy.take(&self.device, &self.state)
+    }
+
+    /// Waits until a snapshot is transferred, and makes its bytes readable.
+    ///
+    /// # Errors
+    /// When the work before it failed.
+    pub fn open(&mut self, snapshot: &mut Snapshot) -> Result<()> {
+        self.transfers.open(snapshot)
+    }
+
+    /// Broadcasts a tensor of the state from rank 0, from GPU to GPU. Returns false where it does nothing,
+    /// and the tensor has to go through the host: on the CPU, and between GPUs that exchange data by copies.
+    ///
+    /// # Errors
+    /// When a rank is lost, or NCCL refuses.
+    pub fn broadcast_from_rank_0(&self, slot: SlotId) -> Result<bool> {
+        let Some(gpu) = self.gpu() else { return Ok(false) };
+        let bytes = self.state.layout().get(slot).spec.bytes();
+        gpu.broadcast_from_rank_0(self.state.address(slot).addr() as DevicePtr, bytes)
+    }
+
+    /// Returns the time of the collectives of the last step that used an event set; `None` for a single rank,
+    /// on the CPU, and where the device already records those of the set's next step.
+    pub fn communication(&self, event_set: usize) -> Option<CommunicationTime> {
+        self.exchange.times(event_set)
+    }
+
+    /// Makes the compute stream wait for the communication stream.
+    fn rejoin(&mut self) -> Result<()> {
+        match &self.device {
+            Device::Cpu(_) => Ok(()),
+            Device::Cuda(gpu, _) => self.exchange.rejoin(gpu),
+        }
+    }
+
+    /// Runs the nodes in order, allocates and frees their tensors, and calls `after` for each node that ran.
+    /// On a GPU the node was issued by then; all nodes share one stream, except under [`Engine::run`], so
+    /// `after` may read its outputs.
+    pub(super) fn walk(
+        &mut self,
+        section: &Section,
+        after: impl FnMut(&Ran<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.walk_and_issue(section, |engine, issued| engine.issue(issued), after)
+    }
+
+    /// As [`Engine::walk`], with nodes issued by `issue`.
+    pub(super) fn walk_and_issue(
+        &mut self,
+        section: &Section,
+        mut issue: impl FnMut(&mut Self, &Issued<'_>) -> Result<()>,
+        mut after: impl FnMut(&Ran<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let (program, memory) = (&section.program, &section.memory);
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for (at, node) in program.nodes.iter().enumerate() {
+            for &block in &memory.births[at] {
+                let bytes = memory.blocks[block].bytes;
+                self.placement.begin(block, bytes, memory.blocks[block].offset).map_err(|e| {
+                    let tensor = memory.blocks[block].tensors[0];
+                    e.context(format!("for {} of {}", program.tensor(tensor).name, program.name))
+                })?;
+                if self.poison {
+                    self.placement.poison(block, bytes)?;
+                }
+            }
+            inputs.clear();
+            outputs.clear();
+            inputs.extend(node.inputs.iter().map(|&i| self.address(section, i)));
+            outputs.extend(node.outputs.iter().map(|&o| self.address(section, o)));
+            issue(self, &Issued { program, node, at, inputs: &inputs, outputs: &outputs })?;
+            report_progress();
+            after(&Ran { program, node, at, outputs: &outputs, device: &self.device })?;
+            for &block in &memory.deaths[at] {
+                if self.poison {
+                    self.placement.poison(block, memory.blocks[block].bytes)?;
+                }
+                self.placement.end(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a node on the CPU, or issues it to the GPU.
+    pub(super) fn issue(&mut self, issued: &Issued<'_>) -> Result<()> {
+        let &Issued { program, node, inputs, outputs, .. } = issued;
+        match &self.device {
+            Device::Cpu(pool) => {
+                let comm = &*self.comm;
+                node.op.cpu(&CpuNode { program, node, inputs, outputs, pool, comm })
+            }
+            Device::Cuda(gpu, _) => {
+                let device_ptrs = |addresses: &[Address]| -> Vec<DevicePtr> {
+                    addresses.iter().map(|a| a.0.addr() as DevicePtr).collect()
+                };
+                let (inputs, outputs) = (device_ptrs(inputs), device_ptrs(outputs));
+                let put = |queue: &dyn Queue| {
+                    let gpu_node = GpuNode { program, node, inputs: &inputs, outputs: &outputs, queue };
+                    let with_name = |e: Error| e.context(format!("{} ({})", node.op.name(), node.scope));
+                    node.op.gpu(&gpu_node).map_err(with_name)
+                };
+                if node.phase == Phase::Communication && gpu.transport().is_some() {
+                    self.exchange.issue(gpu, issued, put)
+                } else {
+                    self.exchange.wait_for_inputs(gpu, issued)?;
+                    put(&**gpu)
+                }
+            }
+        }
+    }
+
+    /// Returns the address of a tensor while its node runs.
+    fn address(&self, section: &Section, id: TensorId) -> Address {
+        let of = |base: TensorId, offset: usize| match section.program.tensor(base).home {
+            Home::State(slot) => self.state.address(slot).wrapping_add(offset),
+            _ => {
+                let block =
+                    section.memory.block_of[base.0].expect("a tensor that a node touches has a block");
+                self.placement.address(block).wrapping_add(offset)
+            }
+        };
+        match section.program.tensor(id).home {
+            Home::View { of: base, offset } => Address(of(base, offset)),
+            _ => Address(of(id, 0)),
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(transport) = self.gpu().and_then(|gpu| gpu.transport()) {
+            transport.leave();
+        }
+    }
+}

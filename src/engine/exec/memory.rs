@@ -1,0 +1,220 @@
+//! The memory of the state, and typed access to it between programs.
+
+use crate::device::{DType, Device, Elem, Memory, Real};
+use crate::error::{Error, Result};
+use crate::ir::{SlotId, SlotName, Spec, State, StateBuffer};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Memory of the state: one zero-initialized buffer per entry of [`State::buffers`].
+#[derive(Debug)]
+pub struct StateMemory {
+    layout: Arc<State>,
+    buffers: Vec<Memory>,
+}
+
+impl StateMemory {
+    /// Allocates all buffers.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn new(device: &Device, layout: Arc<State>) -> Result<Self> {
+        Self::with_mapped(device, layout, &[])
+    }
+
+    /// Allocates all buffers; other GPUs of the process can be given access to those of these indices.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn with_mapped(device: &Device, layout: Arc<State>, mapped: &[usize]) -> Result<Self> {
+        let buffer = |index: usize, bytes: usize| -> Result<Memory> {
+            let is_mapped = mapped.contains(&index);
+            let mut memory =
+                if is_mapped { device.allocate_mapped(bytes)? } else { device.allocate(bytes)? };
+            // Memory that a GPU allocates is not cleared.
+            if device.gpu().is_some() {
+                memory.fill(0, 0, bytes)?;
+            }
+            Ok(memory)
+        };
+        let named = |(index, b): (usize, &StateBuffer)| {
+            buffer(index, b.bytes).map_err(|e| e.context(format!("state buffer {}", b.name)))
+        };
+        let buffers = layout.buffers.iter().enumerate().map(named).collect::<Result<_>>()?;
+        Ok(Self { layout, buffers })
+    }
+
+    /// The layout of the state.
+    pub fn layout(&self) -> &Arc<State> {
+        &self.layout
+    }
+
+    /// Size of all buffers in bytes.
+    pub fn bytes(&self) -> usize {
+        self.buffers.iter().map(Memory::len).sum()
+    }
+
+    /// Returns the address of a slot.
+    pub(super) fn address(&self, slot: SlotId) -> *mut u8 {
+        let s = self.layout.get(slot);
+        self.buffers[s.buffer].address().wrapping_add(s.offset)
+    }
+
+    /// Returns the slot with this name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn slot(&self, name: impl Into<SlotName>) -> Result<SlotId> {
+        let name = name.into();
+        self.layout.slot(name.clone()).ok_or_else(|| Error::failed(format!("the state has no {name}")))
+    }
+
+    /// Returns the buffer with this index in the layout.
+    pub(super) fn buffer_at(&self, index: usize) -> &Memory {
+        &self.buffers[index]
+    }
+
+    /// Returns the elements of a slot as stored, padding included: borrowed on the CPU, copied from a GPU.
+    ///
+    /// Panics if `T` has neither the size of the slot's format nor that of a byte: a programming error.
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn read<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
+        &self,
+        slot: SlotId,
+    ) -> Result<Cow<'_, [T]>> {
+        let s = self.layout.get(slot);
+        assert!(size_of::<T>() == s.spec.dtype.size() || size_of::<T>() == 1);
+        Ok(match self.buffers[s.buffer].read(s.offset, s.spec.bytes())? {
+            Cow::Borrowed(bytes) => Cow::Borrowed(bytemuck::cast_slice(bytes)),
+            Cow::Owned(bytes) => Cow::Owned(bytemuck::pod_collect_to_vec(&bytes)),
+        })
+    }
+
+    /// Writes the elements of a slot, padding included.
+    ///
+    /// Panics if their size in bytes is not the slot's: a programming error.
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn write<T: bytemuck::NoUninit>(&mut self, slot: SlotId, numbers: &[T]) -> Result<()> {
+        let s = self.layout.get(slot);
+        let bytes: &[u8] = bytemuck::cast_slice(numbers);
+        assert_eq!(bytes.len(), s.spec.bytes(), "{}", s.name);
+        self.buffers[s.buffer].write(s.offset, bytes)
+    }
+
+    /// Returns bytes of a slot, from `offset` on: borrowed on the CPU, copied from a GPU.
+    ///
+    /// Panics if they lie outside of it: a programming error.
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn read_bytes(&self, slot: SlotId, offset: usize, bytes: usize) -> Result<Cow<'_, [u8]>> {
+        let s = self.layout.get(slot);
+        assert!(offset + bytes <= s.spec.bytes(), "{}", s.name);
+        self.buffers[s.buffer].read(s.offset + offset, bytes)
+    }
+
+    /// Writes bytes of a slot, from `offset` on.
+    ///
+    /// Panics if they lie outside of it: a programming error.
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn write_bytes(&mut self, slot: SlotId, offset: usize, bytes: &[u8]) -> Result<()> {
+        let s = self.layout.get(slot);
+        assert!(offset + bytes.len() <= s.spec.bytes(), "{}", s.name);
+        self.buffers[s.buffer].write(s.offset + offset, bytes)
+    }
+
+    /// Modifies the elements of a slot in place; on a GPU by copying them to the host and back.
+    ///
+    /// Panics as [`StateMemory::read`].
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn update<T: bytemuck::Pod>(&mut self, slot: SlotId, change: impl FnOnce(&mut [T])) -> Result<()> {
+        let s = self.layout.get(slot);
+        assert!(size_of::<T>() == s.spec.dtype.size() || size_of::<T>() == 1);
+        let (from, to) = (s.offset, s.offset + s.spec.bytes());
+        if let Memory::Host(buffer) = &mut self.buffers[s.buffer] {
+            change(bytemuck::cast_slice_mut(&mut buffer.bytes_mut()[from..to]));
+            return Ok(());
+        }
+        let mut numbers = self.read::<T>(slot)?.into_owned();
+        change(&mut numbers);
+        self.write(slot, &numbers)
+    }
+
+    /// Returns the values of a slot widened to f64, without padding.
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn values(&self, slot: SlotId) -> Result<Vec<f64>> {
+        let all = self.padded_values(slot)?;
+        Ok(self.layout.get(slot).spec.logical_indices().map(|i| all[i]).collect())
+    }
+
+    /// Returns the values of a slot widened to f64, padding included.
+    fn padded_values(&self, slot: SlotId) -> Result<Vec<f64>> {
+        Ok(widened_bytes(self.layout.get(slot).spec.dtype, &self.read::<u8>(slot)?))
+    }
+
+    /// Returns true if all padding of a slot is zero, of either sign.
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn padding_is_zero(&self, slot: SlotId) -> Result<bool> {
+        let spec = &self.layout.get(slot).spec;
+        let mut padding = vec![true; spec.elements()];
+        spec.logical_indices().for_each(|i| padding[i] = false);
+        Ok(self.padded_values(slot)?.iter().zip(padding).all(|(value, padding)| !padding || *value == 0.0))
+    }
+
+    /// Writes values into a slot, rounded to its format; padding becomes zero.
+    ///
+    /// Panics if the number of values is not the slot's.
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn set_values(&mut self, slot: SlotId, values: &[f64]) -> Result<()> {
+        let bytes = padded_bytes(&self.layout.get(slot).spec, values);
+        self.write(slot, &bytes)
+    }
+}
+
+/// Returns the bytes of a tensor with these values, rounded to its format; padding is zero.
+///
+/// Panics if the number of values is not the tensor's.
+pub fn padded_bytes(spec: &Spec, values: &[f64]) -> Vec<u8> {
+    assert_eq!(values.len(), spec.logical_elements());
+    let size = spec.dtype.size();
+    let mut bytes = vec![0; spec.bytes()];
+    for (i, &v) in spec.logical_indices().zip(values) {
+        let to = &mut bytes[i * size..(i + 1) * size];
+        match spec.dtype {
+            DType::U32 => to.copy_from_slice(&(v as u32).to_ne_bytes()),
+            DType::F64 => to.copy_from_slice(&v.to_ne_bytes()),
+            DType::F32 => to.copy_from_slice(&(v as f32).to_ne_bytes()),
+            DType::Bf16 => to.copy_from_slice(&half::bf16::from_f64(v).to_ne_bytes()),
+        }
+    }
+    bytes
+}
+
+/// Widens stored elements to f64.
+pub fn widened_bytes(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    match dtype {
+        DType::U32 => bytemuck::pod_collect_to_vec::<u8, u32>(bytes).iter().map(|&v| f64::from(v)).collect(),
+        DType::F64 => bytemuck::pod_collect_to_vec(bytes),
+        DType::F32 => widened(&bytemuck::pod_collect_to_vec::<u8, f32>(bytes)),
+        DType::Bf16 => widened(&bytemuck::pod_collect_to_vec::<u8, half::bf16>(bytes)),
+    }
+}
+
+/// Widens elements to f64.
+fn widened<E: Elem>(values: &[E]) -> Vec<f64> {
+    values.iter().map(|v| v.up().to_f64()).collect()
+}

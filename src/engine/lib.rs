@@ -1,0 +1,26 @@
+//! The engine: programs of ops and the devices that execute them, and what a training reads and saves. It knows no
+//! recipes.
+
+pub mod atomic;
+pub mod check;
+pub mod checkpoint;
+pub mod data;
+pub mod device;
+pub mod error;
+pub mod evaluation;
+pub mod exec;
+pub mod expression;
+pub mod format;
+pub mod hugging_face;
+pub mod ir;
+pub mod liveness;
+pub mod machine;
+pub mod metrics;
+pub mod ops;
+pub mod optim;
+pub mod passes;
+pub mod policy;
+pub mod statistics;
+pub mod suggest;
+
+pub use error::{Error, Result};

@@ -1,0 +1,31 @@
+//! xrun: a declarative experiment runner for training language models.
+//!
+//! A run goes from a recipe to a report, and modules import only what comes before them on that way:
+//!
+//! ```text
+//! recipe (as written) ─▶ plan (resolved) ─▶ program (flat list of ops) ─▶ exec on a device
+//!                                                │
+//! report ◀── results/ (CSV, summary, plots) ◀── metrics rows
+//! ```
+//!
+//! Three packages share the modules: the engine (`src/engine`), the runner of one run (`src/runner`), and this one, experiments
+//! of many runs and all that shows them. Every module is re-exported here, so that it has one path, whichever package holds it.
+
+pub mod cli;
+pub mod compare;
+pub mod coordinates;
+pub mod curve;
+pub mod executor;
+pub mod replay;
+pub mod report;
+pub mod sweep;
+#[cfg(feature = "view")]
+pub mod view;
+pub mod watch;
+
+pub use xrun_engine::{
+    Error, Result, atomic, check, checkpoint, data, device, dispatch_float, error, evaluation, exec,
+    expression, format, hugging_face, ir, liveness, machine, metrics, ops, optim, passes, policy, statistics,
+    suggest,
+};
+pub use xrun_runner::{forecast, model, plan, ranks, recipe, results, train};

@@ -1,0 +1,17 @@
+//! A run: from a recipe to a plan, to programs, to the files of a trained model.
+//!
+//! The engine's modules are re-exported, so that every module has one path, whichever package holds it.
+
+pub mod forecast;
+pub mod model;
+pub mod plan;
+pub mod ranks;
+pub mod recipe;
+pub mod results;
+pub mod train;
+
+pub use xrun_engine::{
+    Error, Result, atomic, check, checkpoint, data, device, dispatch_float, error, evaluation, exec,
+    expression, format, hugging_face, ir, liveness, machine, metrics, ops, optim, passes, policy, statistics,
+    suggest,
+};

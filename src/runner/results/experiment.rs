@@ -1,0 +1,624 @@
+//! `experiment.json`: what was asked, the runs that answer it, and what was found.
+//!
+//! An experiment lies in `RESULTS/comparisons/NAME/<UTC>-<hash8>/`; its kept copy lies in
+//! `RESULTS/kept/comparisons/…`, beside the kept runs that it names. The file is written before the first run
+//! and after every one. It holds every value that a finding rests on, so the statistics can be repeated from
+//! the file alone.
+
+#[doc(hidden)]
+pub mod example;
+
+use super::atomic::{self, json};
+use super::measure::{Measure, MeasureValue, Scale};
+pub use super::names::{BINARIES, COMPARISONS, EXPERIMENT};
+use crate::error::{Error, IoContext, Result};
+use crate::statistics::{Direction, Interval, PowerPlan, Verdict};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The index of the baseline in [`Experiment::arms`].
+pub const BASELINE: usize = 0;
+
+/// The index of the candidate in [`Experiment::arms`].
+pub const CANDIDATE: usize = 1;
+
+/// The names of both arms.
+pub const ARM_NAMES: [&str; 2] = ["baseline", "candidate"];
+
+/// A question about arms, the runs that answer it, and the findings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// The recipe's name unless the user gave another.
+    pub name: String,
+    /// Name of its folder.
+    pub id: String,
+    /// Why the change should matter, stored before the first run.
+    pub hypothesis: Option<String>,
+    /// What was predicted before the first run.
+    pub prediction: Option<RegisteredPrediction>,
+    /// Whether it tests a result that is known already.
+    pub intent: Intent,
+    /// The experiment, as `NAME/ID`, that this one repeats with fresh seeds.
+    pub confirms: Option<String>,
+    /// Which runs are made, in which order, and when they are judged.
+    pub design: Design,
+    /// Probability, chosen before the first run, that all intervals hold together. For a joint question, each
+    /// interval holds with this probability.
+    pub confidence: f64,
+    /// How intervals and verdicts follow from the runs, in words.
+    pub rule: String,
+    /// What is compared: the baseline first, then the candidate. [`Experiment::parse`] accepts at least two.
+    pub arms: Vec<Arm>,
+    /// How [`Arm::measured`] sums up several runs.
+    pub average: Average,
+    /// Which training loss [`Arm::measured`] states.
+    pub train_loss: TrainLoss,
+    /// Keys that differ between the arms, as `key: baseline → candidate`.
+    pub changes: Vec<String>,
+    /// What runs with one seed share of their random numbers: initial values, data order, dropout masks.
+    pub shared_randomness: Option<String>,
+    /// Earlier experiments on the same change that were stored when this one began, oldest first.
+    pub history: Vec<EarlierExperiment>,
+    /// Build, device and data.
+    pub provenance: Provenance,
+    /// What was planned before the first run.
+    pub plan: Option<ExperimentPlan>,
+    /// Runs that estimated the deviation for the plan, in pairs. No finding uses them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pilot: Vec<ExperimentRun>,
+    /// All runs, in the order of the design. The n-th runs of both arms are a pair.
+    pub runs: Vec<ExperimentRun>,
+    /// One finding for each question, in the order in which they were asked.
+    pub findings: Vec<Finding>,
+    /// The answer to *faster, and no worse?*, where a speed is asked for together with other measures.
+    pub joint: Option<JointFinding>,
+    /// Counts of diverged runs, once a run has diverged.
+    pub diverged: Option<DivergedRuns>,
+    /// Why times cannot be compared: another process on the GPU, throttling, clocks that moved, a run that
+    /// never settled. Any reason leaves the speed [`Verdict::Inconclusive`].
+    pub contended: Vec<String>,
+    /// Figures that the arms measured on different things. They have no ratio, and predictions about them are
+    /// not judged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomparable: Vec<String>,
+    /// Remarks that do not change a verdict.
+    pub notes: Vec<String>,
+    /// True once every run of the design has ended.
+    pub finished: bool,
+}
+
+/// A prediction as it was written before the first run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegisteredPrediction {
+    /// Its text, such as `better` or `tok_s +30..+60%`.
+    pub text: String,
+    /// Whether it held. `None` while it cannot be judged.
+    pub held: Option<bool>,
+}
+
+/// What an experiment is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Intent {
+    /// It looks for a result.
+    Exploratory,
+    /// It repeats a known result with fresh seeds.
+    Confirmatory,
+    /// It was stored before intents were recorded.
+    #[default]
+    Unknown,
+}
+
+/// Which runs are made, in which order, and when they are judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Design {
+    /// Runs of both arms in fresh processes, one at a time: A B B A. Judged once.
+    Trials {
+        /// Number of runs of both arms together.
+        trials: usize,
+    },
+    /// Pairs of runs with the same seed. Judged once.
+    Pairs {
+        /// Number of pairs.
+        pairs: usize,
+    },
+    /// Pairs of runs with the same seed. Judged after each pair, from the fourth on, until decided.
+    Sequential {
+        /// The largest number of pairs, fixed before the first run.
+        max_pairs: usize,
+        /// The looks so far.
+        looks: Vec<Look>,
+    },
+}
+
+/// A look of a sequential design.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Look {
+    /// Number of pairs that it used.
+    pub pairs: usize,
+    /// True if further pairs cannot reach another verdict.
+    pub stops: bool,
+    /// The verdict on each measure so far, by the measure's text.
+    pub verdicts: BTreeMap<String, Verdict>,
+}
+
+/// How the figures of several runs are summed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Average {
+    /// The median. Comparisons made before 2026-11-24 have it.
+    Median,
+    /// The mean; geometric for `tok_s` and `step_ms`, so that their ratio is the ratio of the arms.
+    Mean,
+}
+
+/// The training loss that is stated for an arm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrainLoss {
+    /// The loss of the last batch. Comparisons made before 2026-11-24 have it.
+    LastBatch,
+    /// The mean over the last steps, [`super::losses::SmoothedLoss`].
+    Smoothed,
+}
+
+/// One side of an experiment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Arm {
+    /// Label in tables.
+    pub label: String,
+    /// The recipe with its changed keys, or the external command, as shown to people.
+    pub command: String,
+    /// The path of the recipe, or its built-in name. `None` for an external command, and for trials.
+    pub recipe: Option<String>,
+    /// `section.key=value` arguments on top of the recipe, without the seed.
+    pub settings: Vec<String>,
+    /// Hash of the resolved recipe of trials, whose seed does not vary.
+    pub recipe_hash: Option<String>,
+    /// Hash of the resolved recipe with `training.seed = 0`: it identifies the arm whatever the seed.
+    pub seedless_hash: Option<String>,
+    /// Commit of the program.
+    pub commit: Option<String>,
+    /// BLAKE3 of the binary.
+    pub binary: Option<String>,
+    /// The device class, such as `NVIDIA H200` or `cpu avx512`.
+    pub device: Option<String>,
+    /// Tokens, FLOPs or steps that each run may take. `None` where that was not recorded.
+    pub budget: Option<Budget>,
+    /// Figures over the runs ([`Experiment::average`]), by the name of the compared metric.
+    pub measured: BTreeMap<String, f64>,
+}
+
+/// What a run of an arm may take.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Budget {
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Tokens trained on.
+    pub tokens: u64,
+}
+
+/// A run of an arm. Everything but arm and seed is blank until the run has ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExperimentRun {
+    /// Index of its arm.
+    pub arm: usize,
+    /// Its `training.seed`, where the design varies it.
+    pub seed: Option<u64>,
+    /// `RECIPE/RUN` of the stored run. `None` for an external command, whose rows are in `trial-N.jsonl`
+    /// beside this file.
+    pub run: Option<String>,
+    /// How it ended, in the ledger's words: `ok`, `diverged`, `oom`, `killed`, …
+    pub status: Option<String>,
+    /// The reason for any status but `ok`.
+    pub reason: Option<String>,
+    /// True if it was stored before this experiment began.
+    #[serde(default)]
+    pub reused: bool,
+    /// BLAKE3 of its `metrics.csv`, or of an external command's losses. Equal hashes mean equal bits.
+    pub metrics_hash: Option<String>,
+    /// Median tokens per second of consecutive blocks of steps in the steady state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<f64>,
+    /// The value of each measure, by the measure's text.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, MeasureValue>,
+}
+
+/// The answer to one question.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// What is measured.
+    pub measure: Measure,
+    /// Unit of its values.
+    pub unit: String,
+    /// Which values are better.
+    pub direction: Direction,
+    /// How two values are compared.
+    pub scale: Scale,
+    /// Smaller differences do not matter: in the measure's unit, or on the scale of ratios as a share of the
+    /// baseline's value. `None` where ranks or bits are compared.
+    pub min_effect: Option<f64>,
+    /// Probability that the interval contains the true difference, corrected for several measures.
+    pub confidence: f64,
+    /// Number of pairs with a value in both arms.
+    pub pairs: usize,
+    /// Mean of the baseline over these pairs; geometric on the scale of ratios.
+    pub baseline: Option<f64>,
+    /// Mean of the candidate over these pairs.
+    pub candidate: Option<f64>,
+    /// Estimate and interval: candidate - baseline, or candidate / baseline - 1 on the scale of ratios.
+    pub interval: Option<Interval>,
+    /// Sample standard deviation of the differences of pairs; of logarithms on the scale of ratios.
+    pub deviation: Option<f64>,
+    /// Two-sided p-value of no difference, not corrected for several measures.
+    pub p: Option<f64>,
+    /// What the verdict rests on.
+    pub basis: VerdictBasis,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Why the verdict differs from what the interval alone would give, or what is missing.
+    pub because: Option<String>,
+}
+
+/// What a verdict rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VerdictBasis {
+    /// Welch's interval of the ratio of alternating trials.
+    Trials,
+    /// The largest difference between loss curves.
+    Curves,
+    /// Student's interval of the differences of pairs.
+    Differences,
+    /// The interval of a sequential design.
+    Sequential,
+    /// Exact ranks of what training took until a target.
+    Ranks,
+    /// The counts of diverged runs.
+    DivergedRuns,
+    /// Equal bits in every pair.
+    SameBits,
+    /// Nothing yet: too few pairs.
+    Nothing,
+}
+
+/// The answer to *faster, and no worse?*: an intersection–union test, which needs no correction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JointFinding {
+    /// `better` where the speed is better and every other interval lies above the smallest effect for the
+    /// worse; `worse` where one measure is worse.
+    pub verdict: Verdict,
+    /// In words.
+    pub found: String,
+}
+
+/// Counts of diverged runs among pairs whose runs have both ended, as `ok` or diverged.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DivergedRuns {
+    /// All such pairs.
+    pub pairs: usize,
+    /// Diverged runs of the baseline.
+    pub baseline: usize,
+    /// Diverged runs of the candidate.
+    pub candidate: usize,
+    /// Two-sided p-value of the exact test on the pairs in which one run diverged.
+    pub p: f64,
+}
+
+/// An earlier experiment on the same change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EarlierExperiment {
+    /// `NAME/ID`.
+    pub comparison: String,
+    /// Number of pairs with values.
+    pub pairs: usize,
+    /// Number of its seeds that this experiment uses too.
+    pub shared_seeds: usize,
+    /// How it ended, such as `val_loss: better`; `did not finish`.
+    pub ended: String,
+}
+
+/// What an experiment planned before its first run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExperimentPlan {
+    /// What the pairs can see, for each measure whose deviation is known from elsewhere.
+    pub power: Vec<MeasurePlan>,
+    /// Runs that the design needs.
+    pub runs: usize,
+    /// Runs among them that were stored already.
+    pub stored_runs: usize,
+    /// Predicted time of the others, one after another, in seconds.
+    pub seconds: Option<f64>,
+    /// Predicted energy of the others, in joules.
+    pub joules: Option<f64>,
+}
+
+/// The power plan of a measure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasurePlan {
+    /// The measure.
+    pub measure: Measure,
+    /// Where the deviation comes from: an experiment, or pilot pairs.
+    pub source: String,
+    /// Pairs by deviation and smallest difference, on the scale on which differences are taken.
+    pub plan: PowerPlan,
+}
+
+/// What ran an experiment. `None` where a record does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The version of xrun.
+    pub version: Option<String>,
+    /// The commit of the sources.
+    pub commit: Option<String>,
+    /// True if the sources differed from that commit.
+    pub dirty: Option<bool>,
+    /// BLAKE3 of the binary that judged.
+    pub binary: Option<String>,
+    /// The device class of all runs.
+    pub device: Option<String>,
+    /// Hash of each arm's corpus, baseline first.
+    pub corpus_hashes: Vec<String>,
+    /// Hash of the tokens of every held-out set that a run was measured on, by the set's name.
+    pub held_out_hashes: Option<BTreeMap<String, BTreeSet<String>>>,
+    /// Hash of the newest line of every file of the ledger when the experiment began.
+    pub ledger_heads: Option<BTreeMap<String, String>>,
+    /// When it began, UTC.
+    pub began: Option<String>,
+}
+
+/// Returns the folders `RECIPE/RUN` of the runs of a comparison; none for the folder of something else.
+///
+/// # Errors
+/// If its record cannot be read.
+pub fn compared_runs(folder: &Path) -> Result<Vec<String>> {
+    if !folder.join(EXPERIMENT).is_file() {
+        return Ok(Vec::new());
+    }
+    Ok(Experiment::read(folder)?.run_names().into_iter().map(str::to_owned).collect())
+}
+
+impl Experiment {
+    /// Writes `experiment.json` to its folder; a reader sees the old file or the new one.
+    ///
+    /// # Errors
+    /// If the folder cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        atomic::write(&folder.join(EXPERIMENT), &json(self)?)
+    }
+
+    /// Reads `experiment.json` from its folder.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not an experiment.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join(EXPERIMENT);
+        Self::parse(&std::fs::read(&path).at("read", &path)?, &path)
+    }
+
+    /// Parses the content of `experiment.json`; `path` names it in errors.
+    ///
+    /// # Errors
+    /// If it is not JSON of an experiment, has fewer than two arms, or has a run of an arm that it lacks.
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
+        let wrong = |line: usize, why: String| {
+            Error::failed(format!("{}:{line}: not an experiment: {why}", path.display()))
+        };
+        let experiment: Self = serde_json::from_slice(bytes).map_err(|e| wrong(e.line(), e.to_string()))?;
+        let arms = experiment.arms.len();
+        if arms < 2 {
+            return Err(wrong(1, format!("it has {arms} of at least two arms")));
+        }
+        let mut runs = experiment.runs.iter().chain(&experiment.pilot);
+        match runs.find(|run| run.arm >= arms) {
+            Some(run) => Err(wrong(1, format!("a run belongs to arm {}, and there are {arms}", run.arm))),
+            None => Ok(experiment),
+        }
+    }
+
+    /// Returns the arm that is measured against.
+    pub fn baseline(&self) -> &Arm {
+        &self.arms[BASELINE]
+    }
+
+    /// Returns the changed arm.
+    pub fn candidate(&self) -> &Arm {
+        &self.arms[CANDIDATE]
+    }
+
+    /// Returns `NAME/ID`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.name, self.id)
+    }
+
+    /// Returns true for alternating trials of both arms.
+    pub fn has_trials(&self) -> bool {
+        matches!(self.design, Design::Trials { .. })
+    }
+
+    /// Returns the hashes of both recipes without their seeds, which identify the change; `None` for trials.
+    pub fn change(&self) -> Option<[&str; 2]> {
+        Some([self.baseline().seedless_hash.as_deref()?, self.candidate().seedless_hash.as_deref()?])
+    }
+
+    /// Returns the runs of an arm.
+    pub fn runs_in(&self, arm: usize) -> impl Iterator<Item = &ExperimentRun> {
+        self.runs.iter().filter(move |run| run.arm == arm)
+    }
+
+    /// Returns the pairs: the n-th runs of baseline and candidate.
+    pub fn pairs(&self) -> impl Iterator<Item = RunPair<'_>> {
+        pairs_in(&self.runs)
+    }
+
+    /// Returns the number of pairs whose runs have both ended.
+    pub fn ended_pairs(&self) -> usize {
+        self.pairs().filter(RunPair::has_ended).count()
+    }
+
+    /// Returns true if an arm has a single run, which does not show how its runs differ.
+    pub fn has_single_run(&self) -> bool {
+        [BASELINE, CANDIDATE].into_iter().any(|arm| self.runs_in(arm).count() == 1)
+    }
+
+    /// Returns every seed of a run of either arm, without the pilot's.
+    pub fn seeds(&self) -> BTreeSet<u64> {
+        self.runs.iter().filter_map(|run| run.seed).collect()
+    }
+
+    /// Returns the folders `RECIPE/RUN` of its runs, each once.
+    pub fn run_names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.runs.iter().filter_map(|run| run.run.as_deref()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// Returns the finding on a measure.
+    pub fn finding(&self, measure: &str) -> Option<&Finding> {
+        self.findings.iter().find(|finding| finding.measure.to_string() == measure)
+    }
+
+    /// Returns the finding on the speed of trials.
+    pub fn speed(&self) -> Option<&Finding> {
+        self.findings.iter().find(|finding| finding.measure.is_speed())
+    }
+
+    /// Returns the finding on the loss curves of trials.
+    pub fn curves(&self) -> Option<&Finding> {
+        self.findings.iter().find(|finding| finding.measure == Measure::LossCurves)
+    }
+
+    /// Returns the verdict on what was asked. Trials are judged by their speed, a joint question by its joint
+    /// finding. Of several measures it is `worse` if one is worse, the common verdict if all agree, and else
+    /// inconclusive.
+    pub fn verdict(&self) -> Verdict {
+        if self.has_trials() {
+            return self.speed().map_or(Verdict::Inconclusive, |speed| speed.verdict);
+        }
+        if let Some(joint) = &self.joint {
+            return joint.verdict;
+        }
+        let verdicts: BTreeSet<Verdict> = self.findings.iter().map(|finding| finding.verdict).collect();
+        match verdicts.first() {
+            Some(only) if verdicts.len() == 1 => *only,
+            _ if verdicts.contains(&Verdict::Worse) => Verdict::Worse,
+            _ => Verdict::Inconclusive,
+        }
+    }
+
+    /// Returns the verdict in words: *faster* and *slower* for trials, else *better* and *worse*.
+    pub fn verdict_words(&self) -> &'static str {
+        if self.has_trials() { self.verdict().speed_words() } else { self.verdict().words() }
+    }
+}
+
+impl Finding {
+    /// Returns a finding before it is judged.
+    pub fn unjudged(measure: Measure, min_effect: Option<f64>, confidence: f64) -> Self {
+        Self {
+            unit: measure.unit().to_owned(),
+            direction: measure.direction(),
+            scale: measure.scale(),
+            measure,
+            min_effect,
+            confidence,
+            pairs: 0,
+            baseline: None,
+            candidate: None,
+            interval: None,
+            deviation: None,
+            p: None,
+            basis: VerdictBasis::Nothing,
+            verdict: Verdict::Inconclusive,
+            because: None,
+        }
+    }
+
+    /// Returns whether curves are as alike as asked: the same bits, or within the tolerance. `None` where that
+    /// was not judged.
+    pub fn holds(&self) -> Option<bool> {
+        match self.verdict {
+            Verdict::SameBits | Verdict::NoDifference => Some(true),
+            Verdict::Different | Verdict::Better | Verdict::Worse => Some(false),
+            Verdict::Inconclusive => None,
+        }
+    }
+
+    /// Returns candidate / baseline with its interval, on the scale of ratios.
+    pub fn ratio(&self) -> Option<Interval> {
+        let interval = self.interval.filter(|_| self.scale == Scale::Ratio)?;
+        let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(|x| 1.0 + x);
+        Some(Interval { estimate, low, high })
+    }
+}
+
+/// A run of the baseline and a run of the candidate that belong together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunPair<'a> {
+    /// The baseline's run.
+    pub baseline: &'a ExperimentRun,
+    /// The candidate's run.
+    pub candidate: &'a ExperimentRun,
+}
+
+/// Returns the n-th runs of baseline and candidate, for each n that both have.
+pub fn pairs_in(runs: &[ExperimentRun]) -> impl Iterator<Item = RunPair<'_>> {
+    let arm = move |arm: usize| runs.iter().filter(move |run| run.arm == arm);
+    arm(BASELINE).zip(arm(CANDIDATE)).map(|(baseline, candidate)| RunPair { baseline, candidate })
+}
+
+impl<'a> RunPair<'a> {
+    /// Returns both runs, the baseline's first.
+    pub fn runs(&self) -> [&'a ExperimentRun; 2] {
+        [self.baseline, self.candidate]
+    }
+
+    /// Returns true if both runs have ended.
+    pub fn has_ended(&self) -> bool {
+        self.runs().iter().all(|run| run.status.is_some())
+    }
+
+    /// Returns true if both runs have the same rows, to the bit.
+    pub fn has_same_bits(&self) -> bool {
+        self.baseline.metrics_hash.is_some() && self.baseline.metrics_hash == self.candidate.metrics_hash
+    }
+
+    /// Returns the seeds of both runs, the baseline's first.
+    pub fn seeds(&self) -> [Option<u64>; 2] {
+        self.runs().map(|run| run.seed)
+    }
+
+    /// Returns the value of a measure in both runs, the baseline's first.
+    pub fn values(&self, measure: &Measure) -> [Option<f64>; 2] {
+        self.runs().map(|run| run.value(measure))
+    }
+
+    /// Returns the difference of a finding's measure as intervals state it: candidate - baseline, or
+    /// candidate / baseline - 1.
+    pub fn difference(&self, finding: &Finding) -> Option<f64> {
+        let [Some(baseline), Some(candidate)] = self.values(&finding.measure) else { return None };
+        let difference = match finding.scale {
+            Scale::Difference => candidate - baseline,
+            Scale::Ratio => candidate / baseline - 1.0,
+        };
+        difference.is_finite().then_some(difference)
+    }
+}
+
+impl ExperimentRun {
+    /// Returns the value of a measure; the speed of a trial is the median of its blocks.
+    pub fn value(&self, measure: &Measure) -> Option<f64> {
+        match self.values.get(&measure.to_string()) {
+            Some(value) => value.value(),
+            None if measure.is_speed() => super::quantiles::median(self.blocks.iter().copied()),
+            None => None,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What ranks agree on before the first step: algorithms of products, initial state, and how their GPUs
+//! exchange data.
+
+use crate::device::Device;
+use crate::device::communicator::Communicator;
+use crate::device::cuda::nccl::UniqueId;
+use crate::device::cuda::products::TIMING;
+use crate::device::cuda::{Algorithms, Gpu, SharedMemory, Sharing, process_token};
+use crate::error::{Error, Result};
+use crate::exec::{Engine, StateMemory, prepare, shared_buffers};
+use crate::ir::State;
+use crate::model::Programs;
+use crate::plan::Execution;
+use crate::policy::Transport;
+use crate::results::progress::eprint_line;
+use std::sync::Arc;
+
+/// Name of the collective that sends rank 0's table.
+const TABLE: &str = "the algorithms of matrix products";
+
+/// Compiles the kernels of all programs and chooses the algorithms of products. Rank 0 chooses and the others
+/// use its table: on another GPU of the same model another algorithm may be slightly faster, and would round
+/// differently.
+///
+/// # Errors
+/// When a kernel does not compile, or ranks are on different GPUs or libraries.
+pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Communicator) -> Result<()> {
+    let Some(gpu) = device.gpu().filter(|_| comm.world_size() > 1) else {
+        return prepare(device, comm.rank(), programs.sections(), &say_timing);
+    };
+    if comm.rank() == 0 {
+        prepare(device, comm.rank(), programs.sections(), &say_timing)?;
+        return comm.broadcast(TABLE, gpu.algorithms().to_json().into_bytes()).map(|_| ());
+    }
+    let text = String::from_utf8_lossy(&comm.broadcast(TABLE, Vec::new())?).into_owned();
+    let table =
+        Algorithms::from_json(&text).map_err(|e| Error::failed(format!("the table of rank 0 {e}")))?;
+    if !gpu.products().merge(&table) {
+        return Err(Error::failed(format!(
+            "rank {} is on {}, and rank 0 on {} with cuBLASLt {}: ranks need one model of GPU and one version",
+            comm.rank(),
+            gpu.algorithms().gpu,
+            table.gpu,
+            table.cublaslt
+        )));
+    }
+    prepare(device, comm.rank(), programs.sections(), &say_timing)
+}
+
+/// Allocates the state of a rank. Where GPUs are to exchange data by copies and all ranks are threads of this
+/// process, the buffers that others write into can be mapped for them; processes open handles of theirs.
+///
+/// # Errors
+/// When memory cannot be allocated, or a rank is lost.
+pub(super) fn allocate_state(
+    device: &Device,
+    layout: &Arc<State>,
+    comm: &dyn Communicator,
+) -> Result<StateMemory> {
+    let Some(gpu) = device.gpu() else { return StateMemory::new(device, Arc::clone(layout)) };
+    gpu.make_current()?;
+    let mut shared = shared_buffers(layout);
+    if !shared.is_empty() {
+        let own = process_token().to_le_bytes().to_vec();
+        let all = comm.gather("the processes of ranks", own.clone())?;
+        if all.parts().any(|token| *token != *own) {
+            shared.clear();
+        }
+    }
+    StateMemory::with_mapped(device, Arc::clone(layout), &shared)
+}
+
+/// Says what takes time before the first step on a machine that has not seen these products.
+pub(in crate::train) fn say_timing(products: usize) {
+    eprint_line(&format!(
+        "timing {products} matrix products that this machine has not seen: about {} s at most, once",
+        TIMING.as_secs()
+    ));
+}
+
+/// Connects the GPU of an engine with those of all ranks: by copies where the state has room for them and all
+/// ranks have access to each other's memory, by NCCL otherwise. An abort of the run ends what they wait for.
+///
+/// # Errors
+/// As [`Gpu::join_ranks`].
+pub(super) fn connect_gpus(engine: &Engine, comm: &dyn Communicator, execution: &Execution) -> Result<()> {
+    let Some(gpu) = engine.gpu().filter(|_| comm.world_size() > 1) else { return Ok(()) };
+    let shared = match engine.shared_memory() {
+        Some(memory) => share_memory(gpu, memory, comm, execution.transport == Transport::Copies)?,
+        None => false,
+    };
+    if !shared {
+        gpu.join_ranks(comm.rank(), comm.world_size(), execution.channels, |id| {
+            let bytes = comm.broadcast("the id of NCCL", id.map(Vec::from).unwrap_or_default())?;
+            UniqueId::try_from(bytes).map_err(|_| Error::failed("rank 0 sent no id of NCCL"))
+        })?;
+    }
+    if let Some(abort) = gpu.exchange_aborter() {
+        comm.on_abort(Box::new(move |error| abort(&error.clone().caused_by_other_rank())));
+    }
+    engine.check_connected()
+}
+
+/// Connects GPUs by copies. Where a rank has no access to another's memory, returns false and says why, or
+/// fails if copies are `required`.
+fn share_memory(gpu: &Gpu, memory: SharedMemory, comm: &dyn Communicator, required: bool) -> Result<bool> {
+    let gather = |name: &str, bytes| Ok(comm.gather(name, bytes)?.parts().map(<[u8]>::to_vec).collect());
+    match gpu.share_memory(comm.rank(), memory, gather)? {
+        Sharing::Shared => Ok(true),
+        Sharing::Refused(reason) if required => Err(Error::usage(format!(
+            "parallelism.transport = \"copies\", but {reason}; try: leave parallelism.transport out, for NCCL"
+        ))),
+        Sharing::Refused(reason) => {
+            if comm.rank() == 0 {
+                eprint_line(&format!("ranks exchange data through NCCL instead of copies: {reason}"));
+            }
+            Ok(false)
+        }
+    }
+}
