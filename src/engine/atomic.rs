@@ -1,4 +1,4 @@
-//! Atomically replaced files: readers see the old version or the new one.
+//! Files that are replaced atomically: readers see the old version or the new one, never a mixture.
 
 use crate::error::{Error, IoContext, Result};
 use std::fs::{File, Metadata};
@@ -7,52 +7,53 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::NamedTempFile;
 
-/// Prefix of the names of files that are being written.
+/// Prefix of the names of files that are still being written.
 const TEMPORARY: &str = ".writing-";
 
-/// As [`write`] for a file of the user's own, such as a page of a report: if `path` is a link, its target is
-/// replaced.
+/// Replaces a file that belongs to the user, such as a page of a report. If `path` is a link, this replaces
+/// its target and keeps the link, unlike [`write`].
 pub fn write_through(path: &Path, bytes: &[u8]) -> Result<()> {
     write(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()), bytes)
 }
 
-/// As [`write`], of a file that must not be there yet.
+/// Creates `path` with `bytes`, and never overwrites a file.
 ///
 /// # Errors
-/// A usage error where it is; when it cannot be written.
+/// A usage error if `path` exists already. Fails if the file cannot be written.
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
     let file = temporary(path, |out| out.write_all(bytes))?;
     match file.persist_noclobber(path) {
         Ok(_) => sync_folder(parent(path)),
         Err(e) if e.error.kind() == ErrorKind::AlreadyExists => {
-            Err(Error::usage(format!("{} is there already, and nothing is overwritten", path.display())))
+            Err(Error::usage(format!("{} already exists and is not overwritten", path.display())))
         }
         Err(e) => Err(e.error).at("create", path),
     }
 }
 
-/// Replaces `path` with `bytes`: temporary file beside it, fsync, rename, fsync of the folder.
-/// A reader, and a crash at any moment, sees the old content or the new one. If `path` is a link, the link is
-/// replaced and what it leads to stays. An existing file keeps its permissions.
+/// Replaces `path` with `bytes`: writes a temporary file beside it, syncs it, renames it, and syncs the
+/// folder. A reader sees the old content or the new one, and so does the next process after a crash at any
+/// moment. If `path` is a link, the link itself is replaced and its target stays. An existing file keeps its
+/// permissions.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with(path, |out| out.write_all(bytes))
 }
 
-/// As [`write`], with the bytes that `fill` writes.
+/// Replaces `path`, as [`write`] does, with the bytes that `fill` writes.
 ///
 /// # Errors
-/// That of `fill`, or when the file cannot be replaced.
+/// If `fill` fails or the file cannot be replaced.
 pub fn write_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let file = temporary(path, fill)?;
     file.persist(path).map_err(|e| e.error).at("replace", path)?;
     sync_folder(parent(path))
 }
 
-/// Replaces a file of a cache, in a folder that need not be there. Readers see the old content or the new one;
-/// a power cut may lose both, since nothing waits for the disk.
+/// Replaces a file of a cache and creates its folder if needed. Readers see the old content or the new one.
+/// Nothing is synced, so a power cut may lose both.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If the file cannot be written.
 pub fn write_cached(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = parent(path);
     std::fs::create_dir_all(folder).at("create", folder)?;
@@ -61,7 +62,7 @@ pub fn write_cached(path: &Path, bytes: &[u8]) -> Result<()> {
     file.persist(path).map(drop).map_err(|e| e.error).at("replace", path)
 }
 
-/// Writes a temporary file beside `path`, durably.
+/// Writes a temporary file beside `path` and syncs it.
 fn temporary(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<NamedTempFile> {
     let folder = parent(path);
     let mut builder = tempfile::Builder::new();
@@ -80,8 +81,9 @@ fn temporary(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<(
     Ok(file)
 }
 
-/// Removes temporary files of this age that killed processes left in a folder. The caller holds the lock of the
-/// folder, or leaves young ones to the processes that may still write them.
+/// Removes temporary files that killed processes left in a folder, if they are at least `age` old. A caller
+/// that holds the folder's lock may pass zero; others must leave young files to the processes that may still
+/// write them.
 pub fn clear_leftovers(folder: &Path, age: Duration) -> Result<()> {
     for entry in std::fs::read_dir(folder).at("read", folder)? {
         let entry = entry.at("read", folder)?;
@@ -94,7 +96,7 @@ pub fn clear_leftovers(folder: &Path, age: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Makes the entries of a folder durable, so that a file renamed into it is still there after a power cut.
+/// Makes the entries of a folder durable, so that a file renamed into it survives a power cut.
 pub fn sync_folder(folder: &Path) -> Result<()> {
     // Only Unix opens folders as files; elsewhere the rename itself is as durable as it gets.
     if cfg!(unix) {
@@ -103,7 +105,7 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the folder of `path`; the current one for a bare file name.
+/// Returns the folder of `path`, which is `.` for a bare file name.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
@@ -163,7 +165,7 @@ mod tests {
         let path = dir.path().join("a.html");
         write_new(&path, b"first").unwrap();
         let error = write_new(&path, b"second").unwrap_err();
-        assert!(error.message().contains("is there already"), "{error}");
+        assert!(error.message().contains("already exists"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"first");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }

@@ -1,4 +1,4 @@
-//! The one error type: a message for a person, and the exit code that a script sees.
+//! The crate's error type: a message for a person, and the exit code that a script sees.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -10,17 +10,17 @@ use std::path::Path;
 pub enum ErrorKind {
     /// The run itself failed: exit 1.
     Failed,
-    /// A wrong command line, recipe or input file: exit 2.
+    /// The command line, a recipe or an input file is wrong: exit 2.
     Usage,
     /// A regression or a stale report: exit 3.
     Regression,
-    /// The finding of a comparison that ended as it should, such as *worse*: exit 3.
+    /// A comparison ended as it should and found something, such as *worse*: exit 3.
     Finding,
-    /// Does not fit in memory, by plan or by fact: exit 4.
+    /// Something does not fit in memory, by plan or in fact: exit 4.
     DoesNotFit,
-    /// Trained, but the state or the results could not be saved: exit 74.
+    /// The run trained, but its state or results could not be saved: exit 74.
     Unsaved,
-    /// Stopped, by a signal or a full disk, after saving a checkpoint: exit 75.
+    /// A signal or a full disk stopped the run after it saved a checkpoint: exit 75.
     Interrupted,
 }
 
@@ -55,27 +55,27 @@ impl Error {
         Self { kind, message: message.into(), from_other_rank: false }
     }
 
-    /// Creates the error of a failed run (exit 1).
+    /// Creates the error for a failed run (exit 1).
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Failed, message)
     }
 
-    /// Creates the error of a wrong command line, recipe or input file (exit 2).
+    /// Creates the error for a wrong command line, recipe or input file (exit 2).
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Usage, message)
     }
 
-    /// Creates the error of something that does not fit in memory (exit 4).
+    /// Creates the error for something that does not fit in memory (exit 4).
     pub fn does_not_fit(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::DoesNotFit, message)
     }
 
-    /// Creates what stands for the finding of a comparison that ended as it should (exit 3).
+    /// Creates the "error" with which a successful comparison reports what it found (exit 3).
     pub fn finding(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Finding, message)
     }
 
-    /// Returns the last line of a program that ends with this: the error, or why the exit code is not 0.
+    /// Returns the last line that the program prints: the error, or for a finding why the exit code is not 0.
     pub fn last_line(&self) -> String {
         match self.kind {
             ErrorKind::Finding => format!("exit code {}: {}", self.kind.exit_code(), self.message),
@@ -93,19 +93,19 @@ impl Error {
         &self.message
     }
 
-    /// The same error with what was being done put in front.
+    /// Prefixes the message with what was being done.
     #[must_use]
     pub fn context(self, doing: impl fmt::Display) -> Self {
         Self { message: format!("{doing}: {}", self.message), ..self }
     }
 
-    /// Returns the error of a rank that ends only because another rank failed with this one.
+    /// Marks the error as caused by another rank, whose failure ended this one.
     #[must_use]
     pub fn caused_by_other_rank(self) -> Self {
         Self { from_other_rank: true, ..self.context("another rank stopped the run") }
     }
 
-    /// Returns true if the rank that has this error ends only because another rank failed.
+    /// Returns true if this rank ended only because another rank failed.
     pub fn is_from_other_rank(&self) -> bool {
         self.from_other_rank
     }
@@ -119,7 +119,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Puts a path, and what was being done to it, on an I/O error.
+/// Adds a path, and what was being done to it, to an I/O error.
 pub trait IoContext<T> {
     /// Turns the error into "cannot VERB PATH: reason".
     fn at(self, verb: &str, path: &Path) -> Result<T>;

@@ -1,4 +1,4 @@
-//! Text forms of numbers and tables for people: the one place that formats a measured or planned figure.
+//! Numbers and tables as text for people. Every measured or planned figure is formatted here.
 
 mod clock;
 mod escape;
@@ -6,15 +6,15 @@ mod escape;
 pub use clock::now;
 pub use escape::{ESCAPED, all_escaped, harmless_json, printable};
 
-/// Text for a missing value.
+/// Stands for a missing value.
 pub const BLANK: &str = "—";
 
-/// Returns `1,234,567` for 1234567.
+/// Formats a number with commas: `1,234,567` for 1234567.
 pub fn thousands(n: usize) -> String {
     grouped(&n.to_string())
 }
 
-/// Returns a number with `places` decimals and commas between thousands; [`BLANK`] without a number.
+/// Formats a number with `places` decimals and commas between thousands, and a missing one as [`BLANK`].
 pub fn decimal(value: Option<f64>, places: usize) -> String {
     let Some(value) = value else { return BLANK.to_owned() };
     if !value.is_finite() {
@@ -22,7 +22,7 @@ pub fn decimal(value: Option<f64>, places: usize) -> String {
     }
     let text = format!("{:.places$}", value.abs());
     let (whole, decimals) = text.split_at(text.find('.').unwrap_or(text.len()));
-    // A zero after rounding has no sign.
+    // What rounds to zero has no sign.
     let negative = value < 0.0 && text.chars().any(|c| c.is_ascii_digit() && c != '0');
     let sign = if negative { "-" } else { "" };
     format!("{sign}{}{decimals}", grouped(whole))
@@ -40,7 +40,7 @@ fn grouped(digits: &str) -> String {
     out
 }
 
-/// Returns a number with a metric suffix and about three digits: `512`, `45.2k`, `2M`. Whole numbers below a
+/// Formats a number with a metric suffix and about three digits: `512`, `45.2k`, `2M`. Whole numbers below a
 /// thousand are exact.
 pub fn short(value: f64) -> String {
     const SUFFIXES: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
@@ -57,7 +57,7 @@ pub fn short(value: f64) -> String {
     format!("{text}{suffix}")
 }
 
-/// Returns a quantity with a decimal prefix, for a unit to follow: `1.70 G` for 1.7e9, `3 ` for 3.
+/// Formats a quantity with a decimal prefix, to be followed by a unit: `1.70 G` for 1.7e9, `3 ` for 3.
 pub fn metric(value: f64) -> String {
     const PREFIXES: [&str; 7] = [" ", " k", " M", " G", " T", " P", " E"];
     let (mut value, mut prefix) = (value, 0);
@@ -68,7 +68,7 @@ pub fn metric(value: f64) -> String {
     if prefix == 0 { format!("{value:.0} ") } else { format!("{value:.2}{}", PREFIXES[prefix]) }
 }
 
-/// Returns bytes in the binary unit that leaves at most four digits before the point.
+/// Formats bytes in the largest binary unit of which there is at least one.
 pub fn binary(bytes: usize) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -82,7 +82,7 @@ pub fn binary(bytes: usize) -> String {
     format!("{value:.2} {}", UNITS[unit])
 }
 
-/// Returns a predicted time in one unit, from microseconds to days: `24.10 ms`, `90.0 s`, `12.3 min`.
+/// Formats a predicted time in one unit, from microseconds to days: `24.10 ms`, `90.0 s`, `12.3 min`.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.1} µs", s * 1e6),
@@ -94,8 +94,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Returns a time on the wall clock, passed or to come, in two units at most: `4.2 s`, `43 s`, `2m05s`,
-/// `3h07m`, `2d04h`.
+/// Formats wall time, elapsed or remaining, in at most two units: `4.2 s`, `43 s`, `2m05s`, `3h07m`, `2d04h`.
 pub fn wall_time(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
         return "?".to_owned();
@@ -112,7 +111,7 @@ pub fn wall_time(seconds: f64) -> String {
     }
 }
 
-/// Returns a number with four significant digits, as few of them as say the same: `0.2652`, `0.6`,
+/// Formats a number with four significant digits, without trailing zeros below a million: `0.2652`, `0.6`,
 /// `1.192e-7`.
 pub fn significant(value: f64) -> String {
     let text = match value.abs() {
@@ -127,12 +126,12 @@ pub fn significant(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// Returns a fraction in percent, with one decimal.
+/// Formats a fraction in percent, with one decimal.
 pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", 100.0 * fraction)
 }
 
-/// Returns `s`, or nothing for one.
+/// Returns the plural ending for `n` things: `s`, or nothing for one.
 pub fn plural(n: usize) -> &'static str {
     if n == 1 { "" } else { "s" }
 }
@@ -159,12 +158,12 @@ impl Table {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row of at most as many cells as there are columns.
+    /// Adds a row, which may have fewer cells than there are columns but not more.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// Returns the rows, each on a line after `indent` spaces, columns two spaces apart.
+    /// Returns the rows, one per line after `indent` spaces, with two spaces between columns.
     pub fn render(&self, indent: usize) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));

@@ -1,12 +1,12 @@
-//! "Did you mean ...?": the candidate most similar to a misspelled word. One measure of similarity for the
-//! whole program.
+//! "Did you mean ...?": finds the candidate most similar to a misspelled word, by one measure of similarity
+//! for the whole program.
 
 /// Returns the candidate most similar to `word`, if any is similar enough to be suggested.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     nearest_by(word, candidates.into_iter().map(|candidate| (candidate, candidate)))
 }
 
-/// Returns the item whose name is most similar to `word`, if any is similar enough; the first of equals.
+/// Returns the item whose name is most similar to `word`, if any is similar enough. The first of equals wins.
 pub fn nearest_by<'a, T>(word: &str, candidates: impl Iterator<Item = (T, &'a str)>) -> Option<T> {
     candidates
         .map(|(item, candidate)| (item, similarity(word, candidate)))
@@ -18,13 +18,12 @@ pub fn nearest_by<'a, T>(word: &str, candidates: impl Iterator<Item = (T, &'a st
 /// Words less similar than this are not suggested.
 const THRESHOLD: f64 = 0.8;
 
-/// Longer words, in bytes, are not compared: they are not misspellings of a name, and the comparison takes
-/// quadratic time.
+/// Longer words, in bytes, are not compared: they are not misspellings, and comparing takes quadratic time.
 const LONGEST_WORD: usize = 64;
 
-/// Returns 1 for equal words, 0 for words with nothing in common; case is ignored.
+/// Returns 1 for equal words and 0 for words with nothing in common, ignoring case.
 ///
-/// A part of a name (`batch_size` of `local_batch_size`) is more similar to it than any misspelling.
+/// A word that is part of a name (`batch_size` in `local_batch_size`) scores higher than any misspelling.
 fn similarity(word: &str, candidate: &str) -> f64 {
     if word.len() > LONGEST_WORD {
         return 0.0;

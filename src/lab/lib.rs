@@ -1,6 +1,6 @@
 //! xrun: a declarative experiment runner for training language models.
 //!
-//! A run goes from a recipe to a report, and modules import only what comes before them on that way:
+//! A run leads from a recipe to a report, and each module imports only modules before it on that path:
 //!
 //! ```text
 //! recipe (as written) ─▶ plan (resolved) ─▶ program (flat list of ops) ─▶ exec on a device

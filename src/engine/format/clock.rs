@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use std::time::SystemTime;
 
-/// Returns the time. A clock that is set beyond the years of the calendar gives its last or first moment:
-/// files and folders are named by it, and a wrong clock must not end a run.
+/// Returns the current time. If the clock is set beyond the calendar's years, this is the calendar's first or
+/// last moment: the time only names files and folders, and a wrong clock must not end a run.
 pub fn now() -> Timestamp {
     timestamp(SystemTime::now())
 }

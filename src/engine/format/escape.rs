@@ -1,12 +1,13 @@
-//! Text of others, made harmless where it is shown. One table says which characters a terminal or a reader would
-//! obey, or would not see; the terminal, logs, Markdown and the page of `xrun view` show the same escapes for them.
+//! Makes text from elsewhere harmless where it is shown. One table lists the characters that a terminal or a
+//! reader would obey or not see; the terminal, logs, Markdown and the page of `xrun view` all escape them the
+//! same way.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
-/// The characters that are shown escaped, in ascending order: controls, and what Unicode calls default ignorable
-/// (`DerivedCoreProperties.txt`) or has for the writing direction. Line breaks and tabs stay, and so do the
-/// variation selectors of emoji, U+FE00 to U+FE0F.
+/// The characters that are shown escaped, in ascending order: controls, everything that Unicode calls default
+/// ignorable (`DerivedCoreProperties.txt`), and what sets the writing direction. Line breaks and tabs stay,
+/// and so do the variation selectors of emoji, U+FE00 to U+FE0F.
 pub const ESCAPED: [RangeInclusive<char>; 19] = [
     '\u{0}'..='\u{8}',
     '\u{b}'..='\u{1f}',
@@ -15,22 +16,22 @@ pub const ESCAPED: [RangeInclusive<char>; 19] = [
     '\u{ad}'..='\u{ad}',
     '\u{34f}'..='\u{34f}',
     '\u{61c}'..='\u{61c}',
-    // Fillers of Hangul, vowels of Khmer that have no form, selectors of Mongolian.
+    // Hangul fillers, invisible Khmer vowels, Mongolian selectors.
     '\u{115f}'..='\u{1160}',
     '\u{17b4}'..='\u{17b5}',
     '\u{180b}'..='\u{180f}',
-    // Zero widths, and marks of the direction.
+    // Zero-width characters and direction marks.
     '\u{200b}'..='\u{200f}',
-    // Separators of lines and paragraphs; embeddings and overrides of the direction.
+    // Line and paragraph separators, direction embeddings and overrides.
     '\u{2028}'..='\u{202e}',
-    // Word joiner, operators without a form, isolates of the direction.
+    // Word joiner, invisible operators, direction isolates.
     '\u{2060}'..='\u{206f}',
     '\u{3164}'..='\u{3164}',
-    // Byte order mark, halfwidth filler of Hangul, annotations between lines.
+    // Byte order mark, halfwidth Hangul filler, interlinear annotations.
     '\u{feff}'..='\u{feff}',
     '\u{ffa0}'..='\u{ffa0}',
     '\u{fff0}'..='\u{fffb}',
-    // Controls of shorthand and of music.
+    // Shorthand and musical controls.
     '\u{1bca0}'..='\u{1bca3}',
     '\u{1d173}'..='\u{1d17a}',
     // Tags, and more variation selectors.
@@ -41,8 +42,8 @@ fn is_escaped(c: char) -> bool {
     ESCAPED.iter().any(|range| range.contains(&c))
 }
 
-/// Returns a text as a person may see it: control characters become their pictures (`␛`), the others of
-/// [`ESCAPED`] their names (`⟨U+202E⟩`).
+/// Returns text that is safe to show: control characters become their pictures (`␛`), all others in
+/// [`ESCAPED`] become their code points (`⟨U+202E⟩`).
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
@@ -59,7 +60,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Returns JSON with the same value in which none of [`ESCAPED`] stands as it is.
+/// Returns JSON with the same value, in which every character in [`ESCAPED`] is escaped.
 pub fn harmless_json(json: &str) -> Cow<'_, str> {
     if !json.contains(is_escaped) {
         return Cow::Borrowed(json);
@@ -67,7 +68,8 @@ pub fn harmless_json(json: &str) -> Cow<'_, str> {
     let mut harmless = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
-            // Outside of strings, JSON has none of them but carriage returns, which are white space there.
+            // Outside of strings, the only one that JSON allows is the carriage return, which is white space
+            // there.
             c if c == '\r' || !is_escaped(c) => harmless.push(c),
             c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| harmless += &format!("\\u{unit:04x}")),
         }
@@ -75,7 +77,7 @@ pub fn harmless_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(harmless)
 }
 
-/// Returns a text of all characters of [`ESCAPED`].
+/// Returns a text of all characters in [`ESCAPED`].
 pub fn all_escaped() -> String {
     ESCAPED.into_iter().flatten().collect()
 }

@@ -1,28 +1,28 @@
-//! The running median: the one rule by which curves are smoothed.
+//! The running median, which smooths every curve.
 
 use super::Points;
 use std::ops::Range;
 
-/// Rows of the narrowest window: the median of fewer follows single values.
+/// Rows in the narrowest window. The median of fewer rows follows single values.
 const MIN_WINDOW: usize = 9;
 
-/// Returns the width, in rows, of the window that smooths a curve of so many rows: a fiftieth of it, at least
-/// nine, and odd; 1 for a curve of less than five windows, which is not smoothed.
+/// Returns the width, in rows, of the window that smooths a curve of `rows` rows: a fiftieth of them, at
+/// least nine, and odd. A curve shorter than five windows is not smoothed, and its width is 1.
 pub fn window(rows: usize) -> usize {
     let window = (rows / 50).max(MIN_WINDOW) | 1;
     if rows < 5 * window { 1 } else { window }
 }
 
-/// Returns the places around which a whole window lies. A smoothed curve has no others: a shorter window would
-/// end on single values.
+/// Returns the places that have a whole window around them. A smoothed curve has only these points, because a
+/// shorter window would end on single values.
 pub fn whole_windows(rows: usize, window: usize) -> Range<usize> {
     let half = window / 2;
     half..rows.saturating_sub(half).max(half)
 }
 
-/// Returns the running median around each point, or around about `count` evenly chosen ones of a longer curve.
-/// Windows are centred, so the curve does not lag behind a falling loss, and only whole ones count. A single spike
-/// leaves no trace. Gaps stay gaps.
+/// Returns the running median around each point, or around about `count` evenly spaced points of a longer
+/// curve. Windows are centered, so the curve does not lag behind a falling loss, and only whole windows
+/// count. A single spike leaves no trace. Gaps stay gaps.
 pub fn smooth(points: &[(f64, f64)], window: usize, count: usize) -> Points {
     let whole = whole_windows(points.len(), window);
     let stride = whole.len().div_ceil(count.max(1)).max(1);
@@ -30,10 +30,11 @@ pub fn smooth(points: &[(f64, f64)], window: usize, count: usize) -> Points {
     medians(points, window, whole.clone().filter(|i| (i - whole.start).is_multiple_of(stride) || *i == last))
 }
 
-/// Returns the median of the window around each of these places, which ascend and lie within [`whole_windows`].
-/// Values that are not finite count for nothing; a place that has one is a gap.
+/// Returns the median of the window around each of these places, which must ascend and lie within
+/// [`whole_windows`]. Values that are not finite are ignored, and the point at such a place is a gap.
 ///
-/// The time is that of sorting the points, however wide the window is: it slides over their ranks.
+/// This takes about as long as sorting the points, however wide the window is, because the window slides over
+/// their ranks.
 pub fn medians(points: &[(f64, f64)], window: usize, places: impl IntoIterator<Item = usize>) -> Points {
     let half = window / 2;
     let mut ranked = Ranked::new(points);
@@ -53,15 +54,15 @@ pub fn medians(points: &[(f64, f64)], window: usize, places: impl IntoIterator<I
     places.into_iter().map(&mut median).collect()
 }
 
-/// The finite points in ascending order of their values, and which of them are in the window. Counts of blocks
-/// of about √n ranks find the middle without a look at each rank.
+/// The finite points in ascending order of value, and which of them are in the window. Blocks of about √n
+/// ranks each count their members, so the middle is found without a look at every rank.
 struct Ranked {
-    /// The place of each rank.
+    /// The place of the point at each rank.
     order: Vec<usize>,
-    /// The rank of each place; `None` for a gap.
+    /// The rank of the point at each place; `None` for a gap.
     rank: Vec<Option<usize>>,
     is_inside: Vec<bool>,
-    /// How many ranks of each block are inside.
+    /// How many points of each block are in the window.
     blocks: Vec<usize>,
     block: usize,
     count: usize,
@@ -78,7 +79,7 @@ impl Ranked {
         Self { order, rank, is_inside, blocks, block, count: 0 }
     }
 
-    /// Moves a place into the window, or out of it.
+    /// Moves a point into the window or out of it.
     fn set(&mut self, place: usize, is_inside: bool) {
         let Some(rank) = self.rank[place] else { return };
         self.is_inside[rank] = is_inside;
@@ -87,7 +88,8 @@ impl Ranked {
         }
     }
 
-    /// Returns the place of the median, the upper of two; the window has a finite value.
+    /// Returns the place of the median, or of the upper of two middle values. The window must have a finite
+    /// value.
     fn middle(&self) -> usize {
         let (mut left, mut block) = (self.count / 2, 0);
         while self.blocks[block] <= left {
@@ -130,7 +132,7 @@ mod tests {
         assert_eq!((window(100), window(600), window(700)), (9, 13, 15));
     }
 
-    /// A curve that ends in one low value does not dive to it.
+    /// A curve whose last value is low does not dive to it.
     #[test]
     fn the_last_value_alone_does_not_move_the_curve() {
         let mut points: Points = (0..100).map(|i| (i as f64, 1.0)).collect();

@@ -1,11 +1,12 @@
-//! Curves of a run, prepared once for everything that draws them: pages' pictures, the page of `xrun view`, the
-//! terminal.
+//! The curves of a run, prepared once for everything that draws them: pictures in reports, the page of `xrun
+//! view` and the terminal.
 //!
 //! ```text
 //! rows ─▶ Points of a column ─▶ smooth: a running median ─▶ thin: the extremes of each stretch
 //! ```
 //!
-//! A blank cell is no point. A value that is not finite is a gap: it stays in place, and no line crosses it.
+//! A blank cell makes no point. A value that is not finite is a gap: it keeps its place, and no line crosses
+//! it.
 
 mod median;
 mod rows;
@@ -15,11 +16,12 @@ pub use median::{medians, smooth, whole_windows, window};
 pub use rows::{CurveRow, GrowingCurves, points};
 pub use thin::{Scale, buckets, extremes, stretches, thin};
 
-/// Points of a curve in ascending order of x, or along the outline of an area. A y that is not finite is a gap.
+/// Points in ascending order of x, or along the outline of an area. A y that is not finite is a gap.
 pub type Points = Vec<(f64, f64)>;
 
-/// Returns the range of y worth showing: all values, except that spikes beyond the first value and one and a half
-/// times the highest smoothed value are cut off rather than pressing the rest flat. `None` without finite values.
+/// Returns the range of y worth showing. It covers all values, but cuts off spikes that exceed both the first
+/// value and 1.5 times the highest smoothed value, since they would press the rest flat. `None` if no value
+/// is finite.
 pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f64, f64)> {
     let finite = |points: &[(f64, f64)]| {
         let ys = points.iter().map(|p| p.1).filter(|y| y.is_finite());
@@ -29,7 +31,7 @@ pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f
     };
     let (low, high) = finite(values)?;
     let usual = finite(smoothed).map(|range| range.1).filter(|usual| *usual > 0.0);
-    // The smoothed curve begins half a window late, and a loss falls fastest before that.
+    // The smoothed curve begins half a window late, and a loss falls fastest before it begins.
     let first = values.iter().map(|p| p.1).find(|y| y.is_finite()).unwrap_or(low);
     Some((low, usual.map_or(high, |usual| high.min(first.max(1.5 * usual)))))
 }

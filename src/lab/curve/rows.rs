@@ -1,13 +1,13 @@
-//! From rows to points.
+//! Turns rows into points.
 
 use super::Points;
 use crate::metrics::{MetricsRow, TimingRow};
 use crate::results::follow::NewRows;
 
-/// A row that may have a point of a curve.
+/// A row that may hold a point of a curve.
 pub trait CurveRow {
-    /// Returns step and value in a column; `None` for a blank, a column that rows do not have, and a row that is
-    /// of no step, such as that of a save.
+    /// Returns the step and the value in a column. `None` for a blank cell, a column that rows do not have,
+    /// and a row that belongs to no step, such as a save.
     fn point(&self, column: &str) -> Option<(f64, f64)>;
 }
 
@@ -29,7 +29,7 @@ pub fn points<R: CurveRow>(rows: &[R], column: &str) -> Points {
     rows.iter().filter_map(|row| row.point(column)).collect()
 }
 
-/// The points of some columns of a file that grows.
+/// The points of selected columns of a file that grows.
 #[derive(Clone, Debug)]
 pub struct GrowingCurves {
     columns: &'static [&'static str],
@@ -37,12 +37,12 @@ pub struct GrowingCurves {
 }
 
 impl GrowingCurves {
-    /// Creates the curves of these columns, without points.
+    /// Creates empty curves of these columns.
     pub fn new(columns: &'static [&'static str]) -> Self {
         Self { columns, points: vec![Points::new(); columns.len()] }
     }
 
-    /// Adds the points of new rows. Where a resume cut the file back, all points from before go.
+    /// Adds the points of new rows. If a resume cut the file back, it first drops all earlier points.
     pub fn add<R: CurveRow>(&mut self, new: &NewRows<R>) {
         for (column, points) in self.columns.iter().zip(&mut self.points) {
             if new.is_restarted {
@@ -52,7 +52,7 @@ impl GrowingCurves {
         }
     }
 
-    /// Returns the points of a column; none for another than those that this was created with.
+    /// Returns the points of a column, which are empty for a column that this was not created with.
     pub fn column(&self, column: &str) -> &[(f64, f64)] {
         let at = self.columns.iter().position(|known| *known == column);
         at.map_or(&[], |at| &self.points[at])

@@ -1,4 +1,4 @@
-//! Fewer points that draw the same picture as all of them.
+//! Thins points without changing the picture that they draw.
 
 use super::Points;
 use std::ops::Range;
@@ -11,7 +11,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// Returns the coordinate of a value. On a log scale the value must be positive.
+    /// Returns the coordinate of a value, which must be positive on a log scale.
     pub fn place(self, value: f64) -> f64 {
         match self {
             Scale::Linear => value,
@@ -28,8 +28,8 @@ impl Scale {
     }
 }
 
-/// Returns the places to keep of a stretch of points, in their order: those of the lowest and the highest value,
-/// and of the first gap. So a spike of one step stays, and so does a step that diverged.
+/// Returns the places to keep in a stretch of points, in order: the lowest value, the highest value and the
+/// first gap. So a one-step spike survives, and so does a step that diverged.
 pub fn extremes(points: &[(f64, f64)], stretch: Range<usize>) -> Vec<usize> {
     let finite = || stretch.clone().filter(|place| points[*place].1.is_finite());
     let by_value = |a: &usize, b: &usize| points[*a].1.total_cmp(&points[*b].1);
@@ -41,7 +41,8 @@ pub fn extremes(points: &[(f64, f64)], stretch: Range<usize>) -> Vec<usize> {
     kept
 }
 
-/// Returns the [`extremes`] of `count` stretches of equally many points; all points where these are no fewer.
+/// Returns the [`extremes`] of `count` stretches with equally many points each, or all points if there are at
+/// most `2 * count`.
 pub fn thin(points: &[(f64, f64)], count: usize) -> Points {
     if points.len() <= 2 * count {
         return points.to_vec();
@@ -51,8 +52,8 @@ pub fn thin(points: &[(f64, f64)], count: usize) -> Points {
     stretches.flat_map(|stretch| extremes(points, stretch)).map(|place| points[place]).collect()
 }
 
-/// Returns the places of the points in each of at most `count` buckets, which are equally wide on the axis of x.
-/// On a log scale, what is below 1 is at 1.
+/// Returns the places of the points in each of at most `count` buckets of equal width on the x axis. On a log
+/// scale, values below 1 count as 1.
 pub fn buckets(points: &[(f64, f64)], count: usize, scale: Scale) -> Vec<Range<usize>> {
     let count = count.max(1);
     let coordinate = |point: &(f64, f64)| match scale {

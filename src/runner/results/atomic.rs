@@ -1,4 +1,4 @@
-//! Files of results, replaced whole; and JSON as it stands in them.
+//! Writes result files whole, and formats the JSON in them.
 
 pub use crate::atomic::{clear_leftovers, sync_folder, write, write_new, write_through, write_with};
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use std::borrow::Cow;
 /// Returns a value as indented JSON with a final newline.
 ///
 /// # Errors
-/// If it cannot be written as JSON.
+/// If the value cannot be written as JSON.
 pub fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     let mut bytes =
         serde_json::to_vec_pretty(value).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;

@@ -1,4 +1,4 @@
-//! When a run or a comparison began.
+//! Finds out when a run or a comparison began.
 
 use super::names::{ENVIRONMENT, EXPERIMENT, SUMMARY, time_in_name};
 use super::regular;
@@ -6,21 +6,22 @@ use jiff::Timestamp;
 use serde_json::Value;
 use std::path::Path;
 
-/// Returns the time at which the run or the comparison in a folder began: that in the folder's name, or, where
-/// someone copied or renamed it, that in its records. `None` where neither has one.
+/// Returns when the run or comparison in a folder began. The time comes from the folder's name or, if someone
+/// copied or renamed the folder, from its records. `None` if neither has one.
 pub fn began(folder: &Path) -> Option<Timestamp> {
     let in_name = folder.file_name().and_then(|name| time_in_name(name.to_str()?));
     in_name.or_else(|| recorded(folder))
 }
 
-/// Returns the time in the name that the folder had at first, else that of the process that began the run.
+/// Returns the time in the folder's original name, or else the time when the process that began the run
+/// started.
 fn recorded(folder: &Path) -> Option<Timestamp> {
     let names = [(SUMMARY, "run"), (EXPERIMENT, "id")];
     let in_name = names.iter().find_map(|(file, key)| time_in_name(&text(folder, file, key)?));
     in_name.or_else(|| text(folder, ENVIRONMENT, "started")?.parse().ok())
 }
 
-/// Returns the text under a key of a file of JSON.
+/// Returns the text under a key of a JSON file.
 fn text(folder: &Path, file: &str, key: &str) -> Option<String> {
     let bytes = regular::read(&folder.join(file), regular::MAX_TEXT).ok()?;
     let value: Value = serde_json::from_slice(&bytes).ok()?;

@@ -1,4 +1,5 @@
-//! The figures of a run by the table of metrics: reads them from its summary, and formats them for people.
+//! The figures that the table of metrics defines: reads them from a run's summary and formats them for
+//! people.
 
 use super::held_out::MAIN_SET;
 use super::numbers::NamedNumbers;
@@ -10,23 +11,24 @@ use std::collections::BTreeMap;
 /// The figures of a run.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// The summary, as JSON.
+    /// The summary as JSON.
     summary: Value,
 }
 
 impl Figures {
-    /// Returns the figures of a summary, with the exact values of its numbers.
+    /// Returns the figures in a summary, with its exact numbers.
     pub fn from_summary(summary: &Summary) -> Self {
         Self { summary: serde_json::to_value(summary).unwrap_or_default() }
     }
 
-    /// Returns the figures as `summary.json` prints them: an f32 is the f64 with the same shortest digits.
+    /// Returns the figures as `summary.json` prints them: each f32 becomes the f64 with the same shortest
+    /// digits.
     pub fn as_printed(summary: &Summary) -> Self {
         let text = serde_json::to_string(summary).unwrap_or_default();
         Self { summary: serde_json::from_str(&text).unwrap_or_default() }
     }
 
-    /// Returns a figure in its stored unit; `None` where it is not known.
+    /// Returns a figure in its stored unit; `None` if it is unknown.
     pub fn get(&self, metric: &Metric) -> Option<f64> {
         match metric.source {
             Source::SummarySum(paths) => {
@@ -37,7 +39,7 @@ impl Figures {
         }
     }
 
-    /// Returns a figure of a held-out set; `None` where it is not known, or no figure of sets.
+    /// Returns a figure of a held-out set; `None` if it is unknown or not measured on sets.
     pub fn of_set(&self, metric: &Metric, set: &str) -> Option<f64> {
         if metric.of_sets.is_empty() || !self.summary["held_out"].as_object()?.contains_key(set) {
             return None;
@@ -45,13 +47,13 @@ impl Figures {
         self.at(&format!("held_out/{set}/{}", metric.of_sets))?.as_f64()
     }
 
-    /// Returns the names of the further held-out sets of the run.
+    /// Returns the names of the run's further held-out sets.
     pub fn sets(&self) -> impl Iterator<Item = &str> {
         let sets = self.summary["held_out"].as_object().into_iter().flatten();
         sets.map(|(name, _)| name.as_str()).filter(|name| *name != MAIN_SET)
     }
 
-    /// Returns a figure as it is stored, whole numbers as such; `None` where it is not known, or not a single
+    /// Returns a figure as stored, which keeps whole numbers whole; `None` if it is unknown or not a single
     /// number.
     fn number(&self, metric: &Metric) -> Option<&Number> {
         match metric.source {
@@ -69,7 +71,7 @@ impl Figures {
         }
     }
 
-    /// Returns the figures that the ledger of sweeps stores, by their keys.
+    /// Returns the figures that the ledger of sweeps stores, by key.
     pub fn for_ledger(&self) -> NamedNumbers {
         let mut numbers = NamedNumbers::default();
         for (key, metric) in metrics::of_ledgers() {
@@ -78,7 +80,7 @@ impl Figures {
         numbers
     }
 
-    /// Returns the figures that comparisons store, by their names.
+    /// Returns the figures that comparisons store, by name.
     pub fn for_comparison(&self) -> BTreeMap<String, f64> {
         metrics::compared()
             .filter_map(|metric| Some((metric.compared_as.to_owned(), self.get(metric)?)))
@@ -86,7 +88,7 @@ impl Figures {
     }
 }
 
-/// Formats a figure with the decimals and in the unit of its metric, without the unit's name.
+/// Formats a figure in its metric's unit and decimals, without the unit's name.
 pub fn shown(metric: &Metric, value: f64) -> String {
     format!("{:.*}", metric.decimals, value / metric.divisor)
 }

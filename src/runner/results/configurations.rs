@@ -1,7 +1,8 @@
-//! Configurations of a sweep: cells that differ in their seed alone are one of them, with a mean over seeds.
+//! Configurations of a sweep. Cells that differ only in their seed form one configuration, which has a mean
+//! over seeds.
 //!
-//! `configurations.json` in the folder of a sweep has them, with the intervals of the two-way model of
-//! [`compare_cells`] and the best set.
+//! `configurations.json` in the sweep's folder stores them, with the best set and the intervals that the
+//! two-way model of [`compare_cells`] gives.
 
 use super::ledger::CellStatus;
 use crate::metrics::Metric;
@@ -12,14 +13,14 @@ use std::collections::BTreeMap;
 /// The file's name.
 pub const CONFIGURATIONS: &str = "configurations.json";
 
-/// The key of the seed.
+/// The key that holds the seed.
 pub const SEED: &str = "training.seed";
 
-/// Most means and effects of seeds that are estimated together: the time of the estimate grows with the third
-/// power of their number, and this many take seconds.
+/// The most means and seed effects that are estimated together. The time grows with the cube of their number,
+/// and this many take seconds.
 const MAX_ESTIMATED: usize = 1000;
 
-/// Values by key, as TOML.
+/// TOML values by key.
 pub type Settings = BTreeMap<String, String>;
 
 /// The configurations of a sweep.
@@ -27,25 +28,25 @@ pub type Settings = BTreeMap<String, String>;
 pub struct Configurations {
     /// The recipe's name.
     pub recipe: String,
-    /// Name of the measure in the table of metrics.
+    /// The measure's name in the table of metrics.
     pub measure: String,
-    /// Its unit; empty for counts and ratios.
+    /// The measure's unit; empty for counts and ratios.
     pub unit: String,
-    /// Which of its values are the better ones.
+    /// Which values of the measure are better.
     pub direction: Direction,
-    /// Probability with which an interval, and the best set, hold.
+    /// Probability with which each interval, and the best set, holds.
     pub confidence: f64,
-    /// Keys that vary, without the seed, in the order of columns.
+    /// Keys that vary, without the seed, in column order.
     pub keys: Vec<String>,
-    /// The seeds, in the order of values; one that is empty stands for the recipe's own.
+    /// The seeds, in the order of [`Configuration::values`]. An empty one stands for the recipe's own seed.
     pub seeds: Vec<String>,
-    /// Standard deviation of a run after its configuration and its seed are accounted for, pooled.
+    /// Pooled standard deviation of a run after its configuration and its seed are accounted for.
     pub residual_deviation: Option<f64>,
-    /// Its degrees of freedom.
+    /// Degrees of freedom of the residual deviation.
     pub freedom: Option<usize>,
     /// Why there are no intervals and no best set.
     pub not_compared: Option<String>,
-    /// All of them, in the order of the sweep.
+    /// All configurations, in the order of the sweep.
     pub configurations: Vec<Configuration>,
 }
 
@@ -54,40 +55,39 @@ pub struct Configurations {
 pub struct Configuration {
     /// Values that its cells set on top of the recipe, without the seed.
     pub settings: Settings,
-    /// The measure, by seed; blank for one that was not trained to the end.
+    /// The measure for each seed; `None` if that cell did not train to the end.
     pub values: Vec<Option<f64>>,
     /// Number of cells.
     pub cells: usize,
-    /// Number of cells that did not end with all steps trained, by status; those that have not begun count as
-    /// `open`.
+    /// Number of cells that did not train every step, by status. Cells that have not begun count as `open`.
     pub others: BTreeMap<String, usize>,
-    /// Mean of the values; blank where there is none, or a cell diverged. With an estimate, over all seeds of
-    /// the sweep.
+    /// Mean of the values; `None` if there are none or if a cell diverged. With an estimate, it is the mean
+    /// over all seeds of the sweep.
     pub mean: Option<f64>,
     /// Standard deviation of the values over seeds.
     pub deviation: Option<f64>,
-    /// Comparison with the others; blank where there is none.
+    /// Comparison with the other configurations; `None` if they are not compared.
     pub estimate: Option<CellEstimate>,
 }
 
 /// How a cell ended.
 #[derive(Clone, Debug)]
 pub struct CellOutcome<'a> {
-    /// Its settings, the seed among them.
+    /// The cell's settings, including the seed.
     pub settings: &'a Settings,
-    /// Its status; `None` for one that has not begun.
+    /// The cell's status; `None` if it has not begun.
     pub status: Option<CellStatus>,
-    /// The measure, in the metric's unit, where all steps were trained.
+    /// The measure in the metric's unit, if the cell trained every step.
     pub value: Option<f64>,
 }
 
 impl Configuration {
-    /// Returns true if it may be the best; `None` where that is not known.
+    /// Returns true if this configuration may be the best; `None` if that is unknown.
     pub fn in_best_set(&self) -> Option<bool> {
         self.estimate.map(|estimate| estimate.in_best_set)
     }
 
-    /// Returns what happened to cells that did not end well, such as `diverged in 2 of 5`.
+    /// Describes the cells that did not end well, such as `diverged in 2 of 5`.
     pub fn remarks(&self) -> String {
         let remark = |(status, count): (&String, &usize)| match self.cells {
             1 => status.replace('_', " "),
@@ -96,7 +96,7 @@ impl Configuration {
         self.others.iter().map(remark).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the values of keys in words: `model.dim=64 optimizer.lr=0.001`.
+    /// Names the configuration by the values of `keys`: `model.dim=64 optimizer.lr=0.001`.
     pub fn name(&self, keys: &[String]) -> String {
         let settings = keys.iter().filter_map(|key| Some(format!("{key}={}", self.settings.get(key)?)));
         settings.collect::<Vec<_>>().join(" ")
@@ -104,10 +104,10 @@ impl Configuration {
 }
 
 impl Configurations {
-    /// Summarizes the cells of a sweep of a recipe, of which `keys` vary.
+    /// Summarizes the cells of a recipe's sweep over `keys`.
     ///
-    /// A configuration of which a cell diverged has no mean and is not compared: the seeds that trained would
-    /// flatter it.
+    /// If a cell of a configuration diverged, the configuration has no mean and is not compared: the seeds
+    /// that trained would flatter it.
     pub fn from_cells(
         recipe: &str,
         keys: &[String],
@@ -177,7 +177,7 @@ impl Configurations {
         }
     }
 
-    /// Returns those with a mean, the best first.
+    /// Returns the configurations that have a mean, best first.
     pub fn ranked(&self) -> Vec<&Configuration> {
         let mut ranked: Vec<(f64, &Configuration)> = self
             .configurations
@@ -188,7 +188,7 @@ impl Configurations {
         ranked.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// Returns those that may be the best, the one with the best mean first.
+    /// Returns the configurations that may be the best, best mean first.
     pub fn best_set(&self) -> Vec<&Configuration> {
         self.ranked().into_iter().filter(|one| one.in_best_set() == Some(true)).collect()
     }
@@ -198,16 +198,15 @@ fn owned((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
 
-/// Returns which values of a metric are the better ones: speeds and utilizations are to be high, losses,
-/// times and sizes low.
+/// Returns which values of a metric are better: high speeds and utilizations, low losses, times and sizes.
 pub fn direction(metric: &Metric) -> Direction {
     let is_speed = metric.name.starts_with("tok_s") || metric.name.starts_with("tflops");
     let is_utilization = ["mfu_pct", "hfu_pct", "gpu_util_pct"].contains(&metric.name);
     if is_speed || is_utilization { Direction::HigherIsBetter } else { Direction::LowerIsBetter }
 }
 
-/// Groups cells by all of their settings but the seed. A group has the indices of its cells; groups and cells
-/// are in the order of their first ones.
+/// Groups cells by all of their settings except the seed. A group holds the indices of its cells. Cells keep
+/// their order, and groups are ordered by their first cell.
 pub fn group<'a>(settings: impl Iterator<Item = &'a Settings>) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut known: BTreeMap<Vec<(&str, &str)>, usize> = BTreeMap::new();
@@ -244,8 +243,8 @@ mod tests {
         assert_eq!(group(cells.iter()), [vec![0, 2, 3], vec![1], vec![4]]);
     }
 
-    /// Summarizes losses by rate and seed; a loss of NaN stands for a cell that diverged, a negative one for
-    /// one that has not begun.
+    /// Summarizes losses by learning rate and seed. A NaN loss stands for a cell that diverged, a negative
+    /// one for a cell that has not begun.
     fn summarized(losses: &[(&str, &[f64])]) -> Configurations {
         let all: Vec<(Settings, f64)> = losses
             .iter()
@@ -274,7 +273,7 @@ mod tests {
 
     #[test]
     fn means_have_intervals_and_the_best_set_holds_what_cannot_be_told_from_the_best() {
-        // Effects of seeds are larger than those of rates, and cancel.
+        // Seeds have larger effects than rates, and these cancel.
         let found = summarized(&[
             ("0.1", &[2.00, 2.50, 3.01]),
             ("0.2", &[2.01, 2.51, 3.00]),

@@ -1,5 +1,5 @@
-//! `confirmation.json` in the folder of a sweep: its best configuration and the second best, run again with
-//! seeds that no cell had.
+//! `confirmation.json` in a sweep's folder: its best and second-best configurations, run again with seeds
+//! that no cell used.
 
 use super::configurations::Settings;
 use crate::statistics::{Direction, PairedDifference, Verdict};
@@ -13,29 +13,28 @@ pub const CONFIRMATION: &str = "confirmation.json";
 pub struct Confirmation {
     /// The measure's name.
     pub measure: String,
-    /// Its unit.
+    /// The measure's unit.
     pub unit: String,
-    /// Which of its values are the better ones.
+    /// Which values of the measure are better.
     pub direction: Direction,
     /// Probability with which the interval holds.
     pub confidence: f64,
-    /// Settings of the best configuration and of the second best, by the cells of the sweep.
+    /// Settings of the best and the second-best configuration, judged by the sweep's cells.
     pub configurations: [Settings; 2],
-    /// The seeds.
     pub seeds: Vec<u64>,
-    /// The measure of both, by seed; blank for one that did not train to the end.
+    /// The measure for each configuration and seed; `None` if that run did not train to the end.
     pub values: [Vec<Option<f64>>; 2],
-    /// Number of cells of both that diverged.
+    /// Number of diverged runs for each configuration.
     pub diverged: [usize; 2],
-    /// The first minus the second, paired by seed; blank with fewer than two pairs, or with one that is not
-    /// complete.
+    /// The first minus the second, paired by seed; `None` with fewer than two pairs or with an incomplete
+    /// one.
     pub difference: Option<PairedDifference>,
-    /// What the interval says of the first.
+    /// What the interval says about the first configuration.
     pub verdict: Option<Verdict>,
 }
 
 impl Confirmation {
-    /// Returns the result as a sentence; `keys` name the configurations.
+    /// Describes the result in a sentence, naming configurations by the values of `keys`.
     pub fn in_words(&self, keys: &[String], decimals: usize) -> String {
         let name = |settings: &Settings| {
             let shown: Vec<String> =
@@ -54,7 +53,7 @@ impl Confirmation {
                     _ => "not confirmed",
                 };
                 format!(
-                    "{judged} with {seeds} fresh seeds: {} of ({best}) minus that of ({second}) is {:+.*}{unit}, \
+                    "{judged} with {seeds} fresh seeds: {}, ({best}) minus ({second}), is {:+.*}{unit}, \
                      {} % interval {:+.*} to {:+.*}, p {:.3}",
                     self.measure,
                     decimals,

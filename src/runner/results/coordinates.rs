@@ -1,7 +1,7 @@
-//! How large activations and their changes are over the width of a model: the files of `xrun coordinates`.
+//! Sizes of activations, and of their changes, across model widths: the files of `xrun coordinates`.
 //!
-//! `RESULTS/coordinates/NAME/<UTC>-<hash8>/` has `coordinates.csv`, a row for every quantity, step, width and
-//! seed, `coordinates.json` with the fitted slopes, the recipe and the environment, and pictures.
+//! `RESULTS/coordinates/NAME/<UTC>-<hash8>/` holds `coordinates.csv`, with a row for every quantity, step,
+//! width and seed, `coordinates.json` with the fitted slopes, the recipe, the environment, and pictures.
 
 use super::atomic::{self, json};
 use crate::error::{Error, IoContext, Result};
@@ -10,29 +10,30 @@ use std::path::Path;
 
 pub use super::names::{COORDINATE_ROWS, COORDINATES, COORDINATES_JSON};
 
-/// Largest slope of log RMS over log width that counts as flat: 7 % between a width and four times that.
+/// Largest absolute slope of log RMS over log width that counts as flat: 7 % between a width and four times
+/// that width.
 pub const FLAT: f64 = 0.05;
 
 /// The size of one kind of activation after a step, at one width and seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Coordinate {
-    /// The parametrization, as recipes spell it.
+    /// The parametrization, as recipes write it.
     pub parametrization: String,
     /// Width of the residual stream.
     pub width: usize,
     /// `training.seed`.
     pub seed: u64,
-    /// Optimizer steps done; 0 is before the first.
+    /// Optimizer steps done; 0 is before the first step.
     pub step: usize,
     /// Kind of activation.
     pub quantity: String,
-    /// Root mean square of its elements on the first batch.
+    /// Root mean square of the activation's elements on the first batch.
     pub rms: f64,
-    /// Root mean square of their change since step 0 on the same batch.
+    /// Root mean square of the elements' change since step 0, on the same batch.
     pub change_rms: f64,
 }
 
-/// Slopes of the logarithm of a quantity over that of the width, after one step.
+/// Slopes of the logarithm of a quantity over the logarithm of the width, after one step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Slope {
     /// The parametrization.
@@ -41,40 +42,38 @@ pub struct Slope {
     pub quantity: String,
     /// Optimizer steps done.
     pub step: usize,
-    /// Of its size; `None` where it is zero or not finite at a width.
+    /// Slope of the size; `None` if the size is zero or not finite at some width.
     pub rms: Option<f64>,
-    /// Of its change since step 0; likewise, as before the first step.
+    /// Slope of the change since step 0; `None` likewise, and always before the first step.
     pub change_rms: Option<f64>,
 }
 
-/// The result of a command.
+/// The result of an `xrun coordinates` command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Coordinates {
     /// Name of the recipe.
     pub recipe: String,
-    /// Hash of the resolved recipe, at its own width.
+    /// Hash of the resolved recipe at its own width.
     pub recipe_hash: String,
-    /// The optimizer.
     pub optimizer: String,
     /// The widths, in ascending order.
     pub widths: Vec<usize>,
-    /// The base width; `None` where only the standard parametrization was measured.
+    /// The base width; `None` if only the standard parametrization was measured.
     pub base_dim: Option<usize>,
     /// Optimizer steps at each width.
     pub steps: usize,
-    /// The seeds.
     pub seeds: Vec<u64>,
-    /// Rows of the batch, tokens, that were looked at.
+    /// Rows (tokens) of the batch that were measured.
     pub rows: usize,
-    /// Absolute slope up to which a quantity counts as flat.
+    /// Largest absolute slope that counts as flat.
     pub flat: f64,
     /// True once everything has been measured.
     pub finished: bool,
-    /// The slopes, in the order of the measurements.
+    /// The slopes, in measurement order.
     pub slopes: Vec<Slope>,
 }
 
-/// Returns values of a field of rows, each once, in the order in which they come.
+/// Returns the distinct values of a field, in the order of their first rows.
 fn distinct<T: PartialEq>(rows: &[Coordinate], field: impl Fn(&Coordinate) -> T) -> Vec<T> {
     let mut found = Vec::new();
     for row in rows {
@@ -112,8 +111,8 @@ pub fn slopes(rows: &[Coordinate]) -> Vec<Slope> {
     slopes
 }
 
-/// Returns the slope of ln y over ln x by least squares; `None` for fewer than two x, and where a y has no
-/// logarithm.
+/// Returns the least-squares slope of ln y over ln x; `None` with fewer than two different x, or if a y has
+/// no logarithm.
 fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let logs: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
     if logs.iter().any(|(_, y)| !y.is_finite()) {
@@ -128,7 +127,8 @@ fn slope(points: &[(f64, f64)]) -> Option<f64> {
     (xx > 0.0).then(|| xy / xx)
 }
 
-/// Returns true if a slope counts as flat. What is zero at all widths has none, and says nothing.
+/// Returns true if a slope counts as flat. A quantity that is zero at every width has no slope and says
+/// nothing.
 pub fn is_flat(slope: f64) -> bool {
     slope.abs() <= FLAT
 }
@@ -136,7 +136,7 @@ pub fn is_flat(slope: f64) -> bool {
 /// Writes the rows and the slopes into a folder.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// If a file cannot be written.
 pub fn write(folder: &Path, found: &Coordinates, rows: &[Coordinate]) -> Result<()> {
     let path = folder.join(COORDINATE_ROWS);
     let wrong = |e: &dyn std::fmt::Display| Error::failed(format!("{}: {e}", path.display()));
@@ -148,10 +148,10 @@ pub fn write(folder: &Path, found: &Coordinates, rows: &[Coordinate]) -> Result<
     atomic::write(&folder.join(COORDINATES_JSON), &json(found)?)
 }
 
-/// Reads what [`write`] wrote.
+/// Reads the files that [`write`] wrote.
 ///
 /// # Errors
-/// When a file is not there, or of another form.
+/// If a file is missing or has another format.
 pub fn read(folder: &Path) -> Result<(Coordinates, Vec<Coordinate>)> {
     let path = folder.join(COORDINATES_JSON);
     let found = serde_json::from_slice(&std::fs::read(&path).at("read", &path)?)

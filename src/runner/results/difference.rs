@@ -1,15 +1,15 @@
-//! The first difference between a row file and its repetition, such as those of a run and of the same run
-//! again, which have the same cells if it is reproduced. What differs between two runs of any recipes, and
-//! how far, is in [`collection`](crate::results::collection).
+//! Finds the first difference between a row file and its repetition. If a run is reproduced, its cells are
+//! the same. What differs between two runs of any recipes, and by how much, is in
+//! [`collection`](crate::results::collection).
 
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::fmt;
 
-/// The column that names the row.
+/// The column that identifies a row.
 const STEP: &str = "step";
 
-/// A row file with its cells as they are written, whichever version of the program wrote it.
+/// A row file whose cells are kept as written, whichever version of xrun wrote them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowCells {
     columns: Vec<String>,
@@ -21,23 +21,21 @@ pub struct RowCells {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
 pub enum RowDifference {
-    /// The second file lacks a column of the first.
+    /// The second file lacks a column that the first one has.
     MissingColumn {
-        /// Its name.
         column: String,
     },
-    /// A value differs.
+    /// A cell differs.
     Value {
         /// The step of the row.
         step: u64,
-        /// The name of the column.
         column: String,
-        /// The value in the first file, as it is written; empty for a blank.
+        /// The value in the first file as written; empty for a blank.
         first: String,
         /// The value in the second file.
         second: String,
     },
-    /// The second file lacks a row of the first.
+    /// The second file lacks a row that the first one has.
     MissingRow {
         /// The step of the row.
         step: u64,
@@ -50,11 +48,11 @@ pub enum RowDifference {
 }
 
 impl RowCells {
-    /// Parses a row file with a column `step`. An incomplete last line, as a killed run leaves it, is
-    /// skipped.
+    /// Parses a row file, which must have a column `step`. Skips an incomplete last line, which a killed run
+    /// may leave.
     ///
     /// # Errors
-    /// With the reason and its line, for a file that is no table, or whose steps do not ascend.
+    /// The reason and the line, if the file is not a table or its steps do not ascend.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let mut reader = csv::Reader::from_reader(&bytes[..end]);
@@ -66,9 +64,9 @@ impl RowCells {
             let record = record.map_err(|e| e.to_string())?;
             let line = record.position().map_or(0, csv::Position::line);
             let step = record.get(at).unwrap_or_default();
-            let step: u64 = step.parse().map_err(|_| format!("line {line}: `{step}` is no step"))?;
+            let step: u64 = step.parse().map_err(|_| format!("line {line}: `{step}` is not a step"))?;
             if let Some((last, _)) = rows.last().filter(|(last, _)| *last >= step) {
-                return Err(format!("line {line}: step {step} stands after step {last}"));
+                return Err(format!("line {line}: step {step} comes after step {last}"));
             }
             rows.push((step, record.iter().map(str::to_owned).collect()));
         }
@@ -80,17 +78,17 @@ impl RowCells {
         self.rows.len()
     }
 
-    /// Returns true without a row.
+    /// Returns true if there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Returns the step of the last row; `None` without one.
+    /// Returns the step of the last row; `None` if there are no rows.
     pub fn last_step(&self) -> Option<u64> {
         self.rows.last().map(|(step, _)| *step)
     }
 
-    /// Returns the numbers of a column with their steps, without blanks; none where there is no such column.
+    /// Returns the numbers of a column with their steps, without blanks. A missing column has none.
     pub fn numbers(&self, column: &str) -> Vec<(u64, f64)> {
         let Some(at) = self.columns.iter().position(|name| name == column) else { return Vec::new() };
         let number = |(step, cells): &(u64, Vec<String>)| Some((*step, cells.get(at)?.parse().ok()?));
@@ -98,8 +96,9 @@ impl RowCells {
     }
 }
 
-/// Returns the first difference between two row files, `None` where `second` has every value of `first` to
-/// the bit and no further row. Columns that `first` lacks are not compared: earlier versions had fewer.
+/// Returns the first difference between two row files; `None` if `second` has every value in `first`, bit for
+/// bit, and no additional row. Columns that only `second` has are not compared, because earlier versions had
+/// fewer.
 pub fn first_difference(first: &RowCells, second: &RowCells) -> Option<RowDifference> {
     let mut places = Vec::new();
     for column in &first.columns {
@@ -131,8 +130,8 @@ pub fn first_difference(first: &RowCells, second: &RowCells) -> Option<RowDiffer
     }
 }
 
-/// Returns true for the same bits: the same text, or two spellings of one number. Numbers are written in
-/// their shortest form that reads back to the same bits; NaN equals NaN.
+/// Returns true if two cells have the same bits: the same text, or two spellings of one number. Numbers are
+/// written in their shortest form that reads back to the same bits. NaN equals NaN.
 fn is_same(a: &str, b: &str) -> bool {
     let bits = |text: &str| text.parse::<f64>().ok().map(f64::to_bits);
     a == b || bits(a).is_some_and(|a| Some(a) == bits(b))
@@ -142,12 +141,12 @@ impl fmt::Display for RowDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let or_blank = |value: &String| if value.is_empty() { "blank".to_owned() } else { value.clone() };
         match self {
-            Self::MissingColumn { column } => write!(f, "column {column}: stored, and not in the new rows"),
+            Self::MissingColumn { column } => write!(f, "column {column}: stored, but not in the new rows"),
             Self::Value { step, column, first, second } => {
                 write!(f, "step {step}, {column}: stored {}, new {}", or_blank(first), or_blank(second))
             }
-            Self::MissingRow { step } => write!(f, "step {step}: stored, and not in the new rows"),
-            Self::ExtraRow { step } => write!(f, "step {step}: in the new rows, and not stored"),
+            Self::MissingRow { step } => write!(f, "step {step}: stored, but not in the new rows"),
+            Self::ExtraRow { step } => write!(f, "step {step}: in the new rows, but not stored"),
         }
     }
 }
@@ -194,7 +193,7 @@ mod tests {
                 assert_eq!(difference(&table(&ROWS), &changed), Some(expected));
             }
         }
-        // One unit in the last place, and the sign of zero.
+        // Differences of one unit in the last place, and of the sign of zero.
         let near = table(&ROWS).replace("4.125", "4.1250005");
         assert!(difference(&table(&ROWS), &near).unwrap().contains("val_loss: stored 4.125, new 4.1250005"));
         let (zero, negative) = (table(&["1,64,0.0,,0,0\n"]), table(&["1,64,-0.0,,0,0\n"]));
@@ -213,15 +212,15 @@ mod tests {
     fn rows_and_columns_that_one_file_lacks_are_named() {
         let missing = table(&[ROWS[0], ROWS[2]]);
         let said = |first: &str, second: &str| difference(first, second).unwrap();
-        assert_eq!(said(&table(&ROWS), &missing), "step 2: stored, and not in the new rows");
-        assert_eq!(said(&missing, &table(&ROWS)), "step 2: in the new rows, and not stored");
-        assert_eq!(said(&table(&ROWS), &table(&ROWS[..2])), "step 3: stored, and not in the new rows");
-        assert_eq!(said(&table(&ROWS[..2]), &table(&ROWS)), "step 3: in the new rows, and not stored");
-        assert_eq!(said(&table(&ROWS), &table(&[])), "step 1: stored, and not in the new rows");
-        // A later version may add a column, and put them in another order.
+        assert_eq!(said(&table(&ROWS), &missing), "step 2: stored, but not in the new rows");
+        assert_eq!(said(&missing, &table(&ROWS)), "step 2: in the new rows, but not stored");
+        assert_eq!(said(&table(&ROWS), &table(&ROWS[..2])), "step 3: stored, but not in the new rows");
+        assert_eq!(said(&table(&ROWS[..2]), &table(&ROWS)), "step 3: in the new rows, but not stored");
+        assert_eq!(said(&table(&ROWS), &table(&[])), "step 1: stored, but not in the new rows");
+        // A later version may add columns and order them differently.
         let (old, new) = ("step,loss\n1,2.5\n", "loss,step,val_loss/news\n2.5,1,3\n");
         assert_eq!(difference(old, new), None);
-        assert_eq!(said(new, old), "column val_loss/news: stored, and not in the new rows");
+        assert_eq!(said(new, old), "column val_loss/news: stored, but not in the new rows");
     }
 
     #[test]
@@ -233,8 +232,8 @@ mod tests {
             ("", "there is no column `step`"),
             ("a,b\n1,2\n", "there is no column `step`"),
             ("step,loss\n1\n", "line: 2"),
-            ("step,loss\n1,2\n1,2\n", "line 3: step 1 stands after step 1"),
-            ("step,loss\nx,2\n", "line 2: `x` is no step"),
+            ("step,loss\n1,2\n1,2\n", "line 3: step 1 comes after step 1"),
+            ("step,loss\nx,2\n", "line 2: `x` is not a step"),
         ] {
             let why = RowCells::parse(damaged.as_bytes()).unwrap_err();
             assert!(why.contains(said), "{damaged:?}: {why}");

@@ -1,4 +1,4 @@
-//! `documents.csv`: the loss of every document of the held-out sets at the last evaluation.
+//! `documents.csv`: the loss of every held-out document at the last evaluation.
 
 use super::atomic;
 use super::names::DOCUMENTS;
@@ -6,10 +6,10 @@ use crate::error::{Error, Result};
 pub use crate::metrics::DocumentLoss;
 use std::path::Path;
 
-/// Writes the file into the folder of a run.
+/// Writes `documents.csv` into a run's folder.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If the file cannot be written.
 pub fn write(run: &Path, documents: &[DocumentLoss]) -> Result<()> {
     let path = run.join(DOCUMENTS);
     let failed = |e: &dyn std::fmt::Display| Error::failed(format!("cannot write {}: {e}", path.display()));
@@ -20,10 +20,10 @@ pub fn write(run: &Path, documents: &[DocumentLoss]) -> Result<()> {
     atomic::write(&path, &writer.into_inner().map_err(|e| failed(&e))?)
 }
 
-/// Reads the file of a run.
+/// Reads a run's `documents.csv`.
 ///
 /// # Errors
-/// When it cannot be read, or a row is no such row.
+/// If the file cannot be read, or a row is malformed.
 pub fn read(run: &Path) -> Result<Vec<DocumentLoss>> {
     let path = run.join(DOCUMENTS);
     let wrong = |e: csv::Error| Error::failed(format!("{}: {e}", path.display()));

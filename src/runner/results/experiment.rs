@@ -44,19 +44,19 @@ pub struct Experiment {
     /// Which runs are made, in which order, and when they are judged.
     pub design: Design,
     /// Probability, chosen before the first run, that all intervals hold together. For a joint question, each
-    /// interval holds with this probability.
+    /// interval holds with this probability on its own.
     pub confidence: f64,
     /// How intervals and verdicts follow from the runs, in words.
     pub rule: String,
     /// What is compared: the baseline first, then the candidate. [`Experiment::parse`] accepts at least two.
     pub arms: Vec<Arm>,
-    /// How [`Arm::measured`] sums up several runs.
+    /// How [`Arm::measured`] summarizes several runs.
     pub average: Average,
-    /// Which training loss [`Arm::measured`] states.
+    /// Which training loss [`Arm::measured`] holds.
     pub train_loss: TrainLoss,
     /// Keys that differ between the arms, as `key: baseline → candidate`.
     pub changes: Vec<String>,
-    /// What runs with one seed share of their random numbers: initial values, data order, dropout masks.
+    /// The random numbers that runs with the same seed share: initial values, data order, dropout masks.
     pub shared_randomness: Option<String>,
     /// Earlier experiments on the same change that were stored when this one began, oldest first.
     pub history: Vec<EarlierExperiment>,
@@ -64,16 +64,17 @@ pub struct Experiment {
     pub provenance: Provenance,
     /// What was planned before the first run.
     pub plan: Option<ExperimentPlan>,
-    /// Runs that estimated the deviation for the plan, in pairs. No finding uses them.
+    /// Pairs of runs that estimated the deviation for the plan. No finding uses them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pilot: Vec<ExperimentRun>,
-    /// All runs, in the order of the design. The n-th runs of both arms are a pair.
+    /// All runs, in the order of the design. The n-th runs of the two arms form a pair.
     pub runs: Vec<ExperimentRun>,
     /// One finding for each question, in the order in which they were asked.
     pub findings: Vec<Finding>,
-    /// The answer to *faster, and no worse?*, where a speed is asked for together with other measures.
+    /// The answer to *faster, and no worse?*, if a question about speed was asked together with other
+    /// measures.
     pub joint: Option<JointFinding>,
-    /// Counts of diverged runs, once a run has diverged.
+    /// Counts of diverged runs; `None` until a run diverges.
     pub diverged: Option<DivergedRuns>,
     /// Why times cannot be compared: another process on the GPU, throttling, clocks that moved, a run that
     /// never settled. Any reason leaves the speed [`Verdict::Inconclusive`].
@@ -116,7 +117,7 @@ pub enum Intent {
 pub enum Design {
     /// Runs of both arms in fresh processes, one at a time: A B B A. Judged once.
     Trials {
-        /// Number of runs of both arms together.
+        /// Number of runs over both arms.
         trials: usize,
     },
     /// Pairs of runs with the same seed. Judged once.
@@ -133,32 +134,32 @@ pub enum Design {
     },
 }
 
-/// A look of a sequential design.
+/// One interim analysis of a sequential design.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Look {
     /// Number of pairs that it used.
     pub pairs: usize,
-    /// True if further pairs cannot reach another verdict.
+    /// True if further pairs cannot change the verdict.
     pub stops: bool,
     /// The verdict on each measure so far, by the measure's text.
     pub verdicts: BTreeMap<String, Verdict>,
 }
 
-/// How the figures of several runs are summed up.
+/// How the figures of several runs are summarized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Average {
-    /// The median. Comparisons made before 2026-11-24 have it.
+    /// The median, which comparisons made before 2026-11-24 used.
     Median,
     /// The mean; geometric for `tok_s` and `step_ms`, so that their ratio is the ratio of the arms.
     Mean,
 }
 
-/// The training loss that is stated for an arm.
+/// The training loss that is reported for an arm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainLoss {
-    /// The loss of the last batch. Comparisons made before 2026-11-24 have it.
+    /// The loss of the last batch, which comparisons made before 2026-11-24 used.
     LastBatch,
     /// The mean over the last steps, [`super::losses::SmoothedLoss`].
     Smoothed,
@@ -175,17 +176,17 @@ pub struct Arm {
     pub recipe: Option<String>,
     /// `section.key=value` arguments on top of the recipe, without the seed.
     pub settings: Vec<String>,
-    /// Hash of the resolved recipe of trials, whose seed does not vary.
+    /// Hash of the resolved recipe in trials, where the seed does not vary.
     pub recipe_hash: Option<String>,
-    /// Hash of the resolved recipe with `training.seed = 0`: it identifies the arm whatever the seed.
+    /// Hash of the resolved recipe with `training.seed = 0`, which identifies the arm whatever the seed.
     pub seedless_hash: Option<String>,
-    /// Commit of the program.
+    /// Commit that the arm's binary was built from.
     pub commit: Option<String>,
     /// BLAKE3 of the binary.
     pub binary: Option<String>,
     /// The device class, such as `NVIDIA H200` or `cpu avx512`.
     pub device: Option<String>,
-    /// Tokens, FLOPs or steps that each run may take. `None` where that was not recorded.
+    /// What each run may take. `None` if that was not recorded.
     pub budget: Option<Budget>,
     /// Figures over the runs ([`Experiment::average`]), by the name of the compared metric.
     pub measured: BTreeMap<String, f64>,
@@ -200,24 +201,24 @@ pub struct Budget {
     pub tokens: u64,
 }
 
-/// A run of an arm. Everything but arm and seed is blank until the run has ended.
+/// A run of an arm. Everything except the arm and the seed is blank until the run ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExperimentRun {
     /// Index of its arm.
     pub arm: usize,
-    /// Its `training.seed`, where the design varies it.
+    /// The run's `training.seed`, if the design varies it.
     pub seed: Option<u64>,
     /// `RECIPE/RUN` of the stored run. `None` for an external command, whose rows are in `trial-N.jsonl`
     /// beside this file.
     pub run: Option<String>,
-    /// How it ended, in the ledger's words: `ok`, `diverged`, `oom`, `killed`, …
+    /// How the run ended, in the ledger's words: `ok`, `diverged`, `oom`, `killed`, …
     pub status: Option<String>,
-    /// The reason for any status but `ok`.
+    /// Why the status is not `ok`.
     pub reason: Option<String>,
-    /// True if it was stored before this experiment began.
+    /// True if the run was stored before this experiment began.
     #[serde(default)]
     pub reused: bool,
-    /// BLAKE3 of its `metrics.csv`, or of an external command's losses. Equal hashes mean equal bits.
+    /// BLAKE3 of the run's `metrics.csv`, or of an external command's losses. Equal hashes mean equal bits.
     pub metrics_hash: Option<String>,
     /// Median tokens per second of consecutive blocks of steps in the steady state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -232,14 +233,14 @@ pub struct ExperimentRun {
 pub struct Finding {
     /// What is measured.
     pub measure: Measure,
-    /// Unit of its values.
+    /// Unit of the values.
     pub unit: String,
     /// Which values are better.
     pub direction: Direction,
     /// How two values are compared.
     pub scale: Scale,
-    /// Smaller differences do not matter: in the measure's unit, or on the scale of ratios as a share of the
-    /// baseline's value. `None` where ranks or bits are compared.
+    /// Differences smaller than this do not matter. In the measure's unit, or as a share of the baseline's
+    /// value on the scale of ratios. `None` if ranks or bits are compared.
     pub min_effect: Option<f64>,
     /// Probability that the interval contains the true difference, corrected for several measures.
     pub confidence: f64,
@@ -251,7 +252,7 @@ pub struct Finding {
     pub candidate: Option<f64>,
     /// Estimate and interval: candidate - baseline, or candidate / baseline - 1 on the scale of ratios.
     pub interval: Option<Interval>,
-    /// Sample standard deviation of the differences of pairs; of logarithms on the scale of ratios.
+    /// Sample standard deviation of the pairs' differences, taken between logarithms on the scale of ratios.
     pub deviation: Option<f64>,
     /// Two-sided p-value of no difference, not corrected for several measures.
     pub p: Option<f64>,
@@ -267,31 +268,31 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VerdictBasis {
-    /// Welch's interval of the ratio of alternating trials.
+    /// Welch's interval for the ratio of alternating trials.
     Trials,
     /// The largest difference between loss curves.
     Curves,
-    /// Student's interval of the differences of pairs.
+    /// Student's interval for the differences of pairs.
     Differences,
-    /// The interval of a sequential design.
+    /// The interval that the sequential design gives.
     Sequential,
-    /// Exact ranks of what training took until a target.
+    /// Exact ranks of the cost of training to a target.
     Ranks,
     /// The counts of diverged runs.
     DivergedRuns,
     /// Equal bits in every pair.
     SameBits,
-    /// Nothing yet: too few pairs.
+    /// Nothing yet, because there are too few pairs.
     Nothing,
 }
 
 /// The answer to *faster, and no worse?*: an intersection–union test, which needs no correction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JointFinding {
-    /// `better` where the speed is better and every other interval lies above the smallest effect for the
-    /// worse; `worse` where one measure is worse.
+    /// `better` if the speed is better and no other interval reaches the smallest effect for the worse;
+    /// `worse` if any measure is worse.
     pub verdict: Verdict,
-    /// In words.
+    /// The finding in words.
     pub found: String,
 }
 
@@ -304,7 +305,7 @@ pub struct DivergedRuns {
     pub baseline: usize,
     /// Diverged runs of the candidate.
     pub candidate: usize,
-    /// Two-sided p-value of the exact test on the pairs in which one run diverged.
+    /// Two-sided p-value of the exact test on pairs in which exactly one run diverged.
     pub p: f64,
 }
 
@@ -317,22 +318,22 @@ pub struct EarlierExperiment {
     pub pairs: usize,
     /// Number of its seeds that this experiment uses too.
     pub shared_seeds: usize,
-    /// How it ended, such as `val_loss: better`; `did not finish`.
+    /// How the experiment ended, such as `val_loss: better` or `did not finish`.
     pub ended: String,
 }
 
 /// What an experiment planned before its first run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExperimentPlan {
-    /// What the pairs can see, for each measure whose deviation is known from elsewhere.
+    /// The differences that the pairs can detect, for each measure with a known deviation.
     pub power: Vec<MeasurePlan>,
     /// Runs that the design needs.
     pub runs: usize,
-    /// Runs among them that were stored already.
+    /// How many of these runs were stored already.
     pub stored_runs: usize,
-    /// Predicted time of the others, one after another, in seconds.
+    /// Predicted time of the remaining runs, one after another, in seconds.
     pub seconds: Option<f64>,
-    /// Predicted energy of the others, in joules.
+    /// Predicted energy of the remaining runs, in joules.
     pub joules: Option<f64>,
 }
 
@@ -343,11 +344,11 @@ pub struct MeasurePlan {
     pub measure: Measure,
     /// Where the deviation comes from: an experiment, or pilot pairs.
     pub source: String,
-    /// Pairs by deviation and smallest difference, on the scale on which differences are taken.
+    /// Number of pairs by deviation and smallest difference, on the scale of the differences.
     pub plan: PowerPlan,
 }
 
-/// What ran an experiment. `None` where a record does not say.
+/// What ran an experiment. Fields are `None` if the record does not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
     /// The version of xrun.
@@ -362,18 +363,18 @@ pub struct Provenance {
     pub device: Option<String>,
     /// Hash of each arm's corpus, baseline first.
     pub corpus_hashes: Vec<String>,
-    /// Hash of the tokens of every held-out set that a run was measured on, by the set's name.
+    /// Hashes of the tokens of every held-out set that a run was measured on, by the set's name.
     pub held_out_hashes: Option<BTreeMap<String, BTreeSet<String>>>,
-    /// Hash of the newest line of every file of the ledger when the experiment began.
+    /// Hash of the newest line in each file of the ledger when the experiment began.
     pub ledger_heads: Option<BTreeMap<String, String>>,
-    /// When it began, UTC.
+    /// When the experiment began, UTC.
     pub began: Option<String>,
 }
 
-/// Returns the folders `RECIPE/RUN` of the runs of a comparison; none for the folder of something else.
+/// Returns the runs, as `RECIPE/RUN`, of the comparison in a folder. Another folder has none.
 ///
 /// # Errors
-/// If its record cannot be read.
+/// If the comparison's record cannot be read.
 pub fn compared_runs(folder: &Path) -> Result<Vec<String>> {
     if !folder.join(EXPERIMENT).is_file() {
         return Ok(Vec::new());
@@ -399,10 +400,11 @@ impl Experiment {
         Self::parse(&std::fs::read(&path).at("read", &path)?, &path)
     }
 
-    /// Parses the content of `experiment.json`; `path` names it in errors.
+    /// Parses the content of `experiment.json`; `path` names the file in errors.
     ///
     /// # Errors
-    /// If it is not JSON of an experiment, has fewer than two arms, or has a run of an arm that it lacks.
+    /// If the content is not an experiment in JSON, has fewer than two arms, or has a run that belongs to no
+    /// arm.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
         let wrong = |line: usize, why: String| {
             Error::failed(format!("{}:{line}: not an experiment: {why}", path.display()))
@@ -410,11 +412,11 @@ impl Experiment {
         let experiment: Self = serde_json::from_slice(bytes).map_err(|e| wrong(e.line(), e.to_string()))?;
         let arms = experiment.arms.len();
         if arms < 2 {
-            return Err(wrong(1, format!("it has {arms} of at least two arms")));
+            return Err(wrong(1, format!("it needs at least two arms and has {arms}")));
         }
         let mut runs = experiment.runs.iter().chain(&experiment.pilot);
         match runs.find(|run| run.arm >= arms) {
-            Some(run) => Err(wrong(1, format!("a run belongs to arm {}, and there are {arms}", run.arm))),
+            Some(run) => Err(wrong(1, format!("a run belongs to arm {}, but there are only {arms} arms", run.arm))),
             None => Ok(experiment),
         }
     }
@@ -434,12 +436,13 @@ impl Experiment {
         format!("{}/{}", self.name, self.id)
     }
 
-    /// Returns true for alternating trials of both arms.
+    /// Returns true if the arms are compared in alternating trials.
     pub fn has_trials(&self) -> bool {
         matches!(self.design, Design::Trials { .. })
     }
 
-    /// Returns the hashes of both recipes without their seeds, which identify the change; `None` for trials.
+    /// Returns the hashes of both recipes without their seeds, which together identify the change; `None` for
+    /// trials.
     pub fn change(&self) -> Option<[&str; 2]> {
         Some([self.baseline().seedless_hash.as_deref()?, self.candidate().seedless_hash.as_deref()?])
     }
@@ -459,7 +462,7 @@ impl Experiment {
         self.pairs().filter(RunPair::has_ended).count()
     }
 
-    /// Returns true if an arm has a single run, which does not show how its runs differ.
+    /// Returns true if an arm has only one run, which does not show how much its runs vary.
     pub fn has_single_run(&self) -> bool {
         [BASELINE, CANDIDATE].into_iter().any(|arm| self.runs_in(arm).count() == 1)
     }
@@ -469,7 +472,7 @@ impl Experiment {
         self.runs.iter().filter_map(|run| run.seed).collect()
     }
 
-    /// Returns the folders `RECIPE/RUN` of its runs, each once.
+    /// Returns the distinct `RECIPE/RUN` of its runs.
     pub fn run_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for name in self.runs.iter().filter_map(|run| run.run.as_deref()) {
@@ -495,9 +498,9 @@ impl Experiment {
         self.findings.iter().find(|finding| finding.measure == Measure::LossCurves)
     }
 
-    /// Returns the verdict on what was asked. Trials are judged by their speed, a joint question by its joint
-    /// finding. Of several measures it is `worse` if one is worse, the common verdict if all agree, and else
-    /// inconclusive.
+    /// Returns the overall verdict. Trials are judged by their speed, a joint question by its joint finding.
+    /// Several measures give `worse` if any of them is worse, the common verdict if all agree, and
+    /// `inconclusive` otherwise.
     pub fn verdict(&self) -> Verdict {
         if self.has_trials() {
             return self.speed().map_or(Verdict::Inconclusive, |speed| speed.verdict);
@@ -520,7 +523,7 @@ impl Experiment {
 }
 
 impl Finding {
-    /// Returns a finding before it is judged.
+    /// Creates a finding that has not been judged yet.
     pub fn unjudged(measure: Measure, min_effect: Option<f64>, confidence: f64) -> Self {
         Self {
             unit: measure.unit().to_owned(),
@@ -541,7 +544,7 @@ impl Finding {
         }
     }
 
-    /// Returns whether curves are as alike as asked: the same bits, or within the tolerance. `None` where that
+    /// Returns whether curves are as similar as asked: the same bits, or within the tolerance. `None` if that
     /// was not judged.
     pub fn holds(&self) -> Option<bool> {
         match self.verdict {
@@ -559,7 +562,7 @@ impl Finding {
     }
 }
 
-/// A run of the baseline and a run of the candidate that belong together.
+/// A run of the baseline and the run of the candidate that it is paired with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunPair<'a> {
     /// The baseline's run.
@@ -585,7 +588,7 @@ impl<'a> RunPair<'a> {
         self.runs().iter().all(|run| run.status.is_some())
     }
 
-    /// Returns true if both runs have the same rows, to the bit.
+    /// Returns true if both runs have the same rows, bit for bit.
     pub fn has_same_bits(&self) -> bool {
         self.baseline.metrics_hash.is_some() && self.baseline.metrics_hash == self.candidate.metrics_hash
     }
@@ -600,8 +603,8 @@ impl<'a> RunPair<'a> {
         self.runs().map(|run| run.value(measure))
     }
 
-    /// Returns the difference of a finding's measure as intervals state it: candidate - baseline, or
-    /// candidate / baseline - 1.
+    /// Returns the difference in the finding's measure, in the form that intervals use: candidate - baseline,
+    /// or candidate / baseline - 1.
     pub fn difference(&self, finding: &Finding) -> Option<f64> {
         let [Some(baseline), Some(candidate)] = self.values(&finding.measure) else { return None };
         let difference = match finding.scale {

@@ -1,4 +1,4 @@
-//! Finds runs and comparisons below a results folder.
+//! Finds runs and comparisons in a results folder.
 
 use super::began::began;
 use super::folder::{is_held, read_summary};
@@ -15,13 +15,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The name that means the newest run.
+/// The name that stands for the newest run.
 pub const LATEST: &str = "latest";
 
-/// The shortest beginning of a name or hash that is taken for a run.
+/// The length from which a beginning of a name or hash can select a run.
 const MIN_BEGINNING: usize = 4;
 
-/// Returns all run folders `RESULTS/RECIPE/RUN`, newest first. A missing results folder has none.
+/// Returns all run folders `RESULTS/RECIPE/RUN`, newest first, and none if the results folder is missing.
 pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
     let mut runs = run_folders(results)?;
     runs.retain(|run| run.join(SUMMARY).is_file());
@@ -29,8 +29,8 @@ pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
     Ok(runs)
 }
 
-/// Returns the folders `RESULTS/RECIPE/RUN` of runs that have lost their summary, in order of their paths. A
-/// folder that a process holds may be about to get one.
+/// Returns the folders `RESULTS/RECIPE/RUN` of runs that have lost their summary, sorted by path. Leaves out
+/// folders that a process holds, because it may be about to write the summary.
 pub fn without_summary(results: &Path) -> Result<Vec<PathBuf>> {
     let mut damaged = run_folders(results)?;
     damaged.retain(|run| has_lost_summary(run));
@@ -38,7 +38,7 @@ pub fn without_summary(results: &Path) -> Result<Vec<PathBuf>> {
     Ok(damaged)
 }
 
-/// Returns the folders `RESULTS/RECIPE/RUN`, without hidden ones, which are being removed.
+/// Returns the folders `RESULTS/RECIPE/RUN`, except hidden ones, which are being removed.
 fn run_folders(results: &Path) -> Result<Vec<PathBuf>> {
     let is_hidden =
         |run: &Path| run.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
@@ -49,13 +49,13 @@ fn run_folders(results: &Path) -> Result<Vec<PathBuf>> {
     Ok(runs)
 }
 
-/// Returns true for the folder of a run without its summary, that no process holds.
+/// Returns true for a run folder that has no summary and that no process holds.
 pub fn has_lost_summary(run: &Path) -> bool {
     let is_of_run = [RESOLVED, METRICS].iter().any(|file| run.join(file).is_file());
     is_of_run && !run.join(SUMMARY).exists() && !is_held(run).unwrap_or(true)
 }
 
-/// Says that a run has lost a file, and what it still does without it.
+/// Describes a run that has lost a file, and what can still be done with it.
 pub fn lost(run: &Path, file: &str) -> String {
     let run_path = run.display();
     let mut still = Vec::new();
@@ -70,13 +70,13 @@ pub fn lost(run: &Path, file: &str) -> String {
     format!("the run {run_path} is damaged: it has no {file}; {still}")
 }
 
-/// Reads the summary of one of several runs; a damaged one draws a warning on stderr and `None`, since it
-/// says nothing of the others.
+/// Reads the summary of one of several runs. If it is damaged, warns on stderr and returns `None`, because
+/// the other runs are still usable.
 pub fn summary_or_warn(run: &Path) -> Option<Summary> {
     read_summary(run).inspect_err(|e| eprint_line(&format!("warning: {e}; this run is left out"))).ok()
 }
 
-/// Returns the newest run below `results` that can be resumed and that no process holds.
+/// Returns the newest run in `results` that can be resumed and that no process holds.
 ///
 /// # Errors
 /// If a run folder cannot be read.
@@ -85,7 +85,7 @@ pub fn newest_unfinished(results: &Path) -> Result<Option<PathBuf>> {
         if !summary_or_warn(&path).is_some_and(|summary| summary.status.is_unfinished()) {
             continue;
         }
-        // It may have finished between the two reads.
+        // The run may have finished since its summary was read.
         if !is_held(&path)? && read_summary(&path)?.status.is_unfinished() {
             return Ok(Some(path));
         }
@@ -93,8 +93,8 @@ pub fn newest_unfinished(results: &Path) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Returns the names of a folder's parent and of the folder itself: RECIPE and RUN of a run, NAME and ID of a
-/// comparison.
+/// Returns the names of a folder's parent and of the folder itself: RECIPE and RUN for a run, NAME and ID for
+/// a comparison.
 pub fn names_of(folder: &Path) -> [String; 2] {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let name = |path: Option<&Path>| {
@@ -103,25 +103,25 @@ pub fn names_of(folder: &Path) -> [String; 2] {
     [name(absolute.parent()), name(Some(&absolute))]
 }
 
-/// Returns `RECIPE/RUN` of a run's folder, or `NAME/ID` of a comparison's.
+/// Returns `RECIPE/RUN` for a run's folder, or `NAME/ID` for a comparison's.
 pub fn id_of(folder: &Path) -> String {
     names_of(folder).join("/")
 }
 
-/// Returns the run called `name`: a run folder's path, a run's name, `RECIPE/RUN`, a recipe's name for its
-/// newest run, `latest`, or the beginning of one run's name or hash alone.
+/// Returns the run called `name`. It may be a run folder's path, a run's name, `RECIPE/RUN`, a recipe's name
+/// (for its newest run), `latest`, or the beginning of exactly one run's name or hash.
 ///
 /// # Errors
-/// A usage error where there is none, or the beginning is that of several.
+/// A usage error if no run has this name, or if several begin with it.
 pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
     find_where(results, name, |_| true)
 }
 
-/// Returns what [`find`] does, but of several that `name` means the newest that is suitable; the newest where
-/// none is.
+/// Finds a run as [`find`] does, but if `name` stands for several runs, prefers the newest suitable one. If
+/// none is suitable, returns the newest.
 ///
 /// # Errors
-/// As [`find`].
+/// A usage error if no run has this name, or if several begin with it.
 pub fn find_where(results: &Path, name: &str, is_suitable: impl Fn(&Path) -> bool) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.join(SUMMARY).is_file() {
@@ -131,7 +131,7 @@ pub fn find_where(results: &Path, name: &str, is_suitable: impl Fn(&Path) -> boo
         return Err(Error::usage("a run's name is empty; `latest` is the newest run"));
     }
     let runs = runs(results)?;
-    // A recipe's name, as its folder is called.
+    // The name of a recipe's folder.
     let folder = folder_name(name).ok();
     let means = |run: &&PathBuf| {
         let of_recipe = run.parent().and_then(Path::file_name).and_then(|recipe| recipe.to_str());
@@ -163,8 +163,8 @@ pub fn find_where(results: &Path, name: &str, is_suitable: impl Fn(&Path) -> boo
     })
 }
 
-/// Returns the run called `name` that has lost its summary, if there is one: by its path, its name or
-/// `RECIPE/RUN`.
+/// Returns the run called `name` that has lost its summary, if there is one. The name is a path, a run's name
+/// or `RECIPE/RUN`.
 ///
 /// # Errors
 /// If the results folder cannot be read.
@@ -178,10 +178,10 @@ pub fn find_without_summary(results: &Path, name: &str) -> Result<Option<PathBuf
 }
 
 /// Returns the run called `name`, if there is one: its name, `RECIPE/RUN`, the beginning of its name or hash,
-/// or `latest`; not that of its recipe.
+/// or `latest`. A recipe's name finds nothing.
 ///
 /// # Errors
-/// For the beginning of several runs' names.
+/// If several runs begin with `name`.
 pub fn find_by_id(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     let runs = runs(results)?;
     if name == LATEST {
@@ -190,8 +190,8 @@ pub fn find_by_id(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     by_beginning(&runs, results, name)
 }
 
-/// Returns the only run whose name or hash begins with `name`, or `RECIPE/` and `name`; or the run with that
-/// short name.
+/// Returns the run with the short name `name`, or the only run whose name or hash begins with `name`. In both
+/// cases `RECIPE/` may come first.
 fn by_beginning(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option<PathBuf>> {
     let (recipe, beginning) = name.rsplit_once('/').map_or((None, name), |(recipe, id)| (Some(recipe), id));
     if beginning.len() < MIN_BEGINNING {
@@ -228,13 +228,14 @@ fn by_beginning(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option<P
     }
 }
 
-/// Returns the hash in a run's name `<UTC time>-<hash8>[-n]`; nothing of a name that someone chose.
+/// Returns the hash in a run's name `<UTC time>-<hash8>[-n]`; empty for a name that a person chose.
 fn hash_of(id: &str) -> &str {
     time_in_name(id).and_then(|_| id.split('-').nth(1)).unwrap_or_default()
 }
 
-/// Returns a short name for each of all runs, which come newest first: the hash where one run alone has it,
-/// else the hash and the run's number among those, from the oldest; the name where it has no hash.
+/// Returns a short name for each run; `runs` must hold all runs, newest first. The short name is the hash if
+/// only one run has it, and otherwise the hash and a number that counts these runs from the oldest. A run
+/// without a hash keeps its name.
 pub fn short_names(runs: &[PathBuf]) -> Vec<String> {
     let ids: Vec<String> =
         runs.iter().map(|run| run.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect();
@@ -258,13 +259,13 @@ pub fn short_names(runs: &[PathBuf]) -> Vec<String> {
 /// Returns true if a process works on a run.
 ///
 /// # Errors
-/// When its lock cannot be read.
+/// If the run's lock cannot be read.
 pub fn is_running(run: &Path) -> Result<bool> {
     is_held(run)
 }
 
-/// Returns the comparison called `name`, if there is one: a comparison's folder, its id, `NAME/ID`, its name
-/// for the newest one, each of these after `comparisons/`, or `latest`.
+/// Returns the comparison called `name`, if there is one. It may be a comparison's folder, its id, `NAME/ID`,
+/// its name (for the newest one), any of these after `comparisons/`, or `latest`.
 ///
 /// # Errors
 /// If the results folder cannot be read.
@@ -301,11 +302,11 @@ pub fn comparisons(results: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The most names that an error lists.
+/// The largest number of names that an error lists.
 const NAMED: usize = 5;
 
-/// Returns the error for a name after `sweeps/` or `comparisons/`, or a path there, that no sweep or
-/// comparison has; `None` for other names.
+/// Returns the error for a `name` after `sweeps/` or `comparisons/`, or a path there, that does not exist.
+/// `None` for other names.
 ///
 /// # Errors
 /// If the results folder cannot be read.
@@ -336,9 +337,9 @@ pub fn no_such_group(results: &Path, name: &str) -> Result<Option<Error>> {
     Ok(Some(Error::usage(format!("no {what} `{name}` in {}; {hint}", folder.display()))))
 }
 
-/// Returns the error for the folder of a comparison that has lost the file of its result, or for that of a
-/// name, `RESULTS/comparisons/NAME`, of whose comparisons none has it; `None` where there is no folder of a
-/// comparison.
+/// Returns the error for a comparison that has lost its result file. `folder` is the comparison's, or
+/// `RESULTS/comparisons/NAME`, in which case its newest comparison is checked. `None` if no comparison is
+/// there or the file exists.
 fn without_result(folder: &Path) -> Result<Option<Error>> {
     let is_id = |one: &Path| one.file_name().and_then(|name| time_in_name(name.to_str()?)).is_some();
     let inside = subfolders(folder)?.into_iter().filter(|one| is_id(one)).max_by_key(|one| age_key(one));
@@ -356,9 +357,8 @@ fn is_comparison(folder: &Path) -> bool {
     folder.join(EXPERIMENT).is_file()
 }
 
-/// What is larger for later runs: the time at which it began; of one second, those whose name xrun gave them
-/// before copies of them; the time at which its recipe was written; the `n` of its name
-/// `<UTC time>-<hash8>[-n]`.
+/// Sorts later runs higher, by: when the run began; within one second, names that xrun gave before copies;
+/// when the recipe was written; the `n` in the name `<UTC time>-<hash8>[-n]`.
 type AgeKey = (Option<Timestamp>, bool, Option<SystemTime>, u64);
 
 fn age_key(run: &Path) -> AgeKey {
@@ -377,7 +377,7 @@ fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
     for entry in entries {
         let entry = entry.at("read", folder)?;
         let path = entry.path();
-        // What an entry says of itself costs no look at the folder; a link may lead to one.
+        // The type in the directory entry needs no further system call. A link may lead to a folder.
         if entry.file_type().is_ok_and(|kind| kind.is_dir() || (kind.is_symlink() && path.is_dir())) {
             folders.push(path);
         }
@@ -418,7 +418,7 @@ mod tests {
         let found = |name: &str| find(dir.path(), name).unwrap();
         assert_eq!(found(LATEST), tenth);
         assert_eq!(found("b"), other);
-        // Of two that started in one second, the later one.
+        // Of two runs that started in the same second, the later one is found.
         let [first, last] = ["c/20260103T000000Z-ffffffff", "c/20260103T000000Z-00000000"].map(run);
         for (age, run) in [(9, &first), (3, &last)] {
             let recipe = std::fs::File::create(run.join(RECIPE)).unwrap();
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(found("20260101T000000Z-aaaaaaaa"), old);
         assert_eq!(found("a/20260102T000000Z-aaaaaaaa-2"), second);
         assert_eq!(found(&old.to_string_lossy()), old);
-        // The beginning of a name or hash, where it is that of one run.
+        // The beginning of a name or hash, if only one run has it.
         assert_eq!(found("20260101T0000"), old);
         assert_eq!(found("bbbb"), other);
         assert_eq!(found("a/20260101"), old);

@@ -1,4 +1,4 @@
-//! The run folder: all files of one run, locked by one process at a time.
+//! The run folder, which holds all files of one run and is locked by one process at a time.
 
 use super::atomic::{self, json};
 pub use super::names::*;
@@ -18,15 +18,15 @@ use std::time::Duration;
 
 const LOCK: &str = "lock";
 
-/// How often a lock is tried again, and after what pause: who only looks whether it is held has it for an
-/// instant, which takes milliseconds on a network file system.
+/// How often to try a lock, and how long to pause in between. A process that only checks the lock holds it
+/// for a moment, which can take milliseconds on a network file system.
 const LOCK_TRIES: usize = 4;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
-/// The largest lock file that is read, in bytes.
+/// The largest lock file to read, in bytes.
 const MAX_LOCK: u64 = 4096;
 
-/// Limit of the suffixes `-2`, `-3` … of runs of one recipe that start in the same second.
+/// Limit of the suffixes `-2`, `-3` … for runs of one recipe that start in the same second.
 const MAX_SAME_SECOND: u32 = 10_000;
 
 /// The process that holds a run folder.
@@ -62,7 +62,8 @@ impl RunFolder {
     /// Locks an existing run folder, to resume the run or to read it while no process writes.
     ///
     /// # Errors
-    /// Not a run folder; in use by another process, which the message names. Nothing is changed then.
+    /// If the folder is not a run folder, or another process uses it, which the message names. The folder is
+    /// then unchanged.
     pub fn open(path: &Path) -> Result<Self> {
         let summary = path.join(SUMMARY);
         if !summary.is_file() {
@@ -100,12 +101,12 @@ impl RunFolder {
         &self.path
     }
 
-    /// Returns the run's name: the last part of the path.
+    /// Returns the run's name, which is the last part of the path.
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Writes the copy of the recipe.
+    /// Writes a copy of the recipe.
     pub fn write_recipe(&self, text: &str) -> Result<()> {
         atomic::write(&self.path.join(RECIPE), text.as_bytes())
     }
@@ -115,7 +116,7 @@ impl RunFolder {
         atomic::write(&self.path.join(RESOLVED), text.as_bytes())
     }
 
-    /// Writes the environment of this process: `env.json`, or `env-2.json` … where the run was resumed.
+    /// Writes this process's environment to `env.json`, or to `env-2.json` … if the run was resumed.
     pub fn write_environment(&self, environment: &Environment) -> Result<()> {
         let mut path = self.path.join(ENVIRONMENT);
         let mut process = 1;
@@ -126,7 +127,7 @@ impl RunFolder {
         atomic::write(&path, &json(environment)?)
     }
 
-    /// Replaces the summary; a reader sees the old one or the new one.
+    /// Replaces the summary atomically: a reader sees the old one or the new one.
     pub fn write_summary(&self, summary: &Summary) -> Result<()> {
         atomic::write(&self.path.join(SUMMARY), &json(summary)?)
     }
@@ -136,19 +137,19 @@ impl RunFolder {
         read_summary(&self.path)
     }
 
-    /// Appends a line to the log, with the time in front.
+    /// Appends a line to the log, prefixed with the time.
     pub fn log(&self, text: &str) -> Result<()> {
         let now = crate::format::now().strftime("%Y-%m-%dT%H:%M:%SZ");
         let line = format!("{now} {}\n", printable(text.trim_end()).replace('\n', "\n    "));
         (&self.log).write_all(line.as_bytes()).at("write", &self.path.join(LOG))
     }
 
-    /// Starts the file of a row type: [`METRICS`] or [`TIMING`].
+    /// Creates the file for a row type: [`METRICS`] or [`TIMING`].
     pub fn start_rows<R: Row>(&self, file: &str) -> Result<RowWriter<R>> {
         RowWriter::create(&self.path.join(file))
     }
 
-    /// Continues the file of a row type after a checkpoint of `step`; see [`RowWriter::resume`].
+    /// Continues the file for a row type after a checkpoint at `step`; see [`RowWriter::resume`].
     pub fn resume_rows<R: Row>(
         &self,
         file: &str,
@@ -158,11 +159,11 @@ impl RunFolder {
         RowWriter::resume(&self.path.join(file), step, saved)
     }
 
-    /// As [`RunFolder::resume_rows`], of the rows of `metrics.csv`, with these columns of held-out sets, in
+    /// Continues `metrics.csv` after a checkpoint at `step`. `columns` are the columns of held-out sets, in
     /// ascending order.
     ///
     /// # Errors
-    /// As [`RowWriter::resume`].
+    /// If [`RowWriter::resume`] fails.
     pub fn resume_metrics(
         &self,
         step: u64,
@@ -172,7 +173,7 @@ impl RunFolder {
         RowWriter::resume_with(&self.path.join(METRICS), step, saved, columns)
     }
 
-    /// Returns the folder of checkpoints, creating it if necessary.
+    /// Returns the folder of checkpoints, and creates it if necessary.
     pub fn checkpoints(&self) -> Result<PathBuf> {
         let path = self.path.join(CHECKPOINT);
         std::fs::create_dir_all(&path).at("create", &path)?;
@@ -182,13 +183,14 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        // Closing the file releases the lock; the record only serves the error message of other processes.
+        // Closing the file releases the lock. The record in it only serves the error messages of other
+        // processes.
         let _ = self.lock.set_len(0);
     }
 }
 
-/// Reads the summary of a run, without locking it. What earlier versions did not store is derived from the
-/// rows, where they can be read.
+/// Reads the summary of a run without locking it. Values that earlier versions did not store are derived from
+/// the rows, if these can be read.
 pub fn read_summary(run: &Path) -> Result<Summary> {
     let path = run.join(SUMMARY);
     let mut summary = parse_summary(&path, &std::fs::read(&path).at("read", &path)?)?;
@@ -200,17 +202,17 @@ pub fn read_summary(run: &Path) -> Result<Summary> {
     Ok(summary)
 }
 
-/// Parses the content of the summary at `path`, and derives nothing.
+/// Parses the content of the summary at `path`, without deriving anything.
 pub(super) fn parse_summary(path: &Path, bytes: &[u8]) -> Result<Summary> {
     serde_json::from_slice(bytes)
         .map_err(|e| Error::failed(format!("{}:{}: not a summary: {e}", path.display(), e.line())))
 }
 
-/// Replaces the status `running` of a run's summary in place, where no file can be written anew, as on a full
-/// disk: the text keeps its length, so that no byte is added.
+/// Replaces the status `running` in a run's summary in place, for when no new file can be written, as on a
+/// full disk. The text keeps its length, so the file does not grow.
 ///
 /// # Errors
-/// When the summary has another status, the new one is longer, or nothing can be written.
+/// If the summary has another status, the new status is longer, or nothing can be written.
 pub fn overwrite_running(run: &Path, status: Status) -> Result<()> {
     let path = run.join(SUMMARY);
     let before = format!("\"status\": \"{}\"", Status::Running.as_str());
@@ -227,10 +229,10 @@ pub fn overwrite_running(run: &Path, status: Status) -> Result<()> {
     file.sync_data().at("sync", &path)
 }
 
-/// Locks any folder in the way of run folders, until the file is dropped.
+/// Locks any folder in the way that run folders are locked, until the returned file is dropped.
 ///
 /// # Errors
-/// If another process holds it, which the message names.
+/// If another process holds the folder, which the message names.
 pub fn lock(folder: &Path) -> Result<File> {
     match try_lock(folder)? {
         Ok(mut lock) => write_owner(&mut lock, folder).map(|()| lock),
@@ -238,7 +240,7 @@ pub fn lock(folder: &Path) -> Result<File> {
     }
 }
 
-/// Writes the record of this process into the lock file of a folder.
+/// Records this process in a folder's lock file.
 fn write_owner(lock: &mut File, folder: &Path) -> Result<()> {
     let owner = Owner { pid: std::process::id(), host: host_name(), since: crate::format::now() };
     let file = folder.join(LOCK);
@@ -246,9 +248,9 @@ fn write_owner(lock: &mut File, folder: &Path) -> Result<()> {
     lock.write_all(&json(&owner)?).at("write", &file)
 }
 
-/// Locks a folder, or returns the description of the process that holds it.
+/// Locks a folder, or returns a description of the process that holds it.
 ///
-/// The lock is the operating system's, so it ends with the process, even if that is killed.
+/// This is a lock of the operating system, so it ends with the process, even if the process is killed.
 fn try_lock(run: &Path) -> Result<Result<File, String>> {
     let path = run.join(LOCK);
     let mut options = File::options();
@@ -257,7 +259,7 @@ fn try_lock(run: &Path) -> Result<Result<File, String>> {
         Ok(()) => Ok(Ok(file)),
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();
-            // The owner may not have written its record yet; then it stays unnamed.
+            // If the owner has not written its record yet, it stays unnamed.
             let _ = file.rewind().and_then(|()| file.read_to_string(&mut text));
             Ok(Err(owner_in_words(&text)))
         }
@@ -265,7 +267,7 @@ fn try_lock(run: &Path) -> Result<Result<File, String>> {
     }
 }
 
-/// Locks a file that nobody holds for longer than [`is_held`] looks at it.
+/// Locks a file unless another process holds it for longer than [`is_held`] takes to check it.
 fn lock_unless_held(file: &File) -> std::result::Result<(), TryLockError> {
     for _ in 0..LOCK_TRIES {
         match file.try_lock() {
@@ -288,17 +290,17 @@ fn owner_in_words(text: &str) -> String {
     })
 }
 
-/// The process that the lock file of a folder names.
+/// The process that a folder's lock file names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedOwner {
-    /// The process, in words.
+    /// A description of the process.
     pub words: String,
-    /// The host that it runs on, or ran on, where that is another one than this.
+    /// The process's host, if it is not this one.
     pub elsewhere: Option<String>,
 }
 
-/// Returns the process that the lock file of a folder names: the one that holds it, or one that was killed.
-/// One that ends by itself takes its name out.
+/// Returns the process that a folder's lock file names: the one that holds the folder, or one that was
+/// killed. A process that ends normally removes its record.
 pub fn named_owner(folder: &Path) -> Option<NamedOwner> {
     let text = String::from_utf8(regular::read(&folder.join(LOCK), MAX_LOCK).ok()?).ok()?;
     let owner: Owner = serde_json::from_str(&text).ok()?;
@@ -308,13 +310,13 @@ pub fn named_owner(folder: &Path) -> Option<NamedOwner> {
     })
 }
 
-/// Returns the process that holds a folder, without a change of it; `None` if none does.
+/// Returns a description of the process that holds a folder, if one does. Changes nothing.
 pub(super) fn holder(run: &Path) -> Result<Option<String>> {
     let text = || std::fs::read_to_string(run.join(LOCK)).unwrap_or_default();
     Ok(is_held(run)?.then(|| owner_in_words(&text())))
 }
 
-/// Returns true if a process holds a folder. Uses a shared lock, so that concurrent checks do not block each
+/// Returns true if a process holds a folder. Takes a shared lock, so that concurrent checks do not block each
 /// other.
 pub(super) fn is_held(run: &Path) -> Result<bool> {
     let path = run.join(LOCK);
@@ -329,10 +331,10 @@ pub(super) fn is_held(run: &Path) -> Result<bool> {
     }
 }
 
-/// Creates `PARENT/<UTC time>-<hash8>[-n]/`, a new folder.
+/// Creates the new folder `PARENT/<UTC time>-<hash8>[-n]/`.
 ///
 /// # Errors
-/// If it cannot be created.
+/// If the folder cannot be created.
 pub fn create_timed(parent: &Path, hash8: &str, now: Timestamp) -> Result<PathBuf> {
     std::fs::create_dir_all(parent).at("create", parent)?;
     let name = format!("{}-{hash8}", now.strftime("%Y%m%dT%H%M%SZ"));
@@ -349,7 +351,7 @@ pub fn create_timed(parent: &Path, hash8: &str, now: Timestamp) -> Result<PathBu
             }
         }
     }
-    Err(Error::failed(format!("{} already holds {MAX_SAME_SECOND} named {name}", parent.display())))
+    Err(Error::failed(format!("{} already holds {MAX_SAME_SECOND} folders named {name}", parent.display())))
 }
 
 #[cfg(test)]
@@ -468,7 +470,7 @@ mod tests {
             let before = bytes();
             overwrite_running(folder.path(), status).unwrap();
             assert_eq!((folder.summary().unwrap().status, bytes()), (status, before));
-            // No second end replaces the first.
+            // A status that is not `running` stays.
             assert!(overwrite_running(folder.path(), Status::Failed).is_err());
             assert_eq!(folder.summary().unwrap().status, status);
         }

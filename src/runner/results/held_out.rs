@@ -1,51 +1,52 @@
-//! What a run measured on a held-out set, and bits per byte.
+//! The figures that a run measured on a held-out set, and bits per byte.
 
 use super::losses::{FigureAt, FigureSeries, HeldOutPart, LossAt, Losses};
 use crate::metrics::{HeldOutColumn, MetricsRow, TASK_FIGURES};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The name of the set that `data.validation` holds out, whose losses are `val_loss`.
+/// The name of the set that `data.validation` holds out. Its losses are the `val_loss` of the run.
 pub const MAIN_SET: &str = "";
 
-/// A held-out set of a run, with the losses on it. Blank where nothing is known.
+/// A held-out set of a run, with the losses on it. Fields are `None` if nothing is known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HeldOutSet {
-    /// Hash of its tokens, hexadecimal: runs with one hash, vocabulary and part were measured on the same.
+    /// Hash of the set's tokens, in hexadecimal. Runs with the same hash, vocabulary and part were measured
+    /// on the same text.
     pub hash: Option<String>,
-    /// Tokens that an evaluation predicts, end tokens included.
+    /// Tokens that an evaluation predicts, including end tokens.
     pub tokens: Option<u64>,
-    /// Bytes of the text that these tokens stand for, separators of documents not included. Blank where they
-    /// are not known: of random tokens, and with some tokenizers.
+    /// Bytes of the text that these tokens stand for, without document separators. `None` if they are
+    /// unknown, as for random tokens and some tokenizers.
     pub bytes: Option<u64>,
-    /// The part of it that is evaluated, where `validation.steps` limits it.
+    /// The part of the set that is evaluated, if `validation.steps` limits it.
     pub part: Option<HeldOutPart>,
     /// The losses, in nats per token.
     #[serde(flatten)]
     pub losses: Losses,
     /// The final loss in bits per byte.
     pub bits_per_byte: Option<f64>,
-    /// The losses of the moving average of the weights, where it was evaluated.
+    /// The losses of the moving average of the weights, if it was evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema: Option<Losses>,
-    /// Further figures by their names, with `ema_` before those of the moving average of the weights.
+    /// Further figures by name. Figures of the moving average of the weights begin with `ema_`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, FigureSeries>,
 }
 
 impl HeldOutSet {
-    /// Adds the loss after a later step of a run that goes on.
+    /// Adds the loss at a later step.
     pub fn add(&mut self, at: LossAt) {
         self.losses.add(at);
         self.convert();
     }
 
-    /// Adds the loss of the moving average of the weights after a later step of a run that goes on.
+    /// Adds the loss of the moving average of the weights at a later step.
     pub fn add_of_average(&mut self, at: LossAt) {
         self.ema.get_or_insert_default().add(at);
     }
 
-    /// Adds the figures of a later row of the run, in which the set has this name.
+    /// Adds the figures from a later row of the run, where the set is called `name`.
     pub fn add_row(&mut self, name: &str, row: &MetricsRow) {
         let step = row.step;
         for (figure, is_average) in TASK_FIGURES.iter().flat_map(|figure| [(figure, false), (figure, true)]) {
@@ -62,7 +63,7 @@ impl HeldOutSet {
         }
     }
 
-    /// Sets the figures to those of all rows of the run, in order of steps.
+    /// Replaces the figures with those from all rows of the run, which must be in order of steps.
     pub fn measure(&mut self, name: &str, rows: &[MetricsRow]) {
         (self.losses, self.ema, self.figures) = (Losses::default(), None, BTreeMap::new());
         rows.iter().for_each(|row| self.add_row(name, row));
@@ -73,15 +74,15 @@ impl HeldOutSet {
         self.bits_per_byte = self.losses.last.and_then(|last| self.in_bits_per_byte(last.loss.into()));
     }
 
-    /// Returns a loss on this set, in nats per token, in bits per byte; `None` where its bytes are not known.
+    /// Converts a loss on this set from nats per token to bits per byte; `None` if the bytes are unknown.
     pub fn in_bits_per_byte(&self, loss: f64) -> Option<f64> {
         bits_per_byte(loss, self.tokens?, self.bytes?)
     }
 }
 
-/// Returns the bits that a model takes per byte of a text, from its mean loss in nats per token over `tokens`
-/// that stand for `bytes`: loss · tokens / (bytes · ln 2). Unlike the loss it does not depend on how a
-/// tokenizer cuts the text (as in Gao et al., "The Pile", 2020). `None` without bytes.
+/// Returns how many bits per byte of text a model needs, from its mean loss in nats per token over `tokens`
+/// that stand for `bytes`: loss · tokens / (bytes · ln 2). Unlike the loss, this does not depend on how a
+/// tokenizer splits the text (as in Gao et al., "The Pile", 2020). `None` without bytes.
 pub fn bits_per_byte(loss: f64, tokens: u64, bytes: u64) -> Option<f64> {
     (bytes > 0).then(|| loss * tokens as f64 / (bytes as f64 * std::f64::consts::LN_2))
 }
@@ -93,7 +94,7 @@ mod tests {
     #[test]
     fn a_uniform_guess_of_bytes_takes_eight_bits() {
         assert_eq!(bits_per_byte(256f64.ln(), 1000, 1000), Some(8.0));
-        // Two bytes a token: the same text, the same bits.
+        // With two bytes per token, the same text takes the same bits.
         assert_eq!(bits_per_byte(2.0 * 256f64.ln(), 500, 1000), Some(8.0));
         assert_eq!(bits_per_byte(1.0, 10, 0), None);
         assert!(bits_per_byte(f64::NAN, 10, 10).is_some_and(f64::is_nan));

@@ -1,8 +1,8 @@
-//! Kept runs, comparisons and sweeps: copies of their small files for reports, with a manifest of their
-//! hashes and a README.
+//! Keeps runs, comparisons and sweeps: copies their small files for reports, with a manifest of hashes and a
+//! README.
 //!
 //! Content that several runs share (recipes, rows of equal runs, tables of algorithms) is stored once, in
-//! `objects/`. `timing.csv` is compressed, without columns that can be recomputed from others.
+//! `objects/`. `timing.csv` is compressed, and columns that can be recomputed from others are left out.
 //! [`stored::read`](super::stored::read) restores the original bytes.
 
 mod columns;
@@ -32,7 +32,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Files of runs that are stored once for all runs with the same content.
+/// Files that all runs with the same content share.
 const SHARED: [&str; 3] = [RECIPE, METRICS, ALGORITHMS];
 
 /// The result of keeping a folder.
@@ -40,22 +40,21 @@ const SHARED: [&str; 3] = [RECIPE, METRICS, ALGORITHMS];
 pub struct Kept {
     /// The kept folder.
     pub folder: PathBuf,
-    /// Its manifest.
     pub manifest: Manifest,
-    /// True if it was kept already.
+    /// True if the same content was kept before.
     pub already: bool,
 }
 
-/// Copies a run's recipe, environment, rows, summary, and its log if small, to `to/RECIPE/RUN`; plots are
-/// drawn from these where a page shows them. The copy appears whole or not at all. Keeping the same run again
-/// changes nothing. Nothing is written to the run's folder.
+/// Copies a run's recipe, environment, rows and summary, and its log if it is small, to `to/RECIPE/RUN`.
+/// Plots are not copied; pages draw them from these files. The copy appears whole or not at all. Keeping the
+/// same run again changes nothing. Nothing is written to the run's folder.
 ///
 /// # Errors
-/// The run is being written, or does not agree with itself; it was kept with other content, or a kept file
+/// If the run is being written or contradicts itself, if it was kept with other content, or if a kept file
 /// was changed since.
 pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
     let [recipe, name] = names_of(run);
-    // A run that is kept itself, such as of a comparison among kept runs, has its files as they were.
+    // A run that is itself kept, such as one in a kept comparison, has its files as they were.
     let contents = match run.join(MANIFEST).is_file() {
         true => verified(run)?.1,
         false => snapshot(run)?,
@@ -65,10 +64,11 @@ pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
     store(contents, to, &to.join(&recipe), recipe, name)
 }
 
-/// Copies a comparison's file, and the rows of its external command, to `to/comparisons/NAME/ID`, as [`keep`]
-/// does a run's. The runs that it names are kept before, and its manifest lists the hashes of theirs.
+/// Copies a comparison's file and the rows of its external command to `to/comparisons/NAME/ID`, as [`keep`]
+/// does for a run. Keep its runs first: the manifest lists the hashes of their manifests.
 ///
 /// # Errors
+/// If the comparison was kept with other content, or a kept file was changed since.
 /// If it was kept with other content, or a kept file was changed since.
 pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
     let [name, id] = names_of(comparison);
@@ -80,11 +80,11 @@ pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
     store(contents(comparison, files)?, to, &parent, name, id)
 }
 
-/// Writes contents, each with its path, to `parent/name` with a manifest and a README, as [`keep`] does a
-/// run's. `kept` is the folder of kept things.
+/// Writes contents, each with its path, to `parent/name`, with a manifest and a README, as [`keep`] does for
+/// a run. `kept` is the folder of everything that is kept.
 ///
 /// # Errors
-/// When it was kept with other content, or a kept file was changed since.
+/// If it was kept with other content, or a kept file was changed since.
 pub fn store(contents: Contents, kept: &Path, parent: &Path, recipe: String, name: String) -> Result<Kept> {
     let folder = parent.join(&name);
     let made = Assembled::from_contents(contents, kept, recipe, name)?;
@@ -102,12 +102,12 @@ pub fn store(contents: Contents, kept: &Path, parent: &Path, recipe: String, nam
 /// Compares every file of a kept folder with its manifest.
 ///
 /// # Errors
-/// For the first file that does not match the manifest.
+/// If a file does not match the manifest; the message names the first.
 pub fn verify(folder: &Path) -> Result<()> {
     verified(folder).map(drop)
 }
 
-/// Returns the manifest of a kept folder, and the verified original contents of its files without the README.
+/// Returns the manifest of a kept folder, and the verified original contents of its files except the README.
 fn verified(folder: &Path) -> Result<(Manifest, Contents)> {
     let manifest = Manifest::read(folder)?;
     let mut contents = Vec::new();
@@ -127,7 +127,7 @@ fn verified(folder: &Path) -> Result<(Manifest, Contents)> {
     Ok((manifest, contents))
 }
 
-/// A kept folder that is not written yet.
+/// A kept folder that has not been written yet.
 struct Assembled {
     manifest: Manifest,
     /// Files of the folder, by path.
@@ -137,7 +137,7 @@ struct Assembled {
 }
 
 impl Assembled {
-    /// Chooses how each file is stored, and writes the README.
+    /// Decides how each file is stored, and writes the README.
     fn from_contents(contents: Contents, kept: &Path, recipe: String, run: String) -> Result<Self> {
         let is_run = contents.iter().any(|(_, path)| path == SUMMARY);
         let mut made = Self {
@@ -168,12 +168,12 @@ impl Assembled {
         Ok(made)
     }
 
-    /// Returns the README, and for a comparison the manifests of its runs.
+    /// Returns the README. For a comparison, also lists the manifests of its runs.
     fn readme(&mut self, contents: &[(Vec<u8>, String)], kept: &Path) -> Result<String> {
         let find =
             |name: &str| contents.iter().find(|(_, path)| path == name).map(|(bytes, _)| bytes.as_slice());
         if let Some(bytes) = find(EXPERIMENT) {
-            // A comparison written by another version is kept too, with a shorter README.
+            // A comparison written by another version is also kept, with a shorter README.
             let Some(experiment) = parse::<Experiment>(bytes) else { return Ok(self.title()) };
             let processes = self.list_runs(&experiment.run_names(), kept);
             return Ok(readme::for_comparison(&experiment, &processes));
@@ -191,7 +191,8 @@ impl Assembled {
         Ok(readme::for_run(recipe, run, summary.as_ref(), &processes, files))
     }
 
-    /// Lists the manifests of the kept runs of a comparison, and returns the first process of each.
+    /// Lists the manifests of a comparison's kept runs, and returns the environment of each run's first
+    /// process.
     fn list_runs(&mut self, runs: &[&str], kept: &Path) -> BTreeMap<String, Environment> {
         let mut processes = BTreeMap::new();
         for run in runs {
@@ -210,7 +211,7 @@ impl Assembled {
         format!("# {} {}\n", self.manifest.recipe, self.manifest.run)
     }
 
-    /// Writes shared files, and the folder under a temporary name in `parent`.
+    /// Writes the shared files, and the folder under a temporary name in `parent`.
     fn stage(&self, kept: &Path, parent: &Path) -> Result<tempfile::TempDir> {
         for (file, bytes) in &self.objects {
             let path =
@@ -220,7 +221,7 @@ impl Assembled {
             }
             std::fs::create_dir_all(kept.join(OBJECTS)).at("create", &kept.join(OBJECTS))?;
             if path.is_symlink() {
-                // Its target is not ours to replace.
+                // The link's target does not belong to xrun, so it is not replaced.
                 std::fs::remove_file(&path).at("remove", &path)?;
             }
             atomic::write(&path, bytes)?;
@@ -256,16 +257,16 @@ fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
         .at("write", path)
 }
 
-/// Checks that a kept folder contains exactly what would be kept now.
+/// Checks that a kept folder contains exactly what keeping it now would write.
 fn check_same(folder: &Path, manifest: &Manifest) -> Result<()> {
     let refuse = |why: String| {
         Error::failed(format!(
-            "{} was kept before and {why}; remove it to keep the run again, or choose another folder with --to",
+            "{} was kept before, but {why}; remove it to keep the run again, or choose another folder with --to",
             folder.display()
         ))
     };
     let kept = Manifest::read(folder).map_err(|e| refuse(format!("its {MANIFEST} cannot be used ({e})")))?;
-    // The README is derived from the other files, and another version of the program may write another one.
+    // The README is derived from the other files, and another version of xrun may write it differently.
     let only_in = |a: &Manifest, b: &Manifest| {
         let mut files = a.files.iter().filter(|file| file.path != README);
         files.find(|file| !b.files.iter().any(|other| other.is_same_content(file))).cloned()
@@ -289,7 +290,7 @@ mod tests {
     use crate::results::stored;
     use crate::results::summary::Summary;
 
-    /// Creates a run folder with some of every kind of file; the log has `log_bytes` bytes.
+    /// Creates a run folder that has every kind of file. The log has `log_bytes` bytes.
     fn run(results: &Path, log_bytes: usize) -> PathBuf {
         const RECIPE: &str = "[training]\nsteps = 1\n";
         let hash = StoredKeys::parse(RECIPE).unwrap().hashes()[0].clone();

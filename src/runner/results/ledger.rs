@@ -1,14 +1,15 @@
-//! The ledger: every attempt at every cell of every sweep in a results folder, one JSON object per line.
+//! The ledger records every attempt at every cell of every sweep in a results folder, one JSON object per
+//! line.
 //!
 //! ```text
 //! sweeps/ledger/HOST-PID-TIME.jsonl   a file per process, only appended to, its lines chained by hash
-//! sweeps/.claims/KEY.1                what a process works on
+//! sweeps/.claims/KEY.1                the cell or other thing that a process works on
 //! ```
 //!
-//! An attempt has a line when it starts and one when it ends, and a single one if nothing was started. An attempt
-//! without a second line died with its sweep, which the next sweep records in a line. Any number of processes write
-//! at once, each to its own file, and readers merge the files. The table of a sweep is made of the last lines of
-//! its cells.
+//! An attempt has a line when it starts and one when it ends, or only one if nothing was started. An attempt
+//! without a second line died with its sweep, and the next sweep records that in another line. Any number of
+//! processes write at once, each to its own file, and readers merge the files. The table of a sweep consists
+//! of the last line of each cell.
 
 mod attempt;
 mod chain;
@@ -24,10 +25,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use writer::{Beat, LEASE, Life, Source, Writer};
 
-/// The merged lines of a ledger's files, and the file of this process.
+/// The merged lines of the ledger's files, and the file that this process writes.
 ///
-/// Every line has a higher number than all lines its writer had seen; ties go by the files' names. So what a writer
-/// knew comes before what it wrote, whatever its clock says.
+/// Each line gets a higher number than every line that its writer had seen; ties go by file name. So what a
+/// writer knew is sorted before what it wrote, whatever its clock says.
 #[derive(Debug)]
 pub struct Ledger {
     folder: PathBuf,
@@ -36,29 +37,30 @@ pub struct Ledger {
     claims: Claims,
     /// True if lines can be appended.
     is_open: bool,
-    /// Number and writer of every line.
+    /// Number and writer of each line in `attempts`.
     order: Vec<(u64, String)>,
     attempts: Vec<Attempt>,
-    /// The last line of each cell.
+    /// Index of each cell's last line.
     last: HashMap<String, usize>,
-    /// Lines of other processes that [`Ledger::news`] has not returned.
+    /// Lines from other processes that [`Ledger::news`] has not returned yet.
     news: Vec<Attempt>,
 }
 
-/// The folder of claims, in the folder of sweeps.
+/// The folder of claims, inside the folder of sweeps.
 pub const CLAIMS: &str = ".claims";
 
-/// Returns the name of a claim of something that this machine has once.
+/// Returns the claim's name for something that exists once per machine.
 pub fn machine_claim(what: &str) -> String {
     format!("{what}-{}", &blake3::hash(writer::machine().as_bytes()).to_hex()[..16])
 }
 
-/// Returns the folder of the ledger's files.
+/// Returns the folder that holds the ledger's files.
 pub fn folder(results: &Path) -> PathBuf {
     results.join(SWEEPS).join(LEDGERS)
 }
 
-/// Returns true if a process of this machine writes the ledger, or one elsewhere did a moment ago.
+/// Returns true if a live process on this machine writes the ledger, or if one on another machine did within
+/// the lease.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -72,10 +74,10 @@ pub fn is_written(results: &Path) -> Result<bool> {
 }
 
 impl Ledger {
-    /// Reads the ledger of a results folder; a missing one has no lines.
+    /// Reads the ledger of a results folder, which has no lines if it is missing.
     ///
     /// # Errors
-    /// A damaged line. An incomplete last line of a file, as a crash leaves it, is skipped.
+    /// If a line is damaged. An incomplete last line, which a crash may leave, is skipped.
     pub fn read(results: &Path) -> Result<Self> {
         let mut ledger = Self::follow(results);
         ledger.refresh()?;
@@ -90,7 +92,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Returns the ledger of a results folder without any line, for [`Ledger::refresh`] to read.
+    /// Returns the ledger of a results folder without any lines; [`Ledger::refresh`] reads them.
     pub fn follow(results: &Path) -> Self {
         let folder = folder(results);
         Self {
@@ -106,11 +108,11 @@ impl Ledger {
         }
     }
 
-    /// Opens the ledger of a results folder to append lines and claim cells. The file of this process is created
-    /// when it is first needed. A ledger of an earlier version is converted.
+    /// Opens the ledger of a results folder to append lines and claim cells. This process's file is created
+    /// when it is first needed. A ledger from an earlier version is converted.
     ///
     /// # Errors
-    /// As [`Ledger::read`], and if a file cannot be written.
+    /// If [`Ledger::read`] fails, or a file cannot be written.
     pub fn open(results: &Path) -> Result<Self> {
         converted::convert(results, &folder(results))?;
         let mut ledger = Self::read(results)?;
@@ -118,10 +120,10 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Reads what other processes have written since.
+    /// Reads what other processes have written since the last call.
     ///
     /// # Errors
-    /// As [`Ledger::read`].
+    /// If a line is damaged or a file cannot be read.
     pub fn refresh(&mut self) -> Result<()> {
         for (name, path) in writer::files(&self.folder)? {
             if self.writer.as_ref().is_some_and(|own| own.name == name) {
@@ -134,7 +136,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Returns the lines of other processes that were read since the last call, and since the ledger was opened.
+    /// Returns the lines of other processes that were read since the last call. Lines read by opening do not
+    /// count.
     pub fn news(&mut self) -> Vec<Attempt> {
         std::mem::take(&mut self.news)
     }
@@ -151,10 +154,10 @@ impl Ledger {
         self.last = self.attempts.iter().enumerate().map(|(at, line)| (line.key.clone(), at)).collect();
     }
 
-    /// Appends a line. It is on disk when this returns.
+    /// Appends a line, which is on disk when this returns.
     ///
     /// # Errors
-    /// If it cannot be written, or the ledger was opened for reading.
+    /// If the line cannot be written, or the ledger was opened for reading.
     pub fn append(&mut self, attempt: Attempt) -> Result<()> {
         let seq = self.order.last().map_or(0, |(seq, _)| *seq) + 1;
         let writer = self.writer()?;
@@ -166,8 +169,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Claims a cell, or another thing that one process uses at a time; false while another one has it that
-    /// lives. What that one wrote before it gave the claim back is read.
+    /// Claims a cell, or something else that one process uses at a time. Returns false while another live
+    /// process has it. After a claim succeeds, everything that the previous holder wrote has been read.
     ///
     /// # Errors
     /// If a file cannot be written or read.
@@ -187,7 +190,7 @@ impl Ledger {
         }
     }
 
-    /// Returns what other processes that live have claimed.
+    /// Returns the names that other live processes have claimed.
     ///
     /// # Errors
     /// If the claims cannot be read.
@@ -196,7 +199,7 @@ impl Ledger {
         self.claims.held_by_others(own)
     }
 
-    /// Shows processes on other machines that this one lives. Call it at least every few seconds.
+    /// Shows processes on other machines that this one is alive. Call it at least every few seconds.
     pub fn renew(&mut self) {
         if let Some(writer) = &mut self.writer {
             writer.renew();
@@ -213,31 +216,31 @@ impl Ledger {
         }
     }
 
-    /// Returns all lines in their order.
+    /// Returns all lines in order.
     pub fn lines(&self) -> &[Attempt] {
         &self.attempts
     }
 
-    /// Returns the hash of the newest line of each writer, by the name of its file. Lines before it cannot change
-    /// without another hash.
+    /// Returns the hash of each writer's newest line, by the name of its file. Changing any earlier line
+    /// changes the hash.
     pub fn heads(&self) -> BTreeMap<String, String> {
         let head = |(name, source): (&String, &Source)| Some((name.clone(), source.head()?.to_owned()));
         self.sources.iter().filter_map(head).collect()
     }
 
-    /// Returns the last line of a cell: its status.
+    /// Returns the last line of a cell, which holds its status.
     pub fn last(&self, key: &str) -> Option<&Attempt> {
         self.last.get(key).map(|&at| &self.attempts[at])
     }
 
-    /// Returns the attempts that have begun and not ended, in their order.
+    /// Returns the attempts that have begun but not ended, in order.
     pub fn open_attempts(&self) -> Vec<Attempt> {
         let is_last = |at: &usize| self.last.get(&self.attempts[*at].key) == Some(at);
         let is_open = |at: &usize| self.attempts[*at].status == CellStatus::Running && is_last(at);
         (0..self.attempts.len()).filter(is_open).map(|at| self.attempts[at].clone()).collect()
     }
 
-    /// Returns true if the last line of a cell was written on this machine since it was booted.
+    /// Returns true if the last line of a cell was written on this machine since it booted.
     pub fn was_here(&self, key: &str) -> bool {
         let Some((_, writer)) = self.last.get(key).map(|&at| &self.order[at]) else { return false };
         let owner = self.sources.get(writer).and_then(|source| source.owner.as_ref());
@@ -280,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Writes three lines, and returns the path of their file.
+    /// Writes three lines and returns the path of their file.
     fn three(results: &Path) -> PathBuf {
         let mut ledger = Ledger::open(results).unwrap();
         for (key, status) in
@@ -316,7 +319,7 @@ mod tests {
             std::fs::write(&path, &bytes[..torn]).unwrap();
             let mut ledger = Ledger::open(dir.path()).unwrap();
             assert_eq!(ledger.lines().len(), 2);
-            // Others append to files of their own.
+            // Other processes append to their own files.
             ledger.append(attempt("a", CellStatus::Failed)).unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), bytes[..torn]);
             let read = Ledger::read(dir.path()).unwrap();
@@ -359,7 +362,7 @@ mod tests {
         let [mut one, mut other] = [Ledger::open(dir.path()).unwrap(), Ledger::open(dir.path()).unwrap()];
         let statuses = [CellStatus::Running, CellStatus::Killed, CellStatus::Running, CellStatus::Ok];
         one.append(Attempt { at: "2027".to_owned(), ..attempt("a", statuses[0]) }).unwrap();
-        // A clock that is behind.
+        // This writer's clock is behind.
         other.refresh().unwrap();
         assert_eq!((other.news().len(), other.news().len()), (1, 0));
         other.append(Attempt { at: "2025".to_owned(), ..attempt("a", statuses[1]) }).unwrap();
@@ -388,7 +391,7 @@ mod tests {
         one.release("a");
         assert!(other.claim("a").unwrap(), "it was given back");
         assert_eq!(other.last("a").unwrap().status, CellStatus::Ok, "and what was done is known");
-        // As if the process had been killed: the file stays, the lock goes.
+        // As if the process had been killed: its file stays, its lock goes.
         other.writer = None;
         assert!(one.claim("a").unwrap() && one.claim("b").unwrap());
         one.release("a");
@@ -415,7 +418,7 @@ mod tests {
                         std::thread::yield_now();
                         assert_eq!(holders.fetch_sub(1, SeqCst), 1);
                         if round % 3 == 0 {
-                            // Dies with its claim.
+                            // Dies while it holds the claim.
                             ledger.writer = None;
                             ledger = Ledger::open(dir.path()).unwrap();
                         } else {
@@ -447,7 +450,7 @@ mod tests {
         assert_ne!(before, after, "it shows that it lives");
         touch(now - 2 * LEASE).unwrap();
         assert!(!is_written(dir.path()).unwrap());
-        // A claim waits for the lease, whatever the file's time: clocks differ.
+        // A claim waits for the lease whatever the file's time says, because clocks differ.
         let claims = dir.path().join(SWEEPS).join(CLAIMS);
         std::fs::create_dir_all(&claims).unwrap();
         std::fs::write(claims.join("a.1"), "far-1-2").unwrap();
@@ -464,7 +467,7 @@ mod tests {
         write();
         assert_eq!(Ledger::read(dir.path()).unwrap().lines(), lines);
         assert!(old.is_file(), "reading changes nothing");
-        // As a crash between both steps leaves it.
+        // As if a crash had come between the two steps of a conversion.
         for _ in 0..2 {
             let ledger = Ledger::open(dir.path()).unwrap();
             assert_eq!(ledger.lines(), lines);

@@ -1,44 +1,44 @@
-//! Losses of a whole run: the smoothed training loss, and the last and lowest of a series.
+//! Losses over a whole run: the smoothed training loss, and the last and lowest losses of a series.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The largest number of steps that the smoothed training loss averages.
+/// The smoothed training loss averages at most this many steps.
 const SMOOTHED_STEPS: usize = 50;
 
-/// Of a shorter run it averages one step in this many, the last ones.
+/// In a shorter run it averages the last `1 / SMOOTHED_SHARE` of the steps.
 const SMOOTHED_SHARE: usize = 10;
 
-/// A loss and the step it belongs to.
+/// A loss and the step at which it was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossAt {
-    /// The step after which it was measured.
+    /// The step after which the loss was measured.
     pub step: u64,
     /// Nats per token.
     pub loss: f32,
 }
 
-/// The training loss that results state: the mean over the last `min(50, a tenth of the steps, at least 1)`
-/// steps. The loss of a single step is that of one batch, and scatters.
+/// The training loss that results report: the mean over the last `min(50, a tenth of the steps, at least 1)`
+/// steps. The loss of a single step comes from one batch, so it is noisy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SmoothedLoss {
     /// The mean, in nats per token.
     pub loss: f64,
-    /// Standard deviation of the averaged losses (of a sample: divided by their number less one); blank for a
-    /// single one.
+    /// Sample standard deviation of the averaged losses (divided by their number minus one); `None` for a
+    /// single loss.
     pub deviation: Option<f64>,
     /// Number of losses averaged.
     pub steps: u64,
 }
 
 impl SmoothedLoss {
-    /// Returns the number of last steps that the smoothed loss of so many steps averages.
+    /// Returns how many last steps are averaged in a run of `steps` steps.
     pub fn window(steps: usize) -> usize {
         (steps / SMOOTHED_SHARE).clamp(1, SMOOTHED_STEPS)
     }
 
-    /// Returns the smoothed loss of a run from the losses of all its steps, in order. NaN and infinite ones
-    /// among the last are left out; `None` if no finite one is left.
+    /// Returns the smoothed loss, given the losses of all steps in order. Ignores NaN and infinite losses
+    /// among the last ones; `None` if no finite loss is left.
     pub fn from_losses(losses: &[f64]) -> Option<Self> {
         let count = Self::window(losses.len());
         let last = &losses[losses.len().saturating_sub(count)..];
@@ -53,7 +53,7 @@ impl SmoothedLoss {
         Some(Self { loss, deviation, steps: last.len() as u64 })
     }
 
-    /// Returns what was averaged, in words.
+    /// Describes which steps were averaged.
     pub fn over(&self) -> String {
         match self.steps {
             1 => "the last step".to_owned(),
@@ -65,19 +65,19 @@ impl SmoothedLoss {
 /// The training losses of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainingLosses {
-    /// The one that results state. Blank without a finite loss; absent in summaries of earlier versions, for
-    /// which it is derived from the rows.
+    /// The loss that results report; `None` without a finite loss. Summaries of earlier versions lack it, and
+    /// it is derived from the rows.
     #[serde(default)]
     pub smoothed: Option<SmoothedLoss>,
-    /// That of the last batch, if it is finite, else of the one before.
+    /// The last finite loss of a batch.
     #[serde(rename = "final")]
     pub last: Option<LossAt>,
-    /// That of the batch with the lowest one.
+    /// The lowest loss of a batch.
     pub best: Option<LossAt>,
 }
 
 impl TrainingLosses {
-    /// Returns the training losses of a run from those of its steps, in order.
+    /// Returns the training losses of a run, given the loss of each step in order.
     pub fn from_series(losses: impl IntoIterator<Item = LossAt>) -> Self {
         let losses: Vec<LossAt> = losses.into_iter().collect();
         let Losses { last, best } = Losses::from_series(losses.iter().copied());
@@ -85,7 +85,7 @@ impl TrainingLosses {
         Self { smoothed: SmoothedLoss::from_losses(&values), last, best }
     }
 
-    /// Adds the loss of a later step of a run that goes on; the smoothed one follows when it has ended.
+    /// Adds the loss of a later step while the run goes on. The smoothed loss is only known at the end.
     pub fn add(&mut self, at: LossAt) {
         let mut losses = Losses { last: self.last, best: self.best };
         losses.add(at);
@@ -93,12 +93,12 @@ impl TrainingLosses {
     }
 }
 
-/// The part of the held-out text that a validation loss was measured on.
+/// The part of the held-out text on which a validation loss was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldOutPart {
-    /// Batches evaluated, of the global size, spread evenly over the text.
+    /// Batches evaluated, each of the global size, spread evenly over the text.
     pub batches: u64,
-    /// Batches that the whole held-out text makes.
+    /// Batches in the whole held-out text.
     pub of: u64,
 }
 
@@ -108,18 +108,18 @@ impl fmt::Display for HeldOutPart {
     }
 }
 
-/// The last and the lowest of a series of losses. NaN and infinite values are ignored.
+/// The last and the lowest in a series of losses. NaN and infinite losses are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Losses {
-    /// The last one; `None` without any.
+    /// The last loss; `None` if the series is empty.
     #[serde(rename = "final")]
     pub last: Option<LossAt>,
-    /// The lowest one, the earliest of equals.
+    /// The lowest loss; of equal ones, the earliest.
     pub best: Option<LossAt>,
 }
 
 impl Losses {
-    /// Returns the last and lowest of `losses`, which are in order of steps.
+    /// Returns the last and the lowest of `losses`, which must be in order of steps.
     pub fn from_series(losses: impl IntoIterator<Item = LossAt>) -> Self {
         let mut series = Self::default();
         losses.into_iter().for_each(|at| series.add(at));
@@ -135,27 +135,26 @@ impl Losses {
     }
 }
 
-/// A figure of a held-out set and the step it belongs to.
+/// A figure of a held-out set and the step at which it was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FigureAt {
-    /// The step after which it was measured.
+    /// The step after which the figure was measured.
     pub step: u64,
-    /// The figure.
     pub value: f32,
 }
 
-/// The last and the best of a series of figures. NaN and infinite values are ignored.
+/// The last and the best in a series of figures. NaN and infinite values are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FigureSeries {
-    /// The last one; `None` without any.
+    /// The last figure; `None` if the series is empty.
     #[serde(rename = "final")]
     pub last: Option<FigureAt>,
-    /// The best one, the earliest of equals.
+    /// The best figure; of equal ones, the earliest.
     pub best: Option<FigureAt>,
 }
 
 impl FigureSeries {
-    /// Adds the figure of a later step.
+    /// Adds a figure from a later step.
     pub fn add(&mut self, at: FigureAt, higher_is_better: bool) {
         if !at.value.is_finite() {
             return;
@@ -174,7 +173,7 @@ impl FigureSeries {
 mod tests {
     use super::*;
 
-    /// Losses 1, 2, 3 … of a run of so many steps.
+    /// Smooths the losses 1, 2, 3 … of a run with `steps` steps.
     fn smoothed(steps: u32) -> SmoothedLoss {
         SmoothedLoss::from_losses(&(1..=steps).map(f64::from).collect::<Vec<_>>()).unwrap()
     }

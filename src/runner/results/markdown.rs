@@ -1,8 +1,8 @@
-//! Text from files as Markdown: values from recipes, commands and logs cannot start markup.
+//! Renders text from files as Markdown, so that values from recipes, commands and logs cannot start markup.
 
 use crate::format::{BLANK, printable};
 
-/// Escapes text from a file as one line of Markdown without markup.
+/// Escapes text from a file as a single line of Markdown without markup.
 pub fn plain(text: &str) -> String {
     let text = one_line(text);
     let mut out = String::with_capacity(text.len());
@@ -24,7 +24,7 @@ pub fn plain(text: &str) -> String {
     out
 }
 
-/// Returns a relative path, with `/`, as the target of a link.
+/// Percent-encodes a relative path, with `/`, for use as a link's target.
 pub fn target(path: &str) -> String {
     let mut out = String::new();
     for c in path.chars() {
@@ -37,17 +37,17 @@ pub fn target(path: &str) -> String {
     out
 }
 
-/// Returns a link whose text is from a file; the target is one of [`target`].
+/// Returns a link whose text comes from a file. Encode the target with [`target`].
 pub fn link(text: &str, target: &str) -> String {
     format!("[{}]({target})", plain(text))
 }
 
-/// Returns text on one line, with spaces for line breaks and what would act or hide shown.
+/// Returns text on one line: line breaks become spaces, and harmful or invisible characters become visible.
 fn one_line(text: &str) -> String {
     printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
 }
 
-/// Formats text from a file as inline code, also within a table.
+/// Formats text from a file as inline code that is also safe inside a table.
 pub fn code(text: &str) -> String {
     let text = one_line(text);
     if text.is_empty() {
@@ -56,7 +56,7 @@ pub fn code(text: &str) -> String {
     format!("`{}`", text.replace('`', "'").replace('|', "\\|"))
 }
 
-/// Returns the first digits of a hash, as code.
+/// Returns the first `digits` digits of a hash, as code.
 pub fn short_hash(hash: &str, digits: usize) -> String {
     code(hash.get(..digits).unwrap_or(hash))
 }

@@ -1,4 +1,4 @@
-//! Measures of a run that comparisons of quality judge: their grammar, unit and direction.
+//! The measures that comparisons of quality judge: their grammar, units and directions.
 //!
 //! ```text
 //! METRIC[/SET][:lastK]                                   the last evaluation, or the mean of the last K
@@ -20,44 +20,44 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The largest number of evaluations that a measure averages.
+/// The largest number of evaluations that a measure can average.
 const MAX_AVERAGED: usize = 100_000;
 
-/// What is measured of a run. Its text names it in files and on the command line.
+/// What is measured in a run. Its text form names it in files and on the command line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Measure {
-    /// A metric at the end of the run.
+    /// A metric at the end of a run.
     Final {
         /// The metric.
         metric: MeasuredMetric,
-        /// The held-out set; `None` for the one of `data.validation`.
+        /// The held-out set; `None` for the one that `data.validation` defines.
         set: Option<String>,
-        /// The number of last evaluations (of `train_loss`: steps) that are averaged; `None` for the figure
-        /// of the run's summary.
+        /// How many of the last evaluations (or steps, for `train_loss`) to average; `None` to use the figure
+        /// in the run's summary.
         last: Option<usize>,
     },
-    /// What training takes until the first evaluation at or below a target; at or above it, of a figure that is
-    /// better the higher it is.
+    /// How much training it takes until the first evaluation reaches a target. The value must be at or below
+    /// the target, or at or above it for a figure where higher is better.
     Until {
-        /// The clock.
+        /// What to count.
         clock: Clock,
-        /// The metric: `val_loss`, `ema_val_loss` or `bits_per_byte`.
+        /// The metric, which must be one of held-out text.
         metric: MeasuredMetric,
-        /// The held-out set; `None` for the one of `data.validation`.
+        /// The held-out set; `None` for the one that `data.validation` defines.
         set: Option<String>,
         /// The target, in the metric's unit.
         target: f64,
     },
-    /// The largest difference of training losses at any step. Trials of speed are judged by it too: a faster
-    /// run that learns something else is no win.
+    /// The largest difference between training losses at any step. Speed trials are judged by it too, because
+    /// a faster run that learns something else is no improvement.
     LossCurves,
 }
 
-/// The text of [`Measure::LossCurves`].
+/// The text form of [`Measure::LossCurves`].
 const LOSS_CURVES: &str = "loss_curves";
 
-/// A metric that a measure is about.
+/// The metric that a measure reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MeasuredMetric {
     /// Loss on held-out text, in nats per token.
@@ -70,11 +70,11 @@ pub enum MeasuredMetric {
     TrainLoss,
     /// Median tokens per second in the steady state.
     TokS,
-    /// Another figure of held-out text.
+    /// Another figure that is measured on held-out text.
     Task(&'static TaskFigure),
 }
 
-/// What is counted until a target is reached. Only training counts: evaluations, saves and samples do not.
+/// What is counted until a target is reached. Only training counts, not evaluations, saves or samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// Optimizer steps.
@@ -91,15 +91,14 @@ pub enum Clock {
 pub enum Scale {
     /// By candidate - baseline, in the measure's unit.
     Difference,
-    /// By the logarithm of candidate / baseline; intervals and smallest effects are stated as
-    /// candidate / baseline - 1.
+    /// By the logarithm of candidate / baseline. Intervals and smallest effects are stated as candidate /
+    /// baseline - 1.
     Ratio,
 }
 
 impl MeasuredMetric {
     const ALL: [Self; 5] = [Self::ValLoss, Self::EmaValLoss, Self::BitsPerByte, Self::TrainLoss, Self::TokS];
 
-    /// Returns its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ValLoss => "val_loss",
@@ -120,7 +119,7 @@ impl MeasuredMetric {
 impl Clock {
     const ALL: [Self; 3] = [Self::Steps, Self::Tokens, Self::Seconds];
 
-    /// Returns its unit.
+    /// Returns the unit that the clock counts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Steps => "steps",
@@ -142,7 +141,7 @@ impl Measure {
         }
     }
 
-    /// Returns the held-out set; `None` for the one of `data.validation`.
+    /// Returns the held-out set; `None` for the one that `data.validation` defines.
     pub fn set(&self) -> Option<&str> {
         match self {
             Self::Final { set, .. } | Self::Until { set, .. } => set.as_deref(),
@@ -150,7 +149,7 @@ impl Measure {
         }
     }
 
-    /// Returns the unit of its values.
+    /// Returns the unit of the measure's values.
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Until { clock, .. } => clock.as_str(),
@@ -177,7 +176,7 @@ impl Measure {
         }
     }
 
-    /// Returns how two values are compared: losses by their difference, speeds and what training takes by
+    /// Returns how two values are compared: losses by their difference, speed and the cost of training by
     /// their ratio.
     pub fn scale(&self) -> Scale {
         match self {
@@ -186,9 +185,9 @@ impl Measure {
         }
     }
 
-    /// Returns the smallest difference that matters unless the user says otherwise: 0.01 nats per token of a
-    /// loss, 0.005 bits per byte, a hundredth of a speed. `None` for what training takes, which is compared
-    /// by ranks: they have no sizes.
+    /// Returns the smallest difference that matters, unless the user sets another: 0.01 nats per token for a
+    /// loss, 0.005 bits per byte, a hundredth for a speed. `None` for the cost of training, which is compared
+    /// by ranks and so has no size.
     pub fn default_min_effect(&self) -> Option<f64> {
         match self {
             Self::Until { .. } | Self::LossCurves => None,
@@ -198,7 +197,7 @@ impl Measure {
         }
     }
 
-    /// Returns true for a measure of the clock: it depends on what else the machine does, so that runs take
+    /// Returns true if the measure depends on wall time and so on what else the machine does. Such runs take
     /// turns.
     pub fn is_timed(&self) -> bool {
         matches!(
@@ -207,7 +206,7 @@ impl Measure {
         )
     }
 
-    /// Returns true for the steady-state speed.
+    /// Returns true if this is the steady-state speed.
     pub fn is_speed(&self) -> bool {
         self.metric() == MeasuredMetric::TokS
     }
@@ -247,7 +246,7 @@ impl TryFrom<String> for Measure {
 }
 
 impl FromStr for Measure {
-    /// The reason, with what may be written.
+    /// The reason, and what may be written instead.
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -260,10 +259,10 @@ impl FromStr for Measure {
     }
 }
 
-/// Parses a list such as `val_loss,bits_per_byte`; a measure may stand in it once.
+/// Parses a list such as `val_loss,bits_per_byte`, in which each measure may occur once.
 ///
 /// # Errors
-/// The reason, for the first measure that is wrong.
+/// The reason why the first invalid measure is wrong.
 pub fn parse_list(text: &str) -> Result<Vec<Measure>, String> {
     let mut measures: Vec<Measure> = Vec::new();
     for part in text.split(',') {
@@ -288,7 +287,7 @@ fn final_value(text: &str) -> Result<Measure, String> {
     let (metric, set) = metric_and_set(text, named)?;
     if last.is_some() && metric == MeasuredMetric::TokS {
         return Err(format!(
-            "`{text}`: tok_s is the median over the steady state, and has no last values; write tok_s"
+            "`{text}`: tok_s is the median over the steady state, so it has no last values; write tok_s"
         ));
     }
     Ok(Measure::Final { metric, set, last })
@@ -298,7 +297,7 @@ fn final_value(text: &str) -> Result<Measure, String> {
 fn averaged(text: &str, last: &str) -> Result<usize, String> {
     let count = last.strip_prefix("last").and_then(|count| count.parse::<usize>().ok());
     count.filter(|count| (1..=MAX_AVERAGED).contains(count)).ok_or_else(|| {
-        format!("`{text}`: after the colon stands how many last values are averaged, such as val_loss:last5")
+        format!("`{text}`: after the colon, write how many last values to average, such as val_loss:last5")
     })
 }
 
@@ -308,7 +307,7 @@ fn until(text: &str, clock: &str, rest: &str) -> Result<Measure, String> {
     let clock = known.ok_or_else(|| {
         let meant = nearest(clock, Clock::ALL.map(Clock::as_str));
         let hint = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}_until?"));
-        format!("`{text}`: `{clock}` is no clock: they are steps, tokens and seconds{hint}")
+        format!("`{text}`: `{clock}` is not a clock: use steps, tokens or seconds{hint}")
     })?;
     let Some((named, target)) = rest.split_once('=') else {
         return Err(format!("`{text}` has no target: write {}_until:val_loss=1.2", clock.as_str()));
@@ -316,7 +315,7 @@ fn until(text: &str, clock: &str, rest: &str) -> Result<Measure, String> {
     let (metric, set) = metric_and_set(text, named)?;
     if !metric.is_held_out() {
         return Err(format!(
-            "`{text}`: a target is that of an evaluation, so of val_loss, ema_val_loss or bits_per_byte, not of {}",
+            "`{text}`: a target needs a metric of held-out text, such as val_loss, ema_val_loss or bits_per_byte, not {}",
             metric.as_str()
         ));
     }
@@ -335,18 +334,18 @@ fn metric_and_set(text: &str, named: &str) -> Result<(MeasuredMetric, Option<Str
     let metric = known.or_else(|| task_figure(name).map(MeasuredMetric::Task)).ok_or_else(|| {
         let names = MeasuredMetric::ALL.map(MeasuredMetric::as_str);
         let hint = nearest(name, names).map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
-        format!("`{name}` is nothing that is judged: {} are{hint}", names.join(", "))
+        format!("`{name}` is not a measure: choose from {}{hint}", names.join(", "))
     })?;
     if set.is_some() && !metric.is_held_out() {
         return Err(format!(
-            "`{text}`: {} is not measured on held-out text, and has no sets",
+            "`{text}`: {} is not measured on held-out text, so it has no sets",
             metric.as_str()
         ));
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if let Some(set) = set.filter(|set| set.is_empty() || !set.chars().all(plain)) {
         return Err(format!(
-            "`{text}`: `{set}` names no held-out set: a name is that of a key of [validation.sets]"
+            "`{text}`: `{set}` cannot name a held-out set: use a key of [validation.sets]"
         ));
     }
     Ok((metric, set.map(str::to_owned)))

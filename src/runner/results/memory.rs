@@ -1,6 +1,6 @@
-//! Memory of this process and of the machine, by the operating system.
+//! Memory of this process and of the machine, as the operating system reports it.
 
-/// Returns the resident memory, in bytes; `None` on systems other than Linux.
+/// Returns the resident memory of this process, in bytes; `None` on systems other than Linux.
 pub fn rss_bytes() -> Option<u64> {
     status_field("VmRSS:")
 }
@@ -20,7 +20,7 @@ fn status_field(name: &str) -> Option<u64> {
     kib_field(&std::fs::read_to_string("/proc/self/status").ok()?, name)
 }
 
-/// Returns the value in bytes of a line like `VmRSS:     1234 kB` in `text`.
+/// Parses a line like `VmRSS:     1234 kB` in `text` and returns the value in bytes.
 pub(super) fn kib_field(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -1,8 +1,8 @@
-//! The results of runs: row files, run folders, provenance, summaries, comparisons, ledgers, the progress
+//! The results of runs: row files, run folders, provenance, summaries, comparisons, ledgers, and the progress
 //! line.
 //!
-//! Everything is written as it happens and can be read without the program that wrote it. `metrics.csv` is
-//! deterministic; measurements go to `timing.csv` and `env.json`.
+//! Everything is written as it happens and can be read without xrun. `metrics.csv` is deterministic;
+//! measurements go to `timing.csv` and `env.json`.
 
 pub mod atomic;
 pub mod began;

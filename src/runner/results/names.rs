@@ -1,88 +1,89 @@
-//! Names of files in a run folder, and of folders in a results folder.
+//! Names of the files in a run folder, and of the folders in a results folder.
 
 use crate::error::{Error, Result};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// The recipe as written: all its layers in one file.
+/// The recipe as written, with all its layers merged into one file.
 pub const RECIPE: &str = "recipe.toml";
 /// The recipe with every value filled in.
 pub const RESOLVED: &str = "resolved.toml";
-/// The environment of the process that started the run; those that resumed it follow as `env-2.json` and so
+/// The environment of the process that started the run. Processes that resumed it write `env-2.json` and so
 /// on.
 pub const ENVIRONMENT: &str = "env.json";
-/// The deterministic rows.
+/// The deterministic rows, one per step.
 pub const METRICS: &str = "metrics.csv";
-/// The measured rows.
+/// The measured rows, such as times.
 pub const TIMING: &str = "timing.csv";
 /// The summary of the run.
 pub const SUMMARY: &str = "summary.json";
 /// The loss of every held-out document.
 pub const DOCUMENTS: &str = "documents.csv";
-/// Plain log lines.
+/// Log lines in plain text.
 pub const LOG: &str = "log";
-/// The algorithms of matrix products on a GPU.
+/// The algorithms chosen for matrix products on a GPU.
 pub const ALGORITHMS: &str = "algorithms.json";
-/// Where the time of a step goes, as `xrun profile RUN --keep` measured it.
+/// Where the time of a step goes, as measured by `xrun profile RUN --keep`.
 pub const PROFILE: &str = "profile.json";
 /// The folder of checkpoints.
 pub const CHECKPOINT: &str = "checkpoint";
 /// The folder of plots.
 pub const PLOTS: &str = "plots";
-/// The folder of event files for TensorBoard.
+/// The folder of TensorBoard event files.
 pub const TENSORBOARD: &str = "tensorboard";
 
 /// The folder of kept runs in a results folder.
 pub const KEPT: &str = "kept";
 /// The folder of comparisons in a results folder.
 pub const COMPARISONS: &str = "comparisons";
-/// The record of an experiment in its folder.
+/// The record of an experiment, in its folder.
 pub const EXPERIMENT: &str = "experiment.json";
-/// The folder of coordinates in a results folder.
+/// The folder for `xrun coordinates` in a results folder.
 pub const COORDINATES: &str = "coordinates";
-/// Slopes of coordinates in their folder.
+/// Fitted slopes of coordinates, in their folder.
 pub const COORDINATES_JSON: &str = "coordinates.json";
-/// Rows of coordinates in their folder.
+/// Measured rows of coordinates, in their folder.
 pub const COORDINATE_ROWS: &str = "coordinates.csv";
-/// The folder of compared binaries in a results folder, each under its BLAKE3.
+/// The folder of compared binaries in a results folder. Each binary is named by its BLAKE3.
 pub const BINARIES: &str = "binaries";
 /// The folder of sweeps in a results folder.
 pub const SWEEPS: &str = "sweeps";
-/// The folder of the ledger's files in that of sweeps.
+/// The folder of the ledger's files, inside the folder of sweeps.
 pub const LEDGERS: &str = "ledger";
-/// The ledger of a kept sweep; earlier versions had one in every results folder.
+/// The ledger of a kept sweep. Earlier versions had one in every results folder.
 pub const LEDGER: &str = "ledger.jsonl";
 
-/// Returns a recipe's name as a folder name: characters other than letters, digits, `.`, `_` and `-` become
+/// Turns a recipe's name into a folder name: characters other than letters, digits, `.`, `_` and `-` become
 /// `-`.
 ///
 /// # Errors
-/// For a name that becomes empty, begins with a dot, or is that of another folder in a results folder.
+/// If nothing is left of the name, or it begins with a dot or is reserved for another folder in a results
+/// folder.
 pub fn folder_name(recipe: &str) -> Result<String> {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let name: String = recipe.chars().map(plain).collect();
     let taken = [KEPT, SWEEPS, COMPARISONS, COORDINATES, BINARIES].contains(&name.as_str());
     if taken || name.trim_matches(['.', '-']).is_empty() || name.starts_with('.') {
         return Err(Error::usage(format!(
-            "`{recipe}` names no folder in the results: a name has a letter from a to z or a digit, begins \
-             without a dot, and is none of {KEPT}, {SWEEPS}, {COMPARISONS}, {COORDINATES} and {BINARIES}; choose \
-             another one"
+            "`{recipe}` cannot name a folder in the results: a name needs a letter from a to z or a digit, must \
+             not begin with a dot, and must not be {KEPT}, {SWEEPS}, {COMPARISONS}, {COORDINATES} or {BINARIES}; \
+             choose another one"
         )));
     }
     Ok(name)
 }
 
-/// Digits of the hash in the name of a run.
+/// Digits of the hash in a run's name.
 const DIGITS: usize = 8;
 
-/// Characters of the time in the name of a run.
+/// Characters of the time in a run's name.
 const TIME: usize = "20261122T110113Z".len();
 
-/// Returns the time in the name of a folder, `<UTC time>-…`; `None` for one that someone chose.
+/// Returns the time in a folder's name, `<UTC time>-…`; `None` if a person chose the name.
 pub fn time_in_name(name: &str) -> Option<Timestamp> {
     let (time, _) = name.split_once('-')?;
-    // The parser takes signs and shorter numbers too.
+    // The parser would also accept signs and shorter numbers.
     let is_digit = |(at, c): (usize, u8)| [8, TIME - 1].contains(&at) || c.is_ascii_digit();
     if time.len() != TIME || !time.bytes().enumerate().all(is_digit) {
         return None;
@@ -91,7 +92,7 @@ pub fn time_in_name(name: &str) -> Option<Timestamp> {
     Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
-/// Returns time and hash of a run's name, `<UTC time>-<hash8>[-n]`.
+/// Returns the time and the hash in a run's name, `<UTC time>-<hash8>[-n]`.
 pub fn parts_of_run(name: &str) -> Option<(Timestamp, &str)> {
     let mut parts = name.splitn(3, '-').skip(1);
     let (hash, number) = (parts.next()?, parts.next());

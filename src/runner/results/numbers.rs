@@ -1,19 +1,19 @@
-//! Numbers by name, as stored in JSON objects of summaries and ledgers.
+//! Numbers by name, as JSON objects in summaries and ledgers store them.
 
 use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
 
-/// Numbers by names of the table of metrics. Names without a number are absent.
+/// Numbers under names from the table of metrics. Names without a number are absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedNumbers(BTreeMap<&'static str, Number>);
 
 impl NamedNumbers {
-    /// Returns the number of that name.
+    /// Returns the number under this name.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name).and_then(Number::as_f64)
     }
 
-    /// Sets the number of that name; a value that is not finite is left out.
+    /// Sets the number under this name. A value that is not finite removes it.
     pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
         match value.into() {
             Value::Number(number) => _ = self.0.insert(name, number),
@@ -21,10 +21,10 @@ impl NamedNumbers {
         }
     }
 
-    /// Reads the numbers of these names from a JSON object.
+    /// Reads the numbers under these names from a JSON object.
     ///
     /// # Errors
-    /// A value that is neither a number nor `null`.
+    /// If a value is neither a number nor `null`.
     pub fn from_json(
         object: &Map<String, Value>,
         names: impl IntoIterator<Item = &'static str>,
@@ -40,7 +40,7 @@ impl NamedNumbers {
         Ok(numbers)
     }
 
-    /// Returns a JSON object with all of these names in their order, `null` where there is no number.
+    /// Returns a JSON object with all of these names in order, and `null` for names without a number.
     pub fn to_json(&self, names: impl IntoIterator<Item = &'static str>) -> Map<String, Value> {
         let value = |name| self.0.get(name).map_or(Value::Null, |number| Value::Number(number.clone()));
         names.into_iter().map(|name| (name.to_owned(), value(name))).collect()

@@ -1,5 +1,5 @@
-//! Opening files that a run or a sweep writes in place: locks, logs, rows. A folder may come from someone
-//! else, and a link in it may lead to any file of the user.
+//! Opens files that a run or a sweep writes in place: locks, logs, rows. A folder may come from someone else,
+//! and a link in it may lead to any of the user's files.
 
 use super::regular::open_without_waiting;
 use crate::error::{Error, IoContext, Result};
@@ -7,10 +7,10 @@ use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 
-/// Opens a file of a results folder, without following a link in its place and without waiting for a FIFO.
+/// Opens a file in a results folder without following a link in its place or waiting for a FIFO.
 ///
 /// # Errors
-/// When it is a link or no regular file; when it cannot be opened.
+/// If the path is a link or not a regular file, or cannot be opened.
 pub fn open(options: &mut OpenOptions, path: &Path) -> Result<File> {
     let opened = open_without_waiting(options, OFlags::NOFOLLOW, path);
     let is_other = || path.symlink_metadata().is_ok_and(|metadata| !metadata.is_file());
@@ -18,7 +18,7 @@ pub fn open(options: &mut OpenOptions, path: &Path) -> Result<File> {
         Ok(file) if file.metadata().at("read", path)?.is_file() => Ok(file),
         Err(e) if !is_other() => Err(e).at("open", path),
         _ => Err(Error::usage(format!(
-            "{} is a link or no regular file, and xrun would write to what it leads to; remove it and try again",
+            "{} is a link or not a regular file, and xrun does not write through it; remove it and try again",
             path.display()
         ))),
     }
@@ -43,7 +43,7 @@ mod tests {
             ways[1].read(true).write(true).create(true).truncate(true);
             for options in &mut ways {
                 let error = open(options, path).unwrap_err();
-                assert!(error.message().contains("is a link or no regular file"), "{error}");
+                assert!(error.message().contains("is a link or not a regular file"), "{error}");
             }
         }
         assert_eq!(std::fs::read(&precious).unwrap(), b"precious");

@@ -1,4 +1,4 @@
-//! `profile.json`: where the time of a step goes, measured with the recipe of a run and kept in its folder.
+//! `profile.json`: where the time of a step goes, measured with a run's recipe and kept in its folder.
 
 use super::atomic::{self, json};
 use super::names::PROFILE;
@@ -9,13 +9,13 @@ use std::path::Path;
 /// A kept profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeptProfile {
-    /// When it was measured, UTC.
+    /// When the profile was measured, UTC.
     pub made: String,
     /// The device class.
     pub device: String,
-    /// Mean time of a step without measurements inside it, in milliseconds.
+    /// Mean time of a step without any measurement inside it, in milliseconds.
     pub step_ms: f64,
-    /// Tokens of a step.
+    /// Tokens per step.
     pub tokens: usize,
     /// The nodes of one measured step, in order.
     pub spans: Vec<KeptSpan>,
@@ -26,13 +26,12 @@ pub struct KeptProfile {
 /// A node of one measured step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeptSpan {
-    /// The op.
     pub op: String,
     /// The node's scope in the model, such as `blocks.0`.
     pub scope: String,
     /// The part of the step.
     pub phase: String,
-    /// Start since the beginning of the step, in microseconds.
+    /// Start, in microseconds since the step began.
     pub start_us: f64,
     /// Duration in microseconds.
     pub us: f64,
@@ -49,17 +48,17 @@ pub struct KeptOp {
     pub calls: usize,
     /// Median over the measured steps, in milliseconds.
     pub ms: f64,
-    /// The minimum time by the device's measured limits, in milliseconds; blank on the CPU.
+    /// The shortest time that the device's measured limits allow, in milliseconds; `None` on the CPU.
     pub budget_ms: Option<f64>,
-    /// The shapes of its tensors; empty where nodes of several shapes are counted together.
+    /// The shapes of the op's tensors; empty if nodes with different shapes are counted together.
     pub shapes: String,
 }
 
 impl KeptProfile {
-    /// Writes `profile.json` in a run's folder; a reader sees the old file or the new one.
+    /// Writes `profile.json` into a run's folder. A reader sees the old file or the new one.
     ///
     /// # Errors
-    /// When the folder cannot be written.
+    /// If the folder cannot be written.
     pub fn write(&self, run: &Path) -> Result<()> {
         atomic::write(&run.join(PROFILE), &json(self)?)
     }

@@ -1,6 +1,7 @@
-//! The progress of a run: one live line on a terminal, plain lines in a pipe, JSON lines for programs.
+//! Shows the progress of a run: one live line on a terminal, plain lines in a pipe, JSON lines for programs.
 //!
-//! Progress, notes and warnings go to stderr, the result of the run to stdout; JSON lines all go to stdout.
+//! Progress, notes and warnings go to stderr and the result of the run goes to stdout. JSON lines all go to
+//! stdout.
 
 mod live;
 
@@ -19,7 +20,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Modes of the progress display.
+/// How progress is displayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -30,25 +31,25 @@ pub enum Mode {
     Plain,
     /// One JSON object per line on stdout.
     Json,
-    /// Warnings and the final result.
+    /// Only warnings and the final result.
     Quiet,
 }
 
-/// Minimum time between lines that say how far an evaluation is, and from its beginning to the first: for
-/// programs, and in a pipe, where each stays.
+/// Minimum time between two lines about an evaluation's progress, and between its beginning and the first
+/// such line. Plain output gets fewer, because every line in a pipe stays.
 const PAUSE_INTERVAL: Duration = Duration::from_secs(5);
 const PLAIN_PAUSE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The speed of a run and the time that it still takes.
+/// The speed of a run and its remaining time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Pace {
     /// Tokens per second over all ranks while training, smoothed; `None` before the first step was timed.
     pub tok_s: Option<f64>,
-    /// Seconds to the end of the run, evaluations, checkpoints and samples included.
+    /// Seconds to the end of the run, including evaluations, checkpoints and samples.
     pub eta_s: Option<f64>,
 }
 
-/// The live line of this process, which other lines on stderr must not break.
+/// This process's live line, which other lines on stderr must not interrupt.
 static LIVE: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
 /// Shows the progress of one run. A closed stdout or stderr never ends the run.
@@ -58,14 +59,15 @@ pub struct Progress {
     floor: Option<f64>,
     val_part: Option<HeldOutPart>,
     last_val: Option<f32>,
-    /// The last step, and what the live line shows of it.
+    /// The last step, and what the live line shows about it.
     last_step: u64,
     last_fields: Vec<(Field, String)>,
-    /// The beginning of the pause under way, or the last line about it.
+    /// When the current pause began, or when the last line about it was printed.
     last_pause: Option<Instant>,
 }
 
-/// A line for programs. Numbers are written as in the run's files: shortest, and back to the same bits.
+/// A line for programs. Numbers are written as in the run's files: in their shortest form that reads back to
+/// the same bits.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Event<'a> {
@@ -107,18 +109,18 @@ enum Event<'a> {
     },
 }
 
-/// The name of the stream of lines for programs, and its version: it rises when a line loses a field, or a
-/// field another meaning. New events and new fields keep it.
+/// The name and version of the stream of lines for programs. Raise the version when a line loses a field or a
+/// field changes its meaning; new events and new fields keep it.
 const STREAM: &str = "xrun";
 const STREAM_VERSION: u32 = 1;
 
-/// Prints the first line of the stream of this process to stdout: its name and version.
+/// Prints the first line of this process's stream to stdout: its name and version.
 pub fn begin_json_stream() {
     let (stream, version, xrun_version) = (STREAM, STREAM_VERSION, env!("CARGO_PKG_VERSION"));
     print_event(&Event::Stream { stream, version, xrun_version });
 }
 
-/// Prints the error that ends a process to stdout, for programs that read JSON.
+/// Prints the error that ends this process to stdout, for programs that read JSON.
 pub fn print_json_error(error: &Error) {
     print_event(&Event::Error { kind: error.kind(), message: error.message() });
 }
@@ -131,7 +133,7 @@ enum Sink {
 }
 
 impl Progress {
-    /// Creates a display of progress towards `total_steps`; `floor` is the lowest possible loss in nats per
+    /// Creates a display for a run of `total_steps` steps. `floor` is the lowest possible loss in nats per
     /// token, if known.
     pub fn new(mode: Mode, total_steps: u64, floor: Option<f64>) -> Self {
         let sink = match mode {
@@ -160,12 +162,12 @@ impl Progress {
         }
     }
 
-    /// Sets the part of the held-out text that validation losses are measured on.
+    /// Sets the part of the held-out text on which validation losses are measured.
     pub fn with_val_part(self, val_part: Option<HeldOutPart>) -> Self {
         Self { val_part, ..self }
     }
 
-    /// Says where the run's files are; programs that read JSON get the number of this process too.
+    /// Reports where the run's files are. Programs that read JSON also get the id of this process.
     pub fn begin(&mut self, run: &Path) {
         match &mut self.sink {
             Sink::Json(out) => say_json(out, &Event::Begin { run, pid: std::process::id() }),
@@ -173,7 +175,7 @@ impl Progress {
         }
     }
 
-    /// Shows a finished step. An evaluation stays on the screen as a line of its own.
+    /// Shows a finished step. A step with an evaluation stays on the screen as its own line.
     pub fn step(&mut self, row: &MetricsRow, pace: Pace) {
         let line = format!("step {}/{}  {}", row.step, self.total_steps, self.describe(row, pace));
         self.last_val = row.val_loss.or(self.last_val);
@@ -196,8 +198,8 @@ impl Progress {
         }
     }
 
-    /// Shows that the run does something else than steps: `done` of `of` batches of an evaluation, or nothing
-    /// yet of a checkpoint or of samples.
+    /// Shows that the run does something other than steps: `done` out of `of` batches of an evaluation, or 0
+    /// for a checkpoint or samples, which report no progress.
     pub fn pause(&mut self, phase: Phase, done: u64, of: u64) {
         let what = match phase {
             Phase::Eval => format!("evaluating {done}/{of}"),
@@ -225,7 +227,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line.
+    /// Prints a line, except in quiet mode.
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Live(live) => live.bar.suspend(|| say(&mut std::io::stderr(), text)),
@@ -235,7 +237,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line, in quiet mode too.
+    /// Prints a line, even in quiet mode.
     pub fn warn(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Quiet(out) => say(out, text),
@@ -243,8 +245,8 @@ impl Progress {
         }
     }
 
-    /// Removes the live line, and prints the result of the run and where its files are. Why it
-    /// did not end as planned is the error that follows.
+    /// Removes the live line, and prints the result of the run and where its files are. Leaves out why the
+    /// run did not end as planned, because the error that follows says that.
     pub fn finish(self, summary: &Summary, run: &Path) {
         self.finish_to(&mut std::io::stdout(), summary, run);
     }
@@ -262,7 +264,8 @@ impl Progress {
         }
     }
 
-    /// Describes losses, speed and remaining time; a validation loss only of the step that measured it.
+    /// Describes losses, speed and remaining time. A validation loss is included only if this step measured
+    /// it.
     pub fn describe(&self, row: &MetricsRow, pace: Pace) -> String {
         let mut text = String::new();
         for (field, part) in self.fields(row, pace, row.val_loss) {
@@ -294,9 +297,9 @@ impl Progress {
     }
 }
 
-/// Returns the result of a run in a line or two.
+/// Describes the result of a run, with the most important figures on the first line.
 pub fn result(summary: &Summary) -> String {
-    // Of a fork, what it trained by itself: the time and the speed that follow are its own too.
+    // For a fork, count only its own steps, because the time and the speed that follow are also its own.
     let own =
         summary.forked_from.as_ref().map(|_| format!(", {} of them since the fork", summary.own_steps()));
     let mut text = format!(
@@ -370,11 +373,11 @@ pub fn result(summary: &Summary) -> String {
     text
 }
 
-/// Share of a run's time that must go into other things than steps to be told.
+/// Time spent on something other than steps is reported from this share of the run's time.
 const TOLD_SHARE: f64 = 0.05;
 
-/// Returns what the time of a run was spent on besides training, where that is a considerable part: the
-/// tokens over the whole time are fewer per second then than the speed of training.
+/// Describes what else a run spent much time on. Then the tokens per second over its whole time are clearly
+/// lower than its training speed.
 fn spent(summary: &Summary, seconds: f64) -> String {
     let told = |(phase, of): (Phase, &str)| {
         let spent = summary.phase_s.get(phase).filter(|spent| *spent > TOLD_SHARE * seconds)?;
@@ -392,8 +395,8 @@ fn spent(summary: &Summary, seconds: f64) -> String {
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
-/// Writes a line to stderr, above the live line if there is one, with control characters as their pictures; a
-/// closed pipe is not an error.
+/// Writes a line to stderr, above the live line if there is one. Control characters appear as their pictures.
+/// A closed pipe is not an error.
 pub fn eprint_line(text: &str) {
     let live = LIVE.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let line = || say(&mut std::io::stderr(), text);
@@ -403,12 +406,12 @@ pub fn eprint_line(text: &str) {
     }
 }
 
-/// Writes an event as a line of JSON to stdout; a closed pipe is not an error.
+/// Writes an event to stdout as a line of JSON. A closed pipe is not an error.
 pub fn print_event(event: &impl Serialize) {
     say_json(&mut std::io::stdout(), event);
 }
 
-/// Writes a line for people: what others wrote into names, texts and messages is shown, not obeyed.
+/// Writes a line for people. Control characters in names, texts and messages are shown, not obeyed.
 fn say(out: &mut dyn Write, text: &str) {
     write_line(out, &printable(text));
 }

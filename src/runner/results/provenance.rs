@@ -1,5 +1,5 @@
-//! `env.json`: build, hardware and environment of a run, so that numbers can be traced and comparable runs
-//! recognized.
+//! `env.json`: the build, hardware and environment of a run, so that numbers can be traced and comparable
+//! runs recognized.
 
 use super::memory::kib_field;
 use super::names::ENVIRONMENT;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Environment variables that change what a run does or how fast.
+/// Environment variables that change what a run does or how fast it is.
 const VARIABLES: [&str; 7] = [
     "RAYON_NUM_THREADS",
     "RANK",
@@ -21,7 +21,7 @@ const VARIABLES: [&str; 7] = [
     "MALLOC_ARENA_MAX",
 ];
 
-/// Prefix of variables that set recipe keys, all of which are stored.
+/// Prefix of the variables that set recipe keys. All of them are stored.
 const RECIPE_PREFIX: &str = "XRUN__";
 
 /// Everything that a run depends on besides its recipe.
@@ -36,20 +36,21 @@ pub struct Environment {
     pub gpu: Option<Gpu>,
     /// The operating system.
     pub system: System,
-    /// The command line, program first.
+    /// The command line, beginning with the program.
     pub command: Vec<String>,
     /// The relevant environment variables that were set.
     pub variables: BTreeMap<String, String>,
-    /// Start of the run, UTC.
+    /// When the run started, UTC.
     pub started: Timestamp,
 }
 
-/// Sources and compiler of the binary. Fields are `None` where the build could not tell, as without git.
+/// Sources and compiler of the binary. Fields are `None` if the build could not tell, for example without
+/// git.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Build {
     /// The version of xrun.
     pub version: String,
-    /// The git commit of the sources.
+    /// The git commit that the sources came from.
     pub commit: Option<String>,
     /// True if the sources differed from that commit.
     pub dirty: Option<bool>,
@@ -57,13 +58,13 @@ pub struct Build {
     pub rustc: Option<String>,
     /// The target triple.
     pub target: Option<String>,
-    /// Cargo's profile and its optimization level, as in `release, opt-level 3`.
+    /// Cargo's profile and its optimization level: `release, opt-level 3`.
     pub profile: Option<String>,
     /// Versions of the crates that affect numbers.
     pub crates: BTreeMap<String, String>,
 }
 
-/// The processor and the cores and threads that the run used.
+/// The processor, and the cores and threads that the run used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
     /// The model name; `None` if unknown.
@@ -81,17 +82,17 @@ pub struct Cpu {
 /// The GPU of the run and the versions of its libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Its number among those that the process sees.
+    /// Index among the GPUs that the process sees.
     pub ordinal: usize,
-    /// The driver's name of the model.
+    /// The model's name, as the driver reports it.
     pub name: String,
     /// A hash that distinguishes cards without identifying them.
     pub uuid: Option<String>,
-    /// The compiler's name of the architecture, such as `sm_90a`.
+    /// The architecture's name in the compiler, such as `sm_90a`.
     pub architecture: String,
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Number of SMs.
+    /// Number of streaming multiprocessors (SMs).
     pub processors: usize,
     /// The driver's version.
     pub driver: Option<String>,
@@ -101,9 +102,9 @@ pub struct Gpu {
     pub nvrtc: Option<String>,
     /// The version of the matrix-product library.
     pub cublaslt: Option<String>,
-    /// Links between the GPUs of the run, in the terms of `nvidia-smi topo -m`; blank for one.
+    /// Links between the run's GPUs, in the terms of `nvidia-smi topo -m`; `None` for one GPU.
     pub topology: Option<Vec<Vec<String>>>,
-    /// The collectives library of the run; blank for one GPU.
+    /// The collectives library that the run used; `None` for one GPU.
     #[serde(default)]
     pub nccl: Option<Nccl>,
 }
@@ -111,19 +112,19 @@ pub struct Gpu {
 /// The collectives library and its settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nccl {
-    /// Number of GPUs of the run on this machine.
+    /// Number of GPUs that the run uses on this machine.
     pub ranks: usize,
     /// The library's version.
     pub version: Option<String>,
-    /// The algorithm; blank if NCCL chose it.
+    /// The algorithm; `None` if NCCL chose it.
     pub algorithm: Option<String>,
-    /// The protocol; blank if NCCL chose it.
+    /// The protocol; `None` if NCCL chose it.
     pub protocol: Option<String>,
-    /// Number of channels (thread blocks per call); blank if NCCL chose it.
+    /// Number of channels (thread blocks per call); `None` if NCCL chose it.
     pub channels: Option<usize>,
     /// True if the user set a variable of the library to a value other than xrun's.
     pub set_by_user: bool,
-    /// The library's other variables that were set.
+    /// Other variables of the library that were set.
     pub variables: BTreeMap<String, String>,
 }
 
@@ -140,9 +141,9 @@ impl Gpu {
     }
 }
 
-/// Returns the device class of `count` GPUs of one model: the model, and for several how many and how they
-/// are linked, such as `2 × NVIDIA H200 by NV18`. `topology` has the links of all pairs in the words of
-/// `nvidia-smi topo -m`.
+/// Returns the device class of `count` GPUs of one model: the model alone for one GPU, and otherwise also
+/// their number and links, such as `2 × NVIDIA H200 by NV18`. `topology` holds the links between all pairs,
+/// in the terms of `nvidia-smi topo -m`.
 pub fn gpu_class(model: &str, count: usize, topology: Option<&[Vec<String>]>) -> String {
     if count < 2 {
         return model.to_owned();
@@ -151,8 +152,8 @@ pub fn gpu_class(model: &str, count: usize, topology: Option<&[Vec<String>]>) ->
     format!("{count} × {model}{linked}")
 }
 
-/// Describes how GPUs are linked: one term if all pairs are alike, otherwise every term with its number of
-/// pairs. `None` if the topology has no pair.
+/// Describes how GPUs are linked: with one term if all pairs are alike, and otherwise with every term and its
+/// number of pairs. `None` if the topology has no pairs.
 fn links(topology: &[Vec<String>]) -> Option<String> {
     let mut pairs: BTreeMap<&str, usize> = BTreeMap::new();
     for (at, row) in topology.iter().enumerate() {
@@ -177,7 +178,7 @@ pub struct System {
     pub os: String,
     /// The kernel release.
     pub kernel: Option<String>,
-    /// Memory of the machine in bytes.
+    /// Memory of the machine, in bytes.
     pub memory_bytes: Option<u64>,
     /// A hash that distinguishes hosts without identifying them.
     pub host: Option<String>,
@@ -188,7 +189,7 @@ pub fn this_command() -> Vec<String> {
     command(std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()))
 }
 
-/// Replaces the path of the program in a command line by its name.
+/// Replaces the program's path in a command line by its name.
 fn command(arguments: impl Iterator<Item = String>) -> Vec<String> {
     let mut command: Vec<String> = arguments.collect();
     if let Some(program) = command.first_mut()
@@ -217,20 +218,20 @@ impl Environment {
 }
 
 impl Environment {
-    /// Reads the environment of the process that began a run, kept or not; `None` where it is not recorded,
-    /// or by a version whose file this one does not read.
+    /// Reads the environment of the process that began a run, kept or not; `None` if there is no record that
+    /// this version can read.
     pub fn read(run: &Path) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(run.join(ENVIRONMENT)).ok()?).ok()
     }
 
-    /// Returns the device class: runs of one class may stand in one table. Such as `NVIDIA H200`,
-    /// `2 × NVIDIA H200 by NV18` or `cpu avx512 (AMD EPYC, 2 threads)`.
+    /// Returns the device class, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or `cpu avx512 (AMD EPYC, 2
+    /// threads)`. Runs with the same class can be compared in one table.
     pub fn device_class(&self) -> String {
         self.gpu.as_ref().map_or_else(|| self.cpu.class_of_run(), Gpu::class)
     }
 }
 
-/// What a binary was built from, as its `build.rs` found it. The library does not depend on it, so a commit does not
+/// What the program was built from. The program passes it to the library, so that a new commit does not
 /// recompile the library.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stamp {
@@ -253,15 +254,15 @@ pub struct Stamp {
 static STAMP: OnceLock<Stamp> = OnceLock::new();
 
 impl Stamp {
-    /// Makes this the stamp of the program, which sets it once, before anything asks for it.
+    /// Sets the stamp. The program calls this once, before anything reads it.
     pub fn set(self) {
         let _ = STAMP.set(self);
     }
 }
 
 impl Build {
-    /// Returns what the program's [`Stamp`] says; without one, as in tests of the library, all but the version is
-    /// unknown.
+    /// Returns what the program's [`Stamp`] says. Without a stamp, as in tests of the library, only the
+    /// version is known.
     pub fn of_this_binary() -> Self {
         let stamp = STAMP.get().copied().unwrap_or_default();
         let profile =
@@ -282,11 +283,11 @@ impl Build {
         }
     }
 
-    /// Returns version, commit and compiler: `0.9.0 (d31aa781 with changes, rustc 1.91.0)`.
+    /// Describes version, commit and compiler: `0.9.0 (d31aa781 with changes, rustc 1.91.0)`.
     pub fn in_words(&self) -> String {
         let changes = if self.dirty == Some(true) { " with changes" } else { "" };
         let commit = self.commit.as_ref().map(|commit| format!("{:.8}{changes}", commit));
-        // Without the compiler's own commit and date.
+        // Leave out the compiler's own commit and date.
         let rustc = self.rustc.as_ref().map(|rustc| rustc.split(" (").next().unwrap_or(rustc).to_owned());
         let parts: Vec<String> = commit.into_iter().chain(rustc).collect();
         if parts.is_empty() {
@@ -298,8 +299,8 @@ impl Build {
 }
 
 impl Cpu {
-    /// Returns the device class of the processor, such as `cpu avx512 (AMD EPYC)`. The threads of a run are
-    /// known once it has begun: the cells of a sweep share them.
+    /// Returns the device class of the processor without threads, such as `cpu avx512 (AMD EPYC)`. Cells of a
+    /// sweep share it, because a run's threads are only known once it has begun.
     pub fn class(&self) -> String {
         self.class_with(None)
     }
@@ -329,7 +330,7 @@ impl Cpu {
     }
 }
 
-/// Returns the first value of a field of `/proc/cpuinfo`.
+/// Returns the first value of a field in `/proc/cpuinfo`.
 fn cpuinfo_field(info: &str, name: &str) -> Option<String> {
     info.lines()
         .filter_map(|line| line.split_once(':'))
@@ -337,7 +338,7 @@ fn cpuinfo_field(info: &str, name: &str) -> Option<String> {
         .map(|(_, value)| value.trim().to_owned())
 }
 
-/// Returns the widest vector instructions of this processor that floating-point products use.
+/// Returns the widest vector instructions that floating-point products use on this processor.
 fn instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
@@ -375,7 +376,7 @@ impl System {
     }
 }
 
-/// Returns the host's name, for the owner record of a lock; results store only its hash.
+/// Returns the host's name, for the owner record of a lock. Results store only its hash.
 pub fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
@@ -383,7 +384,7 @@ pub fn host_name() -> Option<String> {
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Returns the relevant variables, in alphabetical order.
+/// Selects the relevant variables.
 fn relevant(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     variables
         .filter(|(name, _)| name.starts_with(RECIPE_PREFIX) || VARIABLES.contains(&name.as_str()))
@@ -424,7 +425,7 @@ mod tests {
             let nccl = Nccl { ranks: words.len(), ..Nccl::default() };
             Gpu { name: "H".into(), topology: Some(topology), nccl: Some(nccl), ..Gpu::default() }
         };
-        // Ledgers hold keys that were hashed from these.
+        // Keys in existing ledgers were hashed from these strings.
         let cpu = Cpu {
             model: Some("AMD EPYC".into()),
             logical_cores: None,

@@ -1,4 +1,4 @@
-//! Quantiles, of which the median is one.
+//! Quantiles, including the median.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Returns the quantiles of the finite values; `None` where there are none.
+    /// Returns the quantiles of the finite values; `None` if there are none.
     pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let sorted = sorted(values);
         let (p25, p75) = (quantile(&sorted, 0.25)?, quantile(&sorted, 0.75)?);
@@ -37,7 +37,7 @@ impl Spread {
     }
 }
 
-/// Returns the median of the finite values; `None` where there are none.
+/// Returns the median of the finite values; `None` if there are none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     quantile(&sorted(values), 0.5)
 }
@@ -48,7 +48,7 @@ fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     sorted
 }
 
-/// Returns the quantile `q` in `[0, 1]` of ascending values; `None` for none.
+/// Returns the quantile `q` in `[0, 1]` of ascending values; `None` if there are none.
 fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let at = q * last as f64;

@@ -1,5 +1,5 @@
-//! Reads files that others may have put there: regular ones of a limited size alone, never a link, a FIFO or
-//! a device.
+//! Reads files that someone else may have put there: only regular files of limited size, never a link, a FIFO
+//! or a device.
 
 use crate::error::{Error, IoContext, Result};
 use rustix::fs::OFlags;
@@ -14,15 +14,15 @@ pub const MAX_TEXT: u64 = 64 << 20;
 /// Reads a regular file of at most `max` bytes.
 ///
 /// # Errors
-/// When it is missing, a link or no regular file, or larger.
+/// If the file is missing, a link, not a regular file, or too large.
 pub fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
     read_opened(open(path)?, path, max)
 }
 
-/// Opens a regular file to read it, without following a link in its place and without waiting for a FIFO.
+/// Opens a regular file for reading, without following a link in its place or waiting for a FIFO.
 ///
 /// # Errors
-/// When it is missing, a link or no regular file.
+/// If the file is missing, a link, or not a regular file.
 pub fn open(path: &Path) -> Result<File> {
     check(path, &std::fs::symlink_metadata(path).at("read", path)?)?;
     // It may have been replaced since.
@@ -31,10 +31,10 @@ pub fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// As [`read`]; a link to a regular file is read too.
+/// Reads a regular file of at most `max` bytes, or one that a link leads to.
 ///
 /// # Errors
-/// As [`read`].
+/// If the file is missing, not a regular file, or too large.
 pub fn read_through_link(path: &Path, max: u64) -> Result<Vec<u8>> {
     check(path, &std::fs::metadata(path).at("read", path)?)?;
     let file = open_without_waiting(File::options().read(true), OFlags::empty(), path).at("read", path)?;
@@ -42,16 +42,16 @@ pub fn read_through_link(path: &Path, max: u64) -> Result<Vec<u8>> {
     read_opened(file, path, max)
 }
 
-/// As [`read_through_link`], as text.
+/// Reads a text file of at most [`MAX_TEXT`] bytes, or one that a link leads to.
 ///
 /// # Errors
-/// As [`read`], and for other bytes than UTF-8.
+/// If the file cannot be read with [`read_through_link`], or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_through_link(path, MAX_TEXT)?)
         .map_err(|e| Error::failed(format!("{}: {}", path.display(), e.utf8_error())))
 }
 
-/// Returns true if there is a regular file at the path itself.
+/// Returns true if the path itself, and not what it links to, is a regular file.
 pub fn is_file(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
@@ -60,7 +60,7 @@ fn read_opened(file: File, path: &Path, max: u64) -> Result<Vec<u8>> {
     let metadata = file.metadata().at("read", path)?;
     if metadata.len() > max {
         return Err(Error::failed(format!(
-            "{} has {} bytes, and {max} at most are read",
+            "{} has {} bytes; xrun reads at most {max}",
             path.display(),
             metadata.len()
         )));
@@ -74,7 +74,7 @@ fn read_opened(file: File, path: &Path, max: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a file with further `flags`, without waiting for the other end of a FIFO.
+/// Opens a file with additional `flags`, without waiting for the other end of a FIFO.
 pub(super) fn open_without_waiting(
     options: &mut OpenOptions,
     flags: OFlags,
@@ -113,7 +113,7 @@ mod tests {
             (b"text".into(), "text".into())
         );
         let said = |result: Result<Vec<u8>>| result.unwrap_err().message().to_owned();
-        assert!(said(read(&path("file"), 3)).contains("has 4 bytes, and 3 at most"));
+        assert!(said(read(&path("file"), 3)).contains("has 4 bytes; xrun reads at most 3"));
         assert!(said(read(&path("link"), 9)).contains("is a link"));
         assert!(said(read_through_link(&path("zero"), 9)).contains("is a FIFO, socket or device"));
         assert!(said(read(&path("fifo"), 9)).contains("is a FIFO, socket or device"));

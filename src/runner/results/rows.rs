@@ -1,4 +1,4 @@
-//! Row files: `metrics.csv` and `timing.csv`, written row by row, resumed after a crash, and read back.
+//! Row files, `metrics.csv` and `timing.csv`: written row by row, resumed after a crash, and read back.
 
 mod columns;
 mod unsaved;
@@ -14,20 +14,20 @@ use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-/// A row type with its file's header.
+/// A row type and the header of its file.
 pub trait Row: Serialize + DeserializeOwned {
     /// The column names, in order.
     const COLUMNS: &'static [&'static str];
 
-    /// Returns the step that the row belongs to. Rows are written in ascending order of steps.
+    /// Returns the step that the row belongs to. Steps never decrease within a file.
     fn step(&self) -> u64;
 
-    /// Returns true for a column that files of some runs have behind [`Row::COLUMNS`].
+    /// Returns true for a column that only some runs have, after [`Row::COLUMNS`].
     fn is_further_column(_column: &str) -> bool {
         false
     }
 
-    /// Returns the value in a further column; `None` for a blank.
+    /// Returns the value in a further column; `None` if the cell is blank.
     fn further_value(&self, _column: &str) -> Option<f32> {
         None
     }
@@ -35,8 +35,8 @@ pub trait Row: Serialize + DeserializeOwned {
     /// Sets the value in a further column.
     fn set_further_value(&mut self, _column: &str, _value: f32) {}
 
-    /// Returns true for the row of a save, which is written after the checkpoint that holds the hash of those
-    /// before.
+    /// Returns true if the row is about a save. It is written after the checkpoint, which holds a hash of
+    /// only the earlier rows.
     fn is_of_save(&self) -> bool {
         false
     }
@@ -74,12 +74,12 @@ impl Row for TimingRow {
     }
 }
 
-/// The beginning of a row file as a checkpoint knows it.
+/// The beginning of a row file, as a checkpoint records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedRows {
-    /// Bytes of the header and of all rows when the checkpoint was saved.
+    /// Number of bytes in the header and all rows when the checkpoint was saved.
     pub bytes: u64,
-    /// Their BLAKE3, in hexadecimal.
+    /// BLAKE3 of these bytes, in hexadecimal.
     pub blake3: String,
 }
 
@@ -87,7 +87,7 @@ impl SavedRows {
     /// Checks that a file begins with these bytes.
     ///
     /// # Errors
-    /// When it does not, or cannot be read.
+    /// If the file begins with other bytes or cannot be read.
     pub fn verify(&self, path: &Path, step: u64) -> Result<()> {
         let bytes = match std::fs::read(path) {
             Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
@@ -109,34 +109,34 @@ impl SavedRows {
 /// The rows that [`RowWriter::resume`] kept and removed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResumedRows<R> {
-    /// The last row kept; `None` without one. Its step shows whether the rows reach the checkpoint, and its
-    /// wall time is where the resumed run's clock starts.
+    /// The last row kept, if any. Its step shows whether the rows reach the checkpoint, and the resumed run's
+    /// clock starts at its wall time.
     pub last: Option<R>,
     /// Rows kept.
     pub rows_kept: usize,
-    /// Whole rows removed.
+    /// Number of complete rows removed.
     pub rows_cut: usize,
-    /// The steps of the first and the last row removed.
+    /// The first and the last step among the removed rows.
     pub steps_cut: Option<(u64, u64)>,
-    /// Bytes removed from the end of the file.
+    /// Number of bytes removed from the end of the file.
     pub bytes_cut: u64,
 }
 
-/// Appends rows to a CSV file, one `write` per row, so that a killed process loses at most the row it was
+/// Appends rows to a CSV file with one `write` per row, so that a killed process loses at most the row it was
 /// writing.
 #[derive(Debug)]
 pub struct RowWriter<R> {
     file: File,
     path: PathBuf,
-    /// The columns behind those that every file of these rows has.
+    /// The columns after those that every file of this row type has.
     further: Vec<String>,
-    /// Bytes in the file: the header and whole rows.
+    /// Number of bytes in the file: the header and complete rows.
     written: u64,
-    /// Hash of these bytes.
+    /// Hash of the bytes in the file.
     hasher: blake3::Hasher,
     /// Rows that could not be written yet.
     waiting: Vec<u8>,
-    /// The last step of the rows that a resume dropped and no checkpoint has reached yet.
+    /// The last step among rows that a resume removed and that no checkpoint has reached again.
     unsaved_until: Option<u64>,
     row: PhantomData<R>,
 }
@@ -145,7 +145,7 @@ impl<R: Row> RowWriter<R> {
     /// Creates a file with its header.
     ///
     /// # Errors
-    /// If the file exists, or cannot be written.
+    /// If the file exists or cannot be written.
     pub fn create(path: &Path) -> Result<Self> {
         let mut file = File::options().write(true).create_new(true).open(path).at("create", path)?;
         let header = Columns::fixed(R::COLUMNS).header();
@@ -153,7 +153,7 @@ impl<R: Row> RowWriter<R> {
         Ok(Self::at_end(file, path, &header, Vec::new()))
     }
 
-    /// Creates a writer that appends to a file with these bytes.
+    /// Creates a writer that appends to a file which holds `bytes`.
     fn at_end(file: File, path: &Path, bytes: &[u8], further: Vec<String>) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(bytes);
@@ -161,24 +161,26 @@ impl<R: Row> RowWriter<R> {
         Self { file, path, further, written, hasher, waiting, unsaved_until: None, row: PhantomData }
     }
 
-    /// Continues a file after a checkpoint: rows past `step`, and a torn last row, are cut off; the bytes
-    /// before do not change. A missing file, or one with an incomplete header, is created again. Whole rows
-    /// are copied before they are cut off; [`RowWriter::saved`] removes the copy.
+    /// Continues a file after a checkpoint. Removes rows past `step` and an incomplete last row; earlier
+    /// bytes do not change. A missing file, or one with an incomplete header, is created again. Complete rows
+    /// are copied before they are removed, and [`RowWriter::saved`] deletes the copy.
     ///
-    /// `saved` is what the checkpoint knows of the file, `None` for checkpoints of earlier versions: rows up
-    /// to its step that it does not know, except that of its own save, are cut off too.
+    /// `saved` is the checkpoint's record of the file, and `None` for checkpoints of earlier versions. With
+    /// it, rows up to `step` that the checkpoint does not know are removed as well, except the row of its own
+    /// save.
     ///
     /// # Errors
-    /// Other bytes than those that the checkpoint knows, a header of other columns, a damaged row that is not
-    /// the last, or a copy that cannot be written.
+    /// If the file does not begin with the bytes that the checkpoint knows, has other columns, or has a
+    /// damaged row before its last; or if the copy cannot be written.
     pub fn resume(path: &Path, step: u64, saved: Option<&SavedRows>) -> Result<(Self, ResumedRows<R>)> {
         Self::resume_with(path, step, saved, &[])
     }
 
-    /// As [`RowWriter::resume`], of a file with `further` columns behind those of every file.
+    /// Continues a file as [`RowWriter::resume`] does, with `further` columns after those that every file
+    /// has.
     ///
     /// # Errors
-    /// As [`RowWriter::resume`].
+    /// If [`RowWriter::resume`] would fail.
     pub fn resume_with(
         path: &Path,
         step: u64,
@@ -224,11 +226,11 @@ impl<R: Row> RowWriter<R> {
         Ok((Self { unsaved_until, ..Self::at_end(file, path, kept, columns.further) }, cut))
     }
 
-    /// Appends a row and passes it to the operating system. A row that cannot be written, as on a full disk,
-    /// is kept in memory and written with the next one.
+    /// Appends a row and passes it to the operating system. If it cannot be written, as on a full disk, it
+    /// stays in memory and is written with the next one.
     ///
     /// # Errors
-    /// When the row, or one before it, cannot be written yet.
+    /// If this row or an earlier one cannot be written yet.
     pub fn append(&mut self, row: &R) -> Result<()> {
         let line = encode(row, &self.further)
             .map_err(|e| e.context(format!("cannot write {}", self.path.display())))?;
@@ -236,11 +238,11 @@ impl<R: Row> RowWriter<R> {
         self.flush()
     }
 
-    /// Passes the rows that wait to the operating system.
+    /// Passes the waiting rows to the operating system.
     fn flush(&mut self) -> Result<()> {
         if let Err(e) = self.file.write_all(&self.waiting) {
-            // The next attempt starts where the whole rows end. If this fails too, it overwrites what is
-            // there.
+            // The next attempt starts where the complete rows end. If truncating fails too, that attempt
+            // overwrites the rest.
             let _ = self.file.set_len(self.written);
             self.file.seek(SeekFrom::Start(self.written)).at("seek in", &self.path)?;
             return Err(e).at("write", &self.path);
@@ -255,33 +257,33 @@ impl<R: Row> RowWriter<R> {
     /// never be ahead of its metrics.
     ///
     /// # Errors
-    /// When a row cannot be written or made durable.
+    /// If a row cannot be written or made durable.
     pub fn sync(&mut self) -> Result<()> {
         self.flush()?;
         self.file.sync_data().at("sync", &self.path)
     }
 
-    /// Passes all rows to the operating system, and returns what makes them durable, on any thread: as
-    /// [`RowWriter::sync`], without waiting for the disk now.
+    /// Passes all rows to the operating system without waiting for the disk. The returned function makes them
+    /// durable, as [`RowWriter::sync`] does, and may run on any thread.
     ///
     /// # Errors
-    /// When a row cannot be written, or the file not be shared; what is returned, when they cannot be made
-    /// durable.
+    /// If a row cannot be written or the file handle cannot be cloned. The returned function fails if the
+    /// rows cannot be made durable.
     pub fn later_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<R>> {
         self.flush()?;
         let (file, path) = (self.file.try_clone().at("share", &self.path)?, self.path.clone());
         Ok(move || file.sync_data().at("sync", &path))
     }
 
-    /// Returns the content of the file, as a checkpoint stores it; rows that wait are not in it.
+    /// Returns the content of the file as a checkpoint records it. Waiting rows are not in it.
     pub fn content(&self) -> SavedRows {
         SavedRows { bytes: self.written, blake3: self.hasher.finalize().to_hex().to_string() }
     }
 
-    /// Removes the copy of the rows that a resume dropped, once a checkpoint of `step` makes it needless.
+    /// Deletes the copy of the rows that a resume removed, once a checkpoint at `step` has reached them.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// If the copy cannot be deleted.
     pub fn saved(&mut self, step: u64) -> Result<()> {
         if self.unsaved_until.is_some_and(|last| last <= step) {
             unsaved::remove(&self.path)?;
@@ -291,27 +293,27 @@ impl<R: Row> RowWriter<R> {
     }
 }
 
-/// Reads all complete rows of a file. An incomplete last row, as a killed run leaves it, is skipped. New
-/// columns are only appended: a file that lacks the last ones is of an older version, and its rows have
-/// blanks there.
+/// Reads all complete rows of a file, and skips an incomplete last row, which a killed run may leave.
+/// Versions only append columns, so a file without the last columns is from an older version, and its rows
+/// are blank there.
 pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
     parse(path, &super::stored::read(path)?)
 }
 
-/// As [`read`], of the content of the file at `path`.
+/// Parses the content of the file at `path`, as [`read`] does.
 pub fn parse<R: Row>(path: &Path, bytes: &[u8]) -> Result<Vec<R>> {
     let columns = Columns::of_header(R::COLUMNS, R::is_further_column, bytes)
         .unwrap_or_else(|| Columns::fixed(R::COLUMNS));
     Ok(scan::<R>(path, bytes, &columns)?.into_iter().map(|r| r.row).collect())
 }
 
-/// A parsed row and the offset in bytes of the line after it.
+/// A parsed row, and the byte offset of the line after it.
 struct Scanned<R> {
     row: R,
     end: usize,
 }
 
-/// Parses the complete lines of a file. Checks the header and that steps never decrease.
+/// Parses the complete lines of a file. Checks the header, and that steps never decrease.
 fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &Columns) -> Result<Vec<Scanned<R>>> {
     let header = columns.header();
     if !bytes.starts_with(&header) {
@@ -326,7 +328,7 @@ fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &Columns) -> Result<Vec<Scan
             Ok(row) => {
                 if let Some(last) = rows.last().filter(|last| last.row.step() > row.step()) {
                     return Err(Error::failed(format!(
-                        "{}:{number}: step {} stands after step {}",
+                        "{}:{number}: step {} comes after step {}",
                         path.display(),
                         row.step(),
                         last.row.step()
@@ -334,7 +336,7 @@ fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &Columns) -> Result<Vec<Scan
                 }
                 rows.push(Scanned { row, end });
             }
-            // A power cut can leave a last line of the right length with wrong bytes.
+            // A power cut can leave a last line that has the right length but wrong bytes.
             Err(_) if end == bytes.len() => break,
             Err(reason) => {
                 return Err(Error::failed(format!("{}:{number}: not a row: {reason}", path.display())));
@@ -345,7 +347,7 @@ fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &Columns) -> Result<Vec<Scan
     Ok(rows)
 }
 
-/// Returns the error of a file that does not begin with `header`.
+/// Returns the error for a file that does not begin with `header`.
 fn wrong_header(path: &Path, bytes: &[u8], header: &[u8]) -> Error {
     let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
     let shown: String = String::from_utf8_lossy(first).chars().take(120).collect();
@@ -356,7 +358,7 @@ fn wrong_header(path: &Path, bytes: &[u8], header: &[u8]) -> Error {
     ))
 }
 
-/// Parses the lines of a row file one by one, as they are appended.
+/// Parses the lines of a row file one at a time, as they are appended.
 #[derive(Debug)]
 pub(super) struct LineParser<R> {
     columns: Columns,
@@ -364,11 +366,11 @@ pub(super) struct LineParser<R> {
 }
 
 impl<R: Row> LineParser<R> {
-    /// Creates the parser of a file with this first line. As in [`read`], a file that lacks the last columns
-    /// is of an older version.
+    /// Creates the parser for a file with this first line. As in [`read`], a file without the last columns is
+    /// from an older version.
     ///
     /// # Errors
-    /// When the line is no header of such rows.
+    /// If the line is not a header for this row type.
     pub(super) fn of_header(path: &Path, line: &[u8]) -> Result<Self> {
         let columns = Columns::of_header(R::COLUMNS, R::is_further_column, line)
             .ok_or_else(|| wrong_header(path, line, &Columns::fixed(R::COLUMNS).header()))?;
@@ -378,13 +380,13 @@ impl<R: Row> LineParser<R> {
     /// Parses a line without its newline.
     ///
     /// # Errors
-    /// Why it is no row, in words.
+    /// The reason why the line is not a row.
     pub(super) fn row(&self, line: &[u8]) -> Result<R, String> {
         decode(line, &self.columns)
     }
 }
 
-/// Returns a row as a line. Floats are printed in their shortest form that reads back to the same bits.
+/// Formats a row as a line. Floats have their shortest form that reads back to the same bits.
 fn encode<R: Row>(row: &R, further: &[String]) -> Result<Vec<u8>> {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     let further: Vec<Option<f32>> = further.iter().map(|column| row.further_value(column)).collect();
@@ -428,9 +430,9 @@ fn decode<R: Row>(line: &[u8], columns: &Columns) -> Result<R, String> {
     Ok(row)
 }
 
-/// Splits a line at its commas; `None` for one with a quote, a carriage return or the first byte of a byte
-/// order mark, which the library handles, and for one that is empty or not UTF-8. Building the library's
-/// reader takes longer than reading the row.
+/// Splits a line at its commas. Returns `None` for what only the csv crate handles (a quote, a carriage
+/// return, or the first byte of a byte order mark), and for a line that is empty or not UTF-8. Creating that
+/// crate's reader takes longer than reading the row.
 fn plain_fields(line: &[u8]) -> Option<csv::StringRecord> {
     if line.is_empty() || line.iter().any(|byte| matches!(byte, b'"' | b'\r' | b'\xef')) {
         return None;
@@ -438,7 +440,7 @@ fn plain_fields(line: &[u8]) -> Option<csv::StringRecord> {
     Some(std::str::from_utf8(line).ok()?.split(',').collect())
 }
 
-/// Splits any line.
+/// Splits any line, with the csv crate.
 fn quoted_fields(line: &[u8]) -> Result<csv::StringRecord, String> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(line);
     let mut record = csv::StringRecord::new();

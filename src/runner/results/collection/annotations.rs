@@ -1,8 +1,8 @@
-//! Tags and notes of runs: lines of `annotations.jsonl`, which are only appended.
+//! Tags and notes for runs, appended as lines to `annotations.jsonl`.
 //!
-//! The file lies in the results folder, not in a run's: what is said of a run later is no part of what it
-//! left, and no hash or manifest covers it. It names runs as `RECIPE/RUN`, so that tags stay when a run is
-//! kept and also when its folder is removed; kept runs in `RESULTS/kept` have those of `RESULTS`.
+//! The file lies in the results folder and not in a run's: what people later say about a run is not part of
+//! its output, and no hash or manifest covers it. Lines name runs as `RECIPE/RUN`, so tags survive when a run
+//! is kept and even when its folder is removed. Kept runs in `RESULTS/kept` use the file in `RESULTS`.
 
 use super::location::Located;
 use crate::error::{Error, IoContext, Result};
@@ -25,12 +25,10 @@ const MAX_TAG: usize = 64;
 /// The longest note, in bytes.
 const MAX_NOTE: usize = 16 << 10;
 
-/// What was said of a run.
+/// What people said about a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Annotation {
-    /// Its tags.
     pub tags: BTreeSet<String>,
-    /// Its note.
     pub note: Option<String>,
 }
 
@@ -39,7 +37,7 @@ pub struct Annotation {
 struct Line {
     /// `RECIPE/RUN`.
     run: String,
-    /// When it was written, UTC.
+    /// When the line was written, UTC.
     at: Timestamp,
     #[serde(flatten)]
     change: AnnotationChange,
@@ -72,8 +70,9 @@ impl Annotation {
 pub struct Annotations(HashMap<String, Annotation>);
 
 impl Annotations {
-    /// Reads the annotations of the runs in a results folder, and what of them is damaged: an error for each
-    /// line, which is left out. A last line without its end may be about to be written, and is left out too.
+    /// Reads the annotations of the runs in a results folder. Returns an error for each damaged line, which
+    /// is left out. A last line without its newline is left out silently, since another process may be
+    /// writing it.
     pub fn read(results: &Path) -> (Self, Vec<Error>) {
         let path = file(results);
         let bytes = match regular::read(&path, regular::MAX_TEXT) {
@@ -87,7 +86,7 @@ impl Annotations {
             match serde_json::from_slice::<Line>(line) {
                 Ok(line) => found.0.entry(line.run).or_default().apply(line.change),
                 Err(e) => faults.push(Error::failed(format!(
-                    "{}:{}: not an annotation: {e}; it is left out, fix or remove the line",
+                    "{}:{}: not an annotation: {e}; xrun ignores this line until you fix or remove it",
                     path.display(),
                     number + 1
                 ))),
@@ -96,15 +95,15 @@ impl Annotations {
         (found, faults)
     }
 
-    /// Takes out the annotation of a run.
+    /// Removes and returns the annotation of a run, which is empty if nobody annotated it.
     pub fn take(&mut self, id: &str) -> Annotation {
         self.0.remove(id).unwrap_or_default()
     }
 
-    /// Appends changes of one run's annotation. They are on disk when this returns.
+    /// Appends changes to one run's annotation. They are on disk when this returns.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn append(run: &Located, changes: Vec<AnnotationChange>) -> Result<()> {
         let path = file(&run.results);
         let mut options = File::options();
@@ -119,19 +118,19 @@ impl Annotations {
                 .map_err(|e| Error::failed(format!("cannot write an annotation as JSON: {e}")))?;
             text += &format!("{}\n", harmless_json(&line));
         }
-        // In one write, so that lines of two processes do not mix.
+        // One write keeps the lines of two processes apart.
         written.write_all(text.as_bytes()).and_then(|()| written.sync_data()).at("write", &path)
     }
 }
 
-/// Returns the file of annotations of the runs in a results folder.
+/// Returns the path of the annotations for the runs in a results folder.
 fn file(results: &Path) -> PathBuf {
     let is_kept = results.file_name().is_some_and(|name| name == KEPT);
     let results = results.parent().filter(|_| is_kept).unwrap_or(results);
     results.join(FILE)
 }
 
-/// Returns true for an empty file too.
+/// Returns true if the file is empty or ends with a newline.
 fn ends_with_newline(file: &mut File) -> std::io::Result<bool> {
     if file.seek(SeekFrom::End(0))? == 0 {
         return Ok(true);
@@ -142,10 +141,10 @@ fn ends_with_newline(file: &mut File) -> std::io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-/// Checks that a word can be a tag: one that stands in filters and lists as it is.
+/// Checks that a word can be a tag, so that it can be used unquoted in filters and lists.
 ///
 /// # Errors
-/// A usage error that says what it may be.
+/// A usage error that explains what a tag may be.
 pub fn check_tag(tag: &str) -> Result<()> {
     let is_plain = |c: char| !c.is_whitespace() && !",=<>!\"'".contains(c);
     let is_tag = !tag.is_empty()
@@ -158,7 +157,7 @@ pub fn check_tag(tag: &str) -> Result<()> {
     }
     Err(Error::usage(format!(
         "{:?} cannot be a tag: a tag is a word of at most {MAX_TAG} characters without white space, quotes, \
-         commas, comparison signs and control characters, and begins without a dash; `xrun runs note` takes any text",
+         commas, comparison signs or control characters that does not begin with a dash; `xrun runs note` takes any text",
         printable(tag)
     )))
 }
@@ -166,12 +165,12 @@ pub fn check_tag(tag: &str) -> Result<()> {
 /// Checks the length of a note.
 ///
 /// # Errors
-/// A usage error for one that is too long.
+/// A usage error if the note is too long.
 pub fn check_note(note: &str) -> Result<()> {
     if note.len() <= MAX_NOTE {
         return Ok(());
     }
-    Err(Error::usage(format!("the note has {} bytes, and {MAX_NOTE} at most are stored", note.len())))
+    Err(Error::usage(format!("the note has {} bytes; the limit is {MAX_NOTE}", note.len())))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Conditions on runs, as typed: `val_loss<1.2`, `status=ok`, `optimizer.lr!=3e-4`.
+//! Parses and checks conditions on runs: `val_loss<1.2`, `status=ok`, `optimizer.lr!=3e-4`.
 
 use super::field::{Cell, Field, Word, number};
 use super::read::{Collection, Run};
@@ -10,7 +10,7 @@ use crate::suggest::nearest;
 use clap::ValueEnum;
 use std::cmp::Ordering;
 
-/// A comparison.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operator {
     Equal,
@@ -22,7 +22,7 @@ enum Operator {
 }
 
 impl Operator {
-    /// All of them, the longer before those that they begin with.
+    /// All operators; longer ones come before their prefixes.
     const ALL: [(&str, Self); 6] = [
         ("!=", Self::NotEqual),
         ("<=", Self::LessOrEqual),
@@ -53,27 +53,27 @@ impl Operator {
 enum Wanted {
     /// A finite number.
     Number(f64),
-    /// One of these texts.
+    /// Any of these texts.
     Text(Vec<String>),
-    /// The beginning of a text, as of a hash or a time.
+    /// The beginning of a text, such as a hash or a time.
     Beginning(String),
-    /// A word among others, as of tags.
+    /// A word in a list, such as a tag.
     Among(String),
-    /// That a recipe leaves a key unset.
+    /// The recipe leaves the key unset.
     Unset,
 }
 
-/// What runs have to fulfil: a comparison of a field with a value. A value that is not known, or not a
-/// number where one is compared, fulfils none, `!=` neither.
+/// Compares a field of a run with a value. An unknown value, or one that is not a number where a number is
+/// expected, fulfills no condition, not even `!=`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
-    /// What is compared.
+    /// The field to compare.
     pub field: Field,
     operator: Operator,
     wanted: Wanted,
 }
 
-/// A word of the command line that chooses runs.
+/// A word of the command line that selects runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Criterion {
     /// The name of a recipe.
@@ -83,17 +83,17 @@ pub enum Criterion {
 }
 
 impl Criterion {
-    /// Parses `NAME OP VALUE`, or the name of a recipe.
+    /// Parses `NAME OP VALUE` or the name of a recipe.
     ///
     /// # Errors
-    /// A usage error for a name that runs have nothing of, and a value that cannot be compared with it.
+    /// A usage error if runs have no field with this name, or if the value cannot be compared with it.
     pub fn parse(text: &str, collection: &Collection) -> Result<Self> {
         let Some(at) = text.find(['=', '<', '>', '!']) else { return Ok(Self::Recipe(text.to_owned())) };
         let (name, rest) = (text[..at].trim(), &text[at..]);
         let operator = Operator::ALL.iter().find(|(sign, _)| rest.starts_with(sign));
         let Some((sign, operator)) = operator.filter(|_| !name.is_empty()) else {
             return Err(Error::usage(format!(
-                "`{text}` is no comparison: write NAME=VALUE, or one of != < <= > >=, such as 'val_loss<1.2'"
+                "`{text}` is not a comparison: write NAME=VALUE, or one of != < <= > >=, such as 'val_loss<1.2'"
             )));
         };
         let (operator, value) = (*operator, rest[sign.len()..].trim());
@@ -110,10 +110,10 @@ impl Criterion {
 }
 
 impl Condition {
-    /// Returns true if a run fulfils it.
+    /// Returns true if a run fulfills the condition.
     pub fn holds(&self, run: &Run, collection: &Collection) -> bool {
         let cell = match self.field {
-            // Any of several names.
+            // A run has several names, and any of them may match.
             Field::Word(Word::Run) => return self.names(run),
             Field::Word(Word::Tag) => Cell::Blank,
             _ => self.field.of_run(run, collection),
@@ -131,14 +131,14 @@ impl Condition {
             }
             (Wanted::Unset, Cell::Number(_) | Cell::Text(_)) => equals(false),
             (Wanted::Unset, Cell::Unset) => equals(true),
-            // A number or a word beside the other, or a key that is unset: known, and not the same.
+            // A number compared with a word, or either with an unset key: the value is known and differs.
             (Wanted::Number(_), Cell::Text(_) | Cell::Unset)
             | (Wanted::Text(_), Cell::Number(_) | Cell::Unset) => self.operator == Operator::NotEqual,
             _ => false,
         }
     }
 
-    /// Returns true if a run is called as wanted, or not called so where that is asked for.
+    /// Returns true if one of the run's names matches, or for `!=` if none does.
     fn names(&self, run: &Run) -> bool {
         let Wanted::Beginning(wanted) = &self.wanted else { return false };
         let hash = run.run().split('-').nth(1).unwrap_or_default();
@@ -149,22 +149,22 @@ impl Condition {
     }
 }
 
-/// Returns what a field is compared with.
+/// Parses the value to compare a field with.
 fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
     let needs_equality = |what: &str| match operator.is_equality() {
         true => Ok(()),
-        false => Err(Error::usage(format!("{field} is {what}, which = and != compare"))),
+        false => Err(Error::usage(format!("{field} is {what}; compare it with = or !="))),
     };
     match field {
         Field::Figure(_) | Field::OfSet { .. } => number(value).map(Wanted::Number).ok_or_else(|| {
-            Error::usage(format!("{field} is a number, and `{value}` is none; write one such as 1.2 or 3e-4"))
+            Error::usage(format!("{field} is a number and `{value}` is not; write one such as 1.2 or 3e-4"))
         }),
         Field::Word(Word::Started) => {
             let is_time = |c: char| c.is_ascii_digit() || "-: ".contains(c);
             match value.replace('T', " ") {
                 time if time.chars().all(is_time) => Ok(Wanted::Beginning(time)),
                 _ => Err(Error::usage(format!(
-                    "{field} is a time in UTC, and `{value}` is none; write one such as 2026-11-20 or \"2026-11-20 09:30\""
+                    "{field} is a time in UTC and `{value}` is not; write one such as 2026-11-20 or \"2026-11-20 09:30\""
                 ))),
             }
         }
@@ -172,7 +172,7 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
             needs_equality("a word")?;
             of_word(*word, value)
         }
-        Field::Key(_) if value == UNSET => needs_equality("unset or not").map(|()| Wanted::Unset),
+        Field::Key(_) if value == UNSET => needs_equality("set or unset").map(|()| Wanted::Unset),
         Field::Key(path) => {
             let is_text = find_path(path).is_some_and(|key| {
                 matches!(
@@ -187,7 +187,7 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
             if let Some(number) = number(value).filter(|_| !is_text) {
                 return Ok(Wanted::Number(number));
             }
-            needs_equality(if is_text { "a word" } else { "compared with no number here" })?;
+            needs_equality(if is_text { "a word" } else { "not compared with a number here" })?;
             of_key(path, value)
         }
     }
@@ -202,7 +202,7 @@ fn of_word(word: Word, value: &str) -> Result<Wanted> {
                     Some(near) => format!("did you mean {near}?"),
                     None => format!("it is one of {}", words().collect::<Vec<_>>().join(", ")),
                 };
-                return Err(Error::usage(format!("no status is `{value}`: {hint}")));
+                return Err(Error::usage(format!("there is no status `{value}`: {hint}")));
             }
             Wanted::Text(vec![value.to_owned()])
         }
@@ -213,7 +213,7 @@ fn of_word(word: Word, value: &str) -> Result<Wanted> {
     })
 }
 
-/// Returns the texts of a key's value, as recipes write it; of a path, also as stored: from the root.
+/// Returns the value of a key as recipes write it. A path also gets its stored form, which is absolute.
 fn of_key(path: &str, value: &str) -> Result<Wanted> {
     let Some(key) = find_path(path) else { return Ok(Wanted::Text(vec![value.to_owned()])) };
     let (_, written) = recipe::setting(&format!("{}={value}", key.path))?;
@@ -231,7 +231,7 @@ mod tests {
     use super::super::read::{add_set, sample};
     use super::*;
 
-    /// Returns the runs, by their places, that fulfil a condition.
+    /// Returns the positions of the runs that fulfill a condition.
     fn chosen(text: &str, collection: &Collection) -> Vec<usize> {
         let Criterion::Condition(condition) = Criterion::parse(text, collection).unwrap() else {
             panic!("{text} is a recipe");
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(chosen("val_loss/news<1.2", &collection), [0]);
         assert_eq!(chosen("val_loss/news!=1", &collection), [1]);
         let error = Criterion::parse("val_loss/news<low", &collection).unwrap_err();
-        assert!(error.message().contains("val_loss/news is a number, and `low` is none"), "{error}");
+        assert!(error.message().contains("val_loss/news is a number and `low` is not"), "{error}");
     }
 
     #[test]
@@ -349,14 +349,14 @@ mod tests {
         let collection = sample(&[]);
         for (text, said) in [
             ("val_los<1", "did you mean val_loss?"),
-            ("val_loss<low", "val_loss is a number, and `low` is none"),
-            ("val_loss=nan", "`nan` is none"),
+            ("val_loss<low", "val_loss is a number and `low` is not"),
+            ("val_loss=nan", "`nan` is not"),
             ("val_loss<", "compares val_loss with nothing"),
             ("val_loss==1", "compares val_loss with `=1`"),
-            ("val_loss!1", "is no comparison"),
-            ("<1", "is no comparison"),
-            ("status=okay", "no status is `okay`: did you mean ok?"),
-            ("status<ok", "status is a word, which = and != compare"),
+            ("val_loss!1", "is not a comparison"),
+            ("<1", "is not a comparison"),
+            ("status=okay", "there is no status `okay`: did you mean ok?"),
+            ("status<ok", "status is a word; compare it with = or !="),
             ("optimizer.name=adamm", "optimizer.name"),
             ("optimizer.name>adamw", "optimizer.name is a word"),
             ("model.dim=wide", "model.dim"),

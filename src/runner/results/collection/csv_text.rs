@@ -1,4 +1,4 @@
-//! Runs as CSV: a header and a line per run, for other programs.
+//! Runs as CSV for other programs: a header, then a line per run.
 
 use super::field::{Cell, Field, Word, figures, set_figures};
 use super::read::{Collection, Run};
@@ -6,12 +6,12 @@ use crate::error::{Error, Result};
 use crate::recipe::{UNSET, find_path};
 use std::collections::HashMap;
 
-/// Returns runs as CSV: words about them, every key that differs among them, every figure, and those of
-/// held-out sets that one of them has, with all digits and in the unit that its name says. What is not known,
-/// and a key that is unset, is empty.
+/// Returns runs as CSV: words about them, every key that differs among them, every figure, and every figure
+/// of a held-out set that at least one of them has. Figures have all digits, in the unit that the column's
+/// name gives. Unknown values and unset keys are empty.
 ///
 /// # Errors
-/// When a line cannot be written, which memory alone can prevent.
+/// If a line cannot be written, which only a lack of memory can cause.
 pub fn to_csv(runs: &[&Run], collection: &Collection) -> Result<String> {
     let words = Word::ALL.iter().map(|(_, word)| Field::Word(*word));
     let keys = differing_keys(runs, collection).into_iter().map(Field::Key);
@@ -33,8 +33,8 @@ pub fn to_csv(runs: &[&Run], collection: &Collection) -> Result<String> {
     String::from_utf8(bytes).map_err(|e| Error::failed(format!("cannot write CSV: {e}")))
 }
 
-/// Returns the keys that differ among runs, in the order in which their recipes have them. A recipe that
-/// leaves a key out has the value that this implies; a run without its recipe says nothing.
+/// Returns the keys that differ among runs, in the order of their recipes. A key that a recipe leaves out
+/// counts with its implied value. A run whose recipe is missing is ignored.
 pub fn differing_keys(runs: &[&Run], collection: &Collection) -> Vec<String> {
     struct Seen<'a> {
         key: &'a str,
@@ -44,7 +44,7 @@ pub fn differing_keys(runs: &[&Run], collection: &Collection) -> Vec<String> {
     }
     let mut seen: Vec<Seen<'_>> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
-    // The place of the key of each setting, found once.
+    // Caches the place of each setting's key.
     let mut of_number: Vec<Option<usize>> = vec![None; collection.settings.all().len()];
     let known = runs.iter().filter(|run| !run.settings.is_empty());
     let total = known.clone().count();

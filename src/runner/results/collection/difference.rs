@@ -1,7 +1,7 @@
-//! Everything that differs between two runs, which may be of different recipes: keys, environments, curves
-//! and figures. Each column of their rows is compared as numbers over the steps that both have, to show where
-//! it begins to differ and how far it goes; [`results::difference`](crate::results::difference) looks for the
-//! first cell that differs between a file and its repetition.
+//! Finds everything that differs between two runs, even of different recipes: keys, environments, curves and
+//! figures. Each column of their rows is compared over the steps that both runs have, to show where it begins
+//! to differ and by how much. [`results::difference`](crate::results::difference) instead finds the first
+//! cell that differs between a file and its repetition.
 
 use super::location::locate;
 use crate::error::{Error, Result};
@@ -16,24 +16,24 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// What of an environment says nothing of how a run was computed: its time, and the command line, whose
-/// settings are keys of the recipe.
+/// Parts of an environment that do not affect how a run was computed: its time, and the command line, whose
+/// settings are recipe keys anyway.
 const INCIDENTAL: [&str; 2] = ["started", "command"];
 
 /// The differences between two runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunDifference {
-    /// `RECIPE/RUN` of both.
+    /// `RECIPE/RUN` of each run.
     pub runs: [String; 2],
     /// Keys that differ.
     pub keys: Vec<KeyDifference>,
-    /// Facts of `env.json` that differ, and the device class and corpus if these do.
+    /// Facts in `env.json` that differ, and the device class and the corpus if they differ.
     pub environment: Vec<NamedDifference>,
-    /// The columns of `metrics.csv`, over the steps that both have.
+    /// Columns of `metrics.csv`, over the steps that both runs have.
     pub curves: Vec<CurveDifference>,
-    /// Steps that have rows in both.
+    /// Number of steps that both runs have rows for.
     pub common_steps: usize,
-    /// Steps that one alone has rows of.
+    /// Number of steps that only one run has rows for, for each run.
     pub lone_steps: [usize; 2],
     /// The figures that either run has.
     pub figures: Vec<FigurePair>,
@@ -44,57 +44,55 @@ pub struct RunDifference {
 pub struct KeyDifference {
     /// Full path.
     pub key: String,
-    /// Class of the change; blank for a key that recipes no longer have.
+    /// Class of the change; `None` if recipes no longer have the key.
     pub class: Option<String>,
-    /// Both values in TOML, or `unset`; blank where the version of the run did not record the key.
+    /// Both values in TOML, or `unset`; `None` if the version of xrun that made the run did not record the
+    /// key.
     pub values: [Option<String>; 2],
 }
 
 /// A fact with different values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamedDifference {
-    /// Its name, as in `env.json`.
+    /// Name of the fact, as in `env.json`.
     pub name: String,
-    /// Both values; blank where it is not recorded.
+    /// Both values; `None` if the fact is not recorded.
     pub values: [Option<String>; 2],
 }
 
 /// A column of `metrics.csv` in both runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CurveDifference {
-    /// The column.
     pub column: String,
-    /// The first step at which its bits differ, and both values; `None` if none differs.
+    /// The first step at which the bits differ, and both values; `None` if they never differ.
     pub first: Option<PointPair>,
-    /// The step with the largest difference; the first if one is not a number.
+    /// The step with the largest difference. A difference that is not a number counts as the largest.
     pub largest: Option<PointPair>,
-    /// The last step at which both have a value.
+    /// The last step at which both runs have a value.
     pub last: Option<PointPair>,
 }
 
-/// Both values of a column at one step; blank where a run has none there.
+/// Both values of a column at one step; `None` for a run that has no value there.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PointPair {
-    /// The step.
     pub step: u64,
-    /// The values.
     pub values: [Option<f64>; 2],
 }
 
-/// A figure of both runs.
+/// One figure in both runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FigurePair {
-    /// Its name; of a held-out set, `METRIC/NAME`.
+    /// Name of the figure: the metric, or `METRIC/NAME` for a held-out set.
     pub name: String,
     /// Both values, in their stored unit.
     pub values: [Option<f64>; 2],
-    /// How it is shown.
+    /// How the figure is shown.
     #[serde(skip)]
     pub metric: &'static Metric,
 }
 
 impl PointPair {
-    /// Returns the second value less the first.
+    /// Returns the second value minus the first.
     pub fn difference(&self) -> Option<f64> {
         Some(self.values[1]? - self.values[0]?)
     }
@@ -104,7 +102,7 @@ impl RunDifference {
     /// Compares two runs.
     ///
     /// # Errors
-    /// When a summary, or a file that is there, cannot be read.
+    /// If a summary or another existing file cannot be read.
     pub fn between(runs: [&Path; 2]) -> Result<Self> {
         let [a, b] = [Side::read(runs[0])?, Side::read(runs[1])?];
         let keys = match (&a.keys, &b.keys) {
@@ -178,8 +176,7 @@ impl Side {
     }
 }
 
-/// Returns the facts of an `env.json` by their names, and the device class: what tells how a run was
-/// computed.
+/// Returns the facts in an `env.json` that tell how a run was computed, by name, including the device class.
 pub fn facts_of_environment(value: Value) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     flatten("", &value, &mut facts);
@@ -190,7 +187,7 @@ pub fn facts_of_environment(value: Value) -> BTreeMap<String, String> {
     facts
 }
 
-/// Adds the values of a JSON document by their paths, with a dot between names.
+/// Adds every value in a JSON document under its path, with dots between names.
 fn flatten(path: &str, value: &Value, facts: &mut BTreeMap<String, String>) {
     let inside = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     match value {
@@ -213,7 +210,7 @@ fn differing(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<
         .collect()
 }
 
-/// The rows of both runs by columns.
+/// The columns of both runs, compared.
 struct Curves {
     columns: Vec<CurveDifference>,
     common: usize,

@@ -1,4 +1,4 @@
-//! What lists of runs know of a run, read from its files.
+//! What a list shows about a run, read from the run's files.
 
 use super::settings::Setting;
 use crate::error::Result;
@@ -18,24 +18,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The files that an entry is read from. The rows are among them because the smoothed training loss of
-/// earlier versions is derived from them.
+/// The files behind an entry. `metrics.csv` is one of them because runs of earlier versions have no smoothed
+/// training loss in their summary; it is derived from the rows.
 const FILES: [&str; 5] = [SUMMARY, ENVIRONMENT, RECIPE, RESOLVED, METRICS];
 
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const SECOND: i64 = 1_000_000_000;
 
-/// Size, time of the last write, and time of the last change of the file's record (`ctime`, which no program
-/// can set), both in nanoseconds since 1970.
+/// A file's size, the time of its last write, and the time when its inode last changed (`ctime`, which no
+/// program can set). Both times are in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp(u64, i64, i64);
 
-/// The stamps of the files behind an entry; `None` for one that is not there.
+/// The stamps of the files behind an entry; `None` for a missing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamps([Option<Stamp>; FILES.len()]);
 
 impl Stamps {
-    /// Looks at the files of a run.
+    /// Reads the stamps of a run's files.
     pub fn of_run(run: &Path) -> Self {
         let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(SECOND).saturating_add(rest);
         Self(FILES.map(|file| {
@@ -45,53 +45,52 @@ impl Stamps {
         }))
     }
 
-    /// Returns the time of the newest change of any of the files, in nanoseconds since 1970.
+    /// Returns when any of the files last changed, in nanoseconds since 1970.
     pub fn newest(&self) -> i64 {
         self.0.iter().flatten().map(|Stamp(_, written, changed)| *written.max(changed)).max().unwrap_or(0)
     }
 }
 
-/// What lists of runs know of a run without its folder: figures, settings, provenance.
+/// What lists know about a run without its folder: figures, settings, provenance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The status in its summary.
+    /// The status that the summary records.
     pub status: Status,
-    /// The reason, if it did not end as planned.
+    /// Why the run did not end as planned, if it did not.
     pub reason: Option<String>,
-    /// Steps done.
+    /// Steps trained.
     pub steps: u64,
-    /// Steps that its recipe asks for.
+    /// Steps that the recipe asks for.
     pub steps_planned: u64,
-    /// The figures of [`metrics::of_runs`], in that order and in their stored units.
+    /// The figures in [`metrics::of_runs`], in that order and in their stored units.
     pub figures: Vec<Option<f64>>,
-    /// Its further held-out sets, by their names.
+    /// Further held-out sets, by name.
     pub sets: BTreeMap<String, SetEntry>,
-    /// Hash of the tokens trained and evaluated on.
+    /// Hash of the tokens that the run trained and evaluated on.
     pub corpus: Option<String>,
-    /// The part of the held-out text that its validation loss is of; blank for all of it.
+    /// The part of the held-out text that the validation loss covers; `None` for all of it.
     pub val_part: Option<HeldOutPart>,
-    /// Where it begins, if it is a fork.
+    /// Where the run was forked from, if it is a fork.
     pub forked_from: Option<ForkedFrom>,
-    /// What else a reader has to know: contended, never settled, worse than guessing.
+    /// What a reader should know: contended, never settled, worse than guessing.
     pub remarks: Vec<String>,
-    /// The settings that its recipe file does not have: those of the runs that it is a run of again, and then
-    /// those on its own command line, as typed.
+    /// The settings that are not in the recipe file. First those inherited from the runs that this one
+    /// repeats, then those on its own command line, as typed.
     pub changed: Vec<String>,
     /// The device class.
     pub device: Option<String>,
-    /// The commit of the program, with `-dirty` where its sources differed from it.
+    /// The commit that xrun was built from, with `-dirty` if the sources differed from it.
     pub commit: Option<String>,
 }
 
-/// What lists of runs know of a further held-out set of a run.
+/// What lists know about a further held-out set of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SetEntry {
-    /// Hash of its tokens.
+    /// Hash of the set's tokens.
     pub hash: Option<String>,
-    /// The part of it that the losses are of; blank for all of it.
+    /// The part of the set that the losses cover; `None` for all of it.
     pub part: Option<HeldOutPart>,
-    /// The figures of [`metrics::of_sets`] that are known, by the names of the metrics and in their stored
-    /// units.
+    /// The known figures in [`metrics::of_sets`], by metric name and in their stored units.
     pub figures: BTreeMap<String, f64>,
 }
 
@@ -104,27 +103,27 @@ impl SetEntry {
 }
 
 impl Entry {
-    /// Returns true if a figure of this name is known.
+    /// Returns true if the figure with this name is known.
     pub fn has_figure(&self, name: &str) -> bool {
         metrics::of_runs().zip(&self.figures).any(|(metric, figure)| metric.name == name && figure.is_some())
     }
 }
 
-/// An entry with the settings of its recipe.
+/// An entry with the settings in the run's recipe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadRun {
     pub entry: Entry,
     pub settings: Vec<Setting>,
-    /// True if the files behind it are all in the run's folder, so that their stamps tell whether it is
-    /// current: a kept run shares some with others.
+    /// True if all files behind the entry are in the run's folder, so that their stamps tell whether the
+    /// entry is current. A kept run shares some files with others.
     pub is_whole: bool,
 }
 
 impl ReadRun {
-    /// Reads the files of a run. What cannot be read beside its summary stays blank.
+    /// Reads the files of a run. Whatever cannot be read, except the summary, stays blank.
     ///
     /// # Errors
-    /// When the summary cannot be read.
+    /// If the summary cannot be read.
     pub fn read(run: &Path) -> Result<Self> {
         let summary = read_summary(run)?;
         let environment = Environment::read(run);
@@ -156,12 +155,12 @@ impl ReadRun {
     }
 }
 
-/// Returns a text file of a run, kept or not; `None` where it cannot be read.
+/// Returns a text file of a run, kept or not; `None` if it cannot be read.
 fn text(run: &Path, file: &str) -> Option<String> {
     String::from_utf8(stored::read(&run.join(file)).ok()?).ok()
 }
 
-/// Returns what a reader has to know of a run beside its figures.
+/// Returns what a reader should know about a run besides its figures.
 fn remarks(summary: &Summary) -> Vec<String> {
     let contended = summary.gpu.as_ref().is_some_and(|gpu| gpu.contended == Some(true));
     let marks = [
@@ -172,7 +171,7 @@ fn remarks(summary: &Summary) -> Vec<String> {
     marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark.to_owned()).collect()
 }
 
-/// Returns the settings that the recipe file of a run does not have, without those that nobody typed.
+/// Returns the settings that are not in a run's recipe file, without the ones that nobody typed.
 fn changed(run: &Path, environment: Option<&Environment>) -> Vec<String> {
     let command = environment.map(|environment| environment.command.as_slice()).unwrap_or_default();
     let typed = typed(command);
@@ -188,7 +187,7 @@ fn changed(run: &Path, environment: Option<&Environment>) -> Vec<String> {
     all.filter(|setting| !is_given(setting, command)).collect()
 }
 
-/// Returns true for a setting that nobody typed: one that the sweep or comparison gave a run which it
+/// Returns true for a setting that nobody typed, because a sweep or a comparison gave it to a run that it
 /// started.
 fn is_given(setting: &str, command: &[String]) -> bool {
     let is_started = command.get(1).is_some_and(|word| word == "--results")

@@ -1,4 +1,4 @@
-//! What runs are filtered, sorted and tabulated by: words about a run, figures of runs, and keys of recipes.
+//! The fields by which runs are filtered, sorted and tabulated: words about a run, figures, and recipe keys.
 
 use super::read::{Collection, Run};
 use crate::error::{Error, Result};
@@ -9,41 +9,38 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A word about a run.
+/// Descriptive data about a run, shown as a word or text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// The shortest name that finds it.
+    /// The shortest name that identifies the run.
     Run,
-    /// Its folder.
+    /// The run's folder.
     Path,
-    /// The name of its recipe's folder.
+    /// The name of the recipe's folder.
     Recipe,
-    /// When it began, UTC, to the minute.
+    /// When the run began, UTC, to the minute.
     Started,
-    /// Its status.
     Status,
-    /// The reason of a status other than `ok`.
+    /// Why the status is not `ok`.
     Reason,
-    /// Its tags.
     Tag,
-    /// Its note.
     Note,
-    /// What its command line changed.
+    /// The settings that the run's command line changed.
     Changed,
-    /// What a reader has to know beside its figures.
+    /// What a reader should know besides the figures.
     Remarks,
     /// The device class.
     Device,
-    /// The commit of the program.
+    /// The commit that xrun was built from.
     Commit,
-    /// The hash of corpus and tokenizer.
+    /// The hash of the corpus and the tokenizer.
     Corpus,
-    /// The run that it is a fork of.
+    /// The run that this one was forked from.
     ForkedFrom,
 }
 
 impl Word {
-    /// All words, each with its name.
+    /// All words with their names.
     pub const ALL: [(&str, Self); 14] = [
         ("run", Self::Run),
         ("path", Self::Path),
@@ -61,38 +58,38 @@ impl Word {
         ("forked_from", Self::ForkedFrom),
     ];
 
-    /// Returns its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, word)| *word == self).map_or("", |(name, _)| name)
     }
 }
 
-/// A figure of runs in one of its units.
+/// A figure in one of its units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
-    /// Its entry in the table of metrics.
+    /// The entry in the table of metrics.
     pub metric: &'static Metric,
-    /// Its place among the figures of an entry.
+    /// Index into [`Entry::figures`](super::entry::Entry::figures).
     at: usize,
-    /// A stored figure is divided by this: `planned_mib` is in MiB, and `planned_bytes` as stored.
+    /// The shown value is the stored one divided by this: `planned_mib` is in MiB, `planned_bytes` is as
+    /// stored.
     divisor: f64,
 }
 
-/// Something that runs have, by its name.
+/// A field of runs, found by its name.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Field {
-    /// A word about the run.
+    /// Descriptive data about the run.
     Word(Word),
-    /// A figure of the table of metrics.
+    /// A figure in the table of metrics.
     Figure(Figure),
     /// A figure of a further held-out set, such as `val_loss/news`.
     OfSet {
-        /// Its entry in the table of metrics.
+        /// The entry in the table of metrics.
         metric: &'static Metric,
         /// The name of the set.
         set: String,
     },
-    /// A key of recipes, by its full path.
+    /// A recipe key, by its full path.
     Key(String),
 }
 
@@ -101,20 +98,20 @@ pub enum Field {
 pub enum Cell<'a> {
     /// A number.
     Number(f64),
-    /// A text; of a key's value, without the quotes of TOML.
+    /// Text. A recipe value has lost its TOML quotes.
     Text(Cow<'a, str>),
-    /// A key that the recipe leaves unset.
+    /// The recipe leaves the key unset.
     Unset,
     /// Nothing is known.
     Blank,
 }
 
 impl Field {
-    /// Returns the field called `name`: a word about runs, a figure, one of a held-out set of these runs, or
-    /// a key that recipes have, or had when one of these runs was stored.
+    /// Returns the field called `name`: a word about runs, a figure, a figure of a held-out set that one of
+    /// these runs has, or a key that recipes have or had when one of these runs was stored.
     ///
     /// # Errors
-    /// A usage error with the most similar name.
+    /// A usage error that suggests the most similar name.
     pub fn parse(name: &str, collection: &Collection) -> Result<Self> {
         if let Some((_, word)) = Word::ALL.iter().find(|(known, _)| *known == name) {
             return Ok(Self::Word(*word));
@@ -132,7 +129,7 @@ impl Field {
         }
     }
 
-    /// Returns the metric of a figure; `None` for another field.
+    /// Returns the metric of a figure; `None` for other fields.
     pub fn metric(&self) -> Option<&'static Metric> {
         match self {
             Self::Figure(Figure { metric, .. }) | Self::OfSet { metric, .. } => Some(metric),
@@ -140,13 +137,13 @@ impl Field {
         }
     }
 
-    /// Returns true for a loss: of different texts they do not compare.
+    /// Returns true for a loss, which cannot be compared between different texts.
     pub fn is_loss(&self) -> bool {
         self.metric().is_some_and(|metric| metric.unit == "nats/token")
     }
 
-    /// Returns true if the highest values come first in an order: speeds, utilizations, counts of what was done,
-    /// figures of tasks that are better the higher they are, and the newest runs.
+    /// Returns true if the highest values come first when sorted: speeds, utilizations, counts of work done,
+    /// task figures where higher is better, and the newest runs.
     pub fn is_highest_first(&self) -> bool {
         let is_highest_first = |metric: &Metric| {
             ["tokens/s", "%", "tokens"].contains(&metric.unit)
@@ -156,7 +153,7 @@ impl Field {
         *self == Self::Word(Word::Started) || self.metric().is_some_and(is_highest_first)
     }
 
-    /// Returns the value that a run has of it.
+    /// Returns the value of this field for a run.
     pub fn of_run<'a>(&self, run: &'a Run, collection: &'a Collection) -> Cell<'a> {
         let text = |text: Option<&'a str>| {
             text.filter(|text| !text.is_empty()).map_or(Cell::Blank, |text| Cell::Text(text.into()))
@@ -194,7 +191,7 @@ impl Field {
     }
 }
 
-/// Returns the figure of a held-out set that one of these runs has; of any set where there is no run.
+/// Finds the figure of a held-out set by name. One of the runs must have the set, unless there are no runs.
 fn of_set(name: &str, collection: &Collection) -> Option<Field> {
     let (metric, set) = name.split_once('/')?;
     let name = format!("{}/{set}", metric.replace('-', "_"));
@@ -204,7 +201,7 @@ fn of_set(name: &str, collection: &Collection) -> Option<Field> {
     is_known.then(|| Field::OfSet { metric, set: set.to_owned() })
 }
 
-/// Returns the figures of every further held-out set of these runs, in the order of the sets' names.
+/// Returns the figures of every further held-out set in these runs, ordered by set name.
 pub fn set_figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> impl Iterator<Item = Field> {
     let sets: BTreeSet<&String> = runs.into_iter().flat_map(|run| run.entry.sets.keys()).collect();
     let of_set = |set: &String| {
@@ -214,7 +211,7 @@ pub fn set_figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> impl Iterator
     sets.into_iter().flat_map(of_set)
 }
 
-/// Returns the value of a key; of one that the stored recipe leaves out, the value that this implies.
+/// Returns the value of a key, or the implied value if the stored recipe leaves the key out.
 fn of_key<'a>(run: &Run, collection: &'a Collection, path: &str) -> Cell<'a> {
     let stored = collection.settings.of_key(&run.settings, path);
     let value = match stored {
@@ -232,7 +229,7 @@ fn of_key<'a>(run: &Run, collection: &'a Collection, path: &str) -> Cell<'a> {
     }
 }
 
-/// Parses a number as TOML or a command line has it.
+/// Parses a number as TOML or a command line writes it.
 pub(super) fn number(text: &str) -> Option<f64> {
     // `inf`, `nan` and `infinity` are words here.
     let is_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
@@ -240,8 +237,7 @@ pub(super) fn number(text: &str) -> Option<f64> {
 }
 
 impl Figure {
-    /// Returns the figure of that name: that of tables of runs, or the one of comparisons. `val-loss` is
-    /// `val_loss`.
+    /// Finds a figure by the name that tables of runs or comparisons use. `val-loss` means `val_loss`.
     fn parse(name: &str) -> Option<Self> {
         let metric = metrics::find(&name.replace('-', "_"))?;
         let at = metrics::of_runs().position(|other| other.name == metric.name)?;
@@ -249,34 +245,34 @@ impl Figure {
         Some(Self { metric, at, divisor })
     }
 
-    /// Returns the figure of a run; `None` where it is not known, or not finite.
+    /// Returns the figure of a run; `None` if it is unknown or not finite.
     pub fn of_run(&self, run: &Run) -> Option<f64> {
         let value = run.entry.figures.get(self.at).copied().flatten()?;
         Some(value / self.divisor).filter(|value| value.is_finite())
     }
 }
 
-/// Returns every figure of runs, in the unit that its name says.
+/// Returns every figure, in the unit that its name gives.
 pub fn figures() -> impl Iterator<Item = Figure> {
     metrics::of_runs().enumerate().map(|(at, metric)| Figure { metric, at, divisor: metric.divisor })
 }
 
-/// Returns the names of words about runs and of figures; keys of recipes are fields too.
+/// Returns the names of all words and figures. Recipe keys, which are fields too, are not included.
 pub fn field_names() -> impl Iterator<Item = &'static str> {
     Word::ALL.iter().map(|(name, _)| *name).chain(metrics::of_runs().map(|metric| metric.name))
 }
 
-/// Returns the error for a name that is nothing that runs have.
+/// Returns the error for a name that is not a field, with a hint.
 fn unknown(name: &str, collection: &Collection) -> Error {
     let of_sets: Vec<String> = set_figures(&collection.runs).map(|field| field.to_string()).collect();
     if metrics::find_of_set(name).is_some() && of_sets.is_empty() {
         return Error::usage(format!(
-            "runs have nothing called `{name}`: none of them has a set of validation.sets"
+            "runs have nothing called `{name}`: none of them has a held-out set from validation.sets"
         ));
     }
     let paths = KEYS.iter().map(|key| key.path);
     let names: Vec<String> = field_names().chain(paths).map(str::to_owned).chain(of_sets).collect();
-    // A name without its section first: `dim` is one, and similar to many.
+    // Try names without a section first: `dim` is exactly one key but similar to many names.
     let key = if name.contains('.') { None } else { KEYS.iter().find(|key| key.name() == name) };
     let other_word = (name == "speed").then_some("tok_s");
     let near = key

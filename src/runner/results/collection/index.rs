@@ -1,10 +1,11 @@
-//! The index of a results folder: entries of runs with the stamps of the files that they were read from.
+//! The index of a results folder: entries of runs, with the stamps of the files that each entry was read
+//! from.
 //!
-//! An entry is used only while size and times of all files behind it are as they were. A file that was
-//! written less than [`SETTLED`] ago may change once more within the resolution of its file system's clock
-//! without a trace, so such a run is not stored. The first line has the version and the hash of the rest:
-//! what is damaged, or of another version, is an empty index. Two processes may write at once: the file is
-//! replaced whole, and either is right.
+//! An entry is used only while the sizes and times of all files behind it are unchanged. A file written less
+//! than [`SETTLED`] ago may change again within one tick of its file system's clock without leaving a trace,
+//! so the index does not store such a run. The first line holds the version and the hash of the rest; a
+//! damaged index, or one of another version, counts as empty. Two processes may write the index at once: each
+//! replaces the whole file, and either version is right.
 
 use super::entry::{Entry, Stamps};
 use super::settings::{Setting, Settings};
@@ -16,28 +17,28 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The folder of the index in a results folder.
+/// The index's folder in a results folder.
 const FOLDER: &str = ".index";
 
-/// The index in its folder.
+/// The index's file in its folder.
 const FILE: &str = "runs";
 
-/// The beginning of the first line. The number changes with what an entry is or how it is derived.
+/// The beginning of the first line. Raise the number when an entry's content or derivation changes.
 const HEADER: &str = "xrun index of runs 3 ";
 
 /// The largest index that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Files are settled this long after their last change, in nanoseconds: the coarsest clock of a file system
-/// in use (FAT) has two seconds.
+/// How long after its last change a file is settled, in nanoseconds. The coarsest file system clock in use
+/// (FAT) has a resolution of two seconds.
 const SETTLED: i64 = 2_000_000_000;
 
-/// A run of the index.
+/// A run in the index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IndexedRun {
     pub stamps: Stamps,
     pub entry: Entry,
-    /// Numbers of its settings.
+    /// Numbers of the run's settings.
     pub settings: Vec<u32>,
 }
 
@@ -48,16 +49,16 @@ pub struct Index {
     pub runs: HashMap<String, IndexedRun>,
 }
 
-/// The file after its first line, as it is read.
+/// Everything after the first line of the file, for reading.
 #[derive(Deserialize)]
 struct Body {
-    /// Names of the figures: another version may have others.
+    /// Names of the figures, which another version may not have.
     figures: Vec<String>,
     settings: Vec<Setting>,
     runs: Vec<(String, IndexedRun)>,
 }
 
-/// As [`Body`], as it is written.
+/// [`Body`] for writing.
 #[derive(Serialize)]
 struct BodyRef<'a> {
     figures: Vec<&'a str>,
@@ -65,7 +66,7 @@ struct BodyRef<'a> {
     runs: Vec<(&'a str, IndexedRunRef<'a>)>,
 }
 
-/// As [`IndexedRun`], as it is written.
+/// [`IndexedRun`] for writing.
 #[derive(Serialize)]
 struct IndexedRunRef<'a> {
     stamps: &'a Stamps,
@@ -82,7 +83,7 @@ fn path(results: &Path) -> PathBuf {
 }
 
 impl Index {
-    /// Reads the index of a results folder; empty where there is none that can be used.
+    /// Reads the index of a results folder. A missing or unusable index is empty.
     pub fn read(results: &Path) -> Self {
         regular::read(&path(results), MAX_BYTES)
             .ok()
@@ -104,17 +105,17 @@ impl Index {
     }
 }
 
-/// Replaces the index of a results folder by one of these runs, each with its `RECIPE/RUN`. `settings` has
-/// theirs, and may have others.
+/// Replaces the index of a results folder with these runs, each under its `RECIPE/RUN`. `settings` must
+/// contain their settings and may contain others.
 ///
 /// # Errors
-/// When the folder cannot be written.
+/// If the folder cannot be written.
 pub fn write(results: &Path, settings: &Settings, runs: &[(&str, &IndexedRun)]) -> Result<()> {
     let folder = results.join(FOLDER);
     if !folder.is_dir() {
         std::fs::create_dir(&folder).at("create", &folder)?;
     }
-    // Nothing here belongs in version control, wherever the results folder is.
+    // Nothing in this folder belongs in version control, wherever the results folder is.
     let ignored = folder.join(".gitignore");
     if !ignored.exists() {
         atomic::write(&ignored, b"*\n")?;
@@ -146,7 +147,7 @@ fn to_bytes(settings: &Settings, runs: &[(&str, &IndexedRun)]) -> Vec<u8> {
     bytes
 }
 
-/// Returns true if files with these stamps, looked at `now`, cannot have changed without a trace since.
+/// Returns true if files that had these stamps at `now` cannot have changed since without a trace.
 pub fn is_settled(stamps: &Stamps, now: SystemTime) -> bool {
     let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     i64::try_from(now).is_ok_and(|now| stamps.newest() < now.saturating_sub(SETTLED))
@@ -163,7 +164,7 @@ mod tests {
         (key.to_owned(), Some(value.to_owned()))
     }
 
-    /// Returns an index of two runs, and its file.
+    /// Returns an index of two runs, and the bytes of its file.
     fn two(results: &Path) -> (Vec<(String, IndexedRun)>, Vec<u8>) {
         let mut settings = Settings::default();
         settings.number(setting("of.nobody", "1"));
@@ -208,7 +209,7 @@ mod tests {
         for length in (0..bytes.len()).step_by(7) {
             assert!(is_empty(&bytes[..length]), "{length}");
         }
-        // One wrong bit anywhere, of a figure too, which would still parse.
+        // Flip one bit anywhere, also in a figure, which would still parse.
         for at in (0..bytes.len()).step_by(11) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1;

@@ -1,4 +1,4 @@
-//! Where a run lies, and what other files call it.
+//! Where a run lies, and the name by which other files refer to it.
 
 use crate::error::{Error, IoContext, Result};
 use crate::results::find::id_of;
@@ -7,20 +7,19 @@ use std::path::{Path, PathBuf};
 /// The results folder of a run, and the run's `RECIPE/RUN` in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
-    /// The folder.
     pub results: PathBuf,
     /// `RECIPE/RUN`.
     pub id: String,
 }
 
-/// Returns where a run's folder lies.
+/// Splits the path of a run's folder into its results folder and `RECIPE/RUN`.
 ///
 /// # Errors
-/// When the current folder is gone, or the path is none of a run in a results folder.
+/// If the current folder is gone, or the path has fewer than two parents.
 pub fn locate(run: &Path) -> Result<Located> {
     let run = std::path::absolute(run).at("find", run)?;
     match run.parent().and_then(Path::parent) {
         Some(results) => Ok(Located { results: results.to_owned(), id: id_of(&run) }),
-        None => Err(Error::usage(format!("{} is no RESULTS/RECIPE/RUN", run.display()))),
+        None => Err(Error::usage(format!("{} is not a run folder: expected RESULTS/RECIPE/RUN", run.display()))),
     }
 }

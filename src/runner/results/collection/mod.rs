@@ -1,5 +1,5 @@
-//! The runs of a results folder as a collection: listed, filtered and sorted by any key of a recipe or figure
-//! of a run, compared in pairs, annotated and removed.
+//! The runs of a results folder as a collection: listed, filtered and sorted by any recipe key or figure,
+//! compared in pairs, annotated and removed.
 //!
 //! ```text
 //! run folders ─▶ Stamps: size and times of each file behind an entry
@@ -11,7 +11,7 @@
 //!                  Field ─▶ Condition, Order, columns of tables and CSV
 //! ```
 //!
-//! The index is a cache: without it, or where it is damaged or cannot be written, every run is read.
+//! The index is a cache: if it is missing, damaged or cannot be written, every run is read.
 
 mod annotations;
 mod condition;

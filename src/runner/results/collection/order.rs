@@ -5,20 +5,20 @@ use super::read::{Collection, Run};
 use crate::error::Result;
 use std::cmp::Ordering;
 
-/// An order of runs: by a field, the lowest of losses, times and settings first, and the highest of speeds.
+/// Sorts runs by a field: losses, times and settings from the lowest, speeds from the highest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Order {
-    /// What is sorted by.
+    /// The field to sort by.
     pub field: Field,
     is_descending: bool,
 }
 
 impl Order {
-    /// Parses the name of a field, or `-` and a name for the other direction. `loss` is that of the list, the
-    /// training loss over the last steps.
+    /// Parses the name of a field, or `-` and a name for the opposite direction. `loss` means the loss in the
+    /// list, which is the training loss over the last steps.
     ///
     /// # Errors
-    /// As [`Field::parse`].
+    /// A usage error if no field has this name.
     pub fn parse(text: &str, collection: &Collection) -> Result<Self> {
         let (name, is_reversed) = text.strip_prefix('-').map_or((text, false), |name| (name, true));
         let name = if name == "loss" { "train_loss" } else { name };
@@ -26,16 +26,16 @@ impl Order {
         Ok(Self { is_descending: field.is_highest_first() != is_reversed, field })
     }
 
-    /// Returns the order of a field's values in this direction.
+    /// Creates the order by a field in this direction.
     pub fn by(field: Field, is_descending: bool) -> Self {
         Self { field, is_descending }
     }
 
-    /// Sorts runs, which come newest first and keep this order where they are equal. Those without a value
-    /// come last in either direction.
+    /// Sorts runs, which must come newest first; equal runs stay in that order. Runs without a value come
+    /// last in either direction.
     pub fn sort(&self, runs: &mut Vec<&Run>, collection: &Collection) {
         if self.field == Field::Word(Word::Started) {
-            // Their order tells runs of one minute apart.
+            // Their order on entry also separates runs that began in the same minute.
             if !self.is_descending {
                 runs.reverse();
             }

@@ -16,36 +16,34 @@ use std::time::SystemTime;
 /// A run of a collection.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Its folder.
+    /// The run's folder.
     pub path: PathBuf,
     /// `RECIPE/RUN`.
     pub id: String,
-    /// The shortest name that finds it.
+    /// The shortest name that identifies the run.
     pub name: String,
-    /// When it began, where its name or its files say that.
+    /// When the run began, if its name or its files say so.
     pub(super) began: Option<Timestamp>,
-    /// Its status.
     pub status: RunStatus,
-    /// What its files say.
+    /// What the run's files say.
     pub entry: Entry,
-    /// Its tags and its note.
     pub annotation: Annotation,
-    /// Numbers of its settings in those of the collection.
+    /// Numbers of the run's settings in the collection's [`Settings`].
     pub(super) settings: Vec<u32>,
 }
 
 impl Run {
-    /// Returns the name of its recipe's folder.
+    /// Returns the name of the recipe's folder.
     pub fn recipe(&self) -> &str {
         self.id.split_once('/').map_or(self.id.as_str(), |(recipe, _)| recipe)
     }
 
-    /// Returns the time at which it began, to the minute: `2026-11-22 11:01`; `None` where that is not known.
+    /// Returns when the run began, to the minute: `2026-11-22 11:01`; `None` if that is unknown.
     pub fn started(&self) -> Option<String> {
         self.began.map(|began| began.strftime("%Y-%m-%d %H:%M").to_string())
     }
 
-    /// Returns the name of its folder.
+    /// Returns the name of the run's folder.
     pub fn run(&self) -> &str {
         self.id.split_once('/').map_or(self.id.as_str(), |(_, run)| run)
     }
@@ -56,23 +54,23 @@ impl Run {
 pub struct Collection {
     /// The runs, newest first.
     pub runs: Vec<Run>,
-    /// The settings of all their recipes.
+    /// The settings in all their recipes.
     pub settings: Settings,
-    /// What could not be read, and is left out.
+    /// An error for each run or annotation that could not be read and is left out.
     pub unreadable: Vec<Error>,
 }
 
 impl Collection {
-    /// Reads the runs of a results folder; a missing one has none. The index is brought up to date where the
-    /// folder can be written.
+    /// Reads the runs of a results folder, and none if the folder is missing. Updates the index if the folder
+    /// can be written.
     ///
     /// # Errors
-    /// When the folder, or the lock of a run, cannot be read.
+    /// If the folder or the lock of a run cannot be read.
     pub fn read(results: &Path) -> Result<Self> {
         Self::read_at(results, SystemTime::now())
     }
 
-    /// As [`Collection::read`], at a time by the clock of the file system.
+    /// [`Collection::read`] at a given time by the file system's clock.
     fn read_at(results: &Path, now: SystemTime) -> Result<Self> {
         let paths = find::runs(results)?;
         let ids: Vec<String> = paths.iter().map(|path| find::id_of(path)).collect();
@@ -99,7 +97,7 @@ impl Collection {
         if is_changed {
             let stored = ids.iter().zip(&found).zip(&is_stored).filter(|(_, is_stored)| **is_stored);
             let stored = stored.filter_map(|((id, run), _)| Some((id.as_str(), run.as_ref()?)));
-            // Where the folder cannot be written, the next list takes as long as this one.
+            // If the folder cannot be written, the next list takes as long as this one.
             let _ = index::write(results, &settings, &stored.collect::<Vec<_>>());
         }
         let (mut annotations, faults) = Annotations::read(results);
@@ -117,15 +115,15 @@ impl Collection {
     }
 }
 
-/// Adds a held-out set with these figures, in their stored units, to a run.
+/// Adds a held-out set with these figures, in stored units, to a run.
 #[cfg(test)]
 pub(super) fn add_set(run: &mut Run, name: &str, figures: &[(&str, f64)]) {
     let figures = figures.iter().map(|(metric, value)| ((*metric).to_owned(), *value)).collect();
     run.entry.sets.insert(name.to_owned(), super::entry::SetEntry { figures, ..Default::default() });
 }
 
-/// Returns a collection of runs of recipe `r` with these figures, in their stored units: newest first, a day
-/// apart, of one hash.
+/// Returns runs of recipe `r` with these figures, in stored units: newest first, a day apart, with the same
+/// hash.
 #[cfg(test)]
 pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
     use crate::metrics;
@@ -189,11 +187,11 @@ mod tests {
         let indexed = || Index::read(dir.path()).runs.len();
         assert!(steps(&dir.path().join("none"), later).is_empty());
         let runs = ["2026-11-01T00:00:00Z", "2026-11-02T00:00:00Z"].map(|time| create(dir.path(), time));
-        // Files that were written just now may be written again within a tick of the clock.
+        // A file that was written just now may be written again within one tick of the clock.
         assert_eq!((steps(dir.path(), SystemTime::now()), indexed()), (vec![1, 1], 0));
         assert_eq!((steps(dir.path(), later), indexed()), (vec![1, 1], 2));
         assert_eq!(steps(dir.path(), later), [1, 1]);
-        // The same size, and the time of the last write set back: that of the last change tells.
+        // The size is unchanged and the write time is set back; only the change time differs.
         let written = std::fs::metadata(runs[0].join(SUMMARY)).unwrap().modified().unwrap();
         write(&runs[0], 2);
         std::fs::File::options()
@@ -203,7 +201,7 @@ mod tests {
             .set_modified(written)
             .unwrap();
         assert_eq!(steps(dir.path(), later), [1, 2]);
-        // Another file of the run.
+        // Another file of the run changes.
         std::fs::write(runs[1].join(RESOLVED), "[model]\ndim = 32\n").unwrap();
         let dims = |collection: &Collection| -> Vec<String> {
             let value = |run: &Run| collection.settings.of_key(&run.settings, "model.dim").unwrap().1.clone();
@@ -213,7 +211,7 @@ mod tests {
         // A run that is gone leaves the index.
         std::fs::remove_dir_all(&runs[1]).unwrap();
         assert_eq!((steps(dir.path(), later), indexed()), (vec![2], 1));
-        // A damaged summary is no entry, whatever the index says of it.
+        // A damaged summary makes no entry, whatever the index holds.
         std::fs::write(runs[0].join(SUMMARY), "{").unwrap();
         let collection = Collection::read_at(dir.path(), later).unwrap();
         assert_eq!((collection.runs.len(), collection.unreadable.len()), (0, 1));
@@ -257,7 +255,7 @@ mod tests {
             threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), [1]));
         });
         assert_eq!(Index::read(dir.path()).runs.len(), 1);
-        // A file in the place of the index's folder: nothing can be written there.
+        // With a file in place of the index's folder, nothing can be written there.
         std::fs::remove_dir_all(dir.path().join(".index")).unwrap();
         std::fs::write(dir.path().join(".index"), "").unwrap();
         assert_eq!(steps(dir.path(), later), [1]);

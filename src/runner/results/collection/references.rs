@@ -1,4 +1,4 @@
-//! What names a run: comparisons, sweeps, forks, kept copies, pages.
+//! Finds what refers to a run: comparisons, sweeps, forks, kept copies, pages.
 
 use super::read::Collection;
 use crate::error::{IoContext, Result};
@@ -8,16 +8,16 @@ use crate::results::stored::MANIFEST;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Something that names a run.
+/// Something that refers to a run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reference {
-    /// A record of comparisons or sweeps, at the line where it names the run first.
+    /// A record of a comparison or sweep, at the line that first names the run.
     Record { path: PathBuf, line: usize },
-    /// A page, at the line where it names the run first.
+    /// A page, at the line that first names the run.
     Page { path: PathBuf, line: usize },
-    /// The copy of its small files that pages are made of, which stays.
+    /// The kept copy of the run's small files, from which pages are made. It stays when the run goes.
     KeptCopy(PathBuf),
-    /// A run that goes on from one of its checkpoints.
+    /// A run that continues from one of this run's checkpoints.
     Fork(PathBuf),
 }
 
@@ -34,21 +34,21 @@ impl fmt::Display for Reference {
     }
 }
 
-/// Everything in and beside a results folder that may name its runs.
+/// Everything in and beside a results folder that may refer to its runs.
 #[derive(Debug)]
 pub struct Referrers {
     results: PathBuf,
     records: Vec<(PathBuf, String)>,
     pages: Vec<(PathBuf, String)>,
-    /// Forks, each with the name of the run that it comes from.
+    /// Forks, each with the name of the run that it was forked from.
     forks: Vec<(PathBuf, String)>,
 }
 
 impl Referrers {
-    /// Reads the records and forks of a results folder, and these pages.
+    /// Reads the records and forks in a results folder, and these pages.
     ///
     /// # Errors
-    /// When a folder, a record or a page cannot be read: it might name a run.
+    /// If a folder, a record or a page cannot be read, because it might name a run.
     pub fn read(results: &Path, pages: &[PathBuf]) -> Result<Self> {
         let record = |path: PathBuf| {
             let bytes = regular::read(&path, u64::MAX)?;
@@ -65,10 +65,10 @@ impl Referrers {
         })
     }
 
-    /// Returns what names a run, which is `RECIPE/RUN` in the results folder: records, pages, its kept copy,
-    /// forks.
+    /// Returns everything that refers to the run `RECIPE/RUN` in the results folder: records, pages, its kept
+    /// copy and forks.
     pub fn of_run(&self, id: &str) -> Vec<Reference> {
-        // Records are JSON, where a name stands in quotes; a run's name has no characters that are escaped.
+        // Records are JSON, where a name is quoted, and a run's name has no characters that JSON escapes.
         let quoted = format!("\"{id}\"");
         let record = |(path, text): &(PathBuf, String)| {
             let line = line_at(text, text.find(&quoted)?);
@@ -91,8 +91,8 @@ impl Referrers {
     }
 }
 
-/// Returns the records that may name runs: the ledger, and the JSON files of comparisons and sweeps, kept
-/// ones too.
+/// Returns the records that may name runs: the ledger, and the JSON files of comparisons and sweeps,
+/// including kept ones.
 fn records(results: &Path) -> Result<Vec<PathBuf>> {
     let ledger = results.join(LEDGER);
     let mut found: Vec<PathBuf> = ledger.is_file().then_some(ledger).into_iter().collect();
@@ -120,7 +120,7 @@ fn records(results: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns where a text has the name of a run: not where it is the beginning of another, as of `…-2`.
+/// Finds a run's name in a text, but not where another name begins with it, such as `…-2`.
 fn find_name(text: &str, name: &str) -> Option<usize> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric();
     text.match_indices(name).map(|(at, _)| at).find(|at| {
@@ -166,7 +166,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             path
         };
-        // The second run's name begins with the first one's.
+        // The second run's name begins with the first run's name.
         write("comparisons/r/1/experiment.json", &format!("{{\n\"run\": \"r/{second}\"}}"));
         write("comparisons/r/1/unrelated.json", &format!("\"other/{first}\""));
         write("ledger.jsonl", &format!("\n{{\"run\":\"r/{second}\"}}\n{{\"run\":\"r/{second}\"}}\n"));

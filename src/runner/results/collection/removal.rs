@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The beginning of the name of a run that is being removed: no list has hidden folders.
+/// Prefix of the folder of a run that is being removed. Lists skip hidden folders.
 const REMOVED: &str = ".removed-";
 
-/// A run to be removed, locked against processes that would go on with it.
+/// A run to be removed, locked so that no process can continue it.
 #[derive(Debug)]
 pub struct Doomed {
     run: PathBuf,
@@ -19,14 +19,14 @@ pub struct Doomed {
 }
 
 impl Doomed {
-    /// Locks a run, or the folder of one that has lost its summary.
+    /// Locks a run, or the folder of a run that has lost its summary.
     ///
     /// # Errors
-    /// For a run that a process works on, a kept one, and what is no run.
+    /// If a process works on the run, if the run is kept, or if the folder is not a run.
     pub fn lock(run: &Path) -> Result<Self> {
         if run.join(MANIFEST).symlink_metadata().is_ok() {
             return Err(Error::usage(format!(
-                "{} is a kept run, which pages are made of; `xrun keep --prune` removes those that no page names",
+                "{} is a kept run, from which pages are made; `xrun keep --prune` removes kept runs that no page names",
                 run.display()
             )));
         }
@@ -43,12 +43,13 @@ impl Doomed {
     }
 }
 
-/// Removes a run: renames its folder so that no list finds it, at once, and then deletes it. A crash leaves
-/// the whole run, or none and a rest in a hidden folder, which the next removal of a run of this recipe
-/// deletes.
+/// Removes a run: renames its folder, which hides it from every list at once, and then deletes it. After a
+/// crash either the whole run is left, or part of it in a hidden folder, which the next removal of a run of
+/// the same recipe deletes.
 ///
 /// # Errors
-/// When it cannot be renamed, and is still there; when its files cannot be deleted, which the message says.
+/// If the folder cannot be renamed, and the run stays. If its files cannot be deleted, which the message
+/// says.
 pub fn remove(doomed: Doomed) -> Result<()> {
     let Doomed { run, lock } = doomed;
     let (Some(recipe), Some(name)) = (run.parent(), run.file_name()) else {
@@ -57,16 +58,16 @@ pub fn remove(doomed: Doomed) -> Result<()> {
     let removed = recipe.join(format!("{REMOVED}{}", name.to_string_lossy()));
     std::fs::rename(&run, &removed).at("remove", &run)?;
     atomic::sync_folder(recipe)?;
-    let remains = |e: Error| e.context(format!("{} is removed, and some of its files remain", run.display()));
+    let remains = |e: Error| e.context(format!("{} is removed, but some of its files remain", run.display()));
     delete(&removed).map_err(remains)?;
     drop(lock);
     delete_leftovers(recipe)?;
-    // Other runs of the recipe keep its folder.
+    // This fails, as it should, while the recipe has other runs.
     let _ = std::fs::remove_dir(recipe);
     Ok(())
 }
 
-/// Deletes what killed processes left of runs that they removed.
+/// Deletes what killed processes left of the runs that they were removing.
 fn delete_leftovers(recipe: &Path) -> Result<()> {
     for entry in std::fs::read_dir(recipe).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -77,7 +78,7 @@ fn delete_leftovers(recipe: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Deletes a folder, which another process may be deleting too.
+/// Deletes a folder; another process may delete it at the same time.
 fn delete(folder: &Path) -> Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -105,7 +106,7 @@ mod tests {
         remove(Doomed::lock(&first).unwrap()).unwrap();
         assert_eq!(find::runs(dir.path()).unwrap(), std::slice::from_ref(&second));
         assert_eq!(std::fs::read_dir(dir.path().join("r")).unwrap().count(), 1);
-        // A run that has lost its summary can be removed too.
+        // A run that has lost its summary can also be removed.
         std::fs::write(second.join("resolved.toml"), "").unwrap();
         std::fs::remove_file(second.join(SUMMARY)).unwrap();
         remove(Doomed::lock(&second).unwrap()).unwrap();
@@ -135,14 +136,14 @@ mod tests {
     fn a_crash_leaves_a_whole_run_or_none() {
         let dir = tempfile::tempdir().unwrap();
         let [first, second] = [create(dir.path()), create(dir.path())].map(|run| run.path().to_owned());
-        // After the rename, before or in the midst of the deletion.
+        // As if the process died after the rename, before or during the deletion.
         let name = format!("{REMOVED}{}", first.file_name().unwrap().to_str().unwrap());
         std::fs::rename(&first, first.with_file_name(name)).unwrap();
         assert_eq!(find::runs(dir.path()).unwrap(), std::slice::from_ref(&second));
         assert_eq!(find::without_summary(dir.path()).unwrap(), [] as [PathBuf; 0]);
         remove(Doomed::lock(&second).unwrap()).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the rest of the first is gone too");
-        // Many at once, of one recipe.
+        // Many removals at once, all of one recipe.
         let runs: Vec<PathBuf> = (0..16).map(|_| create(dir.path()).path().to_owned()).collect();
         std::thread::scope(|scope| {
             for run in &runs {

@@ -1,11 +1,11 @@
-//! The settings of many recipes, each stored once: runs of one recipe differ in few keys.
+//! The settings of many recipes, each stored once, because the runs of one recipe differ in few keys.
 
 use std::collections::HashMap;
 
-/// A key of a stored recipe with its value as TOML, `None` where it is unset.
+/// A key in a stored recipe with its value as TOML; `None` if it is unset.
 pub type Setting = (String, Option<String>);
 
-/// Settings by number. A run has the numbers of its settings.
+/// Numbered settings. A run stores the numbers of its settings.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     all: Vec<Setting>,
@@ -13,26 +13,26 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns settings that were numbered before, in their order. A setting that is there twice keeps both
+    /// Restores settings that were numbered before, in that order. A setting that occurs twice keeps both
     /// numbers.
     pub fn numbered(all: Vec<Setting>) -> Self {
         let numbers = all.iter().cloned().zip(0..).collect();
         Self { all, numbers }
     }
 
-    /// Returns the number of a setting, a new one for a new setting.
+    /// Returns the number of a setting. A new setting gets a new number.
     pub fn number(&mut self, setting: Setting) -> u32 {
         if let Some(number) = self.numbers.get(&setting) {
             return *number;
         }
-        // Four thousand million different settings do not fit in memory.
+        // This cannot overflow: four billion different settings do not fit in memory.
         let number = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         self.all.push(setting.clone());
         self.numbers.insert(setting, number);
         number
     }
 
-    /// Returns the setting of a number; `None` for a number that was never given.
+    /// Returns the setting with this number; `None` if no setting has it.
     pub fn get(&self, number: u32) -> Option<&Setting> {
         self.all.get(number as usize)
     }
@@ -42,12 +42,12 @@ impl Settings {
         &self.all
     }
 
-    /// Returns true if a recipe has a key of this path.
+    /// Returns true if any recipe has this key.
     pub fn has_key(&self, path: &str) -> bool {
         self.all.iter().any(|(key, _)| key == path)
     }
 
-    /// Returns the setting of a key among these numbers; `None` where none is of it.
+    /// Returns the setting for a key among these numbers, if there is one.
     pub fn of_key<'a>(&'a self, numbers: &[u32], path: &str) -> Option<&'a Setting> {
         numbers.iter().filter_map(|number| self.get(*number)).find(|(key, _)| key == path)
     }

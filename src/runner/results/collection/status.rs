@@ -1,4 +1,4 @@
-//! The status of a run as lists have it.
+//! The status of a run as lists show it.
 
 use crate::error::Result;
 use crate::results::Status;
@@ -11,15 +11,15 @@ use std::path::Path;
 pub enum RunStatus {
     /// Every planned step was trained.
     Ok,
-    /// A process works on it.
+    /// A process works on the run.
     Running,
-    /// Stopped after saving a checkpoint.
+    /// The run stopped after saving a checkpoint.
     Interrupted,
-    /// Its process ended without recording a status: SIGKILL, out of memory, or a power cut.
+    /// The run's process ended without recording a status: SIGKILL, out of memory, or a power cut.
     Killed,
-    /// Its last state or its results could not be saved.
+    /// The run's last state or its results could not be saved.
     Unsaved,
-    /// Stopped by an error.
+    /// An error stopped the run.
     Failed,
     /// An allocation failed.
     Oom,
@@ -28,11 +28,11 @@ pub enum RunStatus {
 }
 
 impl RunStatus {
-    /// Returns the status of a run with this status in its summary: a dead process cannot have written its
-    /// own.
+    /// Returns the status of a run whose summary has the status `written`. A dead process could not write its
+    /// own, so [`Status::Running`] is checked against the run's lock.
     ///
     /// # Errors
-    /// When the lock of the run cannot be read.
+    /// If the run's lock cannot be read.
     pub fn of_run(run: &Path, written: Status) -> Result<Self> {
         Ok(match written {
             Status::Running if find::is_running(run)? => Self::Running,
@@ -40,7 +40,7 @@ impl RunStatus {
         })
     }
 
-    /// Returns the status of a run that no process holds, with this status in its summary.
+    /// Returns the status of a run that no process works on, from the status in its summary.
     pub fn without_process(written: Status) -> Self {
         match written {
             Status::Running => Self::Killed,
@@ -53,7 +53,7 @@ impl RunStatus {
         }
     }
 
-    /// Returns the word for it.
+    /// Returns the word that lists show.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",

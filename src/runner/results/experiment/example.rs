@@ -1,8 +1,8 @@
-//! A record for the tests of every package.
+//! An experiment for the tests of every package.
 
 use super::*;
 
-/// A comparison of two arms with these findings and runs.
+/// Returns a finished comparison of two arms with these findings and runs.
 pub fn experiment(design: Design, findings: Vec<Finding>, runs: Vec<ExperimentRun>) -> Experiment {
     let arm = |label: &str| Arm {
         label: label.to_owned(),

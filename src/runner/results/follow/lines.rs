@@ -1,4 +1,4 @@
-//! The lines that were appended to a file since the last look.
+//! Reads the lines that were appended to a file since the last poll.
 
 use crate::error::{Error, IoContext, Result};
 use crate::results::regular;
@@ -6,44 +6,45 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// The most bytes of a file that one look reads; a longer line is none that xrun writes.
+/// The most bytes that one poll reads. No line that xrun writes is longer.
 pub const MAX_READ: usize = 1 << 20;
 
-/// Bytes before the position that are held against the file at each look: more than the line of a row.
+/// How many bytes before the position each poll compares with the file. This is longer than a line of rows.
 const MAX_ANCHOR: usize = 512;
 
 /// Reads the lines of a file as they are appended.
 #[derive(Debug)]
 pub struct AppendedLines {
     path: PathBuf,
-    /// Bytes of the file that were returned, or left out at its beginning.
+    /// Number of bytes that were returned, or skipped at the beginning.
     position: u64,
-    /// The last of them. Where the file has others now, it was cut back and has grown again, perhaps to just
-    /// its length.
+    /// The last bytes before the position. If the file now has other bytes there, it was cut back and has
+    /// grown again, perhaps to the same length.
     anchor: Vec<u8>,
-    /// The first look begins so many bytes before the end.
+    /// How far before the end the first poll begins; `None` to begin with the whole file.
     tail: Option<u64>,
 }
 
-/// Lines that were appended to a file since the last look.
+/// Lines that were appended to a file since the last poll.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewLines {
-    /// Whole lines, each with its newline.
+    /// Complete lines, each with its newline.
     pub bytes: Vec<u8>,
-    /// True if the file does not begin as it did: it was cut back, as by a resume, or removed. What was read
-    /// of it before is void, and these lines are from its beginning.
+    /// True if the file was removed or no longer begins as it did, because a resume cut it back. All earlier
+    /// lines are then void, and these start at the file's beginning.
     pub is_restarted: bool,
-    /// True if whole lines may be left for the next look.
+    /// True if complete lines may be left for the next poll.
     pub has_more: bool,
 }
 
 impl AppendedLines {
-    /// Creates a reader of all lines of a file, which need not be there yet.
+    /// Creates a reader for all lines of a file that need not exist yet.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), position: 0, anchor: Vec::new(), tail: None }
     }
 
-    /// Creates a reader of the whole lines among the last `bytes` bytes of a file, and of those that follow.
+    /// Creates a reader for the complete lines in the last `bytes` bytes of a file, and for those that
+    /// follow.
     pub fn of_tail(path: &Path, bytes: u64) -> Self {
         Self { tail: Some(bytes), ..Self::new(path) }
     }
@@ -53,10 +54,10 @@ impl AppendedLines {
         &self.path
     }
 
-    /// Returns the lines that are new. An incomplete last line waits for its rest.
+    /// Returns the new lines. An incomplete last line waits until it is complete.
     ///
     /// # Errors
-    /// When the file is a link or no regular file, cannot be read, or has a line of more than [`MAX_READ`]
+    /// If the path is not a regular file, the file cannot be read, or a line has more than [`MAX_READ`]
     /// bytes.
     pub fn poll(&mut self) -> Result<NewLines> {
         let mut file = match regular::open(&self.path) {
@@ -70,7 +71,7 @@ impl AppendedLines {
         }
         let leaves_out = self.tail.take().map_or(0, |tail| length.saturating_sub(tail));
         if leaves_out > 0 {
-            // The line that is under way there is left out with what is before it.
+            // The line in which the tail begins is skipped too.
             self.position = leaves_out;
         }
         let mut bytes = self.read_on(&mut file)?;
@@ -82,14 +83,14 @@ impl AppendedLines {
         self.take(read, leaves_out > 0, is_restarted)
     }
 
-    /// Forgets what was read: the next look begins with the whole file.
+    /// Forgets everything that was read, so the next poll begins with the whole file.
     pub(super) fn restart(&mut self) -> NewLines {
         let is_restarted = self.position > 0;
         (self.position, self.anchor) = (0, Vec::new());
         NewLines { is_restarted, ..NewLines::default() }
     }
 
-    /// Reads the anchor and at most [`MAX_READ`] bytes behind it.
+    /// Reads the anchor and at most [`MAX_READ`] bytes after it.
     fn read_on(&self, file: &mut File) -> Result<Vec<u8>> {
         let from = self.position - self.anchor.len() as u64;
         file.seek(SeekFrom::Start(from)).at("seek in", &self.path)?;
@@ -99,13 +100,13 @@ impl AppendedLines {
         Ok(bytes)
     }
 
-    /// Moves on over the whole lines of what was read at the position, and returns them.
+    /// Takes the complete lines out of what was read at the position, and moves the position past them.
     fn take(&mut self, mut read: Vec<u8>, begins_within: bool, is_restarted: bool) -> Result<NewLines> {
         let is_full = read.len() == MAX_READ;
         let Some(end) = read.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1) else {
             if is_full {
                 return Err(Error::failed(format!(
-                    "{} has a line of more than {MAX_READ} bytes at byte {}: xrun did not write it",
+                    "{} has a line of more than {MAX_READ} bytes at byte {}, which xrun did not write",
                     self.path.display(),
                     self.position
                 )));

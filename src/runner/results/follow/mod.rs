@@ -1,13 +1,13 @@
-//! Follows the files of a run while it goes on: what was appended or replaced since the last look.
+//! Follows the files of a live run: returns what was appended or replaced since the last poll.
 //!
 //! ```text
 //! metrics.csv, timing.csv, log, ledger.jsonl   appended to ─▶ AppendedLines ─▶ RowFollower: typed rows
 //! summary.json, experiment.json, …             replaced    ─▶ ReplacedFile: the new content
 //! ```
 //!
-//! A follower reads files alone, never a process. It opens a file anew at each look: network file systems
-//! promise to show what another machine has written to those who open it, and to no others. A look at a file
-//! that did not change costs an open, its size and the bytes of its last row.
+//! A follower only reads files and never talks to a process. Each poll opens the file anew, because a network
+//! file system guarantees a fresh view of another machine's writes only on open. Polling an unchanged file
+//! costs an open, its size and the bytes of its last row.
 
 mod lines;
 mod replaced;
@@ -24,7 +24,7 @@ use super::summary::Summary;
 use crate::error::Result;
 use std::path::Path;
 
-/// Follows rows and summary of a run.
+/// Follows the rows and the summary of a run.
 #[derive(Debug)]
 pub struct RunFollower {
     metrics: RowFollower<MetricsRow>,
@@ -32,14 +32,14 @@ pub struct RunFollower {
     summary: ReplacedFile,
 }
 
-/// What a run has written since the last look.
+/// What a run has written since the last poll.
 #[derive(Debug)]
 pub struct RunNews {
-    /// Rows of `metrics.csv`.
+    /// New rows of `metrics.csv`.
     pub metrics: NewRows<MetricsRow>,
-    /// Rows of `timing.csv`.
+    /// New rows of `timing.csv`.
     pub timing: NewRows<TimingRow>,
-    /// The summary, where it was replaced.
+    /// The summary, if it was replaced.
     pub summary: Option<Summary>,
 }
 
@@ -49,14 +49,14 @@ impl RunNews {
         self.metrics.is_any() || self.timing.is_any() || self.summary.is_some()
     }
 
-    /// Returns true if rows are left to be read by the next look, which need not wait.
+    /// Returns true if unread rows are left, so the next poll need not wait.
     pub fn has_more(&self) -> bool {
         self.metrics.has_more || self.timing.has_more
     }
 }
 
 impl RunFollower {
-    /// Creates a follower of the run in a folder, which need not have any file yet.
+    /// Creates a follower for the run in a folder, which may still be empty.
     pub fn new(run: &Path) -> Self {
         Self {
             metrics: RowFollower::new(&run.join(METRICS)),
@@ -65,12 +65,11 @@ impl RunFollower {
         }
     }
 
-    /// Returns what is new: at most [`MAX_READ`] bytes of each row file, and the summary where it was
-    /// replaced.
+    /// Returns what is new: at most [`MAX_READ`] bytes of each row file, and the summary if it was replaced.
     ///
     /// # Errors
-    /// When a file is a link or cannot be read, or its content is not what a run writes. The next look begins
-    /// with all files again, so that nothing is lost of those that were read.
+    /// If a file is a link, cannot be read, or has content that no run writes. The next poll then starts over
+    /// with all files, so that nothing is lost from those that could be read.
     pub fn poll(&mut self) -> Result<RunNews> {
         let news = self.poll_all();
         if news.is_err() {
@@ -82,7 +81,7 @@ impl RunFollower {
     }
 
     fn poll_all(&mut self) -> Result<RunNews> {
-        // The summary first: rows that it counts are then there.
+        // The summary is read first, so that the rows which it counts exist by the time rows are read.
         let summary = match self.summary.poll()? {
             Some(bytes) => Some(parse_summary(self.summary.path(), &bytes)?),
             None => None,

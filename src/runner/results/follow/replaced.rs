@@ -1,4 +1,4 @@
-//! The content of a file that is replaced as a whole, each time it was.
+//! Reads a file each time it is replaced.
 
 use crate::error::{IoContext, Result};
 use crate::results::regular::{self, MAX_TEXT};
@@ -12,11 +12,11 @@ use std::time::SystemTime;
 #[derive(Debug)]
 pub struct ReplacedFile {
     path: PathBuf,
-    /// The file whose content was returned last.
+    /// Identifies the content that was returned last.
     seen: Option<Stamp>,
 }
 
-/// What tells two files of one name from each other: number, size and time of the last write.
+/// Distinguishes two files with the same name: inode number, size and time of the last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp(u64, u64, Option<SystemTime>);
 
@@ -27,7 +27,7 @@ impl Stamp {
 }
 
 impl ReplacedFile {
-    /// Creates a reader of a file, which need not be there yet.
+    /// Creates a reader for a file that need not exist yet.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), seen: None }
     }
@@ -37,16 +37,16 @@ impl ReplacedFile {
         &self.path
     }
 
-    /// Lets the next look return the content again.
+    /// Makes the next poll return the content again.
     pub fn forget(&mut self) {
         self.seen = None;
     }
 
-    /// Returns the content where it is another file than at the last look, or was written to since; `None`
-    /// also without a file.
+    /// Returns the content if the file was replaced or written to since the last poll. Returns `None` if it
+    /// was not, or if there is no file.
     ///
     /// # Errors
-    /// When it is a link or no regular file, cannot be read, or has more than [`MAX_TEXT`] bytes.
+    /// If the path is not a regular file, the file cannot be read, or it has more than [`MAX_TEXT`] bytes.
     pub fn poll(&mut self) -> Result<Option<Vec<u8>>> {
         let stamp = match std::fs::symlink_metadata(&self.path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
@@ -55,7 +55,7 @@ impl ReplacedFile {
         if self.seen == Some(stamp) {
             return Ok(None);
         }
-        // Replaced between stamp and content, it is read once more at the next look.
+        // If the file is replaced between these two calls, the next poll reads it once more.
         let bytes = regular::read(&self.path, MAX_TEXT)?;
         self.seen = Some(stamp);
         Ok(Some(bytes))

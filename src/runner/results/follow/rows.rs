@@ -1,4 +1,4 @@
-//! The rows that were appended to a row file since the last look.
+//! Reads the rows that were appended to a row file since the last poll.
 
 use super::lines::{AppendedLines, NewLines};
 use crate::error::{Error, Result};
@@ -11,36 +11,36 @@ use std::path::Path;
 pub struct RowFollower<R> {
     lines: AppendedLines,
     source: Source,
-    /// What parses lines by the header; `None` until the header was read.
+    /// Parses lines by the header; `None` until the header was read.
     parser: Option<LineParser<R>>,
-    /// Number of the last line that was parsed, and the step of its row.
+    /// Number of the last parsed line, and the step of its row.
     last: (usize, u64),
-    /// A whole last line that is no row: a power cut can leave one, which a resume removes.
+    /// A complete last line that is not a row. A power cut can leave one, which a resume removes.
     doubtful: Vec<u8>,
-    /// True if rows were returned that the next look reads again.
+    /// True if rows that were already returned will be read again by the next poll.
     is_void: bool,
 }
 
-/// What a file is.
+/// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// That of a run, which grows.
+    /// The run's file grows.
     Growing,
-    /// That of a kept run, which may be stored in another form and never changes: it is read once.
+    /// The run is kept: its file may be compressed and never changes, so it is read once.
     Kept,
-    /// That of a kept run, and was read.
+    /// The run is kept, and its file was read.
     Ended,
 }
 
-/// Rows that were appended to a file since the last look.
+/// Rows that were appended to a file since the last poll.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRows<R> {
     /// The rows, in the order of the file.
     pub rows: Vec<R>,
-    /// True if the file was cut back, as by a resume: all rows from before are void, and these are from its
-    /// beginning.
+    /// True if the file was cut back, as a resume does. All earlier rows are then void, and these start at
+    /// the file's beginning.
     pub is_restarted: bool,
-    /// True if rows are left to be read by the next look.
+    /// True if unread rows are left for the next poll.
     pub has_more: bool,
 }
 
@@ -50,7 +50,7 @@ impl<R> NewRows<R> {
         self.is_restarted || !self.rows.is_empty()
     }
 
-    /// Adds the rows to those that were read before, which go where the file was cut back.
+    /// Appends these rows to the known ones. If the file was cut back, it first drops the known ones.
     pub fn add_to(self, known: &mut Vec<R>) {
         if self.is_restarted {
             known.clear();
@@ -60,8 +60,8 @@ impl<R> NewRows<R> {
 }
 
 impl<R: Row> RowFollower<R> {
-    /// Creates a follower of a file, which need not be there yet. The file of a kept run is read whole at the
-    /// first look.
+    /// Creates a follower for a file that need not exist yet. If the run is kept, the first poll reads the
+    /// whole file.
     pub fn new(path: &Path) -> Self {
         let is_kept = path.parent().is_some_and(|run| run.join(MANIFEST).is_file());
         Self {
@@ -74,12 +74,12 @@ impl<R: Row> RowFollower<R> {
         }
     }
 
-    /// Returns the rows that are new, of at most [`MAX_READ`](super::MAX_READ) bytes.
+    /// Returns the new rows, from at most [`MAX_READ`](super::MAX_READ) bytes.
     ///
     /// # Errors
-    /// When the file is a link or cannot be read, has another header, or a line that is no row and not the
-    /// last. The next look begins with the whole file again: one that is cut back and written to while it is
-    /// read looks damaged once.
+    /// If the file is a link, cannot be read, has another header, or has a line before its last that is not a
+    /// row. The next poll then reads the whole file again, because a file that is cut back and written to
+    /// while it is read looks damaged once.
     pub fn poll(&mut self) -> Result<NewRows<R>> {
         if self.source != Source::Growing {
             let rows = if self.source == Source::Kept { read(self.lines.path())? } else { Vec::new() };
@@ -99,7 +99,7 @@ impl<R: Row> RowFollower<R> {
         }
     }
 
-    /// Lets the next look begin with the whole file, and say that what was read before is void.
+    /// Makes the next poll read the whole file and report that all earlier rows are void.
     pub(super) fn restart(&mut self) {
         match self.source {
             Source::Growing => self.is_void |= self.lines.restart().is_restarted,
@@ -132,7 +132,7 @@ impl<R: Row> RowFollower<R> {
             let (number, step) = (self.last.0 + 1, self.last.1);
             match parser.row(&line[..line.len() - 1]) {
                 Ok(row) if row.step() < step => {
-                    return Err(self.wrong(number, &format!("step {} stands after step {step}", row.step())));
+                    return Err(self.wrong(number, &format!("step {} comes after step {step}", row.step())));
                 }
                 Ok(row) => {
                     self.last = (number, row.step());

@@ -9,7 +9,7 @@ fn metrics(step: u64) -> MetricsRow {
     MetricsRow { step, tokens_seen: step * 8, loss: 4.0 / step as f32, val_loss, ..MetricsRow::default() }
 }
 
-/// A folder with `metrics.csv` of so many rows, and a follower of it.
+/// Returns a folder with a `metrics.csv` of `rows` rows, and a follower for it.
 fn followed(rows: u64) -> (tempfile::TempDir, PathBuf, RowWriter<MetricsRow>, RowFollower<MetricsRow>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(METRICS);
@@ -42,7 +42,7 @@ fn rows_come_once_and_as_they_were_written() {
     assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 4);
 }
 
-/// Whatever byte a look falls on, each row comes once, when its line is whole.
+/// Wherever a poll splits the file, each row comes once, when its line is complete.
 #[test]
 fn a_torn_line_waits_for_its_rest() {
     let (_dir, whole, ..) = followed(3);
@@ -72,7 +72,7 @@ fn a_file_that_a_resume_cut_back_is_read_again() {
         let mut rows = Vec::new();
         follower.poll().unwrap().add_to(&mut rows);
         let (mut writer, _) = RowWriter::<MetricsRow>::resume(&path, 2, None).unwrap();
-        // As many rows as before, fewer, or more: the length alone does not show it.
+        // Write as many rows as before, fewer, or more: the length alone does not show the change.
         for step in 3..=8 - lost {
             writer.append(&MetricsRow { lr: 0.5, ..metrics(step) }).unwrap();
         }
@@ -107,21 +107,21 @@ fn a_last_line_that_is_no_row_waits_and_one_before_others_is_an_error() {
     append(&path, b"4,32,1.0,,0.1,1.0,,,\n");
     let error = follower.poll().unwrap_err();
     assert!(error.message().contains("metrics.csv:4: not a row"), "{error}");
-    // It is read again from its beginning, should it be mended.
+    // The file is read again from its beginning, in case someone repaired it.
     drop(RowWriter::<MetricsRow>::create(&path));
     std::fs::write(&path, std::fs::read_to_string(&path).unwrap().replace("3,x,\0\0\0\n", "")).unwrap();
     let again = follower.poll().unwrap();
     assert!(again.is_restarted, "the rows from before are void");
     assert_eq!(steps(&again), [1, 2, 4]);
     append(&path, b"1,8,1.0,,0.1,1.0,,,\n5,40,1.0,,0.1,1.0,,,\n");
-    assert!(follower.poll().unwrap_err().message().contains("metrics.csv:5: step 1 stands after step 4"));
+    assert!(follower.poll().unwrap_err().message().contains("metrics.csv:5: step 1 comes after step 4"));
 }
 
 #[test]
 fn columns_are_those_of_the_header() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(METRICS);
-    // An older file without the last columns, and one with those of held-out sets.
+    // An older file without the last columns, and one with columns for held-out sets.
     std::fs::write(&path, "step,tokens_seen,loss,val_loss,lr,grad_norm\n1,8,2.5,,0.1,1.0\n").unwrap();
     assert_eq!(RowFollower::<MetricsRow>::new(&path).poll().unwrap().rows[0].loss, 2.5);
     let header = MetricsRow::COLUMNS.join(",");
@@ -191,7 +191,7 @@ fn a_run_is_followed_from_its_first_file_on() {
     summary.steps = 2;
     write(&summary);
     assert_eq!(follower.poll().unwrap().summary.unwrap().steps, 2);
-    // The last summary comes in the same look as rows that cannot be read yet: neither is lost.
+    // The last summary comes in the same poll as rows that cannot be read yet. Neither is lost.
     summary.steps = 3;
     write(&summary);
     let whole = std::fs::read(dir.path().join(TIMING)).unwrap();

@@ -1,20 +1,20 @@
-//! Columns that kept copies need not store: those with one value in every row, and those that can be
-//! recomputed exactly from others.
+//! Leaves out the columns that kept copies need not store: columns with the same value in every row, and
+//! columns that can be recomputed exactly from others.
 
 use crate::results::stored::{DerivedColumns, seconds};
 use std::collections::BTreeMap;
 
-/// Columns that formulas and readers need; they are always stored.
+/// Columns that formulas and readers need, and that are always stored.
 const STORED: [&str; 3] = ["step", "phase", "step_ms"];
 
-/// A CSV file with its cells, for files without quotes.
+/// The cells of a CSV file without quotes.
 struct Table<'a> {
     text: &'a str,
     header: Vec<&'a str>,
     rows: Vec<Vec<&'a str>>,
 }
 
-/// Returns the file without derived columns, and how to recompute them; `None` if nothing can be left out.
+/// Returns the file without derived columns, and how to recompute them; `None` if no column can be left out.
 /// Verifies that restoring the result gives the same bytes.
 pub fn without_derived(bytes: &[u8]) -> Option<(Vec<u8>, DerivedColumns)> {
     let table = Table::parse(std::str::from_utf8(bytes).ok()?)?;
@@ -43,7 +43,7 @@ impl<'a> Table<'a> {
         let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
         let header = lines.next()?;
         let rows: Vec<Vec<&str>> = lines.collect();
-        // In a single row every column is constant, which would leave nothing to read.
+        // In a single row every column would be constant, and nothing would be left to read.
         let is_whole = rows.len() > 1 && rows.iter().all(|row| row.len() == header.len());
         (is_whole && STORED.iter().all(|name| header.contains(name))).then_some(Self { text, header, rows })
     }
@@ -55,7 +55,7 @@ impl<'a> Table<'a> {
         constant.map(|(at, name)| ((*name).to_owned(), self.rows[0][at].to_owned())).collect()
     }
 
-    /// Returns a value of the last row that has this column.
+    /// Returns the value in the last row that has this column, and the seconds which that row took.
     fn value(&self, column: &str) -> Option<(f64, f64)> {
         let at = |name: &str| self.header.iter().position(|other| *other == name);
         let (column, step_ms) = (at(column)?, at("step_ms")?);
@@ -63,8 +63,8 @@ impl<'a> Table<'a> {
         Some((row[column].parse().ok()?, seconds(row[step_ms].parse().ok()?)))
     }
 
-    /// Returns formulas that may hold, with constants estimated from the last row: tokens and FLOPs of a step
-    /// are whole numbers, and peaks whole millions.
+    /// Returns formulas that may hold, with constants estimated from the last row. A step's tokens and FLOPs
+    /// are whole numbers, and a device's peak is a whole number of millions.
     fn formulas(&self) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();
         let (Some((tok_s, took)), Some((per_device, _))) =
@@ -116,7 +116,7 @@ mod tests {
         );
         assert_eq!(derived.computed["tok_s"], "2048 / seconds");
         assert_eq!(derived.constant["plan_mem_mib"], "74.25");
-        // A digit that cannot be recomputed from the others is stored.
+        // A digit that cannot be recomputed forces the column to be stored.
         let edited = full.replacen("20240.54584166386", "20240.54584166387", 1);
         let (stored, derived) = without_derived(edited.as_bytes()).unwrap();
         assert!(String::from_utf8(stored).unwrap().contains("20240.54584166387"));

@@ -1,4 +1,4 @@
-//! Kept folders, shared files and figures that are no longer used.
+//! Finds kept folders, shared files and figures that are no longer used.
 
 use crate::error::{IoContext, Result};
 use crate::results::experiment;
@@ -10,17 +10,16 @@ use std::path::{Path, PathBuf};
 /// An unused kept folder or file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unused {
-    /// Its path.
     pub path: PathBuf,
-    /// Bytes of its files.
+    /// Total size of its files.
     pub bytes: u64,
 }
 
-/// Returns the kept folders below `kept`, as relative paths with `/`, in the order in which they can be
-/// upgraded: runs before the comparisons that name them.
+/// Returns the kept folders below `kept`, as relative paths with `/`. Runs come before the comparisons that
+/// name them, which is the order in which they can be upgraded.
 ///
 /// # Errors
-/// When a folder cannot be read.
+/// If a folder cannot be read.
 pub fn folders(kept: &Path) -> Result<Vec<String>> {
     let (mut found, mut open) = (Vec::new(), vec![kept.to_owned()]);
     while let Some(folder) = open.pop().filter(|folder| folder.is_dir()) {
@@ -32,7 +31,7 @@ pub fn folders(kept: &Path) -> Result<Vec<String>> {
         }
         for entry in std::fs::read_dir(&folder).at("read", &folder)? {
             let entry = entry.at("read", &folder)?;
-            // A link may lead back to where it is.
+            // A link may lead back to a folder above it.
             if entry.file_type().at("read", &entry.path())?.is_dir() {
                 open.push(entry.path());
             }
@@ -42,11 +41,11 @@ pub fn folders(kept: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Lists what is unused below `kept`: folders that are not named and belong to no named comparison, shared
-/// files of none of the other folders, and figures that no page shows.
+/// Lists everything unused below `kept`: folders that are neither named nor part of a named comparison,
+/// shared files that no other folder uses, and figures that no page shows.
 ///
 /// # Errors
-/// When a folder or manifest cannot be read.
+/// If a folder or a manifest cannot be read.
 pub fn unused(
     kept: &Path,
     is_named: &dyn Fn(&str) -> bool,
@@ -79,23 +78,23 @@ pub fn unused(
 }
 
 impl Unused {
-    /// Removes it, and its folder if that is empty then.
+    /// Removes the folder or file, and then its parent folder if that is empty.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// If it cannot be removed.
     pub fn remove(&self) -> Result<()> {
         if self.path.is_dir() {
             std::fs::remove_dir_all(&self.path).at("remove", &self.path)?;
         } else {
             std::fs::remove_file(&self.path).at("remove", &self.path)?;
         }
-        // Its folder may contain other files and stay, which is not an error.
+        // This fails, as it should, while the parent contains other files.
         let _ = self.path.parent().map(std::fs::remove_dir);
         Ok(())
     }
 }
 
-/// Returns the files of a folder that are not used; empty if there is no such folder.
+/// Returns the unused files in a folder; empty if the folder is missing.
 fn unlisted(folder: &Path, is_used: &dyn Fn(&Path) -> bool) -> Result<Vec<Unused>> {
     let mut found = Vec::new();
     for path in files(folder)? {
@@ -107,7 +106,7 @@ fn unlisted(folder: &Path, is_used: &dyn Fn(&Path) -> bool) -> Result<Vec<Unused
     Ok(found)
 }
 
-/// Returns the regular files in a folder, sorted; empty if there is no such folder.
+/// Returns the regular files in a folder, sorted; empty if the folder is missing.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
@@ -124,7 +123,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the bytes of all files below a folder.
+/// Returns the total size of all files below a folder.
 fn size(folder: &Path) -> Result<u64> {
     let (mut bytes, mut open) = (0, vec![folder.to_owned()]);
     while let Some(folder) = open.pop() {

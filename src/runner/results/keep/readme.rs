@@ -1,5 +1,5 @@
-//! `README.md` of a kept folder: the runs, recipes, commands and programs behind its numbers, for readers of
-//! a page that links to it. All its content comes from the kept files and is escaped.
+//! `README.md` of a kept folder. It shows readers of a page the runs, recipes, commands and programs behind
+//! the page's numbers. All its content comes from the kept files and is escaped.
 
 use crate::format::BLANK;
 use crate::results::experiment::{ARM_NAMES, Arm, Experiment, ExperimentRun};
@@ -65,7 +65,7 @@ fn command(process: &Environment) -> String {
     process.command.join(" ")
 }
 
-/// Returns version, commit, profile and compiler.
+/// Returns the program's version, commit, profile and compiler.
 fn program(process: &Environment) -> String {
     let build = &process.build;
     let commit = match (&build.commit, build.dirty) {
@@ -78,7 +78,7 @@ fn program(process: &Environment) -> String {
     parts.join(", ")
 }
 
-/// Returns the device and its libraries.
+/// Returns the device and the versions of its libraries.
 fn device(process: &Environment) -> String {
     let Some(gpu) = &process.gpu else {
         let cpu = &process.cpu;
@@ -98,7 +98,7 @@ fn device(process: &Environment) -> String {
     parts.join(", ")
 }
 
-/// Describes where a file's content is stored, and the columns that are recomputed from others.
+/// Describes where a file's content is stored, and which of its columns are recomputed from others.
 fn stored(file: &KeptFile) -> String {
     let mut text = match &file.shared {
         Some(path) => format!("{}, shared by runs with the same content", link(path, &target(path))),
@@ -112,8 +112,8 @@ fn stored(file: &KeptFile) -> String {
     text
 }
 
-/// Returns the README of a comparison: its arms, and every run. `processes` holds the first process of each
-/// kept run, by `RECIPE/RUN`.
+/// Returns the README of a comparison: its arms and every run. `processes` holds the environment of each kept
+/// run's first process, by `RECIPE/RUN`.
 pub fn for_comparison(experiment: &Experiment, processes: &BTreeMap<String, Environment>) -> String {
     let mut text = format!("# {}: {}\n\n", plain(&experiment.name), experiment.verdict_words());
     if let Some(hypothesis) = &experiment.hypothesis {
@@ -162,7 +162,7 @@ pub fn for_comparison(experiment: &Experiment, processes: &BTreeMap<String, Envi
     text + &format!("\nValues, intervals and rule: [{EXPERIMENT}]({EXPERIMENT}).\n")
 }
 
-/// Returns the README of a sweep: the last attempt at each of its cells.
+/// Returns the README of a sweep, with the last attempt at each of its cells.
 pub fn for_sweep(name: &str, attempts: &[Attempt]) -> String {
     let mut cells: Vec<&Attempt> = Vec::new();
     for attempt in attempts {

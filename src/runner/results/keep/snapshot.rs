@@ -1,4 +1,4 @@
-//! The small files of a run or comparison, read to be kept.
+//! Reads the small files of a run or comparison, in order to keep them.
 
 use crate::error::{Error, IoContext, Result};
 use crate::results::folder::holder;
@@ -12,8 +12,8 @@ const MAX_LOG_BYTES: u64 = 256 << 10;
 /// Contents of files, each with its path in the folder.
 pub type Contents = Vec<(Vec<u8>, String)>;
 
-/// Reads the files of a run to keep, as they are at one time. The run is not locked: a process that resumes
-/// it meanwhile is noticed instead.
+/// Reads the files of a run to keep, all from the same state of the run. The run is not locked; instead, this
+/// detects a process that resumes it meanwhile.
 pub fn snapshot(run: &Path) -> Result<Contents> {
     let check_free = || match holder(run)? {
         None => Ok(()),
@@ -25,7 +25,7 @@ pub fn snapshot(run: &Path) -> Result<Contents> {
     check_free()?;
     let read = contents(run, small_files(run)?)?;
     check_free()?;
-    // A process that came and went in between has written its summary.
+    // A process that came and went in between has rewritten the summary.
     let summary = std::fs::read(run.join(SUMMARY)).at("read", &run.join(SUMMARY))?;
     if !read.iter().any(|(bytes, path)| path == SUMMARY && *bytes == summary) {
         return Err(Error::failed(format!("{} was written while it was read; keep it again", run.display())));
@@ -33,13 +33,13 @@ pub fn snapshot(run: &Path) -> Result<Contents> {
     Ok(read)
 }
 
-/// Reads files of a folder.
+/// Reads the given files of a folder.
 pub fn contents(folder: &Path, files: Vec<String>) -> Result<Contents> {
     let read = |path: String| Ok((regular::read(&folder.join(&path), u64::MAX)?, path));
     files.into_iter().map(read).collect()
 }
 
-/// Returns the files to keep, in alphabetical order of their paths. Links are not followed.
+/// Returns the files to keep, sorted by path. Ignores links.
 fn small_files(run: &Path) -> Result<Vec<String>> {
     let is_kept = |name: &str| {
         [RECIPE, RESOLVED, ENVIRONMENT, METRICS, TIMING, SUMMARY, LOG, ALGORITHMS].contains(&name)
@@ -54,7 +54,7 @@ fn small_files(run: &Path) -> Result<Vec<String>> {
     Ok(paths)
 }
 
-/// Returns names and sizes of the regular files in a folder.
+/// Returns the names and sizes of the regular files in a folder.
 pub fn plain_files(folder: &Path) -> Result<Vec<(String, u64)>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).at("read", folder)? {

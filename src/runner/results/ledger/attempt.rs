@@ -1,4 +1,4 @@
-//! A line of a ledger.
+//! A line of the ledger.
 
 use crate::metrics;
 use crate::results::numbers::NamedNumbers;
@@ -7,62 +7,61 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A line of the ledger.
+/// One line of the ledger: the start or the end of an attempt at a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Key of the cell: hash over the keys that change what is trained or measured, corpus, build and device
-    /// class.
+    /// Key of the cell: a hash over the settings that change what is trained or measured, the corpus, the
+    /// build and the device class.
     pub key: String,
     /// Number of the attempt at this cell, from 1.
     pub attempt: u64,
-    /// Its status.
     pub status: CellStatus,
-    /// The reason of a status other than `ok`.
+    /// Why the status is not `ok`.
     pub reason: Option<String>,
     /// The recipe's name.
     pub recipe: String,
-    /// Values that the cell sets on top of the recipe, by key, as TOML.
+    /// TOML values that the cell sets on top of the recipe, by key.
     pub settings: BTreeMap<String, String>,
-    /// Values of the measuring keys of its recipe, by key, as TOML; empty in lines of earlier versions.
+    /// TOML values of the recipe's measuring keys, by key. Empty in lines from earlier versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub measuring: BTreeMap<String, String>,
     /// Hash of the resolved recipe.
     pub recipe_hash: String,
     /// Hash of the corpus.
     pub corpus_hash: Option<String>,
-    /// Version and commit of the program.
+    /// Version and commit of xrun.
     pub build: String,
     /// The device class, such as `NVIDIA H200` or `cpu avx512`.
     pub device: String,
     /// `RECIPE/RUN` of the run, if one started.
     pub run: Option<String>,
-    /// Time at which the line was written, UTC.
+    /// When the line was written, UTC.
     pub at: String,
-    /// Figures of the run; blank where they were not measured.
+    /// Figures of the run; `None` if they were not measured.
     pub measured: Measured,
 }
 
 impl Attempt {
-    /// Returns true for a cell that was planned for a device; one that was skipped has none, and its build
-    /// only wrote the line.
+    /// Returns true if the cell was planned for a device. A skipped cell has none, and its build is only the
+    /// program that wrote the line.
     pub fn has_device(&self) -> bool {
         !self.device.is_empty()
     }
 
-    /// Returns true if both are attempts at one row of one sweep: a key may belong to cells that differ in
-    /// keys which change nothing that is measured.
+    /// Returns true if both are attempts at the same row of the same sweep. The key alone does not tell,
+    /// because cells share it if they differ only in settings that change nothing that is measured.
     pub fn is_of_cell(&self, other: &Self) -> bool {
         self.key == other.key && self.settings == other.settings
     }
 }
 
-/// Figures of a cell's run, by the keys of [`metrics::of_ledgers`]. Blank is not zero.
+/// Figures of a cell's run, under the keys in [`metrics::of_ledgers`]. Missing figures are not zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
 pub struct Measured {
     /// Figures of the run's summary.
     pub figures: NamedNumbers,
-    /// True if another process used the device, or it throttled.
+    /// True if another process used the device, or if the device throttled.
     pub contended: Option<bool>,
 }
 
@@ -70,7 +69,7 @@ pub struct Measured {
 const CONTENDED: &str = "contended";
 
 impl Measured {
-    /// Returns the figure with that key of the ledger.
+    /// Returns the figure that the ledger stores under `key`.
     pub fn get(&self, key: &str) -> Option<f64> {
         self.figures.get(key)
     }
@@ -106,7 +105,7 @@ impl From<Measured> for Map<String, Value> {
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum CellStatus {
-    /// Running.
+    /// The attempt has started and not ended.
     Running,
     /// Every step was trained.
     Ok,
@@ -114,28 +113,28 @@ pub enum CellStatus {
     Halted,
     /// Trained to a rung of successive halving, and not chosen to continue.
     Dropped,
-    /// An allocation failed while it ran.
+    /// An allocation failed during the run.
     Oom,
     /// The plan does not fit in memory; nothing was started.
     PredictedOom,
     /// The loss or the gradient became NaN or infinite.
     Diverged,
-    /// No step within the time limit of the sweep.
+    /// The run did no step within the sweep's time limit for a step.
     Hang,
-    /// Longer than the time limit of the sweep.
+    /// The run took longer than the sweep's time limit.
     Timeout,
-    /// Ended by a signal, or with the sweep.
+    /// A signal ended the run, or the sweep did.
     Killed,
-    /// Trained, but its last state or its results could not be saved.
+    /// The run trained, but its last state or its results could not be saved.
     Unsaved,
-    /// Ended by another error.
+    /// Another error ended the run.
     Failed,
-    /// Not run: excluded, or the recipe is invalid.
+    /// The cell was not run: it is excluded, or its recipe is invalid.
     Skipped,
 }
 
 impl CellStatus {
-    /// Returns the status as the file has it.
+    /// Returns the status as it is written in the file.
     pub fn as_str(self) -> &'static str {
         match self {
             CellStatus::Running => "running",
@@ -154,13 +153,13 @@ impl CellStatus {
         }
     }
 
-    /// Returns true if a cell with this status is done: the sweep that gave it does not run the cell again
-    /// unless told to.
+    /// Returns true if a cell with this status is done: the sweep that recorded it does not run the cell
+    /// again unless told to.
     pub fn is_final(self) -> bool {
         !matches!(self, CellStatus::Running | CellStatus::Halted | CellStatus::Killed | CellStatus::Unsaved)
     }
 
-    /// Returns true if a cell with this status was trained to the end, or cannot be: a sweep without rungs
+    /// Returns true if a cell with this status was trained to the end or cannot be. A sweep without rungs
     /// does not run it again unless told to.
     pub fn ends_a_whole_run(self) -> bool {
         self.is_final() && self != CellStatus::Dropped
@@ -173,7 +172,7 @@ impl fmt::Display for CellStatus {
     }
 }
 
-/// Returns an attempt if its key can begin the names of files, as a hash can.
+/// Returns the attempt if its key can begin a file name, as every hash can.
 pub(super) fn with_key(attempt: Attempt) -> std::result::Result<Attempt, String> {
     let is_plain = !attempt.key.is_empty() && attempt.key.bytes().all(|byte| byte.is_ascii_alphanumeric());
     if is_plain { Ok(attempt) } else { Err(format!("its key {:?} is not a hash", attempt.key)) }

@@ -1,12 +1,12 @@
-//! Lines that are chained: each ends with a hash over itself and the hash of the line before it.
+//! Chains lines: each ends with a hash over itself and the hash of the line before it.
 //!
-//! A line that was changed, moved or inserted, or that lacks the line before it, has another hash. Only the
-//! removal of last lines goes unnoticed.
+//! A line that was changed, moved or inserted, or whose predecessor is gone, no longer matches its hash. Only
+//! removing the last lines of a file goes unnoticed.
 
-/// The member that a line ends with, up to its value.
+/// The JSON member at the end of each line, up to the hash.
 const MEMBER: &str = ",\"chain\":\"";
 
-/// What follows the hash.
+/// The text after the hash.
 const END: &str = "\"}";
 
 /// Digits of a hash.
@@ -17,19 +17,20 @@ const DIGITS: usize = 64;
 pub struct Chain(String);
 
 impl Chain {
-    /// Returns the hash of the last line; `None` before the first.
+    /// Returns the hash of the last line; `None` before the first line.
     pub fn head(&self) -> Option<&str> {
         Some(self.0.as_str()).filter(|hash| !hash.is_empty())
     }
 
-    /// Appends a JSON object; returns its line, without an end.
+    /// Chains a JSON object and returns its line, without a newline.
     pub fn seal(&mut self, object: &str) -> String {
         self.0 = self.hash(object);
         let open = object.strip_suffix('}').unwrap_or(object);
         format!("{open}{MEMBER}{}{END}", self.0)
     }
 
-    /// Takes the next line of a file; false, and the chain as it was, if the line does not belong there.
+    /// Checks the next line of a file. If the line does not belong there, returns false and leaves the chain
+    /// unchanged.
     pub fn follow(&mut self, line: &str) -> bool {
         let Some(object) = line.strip_suffix(END).filter(|rest| rest.len() > DIGITS) else { return false };
         let Some((object, hash)) = object.split_at_checked(object.len() - DIGITS) else { return false };

@@ -1,10 +1,12 @@
-//! Claims: what one process works on, so that no other does.
+//! Claims keep two processes from working on the same thing.
 //!
-//! A claim is the file `NAME.GENERATION` with the name of its writer, created exclusively. It holds as long as the
-//! writer lives: on the writer's machine as long as its file of the ledger is locked, which ends with the process;
-//! on other machines until that file has not changed for [`LEASE`] by the clock of the one who waits. Whoever finds
-//! a claim stale creates the next generation, which at most one can, and looks again: the claim is theirs if nothing
-//! but stale claims is below it, and nothing above.
+//! A claim is the file `NAME.GENERATION`, created exclusively, which holds the name of its writer. It holds
+//! as long as the writer lives. On the writer's machine, that is as long as its ledger file is locked, and
+//! the lock ends with the process. On other machines, it is until that file has not changed for [`LEASE`] by
+//! the waiting process's clock.
+//!
+//! A process that finds only stale claims creates the next generation, which at most one process can do, and
+//! then looks again. The claim is its own if all claims below it are stale and none is above it.
 
 use super::writer::{Beat, LEASE, Life, life};
 use crate::error::{ErrorKind, IoContext, Result};
@@ -13,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The longest content of a claim.
+/// The longest content of a claim, in bytes.
 const MAX_NAME: u64 = 1 << 10;
 
 /// The claims of a process.
@@ -21,13 +23,13 @@ const MAX_NAME: u64 = 1 << 10;
 pub(super) struct Claims {
     folder: PathBuf,
     ledger: PathBuf,
-    /// Generation of every claim that is held.
+    /// Generation of each claim that this process holds.
     held: BTreeMap<String, u64>,
-    /// The last sign of life of writers on other machines, and when it was first seen.
+    /// The last sign of life from each writer on another machine, and when it was first seen.
     seen: HashMap<String, (Beat, Instant)>,
 }
 
-/// Generations of a claim, with their writers.
+/// Writers of a claim, by generation.
 type Generations = BTreeMap<u64, String>;
 
 impl Claims {
@@ -36,7 +38,7 @@ impl Claims {
         Self { folder, ledger, held: BTreeMap::new(), seen: HashMap::new() }
     }
 
-    /// Claims a name; false while another writer that lives has it.
+    /// Claims a name. Returns false while another live writer has it.
     pub fn take(&mut self, name: &str, writer: &str) -> Result<bool> {
         if self.held.contains_key(name) {
             return Ok(true);
@@ -63,11 +65,11 @@ impl Claims {
         Ok(true)
     }
 
-    /// Gives a claim back.
+    /// Releases a claim.
     pub fn release(&mut self, name: &str, writer: &str) {
         let Some(own) = self.held.remove(name) else { return };
         let Ok(generations) = self.generations(name) else { return };
-        // The own one last: without it, the stale ones below would be free to take.
+        // The own claim goes last: without it, another process could take one of the stale claims below it.
         for (generation, owner) in generations {
             if generation < own && !self.is_alive(&owner) || generation == own && owner == writer {
                 let _ = std::fs::remove_file(self.path(name, generation));
@@ -75,7 +77,7 @@ impl Claims {
         }
     }
 
-    /// Returns the names that other writers which live have claimed.
+    /// Returns the names that other live writers have claimed.
     pub fn held_by_others(&mut self, writer: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for (name, _, owner) in self.all()? {
@@ -86,7 +88,7 @@ impl Claims {
         Ok(names)
     }
 
-    /// Gives all claims back.
+    /// Releases all claims.
     pub fn release_all(&mut self, writer: &str) {
         let names: Vec<String> = self.held.keys().cloned().collect();
         names.iter().for_each(|name| self.release(name, writer));
@@ -101,7 +103,7 @@ impl Claims {
         Ok(all.map(|(_, generation, owner)| (generation, owner)).collect())
     }
 
-    /// Returns name, generation and writer of all claims. One that goes meanwhile is not among them.
+    /// Returns the name, generation and writer of every claim. Skips claims that vanish meanwhile.
     fn all(&self) -> Result<Vec<(String, u64, String)>> {
         let mut all = Vec::new();
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return Ok(all) };

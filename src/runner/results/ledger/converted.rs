@@ -1,4 +1,4 @@
-//! The single `ledger.jsonl` of earlier versions.
+//! Converts the single `ledger.jsonl` of earlier versions.
 
 use super::attempt::{Attempt, with_key};
 use super::chain::Chain;
@@ -8,8 +8,9 @@ use crate::results::names::LEDGER;
 use crate::results::{atomic, regular};
 use std::path::Path;
 
-/// Returns the name and the bytes of the file that holds the lines of an old ledger; `None` where there is none.
-/// The name follows from the bytes, so a conversion that was cut short is repeated alike.
+/// Returns the name and the content of the new file for the lines of an old ledger; `None` if there is no old
+/// ledger. The name depends only on the old content, so repeating an interrupted conversion gives the same
+/// file.
 pub(super) fn read(results: &Path) -> Result<Option<(String, Vec<u8>)>> {
     let path = results.join(LEDGER);
     if !regular::is_file(&path) {
@@ -19,7 +20,7 @@ pub(super) fn read(results: &Path) -> Result<Option<(String, Vec<u8>)>> {
     let name = format!("converted-{}", &blake3::hash(&old).to_hex()[..16]);
     let mut chain = Chain::default();
     let mut bytes = writer::unowned(&mut chain, &name)?;
-    // A crash left the rest half written.
+    // Skip an incomplete last line, which a crash may have left.
     let whole = old.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
     for (number, line) in old[..whole].split(|&byte| byte == b'\n').enumerate() {
         if line.is_empty() {
@@ -35,7 +36,7 @@ pub(super) fn read(results: &Path) -> Result<Option<(String, Vec<u8>)>> {
     Ok(Some((name, bytes.into_bytes())))
 }
 
-/// Moves the lines of an old ledger to the folder of the new one.
+/// Moves the lines of an old ledger into the new ledger's folder.
 pub(super) fn convert(results: &Path, folder: &Path) -> Result<()> {
     let Some((name, bytes)) = read(results)? else { return Ok(()) };
     std::fs::create_dir_all(folder).at("create", folder)?;
@@ -45,7 +46,7 @@ pub(super) fn convert(results: &Path, folder: &Path) -> Result<()> {
     }
     let old = results.join(LEDGER);
     match std::fs::remove_file(&old) {
-        // Another process did the same.
+        // Another process already converted it.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         removed => removed.at("remove", &old),
     }

@@ -1,4 +1,4 @@
-//! The files of a ledger, one for each process that writes.
+//! Reads and writes the files of a ledger. Every writing process has its own file.
 
 use super::attempt::{Attempt, with_key};
 use super::chain::Chain;
@@ -11,18 +11,18 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time between two signs of life of a writer.
+/// Time between two signs of life from a writer.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// A writer on another machine that shows no sign of life for this long is dead.
+/// A writer on another machine counts as dead after this long without a sign of life.
 pub(super) const LEASE: Duration = Duration::from_secs(90);
 
-/// The first line of a file.
+/// The first line of a file, which names its writer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Owner {
-    /// Name of the file, without its ending.
+    /// Name of the file without its extension.
     pub writer: String,
-    /// The machine since its last boot, on which locks tell whether a process lives.
+    /// The machine and its boot. Only there do locks tell whether the process lives.
     pub machine: String,
     pub pid: u32,
     pub since: String,
@@ -43,13 +43,13 @@ impl Owner {
     }
 }
 
-/// Returns what names this machine since its last boot.
+/// Returns a name for this machine that changes at every boot.
 pub(super) fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     boot.ok().or_else(host_name).unwrap_or_default().trim().to_owned()
 }
 
-/// The file of this process. It is locked as long as the process lives.
+/// The ledger file of this process. It stays locked as long as the process lives.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub name: String,
@@ -60,13 +60,13 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Creates a file in the folder of a ledger.
+    /// Creates this process's file in the ledger's folder.
     pub fn create(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder).at("create", folder)?;
         let owner = Owner::here();
         let path = folder.join(&owner.writer).with_extension("jsonl");
         let mut file = own_file::open(File::options().append(true).create_new(true), &path)?;
-        // Another process may look at the lock in this moment.
+        // Block, because another process may be checking the lock at this moment.
         file.lock().at("lock", &path)?;
         let mut chain = Chain::default();
         let line = chain.seal(&json(&owner)?) + "\n";
@@ -75,30 +75,30 @@ impl Writer {
         Ok(Self { name: owner.writer, path, file, chain, renewed: Instant::now() })
     }
 
-    /// Appends a line. It is on disk when this returns.
+    /// Appends a line, which is on disk when this returns.
     pub fn append(&mut self, seq: u64, attempt: &Attempt) -> Result<()> {
         let line = seal(&mut self.chain, seq, attempt)?;
         self.renewed = Instant::now();
         self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data()).at("write", &self.path)
     }
 
-    /// Shows other machines that this process lives, by the time of its file.
+    /// Shows other machines that this process lives, by updating its file's modification time.
     pub fn renew(&mut self) {
         if self.renewed.elapsed() >= HEARTBEAT {
             self.renewed = Instant::now();
-            // One that fails is tried again; the lease is several times as long.
+            // A failure is ignored because the next renewal comes long before the lease ends.
             let _ = self.file.set_modified(SystemTime::now());
         }
     }
 }
 
-/// Returns the next line of a file, with its end.
+/// Returns the next line of a file, with its newline.
 pub(super) fn seal(chain: &mut Chain, seq: u64, attempt: &Attempt) -> Result<String> {
     let object = json(attempt)?;
     Ok(chain.seal(&format!("{{\"seq\":{seq},{}", &object[1..])) + "\n")
 }
 
-/// Returns the first line of a file that no process writes.
+/// Returns the first line of a file that no process writes to.
 pub(super) fn unowned(chain: &mut Chain, writer: &str) -> Result<String> {
     let owner = Owner { writer: writer.to_owned(), machine: String::new(), pid: 0, since: String::new() };
     Ok(chain.seal(&json(&owner)?) + "\n")
@@ -108,7 +108,7 @@ fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))
 }
 
-/// A file of the ledger, as far as it was read.
+/// A file of the ledger, read up to `position`.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     path: PathBuf,
@@ -124,7 +124,7 @@ struct Sequence {
 }
 
 impl Source {
-    /// Returns the hash of the last line that was read.
+    /// Returns the hash of the last line read.
     pub fn head(&self) -> Option<&str> {
         self.chain.head()
     }
@@ -133,11 +133,11 @@ impl Source {
         Self { path: path.to_owned(), owner: None, position: 0, lines: 0, chain: Chain::default() }
     }
 
-    /// Returns the lines that are new, each with its place in the order of all.
+    /// Returns the new lines with their sequence numbers.
     ///
     /// # Errors
-    /// For a line that does not follow the one before it, with its file and number. A last line without its end,
-    /// as a crash leaves it, is not there.
+    /// If a line does not follow the one before it; the message names the file and the line. A last line
+    /// without a newline, which a crash may leave, is ignored.
     pub fn read(&mut self) -> Result<Vec<(u64, Attempt)>> {
         let mut file = regular::open(&self.path)?;
         file.seek(SeekFrom::Start(self.position)).at("read", &self.path)?;
@@ -146,13 +146,13 @@ impl Source {
         let before = self.clone();
         let lines = self.take(&bytes);
         if lines.is_err() {
-            // The next look finds the same.
+            // The next read then finds the same error.
             *self = before;
         }
         lines
     }
 
-    /// Takes what follows in the file.
+    /// Parses the bytes that follow in the file.
     pub fn take(&mut self, bytes: &[u8]) -> Result<Vec<(u64, Attempt)>> {
         let mut attempts = Vec::new();
         for line in bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {
@@ -188,7 +188,7 @@ impl Source {
     }
 }
 
-/// Returns the files of a ledger by their writers; none where there is no folder.
+/// Returns the files of a ledger with their writers' names, and none if the folder is missing.
 pub(super) fn files(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let entries = match std::fs::read_dir(folder) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -206,22 +206,22 @@ pub(super) fn files(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(found)
 }
 
-/// A sign of life of a writer on another machine.
+/// A sign of life from a writer on another machine: the size and modification time of its file.
 pub(super) type Beat = (u64, Option<SystemTime>);
 
-/// What a look at a writer's file says about its process.
+/// What a writer's file says about its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Alive,
     Dead,
-    /// Of another machine: it lives as long as this changes.
+    /// The process runs on another machine; it lives as long as this value keeps changing.
     Elsewhere(Beat),
 }
 
-/// Looks whether the process that writes a file lives.
+/// Checks whether the process that writes a file lives.
 pub(super) fn life(path: &Path) -> Life {
     let Ok(mut file) = regular::open(path) else { return Life::Dead };
-    // A file without a head has no owner yet, or never will; the lock tells.
+    // If a file has no head, its owner may be about to write one, and only the lock tells whether it lives.
     let machine_of_owner = head(&mut file).map(|owner| owner.machine);
     match machine_of_owner {
         Some(owner) if owner.is_empty() => return Life::Dead,

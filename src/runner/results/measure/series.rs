@@ -1,4 +1,4 @@
-//! The columns of a run's row files that measures read.
+//! Reads the columns of a run's row files that measures need.
 
 use crate::error::{Error, Result};
 use crate::results::folder::{METRICS, TIMING};
@@ -6,19 +6,18 @@ use crate::results::rows::{self, Phase, TimingRow};
 use crate::results::stored;
 use std::path::Path;
 
-/// A value of a column, and the row that it stands in.
+/// A value in a column, and the row that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesValue {
-    /// The step.
     pub step: u64,
-    /// Tokens trained on up to this step.
+    /// Tokens trained on up to and including this step.
     pub tokens: u64,
-    /// The value; may be NaN or infinite.
+    /// The value, which may be NaN or infinite.
     pub value: f32,
 }
 
-/// Returns the values of a column of `metrics.csv` where they are not blank, in order of steps; `None` for a
-/// file without this column.
+/// Returns the values of a column of `metrics.csv` that are not blank, in order of steps; `None` if the file
+/// has no such column.
 ///
 /// # Errors
 /// If the file cannot be read, or a line is not a row.
@@ -30,7 +29,7 @@ pub fn column(run: &Path, name: &str) -> Result<Option<Vec<SeriesValue>>> {
     let header = reader.headers().map_err(|e| wrong(1, e.to_string()))?.clone();
     let at = |name: &str| header.iter().position(|column| column == name);
     let (Some(step), Some(tokens)) = (at("step"), at("tokens_seen")) else {
-        return Err(wrong(1, "the header names no step or tokens_seen".to_owned()));
+        return Err(wrong(1, "the header lacks step or tokens_seen".to_owned()));
     };
     let Some(column) = at(name) else { return Ok(None) };
     let mut values = Vec::new();
@@ -42,7 +41,7 @@ pub fn column(run: &Path, name: &str) -> Result<Option<Vec<SeriesValue>>> {
             continue;
         }
         let count = |at: usize| {
-            cell(at).parse::<u64>().map_err(|_| wrong(line, format!("`{}` is no count", cell(at))))
+            cell(at).parse::<u64>().map_err(|_| wrong(line, format!("`{}` is not a count", cell(at))))
         };
         let value = cell(column).parse::<f32>();
         let value = value.map_err(|_| wrong(line, format!("{name} is `{}`, not a number", cell(column))))?;
@@ -61,8 +60,8 @@ pub fn training_seconds(run: &Path, step: u64) -> Result<f64> {
     Ok(rows.iter().filter(trains).map(|row| row.step_ms / 1e3).sum())
 }
 
-/// Returns the energy of a run in joules: by the counters of its GPUs, or else of all phases whose power was
-/// measured; `None` where neither was.
+/// Returns the energy that a run used, in joules: from its GPUs' energy counters if there are any, and
+/// otherwise from all phases whose power was measured. `None` if neither was recorded.
 ///
 /// # Errors
 /// If `timing.csv` cannot be read.

@@ -48,7 +48,7 @@ fn a_wrong_measure_is_answered_with_what_may_be_written() {
         ("val_loss/../x", "[validation.sets]"),
         ("token_until:val_loss=1", "did you mean tokens_until?"),
         ("tokens_until:val_loss", "tokens_until:val_loss=1.2"),
-        ("tokens_until:train_loss=1", "of val_loss, ema_val_loss or bits_per_byte"),
+        ("tokens_until:train_loss=1", "such as val_loss, ema_val_loss or bits_per_byte"),
         ("tokens_until:val_loss=nan", "above 0"),
         ("tokens_until:val_loss=-1", "above 0"),
     ] {
@@ -71,7 +71,7 @@ fn units_directions_and_smallest_effects_follow_from_the_metric() {
     assert_eq!(timed.map(|text| measure(text).is_timed()), [true, true, false, false]);
 }
 
-/// A run of four steps in a folder.
+/// A stored run of four steps.
 struct StoredRun {
     folder: tempfile::TempDir,
     summary: Summary,
@@ -119,14 +119,14 @@ fn the_last_evaluation_counts_or_the_mean_of_several() {
         ("val_loss:last2", 2.0),
         ("val_loss/news", 2.5),
         ("val_loss/news:last2", 3.0),
-        // A tenth of four steps, at least one.
+        // The smoothed loss averages a tenth of four steps, but at least one.
         ("train_loss", 1.0),
         ("train_loss:last3", 2.0),
         ("tok_s", 512.0),
     ] {
         assert_eq!(run.value(text), MeasureValue::Value(value), "{text}");
     }
-    assert!(missing(run.value("val_loss:last3")).contains("2 evaluations of 3"));
+    assert!(missing(run.value("val_loss:last3")).contains("2 evaluations, and 3 are averaged"));
     assert!(missing(run.value("val_loss/code")).contains("no column val_loss/code"));
 }
 
@@ -164,7 +164,7 @@ fn a_target_is_reached_at_an_evaluation_and_never_is_told_from_missing() {
     assert_eq!(run.value("seconds_until:val_loss=1.4"), MeasureValue::NeverReached(12.0));
 }
 
-/// Returns `timing.csv` with these rows: step, phase and milliseconds.
+/// Returns a `timing.csv` with these rows: step, phase and milliseconds.
 fn timing(rows: &[(u64, &str, f64)]) -> String {
     let columns = crate::results::TimingRow::COLUMNS;
     let mut text = columns.join(",") + "\n";

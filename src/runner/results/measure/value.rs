@@ -1,4 +1,4 @@
-//! The value of a measure for a stored run.
+//! The value of a measure in a stored run.
 
 use super::series::{self, SeriesValue};
 use super::{Clock, Measure, MeasuredMetric};
@@ -11,15 +11,16 @@ use crate::results::{Status, Summary, stored};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The value of a measure for a run.
+/// The value of a measure in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MeasureValue {
-    /// The value, finite, in the measure's unit.
+    /// A finite value in the measure's unit.
     Value(f64),
-    /// The target was not reached: what training had taken when the run ended, which the value lies above.
+    /// The target was not reached. Holds what training had taken when the run ended, which is a lower bound.
     NeverReached(f64),
-    /// The run diverged: its loss or gradient became NaN or infinite. It does so again with the same seed.
+    /// The run diverged: its loss or gradient became NaN or infinite. It would do so again with the same
+    /// seed.
     Diverged,
     /// There is no value, for this reason.
     Missing(String),
@@ -35,7 +36,7 @@ impl MeasureValue {
     }
 }
 
-/// A stored run, of which measures are taken.
+/// A stored run to take measures from.
 #[derive(Debug)]
 pub struct MeasuredRun {
     folder: PathBuf,
@@ -46,22 +47,22 @@ impl MeasuredRun {
     /// Reads the summary of a run.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the summary cannot be read.
     pub fn open(folder: &Path) -> Result<Self> {
         Ok(Self { folder: folder.to_owned(), summary: read_summary(folder)? })
     }
 
-    /// Returns true if it ended, and its rows reach the last step of its summary.
+    /// Returns true if the run ended and its rows reach the last step in its summary.
     pub fn is_complete(&self) -> bool {
         let last = || series::column(&self.folder, "loss").ok()??.last().map(|last| last.step);
         match self.summary.status {
-            // A run may diverge in its first step.
+            // A run that diverged in its first step has no rows.
             Status::Ok | Status::Diverged => last().unwrap_or(0) == self.summary.steps,
             _ => false,
         }
     }
 
-    /// Returns the BLAKE3 of `metrics.csv`, in hexadecimal: equal hashes are equal bits.
+    /// Returns the BLAKE3 of `metrics.csv`, in hexadecimal. Equal hashes mean equal bits.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -69,14 +70,13 @@ impl MeasuredRun {
         Ok(blake3::hash(&stored::read(&self.folder.join(METRICS))?).to_hex().to_string())
     }
 
-    /// Returns the energy that the boards of its GPUs took, in joules; `None` where their power was not
-    /// measured.
+    /// Returns the energy that the run's GPUs used, in joules; `None` if it was not measured.
     pub fn joules(&self) -> Option<f64> {
         series::joules(&self.folder).ok().flatten()
     }
 
-    /// Returns the value of a measure. A run that did not end well, or a file that cannot be read, has none,
-    /// and the reason says so.
+    /// Returns the value of a measure. If the run did not end well or a file cannot be read, the value is
+    /// missing and carries the reason.
     pub fn measure(&self, measure: &Measure) -> MeasureValue {
         match self.summary.status {
             Status::Diverged => return MeasureValue::Diverged,
@@ -90,7 +90,7 @@ impl MeasuredRun {
                 self.until(*clock, *metric, set.as_deref(), *target)
             }
             Measure::LossCurves => {
-                Err(Error::failed("loss curves are compared between runs, not measured of one"))
+                Err(Error::failed("loss curves are compared between runs, not measured in one"))
             }
         };
         found.unwrap_or_else(|error| MeasureValue::Missing(error.message().to_owned()))
@@ -111,13 +111,13 @@ impl MeasuredRun {
         let losses = self.losses(metric, set)?;
         let factor = self.factor(metric, set)?;
         let count = match (metric, last) {
-            // The window of the summary's training loss.
+            // The same window as for the training loss in the summary.
             (MeasuredMetric::TrainLoss, None) => SmoothedLoss::window(losses.len()),
             (_, last) => last.unwrap_or(1),
         };
         let Some(from) = losses.len().checked_sub(count) else {
             let what = if metric == MeasuredMetric::TrainLoss { "steps" } else { "evaluations" };
-            return Ok(MeasureValue::Missing(format!("the run has {} {what} of {count}", losses.len())));
+            return Ok(MeasureValue::Missing(format!("the run has {} {what}, and {count} are averaged", losses.len())));
         };
         let averaged = &losses[from..];
         check_finite(averaged)?;
@@ -137,7 +137,7 @@ impl MeasuredRun {
         let is_higher = matches!(metric, MeasuredMetric::Task(figure) if figure.higher_is_better);
         let reaches = |value: f64| if is_higher { value >= target } else { value <= target };
         let reached = losses.iter().position(|loss| reaches(f64::from(loss.value) * factor));
-        // Up to there: whether a later evaluation is finite does not matter.
+        // Only values before the target count. A later one need not be finite.
         check_finite(&losses[..reached.unwrap_or(losses.len())])?;
         let at = match reached {
             Some(at) => losses[at],
@@ -155,7 +155,7 @@ impl MeasuredRun {
         Ok(if reached.is_some() { MeasureValue::Value(taken) } else { MeasureValue::NeverReached(taken) })
     }
 
-    /// Returns the losses that a metric is made of, at least one, in nats per token.
+    /// Returns the losses behind a metric, in nats per token. There is at least one.
     fn losses(&self, metric: MeasuredMetric, set: Option<&str>) -> Result<Vec<SeriesValue>> {
         let column = match (metric, set) {
             (MeasuredMetric::TrainLoss, _) => "loss".to_owned(),
@@ -175,8 +175,8 @@ impl MeasuredRun {
         }
     }
 
-    /// Returns what a loss in nats per token is multiplied by: 1, or what makes bits per byte of it on this
-    /// held-out set.
+    /// Returns the factor that turns a loss in nats per token into the metric: 1, or the one for bits per
+    /// byte on this held-out set.
     fn factor(&self, metric: MeasuredMetric, set: Option<&str>) -> Result<f64> {
         if metric != MeasuredMetric::BitsPerByte {
             return Ok(1.0);
@@ -189,10 +189,10 @@ impl MeasuredRun {
     }
 }
 
-/// Checks that losses are numbers: a run that did not diverge has no other.
+/// Checks that losses are finite, as they must be in a run that did not diverge.
 ///
 /// # Errors
-/// For the first one that is NaN or infinite.
+/// If a loss is NaN or infinite; the message names the first.
 fn check_finite(losses: &[SeriesValue]) -> Result<()> {
     match losses.iter().find(|loss| !loss.value.is_finite()) {
         Some(loss) => {

@@ -1,18 +1,18 @@
-//! The live line of a run on a terminal of any width: whole fields, and fewer of them where it is narrow.
+//! The live line of a run. It shows whole fields only, and fewer of them on a narrow terminal.
 
 use super::super::screen::terminal;
 use console::{Term, measure_text_width};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Columns of the bar where there is room, and where there is less.
+/// Columns of the bar if there is room, and if there is less.
 const BAR: [usize; 2] = [20, 10];
 
-/// A field of the live line; the order is that in which they are left out of a line that is too long.
+/// A field of the live line. If the line is too long, fields are left out in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Field {
     /// The lowest possible loss, which never changes.
     Floor,
-    /// The part of the held-out text that the validation loss is of; it belongs to the field before it.
+    /// The part of the held-out text that the validation loss covers. It belongs to the field before it.
     ValPart,
     /// Losses on further held-out sets.
     Sets,
@@ -26,7 +26,7 @@ pub(super) enum Field {
     Eta,
     /// Training loss.
     Loss,
-    /// What the run does besides steps.
+    /// What the run does instead of steps.
     Pause,
 }
 
@@ -42,13 +42,13 @@ pub(super) struct LiveLine {
 }
 
 impl LiveLine {
-    /// Creates the line on the terminal of stderr.
+    /// Creates the line on stderr's terminal.
     pub fn on_stderr(total_steps: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total_steps), terminal());
         Self::new(bar, total_steps, || Term::stderr().size().1.into())
     }
 
-    /// Creates the line on a terminal of so many columns.
+    /// Creates the line on a terminal with `width()` columns.
     pub fn new(bar: ProgressBar, total_steps: u64, width: impl Fn() -> usize + Send + 'static) -> Self {
         bar.set_style(style(BAR[0]));
         let mut line = Self { bar, total_steps, width: Box::new(width), drawn: BAR[0] };
@@ -56,7 +56,7 @@ impl LiveLine {
         line
     }
 
-    /// Shows fields of a step, as many as fit.
+    /// Shows as many fields of a step as fit.
     pub fn show(&mut self, step: u64, fields: &[(Field, String)]) {
         // indicatif leaves the last column free.
         let width = (self.width)().saturating_sub(1);
@@ -70,8 +70,9 @@ impl LiveLine {
     }
 }
 
-/// Returns the columns of the bar and the text after it for a line of `width` columns. The bar becomes
-/// shorter, then fields are left out one by one; without floor and part, the bar goes before a field does.
+/// Returns the columns of the bar, and the text after it, for a line of `width` columns. First the bar
+/// becomes shorter, and then fields are left out one by one. After floor and part, the bar goes before any
+/// other field.
 fn fit(width: usize, position: &str, fields: &[(Field, String)]) -> (usize, String) {
     let mut left_out: Vec<Field> = fields.iter().map(|(field, _)| *field).collect();
     left_out.sort();
@@ -94,7 +95,7 @@ fn fit(width: usize, position: &str, fields: &[(Field, String)]) -> (usize, Stri
 }
 
 fn style(columns: usize) -> ProgressStyle {
-    // https://no-color.org: set and not empty means no colour.
+    // https://no-color.org: colors are off if the variable is set and not empty.
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let template = match (columns, plain) {
         (0, _) => "{wide_msg}".to_owned(),
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
     use indicatif::{InMemoryTerm, ProgressDrawTarget};
 
-    /// What the line shows of a step on a terminal of so many columns.
+    /// Returns what the line shows of a step on a terminal with this many columns.
     fn shown(columns: u16, pause: Option<&str>) -> String {
         let terminal = InMemoryTerm::new(4, columns);
         let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));

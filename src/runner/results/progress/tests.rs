@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::json;
 use std::sync::{Arc, Mutex};
 
-/// A writer whose content a test can read.
+/// A writer whose content the test can read.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -87,7 +87,7 @@ fn plain_lines_are_few_and_carry_evaluations() {
 fn a_long_evaluation_says_how_far_it_is() {
     let out = Shared::default();
     let mut progress = Progress::with_sink(Sink::Plain(Box::new(out.clone())), 40, None);
-    // Each counts from its own beginning, however long the step before it took.
+    // Each evaluation counts from its own beginning, however long the step before it took.
     progress.pause(Phase::Eval, 0, 40);
     assert_eq!(out.text(), "");
     progress.last_pause = Instant::now().checked_sub(2 * PLAIN_PAUSE_INTERVAL);
@@ -128,7 +128,7 @@ fn a_contended_run_says_so_where_its_speed_stands() {
     assert!(!result(&contended).contains("contended"));
 }
 
-/// The median of the later half is no speed of the run where the steps became slower and slower.
+/// If the steps kept getting slower, the median of the later half is not the speed of the run.
 #[test]
 fn a_speed_that_never_settled_says_so_where_it_stands() {
     let mut unsettled = summary();
@@ -155,7 +155,7 @@ fn a_speed_that_never_settled_says_so_where_it_stands() {
     assert_eq!(unsettled.unsettled(), None);
 }
 
-/// Tokens and time are of the same steps.
+/// Tokens and time cover the same steps.
 #[test]
 fn a_fork_states_its_own_tokens_and_where_it_begins() {
     let mut fork = summary();

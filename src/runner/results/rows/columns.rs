@@ -1,22 +1,22 @@
-//! The columns of a row file: those of its row type, and further ones behind them that only some runs have.
+//! The columns of a row file: those of its row type, followed by columns that only some runs have.
 
 /// The columns of a file.
 #[derive(Debug)]
 pub(super) struct Columns {
-    /// Those of the row type; of a file of an older version, the first of them.
+    /// Columns of the row type. A file from an older version has only the first of them.
     pub fixed: &'static [&'static str],
-    /// Those behind them.
+    /// The columns after the fixed ones.
     pub further: Vec<String>,
 }
 
 impl Columns {
-    /// The columns of the row type alone.
+    /// Returns only the columns of the row type.
     pub fn fixed(fixed: &'static [&'static str]) -> Self {
         Self { fixed, further: Vec::new() }
     }
 
-    /// Returns the columns that the first line of a file names, of a row type with these columns and further
-    /// ones for which `is_further` holds; `None` where it is no header of such rows.
+    /// Parses the first line of a file whose row type has these columns, possibly followed by ascending
+    /// further ones that `is_further` accepts. `None` if it is not such a header.
     pub fn of_header(
         columns: &'static [&'static str],
         is_further: fn(&str) -> bool,
@@ -35,7 +35,7 @@ impl Columns {
         self.fixed.iter().copied().chain(self.further.iter().map(String::as_str))
     }
 
-    /// Returns the header line, newline included.
+    /// Returns the header line, with its newline.
     pub fn header(&self) -> Vec<u8> {
         (self.names().collect::<Vec<_>>().join(",") + "\n").into_bytes()
     }

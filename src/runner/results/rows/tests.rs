@@ -69,7 +69,8 @@ fn an_existing_file_is_not_overwritten() {
     assert!(RowWriter::<MetricsRow>::create(&path).unwrap_err().message().contains("metrics.csv"));
 }
 
-/// Killed at any byte after the checkpoint's row, then resumed: the bytes of the run never interrupted.
+/// A run killed at any byte after the checkpoint's row and then resumed ends with the bytes of an
+/// uninterrupted run.
 #[test]
 fn resume_gives_the_uninterrupted_bytes_whatever_was_torn() {
     let dir = tempfile::tempdir().unwrap();
@@ -100,7 +101,7 @@ fn resume_gives_the_uninterrupted_bytes_whatever_was_torn() {
     }
 }
 
-/// A resume that cannot save in its turn, as on a disk that is still full, has lost no row.
+/// A resume that itself cannot save, as on a disk that is still full, loses no row.
 #[test]
 fn dropped_rows_are_there_until_a_checkpoint_reaches_them() {
     let dir = tempfile::tempdir().unwrap();
@@ -121,15 +122,15 @@ fn dropped_rows_are_there_until_a_checkpoint_reaches_them() {
     assert!(copy.exists());
     writer.saved(9).unwrap();
     assert!(!copy.exists());
-    // Without a copy, nothing is dropped.
+    // If the copy cannot be written, nothing is removed.
     let before = std::fs::read(&path).unwrap();
     std::fs::create_dir(&copy).unwrap();
     assert!(RowWriter::<MetricsRow>::resume(&path, 4, None).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
-/// Whatever was changed before the checkpoint's step is found, and a row that the checkpoint does not know
-/// goes.
+/// Any change before the checkpoint's step is detected, and rows that the checkpoint does not know are
+/// removed.
 #[test]
 fn saved_rows_are_verified() {
     let dir = tempfile::tempdir().unwrap();
@@ -151,7 +152,7 @@ fn saved_rows_are_verified() {
     assert_eq!((cut.rows_kept, cut.steps_cut), (4, Some((4, 4))));
     let kept = std::fs::read_to_string(&path).unwrap();
     assert!(whole.starts_with(&kept) && kept.lines().last().unwrap().starts_with("3,save,"));
-    // The hash goes on from what is in the file.
+    // The hash continues from what is in the file.
     assert_eq!(writer.content().blake3, blake3::hash(kept.as_bytes()).to_hex().as_str());
     let lines: Vec<&str> = whole.lines().collect();
     for wrong in [
@@ -165,7 +166,7 @@ fn saved_rows_are_verified() {
         assert!(error.message().contains("timing.csv was changed since the checkpoint of step 3"), "{error}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), wrong);
     }
-    // Doubled after what was hashed.
+    // A row that was duplicated after the hashed part.
     let (_, cut) = resume(&[&lines[..4], &lines[3..]].concat().join("\n")).unwrap();
     assert_eq!(cut.rows_kept, 3);
 }
@@ -177,7 +178,7 @@ fn rows_wait_for_a_disk_that_takes_them() {
     let path = dir.path().join("metrics.csv");
     let mut writer = RowWriter::create(&path).unwrap();
     writer.append(&metrics(1)).unwrap();
-    // A handle that cannot write stands for a full disk.
+    // A read-only handle stands in for a full disk.
     let writable = std::mem::replace(&mut writer.file, File::open(&path).unwrap());
     for step in 2..=3 {
         assert!(writer.append(&metrics(step)).unwrap_err().message().contains("metrics.csv"));
@@ -200,7 +201,7 @@ fn resume_says_how_far_the_rows_reach() {
         cut,
         ResumedRows { last: Some(metrics(1)), rows_kept: 1, rows_cut: 0, steps_cut: None, bytes_cut: 0 }
     );
-    // A file cut within its header, and a missing one, start anew.
+    // A file cut off within its header, or missing, starts anew.
     for bytes in [Some(&b"step,tok"[..]), Some(b""), None] {
         std::fs::remove_file(&path).unwrap();
         if let Some(bytes) = bytes {
