@@ -368,7 +368,7 @@ fn a_record_reads_as_it_is_written() {
     assert!(refused("{\n\"name\": 3}").contains("experiment.json:2: not an experiment"));
     found.arms.pop();
     let text = serde_json::to_string(&found).unwrap();
-    assert!(refused(&text).contains("1 of at least two arms"));
+    assert!(refused(&text).contains("needs at least two arms and has 1"));
     found.arms.push(found.arms[0].clone());
     found.runs[0].arm = 2;
     let text = serde_json::to_string(&found).unwrap();

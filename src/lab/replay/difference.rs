@@ -248,10 +248,10 @@ mod tests {
     fn a_run_that_ended_early_is_compared_up_to_its_end() {
         let mut stored = run(&ROWS[..ROWS.rfind("3,4").unwrap()], printed());
         let new = run(ROWS, printed());
-        assert_eq!(found(&stored, &new).unwrap(), "metrics.csv, step 3: in the new rows, and not stored");
+        assert_eq!(found(&stored, &new).unwrap(), "metrics.csv, step 3: in the new rows, but not stored");
         stored.summary.status = Status::Interrupted;
         assert_eq!(found(&stored, &new), None);
-        assert!(found(&new, &stored).unwrap().contains("step 3: stored, and not in the new rows"));
+        assert!(found(&new, &stored).unwrap().contains("step 3: stored, but not in the new rows"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
 /// If the file is missing, a link, or not a regular file.
 pub fn open(path: &Path) -> Result<File> {
     check(path, &std::fs::symlink_metadata(path).at("read", path)?)?;
-    // It may have been replaced since.
+    // The file may have been replaced since, so check again.
     let file = open_without_waiting(File::options().read(true), OFlags::NOFOLLOW, path).at("read", path)?;
     check(path, &file.metadata().at("read", path)?)?;
     Ok(file)

@@ -1,23 +1,23 @@
-//! Where live lines are drawn: the terminal of stderr, which may become narrower between two draws.
+//! The terminal on which live lines are drawn. It may become narrower between two draws.
 
 use console::{Term, measure_text_width};
 use indicatif::{ProgressDrawTarget, TermLike};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Moves to the first column and clears from there to the end of the screen.
+/// Moves to the first column and clears everything from there to the end of the screen.
 const CLEAR_BELOW: &str = "\r\x1b[J";
 
-/// Returns the terminal of stderr, to draw live lines on.
+/// Returns the terminal on stderr, for drawing live lines.
 pub fn terminal() -> ProgressDrawTarget {
     ProgressDrawTarget::term_like(Box::new(Screen::new(Term::stderr())))
 }
 
-/// A terminal whose live lines are redrawn whole after it became narrower.
+/// A terminal that redraws its live lines completely after it became narrower.
 ///
-/// A terminal that becomes narrower breaks a line of more columns into several rows, and indicatif, which
-/// counts rows when it draws, would then clear too few. It also fills each line with spaces up to the last
-/// column, so that every line breaks: this one leaves them out, and begins a row where the next line is
+/// When a terminal becomes narrower, it breaks longer lines into several rows. indicatif counts rows when it
+/// draws, so it would then clear too few. It also pads each line with spaces up to the last column, which
+/// makes every line break. This terminal leaves out the padding, and starts a new row where the next line is
 /// drawn.
 #[derive(Debug)]
 struct Screen<T> {
@@ -28,14 +28,14 @@ struct Screen<T> {
 /// The live lines on the screen.
 #[derive(Debug, Default)]
 struct Drawn {
-    /// Columns of each line.
+    /// Width of each line, in columns.
     widths: Vec<usize>,
-    /// True after the text of a line: its filler comes next.
+    /// True after the text of a line was written, because its padding comes next.
     filler_is_next: bool,
 }
 
 impl Drawn {
-    /// Returns the rows that these lines take more than one each on a terminal of `width` columns.
+    /// Returns how many rows, beyond one each, these lines take on a terminal of `width` columns.
     fn broken_rows(&self, width: usize) -> usize {
         self.widths.iter().map(|columns| columns.div_ceil(width.max(1)).saturating_sub(1)).sum()
     }
@@ -60,7 +60,7 @@ impl<T: TermLike> TermLike for Screen<T> {
         self.terminal.height()
     }
 
-    /// The first movement after a draw is up to its first row, which begins to clear it.
+    /// After a draw, indicatif first moves up to the first drawn row in order to clear it.
     fn move_cursor_up(&self, rows: usize) -> io::Result<()> {
         let drawn = std::mem::take(&mut *self.drawn());
         if drawn.widths.is_empty() {
@@ -86,7 +86,7 @@ impl<T: TermLike> TermLike for Screen<T> {
         self.terminal.write_line(text)
     }
 
-    /// indicatif writes a line as two texts: what it shows, and its filler.
+    /// indicatif writes a line in two parts: its text and its padding.
     fn write_str(&self, text: &str) -> io::Result<()> {
         let mut drawn = self.drawn();
         if std::mem::take(&mut drawn.filler_is_next) {
@@ -117,7 +117,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU16, Ordering};
 
-    /// A terminal that breaks its rows anew when it becomes narrower, as most do.
+    /// A terminal that rewraps its rows when it becomes narrower, as most do.
     #[derive(Clone, Debug)]
     struct Reflowing {
         width: Arc<AtomicU16>,
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// Draws two lines, makes the terminal narrower and draws them again.
+    /// Draws two lines, makes the terminal narrower, and draws them again.
     fn narrowed(target: ProgressDrawTarget, terminal: &Reflowing) -> Vec<String> {
         let all = MultiProgress::with_draw_target(target);
         let line = |text: &'static str| {

@@ -1,4 +1,4 @@
-//! The steady state of a run: the steps that count for its speed, with their quantiles.
+//! The steady state of a run: the steps that count for its speed, and their quantiles.
 
 use super::numbers::NamedNumbers;
 use super::quantiles::{Spread, median};
@@ -8,37 +8,37 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// Number of blocks into which samples are cut to find a transient at the start.
+/// Number of blocks into which samples are cut to find an initial transient.
 const BLOCKS: usize = 20;
-/// With fewer samples, block medians are too noisy to find a transient.
+/// With fewer samples, block medians are too noisy to show a transient.
 const MIN_SAMPLES: usize = 40;
-/// Largest relative difference of a block's median from the settled one.
+/// Largest relative difference between a block's median and the settled one.
 const TOLERANCE: f64 = 0.05;
 
-/// The steady-state speed of a run, and the rule by which it was found.
+/// The steady-state speed of a run, and the rule that selected it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SteadyState {
-    /// Training steps that count.
+    /// Number of training steps that count.
     pub steps: usize,
-    /// The first of them; `None` when none counts.
+    /// The first step that counts, if any.
     pub first_step: Option<u64>,
-    /// Steps left out as warm-up.
+    /// Number of steps excluded as warm-up.
     pub excluded_warmup: usize,
-    /// Steps left out because an evaluation, a checkpoint or a generation ran with them, or a checkpoint was
-    /// written beside them.
+    /// Number of steps excluded because an evaluation, a checkpoint or a generation ran in them, or a
+    /// checkpoint was written in the background.
     pub excluded_other_work: usize,
-    /// Steps left out as a transient at the start.
+    /// Number of steps excluded as an initial transient.
     pub excluded_transient: usize,
-    /// True if the step time settled; `None` with too few steps to tell.
+    /// True if the step time settled; `None` if there were too few steps to tell.
     pub settled: Option<bool>,
     /// Wall time of a step, in milliseconds.
     pub step_ms: Option<Spread>,
     /// Tokens per second over all ranks.
     pub tok_s: Option<Spread>,
-    /// Medians of other columns of `timing.csv`: those that the table of metrics asks for.
+    /// Medians of further columns of `timing.csv`, as the table of metrics lists them.
     #[serde(flatten)]
     pub medians: Medians,
-    /// The rule, in words.
+    /// The rule in words.
     pub rule: String,
 }
 
@@ -56,7 +56,7 @@ impl Medians {
         Self(numbers)
     }
 
-    /// Returns the median of a column; `None` where it was not measured.
+    /// Returns the median of a column; `None` if it was not measured.
     pub fn get(&self, column: &str) -> Option<f64> {
         self.0.get(column)
     }
@@ -80,14 +80,14 @@ impl From<Medians> for Map<String, Value> {
     }
 }
 
-/// Finds the steady state in the rows of `timing.csv`, in file order.
+/// Finds the steady state in the rows of `timing.csv`, which must be in file order.
 ///
-/// Left out are: the first `warmup` training steps and every step a process marked as its warm-up (a resumed
-/// run warms up again); steps that share their number with an evaluation, a save or a generation, and those
-/// beside which a checkpoint was written; and a transient. For the transient, the remaining steps are cut
-/// into 20 blocks; the settled time is the median of the later half, and leading blocks whose median is more
-/// than 5 % away from it are dropped. If the whole first half is, the run never settled: then only that half
-/// is dropped and `settled` is false.
+/// Three kinds of steps are excluded. Warm-up: the first `warmup` training steps, and every step that a
+/// process marked as warm-up, since a resumed run warms up again. Other work: steps in which an evaluation, a
+/// save or a generation ran, or during which a checkpoint was written. And an initial transient: the
+/// remaining steps are cut into 20 blocks; the settled time is the median of the later half, and leading
+/// blocks whose median is more than 5 % away from it are dropped. If that concerns every block in the first
+/// half, the run never settled: only that half is dropped, and `settled` is false.
 pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
     let Selected { kept, excluded_warmup, excluded_other_work, excluded_transient, settled } =
         select(rows, warmup);
@@ -111,7 +111,7 @@ pub fn steady_rows(rows: &[TimingRow], warmup: usize) -> (Vec<&TimingRow>, Optio
     (selected.kept, selected.settled)
 }
 
-/// The rows of the steady state, and the counts of the others.
+/// The rows of the steady state, and how many others were excluded.
 struct Selected<'a> {
     kept: Vec<&'a TimingRow>,
     excluded_warmup: usize,
@@ -140,7 +140,7 @@ fn select(rows: &[TimingRow], warmup: usize) -> Selected<'_> {
     Selected { kept, excluded_warmup, excluded_other_work, excluded_transient, settled }
 }
 
-/// Returns the number of leading samples that belong to a transient, and whether the rest has settled.
+/// Returns how many leading samples belong to a transient, and whether the rest has settled.
 fn transient(times: &[f64]) -> (usize, Option<bool>) {
     if times.len() < MIN_SAMPLES {
         return (0, None);
@@ -156,8 +156,8 @@ fn transient(times: &[f64]) -> (usize, Option<bool>) {
     }
 }
 
-/// Returns the number of warm-up steps that a rule names, if it is that of this version, or the same in the
-/// words of earlier ones.
+/// Returns the number of warm-up steps in a rule, if the rule is this version's or an equivalent one from an
+/// earlier version.
 pub fn warmup_of(stated: &str) -> Option<usize> {
     let (_, rest) = stated.split_once("without the first ")?;
     let warmup = rest.split(' ').next()?.parse().ok()?;
@@ -165,7 +165,7 @@ pub fn warmup_of(stated: &str) -> Option<usize> {
     known.iter().any(|known| known == stated).then_some(warmup)
 }
 
-/// Returns the rule in the words of versions that wrote no checkpoint beside training.
+/// Returns the rule in the words of versions that did not write checkpoints in the background.
 fn rule_without_writes(warmup: usize) -> String {
     rule(warmup).replace(BESIDE, "")
 }
@@ -180,10 +180,10 @@ fn earliest_rule(warmup: usize) -> String {
     )
 }
 
-/// Steps beside writes, in the words of the rule.
+/// The part of the rule about steps during which a checkpoint was written.
 const BESIDE: &str = " or ran beside the write of a checkpoint";
 
-/// Returns the rule as the summary states it.
+/// Returns the rule in words, as the summary stores it.
 fn rule(warmup: usize) -> String {
     format!(
         "training steps, without the first {warmup} (and the first {warmup} after a resume), without steps \
@@ -249,7 +249,8 @@ mod tests {
 
     #[test]
     fn a_transient_is_found_and_dropped() {
-        // A clock that falls from 60 ms to 100 ms over the first 30 of 200 steps, with 2 % of jitter.
+        // A clock that slows the step from 60 ms to 100 ms over the first 30 of 200 steps, with 2 % of
+        // jitter.
         let jitter = |i: usize| 1.0 + 0.02 * ((i * 7919 % 13) as f64 / 6.5 - 1.0);
         let time = |i: usize| jitter(i) * if i < 30 { 60.0 + 40.0 * i as f64 / 30.0 } else { 100.0 };
         let steady = steady_state(&training((0..200).map(time)), 0);

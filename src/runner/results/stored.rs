@@ -1,14 +1,14 @@
-//! Files of kept folders: listed in a manifest, and stored whole, shared between folders, or without columns
-//! that can be recomputed.
+//! The files of kept folders. A manifest lists them, and they are stored whole, shared between folders, or
+//! without the columns that can be recomputed.
 //!
 //! ```text
 //! kept/RECIPE/RUN/manifest.json         paths, sizes and BLAKE3 hashes of the original contents
 //! kept/RECIPE/RUN/summary.json          stored whole
-//! kept/RECIPE/RUN/timing.csv.gz         compressed, without derived columns, whose formulas the manifest has
+//! kept/RECIPE/RUN/timing.csv.gz         compressed, without columns that formulas in the manifest restore
 //! kept/objects/metrics-0123….csv        shared by all runs whose `metrics.csv` has this content
 //! ```
 //!
-//! [`read`] returns the original bytes in each case and verifies them where they were stored in another form.
+//! [`read`] returns the original bytes in every case, and verifies them if they were stored in another form.
 
 use super::regular;
 use crate::error::{Error, IoContext, Result};
@@ -24,32 +24,31 @@ use std::time::Duration;
 /// The list of kept files with their hashes.
 pub const MANIFEST: &str = "manifest.json";
 
-/// The folder of files that kept runs share, in the folder of kept things.
+/// The folder of files that kept runs share, inside the folder of kept things.
 pub const OBJECTS: &str = "objects";
 
-/// The ending of a compressed file, after the name of its content.
+/// The extension of a compressed file, which follows the name of its content.
 pub const COMPRESSED: &str = ".gz";
 
-/// What a compressed file may have more than its content, in bytes.
+/// How much larger than its content a compressed file may be, in bytes.
 const MAX_OVERHEAD: u64 = 1 << 10;
 
-/// The largest kept file that is read, in bytes.
+/// The largest kept file to read, in bytes.
 const MAX_BYTES: u64 = 4 << 30;
 
-/// Hexadecimal digits of a hash in the name of a shared file.
+/// Number of hexadecimal digits of the hash in a shared file's name.
 const NAME_DIGITS: usize = 16;
 
-/// `manifest.json`.
+/// The content of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The recipe's name, or the comparison's.
     pub recipe: String,
     /// The run folder's name, the comparison's id, or the sweep's name.
     pub run: String,
-    /// The kept files, by path.
+    /// The kept files, sorted by path.
     pub files: Vec<KeptFile>,
-    /// The runs of a comparison with the hashes of their manifests, so that the hash of this manifest covers
-    /// them.
+    /// The runs of a comparison. Their manifests' hashes make this manifest's hash cover the runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunManifest>,
 }
@@ -59,29 +58,29 @@ pub struct Manifest {
 pub struct RunManifest {
     /// `RECIPE/RUN`.
     pub run: String,
-    /// BLAKE3 of the run's `manifest.json`, hexadecimal.
+    /// BLAKE3 of the run's `manifest.json`, in hexadecimal.
     pub manifest: String,
 }
 
 /// A kept file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptFile {
-    /// The path beneath the run folder, with `/`.
+    /// The path in the kept folder, with `/`.
     pub path: String,
-    /// Size of the original content in bytes.
+    /// Size of the original content, in bytes.
     pub bytes: u64,
-    /// BLAKE3 of the original content, hexadecimal.
+    /// BLAKE3 of the original content, in hexadecimal.
     pub blake3: String,
-    /// The shared file that holds the content, relative to the folder of the manifest; `None` where the
-    /// folder itself holds it.
+    /// The shared file with the content, relative to the manifest's folder; `None` if that folder holds the
+    /// file itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<String>,
-    /// The columns that are not stored; `None` where the file is stored whole.
+    /// The columns that are not stored; `None` if the file is stored whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived: Option<DerivedColumns>,
 }
 
-/// Columns of a CSV file that are recomputed when it is read.
+/// Columns of a CSV file that are recomputed when the file is read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DerivedColumns {
     /// The header of the original file.
@@ -90,8 +89,8 @@ pub struct DerivedColumns {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub constant: BTreeMap<String, String>,
     /// Columns that follow from others in rows of training steps (phase `warmup` or `train`) and are blank
-    /// elsewhere: factors and divisors from left to right. `seconds` is the duration of the step, to the
-    /// nanosecond.
+    /// elsewhere. Each formula is a chain of factors and divisors, evaluated from left to right. `seconds`
+    /// stands for the step's duration, exact to the nanosecond.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub computed: BTreeMap<String, String>,
 }
@@ -100,7 +99,7 @@ impl Manifest {
     /// Reads the manifest of a kept folder.
     ///
     /// # Errors
-    /// When it cannot be read, or is no manifest.
+    /// If the file cannot be read or is not a manifest.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
         let bytes = regular::read(&path, regular::MAX_TEXT)?;
@@ -110,8 +109,8 @@ impl Manifest {
     /// Parses the content of the manifest at `path`.
     ///
     /// # Errors
-    /// When it is no manifest, or lists a file twice, outside of the folder, or shared under another name
-    /// than that of its content.
+    /// If it is not a manifest, lists a file twice or outside of the folder, or names a shared file that does
+    /// not match its content.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
         let manifest: Self = serde_json::from_slice(bytes)
             .map_err(|e| Error::failed(format!("{}:{}: not a manifest: {e}", path.display(), e.line())))?;
@@ -127,14 +126,14 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Returns the entry of a file.
+    /// Returns the entry for a file.
     pub fn file(&self, path: &str) -> Option<&KeptFile> {
         self.files.iter().find(|file| file.path == path)
     }
 }
 
 impl KeptFile {
-    /// Returns the entry of a file with this content, stored whole.
+    /// Creates the entry for a file with this content, stored whole.
     pub fn from_bytes(path: &str, bytes: &[u8]) -> Self {
         Self {
             path: path.to_owned(),
@@ -145,7 +144,7 @@ impl KeptFile {
         }
     }
 
-    /// Returns why the entry cannot be one that [`keep`](super::keep) wrote; `None` if it can.
+    /// Returns why [`keep`](super::keep) cannot have written this entry; `None` if it can.
     fn fault(&self) -> Option<String> {
         let name = |part: Component<'_>| match part {
             Component::Normal(name) => name.to_str().map(str::to_owned),
@@ -160,24 +159,24 @@ impl KeptFile {
             return Some("is the manifest itself".to_owned());
         }
         if !is_hash(&self.blake3) {
-            return Some(format!("has {:?}, which is no BLAKE3 hash", self.blake3));
+            return Some(format!("has {:?}, which is not a BLAKE3 hash", self.blake3));
         }
         let expected = self.shared_path();
         match &self.shared {
             Some(shared) if *shared != expected => {
-                Some(format!("is shared as {shared:?}, and its content as {expected:?}"))
+                Some(format!("is shared as {shared:?}, but its content belongs to {expected:?}"))
             }
             _ => None,
         }
     }
 
-    /// Returns the path of the shared file with this content, relative to the folder of a run.
+    /// Returns the path of the shared file with this content, relative to a run's folder.
     pub fn shared_path(&self) -> String {
         let (stem, extension) = self.path.rsplit_once('.').unwrap_or((&self.path, "txt"));
         format!("../../{OBJECTS}/{stem}-{}.{extension}", &self.blake3[..NAME_DIGITS])
     }
 
-    /// Returns true if both entries are of one path and content, however that is stored.
+    /// Returns true if both entries have the same path and content, however that is stored.
     pub fn is_same_content(&self, other: &Self) -> bool {
         (&self.path, self.bytes, &self.blake3) == (&other.path, other.bytes, &other.blake3)
     }
@@ -187,10 +186,10 @@ impl KeptFile {
         self.bytes == bytes.len() as u64 && self.blake3 == blake3::hash(bytes).to_hex().as_str()
     }
 
-    /// Returns the file on disk that holds the content, for a manifest in `folder`; the compressed one where
-    /// there is no other.
+    /// Returns the file on disk that holds the content, for a manifest in `folder`. It is the compressed file
+    /// if there is no other.
     pub fn stored_at(&self, folder: &Path) -> PathBuf {
-        // `a/../b` without the detour, so that messages name the shortest path.
+        // Resolve `..`, so that messages show the shortest path.
         let mut path = folder.to_owned();
         for part in Path::new(self.shared.as_ref().unwrap_or(&self.path)).components() {
             match part {
@@ -208,13 +207,13 @@ impl KeptFile {
         if !path.exists() && regular::is_file(&compressed) { compressed } else { path }
     }
 
-    /// Reads the original content. The caller compares it with [`KeptFile::matches`].
+    /// Reads the original content without verifying it. The caller must check it with [`KeptFile::matches`].
     ///
     /// # Errors
-    /// When the stored file cannot be read, or derived columns cannot be recomputed from it.
+    /// If the stored file cannot be read, or derived columns cannot be recomputed from it.
     pub fn read(&self, folder: &Path) -> Result<Vec<u8>> {
         let path = self.stored_at(folder);
-        // Without columns a file is smaller.
+        // A file without its derived columns is smaller than the original.
         let max = self.bytes.min(MAX_BYTES);
         let mut bytes = regular::read(&path, max + MAX_OVERHEAD)?;
         if path.as_os_str().as_encoded_bytes().ends_with(COMPRESSED.as_bytes()) {
@@ -232,14 +231,14 @@ impl KeptFile {
 /// Compresses the content of a file.
 ///
 /// # Errors
-/// As `flate2`, which writes to memory alone.
+/// If `flate2` fails, although it only writes to memory.
 pub fn compress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(bytes)?;
     encoder.finish()
 }
 
-/// Returns the content of a compressed file, which is all of it, and has at most `max` bytes.
+/// Decompresses a file. Fails if the content has more than `max` bytes or anything follows it.
 fn decompress(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
     let mut content = Vec::new();
     let mut decoder = GzDecoder::new(bytes).take(max + 1);
@@ -251,10 +250,10 @@ fn decompress(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a file of a run, whether the run is kept or not: the original bytes in both cases.
+/// Reads the original bytes of a run's file, whether the run is kept or not.
 ///
 /// # Errors
-/// When it cannot be read, or is not what was kept.
+/// If the file cannot be read or is not what was kept.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     let Some((folder, file)) = entry(path)? else { return std::fs::read(path).at("read", path) };
     if file.derived.is_none() && file.stored_at(&folder) == path {
@@ -271,10 +270,11 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the file on disk with the content of a run's file: itself, or the shared one, verified.
+/// Returns the file on disk with the content of a run's file: the file itself, or the shared one after
+/// verifying it.
 ///
 /// # Errors
-/// When the content is not what was kept.
+/// If the content is not what was kept.
 pub fn locate(path: &Path) -> Result<PathBuf> {
     match entry(path)? {
         Some((folder, file)) if file.shared.is_some() => read(path).map(|_| file.stored_at(&folder)),
@@ -289,7 +289,7 @@ pub fn is_file(path: &Path) -> bool {
             .is_ok_and(|found| found.is_some_and(|(folder, file)| regular::is_file(&file.stored_at(&folder))))
 }
 
-/// Returns the manifest's entry for a file, with the folder; `None` where no manifest lists it.
+/// Returns the manifest's entry for a file, and the manifest's folder; `None` if no manifest lists the file.
 fn entry(path: &Path) -> Result<Option<(PathBuf, KeptFile)>> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Ok(None);
@@ -303,7 +303,8 @@ fn entry(path: &Path) -> Result<Option<(PathBuf, KeptFile)>> {
     Ok(found.map(|file| (folder.to_owned(), file)))
 }
 
-/// A cell of a restored row: what was stored, or a recomputed number, printed as the rows' own numbers are.
+/// A cell of a restored row: stored text, or a recomputed number, which is printed as the rows' own numbers
+/// are.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Cell<'a> {
@@ -315,7 +316,7 @@ impl DerivedColumns {
     /// Restores the original file from one without the derived columns.
     ///
     /// # Errors
-    /// When the stored columns are not those that the formulas need.
+    /// If stored columns that the formulas need are missing.
     pub fn restore(&self, stored: &[u8]) -> Result<Vec<u8>, String> {
         let text = std::str::from_utf8(stored).map_err(|e| e.to_string())?;
         let mut lines = text.lines();
@@ -343,7 +344,7 @@ struct Row<'a> {
     cells: &'a [&'a str],
 }
 
-/// Formulas refer to each other at most this often.
+/// How deeply formulas may refer to each other.
 const MAX_DEPTH: usize = 8;
 
 impl<'a> Row<'a> {
@@ -369,7 +370,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Evaluates a formula: factors and divisors from left to right.
+    /// Evaluates a formula, a chain of factors and divisors, from left to right.
     fn formula(&self, formula: &str, depth: usize) -> Result<f64, String> {
         let mut words = formula.split_whitespace();
         let mut value = self.operand(words.next().unwrap_or_default(), depth)?;
@@ -378,7 +379,7 @@ impl<'a> Row<'a> {
             value = match operator {
                 "*" => value * operand,
                 "/" => value / operand,
-                _ => return Err(format!("`{formula}` is no formula")),
+                _ => return Err(format!("`{formula}` is not a formula")),
             };
         }
         Ok(value)
@@ -404,8 +405,8 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Returns the duration whose milliseconds a row holds, in seconds. Durations are whole nanoseconds, so this
-/// is the exact value that speeds were divided by.
+/// Converts a row's milliseconds to seconds. Durations are whole nanoseconds, so this is exactly the value by
+/// which speeds were divided.
 pub fn seconds(step_ms: f64) -> f64 {
     Duration::from_nanos((step_ms * 1e6).round() as u64).as_secs_f64()
 }
@@ -446,7 +447,7 @@ mod tests {
             derived.restore(stored.as_bytes()).unwrap_err()
         };
         assert!(with("tok_s / 2").contains("refers to itself"));
-        assert!(with("2048 + seconds").contains("no formula"));
+        assert!(with("2048 + seconds").contains("not a formula"));
         assert!(with("2048 / hours").contains("no column `hours`"));
         assert!(derived().restore(b"step,phase\n1,train\n").unwrap_err().contains("step_ms"));
         assert!(
@@ -499,7 +500,7 @@ mod tests {
             let error = read(&path).unwrap_err();
             assert!(error.message().contains("timing.csv.gz"), "{error}");
         }
-        // A file that is not compressed comes first.
+        // An uncompressed file is preferred.
         std::fs::write(&path, rows).unwrap();
         assert_eq!(read(&path).unwrap(), rows);
     }

@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The beginning of the note of a run whose step time never settled.
+/// The beginning of the note about a run whose step time never settled.
 pub const UNSETTLED: &str = "unsettled: ";
 
 /// The status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Running; or killed without a chance to record it, if no process holds the folder's lock.
+    /// The run is running, or was killed before it could record that, if no process holds the folder's lock.
     Running,
     /// Every planned step was trained.
     Ok,
-    /// Stopped, by a signal or a full disk, after saving a checkpoint.
+    /// A signal or a full disk stopped the run after it saved a checkpoint.
     Interrupted,
-    /// Ended, but the state after its last step, or its results, could not be saved.
+    /// The run ended, but the state after its last step, or its results, could not be saved.
     Unsaved,
-    /// Stopped by an error.
+    /// An error stopped the run.
     Failed,
     /// An allocation failed.
     Oom,
-    /// The loss or the gradient became NaN or infinite; training on would not help.
+    /// The loss or the gradient became NaN or infinite, so training on would not help.
     Diverged,
 }
 
@@ -39,7 +39,7 @@ impl Status {
         matches!(self, Status::Running | Status::Interrupted | Status::Unsaved | Status::Failed | Status::Oom)
     }
 
-    /// Returns the status as the file has it.
+    /// Returns the status as the file stores it.
     pub fn as_str(self) -> &'static str {
         match self {
             Status::Running => "running",
@@ -53,27 +53,27 @@ impl Status {
     }
 }
 
-/// Planned and measured memory, in bytes; blank where unknown.
+/// Planned and measured memory, in bytes; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// State and the transient arena, by plan.
+    /// State and transient arena, as planned.
     pub planned_bytes: Option<u64>,
-    /// State and the transient arena, as allocated. A difference from the plan is a bug.
+    /// State and transient arena, as allocated. Any difference from the plan is a bug.
     pub allocated_bytes: Option<u64>,
-    /// Resident memory before anything of the run was allocated.
+    /// Resident memory before the run allocated anything.
     pub baseline_rss_bytes: Option<u64>,
     /// Peak resident memory of the process.
     pub peak_rss_bytes: Option<u64>,
-    /// Device memory besides what is planned: the sum of the parts that were measured. Blank on the CPU.
+    /// Device memory outside the plan: the sum of the parts that were measured. `None` on the CPU.
     #[serde(default)]
     pub besides_plan_bytes: Option<i64>,
-    /// Its parts.
+    /// The parts of `besides_plan_bytes`.
     #[serde(default)]
     pub besides_plan: Option<BesidesPlan>,
 }
 
-/// Device memory besides state and arena, in bytes: the decrease of free memory, minus what was allocated.
-/// Blank where it was not measured, negative where memory was freed.
+/// Device memory besides state and arena, in bytes: how much the free memory shrank, minus what xrun
+/// allocated. `None` if it was not measured, negative if memory was freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BesidesPlan {
     /// The context, before anything was allocated.
@@ -82,16 +82,16 @@ pub struct BesidesPlan {
     pub kernels_bytes: Option<i64>,
     /// The workspace of cuBLASLt.
     pub workspace_bytes: Option<i64>,
-    /// Rounding of allocations.
+    /// Memory lost to the rounding of allocations.
     pub rounding_bytes: Option<i64>,
     /// Captured graphs.
     pub graphs_bytes: Option<i64>,
-    /// Everything later.
+    /// Everything allocated later.
     pub rest_bytes: Option<i64>,
 }
 
 impl BesidesPlan {
-    /// Returns the sum of the parts that were measured; blank where none was.
+    /// Returns the sum of the measured parts; `None` if none was measured.
     pub fn total(&self) -> Option<i64> {
         let Self { context_bytes, kernels_bytes, workspace_bytes, rounding_bytes, graphs_bytes, rest_bytes } =
             self;
@@ -104,21 +104,21 @@ impl BesidesPlan {
 /// The GPU of a run, and whether it was used exclusively.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// The driver's name of the model.
+    /// The model's name, as the driver reports it.
     pub name: String,
     /// The driver's version.
     pub driver: Option<String>,
-    /// Bytes of memory of the card.
+    /// Memory of the card, in bytes.
     pub memory_bytes: Option<u64>,
-    /// True if times do not represent this GPU alone: other processes computed on it, or it throttled for a
-    /// reason other than its power limit. Blank if it was not monitored.
+    /// True if times do not represent this GPU alone, because other processes computed on it or it throttled
+    /// for a reason other than its power limit. `None` if it was not monitored.
     pub contended: Option<bool>,
-    /// The reason, if contended.
+    /// Why the GPU was contended.
     pub contended_because: Option<String>,
 }
 
 impl Gpu {
-    /// Merges the result of an earlier process of the run: a run is contended if a part of it was.
+    /// Merges the result of an earlier process of the run. The run is contended if any part of it was.
     pub fn merge_earlier(mut self, earlier: Option<&Gpu>) -> Self {
         if let Some(earlier) = earlier.filter(|gpu| gpu.contended == Some(true)) {
             self.contended = Some(true);
@@ -134,44 +134,43 @@ impl Gpu {
 /// A text generated by the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// The step after which it was generated.
+    /// The step after which the text was generated.
     pub step: u64,
-    /// The prompt.
     pub prompt: String,
     /// The generated text, without the prompt.
     pub text: String,
 }
 
-/// Counts of sampled sentences, and of those that the corpus's grammar derives.
+/// Counts of sampled sentences, and of the grammatical ones among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sentences {
     /// Complete sentences in the samples of one evaluation.
     pub seen: usize,
-    /// Those that the grammar derives.
+    /// Sentences that the corpus's grammar derives.
     pub parsed: usize,
 }
 
 /// Startup times of the run's last process, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Startup {
-    /// To open or make the corpus, to plan, and to record the programs.
+    /// Time to open or build the corpus, to plan, and to record the programs.
     pub corpus_s: Option<f64>,
-    /// To open the GPU; blank on the CPU.
+    /// Time to open the GPU; `None` on the CPU.
     pub device_s: Option<f64>,
-    /// To compile or load every kernel and to choose algorithms for products; blank on the CPU.
+    /// Time to compile or load every kernel and to choose algorithms for matrix products; `None` on the CPU.
     pub kernels_s: Option<f64>,
-    /// To allocate memory and to set the parameters.
+    /// Time to allocate memory and to set the parameters.
     pub state_s: Option<f64>,
 }
 
-/// Seconds that a run spent in each phase, over all its processes; blank where it was never in it.
+/// Seconds that a run spent in each phase, over all its processes; `None` for a phase that it never entered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseSeconds {
-    /// Training steps, the warm-up included.
+    /// Training steps, including warm-up.
     pub train: Option<f64>,
     /// Evaluations.
     pub eval: Option<f64>,
-    /// Comparisons of the parameters of all ranks.
+    /// Comparisons of the parameters between ranks.
     pub check: Option<f64>,
     /// Writing checkpoints.
     pub save: Option<f64>,
@@ -180,7 +179,7 @@ pub struct PhaseSeconds {
 }
 
 impl PhaseSeconds {
-    /// Sums the rows of `timing.csv`.
+    /// Adds up the rows of `timing.csv`.
     fn from_rows(timing: &[TimingRow]) -> Self {
         let mut sums = Self::default();
         for row in timing {
@@ -190,7 +189,6 @@ impl PhaseSeconds {
         sums
     }
 
-    /// Returns the seconds of a phase.
     pub fn get(mut self, phase: Phase) -> Option<f64> {
         *self.phase_mut(phase)
     }
@@ -206,14 +204,14 @@ impl PhaseSeconds {
     }
 }
 
-/// A file of a corpus, as a run found it.
+/// A corpus file, as a run found it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CorpusFile {
-    /// Where it was.
+    /// Path of the file.
     pub path: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The time of its last write.
+    /// When it was last written.
     pub modified: Timestamp,
 }
 
@@ -223,116 +221,116 @@ impl fmt::Display for CorpusFile {
     }
 }
 
-/// The folder in HuggingFace's form whose weights a run begins with.
+/// The Hugging Face model folder whose weights a run starts from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BegunWith {
-    /// Where it was.
+    /// Path of the folder.
     pub folder: String,
-    /// BLAKE3 of its configuration and its weights, in hexadecimal.
+    /// BLAKE3 of the configuration and the weights, in hexadecimal.
     pub blake3: String,
 }
 
-/// Where a fork begins: the checkpoint of another run.
+/// Where a fork begins: a checkpoint of another run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForkedFrom {
-    /// The folder's name of the run that it begins with.
+    /// The name of the parent run's folder.
     pub run: String,
-    /// Steps of that run before the first of this one.
+    /// Steps of the parent run before the fork.
     pub step: u64,
-    /// Tokens that they trained on.
+    /// Tokens that those steps trained on.
     pub tokens_seen: u64,
 }
 
-/// The summary of a run. Fields are blank (`null`) where nothing is known, never zero.
+/// The summary of a run. Fields are `null` if nothing is known, never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Status of the run.
     pub status: Status,
-    /// Reason, if it did not end as planned.
+    /// Why the run did not end as planned, if it did not.
     pub reason: Option<String>,
     /// The recipe's name.
     pub recipe: String,
     /// The run folder's name.
     pub run: String,
-    /// Hash of the resolved recipe, hexadecimal.
+    /// Hash of the resolved recipe, in hexadecimal.
     pub recipe_hash: String,
-    /// Hash of the tokens trained and evaluated on, hexadecimal.
+    /// Hash of the tokens that the run trained and evaluated on, in hexadecimal.
     pub corpus_hash: Option<String>,
-    /// The files of the corpus, if it has any and no more than a hundred.
+    /// The corpus's files, unless there are more than a hundred.
     #[serde(default)]
     pub corpus_files: Vec<CorpusFile>,
-    /// Parameters, embedding and head included.
+    /// Number of parameters, including embedding and head.
     pub parameters: Option<u64>,
-    /// Parameters without embedding and head.
+    /// Number of parameters without embedding and head.
     pub parameters_core: Option<u64>,
-    /// The run that this one goes on from, where it is a fork; absent in summaries of earlier versions.
+    /// The run and step that this one was forked from, if it is a fork. Summaries of earlier versions lack
+    /// it.
     #[serde(default)]
     pub forked_from: Option<ForkedFrom>,
-    /// The folder whose weights it begins with, where its recipe names one.
+    /// The folder whose weights the run starts from, if the recipe names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun_with: Option<BegunWith>,
-    /// Steps that the recipe asks for, those before a fork included.
+    /// Steps that the recipe asks for, including those before a fork.
     pub steps_planned: u64,
-    /// Steps done, those before a fork included.
+    /// Steps done, including those before a fork.
     pub steps: u64,
-    /// Tokens trained on, those before a fork included.
+    /// Tokens trained on, including those before a fork.
     pub tokens_seen: u64,
     /// Training loss, in nats per token.
     pub train_loss: TrainingLosses,
     /// Loss on the held-out text, in nats per token.
     pub val_loss: Losses,
-    /// Loss of the moving average of the weights on the held-out text, in nats per token, where it was
+    /// Loss of the moving average of the weights on the held-out text, in nats per token, if it was
     /// evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema_val_loss: Option<Losses>,
-    /// The part of the held-out text that `val_loss` was measured on, where `validation.steps` limits it.
-    /// Blank without a limit; absent in summaries of earlier versions, which took the first batches.
+    /// The part of the held-out text on which `val_loss` was measured; `None` if `validation.steps` does not
+    /// limit it. Summaries of earlier versions lack it; those versions took the first batches.
     #[serde(default)]
     pub val_part: Option<HeldOutPart>,
-    /// `val_loss` in bits per byte, where the bytes of the held-out text are known.
+    /// `val_loss` in bits per byte, if the bytes of the held-out text are known.
     #[serde(default)]
     pub bits_per_byte: Option<f64>,
-    /// Every held-out set: under the empty name that of `data.validation`, and those of `validation.sets`.
-    /// Absent in summaries of earlier versions.
+    /// Every held-out set: the one from `data.validation` under the empty name, and those from
+    /// `validation.sets`. Summaries of earlier versions lack them.
     #[serde(default)]
     pub held_out: BTreeMap<String, HeldOutSet>,
-    /// The loss of a uniform guess, ln of the vocabulary; absent in summaries of earlier versions.
+    /// The loss of a uniform guess: ln of the vocabulary size. Summaries of earlier versions lack it.
     #[serde(default)]
     pub uniform_loss: Option<f64>,
-    /// The lowest held-out loss that any model can reach, in nats per token, where the corpus knows it.
+    /// The lowest held-out loss that any model can reach, in nats per token, if the corpus knows it.
     pub floor: Option<f64>,
-    /// The final held-out loss over the floor.
+    /// The final held-out loss divided by the floor.
     pub val_loss_over_floor: Option<f64>,
     /// Startup times.
     #[serde(default)]
     pub startup: Startup,
-    /// Wall time in this run over all its processes, in seconds: training, evaluation, saving and generation.
+    /// Wall time of the run over all its processes, in seconds: training, evaluation, saving and generation.
     pub wall_s: Option<f64>,
-    /// What of it went into what; absent in summaries of earlier versions.
+    /// How that time is divided between phases. Summaries of earlier versions lack it.
     #[serde(default)]
     pub phase_s: PhaseSeconds,
     /// Median tokens per second in the steady state.
     pub tok_s: Option<f64>,
-    /// Median model FLOPs utilization in the steady state, in percent; blank where the device's peak is
+    /// Median model FLOPs utilization in the steady state, in percent; `None` if the device's peak is
     /// unknown.
     pub mfu_pct: Option<f64>,
-    /// Median hardware FLOPs utilization in the steady state, in percent: recomputation counts as work.
+    /// Median hardware FLOPs utilization in the steady state, in percent. Recomputation counts as work.
     #[serde(default)]
     pub hfu_pct: Option<f64>,
-    /// Energy of the GPUs of the ranks of this host over all processes of the run, in joules; blank on the
-    /// CPU, and where a GPU has no counter. That of a step and of a token is in the steady state.
+    /// Energy that this host's GPUs used over all processes of the run, in joules; `None` on the CPU, and if
+    /// a GPU has no counter. The energy per step and per token is in the steady state.
     #[serde(default)]
     pub energy_j: Option<f64>,
-    /// Time of a step by the plan, in milliseconds, from the GPU's peaks, to hold
-    /// `steady_state.step_ms` against. Blank on the CPU, and where the GPU's peaks are unknown.
+    /// Time of a step according to the plan, in milliseconds, from the GPU's peaks. Compare it with
+    /// `steady_state.step_ms`. `None` on the CPU, and if the GPU's peaks are unknown.
     #[serde(default)]
     pub predicted_step_ms: Option<f64>,
-    /// Step times in the steady state, and the rule by which it was found.
+    /// Step times in the steady state, and the rule that selected it.
     pub steady_state: Option<SteadyState>,
-    /// Memory by plan and by measurement.
+    /// Planned and measured memory.
     pub memory: Memory,
-    /// Percentage of the time in which each rank did not wait for others, after the warm-up of the last
-    /// process; empty for one rank.
+    /// Percentage of the time in which each rank did not wait for others, after the last process's warm-up.
+    /// Empty for a single rank.
     #[serde(default)]
     pub rank_busy_pct: Vec<f64>,
     /// The GPU; `None` on the CPU.
@@ -340,7 +338,7 @@ pub struct Summary {
     pub gpu: Option<Gpu>,
     /// Generated texts.
     pub samples: Vec<Sample>,
-    /// The last samples against the grammar of the corpus, where it has one.
+    /// How many sentences in the last samples the corpus's grammar derives, if it has a grammar.
     #[serde(default)]
     pub sentences: Option<Sentences>,
     /// Remarks for the reader.
@@ -392,13 +390,13 @@ impl Summary {
         }
     }
 
-    /// Fills the figures that follow from the rows of the files: progress, losses, their ratio to the floor
-    /// (set `floor` before), wall time and the steady state without the first `warmup` steps.
+    /// Fills in what follows from the rows: progress, losses, their ratio to the floor, wall time, and the
+    /// steady state without the first `warmup` steps. Set `floor` before.
     pub fn measure(&mut self, metrics: &[MetricsRow], timing: &[TimingRow], warmup: usize) {
         self.steps = metrics.last().map_or(0, |row| row.step);
         self.tokens_seen = metrics.last().map_or(0, |row| row.tokens_seen);
         self.train_loss = training_losses(metrics);
-        // Summaries of earlier versions have no sets.
+        // Summaries of earlier versions have no held-out sets, so the main one is measured separately.
         let mut main = HeldOutSet::default();
         main.measure(MAIN_SET, metrics);
         (self.val_loss, self.ema_val_loss) = (main.losses, main.ema);
@@ -420,33 +418,33 @@ impl Summary {
 }
 
 impl Summary {
-    /// Returns true for a run that ended as planned, with all its steps: there is nothing to resume.
+    /// Returns true if the run ended as planned with all its steps, so that there is nothing to resume.
     pub fn is_finished(&self) -> bool {
         self.status == Status::Ok && self.steps == self.steps_planned
     }
 
-    /// Returns the steps that this run trained by itself: of a fork, those since it began.
+    /// Returns the number of steps that this run trained itself, which for a fork excludes its parent's.
     pub fn own_steps(&self) -> u64 {
         self.steps.saturating_sub(self.forked_from.as_ref().map_or(0, |fork| fork.step))
     }
 
-    /// Returns the tokens that this run trained on by itself, in the time that it states.
+    /// Returns the number of tokens that this run trained on itself, which for a fork excludes its parent's.
     pub fn own_tokens(&self) -> u64 {
         self.tokens_seen.saturating_sub(self.forked_from.as_ref().map_or(0, |fork| fork.tokens_seen))
     }
 
-    /// Returns true if the step time never settled, so that `tok_s` is that of the later half alone.
+    /// Returns true if the step time never settled, so that `tok_s` only covers the later half of the steps.
     pub fn never_settled(&self) -> bool {
         self.steady_state.as_ref().is_some_and(|steady| steady.settled == Some(false))
     }
 
-    /// Returns the tokens per second over all training steps, the slow and the fast ones.
+    /// Returns the tokens per second over all training steps, slow and fast.
     pub fn overall_tok_s(&self) -> Option<f64> {
         let seconds = self.phase_s.train.filter(|seconds| *seconds > 0.0)?;
         Some(self.own_tokens() as f64 / seconds)
     }
 
-    /// Returns the note of a run whose step time never settled.
+    /// Returns the note about a run whose step time never settled.
     pub fn unsettled(&self) -> Option<String> {
         let overall = self.overall_tok_s().filter(|_| self.never_settled())?;
         Some(format!(
@@ -456,8 +454,8 @@ impl Summary {
         ))
     }
 
-    /// Returns which losses of a finished run are above that of a uniform guess, in a sentence; `None` if
-    /// none is.
+    /// Returns a sentence about the losses of a finished run that are above the loss of a uniform guess;
+    /// `None` if there are none.
     pub fn worse_than_guessing(&self) -> Option<String> {
         let guess = self.uniform_loss.filter(|_| self.status == Status::Ok)?;
         let losses = [
@@ -472,7 +470,7 @@ impl Summary {
         let verb = if worse.len() > 1 { "losses are" } else { "loss is" };
         (!worse.is_empty()).then(|| {
             format!(
-                "worse than guessing: the {} {verb} above {guess:.4}, that of a uniform guess (ln of the vocabulary); \
+                "worse than guessing: the {} {verb} above {guess:.4}, the loss of a uniform guess (ln of the vocabulary size); \
                  train for longer, or try a lower optimizer.lr or training.max_norm",
                 worse.join(" and ")
             )
@@ -480,7 +478,7 @@ impl Summary {
     }
 }
 
-/// Returns the training losses of a run with these rows.
+/// Returns the training losses in these rows.
 pub(super) fn training_losses(metrics: &[MetricsRow]) -> TrainingLosses {
     TrainingLosses::from_series(metrics.iter().map(|row| LossAt { step: row.step, loss: row.loss }))
 }

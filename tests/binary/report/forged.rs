@@ -25,10 +25,10 @@ fn an_edited_summary_is_red() {
         (
             "\"tok_s\": 24779.6",
             "\"tok_s\": 999999.6",
-            "summary.json has tok_s = 999999.668938090403, and the rows make",
+            "summary.json has tok_s = 999999.668938090403, but the rows give",
         ),
         ("\"loss\": 1.0675474", "\"loss\": 0.001", "train_loss.final.loss = 0.001"),
-        ("\"steps\": 700", "\"steps\": 4000", "steps = 4000, and the rows make 700"),
+        ("\"steps\": 700", "\"steps\": 4000", "steps = 4000, but the rows give 700"),
         ("\"recipe_hash\": \"7d75", "\"recipe_hash\": \"7d76", "resolved.toml has the hash 7d757a20eced"),
     ] {
         let place = forged("summary.json", from, to);
@@ -107,9 +107,9 @@ fn a_copied_or_renamed_run_is_red() {
     for (id, said) in [
         (
             "dim384/20261121T093646Z-7d757a20",
-            "summary.json is of the recipe \"quickstart\", and the folder of \"dim384\"",
+            "summary.json names the recipe \"quickstart\", but its folder names \"dim384\"",
         ),
-        ("quickstart/20261222T093646Z-7d757a20", "summary.json is of the run \"20261121T093646Z-7d757a20\""),
+        ("quickstart/20261222T093646Z-7d757a20", "summary.json names the run \"20261121T093646Z-7d757a20\""),
         ("quickstart/20261121T093646Z-0123abcd", "the run's name has the hash 0123abcd"),
         ("quickstart/latest-7d757a20", "is not a time and a hash"),
     ] {
@@ -128,7 +128,7 @@ fn a_copied_or_renamed_run_is_red() {
     reseal(&place, id);
     place.page(&[TABLE]);
     place.is_red(
-        &["the run's name has the time 2026-12-22T09:36:46Z, and env.json says 2026-11-21T09:36:46Z"],
+        &["the run's name has the time 2026-12-22T09:36:46Z, but env.json says 2026-11-21T09:36:46Z"],
         false,
     );
 }

@@ -101,7 +101,7 @@ fn runs_are_chosen_by_what_they_have() {
         (&["--sort", "dim"], "did you mean model.dim?"),
         (&["--columns", "optimiser.lr"], "did you mean optimizer.lr?"),
         (&["status=okay"], "did you mean ok?"),
-        (&["val_loss<low"], "is a number, and `low` is none"),
+        (&["val_loss<low"], "is a number and `low` is not"),
         (&["fake-1", "fake-2"], "a run has one recipe"),
         (&["fake"], "no run of a recipe `fake`"),
         (&["--csv", "diff", "a", "b"], "stand alone"),

@@ -93,7 +93,7 @@ fn the_best_configuration_is_confirmed_with_fresh_seeds() {
     let done = place
         .xrun(&sweep)
         .succeeds()
-        .says(&["confirmed with 3 fresh seeds: val_loss of (optimizer.lr=0.01)"]);
+        .says(&["confirmed with 3 fresh seeds: val_loss, (optimizer.lr=0.01)"]);
     assert!(!done.stderr.contains("not confirmed"), "{}", done.stderr);
     let found: Confirmation = read(&place, "confirmation.json");
     assert_eq!(found.seeds.len(), 3);
@@ -116,6 +116,6 @@ fn the_best_configuration_is_confirmed_with_fresh_seeds() {
 fn the_survivor_of_rungs_is_confirmed_against_the_last_that_was_dropped() {
     let place = place("[sweep]\ngrid = { \"optimizer.lr\" = [1e-5, 1e-4, 1e-3, 1e-2] }\nconfirm = 2\n");
     let rungs = ["sweep", "grid.toml", "validation.interval=4", "sweep.rungs=[8]", "sweep.eta=4"];
-    let says = ["1 ok, 3 dropped", "val_loss of (optimizer.lr=0.01) minus that of (optimizer.lr=0.001)"];
+    let says = ["1 ok, 3 dropped", "val_loss, (optimizer.lr=0.01) minus (optimizer.lr=0.001)"];
     place.xrun(&rungs).succeeds().says(&says);
 }

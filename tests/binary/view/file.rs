@@ -63,7 +63,7 @@ fn one_file_has_the_chosen_runs_and_leaves_out_what_is_private() {
     assert_eq!(documents[format!("curves/{}", id(&path))]["metrics"]["loss"]["rows"], 700);
     assert!(documents[format!("curves/{}", id(&path))]["metrics"]["loss"]["smooth"]["value"].is_array());
 
-    view(&results, &["--out", out, "small"]).code(2).stderr(predicate::str::contains("is there already"));
+    view(&results, &["--out", out, "small"]).code(2).stderr(predicate::str::contains("already exists"));
     view(&results, &["--out", out, "--force", "--full", "small", "unnamed"]).success();
     let html = std::fs::read_to_string(&page).unwrap();
     assert!(html.contains("hunter2") && html.contains("/opt/deep/r.toml"));

@@ -242,7 +242,8 @@ fn rows_of_an_older_version_have_blanks_and_are_not_continued() {
     assert!(error.message().contains("not written by this version"), "{error}");
 }
 
-/// Columns of held-out sets stand behind the others, are read by whoever reads rows, and are continued.
+/// Columns of held-out sets come after the others. Every reader of rows reads them, and a resume continues
+/// them.
 #[test]
 fn columns_of_held_out_sets_are_written_read_and_continued() {
     let dir = tempfile::tempdir().unwrap();
@@ -269,7 +270,7 @@ fn columns_of_held_out_sets_are_written_read_and_continued() {
     let found: Vec<MetricsRow> = read(&path).unwrap();
     assert_eq!((&found[0], &found[2]), (&rows[0], &rows[2]));
     assert!(found[1].held_out["val_loss/news"].is_nan());
-    // Of the same sets it goes on, of others it does not.
+    // A resume continues with the same sets, and fails with others.
     let (mut writer, cut) = open(2, &sets).unwrap();
     assert_eq!((cut.rows_kept, cut.rows_cut), (2, 1));
     writer.append(&rows[2]).unwrap();
@@ -278,7 +279,7 @@ fn columns_of_held_out_sets_are_written_read_and_continued() {
         let error = open(2, other).unwrap_err();
         assert!(error.message().contains("the header is `step,"), "{error}");
     }
-    // Without sets, the bytes are those of files that know none.
+    // Without sets, the bytes are the same as in files of versions without sets.
     let plain = dir.path().join("plain.csv");
     RowWriter::<MetricsRow>::create(&plain).unwrap().append(&metrics(1)).unwrap();
     let first = lines[1].strip_suffix(",,").unwrap();
@@ -309,7 +310,7 @@ fn damage_is_an_error_that_names_the_line() {
     insta::assert_snapshot!(complain("step,loss\n1,2\n"), @"DIR/metrics.csv:1: the header is `step,loss`, not `step,tokens_seen,loss,val_loss,lr,grad_norm,z_loss,smoothing_loss,ema_val_loss`: the file was not written by this version of xrun");
     insta::assert_snapshot!(complain(&format!("{header}1,2,abc,,1,1,,,\n2,2,1,,1,1,,,\n")), @"DIR/metrics.csv:2: not a row: loss is `abc`: invalid float literal");
     insta::assert_snapshot!(complain(&format!("{header}1,2\n2,2,1,,1,1,,,\n")), @"DIR/metrics.csv:2: not a row: 2 columns, not 9");
-    insta::assert_snapshot!(complain(&format!("{header}2,2,1,,1,1,,,\n1,2,1,,1,1,,,\n")), @"DIR/metrics.csv:3: step 1 stands after step 2");
+    insta::assert_snapshot!(complain(&format!("{header}2,2,1,,1,1,,,\n1,2,1,,1,1,,,\n")), @"DIR/metrics.csv:3: step 1 comes after step 2");
 }
 
 proptest! {
@@ -335,7 +336,7 @@ proptest! {
         prop_assert_eq!(line.pop(), Some(b'\n'));
         let columns = Columns { fixed: MetricsRow::COLUMNS, further };
         let back: MetricsRow = decode(&line, &columns).unwrap();
-        // NaN has many bit patterns and one spelling.
+        // NaN has many bit patterns but one spelling.
         let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
         prop_assert!(same(back.loss.into(), row.loss.into()));
         prop_assert!(same(back.lr, row.lr));

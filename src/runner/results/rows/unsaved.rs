@@ -1,34 +1,34 @@
-//! Rows of steps that no checkpoint holds. A resume drops them from their file; a copy stays beside it until
-//! a later checkpoint is of their last step or beyond, so that a resume which cannot save either loses
-//! nothing.
+//! Keeps rows that a resume removes because no checkpoint holds their steps. A copy stays beside the row file
+//! until a later checkpoint reaches the last of these steps, so that nothing is lost if the resumed run
+//! cannot save either.
 
 use crate::error::{IoContext, Result};
 use crate::results::atomic;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Prefix of the name of the copy, before the name of the row file.
+/// Prefix of the copy's name, before the name of the row file.
 const PREFIX: &str = "unsaved-";
 
-/// Returns the path of the copy.
 pub(super) fn path(rows: &Path) -> PathBuf {
     rows.with_file_name(format!("{PREFIX}{}", rows.file_name().unwrap_or_default().to_string_lossy()))
 }
 
-/// Copies what a resume is about to drop: a header and whole rows. A copy whose rows reach further stays.
+/// Copies the header and the complete rows that a resume is about to remove. An existing copy stays if it
+/// reaches further.
 ///
 /// # Errors
-/// When the copy cannot be written. Nothing may be dropped then.
+/// If the copy cannot be written. The caller must not remove any rows then.
 pub(super) fn keep(rows: &Path, dropped: &[u8]) -> Result<()> {
     if last_step(rows)? >= last_step_of(dropped) {
         return Ok(());
     }
     let copy = path(rows);
     atomic::write(&copy, dropped)
-        .map_err(|e| e.context(format_args!("no row of {} is dropped before it is copied", rows.display())))
+        .map_err(|e| e.context(format_args!("rows of {} must be copied before they are removed", rows.display())))
 }
 
-/// Returns the last step of the copy; `None` without one.
+/// Returns the last step in the copy; `None` without a copy.
 pub(super) fn last_step(rows: &Path) -> Result<Option<u64>> {
     let copy = path(rows);
     match std::fs::read(&copy) {
@@ -37,7 +37,6 @@ pub(super) fn last_step(rows: &Path) -> Result<Option<u64>> {
     }
 }
 
-/// Removes the copy.
 pub(super) fn remove(rows: &Path) -> Result<()> {
     let copy = path(rows);
     match std::fs::remove_file(&copy) {
@@ -46,7 +45,7 @@ pub(super) fn remove(rows: &Path) -> Result<()> {
     }
 }
 
-/// Returns the first column of the last row.
+/// Parses the first column of the last row.
 fn last_step_of(bytes: &[u8]) -> Option<u64> {
     let last = bytes.strip_suffix(b"\n").unwrap_or(bytes).rsplit(|byte| *byte == b'\n').next()?;
     let step = last.split(|byte| *byte == b',').next()?;

@@ -1,14 +1,13 @@
-//! Events as TensorBoard's messages, encoded by hand: `tensorboard/compat/proto/{event,summary,tensor}.proto`
-//! has the numbers of the fields.
+//! Encodes events as TensorBoard's messages by hand. The field numbers come from
+//! `tensorboard/compat/proto/{event,summary,tensor}.proto`.
 
 use super::record::framed;
 use crate::results::rows::{MetricsRow, Phase, TimingRow};
 use crate::results::summary::Sample;
 
-/// Tag of the samples.
 pub const SAMPLES: &str = "samples";
 
-/// A message of protocol buffers.
+/// An encoded protocol buffers message.
 #[derive(Clone, Debug, Default)]
 struct Message(Vec<u8>);
 
@@ -21,7 +20,7 @@ impl Message {
         self.0.push(value as u8);
     }
 
-    /// Begins a field: its number, and how its value is encoded.
+    /// Begins a field with its number and the encoding of its value.
     fn key(&mut self, field: u32, encoding: u32) {
         self.varint(u64::from(field << 3 | encoding));
     }
@@ -56,7 +55,7 @@ impl Message {
     }
 }
 
-/// An event: values of one step. Scalars of TensorBoard are of 32 bits, so numbers of 64 are rounded.
+/// An event: the values of one step. TensorBoard's scalars have 32 bits, so 64-bit numbers are rounded.
 #[derive(Clone, Debug)]
 pub struct Event {
     message: Message,
@@ -64,20 +63,21 @@ pub struct Event {
 }
 
 impl Event {
-    /// Creates an event without values at a time in seconds since 1970.
+    /// Creates an event without values. `wall_s` is in seconds since 1970.
     fn new(wall_s: f64, step: u64) -> Self {
         let message = Message::default().double(1, wall_s).integer(2, step);
         Self { message, summary: Message::default() }
     }
 
-    /// The first event of a file.
+    /// Returns the first event of a file.
     pub fn first(wall_s: f64) -> Self {
         let mut event = Self::new(wall_s, 0);
         event.message = event.message.bytes(3, b"brain.Event:2");
         event
     }
 
-    /// A start of the session at step 0: what files before this one have counts no more.
+    /// Returns an event that restarts the session at step 0, which makes TensorBoard discard everything from
+    /// earlier files.
     pub fn start(wall_s: f64) -> Self {
         const START: u64 = 1;
         let mut event = Self::new(wall_s, 0);
@@ -85,7 +85,7 @@ impl Event {
         event
     }
 
-    /// The values of a row of `metrics.csv`, as `metrics/COLUMN`.
+    /// Returns the values in a row of `metrics.csv`, as `metrics/COLUMN`.
     pub fn of_metrics(row: &MetricsRow, wall_s: f64) -> Self {
         let mut event = Self::new(wall_s, row.step);
         for column in MetricsRow::COLUMNS.iter().skip_while(|column| **column == "step") {
@@ -97,12 +97,12 @@ impl Event {
         event
     }
 
-    /// The values of a row of `timing.csv`: as `timing/COLUMN` those of training steps, as
-    /// `timing_PHASE/COLUMN` those of other phases.
+    /// Returns the values in a row of `timing.csv`: as `timing/COLUMN` for training steps, and as
+    /// `timing_PHASE/COLUMN` for other phases.
     pub fn of_timing(row: &TimingRow, wall_s: f64) -> Self {
         let group = match row.phase {
             Phase::Warmup | Phase::Train => "timing".to_owned(),
-            // As the file has it: the name of the variant, in lower case.
+            // The phase's name as in the file: the variant's, in lower case.
             phase => format!("timing_{phase:?}").to_lowercase(),
         };
         let mut event = Self::new(wall_s, row.step);
@@ -115,7 +115,7 @@ impl Event {
         event
     }
 
-    /// Texts generated after one step, as one list.
+    /// Returns the texts generated after one step, as one list.
     pub fn of_samples(samples: &[&Sample], wall_s: f64) -> Self {
         let mut event = Self::new(wall_s, samples.first().map_or(0, |sample| sample.step));
         let texts: Vec<String> =
@@ -134,7 +134,7 @@ impl Event {
         self.add(&Message::default().bytes(1, tag.as_bytes()).float(2, number as f32));
     }
 
-    /// Adds a list of texts, for the plugin `text`: a tensor of strings.
+    /// Adds a list of texts for TensorBoard's `text` plugin, as a tensor of strings.
     fn add_text(&mut self, tag: &str, texts: &[impl AsRef<str>]) {
         const STRING: u64 = 7;
         let shape = Message::default().message(2, &Message::default().integer(1, texts.len() as u64));
@@ -146,7 +146,7 @@ impl Event {
         self.add(&Message::default().bytes(1, tag.as_bytes()).message(8, &tensor).message(9, &plugin));
     }
 
-    /// Returns the event as a record of a file.
+    /// Encodes the event as a record of an event file.
     pub fn record(self) -> Vec<u8> {
         let Self { message, summary } = self;
         let whole = if summary.0.is_empty() { message } else { message.message(5, &summary) };
@@ -158,7 +158,7 @@ impl Event {
 mod tests {
     use super::*;
 
-    /// The data of a record, without its framing.
+    /// Returns the data of a record, without its framing.
     fn data(event: Event) -> Vec<u8> {
         let record = event.record();
         record[12..record.len() - 4].to_vec()

@@ -1,7 +1,7 @@
-//! Event files for TensorBoard: each row of `metrics.csv` and `timing.csv` as scalars, samples as texts.
+//! Event files for TensorBoard: the rows of `metrics.csv` and `timing.csv` as scalars, and samples as texts.
 //!
-//! A file has all rows of its run: a process that resumes the run writes those that it kept anew, so that no
-//! reader sees rows that were cut off. `xrun runs export` writes the same from a run's files.
+//! A file has all rows of its run. A process that resumes the run first writes the kept rows again, so that
+//! no reader sees rows that were cut off. `xrun runs export` writes the same from a run's files.
 
 mod event;
 mod record;
@@ -20,24 +20,24 @@ use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// How names of event files begin: TensorBoard looks for `tfevents`, and sorts files by name.
+/// Prefix of event files' names. TensorBoard looks for `tfevents`, and sorts files by name.
 const PREFIX: &str = "events.out.tfevents.";
-/// How those end that xrun wrote.
+/// Suffix of the event files that xrun writes.
 const SUFFIX: &str = ".xrun";
 
-/// Limit of the files of processes of one run that begin in the same second.
+/// Limit of a run's processes that begin in the same second.
 const MAX_SAME_SECOND: u32 = 10_000;
 
-/// What a run's files say of it.
+/// What a run's files record.
 struct History {
-    /// When the run began, in seconds since 1970.
+    /// When the run began.
     started: Timestamp,
     metrics: Vec<MetricsRow>,
     timing: Vec<TimingRow>,
 }
 
 impl History {
-    /// Reads the files of a run, also of a kept one.
+    /// Reads the files of a run, kept or not.
     fn read(run: &Path) -> Result<Self> {
         let path = run.join(ENVIRONMENT);
         let environment: Environment = serde_json::from_slice(&stored::read(&path)?).map_err(|e| {
@@ -47,8 +47,8 @@ impl History {
         Ok(Self { started: environment.started, metrics, timing })
     }
 
-    /// Writes the events of all rows and samples, in ascending order of steps. Each is at the wall time of
-    /// its row: time between the processes of a run does not count.
+    /// Writes the events of all rows and samples in ascending order of steps. Each has the wall time of its
+    /// row, so the time between a run's processes does not count.
     fn write(&self, samples: &[Sample], out: &mut dyn Write) -> std::io::Result<()> {
         let started = seconds(self.started);
         let mut now = started;
@@ -82,41 +82,41 @@ fn samples_event(texts: &[Sample], wall_s: f64) -> Event {
     Event::of_samples(&texts.iter().collect::<Vec<_>>(), wall_s)
 }
 
-/// Returns a time in seconds since 1970.
+/// Converts a time to seconds since 1970.
 fn seconds(time: Timestamp) -> f64 {
     time.as_microsecond() as f64 / 1e6
 }
 
-/// Returns the time now in seconds since 1970.
+/// Returns the current time in seconds since 1970.
 fn now() -> f64 {
     seconds(crate::format::now())
 }
 
-/// Returns the name of an event file that was begun in a second since 1970.
+/// Returns the name of an event file that was begun in this second since 1970.
 fn file_name(second: i64, number: u32) -> String {
     format!("{PREFIX}{:010}.{number:04}{SUFFIX}", second.max(0))
 }
 
-/// Returns the second in the name of an event file.
+/// Parses the second in an event file's name.
 fn second_of(path: &Path) -> Option<i64> {
     path.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('.').next()?.parse().ok()
 }
 
-/// The event file of a run under way.
+/// The event file of a live run.
 #[derive(Debug)]
 pub struct EventFile {
     file: File,
     path: PathBuf,
-    /// Bytes of whole records.
+    /// Number of bytes in complete records.
     written: u64,
 }
 
 impl EventFile {
-    /// Creates the event file of a process in the folder of its run, with the rows that are there already,
-    /// and removes those of processes before.
+    /// Creates the event file of this process in its run's folder, writes the existing rows to it, and
+    /// removes the files of earlier processes.
     ///
     /// # Errors
-    /// When the files of the run cannot be read, or the file not be written.
+    /// If the run's files cannot be read, or the file cannot be written.
     pub fn create(run: &Path, samples: &[Sample]) -> Result<Self> {
         let folder = run.join(TENSORBOARD);
         match std::fs::create_dir(&folder) {
@@ -125,12 +125,12 @@ impl EventFile {
         }
         if !folder.symlink_metadata().at("read", &folder)?.is_dir() {
             return Err(Error::usage(format!(
-                "{} is a link or no folder, and xrun would write to what it leads to; remove it and try again",
+                "{} is a link or not a folder, and xrun does not write through it; remove it and try again",
                 folder.display()
             )));
         }
         let before = own_files(&folder)?;
-        // Behind those before, in the order of names, also where the clock was set back.
+        // Sort the new file after earlier ones by name, even if the clock was set back.
         let last = before.last().and_then(|path| second_of(path));
         let second = crate::format::now().as_second().max(last.unwrap_or_default());
         let mut paths = (0..MAX_SAME_SECOND).map(|number| folder.join(file_name(second, number)));
@@ -142,31 +142,31 @@ impl EventFile {
         History::read(run)?.write(samples, &mut out).and_then(|()| out.flush()).at("write", &path)?;
         drop(out);
         let written = file.metadata().at("read", &path)?.len();
-        // Until here a reader has the old files, and the start in the new one makes them count no more.
+        // Until now a reader had the old files. The start event in the new file makes it discard them.
         before.iter().try_for_each(|old| std::fs::remove_file(old).at("remove", old))?;
         Ok(Self { file, path, written })
     }
 
-    /// Appends the event of a row of `metrics.csv`.
+    /// Appends the event for a row of `metrics.csv`.
     ///
     /// # Errors
-    /// When it cannot be written: the file ends with the record before it.
+    /// If the event cannot be written. The file then ends with the record before it.
     pub fn metrics(&mut self, row: &MetricsRow) -> Result<()> {
         self.append(Event::of_metrics(row, now()))
     }
 
-    /// Appends the event of a row of `timing.csv`.
+    /// Appends the event for a row of `timing.csv`.
     ///
     /// # Errors
-    /// As [`EventFile::metrics`].
+    /// If the event cannot be written. The file then ends with the record before it.
     pub fn timing(&mut self, row: &TimingRow) -> Result<()> {
         self.append(Event::of_timing(row, now()))
     }
 
-    /// Appends the event of the samples of one step.
+    /// Appends the event for the samples of one step.
     ///
     /// # Errors
-    /// As [`EventFile::metrics`].
+    /// If the event cannot be written. The file then ends with the record before it.
     pub fn samples(&mut self, samples: &[&Sample]) -> Result<()> {
         self.append(Event::of_samples(samples, now()))
     }
@@ -174,7 +174,7 @@ impl EventFile {
     fn append(&mut self, event: Event) -> Result<()> {
         let record = event.record();
         if let Err(e) = self.file.write_all(&record) {
-            // A torn record would hide all that follow.
+            // An incomplete record would hide everything after it.
             let _ = self.file.set_len(self.written);
             self.file.seek(SeekFrom::Start(self.written)).at("seek in", &self.path)?;
             return Err(e).at("write", &self.path);
@@ -184,7 +184,7 @@ impl EventFile {
     }
 }
 
-/// Returns the event files that xrun wrote into a folder, in the order of their names.
+/// Returns the event files that xrun wrote into a folder, sorted by name.
 fn own_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).at("list", folder)? {
@@ -198,11 +198,11 @@ fn own_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Writes the event file of a run, also of a kept one, into a folder, and returns its path. The same files of
-/// a run make the same name and bytes.
+/// Writes the event file of a run, kept or not, into a folder, and returns its path. The same run files give
+/// the same name and bytes.
 ///
 /// # Errors
-/// When the files of the run cannot be read, or the file not be written.
+/// If the run's files cannot be read, or the file cannot be written.
 pub fn export(run: &Path, samples: &[Sample], folder: &Path) -> Result<PathBuf> {
     let history = History::read(run)?;
     std::fs::create_dir_all(folder).at("create", folder)?;

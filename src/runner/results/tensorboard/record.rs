@@ -1,19 +1,21 @@
-//! Records of an event file: TFRecord framing (`tensorflow/core/lib/io/record_writer.cc`).
+//! Records of an event file, in TFRecord framing (`tensorflow/core/lib/io/record_writer.cc`).
 
 use crc::{CRC_32_ISCSI, Crc, Table};
 
-/// CRC-32C, with a table that is made when the program is compiled.
+/// CRC-32C, with a table that is computed at compile time.
 static CRC32C: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISCSI);
 
-/// What a mask adds to a rotated checksum (`tensorflow/core/lib/hash/crc32c.h`).
+/// The constant that masking adds to a rotated checksum (`tensorflow/core/lib/hash/crc32c.h`).
 const MASK: u32 = 0xa282_ead8;
 
-/// Returns the masked checksum of bytes: a checksum of data that holds checksums itself would be weak.
+/// Returns the masked checksum of bytes. Masking is needed because checksums of data that itself holds
+/// checksums are weak.
 fn masked_checksum(bytes: &[u8]) -> [u8; 4] {
     CRC32C.checksum(bytes).rotate_right(15).wrapping_add(MASK).to_le_bytes()
 }
 
-/// Returns data as a record: its length in 8 bytes, their checksum, the data, its checksum; little-endian.
+/// Frames data as a record: its length in 8 bytes, the length's checksum, the data, the data's checksum. All
+/// numbers are little-endian.
 pub fn framed(data: &[u8]) -> Vec<u8> {
     let length = (data.len() as u64).to_le_bytes();
     [&length[..], &masked_checksum(&length), data, &masked_checksum(data)].concat()
@@ -30,7 +32,6 @@ mod tests {
         assert_eq!(CRC32C.checksum(&[0xff; 32]), 0x62a8_ab43);
     }
 
-    /// The first record of every file that TensorFlow's own writer begins, at time 0.
     #[test]
     fn a_record_has_its_length_and_two_checksums() {
         let record = framed(b"xrun");

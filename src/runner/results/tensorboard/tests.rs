@@ -3,7 +3,7 @@
 use super::*;
 use crate::results::folder::RunFolder;
 
-/// The records of a file, without their framing; a torn one ends them.
+/// Returns the records of a file without their framing, up to an incomplete one.
 fn records(bytes: &[u8]) -> Vec<Vec<u8>> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(head) = bytes.get(at..at + 8) {
@@ -24,7 +24,7 @@ fn sample(step: u64, text: &str) -> Sample {
     Sample { step, prompt: "a".to_owned(), text: text.to_owned() }
 }
 
-/// A run of some steps in `results`, with a sample after the last.
+/// Creates a run of `steps` steps in `results`, with a sample after the last.
 fn run(results: &Path, steps: u64) -> RunFolder {
     let began: Timestamp = "2026-11-02T03:04:05Z".parse().unwrap();
     let folder = RunFolder::create(results, "r", "0123abcd", began).unwrap();
@@ -53,14 +53,14 @@ fn an_export_has_every_row_and_sample_and_is_the_same_again() {
     let to = dir.path().join("export");
     let path = export(folder.path(), &samples, &to).unwrap();
     let bytes = std::fs::read(&path).unwrap();
-    // The version, the start, three rows of each file, the row of the samples and the samples.
+    // Version, start, three rows from each file, the row of the samples, and the samples.
     assert_eq!(records(&bytes).len(), 2 + 6 + 2);
     assert!(records(&bytes).iter().any(|data| data.windows(2).any(|window| window == b"ac")));
     assert_eq!(export(folder.path(), &samples, &to).unwrap(), path);
     assert_eq!(std::fs::read(only_file(&to)).unwrap(), bytes);
 }
 
-/// However often a run is resumed, one file has the rows that are kept, once.
+/// However often a run is resumed, one file has every kept row exactly once.
 #[test]
 fn a_process_writes_the_kept_rows_anew_and_appends() {
     let dir = tempfile::tempdir().unwrap();
@@ -75,12 +75,12 @@ fn a_process_writes_the_kept_rows_anew_and_appends() {
         file.samples(&[&sample(4, "b")]).unwrap();
         assert_eq!(records(&std::fs::read(only_file(&events)).unwrap()).len(), kept + 3);
     }
-    // A file of a clock that was set back since is before the new one all the same.
+    // A file from before the clock was set back still sorts before the new one.
     let ahead = events.join(file_name(9_000_000_000, 0));
     std::fs::rename(only_file(&events), &ahead).unwrap();
     EventFile::create(folder.path(), &[]).unwrap();
     assert!(only_file(&events) > ahead);
-    // Others' files stay.
+    // Files of other programs stay.
     let other = events.join("events.out.tfevents.1.host");
     std::fs::write(&other, "x").unwrap();
     EventFile::create(folder.path(), &[]).unwrap();
@@ -95,7 +95,7 @@ fn links_are_refused_and_what_they_lead_to_stays() {
     std::fs::create_dir(&elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, folder.path().join(TENSORBOARD)).unwrap();
     let error = EventFile::create(folder.path(), &[]).unwrap_err();
-    assert!(error.message().contains("is a link or no folder"), "{error}");
+    assert!(error.message().contains("is a link or not a folder"), "{error}");
     assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
 }
 

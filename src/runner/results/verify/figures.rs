@@ -1,4 +1,4 @@
-//! The figures of a summary, recomputed from the rows.
+//! Recomputes the figures in a summary from the rows.
 
 use super::files::RunFiles;
 use crate::results::names::{METRICS, RESOLVED, SUMMARY};
@@ -6,7 +6,7 @@ use crate::results::steady::warmup_of;
 use crate::results::summary::{Status, Summary};
 use serde_json::Value;
 
-/// The figures of a summary that follow from rows, as paths in its JSON.
+/// The figures in a summary that follow from rows, as paths in its JSON.
 const FIGURES: [&str; 14] = [
     "steps",
     "tokens_seen",
@@ -24,29 +24,29 @@ const FIGURES: [&str; 14] = [
     "steady_state",
 ];
 
-/// The largest relative difference of two numbers that count as equal: sums in another order differ in the
-/// last digits.
+/// The largest relative difference between two numbers that count as equal. Sums taken in another order
+/// differ in the last digits.
 const TOLERANCE: f64 = 1e-12;
 
-/// Returns what does not agree.
+/// Returns a sentence for each contradiction.
 pub fn differences(run: &RunFiles) -> Vec<String> {
     let mut found = planned(run);
     found.extend(forked(run));
     found.extend(contention(&run.summary));
     if run.summary.status != Status::Ok && is_blank(run) {
-        // It ended, or was killed, before it could write more than its beginning.
+        // The run ended, or was killed, before it could write more than its initial summary.
         return found;
     }
     let rule = run.summary.steady_state.as_ref().map(|steady| steady.rule.as_str());
-    // A run has no steady state until its end: one that was killed is checked without.
+    // A run has no steady state until it ends, so a killed run is checked without one.
     let has_speed = rule.is_some() || run.summary.status != Status::Running;
     let Some(warmup) = rule.map_or((!has_speed).then_some(0), warmup_of) else {
         let rule = rule.unwrap_or("none");
-        found.push(format!("{SUMMARY} names a rule of the steady state that is not known: {rule:?}"));
+        found.push(format!("{SUMMARY} has a steady-state rule that this version does not know: {rule:?}"));
         return found;
     };
     let mut derived = run.summary.clone();
-    // The summary of a run under way is of the rows at its time.
+    // The summary of a live run covers the rows up to the time when it was written.
     let until = if run.summary.status == Status::Running { run.summary.steps } else { u64::MAX };
     let metrics: Vec<_> = run.metrics.iter().filter(|row| row.step <= until).cloned().collect();
     let timing: Vec<_> = run.timing.iter().filter(|row| row.step <= until).cloned().collect();
@@ -55,7 +55,7 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
         (derived.steady_state, derived.tok_s, derived.mfu_pct, derived.hfu_pct) = (None, None, None, None);
     }
     if let Some(steady) = &mut derived.steady_state {
-        // Compared above, in the words of its version.
+        // The rule was checked above. Versions word it differently.
         steady.rule = rule_of(&run.summary);
     }
     let derived = printed(&derived);
@@ -69,7 +69,7 @@ fn rule_of(summary: &Summary) -> String {
     summary.steady_state.as_ref().map(|steady| steady.rule.clone()).unwrap_or_default()
 }
 
-/// Returns a summary as its file has it: with the shortest digits of every number.
+/// Returns a summary as its file prints it, with the shortest digits of every number.
 fn printed(summary: &Summary) -> Value {
     let text = serde_json::to_string(summary).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
@@ -84,7 +84,7 @@ fn is_blank(run: &RunFiles) -> bool {
     found.is_empty()
 }
 
-/// Compares a figure of the summary with the one that follows from the rows.
+/// Compares a figure in the summary with the same figure recomputed from the rows.
 fn compare(path: &str, stored: Option<&Value>, derived: &Value, found: &mut Vec<String>) {
     match (stored, derived) {
         (Some(Value::Object(stored)), Value::Object(derived)) => {
@@ -92,15 +92,15 @@ fn compare(path: &str, stored: Option<&Value>, derived: &Value, found: &mut Vec<
                 compare(&format!("{path}.{name}"), stored.get(name), derived, found);
             }
         }
-        // Readers derive it from the rows where it is missing.
+        // If it is missing, readers derive it from the rows.
         (None, _) if path == "train_loss.smoothed" => {}
         (None, Value::Null) => {}
-        // Versions that knew no further held-out sets.
+        // Earlier versions had no further held-out sets.
         (None, Value::Object(derived)) if derived.is_empty() => {}
         (Some(stored), derived) if is_equal(stored, derived) => {}
         (stored, derived) => {
             let stored = stored.map_or("nothing".to_owned(), shown);
-            found.push(format!("{SUMMARY} has {path} = {stored}, and the rows make {}", shown(derived)));
+            found.push(format!("{SUMMARY} has {path} = {stored}, but the rows give {}", shown(derived)));
         }
     }
 }
@@ -123,31 +123,31 @@ fn planned(run: &RunFiles) -> Vec<String> {
     let asked: Option<u64> = run.keys.value("training.steps").and_then(|steps| steps.parse().ok());
     if asked.is_some_and(|asked| asked != steps_planned) {
         found.push(format!(
-            "{SUMMARY} has steps_planned = {steps_planned}, and {RESOLVED} training.steps = {}",
+            "{SUMMARY} has steps_planned = {steps_planned}, but {RESOLVED} has training.steps = {}",
             asked.unwrap_or_default()
         ));
     }
     let last = run.metrics.last().map_or(0, |row| row.step);
     if status == Status::Ok && steps_planned != last {
         found
-            .push(format!("{SUMMARY} has status = ok, and {METRICS} ends at step {last} of {steps_planned}"));
+            .push(format!("{SUMMARY} has status = ok, but {METRICS} ends at step {last} of {steps_planned}"));
     }
     found
 }
 
-/// Checks that a fork's rows go on where its summary says that it began.
+/// Checks that a fork's rows continue where its summary says that it began.
 fn forked(run: &RunFiles) -> Option<String> {
     let (fork, first) = (run.summary.forked_from.as_ref()?, run.metrics.first()?);
     let follows = fork.step.checked_add(1) == Some(first.step) && fork.tokens_seen < first.tokens_seen;
     (!follows).then(|| {
         format!(
-            "{SUMMARY} has forked_from.step = {} after {} tokens, and {METRICS} begins with step {} after {}",
+            "{SUMMARY} has forked_from.step = {} after {} tokens, but {METRICS} begins with step {} after {}",
             fork.step, fork.tokens_seen, first.step, first.tokens_seen
         )
     })
 }
 
-/// Checks that a summary says of its GPU in every place that it was contended, or in none.
+/// Checks that a summary says everywhere that its GPU was contended, or nowhere.
 fn contention(summary: &Summary) -> Option<String> {
     let gpu = summary.gpu.as_ref()?;
     let is_contended = gpu.contended == Some(true);

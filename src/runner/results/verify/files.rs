@@ -1,4 +1,4 @@
-//! The files of a run, read to be held against each other.
+//! Reads the files of a run that must agree with each other.
 
 use crate::error::{Error, Result};
 use crate::recipe::StoredKeys;
@@ -12,28 +12,27 @@ use crate::results::summary::Summary;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// The files of a run that have to agree.
+/// The files of a run that must agree.
 #[derive(Debug)]
 pub struct RunFiles {
     /// The folder, for messages.
     pub(super) folder: PathBuf,
-    /// The name of its folder's parent: that of its recipe.
+    /// The name of the folder's parent, which should be the recipe's.
     pub(super) recipe: String,
-    /// The name of its folder.
     pub(super) run: String,
     pub(super) summary: Summary,
     /// `summary.json`, with the numbers as they are printed.
     pub(super) printed: Value,
     pub(super) keys: StoredKeys,
-    /// The environment of the process that began it.
+    /// The environment of the process that began the run.
     pub(super) environment: Environment,
     pub(super) metrics: Vec<MetricsRow>,
     pub(super) timing: Vec<TimingRow>,
 }
 
 impl RunFiles {
-    /// Returns where the run begins, if it is a fork: `of RUN at step N`. Versions that did not record it are
-    /// told by their first row.
+    /// Describes where the run begins if it is a fork: `of RUN at step N`. In versions that did not record
+    /// the fork, the first row shows it.
     pub fn fork(&self) -> Option<String> {
         let before = self.metrics.first().map_or(0, |row| row.step.saturating_sub(1));
         match &self.summary.forked_from {
@@ -42,10 +41,10 @@ impl RunFiles {
         }
     }
 
-    /// Reads the files of a run folder, kept or not.
+    /// Reads the files of a run's folder, kept or not.
     ///
     /// # Errors
-    /// When one is missing or cannot be read.
+    /// If a required file is missing, or a file cannot be read.
     pub fn read(run: &Path) -> Result<Self> {
         let [recipe, name] = names_of(run);
         Self::parse(run, recipe, name, &|file| {
@@ -54,11 +53,11 @@ impl RunFiles {
         })
     }
 
-    /// Parses files of the run `recipe/run`, which `read` returns by their names; messages name them in
+    /// Parses the files of the run `recipe/run`. `read` returns a file by its name; messages name files in
     /// `folder`.
     ///
     /// # Errors
-    /// When one is missing or cannot be parsed.
+    /// If a required file is missing, or a file cannot be parsed.
     pub fn parse(
         folder: &Path,
         recipe: String,
@@ -90,7 +89,7 @@ impl RunFiles {
     }
 }
 
-/// Returns the rows of a file; none of one that a run did not come to write.
+/// Returns the rows of a file, and none if the run ended before it wrote the file.
 fn rows_of<R: Row>(
     folder: &Path,
     file: &str,

@@ -1,13 +1,13 @@
 //! Checks that a run agrees with itself: its figures follow from its rows, and its names from its recipe.
 //!
 //! ```text
-//! metrics.csv, timing.csv ─▶ figures of summary.json      recomputed by the rule that the summary names
-//! metrics.csv  ◀─▶  timing.csv  ◀─▶  resolved.toml         tokens of a step, speeds, wall time
-//! resolved.toml ─▶ recipe hash ─▶ name of the run          over the keys that the file has
+//! metrics.csv, timing.csv ─▶ figures in summary.json      recomputed by the rule that the summary states
+//! metrics.csv  ◀─▶  timing.csv  ◀─▶  resolved.toml         tokens per step, speeds, wall time
+//! resolved.toml ─▶ recipe hash ─▶ name of the run          over the keys in the file
 //! ```
 //!
-//! Hashes in a manifest show that a file was changed after the manifest was written. These checks also find
-//! changes before that, unless rows, summary and recipe were changed together so that they agree.
+//! The hashes in a manifest only show that a file was changed after the manifest was written. These checks
+//! also find earlier changes, unless rows, summary and recipe were changed consistently.
 
 mod figures;
 mod files;
@@ -19,7 +19,7 @@ mod tests;
 use crate::error::{Error, Result};
 pub use files::RunFiles;
 
-/// Returns what does not agree, a sentence each; empty for a run that nobody changed.
+/// Returns a sentence for each contradiction, and none for a run that nobody changed.
 pub fn differences(run: &RunFiles) -> Vec<String> {
     [identity::differences(run), figures::differences(run), speeds::differences(run)].concat()
 }
@@ -27,7 +27,7 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
 /// Checks that a run agrees with itself.
 ///
 /// # Errors
-/// With everything that does not agree.
+/// If anything contradicts; the message lists everything that does.
 pub fn check(run: &RunFiles) -> Result<()> {
     let found = differences(run);
     if found.is_empty() {

@@ -1,4 +1,4 @@
-//! Kept runs as they are, and each with one thing changed.
+//! Checks kept runs unchanged, and with one thing changed at a time.
 
 use super::*;
 use crate::results::TimingRow;
@@ -10,7 +10,7 @@ fn kept() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results/kept")
 }
 
-/// Reads a kept run with a text of a file replaced, wherever it occurs.
+/// Returns the contradictions in a kept run after replacing a text wherever it occurs in one file.
 fn changed(id: &str, file: &str, from: &str, to: &str) -> Result<Vec<String>> {
     let run = kept().join(id);
     let (recipe, name) = id.split_once('/').unwrap();
@@ -28,7 +28,7 @@ fn changed(id: &str, file: &str, from: &str, to: &str) -> Result<Vec<String>> {
 
 const RUN: &str = "quickstart/20261121T093646Z-7d757a20";
 
-/// Runs of several versions of the program, with the keys that recipes had then.
+/// These runs come from several versions of xrun, and have the keys that recipes had then.
 #[test]
 fn every_kept_run_agrees_with_itself() {
     let mut count = 0;
@@ -46,27 +46,27 @@ fn a_changed_figure_is_told_from_the_rows() {
         (
             "\"tok_s\": 24779.668938090403",
             "\"tok_s\": 999999.0",
-            "tok_s = 999999.0, and the rows make 24779.66893809",
+            "tok_s = 999999.0, but the rows give 24779.66893809",
         ),
-        ("\"steps\": 700", "\"steps\": 4000", "steps = 4000, and the rows make 700"),
+        ("\"steps\": 700", "\"steps\": 4000", "steps = 4000, but the rows give 700"),
         ("\"tokens_seen\": 1433600", "\"tokens_seen\": 1", "tokens_seen = 1,"),
-        ("1.0675474", "0.001", "train_loss.final.loss = 0.001, and the rows make 1.0675474"),
+        ("1.0675474", "0.001", "train_loss.final.loss = 0.001, but the rows give 1.0675474"),
         ("\"wall_s\": 62.86915803", "\"wall_s\": 31.4", "wall_s = 31.4"),
-        ("\"wall_s\":", "\"energy_j\": 3.0,\n  \"wall_s\":", "energy_j = 3.0, and the rows make null"),
+        ("\"wall_s\":", "\"energy_j\": 3.0,\n  \"wall_s\":", "energy_j = 3.0, but the rows give null"),
         ("\"median\": 82.6484", "\"median\": 41.3242", "steady_state.step_ms.median"),
-        ("first 5", "first 6", "steady_state.excluded_warmup = 5, and the rows make 6"),
-        ("5 % from", "50 % from", "names a rule of the steady state that is not known"),
+        ("first 5", "first 6", "steady_state.excluded_warmup = 5, but the rows give 6"),
+        ("5 % from", "50 % from", "has a steady-state rule that this version does not know"),
         ("\"val_loss_over_floor\": 1.102", "\"val_loss_over_floor\": 1.002", "val_loss_over_floor"),
-        ("\"mfu_pct\": null", "\"mfu_pct\": 60.0", "mfu_pct = 60.0, and the rows make null"),
+        ("\"mfu_pct\": null", "\"mfu_pct\": 60.0", "mfu_pct = 60.0, but the rows give null"),
         ("\"settled\": true", "\"settled\": false", "steady_state.settled = false"),
         ("\"steps_planned\": 700", "\"steps_planned\": 600", "steps_planned = 600"),
-        ("\"recipe\": \"quickstart\"", "\"recipe\": \"dim384\"", "is of the recipe \"dim384\""),
+        ("\"recipe\": \"quickstart\"", "\"recipe\": \"dim384\"", "names the recipe \"dim384\""),
         (
             "20261121T093646Z-7d757a20",
             "20261121T093647Z-7d757a20",
-            "is of the run \"20261121T093647Z-7d757a20\"",
+            "names the run \"20261121T093647Z-7d757a20\"",
         ),
-        ("7d757a20eced", "7d757a21eced", "has the hash 7d757a20eced, and summary.json says 7d757a21eced"),
+        ("7d757a20eced", "7d757a21eced", "has the hash 7d757a20eced, but summary.json says 7d757a21eced"),
         ("\"status\": \"ok\"", "\"status\": \"failed\"", ""),
     ] {
         let found = changed(RUN, SUMMARY, from, to).unwrap();
@@ -85,7 +85,7 @@ fn changed_rows_recipes_and_times_are_told_from_each_other() {
         (METRICS, "\n2,4096,", "\n3,4096,", "metrics.csv:3 has step 3"),
         (TIMING, "\n2,warmup,", "\n3,warmup,", "timing.csv does not have the steps of metrics.csv"),
         (TIMING, "20930.38376533148", "41860.76753066296", "tok_s = 41860.76753066296 at step 2"),
-        (TIMING, ",97.84818200000001,", ",977.84818200000001,", "at step 2 (Warmup), and 98.0287"),
+        (TIMING, ",97.84818200000001,", ",977.84818200000001,", "at step 2 (Warmup), but 98.0287"),
         (
             ENVIRONMENT,
             "\"started\": \"2026-11-21",
@@ -105,15 +105,15 @@ fn rows_follow_the_ramp_of_the_batch() {
         let to = format!("batch_ramp = {ramp}\nsteps = 700");
         changed(RUN, RESOLVED, "steps = 700", &to).unwrap()
     };
-    // The batch of that run, in a stage; and another one.
+    // The run's own batch as a stage of a ramp, and then another batch.
     let same = with_ramp("[[3, 16]]");
     assert!(same.iter().all(|found| found.contains("has the hash")), "{same:?}");
     let other = with_ramp("[[1, 16], [3, 8]]");
     assert!(other.iter().any(|found| found.contains("metrics.csv:3 has step 2 after 4096")), "{other:?}");
-    assert!(other.iter().any(|found| found.contains("at step 2, and 1024 tokens in")), "{other:?}");
+    assert!(other.iter().any(|found| found.contains("at step 2, but 1024 tokens in")), "{other:?}");
 }
 
-/// Returns what does not agree in a kept run with changed rows of `timing.csv`, summarized anew.
+/// Returns the contradictions in a kept run after changing rows of `timing.csv` and summarizing them again.
 fn with_timing(change: impl Fn(usize, &mut TimingRow)) -> Vec<String> {
     let mut files = RunFiles::read(&kept().join(RUN)).unwrap();
     files.timing.iter_mut().enumerate().for_each(|(at, row)| change(at, row));
@@ -122,7 +122,7 @@ fn with_timing(change: impl Fn(usize, &mut TimingRow)) -> Vec<String> {
     differences(&files)
 }
 
-/// Doubled speeds, with step times that fit.
+/// Speeds are doubled, and step times match them.
 #[test]
 fn halved_step_times_do_not_fit_the_wall_time() {
     let found = with_timing(|_, row| {
@@ -137,11 +137,11 @@ fn halved_step_times_do_not_fit_the_wall_time() {
 
 #[test]
 fn rows_that_a_busy_machine_wrote_late_fit_the_wall_time() {
-    // Two of three rows come a second after their step, and the clock of all that follow goes on from there.
+    // Two of three rows come a second after their step, and all later rows are shifted with them.
     let late = |at: usize, row: &mut TimingRow| row.wall_s += (at - at / 3) as f64;
     let found = with_timing(late);
     assert!(found.iter().all(|found| !found.contains("pass from row to row")), "{found:?}");
-    // Three of four are too many.
+    // Three of four late rows are too many.
     let found = with_timing(|at, row| row.wall_s += (at - at / 5) as f64);
     assert!(found.iter().any(|found| found.contains("pass from row to row")), "{found:?}");
 }
@@ -155,7 +155,7 @@ fn a_fork_begins_where_its_summary_says() {
     files.summary.forked_from = fork(100, 204_800);
     let found = differences(&files);
     assert!(
-        found[0].contains("forked_from.step = 100 after 204800 tokens, and metrics.csv begins with step 1")
+        found[0].contains("forked_from.step = 100 after 204800 tokens, but metrics.csv begins with step 1")
     );
     files.metrics.drain(..100);
     files.timing.retain(|row| row.step > 100);
@@ -181,5 +181,5 @@ fn contention_is_said_everywhere_or_nowhere() {
     files.summary.gpu = Some(crate::results::summary::Gpu { contended: Some(false), ..gpu(&mut files) });
     assert_eq!(differences(&files), [""; 0]);
     files.timing.iter_mut().for_each(|row| row.throttle = Some("power_cap+thermal".to_owned()));
-    assert!(differences(&files)[0].contains("gpu.contended = false, and"));
+    assert!(differences(&files)[0].contains("gpu.contended = false, but"));
 }
