@@ -68,7 +68,7 @@ pub fn metric(value: f64) -> String {
     if prefix == 0 { format!("{value:.0} ") } else { format!("{value:.2}{}", PREFIXES[prefix]) }
 }
 
-/// Formats bytes in the largest binary unit of which there is at least one.
+/// Formats bytes in the largest binary unit that gives at least 1: `1.50 GiB`.
 pub fn binary(bytes: usize) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {

@@ -22,9 +22,7 @@ pub struct RowCells {
 #[serde(rename_all = "snake_case", tag = "what")]
 pub enum RowDifference {
     /// The second file lacks a column that the first one has.
-    MissingColumn {
-        column: String,
-    },
+    MissingColumn { column: String },
     /// A cell differs.
     Value {
         /// The step of the row.

@@ -416,7 +416,7 @@ impl Experiment {
         }
         let mut runs = experiment.runs.iter().chain(&experiment.pilot);
         match runs.find(|run| run.arm >= arms) {
-            Some(run) => Err(wrong(1, format!("a run belongs to arm {}, but there are only {arms} arms", run.arm))),
+            Some(run) => Err(wrong(1, format!("a run belongs to arm {}, but there are {arms}", run.arm))),
             None => Ok(experiment),
         }
     }

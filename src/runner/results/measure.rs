@@ -344,9 +344,7 @@ fn metric_and_set(text: &str, named: &str) -> Result<(MeasuredMetric, Option<Str
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if let Some(set) = set.filter(|set| set.is_empty() || !set.chars().all(plain)) {
-        return Err(format!(
-            "`{text}`: `{set}` cannot name a held-out set: use a key of [validation.sets]"
-        ));
+        return Err(format!("`{text}`: `{set}` cannot name a held-out set: use a key of [validation.sets]"));
     }
     Ok((metric, set.map(str::to_owned)))
 }

@@ -90,10 +90,8 @@ fn the_best_set_is_marked_and_what_diverged_is_not_in_it() {
 fn the_best_configuration_is_confirmed_with_fresh_seeds() {
     let place = place("[sweep]\nseeds = 2\ngrid = { \"optimizer.lr\" = [1e-4, 1e-2, 10.0] }\nconfirm = 3\n");
     let sweep = ["sweep", "grid.toml"];
-    let done = place
-        .xrun(&sweep)
-        .succeeds()
-        .says(&["confirmed with 3 fresh seeds: val_loss, (optimizer.lr=0.01)"]);
+    let done =
+        place.xrun(&sweep).succeeds().says(&["confirmed with 3 fresh seeds: val_loss, (optimizer.lr=0.01)"]);
     assert!(!done.stderr.contains("not confirmed"), "{}", done.stderr);
     let found: Confirmation = read(&place, "confirmation.json");
     assert_eq!(found.seeds.len(), 3);

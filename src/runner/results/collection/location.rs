@@ -20,6 +20,6 @@ pub fn locate(run: &Path) -> Result<Located> {
     let run = std::path::absolute(run).at("find", run)?;
     match run.parent().and_then(Path::parent) {
         Some(results) => Ok(Located { results: results.to_owned(), id: id_of(&run) }),
-        None => Err(Error::usage(format!("{} is not a run folder: expected RESULTS/RECIPE/RUN", run.display()))),
+        None => Err(Error::usage(format!("{} is not a run folder (RESULTS/RECIPE/RUN)", run.display()))),
     }
 }

@@ -117,7 +117,10 @@ impl MeasuredRun {
         };
         let Some(from) = losses.len().checked_sub(count) else {
             let what = if metric == MeasuredMetric::TrainLoss { "steps" } else { "evaluations" };
-            return Ok(MeasureValue::Missing(format!("the run has {} {what}, and {count} are averaged", losses.len())));
+            return Ok(MeasureValue::Missing(format!(
+                "the run has {} {what}, and {count} are averaged",
+                losses.len()
+            )));
         };
         let averaged = &losses[from..];
         check_finite(averaged)?;

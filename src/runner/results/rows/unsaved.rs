@@ -25,7 +25,7 @@ pub(super) fn keep(rows: &Path, dropped: &[u8]) -> Result<()> {
     }
     let copy = path(rows);
     atomic::write(&copy, dropped)
-        .map_err(|e| e.context(format_args!("rows of {} must be copied before they are removed", rows.display())))
+        .map_err(|e| e.context(format_args!("rows of {} stay until they can be copied", rows.display())))
 }
 
 /// Returns the last step in the copy; `None` without a copy.
