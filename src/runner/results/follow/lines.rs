@@ -30,8 +30,8 @@ pub struct AppendedLines {
 pub struct NewLines {
     /// Complete lines, each with its newline.
     pub bytes: Vec<u8>,
-    /// True if the file was removed or no longer begins as it did, because a resume cut it back. All earlier
-    /// lines are then void, and these start at the file's beginning.
+    /// True if the file was cut back, as a resume does, or removed. All earlier lines are then void, and
+    /// these start at the file's beginning.
     pub is_restarted: bool,
     /// True if complete lines may be left for the next poll.
     pub has_more: bool,

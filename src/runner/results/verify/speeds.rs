@@ -134,7 +134,7 @@ fn wall(run: &RunFiles) -> Option<String> {
     let is_longer = |(row, passed): &(&TimingRow, &f64)| row.step_ms > *passed + slack(row);
     if let Some((row, passed)) = run.timing.iter().zip(&passed).find(is_longer) {
         return Some(format!(
-            "{TIMING} has step_ms = {} at step {} ({:?}), but {passed} ms passed since the row before it",
+            "{TIMING} has step_ms = {} at step {} ({:?}), but only {passed} ms passed since the row before it",
             row.step_ms, row.step, row.phase
         ));
     }

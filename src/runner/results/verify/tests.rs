@@ -85,7 +85,7 @@ fn changed_rows_recipes_and_times_are_told_from_each_other() {
         (METRICS, "\n2,4096,", "\n3,4096,", "metrics.csv:3 has step 3"),
         (TIMING, "\n2,warmup,", "\n3,warmup,", "timing.csv does not have the steps of metrics.csv"),
         (TIMING, "20930.38376533148", "41860.76753066296", "tok_s = 41860.76753066296 at step 2"),
-        (TIMING, ",97.84818200000001,", ",977.84818200000001,", "at step 2 (Warmup), but 98.0287"),
+        (TIMING, ",97.84818200000001,", ",977.84818200000001,", "at step 2 (Warmup), but only 98.0287"),
         (
             ENVIRONMENT,
             "\"started\": \"2026-11-21",
