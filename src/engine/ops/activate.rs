@@ -1,4 +1,4 @@
-//! An activation, applied to every element.
+//! Applies an activation function to every element.
 
 use super::activation::Activation;
 use super::add::{elementwise_shapes, same_spec};
@@ -17,23 +17,23 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Activate(pub Function);
 
-/// `(x, dy) → dx = dy ⊙ f'(x)`, and if it emits `(dx, y)`.
+/// `(x, dy) → dx = dy ⊙ f'(x)`, or `(dx, y)` if `emits` is set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActivateGrad {
     /// The function.
     pub of: Function,
-    /// True if it also writes the output of [`Activate`].
+    /// True if the op also writes the output of [`Activate`].
     pub emits: bool,
 }
 
-/// A function in f64, for the reference of a case.
+/// An activation in f64, for the reference of a test case.
 type Plain = Box<dyn Fn(f64) -> f64 + Send + Sync>;
 
-/// A formula, and the same in f64.
+/// A formula and the same function written in f64.
 type Proved = (&'static str, fn(f64) -> f64);
 
-/// Formulas that cases prove, which together have every kind of step, and the same by plain arithmetic. The
-/// last one is that of padded rows.
+/// Formulas for the test cases, each with the same function in plain arithmetic. Together they use every kind
+/// of step; the last one runs on padded rows.
 const FORMULAS: [Proved; 4] = [
     ("x / (1 + abs(x)) + x * erf(x) + sqrt(1 + x^2) * sign(x)", |x| {
         x / (1.0 + x.abs()) + x * (1.0 - erfc(x)) + (1.0 + x * x).sqrt() * if x > 0.0 { 1.0 } else { -1.0 }
@@ -69,7 +69,7 @@ impl Op for Activate {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         match inputs {
-            _ if self.0.variables() != 1 => Err("is of one number".into()),
+            _ if self.0.variables() != 1 => Err("needs a formula of one variable".into()),
             [x] if x.dtype.is_float() => Ok(vec![x.clone()]),
             _ => Err("takes one float tensor".into()),
         }

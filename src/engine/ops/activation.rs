@@ -1,5 +1,6 @@
-//! The functions of one number between the products of a feed-forward layer: values and slopes, for the ops
-//! [`Activate`](super::activate::Activate) and [`Gated`](super::gated::Gated). As kernels/activation.cuh.
+//! The activation functions of feed-forward layers: values and slopes, for the ops
+//! [`Activate`](super::activate::Activate) and [`Gated`](super::gated::Gated). kernels/activation.cuh has the
+//! same functions.
 
 use super::erfc::erfc;
 use crate::device::Real;
@@ -21,20 +22,21 @@ pub enum Activation {
     Relu2,
 }
 
-/// What an activation is called.
+/// The names of an activation in kernels and ops.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names {
-    /// Its functor in kernels.
+    /// The functor in kernels/activation.cuh.
     pub functor: &'static str,
-    /// [`Activate`](super::activate::Activate) with it, and the gradient.
+    /// The ops that apply it alone: [`Activate`](super::activate::Activate) and its gradient.
     pub alone: &'static str,
     pub alone_grad: &'static str,
-    /// [`Gated`](super::gated::Gated) with it, and the gradient.
+    /// The ops that apply it to a gate: [`Gated`](super::gated::Gated) and its gradient.
     pub gated: &'static str,
     pub gated_grad: &'static str,
 }
 
-/// Evaluates an expression with `f` bound to the function of an activation: a loop for each, which vectorizes.
+/// Evaluates an expression with `f` bound to the function of an activation. Each activation gets a loop of
+/// its own, which vectorizes.
 macro_rules! with_function {
     ($activation:expr, |$f:ident| $body:expr) => {
         match $activation {
@@ -55,7 +57,7 @@ impl Activation {
     /// Every function, in the order of declaration.
     pub const ALL: [Self; 5] = [Self::Silu, Self::Gelu, Self::GeluTanh, Self::Relu, Self::Relu2];
 
-    /// Returns what it is called in kernels/activation.cuh, and the ops that apply it.
+    /// Returns the functor in kernels/activation.cuh and the names of the ops that apply the activation.
     pub(super) const fn names(self) -> Names {
         let [functor, alone, alone_grad, gated, gated_grad] = match self {
             Self::Silu => ["Silu", "silu", "silu_grad", "swiglu", "swiglu_grad"],
@@ -67,27 +69,27 @@ impl Activation {
         Names { functor, alone, alone_grad, gated, gated_grad }
     }
 
-    /// Replaces numbers by the function's values.
+    /// Replaces each number by the function's value.
     #[inline(always)]
     pub(super) fn values<A: Real>(self, x: &mut [A]) {
         with_function!(self, |f| x.iter_mut().for_each(|x| *x = f(*x).0));
     }
 
-    /// Replaces numbers by the function's values, with the bits of [`values`](Self::values), and writes its
-    /// derivatives into `slopes`.
+    /// Replaces each number by the function's value, bit for bit as [`values`](Self::values) does, and writes
+    /// the derivatives into `slopes`.
     #[inline(always)]
     pub(super) fn values_and_slopes<A: Real>(self, x: &mut [A], slopes: &mut [A]) {
         with_function!(self, |f| x.iter_mut().zip(slopes).for_each(|(x, slope)| (*x, *slope) = f(*x)));
     }
 
-    /// Computes the function by plain formulas, for the references of cases.
+    /// Computes the function by plain formulas, for the references of test cases.
     pub(super) fn plain(self, x: f64) -> f64 {
         match self {
             Self::Silu => x / (1.0 + (-x).exp()),
             Self::Gelu => x * 0.5 * plain_erfc(-x / 2f64.sqrt()),
             Self::GeluTanh => {
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-                // (1 + tanh u) / 2, without what that cancels.
+                // (1 + tanh u) / 2, in a form without cancellation.
                 x / (1.0 + (-2.0 * inner).exp())
             }
             Self::Relu => x.max(0.0),
@@ -96,7 +98,7 @@ impl Activation {
     }
 }
 
-/// `1 / (1 + e^-x)`: 0 and 1 far out, never NaN for a number.
+/// `1 / (1 + e^-x)`. Far from zero it returns 0 or 1, and it is NaN only if `x` is.
 #[inline(always)]
 fn sigmoid<A: Real>(x: A) -> A {
     A::ONE / (A::ONE + (-x).exp())
@@ -130,7 +132,7 @@ fn gelu_tanh<A: Real>(x: A) -> (A, A) {
     (x * s, s * (x * (A::ONE - s)).fma(inner_slope, A::ONE))
 }
 
-/// A NaN stays one.
+/// Value and slope. A NaN stays NaN.
 #[inline(always)]
 fn relu<A: Real>(x: A) -> (A, A) {
     let value = if x < A::ZERO { A::ZERO } else { x };

@@ -1,4 +1,4 @@
-//! Elementwise sum.
+//! Elementwise sum of two tensors.
 
 use super::lanes::{launch_elementwise, map2};
 use crate::dispatch_float;
@@ -13,7 +13,7 @@ pub struct Add;
 pub(super) fn same_spec(inputs: &[Spec]) -> Result<Vec<Spec>, String> {
     match inputs {
         [a, b] if a == b && a.dtype.is_float() => Ok(vec![a.clone()]),
-        _ => Err("takes two float tensors of one shape and format".into()),
+        _ => Err("takes two float tensors of the same shape and format".into()),
     }
 }
 

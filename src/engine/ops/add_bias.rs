@@ -1,4 +1,4 @@
-//! The bias of a product.
+//! Adds a bias to every row.
 
 use super::lanes::{
     launch_over, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task, vector_width,
@@ -9,24 +9,30 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
-/// `(x[N, …], b[…]) → y = x + b` in every row. The bias is in the accumulator format.
+/// `(x[N, …], b[…]) → y = x + b` in every row. The bias has the accumulator format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AddBias;
 
-/// `dy[N, …] → (db[…], partials[runs, width])`: `db = Σ_rows dy`, summed over runs of rows, each into its row
-/// of the scratch `partials`, then over the runs.
+/// `dy[N, …] → (db[…], partials[runs, width])` with `db = Σ_rows dy`. Each run of rows is summed into its row
+/// of the scratch `partials`; then the runs are summed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AddBiasGrad;
 
-/// Returns the spec of the bias of rows like those of `x`, or what `x` must be.
+/// Returns the spec of the bias for rows like `x`.
+///
+///
+/// # Errors
+///
+///
+/// If `x` is not a float tensor of rows.
 fn bias_of(x: &Spec) -> Result<Spec, String> {
     if x.shape.len() < 2 || !x.dtype.is_float() {
-        return Err("rows are [N, width] or [N, 2, width]".into());
+        return Err("x must be a float tensor [N, width] or [N, 2, width]".into());
     }
     Ok(Spec::padded(&x.shape[1..], &x.alloc[1..], x.dtype.accumulator()))
 }
 
-/// Returns `x` as a matrix of its rows in memory.
+/// Returns the spec of `x` as a matrix: one row per row in memory.
 fn matrix(x: &Spec) -> Spec {
     let rows = x.alloc[0];
     Spec::new([rows, x.elements() / rows.max(1)], x.dtype)
@@ -41,7 +47,7 @@ impl Op for AddBias {
         let [x, b] = inputs else { return Err("takes x and b".into()) };
         let bias = bias_of(x)?;
         if *b != bias {
-            return Err(format!("b is {bias}"));
+            return Err(format!("b must be {bias}"));
         }
         Ok(vec![x.clone()])
     }
@@ -156,7 +162,7 @@ impl Op for AddBiasGrad {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        /// Most threads of a block, and threads of a warp.
+        /// The most threads in a block, and the threads in a warp.
         const THREADS: usize = 256;
         const WARP: usize = 32;
         let matrix = matrix(cx.input_spec(0));

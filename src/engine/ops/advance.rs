@@ -17,7 +17,7 @@ impl Op for Advance {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         match inputs {
             [bad] if bad.dtype == DType::U32 => Ok(vec![bad.clone()]),
-            _ => Err("takes the flag of a bad step".into()),
+            _ => Err("takes the bad flag, u32".into()),
         }
     }
 

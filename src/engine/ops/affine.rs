@@ -1,29 +1,29 @@
-//! The vectors of a norm.
+//! Which parameter vectors a norm has.
 
-/// What a norm multiplies its rows by and adds to them, one number per feature. What it lacks is absent from
-/// the inputs of its ops and from the outputs of their gradients.
+/// The vectors by which a norm scales and shifts its rows, one number per feature. A vector that is absent is
+/// neither an input of the norm's ops nor an output of their gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Affine {
-    /// Neither.
+    /// Neither a weight nor a bias.
     None,
-    /// A weight.
+    /// A weight only.
     Weight,
     /// A weight and a bias.
     WeightAndBias,
 }
 
 impl Affine {
-    /// Returns the number of the vectors.
+    /// Returns the number of vectors.
     pub(super) fn count(self) -> usize {
         usize::from(self.weight()) + usize::from(self.bias())
     }
 
-    /// True if it has a weight.
+    /// True if there is a weight.
     pub(super) fn weight(self) -> bool {
         self != Self::None
     }
 
-    /// True if it has a bias.
+    /// True if there is a bias.
     pub(super) fn bias(self) -> bool {
         self == Self::WeightAndBias
     }

@@ -8,39 +8,40 @@ use std::ops::Range;
 /// A part of a gathered tensor that one rank owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The rank.
+    /// The owning rank.
     pub rank: usize,
-    /// Number of the gathered tensor.
+    /// Index of the gathered tensor.
     pub tensor: usize,
-    /// First element in it.
+    /// First element in the gathered tensor.
     pub to: usize,
-    /// First element in the input, which the rank reads; `None` where it has the part in place.
+    /// First element in the input, from which the rank reads; `None` if the rank already has the part in
+    /// place.
     pub from: Option<usize>,
     /// Number of elements.
     pub len: usize,
 }
 
-/// `y[part] ← y[part]` of the part's rank, or `x[part]` of its own input `x`, for every part of the tensors
-/// `y`, on every rank. Elements of no part are left as they are. Its outputs have `Mode::Add`, which here
-/// means that the old value is an input.
+/// `y[part] ← y[part]` of the part's rank, or `x[part]` of that rank's input `x`, for every part of the
+/// tensors `y`, on every rank. Elements outside all parts keep their values. The outputs have `Mode::Add`,
+/// which here means that the old value is an input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllGather {
     /// Specs of the gathered tensors.
     pub like: Vec<Spec>,
     /// The parts, which do not overlap.
     pub parts: Vec<Part>,
-    /// True if ranks wait for each other before it, should they write into each other's memory: not where
-    /// they have since any of them last read these tensors.
+    /// True if ranks must wait for each other first where they write into each other's memory. False if they
+    /// have already waited since any of them last read these tensors.
     pub wait: bool,
 }
 
 impl AllGather {
-    /// Returns the parts of a rank.
+    /// Returns the parts that `rank` owns.
     fn of_rank(&self, rank: usize) -> impl Iterator<Item = &Part> {
         self.parts.iter().filter(move |part| part.rank == rank)
     }
 
-    /// Returns the bytes of an element of a part.
+    /// Returns the bytes per element of a part.
     fn size(&self, part: &Part) -> usize {
         self.like[part.tensor].dtype.size()
     }
@@ -60,14 +61,14 @@ impl Op for AllGather {
             return Err("takes at most one tensor".into());
         }
         for part in &self.parts {
-            let Some(y) = self.like.get(part.tensor) else { return Err("parts are of its tensors".into()) };
+            let Some(y) = self.like.get(part.tensor) else { return Err("a part names a tensor that is not gathered".into()) };
             if part.to + part.len > y.elements() {
-                return Err("parts lie within their tensors".into());
+                return Err("a part reaches beyond its tensor".into());
             }
             if let Some(from) = part.from {
                 let fits = |x: &Spec| x.dtype == y.dtype && from + part.len <= x.elements();
                 if !inputs.first().is_some_and(fits) {
-                    return Err("parts lie within the input, which has their tensors' format".into());
+                    return Err("a part reaches beyond the input, or the input has another format".into());
                 }
             }
         }
@@ -104,7 +105,7 @@ impl Op for AllGather {
             for part in self.of_rank(rank) {
                 let size = self.size(part);
                 let (first, rest) = bytes.split_at_checked(part.len * size).ok_or_else(|| {
-                    Error::failed(format!("{name}: rank {rank} gives fewer elements than it owns"))
+                    Error::failed(format!("{name}: rank {rank} sent fewer elements than it owns"))
                 })?;
                 cx.output_bytes(part.tensor)[part.to * size..][..first.len()].copy_from_slice(first);
                 bytes = rest;
@@ -123,7 +124,7 @@ impl Op for AllGather {
         cx.queue.gather_from_owners(&self.parts.iter().map(copy).collect::<Vec<_>>(), self.wait)
     }
 
-    /// Copies of a single rank; what ranks send each other is proven by the tests of ranks.
+    /// A single rank copies its own parts; the rank tests cover what ranks send each other.
     fn cases(precision: Precision) -> Cases {
         let part = |to, from: Option<usize>, len| Part {
             rank: 0,

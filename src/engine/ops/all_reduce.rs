@@ -4,12 +4,11 @@ use crate::device::DType;
 use crate::error::{Error, Result};
 use crate::ir::{Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec};
 
-/// `x ← Σ_ranks x` of every output: on the CPU added in rank order, on GPUs in an order that the back end
-/// fixes, all of them in one group. Its outputs have `Mode::Add`, which here means that the old value is an
-/// input.
+/// `x ← Σ_ranks x` for every output, all in one group. The CPU adds in rank order; GPUs add in an order that
+/// the back end fixes. The outputs have `Mode::Add`, which here means that the old value is an input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllReduce {
-    /// The tensors' specs.
+    /// Specs of the summed tensors.
     pub like: Vec<Spec>,
 }
 
@@ -19,7 +18,7 @@ impl Op for AllReduce {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        if inputs.is_empty() { Ok(self.like.clone()) } else { Err("takes no input".into()) }
+        if inputs.is_empty() { Ok(self.like.clone()) } else { Err("takes no inputs".into()) }
     }
 
     fn cost(&self, _inputs: &[Spec], outputs: &[Spec]) -> Cost {
@@ -36,21 +35,21 @@ impl Op for AllReduce {
             match cx.output_spec(k).dtype {
                 DType::F32 => cx.comm.all_reduce_sum_f32(name, cx.output::<f32>(k).slice(0, len)),
                 DType::F64 => cx.comm.all_reduce_sum_f64(name, cx.output::<f64>(k).slice(0, len)),
-                other => Err(Error::failed(format!("all_reduce of {other}"))),
+                other => Err(Error::failed(format!("all_reduce cannot sum {other} on the CPU"))),
             }
         })
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         if let Some(other) = self.like.iter().map(|spec| spec.dtype).find(|dtype| *dtype != DType::F32) {
-            return Err(Error::failed(format!("all_reduce of {other}")));
+            return Err(Error::failed(format!("all_reduce cannot sum {other} on a GPU")));
         }
         let tensor = |k| (cx.output(k), cx.output_spec(k).elements());
         let tensors: Vec<_> = (0..self.like.len()).map(tensor).collect();
         cx.queue.all_reduce_sum(&tensors)
     }
 
-    /// A single rank keeps its value; sums over ranks are proven by the tests of communicators and of ranks.
+    /// A single rank keeps its value; the tests of communicators and ranks cover sums over ranks.
     fn cases(precision: Precision) -> Cases {
         use crate::ir::{Case, Fill, Mode};
         let case = |name, lengths: &[usize]| {

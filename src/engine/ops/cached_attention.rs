@@ -1,5 +1,5 @@
-//! Generation: attention of one new query per sequence over keys and values kept in the state, its own
-//! included.
+//! Attention during generation: one new query per sequence attends to the keys and values kept in the state,
+//! including its own.
 
 use super::attention::Heads;
 use super::attention::reference::AttentionCase;
@@ -13,59 +13,65 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Prec
 use std::ops::Range;
 
 /// `(packed [B, (H+2·KV)·dim], positions [B] u32) → (o [B, H·dim], cache [B, S, 2·KV·dim], arrivals [B, H]
-/// u32, partials)`: keys and values of row b are written into its row of the cache at `positions[b]`, and its
-/// query attends to the keys `0..=positions[b]`, or with a window to the last of them. With `Mode::Add` the
-/// rest of the cache is kept; with `Mode::Write` it is zeroed first.
+/// u32, partials)`: writes the keys and values of row b into its row of the cache at `positions[b]`. Its
+/// query then attends to the keys `0..=positions[b]`, or with a window to the last of them. With `Mode::Add`
+/// the rest of the cache is kept; with `Mode::Write` it is zeroed first.
 ///
-/// A GPU cuts the keys into splits of [`split_len`] and combines their results in that order. For this it
-/// counts `arrivals`, which are zero before and after (so the output is added to), and has the scratch
-/// `partials` `[B, splits, H, dim + 2]`: outputs, the largest score and the sum of exponentials of each
-/// split.
+/// A GPU cuts the keys into splits of [`split_len`] and combines their results in that order. To find the
+/// last split, it counts `arrivals`, which are zero before and after; therefore this output has `Mode::Add`.
+/// The scratch `partials` `[B, splits, H, dim + 2]` holds the outputs, the largest score and the sum of
+/// exponentials of each split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CachedAttention {
     /// Layout of the heads in a row.
     pub heads: Heads,
-    /// The soft cap of the scores, as [`Attention::score_cap`](super::attention::Attention::score_cap).
+    /// The soft cap of the scores; see [`Attention::score_cap`](super::attention::Attention::score_cap).
     pub score_cap: Option<f64>,
-    /// The most keys that a query sees, its own included.
+    /// The most keys that a query sees, including its own.
     pub window: Option<usize>,
-    /// Positions that the cache has room for: S.
+    /// Number of positions in the cache: S.
     pub capacity: usize,
 }
 
 /// Threads per block.
 const THREADS: u32 = 128;
 
-/// Fewest keys of a split: enough to outweigh the combination of its result.
+/// The fewest keys in a split. Shorter splits would not outweigh the cost of combining their results.
 const LEAST_SPLIT: usize = 128;
 
-/// Most splits, which one block combines.
+/// The most splits. One block combines them all.
 const MOST_SPLITS: usize = 64;
 
-/// Query heads that a block handles at most: more would not fit into registers.
+/// The most query heads that a block handles. More would not fit into registers.
 const MOST_QUERIES: usize = 4;
 
-/// Returns the keys of a split, for a cache that holds `capacity` positions.
+/// Returns the number of keys in a split if the cache holds `capacity` positions.
 fn split_len(capacity: usize) -> usize {
     capacity.div_ceil(MOST_SPLITS).next_multiple_of(LEAST_SPLIT).max(LEAST_SPLIT)
 }
 
-/// Checks that the positions lie in the cache, and names the first that does not.
+/// Checks that the positions lie in the cache.
+///
+///
+/// # Errors
+///
+///
+/// If a position is beyond the cache; the error names the first one.
 fn check_room(positions: &[u32], capacity: usize) -> Result<()> {
     match positions.iter().find(|p| **p as usize >= capacity) {
-        Some(p) => Err(Error::failed(format!("position {p} is beyond the cache, which holds {capacity}"))),
+        Some(p) => Err(Error::failed(format!("position {p} is beyond the cache, which holds {capacity} positions"))),
         None => Ok(()),
     }
 }
 
 impl CachedAttention {
-    /// Returns the keys that the query at a position sees.
+    /// Returns the keys that the query at `position` sees.
     fn keys(&self, position: usize) -> Range<usize> {
         let end = position + 1;
         self.window.map_or(0, |window| end.saturating_sub(window))..end
     }
 
-    /// Returns the kernel, and the query heads of a tile.
+    /// Returns the kernel and the number of query heads in a tile.
     fn kernel(&self, dtype: DType) -> (Kernel, usize) {
         let dim = self.heads.dim;
         let vec = vector_width(dim, dtype);
@@ -114,8 +120,8 @@ impl Op for CachedAttention {
         ])
     }
 
-    /// Counts as if every query stood at the end of the cache. The scratch stays in the caches of a
-    /// processor.
+    /// Counts as if every query stood at the end of the cache. The scratch is not counted, as it stays in the
+    /// processor's caches.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let [packed, positions] = inputs else { unreachable!("infer has checked them") };
         let (batch, width) = (packed.shape[0], 2 * self.heads.kv * self.heads.dim);
@@ -198,7 +204,7 @@ impl Op for CachedAttention {
         cx.queue.launch(kernel, Grid { blocks, threads: THREADS, shared: 0 }, &args)
     }
 
-    /// The reference is full attention over the prefix, its last row.
+    /// The reference computes full attention over the prefix and keeps the last row.
     fn cases(precision: Precision) -> Cases {
         let shapes = [
             (1, 1, (1, 1, 32), None, None),
@@ -247,8 +253,8 @@ impl Op for CachedAttention {
     }
 }
 
-/// Writes the new keys and values into the cache `before`, or one of zeros, packs the keys that each row sees
-/// as a sequence of its own and keeps the last row of full attention. Returns the rows, and the cache.
+/// Writes the new keys and values into the cache `before`, or into zeros. For each row, packs the keys that
+/// it sees as a sequence and keeps the last row of full attention. Returns the rows and the cache.
 fn reference(
     op: &CachedAttention,
     packed: &Array,

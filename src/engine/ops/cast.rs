@@ -1,4 +1,4 @@
-//! Conversion between float formats.
+//! Converts between float formats.
 
 use super::lanes::{launch_over, map};
 use crate::device::gpu::Kernel;
@@ -7,7 +7,7 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 
-/// `y = x` in another float format, rounded to nearest even. From f64 to bf16 it rounds by way of f32.
+/// `y = x` in another float format, rounded to nearest even. From f64 to bf16 it rounds via f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cast {
     /// The format of the output.
@@ -26,7 +26,7 @@ impl Op for Cast {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         match inputs {
             [x] if x.dtype.is_float() && self.to.is_float() => Ok(vec![x.with_dtype(self.to)]),
-            _ => Err("takes one float tensor, to a float format".into()),
+            _ => Err("takes one float tensor and converts it to a float format".into()),
         }
     }
 
@@ -48,7 +48,7 @@ impl Op for Cast {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        /// Sixteen bytes of the narrowest format.
+        /// The elements of the narrowest format in 16 bytes.
         const PACK: usize = 8;
         let elements = cx.output_spec(0).elements();
         let vec = if elements.is_multiple_of(PACK) { PACK } else { 1 };

@@ -1,4 +1,4 @@
-//! A copy, or an addition into an existing tensor.
+//! Copies a tensor, or adds it to an existing one.
 
 use super::lanes::{launch_copy, launch_elementwise};
 use crate::device::{DType, Elem};

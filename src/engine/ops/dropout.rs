@@ -1,12 +1,12 @@
 //! Dropout with a counter-based generator.
 //!
-//! Whether an element is dropped is a function of logical coordinates alone: the site in the model, the step,
-//! the sequence of the global batch, the row, the column. So the unfused and the flash form, every split over
-//! ranks, the first run and its recomputation drop the same elements, and no mask is ever stored.
+//! A function of logical coordinates alone decides whether an element is dropped: the site in the model, the
+//! step, the sequence in the global batch, the row and the column. So the unfused and the flash form, any
+//! split over ranks, and recomputation all drop the same elements, and no mask is ever stored.
 //!
-//! One Philox call decides eight neighbouring columns, by 16 bits each: an element is dropped when its bits
-//! are below `threshold = round(p·2¹⁶)`, and the others are multiplied by `2¹⁶ / (2¹⁶ − threshold)`, the
-//! exact inverse of the probability with which they are kept.
+//! One Philox call decides eight neighboring columns with 16 bits each. An element is dropped when its bits
+//! are below `threshold = round(p·2¹⁶)`. The others are multiplied by `2¹⁶ / (2¹⁶ − threshold)`, the exact
+//! inverse of the probability that they are kept.
 
 use super::lanes::{launch_over, vector_width};
 use crate::device::DType;
@@ -17,10 +17,10 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
-/// A site in the model where elements are dropped.
+/// A place in the model where elements are dropped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Site {
-    /// The probability of being dropped, in `[0, 1)`.
+    /// The probability that an element is dropped, in `[0, 1)`.
     pub p: f64,
     /// The seed of the run.
     pub seed: u64,
@@ -31,12 +31,12 @@ pub struct Site {
 /// Columns that one Philox call decides.
 const COLUMNS_PER_CALL: usize = 8;
 
-/// Columns decided at once, by calls that run side by side in vector lanes. Each gives two numbers of 64
-/// bits.
+/// Columns decided together, by calls that run side by side in vector lanes. Each call yields two 64-bit
+/// numbers.
 const BLOCK: usize = 16 * COLUMNS_PER_CALL;
 
 impl Site {
-    /// Returns the draw, of 2¹⁶, below which an element is dropped.
+    /// Returns the draw, out of 2¹⁶, below which an element is dropped.
     pub fn threshold(&self) -> u32 {
         (self.p.clamp(0.0, 1.0) * 65536.0).round() as u32
     }
@@ -59,7 +59,7 @@ fn mix(seed: u64) -> u32 {
     (z ^ (z >> 32)) as u32
 }
 
-/// The factors of elements at a site.
+/// Generates the dropout factors of the elements at a site.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drops {
     threshold: u32,
@@ -68,16 +68,16 @@ pub struct Drops {
 }
 
 impl Drops {
-    /// Returns the arguments of kernels: both words of the key, the threshold and the scale.
+    /// Returns the kernel arguments: both words of the key, the threshold and the scale.
     pub(crate) fn args(&self) -> [Arg; 4] {
         let [key0, key1] = self.key;
         [Arg::U32(key0), Arg::U32(key1), Arg::U32(self.threshold), Arg::F32(self.scale as f32)]
     }
 
-    /// Fills `factors` with the factors of the elements from `column` on: zero or the scale.
+    /// Fills `factors` with the factors of the elements from `column` on; each is zero or the scale.
     ///
-    /// `column` is a multiple of 8. `row` counts rows of one sequence; `sequence` is its index in the global
-    /// batch.
+    /// `column` is a multiple of 8, `row` counts the rows of one sequence, and `sequence` is the sequence's
+    /// index in the global batch.
     #[inline(always)]
     pub fn factors<A: Real>(&self, step: u32, sequence: u32, row: u32, column: usize, factors: &mut [A]) {
         debug_assert_eq!(column % COLUMNS_PER_CALL, 0);
@@ -95,7 +95,7 @@ impl Drops {
         }
     }
 
-    /// One block of columns, decided by counters that differ in their first word.
+    /// Fills one block of columns. The calls that decide it differ in the first word of their counter.
     #[inline(always)]
     fn block<A: Real>(&self, counter: [u32; 4], factors: &mut [A]) {
         let scale = A::from_f64(self.scale);
@@ -109,13 +109,13 @@ impl Drops {
 
 /// `y = x · factor`, elementwise: `(x [B…, columns], sequences [B] u32, step [1] u32) → y`.
 ///
-/// Rows are all dimensions of x but the last; a sequence owns `rows / B` of them. So x may be the residual
-/// stream `[B·T, d]` (row = t) or attention probabilities `[B, H, T, T]` (row = head·T + t). It is its own
-/// gradient.
+/// Rows are all dimensions of x but the last; each sequence owns `rows / B` of them. So x may be the residual
+/// stream `[B·T, d]` (row = t) or attention probabilities `[B, H, T, T]` (row = head·T + t). The op is its
+/// own gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout(pub Site);
 
-/// Rows of one task.
+/// Rows per task.
 const ROWS: usize = 32;
 
 impl Op for Dropout {
@@ -132,7 +132,7 @@ impl Op for Dropout {
         check_counters(sequences, step)?;
         let batch = sequences.elements();
         if x.dtype == DType::U32 || x.shape.len() < 2 || batch == 0 || !x.rows().is_multiple_of(batch) {
-            return Err("x is floating point, and its rows divide evenly among the sequences".into());
+            return Err("x must be a float tensor whose rows divide evenly among the sequences".into());
         }
         Ok(vec![x.clone()])
     }
@@ -188,7 +188,7 @@ impl Op for Dropout {
     }
 
     fn cases(precision: Precision) -> Cases {
-        // Batch, rows of one sequence, columns, p.
+        // Batch, rows per sequence, columns, p.
         let shapes =
             [(1, 1, 32, 0.5), (2, 17, 96, 0.1), (3, 5, 33, 0.2), (1, 255, 130, 0.1), (5, 4, 128, 0.0)];
         let case = |(batch, rows, width, p): (usize, usize, usize, f64)| {
@@ -216,15 +216,15 @@ impl Op for Dropout {
     }
 }
 
-/// Checks the inputs that locate an element: `sequences [B]` and `step [1]`, both integers.
+/// Checks the inputs that locate an element: `sequences [B]` and `step [1]`, both u32.
 pub(crate) fn check_counters(sequences: &Spec, step: &Spec) -> Result<(), String> {
     if sequences.dtype != DType::U32 || step.dtype != DType::U32 || step.elements() != 1 {
-        return Err("sequences [B] and step [1] are u32".into());
+        return Err("sequences [B] and step [1] must be u32".into());
     }
     Ok(())
 }
 
-/// Returns the factor of one element, drawn by itself, for the references of ops with dropout.
+/// Returns the factor of one element from a Philox call of its own, for the references of ops with dropout.
 pub(crate) fn reference_factor(site: Site, [column, row, sequence, step]: [usize; 4]) -> f64 {
     let key = [mix(site.seed), site.site];
     let words = philox([(column / 8) as u32, row as u32, sequence as u32, step as u32], key);

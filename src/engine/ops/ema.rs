@@ -1,7 +1,8 @@
-//! The exponential moving average of the weights: one pass over masters and average at the end of a step.
+//! The exponential moving average of the weights: one pass over the master weights and the average at the end
+//! of each step.
 //!
-//! The weight of a step in the average changes from step to step, so that the average has no share of what it
-//! was before the first; it is a table with a number per step, computed once in f64
+//! A step's weight in the average changes from step to step, so that the value before the first step has no
+//! share in the average. The weights are a table with one number per step, computed once in f64
 //! ([`crate::optim::WeightEma::weights`]).
 
 use super::segments::{ELEMENTS_PER_TASK, Segments};
@@ -11,18 +12,19 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
 
-/// `average ← average + weight·(params − average)`, in place, with the weight of the step.
+/// `average ← average + weight·(params − average)`, in place, with the current step's weight.
 ///
-/// Inputs: params `[n]`, weights `[steps + 1]` (row 0 is not read), step `[1]` (u32), bad `[1]` (u32; not 0
-/// after a step that was not finite: nothing changes). Output, updated in place: the average `[n]`. Where
-/// ranks average what they own, the average, and params if there is a compute copy, are the rank's shard.
+/// Inputs: params `[n]`, weights `[steps + 1]` (row 0 is not read), step `[1]` (u32), bad `[1]` (u32; nonzero
+/// after a step that was not finite, which then changes nothing). Output, updated in place: the average
+/// `[n]`. If each rank averages what it owns, the average is the rank's shard, and so are params if there is
+/// a compute copy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ema {
     /// Elements of the flat parameter buffers.
     pub elements: usize,
-    /// What each rank averages; that of all ranks together are all parameters. Decay has no meaning here.
+    /// What each rank averages; all ranks together cover all parameters. Decay has no meaning here.
     pub segments: Segments,
-    /// Formats of the master parameters and of the compute copy.
+    /// Formats of the master parameters and the compute copy.
     pub precision: Precision,
 }
 
@@ -64,20 +66,20 @@ impl Op for Ema {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [params, weights, step, bad] = inputs else {
-            return Err("takes params, weights, step, bad".into());
+            return Err("takes params, weights, step and bad".into());
         };
         let master = self.precision.master;
         if weights.dtype != master || step.dtype != DType::U32 || bad.dtype != DType::U32 {
-            return Err("weights are in the master format, step and bad are u32".into());
+            return Err("weights must have the master format, and step and bad must be u32".into());
         }
         let (masters, average) = specs(&self.segments, self.elements, master)?;
         if *params != masters {
-            return Err(format!("params are {masters}"));
+            return Err(format!("params must be {masters}"));
         }
         Ok(vec![average])
     }
 
-    /// Reads master and average, writes the average.
+    /// Reads the master weights and the average, and writes the average.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let bytes = inputs[0].dtype.size() + 2 * outputs[0].dtype.size();
         Cost { product_flops: 0.0, bytes: (self.segments.updated() * bytes) as f64 }
@@ -122,20 +124,20 @@ impl Op for Ema {
     }
 }
 
-/// Returns the specs of the masters and of the average.
+/// Returns the specs of the masters and the average.
 pub(super) fn specs(segments: &Segments, elements: usize, master: DType) -> Result<(Spec, Spec), String> {
     let flat = Spec::new([elements], master);
-    segments.masters_and_slot(&flat).ok_or_else(|| format!("segments cover {elements} elements"))
+    segments.masters_and_slot(&flat).ok_or_else(|| format!("the segments must cover {elements} elements"))
 }
 
 /// Elements of the flat buffers in test cases.
 pub(super) const CASE_ELEMENTS: usize = 20_011;
 
-/// Places of an element in the flat buffers, among the masters and in the average.
+/// The indices of an element in the flat buffers, among the masters and in the average.
 pub(super) type Places = Vec<[usize; 3]>;
 
-/// Returns the segments of a test case, and the places that they update: all elements, or what rank 0 of two
-/// owns: blocks 0, 3 and 4, of which the last is short.
+/// Returns the segments of a test case and the places that they update: all elements, or those that rank 0 of
+/// two owns, which are blocks 0, 3 and 4 (the last one is short).
 pub(super) fn case_segments(precision: Precision, sharded: bool) -> (Segments, Places) {
     let all = [(0..CASE_ELEMENTS, false)];
     if !sharded {
@@ -154,7 +156,7 @@ pub(super) fn case_masters(segments: &Segments, precision: Precision) -> Spec {
     specs.map_or_else(|_| Spec::new([CASE_ELEMENTS], precision.master), |(masters, _)| masters)
 }
 
-/// Computes the weighted mean of weights and average, one element at a time, in f64.
+/// Computes the weighted mean of the weights and the average in f64, one element at a time.
 fn reference(i: &[Array], places: &Places) -> Vec<Array> {
     let (params, weights, step, bad) = (&i[0].data, &i[1].data, i[2].data[0] as usize, i[3].data[0]);
     let mut average = i[4].clone();

@@ -8,25 +8,25 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 use std::ops::Range;
 
-/// `x[N, d] = W[tokens[N], :]` of `W[V, d]`.
+/// `x[N, d] = W[tokens[N], :]` with `W[V, d]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding;
 
-/// `(tokens[N], dy[N, d], W[V, d]) → (dW[V, d], ends[V], order[N], scratch[2, N], edges[2·pieces, d])`; only
+/// `(tokens[N], dy[N, d], W[V, d]) → (dW[V, d], ends[V], order[N], scratch[2, N], edges[2·pieces, d])`. Only
 /// the shape of `W` is used.
 ///
 /// A stable counting sort lists the positions of every token in `order`, up to `ends[token]`. Each row of
-/// `dW` is then the sum of its own positions in the order of the batch: the same bits for any number of
-/// threads. If rows are of several ranks, the order is that of the global batch: the same for any number of
-/// ranks.
+/// `dW` is then the sum of its own positions in batch order, so the bits are the same for any number of
+/// threads. If the rows come from several ranks, the order follows the global batch, so the bits are the same
+/// for any number of ranks.
 ///
-/// On a GPU, where the work of a frequent token must be spread over many blocks, pieces of [`PIECE`] sorted
-/// positions are summed, and the sums of a token that crosses pieces (`edges`) are added up in their order.
+/// A GPU must spread the work of a frequent token over many blocks. It sums pieces of [`PIECE`] sorted
+/// positions; if a token crosses pieces, its sums (`edges`) are added in their order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EmbeddingGrad(pub RankInterleaved);
 
-/// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then of
-/// rank 1, ….
+/// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then
+/// those of rank 1, and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankInterleaved {
     /// Number of ranks.
@@ -39,7 +39,7 @@ impl RankInterleaved {
     /// The layout of one rank: rows are in order.
     pub const ONE_RANK: Self = Self { ranks: 1, sequence: 1 };
 
-    /// Returns the index of row `row` of a global batch of `rows` rows.
+    /// Returns the index in memory of row `row` of a global batch of `rows` rows.
     fn index(self, row: usize, rows: usize) -> usize {
         let (sequence, inside) = (row / self.sequence, row % self.sequence);
         sequence % self.ranks * (rows / self.ranks) + sequence / self.ranks * self.sequence + inside
@@ -47,22 +47,22 @@ impl RankInterleaved {
 }
 
 impl EmbeddingGrad {
-    /// Its name.
+    /// The op's name.
     pub const NAME: &'static str = "embedding_grad";
 }
 
-/// Number of tasks that the vocabulary is split into.
+/// Number of tasks into which the vocabulary is split.
 pub(super) const TASKS: usize = 64;
 
-/// On a GPU: sorted positions that are summed together.
+/// Sorted positions that a GPU sums together.
 pub(super) const PIECE: usize = 32;
-/// Warps of the block that sorts.
+/// Warps in the block that sorts.
 const SORT_WARPS: usize = 32;
 /// Bits of a digit of the sort.
 const DIGIT_BITS: u32 = 8;
-/// Stores of 16 bytes per thread of a block that clears the gradient.
+/// 16-byte stores per thread in a block that clears the gradient.
 const CLEAR_STORES: usize = 8;
-/// Threads per block of the other kernels, at most.
+/// The most threads per block in the other kernels.
 const THREADS: usize = 256;
 
 impl Op for Embedding {
@@ -74,7 +74,7 @@ impl Op for Embedding {
         let [tokens, w] = inputs else { return Err("takes tokens and W".into()) };
         if tokens.dtype != DType::U32 || tokens.shape.len() != 1 || w.shape.len() != 2 || !w.dtype.is_float()
         {
-            return Err("tokens are u32 [N] and W is [V, d]".into());
+            return Err("tokens must be u32 [N] and W [V, d]".into());
         }
         Ok(vec![Spec::padded([tokens.shape[0], w.shape[1]], [tokens.alloc[0], w.alloc[1]], w.dtype)])
     }
@@ -84,7 +84,7 @@ impl Op for Embedding {
         v.backward(EmbeddingGrad(RankInterleaved::ONE_RANK), &[tokens, dy, w], &[1]).map(drop)
     }
 
-    /// Reads the rows that are looked up, not the table.
+    /// Counts the rows that are looked up, not the table.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let rows = &outputs[0];
         Cost::streaming(&[inputs[0].clone(), rows.clone()], outputs)
@@ -140,7 +140,7 @@ impl Op for Embedding {
     }
 }
 
-/// Returns a kernel for rows of `x`, of all of a table or of what a rank owns of it.
+/// Returns a kernel for rows of `x`. With `owned` it covers only the part of the table that a rank owns.
 fn kernel(entry: &'static str, x: &Spec, owned: bool) -> Kernel {
     Kernel::new("embedding", entry)
         .with_type("T", x.dtype)
@@ -153,21 +153,21 @@ fn kernel(entry: &'static str, x: &Spec, owned: bool) -> Kernel {
         .with("CLEAR_STORES", CLEAR_STORES)
 }
 
-/// What the kernels of a gradient are launched with.
+/// The settings with which the kernels of an embedding gradient are launched.
 pub(super) struct GradKernels<'a> {
     pub queue: &'a dyn Queue,
-    /// The rows of all ranks.
+    /// Spec of the rows of all ranks.
     pub dy: &'a Spec,
-    /// The gradient.
+    /// Spec of the gradient.
     pub dw: &'a Spec,
     pub layout: RankInterleaved,
-    /// The elements that the rank owns, in at most two ranges; `None`: all.
+    /// The elements that the rank owns, in at most two ranges; `None` means all.
     pub owned: Option<[Range<usize>; 2]>,
-    /// True if sums are added to what is there.
+    /// True if sums are added to the existing gradient.
     pub adds: bool,
 }
 
-/// The addresses of positions sorted by token, of their tokens, and of their number.
+/// Addresses of positions sorted by token, of their tokens and of their count.
 #[derive(Clone, Copy)]
 pub(super) struct SortedTokens {
     pub order: DevicePtr,
@@ -193,11 +193,11 @@ impl GradKernels<'_> {
             .collect()
     }
 
-    /// Sorts positions, with `spare` memory for as many, and clears what the rank owns of the gradient unless
-    /// sums are added to it.
+    /// Sorts positions, using `spare` as scratch for as many positions. Clears the part of the gradient that
+    /// the rank owns, unless sums are added to it.
     pub fn sort(&self, tokens: DevicePtr, to: SortedTokens, spare: DevicePtr, dw: DevicePtr) -> Result<()> {
         const SORT_THREADS: usize = SORT_WARPS * 32;
-        /// Elements that a block clears while another sorts.
+        /// Elements that a block clears while another block sorts.
         const CLEARED: usize = SORT_THREADS * CLEAR_STORES * 4;
         let (n, d) = (self.dy.rows(), self.dy.width());
         let bits = usize::BITS - (self.dw.rows() - 1).leading_zeros();
@@ -210,8 +210,8 @@ impl GradKernels<'_> {
         self.queue.launch(self.kernel("embedding_sort"), Grid::new(blocks, SORT_THREADS as u32), &args)
     }
 
-    /// Sums the rows of sorted positions, which are read at the address of each rank, or all at the first
-    /// one.
+    /// Sums the rows at the sorted positions. Reads each rank's rows at that rank's address; if all rows are
+    /// in one place, all addresses are the same.
     pub fn sum(
         &self,
         from: SortedTokens,
@@ -233,8 +233,8 @@ impl GradKernels<'_> {
     }
 }
 
-/// Sorts positions by token: `order` up to `ends[t]`, from `ends[t - 1]`, lists those of token `t` in the
-/// order of the global batch.
+/// Sorts positions by token. `order[ends[t - 1]..ends[t]]` lists the positions of token `t` in the order of
+/// the global batch.
 pub(super) fn sort(tokens: &[u32], layout: RankInterleaved, ends: &mut [u32], order: &mut [u32]) {
     ends.fill(0);
     for &token in tokens {
@@ -267,10 +267,10 @@ impl Op for EmbeddingGrad {
         let [tokens, dy, w] = inputs else { return Err("takes tokens, dy and W".into()) };
         let x = Embedding.infer(&[tokens.clone(), w.clone()])?;
         if x[0].alloc != dy.alloc || x[0].dtype != dy.dtype {
-            return Err("dy is [N, d] in the format of W".into());
+            return Err("dy must be [N, d] in the format of W".into());
         }
         if !tokens.alloc[0].is_multiple_of(self.0.ranks * self.0.sequence) {
-            return Err("every rank has as many whole sequences".into());
+            return Err("every rank must have the same number of whole sequences".into());
         }
         let index = |len: usize| Spec::new([len], DType::U32);
         let (n, master) = (tokens.alloc[0], w.dtype.accumulator());
@@ -326,15 +326,15 @@ impl Op for EmbeddingGrad {
             adds: cx.adds(0),
         };
         let spare = cx.output(3) + (cx.input_spec(0).bytes()) as u64;
-        // The number of positions is known.
+        // All positions are sorted, so no kernel reads their count.
         let sorted = SortedTokens { order: cx.output(2), tokens: cx.output(3), count: cx.output(1) };
         kernels.sort(cx.input(0), sorted, spare, cx.output(0))?;
         let rows = [cx.input(1); MAX_RANKS];
         kernels.sum(sorted, rows, cx.output(0), cx.output(4))
     }
 
-    /// The gradient of the embedding covers one rank. These cases have several, with values whose sum depends
-    /// on the order: 1 is lost when it is added to 2¹⁰⁰, and kept when 2¹⁰⁰ was cancelled before.
+    /// The gradient cases of the embedding cover one rank. These cover several, with values whose sum depends
+    /// on the order: 1 is lost when it is added to 2¹⁰⁰, and kept when 2¹⁰⁰ was canceled before.
     fn cases(precision: Precision) -> Cases {
         let case = |ranks: usize, sequence: usize, [n, v, d]: [usize; 3], rows: Fill| {
             let layout = RankInterleaved { ranks, sequence };
@@ -361,7 +361,8 @@ impl Op for EmbeddingGrad {
     }
 }
 
-/// Adds row after row of the global batch. Of the outputs only the gradient is compared.
+/// Adds the rows one by one in the order of the global batch. Only the gradient is compared, not the scratch
+/// outputs.
 pub(super) fn reference(layout: RankInterleaved, i: &[Array]) -> Vec<Array> {
     let (tokens, rows, d) = (&i[0].data, &i[1].data, i[2].width());
     let mut dw = Array::zeros(&i[2].shape);

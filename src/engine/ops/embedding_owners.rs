@@ -1,4 +1,5 @@
-//! The gradient of the embedding where ranks divide it: each sums the rows of what it owns, in two ops.
+//! The embedding gradient with its table divided among ranks: each rank sums the rows that it owns, in two
+//! ops.
 
 use super::embedding::{GradKernels, PIECE, RankInterleaved, SortedTokens, TASKS, sort};
 use crate::device::{DType, Elem, Real};
@@ -7,39 +8,39 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, OwnedRange, Precision, Spec};
 use std::ops::Range;
 
-/// The part of a table's gradient that each rank sums.
+/// Describes the part of a table's gradient that each rank sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwnedRows {
     /// The layout of the rows of all ranks.
     pub layout: RankInterleaved,
-    /// Elements of the table and the ranks that own them: at most [`MOST_RANGES`] of a rank, between
-    /// multiples of [`STEP`].
+    /// The ranges of table elements and the ranks that own them: at most [`MOST_RANGES`] per rank, with
+    /// borders at multiples of [`STEP`].
     pub owners: Vec<OwnedRange>,
 }
 
-/// Most ranges of a rank: its part of a table, and of a block that begins before the table.
+/// The most ranges of a rank: its part of the table, and its part of a block that begins before the table.
 const MOST_RANGES: usize = 2;
 
-/// Elements that kernels move at once, at most.
+/// The most elements that kernels move at once.
 const STEP: usize = 8;
 
 impl OwnedRows {
-    /// Returns the elements that a rank owns; ranges that it does not have are empty.
+    /// Returns the ranges that `rank` owns, filled up with empty ranges.
     fn of_rank(&self, rank: usize) -> [Range<usize>; MOST_RANGES] {
         let mut of_rank = self.owners.iter().filter(|range| range.rank == rank).map(OwnedRange::flat);
         std::array::from_fn(|_| of_rank.next().unwrap_or_default())
     }
 
-    /// Fails unless kernels can handle the owners of `w`, and the layout `n` rows.
+    /// Fails unless the kernels can handle the owners of `w` and the layout divides `n` rows.
     fn check(&self, n: usize, w: &Spec) -> Result<(), String> {
         let border = |at: usize| at.is_multiple_of(STEP) && at <= w.elements();
         let few = |rank: usize| self.owners.iter().filter(|range| range.rank == rank).count() <= MOST_RANGES;
         let mut owners = self.owners.iter();
         if !owners.all(|range| border(range.start) && border(range.start + range.len) && few(range.rank)) {
-            return Err(format!("a rank owns at most {MOST_RANGES} ranges, within W at multiples of {STEP}"));
+            return Err(format!("a rank may own at most {MOST_RANGES} ranges, within W and with borders at multiples of {STEP}"));
         }
         if !n.is_multiple_of(self.layout.ranks * self.layout.sequence) {
-            return Err("every rank has as many whole sequences".into());
+            return Err("every rank must have the same number of whole sequences".into());
         }
         Ok(())
     }
@@ -61,33 +62,34 @@ impl OwnedRows {
 }
 
 /// `(tokens[ranks·N], W[V, d]) → (dW[V, d], order[ranks·N], sorted[ranks·N], count[1], scratch[ranks·N])`:
-/// the positions of tokens of whose rows of `W` the rank owns some, `count` of them sorted by token, each
-/// token's in the order of the global batch, and their tokens. Clears what it owns of `dW`; the rest is left
-/// as it is. It needs tokens alone, and can run long before there are rows to sum.
+/// finds the `count` positions whose token has a row in `W` that the rank owns at least in part. `order`
+/// lists them by token, and within a token in the order of the global batch; `sorted` lists their tokens.
+/// Clears the part of `dW` that the rank owns and leaves the rest as it is. The op needs only the tokens, so
+/// it can run long before there are rows to sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenOrder(pub OwnedRows);
 
 /// `(order[ranks·N], sorted[ranks·N], count[1], rows[ranks·N, d], W[V, d]) → (dW[V, d], edges[2·pieces, d])`:
-/// writes what the rank owns of rows of `dW` whose tokens are in the order of [`TokenOrder`], each the sum of
-/// its rows in that order. The rest is left as it is, so that `dW` has `Mode::Add`, which here means that the
-/// old value is an input. Rows are read where ranks have shared them.
+/// writes the rank's part of each row of `dW` whose token is in the order of [`TokenOrder`]. Each row is the
+/// sum of its rows in that order. The rest is left as it is, so `dW` has `Mode::Add`, which here means that
+/// the old value is an input. Rows are read where the ranks have shared them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGradAtOwners(pub OwnedRows);
 
-/// The owner of a table that is not divided, for lists of ops.
+/// An undivided table without owners, for lists of ops.
 fn one_rank() -> OwnedRows {
     OwnedRows { layout: RankInterleaved::ONE_RANK, owners: Vec::new() }
 }
 
 impl TokenOrder {
-    /// Returns the op of a rank that owns nothing.
+    /// Returns the op for one rank that owns nothing.
     pub fn of_one_rank() -> Self {
         Self(one_rank())
     }
 }
 
 impl EmbeddingGradAtOwners {
-    /// Returns the op of a rank that owns nothing.
+    /// Returns the op for one rank that owns nothing.
     pub fn of_one_rank() -> Self {
         Self(one_rank())
     }
@@ -106,7 +108,7 @@ impl Op for TokenOrder {
         let [tokens, w] = inputs else { return Err("takes tokens and W".into()) };
         if tokens.dtype != DType::U32 || tokens.shape.len() != 1 || w.shape.len() != 2 || !w.dtype.is_float()
         {
-            return Err("tokens are u32 [ranks·N] and W is [V, d]".into());
+            return Err("tokens must be u32 [ranks·N] and W [V, d]".into());
         }
         let n = tokens.alloc[0];
         self.0.check(n, w)?;
@@ -114,7 +116,7 @@ impl Op for TokenOrder {
         Ok(vec![w.with_dtype(w.dtype.accumulator()), index(n), index(n), index(1), index(n)])
     }
 
-    /// Reads the tokens, and not the table; clears a rank's part of the gradient.
+    /// Counts the tokens, not the table, and the part of the gradient that a rank clears.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let sorted = Cost::streaming(&inputs[..1], &outputs[1..]);
         let cleared = outputs[0].bytes() as f64 / self.0.layout.ranks as f64;
@@ -153,14 +155,15 @@ impl Op for TokenOrder {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        // Kernels of a table know the number and the width of rows by the specs of these.
+        // The kernels take the number and the width of rows from this spec.
         let mut rows = cx.input_spec(1).clone();
         (rows.shape[0], rows.alloc[0]) = (cx.input_spec(0).alloc[0], cx.input_spec(0).alloc[0]);
         let sorted = SortedTokens { order: cx.output(1), tokens: cx.output(2), count: cx.output(3) };
         self.0.kernels(cx, &rows).sort(cx.input(0), sorted, cx.output(4), cx.output(0))
     }
 
-    /// What a rank that owns all sorts, and how much one that owns some.
+    /// One rank sorts everything because it owns the whole table. For ranks that own a part or nothing,
+    /// `order` and `sorted` are not compared, but the count is.
     fn cases(precision: Precision) -> Cases {
         let case = |[n, v, d]: [usize; 3], owners: &[(usize, usize, usize)]| {
             let op = TokenOrder(owned_rows(owners));
@@ -210,11 +213,11 @@ impl Op for EmbeddingGradAtOwners {
         };
         if rows.shape.len() != 2 || w.shape.len() != 2 || rows.dtype != w.dtype || rows.alloc[1] != w.alloc[1]
         {
-            return Err("rows are [ranks·N, d] in the format of W".into());
+            return Err("rows must be [ranks·N, d] in the format of W".into());
         }
         let (n, is_index) = (rows.alloc[0], |x: &Spec, n: usize| x.dtype == DType::U32 && x.alloc[..] == [n]);
         if !is_index(order, n) || !is_index(sorted, n) || !is_index(count, 1) {
-            return Err("order and sorted tokens are u32 [ranks·N] and their count u32 [1]".into());
+            return Err("order and sorted tokens must be u32 [ranks·N] and their count u32 [1]".into());
         }
         self.0.check(n, w)?;
         let master = w.dtype.accumulator();
@@ -248,7 +251,7 @@ impl Op for EmbeddingGradAtOwners {
                         if first == end {
                             continue;
                         }
-                        // Other ranks may own some of the first row and of the last one.
+                        // Other ranks may own parts of the first and the last row.
                         let (from, to) = (owned.start.max(row * d), owned.end.min((row + 1) * d));
                         let sum = &mut sum[..to - from];
                         sum.fill(A::ZERO);
@@ -272,7 +275,7 @@ impl Op for EmbeddingGradAtOwners {
         self.0.kernels(cx, rows).sum(sorted, shared, cx.output(0), cx.output(1))
     }
 
-    /// Rows of one rank, of which it owns all or some; those of several are proven by the tests of ranks.
+    /// The rows come from one rank, which owns all or some of the table; the rank tests cover several ranks.
     fn cases(precision: Precision) -> Cases {
         let case = |[n, v, d]: [usize; 3], owners: &[(usize, usize, usize)]| {
             let op = EmbeddingGradAtOwners(owned_rows(owners));
@@ -311,18 +314,19 @@ impl Op for EmbeddingGradAtOwners {
     }
 }
 
-/// Owners as (rank, start, length), of rows of one rank.
+/// Returns owners given as (rank, start, length), for rows of one rank.
 fn owned_rows(owners: &[(usize, usize, usize)]) -> OwnedRows {
     let owners = owners.iter().map(|&(rank, start, len)| OwnedRange { rank, start, len, offset: 0 });
     OwnedRows { layout: RankInterleaved::ONE_RANK, owners: owners.collect() }
 }
 
-/// Tokens of cases, some of them frequent.
+/// Returns tokens for the cases; some are frequent.
 fn some_tokens(n: usize, v: usize) -> Vec<u32> {
     (0..n).map(|i| if i % 3 == 0 { 1 % v } else { i * i * 31 % v } as u32).collect()
 }
 
-/// What rank 0 sorts: the positions of tokens of whose rows it owns some, and their tokens.
+/// Returns what rank 0 sorts: the positions of the tokens whose rows it owns at least in part, and their
+/// tokens.
 fn expected_order(tokens: &[u32], rows: &OwnedRows, d: usize) -> (Vec<u32>, Vec<u32>) {
     let has =
         |token: u32| (0..d).any(|c| rows.of_rank(0).iter().any(|r| r.contains(&(token as usize * d + c))));

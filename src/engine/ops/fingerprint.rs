@@ -1,4 +1,4 @@
-//! A 128-bit hash of the bits of a tensor, so that ranks can compare tensors without sending them.
+//! A 128-bit hash of a tensor's bits, so that ranks can compare tensors without sending them.
 
 use crate::device::DType;
 use crate::device::gpu::{Arg, Grid, Kernel};
@@ -6,29 +6,30 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that are mixed together.
+/// Bytes that are hashed together.
 const WORD: usize = 8;
 
 /// Words that one task sums on the CPU.
 const WORDS_PER_TASK: usize = 16_384;
 
-/// Odd constants: the step between the keys of neighbouring words (2⁶⁴ over the golden ratio), and the
-/// multipliers of splitmix64 (Steele, Lea and Flood 2014, in the variant 13 of Stafford) and of MurmurHash3's
-/// finalizer (Appleby). As in the kernel file.
+/// Odd constants, the same as in the kernel file: the step between the keys of neighboring words (2⁶⁴ over
+/// the golden ratio), and the multipliers of splitmix64 (Steele, Lea and Flood 2014, in Stafford's variant
+/// 13) and of MurmurHash3's finalizer (Appleby).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const SHARED: u64 = 0xbf58_476d_1ce4_e5b9;
 const OWN: [u64; 2] = [0x94d0_49bb_1331_11eb, 0xc4ce_b9fe_1a85_ec53];
 
-/// `x → fingerprint[4]`: two sums, modulo 2⁶⁴, over the 64-bit words of the memory of `x` (padding included,
-/// little-endian, zero-filled at the end) of hashes of a word and its index; the low half of each first.
+/// `x → fingerprint[4]`: hashes each 64-bit word of the memory of `x` with its index in two ways, and sums
+/// both hashes modulo 2⁶⁴. The memory includes padding, is read as little-endian, and is zero-filled at the
+/// end. The low half of each sum comes first.
 ///
-/// Both hashes are one-to-one in the word, so that a change of one word always changes both sums; more
-/// changes escape with a probability of about 2⁻¹²⁸. Integer sums do not depend on their order, so all
-/// numbers of threads and all devices give the same.
+/// Both hashes are one-to-one in the word, so a change of one word always changes both sums. Changes of
+/// several words go unnoticed with a probability of about 2⁻¹²⁸. Integer sums do not depend on their order,
+/// so every device and any number of threads give the same fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fingerprint;
 
-/// Returns the hashes of the word at index `at`.
+/// Returns the two hashes of the word at index `at`.
 #[inline(always)]
 fn mixtures(word: u64, at: u64) -> [u64; 2] {
     let mut z = word ^ at.wrapping_mul(STEP);
@@ -40,7 +41,7 @@ fn mixtures(word: u64, at: u64) -> [u64; 2] {
     })
 }
 
-/// Returns the sums over words, the first of which has index `first`.
+/// Returns the two sums over the words in `bytes`; the first word has index `first`.
 #[inline(always)]
 fn sums(bytes: &[u8], first: usize) -> [u64; 2] {
     let (words, rest) = bytes.as_chunks::<WORD>();
@@ -91,7 +92,7 @@ impl Op for Fingerprint {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         const THREADS: usize = 256;
-        /// Loads of 16 bytes in flight per thread.
+        /// 16-byte loads in flight per thread.
         const BATCH: usize = 4;
         const BYTES_PER_BLOCK: usize = THREADS * BATCH * 16;
         /// Blocks that fill an SM.
@@ -123,7 +124,7 @@ impl Op for Fingerprint {
     }
 }
 
-/// Computes the fingerprint by its definition: over the memory of a tensor byte by byte, one sum after the
+/// Computes the fingerprint by its definition, over the memory of a tensor byte by byte and one sum after the
 /// other.
 fn reference(spec: &Spec, x: &Array) -> Array {
     let size = spec.dtype.size();
@@ -190,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Tensors that are mostly zero and differ in one element.
+    /// Checks tensors that are mostly zero and differ in one or two elements.
     #[test]
     fn sparse_tensors_do_not_collide() {
         let mut seen = BTreeSet::from([fingerprint(&[0.0; 64])]);

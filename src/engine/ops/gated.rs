@@ -1,5 +1,5 @@
-//! The gated activation of a feed-forward layer (Shazeer, 2020), `f(gate) ⊙ up`: SwiGLU, GEGLU, ReGLU. Or a
-//! formula of both.
+//! The gated activation of a feed-forward layer (Shazeer, 2020), `f(gate) ⊙ up`: SwiGLU, GEGLU, ReGLU. It may
+//! also be any formula of both halves.
 
 use super::activate::Activate;
 use super::activation::Activation;
@@ -18,28 +18,28 @@ use crate::ir::{
 };
 use std::sync::Arc;
 
-/// `y[N, f] = f(gate) ⊙ up` of `gate_up[N, 2, f]`; with a formula g of two numbers, `y = g(gate, up)`.
+/// `y[N, f] = f(gate) ⊙ up` with `gate_up[N, 2, f]`; a formula g of two variables gives `y = g(gate, up)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gated(pub Function);
 
-/// `(gate_up[N, 2, f], dy[N, f]) → d_gate_up[N, 2, f]`, and if it emits `(d_gate_up, y[N, f])`.
+/// `(gate_up[N, 2, f], dy[N, f]) → d_gate_up[N, 2, f]`, or `(d_gate_up, y[N, f])` if `emits` is set.
 ///
-/// `d_gate = dy ⊙ up ⊙ f'(gate)` and `d_up = dy ⊙ f(gate)`; with a formula, `dy` times its slopes.
+/// `d_gate = dy ⊙ up ⊙ f'(gate)` and `d_up = dy ⊙ f(gate)`; for a formula, `dy` times its slopes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatedGrad {
     /// The function.
     pub of: Function,
-    /// True if it also writes the output of [`Gated`].
+    /// True if the op also writes the output of [`Gated`].
     pub emits: bool,
 }
 
-/// A function in f64, for the reference of a case.
+/// A gated activation in f64, for the reference of a test case.
 type Plain = Box<dyn Fn(f64, f64) -> f64 + Send + Sync>;
 
-/// A formula, the same in f64, and its rows, their width, and that with padding.
+/// A formula, the same function in f64, and the shape of its case: rows, width, and width with padding.
 type Proved = (&'static str, fn(f64, f64) -> f64, (usize, usize, usize));
 
-/// Formulas that cases prove.
+/// Formulas for the test cases.
 const FORMULAS: [Proved; 2] = [
     ("silu(a) * b", |a, b| a / (1.0 + (-a).exp()) * b, (17, 65, 65)),
     (
@@ -49,7 +49,7 @@ const FORMULAS: [Proved; 2] = [
     ),
 ];
 
-/// Queues a kernel over all elements of `y`, which is like `rows`.
+/// Queues a kernel over all elements of `y`, which has the shape of `rows`.
 fn launch(cx: &GpuNode<'_>, entry: &'static str, f: &Function, rows: &Spec) -> Result<()> {
     let vec = vector_width(rows.width(), rows.dtype);
     let kernel =
@@ -70,7 +70,7 @@ impl Op for Gated {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         match &self.0 {
-            Function::Formula(_) if self.0.variables() != 2 => Err("is of two numbers".into()),
+            Function::Formula(_) if self.0.variables() != 2 => Err("needs a formula of two variables".into()),
             _ => Half { index: 0 }.infer(inputs),
         }
     }
@@ -85,7 +85,7 @@ impl Op for Gated {
     }
 
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
-        // A formula is one op by itself: it need not be a product.
+        // A formula need not be a product, so it has no unfused form.
         if matches!(self.0, Function::Formula(_)) {
             return Ok(None);
         }
@@ -182,7 +182,7 @@ impl Op for GatedGrad {
         let [gate_up, dy] = inputs else { return Err("takes gate_up and dy".into()) };
         let y = Gated(self.of.clone()).infer(&inputs[..1])?;
         if y[0].alloc != dy.alloc || y[0].dtype != dy.dtype {
-            return Err("dy is [N, f] for gate_up [N, 2, f], of one format".into());
+            return Err("dy must be [N, f] in the format of gate_up [N, 2, f]".into());
         }
         let mut outputs = vec![gate_up.clone()];
         outputs.extend(y.into_iter().filter(|_| self.emits));

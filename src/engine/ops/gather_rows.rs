@@ -6,7 +6,7 @@ use crate::device::gpu::Gathered;
 use crate::error::{Error, Result};
 use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
-/// `x[N, …] → y[ranks·N, …]` of every input: the rows of all ranks, rank after rank.
+/// `x[N, …] → y[ranks·N, …]` for every input: the rows of all ranks, rank after rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatherRows {
     /// Number of ranks.
@@ -25,7 +25,7 @@ impl Op for GatherRows {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let gathered = |x: &Spec| {
             if x.shape.is_empty() || x.shape[0] != x.alloc[0] {
-                return Err("rows are gathered without rows of padding".to_owned());
+                return Err("inputs must not have rows of padding".to_owned());
             }
             let mut y = x.clone();
             (y.shape[0], y.alloc[0]) = (self.ranks * x.shape[0], self.ranks * x.alloc[0]);
@@ -47,7 +47,7 @@ impl Op for GatherRows {
         cx.queue.all_gather(&(0..cx.inputs.len()).map(tensor).collect::<Vec<_>>())
     }
 
-    /// A single rank has its own rows only; the order of several is proven by the tests of ranks.
+    /// A single rank has only its own rows; the rank tests cover the order of several.
     fn cases(precision: Precision) -> Cases {
         let rows = (Spec::padded([7, 5], [7, 8], precision.act_dtype), Fill::Normal(0.0, 1.0));
         let tokens = (Spec::new([33], DType::U32), Fill::Below(1000));
@@ -56,12 +56,12 @@ impl Op for GatherRows {
     }
 }
 
-/// Gathers the bytes of all ranks through the host, each rank's as many as `mine`.
+/// Gathers the bytes of all ranks through the host. Every rank gives as many bytes as `mine` has.
 pub(super) fn gather(comm: &dyn Communicator, name: &str, mine: &[u8], all: &mut [u8]) -> Result<()> {
     let gathered = comm.gather(name, mine.to_vec())?;
     let ranks = all.len() / mine.len().max(1);
     if gathered.parts().count() != ranks || gathered.parts().any(|part| part.len() != mine.len()) {
-        return Err(Error::failed(format!("{name} is not of {ranks} ranks that give as much")));
+        return Err(Error::failed(format!("{name}: expected {ranks} ranks with the same number of bytes each")));
     }
     for (to, part) in all.chunks_exact_mut(mine.len()).zip(gathered.parts()) {
         to.copy_from_slice(part);

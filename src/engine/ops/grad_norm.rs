@@ -12,39 +12,40 @@ use crate::ir::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Elements per partial sum on the CPU. Fixed, so that the sum is the same on any machine.
+/// Elements per partial sum on the CPU. It is fixed, so the sum is the same on any machine.
 const BLOCK: usize = 4096;
 
-/// On a GPU: threads per block, loads of 16 bytes in flight per thread, and rounds of such loads per thread.
+/// GPU launch: threads per block, 16-byte loads in flight per thread, and rounds of such loads per thread.
 const THREADS: usize = 256;
 const BATCH: usize = 8;
 const ROUNDS: usize = 4;
 /// Elements per partial sum on a GPU.
 const GPU_BLOCK: usize = THREADS * BATCH * ROUNDS * 4;
 
-/// Returns the elements per partial sum of a device.
+/// Returns the elements per partial sum on a GPU or the CPU.
 pub fn block(on_gpu: bool) -> usize {
     if on_gpu { GPU_BLOCK } else { BLOCK }
 }
-/// Threads of the block that adds the partial sums up.
+/// Threads in the block that adds up the partial sums.
 const FINAL_THREADS: usize = 1024;
 
-/// Independent sums inside a block, combined in a fixed order.
+/// Independent sums within a block, combined in a fixed order.
 const LANES: usize = 16;
 
 /// `norm = ‖grads‖₂`, `clip = min(1, max_norm / (norm + 1e-6))` as in PyTorch's `clip_grad_norm_`, and `bad`,
-/// which becomes 1 when the norm or the loss is not finite and stays.
+/// which becomes 1 when the norm or the loss is not finite, and then stays 1.
 ///
-/// Inputs: grads `[n]`, loss `[1]`. Outputs: norm `[1]`, clip `[1]`, bad `[1]` (`Mode::Add`: sticky), and
-/// scratch: the sums of squares of blocks of 4096 elements in flat order (on a GPU, of 32,768).
+/// Inputs: grads `[n]`, loss `[1]`. Outputs: norm `[1]`, clip `[1]`, bad `[1]` (`Mode::Add`, so that it stays
+/// set), and a scratch tensor with the sums of squares of blocks of 4096 elements in flat order (32,768 on a
+/// GPU).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradNorm {
     /// The largest norm that passes unclipped; 0 never clips.
     pub max_norm: f64,
 }
 
-/// Writes the sums of squares of the blocks of `size` elements within `owned`, which begins at a multiple of
-/// a block.
+/// Writes the sum of squares of each block of `size` elements within `owned`, which begins at a multiple of
+/// `size`.
 fn partial_sums<A: Real>(cx: &CpuNode<'_>, size: usize, owned: Range<usize>, partials: ViewMut<'_, A>) {
     let grads = cx.input::<A>(0);
     cx.pool.chunks(
@@ -89,8 +90,8 @@ impl GradNorm {
     }
 }
 
-/// Returns a kernel with the ranges that each rank owns; without any, ranks own everything. Returns the row
-/// of a rank too.
+/// Returns a kernel that knows the ranges of each rank, and the table row of `rank`. Without ranges, the rank
+/// owns everything.
 fn with_owners(entry: &'static str, owners: &[Vec<&OwnedRange>], rank: usize) -> (Kernel, Arg) {
     let kernel = Kernel::new("grad_norm", entry)
         .with("THREADS", THREADS)
@@ -113,7 +114,7 @@ impl Op for GradNorm {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [grads, loss] = inputs else { return Err("takes grads and loss".into()) };
         if grads.dtype != loss.dtype || loss.elements() != 1 {
-            return Err("the loss is one number in the format of the gradients".into());
+            return Err("the loss must be one number in the format of the gradients".into());
         }
         let one = Spec::new([1], grads.dtype);
         let partials = Spec::new([grads.elements().div_ceil(BLOCK)], grads.dtype);
@@ -157,7 +158,7 @@ impl Op for GradNorm {
     }
 }
 
-/// Queues the sums of squares of `blocks` blocks of the gradients, input 0: the first ones, or those that a
+/// Queues the sums of squares of `blocks` blocks of the gradients (input 0): the first ones, or those that a
 /// rank owns.
 fn queue_partial_sums(
     cx: &GpuNode<'_>,
@@ -192,8 +193,9 @@ fn queue_total(
     cx.queue.launch(kernel, Grid::new(1, FINAL_THREADS as u32), &args)
 }
 
-/// The partial sums of [`GradNorm`], each computed by the rank that owns its block: inputs grads `[n]`,
-/// output `[n / block, rounded up]` by the blocks of the owners' table, zeros where other ranks own.
+/// The partial sums of [`GradNorm`], each computed by the rank that owns its block. Input: grads `[n]`.
+/// Output: `[n / block, rounded up]`, with the block size of the owners' table; zeros where other ranks own
+/// the block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GradNormPartials {
     /// The owners of the gradients.
@@ -234,7 +236,7 @@ impl Op for GradNormPartials {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         if self.shards.block() != GPU_BLOCK {
-            return Err(Error::failed(format!("grad_norm_partials in blocks of {}", self.shards.block())));
+            return Err(Error::failed(format!("grad_norm_partials on a GPU needs blocks of {GPU_BLOCK} elements, not {}", self.shards.block())));
         }
         cx.queue.fill(cx.output(0), 0, cx.output_spec(0).bytes())?;
         let rank = cx.queue.rank();
@@ -242,7 +244,7 @@ impl Op for GradNormPartials {
         queue_partial_sums(cx, cx.output(0), blocks, Some((&self.shards, rank)))
     }
 
-    /// One block of one rank; those of several are proven by the tests of ranks.
+    /// One block of one rank; the rank tests cover several.
     fn cases(precision: Precision) -> Cases {
         let op = Self { shards: Arc::new(Shards::new(&[4000], 1, GPU_BLOCK)) };
         let grads = (Spec::new([4000], precision.master), Fill::Normal(0.0, 1.0));
@@ -254,8 +256,8 @@ impl Op for GradNormPartials {
     }
 }
 
-/// The end of [`GradNorm`]: inputs partial sums of all ranks, in flat order, and the loss `[1]`; outputs
-/// norm, clip and bad as there.
+/// The second half of [`GradNorm`]. Inputs: the partial sums of all ranks in flat order, and the loss `[1]`.
+/// Outputs: norm, clip and bad, as [`GradNorm`] writes them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradNormTotal {
     /// The largest norm that passes unclipped; 0 never clips.
@@ -281,7 +283,7 @@ impl Op for GradNormTotal {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [partials, loss] = inputs else { return Err("takes partial sums and loss".into()) };
         if partials.dtype != loss.dtype || loss.elements() != 1 {
-            return Err("the loss is one number in the format of the partial sums".into());
+            return Err("the loss must be one number in the format of the partial sums".into());
         }
         let one = Spec::new([1], partials.dtype);
         Ok(vec![one.clone(), one, Spec::new([1], DType::U32)])

@@ -1,4 +1,4 @@
-//! Selects one of the two halves of a packed tensor (gate or up), for the unfused SwiGLU. Not the fp16 type.
+//! Selects one half of a packed tensor (gate or up) for the unfused SwiGLU. Unrelated to the fp16 type.
 
 use super::lanes::{launch_packs, rows_per_task};
 use crate::device::gpu::Arg;
@@ -6,17 +6,17 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 
-/// `y[N, f] = x[N, index, f]` of `x[N, 2, f]`.
+/// `y[N, f] = x[N, index, f]` for `x[N, 2, f]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Half {
     /// The half: 0 or 1.
     pub index: usize,
 }
 
-/// `dx[N, 2, f]`: `dy[N, f]` in half `index`, zeros in the other.
+/// `dx[N, 2, f]` with `dy[N, f]` in half `index` and zeros in the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HalfGrad {
-    /// 0 or 1.
+    /// The half: 0 or 1.
     pub index: usize,
 }
 

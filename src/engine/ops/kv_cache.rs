@@ -1,4 +1,4 @@
-//! Generation: keys and values of whole prompts, kept in the state.
+//! Keeps the keys and values of whole prompts in the state, for generation.
 
 use super::attention::Heads;
 use super::lanes::vector_width;
@@ -7,18 +7,18 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
-/// `packed [P·L, (H+2·KV)·dim] → cache [B, S, 2·KV·dim]`: keys and values of whole prompts of L rows, written
-/// at the positions from 0 on. Sample b gets those of prompt b·P/B: neighbours share a prompt. With
+/// `packed [P·L, (H+2·KV)·dim] → cache [B, S, 2·KV·dim]`: writes the keys and values of whole prompts of L
+/// rows at the positions from 0 on. Sample b gets the prompt b·P/B, so neighbors share a prompt. With
 /// `Mode::Add` the rest of the cache is kept; with `Mode::Write` it is zeroed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheFill {
     /// Layout of the heads in a row.
     pub heads: Heads,
-    /// Samples: B.
+    /// Number of samples: B.
     pub samples: usize,
-    /// Prompts: P, a divisor of B.
+    /// Number of prompts: P, a divisor of B.
     pub prompts: usize,
-    /// Positions that the cache has room for: S.
+    /// Number of positions in the cache: S.
     pub capacity: usize,
 }
 
@@ -39,10 +39,10 @@ impl Op for CacheFill {
         self.heads.check(packed)?;
         let Self { samples, prompts, capacity, .. } = *self;
         if prompts == 0 || !samples.is_multiple_of(prompts) || !packed.shape[0].is_multiple_of(prompts) {
-            return Err(format!("{prompts} prompts of equal length share {samples} samples evenly"));
+            return Err(format!("{prompts} prompts of equal length must share {samples} samples evenly"));
         }
         if packed.shape[0] / prompts > capacity {
-            return Err(format!("the cache holds {capacity} positions"));
+            return Err(format!("a prompt is longer than the cache, which holds {capacity} positions"));
         }
         let width = 2 * self.heads.kv * self.heads.dim;
         Ok(vec![Spec::new([samples, capacity, width], packed.dtype)])

@@ -1,8 +1,7 @@
-//! Shared by elementwise and row-wise ops: splitting work into tasks, and sums with a fixed order of
-//! addition.
+//! Helpers shared by elementwise and row-wise ops: they split work into tasks and sum in a fixed order.
 //!
-//! Sums run in [`LANES`] partial sums that are combined in a fixed tree, so that loops vectorize and the bits
-//! are the same with every instruction set.
+//! Sums run in [`LANES`] partial sums that are combined in a fixed tree. So loops vectorize, and the bits are
+//! the same with every instruction set.
 
 use crate::device::cpu::{Pool, View, ViewMut};
 use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
@@ -13,19 +12,19 @@ use crate::ir::{GpuNode, Spec};
 /// Partial sums of a row.
 const LANES: usize = 16;
 
-/// Elements of a task: enough to outweigh its dispatch, few enough to share among threads.
+/// Elements per task: enough to outweigh the cost of starting it, few enough to share the work among threads.
 pub const TASK: usize = 16 * 1024;
 
 /// Elements that elementwise ops hold in scratch at a time.
 pub const BLOCK: usize = 256;
 
-/// Maximum number of rows of partial sums: two blocks for every SM of a large GPU, within a bounded scratch.
+/// The most rows of partial sums: two blocks for every SM of a large GPU, with a bounded scratch.
 const MAX_PARTIALS: usize = 256;
 
-/// Fewest rows that share one row of partial sums: partial sums stay small beside what they sum.
+/// The fewest rows that share one row of partial sums, so that partial sums stay small beside what they sum.
 const MIN_ROWS: usize = 8;
 
-/// Returns the number of rows of one task, for rows of `width` elements.
+/// Returns the number of rows per task, for rows of `width` elements.
 pub fn rows_per_task(width: usize) -> usize {
     (TASK / width.max(1)).max(1)
 }
@@ -35,12 +34,12 @@ pub fn rows_per_partial(rows: usize) -> usize {
     rows.div_ceil(MAX_PARTIALS).max(MIN_ROWS)
 }
 
-/// Threads of a block of the launches below.
+/// Threads per block of the launches below.
 const THREADS: u32 = 256;
 
-/// Launches the kernel of an elementwise op over all elements of output 0, padding included: the file's entry
-/// of the same name, with the tensors of one format `T`, the number of elements, then further arguments. A
-/// thread handles `VEC` neighbours.
+/// Launches the kernel of an elementwise op over all elements of output 0, including padding. The entry has
+/// the same name as its file. Its arguments are the tensors, all of format `T`, then the number of elements,
+/// then `further`. A thread handles `VEC` neighbors.
 pub fn launch_elementwise(
     cx: &GpuNode<'_>,
     file: &'static str,
@@ -50,7 +49,7 @@ pub fn launch_elementwise(
     launch_elementwise_entry(cx, (file, file), tensors, further)
 }
 
-/// [`launch_elementwise`] for an entry of another name than its file.
+/// Launches like [`launch_elementwise`], for an entry whose name differs from its file's.
 pub fn launch_elementwise_entry(
     cx: &GpuNode<'_>,
     (file, entry): (&'static str, &'static str),
@@ -63,8 +62,8 @@ pub fn launch_elementwise_entry(
     launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
 }
 
-/// As [`launch_elementwise_entry`], over all elements of `spec` and for kernels that know the `WIDTH` of its
-/// rows.
+/// Launches like [`launch_elementwise_entry`], but over all elements of `spec`. The kernel knows the `WIDTH`
+/// of its rows.
 pub fn launch_packs(
     cx: &GpuNode<'_>,
     (file, entry): (&'static str, &'static str),
@@ -78,7 +77,7 @@ pub fn launch_packs(
     launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
 }
 
-/// Launches a thread for every `vec` of some elements.
+/// Launches one thread for every `vec` elements.
 pub fn launch_over(
     cx: &GpuNode<'_>,
     kernel: Kernel,
@@ -95,7 +94,7 @@ pub fn launch_over(
     cx.queue.launch(kernel, Grid::covering(elements / vec, THREADS), &args)
 }
 
-/// Copies an input into output 0, unless it lies there already.
+/// Copies an input into output 0, unless it is already there.
 pub fn launch_copy(cx: &GpuNode<'_>, input: usize) -> Result<()> {
     let (to, from, bytes) = (cx.output(0), cx.input(input), cx.output_spec(0).bytes());
     if bytes == 0 || to == from {
@@ -105,13 +104,13 @@ pub fn launch_copy(cx: &GpuNode<'_>, input: usize) -> Result<()> {
 }
 
 /// Returns the number of elements that a thread can move at once in rows of `width`: 16 bytes of them, or 1
-/// where that does not divide the width. (Tensors begin at multiples of 256 bytes.)
+/// if that does not divide the width. (Tensors begin at multiples of 256 bytes.)
 pub fn vector_width(width: usize, dtype: DType) -> usize {
     let wide = 16 / dtype.size();
     if width.is_multiple_of(wide) { wide } else { 1 }
 }
 
-/// `y[i] = f(x[i])`. `y` may lie over `x`.
+/// Computes `y[i] = f(x[i])`. `y` may be the same memory as `x`.
 pub fn map<E: Elem, F: Elem>(
     pool: &Pool,
     x: View<'_, E>,
@@ -135,7 +134,7 @@ pub fn map<E: Elem, F: Elem>(
     );
 }
 
-/// `y[i] = f(a[i], b[i])`. `y` may lie over `a` or `b`.
+/// Computes `y[i] = f(a[i], b[i])`. `y` may be the same memory as `a` or `b`.
 pub fn map2<E: Elem>(
     pool: &Pool,
     a: View<'_, E>,
@@ -163,7 +162,7 @@ pub fn map2<E: Elem>(
     );
 }
 
-/// `Σ a[i]·b[i]`.
+/// Returns `Σ a[i]·b[i]`.
 #[inline(always)]
 pub fn dot<A: Real>(a: &[A], b: &[A]) -> A {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -179,13 +178,13 @@ pub fn dot<A: Real>(a: &[A], b: &[A]) -> A {
     combine(lanes, |a, b| a + b)
 }
 
-/// `Σ x[i]`.
+/// Returns `Σ x[i]`.
 #[inline(always)]
 pub fn sum<A: Real>(x: &[A]) -> A {
     fold(x, A::ZERO, |a, b| a + b)
 }
 
-/// Returns the largest element; -∞ where there is none.
+/// Returns the largest element, or -∞ for an empty slice.
 #[inline(always)]
 pub fn max<A: Real>(x: &[A]) -> A {
     fold(x, A::NEG_INFINITY, A::larger)
@@ -206,7 +205,7 @@ fn fold<A: Real>(x: &[A], start: A, with: impl Fn(A, A) -> A) -> A {
     combine(lanes, with)
 }
 
-/// Replaces every element by `f` of it and returns the sum of the new ones.
+/// Replaces every element `x` by `f(x)` and returns the sum of the new elements.
 #[inline(always)]
 pub fn replace_and_sum<A: Real>(x: &mut [A], f: impl Fn(A) -> A) -> A {
     let (blocks, rest) = x.as_chunks_mut::<LANES>();
@@ -224,7 +223,7 @@ pub fn replace_and_sum<A: Real>(x: &mut [A], f: impl Fn(A) -> A) -> A {
     combine(lanes, |a, b| a + b)
 }
 
-/// Folds the lanes by halves.
+/// Folds the lanes in halves: a fixed tree.
 #[inline(always)]
 fn combine<A: Real>(mut lanes: [A; LANES], with: impl Fn(A, A) -> A) -> A {
     let mut half = LANES / 2;
@@ -238,7 +237,7 @@ fn combine<A: Real>(mut lanes: [A; LANES], with: impl Fn(A, A) -> A) -> A {
     lanes[0]
 }
 
-/// `to[c] (+)= Σ partials[·, c]` over `count` rows, in their order. `to` has the width of a row.
+/// Computes `to[c] (+)= Σ partials[·, c]` over all rows, in their order. `to` is as wide as a row.
 pub fn reduce_partials<A: Real>(pool: &Pool, partials: ViewMut<'_, A>, to: ViewMut<'_, A>, add: bool) {
     let width = to.len();
     let count = partials.len() / width.max(1);
@@ -260,9 +259,9 @@ pub fn reduce_partials<A: Real>(pool: &Pool, partials: ViewMut<'_, A>, to: ViewM
 }
 
 /// Launches the last step of sums over rows on a GPU: `outputs (+)= Σ partials` over all rows of the output
-/// `partials`, whose columns are those of one output or of two, side by side.
+/// `partials`. Its columns belong to one output, or to two side by side.
 pub fn launch_sum_partials(cx: &GpuNode<'_>, partials: usize, outputs: &[usize]) -> Result<()> {
-    /// Columns per block, and threads per column: a warp both ways.
+    /// Columns per block and threads per column: a warp in both directions.
     const COLUMNS: usize = 32;
     const ROWS: usize = 32;
     let (count, width) = (cx.output_spec(partials).rows(), cx.output_spec(partials).width());

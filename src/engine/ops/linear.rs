@@ -1,7 +1,8 @@
-//! Linear layers without bias: `y = x·Wᵀ`, and the two products of their gradient.
+//! Linear layers without bias: `y = x·Wᵀ`, and the two products of its gradient.
 //!
-//! Weights are row-major `[out…, in]`; outputs of several leading dimensions (gate and up projections side by
-//! side) keep them. Products run over the allocated sizes: padding is zero on both sides, so it stays zero.
+//! Weights are row-major `[out…, in]`; several leading dimensions (gate and up projections side by side)
+//! carry over to the output. Products run over the allocated sizes: padding is zero on both sides, so it
+//! stays zero.
 
 use crate::device::cpu::matmul::{Matrix, product};
 use crate::device::gpu::Operand;
@@ -32,7 +33,7 @@ pub struct LinearWeightGrad {
 }
 
 impl Linear {
-    /// Returns the case of so many rows, inputs and outputs.
+    /// Returns the test case for `n` rows, `i` inputs and `o` outputs.
     pub(super) fn case(precision: Precision, (n, i, o): (usize, usize, usize)) -> Case {
         Case::new(
             format!("n{n} in{i} out{o}"),
@@ -48,7 +49,7 @@ impl Linear {
     }
 }
 
-/// (rows, outputs, inputs) of the layer, as allocated.
+/// Returns (rows, outputs, inputs) of the layer as allocated.
 fn sizes(x: &Spec, w: &Spec) -> (usize, usize, usize) {
     (x.rows(), w.rows(), w.width())
 }
@@ -69,7 +70,7 @@ impl Op for Linear {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [x, w] = inputs else { return Err("takes x and W".into()) };
         if x.shape.len() != 2 || w.shape.len() < 2 || x.width() != w.width() || x.dtype != w.dtype {
-            return Err("x is [N, in] and W [out…, in], of one format".into());
+            return Err("x must be [N, in] and W [out…, in], both in one format".into());
         }
         let outs = w.shape.len() - 1;
         let shape = [&x.shape[..1], &w.shape[..outs]].concat();
@@ -120,7 +121,7 @@ impl Op for Linear {
     }
 }
 
-/// `y = x·Wᵀ` by three loops.
+/// Computes `y = x·Wᵀ` by three loops.
 fn reference(inputs: &[Array]) -> Vec<Array> {
     let (x, w) = (&inputs[0], &inputs[1]);
     let (n, width) = (x.shape[0], x.width());
@@ -146,7 +147,7 @@ impl Op for LinearInputGrad {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [dy, w] = inputs else { return Err("takes dy and W".into()) };
         if dy.alloc[1..] != w.alloc[..w.alloc.len() - 1] || dy.dtype != w.dtype {
-            return Err("dy is [N, out…] and W [out…, in], of one format".into());
+            return Err("dy must be [N, out…] and W [out…, in], both in one format".into());
         }
         let shape = [dy.shape[0], w.shape[w.shape.len() - 1]];
         Ok(vec![Spec::padded(shape, [dy.alloc[0], w.width()], dy.dtype)])
@@ -186,11 +187,11 @@ impl Op for LinearWeightGrad {
         self.products.attribute().to_string()
     }
 
-    /// Only the shape of the weight input is used.
+    /// Uses only the shape of the weight input.
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [x, dy, w] = inputs else { return Err("takes x, dy and W".into()) };
         if x.alloc[0] != dy.alloc[0] || x.dtype != dy.dtype {
-            return Err("x and dy have the same rows and format".into());
+            return Err("x and dy must have the same number of rows and the same format".into());
         }
         Ok(vec![w.with_dtype(w.dtype.accumulator())])
     }

@@ -1,5 +1,5 @@
-//! Generation: a linear layer of a few rows with what follows it, which takes as long as its weights take to
-//! read.
+//! A linear layer on a few rows, fused with the bias and activation that follow it, for generation. It takes
+//! as long as reading its weights.
 
 use super::activate::Activate;
 use super::activation::Activation;
@@ -12,36 +12,35 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
-/// `(x[N, in], W[out…, in], b[out…]) → y`: [`Linear`] of at most [`MOST_ROWS`] rows, with a bias and an
-/// activation where it has them, without a gradient. The bias is in the accumulator format, and `y` is
-/// rounded once.
+/// `(x[N, in], W[out…, in], b[out…]) → y`: [`Linear`] on at most [`MOST_ROWS`] rows, with an optional bias
+/// and activation, and without a gradient. The bias has the accumulator format, and `y` is rounded once.
 ///
-/// On a GPU in bf16 one kernel reads the weights once, at the full bandwidth of the memory; the bits of a row
-/// do not depend on the others.
+/// On a GPU in bf16 one kernel reads the weights once, at full memory bandwidth. The bits of a row do not
+/// depend on the other rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinearFewRows {
-    /// The product.
+    /// The linear layer.
     pub linear: Linear,
-    /// True if a bias is added to it.
+    /// True if a bias is added to the product.
     pub bias: bool,
-    /// What is computed of the sum.
+    /// What the layer computes from the sums.
     pub output: Output,
 }
 
-/// What a layer of a few rows computes of its product and bias.
+/// What a layer of a few rows computes from its sums, the products plus bias.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
-    /// Themselves: `[N, out…]`.
+    /// The sums themselves: `[N, out…]`.
     #[default]
     Sum,
-    /// A function of each: `[N, out…]`.
+    /// A function of each sum: `[N, out…]`.
     Activated(Activation),
-    /// `f(gate) ⊙ up` of `[N, 2, f]`: `[N, f]`.
+    /// `f(gate) ⊙ up` for sums `[N, 2, f]`: `[N, f]`.
     Gated(Activation),
 }
 
 impl Output {
-    /// Returns the function that is applied.
+    /// Returns the activation, if there is one.
     fn activation(self) -> Option<Activation> {
         match self {
             Self::Sum => None,
@@ -49,46 +48,46 @@ impl Output {
         }
     }
 
-    /// Returns the sums of which an element of the output is computed.
+    /// Returns the number of sums behind one element of the output.
     fn sums(self) -> usize {
         if matches!(self, Self::Gated(_)) { 2 } else { 1 }
     }
 }
 
-/// Most rows: those of one product of a tensor core.
+/// The most rows: a tensor core takes 16 in one product.
 pub const MOST_ROWS: usize = 16;
 
-/// Outputs of a block, and inputs that a warp takes at a time: 16 bytes in each of four lanes.
+/// Outputs per block, and inputs that a warp takes at a time: 16 bytes in each of four lanes.
 const OUTPUTS: usize = 8;
 const INPUTS: usize = 32;
 
-/// Blocks of inputs that a warp loads at once, to keep the memory busy.
+/// Blocks of inputs that a warp loads at once, to keep memory busy.
 const UNROLL: usize = 4;
 
-/// Most warps of a block, which divide the inputs among themselves.
+/// The most warps in a block; they divide the inputs among themselves.
 const MOST_WARPS: usize = 8;
 
 impl LinearFewRows {
-    /// Returns the layer of a product, without bias and activation.
+    /// Returns a layer without bias and activation.
     pub fn new(linear: Linear) -> Self {
         Self { linear, ..Self::default() }
     }
 
-    /// Returns true if the kernel serves the product of rows `x` and weights `w`.
+    /// Returns true if the bf16 kernel serves rows `x` and weights `w`.
     pub fn serves(x: &Spec, w: &Spec) -> bool {
         x.dtype == DType::Bf16 && Self::takes(x, w)
     }
 
-    /// Returns true for the shapes of the kernel: few rows, and whole blocks of outputs and inputs.
+    /// Returns true if the kernel takes these shapes: few rows, and whole blocks of outputs and inputs.
     fn takes(x: &Spec, w: &Spec) -> bool {
         let (outputs, inputs) = (w.alloc[w.alloc.len() - 2], w.width());
         x.rows() <= MOST_ROWS && inputs > 0 && outputs % OUTPUTS == 0 && inputs % INPUTS == 0
     }
 
-    /// Returns the kernel of a layer, and the threads of a block.
+    /// Returns the kernel of a layer and the number of threads in a block.
     fn kernel(&self, rows: usize, inputs: usize) -> (Kernel, u32) {
         let wanted = (inputs / INPUTS).div_ceil(UNROLL);
-        // A power of two, so that few kernels exist.
+        // A power of two, so that few kernels are compiled.
         let warps = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
         let warps = warps.clamp(1, MOST_WARPS);
         let kernel = Kernel::new("linear_few_rows", "linear_few_rows")
@@ -127,22 +126,22 @@ impl Op for LinearFewRows {
         let sums = self.linear.infer(&inputs[..2])?.remove(0);
         if !Self::takes(x, w) {
             return Err(format!(
-                "x has at most {MOST_ROWS} rows, and W a multiple of {OUTPUTS} outputs and {INPUTS} inputs"
+                "x must have at most {MOST_ROWS} rows, and W a multiple of {OUTPUTS} outputs and {INPUTS} inputs"
             ));
         }
         if x.dtype == DType::F32 && (self.bias || self.output != Output::Sum) {
-            return Err("in fp32 it has neither bias nor activation".into());
+            return Err("takes neither bias nor activation in fp32".into());
         }
         let bias = Spec::padded(&sums.shape[1..], &sums.alloc[1..], x.dtype.accumulator());
         let expected = if self.bias { std::slice::from_ref(&bias) } else { &[] };
         if rest != expected {
-            return Err(format!("b is {bias} where there is one"));
+            return Err(format!("b must be {bias}, or absent without a bias"));
         }
         match (self.output, &*sums.shape) {
             (Output::Gated(_), &[rows, 2, f]) => {
                 Ok(vec![Spec::padded([rows, f], [sums.alloc[0], sums.width()], x.dtype)])
             }
-            (Output::Gated(_), _) => Err("W is [2, f, in] below a gate".into()),
+            (Output::Gated(_), _) => Err("W must be [2, f, in] with a gate".into()),
             _ => Ok(vec![sums]),
         }
     }
@@ -181,7 +180,7 @@ impl Op for LinearFewRows {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (x, w) = (cx.input_spec(0), cx.input_spec(1));
-        // In fp32 it has no bias and no activation.
+        // In fp32 the layer has neither bias nor activation.
         if x.dtype != DType::Bf16 {
             return self.linear.gpu(cx);
         }
@@ -196,7 +195,7 @@ impl Op for LinearFewRows {
         cx.queue.launch(kernel, Grid::new(width / OUTPUTS, threads), &args)
     }
 
-    /// Shapes of all numbers of warps, and with blocks of inputs left over.
+    /// Covers every number of warps, and leftover blocks of inputs.
     fn cases(precision: Precision) -> Cases {
         let plain = [(1, 32, 8), (3, 96, 24), (8, 160, 40), (9, 256, 64), (16, 768, 128), (2, 1056, 16)];
         let mut cases: Vec<Case> =
@@ -218,7 +217,7 @@ impl Op for LinearFewRows {
     }
 }
 
-/// Returns the case of so many rows, inputs and outputs.
+/// Returns the test case for `n` rows, `i` inputs and `o` outputs.
 fn case(op: LinearFewRows, precision: Precision, (n, i, o): (usize, usize, usize)) -> Case {
     let outs = if op.output.sums() == 2 { vec![2, o] } else { vec![o] };
     let weights = Spec::new([&outs[..], &[i]].concat(), precision.act_dtype);
@@ -236,7 +235,7 @@ fn case(op: LinearFewRows, precision: Precision, (n, i, o): (usize, usize, usize
         .depth(i)
 }
 
-/// The layer by plain loops, of `width` outputs.
+/// Computes the layer, with `width` outputs, by plain loops.
 fn reference(op: &LinearFewRows, inputs: &[Array], width: usize) -> Array {
     let (x, w) = (&inputs[0], &inputs[1]);
     let (rows, count) = (x.shape[0], x.width());

@@ -1,4 +1,5 @@
-//! The operations: one file each, with shapes, gradient, cost, CPU implementation and cases.
+//! The operations. Each file holds one op, or an op and its gradient, with shapes, cost, CPU implementation,
+//! GPU launch and test cases.
 
 pub mod activate;
 pub mod activation;
@@ -56,13 +57,13 @@ pub mod with_gradient;
 
 use crate::ir::OpType;
 
-/// Lists types of ops.
+/// Lists op types.
 macro_rules! op_types {
     ($($op:ty),* $(,)?) => { &[$(OpType::new::<$op>()),*] };
 }
 
-/// Every op but what only an optimizer has ([`optim::Entry`](crate::optim::Entry) names these). `check` runs
-/// their cases.
+/// Every op except those that only an optimizer uses; [`optim::Entry`](crate::optim::Entry) names those.
+/// `xrun check` runs their test cases.
 pub static OPS: &[OpType] = op_types![
     activate::Activate,
     activate::ActivateGrad,

@@ -1,4 +1,4 @@
-//! Elementwise product.
+//! Elementwise product of two tensors.
 
 use super::add::{elementwise_shapes, same_spec};
 use super::lanes::{launch_elementwise, map2};

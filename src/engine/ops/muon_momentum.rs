@@ -2,9 +2,9 @@
 //!
 //! Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024),
 //! <https://kellerjordan.github.io/posts/muon/>, in the order of operations of PyTorch's `torch.optim.Muon`
-//! (torch/optim/_muon.py), after the gradient is multiplied by the factor of global-norm clipping: both
-//! averages are its `lerp`, and the direction is rounded to the format of the iterations before it is
-//! divided.
+//! (torch/optim/_muon.py). The gradient is first multiplied by the factor of global-norm clipping. Both
+//! averages are computed as PyTorch's `lerp`, and the direction is rounded to the format of the iterations
+//! before it is divided.
 
 use super::matrices::{Matrices, MatrixPlace};
 use crate::device::gpu::{Arg, Kernel};
@@ -13,35 +13,35 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
-/// Norms below it do not count: a matrix of zeros stays one.
+/// The smallest divisor. It keeps a matrix of zeros at zero.
 const EPS: f64 = 1e-7;
 
-/// Elements of a partial sum on the CPU. Fixed, so that the sum is the same on any machine.
+/// Elements per partial sum on the CPU. It is fixed, so the sum is the same on any machine.
 const BLOCK: usize = 4096;
 
-/// Independent sums inside a block, combined in a fixed order.
+/// Independent sums within a block, combined in a fixed order.
 const LANES: usize = 16;
 
-/// `(momentum, x) ← Muon(grads, …)` of a batch of matrices.
+/// `(momentum, x) ← Muon(grads, …)` for a batch of matrices.
 ///
-/// Inputs: grads `[n]`, clip `[1]` (the factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient
-/// norm that is not finite: the momentum stays as it is, and x is zero). Outputs: momentum `[slots]`, updated
-/// in place; x `[matrices, rows, columns]` in the format of activations, the directions with a Frobenius norm
-/// of 1; and scratch, the sums of squares of parts of matrices. Where ranks own matrices, x has those of the
-/// rank first.
+/// Inputs: grads `[n]`, clip `[1]` (the clip factor), bad `[1]` (u32; nonzero if the loss or the gradient
+/// norm is not finite: then the momentum stays as it is, and x is zero). Outputs: momentum `[slots]`, updated
+/// in place; x `[matrices, rows, columns]` in the activation format, the directions with a Frobenius norm of
+/// 1; and scratch, the sums of squares of parts of matrices. If ranks own matrices, the rank's own matrices
+/// are the first ones in x.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MuonMomentum {
-    /// Fraction of the average of past gradients that a step keeps.
+    /// The fraction of the average of past gradients that a step keeps.
     pub momentum: f64,
-    /// True if the direction is the average of the gradient and the new momentum, false if it is the latter.
+    /// True if the direction averages the gradient and the new momentum; false if it is the new momentum.
     pub nesterov: bool,
     /// The matrices.
     pub matrices: Matrices,
-    /// Formats of gradients and of directions.
+    /// Formats of gradients and directions.
     pub precision: Precision,
 }
 
-/// `from + weight·(to − from)` as PyTorch computes it, from the nearer end.
+/// Returns `from + weight·(to − from)` as PyTorch computes it, from the nearer end.
 #[inline(always)]
 fn lerp<A: Real>(from: A, to: A, weight: A) -> A {
     let difference = to - from;
@@ -53,7 +53,7 @@ fn lerp<A: Real>(from: A, to: A, weight: A) -> A {
 }
 
 impl MuonMomentum {
-    /// Returns the elements of the scratch.
+    /// Returns the number of elements in the scratch.
     fn partials(&self) -> usize {
         self.matrices.most() * self.matrices.size().div_ceil(BLOCK).max(self.matrices.blocks())
     }
@@ -128,13 +128,13 @@ impl Op for MuonMomentum {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [grads, clip, bad] = inputs else { return Err("takes grads, clip, bad".into()) };
+        let [grads, clip, bad] = inputs else { return Err("takes grads, clip and bad".into()) };
         let Precision { act_dtype, master } = self.precision;
         if grads.dtype != master || clip.dtype != master || bad.dtype != DType::U32 {
-            return Err("grads and clip are in the master format, bad is u32".into());
+            return Err("grads and clip must have the master format, and bad must be u32".into());
         }
         if !self.matrices.lies_within(grads) {
-            return Err("matrices lie within the gradients, the masters and the slots".into());
+            return Err("the matrices must lie within the gradients, the masters and the slots".into());
         }
         Ok(vec![
             Spec::new([self.matrices.slot_len], master),
@@ -143,7 +143,8 @@ impl Op for MuonMomentum {
         ])
     }
 
-    /// Reads gradient and momentum, writes momentum and direction, and divides the latter.
+    /// Reads gradient and momentum, writes momentum and direction, then reads and writes the direction to
+    /// divide it.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let [gradient, momentum, direction] =
             [&inputs[0], &outputs[0], &outputs[1]].map(|tensor| tensor.dtype.size());
@@ -205,10 +206,10 @@ impl Op for MuonMomentum {
     }
 }
 
-/// Elements of the flat buffers of cases.
+/// Elements of the flat buffers in test cases.
 pub(super) const FLAT_OF_CASES: usize = 24_000;
 
-/// The matrices of cases, in no order and apart, with masters and slots that are shorter than the flat
+/// Returns the matrices of test cases: unordered and with gaps; masters and slots are shorter than the flat
 /// buffers.
 pub(super) fn matrices_of_cases() -> Matrices {
     let place = |flat, master, slot| MatrixPlace { flat, master, slot };
@@ -216,7 +217,7 @@ pub(super) fn matrices_of_cases() -> Matrices {
     Matrices { rows: 64, columns: 96, masters_len: 18_448, slot_len: 18_448, by_rank: vec![places] }
 }
 
-/// Computes the formula, one element at a time, in f64.
+/// Computes the formula in f64, one element at a time.
 fn reference(i: &[Array], op: &MuonMomentum) -> Vec<Array> {
     let (grads, clip, bad) = (&i[0].data, i[1].data[0], i[2].data[0]);
     let size = op.matrices.size();

@@ -1,7 +1,7 @@
-//! The end of a step of Muon: masters decay and move along the directions of their matrices.
+//! The end of a Muon step: master weights decay and move along the directions of their matrices.
 //!
-//! In the order of operations of PyTorch's `torch.optim.Muon` (torch/optim/_muon.py): decay by the learning
-//! rate itself, the step by the rate that is adjusted to the shape of the matrix.
+//! Follows the order of operations of PyTorch's `torch.optim.Muon` (torch/optim/_muon.py): the decay uses the
+//! learning rate itself, the step uses the rate adjusted to the shape of the matrix.
 
 use super::matrices::{Matrices, MatrixPlace};
 use super::muon_momentum::{FLAT_OF_CASES, matrices_of_cases};
@@ -12,33 +12,34 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 use std::ops::Range;
 
-/// Columns of the schedule, which has a row per step.
+/// Columns of the schedule, which has one row per step.
 pub const SCHEDULE_WIDTH: usize = 2;
 
-/// Elements that one task of the CPU updates, and that its inner loop does before their compute copy is
-/// stored.
+/// Elements that one CPU task updates, and elements that its inner loop updates before it stores their
+/// compute copy.
 const ELEMENTS_PER_TASK: usize = 16_384;
 const CHUNK: usize = 64;
 
-/// `(params, compute copy) ← params·decay − ratio·lr·x`, in place.
+/// `params ← params·decay − ratio·lr·x`, in place; the compute copy gets the same values.
 ///
 /// Inputs: x `[matrices, rows, columns]`, schedule `[steps + 1, 2]` (row 0 is not read), step `[1]` (u32),
-/// bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is updated). Outputs,
+/// bad `[1]` (u32; nonzero if the loss or the gradient norm is not finite: then nothing is updated). Outputs,
 /// updated in place: params `[masters]`, and the compute copy `[flat]` if activations have a narrower format
-/// than the masters. Where ranks own matrices, others are left as they are.
+/// than the masters. If ranks own matrices, a rank leaves the matrices of other ranks as they are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MuonUpdate {
-    /// The adjusted learning rate over the learning rate.
+    /// The adjusted learning rate divided by the learning rate.
     pub ratio: f64,
     /// The matrices.
     pub matrices: Matrices,
-    /// Elements of the compute copy.
+    /// Number of elements in the compute copy.
     pub flat_len: usize,
-    /// Formats of the masters and of the compute copy.
+    /// Formats of the masters and the compute copy.
     pub precision: Precision,
 }
 
-/// Returns the row of a step: `[1 − decay, lr]`, with the share of a matrix that is to decay in the step.
+/// Returns the schedule row of a step: `[1 − decay, lr]`. `decay` is the fraction of a matrix that decays in
+/// this step.
 pub fn schedule_row(lr: f64, decay: f64) -> [f64; SCHEDULE_WIDTH] {
     [1.0 - decay, lr]
 }
@@ -88,16 +89,16 @@ impl Op for MuonUpdate {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [x, schedule, step, bad] = inputs else { return Err("takes x, schedule, step, bad".into()) };
+        let [x, schedule, step, bad] = inputs else { return Err("takes x, schedule, step and bad".into()) };
         let Precision { act_dtype, master } = self.precision;
         if x.dtype != act_dtype || x.alloc != self.matrices.batch() {
-            return Err("x is a batch of the matrices in the format of activations".into());
+            return Err("x must be a batch of the matrices in the activation format".into());
         }
         if schedule.dtype != master || schedule.width() != SCHEDULE_WIDTH {
-            return Err("the schedule is in the master format".into());
+            return Err("the schedule must be [steps + 1, 2] in the master format".into());
         }
         if step.dtype != DType::U32 || bad.dtype != DType::U32 {
-            return Err("step and bad are u32".into());
+            return Err("step and bad must be u32".into());
         }
         let mut outputs = vec![Spec::new([self.matrices.masters_len], master)];
         if self.precision.has_compute_copy() {
@@ -167,7 +168,7 @@ impl Op for MuonUpdate {
     }
 }
 
-/// Computes the formula, one element at a time, in f64.
+/// Computes the formula in f64, one element at a time.
 fn reference(i: &[Array], op: &MuonUpdate) -> Vec<Array> {
     let mut out: Vec<Array> = i[4..].to_vec();
     if i[3].data[0] != 0.0 {

@@ -1,16 +1,15 @@
 //! One Newton–Schulz iteration over a batch of matrices: `x ← a·x + (b·g + c·g²)·x` with `g = x·xᵀ`.
 //!
-//! Iterated from a matrix with singular values of at most 1, it brings all of them near 1 and keeps the
-//! singular vectors. The quintic polynomial and its coefficients are those of Jordan et al., "Muon: An
-//! optimizer for hidden layers in neural networks" (2024), <https://kellerjordan.github.io/posts/muon/>, as
-//! PyTorch's `torch.optim.Muon` has them: their slope at 0 is as large as it can be while singular values end
-//! between 0.5 and
-//! 1.5. Where there are more rows than columns it is the same polynomial of `xᵀ`, which PyTorch transposes,
-//! and here multiplies from the right: `x ← a·x + x·(b·g + c·g²)` with `g = xᵀ·x`, so nothing moves in
+//! Starting from a matrix with singular values of at most 1, iterations bring all of them near 1 and keep the
+//! singular vectors. The quintic polynomial and its coefficients come from Jordan et al., "Muon: An optimizer
+//! for hidden layers in neural networks" (2024), <https://kellerjordan.github.io/posts/muon/>, as in
+//! PyTorch's `torch.optim.Muon`: the slope at 0 is as large as possible while singular values end in the
+//! range 0.5 to 1.5 or so. If there are more rows than columns, PyTorch transposes the matrix. Here the same
+//! polynomial multiplies from the right, `x ← a·x + x·(b·g + c·g²)` with `g = xᵀ·x`, so nothing moves in
 //! memory.
 //!
-//! Products read and write the format of activations and are summed in the accumulator's. Each is one batched
-//! product with its factor and its addend, so an intermediate is rounded once.
+//! Products read and write the activation format and sum in the accumulator format. Each is one batched
+//! product with its factor and addend, so every intermediate is rounded once.
 
 use crate::device::cpu::matmul::{Matrix, product, product_plus};
 use crate::device::cpu::{View, ViewMut};
@@ -20,18 +19,19 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
-/// Coefficients of the polynomial: `a·s + b·s³ + c·s⁵` of a singular value s.
+/// Coefficients of the polynomial: a singular value s becomes `a·s + b·s³ + c·s⁵`.
 const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
-/// One iteration. Input x `[matrices, rows, columns]`; outputs the next x, and scratch: g and its polynomial,
-/// `[matrices, side, side]` with the smaller of rows and columns as their side.
+/// One iteration. Input: x `[matrices, rows, columns]`. Outputs: the next x, and scratch for g and its
+/// polynomial, `[matrices, side, side]`, where the side is the smaller of rows and columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewtonSchulz {
-    /// Number of matrices of every rank, at most those of the batch; one number where it is the same for all.
+    /// Number of matrices of every rank, at most the size of the batch; a single number if it is the same for
+    /// all.
     pub counts: Vec<usize>,
 }
 
-/// Rows, columns, and the smaller of both.
+/// Rows, columns, and the smaller of the two.
 #[derive(Clone, Copy)]
 struct Sizes {
     rows: usize,
@@ -45,12 +45,12 @@ impl Sizes {
         Self { rows, columns, side: rows.min(columns) }
     }
 
-    /// True where g is `xᵀ·x`.
+    /// True if g is `xᵀ·x`.
     fn is_tall(self) -> bool {
         self.rows > self.columns
     }
 
-    /// Multiply-adds of an iteration of one matrix, counted as two FLOPs.
+    /// FLOPs of one iteration on one matrix, with two per multiply-add.
     fn flops(self) -> f64 {
         let (side, size) = (self.side as f64, (self.rows * self.columns) as f64);
         2.0 * side * (size + side * side + size)
@@ -89,13 +89,13 @@ impl NewtonSchulz {
         if count < cx.pool.threads() {
             (0..count).for_each(iterate);
         } else {
-            // The same bits: every product is cut by its shape alone.
+            // Both ways give the same bits: a product is cut by its shape alone.
             cx.pool.run(count, iterate);
         }
     }
 }
 
-/// Returns what an earlier product has written, to read.
+/// Returns a readable view of what an earlier product has written.
 fn written<E: Elem>(to: ViewMut<'_, E>) -> View<'_, E> {
     View::from_slice(to.slice(0, to.len()))
 }
@@ -113,7 +113,7 @@ impl Op for NewtonSchulz {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [x] = inputs else { return Err("takes x".into()) };
         if x.alloc.len() != 3 || self.counts.iter().any(|&count| count > x.alloc[0]) {
-            return Err("x is [matrices, rows, columns], with as many matrices as a rank has".into());
+            return Err("x must be [matrices, rows, columns] with at least as many matrices as any rank owns".into());
         }
         let side = Sizes::of_batch(x).side;
         let square = Spec::new([x.alloc[0], side, side], x.dtype);
@@ -122,7 +122,7 @@ impl Op for NewtonSchulz {
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let count = inputs[0].alloc[0] as f64;
-        // Every product reads its factors and what it adds.
+        // Every product reads its factors and its addend.
         let bytes =
             3 * inputs[0].bytes() + outputs[0].bytes() + 3 * outputs[1].bytes() + 2 * outputs[2].bytes();
         Cost { product_flops: count * Sizes::of_batch(&inputs[0]).flops(), bytes: bytes as f64 }
@@ -170,7 +170,8 @@ impl Op for NewtonSchulz {
 
     fn cases(precision: Precision) -> Cases {
         let case = |name: &str, shape: [usize; 3], counts: Vec<usize>| {
-            // A Frobenius norm of 1.5: the largest singular values are near those at which all terms count.
+            // A Frobenius norm of 1.5 puts the largest singular values where every term of the polynomial
+            // counts.
             let std = 1.5 / ((shape[1] * shape[2]) as f64).sqrt();
             let x = (Spec::new(shape, precision.act_dtype), Fill::Normal(0.0, std));
             let count = counts[0];
@@ -187,7 +188,7 @@ impl Op for NewtonSchulz {
     }
 }
 
-/// The iteration by loops over each matrix.
+/// Computes the iteration by loops over each matrix.
 fn reference(x: &Array, count: usize) -> Vec<Array> {
     let (rows, columns) = (x.shape[1], x.shape[2]);
     let [a, b, c] = COEFFICIENTS;

@@ -1,13 +1,13 @@
-//! Tables with a row for each rank, as preprocessor definitions of kernels: a kernel does not depend on the
-//! rank that launches it, and is compiled once for all of them.
+//! Tables with a row for each rank, as preprocessor definitions of kernels. The kernel's source does not
+//! depend on the rank that launches it, so it is compiled once for all ranks.
 
 use crate::device::gpu::{Arg, Kernel};
 
-/// Bytes of tables that a kernel gets at most where they have a row for each rank; larger ones have that of
-/// its own rank alone. Kernels have 64 KiB of constant memory.
+/// The most bytes of tables with a row for each rank. Larger tables contain only the row of the rank that
+/// launches the kernel. Kernels have 64 KiB of constant memory.
 const MOST_BYTES: usize = 48 << 10;
 
-/// The rows of a kernel's tables: of all ranks, or one for the rank that launches it.
+/// The rows of a kernel's tables: one per rank, or only that of the launching rank.
 #[derive(Debug)]
 pub(super) struct RankTables<'a, T> {
     rows: &'a [Vec<T>],
@@ -16,8 +16,8 @@ pub(super) struct RankTables<'a, T> {
 }
 
 impl<'a, T> RankTables<'a, T> {
-    /// Creates the rows of `tables` tables from the entries of each rank, or from one list where those of all
-    /// ranks are the same, for a kernel that `rank` launches.
+    /// Creates the rows of `tables` tables for a kernel that `rank` launches. `by_rank` holds the entries of
+    /// each rank, or a single list if all ranks have the same entries.
     pub(super) fn new(by_rank: &'a [Vec<T>], rank: usize, tables: usize) -> Self {
         let longest = |rows: &[Vec<T>]| rows.iter().map(Vec::len).max().unwrap_or(0);
         let bytes = by_rank.len() * (longest(by_rank) + 1) * tables * size_of::<u64>();
@@ -29,7 +29,7 @@ impl<'a, T> RankTables<'a, T> {
         Self { rows, row, columns: longest(rows) }
     }
 
-    /// Returns the entries of the longest row. Tables have a column more.
+    /// Returns the number of entries in the longest row. Tables have one column more.
     pub(super) fn columns(&self) -> usize {
         self.columns
     }
@@ -39,13 +39,13 @@ impl<'a, T> RankTables<'a, T> {
         kernel.with("ROWS", self.rows.len().max(1))
     }
 
-    /// Returns the row of the rank, an argument of the kernel.
+    /// Returns the row of the rank, a kernel argument.
     pub(super) fn row(&self) -> Arg {
         Arg::Size(self.row)
     }
 
-    /// Returns a number of all entries as the initializer of an array of `ROWS` rows. Rows end with sentinels
-    /// beyond all elements.
+    /// Returns one number of every entry as the initializer of an array with `ROWS` rows. Each row ends with
+    /// a sentinel beyond all elements, and shorter rows are filled up with it.
     pub(super) fn initializer(&self, number: impl Fn(&T) -> usize) -> String {
         let row = |entries: &[T]| {
             let numbers = entries.iter().map(&number).map(|number| format!("{number}ull,"));
@@ -56,9 +56,9 @@ impl<'a, T> RankTables<'a, T> {
         format!("{{{}}}", rows.collect::<String>())
     }
 
-    /// Adds the ranges of which each rank has a part of a buffer to a kernel, as the preprocessor definitions
-    /// of `kernels/ranges.cuh`, each given by its first elements there and in the flat buffers; without any,
-    /// the buffer is flat.
+    /// Adds the ranges of a buffer that each rank has to a kernel, as the preprocessor definitions of
+    /// `kernels/ranges.cuh`. `places` gives a range's first elements in the buffer and in the flat buffers.
+    /// Without ranges, the buffer is flat.
     pub(super) fn define_ranges_in(&self, kernel: Kernel, places: impl Fn(&T) -> (usize, usize)) -> Kernel {
         self.define_rows_in(kernel)
             .with("RANGE_COUNT", self.columns)

@@ -9,21 +9,21 @@ use crate::ir::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// `x[owned] ← Σ_ranks x[owned]` of a range `x` of the flat gradient, added in rank order. Elements that
-/// other ranks own are left as they are: this rank's part of their sums. Its output has `Mode::Add`, which
-/// here means that the old value is an input.
+/// `x[owned] ← Σ_ranks x[owned]` for a range `x` of the flat gradient, added in rank order. Elements that
+/// other ranks own keep their values, this rank's part of their sums. The output has `Mode::Add`, which here
+/// means that the old value is an input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceScatter {
     /// Spec of the range.
     pub like: Spec,
-    /// Its first element in the flat gradient.
+    /// The range's first element in the flat gradient.
     pub start: usize,
-    /// The owners.
+    /// The owners of the flat gradient.
     pub shards: Arc<Shards>,
 }
 
 impl ReduceScatter {
-    /// Returns the ranges of `x` that a rank owns.
+    /// Returns the ranges of `x` that `rank` owns.
     fn owned(&self, rank: usize) -> Vec<Range<usize>> {
         let flat = self.start..self.start + self.like.elements();
         let owned = self.shards.within(flat).filter(|range| range.rank == rank);
@@ -41,7 +41,7 @@ impl Op for ReduceScatter {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        if inputs.is_empty() { Ok(vec![self.like.clone()]) } else { Err("takes no input".into()) }
+        if inputs.is_empty() { Ok(vec![self.like.clone()]) } else { Err("takes no inputs".into()) }
     }
 
     fn cost(&self, _inputs: &[Spec], outputs: &[Spec]) -> Cost {
@@ -58,13 +58,13 @@ impl Op for ReduceScatter {
         match self.like.dtype {
             DType::F32 => cx.comm.reduce_scatter_sum_f32(name, cx.output::<f32>(0).slice(0, len), &owned),
             DType::F64 => cx.comm.reduce_scatter_sum_f64(name, cx.output::<f64>(0).slice(0, len), &owned),
-            other => Err(Error::failed(format!("reduce_scatter of {other}"))),
+            other => Err(Error::failed(format!("reduce_scatter cannot sum {other} on the CPU"))),
         }
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         if self.like.dtype != DType::F32 {
-            return Err(Error::failed(format!("reduce_scatter of {}", self.like.dtype)));
+            return Err(Error::failed(format!("reduce_scatter cannot sum {} on a GPU", self.like.dtype)));
         }
         let flat = self.start..self.start + self.like.elements();
         let part = |range: OwnedRange| {
@@ -74,7 +74,7 @@ impl Op for ReduceScatter {
         cx.queue.reduce_to_owners(&self.shards.within(flat).map(part).collect::<Vec<_>>())
     }
 
-    /// A single rank keeps its values; sums over ranks are proven by the tests of ranks.
+    /// A single rank keeps its values; the rank tests cover sums over ranks.
     fn cases(precision: Precision) -> Cases {
         let like = Spec::new([1000], precision.master);
         let shards = Arc::new(Shards::new(&[2000], 1, 128));

@@ -1,6 +1,6 @@
 //! Root-mean-square norm (Zhang and Sennrich, 2019): `y = x / sqrt(mean(x²) + eps) ⊙ w`.
 //!
-//! Nothing is saved for the backward but the input: the reciprocal root is cheaper to recompute than to read.
+//! The backward pass needs only the input: the reciprocal root is cheaper to recompute than to read.
 
 use super::affine::Affine;
 use super::lanes::{dot, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task};
@@ -16,8 +16,9 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Emission, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 use std::sync::Arc;
 
-/// `y[N, d] = rms_norm(x[N, d])·w[d]`. A shorter `w`, whose length divides the width of `x`, is applied to
-/// every run of its length (the norm per head of queries and keys). Without a weight `y[N, d] = rms_norm(x)`.
+/// `y[N, d] = rms_norm(x[N, d])·w[d]`. If `w` is shorter, its length must divide the width of `x`, and each
+/// run of that length is normalized by itself (the norm per head of queries and keys). Without a weight,
+/// `y[N, d] = rms_norm(x)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNorm {
     /// Added to the mean square.
@@ -26,21 +27,21 @@ pub struct RmsNorm {
     pub weight: bool,
 }
 
-/// `(x, w, dy) → (dx, dw, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, partials)`. Of a
-/// norm without a weight, `w`, `dw` and `partials` are absent.
+/// `(x, w, dy) → (dx, dw, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, partials)`. A norm
+/// without a weight has no `w`, `dw` and `partials`.
 ///
-/// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and `dw = Σ_rows dy ⊙
-/// x·s`. `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs.
-/// If it emits, `y`, the output of [`RmsNorm`], follows as a last output.
+/// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and
+/// `dw = Σ_rows dy ⊙ x·s`. Each run of rows sums `dw` into its row of the scratch `partials`; then the runs
+/// are summed. If `emits` is set, the output `y` of [`RmsNorm`] follows as the last output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNormGrad {
-    /// As [`RmsNorm::eps`].
+    /// See [`RmsNorm::eps`].
     pub eps: f64,
-    /// As [`RmsNorm::weight`].
+    /// See [`RmsNorm::weight`].
     pub weight: bool,
     /// True if a gradient that bypasses the norm is added to `dx`.
     pub residual: bool,
-    /// True if it also writes the output of [`RmsNorm`].
+    /// True if the op also writes the output of [`RmsNorm`].
     pub emits: bool,
 }
 
@@ -52,7 +53,7 @@ pub(super) struct Root<A> {
 }
 
 impl<A: Real> Root<A> {
-    /// For rows like `row`.
+    /// Creates the constants for rows like `row`.
     pub(super) fn new(eps: f64, row: &Spec) -> Self {
         Self { eps: A::from_f64(eps), count: A::from_f64(row.logical_elements() as f64) }
     }
@@ -62,7 +63,7 @@ impl<A: Real> Root<A> {
         A::ONE / (dot(x, x) / self.count + self.eps).sqrt()
     }
 
-    /// Writes the norm of `x`, given its reciprocal root mean square `s`.
+    /// Writes the norm of `x`; `s` is the reciprocal root mean square of `x`.
     #[inline(always)]
     fn scale<E: Elem<Acc = A>>(&self, x: &[A], s: A, w: &[A], y: &mut [E]) {
         for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
@@ -70,8 +71,8 @@ impl<A: Real> Root<A> {
         }
     }
 
-    /// Replaces `x` by its gradient, given its reciprocal root mean square `s`, and adds this row's part to
-    /// `dw`. `dy` becomes `dy ⊙ w`.
+    /// Replaces `x` by its gradient and adds this row's part to `dw`; `s` is the reciprocal root mean square
+    /// of `x`. `dy` becomes `dy ⊙ w`.
     #[inline(always)]
     fn gradient(&self, x: &mut [A], s: A, w: &[A], dy: &mut [A], dw: &mut [A]) {
         for (((dy, x), w), dw) in dy.iter_mut().zip(&*x).zip(w).zip(dw) {
@@ -93,7 +94,7 @@ pub(super) fn check_weight(x: &Spec, w: &Spec) -> Result<(), String> {
     if fits && x.dtype.is_float() && w.dtype == x.dtype.accumulator() {
         return Ok(());
     }
-    Err("x is [N, d] and w [d], or a divisor of d long, in the accumulator's format".into())
+    Err("x must be a float tensor [N, d], and w must be [d], or have a length that divides d, in the accumulator format".into())
 }
 
 impl RowNorm for RmsNorm {
@@ -112,8 +113,8 @@ impl RowNorm for RmsNorm {
         match (vectors, self.weight) {
             ([w], true) => check_weight(x, w),
             ([], false) if !x.shape.is_empty() && x.dtype.is_float() => Ok(()),
-            (_, true) => Err("takes rows and w".into()),
-            (_, false) => Err("takes rows of numbers, and no w".into()),
+            (_, true) => Err("takes x and w".into()),
+            (_, false) => Err("takes float rows x and no w".into()),
         }
     }
 
@@ -232,8 +233,8 @@ impl Op for RmsNorm {
     }
 }
 
-/// Returns a case of `n` rows of width `d` in memory of `pad`, with a weight of its own width and padding or
-/// without one.
+/// Returns a test case with `n` rows of width `d`, stored with width `pad`. `weight` gives the length and the
+/// padded length of the weight, if there is one.
 fn case(
     precision: Precision,
     name: String,
@@ -260,22 +261,22 @@ fn case(
 }
 
 impl RmsNormGrad {
-    /// The norm whose gradient it is.
+    /// Returns the norm whose gradient this is.
     fn norm(self) -> RmsNorm {
         RmsNorm { eps: self.eps, weight: self.weight }
     }
 
-    /// Index of the weight among the inputs.
+    /// Returns the index of the weight among the inputs.
     fn weight_input(self) -> Option<usize> {
         self.weight.then_some(1)
     }
 
-    /// Index of `dy` among the inputs; `dr` follows it.
+    /// Returns the index of `dy` among the inputs; `dr` follows it.
     fn upstream_input(self) -> usize {
         1 + usize::from(self.weight)
     }
 
-    /// Index of `y` among the outputs: after dx, and dw and partials if there are any.
+    /// Returns the index of `y` among the outputs: after dx, and after dw and partials if there are any.
     fn emitted_output(self) -> usize {
         1 + 2 * usize::from(self.weight)
     }
@@ -294,12 +295,12 @@ impl Op for RmsNormGrad {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let dy = self.upstream_input();
         if inputs.len() != dy + 1 + usize::from(self.residual) {
-            return Err("takes x, w where it has one, dy and, past a residual, dr".into());
+            return Err("takes x, w if the norm has one, dy, and dr with a residual".into());
         }
         let x = &inputs[0];
         self.norm().check(x, &inputs[1..dy])?;
         if inputs[dy..].iter().any(|dy| dy.alloc != x.alloc || dy.dtype != x.dtype) {
-            return Err("gradients have the shape and format of x".into());
+            return Err("gradients must have the shape and format of x".into());
         }
         let mut outputs = vec![x.clone()];
         for w in &inputs[1..dy] {
@@ -402,7 +403,7 @@ impl Op for RmsNormGrad {
         if self.weight { launch_sum_partials(cx, 2, &[1]) } else { Ok(()) }
     }
 
-    /// With `residual`, the gradient checks of [`ResidualNorm`] prove it as well.
+    /// The gradient checks of [`ResidualNorm`] cover `residual` as well.
     fn cases(_precision: Precision) -> Cases {
         Cases::gradient_of::<RmsNorm>()
     }

@@ -1,4 +1,4 @@
-//! Rotary position embedding in the rotate-half layout of the Hugging Face models, over packed rows.
+//! Rotary position embedding over packed rows, in the rotate-half layout of the Hugging Face models.
 
 use super::attention::Heads;
 use super::rotary::{Rotary, Rotation, Scaling, rotate, rotate_back};
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 use std::f64::consts::TAU;
 
-/// The assignment of the heads of packed rows to threads of a GPU (kernels/heads.cuh).
+/// The assignment of the heads of packed rows to GPU threads (kernels/heads.cuh).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lanes {
     heads: Heads,
@@ -24,17 +24,17 @@ pub(super) struct Lanes {
 impl Lanes {
     const THREADS: usize = 256;
 
-    /// Returns the assignment for heads of an even width, for kernels that rotate them if there is a
-    /// rotation.
+    /// Returns the assignment for heads of an even width. Kernels rotate the heads if `rotary` is given.
     pub(super) fn new(heads: Heads, rotary: Option<Rotary>, dtype: DType) -> Self {
         let half = heads.dim / 2;
-        // A pack lies among the elements that turn, or among the others.
+        // Every pack must lie either among the rotated elements or among the others.
         let together = rotary.map_or(half, |rotary| rotary.rotated_dim / 2);
         let vec = (1 << half.trailing_zeros().min(together.trailing_zeros())).min(16 / dtype.size());
         Self { heads, rotary, dtype, vec, lanes: (half / vec).next_power_of_two().min(32) }
     }
 
-    /// Returns the number of rows per block if it leaves no partial sums: enough for a few heads per thread.
+    /// Returns the number of rows per block for a kernel without partial sums: enough for a few heads per
+    /// thread.
     pub(super) fn rows_of_block(&self) -> usize {
         (4 * Self::THREADS / self.lanes / (self.heads.query + self.heads.kv)).clamp(1, 32)
     }
@@ -43,7 +43,7 @@ impl Lanes {
     pub(super) fn kernel(&self, file: &'static str, entry: &'static str) -> Kernel {
         let mut turns: Vec<String> =
             self.rotary.iter().flat_map(Rotary::turns).map(|turn| format!("{turn}ull")).collect();
-        // Pairs of elements that stay as they are, if others turn; one number where nothing turns.
+        // If only some elements rotate, the other pairs get 0. Without a rotation, the table is a single 0.
         turns.resize(self.rotary.map_or(1, |_| self.heads.dim / 2), "0".to_owned());
         Kernel::new(file, entry)
             .with_type("T", self.dtype)
@@ -59,7 +59,7 @@ impl Lanes {
             .with("COS_SIN_FACTOR", format!("{:?}f", self.rotary.map_or(1.0, |r| r.cos_sin_factor()) as f32))
     }
 
-    /// Launches such a kernel; its blocks handle `run` rows each.
+    /// Launches a kernel over heads; each block handles `run` rows.
     pub(super) fn launch(
         cx: &GpuNode<'_>,
         kernel: Kernel,
@@ -73,25 +73,26 @@ impl Lanes {
     }
 }
 
-/// `(packed [N, (H+2·KV)·dim], positions [N] u32) → packed`: query and key heads rotated, values copied.
+/// `(packed [N, (H+2·KV)·dim], positions [N] u32) → packed`: rotates query and key heads, and copies values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
     /// Layout of the heads in a row.
     pub heads: Heads,
-    /// How they are rotated.
+    /// The rotation of query and key heads.
     pub rotary: Rotary,
-    /// True for the gradient: by the negative angles, with the same factor of cosines and sines.
+    /// True for the gradient, which rotates by the negative angles; the factor of cosines and sines is the
+    /// same.
     pub inverse: bool,
 }
 
-/// Rows of one task.
+/// Rows per task.
 pub(super) const ROWS: usize = 32;
 
-/// Checks `positions [N]` against packed rows, and their heads against a rotation.
+/// Checks `positions [N]` against packed rows, and the heads against the rotation.
 pub(super) fn check(heads: Heads, rotary: Rotary, packed: &Spec, positions: &Spec) -> Result<(), String> {
     heads.check(packed)?;
     if positions.dtype != DType::U32 || positions.elements() != packed.shape[0] {
-        return Err("positions are u32, one per row".into());
+        return Err("positions must be u32, one per row".into());
     }
     rotary.check(heads.dim)
 }
@@ -177,15 +178,15 @@ impl Op for Rope {
     }
 }
 
-/// Returns rows, heads and rotations of cases in which whole heads turn.
+/// Returns rows, heads and rotations of test cases that rotate whole heads.
 fn whole_heads() -> impl Iterator<Item = (usize, Heads, Rotary)> {
     [(1, (1, 1, 32)), (17, (4, 2, 64)), (33, (8, 1, 96)), (255, (1, 1, 128)), (5, (1, 1, 6))]
         .into_iter()
         .map(|(n, (query, kv, dim))| (n, Heads { query, kv, dim }, Rotary::of_whole_heads(dim, 10_000.0)))
 }
 
-/// Returns those of a part of a head, of the other direction and of scalings: small heads, of which packs
-/// have eight elements down to one.
+/// Returns test cases that rotate a part of a head, rotate in the other direction, or use a scaling. Their
+/// heads are small, with packs from eight elements down to one.
 pub(super) fn variants() -> impl Iterator<Item = (usize, Heads, Rotary)> {
     let yarn = Scaling::Yarn {
         factor: 4.0,
@@ -213,14 +214,15 @@ pub(super) fn variants() -> impl Iterator<Item = (usize, Heads, Rotary)> {
     })
 }
 
-/// Returns the positions of a case. They are smaller under a scaling, whose frequencies the reference
-/// rounds in another order: that makes the angle of position p wrong by p times an ulp of the frequency.
+/// Returns the positions of a test case. With a scaling they are smaller: the reference rounds the
+/// frequencies in another order, which makes the angle at position p wrong by p times an ulp of the
+/// frequency.
 pub(super) fn positions(n: usize, rotary: Rotary) -> (Spec, Fill) {
     let below = if rotary.scaling == Scaling::None { 1000 } else { 100 };
     (Spec::new([n], DType::U32), Fill::Below(below))
 }
 
-/// Pairs of elements as complex numbers, multiplied by factor·e^(±i·angle).
+/// Computes the rotation with pairs of elements as complex numbers, multiplied by factor·e^(±i·angle).
 pub(super) fn reference(heads: Heads, rotary: Rotary, x: &Array, positions: &Array) -> Array {
     let mut y = x.clone();
     let width = x.width();
@@ -243,8 +245,8 @@ pub(super) fn reference(heads: Heads, rotary: Rotary, x: &Array, positions: &Arr
     y
 }
 
-/// Computes the frequency of a pair by the papers' definitions, from wavelengths and the pairs that have
-/// them.
+/// Computes the frequency of a pair by the definitions in the papers, from wavelengths and the pairs that
+/// have them.
 fn reference_frequency(rotary: Rotary, i: usize) -> f64 {
     let dim = rotary.rotated_dim as f64;
     let plain = rotary.theta.powf(-2.0 * i as f64 / dim);
@@ -264,7 +266,8 @@ fn reference_frequency(rotary: Rotary, i: usize) -> f64 {
             }
         }
         Scaling::Yarn { factor, original_context, beta_fast, beta_slow, .. } => {
-            // θ^(2j/dim) = wavelength / 2π, solved for the pair j of the wavelength of so many turns.
+            // θ^(2j/dim) = wavelength / 2π, solved for the pair j that makes `turns` turns over the original
+            // context.
             let pair = |turns: f64| dim / 2.0 * (original_context as f64 / turns / TAU).log(rotary.theta);
             let (first, last) = (pair(beta_fast).floor().max(0.0), pair(beta_slow).ceil().min(dim - 1.0));
             let slowed = ((i as f64 - first) / (last - first)).clamp(0.0, 1.0);

@@ -1,13 +1,12 @@
-//! The rotations of rotary position embedding (Su et al. 2021): by which angle one position turns each pair
-//! of elements of a head, under the scalings that stretch a context, and the tables of their cosines and
-//! sines.
+//! The rotations of rotary position embedding (Su et al. 2021): the angle by which one position rotates each
+//! pair of elements of a head, the scalings that stretch a context, and the tables of cosines and sines.
 //!
-//! Frequencies are computed in f64 and rounded with the cosine and the sine. transformers computes them in
-//! fp32 (`modeling_rope_utils.py`), which leaves each within 1e-7 of its value, relatively; times a position
-//! that is an angle, so vectors rotated by transformers are off by 6e-7 of their norm around position 128, by
-//! 8e-6 around 1,024 and 7e-5 around 8,192 (root mean square; θ from 1e4 to 1e6, heads of 64 and 128). That
-//! is within 1e-5 over sequences of up to a thousand tokens; over longer ones, the distance is that of angles
-//! in fp32.
+//! Frequencies are computed in f64; only the cosine and the sine are rounded. transformers computes them in
+//! fp32 (`modeling_rope_utils.py`), with a relative error of up to 1e-7. The position multiplies this error,
+//! so vectors rotated by transformers are off by 6e-7 of their norm around position 128, by 8e-6 around 1,024
+//! and by 7e-5 around 8,192 (root mean square; θ from 1e4 to 1e6, heads of 64 and 128). Up to a thousand
+//! tokens, xrun is within 1e-5 of transformers; over longer sequences, the distance is the error of fp32
+//! angles.
 
 use crate::device::Real;
 use std::any::Any;
@@ -15,63 +14,63 @@ use std::f64::consts::TAU;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How heads are rotated. Element `i` of a head turns together with element `i + rotated_dim/2`, by
-/// `position` times [the frequency of the pair](Rotary::frequencies); elements from `rotated_dim` on stay
-/// as they are.
+/// How heads are rotated. Element `i` of a head rotates together with element `i + rotated_dim/2`, by
+/// `position` times [the frequency of the pair](Rotary::frequencies). Elements from `rotated_dim` on stay as
+/// they are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rotary {
     /// The base θ of the frequencies `θ^(−2i/rotated_dim)`.
     pub theta: f64,
-    /// Elements of a head that turn: its first ones, an even number.
+    /// The number of rotated elements, the first ones of a head. It is even.
     pub rotated_dim: usize,
-    /// True to turn by negative angles, as nanochat does; false as Llama does.
+    /// True to rotate by negative angles, as nanochat does; false to rotate as Llama does.
     pub reversed: bool,
-    /// The change of the frequencies for a longer context.
+    /// The change of frequencies for a longer context.
     pub scaling: Scaling,
 }
 
 /// A change of frequencies for a longer context, as in transformers' `modeling_rope_utils.py`.
 ///
-/// [`Yarn`](Scaling::Yarn) and [`Llama3`](Scaling::Llama3) mix `f` and `f/factor` by how many whole turns a
-/// pair makes over the original context: fast pairs keep their frequency.
+/// [`Yarn`](Scaling::Yarn) and [`Llama3`](Scaling::Llama3) mix `f` and `f/factor` according to how many turns
+/// a pair makes over the original context. Fast pairs keep their frequency.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
-    /// Frequencies as they are.
+    /// Frequencies stay as they are.
     None,
-    /// Every frequency divided by the factor (Chen et al. 2023, "position interpolation").
+    /// Divides every frequency by the factor (Chen et al. 2023, "position interpolation").
     Linear {
-        /// The number of times that the context is longer.
+        /// The ratio of the new context length to the original.
         factor: f64,
     },
     /// YaRN (Peng et al. 2023, arXiv:2309.00071), with the bounds of its ramp rounded outwards to whole
     /// pairs.
     Yarn {
-        /// The number of times that the context is longer.
+        /// The ratio of the new context length to the original.
         factor: f64,
-        /// Positions of the context before it was stretched.
+        /// Length of the original context in positions.
         original_context: usize,
-        /// Turns over the original context from which on a frequency is kept.
+        /// A frequency with at least this many turns over the original context is kept.
         beta_fast: f64,
-        /// Turns over the original context up to which a frequency is divided by the factor.
+        /// A frequency with at most this many turns over the original context is divided by the factor.
         beta_slow: f64,
         /// Multiplies cosines and sines.
         attention_factor: f64,
     },
     /// The scaling of Llama 3.1.
     Llama3 {
-        /// The number of times that the context is longer.
+        /// The ratio of the new context length to the original.
         factor: f64,
-        /// Positions of the context before it was stretched.
+        /// Length of the original context in positions.
         original_context: usize,
-        /// Turns over the original context up to which a frequency is divided by the factor.
+        /// A frequency with at most this many turns over the original context is divided by the factor.
         low_freq_factor: f64,
-        /// Turns over the original context from which on a frequency is kept.
+        /// A frequency with at least this many turns over the original context is kept.
         high_freq_factor: f64,
     },
 }
 
 impl Scaling {
-    /// Returns YaRN's recommended attention factor, `0.1·ln(factor) + 1` (section 3.4 of the paper); 1 where
+    /// Returns YaRN's recommended attention factor, `0.1·ln(factor) + 1` (section 3.4 of the paper), or 1 if
     /// the context is not longer.
     pub fn yarn_attention_factor(factor: f64) -> f64 {
         if factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 }
@@ -87,17 +86,17 @@ impl Rotary {
     /// Checks that heads of `dim` elements can be rotated.
     ///
     /// # Errors
-    /// A sentence that says what does not fit.
+    /// If the head or its rotated part is odd, or the rotated part is empty or exceeds the head.
     pub fn check(&self, dim: usize) -> Result<(), String> {
         let turned = self.rotated_dim;
         if turned == 0 || turned > dim || !turned.is_multiple_of(2) || !dim.is_multiple_of(2) {
-            return Err(format!("{turned} elements of a head of {dim} turn: both are even"));
+            return Err(format!("cannot rotate {turned} elements of a head of {dim}: both must be even, and the rotated part at least 2 and at most the head"));
         }
         Ok(())
     }
 
-    /// Returns the angle by which one position turns each of the `rotated_dim/2` pairs, in radians, whatever
-    /// the direction.
+    /// Returns the angle in radians by which one position rotates each of the `rotated_dim/2` pairs, without
+    /// its sign.
     pub fn frequencies(&self) -> Vec<f64> {
         let plain = |i: usize| self.theta.powf(-2.0 * i as f64 / self.rotated_dim as f64);
         (0..self.rotated_dim / 2).map(|i| self.scaled(i, plain(i))).collect()
@@ -109,14 +108,14 @@ impl Rotary {
             Scaling::None => return frequency,
             Scaling::Linear { factor } => return frequency / factor,
             Scaling::Yarn { factor, original_context, beta_fast, beta_slow, .. } => {
-                // The index, a fraction, of the pair that makes so many turns over the original context.
+                // The fractional index of the pair that makes `turns` turns over the original context.
                 let index = |turns: f64| {
                     let per_turn = original_context as f64 / (turns * TAU);
                     self.rotated_dim as f64 * per_turn.ln() / (2.0 * self.theta.ln())
                 };
                 let low = index(beta_fast).floor().max(0.0);
                 let high = index(beta_slow).ceil().min(self.rotated_dim as f64 - 1.0);
-                // A ramp of no length is a step.
+                // A ramp of zero length is a step.
                 let length = if low == high { 1e-3 } else { high - low };
                 (1.0 - ((i as f64 - low) / length).clamp(0.0, 1.0), factor)
             }
@@ -129,7 +128,7 @@ impl Rotary {
         kept * frequency + (1.0 - kept) * (frequency / factor)
     }
 
-    /// Returns what multiplies the cosines and sines of all pairs that turn.
+    /// Returns the factor of all cosines and sines.
     pub fn cos_sin_factor(&self) -> f64 {
         match self.scaling {
             Scaling::Yarn { attention_factor, .. } => attention_factor,
@@ -137,8 +136,8 @@ impl Rotary {
         }
     }
 
-    /// Returns the frequencies as fractions of a full turn, times 2⁶⁴, negative ones as their complement:
-    /// multiplied by a position in wrapping 64-bit arithmetic they drop whole turns exactly.
+    /// Returns the frequencies as fractions of a full turn, times 2⁶⁴; a reversed rotation gives their two's
+    /// complement. Multiplied by a position in wrapping 64-bit arithmetic, they drop whole turns exactly.
     pub(super) fn turns(&self) -> impl Iterator<Item = u64> {
         let reversed = self.reversed;
         self.frequencies().into_iter().map(move |f| {
@@ -147,7 +146,7 @@ impl Rotary {
         })
     }
 
-    /// Returns the constants for prints, in a program whose heads have `dim` elements.
+    /// Returns the parameters for printing, in a program whose heads have `dim` elements.
     pub(super) fn attributes(&self, dim: usize) -> String {
         let mut text = format!("theta={}", self.theta);
         if self.rotated_dim != dim {
@@ -179,20 +178,20 @@ impl fmt::Display for Scaling {
     }
 }
 
-/// The cosines and the sines of a position, one of each for every pair that turns.
+/// The cosines and the sines of a position, one of each for every rotated pair.
 pub type Angles<'a, A> = (&'a [A], &'a [A]);
 
-/// Table of the cosines and sines of all angles up to a position.
+/// A table of the cosines and sines of all angles up to a position.
 #[derive(Debug)]
 pub struct Rotation<A> {
-    /// Per position: a cosine for each pair, then a sine for each pair, multiplied by the factor of the
-    /// scaling; sines are those of the negative angles where the rotation is reversed.
+    /// For each position, a cosine for each pair, then a sine for each pair, multiplied by the factor of the
+    /// scaling. If the rotation is reversed, the sines have the opposite sign.
     table: Vec<A>,
-    /// Entries of a position.
+    /// Entries per position.
     width: usize,
 }
 
-/// The tables of this process, one per rotation and number type. A table depends on nothing but these and its
+/// The tables of this process, one per rotation and number type. A table depends only on these and its
 /// length, and every layer of a model needs the same one.
 static TABLES: Mutex<Vec<(Rotary, Arc<dyn Any + Send + Sync>)>> = Mutex::new(Vec::new());
 
@@ -206,7 +205,8 @@ impl<A: Real> Rotation<A> {
         if let Some(known) = known.filter(|known| known.positions() >= count) {
             return known;
         }
-        // Generation needs one more position at a time: doubling keeps the total work proportional.
+        // Generation needs one more position at a time. Doubling keeps the total work proportional to the
+        // length.
         let made = Arc::new(Self::new(count.next_power_of_two(), rotary));
         let entry: (Rotary, Arc<dyn Any + Send + Sync>) = (rotary, Arc::<Self>::clone(&made));
         match place {
@@ -216,7 +216,7 @@ impl<A: Real> Rotation<A> {
         made
     }
 
-    /// Angles are computed in f64 and rounded once, after the cosine and the sine.
+    /// Computes angles in f64 and rounds once, after the cosine and the sine.
     fn new(positions: usize, rotary: Rotary) -> Self {
         let (frequencies, width) = (rotary.frequencies(), rotary.rotated_dim);
         let cosine = rotary.cos_sin_factor();
@@ -242,8 +242,7 @@ impl<A: Real> Rotation<A> {
     }
 }
 
-/// Rotates a head in place by the angles of a position: its first elements, twice as many as there are
-/// cosines.
+/// Rotates the first `2·cos.len()` elements of a head in place, by the angles of a position.
 #[inline(always)]
 pub fn rotate<A: Real>(head: &mut [A], (cos, sin): Angles<'_, A>) {
     let (low, high) = head.split_at_mut(cos.len());
@@ -252,8 +251,8 @@ pub fn rotate<A: Real>(head: &mut [A], (cos, sin): Angles<'_, A>) {
     }
 }
 
-/// Rotates a head by the negative angles: the gradient of [`rotate`], and its inverse where cosines and sines
-/// are not multiplied by a factor.
+/// Rotates a head by the negative angles. This is the gradient of [`rotate`], and its inverse if no factor
+/// multiplies cosines and sines.
 #[inline(always)]
 pub fn rotate_back<A: Real>(head: &mut [A], (cos, sin): Angles<'_, A>) {
     let (low, high) = head.split_at_mut(cos.len());

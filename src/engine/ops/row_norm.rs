@@ -1,5 +1,5 @@
-//! What norms of rows share: a row's threads on a GPU, the forward pass, and the op of a residual addition with a
-//! norm after it.
+//! Code that the norms share: the assignment of a row to GPU threads, the forward pass, and the op that adds
+//! a residual and normalizes the sum.
 
 use super::add::Add;
 use super::affine::Affine;
@@ -11,45 +11,45 @@ use crate::error::Result;
 use crate::ir::{Builder, Case, Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp};
 use std::sync::Arc;
 
-/// A norm of rows. Its inputs are the rows, then its vectors.
+/// A norm of rows. Its inputs are the rows, then its parameter vectors.
 pub(super) trait RowNorm: Op + Copy + PartialEq {
-    /// Its kernel, and the one past a residual addition: file and function, as the ops are called.
+    /// The kernels of the norm alone and after a residual addition: file and entry. The entries have the
+    /// names of the ops.
     const FORWARD: (&'static str, &'static str);
     const RESIDUAL: (&'static str, &'static str);
 
-    /// Its gradient.
+    /// The gradient op.
     type Gradient: Op;
 
-    /// Its constants and vectors on the CPU.
+    /// Constants and vectors on the CPU.
     type Constants<A: Real>: Sync;
 
-    /// Returns the vectors that it has.
+    /// Returns which vectors the norm has.
     fn affine(self) -> Affine;
 
-    /// Checks rows `x` and the vectors.
+    /// Checks the rows `x` and the vectors.
     fn check(self, x: &Spec, vectors: &[Spec]) -> Result<(), String>;
 
-    /// Returns its gradient; with `residual`, a gradient that bypasses the norm is added.
+    /// Returns the gradient op; with `residual` it adds a gradient that bypasses the norm.
     fn gradient(self, residual: bool) -> Self::Gradient;
 
-    /// Reads what the CPU normalizes rows like `row` with; the vectors are the inputs from `first` on.
+    /// Reads what the CPU needs to normalize rows like `row`. The vectors are the inputs from `first` on.
     fn constants<A: Real>(self, cx: &CpuNode<'_>, row: &Spec, first: usize) -> Self::Constants<A>;
 
-    /// Writes the norm of `x`, which may change. Every op that normalizes a row gets the same bits.
+    /// Writes the norm of `x` to `y` and may change `x`. Every op that normalizes a row gets the same bits.
     fn normalize<E: Elem>(constants: &Self::Constants<E::Acc>, x: &mut [E::Acc], y: &mut [E]);
 
-    /// Returns the addresses of the vectors for kernels, from the input `first` on.
+    /// Returns the addresses of the vectors as kernel arguments; they are the inputs from `first` on.
     fn vector_args(self, inputs: &[DevicePtr], first: usize) -> Vec<Arg>;
 
-    /// Returns the arguments of kernels past the number of rows.
+    /// Returns the kernel arguments that follow the number of rows.
     fn number_args(self, row: &Spec) -> Vec<Arg>;
 
-    /// Returns the cases of [`ResidualNorm`] with it.
+    /// Returns the test cases of [`ResidualNorm`] with this norm.
     fn residual_cases(precision: Precision) -> Vec<Case>;
 }
 
-/// The assignment of rows to threads of a GPU: each row is held in the registers of a team
-/// (kernels/norm.cuh).
+/// The assignment of rows to GPU threads: a team of threads holds each row in registers (kernels/norm.cuh).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Teams {
     dtype: DType,
@@ -62,13 +62,13 @@ pub(super) struct Teams {
     threads: usize,
     /// True if rows are multiplied by a weight.
     weight: bool,
-    /// True if a bias is added to them.
+    /// True if a bias is added to rows.
     bias: bool,
 }
 
 impl Teams {
     /// Returns the assignment for rows of `width` elements. A thread holds at most 64 bytes of a row. (Rows
-    /// longer than 512 threads hold spill to local memory: slow, but correct.)
+    /// too long for 512 threads spill to local memory: slow, but correct.)
     pub(super) fn new(dtype: DType, width: usize) -> Self {
         Self::with_elements_per_thread(dtype, width, 64 / dtype.size())
     }
@@ -81,7 +81,7 @@ impl Teams {
         Self { dtype, width, vec, team, threads: team.max(256), weight: true, bias: false }
     }
 
-    /// Sets what kernels read besides rows: a weight, a bias.
+    /// Sets whether kernels read a weight and a bias.
     pub(super) fn with_affine(self, weight: bool, bias: bool) -> Self {
         Self { weight, bias, ..self }
     }
@@ -114,28 +114,29 @@ impl Teams {
     }
 }
 
-/// Returns the kernel arguments in place of [`Root`]: one over the number of elements of the mean, and eps.
+/// Returns the kernel's counterpart of [`Root`]: the reciprocal of the number of elements in the mean, and
+/// eps.
 pub(super) fn root_args(eps: f64, row: &Spec) -> [Arg; 2] {
     [Arg::F32((1.0 / row.logical_elements() as f64) as f32), Arg::F32(eps as f32)]
 }
 
-/// Returns a row of `x` as its norm sees it: like the weight, or without one the whole row.
+/// Returns the spec of one row as the norm sees it: like the weight, or the whole row if there is none.
 pub(super) fn row_of(x: &Spec, w: Option<&Spec>) -> Spec {
     let whole = || Spec::padded([x.shape[x.shape.len() - 1]], [x.width()], x.dtype.accumulator());
     w.cloned().unwrap_or_else(whole)
 }
 
-/// Returns the weight that input `i` holds, or ones for a norm without: products by one keep their bits.
+/// Returns the weight in input `i`, or ones for a norm without a weight: a product with one keeps its bits.
 pub(super) fn weight_or_ones<A: Real>(cx: &CpuNode<'_>, i: Option<usize>, width: usize) -> Vec<A> {
     i.map_or_else(|| vec![A::ONE; width], |i| cx.input::<A>(i).slice(0, width).to_vec())
 }
 
-/// Returns the `i`-th of some addresses, or 0 for what the op does not have.
+/// Returns the `i`-th address, or 0 if `i` is `None`.
 pub(super) fn pointer_or_null(tensors: &[DevicePtr], i: Option<usize>) -> Arg {
     Arg::Ptr(i.map_or(0, |i| tensors[i]))
 }
 
-/// Returns a row of `x` as its norm sees it, and the number of rows.
+/// Returns the spec of one row of `x` as the norm sees it, and the number of rows.
 fn row_and_count(x: &Spec, w: Option<&Spec>) -> (Spec, usize) {
     let row = row_of(x, w);
     let count = x.elements() / row.width();
@@ -159,7 +160,8 @@ pub(super) fn forward<N: RowNorm>(norm: N, cx: &CpuNode<'_>) {
     });
 }
 
-/// Launches a forward kernel with enough blocks for all rows. The vectors follow `first` inputs of rows.
+/// Launches a forward kernel with enough blocks for all rows. The vectors follow the first `first` inputs,
+/// which are rows.
 pub(super) fn launch<N: RowNorm>(norm: N, cx: &GpuNode<'_>, first: usize) -> Result<()> {
     let x = cx.input_spec(0);
     let (row, rows) = row_and_count(x, norm.affine().weight().then(|| cx.input_spec(first)));
@@ -184,7 +186,7 @@ pub(super) fn backward<N: RowNorm>(norm: N, v: &mut Vjp<'_>) -> Result<()> {
 
 /// `(x[N, d], y[N, d], vectors) → (r, n)` with `r = x + y`, as stored, and `n = norm(r)`.
 ///
-/// `n` is computed from the rounded `r`, so that the norm of a kept `r` gives the same bits.
+/// `n` is computed from the rounded `r`, so that normalizing a kept `r` again gives the same bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResidualNorm<N>(
     /// The norm of the sum.
@@ -203,7 +205,7 @@ impl<N: RowNorm> Op for ResidualNorm<N> {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [x, y, vectors @ ..] = inputs else { return Err("takes x and y".into()) };
         if x != y {
-            return Err("x and y have one shape and format".into());
+            return Err("x and y must have the same shape and format".into());
         }
         self.0.check(x, vectors)?;
         Ok(vec![x.clone(), x.clone()])

@@ -1,7 +1,8 @@
-//! Generation: the next token of every sequence, drawn from its logits.
+//! Samples the next token of every sequence from its logits, for generation.
 //!
-//! Weights are integers (multiples of 2⁻⁴⁰ of the likeliest token's), so their sums are exact in any order: a
-//! GPU and a CPU choose the same token from the same logits, up to the rounding of single exponentials.
+//! Weights are integers (multiples of 2⁻⁴⁰ of the weight of the likeliest token), so their sums are exact in
+//! any order. A GPU and a CPU choose the same token from the same logits, up to the rounding of single
+//! exponentials.
 
 use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::philox::philox;
@@ -12,45 +13,45 @@ use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Mode, Op, Precision,
 use crate::ops::lanes::vector_width;
 use std::cmp::Ordering;
 
-/// `logits [B, V] → (tokens [B] u32, positions [B] u32, bad [B] u32)`: a token for each row; `positions`
-/// counts up by one, to `last` at most; `bad` counts rows without a token, whose logits hold NaN or have no
-/// finite largest one (they get token 0).
+/// `logits [B, V] → (tokens [B] u32, positions [B] u32, bad [B] u32)`: chooses a token for each row.
+/// `positions` counts up by one, at most to `last`. `bad` counts the rows without a token: those with a NaN,
+/// or without a finite largest logit. Such rows get token 0.
 ///
-/// Greedy at temperature 0 (the lowest id of equals). Otherwise from the softmax of `logits / temperature`,
-/// restricted to the `top_k` likeliest tokens (equals by id) and then to the fewest of those that hold
-/// `top_p` of their mass (Holtzman et al., 2020). The draw is a function of the seed, of the row and of its
-/// position: the present value of `positions`, or 0 where that is written instead of added to.
+/// Temperature 0 is greedy; ties go to the lowest id. Otherwise the token is drawn from the softmax of
+/// `logits / temperature`, restricted to the `top_k` likeliest tokens (ties again by id) and then to the
+/// fewest of these that hold `top_p` of their mass (Holtzman et al., 2020). The draw is a function of the
+/// seed, the row and its position: the current value of `positions`, or 0 if `positions` has `Mode::Write`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleTokens {
-    /// Divides the logits; 0 takes the most likely token.
+    /// Divides the logits; 0 takes the likeliest token.
     pub temperature: f64,
-    /// Number of most likely tokens considered; 0: all.
+    /// Number of likeliest tokens considered; 0 means all.
     pub top_k: usize,
-    /// Probability mass considered; 1: all.
+    /// Probability mass considered; 1 means all.
     pub top_p: f64,
     /// Seed of the draws.
     pub seed: u64,
-    /// Entries of the vocabulary that take part: the first so many.
+    /// Number of vocabulary entries that take part: the first ones.
     pub entries: usize,
-    /// Position at which the count stays, so that a row that has ended does not leave the cache.
+    /// The largest position. The count stays there, so that a row that has ended does not leave the cache.
     pub last: u32,
 }
 
 /// Bits of the likeliest token's weight.
 const WEIGHT_BITS: u32 = 40;
 
-/// Most entries of a vocabulary: the weights of so many add up within 64 bits.
+/// The most vocabulary entries: so many weights still add up within 64 bits.
 const MOST_ENTRIES: usize = 1 << (63 - WEIGHT_BITS);
 
-/// Distinguishes the keys of sampling from those of dropout.
+/// Separates the keys of sampling from the keys of dropout.
 const KEY: u32 = 0x5a3b_1e00;
 
-/// Threads of a block, which handles a row. The kernel assigns a digit of 4 bits to each warp.
+/// Threads per block; a block handles one row. The kernel assigns one value of a 4-bit digit to each warp.
 const THREADS: usize = 512;
 
 impl SampleTokens {
-    /// Chooses the next token from the logits of a row, of as many entries as take part. `None` if one is
-    /// NaN, or the largest is not finite.
+    /// Chooses the next token from the logits of a row's first `entries` entries. Returns `None` if a logit
+    /// is NaN or the largest is not finite.
     pub fn choose(&self, logits: &[f64], row: usize, position: u32) -> Option<u32> {
         let likeliest = likeliest(logits)?;
         if self.temperature == 0.0 {
@@ -58,11 +59,11 @@ impl SampleTokens {
         }
         let highest = logits[likeliest];
         let one = (1u64 << WEIGHT_BITS) as f64;
-        // As rounded, NaN excluded above: from 0 to `one`.
+        // From 0 to `one`: no logit exceeds `highest`, and NaN was excluded above.
         let weight = |&i: &u32| {
             (((logits[i as usize] - highest) / self.temperature).exp() * one).round_ties_even() as u64
         };
-        // Likeliest first; equals by id.
+        // Likeliest first; ties by id.
         let before = |a: &u32, b: &u32| -> Ordering {
             logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
         };
@@ -98,7 +99,8 @@ impl SampleTokens {
     }
 }
 
-/// Returns the index of the largest logit, the first of equals; `None` if one is NaN, or it is not finite.
+/// Returns the index of the largest logit, the first among ties. Returns `None` if a logit is NaN or the
+/// largest is not finite.
 fn likeliest(logits: &[f64]) -> Option<usize> {
     let mut best = 0;
     for (i, logit) in logits.iter().enumerate() {
@@ -112,15 +114,16 @@ fn likeliest(logits: &[f64]) -> Option<usize> {
     logits.get(best).filter(|logit| logit.is_finite()).map(|_| best)
 }
 
-/// Keeps the fewest tokens, in the order `before`, whose weights add up to at least `wanted`, which is at
-/// least 1 and at most the sum of all. Halves the tokens in question by selection, so it takes linear time.
+/// Keeps the fewest tokens, in the order `before`, whose weights add up to at least `wanted`. `wanted` is at
+/// least 1 and at most the sum of all weights. Each selection halves the undecided tokens, so it takes linear
+/// time.
 fn keep_mass(
     tokens: &mut Vec<u32>,
     mut wanted: u64,
     weight: impl Fn(&u32) -> u64,
     before: impl Fn(&u32, &u32) -> Ordering + Copy,
 ) {
-    // Those before `from` are kept, those from `to` on are not.
+    // Tokens before `from` are kept; tokens from `to` on are not.
     let (mut from, mut to) = (0, tokens.len());
     while to - from > 1 {
         let half = (to - from) / 2;
@@ -153,13 +156,13 @@ impl Op for SampleTokens {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [logits] = inputs else { return Err("takes logits".into()) };
-        let [rows, vocab] = logits.shape[..] else { return Err("logits are [B, V]".into()) };
+        let [rows, vocab] = logits.shape[..] else { return Err("logits must be [B, V]".into()) };
         if !(1..=vocab.min(MOST_ENTRIES)).contains(&self.entries)
             || logits.alloc[0] != rows
             || logits.dtype == DType::U32
         {
             return Err(format!(
-                "logits are [B, V] in a float format, of which 1 to {MOST_ENTRIES} entries take part"
+                "logits must be [B, V] in a float format; 1 to min(V, {MOST_ENTRIES}) entries take part"
             ));
         }
         Ok(vec![Spec::new([rows], DType::U32); 3])
@@ -208,7 +211,7 @@ impl Op for SampleTokens {
             .with("WEIGHT_BITS", WEIGHT_BITS)
             .with("THREADS", THREADS);
         let [low, high] = self.key();
-        // A temperature below the smallest inverse of an f32 is the smallest.
+        // The inverse must fit in f32: smaller temperatures count as the smallest whose inverse does.
         let inverse =
             if self.temperature > 0.0 { (1.0 / self.temperature).min(f64::from(f32::MAX)) } else { 0.0 };
         let args = [
@@ -228,7 +231,7 @@ impl Op for SampleTokens {
             Arg::U32(u32::from(cx.adds(1))),
             Arg::U32(u32::from(cx.adds(2))),
         ];
-        // A column of sums for every thread, of every digit of 4 bits.
+        // A column of sums for every thread, one per value of a 4-bit digit.
         let sums = if self.temperature > 0.0 { 16 * THREADS * size_of::<u64>() } else { 0 };
         cx.queue.launch(kernel, Grid::new(rows, THREADS as u32).shared(sums), &args)
     }
@@ -238,18 +241,18 @@ impl Op for SampleTokens {
     }
 }
 
-/// Returns the cases at a precision.
+/// Returns the test cases at a precision.
 fn all_cases(precision: Precision) -> Cases {
     let normal = || Fill::Normal(0.0, 3.0);
     let greedy = (0.0, 0, 1.0);
     let mut cases = Vec::new();
     let mut case = |name: &str, (rows, vocab, alloc): (usize, usize, usize), fill: Fill, sampling| {
-        // The last entries of a large vocabulary take no part.
+        // The last entries of the large vocabulary take no part.
         let entries = if vocab == 5000 { 4321 } else { vocab };
         let (temperature, top_k, top_p) = sampling;
         let op = SampleTokens { temperature, top_k, top_p, seed: 0x1234_5678_9abc, entries, last: 50 };
         let logits = (Spec::padded([rows, vocab], [rows, alloc], precision.act_dtype), fill);
-        // Every row at a position of its own; one row was bad before.
+        // Every row has its own position; one row was bad before.
         let positions = Fill::Values((0..rows).map(|row| (7 * row) as f64).collect());
         let bad = Fill::Values((0..rows).map(|row| f64::from(u8::from(row == 0))).collect());
         let outputs = vec![(Mode::Write, Fill::Below(1)), (Mode::Add, positions), (Mode::Add, bad)];
@@ -287,7 +290,7 @@ fn all_cases(precision: Precision) -> Cases {
     Cases::Own(cases)
 }
 
-/// Sorts every row, adds up in that order, and draws by id.
+/// Sorts every row, sums in that order, and draws by id.
 fn reference(op: SampleTokens, inputs: &[Array]) -> Vec<Array> {
     let [logits, positions, bad] = inputs else { return Vec::new() };
     let (rows, vocab) = (logits.shape[0], logits.shape[1]);

@@ -1,4 +1,4 @@
-//! A tensor times a constant.
+//! Multiplies a tensor by a constant.
 
 use super::add::elementwise_shapes;
 use super::lanes::{launch_elementwise, map};

@@ -9,10 +9,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Elements that one task of the CPU updates.
+/// Elements that one CPU task updates.
 pub(crate) const ELEMENTS_PER_TASK: usize = 16_384;
 
-/// Threads of a block of a kernel, and neighbours that each of them updates.
+/// Threads per block of a kernel, and neighboring elements that each thread updates.
 const THREADS: usize = 256;
 const VEC: usize = 4;
 
@@ -30,17 +30,18 @@ pub struct Segment {
     pub decay: bool,
     /// First element in the optimizer's slots.
     pub offset: usize,
-    /// First element among the masters: `start`, or where it lies in the shard of its rank.
+    /// First element among the masters: `start`, or its place in the shard of its rank.
     pub master: usize,
 }
 
-/// The segments that an op updates: those of all parameters or of a group, on every rank or by owners.
+/// The segments that an op updates, of all parameters or of a group. Every rank updates all of them, or each
+/// rank updates what it owns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segments {
-    /// Those of each rank; one list where every rank updates the same.
+    /// The segments of each rank; a single list if every rank updates the same ones.
     by_rank: Vec<Vec<Segment>>,
-    /// Those of the whole update where these are a part of it: kernels have tables of them, and are the same
-    /// for all parts.
+    /// The segments of the whole update, which `by_rank` may be a part of. Kernels contain tables of these,
+    /// so that one kernel serves all parts.
     whole: Arc<Vec<Vec<Segment>>>,
     flat_len: usize,
     masters_len: usize,
@@ -48,16 +49,17 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Creates the segments of an update of all parameters, each given by its elements in the flat buffers
-    /// and whether they decay. They follow each other from element 0.
+    /// Creates the segments of an update of all parameters. Each range of the flat buffers comes with a flag
+    /// for weight decay; the ranges follow each other from element 0.
     pub fn whole(ranges: &[(Range<usize>, bool)]) -> Self {
         let flat_len = ranges.last().map_or(0, |(range, _)| range.end);
         Self::new(ranges, &Shards::new(&[flat_len], 1, flat_len.max(1)), None, flat_len)
     }
 
-    /// Creates the segments of an update of ranges of the flat buffers of `flat_len` elements, ascending,
-    /// each with whether it decays: from where their elements lie in the optimizer's slots, on each rank that
-    /// updates them, and where among the masters, if those are sharded.
+    /// Creates the segments of an update of some ranges of the flat buffers, which have `flat_len` elements.
+    /// The ranges ascend, and each comes with a flag for weight decay. `places` says which rank updates an
+    /// element and where it lies in the optimizer's slots; `masters` says where it lies among the masters if
+    /// they are sharded.
     pub fn new(
         ranges: &[(Range<usize>, bool)],
         places: &Shards,
@@ -102,7 +104,7 @@ impl Segments {
         Self { by_rank, ..self.clone() }
     }
 
-    /// Returns the segments that a rank updates.
+    /// Returns the segments that `rank` updates.
     pub fn of_rank(&self, rank: usize) -> &[Segment] {
         match self.by_rank.as_slice() {
             [all] => all,
@@ -115,19 +117,19 @@ impl Segments {
         self.updated() == 0
     }
 
-    /// Returns the elements that a rank updates at most.
+    /// Returns the largest number of elements that a rank updates.
     pub(crate) fn updated(&self) -> usize {
         let of_rank = |segments: &Vec<Segment>| segments.iter().map(|segment| segment.len).sum();
         self.by_rank.iter().map(of_rank).max().unwrap_or(0)
     }
 
-    /// Returns the elements of the optimizer's slots that a rank updates, which follow each other.
+    /// Returns the range of the optimizer's slots that `rank` updates. It has no gaps.
     pub(crate) fn slots_of(&self, rank: usize) -> Range<usize> {
         self.span(rank, |segment| segment.offset)
     }
 
-    /// Returns the elements of an output of an optimizer's op between which a rank updates some. Outputs are
-    /// the masters, `slots` slots, and the compute copy.
+    /// Returns the range of an op's output within which `rank` updates elements. The outputs are the masters,
+    /// `slots` slots, and the compute copy.
     pub(crate) fn output_range(&self, output: usize, slots: usize, rank: usize) -> Range<usize> {
         self.span(rank, |segment| match output {
             0 => segment.master,
@@ -136,8 +138,8 @@ impl Segments {
         })
     }
 
-    /// Returns the elements from the first to the last segment of a rank in a buffer, where a segment begins
-    /// at `first`.
+    /// Returns the range of a buffer from the first to the last segment of `rank`; `first` gives the first
+    /// element of a segment in that buffer.
     fn span(&self, rank: usize, first: impl Fn(&Segment) -> usize) -> Range<usize> {
         match self.of_rank(rank) {
             [] => 0..0,
@@ -146,11 +148,12 @@ impl Segments {
         }
     }
 
-    /// Queues a kernel of `kernels/optimizer.cuh` that updates what a rank updates. Its last parameters, after
-    /// `args`, are the first of the optimizer's slots, the end of them, and the row of the rank in tables.
+    /// Queues a kernel of `kernels/optimizer.cuh` that updates this rank's elements. After `args`, its
+    /// parameters are the first element in the optimizer's slots, the end of the elements there, and the
+    /// rank's row in the tables.
     ///
     /// # Errors
-    /// When the queue takes no more.
+    /// If the queue cannot take the kernel.
     pub(crate) fn launch(&self, queue: &dyn Queue, kernel: Kernel, mut args: Vec<Arg>) -> Result<()> {
         let slots = self.slots_of(queue.rank());
         if slots.is_empty() {
@@ -161,9 +164,9 @@ impl Segments {
         queue.launch(kernel, Grid::new(slots.len().div_ceil(BLOCK), THREADS as u32), &args)
     }
 
-    /// Adds the elements at which weight decay switches on or off to a kernel, and where elements of each
-    /// rank's slots lie in the flat buffers and among the masters, for every part of an update, as
-    /// preprocessor definitions. Returns the row of a rank too.
+    /// Adds preprocessor definitions to a kernel: the elements at which weight decay switches on or off, and
+    /// the places of each rank's slot elements in the flat buffers and among the masters. They are the same
+    /// for every part of an update. Also returns the table row of `rank`.
     fn define_in(&self, kernel: Kernel, rank: usize) -> (Kernel, Arg) {
         let switches = switches(&self.whole);
         let mut pieces: Vec<_> = self.whole.iter().map(|segments| pieces(segments)).collect();
@@ -184,15 +187,15 @@ impl Segments {
         (tables.define_ranges_in(kernel, |piece| (piece.offset, piece.start)), tables.row())
     }
 
-    /// Returns the specs of the masters, and of one of the optimizer's slots, for gradients of all
-    /// parameters; `None` unless there are as many.
+    /// Returns the specs of the masters and of one optimizer slot for the gradients of all parameters.
+    /// Returns `None` unless the gradients have `flat_len` elements.
     pub(crate) fn masters_and_slot(&self, grads: &Spec) -> Option<(Spec, Spec)> {
         let spec = |len: usize| Spec::new([len], grads.dtype);
         (self.flat_len == grads.elements()).then(|| (spec(self.masters_len), spec(self.slot_len)))
     }
 }
 
-/// Prints the number of segments, of each rank where they are sharded.
+/// Prints the number of segments, per rank if they are sharded.
 impl fmt::Display for Segments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts: Vec<String> = self.by_rank.iter().map(|s| s.len().to_string()).collect();
@@ -200,38 +203,38 @@ impl fmt::Display for Segments {
     }
 }
 
-/// Checks the inputs of an optimizer's op, (grads, schedule, step, clip, bad), of which a row of the schedule
-/// has `schedule_width` numbers. Returns the gradients.
+/// Checks the inputs of an optimizer's op: (grads, schedule, step, clip, bad). A row of the schedule must
+/// have `schedule_width` numbers. Returns the spec of the gradients.
 pub(crate) fn update_inputs(
     inputs: &[Spec],
     precision: Precision,
     schedule_width: usize,
 ) -> Result<&Spec, String> {
     let [grads, schedule, step, clip, bad] = inputs else {
-        return Err("takes grads, schedule, step, clip, bad".into());
+        return Err("takes grads, schedule, step, clip and bad".into());
     };
     let master = precision.master;
     if grads.dtype != master || schedule.width() != schedule_width || clip.dtype != master {
-        return Err("grads, schedule and clip are in the master format".into());
+        return Err("grads and clip must have the master format, and the schedule the width of its rows".into());
     }
     if step.dtype != DType::U32 || bad.dtype != DType::U32 {
-        return Err("step and bad are u32".into());
+        return Err("step and bad must be u32".into());
     }
     Ok(grads)
 }
 
-/// Returns numbers as the initializer of an array of a kernel, with a sentinel beyond all elements.
+/// Returns numbers as the initializer of a kernel's array, followed by a sentinel beyond all elements.
 fn table(numbers: &[usize]) -> String {
     let numbers: String = numbers.iter().map(|number| format!("{number}ull,")).collect();
     format!("{{{numbers}~0ull}}")
 }
 
-/// The elements that a test case updates, each by its place in the flat buffers, among the masters, and in
+/// The elements that a test case updates, each by its index in the flat buffers, among the masters, and in
 /// the optimizer's slots.
 pub(crate) type Places = Vec<(usize, usize, usize)>;
 
-/// Returns what rank 0 of two updates in a test case from element `from` of the flat buffers on, of ranges as
-/// those of [`Segments::whole`]. It owns blocks 0, 3 and 4 of 4096 elements, of which the last is short.
+/// Returns what rank 0 of two updates in a test case, from element `from` of the flat buffers on, for ranges
+/// like those of [`Segments::whole`]. Rank 0 owns blocks 0, 3 and 4 of 4096 elements; the last one is short.
 pub(crate) fn case_of_owner(
     ranges: &[(Range<usize>, bool)],
     from: usize,
@@ -247,7 +250,7 @@ pub(crate) fn case_of_owner(
     (Segments::new(ranges, &shards, masters, flat_len).within(&(from..flat_len)), places)
 }
 
-/// Returns segments with those joined that follow each other everywhere, whether they decay or not.
+/// Joins segments that follow each other in every buffer, whether they decay or not.
 fn pieces(segments: &[Segment]) -> Vec<Segment> {
     let mut pieces: Vec<Segment> = Vec::new();
     for segment in segments.iter().filter(|s| s.len > 0) {
@@ -264,8 +267,8 @@ fn pieces(segments: &[Segment]) -> Vec<Segment> {
     pieces
 }
 
-/// Returns the elements of the flat buffer at which decay is switched on, off, on, …; before the first it is
-/// off. What lies between the segments of all ranks is of no account.
+/// Returns the elements of the flat buffer at which decay switches on, off, on, and so on. It is off before
+/// the first. Elements outside the segments of all ranks do not matter.
 fn switches(by_rank: &[Vec<Segment>]) -> Vec<usize> {
     let mut segments: Vec<_> = by_rank.iter().flatten().filter(|s| s.len > 0).collect();
     segments.sort_unstable_by_key(|segment| segment.start);
@@ -286,7 +289,8 @@ mod tests {
 
     const LEN: usize = 40_000;
 
-    /// An update of three ranges, owned by three ranks in blocks, with its parts before and after an element.
+    /// Returns an update of three ranges, owned in blocks by three ranks, and its parts before and after an
+    /// element.
     fn update(masters_are_sharded: bool) -> [Segments; 3] {
         let shards = Shards::new(&[9 * BLOCK, LEN], 3, 2 * BLOCK);
         let ranges = [(0..5000, true), (5000..31_000, false), (31_000..LEN, true)];

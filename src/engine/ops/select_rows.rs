@@ -1,4 +1,4 @@
-//! Generation: the row of each prompt's last token.
+//! Selects the row of each prompt's last token, for generation.
 
 use crate::device::DType;
 use crate::device::gpu::{Arg, Grid, Kernel};
@@ -7,15 +7,15 @@ use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 use crate::ops::lanes::vector_width;
 
-/// `(x [P·L, d], positions [B] u32) → y [B, d]`: row `positions[b]` of prompt b·P/B. Neighbours share a
-/// prompt.
+/// `(x [P·L, d], positions [B] u32) → y [B, d]`: selects row `positions[b]` of prompt b·P/B. Neighbors share
+/// a prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SelectRows {
-    /// Prompts: P, a divisor of B.
+    /// Number of prompts: P, a divisor of B.
     pub prompts: usize,
 }
 
-/// Threads per block, which copies a row.
+/// Threads per block; a block copies one row.
 const THREADS: u32 = 128;
 
 impl Op for SelectRows {
@@ -30,7 +30,7 @@ impl Op for SelectRows {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [x, positions] = inputs else { return Err("takes rows and positions".into()) };
         if x.shape.len() != 2 || x.shape[0] != x.alloc[0] || x.dtype == DType::U32 {
-            return Err("x is [P·L, d] in a float format".into());
+            return Err("x must be [P·L, d] in a float format".into());
         }
         let samples = positions.elements();
         if positions.dtype != DType::U32
@@ -38,7 +38,7 @@ impl Op for SelectRows {
             || !samples.is_multiple_of(self.prompts)
             || !x.shape[0].is_multiple_of(self.prompts)
         {
-            return Err(format!("{} prompts of equal length share the samples evenly", self.prompts));
+            return Err(format!("{} prompts of equal length must share the samples evenly", self.prompts));
         }
         Ok(vec![Spec::padded([samples, x.shape[1]], [samples, x.width()], x.dtype)])
     }
@@ -47,7 +47,7 @@ impl Op for SelectRows {
         let (x, positions) = (cx.input_spec(0), cx.input_u32(1));
         let (rows, width) = (x.shape[0] / self.prompts, x.width());
         if let Some(position) = positions.iter().find(|p| **p as usize >= rows) {
-            return Err(Error::failed(format!("position {position} is beyond prompts of {rows} rows")));
+            return Err(Error::failed(format!("position {position} is beyond its prompt, which has {rows} rows")));
         }
         dispatch_float!(x.dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));

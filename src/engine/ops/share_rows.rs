@@ -6,12 +6,12 @@ use crate::device::gpu::Gathered;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
-/// `(tokens[ranks·N], x[N, …]) → y[ranks·N, …]`: the rows of all ranks, rank after rank, as an op reads them
-/// that gets their addresses from [`Queue::shared`](crate::device::gpu::Queue::shared). GPUs that read each
-/// other's memory leave the rows of a rank in its own.
+/// `(tokens[ranks·N], x[N, …]) → y[ranks·N, …]`: the rows of all ranks, rank after rank. Only ops that get
+/// the addresses of the rows from [`Queue::shared`](crate::device::gpu::Queue::shared) may read them: GPUs
+/// that can read each other's memory leave every rank's rows in its own memory.
 ///
-/// The tokens of the rows are not read: that ranks have gathered them since the rows were shared before is
-/// what they have waited for.
+/// The op does not read the tokens. They are an input for the sake of order: the ranks gathered them after
+/// they last shared rows, so every rank has waited for the others since then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShareRows {
     /// Number of ranks.
@@ -28,15 +28,15 @@ impl Op for ShareRows {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [tokens, x] = inputs else { return Err("takes tokens of all ranks and rows".into()) };
+        let [tokens, x] = inputs else { return Err("takes the tokens of all ranks and rows".into()) };
         let rows = GatherRows { ranks: self.ranks }.infer(std::slice::from_ref(x))?;
         if tokens.dtype != DType::U32 || tokens.alloc[..] != rows[0].alloc[..1] {
-            return Err("tokens are u32 [ranks·N]".into());
+            return Err("tokens must be u32 [ranks·N]".into());
         }
         Ok(rows)
     }
 
-    /// A rank's rows are read and written.
+    /// Counts one read and one write of a rank's own rows.
     fn cost(&self, inputs: &[Spec], _outputs: &[Spec]) -> Cost {
         Cost::streaming(&inputs[1..], &inputs[1..])
     }
@@ -50,7 +50,7 @@ impl Op for ShareRows {
         cx.queue.share(Gathered { from: cx.input(1), to: cx.output(0), bytes: cx.input_spec(1).bytes() })
     }
 
-    /// A single rank has its own rows only; what several read is proven by the tests of ranks.
+    /// A single rank has only its own rows; the rank tests cover what several ranks read.
     fn cases(precision: Precision) -> Cases {
         let tokens = (Spec::new([7], DType::U32), Fill::Below(1000));
         let rows = (Spec::padded([7, 5], [7, 8], precision.act_dtype), Fill::Normal(0.0, 1.0));

@@ -1,4 +1,4 @@
-//! The soft cap of scores and logits.
+//! The soft cap of attention scores and logits.
 
 use super::add::{elementwise_shapes, same_spec};
 use super::lanes::{launch_elementwise, launch_elementwise_entry, map, map2};
@@ -7,7 +7,8 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
-/// `y = cap·tanh(x / cap)`, any shape: x near zero, and never beyond ±cap (Gemma 2; Gemma Team 2024).
+/// `y = cap·tanh(x / cap)`, any shape: close to x near zero, and never beyond ±cap (Gemma 2; Gemma Team
+/// 2024).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoftCap {
     /// The cap, positive.
@@ -72,7 +73,7 @@ impl Op for SoftCap {
                 vec![y]
             })
         };
-        // From caps that bend every element to one that bends none.
+        // The caps range from one that bends every element to one that bends none.
         let caps = [2.0, 0.75, 4.0, 50.0].into_iter().cycle();
         Cases::Own(elementwise_shapes(precision).into_iter().zip(caps).map(case).collect())
     }

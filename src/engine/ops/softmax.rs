@@ -11,7 +11,7 @@ use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precis
 
 /// `(s [B, H, T, T], [spans [B·T·2] u32]) → (p [B, H, T, T], lse [B·T, H] in the accumulator format)`.
 ///
-/// Probabilities are zero for masked keys; `lse` is the logarithm of the sum of exponentials of a row.
+/// Probabilities of masked keys are zero. `lse` is the logarithm of a row's sum of exponentials.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Softmax {
     /// The keys that a query attends to.
@@ -22,18 +22,18 @@ pub struct Softmax {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoftmaxGrad;
 
-/// Rows of one task.
+/// Rows per task.
 const ROWS: usize = 32;
 
-/// (H, T) of scores `[B, H, T, T]`.
+/// Returns (H, T) of scores `[B, H, T, T]`.
 fn square(s: &Spec) -> Result<(usize, usize), String> {
     match s.shape.as_slice() {
         &[_, h, t, keys] if t == keys && s.dtype != DType::U32 && s.alloc == s.shape => Ok((h, t)),
-        _ => Err("scores are [B, H, T, T] in a float format, unpadded".into()),
+        _ => Err("scores must be [B, H, T, T] in a float format, without padding".into()),
     }
 }
 
-/// Launches a kernel with a warp per row.
+/// Launches a kernel with one warp per row.
 fn launch(cx: &GpuNode<'_>, entry: &'static str, rows: usize, args: &[Arg]) -> Result<()> {
     const WARP: usize = 32;
     const WARPS: usize = 8;
@@ -63,7 +63,7 @@ impl Op for Softmax {
             _ => false,
         };
         if !fits {
-            return Err("spans [B·T·2] u32 come with the mask of that name, and only with it".into());
+            return Err("spans [B·T·2] u32 are an input with the spans mask, and only with it".into());
         }
         Ok(vec![s.clone(), Spec::new([n, h], s.dtype.accumulator())])
     }
@@ -140,7 +140,7 @@ impl Op for Softmax {
     }
 }
 
-/// Softmax by the definition.
+/// Computes the softmax by its definition.
 fn reference(inputs: &[Array]) -> Vec<Array> {
     let s = &inputs[0];
     let (heads, t_max) = (s.shape[1], s.shape[2]);
@@ -173,7 +173,7 @@ impl Op for SoftmaxGrad {
         let [p, dp] = inputs else { return Err("takes p and dp".into()) };
         square(p)?;
         if p != dp {
-            return Err("p and dp have one shape and format".into());
+            return Err("p and dp must have the same shape and format".into());
         }
         Ok(vec![p.clone()])
     }

@@ -1,4 +1,4 @@
-//! The scaled sum of a vector, which turns losses of rows into the loss of a batch.
+//! The scaled sum of a vector, which turns the losses of rows into the loss of a batch.
 
 use super::lanes::{self, BLOCK};
 use crate::device::cpu::View;
@@ -9,18 +9,18 @@ use crate::error::Result;
 use crate::ir::Upstream;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec, Vjp};
 
-/// Factor of a sum, which is rounded to the accumulator's format where it multiplies numbers of that.
+/// The factor of a sum. It is rounded to the accumulator format where it multiplies numbers of that format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Factor {
     /// A number.
     Constant(f64),
-    /// `1 / count`, divided in f64, where the op's last input is `count: u32[1]`: for counts that change from
-    /// step to step.
+    /// `1 / count`, divided in f64. The op's last input is `count: u32[1]`, for counts that change from step
+    /// to step.
     Reciprocal,
 }
 
 impl Factor {
-    /// Returns it as an attribute of an op.
+    /// Returns the factor as an attribute of an op.
     pub fn attribute(self) -> String {
         match self {
             Self::Constant(factor) => format!("scale={factor:e}"),
@@ -28,19 +28,19 @@ impl Factor {
         }
     }
 
-    /// Splits off the input that it is read from.
+    /// Splits off the input that holds the count.
     ///
     /// # Errors
-    /// When that input is missing, or no count.
+    /// If the count is missing or is not u32[1].
     pub fn split(self, inputs: &[Spec]) -> Result<&[Spec], String> {
         match (self, inputs) {
             (Self::Constant(_), inputs) => Ok(inputs),
             (Self::Reciprocal, [inputs @ .., count]) if *count == Spec::new([1], DType::U32) => Ok(inputs),
-            (Self::Reciprocal, _) => Err("the last input is the count, u32[1]".into()),
+            (Self::Reciprocal, _) => Err("the last input must be the count, u32[1]".into()),
         }
     }
 
-    /// Returns its value for a node on the CPU.
+    /// Returns the value of the factor for a node on the CPU.
     pub fn value(self, cx: &CpuNode<'_>) -> f64 {
         match self {
             Self::Constant(factor) => factor,
@@ -48,7 +48,7 @@ impl Factor {
         }
     }
 
-    /// Returns the number that a kernel is launched with, and the address of the count; 0 for a constant.
+    /// Returns the factor and the address of the count as kernel arguments; one of the two is 0.
     pub fn launched(self, cx: &GpuNode<'_>) -> (f64, DevicePtr) {
         match self {
             Self::Constant(factor) => (factor, 0),
@@ -57,20 +57,20 @@ impl Factor {
     }
 }
 
-/// `total[1] (+)= scale·Σ x[n]`, summed in f64, from `(x)` and the [`Factor`]'s input.
+/// `total[1] (+)= scale·Σ x[n]`, summed in f64, from `(x)` and the count if the [`Factor`] has one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sum {
-    /// Factor of the sum, such as 1 / rows for a mean.
+    /// The factor of the sum, such as 1 / rows for a mean.
     pub scale: Factor,
 }
 
-/// `dx[n] = scale·d_total`, from `(x, d_total[1])`, or from `(x)` where `d_total` is the constant 1, and the
-/// [`Factor`]'s input.
+/// `dx[n] = scale·d_total`, from `(x, d_total[1])`, or from `(x)` if `d_total` is the constant 1, and the
+/// count if the [`Factor`] has one.
 ///
 /// Only the shape of `x` is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SumGrad {
-    /// As [`Sum::scale`].
+    /// See [`Sum::scale`].
     pub scale: Factor,
 }
 
@@ -86,7 +86,7 @@ fn total<E: Elem>(x: View<'_, E>) -> f64 {
     total
 }
 
-/// Threads per block; the sum is one block.
+/// Threads per block; one block computes the sum.
 const THREADS: u32 = 1024;
 
 fn kernel(entry: &'static str, x: &Spec) -> Kernel {
@@ -125,7 +125,7 @@ impl Op for Sum {
         true
     }
 
-    /// One task: losses are few, and the order of addition is part of the result.
+    /// Runs as one task: there are few losses, and the order of addition is part of the result.
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (x, y, scale) = (cx.input::<E>(0), cx.output::<E>(0), self.scale.value(cx));
@@ -188,7 +188,7 @@ impl Op for Sum {
 }
 
 impl SumGrad {
-    /// Returns true if one of so many inputs is the gradient of the total.
+    /// Returns true if an op with this number of inputs gets the gradient of the total.
     fn has_upstream(&self, inputs: usize) -> bool {
         inputs == if self.scale == Factor::Reciprocal { 3 } else { 2 }
     }
@@ -205,9 +205,9 @@ impl Op for SumGrad {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let inputs = self.scale.split(inputs)?;
-        let ([x] | [x, _]) = inputs else { return Err("takes x and, at most, d_total".into()) };
+        let ([x] | [x, _]) = inputs else { return Err("takes x, and d_total unless it is 1".into()) };
         if !x.dtype.is_float() || inputs.get(1).is_some_and(|d| *d != Spec::new([1], x.dtype)) {
-            return Err("x is a float vector and d_total one number of its format".into());
+            return Err("x must be a float vector, and d_total one number in its format".into());
         }
         Ok(vec![x.clone()])
     }

@@ -1,4 +1,4 @@
-//! Exchanges the weights and their moving average, for an evaluation of the average and back.
+//! Exchanges the weights and their moving average, to evaluate the average and to return to the weights.
 
 use super::ema::{CASE_ELEMENTS, Places, case_segments, specs};
 use super::segments::{ELEMENTS_PER_TASK, Segments};
@@ -8,20 +8,20 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
-/// `(params, average) ← (average, params)`, and the compute copy becomes the rounded new params.
+/// `(params, average) ← (average, params)`; the compute copy becomes the rounded new params.
 ///
-/// No arithmetic: two of them leave params and average as they were, to the bit, and with them the compute
-/// copy, which is the rounded params whenever programs read it. Outputs, all updated in place: params,
-/// average `[n]`, and the compute copy `[n]` if activations have a narrower format than the master
-/// parameters. Where ranks average what they own, the average, and params if there is a compute copy, are the
-/// rank's shard, and the other elements are left as they are.
+/// There is no arithmetic, so two exchanges leave params and average as they were, to the bit. The same holds
+/// for the compute copy, which is always the rounded params when a program reads it. Outputs, all updated in
+/// place: params `[n]`, average `[n]`, and the compute copy `[n]` if activations have a narrower format than
+/// the master parameters. If each rank averages what it owns, the average is the rank's shard, and so are
+/// params if there is a compute copy; the other elements are left as they are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwapEma {
     /// Elements of the flat parameter buffers.
     pub elements: usize,
-    /// What each rank exchanges; that of all ranks together are all parameters. Decay has no meaning here.
+    /// What each rank exchanges; all ranks together cover all parameters. Decay has no meaning here.
     pub segments: Segments,
-    /// Formats of the master parameters and of the compute copy.
+    /// Formats of the master parameters and the compute copy.
     pub precision: Precision,
 }
 
@@ -59,7 +59,7 @@ impl Op for SwapEma {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         if !inputs.is_empty() {
-            return Err("takes no input".into());
+            return Err("takes no inputs".into());
         }
         let Precision { act_dtype, master } = self.precision;
         let (masters, average) = specs(&self.segments, self.elements, master)?;
@@ -70,7 +70,7 @@ impl Op for SwapEma {
         Ok(outputs)
     }
 
-    /// Reads and writes masters and average, writes the compute copy.
+    /// Reads and writes masters and average, and writes the compute copy.
     fn cost(&self, _inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let written: usize = outputs.iter().map(|output| output.dtype.size()).sum();
         let read: usize = outputs[..2].iter().map(|output| output.dtype.size()).sum();

@@ -6,18 +6,18 @@ use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
-/// `([spans [N·2] u32]) → windows [N·2] u32`: (first, end) per row, of the keys of the mask those from
-/// `t + 1 − window` on, so that query t of a sequence sees itself and at most `window − 1` keys before it
-/// (`sliding_window` of HuggingFace's Mistral, Gemma 2 and Qwen).
+/// `([spans [N·2] u32]) → windows [N·2] u32`: (first, end) per row. Of the keys that the mask allows, query t
+/// of a sequence keeps those from `t + 1 − window` on, so it sees itself and at most `window − 1` keys before
+/// it (`sliding_window` in HuggingFace's Mistral, Gemma 2 and Qwen).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowSpans {
-    /// Rows of the batch: N.
+    /// Rows in the batch: N.
     pub rows: usize,
-    /// Rows of a sequence.
+    /// Rows in a sequence.
     pub seq_len: usize,
-    /// The most keys that a query sees, its own included.
+    /// The most keys that a query sees, including its own.
     pub window: usize,
-    /// The keys that a query sees without a window: `spans` is there under [`Mask::Spans`].
+    /// The keys that a query sees without a window. [`Mask::Spans`] makes `spans` an input.
     pub mask: Mask,
 }
 
@@ -34,12 +34,12 @@ impl Op for WindowSpans {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let windows = Spec::new([2 * self.rows], DType::U32);
         if self.window == 0 || self.seq_len == 0 || !self.rows.is_multiple_of(self.seq_len) {
-            return Err("rows come in whole sequences, and a window has at least one key".into());
+            return Err("rows must be whole sequences, and the window at least one key".into());
         }
         match (self.mask, inputs) {
             (Mask::Causal, []) => Ok(vec![windows]),
             (Mask::Spans, [spans]) if *spans == windows => Ok(vec![windows]),
-            _ => Err("spans [N·2] u32 come with the mask of that name, and only with it".into()),
+            _ => Err("spans [N·2] u32 are an input with the spans mask, and only with it".into()),
         }
     }
 
@@ -80,7 +80,8 @@ impl Op for WindowSpans {
         ];
         let case = |(batch, seq_len, window, mask): (usize, usize, usize, Mask)| {
             let rows = batch * seq_len;
-            // Documents of 13 tokens, some rows of all keys, some of none, and an end beyond the sequence.
+            // Documents of 13 tokens, some rows that see all keys, some that see none, and an end beyond the
+            // sequence.
             let spans = (0..rows).flat_map(|row| {
                 let t = row % seq_len;
                 let span = match row % 7 {
@@ -105,7 +106,7 @@ impl Op for WindowSpans {
     }
 }
 
-/// The visible keys by their definition: key j of those of the mask, if t − window < j.
+/// Computes the visible keys by their definition: the mask's keys j with t − window < j.
 fn reference(op: &WindowSpans, inputs: &[Array]) -> Array {
     let mut windows = Array::zeros(&[2 * op.rows]);
     for row in 0..op.rows {

@@ -1,4 +1,4 @@
-//! Attaches a gradient that is already known to a loss.
+//! Attaches a known gradient to a loss.
 
 use super::lanes::{launch_copy, map};
 use crate::dispatch_float;
@@ -9,20 +9,20 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, MayAlias, Op, 
 /// `(losses[n], x, dx) → losses`: a copy whose gradient with respect to `x` is `dx`, for an upstream gradient
 /// of 1.
 ///
-/// The unfused form of `head_loss` ends in it: that op computes its gradients in the forward, so the small
-/// ops that computed the losses must not be differentiated again.
+/// The unfused form of `head_loss` ends in this op. `head_loss` computes its gradients in the forward pass,
+/// so the small ops that computed the losses must not be differentiated again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WithGradient;
 
-/// Fails unless the upstream gradient of output 0 is exactly 1: gradients computed in the forward cannot be
-/// scaled afterwards.
+/// Fails unless the upstream gradient of output 0 is exactly 1: gradients computed in the forward pass cannot
+/// be scaled afterwards.
 pub(super) fn require_one(v: &Vjp<'_>, op: &dyn Op) -> Result<()> {
     if v.upstream(0) == Some(Upstream::One) {
         return Ok(());
     }
     Err(Error::failed(format!(
-        "{} in {}: its gradients are made in the forward, so its losses must be the end of the program (upstream 1); \
-         put factors into its scale",
+        "{} in {}: its gradients are computed in the forward pass, so its losses must end the program (upstream 1); \
+         put factors into its scale instead",
         op.name(),
         v.scope()
     )))
@@ -38,7 +38,7 @@ impl Op for WithGradient {
             [losses, x, dx] if x.alloc == dx.alloc && x.dtype == dx.dtype && losses.dtype.is_float() => {
                 Ok(vec![losses.clone()])
             }
-            _ => Err("takes losses, x and dx, the last two of one shape and format".into()),
+            _ => Err("takes losses, x and dx; x and dx must have the same shape and format".into()),
         }
     }
 
@@ -67,7 +67,7 @@ impl Op for WithGradient {
         launch_copy(cx, 0)
     }
 
-    /// Its gradient needs an upstream of 1; the tests of `head_loss` prove it.
+    /// The gradient needs an upstream of 1; the tests of `head_loss` cover it.
     fn cases(precision: Precision) -> Cases {
         let x = Spec::new([17, 8], precision.act_dtype);
         let inputs = vec![

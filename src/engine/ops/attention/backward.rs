@@ -1,8 +1,8 @@
-//! Flash attention, backward, on the CPU: one task per sequence and key head, which adds up dK and dV over
-//! the query heads of its group in order (Dao et al. 2022, algorithm 4).
+//! The backward pass of flash attention on the CPU. One task handles a sequence and a key head, and sums dK
+//! and dV over the query heads of the group in order (Dao et al. 2022, algorithm 4).
 //!
-//! With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D)/√dim
-//! where D = Σ dO∘O per query, dQ = dS·K, dK = dSᵀ·Q. With a cap, dS is multiplied by its slope.
+//! With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D)/√dim, where D
+//! = Σ dO∘O per query, dQ = dS·K, dK = dSᵀ·Q. With a cap, dS is multiplied by the cap's slope.
 
 use super::forward::{KEYS, QUERIES, blocks, within};
 use super::rows::{LANES, Scratch, cap_scores_with_slopes, cut, exponentials, hide_outside, multiply_by};
@@ -12,7 +12,7 @@ use crate::device::cpu::{Pool, ROWS_AHEAD, View, ViewMut};
 use crate::device::{Elem, Real};
 use crate::ops::lanes;
 
-/// The tensors that the backward reads, and the gradient of the packed rows that it writes.
+/// The tensors that the backward pass reads, and the gradient of the packed rows that it writes.
 #[derive(Clone, Copy)]
 pub(super) struct Tensors<'a, E: Elem> {
     pub packed: View<'a, E>,
@@ -38,7 +38,7 @@ pub(super) fn backward<E: Elem>(
     );
 }
 
-/// One key head of one sequence, with all query heads that use it.
+/// Computes one key head of one sequence, with all query heads that use it.
 #[inline(always)]
 fn group<E: Elem>(
     attention: &Attention,
@@ -49,7 +49,7 @@ fn group<E: Elem>(
 ) {
     let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
     let score_scale = E::Acc::from_f64(heads.score_scale());
-    // Capped scores are scaled already.
+    // Capped scores are already scaled.
     let cap = attention.score_cap.map(E::Acc::from_f64);
     let factor = if cap.is_some() { E::Acc::ONE } else { score_scale };
     let (width, o_width) = (heads.width(), heads.query * dim);

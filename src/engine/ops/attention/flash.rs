@@ -1,4 +1,4 @@
-//! Flash attention: no T × T tensor in memory; the backward recomputes probabilities from the kept `lse`.
+//! Flash attention: no T × T tensor in memory. The backward pass recomputes the probabilities from `lse`.
 
 use super::Attention;
 use super::backward::{Tensors, backward};
@@ -13,16 +13,18 @@ use crate::ir::{Builder, Case, Cases, Cost, CpuNode, GpuNode, Op, Precision, Spe
 /// `(packed [N, (H+2·KV)·dim], [spans [N·2] u32], [sequences [B] u32, step [1] u32])
 /// → (o [N, H·dim], lse [N, H] in the accumulator format)`.
 ///
-/// `spans` is there under [`Mask::Spans`](super::Mask::Spans), the counters with dropout. `lse` is the
-/// logarithm of the sum of exponentials of the scaled scores, before dropout; only the backward reads it.
+/// `spans` is an input with [`Mask::Spans`](super::Mask::Spans), the counters with dropout. `lse` is the
+/// logarithm of the sum of exponentials of the scaled scores, before dropout; only the backward pass reads
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashAttention(pub Attention);
 
-/// `(packed, o, lse, do [N, H·dim], then the same further inputs) → (d_packed, scratch)`.
+/// `(packed, o, lse, do [N, H·dim], then the other inputs of the forward pass) → (d_packed, scratch)`.
 ///
-/// The scratch is a GPU's. It has a number per row and head, `Σ do∘o`, which the pass over queries leaves for
-/// the one over keys; or, where the heads are such that a GPU may make both gradients in one pass, what that
-/// pass needs, of which most is the fp32 sums of the queries' gradient. It is the same on every device, as
+/// Only GPUs use the scratch. It holds one number per row and head, `Σ do∘o`, which the pass over queries
+/// leaves for the pass over keys. If a GPU may compute both gradients in one pass for these heads, it holds
+/// what that pass needs, mostly the fp32 sums of the queries' gradient. Its size is the same on every device,
+/// because the program is.
 /// the program is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashAttentionGrad(pub Attention);
@@ -88,7 +90,7 @@ impl Op for FlashAttention {
             AttentionCase::causal(1, 300, (2, 1, 32)).spans().dropped(0.1),
             AttentionCase::causal(1, 1000, (1, 1, 32)),
             AttentionCase::causal(1, 1000, (1, 1, 128)).dropped(0.1),
-            // Lengths around tiles, groups and masks for the kernels that have no dropout.
+            // Lengths around tiles, groups, and masks, for the kernels without dropout.
             AttentionCase::causal(2, 1, (2, 1, 128)),
             AttentionCase::causal(3, 17, (4, 1, 64)),
             AttentionCase::causal(1, 256, (8, 1, 64)),
@@ -99,7 +101,7 @@ impl Op for FlashAttention {
             AttentionCase::causal(1, 1000, (2, 1, 64)).spans(),
             AttentionCase::causal(1, 1000, (1, 1, 96)),
             AttentionCase::causal(1, 2048, (1, 1, 64)),
-            // Caps in every kernel: of heads at a time, in one pass, in two.
+            // Caps in every kernel: several heads at a time, in one pass, in two passes.
             AttentionCase::causal(2, 17, (4, 2, 64)).capped(1.5),
             AttentionCase::causal(3, 65, (1, 1, 32)).capped(50.0),
             AttentionCase::causal(2, 256, (2, 2, 32)).capped(1.5),
@@ -111,7 +113,7 @@ impl Op for FlashAttention {
             AttentionCase::causal(1, 257, (1, 1, 128)).capped(1.5),
             AttentionCase::causal(1, 390, (2, 1, 128)).capped(1.5).blind(),
             AttentionCase::causal(1, 140, (1, 1, 128)).capped(1.5).dropped(0.2),
-            // Windows: of one key, around tiles, inside documents.
+            // Windows of one key, around tiles, and inside documents.
             AttentionCase::causal(2, 33, (4, 2, 64)).windowed(1),
             AttentionCase::causal(2, 129, (8, 1, 32)).windowed(17).dropped(0.1),
             AttentionCase::causal(1, 300, (2, 1, 128)).windowed(64),
@@ -148,13 +150,13 @@ impl Op for FlashAttentionGrad {
         let of_rows = Spec::new([n, heads.query * heads.dim], packed.dtype);
         if *o != of_rows || *d_o != of_rows || *lse != Spec::new([n, heads.query], packed.dtype.accumulator())
         {
-            return Err(format!("o and do are {of_rows}, lse one number per row and head"));
+            return Err(format!("o and do must be {of_rows}, and lse one number per row and head"));
         }
         Ok(vec![packed.clone(), gpu::grad_scratch(&self.0, packed, lse)])
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        // Scratch is not part of the work.
+        // The scratch is not part of the work.
         Cost::streaming(inputs, &outputs[..1]).with_flops(self.0.flops(&inputs[0], 5))
     }
 
