@@ -1,10 +1,10 @@
-// An activation of every element, y = f(x), and its gradient.
+// Applies an activation to every element, y = f(x), and computes its gradient.
 //
 // Definitions: T, VEC (elements that a thread loads and stores at once) and ACTIVATION, a functor of
 // activation.cuh or the formula of formula.cuh.
 #include "formula.cuh"
 
-// x, y: n elements. y may lie over x.
+// x, y: n elements. y may be the same memory as x.
 extern "C" __global__ void activate(const T *x, T *y, int n) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
@@ -15,7 +15,7 @@ extern "C" __global__ void activate(const T *x, T *y, int n) {
     store(y + at, value);
 }
 
-// dx = dy ⊙ f'(x). With EMITS, y is written as by the forward.
+// dx = dy ⊙ f'(x). With EMITS, also writes y as the forward pass does.
 template <bool EMITS>
 __device__ __forceinline__ void gradient(const T *x, const T *dy, T *dx, T *y, int n) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
@@ -33,12 +33,12 @@ __device__ __forceinline__ void gradient(const T *x, const T *dy, T *dx, T *y, i
     if constexpr (EMITS) store(y + at, value);
 }
 
-// x, dy, dx: n elements. dx may lie over x or dy.
+// x, dy, dx: n elements. dx may be the same memory as x or dy.
 extern "C" __global__ void activate_grad(const T *x, const T *dy, T *dx, int n) {
     gradient<false>(x, dy, dx, nullptr, n);
 }
 
-// The same with y: n elements, which may lie over the other of x and dy than dx does.
+// Also writes y, n elements. If dx reuses the memory of x or dy, y may reuse that of the other.
 extern "C" __global__ void activate_grad_emitting(const T *x, const T *dy, T *dx, T *y, int n) {
     gradient<true>(x, dy, dx, y, n);
 }

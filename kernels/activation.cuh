@@ -1,10 +1,10 @@
-// The functions of one number between the products of a feed-forward layer, as functors: `at<E>` gives value
-// and slope, accurate to the last bits of format E. Forward and gradient share it, for the same bits. As
-// src/ops/activation.rs.
+// The activation functions of feed-forward layers, as functors. `at<E>` returns value and slope, accurate to
+// the last bits of format E. Forward and gradient share it, so both see the same bits. src/ops/activation.rs
+// has the same functions.
 #pragma once
 #include "common.cuh"
 
-// σ(x) = 1 / (1 + e^-x): 0 and 1 for large |x|, never NaN for a number.
+// σ(x) = 1 / (1 + e^-x). For large |x| it returns 0 or 1, and it is NaN only if x is.
 template <typename E> __device__ __forceinline__ float sigmoid(float x);
 template <> __device__ __forceinline__ float sigmoid<f32>(float x) { return 1.0f / (1.0f + expf(-x)); }
 template <> __device__ __forceinline__ float sigmoid<bf16>(float x) {
@@ -47,7 +47,7 @@ struct GeluTanh {
     }
 };
 
-// max(x, 0), and NaN for NaN. The slope at 0 is 0.
+// max(x, 0). A NaN stays NaN, and the slope at 0 is 0.
 struct Relu {
     template <typename E> static __device__ __forceinline__ Point at(float x) {
         return {x < 0.0f ? 0.0f : x, x > 0.0f ? 1.0f : 0.0f};

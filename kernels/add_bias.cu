@@ -1,10 +1,10 @@
-// The bias of a product, y = x + b in every row, and its gradient.
+// Adds a bias to every row, y = x + b, and computes its gradient.
 //
 // Definitions: T, WIDTH (elements of a row), VEC (elements that a thread moves at once, a divisor of WIDTH)
 // and for the gradient THREADS (per block).
 #include "common.cuh"
 
-// x, y: [rows, WIDTH], n elements; b: [WIDTH]. y may lie over x.
+// x, y: [rows, WIDTH], n elements; b: [WIDTH]. y may be the same memory as x.
 extern "C" __global__ void add_bias(const T *x, T *y, int n, const float *__restrict__ b) {
     u32 at = (block_from_last() * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
@@ -20,7 +20,7 @@ extern "C" __global__ void add_bias(const T *x, T *y, int n, const float *__rest
 // Blocks that share a run of rows, each with its own columns.
 constexpr int CHUNKS = (WIDTH / VEC + THREADS - 1) / THREADS;
 
-// The blocks of run k leave Σ dy over its `run` rows in row k of the partials. dy: [rows, WIDTH]; partials:
+// The blocks of run k write Σ dy over its `run` rows to row k of the partials. dy: [rows, WIDTH]; partials:
 // [runs, WIDTH].
 extern "C" __global__ void __launch_bounds__(THREADS)
     add_bias_grad(const T *__restrict__ dy, float *__restrict__ partials, int rows, int run) {

@@ -1,5 +1,5 @@
-// Shared by the attention kernels: rows of products, the order of their blocks, the mask, dropout, the soft
-// cap of scores.
+// Shared by the attention kernels: products, the order of blocks, the mask, dropout, and the soft cap of
+// scores.
 //
 // Definitions: CAUSAL (1: query t attends to keys 0 to t; 0: to the keys of its span), DROPOUT (0 or 1),
 // SOFT_CAP (1: a score s = q·k/√dim becomes cap·tanh(s / cap); 0: `soft_cap` is not read).
@@ -9,12 +9,12 @@
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LN_2 = 0.6931471805599453f;
 
-// x / n for numbers below 2^16, by multiplication with `reciprocal`: 2^32 / n + 1, or 0 for n = 1.
+// Returns x / n for numbers below 2^16. `reciprocal` is 2^32 / n + 1, or 0 for n = 1.
 __device__ __forceinline__ int divide(u32 x, u32 reciprocal) {
     return int(reciprocal == 0 ? x : __umulhi(x, reciprocal));
 }
 
-// Over the four lanes that hold a row of a product's result.
+// Reductions over the four lanes that hold a row of a product's result.
 __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
     return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
@@ -25,23 +25,23 @@ __device__ __forceinline__ float finite(float running_max) {
     return running_max == -infinity() ? 0.0f : running_max;
 }
 
-// The work of a block: a head of a sequence, and a tile of its rows, counted from the one with the most work.
+// The work of a block: a head of a sequence, and a tile of its rows. Tile 0 has the most work.
 struct BlockWork {
     int head, sequence, tile;
 };
 
 // The grid is [heads, section, tiles·sections], and its blocks start in this order: section by section of
-// sequences, in each tile by tile over all heads, those with the most work first. So the tiles of a head and
-// the heads of a group find their rows in the L2 cache, and no long block runs alone at the end. (The last
-// section may have fewer sequences.)
+// sequences, and within a section tile by tile over all heads, starting with the tiles that have the most
+// work. So the tiles of a head and the heads of a group find their rows in the L2 cache, and no long block
+// runs alone at the end. (The last section may have fewer sequences.)
 __device__ __forceinline__ BlockWork work_of_block(int tiles, u32 inv_tiles) {
     int section = divide(blockIdx.z, inv_tiles);
     return {int(blockIdx.x), int(section * gridDim.y + blockIdx.y), int(blockIdx.z - section * tiles)};
 }
 
-// Blocks that run on an SM at the same time rotate the assignment of rows to warps by different numbers, so
-// that the warps with the most work are not all in the same quarter of the SM. `inv_sms` is roughly the
-// reciprocal of the number of SMs.
+// Returns a rotation of the assignment of rows to warps. Blocks that run on one SM at the same time get
+// different rotations, so that the warps with the most work are not all in the same quarter of the SM.
+// `inv_sms` is roughly the reciprocal of the number of SMs.
 __device__ __forceinline__ int warp_rotation(u32 inv_sms) {
     u32 id = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
     return int(__umulhi(id, inv_sms) % 4);
@@ -52,8 +52,8 @@ struct KeyRange {
     int first, end;
 };
 
-// The keys that query `t` of a sequence attends to. `spans` are those of its sequence; queries beyond the
-// sequence attend to none.
+// Returns the keys that query `t` of a sequence attends to. `spans` belongs to that sequence. Queries beyond
+// the sequence attend to no key.
 __device__ __forceinline__ KeyRange visible_keys(const uint2 *spans, int t, int seq_len) {
     if (t >= seq_len) return {0, 0};
     if (CAUSAL) return {0, t + 1};
@@ -62,8 +62,8 @@ __device__ __forceinline__ KeyRange visible_keys(const uint2 *spans, int t, int 
     return {int(min(span.x, u32(end))), end};
 }
 
-// The smallest range that contains all keys visible to any of the queries [from, to). Every warp of a block
-// computes it.
+// Returns the smallest range that contains all keys visible to any of the queries [from, to). Every warp of a
+// block computes it.
 __device__ __forceinline__ KeyRange keys_visible_to_any(const uint2 *spans, int from, int to, int seq_len) {
     to = min(to, seq_len);
     if (CAUSAL) return {0, to};
@@ -80,7 +80,8 @@ __device__ __forceinline__ KeyRange keys_visible_to_any(const uint2 *spans, int 
     return all;
 }
 
-// The smallest range that contains all queries that attend to any of the keys [from, to), likewise.
+// Returns the smallest range that contains all queries that attend to any of the keys [from, to). Every warp
+// of a block computes it.
 __device__ __forceinline__ KeyRange queries_seeing_any(const uint2 *spans, int from, int to, int seq_len) {
     if (CAUSAL) return {from, seq_len};
     KeyRange all = {seq_len, 0};
@@ -105,18 +106,18 @@ struct MaskWindow {
     __device__ __forceinline__ MaskWindow(const uint2 *spans, int t, int seq_len)
         : t(t), seq_len(seq_len), own(visible_keys(spans, t + threadIdx.x % WARP, seq_len)) {}
 
-    // True if any of the keys [key, key + count) is visible to any of the queries.
+    // Returns true if any of the keys [key, key + count) is visible to any of the queries.
     __device__ __forceinline__ bool any_visible(int key, int count) const {
         if (CAUSAL) return key < min(t + WARP, seq_len);
         return __any_sync(FULL_WARP, own.first < key + count && own.end > key);
     }
-    // True if all of these keys are visible to all queries but those beyond the sequence.
+    // Returns true if all of these keys are visible to all queries within the sequence.
     __device__ __forceinline__ bool all_visible(int key, int count) const {
         if (CAUSAL) return key + count <= t + 1;
         bool beyond = t + int(threadIdx.x % WARP) >= seq_len;
         return __all_sync(FULL_WARP, beyond || (own.first <= key && own.end >= key + count));
     }
-    // The keys visible to query t + i.
+    // Returns the keys visible to query t + i.
     __device__ __forceinline__ KeyRange keys_of(int i) const {
         if (CAUSAL) return {0, t + i + 1};
         return {__shfl_sync(FULL_WARP, own.first, i), __shfl_sync(FULL_WARP, own.end, i)};
@@ -127,14 +128,15 @@ __device__ __forceinline__ bool contains(KeyRange range, int key) {
     return (CAUSAL || key >= range.first) && key < range.end;
 }
 
-// Scores of products as softmax takes them, to the base 2: scaled by 1/√dim, and with SOFT_CAP capped.
+// Converts products to the scores that softmax takes, to the base 2: scaled by 1/√dim, and with SOFT_CAP
+// capped.
 //
-// cap·tanh(s / cap) is cap − 2·cap·r with r = 1 / (1 + e^(2s / cap)), and its slope 4·r·(1 − r).
+// cap·tanh(s / cap) is cap − 2·cap·r with r = 1 / (1 + e^(2s / cap)), and its slope is 4·r·(1 − r).
 // Probabilities stay the same if all scores of a row change by the same number, so scores are relative to the
-// cap: −2·cap·r. Their lse is too, in kernels. Exponentials and reciprocals are approximations, which leave
-// an error of at most cap·2^-21.
+// cap: −2·cap·r. Within kernels their lse is relative too. Exponentials and reciprocals are approximations,
+// with an error of at most cap·2^-21.
 struct Score {
-    float factor;    // Of what `operator()` returns.
+    float factor;    // Multiplies what `operator()` returns.
     float minus_2_cap, to_cap;
 
     __device__ __forceinline__ Score(float score_scale, float soft_cap)
@@ -143,12 +145,12 @@ struct Score {
     __device__ __forceinline__ float ratio(float x) const {
         return reciprocal_fast(1.0f + exp2_fast(x * to_cap));
     }
-    // A score, up to `factor`.
+    // Returns a score, which still has to be multiplied by `factor`.
     __device__ __forceinline__ float operator()(float x) const {
         return SOFT_CAP ? minus_2_cap * ratio(x) : x;
     }
-    // The logarithm of P of a score, which the mask may have hidden, for an lse of `relative`; and the slope
-    // of the cap up to the factor in `gradient_scale`.
+    // Returns the logarithm of a score's probability for an lse from `relative`; the mask may have hidden the
+    // score. Sets `slope` to the slope of the cap, without the factor in `gradient_scale`.
     __device__ __forceinline__ float exponent(float x, float lse, float &slope) const {
         slope = 1.0f;
         if (!SOFT_CAP) return fmaf(x, factor, -lse);
@@ -156,21 +158,21 @@ struct Score {
         slope = fmaf(-r, r, r);
         return x == -infinity() ? x : fmaf(minus_2_cap, r, -lse);
     }
-    // An lse, relative to the cap and back.
+    // Makes an lse relative to the cap, and undoes it.
     __device__ __forceinline__ float relative(float lse) const {
         return SOFT_CAP ? fmaf(0.5f, minus_2_cap, lse) : lse;
     }
     __device__ __forceinline__ float absolute(float lse) const {
         return SOFT_CAP ? fmaf(-0.5f, minus_2_cap, lse) : lse;
     }
-    // The factor of sums of dS·K and dSᵀ·Q.
+    // Returns the factor of the sums of dS·K and dSᵀ·Q.
     static __device__ __forceinline__ float gradient_scale(float score_scale) {
         return SOFT_CAP ? 4.0f * score_scale : score_scale;
     }
 };
 
-// Shifts one bit into the top of either half of `bits`: 1 if the 16-bit draw in that half of `word` is kept,
-// that is, at least `threshold`, which is repeated in both halves.
+// Shifts one bit into the top of each half of `bits`. The bit is 1 if the 16-bit draw in that half of `word`
+// is kept, that is, at least the threshold. `threshold` holds it in both halves.
 __device__ __forceinline__ u32 append_kept(u32 bits, u32 word, u32 threshold) {
     constexpr u32 TOP = 0x80008000u;
     u32 rest = (word | TOP) - (threshold & ~TOP);
@@ -195,8 +197,8 @@ struct Dropout {
         : drops(drops), thresholds(min(drops.threshold, 0xffffu) * 0x10001u), step(step), sequence(sequence),
           row(u32(head) * u32(seq_len)) {}
 
-    // Bits of the 8·CALLS keys from `key` on that are kept for query t: bit 4·c + w for key 8·c + 2·w, bit 16
-    // + 4·c + w for the next one. (`key` is a multiple of 8, CALLS at most 4.)
+    // Returns a bit for each of the 8·CALLS keys from `key` on, 1 if it is kept for query t: bit 4·c + w for
+    // key 8·c + 2·w, bit 16 + 4·c + w for the next key. (`key` is a multiple of 8, and CALLS at most 4.)
     template <int CALLS> __device__ __forceinline__ u32 kept(int t, int key) const {
         u32 bits = 0;
 #pragma unroll
@@ -205,7 +207,7 @@ struct Dropout {
         return bits >> (16 - 4 * CALLS);
     }
 
-    // The fraction of probabilities that is kept: the inverse of the scale of those.
+    // Returns the fraction of probabilities that is kept, the reciprocal of their scale.
     __device__ __forceinline__ float keep_probability() const {
         return float(65536u - drops.threshold) / 65536.0f;
     }

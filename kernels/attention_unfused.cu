@@ -1,12 +1,13 @@
-// The products of attention with its length × length matrices in memory: scores, values, and their gradients.
+// The products of unfused attention, with its length × length matrices in memory: scores, values, and their
+// gradients.
 //
-// A reference for flash attention, not an alternative: fp32 products in tiles of shared memory. Blocks: x
-// counts tiles, y heads of packed rows, z sequences.
+// This is a reference for flash attention, not an alternative: fp32 products in tiles of shared memory. In
+// the grid, x counts tiles, y heads of packed rows, and z sequences.
 //
-// Definitions: T, SIDE (rows and columns of a tile), SPREAD (threads per row and per column of a tile).
+// Definitions: T, SIDE (rows and columns of a tile), SPREAD (threads along each side of a tile).
 #include "common.cuh"
 
-// Products are summed over DEPTH at a time; a thread holds EACH × EACH elements of a tile, SPREAD apart.
+// Products sum DEPTH terms at a time. A thread holds EACH × EACH elements of a tile, SPREAD apart.
 constexpr int DEPTH = 16, EACH = SIDE / SPREAD;
 
 // Heads of packed rows [N, (query + 2·kv)·dim], and the length of a sequence.
@@ -26,7 +27,7 @@ struct Shape {
     __device__ int value_of(int head) const { return key_of(head) + kv; }
 };
 
-// A factor: element (i, j) lies at i·row + j·column, and one of the two is 1.
+// A factor: element (i, j) lies at i·row + j·column. One of the two strides is 1.
 struct Matrix {
     const T *data;
     i64 row, column;
@@ -34,7 +35,7 @@ struct Matrix {
 __device__ __forceinline__ Matrix rows(const T *data, i64 stride) { return {data, stride, 1}; }
 __device__ __forceinline__ Matrix transposed(const T *data, i64 stride) { return {data, 1, stride}; }
 
-// The tile of an output [m, n] that this block makes.
+// The tile of an output [m, n] that this block computes.
 struct Tile {
     int m, n, top, left;
     float sum[EACH][EACH] = {};
@@ -50,14 +51,14 @@ struct Tile {
     static __device__ void fetch(const Matrix &a, int first, int end, int from, int depth,
                                  float (&to)[DEPTH][SIDE + 1]) {
         for (int at = threadIdx.x; at < SIDE * DEPTH; at += blockDim.x) {
-            // Neighbouring threads read neighbours in memory.
+            // Neighboring threads read neighbors in memory.
             int i = a.column == 1 ? at / DEPTH : at % SIDE, k = a.column == 1 ? at % DEPTH : at / SIDE;
             bool inside = first + i < end && from + k < depth;
             to[k][i] = inside ? up(a.data[(first + i) * a.row + (from + k) * a.column]) : 0.0f;
         }
     }
 
-    // sum += a·bᵀ, of a [m, depth] and b [n, depth].
+    // sum += a·bᵀ with a [m, depth] and b [n, depth].
     __device__ void add_product(const Matrix &a, const Matrix &b, int depth) {
         __shared__ float left_part[DEPTH][SIDE + 1], right_part[DEPTH][SIDE + 1];
         int below = threadIdx.x / SPREAD, across = threadIdx.x % SPREAD;
@@ -83,7 +84,7 @@ struct Tile {
         }
     }
 
-    // Stores alpha·sum into a matrix of rows `stride` apart.
+    // Stores alpha·sum into a matrix whose rows are `stride` apart.
     __device__ void put(T *to, i64 stride, float alpha) const {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -96,7 +97,7 @@ struct Tile {
     }
 };
 
-// s = alpha·q·kᵀ of every query head. packed: [N, width]; s: [batch, query, length, length].
+// s = alpha·q·kᵀ for every query head. packed: [N, width]; s: [batch, query, length, length].
 extern "C" __global__ void __launch_bounds__(SPREAD *SPREAD)
     attention_scores(const T *packed, T *s, int query, int kv, int dim, int length, float alpha) {
     Shape shape = {query, kv, dim, length};
@@ -129,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(SPREAD *SPREAD)
     tile.put(d_packed + shape.head(batch, head), width, alpha);
 }
 
-// o = p·v of every query head. p: [batch, query, length, length]; packed: [N, width]; o: [N, query·dim].
+// o = p·v for every query head. p: [batch, query, length, length]; packed: [N, width]; o: [N, query·dim].
 extern "C" __global__ void __launch_bounds__(SPREAD *SPREAD)
     attention_values(const T *p, const T *packed, T *o, int query, int kv, int dim, int length) {
     Shape shape = {query, kv, dim, length};

@@ -1,5 +1,6 @@
-// Shared by all kernels: number formats, wide memory accesses, reductions in a fixed order, the generator of
-// dropout. No CUDA header is included, so that a machine with only the run-time libraries compiles kernels.
+// Shared by all kernels: number formats, wide memory accesses, reductions in a fixed order, the dropout
+// generator. It includes no CUDA header, so kernels compile on machines that have only the run-time
+// libraries.
 #pragma once
 
 typedef unsigned char u8;
@@ -12,22 +13,22 @@ typedef float f32;
 constexpr u32 FULL_WARP = 0xffffffffu;
 constexpr int WARP = 32;
 
-// The number of the block, counted from the last one. A kernel that goes through what a matrix product has
-// just written begins with what is still in the L2 cache, its end; the product after it, which goes forward,
-// finds the beginning there.
+// Returns the number of the block, counted from the last one. A kernel that goes through what a matrix
+// product has just written starts with the end, which is still in the L2 cache. The product after it goes
+// forward, and finds the beginning there.
 __device__ __forceinline__ u32 block_from_last() { return gridDim.x - 1 - blockIdx.x; }
 
-// Programmatic dependent launch (from sm_90 on): a kernel that is launched to overlap begins while the one
-// before it in the stream is still running, does what depends on nothing, such as loading weights, and waits
-// here for the end of what came before. In other launches it does not wait. What is loaded afterwards must
-// not be declared constant and free of aliases: the compiler may move such loads before the wait.
+// Programmatic dependent launch (from sm_90 on). A kernel launched to overlap begins while the kernel before
+// it in the stream is still running. It does what depends on nothing, such as loading weights, and waits here
+// for the end of the earlier work. In other launches it does not wait. Data loaded afterwards must not be
+// declared both const and __restrict__: the compiler may move such loads before the wait.
 __device__ __forceinline__ void wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Lets the next kernel, if it is launched to overlap, begin as soon as all blocks of this one have begun.
+// Lets the next kernel, if launched to overlap, begin as soon as all blocks of this one have begun.
 __device__ __forceinline__ void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -36,7 +37,7 @@ __device__ __forceinline__ void let_next_begin() {
 
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 
-// 2^x with a relative error of 2^-22; results below 2^-126 are zero.
+// 2^x with a relative error of 2^-22; results below 2^-126 become zero.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -50,14 +51,14 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
     return y;
 }
 
-// The base-2 logarithm with an absolute error of 2^-22 (relative, far from 1).
+// The base-2 logarithm with an absolute error of 2^-22 (far from 1 the relative error is 2^-22).
 __device__ __forceinline__ float log2_fast(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// bfloat16 as stored. Arithmetic happens in float.
+// bfloat16 as stored. Arithmetic uses float.
 struct __align__(2) bf16 {
     u16 bits;
 };
@@ -65,7 +66,7 @@ struct __align__(2) bf16 {
 __device__ __forceinline__ float up(float x) { return x; }
 __device__ __forceinline__ float up(bf16 x) { return __uint_as_float(u32(x.bits) << 16); }
 
-// Rounds to nearest, ties to even; the same bits as the CPU's conversion.
+// Rounds to nearest, ties to even, with the same bits as the CPU's conversion.
 template <typename E> __device__ __forceinline__ E down(float x);
 template <> __device__ __forceinline__ float down<float>(float x) { return x; }
 template <> __device__ __forceinline__ bf16 down<bf16>(float x) {
@@ -74,7 +75,7 @@ template <> __device__ __forceinline__ bf16 down<bf16>(float x) {
     return y;
 }
 
-// Two floats as a pair of bf16 in one register, `low` in the low half.
+// Rounds two floats to a pair of bf16 in one register, `low` in the low half.
 __device__ __forceinline__ u32 pack(float low, float high) {
     u32 y;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
@@ -83,12 +84,12 @@ __device__ __forceinline__ u32 pack(float low, float high) {
 __device__ __forceinline__ float low_half(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_half(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// N consecutive elements, moved by accesses as wide as their alignment of N·sizeof(E) bytes (at most 16)
-// allows.
+// N consecutive elements. Their alignment of N·sizeof(E) bytes (at most 16) allows accesses of that width.
 template <typename E, int N> struct __align__(sizeof(E) * N < 16 ? sizeof(E) * N : 16) Pack {
     E at[N];
 };
-// Sixteen bytes as the compiler's own vectors: it splits arrays into narrow accesses and instructions.
+// Sixteen bytes as the compiler's own vector types, because it splits arrays into narrow accesses and
+// instructions.
 template <> struct Pack<bf16, 8> {
     uint4 pairs;
 };
@@ -135,12 +136,12 @@ template <int N, typename E> __device__ __forceinline__ void store(E *to, const 
 struct Add {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
 };
-// Returns NaN if either is NaN, so that a bad value stays visible.
+// Returns NaN if either number is NaN, so that a bad value stays visible.
 struct Max {
     __device__ __forceinline__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };
 
-// Combines one value per lane of groups of `width` lanes; every lane gets the result. The tree is fixed.
+// Combines one value per lane in groups of `width` lanes; every lane gets the result. The tree is fixed.
 template <int width, typename Combine>
 __device__ __forceinline__ float warp_reduce(float x, Combine combine) {
 #pragma unroll
@@ -149,8 +150,8 @@ __device__ __forceinline__ float warp_reduce(float x, Combine combine) {
 }
 __device__ __forceinline__ float warp_sum(float x) { return warp_reduce<WARP>(x, Add()); }
 
-// Combines one value per thread of a block of at most 32 warps; every thread gets the result. `scratch` holds
-// 32 floats in shared memory and is free again for the next call.
+// Combines one value per thread of a block of at most 32 warps; every thread gets the result. `scratch` is 32
+// floats in shared memory, which the next call may reuse.
 template <typename Combine>
 __device__ __forceinline__ float block_reduce(float x, float neutral, float *scratch, Combine combine) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = (blockDim.x + WARP - 1) / WARP;
@@ -165,7 +166,8 @@ __device__ __forceinline__ float block_sum(float x, float *scratch) {
     return block_reduce(x, 0.0f, scratch, Add());
 }
 
-// Philox 4x32-10 (Salmon et al. 2011): 128 random bits for a counter under a key. As src/device/philox.rs.
+// Philox 4x32-10 (Salmon et al. 2011): 128 random bits for a counter and a key, the same as in
+// src/device/philox.rs.
 __device__ __forceinline__ uint4 philox(uint4 counter, u32 key0, u32 key1) {
 #pragma unroll
     for (int round = 0; round < 10; round++) {
@@ -178,8 +180,8 @@ __device__ __forceinline__ uint4 philox(uint4 counter, u32 key0, u32 key1) {
     return counter;
 }
 
-// A site of dropout: the key of the generator, the threshold of the 16-bit draw below which an element is
-// dropped, and the scale of the others. As `Drops` in src/ops/dropout.rs.
+// A site of dropout, the same as `Drops` in src/ops/dropout.rs: the generator's key, the threshold below
+// which a 16-bit draw drops its element, and the scale of the other elements.
 struct Drops {
     u32 key0, key1, threshold;
     float scale;
@@ -189,7 +191,7 @@ struct Drops {
 __device__ __forceinline__ uint4 draws(const Drops &drops, u32 step, u32 sequence, u32 row, u32 call) {
     return philox(make_uint4(call, row, sequence, step), drops.key0, drops.key1);
 }
-// The factor of column `c` (0 to 7) of a call: 0 or the scale.
+// Returns the factor of column `c` (0 to 7) of a call: 0 or the scale.
 __device__ __forceinline__ float drop_factor(const Drops &drops, const uint4 &draws, int c) {
     u32 word = c / 2 == 0 ? draws.x : c / 2 == 1 ? draws.y : c / 2 == 2 ? draws.z : draws.w;
     u32 draw = c % 2 == 0 ? word & 0xffffu : word >> 16;

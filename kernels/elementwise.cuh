@@ -1,20 +1,20 @@
-// The kernel of optimizers that treat every element alike; a file of each has its rule. Definitions: UPDATE
-// (the kernel's name), SLOTS (numbers that the rule keeps for an element), COLUMNS of the schedule (1, 2 or 4),
-// T and HAS_COMPUTE_COPY (the compute copy), and those of optimizer.cuh.
+// The kernel of optimizers that treat every element alike. Each optimizer has a file with its rule.
+// Definitions: UPDATE (the kernel's name), SLOTS (numbers that the rule keeps per element), COLUMNS of the
+// schedule (1, 2 or 4), T and HAS_COMPUTE_COPY (for the compute copy), and those of optimizer.cuh.
 #pragma once
 #include "optimizer.cuh"
 
-// What a rule computes with besides the element: the step's row of the schedule and the rule's constants, in
-// the order of src/optim/.
+// The numbers that a rule computes with besides the element: the step's row of the schedule, and the rule's
+// constants in the order of src/optim/.
 struct Scalars {
     float row[4], constants[4];
 };
 
-// A place for none, too: arrays have at least one element.
+// Arrays need at least one element, even without slots.
 constexpr int HELD = SLOTS > 0 ? SLOTS : 1;
 
-// The rule: updates a parameter and its slots by the gradient `g`, which is clipped. Every operation is
-// rounded separately, or fused where the CPU fuses it: the compiler must not fuse what is separate there.
+// The rule: updates a parameter and its slots by the clipped gradient `g`. An operation is fused exactly
+// where the CPU fuses it. The others use the __f…_rn functions, which keep the compiler from fusing them.
 __device__ __forceinline__ void update(const Scalars &s, bool decays, float &p, float (&slots)[HELD], float g);
 
 struct Slots {
@@ -22,9 +22,9 @@ struct Slots {
 };
 
 // (params, slots, compute_copy)[n] ← rule(grads[n]) with row step[1] of schedule[steps + 1, COLUMNS]. Nothing
-// changes where bad[1] is set. Without HAS_COMPUTE_COPY, `compute_copy` is not written. Of a group of
-// parameters, and on a rank that owns ranges, the elements of the slots from first to n are updated: the slots
-// have no others but of the group and the rank, and params where masters are sharded those of the shard.
+// changes if bad[1] is set. `compute_copy` is written only with HAS_COMPUTE_COPY. The kernel updates the slot
+// elements from first to n. The slots hold only elements of the parameter group and of this rank; params
+// holds those of the rank's shard if masters are sharded.
 extern "C" __global__ void __launch_bounds__(THREADS)
 UPDATE(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad, float *params,
        Slots slots, T *compute_copy, float c0, float c1, float c2, float c3, u64 first, u64 n, int rank_row) {
@@ -32,7 +32,7 @@ UPDATE(const float *grads, const float *schedule, const u32 *step, const float *
     auto [at, flat, master] = elements;
     bool whole = at + VEC <= n;
     float g4[VEC], p4[VEC], slots4[HELD][VEC] = {};
-    // Before anything that depends on another load.
+    // These loads come before anything that depends on another load.
     if (whole) {
         load_streaming(grads + flat, g4);
         load_streaming(params + master, p4);

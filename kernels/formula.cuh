@@ -1,9 +1,9 @@
-// The functions of formulas, in fp32, accurate to the last bits of format E; and a formula itself, as a
+// The functions of formulas in fp32, accurate to the last bits of format E, and the formula itself as a
 // functor.
 //
 // Definitions: FORMULA, the body of the functor's function, which src/ops/formula/code.rs writes from the
-// steps of the formula; and VARIABLES, 1 for one of x and 2 for one of a and b. Without FORMULA there is
-// none.
+// steps of the formula; VARIABLES, 1 for a formula of x and 2 for a formula of a and b. Without FORMULA there
+// is no functor.
 #pragma once
 #include "activation.cuh"
 
@@ -23,7 +23,7 @@ template <typename E> __device__ __forceinline__ float softplus(float u) {
     return __fadd_rn(u < 0.0f ? 0.0f : u, log1pf(exponential<E>(-fabsf(u))));
 }
 
-// The angle less whole turns, in two steps: 2π = 6.28125 + 0.001935307.
+// Reduces an angle to within a turn, in two steps: 2π = 6.28125 + 0.001935307.
 __device__ __forceinline__ float within_a_turn(float u) {
     float turns = rintf(u * 0.159154943f);
     return fmaf(turns, -1.93530718e-3f, fmaf(turns, -6.28125f, u));
@@ -39,13 +39,13 @@ template <> __device__ __forceinline__ float cosine<bf16>(float u) { return __co
 
 __device__ __forceinline__ float sign(float u) { return float(u > 0.0f) - float(u < 0.0f); }
 
-// NaN if either is.
+// NaN if either number is NaN.
 __device__ __forceinline__ float smaller(float u, float v) { return u < v || u != u ? u : v; }
 __device__ __forceinline__ float larger(float u, float v) { return u > v || u != u ? u : v; }
 
 __device__ __forceinline__ float greater(float u, float v) { return u > v ? 1.0f : 0.0f; }
 
-// u·v, and 0 where v is: the slope u of an outer function, which may be infinite, times the slope v inside.
+// u·v, but 0 if v is 0: u is the slope of an outer function, which may be infinite, and v the slope inside.
 __device__ __forceinline__ float chain(float u, float v) { return v == 0.0f ? 0.0f : __fmul_rn(u, v); }
 
 #ifdef FORMULA
@@ -54,7 +54,7 @@ struct Formula {
     template <typename E> static __device__ __forceinline__ Point at(float x) { FORMULA }
 };
 #else
-// A value and its slopes over a and b.
+// A value and its slopes with respect to a and b.
 struct PointOfTwo {
     float value, slope_a, slope_b;
 };

@@ -1,25 +1,26 @@
-// The query and key heads of rows of packed queries, keys and values, distributed over the threads of a
-// block, and the cosines and sines of the rotary position embedding.
+// The distribution of the query and key heads of packed rows over the threads of a block, and the cosines and
+// sines of the rotary position embedding.
 //
 // Definitions: T; HEAD_DIM, N_HEADS and N_KV_HEADS; ROTATED_DIM (the first elements of a head, which are
 // rotated); VEC (elements that a thread moves at once, a divisor of HEAD_DIM/2 and of ROTATED_DIM/2); LANES
-// (threads per head, a power of two); THREADS (per block); FREQUENCIES (HEAD_DIM/2 integers: the fraction
-// of a full turn, times 2⁶⁴, by which one position rotates each pair of elements, 0 for those that are not
-// rotated); COS_SIN_FACTOR (multiplies the cosines and sines of those that are).
+// (threads per head, a power of two); THREADS (per block); FREQUENCIES (HEAD_DIM/2 integers: the fraction of
+// a full turn, times 2⁶⁴, by which one position rotates each pair of elements; 0 for pairs that are not
+// rotated); COS_SIN_FACTOR (multiplies the cosines and sines of rotated pairs).
 #pragma once
 #include "common.cuh"
 
 constexpr int WARPS = THREADS / WARP;
-// Elements i and i + HALF_ROTATED of a head are rotated as a pair, and elements behind ROTATED_DIM are
-// paired the same way among themselves, so a thread holds packs of the first elements of pairs and of their
-// second ones.
+// Elements i and i + HALF_ROTATED of a head are rotated as a pair. Elements from ROTATED_DIM on are paired
+// the same way among themselves. So a thread holds packs of the first elements of pairs, and packs of their
+// second elements.
 constexpr int HALF_DIM = HEAD_DIM / 2, HALF_ROTATED = ROTATED_DIM / 2;
 constexpr int PACKS_PER_THREAD = (HALF_DIM / VEC + LANES - 1) / LANES;
 // Elements of a row: the query heads, the key heads, the value heads.
 constexpr int QKV_WIDTH = (N_HEADS + 2 * N_KV_HEADS) * HEAD_DIM;
 constexpr int V_OFFSET = (N_HEADS + N_KV_HEADS) * HEAD_DIM;
 
-// Warps of a block that handle query heads, in proportion to their number; the others handle key heads.
+// Warps of a block that handle query heads, in proportion to the number of those heads. The other warps
+// handle key heads.
 constexpr int PROPORTIONAL = (WARPS * N_HEADS + (N_HEADS + N_KV_HEADS) / 2) / (N_HEADS + N_KV_HEADS);
 constexpr int QUERY_WARPS = PROPORTIONAL < 1 ? 1 : PROPORTIONAL < WARPS ? PROPORTIONAL : WARPS - 1;
 
@@ -28,14 +29,14 @@ constexpr int TILE_ROWS = HEAD_DIM <= 128 ? 32 : HEAD_DIM <= 4096 ? 4096 / HEAD_
 
 __device__ const u64 FREQUENCY_OF_PAIR[] = FREQUENCIES;
 
-// The packs of a head that a thread holds: of first elements of pairs (the first half of a head that is
-// rotated as a whole), and of second ones.
+// The packs of a head that a thread holds: first elements of pairs in `low` (the first half of a head that is
+// rotated as a whole), second elements in `high`.
 struct HeadPacks {
     Pack<T, VEC> low[PACKS_PER_THREAD], high[PACKS_PER_THREAD];
 };
 
-// The heads that a thread works on: among the query (or key) heads of the rows of a tile, counted row by row,
-// each `step`-th from `first` on.
+// The heads that a thread works on. The query (or key) heads of the rows of a tile are counted row by row;
+// the thread takes each `step`-th of them from `first` on.
 struct ThreadHeads {
     bool key;
     int first, step;
@@ -47,21 +48,21 @@ struct ThreadHeads {
         step = (key ? WARPS - QUERY_WARPS : QUERY_WARPS) * (WARP / LANES);
     }
     __device__ __forceinline__ int per_row() const { return key ? N_KV_HEADS : N_HEADS; }
-    // The row of the tile that a head lies in.
+    // The row of the tile to which a head belongs.
     __device__ __forceinline__ int row(int head) const { return key ? head / N_KV_HEADS : head / N_HEADS; }
-    // The offset of the first element of this thread's pairs of a head if the pairs were those of a head
-    // rotated as a whole, from the first element of the tile.
+    // The offset, from the first element of the tile, of the first element of this thread's pairs in a head,
+    // if the head were rotated as a whole.
     __device__ __forceinline__ int at(int head) const {
         int r = row(head), head_of_row = key ? N_HEADS + head - r * N_KV_HEADS : head - r * N_HEADS;
         return r * QKV_WIDTH + head_of_row * HEAD_DIM + column();
     }
-    // The first pair of a thread's first packs; those of the others follow at distances of LANES · VEC.
+    // The first pair of a thread's first packs; its other packs follow at distances of LANES · VEC.
     static __device__ __forceinline__ int column() { return int(threadIdx.x) % LANES * VEC; }
-    // True if the pairs of the i-th packs are rotated: a pack has none or only such.
+    // True if the pairs of the i-th packs are rotated. Either all pairs of a pack are rotated, or none.
     static __device__ __forceinline__ bool rotated(int i) {
         return HALF_ROTATED == HALF_DIM || column() + i * LANES * VEC < HALF_ROTATED;
     }
-    // The offsets of the i-th packs from that of `at`: of first elements of pairs, and of second ones.
+    // The offsets of the i-th packs from `at`: of the first elements of pairs, and of the second elements.
     static __device__ __forceinline__ int low(int i) {
         return i * LANES * VEC + (rotated(i) ? 0 : HALF_ROTATED);
     }
@@ -70,8 +71,8 @@ struct ThreadHeads {
     }
 };
 
-// The column in a head of what lies in a slot of a row in shared memory, which holds the first elements of
-// all pairs, then the second ones.
+// Returns the column in a head that belongs to a slot of a row in shared memory. Such a row holds the first
+// elements of all pairs, then the second elements.
 __device__ __forceinline__ int column_of_slot(int slot) {
     if (HALF_ROTATED == HALF_DIM) return slot;
     int pair = slot % HALF_DIM;
@@ -80,7 +81,7 @@ __device__ __forceinline__ int column_of_slot(int slot) {
     return second ? pair + HALF_DIM : pair + HALF_ROTATED;
 }
 
-// True if this thread's i-th packs lie in the head: a constant except for the last ones.
+// True if this thread's i-th packs lie in the head; a constant except for the last packs.
 __device__ __forceinline__ bool pack_in_half(int i) {
     return (i + 1) * LANES * VEC <= HALF_DIM || ThreadHeads::column() + i * LANES * VEC < HALF_DIM;
 }
@@ -96,7 +97,7 @@ __device__ __forceinline__ void load_head_packs(const T *from, bool live, HeadPa
     }
 }
 
-// Cosine and sine of 2π·turn/2⁶⁴. Whole quarter turns are subtracted in integers, which is exact, so that
+// Computes cosine and sine of 2π·turn/2⁶⁴. Whole quarter turns are subtracted in integers, which is exact, so
 // only a small angle is rounded.
 __device__ __forceinline__ void cos_sin_of_turn(u64 turn, float &cosine, float &sine) {
     u64 quarters = (turn + (1ull << 61)) >> 62;
@@ -109,7 +110,7 @@ __device__ __forceinline__ void cos_sin_of_turn(u64 turn, float &cosine, float &
     if (quarters >= 2) sine = -sine;
 }
 
-// cos_sin[rows, HEAD_DIM]: for each row HALF_DIM cosines, then HALF_DIM sines, of the angles of its
+// Fills cos_sin[rows, HEAD_DIM]: for each row HALF_DIM cosines, then HALF_DIM sines, of the angles of its
 // position; 1 and 0 for pairs that are not rotated. All threads of the block take part.
 __device__ __forceinline__ void fill_cos_sin(const u32 *positions, int rows, float (*cos_sin)[HEAD_DIM]) {
     for (int at = threadIdx.x; at < rows * HALF_DIM; at += THREADS) {

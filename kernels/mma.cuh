@@ -3,7 +3,7 @@
 // Definitions: THREADS (per block).
 //
 // A product is mma.m16n8k16: C[16, 8] += A[16, 16]·B[16, 8]. A lane is written 4·g + q, with g = 0 to 7 and q
-// = 0 to 3. A register holds a pair of neighbours: two bf16 of A or B, or two of the four fp32 of C. Which
+// = 0 to 3. A register holds a pair of neighbors: two bf16 of A or B, or two of the four fp32 of C. Which
 // lane holds which pairs:
 //
 //                A [16, 16]                          B [16, 8]                      C [16, 8]
@@ -14,10 +14,10 @@
 //   g+8  │ a[1]        │ a[3]        │  k = 2q+8   │ b1          │           g+8  │ c[2]  c[3]      │
 //        └─────────────┴─────────────┘             └─────────────┘                └─────────────────┘
 //
-// The pairs of A lie along its row (columns 2q and 2q + 1), those of B along its column (rows 2q and 2q + 1).
-// So `lane / 4` in the kernels is a row of A and C (rows `half·8 + lane / 4`), and `lane % 4 * 2` a column of
-// C. Two neighbouring C, rounded and packed, are an A: that is how probabilities go from one product into the
-// next without shared memory.
+// The pairs of A lie along its row (columns 2q and 2q + 1), the pairs of B along its column (rows 2q and 2q +
+// 1). So in the kernels `lane / 4` is a row of A and C (rows `half·8 + lane / 4`), and `lane % 4 * 2` a
+// column of C. Two neighboring C, rounded and packed, form an A: this is how probabilities go from one
+// product into the next without shared memory.
 #pragma once
 #include "common.cuh"
 
@@ -28,7 +28,7 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Rounds two neighbouring C (columns 0 to 7 and 8 to 15) to the A of the next product.
+// Rounds two neighboring C (columns 0 to 7 and 8 to 15) to the A of the next product.
 __device__ __forceinline__ void pack(u32 (&a)[4], const float (&left)[4], const float (&right)[4]) {
     a[0] = pack(left[0], left[1]);
     a[1] = pack(left[2], left[3]);
@@ -36,15 +36,15 @@ __device__ __forceinline__ void pack(u32 (&a)[4], const float (&left)[4], const 
     a[3] = pack(right[2], right[3]);
 }
 
-// Copies the top bit of either half to all bits of that half.
+// Copies the top bit of each half to all bits of that half.
 __device__ __forceinline__ u32 spread_signs(u32 x) {
     u32 y;
     asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(y) : "r"(x));
     return y;
 }
 
-// Loads four 8×8 blocks of bf16: lane l gives the address of a row (16 bytes) of block l / 8. Lane 4·g + q
-// gets, of block i, columns 2q and 2q + 1 of row g or, transposed, rows 2q and 2q + 1 of column g.
+// Loads four 8×8 blocks of bf16. Lane l gives the address of a row (16 bytes) of block l / 8. Lane 4·g + q
+// gets columns 2q and 2q + 1 of row g from each block or, transposed, rows 2q and 2q + 1 of column g.
 __device__ __forceinline__ void ldmatrix_x4(u32 (&to)[4], u32 row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -58,7 +58,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&to)[4], u32 row) {
                  : "memory");
 }
 
-// The address of shared memory as the instructions above take it.
+// Converts a pointer to the shared-memory address that the instructions above take.
 __device__ __forceinline__ u32 shared_address(const void *pointer) {
     return u32(__cvta_generic_to_shared(pointer));
 }
@@ -72,10 +72,10 @@ __device__ __forceinline__ void cp_async_4(u32 to, const void *from, bool valid)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0)
                  : "memory");
 }
-// Waits for all copies of this thread. Those of other threads are visible after a barrier.
+// Waits for all copies of this thread. The copies of other threads are visible after a barrier.
 __device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Rows of DIM bf16 in shared memory, in chunks of 16 bytes that are swizzled within a row (chunk number XOR a
+// Rows of DIM bf16 in shared memory. Their 16-byte chunks are swizzled within a row (chunk number XOR a
 // function of the row), so that the eight rows of a block lie in different banks. DIM is a multiple of 32.
 template <int DIM> struct Rows {
     static constexpr int BYTES = 2 * DIM;
@@ -86,9 +86,9 @@ template <int DIM> struct Rows {
         int swizzle = LINE == 8 ? row % 8 : row / 2 % 4;
         return row * BYTES + (chunk ^ swizzle) * 16;
     }
-    // The address of chunk 2·k (or the next) of a row of `rows`, which begin at a multiple of 8 rows. Written
-    // so that all k share the address of the first: in it, the bits that k changes come from the swizzle
-    // alone.
+    // The address of chunk 2·k (or the next) of a row of `rows`, which begin at a multiple of 8 rows. It is
+    // written so that all k share the address of the first: in that address, the bits that k changes come
+    // only from the swizzle.
     static __device__ __forceinline__ u32 address(u32 rows, int row, int next, int k) {
         return ((rows + offset(row, next)) ^ k % (LINE / 2) * 32) + k / (LINE / 2) * LINE * 16;
     }
@@ -97,7 +97,7 @@ template <int DIM> struct Rows {
     // block. Rows from `end` on become zero.
     template <int COUNT>
     static __device__ __forceinline__ void copy(u32 to, const bf16 *from, u32 stride, int first, int end) {
-        // Neighbouring threads take the chunks of one line. All rows of a thread have the same swizzle.
+        // Neighboring threads take the chunks of one line. All rows of a thread have the same swizzle.
         constexpr int ROWS = THREADS / LINE;
         static_assert(COUNT % ROWS == 0 && ROWS % 8 == 0, "every thread copies as many chunks");
         // Read again for every copy, so that no value derived from it occupies registers between copies.
@@ -116,35 +116,35 @@ template <int DIM> struct Rows {
         }
     }
 
-    // Loads A from 16 rows, from `rows` on (the address of a row whose number is a multiple of 8), columns
-    // 16·k on.
+    // Loads A from 16 rows and from columns 16·k on. `rows` is the address of the first row, whose number
+    // must be a multiple of 8.
     static __device__ __forceinline__ void load_a(u32 (&to)[4], u32 rows, int k) {
         int lane = threadIdx.x % WARP;
         ldmatrix_x4(to, address(rows, lane % 16, lane / 16, k));
     }
-    // Loads B of two products whose columns n are the 16 rows from `rows` on, and whose k are columns 16·k
-    // on: {to[0], to[1]} and {to[2], to[3]}.
+    // Loads B of two products from 16 rows: the rows from `rows` on are B's columns n, and columns 16·k on
+    // are its k. The products take {to[0], to[1]} and {to[2], to[3]}.
     static __device__ __forceinline__ void load_b_from_rows(u32 (&to)[4], u32 rows, int k) {
         int lane = threadIdx.x % WARP;
         ldmatrix_x4(to, address(rows, lane / 16 * 8 + lane % 8, lane / 8 % 2, k));
     }
-    // Loads B of two products whose k are the 16 rows from `rows` on, and whose columns n are columns 16·n
-    // on.
+    // Loads B of two products from 16 rows: the rows from `rows` on are B's k, and columns 16·n on are its
+    // columns n.
     static __device__ __forceinline__ void load_b_from_columns(u32 (&to)[4], u32 rows, int n) {
         int lane = threadIdx.x % WARP;
         ldmatrix_x4_trans(to, address(rows, lane % 16, lane / 16, n));
     }
 
-    // Stores C of a warp, its rows multiplied by `factors` (rows g and g + 8 of every 16), by way of
-    // `scratch`: shared memory for as many rows, which no other warp uses. So stores are 16 bytes wide. Only
-    // the first `valid_rows` rows are stored.
+    // Stores C of a warp with its rows multiplied by `factors` (rows g and g + 8 of every 16). The rows pass
+    // through `scratch`, shared memory for as many rows that no other warp uses, so that stores are 16 bytes
+    // wide. Only the first `valid_rows` rows are stored.
     template <int TILES>
     static __device__ __forceinline__ void store(const float (&c)[TILES][DIM / 8][4],
                                                  const float (&factors)[TILES][2], unsigned char *scratch,
                                                  bf16 *to, int stride, int valid_rows) {
         int lane = threadIdx.x % WARP;
         __syncwarp();
-        // As in `address`, all pieces share one address, but for a swizzle and constants.
+        // As in `address`, all pieces share one address up to a swizzle and constants.
         u32 own = offset(lane / 4, 0) + lane % 4 * 4;
 #pragma unroll
         for (int n = 0; n < CHUNKS; n++)
@@ -176,8 +176,8 @@ template <int DIM> struct Rows {
     }
 };
 
-// A of rows that stay the same for a whole pass: their first 16·HELD columns stay in registers, the others
-// are read from shared memory for every product.
+// A of rows that stay the same for a whole pass. The first 16·HELD columns stay in registers; the others are
+// read from shared memory for every product.
 template <int DIM, int TILES, int HELD> struct Operand {
     u32 held[TILES][HELD > 0 ? HELD : 1][4];
     u32 rows;

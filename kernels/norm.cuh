@@ -1,27 +1,27 @@
 // Rows held in registers by teams of threads, and their root mean squares. All kernels that normalize a row
-// by this header get the same bits.
+// with this header get the same bits.
 //
 // Definitions: T, WIDTH (elements of a row), VEC (elements that a thread moves at once, a divisor of WIDTH),
 // TEAM (threads per row, a power of two), THREADS (per block, a multiple of TEAM), WEIGHT (1 if rows are
-// multiplied by a weight) and BIAS (1 if a bias is added). What a norm lacks is a null pointer.
+// multiplied by a weight) and BIAS (1 if a bias is added). An absent vector is a null pointer.
 #pragma once
 #include "common.cuh"
 
 // Rows that a block handles at a time.
 constexpr int TEAMS = THREADS / TEAM;
-// Packs of a row that a thread holds: its number in the team, then every TEAM-th.
+// Packs of a row that a thread holds: the one with its number in the team, then every TEAM-th.
 constexpr int PACKS_PER_THREAD = (WIDTH / VEC + TEAM - 1) / TEAM;
 
 __device__ __forceinline__ int team() { return threadIdx.x / TEAM; }
 // The column of a thread's first pack; the others follow at distances of STRIDE.
 __device__ __forceinline__ int column() { return int(threadIdx.x) % TEAM * VEC; }
 constexpr int STRIDE = TEAM * VEC;
-// True if this thread's i-th pack lies in the row: a constant except for the last pack.
+// True if this thread's i-th pack lies in the row; a constant except for the last pack.
 __device__ __forceinline__ bool in_row(int i) {
     return (i + 1) * STRIDE <= WIDTH || column() + i * STRIDE < WIDTH;
 }
 
-// A thread's part of a row, from its first pack on; zeros beyond the row.
+// Loads a thread's part of a row, from its first pack on; zeros beyond the row.
 __device__ __forceinline__ void load_row(const T *from, bool live, Pack<T, VEC> (&to)[PACKS_PER_THREAD]) {
 #pragma unroll
     for (int i = 0; i < PACKS_PER_THREAD; i++) {
@@ -30,8 +30,8 @@ __device__ __forceinline__ void load_row(const T *from, bool live, Pack<T, VEC> 
     }
 }
 
-// Sums each of N values over every team; all of its threads get the sums. Every thread of the block takes
-// part.
+// Sums each of N values over every team; all threads of a team get its sums. Every thread of the block must
+// take part.
 template <int N> __device__ __forceinline__ void team_sums(float (&x)[N]) {
 #pragma unroll
     for (int n = 0; n < N; n++) x[n] = warp_reduce<(TEAM < WARP ? TEAM : WARP)>(x[n], Add());
@@ -51,7 +51,7 @@ template <int N> __device__ __forceinline__ void team_sums(float (&x)[N]) {
     }
 }
 
-// A pack of the weight; ones without WEIGHT.
+// Loads a pack of the weight; ones without WEIGHT.
 __device__ __forceinline__ void load_weight(const float *from, float (&to)[VEC]) {
     if constexpr (WEIGHT) {
         load(from, to);
@@ -68,19 +68,19 @@ __device__ __forceinline__ float add_squares(const float (&x)[VEC], float sum) {
     return sum;
 }
 
-// 1 / √(mean + eps), where `inv_n` is one over the number of elements of the mean.
+// Returns 1 / √(mean + eps); `inv_n` is the reciprocal of the number of elements in the mean.
 __device__ __forceinline__ float inverse_root(float squares, float inv_n, float eps) {
     return rsqrtf(fmaf(squares, inv_n, eps));
 }
 
-// x becomes its norm, given the inverse root of its row.
+// Replaces x by its norm; `scale` is the inverse root of its row.
 __device__ __forceinline__ void normalize(float (&x)[VEC], float scale, const float (&weight)[VEC]) {
 #pragma unroll
     for (int c = 0; c < VEC; c++) x[c] = x[c] * scale * weight[c];
 }
 
-// n = row / √(mean(row²) + eps) ⊙ w, for the teams whose row is live. `w` and `n` point to the thread's first
-// pack.
+// Stores n = row / √(mean(row²) + eps) ⊙ w for the teams whose row is live. `w` and `n` point to the thread's
+// first pack.
 __device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[PACKS_PER_THREAD],
                                              const float *__restrict__ w, T *n, bool live, float inv_n,
                                              float eps) {
@@ -104,7 +104,8 @@ __device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[PACKS_PER
     }
 }
 
-// sum = r = x + y as stored, for the teams whose row is live. Pointers are to the thread's first pack.
+// Computes sum = r = x + y, rounded as stored, for the teams whose row is live. Pointers point to the
+// thread's first pack.
 __device__ __forceinline__ void add_rows(const T *x, const T *y, T *r, bool live,
                                          Pack<T, VEC> (&sum)[PACKS_PER_THREAD]) {
     Pack<T, VEC> addend[PACKS_PER_THREAD];

@@ -1,6 +1,6 @@
-// Shared by kernels over the flat parameter buffers (elementwise.cuh, ema.cu, swap_ema.cu): blocks of elements,
-// and ranges with weight decay. Definitions beside those of ranges.cuh: THREADS of a block, VEC neighbours of
-// a thread, WHOLE_BLOCKS, RANGE_MASTERS, and SWITCH_COUNT elements SWITCH_POSITIONS.
+// Shared by kernels over the flat parameter buffers (elementwise.cuh, ema.cu, swap_ema.cu): blocks of
+// elements, and ranges with weight decay. Definitions besides those of ranges.cuh: THREADS per block, VEC
+// neighbors per thread, WHOLE_BLOCKS, RANGE_MASTERS, and SWITCH_POSITIONS, a list of SWITCH_COUNT elements.
 #pragma once
 #include "common.cuh"
 #include "ranges.cuh"
@@ -8,15 +8,15 @@
 
 constexpr u64 BLOCK = THREADS * VEC;
 
-// The first element of each range among the masters; its first elements in the slots and in the flat buffers
-// are those of ranges.cuh.
+// The first element of each range among the masters. ranges.cuh has the first elements in the slots and in
+// the flat buffers.
 __constant__ u64 MASTERS[ROWS][RANGE_COUNT + 1] = RANGE_MASTERS;
 
-// Elements of the flat buffers at which decay is switched on (the first, the third, …) or off, ascending;
-// then a sentinel beyond all elements.
+// Elements of the flat buffers at which decay switches on (the first, the third, …) or off, ascending, then a
+// sentinel beyond all elements.
 __constant__ u64 SWITCHES[SWITCH_COUNT + 1] = SWITCH_POSITIONS;
 
-// The number of switches at or before an element. Decay applies if it is odd.
+// Returns the number of switches at or before an element. Decay applies if it is odd.
 __device__ __forceinline__ int switches_up_to(u64 at) {
     int low = 0, high = SWITCH_COUNT;
     while (low < high) {
@@ -30,9 +30,9 @@ __device__ __forceinline__ int switches_up_to(u64 at) {
     return low;
 }
 
-// Where the VEC elements of a thread lie, which all lie in one range of the rank's row: the grid begins at
-// element `first` of the slots, and ranges of these at multiples of BLOCK, so that a block of the grid lies
-// in one, or without WHOLE_BLOCKS at multiples of 64 elements.
+// The places of a thread's VEC elements, which all lie in one range of the rank's row. The grid begins at
+// element `first` of the slots. With WHOLE_BLOCKS, ranges begin at multiples of BLOCK in the slots, so each
+// block of the grid lies in one range; otherwise they begin at multiples of 64 elements.
 struct ThreadElements {
     u64 at, flat, master;
 };
@@ -44,7 +44,7 @@ __device__ __forceinline__ ThreadElements elements_of_thread(u64 first, int row)
     return {at, STARTS[row][range] + within, MASTERS[row][range] + within};
 }
 
-// Which of the elements of a thread decay. Where the whole block does or does not, they are not looked up.
+// Which elements of a thread decay. They are looked up one by one only where decay switches within the block.
 struct Decays {
     u64 flat;
     int passed;

@@ -3,16 +3,16 @@
 // Definitions: T (format in memory), HEAD_DIM (at most 256), ROWS and COLUMNS (of a tile of scores: multiples
 // of 16 and of 8), CAUSAL, DROPOUT, SOFT_CAP, THREADS (16·8). Thread (y, x) of a block has rows y + 16·i and
 // columns x + 8·j of the tile, and columns 32·n + 4·x to 32·n + 4·x + 3 of results. So the eight threads of a
-// row are neighbours in a warp.
+// row are neighbors in a warp.
 #pragma once
 #include "attention.cuh"
 
-constexpr int BLOCKS = 2;  // Per SM, at least: registers suffice for two without spilling.
+constexpr int BLOCKS = 2;  // At least, per SM: registers suffice for two without spilling.
 static_assert(THREADS == 128, "a block is 16 by 8 threads");
 constexpr int ROWS_EACH = ROWS / 16, COLUMNS_EACH = COLUMNS / 8;
 constexpr int WIDTH = (HEAD_DIM + 31) / 32 * 32, WIDTHS_EACH = WIDTH / 32;
-constexpr int STRIDE = WIDTH + 4;            // Between rows, so that eight neighbours lie in different banks.
-constexpr int SQUARE_STRIDE = COLUMNS + 8;   // Between rows of the tile of scores, likewise.
+constexpr int STRIDE = WIDTH + 4;            // Between rows, so that eight neighbors lie in different banks.
+constexpr int SQUARE_STRIDE = COLUMNS + 8;   // Between rows of the tile of scores, for the same reason.
 constexpr int VEC = HEAD_DIM % 4 == 0 ? 4 : 1;
 
 using Square = float[ROWS_EACH][COLUMNS_EACH];
@@ -21,7 +21,7 @@ using Result = float[ROWS_EACH][WIDTHS_EACH][4];
 __device__ __forceinline__ int thread_x() { return threadIdx.x % 8; }
 __device__ __forceinline__ int thread_y() { return threadIdx.x / 8; }
 
-// Copies rows, `stride` elements apart, to shared memory as floats; rows from `valid_rows` on and columns
+// Copies rows, `stride` elements apart, to shared memory as floats. Rows from `valid_rows` on and columns
 // beyond the head become zero.
 template <int COUNT>
 __device__ __forceinline__ void copy_rows(float *to, const T *from, int stride, int valid_rows) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void multiply_columns(Result &c, const float *a, cons
     }
 }
 
-// Writes a tile of scores to shared memory. Its rows are read by the warp that wrote them.
+// Writes a tile of scores to shared memory. The warp that wrote a row also reads it.
 __device__ __forceinline__ void store_square(float *to, const Square &square) {
 #pragma unroll
     for (int i = 0; i < ROWS_EACH; i++)
@@ -113,7 +113,7 @@ __device__ __forceinline__ void store_rows(T *to, int stride, const Result &resu
     }
 }
 
-// A product's score as softmax takes it: scaled, and capped, to the last bits of fp32.
+// Converts a product to the score that softmax takes: scaled, and capped, to the last bits of fp32.
 struct AccurateScore {
     float scale, cap, to_cap;
 
@@ -122,7 +122,7 @@ struct AccurateScore {
     __device__ __forceinline__ float operator()(float x) const {
         return SOFT_CAP ? cap * tanhf(x * to_cap) : x * scale;
     }
-    // The same, with the slope of the cap.
+    // Also returns the slope of the cap.
     __device__ __forceinline__ float operator()(float x, float &slope) const {
         slope = 1.0f;
         if (!SOFT_CAP) return x * scale;
@@ -137,8 +137,8 @@ template <typename Combine> __device__ __forceinline__ float row_reduce(float x,
     return warp_reduce<8>(x, combine);
 }
 
-// Bits of `append_kept` for CALLS calls of the generator, split among LANES_SHARING lanes of a warp, of which
-// this is number `lane`: lane c % LANES_SHARING makes call c, with `call(c)`.
+// Returns the bits of `append_kept` for CALLS calls of the generator. The calls are split among LANES_SHARING
+// lanes of a warp; this is lane number `lane`. Lane c % LANES_SHARING makes call c with `call(c)`.
 template <int CALLS, int LANES_SHARING, typename Call>
 __device__ __forceinline__ u32 split_calls(int lane, const Dropout &dropout, Call call) {
     constexpr int EACH = (CALLS + LANES_SHARING - 1) / LANES_SHARING;

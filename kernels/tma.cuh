@@ -1,14 +1,14 @@
 // Copies of tiles between global and shared memory by the tensor memory accelerator, and the barriers in
 // shared memory that they report to. For sm_90 and later.
 //
-// One thread starts a copy of a box of a tensor of up to four dimensions; the hardware computes addresses,
-// swizzles, fills what lies outside of the tensor with zeros (or leaves it out of a store), and counts the
-// bytes that have landed on an mbarrier. The tensor is described by a map of 128 bytes, which the host
-// encodes (cuTensorMapEncodeTiled) and passes as a `const __grid_constant__ TensorMap` parameter.
+// One thread starts a copy of a box of a tensor with up to four dimensions. The hardware computes addresses,
+// swizzles, fills what lies outside the tensor with zeros (or leaves it out of a store), and counts the bytes
+// that have landed on an mbarrier. A map of 128 bytes describes the tensor; the host encodes it
+// (cuTensorMapEncodeTiled) and passes it as a `const __grid_constant__ TensorMap` parameter.
 #pragma once
 #include "common.cuh"
 
-// The driver's description of a tensor, of its box and of the swizzle in shared memory.
+// The driver's description of a tensor, of its box, and of the swizzle in shared memory.
 struct __align__(64) TensorMap {
     u64 words[16];
 };
@@ -26,12 +26,12 @@ __device__ __forceinline__ void barrier_init_fence() {
 __device__ __forceinline__ void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and holds the phase open until this many bytes have been copied.
+// Arrives, and keeps the phase open until this many bytes have been copied.
 __device__ __forceinline__ void barrier_arrive_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
-// Waits until the phase of this parity is complete. A new barrier is in phase 0; the phase before it, of
+// Waits until the phase with this parity is complete. A new barrier is in phase 0; the phase before it, with
 // parity 1, counts as complete.
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     asm volatile("{\n"
@@ -53,12 +53,12 @@ template <int SLOTS> struct RingPosition {
     }
 };
 
-// ---- Copies. Coordinates count elements from the fastest dimension on.
+// ---- Copies. Coordinates count elements, fastest dimension first.
 
 __device__ __forceinline__ void prefetch_map(const TensorMap &map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
-// Copies a box to shared memory, whose bytes are counted by `barrier`.
+// Copies a box to shared memory; `barrier` counts its bytes.
 __device__ __forceinline__ void load_box(u32 to, const TensorMap &map, u32 barrier, int x0, int x1, int x2,
                                          int x3) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -66,14 +66,15 @@ __device__ __forceinline__ void load_box(u32 to, const TensorMap &map, u32 barri
                  "l"(&map), "r"(barrier), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
                  : "memory");
 }
-// Copies consecutive bytes (a multiple of 16, from such an address to such a one) to shared memory, likewise.
+// Copies consecutive bytes to shared memory; `barrier` counts them. Their number and both addresses are
+// multiples of 16.
 __device__ __forceinline__ void load_bytes(u32 to, const void *from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
-// Copies a box from shared memory. What the threads have written there needs `async_proxy_fence` before.
+// Copies a box from shared memory. Data written there by threads needs `async_proxy_fence` first.
 __device__ __forceinline__ void store_box(const TensorMap &map, u32 from, int x0, int x1, int x2, int x3) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group "
                  "[%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
@@ -85,7 +86,7 @@ __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.com
 __device__ __forceinline__ void store_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-// Orders writes of this thread to shared memory before copies (and wgmma) that start after a barrier.
+// Orders this thread's writes to shared memory before copies (and wgmma) that start after a barrier.
 __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -1,15 +1,15 @@
-// Tensor-core products of a warpgroup (four warps, 128 threads) on sm_90a, whose B, and often A, lie in
-// shared memory.
+// Tensor-core products of a warpgroup (four warps, 128 threads) on sm_90a. B, and often A, lie in shared
+// memory.
 //
-// A product is wgmma.m64nNk16: C[64, N] (+)= A[64, 16]·B[16, N], bf16 factors, fp32 sums. Warp w of the
-// warpgroup holds rows 16·w to 16·w + 15 of C, and of A where it is in registers, laid out as those of
-// mma.m16n8k16 (mma.cuh): of lane 4·g + q,
+// A product is wgmma.m64nNk16: C[64, N] (+)= A[64, 16]·B[16, N], with bf16 factors and fp32 sums. Warp w of
+// the warpgroup holds rows 16·w to 16·w + 15 of C, and of A if it is in registers. They are laid out as in
+// mma.m16n8k16 (mma.cuh): lane 4·g + q holds
 //
 //   c[4·n + 0], c[4·n + 1]   row g,     columns 8·n + 2·q and the next       (n = 0 to N/8 − 1)
 //   c[4·n + 2], c[4·n + 3]   row g + 8, the same columns
 //
-// so that eight neighbouring C, rounded and packed, are the A of a next product: a[0] and a[1] are rows g and
-// g + 8 of columns 2·q, a[2] and a[3] those of columns 2·q + 8.
+// so that eight neighboring C, rounded and packed, are the A of the next product: a[0] and a[1] are rows g
+// and g + 8 of columns 2·q, a[2] and a[3] the same rows of columns 2·q + 8.
 //
 // In shared memory a factor lies in panels of 64 columns: rows of 128 bytes, whose eight 16-byte chunks are
 // swizzled (chunk number XOR row % 8), as TMA writes them with a box of 64 columns and a swizzle of 128
@@ -18,21 +18,21 @@
 // TMA writes them with a box of 32 columns and a swizzle of 64 bytes; it begins at a multiple of 512 bytes.
 //
 // Products run asynchronously. A warpgroup calls `products_begin` after it has changed registers that they
-// use, issues products, `products_commit`s them as a group, and touches C (and A in registers) only after
-// `products_wait` and `hold` on them.
+// use, issues products, groups them with `products_commit`, and touches C (and A in registers) only after
+// `products_wait` and `hold` on these registers.
 #pragma once
 #include "common.cuh"
 
 // ---- Factors in shared memory.
 
-// A factor whose summed dimension is that of the panel's columns: A[m, k] or B[n, k] stored as rows of k. The
-// columns 16·i of a panel begin at `k_columns_factor(...) + 2·i`.
+// A factor whose summed dimension is the panel's columns: A[m, k] or B[n, k] stored as rows of k. The columns
+// 16·i of a panel begin at `k_columns_factor(...) + 2·i`.
 __device__ __forceinline__ u64 k_columns_factor(u32 panel) {
     constexpr u64 SWIZZLE_128 = 1ull << 62, EIGHT_ROWS = u64(1024 / 16) << 32;
     return SWIZZLE_128 | EIGHT_ROWS | 1ull << 16 | (panel & 0x3ffffu) >> 4;
 }
-// A factor whose summed dimension is that of the rows: A[m, k] or B[k, n] stored as rows of m or n; more than
-// 64 of those lie in panels `panel_bytes` apart. Rows 16·i begin at `k_rows_factor(...) + 128·i`.
+// A factor whose summed dimension is the rows: A[m, k] or B[k, n] stored as rows of m or n. If these are
+// longer than 64, they lie in panels `panel_bytes` apart. Rows 16·i begin at `k_rows_factor(...) + 128·i`.
 __device__ __forceinline__ u64 k_rows_factor(u32 panel, u32 panel_bytes) {
     constexpr u64 SWIZZLE_128 = 1ull << 62, EIGHT_ROWS = u64(1024 / 16) << 32;
     return SWIZZLE_128 | EIGHT_ROWS | u64(panel_bytes / 16) << 16 | (panel & 0x3ffffu) >> 4;
@@ -45,12 +45,12 @@ __device__ __forceinline__ u64 narrow_factor(u32 panel) {
     return SWIZZLE_64 | EIGHT_ROWS | 1ull << 16 | (panel & 0x3ffffu) >> 4;
 }
 
-// How a factor lies in shared memory.
+// How a factor is stored in shared memory.
 constexpr int K_COLUMNS = 0, K_ROWS = 1;
 
 // ---- Order of products.
 
-// Orders the registers of this warpgroup before the products that follow.
+// Orders this warpgroup's registers before the products that follow.
 __device__ __forceinline__ void products_begin() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -71,8 +71,8 @@ template <int N> __device__ __forceinline__ void hold(u32 (&x)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(x[i])::"memory");
 }
 
-// Stores four 8×8 blocks of bf16 to shared memory: lane l gives the address of a row (16 bytes) of block l /
-// 8. Lane 4·g + q has, of block i, columns 2q and 2q + 1 of row g.
+// Stores four 8×8 blocks of bf16 to shared memory. Lane l gives the address of a row (16 bytes) of block l /
+// 8. Lane 4·g + q has columns 2q and 2q + 1 of row g of each block.
 __device__ __forceinline__ void stmatrix_x4(u32 row, const u32 (&from)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(from[0]),
                  "r"(from[1]), "r"(from[2]), "r"(from[3])
@@ -85,7 +85,7 @@ __device__ __forceinline__ float2 load_shared_2(u32 at) {
     return x;
 }
 
-// ---- Registers of a warpgroup, a multiple of 8: all its warps call this.
+// ---- Registers per thread, a multiple of 8. All warps of the warpgroup must call these.
 
 template <int REGISTERS> __device__ __forceinline__ void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
@@ -94,16 +94,16 @@ template <int REGISTERS> __device__ __forceinline__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-// A barrier of `threads` threads, by number (1 to 15; 0 is __syncthreads').
+// A barrier of `threads` threads, by number (1 to 15; __syncthreads() uses 0).
 __device__ __forceinline__ void named_barrier(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
-// Counts these threads in, but does not wait.
+// Counts these threads in but does not wait.
 __device__ __forceinline__ void named_barrier_arrive(int number, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-// ---- The instruction for every N that kernels use. `add` false: C is overwritten.
+// ---- The instruction for every N that kernels use. If `add` is false, C is overwritten.
 
 #define C_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define C_32 \

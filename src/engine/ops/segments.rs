@@ -215,7 +215,7 @@ pub(crate) fn update_inputs(
     };
     let master = precision.master;
     if grads.dtype != master || schedule.width() != schedule_width || clip.dtype != master {
-        return Err("grads and clip must have the master format, and the schedule the width of its rows".into());
+        return Err("grads and clip must have the master format, and the schedule one column per number of a step".into());
     }
     if step.dtype != DType::U32 || bad.dtype != DType::U32 {
         return Err("step and bad must be u32".into());

@@ -1,5 +1,6 @@
-//! Flash attention, forward, on the CPU: one task per sequence and query head, blocks of queries by blocks of
-//! keys, with a running maximum and sum per query (Milakov and Gimelshein 2018; Dao et al. 2022).
+//! The forward pass of flash attention on the CPU. One task handles a sequence and a query head. It goes
+//! through blocks of queries and, for each, through blocks of keys, with a running maximum and sum per query
+//! (Milakov and Gimelshein 2018; Dao et al. 2022).
 
 use super::rows::{LANES, Scratch, cap_scores, cut, exponentials, hide_outside, multiply_by, scale};
 use super::{Attention, Extras};
@@ -9,7 +10,7 @@ use crate::device::{Elem, Real};
 use crate::ops::lanes;
 use std::ops::Range;
 
-/// Queries and keys of a block.
+/// Queries and keys per block.
 pub(super) const QUERIES: usize = 48;
 pub(super) const KEYS: usize = 256;
 
@@ -34,7 +35,7 @@ pub(super) fn forward<E: Elem>(
     );
 }
 
-/// One head of one sequence.
+/// Computes one head of one sequence.
 #[inline(always)]
 fn head<E: Elem>(
     attention: &Attention,
@@ -47,7 +48,7 @@ fn head<E: Elem>(
 ) {
     let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
     let score_scale = E::Acc::from_f64(heads.score_scale());
-    // Capped scores are scaled already.
+    // Capped scores are already scaled.
     let cap = attention.score_cap.map(E::Acc::from_f64);
     let factor = if cap.is_some() { E::Acc::ONE } else { score_scale };
     let wide = usize::from(widens::<E>());
@@ -94,7 +95,7 @@ fn head<E: Elem>(
                 let row = &mut row[..live];
                 let larger = max[r].larger(lanes::max(row) * factor);
                 let sum = exponentials(row, factor, larger);
-                // In the first block that a query sees there is nothing to correct.
+                // The first block that a query sees leaves nothing to correct.
                 if max[r] == E::Acc::NEG_INFINITY {
                     norm[r] = sum;
                 } else {
@@ -119,7 +120,7 @@ fn head<E: Elem>(
         for r in 0..count {
             let row = b * seq_len + q0 + r;
             let sum = &mut sums[r * dim..(r + 1) * dim];
-            // A query that sees no key gives zeros.
+            // A query that sees no key yields zeros.
             let inverse = if max[r] == E::Acc::NEG_INFINITY { E::Acc::ZERO } else { E::Acc::ONE / norm[r] };
             scale(sum, inverse);
             o.store(row * heads.query * dim + h * dim, sum);
@@ -128,15 +129,15 @@ fn head<E: Elem>(
     }
 }
 
-/// Cuts the keys that a block of queries sees into blocks that start where a call of the dropout generator
-/// does.
+/// Cuts the keys that a block of queries sees into blocks. Each block starts where a call of the dropout
+/// generator starts.
 pub(super) fn blocks(seen: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
     let end = seen.end;
     let start = seen.start / LANES * LANES;
     (start..end).step_by(KEYS).map(move |at| at..end.min(at + KEYS))
 }
 
-/// Returns the part of `seen` inside a block, counted from its start.
+/// Returns the part of `seen` inside `block`, counted from the start of the block.
 #[inline(always)]
 pub(super) fn within(seen: &Range<usize>, block: &Range<usize>) -> Range<usize> {
     let start = seen.start.clamp(block.start, block.end);

@@ -1,4 +1,4 @@
-//! Flash attention on a GPU: the launches of its kernels.
+//! Launches the kernels of flash attention on a GPU.
 
 use super::tuning::{self, OnePass, Pass, ShortRows, Warpgroups};
 use super::{Attention, Mask};
@@ -7,19 +7,19 @@ use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, TensorMap};
 use crate::error::{Error, Result};
 use crate::ir::{GpuNode, Spec};
 
-/// Threads per block, in all of these kernels.
+/// Threads per block in the kernels of [`Launch::launch`].
 const THREADS: u32 = 128;
 /// Warps per block.
 const WARPS: usize = THREADS as usize / 32;
-/// Maximum width of a head.
+/// The largest head width.
 const MAX_HEAD_DIM: usize = 256;
-/// Maximum number of blocks of a grid in y and z.
+/// The largest number of blocks in the y and z dimensions of a grid.
 const MAX_BLOCKS: usize = 65_535;
 
 /// The kernels that run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Path {
-    /// bf16 on tensor cores, for the widths of heads that models have.
+    /// bf16 on tensor cores, for the head widths of common models.
     TensorCores,
     /// fp32 multiply-adds, for any other width or format.
     Fp32,
@@ -33,41 +33,42 @@ struct Square {
 }
 
 impl Square {
-    /// Returns the bytes of shared memory for rows of heads (each padded) and for tiles of scores.
+    /// Returns the bytes of shared memory for `rows` rows of heads (each padded) and `squares` tiles of
+    /// scores.
     fn shared(self, dim: usize, rows: usize, squares: usize) -> usize {
         4 * (rows * (dim.next_multiple_of(32) + 4) + squares * self.rows * (self.columns + 8))
     }
 }
 
-/// Returns the factor by which kernels divide by `n`: 2³²/n + 1, or 0 for 1.
+/// Returns the factor by which kernels divide by `n`: 2³²/n + 1, or 0 for n = 1.
 fn reciprocal(n: usize) -> Arg {
     Arg::U32(if n <= 1 { 0 } else { ((1u64 << 32) / n as u64 + 1) as u32 })
 }
 
-/// Returns the cap of scores as kernels take it; those compiled without one do not read it.
+/// Returns the score cap as a kernel argument. Kernels compiled without a cap do not read it.
 fn soft_cap(attention: &Attention) -> Arg {
     Arg::F32(attention.score_cap.unwrap_or(0.0) as f32)
 }
 
-/// An attention op about to be launched.
+/// An attention op that is about to be launched.
 struct Launch<'a> {
     attention: &'a Attention,
     cx: &'a GpuNode<'a>,
     dtype: DType,
     batch: usize,
     path: Path,
-    /// Addresses of spans, sequences and step; 0 if the op has none.
+    /// Addresses of spans, sequences and step; 0 for absent inputs.
     extras: [DevicePtr; 3],
 }
 
 impl<'a> Launch<'a> {
-    /// `first` is the index of the first input after the tensors.
+    /// Creates a launch. `first` is the index of the first input after the tensors.
     fn new(attention: &'a Attention, cx: &'a GpuNode<'a>, first: usize) -> Result<Self> {
         let packed = cx.input_spec(0);
         let dim = attention.heads.dim;
         if dim > MAX_HEAD_DIM {
             return Err(Error::failed(format!(
-                "flash attention on a GPU takes heads up to {MAX_HEAD_DIM} wide, not {dim}; engine.attention = \"unfused\" takes any"
+                "flash attention on a GPU takes heads up to {MAX_HEAD_DIM} wide, not {dim}; engine.attention = \"unfused\" takes any width"
             )));
         }
         let tensor_cores = packed.dtype == DType::Bf16 && tuning::has_tensor_core_kernels(dim);
@@ -84,7 +85,7 @@ impl<'a> Launch<'a> {
         })
     }
 
-    /// Returns a kernel with the definitions that all of them have.
+    /// Returns a kernel with the definitions that all these kernels have.
     fn kernel(&self, file: &'static str, entry: &'static str) -> Kernel {
         let kernel = Kernel::new(file, entry)
             .with("HEAD_DIM", self.attention.heads.dim)
@@ -95,8 +96,8 @@ impl<'a> Launch<'a> {
         if self.path == Path::Fp32 { kernel.with_type("T", self.dtype) } else { kernel }
     }
 
-    /// Launches one block per sequence, head and tile of `rows` rows. Arguments are `tensors`, the optional
-    /// inputs, `outputs`, sizes and scalars.
+    /// Launches one block per sequence, head and tile of `rows` rows. The arguments are `tensors`, the
+    /// optional inputs, `outputs`, sizes and scalars.
     fn launch(
         &self,
         kernel: Kernel,
@@ -130,8 +131,8 @@ impl<'a> Launch<'a> {
         self.cx.queue.launch(kernel, grid, &args)
     }
 
-    /// Returns the number of sequences per section (see kernels/attention.cuh): several rounds of blocks on
-    /// all SMs, as long as keys and values fit half of the L2 cache.
+    /// Returns the number of sequences per section (see kernels/attention.cuh): enough for several rounds of
+    /// blocks on all SMs, but at most as many as have keys and values that fit in half of the L2 cache.
     fn section(&self, blocks_of_sequence: usize) -> usize {
         const BLOCKS: usize = 16;
         let properties = self.cx.queue.properties();
@@ -170,8 +171,8 @@ pub(super) fn forward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
 }
 
 impl Launch<'_> {
-    /// Launches the forward with products of warpgroups: as many blocks as run at once, which take pieces of
-    /// work until none is left.
+    /// Launches the forward pass with warpgroup products. As many blocks as run at once take pieces of work
+    /// until none is left.
     fn forward_by_warpgroups(&self, cut: Warpgroups) -> Result<()> {
         let Attention { heads, seq_len, mask, .. } = *self.attention;
         let pieces = self.batch * heads.query * seq_len.div_ceil(cut.queries());
@@ -194,7 +195,7 @@ impl Launch<'_> {
         self.cx.queue.launch(cut.define(kernel), grid.shared(cut.shared(heads.dim)), &args)
     }
 
-    /// Maps rows of `heads` heads side by side, in boxes of `rows` rows of at most 64 columns of a head.
+    /// Maps rows of `heads` heads side by side, in boxes of `rows` rows by at most 64 columns of a head.
     fn map(&self, address: DevicePtr, heads: usize, rows: usize) -> TensorMap {
         let Attention { seq_len, heads: super::Heads { dim, .. }, .. } = *self.attention;
         TensorMap {
@@ -206,18 +207,18 @@ impl Launch<'_> {
     }
 }
 
-/// Where the backward in one pass keeps what its blocks leave to each other: 4-byte words from the start of
-/// the scratch, each part from a multiple of 16 bytes on.
+/// Layout of the scratch in which the blocks of the one-pass backward leave data to each other. Offsets are
+/// in 4-byte words from the start of the scratch; each part begins at a multiple of 16 bytes.
 #[derive(Clone, Copy, Debug)]
 struct OnePassScratch {
-    /// lse and D of tiles of queries.
+    /// lse and D of each tile of queries.
     stats: usize,
-    /// Spans of tiles of queries, and the tiles of keys that they see.
+    /// Spans of each tile of queries, and the tiles of keys that they see.
     spans: usize,
     ranges: usize,
-    /// The next ticket, and whose turn it is.
+    /// The next ticket, and the counters that say whose turn it is.
     turns: usize,
-    /// The sums of the queries' gradient.
+    /// The fp32 sums of the queries' gradient.
     sums: usize,
     words: usize,
 }
@@ -245,7 +246,7 @@ impl OnePassScratch {
     }
 }
 
-/// Returns the scratch of the backward: see [`FlashAttentionGrad`](super::FlashAttentionGrad).
+/// Returns the spec of the backward scratch; see [`FlashAttentionGrad`](super::FlashAttentionGrad).
 pub(super) fn grad_scratch(attention: &Attention, packed: &Spec, lse: &Spec) -> Spec {
     if packed.dtype == DType::Bf16 && tuning::may_make_one_pass(attention) {
         let words = OnePassScratch::new(attention, packed.shape[0] / attention.seq_len).words;
@@ -256,8 +257,8 @@ pub(super) fn grad_scratch(attention: &Attention, packed: &Spec, lse: &Spec) -> 
 }
 
 impl Launch<'_> {
-    /// Launches the backward in one pass, with products of warpgroups, and before it what gathers the numbers
-    /// that its steps read.
+    /// Launches the one-pass backward with warpgroup products. A first kernel gathers the numbers that its
+    /// steps read.
     fn backward_in_one_pass(&self, cut: OnePass) -> Result<()> {
         let Attention { heads, seq_len, mask, .. } = *self.attention;
         if self.batch == 0 {
@@ -304,7 +305,7 @@ impl Launch<'_> {
 }
 
 impl Launch<'_> {
-    /// Launches the backward of short rows: as many blocks as run at once, which take a head after another.
+    /// Launches the backward pass for short rows. As many blocks as run at once take one head after another.
     fn backward_of_short_rows(&self) -> Result<()> {
         let Attention { heads, seq_len, .. } = *self.attention;
         let all = self.batch * heads.query;
@@ -335,8 +336,8 @@ impl Launch<'_> {
     }
 }
 
-/// Queues [`FlashAttentionGrad`](super::FlashAttentionGrad): a head at a time or one pass where that is the
-/// method, otherwise the pass over queries, which writes D, then the one over keys.
+/// Queues [`FlashAttentionGrad`](super::FlashAttentionGrad): one head at a time or in one pass if tuning
+/// selects that method, otherwise the pass over queries, which writes D, and then the pass over keys.
 pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 4)?;
     if launch.path == Path::TensorCores && tuning::short_rows(attention, cx.queue.properties()) {
@@ -360,7 +361,7 @@ pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     launch.launch(keys.kernel, key_blocks, &[packed, lse, d_o, delta], &[d_packed])
 }
 
-/// A kernel of the backward, the rows per block and the bytes of shared memory per block.
+/// A kernel of the backward pass, with the rows and the bytes of shared memory per block.
 struct Cut {
     kernel: Kernel,
     rows: usize,
@@ -368,7 +369,7 @@ struct Cut {
 }
 
 impl Launch<'_> {
-    /// Returns the passes over queries and over keys, on tensor cores.
+    /// Returns the passes over queries and over keys on tensor cores.
     fn grad_on_tensor_cores(&self) -> [Cut; 2] {
         let dim = self.attention.heads.dim;
         let [queries, keys] = tuning::backward(self.attention, self.cx.queue.properties());
@@ -380,13 +381,13 @@ impl Launch<'_> {
             // Two tensors of the block's own rows, and two stages of two tensors of the other rows.
             Cut { kernel, rows, shared: (2 * rows + 4 * pass.tile) * 2 * dim + statistics }
         };
-        // A stage of queries holds their lse and D as well.
+        // A stage of queries also holds their lse and D.
         let statistics = 2 * 2 * keys.tile * 4;
         [cut("flash_attention_grad_queries", queries, 0), cut("flash_attention_grad_keys", keys, statistics)]
     }
 
-    /// Returns the passes over queries and over keys, in fp32. Tiles of scores are as large as shared memory
-    /// allows on every architecture.
+    /// Returns the passes over queries and over keys in fp32. The tiles of scores are as large as shared
+    /// memory allows on every architecture.
     fn grad_in_fp32(&self) -> [Cut; 2] {
         let dim = self.attention.heads.dim;
         let square = match dim {

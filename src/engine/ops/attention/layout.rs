@@ -8,11 +8,11 @@ use std::ops::Range;
 /// Heads side by side in a row: all queries, then all keys, then all values, each `dim` wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
-    /// The number of query heads.
+    /// Number of query heads.
     pub query: usize,
-    /// The number of key heads, and of value heads; divides `query`.
+    /// Number of key heads, which is also the number of value heads; divides `query`.
     pub kv: usize,
-    /// The width of a head.
+    /// Width of a head.
     pub dim: usize,
 }
 
@@ -37,7 +37,8 @@ impl Heads {
         (self.query + self.kv + g) * self.dim
     }
 
-    /// Returns the number of query heads that share one key and value head: those from `g·group` on.
+    /// Returns the number of query heads that share one key and value head. Those that share head `g` start
+    /// at `g·group`.
     pub fn group(self) -> usize {
         self.query / self.kv
     }
@@ -47,17 +48,17 @@ impl Heads {
         1.0 / (self.dim as f64).sqrt()
     }
 
-    /// Checks that `packed` is `[N, (H + 2·KV)·dim]` in a float format, unpadded.
+    /// Checks that `packed` is `[N, (H + 2·KV)·dim]` in a float format, without padding.
     ///
     /// # Errors
-    /// A sentence that says what does not match.
+    /// If the heads or the packed rows do not match; the error names what does not.
     pub fn check(self, packed: &Spec) -> Result<(), String> {
         if self.kv == 0 || self.dim == 0 || self.query == 0 || !self.query.is_multiple_of(self.kv) {
-            return Err(format!("{self}: query heads are a multiple of key heads, and none is empty"));
+            return Err(format!("{self}: kv_heads must divide heads, and none of the three may be 0"));
         }
         let fits = packed.shape.len() == 2 && packed.shape[1] == self.width() && packed.alloc == packed.shape;
         if !fits || packed.dtype == DType::U32 {
-            return Err(format!("packed rows are {} wide for {self}, unpadded", self.width()));
+            return Err(format!("packed rows must be {} wide for {self}, in a float format and without padding", self.width()));
         }
         Ok(())
     }
@@ -74,23 +75,23 @@ impl fmt::Display for Heads {
 pub enum Mask {
     /// Query `t` attends to keys `0..=t`.
     Causal,
-    /// Each query has its own range: an input `spans [N·2] u32` of (first, end) per row, counted within its
-    /// sequence.
+    /// Each query attends to its own range: an input `spans [N·2] u32` of (first, end) per row, counted
+    /// within the sequence.
     Spans,
 }
 
 /// The keys that each query of a batch attends to.
 #[derive(Clone, Copy, Debug)]
 pub struct Visible<'a> {
-    /// Queries, and keys, of a sequence.
+    /// Number of queries, and of keys, in a sequence.
     pub seq_len: usize,
     /// (first, end) per row, or `None` for the causal mask.
     pub spans: Option<&'a [u32]>,
 }
 
 impl Visible<'_> {
-    /// Returns the keys that query `t` of sequence `b` of this batch attends to. Ends beyond the sequence are
-    /// cut off.
+    /// Returns the keys that query `t` of sequence `b` of this batch attends to. An end beyond the sequence
+    /// is cut off.
     #[inline(always)]
     pub fn keys(&self, b: usize, t: usize) -> Range<usize> {
         match self.spans {

@@ -1,8 +1,8 @@
-//! Attention over packed rows: the flash form that the model records, and the unfused form with its T × T
+//! Attention over packed rows: the flash form that models record, and the unfused form with its T × T
 //! tensors.
 //!
-//! Rows of the fused query-key-value product are read and written where they lie; nothing is transposed in
-//! memory. N = batch·seq_len rows; query head h uses key and value head h / (H/KV).
+//! Ops read and write rows of the fused query-key-value product in place, so nothing is transposed in memory.
+//! There are N = batch·seq_len rows; query head h uses key and value head h / (H/KV).
 
 mod backward;
 pub mod flash;
@@ -24,13 +24,13 @@ use super::dropout::{Drops, Site, check_counters};
 use crate::device::DType;
 use crate::ir::{CpuNode, Spec};
 
-/// An attention layer: `softmax(q·kᵀ/√dim)·v` per head, with a soft cap of the scores and dropout on the
-/// probabilities.
+/// An attention layer: `softmax(q·kᵀ/√dim)·v` per head, with an optional soft cap of the scores and dropout
+/// of the probabilities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     /// Layout of the heads in a row.
     pub heads: Heads,
-    /// Rows of a sequence.
+    /// Rows in a sequence.
     pub seq_len: usize,
     /// The keys that a query attends to.
     pub mask: Mask,
@@ -39,19 +39,19 @@ pub struct Attention {
     /// The soft cap: a score s = q·k/√dim becomes `cap·tanh(s / cap)` before the softmax (Gemma 2; Gemma Team
     /// 2024).
     pub score_cap: Option<f64>,
-    /// The most keys that a query sees, its own included, where the spans of the mask come from
-    /// [`WindowSpans`](super::window_spans::WindowSpans). Costs alone depend on it.
+    /// The most keys that a query sees, including its own, if the spans come from
+    /// [`WindowSpans`](super::window_spans::WindowSpans). Only costs depend on it.
     pub window: Option<usize>,
 }
 
-/// The inputs of an attention op beyond its tensors: the mask and dropout.
+/// The inputs of an attention op after its tensors: mask and dropout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extras<'a> {
     pub visible: Visible<'a>,
     pub dropout: Option<Counters<'a>>,
 }
 
-/// The generator of dropout, and the counters of sequences and the step.
+/// The dropout generator, and the counters of sequences and step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counters<'a> {
     pub drops: Drops,
@@ -60,12 +60,12 @@ pub(crate) struct Counters<'a> {
 }
 
 impl Attention {
-    /// Returns causal attention with neither dropout, cap nor window.
+    /// Returns causal attention without dropout, cap and window.
     pub const fn causal(heads: Heads, seq_len: usize) -> Self {
         Self { heads, seq_len, mask: Mask::Causal, dropout: None, score_cap: None, window: None }
     }
 
-    /// Returns the constants for prints.
+    /// Returns the parameters for printing.
     fn attributes(&self) -> String {
         let mut text = format!("{} seq_len={} mask={:?}", self.heads, self.seq_len, self.mask).to_lowercase();
         if let Some(window) = self.window {
@@ -80,7 +80,7 @@ impl Attention {
         text
     }
 
-    /// Returns the number of inputs beyond the tensors.
+    /// Returns the number of inputs after the tensors.
     fn extra_count(&self) -> usize {
         usize::from(self.mask == Mask::Spans) + 2 * usize::from(self.dropout.is_some())
     }
@@ -89,25 +89,25 @@ impl Attention {
     fn check(&self, packed: &Spec, extras: &[Spec]) -> Result<(), String> {
         self.heads.check(packed)?;
         if self.seq_len == 0 || !packed.shape[0].is_multiple_of(self.seq_len) {
-            return Err(format!("rows come in whole sequences of {}", self.seq_len));
+            return Err(format!("rows must be whole sequences of {}", self.seq_len));
         }
         if self.score_cap.is_some_and(|cap| !(cap > 0.0 && cap.is_finite())) {
-            return Err("a cap of scores is positive".into());
+            return Err("the score cap must be positive and finite".into());
         }
         if self.window.is_some_and(|window| window == 0 || self.mask == Mask::Causal) {
-            return Err("a window has at least one key, and comes with spans".into());
+            return Err("a window needs at least one key, and the spans mask".into());
         }
         if extras.len() != self.extra_count() {
             return Err(format!("takes {} inputs after its tensors", self.extra_count()));
         }
         let (spans, counters) = extras.split_at(usize::from(self.mask == Mask::Spans));
         if spans.iter().any(|s| s.dtype != DType::U32 || s.elements() != 2 * packed.shape[0]) {
-            return Err("spans are u32, two per row".into());
+            return Err("spans must be u32, two per row".into());
         }
         if let [sequences, step] = counters {
             check_counters(sequences, step)?;
             if sequences.elements() != packed.shape[0] / self.seq_len {
-                return Err("sequences hold one number per sequence".into());
+                return Err("the sequences input must have one number per sequence".into());
             }
         }
         Ok(())
@@ -127,8 +127,8 @@ impl Attention {
         }
     }
 
-    /// Returns the floating-point operations of `products` products of T × T by dim, counting the causal
-    /// half, or the keys inside the window.
+    /// Returns the floating-point operations of `products` products of T × T by dim. Only the causal half
+    /// counts, or the keys inside the window.
     fn flops(&self, packed: &Spec, products: usize) -> f64 {
         let Heads { query, dim, .. } = self.heads;
         let rows = packed.shape[0] as f64;
@@ -140,8 +140,8 @@ impl Attention {
     }
 }
 
-/// Returns the number of keys that a query of a sequence sees through a window, on average: Σ min(t + 1,
-/// window) / T.
+/// Returns the average number of keys that a query of a sequence sees through a window: Σ min(t + 1, window)
+/// / T.
 pub fn keys_in_window(window: usize, seq_len: usize) -> f64 {
     let (window, seq_len) = (window.min(seq_len) as f64, seq_len as f64);
     window - window * (window - 1.0) / (2.0 * seq_len)

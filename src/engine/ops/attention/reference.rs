@@ -1,55 +1,58 @@
-//! Attention by plain loops in f64, and the inputs of cases: the oracle of every op of this folder.
+//! Attention by plain loops in f64, and the inputs of test cases. It is the reference for every op of this
+//! folder.
 
 use super::{Attention, Heads, Mask};
 use crate::device::DType;
 use crate::ir::{Array, Fill, Precision, Spec};
 use crate::ops::dropout::{Site, reference_factor};
 
-/// The attention of a case: its batch size and its settings.
+/// An attention test case: its batch size and its settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionCase {
     pub batch: usize,
     pub attention: Attention,
-    /// True if rows have ranges of keys of all kinds; else those of the causal mask, through the window.
+    /// True if rows have ranges of keys of all kinds; false for the keys of the causal mask, cut by the
+    /// window.
     pub ranges: bool,
     /// True if some queries see no key.
     pub blind: bool,
 }
 
 impl AttentionCase {
-    /// Causal attention without dropout: batch, sequence length, (query heads, key heads, width of a head).
+    /// Creates causal attention without dropout from batch, sequence length, and (query heads, key heads,
+    /// head width).
     pub fn causal(batch: usize, seq_len: usize, (query, kv, dim): (usize, usize, usize)) -> Self {
         let heads = Heads { query, kv, dim };
         Self { batch, attention: Attention::causal(heads, seq_len), ranges: false, blind: false }
     }
 
-    /// The same with dropout.
+    /// Adds dropout.
     pub fn dropped(mut self, p: f64) -> Self {
         self.attention.dropout = Some(Site { p, seed: 42, site: 5 });
         self
     }
 
-    /// The same with a range of keys per query.
+    /// Gives each query its own range of keys.
     pub fn spans(mut self) -> Self {
         self.attention.mask = Mask::Spans;
         self.ranges = true;
         self
     }
 
-    /// The same through a window.
+    /// Adds a window.
     pub fn windowed(mut self, window: usize) -> Self {
         self.attention.mask = Mask::Spans;
         self.attention.window = Some(window);
         self
     }
 
-    /// The same with a cap of the scores.
+    /// Adds a score cap.
     pub fn capped(mut self, cap: f64) -> Self {
         self.attention.score_cap = Some(cap);
         self
     }
 
-    /// The same with a range of keys per query, empty for every seventh query and for 80 in a row.
+    /// Gives each query its own range of keys, which is empty for every seventh query and for 80 in a row.
     pub fn blind(self) -> Self {
         Self { blind: true, ..self.spans() }
     }
@@ -76,7 +79,7 @@ impl AttentionCase {
         name
     }
 
-    /// Returns the rows of the packed tensor.
+    /// Returns the number of packed rows.
     pub fn rows(&self) -> usize {
         self.batch * self.attention.seq_len
     }
@@ -86,8 +89,8 @@ impl AttentionCase {
         (Spec::new([self.rows(), self.attention.heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0))
     }
 
-    /// Returns the spans, if it has them: some start late, some include later keys, some have one key; or
-    /// those of the causal mask; inside the window.
+    /// Returns the spans if the mask has them. With `ranges`, some start late, some include later keys, and
+    /// some have one key; otherwise they follow the causal mask. The window cuts both.
     pub fn span_input(&self) -> Vec<(Spec, Fill)> {
         let t_max = self.attention.seq_len;
         let values = (0..self.rows()).flat_map(|row| {
@@ -129,7 +132,7 @@ impl AttentionCase {
         }
     }
 
-    /// Computes `o [N, H·dim]` and `lse [N, H]` by the definition.
+    /// Computes `o [N, H·dim]` and `lse [N, H]` by their definition.
     pub fn solve(&self, packed: &Array, extras: &[Array]) -> Vec<Array> {
         let Attention { heads, seq_len, dropout, score_cap, .. } = self.attention;
         let (width, dim) = (packed.width(), heads.dim);

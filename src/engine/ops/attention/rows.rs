@@ -7,7 +7,7 @@ use std::ops::Range;
 /// Rows of scores are padded to a multiple of this many elements, so that loops over them have no remainder.
 pub const LANES: usize = 16;
 
-/// Replaces a row by `e^(scale·x − shift)` and returns the sum.
+/// Replaces each element of a row by `e^(scale·x − shift)` and returns the sum.
 #[inline(always)]
 pub fn exponentials<A: Real>(row: &mut [A], scale: A, shift: A) -> A {
     replace_and_sum(
@@ -17,14 +17,14 @@ pub fn exponentials<A: Real>(row: &mut [A], scale: A, shift: A) -> A {
     )
 }
 
-/// Replaces scores of products by capped ones: `cap·tanh(scale·x / cap)`.
+/// Replaces each product by its capped score, `cap·tanh(scale·x / cap)`.
 #[inline(always)]
 pub fn cap_scores<A: Real>(row: &mut [A], scale: A, cap: A) {
     let to_cap = scale / cap;
     row.iter_mut().for_each(|x| *x = cap * (*x * to_cap).tanh());
 }
 
-/// As [`cap_scores`], and writes the slope of the cap at each score, `1 − tanh²(scale·x / cap)`.
+/// Works like [`cap_scores`] and also writes the slope of the cap at each score, `1 − tanh²(scale·x / cap)`.
 #[inline(always)]
 pub fn cap_scores_with_slopes<A: Real>(row: &mut [A], slopes: &mut [A], scale: A, cap: A) {
     let to_cap = scale / cap;
@@ -47,10 +47,10 @@ pub fn multiply_by<A: Real>(row: &mut [A], by: &[A]) {
     row.iter_mut().zip(by).for_each(|(x, f)| *x *= *f);
 }
 
-/// Fills a row with negative infinity outside `seen` up to a multiple of [`LANES`], with zeros beyond, and
-/// returns the length of the first part: its exponentials are zero for every masked key.
+/// Fills the row outside `seen`: with negative infinity up to the next multiple of [`LANES`], and with zeros
+/// beyond. Returns the length of the first part, in which the exponential of every masked key is zero.
 ///
-/// The row's length is a multiple of [`LANES`].
+/// The row's length must be a multiple of [`LANES`].
 #[inline(always)]
 pub fn hide_outside<A: Real>(row: &mut [A], seen: &Range<usize>) -> usize {
     let live = seen.end.next_multiple_of(LANES);
@@ -60,11 +60,11 @@ pub fn hide_outside<A: Real>(row: &mut [A], seen: &Range<usize>) -> usize {
     live
 }
 
-/// Working memory of a task: this thread's buffer, which is returned when this is dropped.
+/// Working memory of a task. It borrows this thread's buffer and returns it when dropped.
 pub struct Scratch<A: Real>(Vec<A>);
 
 impl<A: Real> Scratch<A> {
-    /// Takes at least `len` elements with undefined content.
+    /// Takes a buffer of at least `len` elements with undefined content.
     pub fn take(len: usize) -> Self {
         let mut buffer = A::scratch().with_borrow_mut(|[buffer, ..]| std::mem::take(buffer));
         if buffer.len() < len {

@@ -1,4 +1,4 @@
-//! Forms of attention against each other: flash, unfused, cached; one batch against another split of it.
+//! Compares forms of attention with each other (flash, unfused, cached), and a batch with a split of it.
 
 use super::reference::AttentionCase;
 use super::*;
@@ -35,8 +35,8 @@ fn engine(state: &Arc<State>, sections: &[&Section]) -> Engine {
     Engine::new(pool, state, Arc::new(SingleRank), Placement::Arena, arena, true).unwrap()
 }
 
-/// Output and gradient of the packed rows. `sequences` says which sequences of the data of [`noise`] are
-/// computed.
+/// Returns the output and the gradient of the packed rows. `sequences` selects the sequences to compute from
+/// the data of [`noise`].
 fn run(problem: AttentionCase, form: Form, dtype: DType, sequences: &[u32]) -> (Vec<f64>, Vec<f64>) {
     let attention = problem.attention;
     let t = attention.seq_len;
@@ -135,7 +135,7 @@ fn flash_equals_unfused_with_the_same_masks() {
     }
 }
 
-/// Sequences keep their bits, dropout included, wherever in a batch they lie.
+/// A sequence keeps its bits, including dropout, at any place in a batch.
 #[test]
 fn a_split_of_the_batch_changes_no_bit() {
     let problem = AttentionCase::causal(4, 33, (4, 2, 32)).dropped(0.2);
@@ -236,7 +236,7 @@ fn inputs_that_do_not_fit_are_refused() {
     assert!(FlashAttention(uneven).infer(&[packed(16, 224)]).is_err());
 }
 
-/// Products count the pairs of the causal half, or exactly those inside the window.
+/// Products count the pairs of the causal half, or exactly the pairs inside the window.
 #[test]
 fn a_window_counts_the_pairs_inside_it() {
     let heads = Heads { query: 3, kv: 1, dim: 8 };

@@ -1,10 +1,10 @@
-//! Tile sizes of flash attention's passes on tensor cores, by architecture, head width, mask, dropout and the
-//! cap of scores.
+//! Tile sizes of flash attention's passes on tensor cores, by architecture, head width, mask, dropout and
+//! score cap.
 //!
-//! Larger steps and more operands in registers make fewer accesses to shared memory; what the registers of a
-//! thread hold limits both. No row spills registers on any of the six architectures (`xrun ops compile`;
-//! results/measured/cpu-2026-11-22/registers.csv). That is the only measurement behind a row whose comment
-//! names no other: its values are the largest that fit, not the fastest of several that were timed.
+//! Larger steps and more operands in registers mean fewer accesses to shared memory. The registers of a
+//! thread limit both. No row spills registers on any of the six architectures (`xrun ops compile`;
+//! results/measured/cpu-2026-11-22/registers.csv). A row whose comment names no other measurement has only
+//! this one behind it: its values are the largest that fit, not the fastest of several that were timed.
 
 use super::{Attention, Mask};
 use crate::device::gpu::{Kernel, Properties};
@@ -12,7 +12,7 @@ use crate::device::gpu::{Kernel, Properties};
 /// The tile sizes of a pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pass {
-    /// Rows (queries or keys) per warp: a multiple of 16.
+    /// Rows (queries or keys) per warp, a multiple of 16.
     pub rows: usize,
     /// Rows of the other kind that are copied to shared memory at once.
     pub tile: usize,
@@ -20,24 +20,24 @@ pub struct Pass {
     pub step: usize,
     /// 16-column pieces of a warp's own operands that stay in registers.
     pub kept: usize,
-    /// Blocks per SM for which registers must suffice (`__launch_bounds__`).
+    /// Blocks per SM for which the registers must suffice (`__launch_bounds__`).
     pub blocks: usize,
 }
 
 impl Pass {
-    /// Defines the pass for a kernel, under these names of rows, tile, step, kept pieces and blocks.
+    /// Defines the pass for a kernel under these names for rows, tile, step, kept pieces and blocks.
     pub fn define(self, kernel: Kernel, names: [&'static str; 5]) -> Kernel {
         let values = [self.rows, self.tile, self.step, self.kept, self.blocks];
         names.into_iter().zip(values).fold(kernel, |kernel, (name, value)| kernel.with(name, value))
     }
 }
 
-/// Compute capabilities with different limits.
+/// Compute capabilities with different register limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Generation {
     /// Below 12.0: data-center cards, and consumer cards up to Ada.
     Before12,
-    /// 12.0 and later (consumer Blackwell), where the compiler needs more registers for the same code.
+    /// 12.0 and later (consumer Blackwell), for which the compiler needs more registers for the same code.
     From12,
 }
 
@@ -70,10 +70,10 @@ const fn only(generation: Option<Generation>, row: Row) -> Row {
     Row { generation, ..row }
 }
 
-/// The forward: rows are queries.
+/// The forward pass; rows are queries.
 const FORWARD: [Row; 9] = [
-    // H200, causal, no dropout, 24 heads, 8192 rows of seq_len 256: 0.031 ms a call, 105 TFLOP/s, 39 % of the
-    // budget (results/measured/nvidia-h200-2026-11-21/ops-dim768.txt). With spans: not measured.
+    // H200, causal, no dropout, 24 heads, 8192 rows of seq_len 256: 0.031 ms per call, 105 TFLOP/s, 39 % of
+    // the budget (results/measured/nvidia-h200-2026-11-21/ops-dim768.txt). Not measured with spans.
     row(32, ANY_MASK, PLAIN, [32, 64, 32, 1, 4]),
     // Not measured alone.
     row(32, ANY_MASK, DROPOUT, [32, 64, 32, 0, 4]),
@@ -85,15 +85,16 @@ const FORWARD: [Row; 9] = [
     row(96, ANY_MASK, PLAIN, [32, 64, 32, 3, 2]),
     row(96, ANY_MASK, DROPOUT, [32, 64, 16, 3, 2]),
     // Not measured alone; the whole step of dim1024 with 8 heads of 128 is in docs/gpu-notes.md. Outputs of
-    // 128 columns leave no registers to queries.
+    // 128 columns leave no registers for queries.
     row(128, ANY_MASK, PLAIN, [32, 64, 32, 0, 2]),
     // Not measured.
     row(128, ANY_MASK, DROPOUT, [32, 64, 16, 0, 2]),
 ];
 
-/// The backward's pass over queries, which makes dQ: rows are queries. Measured with the pass over keys.
+/// The backward pass over queries, which computes dQ; rows are queries. Measured together with the pass over
+/// keys.
 const GRAD_QUERIES: [Row; 11] = [
-    // H200, causal, no dropout, 24 heads, 8192 rows of seq_len 256: 0.083 ms a call for both passes, 97
+    // H200, causal, no dropout, 24 heads, 8192 rows of seq_len 256: 0.083 ms per call for both passes, 97
     // TFLOP/s, 29 % of the budget (results/measured/nvidia-h200-2026-11-21/ops-dim768.txt).
     row(32, CAUSAL, PLAIN, [32, 64, 32, 2, 3]),
     // Not measured alone.
@@ -108,11 +109,11 @@ const GRAD_QUERIES: [Row; 11] = [
     row(96, ANY_MASK, DROPOUT, [32, 64, 16, 1, 2]),
     // Not measured alone.
     row(128, ANY_MASK, PLAIN, [32, 32, 16, 0, 2]),
-    // Not measured: 16 rows per warp leave registers for a step of 32.
+    // Not measured. 16 rows per warp leave registers for a step of 32.
     row(128, ANY_MASK, DROPOUT, [16, 32, 32, 0, 2]),
 ];
 
-/// The backward's pass over keys, which makes dK and dV: rows are keys.
+/// The backward pass over keys, which computes dK and dV; rows are keys.
 const GRAD_KEYS: [Row; 15] = [
     // H200: measured with the pass over queries, above.
     row(32, CAUSAL, PLAIN, [32, 64, 16, 1, 3]),
@@ -136,21 +137,22 @@ const GRAD_KEYS: [Row; 15] = [
     row(128, ANY_MASK, DROPOUT, [16, 64, 16, 0, 2]),
 ];
 
-/// What replaces rows of [`GRAD_QUERIES`] for scores with a cap, whose slopes take registers. All other rows
-/// leave enough. Not measured.
+/// Rows that replace those of [`GRAD_QUERIES`] if scores have a cap, because its slopes take registers. All
+/// other rows leave enough. Not measured.
 const CAPPED_GRAD_QUERIES: [Row; 2] =
     [row(32, CAUSAL, PLAIN, [32, 64, 16, 2, 3]), row(96, CAUSAL, PLAIN, [32, 64, 16, 1, 2])];
 
-/// What replaces rows of [`GRAD_KEYS`] for scores with a cap. Not measured.
+/// Rows that replace those of [`GRAD_KEYS`] if scores have a cap. Not measured.
 const CAPPED_GRAD_KEYS: [Row; 2] = [
     row(32, CAUSAL, DROPOUT, [32, 64, 16, 0, 2]),
     only(FROM_12, row(64, ANY_MASK, DROPOUT, [16, 64, 16, 0, 2])),
 ];
 
-/// The cut of the forward into products of warpgroups (`kernels/flash_attention_wgmma.cu`), on sm_90a.
+/// The tile sizes of the forward pass with warpgroup products (`kernels/flash_attention_wgmma.cu`), on
+/// sm_90a.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Warpgroups {
-    /// Warpgroups that multiply, with [`Warpgroups::ROWS`] queries each. One more copies.
+    /// Warpgroups that multiply, with [`Warpgroups::ROWS`] queries each. One more warpgroup copies.
     pub consumers: usize,
     /// Keys per tile: 64, 96 or 128.
     pub keys: usize,
@@ -161,32 +163,32 @@ pub struct Warpgroups {
 }
 
 impl Warpgroups {
-    /// Queries of a warpgroup: what one product takes.
+    /// Queries per warpgroup: the rows of one product.
     pub const ROWS: usize = 64;
     const THREADS: usize = 128;
-    /// Columns of a panel, in which shared memory holds heads.
+    /// Columns of a panel; shared memory holds heads in panels.
     const PANEL: usize = 64;
 
-    /// Returns the queries of a block.
+    /// Returns the number of queries per block.
     pub const fn queries(self) -> usize {
         self.consumers * Self::ROWS
     }
 
-    /// Returns the threads of a block.
+    /// Returns the number of threads per block.
     pub const fn threads(self) -> u32 {
         ((self.consumers + 1) * Self::THREADS) as u32
     }
 
-    /// Returns the bytes of shared memory of a block: queries and outputs of every consumer, the rings of
-    /// keys and values, the tiles of two pieces of work, and barriers.
+    /// Returns the bytes of shared memory per block: queries and outputs of every consumer, the rings of keys
+    /// and values, the tiles of two pieces of work, and barriers.
     pub const fn shared(self, head_dim: usize) -> usize {
         let row = head_dim.div_ceil(Self::PANEL) * Self::PANEL * 2;
         let rows = 2 * self.queries() + 2 * self.stages * self.keys;
         rows * row + 8 * (self.consumers + 1) + 8 * (2 * self.consumers + 4 * self.stages + 4)
     }
 
-    /// Returns the registers of a thread that multiplies, and of one that copies. Together they have those
-    /// that the block starts with: the most that an SM gives to each of its threads, in eights.
+    /// Returns the registers of a thread that multiplies and of one that copies. All threads together use
+    /// what the block starts with, which is the most that an SM can give each thread, in multiples of eight.
     pub const fn registers(self) -> (usize, usize) {
         match self.consumers {
             2 => (232, 40),
@@ -195,7 +197,7 @@ impl Warpgroups {
         }
     }
 
-    /// Defines the cut for the kernel.
+    /// Defines the tile sizes for the kernel.
     pub fn define(self, kernel: Kernel) -> Kernel {
         let (consumer, producer) = self.registers();
         kernel
@@ -209,38 +211,39 @@ impl Warpgroups {
     }
 }
 
-/// The cut of the backward in one pass with products of warpgroups (`kernels/flash_attention_grad_wgmma.cu`),
+/// The tile sizes of the one-pass backward with warpgroup products (`kernels/flash_attention_grad_wgmma.cu`),
 /// on sm_90a.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OnePass {
-    /// Registers of a thread of the warpgroup that makes the queries' gradient, and of the two others.
-    /// Together they have those that the block starts with.
+    /// Registers per thread of the warpgroup that computes the queries' gradient, and of the two others. All
+    /// threads together use what the block starts with.
     pub registers: (usize, usize),
-    /// Tiles of blocks that are next to each other in order work on heads whose tensors, with the sums of the
-    /// queries' gradient, have this many times the size of the L2 cache.
+    /// Size of a section in L2 caches. Blocks that follow each other in order work on the heads of one
+    /// section, which holds the tensors of those heads and the sums of the queries' gradient.
     pub section: usize,
 }
 
 impl OnePass {
-    /// Keys of a tile, and of a product of one of two warpgroups twice.
+    /// Keys per tile. Each of two warpgroups takes 64 of them, the rows of one product.
     pub const KEYS: usize = 128;
-    /// Queries of a tile.
+    /// Queries per tile.
     pub const QUERIES: usize = 64;
-    /// Threads of a block.
+    /// Threads per block.
     pub const THREADS: u32 = 384;
-    /// Threads of a block of what runs before: four per query.
+    /// Threads per block of the kernel that runs before: four per query.
     pub const PREPARE_THREADS: u32 = 256;
-    /// The longest sequence: a block lists the tiles of queries in shared memory.
+    /// The longest sequence, because a block lists the tiles of queries in shared memory.
     pub const MAX_SEQ_LEN: usize = 32_768;
-    /// Tiles of queries, and of gradients of scores, in shared memory.
+    /// Tiles of queries, and tiles of score gradients, in shared memory.
     const STAGES: usize = 3;
     const SCORES: usize = 2;
 
-    /// Returns the bytes of shared memory of a block, as the kernel lays it out.
+    /// Returns the bytes of shared memory per block, as the kernel lays it out.
     pub const fn shared(attention: &Attention) -> usize {
         let row = attention.heads.dim.div_ceil(64) * 128;
         let tiles = 2 * Self::KEYS * row + Self::STAGES * 2 * Self::QUERIES * row;
-        // Scores are rows of keys. Two numbers per query, and with spans two more.
+        // Tiles of score gradients have keys as rows. There are two numbers per query, and with spans two
+        // more.
         let scores = Self::SCORES * Self::KEYS * 2 * Self::QUERIES;
         let spans = matches!(attention.mask, Mask::Spans);
         let numbers = Self::STAGES * Self::QUERIES * 8 * (1 + spans as usize);
@@ -249,15 +252,16 @@ impl OnePass {
         tiles + scores + numbers + barriers + list + 4 * 4
     }
 
-    /// Returns the number of kv heads of all sequences whose tiles are next to each other in order.
+    /// Returns the number of kv heads, over all sequences, whose tiles follow each other in order.
     pub fn section(self, attention: &Attention, properties: &Properties) -> usize {
         let heads = attention.heads;
-        // Of a head: queries, dO and dQ in bf16, and its sums; keys and values.
+        // Per kv head: queries and dO in bf16 and the fp32 sums of dQ for its group, then keys and values in
+        // bf16.
         let bytes = attention.seq_len * heads.dim * (heads.group() * (2 + 2 + 4) + 2 + 2);
         (self.section * properties.l2_bytes / bytes).max(1)
     }
 
-    /// Defines the cut for the kernels.
+    /// Defines the tile sizes for the kernels.
     pub fn define(self, kernel: Kernel) -> Kernel {
         kernel
             .with("THREADS", Self::THREADS)
@@ -266,35 +270,35 @@ impl OnePass {
     }
 }
 
-/// The backward of short rows, a head at a time (`kernels/flash_attention_grad_short.cu`), on sm_90a.
+/// The backward pass for short rows, one head at a time (`kernels/flash_attention_grad_short.cu`), on sm_90a.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortRows;
 
 impl ShortRows {
-    /// The longest sequence: the gradient of its queries stays in registers.
+    /// The longest sequence, because the gradient of its queries stays in registers.
     pub const MAX_SEQ_LEN: usize = 256;
-    /// Columns of a head: what a product's sum takes of registers.
+    /// Head width. It determines the registers that a product's sum takes.
     pub const HEAD_DIM: usize = 32;
-    /// Rows of a tile.
+    /// Rows per tile.
     const TILE: usize = 64;
     /// Rows that a warp stores at once.
     pub const STORED_ROWS: usize = 16;
-    /// Threads of a block: two warpgroups that multiply, and one that copies.
+    /// Threads per block: two warpgroups that multiply, and one that copies.
     pub const THREADS: u32 = 384;
-    /// Registers of a thread that multiplies, and of one that copies. Together they have those that the block
+    /// Registers of a thread that multiplies and of one that copies. All threads together use what the block
     /// starts with.
     pub const REGISTERS: (usize, usize) = (232, 40);
-    /// Threads of a warpgroup.
+    /// Threads per warpgroup.
     const GROUP: usize = 128;
     /// Heads in shared memory.
     const STAGES: usize = 2;
 
-    /// Returns the rows of the tiles that hold a sequence, which are copied at once.
+    /// Returns the rows of the tiles that hold a sequence. They are copied at once.
     pub const fn rows(seq_len: usize) -> usize {
         seq_len.next_multiple_of(Self::TILE)
     }
 
-    /// Returns the bytes of shared memory of a block, as the kernel lays it out.
+    /// Returns the bytes of shared memory per block, as the kernel lays it out.
     pub const fn shared(seq_len: usize) -> usize {
         let head = 5 * Self::rows(seq_len) * Self::HEAD_DIM * 2;
         let numbers = 2 * Self::rows(seq_len) * 4;
@@ -303,7 +307,7 @@ impl ShortRows {
         Self::STAGES * (head + numbers) + scores + sums + 3 * 8 * Self::STAGES
     }
 
-    /// Defines the cut for the kernel.
+    /// Defines the tile sizes for the kernel.
     pub fn define(kernel: Kernel, seq_len: usize) -> Kernel {
         let (product, copy) = Self::REGISTERS;
         kernel
@@ -314,8 +318,9 @@ impl ShortRows {
     }
 }
 
-/// Returns true where the backward of short rows is the method. Measured on an H200, in microseconds per call
-/// as a graph, as batch,seq_len,heads,kv_heads,head_dim, beside the two passes of [`backward`]:
+/// Returns true if the backward pass for short rows is the method to use. Measured on an H200 in microseconds
+/// per call as a graph, with the two passes of [`backward`] beside it. Rows are
+/// batch,seq_len,heads,kv_heads,head_dim:
 ///
 /// | | a head at a time | two passes |
 /// |---|---|---|
@@ -332,8 +337,8 @@ pub fn short_rows(attention: &Attention, properties: &Properties) -> bool {
         && dropout.is_none()
 }
 
-/// Returns true if a GPU may make the backward of this attention in one pass, in bf16: for rows long enough
-/// that it is faster than two.
+/// Returns true if a GPU may compute the backward of this attention in one pass, in bf16: if the rows are
+/// long enough that one pass is faster than two.
 pub fn may_make_one_pass(attention: &Attention) -> bool {
     let shortest = match attention.heads.dim {
         64 => 257,
@@ -343,9 +348,9 @@ pub fn may_make_one_pass(attention: &Attention) -> bool {
     (shortest..=OnePass::MAX_SEQ_LEN).contains(&attention.seq_len) && attention.dropout.is_none()
 }
 
-/// Returns the cut of the backward in one pass, where that is the method. Measured on an H200, causal, in
-/// microseconds per call with what runs before it, as batch,seq_len,heads,kv_heads,head_dim, by the times of
-/// the L2 cache that a section has, beside the two passes of [`backward`]:
+/// Returns the tile sizes of the one-pass backward if it is the method to use. Measured on an H200, causal,
+/// in microseconds per call including the kernel before it, for sections of one and of three L2 caches, with
+/// the two passes of [`backward`] beside them. Rows are batch,seq_len,heads,kv_heads,head_dim:
 ///
 /// | | 1 | 3 | two passes |
 /// |---|---|---|---|
@@ -379,14 +384,14 @@ pub fn has_tensor_core_kernels(head_dim: usize) -> bool {
     FORWARD.iter().any(|row| row.head_dim == head_dim)
 }
 
-/// Returns the cut of the forward.
+/// Returns the tile sizes of the forward pass.
 pub fn forward(attention: &Attention, properties: &Properties) -> Pass {
     lookup(&FORWARD, attention, properties)
 }
 
-/// Returns the cut of the forward into products of warpgroups, where they are the faster method. Measured on
-/// an H200, causal, without dropout, in microseconds per call, as batch,seq_len,heads,kv_heads,head_dim (in
-/// brackets what [`forward`]'s cut takes):
+/// Returns the tile sizes of the forward pass with warpgroup products if it is the faster method. Measured on
+/// an H200, causal, without dropout, in microseconds per call. Rows are
+/// batch,seq_len,heads,kv_heads,head_dim, with the time of [`forward`]'s tile sizes in brackets:
 ///
 /// | | 2 consumers, kept | 3, kept | 3 | 4 |
 /// |---|---|---|---|---|
@@ -403,8 +408,8 @@ pub fn forward(attention: &Attention, properties: &Properties) -> Pass {
 /// | 1,16384,16,8,128 (2961) | 1932 | | **1697** | |
 /// | 8,2048,8,4,96 (165) | 107 | **100** | | |
 ///
-/// Tiles of 128 keys, and warpgroups that take turns at the tensor cores, gained nothing over these. With a
-/// cap of scores, which was not measured, heads of 96 columns leave no registers to queries.
+/// Tiles of 128 keys, and warpgroups that take turns at the tensor cores, gained nothing over these. A score
+/// cap leaves no registers for queries with heads of 96 columns; this case was not measured.
 pub fn warpgroups(attention: &Attention, batch: usize, properties: &Properties) -> Option<Warpgroups> {
     let Attention { heads, seq_len, dropout, score_cap, .. } = *attention;
     if properties.capability != (9, 0) || dropout.is_some() {
@@ -419,12 +424,12 @@ pub fn warpgroups(attention: &Attention, batch: usize, properties: &Properties) 
         128 => cut(3, false),
         _ => return None,
     };
-    // Few pieces of work leave SMs without any.
+    // Large pieces of work leave SMs idle if there are few of them.
     let pieces = batch * heads.query * seq_len.div_ceil(large.queries());
     Some(if seq_len <= 256 || pieces < properties.sm_count { small } else { large })
 }
 
-/// Returns the cuts of the backward: the pass over queries, and the one over keys.
+/// Returns the tile sizes of the two backward passes, over queries and over keys.
 pub fn backward(attention: &Attention, properties: &Properties) -> [Pass; 2] {
     let pass = |capped: &[Row], table: &[Row]| {
         let replaced = capped.iter().find(|row| row.applies(attention, properties));
@@ -436,7 +441,8 @@ pub fn backward(attention: &Attention, properties: &Properties) -> [Pass; 2] {
     [pass(&CAPPED_GRAD_QUERIES, &GRAD_QUERIES), pass(&CAPPED_GRAD_KEYS, &GRAD_KEYS)]
 }
 
-/// Returns the cut of the row that applies. Panics for a head width without kernels: a programming error.
+/// Returns the tile sizes of the row that applies. Panics for a head width without kernels, which is a
+/// programming error.
 fn lookup(table: &[Row], attention: &Attention, properties: &Properties) -> Pass {
     let row = table.iter().find(|row| row.applies(attention, properties));
     row.unwrap_or_else(|| panic!("no tensor-core kernels for {attention:?}")).pass
@@ -467,7 +473,7 @@ mod tests {
             let cut = warpgroups(&attention, 16, &hopper).unwrap();
             let (consumer, producer) = cut.registers();
             assert!(cut.shared(dim) <= hopper.shared_per_block, "{cut:?}");
-            // The block starts with as many registers per thread as the SM has, in eights.
+            // The block starts with as many registers per thread as the SM has, in multiples of eight.
             let started = 65_536 / cut.threads() as usize / 8 * 8;
             assert!(cut.consumers * consumer + producer <= (cut.consumers + 1) * started, "{cut:?}");
             assert!([consumer, producer].iter().all(|n| n % 8 == 0), "{cut:?}");

@@ -1,5 +1,5 @@
-//! Attention in visible steps: scores, their cap, softmax, dropout, values. It keeps T × T tensors, and is
-//! the oracle and the ablation of the flash form.
+//! Attention in separate steps: scores, cap, softmax, dropout, values. It keeps T × T tensors. It is the
+//! reference for the flash form, and the baseline without it.
 
 use super::reference::AttentionCase;
 use super::rows::{Scratch, cut, scale};
@@ -22,14 +22,14 @@ use crate::ops::softmax::Softmax;
 pub struct Inputs {
     /// The packed rows `[N, (H+2·KV)·dim]`.
     pub packed: TensorId,
-    /// (first, end) per row, under [`Mask::Spans`].
+    /// (first, end) per row, with [`Mask::Spans`].
     pub spans: Option<TensorId>,
     /// `sequences [B]` and `step [1]`, with dropout.
     pub counters: Option<[TensorId; 2]>,
 }
 
 impl Inputs {
-    /// Splits the inputs of [`FlashAttention`](super::FlashAttention), whose number `infer` has checked.
+    /// Splits the inputs of [`FlashAttention`](super::FlashAttention); `infer` has checked their number.
     pub(super) fn from_op_inputs(attention: &Attention, inputs: &[TensorId]) -> Self {
         let spans = (attention.mask == Mask::Spans).then(|| inputs[1]);
         let next = 1 + usize::from(spans.is_some());
@@ -43,15 +43,15 @@ impl Inputs {
     }
 }
 
-/// Records attention with smaller ops and returns `o [N, H·dim]`, for `engine.attention = "unfused"`.
+/// Records attention with smaller ops, for `engine.attention = "unfused"`. Returns `o [N, H·dim]`.
 ///
 /// # Errors
-/// When the inputs do not fit.
+/// If the inputs do not fit the ops.
 pub fn attention_unfused(b: &mut Builder, attention: Attention, inputs: Inputs) -> Result<TensorId> {
     Ok(record(b, attention, inputs)?.0)
 }
 
-/// Records attention with smaller ops and returns `(o, lse)`, as the flash form has them.
+/// Records attention with smaller ops and returns `(o, lse)`, the outputs of the flash form.
 pub(super) fn record(b: &mut Builder, attention: Attention, inputs: Inputs) -> Result<(TensorId, TensorId)> {
     let mut s = b.emit1("scores", AttentionScores::for_attention(&attention), &[inputs.packed])?;
     if let Some(cap) = attention.score_cap {
@@ -67,29 +67,29 @@ pub(super) fn record(b: &mut Builder, attention: Attention, inputs: Inputs) -> R
     Ok((o, lse))
 }
 
-/// `packed [N, (H+2·KV)·dim] → s [B, H, T, T]`, `s = q·kᵀ/√dim` for all pairs, masked or not.
+/// `packed [N, (H+2·KV)·dim] → s [B, H, T, T]`: `s = q·kᵀ/√dim` for all pairs, masked or not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionScores {
     /// Layout of the heads in a row.
     pub heads: Heads,
-    /// Rows of a sequence.
+    /// Rows in a sequence.
     pub seq_len: usize,
 }
 
-/// `(packed, ds [B, H, T, T]) → d_packed`, zero in the values' part.
+/// `(packed, ds [B, H, T, T]) → d_packed`; the columns of the values get zeros.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionScoresGrad(pub Heads);
 
-/// `(p [B, H, T, T], packed) → o [N, H·dim]`, `o = p·v`.
+/// `(p [B, H, T, T], packed) → o [N, H·dim]`: `o = p·v`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionValues(pub Heads);
 
-/// `(p, packed, do [N, H·dim]) → (dp [B, H, T, T], d_packed)`, the latter zero in the queries' and keys'
-/// parts.
+/// `(p, packed, do [N, H·dim]) → (dp [B, H, T, T], d_packed)`; the columns of queries and keys in `d_packed`
+/// get zeros.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionValuesGrad(pub Heads);
 
-/// Floating-point operations of `count` products of one T × T matrix per head with `dim` columns.
+/// Returns the floating-point operations of `count` products of one T × T matrix per head with `dim` columns.
 fn flops(heads: Heads, squares: &Spec, count: usize) -> f64 {
     2.0 * (count * heads.dim) as f64 * squares.elements() as f64
 }
@@ -98,15 +98,15 @@ fn flops(heads: Heads, squares: &Spec, count: usize) -> f64 {
 fn check_squares(heads: Heads, squares: &Spec, packed: &Spec) -> Result<usize, String> {
     heads.check(packed)?;
     let &[b, h, t, keys] = squares.shape.as_slice() else {
-        return Err("probabilities are [B, H, T, T]".into());
+        return Err("probabilities must be [B, H, T, T]".into());
     };
     if h != heads.query || t != keys || b * t != packed.shape[0] || squares.dtype != packed.dtype {
-        return Err("probabilities are [B, H, T, T] in the format of the packed rows [B·T, …]".into());
+        return Err("probabilities must be [B, H, T, T] in the format of the packed rows [B·T, …]".into());
     }
     Ok(t)
 }
 
-/// One product of a task, `c = a·b` or `c += a·b`, in the accumulator type. `memory` holds [`working`]
+/// Computes one product of a task, `c = a·b` or `c += a·b`, in the accumulator type. `memory` has [`working`]
 /// elements.
 #[inline(always)]
 fn product<E: Elem>(
@@ -124,12 +124,12 @@ fn product<E: Elem>(
     packed.multiply(m, operand(a, (m, k), wide), 0..k, 0..n, sum, add);
 }
 
-/// Elements of the memory of a [`product`] of these sizes.
+/// Returns the number of elements of memory for a [`product`] of these sizes.
 fn working((m, n, k): (usize, usize, usize)) -> usize {
     m * k + packed_len(k, n)
 }
 
-/// Rounds the rows of `sum`, `columns` wide, into a matrix.
+/// Rounds the rows of `sum`, each `columns` wide, into a matrix.
 fn store<E: Elem>(to: Matrix<ViewMut<'_, E>>, columns: usize, sum: &[E::Acc]) {
     for (r, row) in sum.chunks_exact(columns).enumerate() {
         to.view.store(to.at(r, 0).start, row);
@@ -143,8 +143,7 @@ fn clear<E: Elem>(to: Matrix<ViewMut<'_, E>>, rows: usize, columns: usize) {
     }
 }
 
-/// Launches a kernel whose every block makes one tile of an output `[t, columns]` of one of `y` heads of a
-/// sequence.
+/// Launches a kernel over sequences and `y` heads. Each block computes one tile of an output `[t, columns]`.
 fn launch(
     cx: &GpuNode<'_>,
     entry: &'static str,
@@ -153,7 +152,7 @@ fn launch(
     tensors: &[DevicePtr],
     further: &[Arg],
 ) -> Result<()> {
-    /// Rows and columns of a tile, and threads per row and per column of a tile.
+    /// Rows and columns of a tile, and threads along each side of a tile.
     const SIDE: usize = 64;
     const SPREAD: usize = 16;
     let mut args: Vec<Arg> = tensors.iter().map(|&p| p.into()).collect();
@@ -192,7 +191,7 @@ impl Op for AttentionScores {
         self.heads.check(packed)?;
         let t = self.seq_len;
         if t == 0 || !packed.shape[0].is_multiple_of(t) {
-            return Err(format!("rows come in whole sequences of {t}"));
+            return Err(format!("rows must be whole sequences of {t}"));
         }
         Ok(vec![Spec::new([packed.shape[0] / t, self.heads.query, t, t], packed.dtype)])
     }
@@ -249,7 +248,7 @@ impl Op for AttentionScores {
     }
 }
 
-/// Cases small enough for T × T tensors.
+/// Returns cases small enough for T × T tensors.
 fn problems() -> impl Iterator<Item = AttentionCase> {
     let shapes = [(2, 1, (1, 1, 32)), (2, 17, (2, 1, 64)), (3, 33, (8, 1, 32)), (1, 65, (2, 2, 96))];
     shapes.into_iter().map(|(batch, t, heads)| AttentionCase::causal(batch, t, heads))
@@ -431,7 +430,7 @@ impl Op for AttentionValuesGrad {
         let [p, packed, d_o] = inputs else { return Err("takes p, packed rows and do".into()) };
         check_squares(self.0, p, packed)?;
         if d_o.shape != [packed.shape[0], self.0.query * self.0.dim] || d_o.dtype == DType::U32 {
-            return Err("do is [N, H·dim]".into());
+            return Err("do must be [N, H·dim] in a float format".into());
         }
         Ok(vec![p.clone(), packed.clone()])
     }

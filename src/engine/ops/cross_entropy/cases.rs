@@ -1,10 +1,10 @@
-//! Cases of cross-entropy, and its formula by plain loops.
+//! Test cases of cross-entropy, and its formula by plain loops.
 
 use super::objective::{IGNORED, Objective};
 use crate::device::DType;
 use crate::ir::{Array, Case, Fill, Op, Precision, Spec};
 
-/// What objectives have beside plain cross-entropy: each part alone, and all of them.
+/// The parts of an objective beyond plain cross-entropy, each alone and then all together.
 pub(in crate::ops) const OBJECTIVES: [(&str, Objective); 5] = [
     ("scaled", Objective { logit_scale: 0.375, ..Objective::PLAIN }),
     ("capped", Objective { logit_cap: Some(4.0), ..Objective::PLAIN }),
@@ -13,7 +13,7 @@ pub(in crate::ops) const OBJECTIVES: [(&str, Objective); 5] = [
     ("everything", Objective { logit_scale: 1.5, logit_cap: Some(6.0), z_loss: 0.05, label_smoothing: 0.2 }),
 ];
 
-/// The cases of an op that computes the losses of an objective.
+/// Returns the test cases of an op that computes the losses of an objective.
 pub(super) fn cases<O: Op + 'static>(precision: Precision, op: impl Fn(Objective) -> O) -> Vec<Case> {
     let case_of = |(name, objective): (&str, Objective), n: usize, vocab: (usize, usize), targets: Fill| {
         case(precision, op(objective), (name, objective), n, vocab, targets)
@@ -30,7 +30,8 @@ pub(super) fn cases<O: Op + 'static>(precision: Precision, op: impl Fn(Objective
     ];
     for objective in OBJECTIVES {
         cases.extend([
-            // Of fewer words ln Σ e^l can be almost 0, and then no format has it to its precision.
+            // With fewer words, ln Σ e^l can be almost 0, and then no format represents it to its relative
+            // precision.
             case_of(objective, 1, (50, 64), Fill::Below(50)),
             case_of(objective, 17, (300, 320), Fill::Below(300)),
             case_of(objective, 12, (50, 64), ignoring.clone()),
@@ -68,7 +69,7 @@ fn case(
     .depth(vocab)
 }
 
-/// Returns the logits that the losses see, and their derivatives with respect to the stored ones.
+/// Returns the logits that the losses see, and their derivatives with respect to the stored logits.
 fn transformed(objective: &Objective, stored: &[f64]) -> Vec<(f64, f64)> {
     let scale = objective.logit_scale;
     let one = |&z: &f64| match objective.logit_cap {
@@ -81,7 +82,7 @@ fn transformed(objective: &Objective, stored: &[f64]) -> Vec<(f64, f64)> {
     stored.iter().map(one).collect()
 }
 
-/// Returns cross-entropy, z-loss and smoothing loss of a row.
+/// Returns the cross-entropy, z-loss and smoothing loss of a row.
 pub(in crate::ops) fn losses(objective: &Objective, stored: &[f64], target: f64) -> [f64; 3] {
     if target == f64::from(IGNORED) {
         return [0.0; 3];
@@ -91,7 +92,7 @@ pub(in crate::ops) fn losses(objective: &Objective, stored: &[f64], target: f64)
     let plain = |word: usize| log_total - logits[word].0;
     let mean = (0..logits.len()).map(plain).sum::<f64>() / logits.len() as f64;
     let (s, plain) = (objective.label_smoothing, plain(target as usize));
-    // (1 - s)·plain + s·mean exceeds plain by this.
+    // The smoothing loss is what (1 - s)·plain + s·mean exceeds plain by.
     [plain, objective.z_loss * log_total * log_total, s * (mean - plain)]
 }
 

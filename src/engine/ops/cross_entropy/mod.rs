@@ -15,10 +15,10 @@ use crate::ir::{Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 pub use objective::{IGNORED, Objective};
 pub(super) use rows::{Row, Upstreams};
 
-/// `(logits[n, V], targets[n]) → losses[n]`, then z-losses `[n]` and smoothing losses `[n]`, as far as the
+/// `(logits[n, V], targets[n]) → losses[n]`, then z-losses `[n]` and smoothing losses `[n]` if the
 /// [`Objective`] has them. All are in nats.
 ///
-/// The padded vocabulary takes no part. Rows whose target is [`IGNORED`] lose 0.
+/// The padding of the vocabulary takes no part. Rows whose target is [`IGNORED`] have losses of 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy(pub Objective);
 
@@ -27,18 +27,18 @@ pub struct CrossEntropy(pub Objective);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropyGrad(pub Objective);
 
-/// Checks logits `[n, V]` and targets `[n]`; returns the spec of the losses.
+/// Checks logits `[n, V]` and targets `[n]`. Returns the spec of the losses.
 pub(super) fn losses_spec(logits: &Spec, targets: &Spec) -> Result<Spec, String> {
     let one_each = targets.shape.len() == 1 && logits.shape.len() == 2 && targets.alloc[0] == logits.alloc[0];
     if !one_each || targets.dtype != DType::U32 {
-        return Err("logits are [n, V] and targets u32 [n]".into());
+        return Err("logits must be [n, V] and targets u32 [n]".into());
     }
     Ok(Spec::padded(targets.shape.clone(), targets.alloc.clone(), logits.dtype.accumulator()))
 }
 
-/// Launches an entry of the kernel file, a block per row of `logits`. With `stage`, the row waits in shared
-/// memory between the two passes over it, where it fits. Its arguments are the tensors, the vocabulary and
-/// the row's width, the objective's numbers, then what else the entry takes.
+/// Launches an entry of the kernel file with one block per row of `logits`. With `stage`, the row stays in
+/// shared memory between the two passes over it if it fits. The arguments are the tensors, the vocabulary
+/// size, the width of a row, the objective's numbers, then `further`.
 pub(super) fn launch_rows(
     cx: &GpuNode<'_>,
     entry: &'static str,
@@ -47,7 +47,7 @@ pub(super) fn launch_rows(
     tensors: &[Arg],
     further: &[Arg],
 ) -> Result<()> {
-    /// Beyond the row, for the sums of warps.
+    /// Bytes that the kernel uses besides the row, for the sums of warps.
     const STATIC_SHARED: usize = 512;
     const WARP: usize = 32;
     const MOST_THREADS: usize = 512;
@@ -68,7 +68,7 @@ pub(super) fn launch_rows(
     cx.queue.launch(kernel, Grid::new(rows, threads as u32).shared(shared), &args)
 }
 
-/// Returns the addresses of outputs that there may be; 0 for those that there are not.
+/// Returns the addresses of optional outputs, with 0 for absent ones.
 pub(super) fn optional_outputs(cx: &GpuNode<'_>, outputs: [Option<usize>; 2]) -> [Arg; 2] {
     outputs.map(|output| Arg::Ptr(output.map_or(0, |k| cx.output(k))))
 }
@@ -152,7 +152,7 @@ impl Op for CrossEntropyGrad {
         };
         let losses = losses_spec(logits, targets)?;
         if upstreams.len() != 1 + self.0.terms() || upstreams.iter().any(|d| *d != losses) {
-            return Err("every loss has an upstream gradient of its shape and format".into());
+            return Err("every loss needs an upstream gradient of its shape and format".into());
         }
         Ok(vec![logits.clone()])
     }

@@ -1,30 +1,31 @@
-//! What a row of logits is trained for: how logits are transformed, and the terms beside cross-entropy.
+//! The training objective of a row of logits: how logits are transformed, and the terms beyond cross-entropy.
 
 use crate::device::gpu::{Arg, Kernel};
 
 /// A row with this target has no losses and no gradient.
 pub const IGNORED: u32 = u32::MAX;
 
-/// The objective of a row of stored logits `z`: with `l = cap·tanh(scale·z / cap)`, or `scale·z` without a
-/// cap, the sum of up to three losses, all in nats.
+/// The objective of a row of stored logits `z`: the sum of up to three losses, all in nats. They see the
+/// logits `l = cap·tanh(scale·z / cap)`, or `l = scale·z` without a cap.
 ///
 /// - *cross-entropy*: `ln Σ_v e^(l_v) - l_target`;
 /// - *z-loss*: `c·(ln Σ_v e^(l_v))²`, which keeps logits from drifting;
-/// - *smoothing loss*: what cross-entropy with the target distribution `(1 - s)·onehot + s/V` exceeds plain
-///   cross-entropy by, which is `s·(l_target - mean_v l_v)`.
+/// - *smoothing loss*: the amount by which cross-entropy with the target distribution `(1 - s)·onehot + s/V`
+///   exceeds plain cross-entropy, which is `s·(l_target - mean_v l_v)`.
 ///
-/// Sources: soft cap of logits as in Gemma 2 (2024), `final_logit_softcapping`; z-loss of PaLM (Chowdhery et
-/// al., 2022, section 5), c = 1e-4; label smoothing as in `torch.nn.functional.cross_entropy`. Sums and means
-/// are over the vocabulary without its padding.
+/// Sources: the soft cap of logits follows Gemma 2 (2024), `final_logit_softcapping`; the z-loss PaLM
+/// (Chowdhery et al., 2022, section 5), with c = 1e-4; label smoothing `torch.nn.functional.cross_entropy`.
+/// Sums and means run over the vocabulary without its padding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Objective {
-    /// Factor of stored logits.
+    /// The factor of stored logits.
     pub logit_scale: f64,
-    /// Bound of the magnitude of logits, > 0; `None` for none.
+    /// The bound of the magnitude of logits, > 0; `None` for no cap.
     pub logit_cap: Option<f64>,
-    /// Factor `c` of the z-loss; 0 for none.
+    /// The factor `c` of the z-loss; 0 for no z-loss.
     pub z_loss: f64,
-    /// Part `s` of the target's probability that is spread over the vocabulary, in [0, 1); 0 for none.
+    /// The part `s` of the target's probability that is spread over the vocabulary, in [0, 1); 0 for no
+    /// smoothing.
     pub label_smoothing: f64,
 }
 
@@ -32,26 +33,27 @@ impl Objective {
     /// Plain cross-entropy of logits as they are stored.
     pub const PLAIN: Self = Self { logit_scale: 1.0, logit_cap: None, z_loss: 0.0, label_smoothing: 0.0 };
 
-    /// Returns the same transformation of logits without terms beside cross-entropy, as evaluation has it.
+    /// Returns the objective for evaluation: the same transformation of logits, without terms beyond
+    /// cross-entropy.
     #[must_use]
     pub fn without_terms(self) -> Self {
         Self { z_loss: 0.0, label_smoothing: 0.0, ..self }
     }
 
-    /// Returns the number of terms beside cross-entropy.
+    /// Returns the number of terms beyond cross-entropy.
     pub fn terms(&self) -> usize {
         usize::from(self.z_loss != 0.0) + usize::from(self.label_smoothing != 0.0)
     }
 
-    /// Returns where z-losses and smoothing losses stand in a list that has the terms that there are from
-    /// index `from` on.
+    /// Returns the indices of z-losses and smoothing losses in a list in which the existing terms start at
+    /// index `from`.
     pub fn places(&self, from: usize) -> [Option<usize>; 2] {
         let z_loss = (self.z_loss != 0.0).then_some(from);
         let smoothing = (self.label_smoothing != 0.0).then_some(from + usize::from(z_loss.is_some()));
         [z_loss, smoothing]
     }
 
-    /// Returns what differs from plain cross-entropy, for prints; empty if nothing does.
+    /// Returns the differences from plain cross-entropy, for printing; empty if there are none.
     pub(in crate::ops) fn attributes(&self) -> String {
         let mut shown = Vec::new();
         if self.logit_scale != 1.0 {
@@ -67,7 +69,7 @@ impl Objective {
         shown.join(" ")
     }
 
-    /// Adds the definitions of an objective to a kernel: what it has, not how much of it.
+    /// Adds definitions to a kernel that say which parts the objective has. Their values are arguments.
     pub(super) fn define(&self, kernel: Kernel) -> Kernel {
         let logits = match (self.logit_cap, self.logit_scale) {
             (Some(_), _) => "CAPPED",
@@ -80,8 +82,8 @@ impl Objective {
             .with("SMOOTHING", u8::from(self.label_smoothing != 0.0))
     }
 
-    /// Returns the numbers of an objective as kernels take them: the factor of logits, that of the argument
-    /// of tanh, the cap, and the factors of both terms.
+    /// Returns the objective's numbers as kernel arguments: the factor of logits, the factor of tanh's
+    /// argument, the cap, and the factors of both terms.
     pub(super) fn args(&self) -> [Arg; 5] {
         let cap = self.logit_cap.unwrap_or(1.0);
         [self.logit_scale, self.logit_scale / cap, cap, self.z_loss, self.label_smoothing]

@@ -4,28 +4,28 @@ use super::objective::{IGNORED, Objective};
 use crate::device::{Elem, Real};
 use crate::ops::lanes::{max, replace_and_sum, sum};
 
-/// A row of logits in scratch memory, under an objective.
+/// A row of logits in scratch memory, with its objective.
 pub(in crate::ops) struct Row<A> {
     /// The row without padding: stored logits, which [`Row::losses`] replaces by `e^(l - max l)`.
     pub logits: Vec<A>,
-    /// `dl/dz` of every logit under a cap; empty without one.
+    /// `dl/dz` of every logit with a cap; empty without one.
     slopes: Vec<A>,
     scale: A,
     cap: Option<A>,
-    /// Factor of the argument of tanh.
+    /// The factor of tanh's argument.
     inner: A,
     z_loss: A,
     smoothing: A,
-    /// Words of the vocabulary.
+    /// Number of words in the vocabulary.
     count: A,
 }
 
-/// The losses of a row, and what its gradient needs of them.
+/// The losses of a row, and the sums that its gradient needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::ops) struct RowLosses<A> {
     /// Cross-entropy.
     pub plain: A,
-    /// The z-loss, with its factor.
+    /// The z-loss, including its factor.
     pub z_loss: A,
     /// The smoothing loss.
     pub smoothing: A,
@@ -38,16 +38,16 @@ pub(in crate::ops) struct RowLosses<A> {
 /// Upstream gradients of the losses of a row.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::ops) struct Upstreams<A> {
-    /// Of cross-entropy.
+    /// The gradient of cross-entropy.
     pub plain: A,
-    /// Of the z-loss.
+    /// The gradient of the z-loss.
     pub z_loss: A,
-    /// Of the smoothing loss.
+    /// The gradient of the smoothing loss.
     pub smoothing: A,
 }
 
 impl<A: Real> Upstreams<A> {
-    /// The gradient of `scale` times the sum of all losses.
+    /// Returns the upstream gradients of `scale` times the sum of all losses.
     pub fn all(scale: A) -> Self {
         Self { plain: scale, z_loss: scale, smoothing: scale }
     }
@@ -69,7 +69,7 @@ impl<A: Real> Row<A> {
         }
     }
 
-    /// Replaces stored logits by those that the losses see.
+    /// Replaces stored logits by the logits that the losses see.
     #[inline(always)]
     fn transform(&mut self) {
         if let Some(cap) = self.cap {
@@ -83,7 +83,7 @@ impl<A: Real> Row<A> {
         }
     }
 
-    /// Returns the losses of stored logits; the row then holds `e^(l - max l)`.
+    /// Returns the losses of stored logits. The row then holds `e^(l - max l)`.
     #[inline(always)]
     pub fn losses(&mut self, target: u32) -> RowLosses<A> {
         let [zero, one] = [A::ZERO, A::ONE];
@@ -102,7 +102,8 @@ impl<A: Real> Row<A> {
         RowLosses { plain: sum.ln() + (highest - wanted), z_loss, smoothing, sum, log_total }
     }
 
-    /// Writes the gradient of stored logits, of a row that [`Row::losses`] left behind; padding becomes zero.
+    /// Writes the gradient of the stored logits of a row in the state in which [`Row::losses`] leaves it.
+    /// Padding becomes zero.
     ///
     /// With `p = softmax(l)` it is `dl/dz` times `p·(d + 2c·ln Σ e^l·d_z) - onehot·(d - s·d_s) - s·d_s/V`.
     #[inline(always)]
@@ -185,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Where every word has the same logit, smoothing costs nothing, and `ln Σ e^l` is `l + ln V`.
+    /// If every word has the same logit, smoothing costs nothing, and `ln Σ e^l` is `l + ln V`.
     #[test]
     fn terms_of_equal_logits() {
         let logit = 15.0 * (2.0 * 3.0 / 15.0f64).tanh();

@@ -1,11 +1,11 @@
-//! The code of a formula in kernels, written from its steps. Nothing of its text gets into it.
+//! Writes a formula's code for kernels from its steps. None of the formula's text gets into the code.
 
 use crate::expression::{Binary, Formula, Step, Unary};
 use std::fmt::Write;
 
-/// Returns the body of a C++ function of the formula's variables that returns its value and its slopes: one
-/// definition per step, by the functions of kernels/formula.cuh. Sums and products are rounded one by one, so
-/// that a value has the same bits with and without slopes beside it.
+/// Returns the body of a C++ function of the formula's variables that returns its value and its slopes. It
+/// has one definition per step, which calls the functions of kernels/formula.cuh. Sums and products are
+/// rounded one by one, so that a value has the same bits with and without slopes.
 pub(super) fn body(formula: &Formula) -> String {
     let steps = formula.steps_with_slopes();
     let variables = formula.variables();

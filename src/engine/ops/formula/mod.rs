@@ -1,5 +1,5 @@
-//! Formulas as ops compute them: on blocks of elements, one step after the other, on the CPU; as code of the
-//! step in kernels.
+//! Formulas as ops compute them: on the CPU step by step over blocks of elements, in kernels as code
+//! generated from the steps.
 
 mod code;
 mod registers;
@@ -17,10 +17,10 @@ use registers::Registers;
 use std::fmt;
 use std::sync::Arc;
 
-/// What an activation computes for every element.
+/// The function that an activation computes for every element.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Function {
-    /// A function of ops.
+    /// A built-in function.
     BuiltIn(Activation),
     /// A formula.
     Formula(Arc<Elementwise>),
@@ -39,14 +39,14 @@ impl From<&Formula> for Function {
 }
 
 impl Function {
-    /// Returns the formula of a text, for cases.
+    /// Parses a formula, for test cases.
     ///
-    /// Panics if it is wrong: a programming error.
+    /// Panics if the text is not a formula, which is a programming error.
     pub(super) fn from_text(text: &str) -> Self {
         (&Formula::parse(text, Scope::Activation).expect("a formula")).into()
     }
 
-    /// Returns what the ops that apply it are called, and its functor in kernels.
+    /// Returns the names of the ops that apply the function, and of its functor in kernels.
     pub(super) fn names(&self) -> Names {
         match self {
             Self::BuiltIn(activation) => activation.names(),
@@ -60,7 +60,7 @@ impl Function {
         }
     }
 
-    /// Returns what it is in prints, where the op's name does not say it.
+    /// Returns the formula for printing; empty for a built-in function, which the op's name identifies.
     pub(super) fn attributes(&self) -> String {
         match self {
             Self::BuiltIn(_) => String::new(),
@@ -76,7 +76,7 @@ impl Function {
         }
     }
 
-    /// Adds the definitions that kernels apply it by.
+    /// Adds the definitions by which kernels apply the function.
     pub(super) fn define(&self, kernel: Kernel) -> Kernel {
         let kernel = kernel.with("ACTIVATION", self.names().functor);
         match self {
@@ -88,7 +88,7 @@ impl Function {
     }
 }
 
-/// A formula with the registers of its steps, which follow from it.
+/// A formula with the registers of its steps, which follow from the formula.
 pub struct Elementwise {
     formula: Formula,
     value: Registers,
@@ -117,8 +117,8 @@ impl Elementwise {
         }
     }
 
-    /// Computes output 0, of rows of `width` elements, from input 0, in which a row of each variable lies
-    /// after the other.
+    /// Computes output 0, in rows of `width` elements, from input 0. For every row of the output, input 0 has
+    /// one row per variable, one after another.
     ///
     /// # Errors
     /// Never: arithmetic does not fail.
@@ -141,8 +141,9 @@ impl Elementwise {
         Ok(())
     }
 
-    /// Computes the gradient of input 0 into output 0, which lies as input 0 in [`values`](Self::values),
-    /// given that of the values in input 1; and the values again into output 1, if it emits them.
+    /// Computes the gradient of input 0 into output 0, given the gradient of the values in input 1. Output 0
+    /// has the layout of input 0 in [`values`](Self::values). With `emits`, also writes the values to output
+    /// 1.
     ///
     /// # Errors
     /// Never: arithmetic does not fail.
@@ -179,10 +180,11 @@ impl Elementwise {
     }
 }
 
-/// Returns the width of the rows that a tensor of one variable is computed in, whatever its shape.
+/// The row width for a function of one variable, whose tensor is computed in rows of this width, whatever its
+/// shape.
 pub(super) const ROW_OF_ONE: usize = TASK;
 
-/// Elements in rows of equal width, of which the last may end early.
+/// Elements in rows of equal width; the last row may be shorter.
 #[derive(Clone, Copy)]
 struct Rows {
     total: usize,
@@ -194,7 +196,7 @@ impl Rows {
         self.total.div_ceil(self.width.max(1))
     }
 
-    /// Returns the blocks of `len` rows from `start` on: the row, the first column and the number of columns.
+    /// Returns the blocks of `len` rows from `start` on, as (row, first column, number of columns).
     #[inline(always)]
     fn blocks(self, start: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
         (start..start + len).flat_map(move |row| {

@@ -1,18 +1,20 @@
-//! The steps of a formula over blocks of elements: every step is one loop over a block, which vectorizes.
+//! Runs the steps of a formula over blocks of elements. Every step is one loop over a block, which
+//! vectorizes.
 
 use super::super::erfc::erfc;
 use super::super::lanes::BLOCK;
 use crate::device::{DType, Real};
 use crate::expression::{Binary, Step, Steps, Unary};
 
-/// Steps with the registers, each a block of elements, that hold their numbers. Variables are in the first
-/// ones. A register is free again after the last step that reads it; those of constants never are.
+/// Steps, and the registers that hold their numbers; a register is a block of elements. Variables are in the
+/// first registers. A register is free again after the last step that reads it; registers of constants are
+/// never freed.
 #[derive(Debug)]
 pub(super) struct Registers {
     count: usize,
     constants: Vec<(f64, usize)>,
-    /// Steps that name registers in place of steps, and the register that each writes: none of those that it
-    /// reads.
+    /// Steps that name registers in place of steps, and the register that each one writes. A step never
+    /// writes a register that it reads.
     steps: Vec<(Step, usize)>,
     /// The registers of the results.
     pub results: Vec<usize>,
@@ -57,7 +59,7 @@ impl Registers {
         found
     }
 
-    /// Returns memory for the registers, with the constants in theirs.
+    /// Returns memory for the registers, with the constants filled in.
     #[inline(always)]
     pub(super) fn blocks<A: Real>(&self) -> Vec<[A; BLOCK]> {
         let mut blocks = vec![[A::ZERO; BLOCK]; self.count];
@@ -70,7 +72,7 @@ impl Registers {
     /// Runs all steps on the first `count` elements of the blocks.
     #[inline(always)]
     pub(super) fn run<A: Real>(&self, blocks: &mut [[A; BLOCK]], count: usize) {
-        const APART: &str = "a step writes no register that it reads";
+        const APART: &str = "a step never writes a register that it reads";
         for (step, to) in &self.steps {
             match *step {
                 Step::Constant(_) | Step::Variable(_) => {}
@@ -91,7 +93,7 @@ impl Registers {
     }
 }
 
-/// `to[i] = function(u[i])`.
+/// Computes `to[i] = function(u[i])`.
 #[inline(always)]
 fn unary<A: Real>(function: Unary, u: &[A], to: &mut [A]) {
     #[inline(always)]
@@ -117,7 +119,7 @@ fn unary<A: Real>(function: Unary, u: &[A], to: &mut [A]) {
     }
 }
 
-/// `to[i] = function(u[i], v[i])`.
+/// Computes `to[i] = function(u[i], v[i])`.
 #[inline(always)]
 fn binary<A: Real>(function: Binary, u: &[A], v: &[A], to: &mut [A]) {
     #[inline(always)]
@@ -130,7 +132,7 @@ fn binary<A: Real>(function: Binary, u: &[A], v: &[A], to: &mut [A]) {
         Binary::Multiply => map(u, v, to, |u, v| u * v),
         Binary::Divide => map(u, v, to, |u, v| u / v),
         Binary::Power => map(u, v, to, |u, v| (v * u.ln()).exp()),
-        // A NaN in u is not equal to itself, and one in v fails the first comparison.
+        // A NaN in u is not equal to itself, and a NaN in v fails the first comparison.
         #[expect(clippy::eq_op, reason = "only a NaN differs from itself")]
         Binary::Min => map(u, v, to, |u, v| if u < v || u != u { u } else { v }),
         #[expect(clippy::eq_op, reason = "only a NaN differs from itself")]
@@ -150,8 +152,8 @@ fn absolute<A: Real>(u: A) -> A {
     if u < A::ZERO { -u } else { u }
 }
 
-/// `ln(1 + e^u)` as `max(u, 0) + ln(1 + e^-|u|)`, the latter by its ratio to what `1 + e^-|u|` rounds to
-/// (Kahan, as told by Higham, Accuracy and Stability of Numerical Algorithms, 1.14.1).
+/// Computes `ln(1 + e^u)` as `max(u, 0) + ln(1 + e^-|u|)`. The logarithm is corrected for the rounding of
+/// `1 + e^-|u|` (Kahan, in Higham, Accuracy and Stability of Numerical Algorithms, 1.14.1).
 #[inline(always)]
 fn softplus<A: Real>(u: A) -> A {
     let small = (-absolute(u)).exp();
@@ -161,10 +163,10 @@ fn softplus<A: Real>(u: A) -> A {
     positive + log
 }
 
-/// The error function: by its series near 0 (Abramowitz and Stegun, 7.1.5), elsewhere by [`erfc`].
+/// The error function, near 0 by its series (Abramowitz and Stegun, 7.1.5), elsewhere by [`erfc`].
 #[inline(always)]
 fn erf<A: Real>(u: A) -> A {
-    /// `(-1)^n / (n!·(2n + 1))`, that of the highest power first.
+    /// `(-1)^n / (n!·(2n + 1))`, highest power first.
     const SERIES: [f64; 13] = [
         8.350_702_795_147_24e-11,
         -1.089_222_103_714_857_3e-9,
@@ -180,7 +182,7 @@ fn erf<A: Real>(u: A) -> A {
         -0.333_333_333_333_333_3,
         1.0,
     ];
-    // Of fp32, fewer terms reach the last bit.
+    // In fp32, fewer terms reach the last bit.
     let series = if A::DTYPE == DType::F32 { &SERIES[5..] } else { &SERIES[..] };
     let square = u * u;
     let sum = series.iter().fold(A::ZERO, |sum, &c| sum.fma(square, A::from_f64(c)));
@@ -206,7 +208,7 @@ mod tests {
         assert!(long.count < long.steps.len(), "{} of {}", long.count, long.steps.len());
     }
 
-    /// Every function of the language, and results that are variables, constants or each other.
+    /// Covers every function of the language, and results that are variables, constants or each other.
     #[test]
     fn blocks_hold_what_steps_compute_one_by_one() {
         let calls = Function::ALL.iter().map(|function| match function.arguments().len() {

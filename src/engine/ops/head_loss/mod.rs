@@ -1,7 +1,7 @@
-//! The output projection with its loss, and both gradients in the forward.
+//! The output projection with its loss; both gradients are computed in the forward pass.
 //!
-//! Logits are the largest tensor of a small model. Here they live inside one node: written by the product,
-//! overwritten by their gradient, and read by the two products that follow.
+//! Logits are the largest tensor of a small model. Here they exist only inside one node: a product writes
+//! them, their gradient overwrites them, and the two products that follow read it.
 
 use super::cross_entropy::cases as formula;
 use super::cross_entropy::{
@@ -24,22 +24,22 @@ use crate::ir::{
 #[cfg(test)]
 mod tests;
 
-/// `(x[n, d], W[V, d], targets[n])`, and the [`Factor`]'s input, `→ (losses[n], logits[n, V])`, with
-/// `gradients` then `(dx[n, d], dW[V, d])`, then z-losses `[n]` and smoothing losses `[n]`, as far as the
+/// `(x[n, d], W[V, d], targets[n])`, and the count if the [`Factor`] has one, `→ (losses[n], logits[n, V])`.
+/// With `gradients`, `(dx[n, d], dW[V, d])` follow, then z-losses `[n]` and smoothing losses `[n]` if the
 /// objective has them.
 ///
-/// Losses are in nats, unscaled: cross-entropy of the logits `x·W_v` as the [`Objective`] transforms them,
-/// the terms beside it in outputs of their own, and 0 where the target is
+/// Losses are in nats and unscaled. The first output is the cross-entropy of the logits `x·W_v` as the
+/// [`Objective`] transforms them; the other terms are separate outputs. All are 0 where the target is
 /// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale` times the sum of
-/// all of them. `logits` is scratch: with `gradients` it ends up holding theirs. The vocabulary is that of
-/// `W`; its padding takes no part.
+/// all losses. `logits` is scratch; with `gradients` it ends up with the gradient of the logits. The
+/// vocabulary is that of `W` without its padding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadLoss {
-    /// Factor of the sum of losses in the objective, such as 1 / tokens of a batch.
+    /// The factor of the sum of losses in the objective, such as 1 / tokens of a batch.
     pub scale: Factor,
     /// True if the gradients are computed.
     pub gradients: bool,
-    /// How logits are transformed, and the terms beside cross-entropy.
+    /// How logits are transformed, and the terms beyond cross-entropy.
     pub objective: Objective,
     /// Precision of the products.
     pub products: ProductPrecision,
@@ -51,7 +51,7 @@ pub const DX: usize = 2;
 pub const DW: usize = 3;
 
 impl HeadLoss {
-    /// Returns the outputs that receive z-losses and smoothing losses, where there are any.
+    /// Returns the indices of the outputs for z-losses and smoothing losses, if the objective has them.
     fn term_outputs(&self) -> [Option<usize>; 2] {
         self.objective.places(if self.gradients { 4 } else { 2 })
     }
@@ -80,12 +80,13 @@ impl Op for HeadLoss {
         Ok(outputs)
     }
 
-    /// The gradients exist already: that of `x` is an output, that of `W` was written to its destination.
+    /// The gradients already exist: the gradient of `x` is an output, and the gradient of `W` was written to
+    /// its destination.
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         require_one(v, self)?;
         if !self.gradients {
             return Err(crate::Error::failed(format!(
-                "{} in {}: recorded without gradients, so it cannot be trained through",
+                "{} in {}: recorded without gradients, so training cannot pass through it",
                 self.name(),
                 v.scope()
             )));
@@ -104,7 +105,7 @@ impl Op for HeadLoss {
         output == DW
     }
 
-    /// The losses end in [`WithGradient`], so that autodiff finds the same gradients as in the fused form.
+    /// Ends the losses in [`WithGradient`], so that autodiff finds the same gradients as in the fused form.
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
         let &[x, w, targets, ref count @ ..] = inputs else { return Ok(None) };
         let products = self.products;
@@ -208,7 +209,8 @@ impl Op for HeadLoss {
     }
 }
 
-/// Forward only: the generic gradient check uses any upstream gradient, and this op accepts only 1.
+/// Returns a forward-only test case: the generic gradient check uses arbitrary upstream gradients, but this
+/// op accepts only 1.
 fn case(
     precision: Precision,
     (name, objective): (&str, Objective),
@@ -238,7 +240,7 @@ fn case(
         .depth(d.max(vocab).max(n))
 }
 
-/// As [`case`], with a factor that is read from an input.
+/// Returns a test case like [`case`]'s, with the factor read from an input.
 fn case_over_a_count(precision: Precision) -> Case {
     let products = ProductPrecision::Native;
     let op = HeadLoss { scale: Factor::Reciprocal, gradients: true, objective: Objective::PLAIN, products };
@@ -259,7 +261,8 @@ fn case_over_a_count(precision: Precision) -> Case {
         .depth(300)
 }
 
-/// Logits and their gradients are stored in the format of activations, so the reference rounds them to it.
+/// Computes losses and gradients by plain loops. Logits and their gradients are stored in the activation
+/// format, so the reference rounds them to it.
 fn reference(inputs: &[Array], op: HeadLoss, scale: f64, act_dtype: DType) -> Vec<Array> {
     let stored = |value: f64| match act_dtype {
         DType::Bf16 => half::bf16::from_f64(value).to_f64(),

@@ -1,5 +1,5 @@
-//! The gradients that are made in the forward, against finite differences, against the unfused form, and
-//! through autodiff.
+//! Compares the gradients that the forward pass computes with finite differences and with the unfused form,
+//! and checks them through autodiff.
 
 use super::super::cross_entropy::cases::OBJECTIVES;
 use super::*;
@@ -18,15 +18,15 @@ const DIM: usize = 24;
 const VOCAB: usize = 37;
 const SCALE: f64 = 0.125;
 
-/// Where the losses beside cross-entropy go: z-losses, and smoothing losses.
+/// The state tensors for the losses beyond cross-entropy: z-losses and smoothing losses.
 const TERMS: [&str; 2] = ["z_losses", "smoothing"];
 
-/// Plain cross-entropy, and every other objective of the cases.
+/// Returns plain cross-entropy and every other objective of the test cases.
 fn objectives() -> impl Iterator<Item = Objective> {
     [Objective::PLAIN].into_iter().chain(OBJECTIVES.map(|(_, objective)| objective))
 }
 
-/// x, W and targets, gradients of x and W, and the losses.
+/// Returns a state with x, W and targets, the gradients of x and W, and the losses.
 fn state(dtype: DType) -> Arc<State> {
     let precision = Precision::for_act_dtype(dtype);
     let (x, w) = (Spec::new([ROWS, DIM], dtype), Spec::padded([VOCAB, DIM], [64, DIM], dtype));
@@ -75,7 +75,7 @@ fn seeds(program: &Program, upstream: Upstream) -> Vec<(TensorId, Upstream)> {
     vec![((0..program.tensors.len()).map(TensorId).find(at).unwrap(), upstream)]
 }
 
-/// A program ready to run, with inputs of fixed pseudorandom values.
+/// A program ready to run, with fixed pseudorandom inputs.
 struct Run {
     section: Section,
     engine: Engine,

@@ -1,9 +1,9 @@
-//! Cases of layer norm, alone and after a residual addition, against torch's formula.
+//! Test cases of layer norm, alone and after a residual addition, against torch's formula.
 
 use crate::ir::{Array, Case, Fill, Op, Precision, Spec};
 use crate::ops::affine::Affine;
 
-/// Cases of the norm alone, or with `residual` of the norm after an addition.
+/// Returns the test cases of the norm alone, or with `residual` of the norm after an addition.
 pub(super) fn cases<O: Op + 'static>(
     precision: Precision,
     op: impl Fn(Affine) -> O,
@@ -14,7 +14,7 @@ pub(super) fn cases<O: Op + 'static>(
         let op = op(affine);
         let rows = Spec::padded([n, d], [n, pad], precision.act_dtype);
         let weight = Spec::padded([d], [pad], precision.master);
-        // Away from zero, so that a missing subtraction of the mean shows.
+        // The mean is away from zero, so that a missing subtraction of the mean shows.
         let mut inputs = vec![(rows.clone(), Fill::Normal(0.7, 1.5))];
         if residual {
             inputs.push((rows, Fill::Normal(0.2, 0.7)));
@@ -23,7 +23,7 @@ pub(super) fn cases<O: Op + 'static>(
         let vectors = [(weight.clone(), Fill::Normal(1.0, 0.3)), (weight, Fill::Normal(0.1, 0.5))];
         inputs.extend(vectors.into_iter().take(affine.count()));
         let weights: Vec<usize> = (first..inputs.len()).collect();
-        // The rows, the weight and the bias, as torch has them without one.
+        // The rows, then weight and bias; as in torch, ones and zeros replace absent ones.
         let norm = move |rows: &Array, vectors: &[Array]| {
             let of = |number: f64| Array { shape: vec![d], data: vec![number; d] };
             let (one, zero) = (of(1.0), of(0.0));
@@ -60,8 +60,9 @@ pub(super) fn cases<O: Op + 'static>(
     cases
 }
 
-/// Computes the formula in the documentation of torch.nn.LayerNorm: `(x − E[x]) / √(Var[x] + eps) · weight +
-/// bias`, with the biased estimate of the variance (`torch.var(input, correction=0)`).
+/// Computes the formula in the documentation of torch.nn.LayerNorm:
+/// `(x − E[x]) / √(Var[x] + eps) · weight + bias`, with the biased estimate of the variance
+/// (`torch.var(input, correction=0)`).
 pub(super) fn torch_layer_norm(x: &Array, weight: &Array, bias: &Array, eps: f64) -> Array {
     let mut y = x.clone();
     for row in y.data.chunks_mut(weight.data.len()) {

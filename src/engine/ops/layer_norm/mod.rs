@@ -1,10 +1,10 @@
 //! Layer norm (Ba, Kiros and Hinton, 2016), alone and fused with the residual addition before it.
 //!
-//! `y = (x − mean(x)) / √(variance(x) + eps) ⊙ w + b`, where the variance divides by the number of elements:
-//! the formula of
-//! [`torch.nn.LayerNorm`](https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html). As with
-//! `rms_norm`, only the input is kept for the backward: mean and variance are cheaper to recompute than to
-//! read.
+//! `y = (x − mean(x)) / √(variance(x) + eps) ⊙ w + b`, where the variance divides by the number of elements.
+//! This is the formula of
+//! [`torch.nn.LayerNorm`](https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html). As in
+//! `rms_norm`, only the input is kept for the backward pass: mean and variance are cheaper to recompute than
+//! to read.
 
 mod cases;
 
@@ -21,34 +21,35 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Case, Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
-/// The constant of all cases.
+/// The epsilon of all test cases.
 const EPS: f64 = 1e-5;
 
-/// `(x[N, d], w[d], b[d]) → y[N, d]`. Weight and bias are in the accumulator format.
+/// `(x[N, d], w[d], b[d]) → y[N, d]`. Weight and bias have the accumulator format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNorm {
     /// Added to the variance.
     pub eps: f64,
-    /// The vectors that it has.
+    /// The vectors that the norm has.
     pub affine: Affine,
 }
 
 /// `(x, w, dy) → (dx, dw, db, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, db, partials)`.
-/// `partials` is absent where both `dw` and `db` are.
+/// Without `dw` and `db` there are no `partials`.
 ///
-/// With `s = 1 / √(variance + eps)`, `x̂ = (x − mean)·s` and `g = dy ⊙ w`: `dx = s·(g − mean(g) − x̂·mean(g ⊙
-/// x̂))`, `dw = Σ_rows dy ⊙ x̂` and `db = Σ_rows dy`. Both sums are taken over runs of rows, side by side in
-/// a row of the scratch `partials [runs, 2·d]` (of one sum `[runs, d]`), then over the runs.
+/// With `s = 1 / √(variance + eps)`, `x̂ = (x − mean)·s` and `g = dy ⊙ w`:
+/// `dx = s·(g − mean(g) − x̂·mean(g ⊙ x̂))`, `dw = Σ_rows dy ⊙ x̂` and `db = Σ_rows dy`. Each run of rows
+/// writes both sums side by side into its row of the scratch `partials [runs, 2·d]` (`[runs, d]` for one
+/// sum); then the runs are summed.
 ///
-/// It does not emit `y`: with fewer elements per thread than the forward, its GPU kernel adds up a row in
-/// another order, so mean and variance have other bits.
+/// This op does not emit `y`. Its GPU kernel has fewer elements per thread than the forward kernel and sums a
+/// row in another order, so mean and variance have other bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormGrad {
-    /// As [`LayerNorm::eps`].
+    /// See [`LayerNorm::eps`].
     pub eps: f64,
-    /// As [`LayerNorm::affine`].
+    /// See [`LayerNorm::affine`].
     pub affine: Affine,
-    /// Adds a gradient that bypasses the norm to `dx`.
+    /// True if a gradient that bypasses the norm is added to `dx`.
     pub residual: bool,
 }
 
@@ -61,7 +62,7 @@ pub(super) struct Norm<A> {
 }
 
 impl<A: Real> Norm<A> {
-    /// For rows like `row`.
+    /// Creates the constants for rows like `row`.
     fn new(eps: f64, row: &Spec) -> Self {
         let len = row.logical_elements();
         Self { eps: A::from_f64(eps), len, count: A::from_f64(len as f64) }
@@ -78,7 +79,7 @@ impl<A: Real> Norm<A> {
         s
     }
 
-    /// Writes the norm of `x`, which becomes `x̂`.
+    /// Writes the norm of `x`; `x` becomes `x̂`.
     #[inline(always)]
     fn norm<E: Elem<Acc = A>>(&self, x: &mut [A], [w, b]: [&[A]; 2], y: &mut [E]) {
         self.normalize(x);
@@ -104,14 +105,14 @@ impl<A: Real> Norm<A> {
     }
 }
 
-/// Weight and bias as the CPU reads them: products by one and sums with zero stand for what a norm lacks.
+/// Weight and bias as the CPU reads them. Ones and zeros replace the vectors that a norm lacks.
 pub(super) struct Vectors<A> {
     w: Vec<A>,
     b: Vec<A>,
 }
 
 impl<A: Real> Vectors<A> {
-    /// Those that follow `rows` inputs, for rows of `width`.
+    /// Reads the vectors that follow `rows` inputs, for rows of `width`.
     fn new(cx: &CpuNode<'_>, affine: Affine, rows: usize, width: usize) -> Self {
         let bias = affine.bias().then(|| cx.input::<A>(rows + 1).slice(0, width).to_vec());
         let w = weight_or_ones(cx, affine.weight().then_some(rows), width);
@@ -123,7 +124,7 @@ impl<A: Real> Vectors<A> {
     }
 }
 
-/// Arguments of kernels past the number of rows: elements of a row, one over it, eps.
+/// Returns the kernel arguments that follow the number of rows: elements of a row, their reciprocal, eps.
 fn norm_args(eps: f64, row: &Spec) -> [Arg; 3] {
     let [inv_n, eps] = root_args(eps, row);
     [row.logical_elements().into(), inv_n, eps]
@@ -150,7 +151,7 @@ impl RowNorm for LayerNorm {
         if complete && !x.shape.is_empty() && x.dtype.is_float() && vectors.iter().all(is_vector) {
             return Ok(());
         }
-        Err("x is [N, d], w and b (where it has them) are [d] in the accumulator's format".into())
+        Err("x must be a float tensor [N, d]; w and b, if the norm has them, must be [d] in the accumulator format".into())
     }
 
     fn gradient(self, residual: bool) -> LayerNormGrad {
@@ -228,17 +229,17 @@ impl Op for LayerNorm {
 }
 
 impl LayerNormGrad {
-    /// The norm whose gradient it is.
+    /// Returns the norm whose gradient this is.
     fn norm(self) -> LayerNorm {
         LayerNorm { eps: self.eps, affine: self.affine }
     }
 
-    /// Index of `dy` among the inputs; `dr` follows it.
+    /// Returns the index of `dy` among the inputs; `dr` follows it.
     fn upstream_input(self) -> usize {
         1 + usize::from(self.affine.weight())
     }
 
-    /// Index of the partial sums among the outputs, if there are any.
+    /// Returns the index of the partial sums among the outputs, if there are any.
     fn partials_output(self) -> Option<usize> {
         self.affine.weight().then_some(1 + self.affine.count())
     }
@@ -256,14 +257,14 @@ impl Op for LayerNormGrad {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let dy = self.upstream_input();
         if inputs.len() != dy + 1 + usize::from(self.residual) {
-            return Err("takes x, w where it has one, dy and, past a residual, dr".into());
+            return Err("takes x, w if the norm has one, dy, and dr with a residual".into());
         }
         let x = &inputs[0];
         let vectors: Vec<Spec> =
             inputs[1..dy].iter().flat_map(|w| vec![w.clone(); self.affine.count()]).collect();
         self.norm().check(x, &vectors)?;
         if inputs[dy..].iter().any(|dy| dy.alloc != x.alloc || dy.dtype != x.dtype) {
-            return Err("gradients have the shape and format of x".into());
+            return Err("gradients must have the shape and format of x".into());
         }
         let mut outputs = vec![x.clone()];
         outputs.extend(vectors);
@@ -345,7 +346,7 @@ impl Op for LayerNormGrad {
         args.extend([cx.output(0).into(), pointer_or_null(cx.outputs, self.partials_output())]);
         args.extend([Arg::from(rows), Arg::from(run)]);
         args.extend(norm_args(self.eps, &row));
-        // Two sums per element of a row are held as well: with 32 elements per thread they spill.
+        // A thread also holds two sums per element of a row; with 32 elements per thread they spill.
         Teams::with_elements_per_thread(cx.input_spec(0).dtype, row.width(), 16)
             .with_affine(self.affine.weight(), self.affine.bias())
             .launch(cx, ("layer_norm", entry), (rows, run), &args)?;
@@ -353,13 +354,13 @@ impl Op for LayerNormGrad {
         launch_sum_partials(cx, partials, &[1, 2][..self.affine.count()])
     }
 
-    /// With `residual`, the gradient checks of [`ResidualNorm`] prove it as well.
+    /// The gradient checks of [`ResidualNorm`] cover `residual` as well.
     fn cases(_precision: Precision) -> Cases {
         Cases::gradient_of::<LayerNorm>()
     }
 }
 
-/// `to[c] (+)= Σ partials[·, column + c]` over all rows of `[rows, width]`, in their order.
+/// Computes `to[c] (+)= Σ partials[·, column + c]` over all rows of `[rows, width]`, in their order.
 fn reduce<A: Real>(
     pool: &Pool,
     (partials, width): (ViewMut<'_, A>, usize),

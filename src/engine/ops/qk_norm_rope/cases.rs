@@ -1,10 +1,10 @@
-//! Shapes, inputs and the plain norm of the cases.
+//! Shapes, inputs and the reference norm of the test cases.
 
 use super::norm::QkNorm;
 use crate::ir::{Array, Fill, Precision, Spec};
 use crate::ops::attention::Heads;
 
-/// Returns the rows and heads of cases.
+/// Returns the rows and heads of test cases.
 pub(super) fn shapes() -> impl Iterator<Item = (usize, Heads)> {
     [
         (1, (1, 1, 32)),
@@ -18,7 +18,7 @@ pub(super) fn shapes() -> impl Iterator<Item = (usize, Heads)> {
     .map(|(n, (query, kv, dim))| (n, Heads { query, kv, dim }))
 }
 
-/// Returns the inputs of the norm: qkv, and wq and wk where it has weights.
+/// Returns the inputs of the norm: qkv, then wq and wk if it has weights.
 pub(super) fn inputs(n: usize, norm: QkNorm, precision: Precision) -> Vec<(Spec, Fill)> {
     let weight = Spec::new([norm.heads.dim], precision.master);
     let mut inputs = vec![(Spec::new([n, norm.heads.width()], precision.act_dtype), Fill::Normal(0.0, 2.0))];
@@ -28,7 +28,7 @@ pub(super) fn inputs(n: usize, norm: QkNorm, precision: Precision) -> Vec<(Spec,
     inputs
 }
 
-/// Computes the norm of rows by its definition; `weights` are wq and wk, or empty.
+/// Computes the norm of rows by its definition. `weights` are wq and wk, or empty.
 pub(super) fn reference(norm: QkNorm, x: &Array, weights: &[Array]) -> Array {
     let (QkNorm { heads, eps, .. }, width) = (norm, x.width());
     let mut y = x.clone();

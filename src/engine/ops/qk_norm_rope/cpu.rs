@@ -1,4 +1,4 @@
-//! Both passes on the CPU.
+//! The forward and the backward pass on the CPU.
 
 use super::norm::QkNorm;
 use crate::device::{Elem, Real};
@@ -9,14 +9,14 @@ use crate::ops::lanes::{dot, rows_per_partial};
 use crate::ops::rope::ROWS;
 use crate::ops::rotary::{Angles, Rotation, rotate, rotate_back};
 
-/// A table of rotations, the positions of all rows, and whether heads turn before the norm.
+/// A table of rotations, the positions of all rows, and whether heads rotate before the norm.
 pub(super) struct Turn<'a, A> {
     pub rotation: &'a Rotation<A>,
     pub positions: &'a [u32],
     pub first: bool,
 }
 
-/// The constants that both passes of an op need, in a number type.
+/// The constants that both passes of an op need, in one number type.
 pub(super) struct Pass<'a, E: Elem> {
     heads: Heads,
     eps: E::Acc,
@@ -33,20 +33,20 @@ impl<'a, E: Elem> Pass<'a, E> {
         Self { heads, eps: E::Acc::from_f64(eps), weights, turn }
     }
 
-    /// Returns the weight, 0 (queries) or 1 (keys), of the `i`-th head of a row.
+    /// Returns the index of the weight for the `i`-th head of a row: 0 for queries, 1 for keys.
     #[inline(always)]
     fn weight_of(&self, i: usize) -> usize {
         usize::from(i >= self.heads.query)
     }
 
-    /// 1 / √(mean(x²) + eps).
+    /// Returns 1 / √(mean(x²) + eps).
     #[inline(always)]
     fn reciprocal_norm(&self, x: &[E::Acc]) -> E::Acc {
         let mean = dot(x, x) / E::Acc::from_f64(x.len() as f64);
         E::Acc::ONE / (mean + self.eps).sqrt()
     }
 
-    /// Returns the cosines and sines of row `r`, for a rotation before the norm or for one after it.
+    /// Returns the cosines and sines of row `r` if the rotation comes before the norm (`first`) or after it.
     #[inline(always)]
     fn angles(&self, r: usize, first: bool) -> Option<Angles<'_, E::Acc>> {
         let turn = self.turn.as_ref().filter(|turn| turn.first == first)?;
@@ -89,9 +89,10 @@ impl<'a, E: Elem> Pass<'a, E> {
         );
     }
 
-    /// With u the input of the norm (x, or x rotated), û = u/‖u‖ and g the gradient of its output (rotated
-    /// back, or as it comes): dw = Σ g·û, du = (g·w − û·mean(g·w·û)) / ‖u‖, where ‖u‖ is the root mean
-    /// square; dx is du, rotated back if x was rotated.
+    /// Writes the gradients of the rows and the weights. Let u be the input of the norm (x, or x rotated),
+    /// ‖u‖ its root mean square, û = u/‖u‖, and g the gradient of the norm's output (rotated back if the
+    /// rotation comes after the norm). Then dw = Σ g·û and du = (g·w − û·mean(g·w·û)) / ‖u‖; dx is du,
+    /// rotated back if x was rotated.
     pub(super) fn backward(&self, cx: &CpuNode<'_>, upstream: usize) {
         let (x, dy) = (cx.input::<E>(0), cx.input::<E>(upstream));
         let dx = cx.output::<E>(0);
@@ -146,7 +147,7 @@ impl<'a, E: Elem> Pass<'a, E> {
         }
     }
 
-    /// Adds up the partial weight gradients of all tasks, in order.
+    /// Sums the partial weight gradients of all tasks, in order.
     fn reduce(&self, cx: &CpuNode<'_>) {
         let (dim, partials) = (self.heads.dim, cx.output::<E::Acc>(3));
         let mut dw = vec![E::Acc::ZERO; 2 * dim];

@@ -1,4 +1,4 @@
-//! Both passes on a GPU.
+//! The launches of the forward and the backward pass on a GPU.
 
 use super::norm::QkNorm;
 use crate::device::gpu::{Arg, DevicePtr};
@@ -8,8 +8,9 @@ use crate::ops::lanes::{launch_sum_partials, rows_per_partial};
 use crate::ops::rope::Lanes;
 use crate::ops::rotary::Rotary;
 
-/// Queues the forward, or with the index of the upstream gradient the backward. `turn` is the rotation, and
-/// whether it comes before the norm; positions are then the input after those of the norm.
+/// Queues the forward pass, or the backward pass if `upstream` gives the index of the upstream gradient.
+/// `turn` is the rotation and whether it comes before the norm; positions are then the input after the norm's
+/// inputs.
 pub(super) fn launch(
     cx: &GpuNode<'_>,
     norm: QkNorm,
@@ -26,7 +27,7 @@ pub(super) fn launch(
         Some(_) => ("qk_norm_rope_grad", lanes.rows_of_block()),
         None => ("qk_norm_rope", lanes.rows_of_block()),
     };
-    // If the output took over the memory of the input, values need not be copied.
+    // If the output took over the input's memory, values need not be copied.
     let values = cx.input(upstream.unwrap_or(0));
     if upstream.is_some() {
         let partials: DevicePtr = if norm.weighted { cx.output(3) } else { 0 };

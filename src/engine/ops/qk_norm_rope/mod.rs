@@ -1,5 +1,5 @@
-//! Norm of every query and key head and rotary position embedding, one after the other in either order, in
-//! one pass over the packed rows.
+//! Norm of every query and key head and rotary position embedding, in either order, in one pass over the
+//! packed rows.
 
 mod cases;
 mod cpu;
@@ -19,9 +19,9 @@ use cpu::{Pass, Turn};
 
 /// `(qkv [N, (H+2·KV)·dim][, wq [dim], wk [dim]], positions [N] u32) → packed [N, (H+2·KV)·dim]`.
 ///
-/// The [norm](QkNorm) of query and key heads, then the [rotation](Rotary) by the angles of their position,
-/// as in Qwen3; or first the rotation, as in nanochat. Without weights and with whole heads turned without
-/// a factor, both orders are the same function, rounded differently. Values are copied.
+/// Applies the [norm](QkNorm) to query and key heads, then the [rotation](Rotary) by the angles of their
+/// position, as in Qwen3; or the rotation first, as in nanochat. Without weights, and if whole heads rotate
+/// without a factor, both orders are the same function, rounded differently. Values are copied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNormRope {
     /// The norm.
@@ -32,8 +32,8 @@ pub struct QkNormRope {
     pub rotates_first: bool,
 }
 
-/// `(qkv[, wq, wk], positions, d_packed) → (d_qkv[, dwq, dwk, partials [tasks, 2·dim]])`; reciprocal norms
-/// are recomputed, and heads that were rotated first are rotated again.
+/// `(qkv[, wq, wk], positions, d_packed) → (d_qkv[, dwq, dwk, partials [tasks, 2·dim]])`. Recomputes
+/// reciprocal norms, and rotates heads again if they were rotated first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNormRopeGrad(pub QkNormRope);
 
@@ -137,8 +137,8 @@ impl Op for QkNormRope {
             let rotary = Rotary::of_whole_heads(heads.dim, 10_000.0);
             (n, QkNormRope { norm, rotary, rotates_first: false })
         });
-        // The plain rotation in every place and with or without weights, and each of the others in both
-        // places.
+        // The plain rotation comes in both places, with and without weights; each other rotation comes in
+        // both places.
         let (n, heads) = (40, Heads { query: 3, kv: 1, dim: 32 });
         let of = move |n, heads, rotary, weighted, rotates_first| {
             (n, QkNormRope { norm: QkNorm { heads, eps: 1e-6, weighted }, rotary, rotates_first })
@@ -262,7 +262,7 @@ impl Op for QkNormGrad {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [dy] = self.0.check(inputs, " and d_packed")?;
         if *dy != inputs[0] {
-            return Err("d_packed is as qkv".into());
+            return Err("d_packed must have the shape and format of qkv".into());
         }
         Ok(self.0.gradients(dy))
     }
