@@ -1,23 +1,23 @@
-// Generation: attention of one query per sequence over a cache of keys and values, to which its own are
-// added.
+// Attention during generation: one query per sequence attends to a cache of keys and values, to which its own
+// are added.
 //
-// The keys of a sequence are cut into splits of a fixed length. A block takes a split, for all query heads
-// (or a tile of them) that share a key head, so that keys and values are read once. Each block leaves a
-// partial result; the last one to arrive combines those of all splits, in their order, so the bits depend
+// The keys of a sequence are cut into splits of a fixed length. A block takes a split for all query heads (or
+// a tile of them) that share a key head, so that keys and values are read once. Each block leaves a partial
+// result. The last block to arrive combines the results of all splits in their order, so the bits depend
 // neither on which block that is nor on what else is in the batch (as in Flash-Decoding: Dao, Haziza, Massa
 // and Sizov, 2023).
 //
-// Definitions: T, HEAD_DIM, VEC (a divisor of it), LANES (threads per key, a power of two), QUERIES (query
-// heads of a tile), THREADS (per block), SOFT_CAP (1: a score s becomes cap·tanh(s / cap)), WINDOW (1: a
-// query sees at most `window` keys).
+// Definitions: T, HEAD_DIM, VEC (a divisor of HEAD_DIM), LANES (threads per key, a power of two), QUERIES
+// (query heads per tile), THREADS (per block), SOFT_CAP (1: a score s becomes cap·tanh(s / cap)), WINDOW (1:
+// a query sees at most `window` keys).
 #include "common.cuh"
 
 constexpr int TEAMS = THREADS / LANES;
 // Packs of a head that a thread holds.
 constexpr int PACKS_PER_THREAD = (HEAD_DIM / VEC + LANES - 1) / LANES;
-// Keys that a team handles together: fewer beside more queries, which take registers too.
+// Keys that a team handles together. More queries leave registers for fewer keys.
 constexpr int KEYS = PACKS_PER_THREAD * VEC > 8 ? 1 : QUERIES > 2 ? 2 : 4;
-// Floats of the partial result of a head: outputs, the maximum, the sum of exponentials.
+// Floats in the partial result of a head: outputs, the maximum, the sum of exponentials.
 constexpr int PARTIAL = HEAD_DIM + 2;
 
 __device__ __forceinline__ int column(int i) { return (i * LANES + int(threadIdx.x) % LANES) * VEC; }
@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_head(const T *head, bool live, Pack<T, VEC>
     }
 }
 
-// Without a key yet, exponentials are relative to 1.
+// Before the first key, exponentials are relative to 1.
 __device__ __forceinline__ float finite(float maximum) { return maximum == -infinity() ? 0.0f : maximum; }
 
 // The results of the teams of a block.
@@ -39,9 +39,9 @@ struct Teams {
     float maxima[TEAMS][QUERIES], totals[TEAMS][QUERIES];
 };
 
-// A block's query heads over the keys [first, end): each team takes keys in turn, with its own running
-// maximum and sums. `keys`: the first key of the block's key head; rows are `kept` apart, values `to_value`
-// after keys. The key at `own` is not read there but at `own_key`.
+// Computes a block's query heads over the keys [first, end). Each team takes keys in turn, with its own
+// running maximum and sums. `keys` is the first key of the block's key head; rows are `kept` apart, and a
+// value follows its key at `to_value`. The key `own` is read from `own_key`, not from the cache.
 __device__ __forceinline__ void attend(const T *queries, int live_queries, const T *keys, int kept,
                                        int to_value, int own, const T *own_key, int first, int end,
                                        float alpha, float soft_cap, Teams &teams) {
@@ -136,12 +136,12 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
     }
 }
 
-// The key and the value at positions[b] of the cache become those of row b, and o = softmax(alpha·q·kᵀ)·v
-// over the keys 0 to positions[b], or the last `window` of them. packed: [batch, (query + 2·kv)·HEAD_DIM];
-// positions: [batch]; o: [batch, query·HEAD_DIM], NaN where a position is beyond the cache; cache: [batch,
-// capacity, 2·kv·HEAD_DIM]. arrivals: [batch, query], zero before and after. partials: [batch, splits, query,
-// PARTIAL]. Blocks: x counts tiles of query heads, `tiles` for each key head; y splits of `split` keys; z
-// sequences.
+// Writes the key and the value of row b to positions[b] of the cache, and computes o = softmax(alpha·q·kᵀ)·v
+// over the keys 0 to positions[b], or over the last `window` of them. packed: [batch, (query +
+// 2·kv)·HEAD_DIM]; positions: [batch]; o: [batch, query·HEAD_DIM], NaN if a position is beyond the cache;
+// cache: [batch, capacity, 2·kv·HEAD_DIM]; arrivals: [batch, query], zero before and after; partials: [batch,
+// splits, query, PARTIAL]. In the grid, x counts tiles of query heads (`tiles` per key head), y splits of
+// `split` keys, and z sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     cached_attention(const T *packed, const u32 *positions, T *__restrict__ o, T *cache, u32 *arrivals,
                      float *partials, int query, int kv, u32 capacity, int tiles, int split,
@@ -161,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             o[c] = down<T>(infinity() - infinity());
         return;
     }
-    // The keys that the query attends to, and the splits that have any of them.
+    // The keys that the query attends to, and the splits that contain them.
     int end = int(position) + 1, first = WINDOW ? max(end - window, 0) : 0;
     int first_split = first / split, active = (end + split - 1) / split - first_split;
     int mine = int(blockIdx.y) - first_split;
@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     const T *own_key = row + (query + key_head) * HEAD_DIM;
     T *keys = cache + i64(batch) * capacity * kept + key_head * HEAD_DIM;
     int to_value = kv * HEAD_DIM;
-    // One block of a key head writes its new key and value, which none reads from the cache.
+    // One block per key head writes its new key and value. No block reads them from the cache.
     if (mine == active - 1 && in_group == 0) {
         for (int at = threadIdx.x; at < 2 * HEAD_DIM; at += THREADS) {
             int c = at < HEAD_DIM ? at : at - HEAD_DIM + to_value;
@@ -202,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         }
     }
     if (active == 1) return;
-    // What this block wrote is visible to others before its arrival is.
+    // What this block wrote must be visible to others before its arrival is.
     __threadfence();
     __syncthreads();
     u32 *arrived = arrivals + i64(batch) * query + head;
@@ -211,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     if (!is_last) return;
     __threadfence();
     if (threadIdx.x == 0) *arrived = 0;
-    // Volatile: written by other blocks while this one ran.
+    // Volatile, because other blocks wrote it while this one ran.
     const volatile float *all_partials =
         partials + ((i64(batch) * gridDim.y + first_split) * query + head) * PARTIAL;
     i64 apart = i64(query) * PARTIAL;

@@ -1,4 +1,4 @@
-// Conversion between number formats, rounded to nearest even: y = x.
+// Converts between number formats, rounding to nearest even: y = x.
 #include "common.cuh"
 
 // x: n elements of FROM; y: n elements of TO.

@@ -1,7 +1,7 @@
-// A checksum of memory, to compare two results bit for bit without moving them.
+// A checksum of memory, which compares two results bit for bit without moving them.
 #include "common.cuh"
 
-// sum[0] += Σ mix(word, index). Integer additions give the same sum in every order.
+// sum[0] += Σ mix(word, index). Integer additions give the same sum in any order.
 extern "C" __global__ void checksum(const u32 *words /* (n) */, u64 *sum /* (1), zeroed */, u64 n) {
     u64 mine = 0;
     for (u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x; i < n; i += u64(gridDim.x) * blockDim.x) {

@@ -1,4 +1,4 @@
-// Several copies of a few KiB, each made by one block, also into the memory of other GPUs.
+// Makes several copies of a few KiB, one per block, also into the memory of other GPUs.
 //
 // Definitions: THREADS (per block).
 #include "common.cuh"

@@ -1,34 +1,33 @@
-// Cross-entropy of rows of logits with the terms of an objective, and their gradient: a block per row. The
-// formulas are those of src/ops/cross_entropy/objective.rs.
+// Cross-entropy of rows of logits with the terms of an objective, and its gradient, with one block per row.
+// src/ops/cross_entropy/objective.rs has the formulas.
 //
 // With ROUNDS > 0 a row is read from memory once: it stays in shared memory while its sum of exponentials is
-// computed, and each of THREADS threads reads again the vectors that it copied, ROUNDS of them or one less.
-// With ROUNDS = 0, for rows that are too long or that 16-byte accesses do not fit, the row is read a second
-// time. All ways add in the same order: the same row gives the same bits.
+// computed. Each of THREADS threads then reads the vectors again that it copied, ROUNDS of them or one less.
+// With ROUNDS = 0, for rows that are too long or do not fit 16-byte accesses, the row is read from memory
+// twice. Both ways add in the same order, so the same row gives the same bits.
 //
-// Definitions: T, VEC (elements that a thread moves at once), THREADS (per block), ROUNDS; LOGITS (what
-// losses see of stored logits: AS_STORED, SCALED or CAPPED), Z_LOSS and SMOOTHING (1: the objective has the
-// term).
+// Definitions: T, VEC (elements that a thread moves at once), THREADS (per block), ROUNDS; LOGITS (how losses
+// see stored logits: AS_STORED, SCALED or CAPPED), Z_LOSS and SMOOTHING (1: the objective has the term).
 #include "common.cuh"
 
 constexpr int AS_STORED = 0, SCALED = 1, CAPPED = 2;
 constexpr int TRANSFORM = LOGITS;
 
-constexpr int BATCH = 4; // Loads in flight per thread where the row is not staged.
+constexpr int BATCH = 4; // Loads in flight per thread if the row is not staged.
 constexpr u32 IGNORED = 0xffffffffu;
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 // Offset of an empty sum: below every logit, and finite in both units.
 constexpr float LOWEST = -1e38f;
 
 // Logits in bf16 are converted to units of ln 2 for the hardware's base-2 exponential, which is exact to
-// about 2^-22; their gradient is rounded to 2^-9. In fp32 every function is the accurate one.
+// about 2^-22; their gradient is rounded to 2^-9 anyway. In fp32 every function is the accurate one.
 constexpr bool FAST = sizeof(T) == 2;
 
 __device__ __forceinline__ float to_log2_units(float logit) { return FAST ? logit * LOG2_E : logit; }
 __device__ __forceinline__ float exp_units(float exponent) {
     return FAST ? exp2_fast(exponent) : expf(exponent);
 }
-// e^(logit - offset), the offset in units.
+// e^(logit - offset), with the offset in units.
 __device__ __forceinline__ float exp_term(float logit, float offset) {
     return exp_units(FAST ? fmaf(logit, LOG2_E, -offset) : logit - offset);
 }
@@ -44,7 +43,7 @@ __device__ __forceinline__ float tanh_of(float x) {
     return fmaf(-2.0f, reciprocal_fast(1.0f + exp2_fast(2.0f * LOG2_E * x)), 1.0f);
 }
 
-// Replaces a stored logit by the one that the losses see; returns its derivative.
+// Replaces a stored logit by the logit that the losses see, and returns the derivative.
 __device__ __forceinline__ float transform(float &logit, const Objective &objective) {
     if constexpr (TRANSFORM == CAPPED) {
         float t = tanh_of(objective.inner * logit);
@@ -86,8 +85,8 @@ __device__ __forceinline__ SumExp warp_sum_exp(SumExp total) {
     return {offset, warp_sum(total.sum * exp_units(total.offset - offset))};
 }
 
-// The sum over the block, for every thread. Called once per kernel: no barrier protects `scratch` before it
-// is written.
+// Returns the sum over the block to every thread. Called once per kernel: no barrier protects `scratch`
+// before it is written.
 __device__ __forceinline__ SumExp block_sum_exp(SumExp total, SumExp (&scratch)[WARP]) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     total = warp_sum_exp(total);
@@ -97,7 +96,7 @@ __device__ __forceinline__ SumExp block_sum_exp(SumExp total, SumExp (&scratch)[
 }
 
 // Adds the logits of vector `v` to the sum of exponentials and, for smoothing, to the sum of logits. Padding
-// of the vocabulary counts as -infinity in the first, and as 0 in the second.
+// of the vocabulary counts as -infinity in the sum of exponentials and as 0 in the sum of logits.
 __device__ __forceinline__ void add_vector(SumExp &total, float &sum, float (&logits)[VEC], int v, int vocab,
                                            const Objective &objective) {
     bool whole = (v + 1) * VEC <= vocab;
@@ -179,7 +178,7 @@ __device__ __forceinline__ float log_of(SumExp total) {
     return FAST ? LN_2 * (log2f(total.sum) + total.offset) : logf(total.sum) + total.offset;
 }
 
-// Where the losses of a row go; null for those that are not wanted.
+// Addresses of the losses of a row; null for terms that the objective lacks.
 struct Losses {
     float *plain, *z_loss, *smoothing;
 };
@@ -192,9 +191,9 @@ struct Upstreams {
     float plain, z_loss, smoothing;
 };
 
-// The losses of a row, if `losses` is not null, and into `gradient`, if that is not null, the gradient of the
-// stored logits; `upstreams` returns those of the losses. `gradient` may be the row itself: a thread
-// overwrites only what it alone reads, after the first pass of all threads.
+// Computes the losses of a row if `losses` is not null, and the gradient of the stored logits if `gradient`
+// is not null; `upstreams` returns the upstream gradients of the losses. `gradient` may be the row itself: a
+// thread overwrites only what it alone reads, after all threads have finished the first pass.
 template <bool staged, class GetUpstreams>
 __device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, const Losses *losses, int vocab,
                                        int width, const Objective &objective, const GetUpstreams &upstreams) {
@@ -276,7 +275,7 @@ __device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, co
     }
 }
 
-// losses[n] of logits[n, width], and z_losses[n] and smoothing[n] where the objective has them.
+// losses[n] of logits[n, width], and z_losses[n] and smoothing[n] if the objective has them.
 extern "C" __global__ void __launch_bounds__(THREADS)
 cross_entropy(const T *logits, const u32 *targets, float *losses, float *z_losses, float *smoothing, int vocab,
               int width, float logit_scale, float inner, float cap, float z_loss, float label_smoothing) {
@@ -287,7 +286,7 @@ cross_entropy(const T *logits, const u32 *targets, float *losses, float *z_losse
                   [] { return Upstreams{}; });
 }
 
-// The gradient of logits[n, width] from those of their losses; may lie over the logits.
+// The gradient of logits[n, width] from the gradients of their losses. It may overwrite the logits.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     cross_entropy_grad(const T *logits, const u32 *targets, const float *d_losses, const float *d_z_losses,
                        const float *d_smoothing, T *d_logits, int vocab, int width, float logit_scale,
@@ -300,8 +299,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                          [=] { return d; });
 }
 
-// The losses of logits[n, width], which are overwritten by the gradient of scale·Σ of all losses; with a
-// count that is not null the scale is 1 / count.
+// The losses of logits[n, width], which the gradient of scale·Σ of all losses overwrites. If `count` is not
+// null, the scale is 1 / count.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 head_loss(T *logits, const u32 *targets, float *losses, float *z_losses, float *smoothing, int vocab, int width,
           float logit_scale, float inner, float cap, float z_loss, float label_smoothing, float scale,
@@ -310,7 +309,7 @@ head_loss(T *logits, const u32 *targets, float *losses, float *z_losses, float *
     T *row = logits + i64(r) * width;
     Losses to = losses_of(r, losses, z_losses, smoothing);
     Objective objective = {logit_scale, inner, cap, z_loss, label_smoothing};
-    // Read where it is needed: a register less until then.
+    // Read where it is needed, which saves a register until then.
     auto upstreams = [=] {
         float factor = count ? float(1.0 / double(*count)) : scale;
         return Upstreams{factor, factor, factor};

@@ -1,11 +1,11 @@
-// Dropout: y = x times 0 or the inverse of the probability of being kept, by the coordinates of an element.
+// Dropout: y = x times 0 or the inverse of the keep probability, decided by the coordinates of an element.
 #include "common.cuh"
 
-// Columns that one call of the generator decides: those of a thread.
+// Columns that one call of the generator decides; a thread handles one call.
 constexpr int COLUMNS = 8;
 
-// x, y: [rows, width], VEC a divisor of width; sequences: [rows / rows_of_one]; step: [1]. y may lie over x.
-// A row takes `calls` threads; n is the number of all.
+// x, y: [rows, width], with VEC a divisor of width; sequences: [rows / rows_of_one]; step: [1]. y may be the
+// same memory as x. A row takes `calls` threads; n is the number of all threads.
 extern "C" __global__ void dropout(const T *x, const u32 *sequences, const u32 *step, T *y, int n, u32 calls,
                                    u32 width, u32 rows_of_one, u32 key0, u32 key1, u32 threshold,
                                    float scale) {

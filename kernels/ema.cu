@@ -1,9 +1,9 @@
-// The moving average of the weights over the flat parameter buffers: the same bits as src/ops/ema.rs.
+// The moving average of the weights over the flat parameter buffers, with the same bits as src/ops/ema.rs.
 #include "optimizer.cuh"
 
-// average[n] ← average + weights[step]·(params - average). Nothing changes where bad[1] is set. On a rank
-// that owns ranges, the elements of the average from first to n are updated: it has no others but of the
-// rank, and params where masters are sharded those of the shard.
+// average[n] ← average + weights[step]·(params - average). Nothing changes if bad[1] is set. The kernel
+// updates the elements of the average from first to n. If the rank owns ranges, the average holds only the
+// rank's elements; params holds those of the rank's shard if masters are sharded.
 extern "C" __global__ void __launch_bounds__(THREADS)
 ema(const float *params, const float *weights, const u32 *step, const u32 *bad, float *average, u64 first,
     u64 n, int rank_row) {
@@ -11,7 +11,7 @@ ema(const float *params, const float *weights, const u32 *step, const u32 *bad, 
     u64 at = elements.at, master = elements.master;
     bool whole = at + VEC <= n;
     float p4[VEC], a4[VEC];
-    // Before anything that depends on another load.
+    // These loads come before anything that depends on another load.
     if (whole) {
         load_streaming(params + master, p4);
         load_streaming(average + at, a4);

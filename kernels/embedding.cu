@@ -1,16 +1,16 @@
-// Token embedding, and its gradient in three steps: positions are sorted by token; pieces of PIECE sorted
-// positions are summed, which completes runs of a token inside a piece; runs that cross pieces are joined. So
-// a frequent token is spread over many blocks, and every sum has an order that follows from the tokens alone.
+// Token embedding, and its gradient in three steps. Positions are sorted by token. Pieces of PIECE sorted
+// positions are summed, which completes runs of a token inside a piece. Runs that cross pieces are joined. So
+// a frequent token is spread over many blocks, and the order of every sum follows from the tokens alone.
 //
-// Where ranks divide the gradient, each sorts and sums what belongs to the elements that it owns, and reads
+// If ranks divide the gradient, each sorts and sums what belongs to the elements that it owns, and reads the
 // rows of other ranks in their memory.
 //
 // Definitions: T, VEC (elements that a thread moves at once), THREADS (per block, at most), PIECE, OWNED (1
-// where ranks divide the gradient, else 0); of the sort: SORT_WARPS (of its block), DIGIT_BITS, CLEAR_STORES
+// if ranks divide the gradient, else 0); for the sort: SORT_WARPS (in its block), DIGIT_BITS, CLEAR_STORES
 // (16-byte stores per thread of a block that clears).
 #include "common.cuh"
 
-// x[n, d] = w[tokens[n], d], a warp per row.
+// x[n, d] = w[tokens[n], d], with one warp per row.
 extern "C" __global__ void __launch_bounds__(THREADS)
 embedding(const u32 *__restrict__ tokens, const T *__restrict__ w, T *__restrict__ x, int n, int d) {
     int r = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
@@ -23,14 +23,14 @@ embedding(const u32 *__restrict__ tokens, const T *__restrict__ w, T *__restrict
     }
 }
 
-// The elements of dw that the rank owns: two ranges between multiples of 8, either of them empty or not. Only
-// read with OWNED, but for what is to be cleared.
+// The elements of dw that the rank owns: two ranges between multiples of 8, each of which may be empty.
+// Without OWNED they only say what to clear.
 struct Owned {
     u64 begin[2], end[2];
     __device__ __forceinline__ bool has(u64 at) const {
         return !OWNED || (at >= begin[0] && at < end[0]) || (at >= begin[1] && at < end[1]);
     }
-    // Whether some of a row of d elements is among them.
+    // True if the rank owns any element of a row of d elements.
     __device__ __forceinline__ bool has_some_of(u32 row, int d) const {
         u64 first = u64(row) * d, last = first + d;
         return !OWNED || (last > begin[0] && first < end[0]) || (last > begin[1] && first < end[1]);
@@ -41,12 +41,12 @@ constexpr int DIGITS = 1 << DIGIT_BITS;
 constexpr int SORT_BATCH = 8; // Tokens that a thread has in flight.
 
 struct Sorting {
-    u32 counts[SORT_WARPS][DIGITS]; // Occurrences of each digit per warp, then the offset of the next one.
+    u32 counts[SORT_WARPS][DIGITS]; // Count of each digit per warp, then the offset of its next position.
     u32 totals[DIGITS / WARP];
     int sorted; // Positions that were counted.
 };
 
-// Turns counts into offsets: ordered by digit, then by warp.
+// Turns counts into offsets, ordered by digit and then by warp.
 __device__ void find_offsets(Sorting &s) {
     int digit = threadIdx.x, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     u32 all = 0, up_to = 0;
@@ -74,11 +74,11 @@ __device__ void find_offsets(Sorting &s) {
     __syncthreads();
 }
 
-// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then of
-// rank 1, ….
+// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then those
+// of rank 1, and so on.
 struct RankInterleaved {
     int ranks, sequence, rows_of_rank;
-    // The index of a row of the global batch.
+    // The index in memory of a row of the global batch.
     __device__ __forceinline__ int index(int row) const {
         if (ranks == 1) return row;
         int s = row / sequence;
@@ -86,9 +86,9 @@ struct RankInterleaved {
     }
 };
 
-// Moves positions from `from` (null: the order of the batch, of tokens whose rows the rank owns some of) to
-// `to`, sorted by one digit of their tokens, stably; with `sorted`, also writes the tokens. A warp takes a
-// contiguous chunk.
+// Moves positions from `from` to `to`, stably sorted by one digit of their tokens. If `from` is null, it
+// takes the order of the batch, without the tokens of whose rows the rank owns nothing. With `sorted`, also
+// writes the tokens. Each warp takes a contiguous chunk.
 __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n,
                               int d, int shift, const RankInterleaved &layout, const Owned &owned) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -96,7 +96,7 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
     int begin = min(n, warp * chunk), end = min(n, begin + chunk);
     for (int i = threadIdx.x; i < SORT_WARPS * DIGITS; i += blockDim.x) s.counts[i / DIGITS][i % DIGITS] = 0;
     __syncthreads();
-    // Integers: any order gives the same counts.
+    // Counts are integers, so any order gives the same counts.
 #pragma unroll SORT_BATCH
     for (int i = begin + lane; i < end; i += WARP) {
         u32 token = tokens[from ? from[i] : layout.index(i)];
@@ -134,10 +134,11 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
 
 constexpr int SORT_THREADS = SORT_WARPS * WARP;
 
-// Block 0: order[n], the positions sorted by token, and sorted[n], their tokens, by `passes` digits of a
-// token; spare[n] is scratch. Rows of several ranks are sorted in the order of the global batch. With OWNED,
-// only positions of tokens whose rows the rank owns some of are sorted, and *count is their number. At the
-// same time the other blocks clear what the rank owns of dw, which takes longer.
+// Block 0 writes order[n], the positions sorted by token, and sorted[n], their tokens, in `passes` passes
+// over the digits of a token; spare[n] is scratch. Rows of several ranks are sorted in the order of the
+// global batch. With OWNED, only positions are sorted whose token has a row that the rank owns at least in
+// part, and *count is their number. Meanwhile the other blocks clear the rank's part of dw, which takes
+// longer.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, u32 *count, float *dw, int n, int d,
                int passes, int ranks, int sequence, u64 begin0, u64 end0, u64 begin1, u64 end1) {
@@ -161,7 +162,7 @@ embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, u32 *coun
     float zero[4] = {};
 #pragma unroll
     for (int i = 0; i < CLEAR_STORES; i++, at += SORT_THREADS * 4) {
-        // The second range follows the first one; without OWNED there is none.
+        // The second range follows the first; without OWNED there is only the first.
         bool in_first = !OWNED || at < first;
         u64 to = in_first ? begin0 + at : begin1 + (at - first), end = in_first ? end0 : end1;
         if (to + 4 <= end) {
@@ -175,10 +176,10 @@ embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, u32 *coun
 constexpr int BATCH = 8; // Rows in flight.
 constexpr u32 NONE = 0xffffffffu;
 
-// The rows of each rank, where this one reads them.
+// The addresses at which this rank reads the rows of each rank.
 struct Rows {
     const T *of[8];
-    // The row at a position among those of all ranks.
+    // The row at a position among the rows of all ranks.
     __device__ __forceinline__ const T *at(u32 position, int per_rank, int d) const {
         if (!OWNED) return of[0] + i64(position) * d;
         return of[position / per_rank] + i64(position % per_rank) * d;
@@ -186,14 +187,14 @@ struct Rows {
 };
 
 // Sums the rows dy[·, d] of the sorted positions of a piece, run by run. A run inside the piece goes to its
-// row of dw[V, d] (+= where `adds`). Of the others, one that began in an earlier piece goes to edges[2·piece,
-// d], and one that begins here and continues in the next to edges[2·piece + 1, d]. With OWNED, positions are
-// *sorted_n, and a rank writes its own elements of dw.
+// row of dw[V, d] (+= if `adds`). A run that began in an earlier piece goes to edges[2·piece, d]; a run that
+// begins here and continues in the next piece goes to edges[2·piece + 1, d]. With OWNED there are *sorted_n
+// positions, and a rank writes only its own elements of dw.
 extern "C" __global__ void __launch_bounds__(THREADS)
     embedding_sum(const u32 *order, const u32 *sorted, const u32 *sorted_n, const __grid_constant__ Rows dy,
                   float *dw, float *edges, int n, int d, int adds, int per_rank, u64 begin0, u64 end0,
                   u64 begin1, u64 end1) {
-    __shared__ u32 positions[PIECE], tokens[PIECE + 2]; // Tokens with both neighbours.
+    __shared__ u32 positions[PIECE], tokens[PIECE + 2]; // Tokens with both neighbors.
     Owned owned = {{begin0, begin1}, {end0, end1}};
     if (OWNED) n = *sorted_n;
     int piece = blockIdx.x, begin = piece * PIECE, count = min(PIECE, n - begin);
@@ -248,8 +249,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// For each piece in which a run begins that reaches over its end: the sum of the parts of that run, in their
-// order, into its row of dw[V, d] (+= where `adds`). With OWNED, as above.
+// Handles each piece in which a run begins that continues beyond it: sums the parts of the run in their order
+// into its row of dw[V, d] (+= if `adds`). OWNED has the same meaning as above.
 extern "C" __global__ void __launch_bounds__(THREADS)
 embedding_join(const u32 *sorted, const u32 *sorted_n, const float *edges, float *dw, int n, int d, int adds,
                u64 begin0, u64 end0, u64 begin1, u64 end1) {

@@ -1,4 +1,4 @@
-// A few words set to one value.
+// Sets a few words to one value.
 //
 // Definitions: THREADS (of the only block).
 #include "common.cuh"

@@ -1,6 +1,6 @@
 // A 128-bit hash of the bits of a tensor, defined in src/ops/fingerprint.rs.
 //
-// Definitions: THREADS (per block), BATCH (loads of 16 bytes in flight per thread).
+// Definitions: THREADS (per block), BATCH (16-byte loads in flight per thread).
 #include "common.cuh"
 
 constexpr u64 STEP = 0x9e3779b97f4a7c15ull, SHARED = 0xbf58476d1ce4e5b9ull;
@@ -28,8 +28,8 @@ __device__ __forceinline__ u64 warp_total(u64 x) {
     return x;
 }
 
-// totals[2] += the sums over the words of x[bytes], the last of which is padded with zeros. Integer sums do
-// not depend on the order of addition.
+// totals[2] += the sums over the words of x[bytes]; the last word is padded with zeros. Integer sums do not
+// depend on the order of addition.
 extern "C" __global__ void __launch_bounds__(THREADS) fingerprint(const u8 *x, u64 *totals, u64 bytes) {
     __shared__ Sums warps[THREADS / WARP];
     Sums sums = {0, 0};
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fingerprint(const u8 *x, u
             mix(sums, join_halves(pack[i].z, pack[i].w), key + STEP);
         }
     }
-    // At most two words are left, the last of them perhaps incomplete.
+    // At most two words are left; the last one may be incomplete.
     u64 index = 2 * packs + threadIdx.x;
     if (blockIdx.x == 0 && index * 8 < bytes) {
         u64 word = 0;

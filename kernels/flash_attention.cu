@@ -1,4 +1,4 @@
-// Flash attention, forward, in bf16 on tensor cores: a block has 128 queries of a head, a warp 32 of them.
+// Flash attention, forward, in bf16 on tensor cores. A block has 128 queries of a head, a warp 32 of them.
 //
 // Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block), WARP_QUERIES (per
 // warp, 32), KEYS (per tile that is copied), STEP (keys that a warp multiplies at once, 16 or 32), KEPT
@@ -6,11 +6,12 @@
 // src/ops/attention/tuning.rs sets them.
 //
 // With 32 queries per warp, every B that is read from shared memory serves two products, and reading is not
-// slower than multiplying. Heads of 32 columns are bound by exponentials: a step of 32 keys takes a quarter
-// of an SM 256 cycles for them, 32·4 to 32·8 for products and about 240 to issue all instructions. So small
-// steps, which need few registers, let four blocks fill each other's stalls, and steps that the mask hides
-// entirely are skipped. Of the four warps of a block, one in each quarter of the SM, the last has the most
-// keys under the causal mask; blocks that share an SM rotate which quarter that is (`warp_rotation`).
+// slower than multiplying. Heads of 32 columns are bound by exponentials: for a step of 32 keys, a quarter of
+// an SM needs 256 cycles for exponentials, 32·4 to 32·8 for products, and about 240 to issue all
+// instructions. So small steps, which need few registers, let four blocks fill each other's stalls, and steps
+// that the mask hides entirely are skipped. Each of the four warps of a block runs in one quarter of the SM,
+// and with the causal mask the last warp has the most keys. Blocks that share an SM rotate which quarter that
+// is (`warp_rotation`).
 #include "attention.cuh"
 #include "mma.cuh"
 
@@ -19,12 +20,12 @@ constexpr int QUERIES = WARPS * WARP_QUERIES;
 static_assert(WARP_QUERIES == 32, "a warp has two tiles of 16 queries");
 
 using Row = Rows<HEAD_DIM>;
-// Outputs of wide heads leave no registers to queries.
+// Outputs of wide heads leave no registers for queries.
 using Queries = Operand<HEAD_DIM, 2, KEPT>;
 constexpr int KV_BYTES = KEYS * Row::BYTES;
 
-// Scores may rise above the running maximum by this much (log2) before it is raised. Most steps leave the
-// maximum, and with it sums and outputs, as it is.
+// Scores may exceed the running maximum by this much (log2) before it is raised. Most steps leave the
+// maximum, and so the sums and outputs, as they are.
 constexpr float RESCALE_THRESHOLD = 8.0f;
 
 // The results of a warp for its queries: rows 16·m + 8·half + lane / 4.
@@ -52,8 +53,8 @@ __device__ __forceinline__ void rescale(Outputs &out, const float (&tile_max)[2]
         }
 }
 
-// Adds the contribution of STEP keys from `key` on (in shared memory: `keys` and `values`) to the outputs of
-// a warp.
+// Adds the contribution of STEP keys from `key` on to the outputs of a warp. `keys` and `values` are their
+// addresses in shared memory.
 __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 keys, u32 values,
                                      const MaskWindow &window, int key, const Score &score,
                                      const Dropout &dropout) {
@@ -169,7 +170,7 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
                 float *lse,              // = [batch·seq_len, kv_heads·group]
                 int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group, u32 inv_sms,
                 float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale, float soft_cap) {
-    // [QUERIES] queries, later outputs; then twice [KEYS] keys and [KEYS] values.
+    // [QUERIES] queries, later outputs; then two stages of [KEYS] keys and [KEYS] values.
     extern __shared__ __align__(128) unsigned char shared[];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int tiles = (seq_len + QUERIES - 1) / QUERIES;
@@ -208,8 +209,7 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
     Queries query_operand;
     query_operand.init(queries + warp_row * Row::BYTES);
     for (; tile < end_tile; tile++) {
-        // The next tile replaces the previous one, which all warps have finished reading at the barrier
-        // below.
+        // The next tile replaces the previous one. All warps have finished reading that at the barrier below.
         if (tile + 1 < end_tile) copy_tile(tile + 1);
         u32 tile_keys = stages + tile % 2 * 2 * KV_BYTES;
 #pragma unroll 1
@@ -226,14 +226,14 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
     int valid_rows = seq_len - window.t;
     if (valid_rows <= 0) return;
     i64 row = i64(work.sequence) * seq_len + window.t;
-    // The four lanes of a row hold the same sums; each of them stores the lse of one of their four rows.
+    // The four lanes of a row hold the same sums; each stores the lse of one of their four rows.
     float factor[2][2], lane_max = 0.0f, lane_sum = 0.0f;
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float row_sum = quad_sum(out.row_sum[m][half]);
-            // A query without visible keys gives zeros.
+            // A query without visible keys yields zeros.
             factor[m][half] =
                 row_sum == 0.0f ? 0.0f : (DROPOUT ? drop_scale : 1.0f) * reciprocal_fast(row_sum);
             if (lane % 4 == 2 * m + half) lane_sum = row_sum, lane_max = out.running_max[m][half];

@@ -1,8 +1,8 @@
-// Flash attention, forward, in fp32: a block has ROWS queries of a head and goes through COLUMNS keys at a
+// Flash attention, forward, in fp32. A block has ROWS queries of a head and goes through COLUMNS keys at a
 // time.
 //
-// A tile of 64 by 32 scores is 4·4 per thread, for which four columns of queries and keys are eight reads of
-// 16 bytes from shared memory and 64 multiply-adds: half of the bandwidth of shared memory.
+// A tile of 64 by 32 scores is 4·4 per thread. Four columns of queries and keys take eight 16-byte reads from
+// shared memory and 64 multiply-adds: half of the bandwidth of shared memory.
 #include "tiles.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         float total = row_reduce(row_sum[i], Add());
         if (x == 0 && t + row < seq_len)
             lse[(first_row + t + row) * heads + work.head] = running_max[i] + logf(total);
-        // A query without visible keys gives zeros.
+        // A query without visible keys yields zeros.
         row_sum[i] = total == 0.0f ? 0.0f : (DROPOUT ? drop_scale : 1.0f) / total;
     }
     store_rows(o + ((first_row + t) * heads + work.head) * HEAD_DIM, heads * HEAD_DIM, sums, row_sum,

@@ -1,26 +1,26 @@
-// Flash attention, backward, in bf16 on tensor cores: one pass for dQ and one for dK and dV.
+// Flash attention, backward, in bf16 on tensor cores: one pass for dQ, and one for dK and dV.
 //
-// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block); for the passes
-// over queries (Q_) and keys (K_): ROWS per warp, rows of the other kind in a TILE that is copied and in a
-// STEP of a warp, 16-column pieces of the warp's operands that stay in registers (KEPT), BLOCKS per SM, for
+// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block). For the passes
+// over queries (Q_) and keys (K_): ROWS per warp; rows of the other kind in a TILE that is copied and in a
+// STEP of a warp; 16-column pieces of the warp's operands that stay in registers (KEPT); BLOCKS per SM, for
 // __launch_bounds__. src/ops/attention/tuning.rs sets them.
 //
 // With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D) where D = Σ
-// dO∘O per query, dQ = dS·K/√dim, dK = dSᵀ·Q/√dim. Both passes compute S and dP: seven products where five
-// would do with sums over keys and over queries in one pass. But then either one of the sums goes through
-// memory at every step, in an order that must be fixed, or dS goes through shared memory, with a barrier per
-// step. On the heads of small models that costs as much time as the two products, and here warps need no
-// barrier within a tile.
+// dO∘O per query, dQ = dS·K/√dim, dK = dSᵀ·Q/√dim. Both passes compute S and dP, so there are seven products
+// where a single pass with sums over keys and over queries needs five. But in a single pass, either one of
+// the sums goes through memory at every step, in an order that must be fixed, or dS goes through shared
+// memory, with a barrier per step. For the heads of small models that costs as much time as the two extra
+// products, and here warps need no barrier within a tile.
 //
-// With dropout, F/(1 − p) is a mask: D is multiplied by 1 − p, dP starts at −D and is replaced by it where
-// the mask is zero, and dQ, dK, dV are divided by 1 − p at the end.
+// With dropout, F/(1 − p) is treated as a mask: D is multiplied by 1 − p, dP starts at −D and is set back to
+// −D where the mask is zero, and dQ, dK, dV are divided by 1 − p at the end.
 #include "attention.cuh"
 #include "mma.cuh"
 
 constexpr int WARPS = THREADS / WARP;
 using Row = Rows<HEAD_DIM>;
 
-// The products of a pass: a warp has ROWS rows, multiplies them by STEP others at a time, and keeps 16·HELD
+// The products of a pass. A warp has ROWS rows, multiplies them by STEP others at a time, and keeps 16·HELD
 // columns of its operands in registers.
 template <int ROWS, int STEP, int HELD> struct Pass {
     static constexpr int TILES = ROWS / 16;
@@ -68,11 +68,11 @@ template <int ROWS, int STEP, int HELD> struct Pass {
     }
 };
 
-// The lse that exponents of probabilities are relative to, as a log2. A query without visible keys has an lse
-// of minus infinity; all its scores are masked, and any finite number will do.
+// Returns the lse, as a log2, that exponents of probabilities are relative to. A query without visible keys
+// has an lse of minus infinity; all its scores are masked, so any finite number will do.
 __device__ __forceinline__ float shift_of(float lse) { return lse == -infinity() ? 0.0f : lse * LOG2_E; }
 
-// dQ and D of the queries of a block. A lane has rows 16·m + 8·half + lane / 4 of its warp.
+// Computes dQ and D of the queries of a block. A lane has rows 16·m + 8·half + lane / 4 of its warp.
 extern "C" __global__ void __launch_bounds__(THREADS, Q_BLOCKS)
 flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
                              const bf16 *o,           // [batch·seq_len, heads·HEAD_DIM]
@@ -88,7 +88,7 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
                              float drop_scale, float soft_cap) {
     using Pass = ::Pass<Q_ROWS, Q_STEP, Q_KEPT>;
     constexpr int TILES = Pass::TILES;
-    // [QUERIES] queries, later dQ; [QUERIES] dO; then twice [Q_TILE] keys and [Q_TILE] values.
+    // [QUERIES] queries, later dQ; [QUERIES] dO; then two stages of [Q_TILE] keys and [Q_TILE] values.
     extern __shared__ __align__(128) unsigned char shared[];
     constexpr int QUERIES = WARPS * Q_ROWS;
     constexpr int FIXED_BYTES = QUERIES * Row::BYTES, TILE_BYTES = Q_TILE * Row::BYTES;
@@ -123,8 +123,8 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
     Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head,
                     seq_len);
     Score score(score_scale, soft_cap);
-    // The four lanes of a row need the same lse and D; each of them reads and stores those of one of their
-    // rows.
+    // The four lanes of a row need the same lse and D; each of them reads and stores the two numbers of one
+    // of their rows.
     int lane_row = lane % (2 * TILES) * 8 + lane / 4;
     i64 lane_at = (first_row + min(window.t + lane_row, seq_len - 1)) * heads + work.head;
     float lane_shift = score.relative(shift_of(lse[lane_at])), shift[TILES][2], minus_delta[TILES][2];
@@ -149,7 +149,7 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
     float lane_delta = 0.0f;
 #pragma unroll
     for (int m = 0; m < TILES; m++) {
-        // D is the diagonal of dO·Oᵀ. An A is, in other order, the B of its transpose.
+        // D is the diagonal of dO·Oᵀ. An A holds the B of its transpose, in another order.
         float low[4] = {}, high[4] = {};
 #pragma unroll
         for (int k = 0; k < HEAD_DIM / 16; k++) {
@@ -173,8 +173,7 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
 
     Pass::Sums dq = {};
     for (; tile < end_tile; tile++) {
-        // The next tile replaces the previous one, which all warps have finished reading at the barrier
-        // below.
+        // The next tile replaces the previous one. All warps have finished reading that at the barrier below.
         if (tile + 1 < end_tile) copy_tile(tile + 1);
         u32 tile_keys = stages + tile % 2 * 2 * TILE_BYTES;
 #pragma unroll 1
@@ -242,8 +241,8 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
                    seq_len - window.t);
 }
 
-// dK and dV of the keys of a block, from the queries of all heads of the group, in order. A lane has rows
-// 16·m + 8·half + lane / 4 of its warp.
+// Computes dK and dV of the keys of a block from the queries of all heads of the group, in order. A lane has
+// rows 16·m + 8·half + lane / 4 of its warp.
 extern "C" __global__ void __launch_bounds__(THREADS, K_BLOCKS)
 flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
                           const float *lse,        // [batch·seq_len, heads]
@@ -258,8 +257,8 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                           float drop_scale, float soft_cap) {
     using Pass = ::Pass<K_ROWS, K_STEP, K_KEPT>;
     constexpr int TILES = Pass::TILES;
-    // [KEYS] keys, later dK; [KEYS] values, later dV; then twice [K_TILE] queries, [K_TILE] dO, [K_TILE] lse
-    // and [K_TILE] D.
+    // [KEYS] keys, later dK; [KEYS] values, later dV; then two stages of [K_TILE] queries, [K_TILE] dO,
+    // [K_TILE] lse and [K_TILE] D.
     extern __shared__ __align__(128) unsigned char shared[];
     constexpr int KEYS = WARPS * K_ROWS;
     constexpr int FIXED_BYTES = KEYS * Row::BYTES, TILE_BYTES = K_TILE * Row::BYTES;
@@ -267,7 +266,7 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int tiles = (seq_len + KEYS - 1) / KEYS;
     BlockWork work = work_of_block(tiles, inv_tiles);
-    // In reverse order: the pass over queries ended with the last sequences, which are in the L2 cache.
+    // In reverse order: the pass over queries ended with the last sequences, which are still in the L2 cache.
     work.sequence = batch - 1 - work.sequence;
     if (work.sequence < 0) return;
     int block_key = work.tile * KEYS;
@@ -312,8 +311,7 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
         Dropout dropout(drops, step, sequence, head, seq_len);
         u32 tile_queries = fixed + 2 * FIXED_BYTES + stage * STAGE_BYTES;
         const unsigned char *stats = shared + 2 * FIXED_BYTES + stage * STAGE_BYTES + 2 * TILE_BYTES;
-        // The next tile replaces the previous one, which all warps have finished reading at the barrier
-        // below.
+        // The next tile replaces the previous one. All warps have finished reading that at the barrier below.
         if (++tile == end_tile) tile = first_tile, head++;
         stage ^= 1;
         if (head < end_head) copy_tile(head, tile, stage);

@@ -1,4 +1,4 @@
-// Flash attention, backward, in fp32: one pass for dQ and one for dK and dV, as in flash_attention_grad.cu.
+// Flash attention, backward, in fp32: one pass for dQ, and one for dK and dV, as in flash_attention_grad.cu.
 #include "tiles.cuh"
 
 // P of a score, relative to the lse of its query.
@@ -143,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             multiply_rows(p, keys, queries);
             multiply_rows(ds, values, d_outputs);
             // Call c draws for query x + 8·(c % COLUMNS_EACH) and the eight keys of row y + 16·(c /
-            // COLUMNS_EACH); the four rows of a warp split the calls.
+            // COLUMNS_EACH). The four rows of a warp split the calls.
             u32 kept = 0;
             if (DROPOUT)
                 kept = split_calls<ROWS_EACH * COLUMNS_EACH, 4>(y % 4, dropout, [&](int c) {

@@ -1,38 +1,39 @@
-// Flash attention, backward, in bf16 on sm_90a, for heads of 32 columns and sequences of at most 256 tokens:
-// all gradients of a head in one pass with five products, and nothing in memory between them.
+// Flash attention, backward, in bf16 on sm_90a, for heads of 32 columns and sequences of at most 256 tokens.
+// It computes all gradients of a head in one pass with five products and keeps nothing in memory between
+// them.
 //
 // Definitions: HEAD_DIM (32), CAUSAL (1), DROPOUT (0), SOFT_CAP, SEQUENCE_TILES (of 64 rows that hold a
-// sequence), THREADS (384), PRODUCT_REGISTERS and COPY_REGISTERS (per thread: of the warpgroups that
-// multiply, and of the one that copies). src/ops/attention/tuning.rs sets them.
+// sequence), THREADS (384), PRODUCT_REGISTERS and COPY_REGISTERS (per thread of the warpgroups that multiply,
+// and of the one that copies). src/ops/attention/tuning.rs sets them.
 //
 // As many blocks as there are SMs take one head after another. Queries, keys, values and dO of a head lie in
-// shared memory, and those of the next head arrive meanwhile: the third warpgroup starts the copies and makes
-// D = Σ dO∘O of each query. The other two own tiles of 64 keys: one has the first and the last, the other
-// those in between, which under the causal mask meet as many tiles of queries. For a tile of keys j and of
-// queries i ≥ j, keys are the rows of S = K·Qᵀ and dP = V·dOᵀ, P = e^(S − lse) and dS = P∘(dP − D), so that
-// dV += P·dO and dK += dS·Q take them from registers; for dQ += dSᵀ·K, dS goes through shared memory. dQ of
-// all queries stays in registers, 16 of a thread for each tile, until both warpgroups add theirs. So every
-// sum has a fixed order, and no block waits for another.
+// shared memory, while those of the next head arrive. The third warpgroup starts the copies and computes D =
+// Σ dO∘O of each query. The other two own tiles of 64 keys: one has the first and the last tile, the other
+// has the tiles in between, which with the causal mask meet as many tiles of queries. For a tile of keys j
+// and a tile of queries i ≥ j, keys are the rows of S = K·Qᵀ and dP = V·dOᵀ, P = e^(S − lse) and dS = P∘(dP −
+// D). So dV += P·dO and dK += dS·Q take P and dS from registers; for dQ += dSᵀ·K, dS goes through shared
+// memory. dQ of all queries stays in registers, 16 per thread and tile, until both warpgroups add theirs. So
+// every sum has a fixed order, and no block waits for another.
 //
-// Gradients are stored by TMA from where a head's inputs lay: stores of threads wait behind each other, which
-// took a quarter of the time. A tile's products are waited for before those of the next one: in flight beside
-// them, they need more registers than there are.
+// TMA stores the gradients from the memory where a head's inputs were: stores by threads wait for each other,
+// which took a quarter of the time. The products of a tile are waited for before those of the next tile
+// start: both in flight need more registers than there are.
 #include "attention.cuh"
 #include "mma.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 
-constexpr int ROWS = 64;               // Of a tile.
+constexpr int ROWS = 64;               // Per tile.
 constexpr int MAX_ROWS = ROWS * SEQUENCE_TILES;
-constexpr int GROUP = 128;             // Threads of a warpgroup.
+constexpr int GROUP = 128;             // Threads per warpgroup.
 constexpr int STAGES = 2;              // Heads in shared memory.
-constexpr int BUFFERS = 2;             // Of dS of a warpgroup, so that a barrier per step suffices.
+constexpr int BUFFERS = 2;             // For dS of a warpgroup, so that one barrier per step suffices.
 using Row = Rows<HEAD_DIM>;
 static_assert(HEAD_DIM == 32 && Row::BYTES == 64, "rows of 64 bytes");
 static_assert(THREADS == 3 * GROUP, "two warpgroups for products, one for copies");
 static_assert(1 <= SEQUENCE_TILES && SEQUENCE_TILES <= 4, "dQ of a sequence stays in registers");
 
-// Shared memory, from a multiple of 1,024 bytes on.
+// Layout of shared memory, from a multiple of 1,024 bytes on.
 constexpr u32 TILE_BYTES = ROWS * Row::BYTES, HEAD_BYTES = MAX_ROWS * Row::BYTES;
 constexpr u32 QUERIES_AT = 0, KEYS_AT = HEAD_BYTES, VALUES_AT = 2 * HEAD_BYTES, D_O_AT = 3 * HEAD_BYTES,
               O_AT = 4 * HEAD_BYTES, STAGE_BYTES = 5 * HEAD_BYTES;
@@ -41,7 +42,7 @@ constexpr u32 SUMS_AT = DS_AT + 2 * BUFFERS * DS_BYTES, SUM_BYTES = GROUP * 16 *
 constexpr u32 STATS_AT = SUMS_AT + 3 * SUM_BYTES, STATS_BYTES = 2 * MAX_ROWS * 4;      // Shifts, then D.
 constexpr u32 BARRIERS_AT = STATS_AT + STAGES * STATS_BYTES;
 constexpr u32 COPIED = 0, READY = 8 * STAGES, EMPTY = 16 * STAGES;
-// Barriers of the hardware, by number.
+// Hardware barriers, by number.
 constexpr int OF_GROUP = 1, OF_BOTH = 3;
 
 __device__ __forceinline__ uint4 load_shared_16(u32 at) {
@@ -61,7 +62,7 @@ __device__ __forceinline__ float dot(const uint4 &a, const uint4 &b, float sum) 
     }
     return sum;
 }
-// Rounds the C of a warp, 16 rows of a head, times `factor`, to shared memory from `to` on.
+// Rounds the C of a warp (16 rows of a head) times `factor` to shared memory from `to` on.
 __device__ __forceinline__ void stage_rows(const float (&c)[16], float factor, u32 to) {
     int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -75,7 +76,8 @@ __device__ __forceinline__ void stage_rows(const float (&c)[16], float factor, u
         stmatrix_x4(to + Row::offset(lane % 16, 2 * k + lane / 16), x);
     }
 }
-// A warpgroup's C to shared memory, and added from there: number n of all threads side by side.
+// Writes a warpgroup's C to shared memory, and adds it from there. The n-th numbers of all threads are side
+// by side.
 __device__ __forceinline__ void store_sums(u32 to, const float (&c)[16]) {
 #pragma unroll
     for (int n = 0; n < 16; n += 4)
@@ -100,8 +102,8 @@ struct Head {
     float score_scale;
     Score score;
 
-    // The gradients of tile J of the keys and values, and what they add to dQ. `release` is called before
-    // anything is stored to shared memory.
+    // Computes the gradients of tile J of the keys and values, and what it adds to dQ. `release` is called
+    // before anything is stored to shared memory.
     template <int J, typename Release>
     __device__ __forceinline__ void gradients(float (&dq)[SEQUENCE_TILES][16], u32 &step,
                                               const TensorMap &d_packed_map, Release release) const {
@@ -133,7 +135,7 @@ struct Head {
             hold(s);
             u32 stat = stats + (i * ROWS + lane % 4 * 2) * 4;
             if (i == J) {
-                // Of the lane, and the one 8 further.
+                // The lane has the keys `key` and `key + 8`.
                 int key = warp * 16 + lane / 4, query = lane % 4 * 2;
 #pragma unroll
                 for (int n = 0; n < 32; n++)
@@ -203,7 +205,7 @@ struct Head {
             products_wait<0>();
             hold(dv), hold(dk), hold(dq[i]);
         }
-        // Over the values, which this warp alone has read, and what D was made of.
+        // dV overwrites the values, which only this warp has read; dK overwrites O, which only D needed.
         u32 own = J * TILE_BYTES + warp * (16 * Row::BYTES);
         stage_rows(dk, Score::gradient_scale(score_scale), stage + O_AT + own);
         stage_rows(dv, 1.0f, stage + VALUES_AT + own);
@@ -245,7 +247,7 @@ flash_attention_grad_short(
     if (group == 2) {
         // ---- Copies, and D.
         give_registers<COPY_REGISTERS>();
-        constexpr int EACH = (MAX_ROWS + GROUP - 1) / GROUP;    // Queries of a thread.
+        constexpr int EACH = (MAX_ROWS + GROUP - 1) / GROUP;    // Queries per thread.
         auto copy = [&](int i, u32 stage, u32 copied) {
             int sequence = i / heads, head = i - sequence * heads;
             barrier_arrive_expect(copied, STAGE_BYTES);
@@ -277,7 +279,7 @@ flash_attention_grad_short(
                 for (int c = 0; c < Row::CHUNKS; c++)
                     sum = dot(load_shared_16(stage + O_AT + Row::offset(t, c)),
                               load_shared_16(stage + D_O_AT + Row::offset(t, c)), sum);
-                // Probabilities relative to infinity are zero: those of queries that see nothing.
+                // Probabilities relative to infinity are zero, as they must be for queries that see nothing.
                 stats[t] = log[r] == -infinity() ? infinity() : log[r] * LOG2_E;
                 stats[MAX_ROWS + t] = sum;
             }
@@ -290,7 +292,7 @@ flash_attention_grad_short(
     take_registers<PRODUCT_REGISTERS>();
     int warp = __shfl_sync(FULL_WARP, thread / WARP, 0);
     u32 buffers = base + DS_AT + group * (BUFFERS * DS_BYTES), step = 0;
-    // True while stores of the head before may still read shared memory. Then its stage is free.
+    // True while stores of the previous head may still read shared memory. After that its stage is free.
     bool pending = false;
     u32 pending_slot = 0;
     auto release = [&]() {
@@ -324,8 +326,8 @@ flash_attention_grad_short(
         }
         release();
 
-        // dQ of the first two tiles is completed by the first warpgroup, of the others by the second. What
-        // was left for the head before has been read.
+        // The first warpgroup completes dQ of the first two tiles, the second dQ of the others. The sums of
+        // the previous head have been read by now.
         u32 sums = base + SUMS_AT + thread * 16;
         named_barrier(OF_BOTH, 2 * GROUP);
         if (group == 0) {

@@ -1,43 +1,44 @@
 // Flash attention, backward, in bf16 on sm_90a: one pass over keys with five products, fed by TMA.
 //
 // Definitions: HEAD_DIM (64, 96, 128), CAUSAL, DROPOUT (0), SOFT_CAP, THREADS (384), SUMS_REGISTERS and
-// ROWS_REGISTERS (per thread: of the warpgroup that makes dQ, and of the others). src/ops/attention/tuning.rs
-// sets them.
+// ROWS_REGISTERS (per thread of the warpgroup that computes dQ, and of the others).
+// src/ops/attention/tuning.rs sets them.
 //
-// A block has a tile of KEYS keys of a kv head, and goes through the tiles of QUERIES queries that see any of
-// them, of all heads of the group in order. Two warpgroups own 64 keys each: S = K·Qᵀ, dP = V·dOᵀ, P = e^(S −
-// lse), dS = P∘(dP − D), dV += P·dO and dK += dS·Q, all with keys as rows, so that P and dS go from registers
-// into the next products. dS is also left in shared memory, where the third warpgroup makes the block's share
-// of dQ = dSᵀ·K of it. The three meet at barriers in shared memory, DS_BUFFERS steps apart at most, so that
-// exponentials of one run beside products of another.
+// A block has a tile of KEYS keys of a kv head. It goes through the tiles of QUERIES queries that see any of
+// them, for all heads of the group in order. Two warpgroups own 64 keys each: S = K·Qᵀ, dP = V·dOᵀ, P = e^(S
+// − lse), dS = P∘(dP − D), dV += P·dO and dK += dS·Q, all with keys as rows, so that P and dS go from
+// registers into the next products. dS is also written to shared memory, from which the third warpgroup
+// computes the block's share of dQ = dSᵀ·K. The three meet at barriers in shared memory and are at most
+// DS_BUFFERS steps apart, so that exponentials of one run beside products of another.
 //
 // dQ is summed over the blocks of a head in fp32 in memory, in the order of their keys: a warp adds its share
 // of a tile of queries when the counter of that share says that it is its turn. A block draws its tile as a
-// ticket, and waits only for turns of earlier tickets, which are running or done: so no block waits for one
-// that has not begun, however few run at a time. All go through the queries from the last to the first, so
-// that a block that starts no earlier than its predecessor hardly waits. The last one to add writes dQ.
+// ticket, and waits only for turns of earlier tickets, which are running or done. So no block waits for one
+// that has not begun, however few run at a time. All blocks go through the queries from the last to the
+// first, so that a block that starts no earlier than its predecessor hardly waits. The last block to add
+// writes dQ.
 //
 // Blocks that work on tile after tile, with copies ahead for the next one, took 10 to 20 % longer on an H200:
-// the third warpgroup bounds the pace, and it had the bookkeeping to do.
+// the third warpgroup sets the pace, and it had the bookkeeping to do.
 #include "attention.cuh"
 #include "mma.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 
-constexpr int KEYS = 128, QUERIES = 64;    // Of a tile.
+constexpr int KEYS = 128, QUERIES = 64;    // Per tile.
 constexpr int STAGES = 3;                  // Tiles of queries in shared memory.
 constexpr int PREPARE_THREADS = 256;
-constexpr int GROUP = 128;                 // Threads of a warpgroup.
-constexpr int MAX_TILES = 512;             // Tiles of queries of a sequence.
+constexpr int GROUP = 128;                 // Threads per warpgroup.
+constexpr int MAX_TILES = 512;             // Tiles of queries in a sequence.
 constexpr int PANELS = (HEAD_DIM + 63) / 64;
 constexpr int KEY_PANEL = KEYS * 128, QUERY_PANEL = QUERIES * 128;    // Bytes of 64 columns.
-// Factors that stay in registers: narrow heads leave room for the keys and values of a warpgroup.
+// True if the keys and values of a warpgroup stay in registers; narrow heads leave room for them.
 constexpr bool KEPT = HEAD_DIM == 64;
-// dQ is made in parts of as many columns as registers hold.
+// dQ is computed in parts of as many columns as registers hold.
 constexpr int PART = HEAD_DIM == 128 ? 32 : HEAD_DIM, PARTS = HEAD_DIM / PART;
 static_assert(THREADS == 3 * GROUP, "two warpgroups for dK and dV, one for dQ");
 
-// Shared memory, from a multiple of 1,024 bytes on.
+// Layout of shared memory, from a multiple of 1,024 bytes on.
 constexpr u32 KEYS_AT = 0, VALUES_AT = PANELS * KEY_PANEL, STAGES_AT = 2 * PANELS * KEY_PANEL;
 constexpr u32 STAGE_BYTES = 2 * PANELS * QUERY_PANEL;    // Queries, then dO.
 constexpr u32 DS_AT = STAGES_AT + STAGES * STAGE_BYTES, DS_BYTES = KEYS * 128;
@@ -52,14 +53,15 @@ constexpr u32 LIST_AT = BARRIERS_AT + BARRIERS_BYTES;    // Without CAUSAL: the 
 constexpr u32 LIST_BYTES = CAUSAL ? 0 : MAX_TILES * 2;
 constexpr u32 SHARED_BYTES = LIST_AT + LIST_BYTES + 4 * 4;    // And `words`.
 
-// Which tiles of keys [first, end) any query of a tile sees; keys [all_first, all_end) are visible to all.
+// The tiles of keys [first, end) that any query of a tile sees; all its queries see keys [all_first,
+// all_end).
 struct __align__(16) TileRange {
     int first, end, all_first, all_end;
 };
 
-// ---- Before: D and what a step reads of its queries, in the order in which steps read it.
+// ---- Before the pass: D and the data of queries, in the order in which steps read it.
 
-// Block (tile, sequence, head). `stats` is padded to whole tiles, by queries that see nothing.
+// The grid counts (tile, sequence, head). Queries that see nothing pad `stats` to whole tiles.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS)
 flash_attention_grad_prepare(const bf16 *o,        // [batch·seq_len, heads·HEAD_DIM]
                              const float *lse,     // [batch·seq_len, heads]
@@ -110,7 +112,7 @@ flash_attention_grad_prepare(const bf16 *o,        // [batch·seq_len, heads·HE
     int row = threadIdx.x / 4, t = first + row;
     i64 at = (first_row + min(t, seq_len - 1)) * o_width + head * HEAD_DIM + lane % 4 * 8;
     float a[HEAD_DIM / 32][8], b[HEAD_DIM / 32][8], sum = 0.0f;
-    // Probabilities relative to infinity are zero: those of queries that see nothing.
+    // Probabilities relative to infinity are zero, as they must be for queries that see nothing.
     float log = t < seq_len ? lse[(first_row + t) * heads + head] : -infinity();
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 32; i++) load<8>(o + at + i * 32, a[i]), load<8>(d_o + at + i * 32, b[i]);
@@ -141,7 +143,7 @@ __device__ __forceinline__ uint4 load_shared_spans(u32 at) {
                  : "r"(at));
     return x;
 }
-// Adds to memory, or stores there; both bypass the L1 cache.
+// Accesses to memory that bypass the L1 cache: add, store, load.
 __device__ __forceinline__ void add_global_4(float *to, float a, float b, float c, float d) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b),
                  "f"(c), "f"(d)
@@ -174,7 +176,7 @@ __device__ __forceinline__ u32 load_acquire(const u32 *from) {
     return x;
 }
 
-// The number of the thread, read again, so that nothing derived from it occupies registers in between.
+// The number of the thread, read again so that nothing derived from it occupies registers in between.
 __device__ __forceinline__ u32 thread_again() {
     u32 thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -187,12 +189,14 @@ __device__ __forceinline__ void exchange(u32 &low, u32 &high, int lanes, bool up
     if (upper) low = got;
     else high = got;
 }
-// The same number, of which the compiler knows nothing: what derives from it is not kept from step to step.
+// Returns the same number, but the compiler knows nothing about it, so it keeps no value derived from it from
+// step to step.
 __device__ __forceinline__ u32 forget(u32 x) {
     asm volatile("" : "+r"(x));
     return x;
 }
-// Rounds the C of a warp, times `factor`, to rows of `to`, `stride` elements apart: rows below `rows` of 16.
+// Rounds the C of a warp times `factor` to rows of `to`, which are `stride` elements apart. Only the first
+// `rows` of 16 rows are stored.
 template <int N>
 __device__ __forceinline__ void store_rows(const float (&c)[N], float factor, bf16 *to, int stride,
                                            int rows) {
@@ -206,7 +210,7 @@ __device__ __forceinline__ void store_rows(const float (&c)[N], float factor, bf
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 x[i] = pack(c[4 * (n + i) + 2 * half] * factor, c[4 * (n + i) + 2 * half + 1] * factor);
-            // A lane has a pair of columns of four chunks, and gets four pairs of one.
+            // A lane has a pair of columns from each of four chunks, and gets four pairs of one chunk.
             exchange(x[0], x[1], 1, quad & 1), exchange(x[2], x[3], 1, quad & 1);
             exchange(x[0], x[2], 2, quad & 2), exchange(x[1], x[3], 2, quad & 2);
             if (row < rows)
@@ -216,7 +220,7 @@ __device__ __forceinline__ void store_rows(const float (&c)[N], float factor, bf
     }
 }
 
-// The tiles of queries of a block, from the last one on.
+// The tiles of queries of a block, starting with the last.
 struct QueryTiles {
     const unsigned char *shared;
     int count, last;
@@ -225,7 +229,7 @@ struct QueryTiles {
         return CAUSAL ? last - i : reinterpret_cast<const u16 *>(shared + LIST_AT)[i];
     }
     __device__ __forceinline__ int tile(int i) const { return int(entry(i) & 0x7fff); }
-    // True if some of the queries do not see some of the 64 keys from `key` on.
+    // True if any of the queries does not see all of the 64 keys from `key` on.
     __device__ __forceinline__ bool masked(int i, int key) const {
         return CAUSAL ? tile(i) * QUERIES < key + 63 : entry(i) >> 15 != 0;
     }
@@ -238,15 +242,15 @@ flash_attention_grad_wgmma(
     const float *stats, const uint2 *tile_spans, const TileRange *ranges,    // As above.
     u32 *turns,        // [1 + batch·heads·tiles·4]: the next ticket, then counters of turns, one per warp
     float *dq_sums,    // [batch, heads, tiles, QUERIES·HEAD_DIM]: in the order of threads and their registers
-    bf16 *d_packed,    // = [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM], but for what is zeroed above
+    bf16 *d_packed,    // = [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM], except for what is zeroed above
     int batch, int kv_heads, int group, int seq_len,
-    int section,       // kv heads of all sequences whose tiles are drawn next to each other
+    int section,       // kv heads, over all sequences, whose tiles are drawn next to each other
     float score_scale, float soft_cap) {
     extern __shared__ __align__(1024) unsigned char shared[];
     u32 base = shared_address(shared), barriers = base + BARRIERS_AT;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    // The number of tiles of queries; the tile of keys, sequence and kv head, which are read again at the
-    // end: in registers they would be in the way.
+    // The number of tiles of queries, then the tile of keys, the sequence and the kv head. These are read
+    // again at the end instead of occupying registers.
     volatile int *words = reinterpret_cast<volatile int *>(shared + LIST_AT + LIST_BYTES);
     if (threadIdx.x == 0) {
         int key_tiles = (seq_len + KEYS - 1) / KEYS, ticket = int(atomicAdd(turns, 1u));
@@ -339,7 +343,7 @@ flash_attention_grad_wgmma(
         for (int g = 0; g < group; g++) {
             int head = kv_head * group + g;
             for (int i = 0; i < queries.count; i++, step++) {
-                // The slot of the step before is free, or soon will be.
+                // The slot of the previous step is free, or soon will be.
                 if (copies && step >= 1 && step - 1 + STAGES < steps) {
                     barrier_wait(barriers + EMPTY + 8 * copied.slot, copied.parity ^ 1);
                     copy_step();
@@ -370,8 +374,9 @@ flash_attention_grad_wgmma(
                         product<K_ROWS, K_ROWS>(dq, a + 128 * k, b + 128 * k, k > 0);
                     products_commit();
                     if (part == 0) {
-                        // Behind the products: what this warp has added before is visible to who sees its
-                        // counter raised, and what was added before its turn to what follows.
+                        // The products run meanwhile. Whoever sees this warp's counter raised also sees what
+                        // the warp has added before, and what follows here sees what others added before this
+                        // warp's turn.
                         __threadfence();
                         if (lane == 0 && done != nullptr) store_relaxed(done, done_turn);
                         while (seen != u32(turn)) seen = load_acquire(counter);
@@ -422,7 +427,7 @@ flash_attention_grad_wgmma(
         u32 p[4][4], ds[4][4];
         RingPosition<STAGES> at;
         int i = 0;
-        // S or dP = the keys or values in `a`, or those that are kept, times the rows from `b` on.
+        // Computes S or dP: the keys or values in `a`, or in registers, times the rows from `b` on.
         auto multiply = [&](float (&c)[32], int which, u32 a, u32 b) {
             a = forget(a), b = forget(b);
             products_begin();
@@ -435,14 +440,15 @@ flash_attention_grad_wgmma(
             }
             products_commit();
         };
-        // P and dS, rounded, of the queries in slot `at`, after S (or all products) has been waited for.
+        // Computes P and dS, rounded, of the queries in slot `at`. S (with SOFT_CAP, all products) must have
+        // been waited for.
         auto exponentials = [&]() {
             hold(s);
             u32 stat = base + STATS_AT + at.slot * STATS_BYTES + lane % 4 * 8;
             if (queries.masked(i, first_key + own)) {
                 int thread = thread_again(), column = thread % 4 * 2;
                 int query = queries.tile(i) * QUERIES + column;
-                // Of the lane, and the one 8 further.
+                // The lane has the keys `key` and `key + 8`.
                 int key = first_key + thread / WARP * 16 + thread % WARP / 4;
 #pragma unroll
                 for (int n = 0; n < 8; n++) {

@@ -1,19 +1,19 @@
-// Flash attention, forward, in bf16 on sm_90a: warpgroup products, tiles copied by TMA. For rows that are
+// Flash attention, forward, in bf16 on sm_90a: warpgroup products, and tiles copied by TMA. For rows that are
 // longer than a tile or two, without dropout.
 //
 // Definitions: HEAD_DIM (64, 96, 128), CAUSAL, DROPOUT (0), SOFT_CAP, KEYS (per tile: 64, 96, 128), CONSUMERS
 // (warpgroups that multiply, 64 queries each), STAGES (tiles of keys, and of values, in flight), THREADS (per
-// block: the consumers' and a warpgroup's that copies), CONSUMER_REGISTERS and PRODUCER_REGISTERS (per
+// block: the consumers and one warpgroup that copies), CONSUMER_REGISTERS and PRODUCER_REGISTERS (per
 // thread), KEPT (1: queries stay in registers). src/ops/attention/tuning.rs sets them.
 //
 // A block takes pieces of work, each of CONSUMERS·64 queries of a head, until none is left. One thread of its
-// last warpgroup copies queries, keys and values into shared memory, ahead of the consumers by the depth of
-// two rings, across pieces. A consumer multiplies its queries by a tile of keys while its probabilities of
-// the tile before are multiplied by values; what one consumer computes between products (exponentials,
-// mostly) others hide.
+// last warpgroup copies queries, keys and values into shared memory. It runs ahead of the consumers by the
+// depth of two rings, across pieces. A consumer multiplies its queries by a tile of keys while its
+// probabilities for the previous tile are multiplied by values. Other consumers hide what one consumer
+// computes between products, mostly exponentials.
 //
-// Tiles of keys are taken from the last to the first, so that the masked ones come first. The order of every
-// sum is that of the tiles, whichever block works on it.
+// Tiles of keys are taken from the last to the first, so that the masked tiles come first. The order of every
+// sum is the order of the tiles, whichever block works on them.
 #include "attention.cuh"
 #include "mma.cuh"
 #include "tma.cuh"
@@ -21,26 +21,26 @@
 
 static_assert(!DROPOUT, "these kernels draw no dropout");
 constexpr int WARPGROUP = 128;
-constexpr int ROWS = 64;  // Queries of a consumer.
+constexpr int ROWS = 64;  // Queries per consumer.
 constexpr int QUERIES = CONSUMERS * ROWS;
-// Shared memory holds heads in panels of 64 columns; columns beyond the head are zero, and not multiplied.
+// Shared memory holds heads in panels of 64 columns; columns beyond the head are zero and are not multiplied.
 constexpr int PANELS = (HEAD_DIM + 63) / 64;
 constexpr int Q_PANEL = ROWS * 128, Q_BYTES = PANELS * Q_PANEL;
 constexpr int KV_PANEL = KEYS * 128, KV_BYTES = PANELS * KV_PANEL;
 
-// Offsets in shared memory: per consumer queries and outputs; the rings of keys and values; the tiles of each
-// consumer; barriers.
+// Offsets in shared memory: queries and outputs of each consumer; the rings of keys and values; the tiles of
+// each consumer; barriers.
 constexpr int O_AT = CONSUMERS * Q_BYTES;
 constexpr int K_AT = O_AT + CONSUMERS * Q_BYTES;
 constexpr int V_AT = K_AT + STAGES * KV_BYTES;
 constexpr int TILES_AT = V_AT + STAGES * KV_BYTES;
 constexpr int BARRIERS_AT = TILES_AT + 2 * 4 * (CONSUMERS + 1);
 
-// Scores may rise above the running maximum by this much (log2) before it is raised. Most tiles leave the
-// maximum, and with it sums and outputs, as it is.
+// Scores may exceed the running maximum by this much (log2) before it is raised. Most tiles leave the
+// maximum, and so the sums and outputs, as they are.
 constexpr float RESCALE_THRESHOLD = 8.0f;
 
-// The barriers of a block: for each "full" one there is an "empty" one that its readers arrive at.
+// The barriers of a block. Each "full" barrier has an "empty" one, at which its readers arrive.
 struct Barriers {
     u32 base;
     __device__ __forceinline__ u32 at(int i) const { return base + 8 * i; }
@@ -58,8 +58,8 @@ struct Barriers {
     }
 };
 
-// How the pieces of work are numbered: tile by tile, from those with the most work on, over all sequences and
-// heads. So short pieces come last.
+// The numbering of the pieces of work: tile by tile over all sequences and heads, starting with the tiles
+// that have the most work. So short pieces come last.
 struct Pieces {
     int batch, heads, tiles;
 
@@ -69,13 +69,15 @@ struct Pieces {
         return {place % heads, place / heads, tiles - 1 - piece / (batch * heads)};
     }
 };
-// The piece that a block takes in a round: every other round backwards, so that all get equal shares.
+// Returns the piece that a block takes in a round. Every other round runs backwards, so that all blocks get
+// equal shares.
 __device__ __forceinline__ int piece_of_round(u32 round) {
     int place = round % 2 == 0 ? int(blockIdx.x) : int(gridDim.x - 1 - blockIdx.x);
     return int(round * gridDim.x) + place;
 }
 
-// The tiles [first, end) of keys that hold a range of keys, in one word: below 2^16, of sequences up to 2^22.
+// The tiles [first, end) that contain a range of keys, in one word. Both are below 2^16, which suffices for
+// sequences up to 2^22.
 struct Tiles {
     u32 word;
 
@@ -88,8 +90,8 @@ struct Tiles {
     }
 };
 
-// The tiles that the rows of each consumer see, and those that any row of the block sees. Without CAUSAL, a
-// warp of its own finds them one piece ahead, since reading spans takes long.
+// The tiles that the rows of each consumer see, and the tiles that any row of the block sees. Without CAUSAL,
+// a separate warp finds them one piece ahead, since reading spans takes long.
 struct PieceTiles {
     Tiles own[CONSUMERS], all;
 };
@@ -102,7 +104,7 @@ __device__ __forceinline__ KeyRange overlap(KeyRange a, KeyRange b) {
     return {max(a.first, b.first), min(a.end, b.end)};
 }
 
-// The keys that any of COUNT queries from `t` on sees. Every lane gets the result.
+// Returns the keys that any of COUNT queries from `t` on sees. Every lane gets the result.
 template <int COUNT>
 __device__ __forceinline__ KeyRange keys_of_rows(const uint2 *spans, int t, int seq_len) {
     if (t >= seq_len) return {seq_len, 0};
@@ -110,7 +112,7 @@ __device__ __forceinline__ KeyRange keys_of_rows(const uint2 *spans, int t, int 
     KeyRange all = {seq_len, 0};
 #pragma unroll
     for (int row = 0; row < COUNT; row += WARP) {
-        // Beyond the sequence, the last query again, so that no read waits for another.
+        // Lanes beyond the sequence read the last query again, so that no read waits for another.
         KeyRange one = visible_keys(spans, min(t + row + int(threadIdx.x) % WARP, seq_len - 1), seq_len);
         if (one.first < one.end) all = join(all, one);
     }
@@ -136,8 +138,8 @@ __device__ __forceinline__ void find_tiles(PieceTiles &tiles, const uint2 *spans
 
 using Position = RingPosition<STAGES>;
 
-// The scores of a consumer's thread: rows 16·warp + 8·half + lane / 4 of the warpgroup, at [4·n + 2·half + j]
-// column 8·n + lane % 4 · 2 + j. Then probabilities.
+// The scores of a consumer's thread, later its probabilities. [4·n + 2·half + j] is row 16·warp + 8·half +
+// lane / 4 of the warpgroup and column 8·n + lane % 4 · 2 + j.
 using Scores = float[KEYS / 2];
 using Outputs = float[HEAD_DIM / 2];
 using Probabilities = u32[KEYS / 4];
@@ -162,7 +164,8 @@ __device__ __forceinline__ void hide(Scores &scores, const KeyRange (&visible)[2
     }
 }
 
-// Raises the running maxima if one of the scores is far above; then returns true, and `factor` rescales sums.
+// Raises the running maxima if any score is far above them. Then returns true, and `factor` rescales the
+// sums.
 __device__ __forceinline__ bool raise_max(RowState &state, const Scores &scores, float scale,
                                           float (&factor)[2]) {
     float tile_max[2];
@@ -189,7 +192,7 @@ __device__ __forceinline__ bool raise_max(RowState &state, const Scores &scores,
     return true;
 }
 
-// Replaces scores by probabilities, and adds them to the sums of rows.
+// Replaces scores by probabilities, and adds them to the sums of the rows.
 __device__ __forceinline__ void exponentials(RowState &state, Scores &scores, float scale) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -211,17 +214,17 @@ __device__ __forceinline__ void round_to(Probabilities &p, const Scores &scores)
     for (int i = 0; i < KEYS / 4; i++) p[i] = pack(scores[2 * i], scores[2 * i + 1]);
 }
 
-// The offset of a chunk of 16 bytes of a row in a panel.
+// The offset of a 16-byte chunk of a row in a panel.
 __device__ __forceinline__ u32 chunk_of_panel(int row, int chunk) {
     return row * 128 + (chunk ^ row % 8) * 16;
 }
 
-// The queries of a consumer: in shared memory, or also in registers.
+// The queries of a consumer: in shared memory, and with KEPT also in registers.
 struct Queries {
     u32 rows;
     u32 kept[KEPT ? HEAD_DIM / 4 : 1];
 
-    // Loads what registers hold. `row` is the one that this lane gives the address of (its number % 16).
+    // Loads queries into registers. `row` is the row whose address this lane gives.
     __device__ __forceinline__ void load(int row) {
 #pragma unroll
         for (int k = 0; k < HEAD_DIM / 16; k++) {
@@ -233,7 +236,7 @@ struct Queries {
     }
 };
 
-// scores = queries · keysᵀ, as a group of products.
+// scores = queries · keysᵀ, as one group of products.
 __device__ __forceinline__ void multiply_keys(Scores &scores, const Queries &queries, u32 keys) {
 #pragma unroll
     for (int k = 0; k < HEAD_DIM / 16; k++) {
@@ -246,7 +249,7 @@ __device__ __forceinline__ void multiply_keys(Scores &scores, const Queries &que
     }
     products_commit();
 }
-// out (+)= probabilities · values, as a group of products.
+// out (+)= probabilities · values, as one group of products.
 __device__ __forceinline__ void multiply_values(Outputs &out, const Probabilities &p, u32 values, bool add) {
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++)
@@ -254,7 +257,7 @@ __device__ __forceinline__ void multiply_values(Outputs &out, const Probabilitie
     products_commit();
 }
 
-// One lane of each warp of the consumers arrives for it.
+// Arrives at a barrier with one lane of each consumer warp.
 __device__ __forceinline__ void release(u32 barrier) {
     if (threadIdx.x % WARP == 0) barrier_arrive(barrier);
 }
@@ -377,7 +380,7 @@ flash_attention_wgmma(
         int t = first_t + warp * 16 + lane / 4;
         KeyRange visible[2] = {visible_keys(own_spans, t, seq_len), visible_keys(own_spans, t + 8, seq_len)};
 
-        // The keys that every row of the warp sees, but those beyond the sequence.
+        // The keys that every row of the warp sees, ignoring rows beyond the sequence.
         KeyRange clear = {0, first_t + 1};
         if (!CAUSAL) {
             clear.end = seq_len;
@@ -389,7 +392,7 @@ flash_attention_wgmma(
                 clear = overlap(clear, {__shfl_xor_sync(FULL_WARP, clear.first, step),
                                         __shfl_xor_sync(FULL_WARP, clear.end, step)});
         }
-        // Caps scores, and hides those that the mask does.
+        // Caps scores, and hides those that the mask excludes.
         auto mask = [&](Scores &scores, int tile) {
             int key = tile * KEYS;
             if (SOFT_CAP)
@@ -397,7 +400,7 @@ flash_attention_wgmma(
                 for (int i = 0; i < KEYS / 2; i++) scores[i] = score(scores[i]);
             if (key < clear.first || key + KEYS > clear.end) hide(scores, visible, key);
         };
-        // Tiles that only other consumers need.
+        // Skips tiles that only other consumers need.
         auto skip = [&](int from, int to) {
 #pragma unroll 1
             for (int tile = from; tile < to; tile++) {
@@ -494,7 +497,7 @@ flash_attention_wgmma(
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float row_sum = quad_sum(state.row_sum[half]);
-            // A query without visible keys gives zeros.
+            // A query without visible keys yields zeros.
             factor[half] = row_sum == 0.0f ? 0.0f : reciprocal_fast(row_sum);
             if (lane % 4 == half) lane_sum = row_sum, lane_max = state.running_max[half];
         }
@@ -503,7 +506,7 @@ flash_attention_wgmma(
             lse[(i64(work.sequence) * seq_len + lane_t) * heads + work.head] =
                 score.absolute(lane_max + log2_fast(lane_sum)) * LN_2;
 
-        // Outputs are staged once the last piece's have left.
+        // Outputs are staged only after the previous piece's outputs have left.
         if (first_thread) store_wait_read();
         named_barrier(1 + warpgroup, WARPGROUP);
 #pragma unroll

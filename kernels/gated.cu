@@ -1,10 +1,10 @@
 // The gated activation f(gate) ⊙ up, or a formula of both, and its gradient.
 //
-// Definitions: T, WIDTH (elements of a row of the output), VEC, a divisor of it, and ACTIVATION, a functor of
-// activation.cuh or the formula of formula.cuh. A thread handles one pack.
+// Definitions: T, WIDTH (elements of a row of the output), VEC (a divisor of WIDTH), and ACTIVATION, a
+// functor of activation.cuh or the formula of formula.cuh. A thread handles one pack.
 #include "formula.cuh"
 
-// The output of two numbers, and the gradients of both, given that of the output.
+// The output for a gate and an up value, and the gradients of both, given the gradient of the output.
 struct Gradients {
     float value, gate, up;
 };
@@ -26,8 +26,8 @@ __device__ __forceinline__ Gradients gradients(float gate, float up, float upstr
 }
 #endif
 
-// Index of the gates of a pack of the output, given its index: rows of gate_up are twice as wide, gates
-// first.
+// Returns the index of the gates of a pack, given the pack's index in the output. Rows of gate_up are twice
+// as wide, with gates first.
 __device__ __forceinline__ i64 gate_of(u32 at) { return i64(at) + i64(at / WIDTH) * WIDTH; }
 
 // gate_up: [rows, 2, WIDTH]; y: [rows, WIDTH], n elements.
@@ -42,7 +42,7 @@ extern "C" __global__ void gated(const T *__restrict__ gate_up, T *__restrict__ 
     store(y + at, up);
 }
 
-// With EMITS, y is written as by the forward.
+// With EMITS, also writes y as the forward pass does.
 template <bool EMITS>
 __device__ __forceinline__ void gradient(const T *gate_up, const T *dy, T *d_gate_up, T *y, int n) {
     u32 at = (block_from_last() * blockDim.x + threadIdx.x) * VEC;
@@ -63,12 +63,12 @@ __device__ __forceinline__ void gradient(const T *gate_up, const T *dy, T *d_gat
     if constexpr (EMITS) store(y + at, again);
 }
 
-// gate_up, d_gate_up: [rows, 2, WIDTH], which may be the same; dy: [rows, WIDTH], n elements.
+// gate_up, d_gate_up: [rows, 2, WIDTH], possibly the same memory; dy: [rows, WIDTH], n elements.
 extern "C" __global__ void gated_grad(const T *gate_up, const T *__restrict__ dy, T *d_gate_up, int n) {
     gradient<false>(gate_up, dy, d_gate_up, nullptr, n);
 }
 
-// The same with y: [rows, WIDTH], which may lie over dy.
+// Also writes y: [rows, WIDTH], which may be the same memory as dy.
 extern "C" __global__ void gated_grad_emitting(const T *gate_up, const T *dy, T *d_gate_up, T *y, int n) {
     gradient<true>(gate_up, dy, d_gate_up, y, n);
 }

@@ -1,14 +1,14 @@
-// Global norm of all gradients, clip factor, flag of a bad step.
+// Global norm of all gradients, clip factor, and flag of a bad step.
 //
-// Definitions: THREADS (per block), BATCH (loads of 16 bytes in flight per thread) and ROUNDS (batches per
-// thread) of the partial sums; FINAL_THREADS of the block that adds them up.
+// Definitions: THREADS (per block), BATCH (16-byte loads in flight per thread) and ROUNDS (batches per
+// thread) for the partial sums; FINAL_THREADS in the block that adds them up.
 #include "common.cuh"
 #include "ranges.cuh"
 
 constexpr int BLOCK = THREADS * BATCH * ROUNDS * 4;
 
-// partials[b] = Σ grads² over elements BLOCK·b to BLOCK·(b + 1) of n, for the blocks that the rank of a row
-// owns. The partition depends on n alone.
+// partials[b] = Σ grads² over elements BLOCK·b to BLOCK·(b + 1) of n, for the blocks that the rank of table
+// row `rank_row` owns. The partition depends on n alone.
 extern "C" __global__ void __launch_bounds__(THREADS)
     grad_norm_partials(const float *grads, float *partials, u64 n, int rank_row) {
     __shared__ float scratch[WARP];
@@ -34,9 +34,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) partials[block / BLOCK] = sum;
 }
 
-// norm[1] = √Σ partials[count], clip[1] = min(1, max_norm / (norm + 1e-6)), and bad[1] = 1 where the norm or
-// loss[1] is not finite; otherwise `bad` stays. In f64 up to the results; max_norm comes as the bits of an
-// f64, and 0 never clips.
+// norm[1] = √Σ partials[count] and clip[1] = min(1, max_norm / (norm + 1e-6)). bad[1] becomes 1 if the norm
+// or loss[1] is not finite, and otherwise stays. Everything up to the results is in f64. max_norm comes as
+// the bits of an f64; 0 never clips.
 extern "C" __global__ void __launch_bounds__(FINAL_THREADS)
     grad_norm(const float *partials, const float *loss, float *norm, float *clip, u32 *bad, int count,
               u64 max_norm) {

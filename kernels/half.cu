@@ -1,13 +1,13 @@
-// Selects one of the two halves of the middle dimension of x [rows, 2, WIDTH], such as gate or up. Not the
-// fp16 type.
+// Selects one half of the middle dimension of x [rows, 2, WIDTH], such as gate or up. Unrelated to the fp16
+// type.
 //
 // Definitions: T, WIDTH, and VEC (elements that a thread loads and stores at once, a divisor of WIDTH).
 #include "common.cuh"
 
-// Index into x [rows, 2, WIDTH] of the element of half 0 that has index `at` in y [rows, WIDTH].
+// Returns the index in half 0 of x [rows, 2, WIDTH] of the element at index `at` in y [rows, WIDTH].
 __device__ __forceinline__ i64 index_in_x(u32 at) { return i64(at) + i64(at / WIDTH) * WIDTH; }
 
-// y[rows, WIDTH] = x[:, index, :] of x [rows, 2, WIDTH]; n: number of elements of y.
+// y[rows, WIDTH] = x[:, index, :] for x [rows, 2, WIDTH]; n is the number of elements of y.
 extern "C" __global__ void half(const T *__restrict__ x, T *__restrict__ y, int n, u32 index) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
@@ -16,8 +16,8 @@ extern "C" __global__ void half(const T *__restrict__ x, T *__restrict__ y, int 
     store(y + at, value);
 }
 
-// dx[:, index, :] = dy[rows, WIDTH], zeros in the other half of dx [rows, 2, WIDTH]; n: number of elements of
-// dy.
+// dx[:, index, :] = dy[rows, WIDTH], with zeros in the other half of dx [rows, 2, WIDTH]; n is the number of
+// elements of dy.
 extern "C" __global__ void half_grad(const T *__restrict__ dy, T *__restrict__ dx, int n, u32 index) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;

@@ -1,13 +1,13 @@
-// A kernel that only occupies multiprocessors, to measure what others lose without them.
+// A kernel that only occupies multiprocessors, to measure how much other kernels slow down without them.
 #include "common.cuh"
 
-// Nanoseconds after which a block ends by itself, should its host be gone.
+// Nanoseconds after which a block ends by itself, in case its host is gone.
 constexpr u64 LIMIT_NS = 20'000'000'000ull;
-// Nanoseconds between two looks at the flag: many reads of host memory would slow down the rest of the GPU.
+// Nanoseconds between two reads of the flag: many reads of host memory would slow down the rest of the GPU.
 constexpr u32 PAUSE_NS = 100'000;
 
-// Adds 1 to started[0] in each block, and waits until release[0] is set. Both are in host memory. The dynamic
-// shared memory of a launch leaves no room for blocks of kernels that need much of it.
+// Each block adds 1 to started[0] and waits until release[0] is set; both are in host memory. The launch
+// takes so much dynamic shared memory that blocks of kernels that need much of it do not fit beside it.
 extern "C" __global__ void hold(u32 *started, volatile u32 *release) {
     u64 begin, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));

@@ -1,10 +1,10 @@
-// Generation: keys and values of prompts, written into a cache.
+// Writes the keys and values of prompts into a cache, for generation.
 //
-// Definitions: T, HEAD_DIM, VEC (a divisor of it).
+// Definitions: T, HEAD_DIM, VEC (a divisor of HEAD_DIM).
 #include "common.cuh"
 
-// cache[b, t] = keys and values of row t of the prompt of sample b, which it shares with `share` neighbours.
-// packed: [prompts·rows, (query + 2·kv)·HEAD_DIM]. Blocks: x counts rows of a prompt, y samples.
+// cache[b, t] = keys and values of row t of the prompt of sample b; `share` neighboring samples share a
+// prompt. packed: [prompts·rows, (query + 2·kv)·HEAD_DIM]. In the grid, x counts rows of a prompt, y samples.
 extern "C" __global__ void cache_fill(const T *__restrict__ packed, T *__restrict__ cache, int query, int kv,
                                       int capacity, int share) {
     int row = blockIdx.x, sample = blockIdx.y, kept = 2 * kv * HEAD_DIM;

@@ -1,18 +1,18 @@
-// Layer norm of rows, alone and after a residual addition, and its gradient. Rows are held in registers by
-// teams of threads (norm.cuh). Where a row is padded, its first `count` elements are the row; padding is zero
-// and stays zero. Without WEIGHT w is null, without BIAS b, and without both the partials.
+// Layer norm of rows, alone and after a residual addition, and its gradient. Teams of threads hold rows in
+// registers (norm.cuh). If a row is padded, its first `count` elements are the row; padding is zero and stays
+// zero. w is null without WEIGHT, b without BIAS, and the partials without both.
 #include "norm.cuh"
 
-// Mean of a row, and one over its standard deviation.
+// Mean of a row, and the reciprocal of its standard deviation.
 struct Moments {
     float mean, scale;
 };
 
-// True if element c of this thread's i-th pack is one of the `count` of the row.
+// True if element c of this thread's i-th pack is one of the first `count` in the row.
 __device__ __forceinline__ bool counted(int i, int c, int count) { return column() + i * STRIDE + c < count; }
 
-// Two passes over the registers: the sum of squares is taken of differences from the mean, which cancels
-// nothing. `inv_n` is 1 / count.
+// Makes two passes over the registers: it sums the squares of differences from the mean, which avoids
+// cancellation. `inv_n` is 1 / count.
 __device__ __forceinline__ Moments moments(const Pack<T, VEC> (&row)[PACKS_PER_THREAD], int count,
                                            float inv_n, float eps) {
     float sum[1] = {0.0f}, squares[1] = {0.0f};
@@ -39,7 +39,7 @@ __device__ __forceinline__ Moments moments(const Pack<T, VEC> (&row)[PACKS_PER_T
     return {mean, inverse_root(squares[0], inv_n, eps)};
 }
 
-// A pack of the bias; zeros without BIAS.
+// Loads a pack of the bias; zeros without BIAS.
 __device__ __forceinline__ void load_bias(const float *from, float (&to)[VEC]) {
     if constexpr (BIAS) {
         load(from, to);
@@ -49,8 +49,8 @@ __device__ __forceinline__ void load_bias(const float *from, float (&to)[VEC]) {
     }
 }
 
-// n = (row − mean) / √(variance + eps) ⊙ w + b, for the teams whose row is live. `w`, `b` and `n` point to
-// the thread's first pack. Weight and bias are zero in padding, and so is n.
+// Stores n = (row − mean) / √(variance + eps) ⊙ w + b for the teams whose row is live. `w`, `b` and `n` point
+// to the thread's first pack. Weight and bias are zero in padding, and so is n.
 __device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[PACKS_PER_THREAD],
                                                    const float *__restrict__ w, const float *__restrict__ b,
                                                    T *n, bool live, int count, float inv_n, float eps) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[PAC
         load_bias(b + i * STRIDE, bias);
 #pragma unroll
         for (int c = 0; c < VEC; c++) {
-            // Where the weight is one, it leaves padding to this.
+            // A weight zeroes the padding; without one, this does.
             bool is_row = WEIGHT || counted(i, c, count);
             x[c] = is_row ? fmaf((x[c] - m.mean) * m.scale, weight[c], bias[c]) : 0.0f;
         }
@@ -72,7 +72,7 @@ __device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[PAC
     }
 }
 
-// x, y: [rows, WIDTH]; w, b: [WIDTH]. y may lie over x.
+// x, y: [rows, WIDTH]; w, b: [WIDTH]. y may be the same memory as x.
 extern "C" __global__ void __launch_bounds__(THREADS)
     layer_norm(const T *x, const float *__restrict__ w, const float *__restrict__ b, T *y, int rows,
                int count, float inv_n, float eps) {
@@ -85,8 +85,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     store_layer_normed(held, w + column(), b + column(), y + start, live, count, inv_n, eps);
 }
 
-// r = x + y as stored, n = layer_norm(r). x, y, r, n: [rows, WIDTH]; w, b: [WIDTH]. r and n may lie over x
-// and y.
+// r = x + y as stored, n = layer_norm(r). x, y, r, n: [rows, WIDTH]; w, b: [WIDTH]. r and n may reuse the
+// memory of x and y.
 extern "C" __global__ void __launch_bounds__(THREADS)
     residual_layer_norm(const T *x, const T *y, const float *__restrict__ w, const float *__restrict__ b,
                         T *r, T *n, int rows, int count, float inv_n, float eps) {
@@ -100,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // With s = 1 / √(variance + eps), x̂ = (x − mean)·s and g = dy ⊙ w: dx = s·(g − mean(g) − x̂·mean(g ⊙ x̂)),
-// plus dr past a residual. Block k leaves Σ dy ⊙ x̂ and Σ dy over its `run` rows, side by side, in row k of
-// the partials.
+// plus dr with RESIDUAL. Block k writes Σ dy ⊙ x̂ and Σ dy over its `run` rows side by side to row k of the
+// partials.
 template <bool RESIDUAL>
 __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy, const T *dr, T *dx,
                                          float *partials, int rows, int run, int count, float inv_n,
@@ -159,14 +159,15 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
     if constexpr (BIAS) store_columns(db, partials + WEIGHT * WIDTH);
 }
 
-// x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, (WEIGHT + BIAS)·WIDTH]. dx may lie over x or dy.
+// x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, (WEIGHT + BIAS)·WIDTH]. dx may be the same memory
+// as x or dy.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     layer_norm_grad(const T *x, const float *w, const T *dy, T *dx, float *partials, int rows, int run,
                     int count, float inv_n, float eps) {
     gradient<false>(x, w, dy, nullptr, dx, partials, rows, run, count, inv_n, eps);
 }
 
-// The same with dr [rows, WIDTH] added to dx, which may lie over dr as well.
+// Adds dr [rows, WIDTH] to dx, which may also be the same memory as dr.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     layer_norm_residual_grad(const T *x, const float *w, const T *dy, const T *dr, T *dx, float *partials,
                              int rows, int run, int count, float inv_n, float eps) {

@@ -1,14 +1,14 @@
-// Generation: y = f(x·Wᵀ + b) of at most 16 rows in bf16. The time is that of reading W, so every byte of it
-// is read once, 16 at a time.
+// y = f(x·Wᵀ + b) on at most 16 rows in bf16, for generation. It takes as long as reading W, so every byte of
+// W is read once, 16 at a time.
 //
-// A block computes 8 outputs of all rows; its warps divide the inputs among themselves, in blocks of 32. A
-// lane 4·g + q loads inputs 8q to 8q + 7 of a block, of output g and of rows g and g + 8: four pairs of
-// neighbours, two for each of two products (mma.cuh). A product sums over its inputs in any order, so it does
+// A block computes 8 outputs of all rows; its warps divide the inputs among themselves in blocks of 32. Lane
+// 4·g + q loads inputs 8q to 8q + 7 of a block, for output g and for rows g and g + 8: four pairs of
+// neighbors, two for each of two products (mma.cuh). A product sums over its inputs in any order, so it does
 // not matter that the tensor core calls them 2q, 2q + 1, 2q + 8 and 2q + 9, as long as x and W agree.
 //
 // Definitions: WARPS (per block), UNROLL (blocks of inputs that a warp loads at once), UPPER (1 if there are
-// more than 8 rows), THREADS, BIAS (1 if b is added), SUMS (2: y = f(gate) ⊙ up, else 1), and where there is
-// an f, ACTIVATION, a functor of activation.cuh.
+// more than 8 rows), THREADS, BIAS (1 if b is added), SUMS (2: y = f(gate) ⊙ up, else 1), and ACTIVATION if
+// there is an f, a functor of activation.cuh.
 #include "activation.cuh"
 #include "mma.cuh"
 
@@ -22,8 +22,8 @@ __device__ __forceinline__ float activate(float x) {
 #endif
 }
 
-// Loads the weights of a warp's UNROLL blocks of inputs from `from` on. w: at this lane's output and first
-// input.
+// Loads the weights of a warp's UNROLL blocks of inputs from `from` on. `w` points to this lane's output and
+// first input.
 __device__ __forceinline__ void load_weights(const bf16 *w, i64 to_second, int from, int inputs,
                                              uint4 (&weights)[SUMS][UNROLL]) {
 #pragma unroll
@@ -39,7 +39,8 @@ __device__ __forceinline__ void load_weights(const bf16 *w, i64 to_second, int f
 }
 
 // x: [rows, inputs]; w: [SUMS, outputs, inputs]; b: [SUMS, outputs]; y: [rows, outputs]. inputs is a multiple
-// of 32, outputs of 8. Blocks: outputs / 8. Partial sums of warps are added in their order.
+// of 32, outputs of 8. There are outputs / 8 blocks. Partial sums of warps are added in the order of the
+// warps.
 extern "C" __global__ void __launch_bounds__(THREADS)
     linear_few_rows(const bf16 *x, const bf16 *__restrict__ w, const float *__restrict__ b,
                     bf16 *__restrict__ y, int rows, int outputs, int inputs) {
@@ -53,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float c[SUMS][4] = {};
     int first = warp * INPUTS;
     uint4 weights[SUMS][UNROLL];
-    // Weights are there before the rows: while the kernel before this one ends.
+    // Loads the weights before the rows are there, while the previous kernel ends.
     let_next_begin();
     load_weights(of_output, to_second, first, inputs, weights);
     wait_for_previous();

@@ -1,7 +1,7 @@
-// Product of two tensors, element by element: y = a ⊙ b.
+// Elementwise product of two tensors: y = a ⊙ b.
 #include "common.cuh"
 
-// a, b, y: n elements. y may lie over a or b.
+// a, b, y: n elements. y may be the same memory as a or b.
 extern "C" __global__ void mul(const T *a, const T *b, T *y, int n) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;

@@ -1,16 +1,16 @@
-// Momentum of matrices and their normalized directions: the same roundings as src/ops/muon_momentum.rs.
+// Momentum of matrices and their normalized directions, with the same roundings as src/ops/muon_momentum.rs.
 #include "matrices.cuh"
 
-// As at::lerp: from the nearer end.
+// Computes like at::lerp, from the nearer end.
 __device__ __forceinline__ float lerp(float from, float to, float weight) {
     float difference = __fsub_rn(to, from);
     return weight < 0.5f ? __fmaf_rn(weight, difference, from)
                          : __fmaf_rn(__fsub_rn(weight, 1.0f), difference, to);
 }
 
-// momentum ← lerp(momentum, clip·grads, take) of every matrix of n elements; x[matrix, n] gets
-// lerp(clip·grads, momentum, keep), or without `nesterov` the momentum, and partials[matrix, blocks of it]
-// sums of its squares. Where bad[1] is set the momentum stays, and x is zero.
+// momentum ← lerp(momentum, clip·grads, take) for every matrix of n elements. x[matrix, n] gets
+// lerp(clip·grads, momentum, keep), or without `nesterov` the momentum; partials[matrix, block of the matrix]
+// gets sums of its squares. If bad[1] is set, the momentum stays and x is zero.
 extern "C" __global__ void __launch_bounds__(THREADS)
 muon_momentum(const float *grads, const float *clip, const u32 *bad, float *momentum, T *x, float *partials,
               u64 n, float keep, float take, u32 nesterov, int rank_row) {
@@ -18,7 +18,7 @@ muon_momentum(const float *grads, const float *clip, const u32 *bad, float *mome
     u64 matrix = blockIdx.y, first = first_of_thread();
     grads += FLAT[rank_row][matrix], momentum += SLOTS[rank_row][matrix], x += matrix * n;
     float g[ROUNDS][VEC], m[ROUNDS][VEC];
-    // Before anything that depends on another load.
+    // These loads come before anything that depends on another load.
 #pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
         u64 at = first + round * STRIDE;
@@ -48,7 +48,7 @@ muon_momentum(const float *grads, const float *clip, const u32 *bad, float *mome
     if (threadIdx.x == 0) partials[matrix * gridDim.x + blockIdx.x] = squares;
 }
 
-// Divides every matrix x[matrix, n] by its Frobenius norm, or by eps where that is less.
+// Divides every matrix x[matrix, n] by its Frobenius norm, or by eps if the norm is less.
 extern "C" __global__ void __launch_bounds__(THREADS)
 muon_normalize(T *x, const float *partials, u64 n, float eps) {
     __shared__ float scratch[WARP];

@@ -1,16 +1,15 @@
-// The end of a step of Muon: the same bits as src/ops/muon_update.rs.
+// The end of a Muon step, with the same bits as src/ops/muon_update.rs.
 #include "matrices.cuh"
 
-// params ← decay·params − ratio·lr·x of every matrix x[matrix, n], with row step[1] of schedule[steps + 1,
-// 2]: decay, lr. Nothing changes where bad[1] is set. Without HAS_COMPUTE_COPY, `compute_copy` is not
-// written.
+// params ← decay·params − ratio·lr·x for every matrix x[matrix, n], with row step[1] of schedule[steps + 1,
+// 2]: decay, lr. Nothing changes if bad[1] is set. `compute_copy` is written only with HAS_COMPUTE_COPY.
 extern "C" __global__ void __launch_bounds__(THREADS)
 muon_update(const T *x, const float *schedule, const u32 *step, const u32 *bad, float *params, T *compute_copy,
             u64 n, float ratio, int rank_row) {
     u64 matrix = blockIdx.y, first = first_of_thread();
     x += matrix * n, params += MASTERS[rank_row][matrix], compute_copy += FLAT[rank_row][matrix];
     float p[ROUNDS][VEC], direction[ROUNDS][VEC];
-    // Before anything that depends on another load.
+    // These loads come before anything that depends on another load.
 #pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
         u64 at = first + round * STRIDE;

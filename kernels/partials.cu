@@ -6,8 +6,8 @@
 static_assert(COLUMNS == WARP && ROWS == WARP,
               "every warp reads one row of columns, then finishes one column");
 
-// partials: [count, width]. Columns before `split` go to first [split], the others to second [width − split];
-// those with their bit set in `adds` (1: first, 2: second) are added to the old values.
+// partials: [count, width]. Columns before `split` go to first [split], the others to second [width − split].
+// A bit set in `adds` (1: first, 2: second) adds the sums to the old values.
 extern "C" __global__ void __launch_bounds__(COLUMNS *ROWS)
     sum_partials(const float *partials, float *first, float *second, int count, int width, int split,
                  u32 adds) {

@@ -1,19 +1,20 @@
-// C = factor·A·B, with ADD plus a factor of other matrices, for the few shapes that the library has no
-// algorithm for, such as odd widths in bf16. Not tuned. fp32 sums in the order of k.
+// C = factor·A·B, with ADD plus a factor of other matrices. It serves the few shapes for which the library
+// has no algorithm, such as odd widths in bf16. It is not tuned. Sums are in fp32, in the order of k.
 //
 // Definitions: IN, OUT (formats), AT, BT (factors are stored transposed), ADD, SIDE and ROWS (a block
 // computes SIDE × SIDE elements of C with SIDE × ROWS threads).
 #include "common.cuh"
 
-constexpr int DEPTH = SIDE; // Summed at a time: a thread column loads one column of A's tile.
+constexpr int DEPTH = SIDE; // Terms summed at a time: a thread column loads one column of A's tile.
 
-// Element (row, column) of a matrix of `columns` columns, or of its transpose, stored with `rows` of them.
+// Returns the place of element (row, column) in a matrix with `columns` columns, or, if the matrix is stored
+// transposed, in rows of `rows` elements.
 template <bool transposed> __device__ __forceinline__ i64 place(int row, int column, int rows, int columns) {
     return transposed ? i64(column) * rows + row : i64(row) * columns + column;
 }
 
-// c = factor·a·b, with ADD plus addend_factor·addend, which may be c. A batch has one of each per z of the
-// grid.
+// c = factor·a·b, with ADD plus addend_factor·addend, which may be c. Each z of the grid is one product of a
+// batch.
 extern "C" __global__ void product(const IN *a /* (m, k), or (k, m) with AT */,
                                    const IN *b /* (k, n), or (n, k) with BT */, OUT *c /* (m, n) */,
                                    const OUT *addend /* (m, n) */, int m, int n, int k, float factor,

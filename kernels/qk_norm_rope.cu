@@ -1,21 +1,21 @@
-// Norm of every query and key head and rotation by the angles of its position, and the gradient of both.
+// Norm of every query and key head, rotation by the angles of its position, and the gradient of both.
 //
-// Definitions beside those of heads.cuh: ROTATES (0 leaves the rotation out; positions are not read then);
-// ROTATES_FIRST (1 if the rotation comes before the norm); WEIGHTED (0 leaves out the weights of the norm
-// and their gradient; neither they nor partial sums are accessed then).
+// Definitions besides those of heads.cuh: ROTATES (0 leaves out the rotation, and positions are not read);
+// ROTATES_FIRST (1 if the rotation comes before the norm); WEIGHTED (0 leaves out the weights of the norm and
+// their gradient, and neither they nor partial sums are accessed).
 #include "heads.cuh"
 
 constexpr bool ROTATES_LAST = ROTATES && !ROTATES_FIRST;
 
-// For the bounds on registers: true if a thread holds no more of a head than usual, and if all lanes hold
-// some of it.
+// For the bounds on registers: SMALL is true if a thread holds at most 8 pairs of a head, WHOLE if all lanes
+// hold equal parts of it.
 constexpr bool SMALL = PACKS_PER_THREAD * VEC <= 8, WHOLE = HALF_DIM % (LANES * VEC) == 0;
 
 __device__ __forceinline__ float inverse_root(float squares, float eps) {
     return rsqrtf(fmaf(squares, 1.0f / HEAD_DIM, eps));
 }
 
-// wq, then wk, each in the order of slots.
+// Fills in wq, then wk, each in the order of slots.
 __device__ __forceinline__ void fill_weights(const float *wq, const float *wk,
                                              float (&weights)[2][HEAD_DIM]) {
     for (int c = threadIdx.x; c < 2 * HEAD_DIM; c += THREADS)
@@ -29,10 +29,10 @@ __device__ __forceinline__ void load_halves(const float *row, int column, float 
     load(row + HALF_DIM + column, high);
 }
 
-// Multiplies an element by the weight of its column, where there are weights.
+// Multiplies an element by the weight of its column if there are weights.
 __device__ __forceinline__ float weighted(float x, float weight) { return WEIGHTED ? x * weight : x; }
 
-// Rotates pairs by the angles whose cosines and sines are at `column` of a row: forth, or back.
+// Rotates pairs by the angles whose cosines and sines are at `column` of a row, forwards or backwards.
 template <bool forth>
 __device__ __forceinline__ void rotate(const float *row, int column, float (&low)[VEC], float (&high)[VEC]) {
     float cosine[VEC], sine[VEC];
@@ -45,8 +45,8 @@ __device__ __forceinline__ void rotate(const float *row, int column, float (&low
     }
 }
 
-// x, y: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM]; positions: [rows]. y may be x itself; where it is not,
-// `copies_v` is 1, and the value heads are copied. A block handles `rows_per_block` rows.
+// x, y: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM]; positions: [rows]. y may be x itself; if not, `copies_v` is 1,
+// and the value heads are copied. A block handles `rows_per_block` rows.
 extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3)
     qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, T *y, int rows,
                  int rows_per_block, float eps, u32 copies_v) {
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
         if (tile > first) __syncthreads();
         if constexpr (ROTATES) fill_cos_sin(positions + tile, tile_rows, cos_sin);
         __syncthreads();
-        // All lanes of a warp make as many passes, because they sum together.
+        // All lanes of a warp make the same number of passes, because they sum together.
 #pragma unroll 1
         for (int head = own.first; head - own.first < heads; head += own.step) {
             HeadPacks part = next;
@@ -109,14 +109,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
     }
 }
 
-// With u the input of the norm (x, or x rotated), s = 1 / √(mean(u²) + eps) and g the gradient of its output
-// (rotated back, or as it comes): du = s·g·w − u·s³·mean(g·w·u), and dx is du, rotated back if x was rotated.
-// Block b writes Σ g·u·s over its `rows_per_block` rows into row b of the partials: HEAD_DIM columns for wq,
-// then for wk.
+// Let u be the input of the norm (x, or x rotated), s = 1 / √(mean(u²) + eps), and g the gradient of the
+// norm's output (rotated back if the rotation comes after the norm). Then du = s·g·w − u·s³·mean(g·w·u); dx
+// is du, rotated back if x was rotated. Block b writes Σ g·u·s over its `rows_per_block` rows to row b of the
+// partials: HEAD_DIM columns for wq, then for wk.
 //
-// x, dy, dx: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM]; positions: [rows]; partials: [blocks, 2·HEAD_DIM]. dx
-// may be x or dy itself; where it is not dy, `copies_v` is 1, and the gradients of the value heads are
-// copied.
+// x, dy, dx: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM]; positions: [rows]; partials: [blocks, 2·HEAD_DIM]. dx may
+// be x or dy itself; if it is not dy, `copies_v` is 1, and the gradients of the value heads are copied.
 extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
     qk_norm_rope_grad(const T *x, const float *wq, const float *wk, const u32 *positions, const T *dy, T *dx,
                       float *partials, int rows, int rows_per_block, float eps, u32 copies_v) {
@@ -198,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
         }
     }
     if constexpr (!WEIGHTED) return;
-    // The lanes of a warp that hold the same columns, then the warps.
+    // Sums over the lanes of a warp that hold the same columns, then over the warps.
     __syncthreads();
     int warp = threadIdx.x / WARP;
 #pragma unroll

@@ -1,10 +1,10 @@
-// Sums over ranks of what they have copied to one of them.
+// Sums over ranks what they have copied to one of them.
 //
-// Definitions: THREADS (per block), VEC (neighbours per thread, loaded together).
+// Definitions: THREADS (per block), VEC (neighbors per thread, loaded together).
 #include "common.cuh"
 
-// out[n] ← Σ over ranks, in their order: of `out` itself for rank `own`, of staged[ranks - 1][stride] for the
-// others. The order is that of the CPU's communicator.
+// out[n] ← Σ over ranks, in their order: `out` itself for rank `own`, and staged[ranks - 1][stride] for the
+// others. The CPU's communicator uses the same order.
 extern "C" __global__ void __launch_bounds__(THREADS)
 rank_sum(float *out, const float *staged, u64 n, u64 stride, int ranks, int own) {
     u64 at = (u64(blockIdx.x) * THREADS + threadIdx.x) * VEC;

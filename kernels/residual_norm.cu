@@ -1,7 +1,7 @@
 // Residual addition and the norm of the sum: r = x + y as stored, n = r / √(mean(r²) + eps) ⊙ w.
 #include "norm.cuh"
 
-// x, y, r, n: [rows, WIDTH]; w: [WIDTH]. r and n may lie over x and y.
+// x, y, r, n: [rows, WIDTH]; w: [WIDTH]. r and n may reuse the memory of x and y.
 extern "C" __global__ void __launch_bounds__(THREADS)
     residual_norm(const T *x, const T *y, const float *__restrict__ w, T *r, T *n, int rows, float inv_n,
                   float eps) {

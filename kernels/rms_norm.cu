@@ -1,7 +1,7 @@
 // Root-mean-square norm of rows, and its gradient. Without WEIGHT, w and partials are null.
 #include "norm.cuh"
 
-// y = x / √(mean(x²) + eps) ⊙ w. x, y: [rows, WIDTH]; w: [WIDTH]. y may lie over x.
+// y = x / √(mean(x²) + eps) ⊙ w. x, y: [rows, WIDTH]; w: [WIDTH]. y may be the same memory as x.
 extern "C" __global__ void __launch_bounds__(THREADS)
     rms_norm(const T *x, const float *__restrict__ w, T *y, int rows, float inv_n, float eps) {
     let_next_begin();
@@ -13,18 +13,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     store_normed(held, w + column(), y + start, live, inv_n, eps);
 }
 
-// Keeps the compiler from taking a pack apart before it is needed, into twice the registers.
+// Keeps the compiler from unpacking a pack into twice the registers before it is needed.
 __device__ __forceinline__ void hold(Pack<bf16, 8> &pack) {
     asm volatile("" : "+r"(pack.pairs.x), "+r"(pack.pairs.y), "+r"(pack.pairs.z), "+r"(pack.pairs.w));
 }
 template <typename E, int N> __device__ __forceinline__ void hold(Pack<E, N> &) {}
 
-// With s = 1 / √(mean(x²) + eps) and g = dy ⊙ w: dx = s·g − x·s³·mean(g ⊙ x), plus dr past a residual. Block
-// b leaves Σ dy ⊙ x·s over its `run` rows in row b of the partials. With EMITS, y is written as by the
-// forward.
+// With s = 1 / √(mean(x²) + eps) and g = dy ⊙ w: dx = s·g − x·s³·mean(g ⊙ x), plus dr with RESIDUAL. Block b
+// writes Σ dy ⊙ x·s over its `run` rows to row b of the partials. With EMITS, also writes y as the forward
+// pass does.
 //
-// w is not declared free of aliases: its loads stay where they are then, instead of filling registers before
-// the loops.
+// w is not __restrict__, so that its loads stay where they are instead of filling registers before the loops.
 template <bool RESIDUAL, bool EMITS>
 __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy, const T *dr, T *dx,
                                          float *partials, T *y, int rows, int run, float inv_n, float eps) {
@@ -39,8 +38,8 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
         load_row(dy + at, live, upstream);
         if constexpr (RESIDUAL) load_row(dr + at, live, bypass);
         float sums[2] = {0.0f, 0.0f}, scale = 0.0f, pull = 0.0f;
-        // One body for the sums and for what follows from them: in two, the compiler would keep the weights
-        // and the unpacked numbers from the first for the second.
+        // One loop body serves both the sums and the results. With two bodies, the compiler would keep the
+        // weights and the unpacked numbers of the first for the second.
 #pragma unroll 1
         for (int pass = 0; pass < 2; pass++) {
 #pragma unroll
@@ -83,21 +82,21 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
     if constexpr (WEIGHT) store_columns(dw, partials + i64(blockIdx.x) * WIDTH);
 }
 
-// x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, WIDTH]. dx may lie over x or dy.
+// x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, WIDTH]. dx may be the same memory as x or dy.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     rms_norm_grad(const T *x, const float *w, const T *dy, T *dx, float *partials, int rows, int run,
                   float inv_n, float eps) {
     gradient<false, false>(x, w, dy, nullptr, dx, partials, nullptr, rows, run, inv_n, eps);
 }
 
-// The same with dr [rows, WIDTH] added to dx, which may lie over dr as well.
+// Adds dr [rows, WIDTH] to dx, which may also be the same memory as dr.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     rms_norm_residual_grad(const T *x, const float *w, const T *dy, const T *dr, T *dx, float *partials,
                            int rows, int run, float inv_n, float eps) {
     gradient<true, false>(x, w, dy, dr, dx, partials, nullptr, rows, run, inv_n, eps);
 }
 
-// Both with y [rows, WIDTH], which may lie over another of x, dy and dr than dx does.
+// Both kernels also write y [rows, WIDTH]. It may reuse the memory of x, dy or dr that dx does not use.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     rms_norm_grad_emitting(const T *x, const float *w, const T *dy, T *dx, float *partials, T *y, int rows,
                            int run, float inv_n, float eps) {

@@ -1,9 +1,9 @@
-// Rotary position embedding: query and key heads are rotated by the angles of their positions.
+// Rotary position embedding: rotates query and key heads by the angles of their positions.
 #include "heads.cuh"
 
-// y[rows, QKV_WIDTH] = x[rows, QKV_WIDTH] with heads rotated by positions[rows]. `direction` is 1, or −1
-// for the gradient, which rotates by the negative angles. y may be x itself; where it is not, `copies_v` is
-// 1, and the value heads are copied. A block handles `rows_per_block` rows.
+// y[rows, QKV_WIDTH] = x[rows, QKV_WIDTH] with heads rotated by positions[rows]. `direction` is 1, or −1 for
+// the gradient, which rotates by the negative angles. y may be x itself; if not, `copies_v` is 1, and the
+// value heads are copied. A block handles `rows_per_block` rows.
 extern "C" __global__ void __launch_bounds__(THREADS, PACKS_PER_THREAD * VEC <= 8 ? 4 : 1)
     rope(const T *x, const u32 *positions, T *y, int rows, int rows_per_block, float direction,
          u32 copies_v) {

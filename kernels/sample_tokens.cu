@@ -1,13 +1,12 @@
-// Generation: the next token of every sequence, drawn from its logits. As src/ops/sample_tokens/mod.rs.
+// Samples the next token of every sequence from its logits, for generation, as in src/ops/sample_tokens.rs.
 //
-// A block handles a row. Logits are ordered by their bits: a key is larger where the logit is larger. What a
-// cut keeps is given by the key of the last token kept, and how many of the tokens with that key are: the
-// first by id. It is found digit by digit, from the highest: in every pass each thread sums the weights (or
-// the number) of its tokens by their digit, in a column of its own; sums of integers are the same in any
-// order.
+// A block handles a row. Logits are ordered by their bits: a larger logit has a larger key. A cut is
+// described by the key of the last token kept, and by how many tokens with that key are kept, the first ones
+// by id. The key is found digit by digit, from the highest. In every pass each thread sums the weights (or
+// the number) of its tokens per digit value, in a column of its own. Integer sums are the same in any order.
 //
 // Definitions: T; KEY_BITS (bits of a logit); VEC (a divisor of the width of a row); WEIGHT_BITS (bits of the
-// likeliest token's weight); THREADS (per block: 16 warps, one for each digit).
+// likeliest token's weight); THREADS (per block: 16 warps, one per value of a digit).
 #include "common.cuh"
 
 constexpr int DIGIT_BITS = 4, DIGITS = 1 << DIGIT_BITS, WARPS = THREADS / WARP;
@@ -15,7 +14,8 @@ static_assert(WARPS == DIGITS, "a warp sums up a digit");
 // Packs that a thread loads at a time.
 constexpr int PACKS = 4;
 
-// The bits of a logit as an unsigned number of KEY_BITS bits, in the order of logits. Never 0 but for NaN.
+// Returns the bits of a logit as an unsigned number of KEY_BITS bits, in the order of logits. It is 0 only
+// for NaN.
 __device__ __forceinline__ u32 key_of(float logit) {
     u32 bits = __float_as_uint(logit);
     return (bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u)) >> (32 - KEY_BITS);
@@ -25,7 +25,7 @@ __device__ __forceinline__ float logit_of(u32 key) {
     return __uint_as_float(bits >> 31 ? bits ^ 0x80000000u : ~bits & (0xffffffffu << (32 - KEY_BITS)));
 }
 
-// Calls f(id, logit) for the elements [begin, end) of a row: `lane` of `lanes` takes every lanes-th pack.
+// Calls f(id, logit) for the elements [begin, end) of a row; `lane` of `lanes` takes every lanes-th pack.
 // `begin` is a multiple of VEC.
 template <typename F>
 __device__ __forceinline__ void for_each(const T *__restrict__ row, int begin, int end, int lane, int lanes,
@@ -62,7 +62,7 @@ __device__ __forceinline__ u64 warp_max(u64 x) {
     return x;
 }
 
-// What is kept of a row: tokens of larger keys than `key`, and the first `equals` (by id) of those with it.
+// What is kept of a row: tokens with larger keys than `key`, and the first `equals` (by id) with that key.
 struct Kept {
     u32 key, equals;
 };
@@ -84,10 +84,9 @@ struct Shared {
     u32 equals[WARPS];
 };
 
-// Finds, from the largest key down, the key at which the sum of value(key, logit) over `kept` reaches a
-// target: wanted(the sum of all). Returns it, with the sum over larger keys in `above` and the target in
-// `target`. `columns` has room for DIGITS sums of every thread; `value_of_equal` is the value of a token with
-// kept.key.
+// Finds, from the largest key down, the key at which the sum of value(logit) over `kept` reaches the target
+// wanted(sum of all). Returns the key; `above` becomes the sum over larger keys, and `target` the target.
+// `columns` has room for DIGITS sums of every thread; `value_of_equal` is the value of a token with kept.key.
 template <typename Value, typename Wanted>
 __device__ __forceinline__ u32 find_key(const Row &row, const Kept &kept, u64 value_of_equal, u64 *columns,
                                         Shared &shared, u64 &above, u64 &target, Value value, Wanted wanted) {
@@ -121,14 +120,14 @@ __device__ __forceinline__ u32 find_key(const Row &row, const Kept &kept, u64 va
         prefix |= u32(digit) << shift;
         mask |= u32(DIGITS - 1) << shift;
     }
-    // The sums are free again.
+    // The sums may be overwritten now.
     __syncthreads();
     return prefix;
 }
 
-// tokens[row] = the chosen token, or 0 and bad[row] += 1; positions[row] counts up by one, to `last` at most.
-// logits: [rows, width], of which the first `vocab` count. Blocks: rows. `top_k` 0: all; top_p: the bits of a
-// double. `add_position` and `add_bad`: whether the contents of these count.
+// tokens[row] = the chosen token, or 0 and bad[row] += 1. positions[row] counts up by one, at most to `last`.
+// logits: [rows, width], of which only the first `vocab` columns count. There is one block per row. top_k: 0
+// means all; top_p: the bits of a double. `add_position` and `add_bad` say whether the old contents count.
 extern "C" __global__ void __launch_bounds__(THREADS)
     sample_tokens(const T *__restrict__ logits, u32 *__restrict__ tokens, u32 *__restrict__ positions,
                   u32 *__restrict__ bad, int vocab, int width, u32 greedy, float inverse_temperature, u32 top_k,
@@ -139,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Row row = {logits + i64(blockIdx.x) * width, vocab, 0.0f, inverse_temperature};
     u32 position = add_position ? positions[blockIdx.x] : 0;
 
-    // The largest key, and of those that have it the lowest id.
+    // The largest key, and the lowest id that has it.
     u64 best = 0;
     bool broken = false;
     for_each(row.logits, 0, vocab, threadIdx.x, THREADS, [&](int id, float logit) {
@@ -185,8 +184,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         kept = {key, key == kept.key ? min(equals, kept.equals) : equals};
     }
 
-    // The draw: of the tokens kept, by id, the one at which the sum of weights exceeds a random share of all.
-    // Every pass divides a range of tokens among the warps and goes on with the part that has it.
+    // The draw: among the kept tokens in the order of ids, the one at which the running sum of weights
+    // exceeds a random share of the total. Every pass divides a range of tokens among the warps and continues
+    // with the part that contains this token.
     u64 equal = kept.key == 0 ? 0 : row.weight(logit_of(kept.key)), left = 0;
     int from = 0, to = vocab, part;
     u32 equals = kept.equals;
@@ -230,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         to = min(to, from + part);
     } while (part > WARP);
     if (warp > 0) return;
-    // A token per lane.
+    // One token per lane.
     float logit = from + lane < to ? up(row.logits[from + lane]) : -infinity();
     u32 key = key_of(logit);
     bool same = from + lane < to && key == kept.key;

@@ -1,7 +1,7 @@
-// A tensor times a constant: y = factor·x.
+// Multiplies a tensor by a constant: y = factor·x.
 #include "common.cuh"
 
-// x, y: n elements. y may lie over x.
+// x, y: n elements. y may be the same memory as x.
 extern "C" __global__ void scale(const T *x, T *y, int n, float factor) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;

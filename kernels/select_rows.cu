@@ -1,10 +1,10 @@
-// Generation: the row of each prompt's last token.
+// Selects the row of each prompt's last token, for generation.
 //
 // Definitions: T, VEC (a divisor of the width of a row).
 #include "common.cuh"
 
-// y[b] = row positions[b] of the prompt of sample b, which it shares with `share` neighbours; NaN where a
-// prompt has no such row. x: [prompts·rows, width]. Blocks: samples.
+// y[b] = row positions[b] of the prompt of sample b; `share` neighboring samples share a prompt. NaN if the
+// prompt has no such row. x: [prompts·rows, width]. There is one block per sample.
 extern "C" __global__ void select_rows(const T *__restrict__ x, const u32 *__restrict__ positions,
                                        T *__restrict__ y, int rows, int width, int share) {
     u32 position = positions[blockIdx.x];

@@ -1,7 +1,7 @@
 // The soft cap y = cap·tanh(x / cap), and its gradient.
 #include "common.cuh"
 
-// x, y: n elements. y may lie over x.
+// x, y: n elements. y may be the same memory as x.
 extern "C" __global__ void soft_cap(const T *x, T *y, int n, float cap) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
@@ -12,7 +12,7 @@ extern "C" __global__ void soft_cap(const T *x, T *y, int n, float cap) {
     store(y + at, value);
 }
 
-// dx = dy·(1 − tanh²(x / cap)). x, dy, dx: n elements. dx may lie over x or dy.
+// dx = dy·(1 − tanh²(x / cap)). x, dy, dx: n elements. dx may be the same memory as x or dy.
 extern "C" __global__ void soft_cap_grad(const T *x, const T *dy, T *dx, int n, float cap) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;

@@ -1,10 +1,11 @@
-// Softmax over the keys visible to a query, and its gradient: a warp per row.
+// Softmax over the keys visible to a query, and its gradient, with one warp per row.
 #include "common.cuh"
 
 __device__ __forceinline__ i64 row_of_warp() { return (i64(blockIdx.x) * blockDim.x + threadIdx.x) / WARP; }
 
 // s, p: [batch, heads, length, length]; spans: [batch·length, 2] (first and end of the visible keys), or null
-// for the causal mask; lse: [batch·length, heads]. p is zero for masked keys, and may lie over s.
+// for the causal mask; lse: [batch·length, heads]. p is zero for masked keys, and may be the same memory as
+// s.
 extern "C" __global__ void softmax(const T *s, const u32 *spans, T *p, float *lse, int rows, int heads,
                                    int length) {
     i64 row = row_of_warp();
@@ -32,7 +33,7 @@ extern "C" __global__ void softmax(const T *s, const u32 *spans, T *p, float *ls
     if (lane == 0) lse[of_query * heads + head] = largest + logf(sum);
 }
 
-// ds = p ⊙ (dp − Σ p ⊙ dp). p, dp, ds: [rows, length]. ds may lie over p or dp.
+// ds = p ⊙ (dp − Σ p ⊙ dp). p, dp, ds: [rows, length]. ds may be the same memory as p or dp.
 extern "C" __global__ void softmax_grad(const T *p, const T *dp, T *ds, int rows, int length) {
     i64 row = row_of_warp();
     if (row >= rows) return;

@@ -1,10 +1,10 @@
-// Scaled sum of a vector, in f64 by one block, and its gradient.
+// Scaled sum of a vector, computed in f64 by one block, and its gradient.
 //
-// Definitions: T, THREADS (of the block that sums).
+// Definitions: T, THREADS (in the block that sums).
 #include "common.cuh"
 
-// total[1] = scale·Σ x[n], or += where `adds`. The order of addition is fixed by n. The scale comes as the
-// bits of an f64; with a count that is not null it is 1 / count.
+// total[1] = scale·Σ x[n], or += if `adds`. The order of addition is fixed by n. The scale comes as the bits
+// of an f64; if `count` is not null, it is 1 / count.
 extern "C" __global__ void __launch_bounds__(THREADS)
 sum(const T *x, T *total, int n, u64 scale, const u32 *count, int adds) {
     __shared__ double sums[THREADS];
@@ -22,8 +22,7 @@ sum(const T *x, T *total, int n, u64 scale, const u32 *count, int adds) {
     *total = down<T>(float(before + factor * sums[0]));
 }
 
-// dx[n] = scale·d_total[1]; a null d_total stands for 1, and with a count that is not null the scale is 1 /
-// count.
+// dx[n] = scale·d_total[1]. A null d_total stands for 1; if `count` is not null, the scale is 1 / count.
 extern "C" __global__ void sum_grad(const T *d_total, T *dx, int n, float scale, const u32 *count) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;

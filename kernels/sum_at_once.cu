@@ -1,8 +1,8 @@
-// Sums of a few numbers over the ranks of one host by one kernel that reads and writes the memory of all, and
-// the wait of all ranks for each other.
+// Sums a few numbers over the ranks of one host, with one kernel that reads and writes the memory of all
+// ranks, and lets all ranks wait for each other.
 //
-// Definitions: THREADS (of the only block), FLAGS (words of a rank's area before its numbers, of which the
-// first are a flag for each rank and the last one counts the calls).
+// Definitions: THREADS (in the only block), FLAGS (words at the start of a rank's area: a flag for each rank,
+// and in the last word the count of calls).
 #include "common.cuh"
 
 // Eight numbers or addresses.
@@ -21,10 +21,10 @@ __device__ __forceinline__ u32 read_flag(const u32 *flag) {
 }
 
 // tensors[k][·] ← Σ over ranks, in their order, of tensors[k][·], which ends at element ends[k] of all
-// `count` tensors together; with none, ranks only wait for each other. A rank's area has `capacity` numbers
-// of every rank, twice: a rank that is ahead writes those of its next call beside those that others still
-// read, and is never two calls ahead, since it waits for their flags. A flag is the number of the call for
-// which its rank has written all, so none is ever reset.
+// `count` tensors together. With no tensors, ranks only wait for each other. A rank's area has room for
+// `capacity` numbers of every rank, twice: a rank that is ahead writes the numbers of its next call beside
+// those that others still read, and it is never two calls ahead, since it waits for their flags. A flag is
+// the number of the last call for which its rank has written everything, so no flag is ever reset.
 extern "C" __global__ void __launch_bounds__(THREADS)
 sum_at_once(const __grid_constant__ Numbers tensors, const __grid_constant__ Numbers ends,
             const __grid_constant__ Numbers areas, int count, int capacity, int ranks, int own) {
@@ -36,7 +36,7 @@ sum_at_once(const __grid_constant__ Numbers tensors, const __grid_constant__ Num
         while (i >= int(ends.at[k])) k++;
         return reinterpret_cast<float *>(tensors.at[k]) + (i - (k > 0 ? int(ends.at[k - 1]) : 0));
     };
-    // The numbers of a rank in the area of another one.
+    // The numbers of one rank in the area of another.
     auto written = [&](int in, int of) {
         return reinterpret_cast<float *>(areas.at[in]) + FLAGS + (i64(call & 1) * ranks + of) * capacity;
     };
@@ -44,7 +44,7 @@ sum_at_once(const __grid_constant__ Numbers tensors, const __grid_constant__ Num
         float x = *number(i);
         for (int step = 1; step < ranks; step++) written((own + step) % ranks, own)[i] = x;
     }
-    // All numbers before the flag that says so.
+    // All numbers must be written before the flag that says so.
     __syncthreads();
     if (threadIdx.x < ranks && threadIdx.x != own) {
         __threadfence_system();
@@ -64,8 +64,8 @@ sum_at_once(const __grid_constant__ Numbers tensors, const __grid_constant__ Num
     if (threadIdx.x == 0) area[FLAGS - 1] = call;
 }
 
-// Ranks wait for each other, by one warp, whose registers fit beside a block that takes nearly all of a
-// multiprocessor. Areas and counts are those of sums: calls of both kinds are counted together.
+// Lets ranks wait for each other, with one warp whose registers fit beside a block that takes nearly all of a
+// multiprocessor. It uses the same areas and count as the sums: calls of both kinds are counted together.
 extern "C" __global__ void __launch_bounds__(WARP)
 wait_for_ranks(const __grid_constant__ Numbers areas, int ranks, int own) {
     u32 *area = reinterpret_cast<u32 *>(areas.at[own]);

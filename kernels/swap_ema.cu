@@ -2,9 +2,10 @@
 // does.
 #include "optimizer.cuh"
 
-// (params, average)[n] ← (average, params), compute_copy[n] ← params as they are then. Without
-// HAS_COMPUTE_COPY, `compute_copy` is not written. On a rank that owns ranges, the elements of the average
-// from first to n change places: it has them alone, and params where masters are sharded those of the shard.
+// (params, average)[n] ← (average, params), then compute_copy[n] ← params. `compute_copy` is written only
+// with HAS_COMPUTE_COPY. The kernel exchanges the elements of the average from first to n. If the rank owns
+// ranges, the average holds only the rank's elements; params holds those of the rank's shard if masters are
+// sharded.
 extern "C" __global__ void __launch_bounds__(THREADS)
 swap_ema(float *params, float *average, T *compute_copy, u64 first, u64 n, int rank_row) {
     auto [at, flat, master] = elements_of_thread(first, rank_row);

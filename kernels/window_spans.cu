@@ -1,9 +1,9 @@
 // The keys that each query sees through a sliding window.
 //
-// Definitions: CAUSAL (1: without a window query t sees keys 0 to t; 0: those of its span).
+// Definitions: CAUSAL (1: without a window query t sees keys 0 to t; 0: the keys of its span).
 #include "common.cuh"
 
-// Of query t, windows[row] = its keys from t + 1 − window on. spans: [rows], without CAUSAL; windows: [rows].
+// windows[row] = the keys of query t from t + 1 − window on. spans: [rows], without CAUSAL; windows: [rows].
 extern "C" __global__ void window_spans(const uint2 *spans, uint2 *windows, int rows, int seq_len, int window) {
     int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
