@@ -38,7 +38,7 @@ extern "C" __global__ void activate_grad(const T *x, const T *dy, T *dx, int n) 
     gradient<false>(x, dy, dx, nullptr, n);
 }
 
-// Also writes y, n elements. If dx reuses the memory of x or dy, y may reuse that of the other.
+// Also writes y, n elements. If dx reuses the memory of x or dy, y may reuse the other's.
 extern "C" __global__ void activate_grad_emitting(const T *x, const T *dy, T *dx, T *y, int n) {
     gradient<true>(x, dy, dx, y, n);
 }

@@ -1,6 +1,6 @@
 // The kernel of optimizers that treat every element alike. Each optimizer has a file with its rule.
 // Definitions: UPDATE (the kernel's name), SLOTS (numbers that the rule keeps per element), COLUMNS of the
-// schedule (1, 2 or 4), T and HAS_COMPUTE_COPY (for the compute copy), and those of optimizer.cuh.
+// schedule (1, 2 or 4), T and HAS_COMPUTE_COPY (for the compute copy), and the definitions of optimizer.cuh.
 #pragma once
 #include "optimizer.cuh"
 
@@ -24,7 +24,7 @@ struct Slots {
 // (params, slots, compute_copy)[n] ← rule(grads[n]) with row step[1] of schedule[steps + 1, COLUMNS]. Nothing
 // changes if bad[1] is set. `compute_copy` is written only with HAS_COMPUTE_COPY. The kernel updates the slot
 // elements from first to n. The slots hold only elements of the parameter group and of this rank; params
-// holds those of the rank's shard if masters are sharded.
+// holds only the rank's shard if masters are sharded.
 extern "C" __global__ void __launch_bounds__(THREADS)
 UPDATE(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad, float *params,
        Slots slots, T *compute_copy, float c0, float c1, float c2, float c3, u64 first, u64 n, int rank_row) {

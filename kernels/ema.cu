@@ -3,7 +3,7 @@
 
 // average[n] ← average + weights[step]·(params - average). Nothing changes if bad[1] is set. The kernel
 // updates the elements of the average from first to n. If the rank owns ranges, the average holds only the
-// rank's elements; params holds those of the rank's shard if masters are sharded.
+// rank's elements; params holds only the rank's shard if masters are sharded.
 extern "C" __global__ void __launch_bounds__(THREADS)
 ema(const float *params, const float *weights, const u32 *step, const u32 *bad, float *average, u64 first,
     u64 n, int rank_row) {

@@ -23,8 +23,8 @@ embedding(const u32 *__restrict__ tokens, const T *__restrict__ w, T *__restrict
     }
 }
 
-// The elements of dw that the rank owns: two ranges between multiples of 8, each of which may be empty.
-// Without OWNED they only say what to clear.
+// The elements of dw that the rank owns: two ranges between multiples of 8, possibly empty. Without OWNED
+// they only say what to clear.
 struct Owned {
     u64 begin[2], end[2];
     __device__ __forceinline__ bool has(u64 at) const {
@@ -74,8 +74,8 @@ __device__ void find_offsets(Sorting &s) {
     __syncthreads();
 }
 
-// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then those
-// of rank 1, and so on.
+// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then of
+// rank 1, and so on.
 struct RankInterleaved {
     int ranks, sequence, rows_of_rank;
     // The index in memory of a row of the global batch.
@@ -87,7 +87,7 @@ struct RankInterleaved {
 };
 
 // Moves positions from `from` to `to`, stably sorted by one digit of their tokens. If `from` is null, it
-// takes the order of the batch, without the tokens of whose rows the rank owns nothing. With `sorted`, also
+// takes the order of the batch, without tokens whose rows the rank does not own at all. With `sorted`, also
 // writes the tokens. Each warp takes a contiguous chunk.
 __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n,
                               int d, int shift, const RankInterleaved &layout, const Owned &owned) {

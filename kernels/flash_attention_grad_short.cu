@@ -7,17 +7,17 @@
 // and of the one that copies). src/ops/attention/tuning.rs sets them.
 //
 // As many blocks as there are SMs take one head after another. Queries, keys, values and dO of a head lie in
-// shared memory, while those of the next head arrive. The third warpgroup starts the copies and computes D =
-// Σ dO∘O of each query. The other two own tiles of 64 keys: one has the first and the last tile, the other
-// has the tiles in between, which with the causal mask meet as many tiles of queries. For a tile of keys j
-// and a tile of queries i ≥ j, keys are the rows of S = K·Qᵀ and dP = V·dOᵀ, P = e^(S − lse) and dS = P∘(dP −
-// D). So dV += P·dO and dK += dS·Q take P and dS from registers; for dQ += dSᵀ·K, dS goes through shared
-// memory. dQ of all queries stays in registers, 16 per thread and tile, until both warpgroups add theirs. So
-// every sum has a fixed order, and no block waits for another.
+// shared memory, while the next head's arrive. The third warpgroup starts the copies and computes D = Σ dO∘O
+// of each query. The other two own tiles of 64 keys: one has the first and the last tile, the other has the
+// tiles in between, which with the causal mask meet as many tiles of queries. For a tile of keys j and a tile
+// of queries i ≥ j, keys are the rows of S = K·Qᵀ and dP = V·dOᵀ, P = e^(S − lse) and dS = P∘(dP − D). So dV
+// += P·dO and dK += dS·Q take P and dS from registers; for dQ += dSᵀ·K, dS goes through shared memory. dQ of
+// all queries stays in registers, 16 per thread and tile, until both warpgroups add theirs. So every sum has
+// a fixed order, and no block waits for another.
 //
 // TMA stores the gradients from the memory where a head's inputs were: stores by threads wait for each other,
-// which took a quarter of the time. The products of a tile are waited for before those of the next tile
-// start: both in flight need more registers than there are.
+// which took a quarter of the time. The products of a tile are waited for before the next tile's start: both
+// in flight need more registers than there are.
 #include "attention.cuh"
 #include "mma.cuh"
 #include "tma.cuh"

@@ -1,6 +1,6 @@
 // Shared by kernels over the flat parameter buffers (elementwise.cuh, ema.cu, swap_ema.cu): blocks of
-// elements, and ranges with weight decay. Definitions besides those of ranges.cuh: THREADS per block, VEC
-// neighbors per thread, WHOLE_BLOCKS, RANGE_MASTERS, and SWITCH_POSITIONS, a list of SWITCH_COUNT elements.
+// elements, and ranges with weight decay. Definitions besides ranges.cuh's: THREADS per block, VEC neighbors
+// per thread, WHOLE_BLOCKS, RANGE_MASTERS, and SWITCH_POSITIONS, a list of SWITCH_COUNT elements.
 #pragma once
 #include "common.cuh"
 #include "ranges.cuh"

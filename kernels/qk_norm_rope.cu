@@ -1,6 +1,6 @@
 // Norm of every query and key head, rotation by the angles of its position, and the gradient of both.
 //
-// Definitions besides those of heads.cuh: ROTATES (0 leaves out the rotation, and positions are not read);
+// Definitions besides heads.cuh's: ROTATES (0 leaves out the rotation, and positions are not read);
 // ROTATES_FIRST (1 if the rotation comes before the norm); WEIGHTED (0 leaves out the weights of the norm and
 // their gradient, and neither they nor partial sums are accessed).
 #include "heads.cuh"

@@ -126,8 +126,8 @@ __device__ __forceinline__ u32 find_key(const Row &row, const Kept &kept, u64 va
 }
 
 // tokens[row] = the chosen token, or 0 and bad[row] += 1. positions[row] counts up by one, at most to `last`.
-// logits: [rows, width], of which only the first `vocab` columns count. There is one block per row. top_k: 0
-// means all; top_p: the bits of a double. `add_position` and `add_bad` say whether the old contents count.
+// logits: [rows, width]; only the first `vocab` columns count. There is one block per row. top_k: 0 means
+// all; top_p: the bits of a double. `add_position` and `add_bad` say whether the old contents count.
 extern "C" __global__ void __launch_bounds__(THREADS)
     sample_tokens(const T *__restrict__ logits, u32 *__restrict__ tokens, u32 *__restrict__ positions,
                   u32 *__restrict__ bad, int vocab, int width, u32 greedy, float inverse_temperature, u32 top_k,

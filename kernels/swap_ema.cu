@@ -4,7 +4,7 @@
 
 // (params, average)[n] ← (average, params), then compute_copy[n] ← params. `compute_copy` is written only
 // with HAS_COMPUTE_COPY. The kernel exchanges the elements of the average from first to n. If the rank owns
-// ranges, the average holds only the rank's elements; params holds those of the rank's shard if masters are
+// ranges, the average holds only the rank's elements; params holds only the rank's shard if masters are
 // sharded.
 extern "C" __global__ void __launch_bounds__(THREADS)
 swap_ema(float *params, float *average, T *compute_copy, u64 first, u64 n, int rank_row) {

@@ -61,7 +61,7 @@ impl Op for AllGather {
             return Err("takes at most one tensor".into());
         }
         for part in &self.parts {
-            let Some(y) = self.like.get(part.tensor) else { return Err("a part names a tensor that is not gathered".into()) };
+            let Some(y) = self.like.get(part.tensor) else { return Err("a part names no tensor".into()) };
             if part.to + part.len > y.elements() {
                 return Err("a part reaches beyond its tensor".into());
             }

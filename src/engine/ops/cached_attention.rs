@@ -59,7 +59,7 @@ fn split_len(capacity: usize) -> usize {
 /// If a position is beyond the cache; the error names the first one.
 fn check_room(positions: &[u32], capacity: usize) -> Result<()> {
     match positions.iter().find(|p| **p as usize >= capacity) {
-        Some(p) => Err(Error::failed(format!("position {p} is beyond the cache, which holds {capacity} positions"))),
+        Some(p) => Err(Error::failed(format!("position {p} is beyond the cache of {capacity} positions"))),
         None => Ok(()),
     }
 }

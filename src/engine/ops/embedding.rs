@@ -25,8 +25,8 @@ pub struct Embedding;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EmbeddingGrad(pub RankInterleaved);
 
-/// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then
-/// those of rank 1, and so on.
+/// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then of
+/// rank 1, and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankInterleaved {
     /// Number of ranks.

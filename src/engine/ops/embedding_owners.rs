@@ -37,7 +37,9 @@ impl OwnedRows {
         let few = |rank: usize| self.owners.iter().filter(|range| range.rank == rank).count() <= MOST_RANGES;
         let mut owners = self.owners.iter();
         if !owners.all(|range| border(range.start) && border(range.start + range.len) && few(range.rank)) {
-            return Err(format!("a rank may own at most {MOST_RANGES} ranges, within W and with borders at multiples of {STEP}"));
+            return Err(format!(
+                "a rank owns at most {MOST_RANGES} ranges, in W and between multiples of {STEP}"
+            ));
         }
         if !n.is_multiple_of(self.layout.ranks * self.layout.sequence) {
             return Err("every rank must have the same number of whole sequences".into());

@@ -61,7 +61,7 @@ pub(super) fn gather(comm: &dyn Communicator, name: &str, mine: &[u8], all: &mut
     let gathered = comm.gather(name, mine.to_vec())?;
     let ranks = all.len() / mine.len().max(1);
     if gathered.parts().count() != ranks || gathered.parts().any(|part| part.len() != mine.len()) {
-        return Err(Error::failed(format!("{name}: expected {ranks} ranks with the same number of bytes each")));
+        return Err(Error::failed(format!("{name}: expected equal parts of {ranks} ranks")));
     }
     for (to, part) in all.chunks_exact_mut(mine.len()).zip(gathered.parts()) {
         to.copy_from_slice(part);

@@ -236,7 +236,10 @@ impl Op for GradNormPartials {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         if self.shards.block() != GPU_BLOCK {
-            return Err(Error::failed(format!("grad_norm_partials on a GPU needs blocks of {GPU_BLOCK} elements, not {}", self.shards.block())));
+            return Err(Error::failed(format!(
+                "grad_norm_partials on a GPU needs blocks of {GPU_BLOCK} elements, not {}",
+                self.shards.block()
+            )));
         }
         cx.queue.fill(cx.output(0), 0, cx.output_spec(0).bytes())?;
         let rank = cx.queue.rank();

@@ -126,7 +126,7 @@ impl Op for LinearFewRows {
         let sums = self.linear.infer(&inputs[..2])?.remove(0);
         if !Self::takes(x, w) {
             return Err(format!(
-                "x must have at most {MOST_ROWS} rows, and W a multiple of {OUTPUTS} outputs and {INPUTS} inputs"
+                "x must have at most {MOST_ROWS} rows, W multiples of {OUTPUTS} outputs and {INPUTS} inputs"
             ));
         }
         if x.dtype == DType::F32 && (self.bias || self.output != Output::Sum) {

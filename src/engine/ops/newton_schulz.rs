@@ -113,7 +113,7 @@ impl Op for NewtonSchulz {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [x] = inputs else { return Err("takes x".into()) };
         if x.alloc.len() != 3 || self.counts.iter().any(|&count| count > x.alloc[0]) {
-            return Err("x must be [matrices, rows, columns] with at least as many matrices as any rank owns".into());
+            return Err("x must be [matrices, rows, columns], with all matrices that a rank owns".into());
         }
         let side = Sizes::of_batch(x).side;
         let square = Spec::new([x.alloc[0], side, side], x.dtype);

@@ -7,7 +7,7 @@ use crate::device::gpu::{Arg, Kernel};
 /// launches the kernel. Kernels have 64 KiB of constant memory.
 const MOST_BYTES: usize = 48 << 10;
 
-/// The rows of a kernel's tables: one per rank, or only that of the launching rank.
+/// The rows of a kernel's tables: one per rank, or only the launching rank's.
 #[derive(Debug)]
 pub(super) struct RankTables<'a, T> {
     rows: &'a [Vec<T>],

@@ -94,7 +94,7 @@ pub(super) fn check_weight(x: &Spec, w: &Spec) -> Result<(), String> {
     if fits && x.dtype.is_float() && w.dtype == x.dtype.accumulator() {
         return Ok(());
     }
-    Err("x must be a float tensor [N, d], and w must be [d], or have a length that divides d, in the accumulator format".into())
+    Err("x must be float [N, d], and w in the accumulator format, its length a divisor of d".into())
 }
 
 impl RowNorm for RmsNorm {

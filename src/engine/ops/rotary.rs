@@ -90,7 +90,9 @@ impl Rotary {
     pub fn check(&self, dim: usize) -> Result<(), String> {
         let turned = self.rotated_dim;
         if turned == 0 || turned > dim || !turned.is_multiple_of(2) || !dim.is_multiple_of(2) {
-            return Err(format!("cannot rotate {turned} elements of a head of {dim}: both must be even, and the rotated part at least 2 and at most the head"));
+            return Err(format!(
+                "cannot rotate {turned} of {dim} elements: rotate an even number, from 2 to an even width"
+            ));
         }
         Ok(())
     }

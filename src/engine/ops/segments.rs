@@ -215,7 +215,7 @@ pub(crate) fn update_inputs(
     };
     let master = precision.master;
     if grads.dtype != master || schedule.width() != schedule_width || clip.dtype != master {
-        return Err("grads and clip must have the master format, and the schedule one column per number of a step".into());
+        return Err("grads and clip need the master format, and the schedule the optimizer's width".into());
     }
     if step.dtype != DType::U32 || bad.dtype != DType::U32 {
         return Err("step and bad must be u32".into());
@@ -234,7 +234,7 @@ fn table(numbers: &[usize]) -> String {
 pub(crate) type Places = Vec<(usize, usize, usize)>;
 
 /// Returns what rank 0 of two updates in a test case, from element `from` of the flat buffers on, for ranges
-/// like those of [`Segments::whole`]. Rank 0 owns blocks 0, 3 and 4 of 4096 elements; the last one is short.
+/// as [`Segments::whole`] takes them. Rank 0 owns blocks 0, 3 and 4 of 4096 elements; the last one is short.
 pub(crate) fn case_of_owner(
     ranges: &[(Range<usize>, bool)],
     from: usize,

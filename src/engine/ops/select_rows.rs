@@ -47,7 +47,7 @@ impl Op for SelectRows {
         let (x, positions) = (cx.input_spec(0), cx.input_u32(1));
         let (rows, width) = (x.shape[0] / self.prompts, x.width());
         if let Some(position) = positions.iter().find(|p| **p as usize >= rows) {
-            return Err(Error::failed(format!("position {position} is beyond its prompt, which has {rows} rows")));
+            return Err(Error::failed(format!("position {position} is beyond a prompt of {rows} rows")));
         }
         dispatch_float!(x.dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));

@@ -21,8 +21,8 @@ pub(super) fn require_one(v: &Vjp<'_>, op: &dyn Op) -> Result<()> {
         return Ok(());
     }
     Err(Error::failed(format!(
-        "{} in {}: its gradients are computed in the forward pass, so its losses must end the program (upstream 1); \
-         put factors into its scale instead",
+        "{} in {}: its gradients are computed in the forward pass, so its losses must end the program \
+         (upstream 1); put factors into its scale instead",
         op.name(),
         v.scope()
     )))

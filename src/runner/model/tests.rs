@@ -657,5 +657,5 @@ fn a_missing_gradient_is_an_error_of_the_plan() {
         )
         .unwrap()
     });
-    assert_snapshot!(untrained, @"head_loss in : recorded without gradients, so it cannot be trained through");
+    assert_snapshot!(untrained, @"head_loss in : recorded without gradients, so training cannot pass through it");
 }

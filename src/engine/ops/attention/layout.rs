@@ -58,7 +58,10 @@ impl Heads {
         }
         let fits = packed.shape.len() == 2 && packed.shape[1] == self.width() && packed.alloc == packed.shape;
         if !fits || packed.dtype == DType::U32 {
-            return Err(format!("packed rows must be {} wide for {self}, in a float format and without padding", self.width()));
+            return Err(format!(
+                "packed rows must be {} wide for {self}, in a float format and without padding",
+                self.width()
+            ));
         }
         Ok(())
     }

@@ -137,12 +137,12 @@ const GRAD_KEYS: [Row; 15] = [
     row(128, ANY_MASK, DROPOUT, [16, 64, 16, 0, 2]),
 ];
 
-/// Rows that replace those of [`GRAD_QUERIES`] if scores have a cap, because its slopes take registers. All
+/// Replacements for rows of [`GRAD_QUERIES`] if scores have a cap, because its slopes take registers. All
 /// other rows leave enough. Not measured.
 const CAPPED_GRAD_QUERIES: [Row; 2] =
     [row(32, CAUSAL, PLAIN, [32, 64, 16, 2, 3]), row(96, CAUSAL, PLAIN, [32, 64, 16, 1, 2])];
 
-/// Rows that replace those of [`GRAD_KEYS`] if scores have a cap. Not measured.
+/// Replacements for rows of [`GRAD_KEYS`] if scores have a cap. Not measured.
 const CAPPED_GRAD_KEYS: [Row; 2] = [
     row(32, CAUSAL, DROPOUT, [32, 64, 16, 0, 2]),
     only(FROM_12, row(64, ANY_MASK, DROPOUT, [16, 64, 16, 0, 2])),

@@ -32,7 +32,7 @@ mod tests;
 /// [`Objective`] transforms them; the other terms are separate outputs. All are 0 where the target is
 /// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale` times the sum of
 /// all losses. `logits` is scratch; with `gradients` it ends up with the gradient of the logits. The
-/// vocabulary is that of `W` without its padding.
+/// vocabulary excludes the padding of `W`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadLoss {
     /// The factor of the sum of losses in the objective, such as 1 / tokens of a batch.

@@ -151,7 +151,7 @@ impl RowNorm for LayerNorm {
         if complete && !x.shape.is_empty() && x.dtype.is_float() && vectors.iter().all(is_vector) {
             return Ok(());
         }
-        Err("x must be a float tensor [N, d]; w and b, if the norm has them, must be [d] in the accumulator format".into())
+        Err("x must be float [N, d], and w and b, if any, [d] in the accumulator format".into())
     }
 
     fn gradient(self, residual: bool) -> LayerNormGrad {
