@@ -17,8 +17,8 @@ use std::ops::Range;
 /// query then attends to the keys `0..=positions[b]`, or with a window to the last of them. With `Mode::Add`
 /// the rest of the cache is kept; with `Mode::Write` it is zeroed first.
 ///
-/// A GPU cuts the keys into splits of [`split_len`] and combines their results in that order. To find the
-/// last split, it counts `arrivals`, which are zero before and after; therefore this output has `Mode::Add`.
+/// A GPU cuts the keys into splits of [`split_len`] and combines their results in that order. The blocks
+/// count themselves in `arrivals`, which are zero before and after; therefore this output has `Mode::Add`.
 /// The scratch `partials` `[B, splits, H, dim + 2]` holds the outputs, the largest score and the sum of
 /// exponentials of each split.
 #[derive(Clone, Copy, Debug, PartialEq)]

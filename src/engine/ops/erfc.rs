@@ -46,8 +46,7 @@ const MANY: [f64; 25] = [
     1.276_978_381_552_528_9,
 ];
 
-/// `1 - erf(x)`, within 5 ulp in fp32 and 8 ulp in f64 even far from zero. It has no branches, so loops over
-/// it vectorize.
+/// `1 - erf(x)`, within 5 ulp even far from zero. It has no branches, so loops over it vectorize.
 ///
 /// `e^x²·erfc(x)·(1 + 2x)` is a polynomial in `(x - 2) / (x + 2)` for positive x, following Shepherd and
 /// Laframboise (Chebyshev approximation of (1 + 2x)·exp(x²)·erfc(x), 1981). The coefficients here interpolate

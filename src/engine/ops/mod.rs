@@ -63,7 +63,7 @@ macro_rules! op_types {
 }
 
 /// Every op except those that only an optimizer uses; [`optim::Entry`](crate::optim::Entry) names those.
-/// `xrun check` runs their test cases.
+/// `xrun ops check` runs their test cases.
 pub static OPS: &[OpType] = op_types![
     activate::Activate,
     activate::ActivateGrad,

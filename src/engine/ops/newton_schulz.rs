@@ -3,10 +3,9 @@
 //! Starting from a matrix with singular values of at most 1, iterations bring all of them near 1 and keep the
 //! singular vectors. The quintic polynomial and its coefficients come from Jordan et al., "Muon: An optimizer
 //! for hidden layers in neural networks" (2024), <https://kellerjordan.github.io/posts/muon/>, as in
-//! PyTorch's `torch.optim.Muon`: the slope at 0 is as large as possible while singular values end in the
-//! range 0.5 to 1.5 or so. If there are more rows than columns, PyTorch transposes the matrix. Here the same
-//! polynomial multiplies from the right, `x ← a·x + x·(b·g + c·g²)` with `g = xᵀ·x`, so nothing moves in
-//! memory.
+//! PyTorch's `torch.optim.Muon`: while singular values end between 0.5 and 1.5, the slope at 0 is as large as
+//! possible. If there are more rows than columns, PyTorch transposes the matrix. Here the same polynomial
+//! multiplies from the right, `x ← a·x + x·(b·g + c·g²)` with `g = xᵀ·x`, so nothing moves in memory.
 //!
 //! Products read and write the activation format and sum in the accumulator format. Each is one batched
 //! product with its factor and addend, so every intermediate is rounded once.
