@@ -13,8 +13,8 @@ const WORD: usize = 8;
 const WORDS_PER_TASK: usize = 16_384;
 
 /// Odd constants, the same as in the kernel file: the step between the keys of neighboring words (2⁶⁴ over
-/// the golden ratio), and the multipliers of splitmix64 (Steele, Lea and Flood 2014, in Stafford's variant
-/// 13) and of MurmurHash3's finalizer (Appleby).
+/// the golden ratio), and the multipliers of splitmix64 (Steele, Lea and Flood 2014, variant 13 by Stafford)
+/// and of MurmurHash3's finalizer (Appleby).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const SHARED: u64 = 0xbf58_476d_1ce4_e5b9;
 const OWN: [u64; 2] = [0x94d0_49bb_1331_11eb, 0xc4ce_b9fe_1a85_ec53];
