@@ -85,7 +85,7 @@ pub struct AttentionTime {
 /// Times attention alone in bf16, or with the norm and rotation of queries and keys and their gradients.
 ///
 /// # Errors
-/// When it does not fit into memory, or the driver reports an error.
+/// If it does not fit into memory, or the driver reports an error.
 pub fn time_attention(gpu: &Arc<Gpu>, shape: AttentionShape, with_norm: bool) -> Result<AttentionTime> {
     let device = Device::Cuda(Arc::clone(gpu), Arc::new(Pool::new(1)?));
     let programs = Programs::record(shape, with_norm)?;

@@ -26,7 +26,7 @@ impl Bench {
     /// Compiles a case.
     ///
     /// # Errors
-    /// When the op rejects its inputs, or has no gradient but the case needs one.
+    /// If the op rejects its inputs, or has no gradient but the case needs one.
     pub(super) fn new(case: &Case, precision: Precision, device: Device) -> Result<Self> {
         let layout = Layout::new(case, precision)?;
         let forward = Section::new(layout.forward(case)?.0);

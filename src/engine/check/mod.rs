@@ -112,7 +112,7 @@ impl Target {
 /// Checks every case of the ops whose name contains `part`, in all formats, and passes each finding to `see`.
 ///
 /// # Errors
-/// When a case cannot be compiled or run at all, or `see` fails.
+/// If a case cannot be compiled or run at all, or `see` fails.
 pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> Result<()>) -> Result<()> {
     if let Target::Gpu(gpu) = target {
         let collector = Collector::new(gpu.properties().clone());
@@ -138,7 +138,7 @@ pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> R
 /// of a GPU.
 ///
 /// # Errors
-/// When an op has no GPU implementation.
+/// If an op has no GPU implementation.
 pub fn collect_cases(part: &str, collector: &Collector) -> Result<()> {
     for &act_dtype in GPU_FORMATS {
         let precision = Precision::for_act_dtype(act_dtype);
@@ -168,7 +168,7 @@ fn op_types() -> impl Iterator<Item = &'static OpType> {
 /// Runs every mode of a case. `wide` is the same case in f64.
 ///
 /// # Errors
-/// When a case cannot be compiled or run at all.
+/// If a case cannot be compiled or run at all.
 fn check(case: &Case, wide: &Case, precision: Precision, target: &Target) -> Result<Vec<Finding>> {
     let data = Data::new(case)?;
     let mut bench = Bench::new(case, precision, target.device(3)?)?;

@@ -19,7 +19,7 @@ const WRITES: u32 = 500;
 /// times. Passes a finding for each size to `see`: the share of copies that are not what was written.
 ///
 /// # Errors
-/// When memory or a kernel is missing, or `see` fails.
+/// If memory or a kernel is missing, or `see` fails.
 pub fn check_writes(target: &Target, mut see: impl FnMut(&Finding) -> Result<()>) -> Result<()> {
     for bytes in SIZES {
         let wrong = wrong_copies(bytes, target, false)?;

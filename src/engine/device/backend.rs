@@ -20,7 +20,7 @@ impl Device {
     /// Opens a GPU by its ordinal, or the CPU for `None`.
     ///
     /// # Errors
-    /// When the GPU cannot be opened.
+    /// If the GPU cannot be opened.
     pub fn open(gpu: Option<usize>, pool: Arc<Pool>) -> Result<Self> {
         Ok(match gpu {
             None => Device::Cpu(pool),
@@ -31,7 +31,7 @@ impl Device {
     /// Opens a GPU on which this process has a context.
     ///
     /// # Errors
-    /// When the GPU cannot be opened.
+    /// If the GPU cannot be opened.
     pub fn open_in(context: OpenedContext, pool: Arc<Pool>) -> Result<Self> {
         Ok(Device::Cuda(Gpu::open_in(context)?, pool))
     }
@@ -114,7 +114,7 @@ impl Memory {
     /// Sets bytes.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn fill(&mut self, offset: usize, byte: u8, bytes: usize) -> Result<()> {
         match self {
             Memory::Host(buffer) => buffer.bytes_mut()[offset..offset + bytes].fill(byte),
@@ -126,7 +126,7 @@ impl Memory {
     /// Returns bytes after all work queued so far.
     ///
     /// # Errors
-    /// When the work failed.
+    /// If the work failed.
     pub fn read(&self, offset: usize, bytes: usize) -> Result<Cow<'_, [u8]>> {
         match self {
             Memory::Host(buffer) => Ok(Cow::Borrowed(&buffer.bytes()[offset..offset + bytes])),
@@ -141,7 +141,7 @@ impl Memory {
     /// Writes bytes after all work queued so far.
     ///
     /// # Errors
-    /// When the work failed.
+    /// If the work failed.
     pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<()> {
         match self {
             Memory::Host(buffer) => buffer.bytes_mut()[offset..offset + from.len()].copy_from_slice(from),

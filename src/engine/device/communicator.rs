@@ -22,7 +22,7 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// Blocks until all ranks have called the collective of this name, and returns the combined result.
     ///
     /// # Errors
-    /// When another rank failed or left, or called a collective of another name.
+    /// If another rank failed or left, or called a collective of another name.
     fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>>;
     /// Publishes the state of this rank for the watchdog, until the next collective or the next call.
     fn set_status(&self, step: u64, phase: RankPhase);
@@ -211,7 +211,7 @@ fn mismatch(name: &str) -> Error {
 /// result does not depend on the order of arrival.
 ///
 /// # Errors
-/// When contributions are of different kinds or lengths.
+/// If contributions are of different kinds or lengths.
 pub fn combine(name: &str, contributions: Vec<Contribution>) -> Result<CollectiveResult> {
     let mut contributions = contributions.into_iter();
     let first = contributions.next().ok_or_else(|| Error::failed("a collective of no ranks"))?;

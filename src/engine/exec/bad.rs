@@ -1,11 +1,11 @@
-//! The first NaN or infinity of a step, and the tensor and op that it is in.
+//! The first NaN or infinity in a step: the tensor that holds it and the op that wrote it.
 
 use super::Section;
 
 /// The first tensor that held NaN or an infinity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NonFiniteTensor {
-    /// Its scoped name.
+    /// Scoped name of the tensor.
     pub tensor: String,
     /// Name of the op that wrote it.
     pub op: &'static str,
@@ -13,19 +13,19 @@ pub struct NonFiniteTensor {
     pub value: String,
 }
 
-/// An output of a node that holds NaN or an infinity.
+/// A node's output that holds NaN or an infinity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NonFiniteOutput {
     /// Index of the node in its program.
     pub node: usize,
-    /// Index of the output among those of the node.
+    /// Index of the output among the node's outputs.
     pub output: usize,
-    /// The first such value in it.
+    /// The first such value in the output.
     pub value: f64,
 }
 
 impl NonFiniteOutput {
-    /// Returns the tensor's name, op and value. `section` is the one that was run.
+    /// Returns the names of the tensor and its op, and the value. `section` must be the one that ran.
     pub fn describe(&self, section: &Section) -> NonFiniteTensor {
         let node = &section.program.nodes[self.node];
         let tensor = section.program.tensor(node.outputs[self.output]).name.clone();

@@ -1,15 +1,15 @@
-//! Collectives of a GPU with other ranks: their streams and their times.
+//! Collectives between GPUs of several ranks: their streams and their times.
 //!
-//! A node whose stream is [`Stream::Communication`] overlaps with the model. It begins after all work issued
-//! before it. A later node waits for it that reads what it writes or writes what it touches, and the compute
-//! stream waits for all at the end of a section, so no node reads unfinished data. Only a section of nothing
-//! but such nodes overlaps with the section after it. Meanwhile the model reuses memory of the arena for
-//! other tensors, so such a node may touch the state only.
+//! A node on [`Stream::Communication`] overlaps with the model. It begins after all work issued before it. A
+//! later node waits for it if it reads what that node writes, or writes what that node touches. The compute
+//! stream waits for all such nodes at the end of a section, so no node reads unfinished data. Only a section
+//! that consists of such nodes alone overlaps with the next section. Meanwhile the model reuses arena memory
+//! for other tensors, so a node on this stream may touch only the state.
 //!
-//! Events around every collective, and one wherever the compute stream waits, measure how long collectives
-//! took and how much of that was exposed. They are recorded beside the streams, which do not wait for them. A
-//! graph records its events again at every launch, which discards the earlier times, so steps that are in
-//! flight together use separate sets of events.
+//! Events around every collective, and wherever the compute stream waits, measure how long collectives took
+//! and how much of that was exposed. They are recorded on side streams, which the model and the collectives
+//! do not wait for. Each launch of a graph records the graph's events again and discards the earlier times,
+//! so steps in flight at the same time use separate sets of events.
 
 use super::issued::{Issued, TouchedMemory};
 use crate::device::cuda::driver::Event;
@@ -23,24 +23,24 @@ use std::time::Duration;
 /// Time that the collectives of a step took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommunicationTime {
-    /// Total time, waiting for other ranks inside them included.
+    /// Total time, including the wait for other ranks inside the collectives.
     pub total: Duration,
-    /// Time during which the compute stream was idle because of them.
+    /// Time during which the compute stream idled because of collectives.
     pub exposed: Duration,
 }
 
-/// Issues an engine's collectives to their streams, and measures them.
+/// Issues an engine's collectives to their streams and measures them.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     /// True if collectives may overlap with the compute stream.
     overlap: bool,
-    /// What the communication stream does that the compute stream has not waited for, in order.
+    /// Nodes on the communication stream that the compute stream has not waited for, in order.
     outstanding: Vec<Outstanding>,
-    /// Events at the ends of these, by their indices.
+    /// Events at the ends of these nodes, by the same indices.
     ends: Vec<Event>,
     /// Events of the sections being issued; `None` if nothing is measured.
     measuring: Option<RecordedEvents>,
-    /// Events of all sections issued before, by name.
+    /// Events of all sections issued so far, by name.
     known: HashMap<String, RecordedEvents>,
     /// Name of the last sections with collectives, by event set.
     last: HashMap<usize, String>,
@@ -51,25 +51,25 @@ pub(super) struct Exchange {
 struct Outstanding {
     /// The memory that it reads and writes.
     memory: TouchedMemory,
-    /// The event at its end by which its time is measured; `None` if nothing is.
+    /// The event at the node's end that measures its time; `None` if nothing is measured.
     measured: Option<usize>,
 }
 
-/// Events of sections that run together, in the order of recording. Running them again reuses the events.
+/// Events of sections that run together, in the order of recording. Another run reuses the events.
 #[derive(Debug, Default)]
 struct RecordedEvents {
     inside_graph: bool,
     used: usize,
-    /// True if there are any beside the model's stream, and beside that of collectives.
+    /// Whether any event was recorded beside the model's stream, and beside the collectives' stream.
     beside: [bool; 2],
     events: Vec<Event>,
-    /// What lies between two events, by their indices.
+    /// What the time between two events means, by the events' indices.
     spans: Vec<Span>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Span {
-    /// A collective in the compute stream, which is exposed entirely: begin and end.
+    /// A collective in the compute stream, exposed entirely: begin and end.
     Serial(usize, usize),
     /// A collective in the communication stream: begin and end.
     Overlapped(usize, usize),
@@ -106,7 +106,7 @@ impl Exchange {
         };
         if !issued.touches_only_state() {
             return Err(Error::failed(format!(
-                "{} overlaps with the model and touches the arena",
+                "{} overlaps with the model, so it may touch only the state, but it touches the arena",
                 node.op.name()
             )));
         }
@@ -123,8 +123,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Makes the compute stream wait for nodes on the communication stream that write what a node touches, or
-    /// touch what it writes.
+    /// Makes the compute stream wait for nodes on the communication stream that write what `issued` touches
+    /// or touch what it writes.
     pub(super) fn wait_for_inputs(&mut self, gpu: &Gpu, issued: &Issued<'_>) -> Result<()> {
         if self.outstanding.is_empty() {
             return Ok(());
@@ -137,7 +137,7 @@ impl Exchange {
         }
     }
 
-    /// Makes the compute stream wait for the communication stream.
+    /// Makes the compute stream wait for all of the communication stream.
     pub(super) fn rejoin(&mut self, gpu: &Gpu) -> Result<()> {
         self.overlap = false;
         match self.outstanding.len() {
@@ -146,27 +146,27 @@ impl Exchange {
         }
     }
 
-    /// Makes the compute stream wait for an outstanding node, and so for those before it.
+    /// Makes the compute stream wait for an outstanding node, and so for all before it.
     fn wait_for(&mut self, gpu: &Gpu, last: usize) -> Result<()> {
         let model = self.stamp(gpu, Lane::Model)?;
         self.span(self.outstanding[last].measured.zip(model).map(|(end, model)| Span::Wait(end, model)));
         gpu.wait(&self.ends[last])?;
         self.outstanding.drain(..=last);
-        // Events of those that are left keep their order.
+        // The events of the remaining nodes keep their order.
         self.ends.rotate_left(last + 1);
         Ok(())
     }
 
-    /// Starts measuring sections of this name.
+    /// Starts measuring the sections with this joint name.
     pub(super) fn begin(&mut self, name: &str, inside_graph: bool) {
         let stamps = self.known.remove(name).unwrap_or_default();
         self.measuring = Some(RecordedEvents { inside_graph, events: stamps.events, ..Default::default() });
     }
 
-    /// Ends measuring sections of this name, all of which were issued.
+    /// Ends measuring the sections with this joint name, which have all been issued.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub(super) fn end(&mut self, gpu: &Gpu, name: &str, event_set: usize) -> Result<()> {
         let Some(stamps) = self.measuring.take() else { return Ok(()) };
         for lane in [Lane::Model, Lane::Collectives] {
@@ -181,22 +181,23 @@ impl Exchange {
         Ok(())
     }
 
-    /// Notes that sections of this name were launched again.
+    /// Notes that the sections with this joint name were launched again.
     pub(super) fn note_launch(&mut self, name: &str, event_set: usize) {
         if self.known.contains_key(name) && self.last.get(&event_set).is_none_or(|last| last != name) {
             self.last.insert(event_set, name.to_owned());
         }
     }
 
-    /// Returns the time of the collectives of the last sections that used an event set; `None` where none
-    /// were measured, or where the device already records the events again.
+    /// Returns the time of the collectives in the last sections that used an event set. `None` if none were
+    /// measured, or if the device is already recording the events again.
     pub(super) fn times(&self, event_set: usize) -> Option<CommunicationTime> {
         let stamps = self.known.get(self.last.get(&event_set)?)?;
         let since = |from: usize, to: usize| stamps.events[to].since(&stamps.events[from]).ok();
         summed(&stamps.spans, since)
     }
 
-    /// Records the next event after what a stream holds and returns its index; `None` if nothing is measured.
+    /// Records the next event after a stream's queued work and returns its index; `None` if nothing is
+    /// measured.
     fn stamp(&mut self, gpu: &Gpu, lane: Lane) -> Result<Option<usize>> {
         let Some(stamps) = &mut self.measuring else { return Ok(None) };
         let at = stamps.used;
@@ -209,7 +210,7 @@ impl Exchange {
         Ok(Some(at))
     }
 
-    /// Notes what lies between two events.
+    /// Notes what the time between two events means.
     fn span(&mut self, span: Option<Span>) {
         if let (Some(stamps), Some(span)) = (&mut self.measuring, span) {
             stamps.spans.push(span);
@@ -217,13 +218,13 @@ impl Exchange {
     }
 }
 
-/// Adds up spans; `since` returns milliseconds between two events.
+/// Adds up spans; `since` returns the milliseconds between two events.
 fn summed(spans: &[Span], since: impl Fn(usize, usize) -> Option<f32>) -> Option<CommunicationTime> {
     let (mut total, mut exposed) = (0.0, 0.0);
     for span in spans {
         match *span {
             Span::Serial(begin, end) => {
-                // A negative time shows that the next step has begun to record the events again.
+                // A negative time means that the next step has begun to record the events again.
                 let took = since(begin, end).filter(|took| *took >= 0.0)?;
                 total += took;
                 exposed += took;
@@ -242,7 +243,7 @@ mod tests {
 
     #[test]
     fn overlapping_collectives_are_exposed_only_where_the_model_waits() {
-        // Milliseconds at which events happened.
+        // Times of the events in milliseconds.
         let at = [0.0, 2.0, 5.0, 9.0, 8.0, 10.0, 10.5];
         let since = |from: usize, to: usize| Some(at[to] - at[from]);
         let side_stream = [Span::Overlapped(0, 1), Span::Overlapped(2, 3), Span::Wait(3, 4)];

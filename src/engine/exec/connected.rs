@@ -1,4 +1,4 @@
-//! The connection of an engine's GPU with those of other ranks.
+//! The connection of an engine's GPU to the GPUs of other ranks.
 
 use super::Engine;
 use crate::device::communicator::Communicator;
@@ -7,15 +7,15 @@ use crate::device::gpu::{DevicePtr, area_capacity};
 use crate::error::{Error, Result};
 use crate::ir::{ExchangeSlot, FlatBuffer, State};
 
-/// Returns an error if the GPU is connected as another rank, or with another number of ranks, than the
-/// communicator: its sums would lack ranks.
+/// Fails if the GPU is connected with a different rank or number of ranks than the communicator's: its sums
+/// would miss ranks.
 fn check_connected(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
     let joined = gpu.transport().map_or((0, 1), |transport| (transport.rank(), transport.world_size()));
     if joined == (comm.rank(), comm.world_size()) {
         return Ok(());
     }
     Err(Error::failed(format!(
-        "rank {} of {} would run on a GPU that is connected as rank {} of {}",
+        "rank {} of {} would run on a GPU connected as rank {} of {}",
         comm.rank(),
         comm.world_size(),
         joined.0,
@@ -23,11 +23,11 @@ fn check_connected(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
     )))
 }
 
-/// Returns the indices of the buffers that other ranks read and write in an exchange by copies; none where the
-/// state has no room for one.
+/// Returns the indices of the buffers that other ranks read and write when ranks exchange data by copies;
+/// none if the state is not laid out for that.
 pub fn shared_buffers(layout: &State) -> Vec<usize> {
     let Some(sums) = layout.slot(ExchangeSlot::Sums) else { return Vec::new() };
-    // A rank that owns masters gives the others a copy of them.
+    // A rank whose masters are sharded shares a copy of them with the others.
     let masters = (!layout.masters_are_sharded()).then_some(FlatBuffer::Params);
     let read = [FlatBuffer::ComputeCopy, FlatBuffer::Vectors].into_iter().chain(masters);
     let slots = std::iter::once(sums).chain(read.filter_map(|buffer| layout.slot(buffer)));
@@ -35,8 +35,8 @@ pub fn shared_buffers(layout: &State) -> Vec<usize> {
 }
 
 impl Engine {
-    /// Returns the memory that other ranks may read and write, where the state has room for an exchange by
-    /// copies.
+    /// Returns the memory that other ranks may read and write; `None` if the state is not laid out for an
+    /// exchange by copies.
     pub fn shared_memory(&self) -> Option<SharedMemory> {
         let layout = self.state.layout();
         let slot = |name: ExchangeSlot| {
@@ -56,10 +56,10 @@ impl Engine {
         Some(SharedMemory { buffers: buffers.collect(), sums, areas })
     }
 
-    /// Checks that the GPU is connected with those of all ranks.
+    /// Checks that the GPU is connected to the GPUs of all ranks.
     ///
     /// # Errors
-    /// When it is not.
+    /// If it is not.
     pub fn check_connected(&self) -> Result<()> {
         self.gpu().map_or(Ok(()), |gpu| check_connected(gpu, &*self.comm))
     }

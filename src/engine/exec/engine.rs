@@ -1,4 +1,4 @@
-//! The engine: runs the nodes of a program in order, with memory for their tensors.
+//! The engine: runs a program's nodes in order and manages memory for their tensors.
 
 use super::communication::{CommunicationTime, Exchange};
 use super::issued::Issued;
@@ -18,7 +18,8 @@ use crate::policy::Placement;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Runs programs: a device, the memory of the state, an allocator of transient tensors, a communicator.
+/// Runs programs. Holds a device, the memory of the state, an allocator for transient tensors, and a
+/// communicator.
 #[derive(Debug)]
 pub struct Engine {
     /// The memory of the state.
@@ -30,10 +31,10 @@ pub struct Engine {
     poison: bool,
     /// True if sections are captured into CUDA graphs.
     pub(super) graphs_on: bool,
-    /// Multiprocessors of a GPU that are held while nodes are timed.
+    /// Number of the GPU's multiprocessors kept busy while nodes are timed.
     pub(super) held: usize,
-    /// Graphs by the names of their sections; `None` for sections that ran once: the first run is a warm-up
-    /// without a graph, and its results count.
+    /// Graphs by the names of their sections; `None` for sections that ran once. The first run is a warm-up
+    /// without a graph, but its results count.
     pub(super) graphs: HashMap<String, Option<Graph>>,
     pub(super) exchange: Exchange,
     transfers: Transfers,
@@ -46,7 +47,7 @@ impl Engine {
     /// use.
     ///
     /// # Errors
-    /// When memory cannot be allocated.
+    /// If memory cannot be allocated.
     pub fn new(
         device: impl Into<Device>,
         state: &Arc<State>,
@@ -63,10 +64,11 @@ impl Engine {
         Self::with_state(device, state, comm, placement, arena_bytes, poison)
     }
 
-    /// As [`Engine::new`], over a state whose memory the caller has allocated on the device.
+    /// Creates an engine like [`Engine::new`], over a state whose memory the caller has allocated on the
+    /// device.
     ///
     /// # Errors
-    /// When memory cannot be allocated.
+    /// If memory cannot be allocated.
     pub fn with_state(
         device: Device,
         state: StateMemory,
@@ -94,27 +96,27 @@ impl Engine {
         })
     }
 
-    /// The worker threads of the CPU.
+    /// Returns the worker threads of the CPU.
     pub fn pool(&self) -> &Arc<Pool> {
         self.device.pool()
     }
 
-    /// The GPU; `None` on the CPU.
+    /// Returns the GPU; `None` on the CPU.
     pub fn gpu(&self) -> Option<&Arc<Gpu>> {
         self.device.gpu()
     }
 
-    /// Runs all nodes of a section. On a GPU with other ranks, collectives overlap with the model where their
+    /// Runs all nodes of a section. On a GPU with other ranks, collectives overlap with the model if their
     /// nodes ask for it.
     ///
     /// # Errors
-    /// When memory cannot be allocated, or a rank is lost.
+    /// If memory cannot be allocated, or a rank is lost.
     pub fn run(&mut self, section: &Section) -> Result<()> {
         self.run_before(section, None)
     }
 
-    /// Runs all nodes of a section. If it is nothing but collectives that overlap with the model, they
-    /// overlap with the section `next`, too, which the caller runs after it.
+    /// Runs all nodes of a section. If all of them overlap with the model, they also overlap with `next`, the
+    /// section that the caller runs after this one.
     pub(super) fn run_before(&mut self, section: &Section, next: Option<&Section>) -> Result<()> {
         self.exchange.allow_overlap(true);
         let walked = self.walk(section, |_| Ok(()));
@@ -126,11 +128,11 @@ impl Engine {
         walked.and(rejoined)
     }
 
-    /// Runs a section and returns the first output that holds NaN or an infinity. The whole section runs, so
-    /// that other ranks do not wait forever in its collectives.
+    /// Runs a section and returns the first output that holds NaN or an infinity. The section runs to its
+    /// end, so that other ranks do not wait forever in its collectives.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// If memory cannot be allocated, or a rank is lost.
     pub fn find_non_finite(&mut self, section: &Section) -> Result<Option<NonFiniteOutput>> {
         let (mut found, scratch) = (None, section.program.scratch());
         self.walk(section, |ran| {
@@ -142,22 +144,24 @@ impl Engine {
         Ok(found)
     }
 
-    /// Runs a section and returns the first tensor of that name, as the last node that writes it left it,
+    /// Runs a section and returns the first tensor with this name, as left by the last node that writes it,
     /// widened to f64, without padding.
     ///
     /// # Errors
-    /// As [`Engine::run`], or when no node writes a tensor of floats of that name.
+    /// If memory cannot be allocated, a rank is lost, or no node writes a floating-point tensor with this
+    /// name.
     pub fn inspect(&mut self, section: &Section, tensor: &str) -> Result<Vec<f64>> {
         let mut values = Vec::new();
         self.inspect_each(section, &[tensor], usize::MAX, |_, found| values = found)?;
         Ok(values)
     }
 
-    /// Runs a section and calls `see` with the first `rows` rows of tensors, each by its index among the
-    /// names, whenever a node has written it: widened to f64, without padding.
+    /// Runs a section and calls `see` whenever a node has written one of the named tensors. `see` gets the
+    /// tensor's index among the names and its first `rows` rows, widened to f64, without padding.
     ///
     /// # Errors
-    /// As [`Engine::run`], or when no node writes a tensor of floats of one of the names.
+    /// If memory cannot be allocated, a rank is lost, or no node writes a floating-point tensor with one of
+    /// the names.
     pub fn inspect_each(
         &mut self,
         section: &Section,
@@ -193,38 +197,38 @@ impl Engine {
         (self.placement.reserved_bytes(), self.placement.system_allocations())
     }
 
-    /// Writes tensors of the batch, in stream order. On a GPU the batch is copied as a whole, and tensors that
-    /// are not named become zero.
+    /// Writes tensors of the batch, in stream order. On a GPU the whole batch is copied, and tensors that are
+    /// not named become zero.
     ///
     /// # Errors
-    /// When the state has no such tensor, or the device refuses.
+    /// If the state has no such tensor, or the device reports an error.
     pub fn send(&mut self, tensors: &[(BatchSlot, &[u32])]) -> Result<()> {
         let gpu = self.device.gpu().map(|gpu| &**gpu);
         self.transfers.send(gpu, &mut self.state, tensors)
     }
 
-    /// Copies the first `bytes` of the buffer that a slot lies in, in stream order.
+    /// Copies the first `bytes` of the buffer that holds a slot, in stream order.
     ///
     /// # Errors
-    /// When the device refuses.
+    /// If the device reports an error.
     pub fn snapshot(&mut self, slot: SlotId, bytes: usize) -> Result<Snapshot> {
         let gpu = self.device.gpu().map(|gpu| &**gpu);
         self.transfers.snapshot(gpu, &self.state, slot, bytes)
     }
 
-    /// Allocates memory for copies of the buffers of the state that hold these slots.
+    /// Allocates memory for copies of the state buffers that hold these slots.
     ///
     /// # Errors
-    /// When there is not enough memory.
+    /// If there is not enough memory.
     pub fn allocate_copy(&self, slots: impl IntoIterator<Item = SlotId>) -> Result<StateCopy> {
         StateCopy::new(&self.device, self.state.layout(), slots)
     }
 
-    /// Copies the buffers of `copy` as they are after all work queued so far; on a GPU in stream order,
-    /// without waiting.
+    /// Copies state buffers to `copy`, as they are after all work queued so far. On a GPU the copy is made in
+    /// stream order, without waiting.
     ///
     /// # Errors
-    /// When the device refuses.
+    /// If the device reports an error.
     pub fn copy_state(&self, copy: &mut StateCopy) -> Result<()> {
         copy.take(&self.device, &self.state)
     }
@@ -232,24 +236,24 @@ impl Engine {
     /// Waits until a snapshot is transferred, and makes its bytes readable.
     ///
     /// # Errors
-    /// When the work before it failed.
+    /// If the work before it failed.
     pub fn open(&mut self, snapshot: &mut Snapshot) -> Result<()> {
         self.transfers.open(snapshot)
     }
 
-    /// Broadcasts a tensor of the state from rank 0, from GPU to GPU. Returns false where it does nothing,
-    /// and the tensor has to go through the host: on the CPU, and between GPUs that exchange data by copies.
+    /// Broadcasts a tensor of the state from rank 0, from GPU to GPU. Returns false if it did nothing and the
+    /// tensor has to go through the host: on the CPU, and between GPUs that exchange data by copies.
     ///
     /// # Errors
-    /// When a rank is lost, or NCCL refuses.
+    /// If a rank is lost, or NCCL reports an error.
     pub fn broadcast_from_rank_0(&self, slot: SlotId) -> Result<bool> {
         let Some(gpu) = self.gpu() else { return Ok(false) };
         let bytes = self.state.layout().get(slot).spec.bytes();
         gpu.broadcast_from_rank_0(self.state.address(slot).addr() as DevicePtr, bytes)
     }
 
-    /// Returns the time of the collectives of the last step that used an event set; `None` for a single rank,
-    /// on the CPU, and where the device already records those of the set's next step.
+    /// Returns the time of the collectives in the last step that used an event set. `None` for a single rank,
+    /// on the CPU, and once the device records the events of the set's next step.
     pub fn communication(&self, event_set: usize) -> Option<CommunicationTime> {
         self.exchange.times(event_set)
     }
@@ -262,9 +266,9 @@ impl Engine {
         }
     }
 
-    /// Runs the nodes in order, allocates and frees their tensors, and calls `after` for each node that ran.
-    /// On a GPU the node was issued by then; all nodes share one stream, except under [`Engine::run`], so
-    /// `after` may read its outputs.
+    /// Runs the nodes in order, allocates and frees their tensors, and calls `after` following each node. On
+    /// a GPU the node has been issued by then; except under [`Engine::run`], all nodes share one stream, so
+    /// `after` may read the node's outputs.
     pub(super) fn walk(
         &mut self,
         section: &Section,
@@ -273,7 +277,7 @@ impl Engine {
         self.walk_and_issue(section, |engine, issued| engine.issue(issued), after)
     }
 
-    /// As [`Engine::walk`], with nodes issued by `issue`.
+    /// Walks a section like [`Engine::walk`], with nodes issued by `issue`.
     pub(super) fn walk_and_issue(
         &mut self,
         section: &Section,

@@ -1,21 +1,21 @@
-//! CUDA graphs of sections: captured once, launched as a whole.
+//! CUDA graphs of sections: captured once, then launched as a whole.
 
 use super::{Engine, Section};
 use crate::device::cuda::{Gpu, MemoryCause};
 use crate::error::Result;
 
 impl Engine {
-    /// Turns graphs on or off. They apply on a GPU, and need an arena, whose addresses never change.
+    /// Turns graphs on or off. They only apply on a GPU, and need an arena, whose addresses never change.
     pub fn use_graphs(&mut self, on: bool) {
         self.graphs_on = on && self.gpu().is_some();
     }
 
-    /// Runs sections one after the other, from the second time as one graph where graphs are on. Every
+    /// Runs sections one after the other; from the second time on as one graph, if graphs are on. Every
     /// `event_set` has its own graphs and events, so that the times of one step can be read while other steps
     /// are in flight.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// If memory cannot be allocated, or a rank is lost.
     pub fn run_all(&mut self, sections: &[&Section], event_set: usize) -> Result<()> {
         let Some(gpu) = self.gpu().cloned() else {
             return sections.iter().try_for_each(|section| self.run(section));

@@ -9,14 +9,14 @@ use std::ops::Range;
 pub(super) struct Issued<'a> {
     pub program: &'a Program,
     pub node: &'a Node,
-    /// Its index in the program.
+    /// Index of the node in the program.
     pub at: usize,
     pub inputs: &'a [Address],
     pub outputs: &'a [Address],
 }
 
 impl Issued<'_> {
-    /// Returns the addresses between which the node reads and writes on a rank.
+    /// Returns the addresses outside which the node reads and writes nothing on a rank.
     pub(super) fn memory(&self, rank: usize) -> TouchedMemory {
         let op = &self.node.op;
         let range = |id: TensorId, address: &Address, elements: Option<Range<usize>>| {
@@ -31,7 +31,7 @@ impl Issued<'_> {
         TouchedMemory { read: inputs.collect(), written: outputs.collect() }
     }
 
-    /// Returns true if the node reads and writes tensors of the state only, none in transient memory.
+    /// Returns true if the node touches only tensors of the state, none in transient memory.
     pub(super) fn touches_only_state(&self) -> bool {
         let program = self.program;
         let in_state = |id| matches!(program.tensor(program.base(id)).home, Home::State(_));
@@ -39,7 +39,7 @@ impl Issued<'_> {
     }
 }
 
-/// The ranges of addresses between which a node reads and writes.
+/// Address ranges outside which a node reads and writes nothing.
 #[derive(Debug)]
 pub(super) struct TouchedMemory {
     read: Vec<Range<usize>>,
@@ -47,8 +47,8 @@ pub(super) struct TouchedMemory {
 }
 
 impl TouchedMemory {
-    /// Returns true if one of two nodes writes what the other reads or writes: they may not run at the same
-    /// time.
+    /// Returns true if one of two nodes writes what the other reads or writes, so that they must not run at
+    /// the same time.
     pub(super) fn conflicts_with(&self, other: &Self) -> bool {
         let meet = |a: &[Range<usize>], b: &[Range<usize>]| {
             a.iter().any(|a| b.iter().any(|b| a.start.max(b.start) < a.end.min(b.end)))

@@ -17,21 +17,22 @@ impl StateMemory {
     /// Allocates all buffers.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If memory cannot be allocated.
     pub fn new(device: &Device, layout: Arc<State>) -> Result<Self> {
         Self::with_mapped(device, layout, &[])
     }
 
-    /// Allocates all buffers; other GPUs of the process can be given access to those of these indices.
+    /// Allocates all buffers. Other GPUs of the process can be given access to the buffers with the indices
+    /// `mapped`.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If memory cannot be allocated.
     pub fn with_mapped(device: &Device, layout: Arc<State>, mapped: &[usize]) -> Result<Self> {
         let buffer = |index: usize, bytes: usize| -> Result<Memory> {
             let is_mapped = mapped.contains(&index);
             let mut memory =
                 if is_mapped { device.allocate_mapped(bytes)? } else { device.allocate(bytes)? };
-            // Memory that a GPU allocates is not cleared.
+            // GPU memory is not cleared on allocation.
             if device.gpu().is_some() {
                 memory.fill(0, 0, bytes)?;
             }
@@ -44,12 +45,12 @@ impl StateMemory {
         Ok(Self { layout, buffers })
     }
 
-    /// The layout of the state.
+    /// Returns the layout of the state.
     pub fn layout(&self) -> &Arc<State> {
         &self.layout
     }
 
-    /// Size of all buffers in bytes.
+    /// Returns the size of all buffers in bytes.
     pub fn bytes(&self) -> usize {
         self.buffers.iter().map(Memory::len).sum()
     }
@@ -63,7 +64,7 @@ impl StateMemory {
     /// Returns the slot with this name.
     ///
     /// # Errors
-    /// When there is none.
+    /// If there is none.
     pub fn slot(&self, name: impl Into<SlotName>) -> Result<SlotId> {
         let name = name.into();
         self.layout.slot(name.clone()).ok_or_else(|| Error::failed(format!("the state has no {name}")))
@@ -76,10 +77,10 @@ impl StateMemory {
 
     /// Returns the elements of a slot as stored, padding included: borrowed on the CPU, copied from a GPU.
     ///
-    /// Panics if `T` has neither the size of the slot's format nor that of a byte: a programming error.
+    /// Panics if `T` has neither the size of the slot's format nor the size of a byte: a programming error.
     ///
     /// # Errors
-    /// When work on the device failed.
+    /// If work on the device failed.
     pub fn read<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
         &self,
         slot: SlotId,
@@ -94,10 +95,10 @@ impl StateMemory {
 
     /// Writes the elements of a slot, padding included.
     ///
-    /// Panics if their size in bytes is not the slot's: a programming error.
+    /// Panics if their size in bytes differs from the slot's: a programming error.
     ///
     /// # Errors
-    /// When work on the device failed.
+    /// If work on the device failed.
     pub fn write<T: bytemuck::NoUninit>(&mut self, slot: SlotId, numbers: &[T]) -> Result<()> {
         let s = self.layout.get(slot);
         let bytes: &[u8] = bytemuck::cast_slice(numbers);
@@ -105,36 +106,36 @@ impl StateMemory {
         self.buffers[s.buffer].write(s.offset, bytes)
     }
 
-    /// Returns bytes of a slot, from `offset` on: borrowed on the CPU, copied from a GPU.
+    /// Returns bytes of a slot, starting at `offset`: borrowed on the CPU, copied from a GPU.
     ///
-    /// Panics if they lie outside of it: a programming error.
+    /// Panics if they lie outside the slot: a programming error.
     ///
     /// # Errors
-    /// When work on the device failed.
+    /// If work on the device failed.
     pub fn read_bytes(&self, slot: SlotId, offset: usize, bytes: usize) -> Result<Cow<'_, [u8]>> {
         let s = self.layout.get(slot);
         assert!(offset + bytes <= s.spec.bytes(), "{}", s.name);
         self.buffers[s.buffer].read(s.offset + offset, bytes)
     }
 
-    /// Writes bytes of a slot, from `offset` on.
+    /// Writes bytes of a slot, starting at `offset`.
     ///
-    /// Panics if they lie outside of it: a programming error.
+    /// Panics if they lie outside the slot: a programming error.
     ///
     /// # Errors
-    /// When work on the device failed.
+    /// If work on the device failed.
     pub fn write_bytes(&mut self, slot: SlotId, offset: usize, bytes: &[u8]) -> Result<()> {
         let s = self.layout.get(slot);
         assert!(offset + bytes.len() <= s.spec.bytes(), "{}", s.name);
         self.buffers[s.buffer].write(s.offset + offset, bytes)
     }
 
-    /// Modifies the elements of a slot in place; on a GPU by copying them to the host and back.
+    /// Modifies the elements of a slot in place. On a GPU it copies them to the host and back.
     ///
-    /// Panics as [`StateMemory::read`].
+    /// Panics if `T` has neither the size of the slot's format nor the size of a byte: a programming error.
     ///
     /// # Errors
-    /// When work on the device failed.
+    /// If work on the device failed.
     pub fn update<T: bytemuck::Pod>(&mut self, slot: SlotId, change: impl FnOnce(&mut [T])) -> Result<()> {
         let s = self.layout.get(slot);
         assert!(size_of::<T>() == s.spec.dtype.size() || size_of::<T>() == 1);
@@ -151,7 +152,7 @@ impl StateMemory {
     /// Returns the values of a slot widened to f64, without padding.
     ///
     /// # Errors
-    /// When work on the device failed.
+    /// If work on the device failed.
     pub fn values(&self, slot: SlotId) -> Result<Vec<f64>> {
         let all = self.padded_values(slot)?;
         Ok(self.layout.get(slot).spec.logical_indices().map(|i| all[i]).collect())
@@ -162,10 +163,10 @@ impl StateMemory {
         Ok(widened_bytes(self.layout.get(slot).spec.dtype, &self.read::<u8>(slot)?))
     }
 
-    /// Returns true if all padding of a slot is zero, of either sign.
+    /// Returns true if all padding of a slot is zero (of either sign).
     ///
     /// # Errors
-    /// When work on the device failed.
+    /// If work on the device failed.
     pub fn padding_is_zero(&self, slot: SlotId) -> Result<bool> {
         let spec = &self.layout.get(slot).spec;
         let mut padding = vec![true; spec.elements()];
@@ -175,10 +176,10 @@ impl StateMemory {
 
     /// Writes values into a slot, rounded to its format; padding becomes zero.
     ///
-    /// Panics if the number of values is not the slot's.
+    /// Panics if the number of values differs from the slot's.
     ///
     /// # Errors
-    /// When work on the device failed.
+    /// If work on the device failed.
     pub fn set_values(&mut self, slot: SlotId, values: &[f64]) -> Result<()> {
         let bytes = padded_bytes(&self.layout.get(slot).spec, values);
         self.write(slot, &bytes)
@@ -187,7 +188,7 @@ impl StateMemory {
 
 /// Returns the bytes of a tensor with these values, rounded to its format; padding is zero.
 ///
-/// Panics if the number of values is not the tensor's.
+/// Panics if the number of values differs from the tensor's.
 pub fn padded_bytes(spec: &Spec, values: &[f64]) -> Vec<u8> {
     assert_eq!(values.len(), spec.logical_elements());
     let size = spec.dtype.size();

@@ -10,14 +10,14 @@ pub trait BlockAllocator: std::fmt::Debug + Send {
     /// Allocates a block.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     fn begin(&mut self, block: usize, bytes: usize, offset: usize) -> Result<()>;
     /// Returns the address of an allocated block.
     fn address(&self, block: usize) -> *mut u8;
     /// Fills an allocated block with a pattern that reads as NaN in every float format.
     ///
     /// # Errors
-    /// When the device refuses.
+    /// If the device refuses.
     fn poison(&mut self, block: usize, bytes: usize) -> Result<()>;
     /// Frees a block.
     fn end(&mut self, block: usize);
@@ -41,7 +41,7 @@ impl Arena {
     /// Allocates the arena.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn new(device: &Device, bytes: usize) -> Result<Self> {
         let memory = device.allocate(bytes).map_err(|e| e.context("the arena of transient tensors"))?;
         Ok(Self { memory, offsets: HashMap::new() })

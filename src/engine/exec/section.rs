@@ -32,7 +32,7 @@ impl Section {
 /// timed, if there are any.
 ///
 /// # Errors
-/// When a kernel does not compile, or no algorithm serves a product.
+/// If a kernel does not compile, or no algorithm serves a product.
 pub fn prepare<'a>(
     device: &Device,
     rank: usize,
@@ -52,7 +52,7 @@ pub fn prepare<'a>(
 /// machine, which takes no context: [`prepare`] finds them there.
 ///
 /// # Errors
-/// When there is no such GPU, or a kernel does not compile.
+/// If there is no such GPU, or a kernel does not compile.
 pub fn compile_ahead(ordinal: usize, ranks: Range<usize>, sections: &[&Section]) -> Result<()> {
     let properties = Gpu::properties_of(ordinal)?;
     let compiler = Compiler::new(&properties.architecture())?;
@@ -68,7 +68,7 @@ pub fn compile_ahead(ordinal: usize, ranks: Range<usize>, sections: &[&Section])
 /// Puts every node of a program into a queue that runs nothing and lists what it was given.
 ///
 /// # Errors
-/// When an op has no GPU implementation.
+/// If an op has no GPU implementation.
 pub fn collect(collector: &Collector, program: &Program) -> Result<()> {
     program.nodes.iter().try_for_each(|node| collect_node(collector, program, node))
 }
@@ -76,7 +76,7 @@ pub fn collect(collector: &Collector, program: &Program) -> Result<()> {
 /// Puts one node of a program into such a queue.
 ///
 /// # Errors
-/// When the op has no GPU implementation.
+/// If the op has no GPU implementation.
 pub fn collect_node(collector: &Collector, program: &Program, node: &Node) -> Result<()> {
     let (inputs, outputs) = (vec![0; node.inputs.len()], vec![0; node.outputs.len()]);
     node.op.gpu(&GpuNode { program, node, inputs: &inputs, outputs: &outputs, queue: collector })

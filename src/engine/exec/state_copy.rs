@@ -36,7 +36,7 @@ impl StateCopy {
     /// the first copy takes as long as later ones.
     ///
     /// # Errors
-    /// When there is not enough memory.
+    /// If there is not enough memory.
     pub fn new(
         device: &Device,
         layout: &Arc<State>,
@@ -62,7 +62,7 @@ impl StateCopy {
     /// Copies the buffers as they are after all work queued so far. On a GPU this only queues the copies.
     ///
     /// # Errors
-    /// When the device refuses.
+    /// If the device refuses.
     pub(super) fn take(&mut self, device: &Device, state: &StateMemory) -> Result<()> {
         for (index, to) in self.buffers.iter_mut().enumerate() {
             let Some(to) = to else { continue };
@@ -84,7 +84,7 @@ impl StateCopy {
     /// are transferred beside its other work.
     ///
     /// # Errors
-    /// When the slot's buffer is not copied, or the device failed.
+    /// If the slot's buffer is not copied, or the device failed.
     pub fn read(&self, slot: SlotId) -> Result<Cow<'_, [u8]>> {
         let slot = self.layout.get(slot);
         let memory = self.buffers[slot.buffer].as_ref();

@@ -37,7 +37,7 @@ impl Transfers {
     /// are not named become zero.
     ///
     /// # Errors
-    /// When the state has no such tensor, or the device refuses.
+    /// If the state has no such tensor, or the device refuses.
     pub(super) fn send(
         &mut self,
         gpu: Option<&Gpu>,
@@ -74,7 +74,7 @@ impl Transfers {
     /// Copies the first `bytes` of the buffer that a slot lies in, in stream order.
     ///
     /// # Errors
-    /// When the device refuses.
+    /// If the device refuses.
     pub(super) fn snapshot(
         &mut self,
         gpu: Option<&Gpu>,
@@ -102,7 +102,7 @@ impl Transfers {
     /// Waits until a snapshot is transferred, and makes its bytes readable.
     ///
     /// # Errors
-    /// When the work before it failed.
+    /// If the work before it failed.
     pub(super) fn open(&mut self, snapshot: &mut Snapshot) -> Result<()> {
         if let Contents::InTransfer(_, event, _) = &snapshot.contents {
             event.wait()?;
@@ -122,7 +122,7 @@ impl Snapshot {
     /// Returns the elements of an integer tensor of the buffer. The snapshot must have been opened.
     ///
     /// # Errors
-    /// When the snapshot does not hold the tensor.
+    /// If the snapshot does not hold the tensor.
     pub fn integers(&self, layout: &State, name: impl Into<SlotName>) -> Result<Vec<u32>> {
         let integers = |slot: &Slot| {
             let bytes = self.bytes(slot, slot.spec.bytes()).filter(|_| slot.spec.dtype == DType::U32)?;
@@ -134,7 +134,7 @@ impl Snapshot {
     /// Returns the first element of a tensor of the buffer. The snapshot must have been opened.
     ///
     /// # Errors
-    /// When the snapshot does not hold the tensor.
+    /// If the snapshot does not hold the tensor.
     pub fn number(&self, layout: &State, name: impl Into<SlotName>) -> Result<f64> {
         let first = |slot: &Slot| {
             let dtype = slot.spec.dtype;

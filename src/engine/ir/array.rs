@@ -1,11 +1,12 @@
-//! Inputs and outputs of the plain reference implementation of an op.
+//! Inputs and outputs of an op's reference implementation.
 
-/// A tensor of a reference: logical shape, row-major, f64. Integers are stored as their values.
+/// A tensor in a reference implementation: logical shape, row-major, f64. Integers are stored as their
+/// values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Vec<usize>,
-    /// Its elements.
+    /// Elements, row-major.
     pub data: Vec<f64>,
 }
 
@@ -21,15 +22,15 @@ impl Array {
     }
 }
 
-/// Contents of an input of a case, from a generator seeded by the case's name.
+/// Contents of a case's input. Random ones come from a generator seeded with the case's name.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fill {
-    /// Normal with mean and standard deviation.
+    /// Normal with this mean and standard deviation.
     Normal(f64, f64),
-    /// Uniform between two bounds.
+    /// Uniform between these bounds.
     Uniform(f64, f64),
-    /// Integers below a bound.
+    /// Integers below this bound.
     Below(u32),
-    /// These values.
+    /// Exactly these values.
     Values(Vec<f64>),
 }

@@ -1,4 +1,4 @@
-//! Records programs.
+//! Recording of programs, node by node.
 
 use super::{
     Builder, Home, Mode, Node, Op, Phase, Program, SlotId, SlotName, Spec, State, Stream, Tensor, TensorId,
@@ -9,14 +9,14 @@ use std::sync::Arc;
 /// Destination of one output of an emitted node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Into a new transient tensor.
+    /// A new transient tensor.
     New,
-    /// Into an existing tensor (of the state, or a view), overwriting or adding.
+    /// An existing tensor (in the state, or a view), which the node overwrites or adds to.
     Into(TensorId, Mode),
 }
 
 impl Builder {
-    /// An empty program over a state.
+    /// Starts an empty program over a state.
     pub fn new(name: impl Into<String>, state: Arc<State>) -> Self {
         let program = Program { name: name.into(), state, tensors: Vec::new(), nodes: Vec::new() };
         Self::resume(program)
@@ -43,17 +43,17 @@ impl Builder {
         }
     }
 
-    /// The program recorded so far.
+    /// Returns the program recorded so far.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// The finished program.
+    /// Returns the finished program.
     pub fn finish(self) -> Program {
         self.program
     }
 
-    /// Removes and returns all nodes, so that a pass which rewrites the program can re-emit those it keeps.
+    /// Removes and returns all nodes, so that a pass can change some and push back those it keeps.
     pub fn take_nodes(&mut self) -> Vec<Node> {
         std::mem::take(&mut self.program.nodes)
     }
@@ -63,10 +63,10 @@ impl Builder {
         self.program.nodes.push(node);
     }
 
-    /// Records inside a scope: names become `scope.name`.
+    /// Records nodes inside a scope: their names become `scope.name`.
     ///
     /// # Errors
-    /// The error of `body`.
+    /// If `body` fails.
     pub fn scoped<T>(
         &mut self,
         scope: impl Into<String>,
@@ -78,10 +78,10 @@ impl Builder {
         result
     }
 
-    /// Records the block of index `block` inside a scope: its nodes carry the index.
+    /// Records a block inside a scope: its nodes carry the index `block`.
     ///
     /// # Errors
-    /// The error of `body`.
+    /// If `body` fails.
     pub fn in_block<T>(
         &mut self,
         block: usize,
@@ -94,8 +94,8 @@ impl Builder {
         result
     }
 
-    /// Replaces the whole scope and the block index for the following nodes. Passes use it to record next to
-    /// a node.
+    /// Replaces the whole scope and the block index for the following nodes. A pass uses it to record nodes
+    /// next to an existing one.
     pub fn set_scope(&mut self, scope: &str, block: Option<usize>) {
         self.scope = if scope.is_empty() { Vec::new() } else { vec![scope.to_string()] };
         self.block = block;
@@ -111,10 +111,10 @@ impl Builder {
         self.stream = stream;
     }
 
-    /// Returns the tensor of the state slot with this name.
+    /// Returns the tensor for the state slot with this name.
     ///
     /// # Errors
-    /// When the state has no such slot.
+    /// If the state has no such slot.
     pub fn state(&mut self, name: impl Into<SlotName>) -> Result<TensorId> {
         let name = name.into();
         let missing = || Error::failed(format!("program {}: the state has no {name}", self.program.name));
@@ -122,7 +122,7 @@ impl Builder {
         Ok(self.state_slot(slot))
     }
 
-    /// Returns the tensor of a state slot.
+    /// Returns the tensor for a state slot.
     pub fn state_slot(&mut self, slot: SlotId) -> TensorId {
         if let Some(&id) = self.state_tensors.get(&slot) {
             return id;
@@ -136,11 +136,10 @@ impl Builder {
         id
     }
 
-    /// Returns the tensor that ops read for a parameter: its compute copy where there is one, else its
-    /// master.
+    /// Returns the tensor that ops read for a parameter: its compute copy if it has one, else its master.
     ///
     /// # Errors
-    /// When the state has no such parameter.
+    /// If the state has no such parameter.
     pub fn param(&mut self, name: &str) -> Result<TensorId> {
         let read =
             self.program.state.param(name).map(|p| p.read).ok_or_else(|| {
@@ -149,7 +148,7 @@ impl Builder {
         Ok(self.state_slot(read))
     }
 
-    /// The spec of a tensor.
+    /// Returns the spec of a tensor.
     pub fn spec(&self, id: TensorId) -> &Spec {
         self.program.spec(id)
     }
@@ -157,24 +156,23 @@ impl Builder {
     /// Records a node with new output tensors, named after the scope and `name`.
     ///
     /// # Errors
-    /// When the inputs do not fit the op.
+    /// If the inputs do not fit the op.
     pub fn emit(&mut self, name: &str, op: impl Op + 'static, inputs: &[TensorId]) -> Result<Vec<TensorId>> {
         self.emit_into(name, Arc::new(op), inputs, &[])
     }
 
-    /// Records a node with one new output tensor; otherwise as [`Builder::emit`].
+    /// Records a node with one new output tensor, like [`Builder::emit`].
     ///
     /// # Errors
-    /// As there.
+    /// If the inputs do not fit the op.
     pub fn emit1(&mut self, name: &str, op: impl Op + 'static, inputs: &[TensorId]) -> Result<TensorId> {
         Ok(self.emit(name, op, inputs)?[0])
     }
 
-    /// Records a node. `outs` gives the destination of each output; outputs beyond its end become new
-    /// tensors.
+    /// Records a node. `outs` gives the destinations of the first outputs; the others become new tensors.
     ///
     /// # Errors
-    /// When inputs or given outputs do not fit the op.
+    /// If inputs or given outputs do not fit the op.
     pub fn emit_into(
         &mut self,
         name: &str,
@@ -229,7 +227,7 @@ impl Builder {
     /// Returns a zero-copy view of `count` rows of a two-dimensional tensor, starting at row `start`.
     ///
     /// # Errors
-    /// When the tensor has fewer rows.
+    /// If the tensor has fewer rows.
     pub fn rows(&mut self, id: TensorId, start: usize, count: usize) -> Result<TensorId> {
         let Tensor { name, spec, .. } = self.program.tensor(id).clone();
         let flat = spec.shape.len() <= 1;
@@ -256,7 +254,7 @@ impl Builder {
         Ok(self.add_tensor(view))
     }
 
-    /// Returns a new transient tensor that several nodes fill through views.
+    /// Returns a new transient tensor for several nodes to fill through views.
     pub fn buffer(&mut self, name: &str, spec: Spec) -> TensorId {
         let dot = if self.scope.is_empty() { "" } else { "." };
         let name = format!("{}{dot}{name}", self.scope.join("."));

@@ -1,4 +1,4 @@
-//! Test cases of an op: concrete inputs, and a plain reference implementation to compare with.
+//! Test cases of an op: concrete inputs and a reference implementation to compare with.
 
 use super::{Array, Case, Cases, Fill, Mode, Op, Precision, Spec};
 use std::any::{TypeId, type_name};
@@ -12,7 +12,7 @@ impl fmt::Debug for Case {
 }
 
 impl Case {
-    /// Creates a case of a differentiable op whose first output receives the upstream gradient.
+    /// Creates a case for a differentiable op whose first output receives the upstream gradient.
     pub fn new(
         name: impl Into<String>,
         op: impl Op + 'static,
@@ -34,7 +34,7 @@ impl Case {
         }
     }
 
-    /// Sets the inputs whose gradient is checked.
+    /// Sets the inputs whose gradients are checked.
     #[must_use]
     pub fn differentiable(mut self, inputs: &[usize]) -> Self {
         self.differentiable = inputs.to_vec();
@@ -55,14 +55,14 @@ impl Case {
         self
     }
 
-    /// Sets the length of the longest sum.
+    /// Sets the number of terms in the op's longest sum.
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {
         self.depth = depth;
         self
     }
 
-    /// Sets the write modes of outputs, and the initial contents of those accumulated into.
+    /// Sets the write mode of each output, and the initial contents of outputs in mode `Add`.
     #[must_use]
     pub fn outputs(mut self, outputs: Vec<(Mode, Fill)>) -> Self {
         self.outputs = outputs;
@@ -71,12 +71,12 @@ impl Case {
 }
 
 impl Cases {
-    /// Proves an op by the gradient checks of `Forward`, whose gradient it is.
+    /// Tests an op by the gradient checks of `Forward`, the op whose gradient it computes.
     pub fn gradient_of<Forward: Op>() -> Self {
         Self::GradientOf(TypeId::of::<Forward>())
     }
 
-    /// Returns its own cases: none of a gradient.
+    /// Returns the op's own cases; none if another op's gradient checks cover it.
     pub fn own(self) -> Vec<Case> {
         match self {
             Self::Own(cases) => cases,
@@ -85,27 +85,27 @@ impl Cases {
     }
 }
 
-/// A type of op in a registry: what checks need to know of it without an instance.
+/// A registered type of op: what the checks need to know about it without an instance.
 #[derive(Clone, Copy, Debug)]
 pub struct OpType {
-    /// Its cases at a precision, [`Op::cases`].
+    /// The type's test cases at a precision, from [`Op::cases`].
     pub cases: fn(Precision) -> Cases,
     id: fn() -> TypeId,
     name: fn() -> &'static str,
 }
 
 impl OpType {
-    /// Returns the entry of a type.
+    /// Creates the registry entry of an op type.
     pub const fn new<T: Op>() -> Self {
         Self { cases: T::cases, id: TypeId::of::<T>, name: type_name::<T> }
     }
 
-    /// Returns the type.
+    /// Returns the id of the Rust type.
     pub fn id(&self) -> TypeId {
         (self.id)()
     }
 
-    /// Returns its path, such as `xrun::ops::add::Add`.
+    /// Returns the path of the Rust type, such as `xrun::ops::add::Add`.
     pub fn name(&self) -> &'static str {
         (self.name)()
     }

@@ -1,4 +1,4 @@
-//! A node as an op sees it on the CPU.
+//! A node as its op sees it on the CPU.
 
 use super::{CpuNode, Mode, Spec};
 use crate::device::cpu::{View, ViewMut};
@@ -33,14 +33,16 @@ impl<'a> CpuNode<'a> {
     pub fn input_u32(&self, i: usize) -> &'a [u32] {
         let spec = self.input_spec(i);
         assert_eq!(spec.dtype, DType::U32, "{} input {i}", self.node.op.name());
-        // SAFETY: as `input`; no op declares an alias of an integer input, so nothing writes it meanwhile.
+        // SAFETY: see `input`; no op declares an alias of an integer input, so nothing writes it during the
+        // node.
         let view: View<'a, u32> = unsafe { View::new(self.inputs[i].0.cast(), spec.elements()) };
         view.slice(0, view.len())
     }
 
-    /// Returns the memory of input `i`, padding included. No op that reads bytes declares an alias of them.
+    /// Returns the memory of input `i`, padding included. No op that reads an input as bytes may declare an
+    /// alias of it.
     pub fn input_bytes(&self, i: usize) -> &'a [u8] {
-        // SAFETY: as `input`; bytes have no alignment, and nothing writes them meanwhile.
+        // SAFETY: see `input`; bytes need no alignment, and nothing writes them during the node.
         let view: View<'a, u8> = unsafe { View::new(self.inputs[i].0, self.input_spec(i).bytes()) };
         view.slice(0, view.len())
     }
@@ -49,13 +51,13 @@ impl<'a> CpuNode<'a> {
     pub fn output<E: Elem>(&self, i: usize) -> ViewMut<'a, E> {
         let spec = self.output_spec(i);
         assert_eq!(spec.dtype, E::DTYPE, "{} output {i}", self.node.op.name());
-        // SAFETY: as `input`; the node is the only one that runs, and its tasks write disjoint ranges.
+        // SAFETY: see `input`; no other node runs, and this node's tasks write disjoint ranges.
         unsafe { ViewMut::new(self.outputs[i].0.cast(), spec.elements()) }
     }
 
-    /// Returns the memory of output `i`, padding included, for an op of one task.
+    /// Returns the memory of output `i`, padding included, for an op that runs as one task.
     pub fn output_bytes(&self, i: usize) -> &'a mut [u8] {
-        // SAFETY: as `output`; bytes have no alignment.
+        // SAFETY: see `output`; bytes need no alignment.
         let view: ViewMut<'a, u8> = unsafe { ViewMut::new(self.outputs[i].0, self.output_spec(i).bytes()) };
         view.slice(0, view.len())
     }
@@ -64,7 +66,7 @@ impl<'a> CpuNode<'a> {
     pub fn output_u32(&self, i: usize) -> ViewMut<'a, u32> {
         let spec = self.output_spec(i);
         assert_eq!(spec.dtype, DType::U32, "{} output {i}", self.node.op.name());
-        // SAFETY: as `output`.
+        // SAFETY: see `output`.
         unsafe { ViewMut::new(self.outputs[i].0.cast(), spec.elements()) }
     }
 }

@@ -1,4 +1,4 @@
-//! A node as an op sees it on a GPU.
+//! A node as its op sees it on a GPU.
 
 use super::{GpuNode, Mode, Spec};
 use crate::device::ProductPrecision;
@@ -31,11 +31,11 @@ impl<'a> GpuNode<'a> {
         self.outputs[i]
     }
 
-    /// Puts a product into `output`: `C[m, n] (+)= A[m, k]·B[k, n]`, in the formats of input 0 and of the
+    /// Enqueues a product into `output`: `C[m, n] (+)= A[m, k]·B[k, n]`, in the formats of input 0 and of the
     /// output.
     ///
     /// # Errors
-    /// When the library refuses.
+    /// If the library rejects the product.
     pub fn product(
         &self,
         (m, n, k): (usize, usize, usize),

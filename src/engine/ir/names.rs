@@ -1,32 +1,32 @@
 //! Names of the slots of a state.
 //!
-//! They are values, so a misspelled name does not compile. How they print, in programs, errors and tables,
-//! stands here alone.
+//! Names are values of enums, so a misspelled one does not compile. This file alone decides how they print in
+//! programs, errors and tables.
 
 use std::fmt;
 
-/// A buffer with an element for every element of the trained tensors.
+/// A buffer with one element for each element of the trained tensors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FlatBuffer {
-    /// The masters.
+    /// Master weights.
     Params,
-    /// The gradients.
+    /// Gradients.
     Grads,
-    /// The rounded copy of the masters that products read.
+    /// Copy of the masters in the format of activations, which products read.
     ComputeCopy,
-    /// The masters of vectors, which ops read where ranks divide the masters.
+    /// Masters of vectors, for ops to read when ranks divide the masters.
     Vectors,
-    /// A tensor that the optimizer of a group keeps for each of its parameters.
+    /// A tensor that the optimizer of a group keeps for each of the group's parameters.
     Optimizer {
         /// Which of the optimizer's tensors, such as `m`.
         slot: &'static str,
-        /// The group's name; empty where it has all parameters.
+        /// The group's name; empty if the group has all parameters.
         group: String,
     },
 }
 
 impl FlatBuffer {
-    /// Returns the slot of a parameter's elements.
+    /// Returns the name of a parameter's slot in this buffer.
     pub fn param(&self, name: impl Into<String>) -> SlotName {
         SlotName::Param(self.clone(), name.into())
     }
@@ -35,46 +35,46 @@ impl FlatBuffer {
 /// A named range of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SlotName {
-    /// All of a flat buffer.
+    /// A whole flat buffer.
     Flat(FlatBuffer),
     /// The elements of the parameter with this name in a flat buffer.
     Param(FlatBuffer, String),
-    /// A range of a flat buffer that ranks gather at once, by its number.
+    /// A numbered range of a flat buffer that ranks gather in one call.
     Part(FlatBuffer, usize),
-    /// A range of the gradients that ranks reduce at once, by its number.
+    /// A numbered range of the gradients that ranks reduce in one call.
     Bucket(usize),
     /// Partial sums of the squared gradients, one per block.
     NormPartials,
     /// A tensor of the batch.
     Batch(BatchSlot),
-    /// A number of a step.
+    /// A value that changes each step.
     Control(ControlSlot),
     /// The schedule table of the update group with this name.
     Schedule(String),
     /// A tensor of generation.
     Generation(GenerationSlot),
-    /// Keys and values of earlier tokens, by block.
+    /// Cached keys and values of earlier tokens, for the block with this index.
     Cache(usize),
-    /// A tensor of the longest prompts.
+    /// A tensor of prompts, of the largest size laid out.
     Prompts(PromptSlot),
-    /// The beginning of a tensor of prompts, for a program that takes some number of prompts of some rows.
+    /// The beginning of a tensor of prompts, for a program that takes `[prompts, rows]` of them.
     PromptsOf(PromptSlot, [usize; 2]),
-    /// A tensor that a task of an evaluation writes.
+    /// A tensor that an evaluation task writes.
     Evaluation(EvaluationSlot),
-    /// A tensor that ranks exchange data by.
+    /// A tensor through which ranks exchange data.
     Exchange(ExchangeSlot),
-    /// A fingerprint of every parameter.
+    /// Fingerprints of all parameters.
     Fingerprints,
-    /// A tensor of a buffer laid out by hand.
+    /// A tensor in a buffer laid out by hand.
     Other {
         /// The buffer's name.
         buffer: String,
-        /// The tensor's name in it.
+        /// The tensor's name in the buffer.
         tensor: String,
     },
 }
 
-/// Declares the slots of a buffer, each with its spelling.
+/// Declares the slots of a buffer, each with the name it prints as.
 macro_rules! slots {
     ($(#[$doc:meta])* $type:ident: $buffer:ident { $($(#[$about:meta])* $slot:ident = $name:literal,)+ }) => {
         $(#[$doc])*
@@ -104,35 +104,35 @@ slots! {
     BatchSlot: Batch {
         /// Tokens, `[rows]`.
         Tokens = "tokens",
-        /// The token after each, `[rows]`.
+        /// For each token, the token after it, `[rows]`.
         Targets = "targets",
         /// Positions of the tokens, `[rows]`.
         Positions = "positions",
-        /// The rows that each row attends to: the first one, and the one after the last, `[2 * rows]`.
+        /// The rows that each row attends to, as the first one and the one after the last, `[2 * rows]`.
         Spans = "spans",
-        /// The sequences' indices in the training, `[sequences]`.
+        /// Indices of the sequences in the training run, `[sequences]`.
         Sequences = "sequences",
-        /// Tokens of the whole step over all ranks, `[1]`, with a ramp of the batch.
+        /// Tokens of the whole step over all ranks, `[1]`; present when the batch size ramps up.
         StepTokens = "step_tokens",
     }
 }
 
 slots! {
-    /// What changes from step to step, `[1]` each unless said otherwise.
+    /// Values that change from step to step, `[1]` each unless stated otherwise.
     ControlSlot: Control {
-        /// The step, from 1, u32.
+        /// The step, counted from 1, u32.
         Step = "step",
-        /// Not zero after a step that was not finite, u32.
+        /// Not zero after a step with a non-finite loss or gradient, u32.
         Bad = "bad",
         /// The loss of the step.
         Loss = "loss",
-        /// Its z-loss.
+        /// The z-loss of the step.
         ZLoss = "z_loss",
-        /// What label smoothing adds to it.
+        /// What label smoothing adds to the loss.
         SmoothingLoss = "smoothing_loss",
         /// The norm of all gradients.
         GradNorm = "grad_norm",
-        /// The factor that clips gradients.
+        /// The factor that clips the gradients.
         Clip = "clip",
         /// The loss of an evaluated batch.
         EvalLoss = "eval_loss",
@@ -142,13 +142,13 @@ slots! {
 }
 
 slots! {
-    /// What tasks of evaluations write for every row of a micro-batch, `[rows]`.
+    /// What evaluation tasks write for every row of a micro-batch, `[rows]`.
     EvaluationSlot: Evaluation {
         /// The loss.
         Losses = "losses",
-        /// The likeliest token, u32.
+        /// The most likely token, u32.
         Likeliest = "likeliest",
-        /// 1 for a row that has none, whose logits are not finite, u32.
+        /// 1 for a row without a most likely token because its logits are not finite, u32.
         Missing = "missing",
     }
 }
@@ -158,13 +158,13 @@ slots! {
     GenerationSlot: Generation {
         /// The newest token of every sample, u32.
         Tokens = "tokens",
-        /// Counts the samples' tokens that had no finite logits, u32.
+        /// The number of tokens, over all samples, that had no finite logits, u32.
         Bad = "bad",
         /// The position of the newest token of every sample, u32.
         Positions = "positions",
         /// Logits of the next token, `[samples, vocabulary]`.
         Logits = "logits",
-        /// Counters of the parts of an attention that have arrived, `[samples, heads]`, u32.
+        /// Counters of the attention parts that have arrived, `[samples, heads]`, u32.
         Arrivals = "arrivals",
     }
 }
@@ -180,23 +180,23 @@ slots! {
 }
 
 slots! {
-    /// What ranks that divide the optimizer exchange data by.
+    /// What ranks that divide the optimizer use to exchange data.
     ExchangeSlot: Exchange {
         /// The tokens of all ranks, u32.
         Tokens = "tokens",
-        /// Places of the tokens whose gradient this rank owns, sorted by token, u32.
+        /// Positions of the tokens whose gradient this rank owns, sorted by token, u32.
         Order = "order",
-        /// These tokens, sorted, u32.
+        /// The tokens at these positions, sorted, u32.
         Sorted = "sorted",
-        /// Their number, u32.
+        /// The number of these tokens, u32.
         Count = "count",
-        /// Memory of the sort, u32.
+        /// Working memory of the sort, u32.
         Scratch = "scratch",
-        /// Staging of gradients from other ranks.
+        /// Staging area for gradients from other ranks.
         Sums = "sums",
-        /// The area of sums at once that the model's stream waits for.
+        /// The area of one-step sums that the model's stream waits for.
         ModelArea = "model_area",
-        /// The same of the collectives' stream.
+        /// The area of one-step sums that the collectives' stream waits for.
         CollectivesArea = "collectives_area",
         /// This rank's rows of the embedding's gradient.
         Rows = "rows",
@@ -210,12 +210,12 @@ impl From<FlatBuffer> for SlotName {
 }
 
 impl SlotName {
-    /// Returns the name of a tensor of a buffer laid out by hand.
+    /// Returns the name of a tensor in a buffer laid out by hand.
     pub fn other(buffer: impl Into<String>, tensor: impl Into<String>) -> Self {
         Self::Other { buffer: buffer.into(), tensor: tensor.into() }
     }
 
-    /// Returns the name of the buffer that it lies in.
+    /// Returns the name of the buffer that holds the slot.
     pub(super) fn buffer(&self) -> String {
         let name = match self {
             Self::Flat(flat) | Self::Param(flat, _) | Self::Part(flat, _) => return flat.to_string(),
@@ -234,7 +234,7 @@ impl SlotName {
     }
 }
 
-/// Writes a name, and after it the group's where it has one.
+/// Writes a name, followed by the group's name if it has one.
 fn grouped(f: &mut fmt::Formatter<'_>, name: &str, group: &str) -> fmt::Result {
     if group.is_empty() { f.write_str(name) } else { write!(f, "{name}.{group}") }
 }

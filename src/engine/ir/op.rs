@@ -1,8 +1,8 @@
-//! An operation, and the types that are defined in terms of it.
+//! An operation, and the types defined in terms of it.
 //!
 //! An [`Op`] records its gradient with a [`Vjp`] over a [`Builder`], which appends [`Node`]s to a
-//! [`Program`], whose nodes hold ops. These types refer to each other, so they are defined together; the
-//! methods of each are in a file of their own.
+//! [`Program`], whose nodes hold ops. These types refer to each other, so one file defines them all; their
+//! methods are in a file for each type.
 
 use super::{Array, Fill, Mode, Phase, SlotId, Spec, State, Stream, Tensor, TensorId};
 use crate::device::Precision;
@@ -16,10 +16,10 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// An output that may be given the memory of an input whose last use is this node.
+/// Permission to give an output the memory of an input whose last use is this node.
 ///
-/// Declaring it promises that each task reads elements of the input only where it writes the same elements of
-/// the output, and reads them before it writes.
+/// An op that grants it promises that each task reads elements of the input only where it writes the same
+/// elements of the output, and reads them before it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MayAlias {
     /// Index of the output.
@@ -28,49 +28,50 @@ pub struct MayAlias {
     pub input: usize,
 }
 
-/// A tensor that a gradient can write besides gradients: what its forward made, computed again.
+/// A forward tensor that a gradient op can recompute along with the gradients.
 ///
-/// A gradient reads all that determines the output of its forward, so writing that output along with the
-/// gradients saves a node that would read it all once more.
+/// A gradient reads everything that determines its forward's output, so writing that output too saves a node
+/// that would read it all again.
 #[derive(Clone, Debug)]
 pub struct Emission {
     /// The op that computes the tensor.
     pub of: Arc<dyn Op>,
-    /// Indices of the gradient's inputs that are that op's inputs, in its order.
+    /// Indices of the gradient's inputs that this op takes, in its order.
     pub inputs: Vec<usize>,
-    /// The gradient that writes the tensor too, as a further, last output and with the bits of `of`.
+    /// A variant of the gradient that also writes the tensor, as its last output and with the same bits as
+    /// the op.
     pub by: Arc<dyn Op>,
 }
 
 /// The cost of a node, from which step times and op budgets are predicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Floating-point operations of matrix products, a multiply-add counted as two.
+    /// Floating-point operations in matrix products; a multiply-add counts as two.
     pub product_flops: f64,
     /// Bytes of memory traffic: inputs read once, outputs written once.
     pub bytes: f64,
 }
 
 impl Cost {
-    /// Returns the FLOPs of products, or the bytes of an op that has none.
+    /// Returns the product FLOPs, or the bytes if the op has no products.
     pub fn work(&self) -> f64 {
         if self.product_flops > 0.0 { self.product_flops } else { self.bytes }
     }
 
-    /// Returns the cost of an op that streams its tensors once.
+    /// Returns the cost of an op that reads or writes each of its tensors once.
     pub fn streaming(inputs: &[Spec], outputs: &[Spec]) -> Self {
         let bytes = inputs.iter().chain(outputs).map(|s| s.bytes() as f64).sum();
         Self { product_flops: 0.0, bytes }
     }
 
-    /// Sets the operations of products.
+    /// Sets the product FLOPs.
     #[must_use]
     pub fn with_flops(self, product_flops: f64) -> Self {
         Self { product_flops, ..self }
     }
 }
 
-/// Comparison of ops behind `dyn Op`. Every op that implements `PartialEq` has it.
+/// Comparison of ops behind `dyn Op`, implemented for every op that is `PartialEq`.
 pub trait SameAs {
     /// Returns true if `other` is the same op with the same constants.
     fn same_as(&self, other: &dyn Op) -> bool;
@@ -85,29 +86,29 @@ impl<T: Op + PartialEq> SameAs for T {
 
 /// A coarse operation: shapes, gradient, cost and implementations in one place.
 pub trait Op: Any + Debug + SameAs + Send + Sync {
-    /// Returns its name in prints and profiles.
+    /// Returns the op's name in prints and profiles.
     fn name(&self) -> &'static str;
 
-    /// Returns its constants in prints, such as `eps=1e-6`; empty if there are none.
+    /// Returns the op's constants for prints, such as `eps=1e-6`; empty if there are none.
     fn attributes(&self) -> String {
         String::new()
     }
 
-    /// Returns the specs of its outputs.
+    /// Returns the specs of the outputs.
     ///
     /// # Errors
-    /// When the inputs do not fit: what it takes.
+    /// If the inputs do not fit; the message says what the op takes.
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String>;
 
-    /// Records the gradients of its inputs.
+    /// Records the gradients of the inputs.
     ///
     /// # Errors
-    /// At plan time, for an op that has none.
+    /// If the op has no gradient. This shows at plan time.
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         Err(Error::failed(format!("{} ({}) has no gradient", self.name(), v.scope())))
     }
 
-    /// Returns its cost. By default it streams every tensor once.
+    /// Returns the op's cost. By default it reads or writes every tensor once.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         Cost::streaming(inputs, outputs)
     }
@@ -122,12 +123,14 @@ pub trait Op: Any + Debug + SameAs + Send + Sync {
         false
     }
 
-    /// Returns the elements of an input between which the op reads some on a rank; `None`: all.
+    /// Returns the range of elements outside which the op reads nothing of an input on a rank; `None`: all of
+    /// them.
     fn input_range(&self, _input: usize, _rank: usize) -> Option<Range<usize>> {
         None
     }
 
-    /// Returns the elements of an output between which the op touches some on a rank; `None`: all.
+    /// Returns the range of elements outside which the op touches nothing of an output on a rank; `None`: all
+    /// of them.
     fn output_range(&self, _output: usize, _rank: usize) -> Option<Range<usize>> {
         None
     }
@@ -137,8 +140,8 @@ pub trait Op: Any + Debug + SameAs + Send + Sync {
         false
     }
 
-    /// Returns a cheaper computation of the same bits of `output` from the node's other, kept outputs, if
-    /// there is one: an op and its inputs, among `inputs` and `outputs` of the node.
+    /// Returns a cheaper way to compute the same bits of `output` from the node's other, kept outputs, if
+    /// there is one: an op and its inputs, taken from the node's `inputs` and `outputs`.
     fn rederive(
         &self,
         _inputs: &[TensorId],
@@ -148,33 +151,33 @@ pub trait Op: Any + Debug + SameAs + Send + Sync {
         None
     }
 
-    /// For a gradient: returns what it can write besides gradients.
+    /// For a gradient op, returns the forward tensor that it can recompute along with the gradients.
     fn emission(&self) -> Option<Emission> {
         None
     }
 
-    /// Records the same function with smaller ops and returns the outputs, for `engine.fused = false`. `None`
-    /// for an op that is already small.
+    /// Records the same function with smaller ops and returns the outputs, for `engine.fused = false`.
+    /// Returns `None` if the op is already small.
     ///
     /// # Errors
-    /// When recording fails.
+    /// If recording fails.
     fn unfused(&self, _b: &mut Builder, _inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
         Ok(None)
     }
 
-    /// Runs on the CPU.
+    /// Runs the op on the CPU.
     ///
     /// # Errors
-    /// When a rank is lost; arithmetic does not fail.
+    /// If a rank is lost; arithmetic does not fail.
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()>;
 
-    /// Runs on a GPU: puts kernels and products into the node's queue, in order.
+    /// Runs the op on a GPU: puts kernels and products into the node's queue, in order.
     ///
     /// # Errors
-    /// When the driver or a library refuses.
+    /// If the driver or a library reports an error.
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()>;
 
-    /// Returns the test cases of this type of op at a precision, or names the op whose gradient it is.
+    /// Returns the test cases of this op type at a precision, or names the op whose gradient it is.
     fn cases(precision: Precision) -> Cases
     where
         Self: Sized;
@@ -185,26 +188,26 @@ pub trait Op: Any + Debug + SameAs + Send + Sync {
 pub struct Node {
     /// The operation.
     pub op: Arc<dyn Op>,
-    /// Tensors that it reads.
+    /// Tensors that the op reads.
     pub inputs: Vec<TensorId>,
-    /// Tensors that it writes.
+    /// Tensors that the op writes.
     pub outputs: Vec<TensorId>,
     /// Write mode of each output.
     pub modes: Vec<Mode>,
     /// Scope, such as `blocks.0`, for listings and messages.
     pub scope: Arc<str>,
-    /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
+    /// Index of the node's block, counted from the input; `None` outside the blocks.
     pub block: Option<usize>,
     /// Part of the step.
     pub phase: Phase,
-    /// Stream that it is issued to.
+    /// Stream that the node is issued to.
     pub stream: Stream,
 }
 
 /// A flat, ordered list of nodes over a state: one section of a step, an evaluation, a generation step.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its name, such as `micro(first,last)`.
+    /// Name, such as `micro(first,last)`.
     pub name: String,
     /// Layout of the state, which outlives the program.
     pub state: Arc<State>,
@@ -241,11 +244,12 @@ pub enum GradDestination {
     NotNeeded,
     /// Into a new transient tensor.
     New,
-    /// Into the gradient of a parameter, which the first contribution overwrites and later ones add to.
+    /// Into the gradient of a parameter: the first contribution overwrites it, later ones add to it.
     Into(TensorId, Mode),
 }
 
-/// Records the vector-Jacobian product of one node: from the gradients of its outputs, those of its inputs.
+/// Records the vector-Jacobian product of one node: from the gradients of its outputs, the gradients of its
+/// inputs.
 #[derive(Debug)]
 pub struct Vjp<'a> {
     pub(super) builder: &'a mut Builder,
@@ -283,37 +287,37 @@ pub struct GpuNode<'a> {
     pub inputs: &'a [DevicePtr],
     /// Addresses of the outputs.
     pub outputs: &'a [DevicePtr],
-    /// The queue that its work is put into.
+    /// The queue that takes the node's work.
     pub queue: &'a dyn Queue,
 }
 
-/// A plain implementation in f64. Takes the inputs, followed by the initial contents of outputs that are
-/// accumulated into, and returns all outputs. An empty array stands for a scratch output, which is not
-/// compared.
+/// A reference implementation in f64. It takes the inputs, followed by the initial contents of outputs in
+/// mode `Add`, and returns all outputs. An empty array stands for a scratch output, which is not compared.
 pub type Reference = Arc<dyn Fn(&[Array]) -> Vec<Array> + Send + Sync>;
 
-/// One op with concrete inputs. One case serves several modes: forward against the reference, the gradient
-/// against finite differences, narrow formats against f64, poison, bit equality over thread counts.
+/// One op with concrete inputs. Each case is used several times: forward against the reference, gradient
+/// against finite differences, narrow formats against f64, poisoned memory, and equal bits over thread
+/// counts.
 #[derive(Clone)]
 pub struct Case {
-    /// Name that says what sets the case apart, such as `t17 hd64 gqa2 dropout`.
+    /// What sets the case apart, such as `t17 hd64 gqa2 dropout`.
     pub name: String,
     /// The op.
     pub op: Arc<dyn Op>,
-    /// Its inputs.
+    /// Spec and contents of each input.
     pub inputs: Vec<(Spec, Fill)>,
-    /// Write mode of each output, and the initial contents of those accumulated into. Outputs beyond the end
+    /// Write mode of each output, and the initial contents of outputs in mode `Add`. Outputs beyond the end
     /// use `Write`.
     pub outputs: Vec<(Mode, Fill)>,
     /// The reference implementation.
     pub reference: Reference,
-    /// Inputs that are parameters: read straight from the state, with a gradient in the accumulator format.
+    /// Inputs that are parameters: read straight from the state, with gradients in the accumulator format.
     pub weights: Vec<usize>,
-    /// Inputs whose gradient is checked. Empty for ops without one.
+    /// Inputs whose gradients are checked; empty for ops without a gradient.
     pub differentiable: Vec<usize>,
-    /// Outputs that carry a gradient upstream.
+    /// Outputs that receive an upstream gradient.
     pub upstream: Vec<usize>,
-    /// The longest sum in the op: errors may grow with its square root.
+    /// The number of terms in the op's longest sum: errors may grow with its square root.
     pub depth: usize,
 }
 
@@ -322,6 +326,6 @@ pub struct Case {
 pub enum Cases {
     /// By these cases.
     Own(Vec<Case>),
-    /// By the gradient checks of the op of this type.
+    /// By the gradient checks of the op with this type.
     GradientOf(TypeId),
 }

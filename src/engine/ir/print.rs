@@ -1,11 +1,11 @@
-//! Text form of programs: one line per node, stable, for readers and for snapshot tests.
+//! Text form of programs: one line per node, stable, for readers and snapshot tests.
 
 use super::{Home, Mode, Node, Phase, Program, Stream, TensorId};
 use std::fmt;
 
 impl Program {
-    /// Returns a tensor's label in the text form: `%12` for a transient, its name for state, `%12[2048..]`
-    /// for a view.
+    /// Returns a tensor's label in the text form: `%12` for a transient, its name for state, `%12+2048B` for
+    /// a view.
     pub fn label(&self, id: TensorId) -> String {
         match self.tensor(id).home {
             Home::Transient => format!("%{}", id.0),
@@ -14,7 +14,7 @@ impl Program {
         }
     }
 
-    /// Returns the line of one node.
+    /// Returns the text of one node.
     pub fn line(&self, node: &Node) -> String {
         let inputs: Vec<String> = node.inputs.iter().map(|&i| self.label(i)).collect();
         let outputs: Vec<String> = node

@@ -13,7 +13,7 @@ impl Program {
         &self.tensors[id.0].spec
     }
 
-    /// Returns the tensor that owns this one's memory: itself, or the tensor that it is a view of.
+    /// Returns the tensor that owns this one's memory: itself, or for a view the tensor it views.
     pub fn base(&self, id: TensorId) -> TensorId {
         match self.tensors[id.0].home {
             Home::View { of, .. } => of,
@@ -21,8 +21,7 @@ impl Program {
         }
     }
 
-    /// Returns, for each tensor, the index of the first node that writes it; `None` if only the state
-    /// provides it.
+    /// Returns, for each tensor, the index of the first node that writes it; `None` if no node does.
     pub fn producers(&self) -> Vec<Option<usize>> {
         let mut producers = vec![None; self.tensors.len()];
         for (i, node) in self.nodes.iter().enumerate() {
@@ -33,8 +32,8 @@ impl Program {
         producers
     }
 
-    /// Returns, for each tensor, whether it is scratch: transient, and written by an op for itself alone.
-    /// What it holds afterwards means nothing, and an op need not write all of it.
+    /// Returns, for each tensor, whether it is scratch: transient and read by no node. An op need not write
+    /// all of it, and its contents mean nothing after the op.
     pub fn scratch(&self) -> Vec<bool> {
         let mut scratch: Vec<bool> = self.tensors.iter().map(|t| t.home == Home::Transient).collect();
         for &input in self.nodes.iter().flat_map(|node| &node.inputs) {

@@ -1,13 +1,14 @@
-//! The role of a trained tensor in its model: what counts, forecasts and optimizers look at instead of names.
+//! The role of a trained tensor in its model. Optimizers, forecasts and counts use roles, not names.
 
-/// Role of a trained tensor. Optimizers group parameters by it, and forecasts count by it.
+/// Role of a trained tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The table of token vectors.
     Embedding,
-    /// The table of the vectors of positions.
+    /// The table of position vectors.
     Positions,
-    /// The projection to the vocabulary. A model whose head is its embedding has no parameter of this role.
+    /// The projection to the vocabulary. A model that ties its head to the embedding has no parameter with
+    /// this role.
     Head,
     /// A weight matrix inside a block, possibly several stacked in one tensor.
     Matrix(Sublayer),
@@ -27,14 +28,14 @@ pub enum Sublayer {
 }
 
 impl Role {
-    /// Returns true if products or lookups read the tensor, in the format of activations. Vectors and biases
-    /// are read as masters.
+    /// Returns true if products or lookups read the tensor, in the format of activations. Ops read the
+    /// masters of vectors and biases.
     pub fn is_matrix(self) -> bool {
         !matches!(self, Self::Vector | Self::Bias(_))
     }
 
-    /// Returns true if the tensor counts as a *core parameter*: one that is neither in the embedding, of
-    /// tokens or of positions, nor in the head.
+    /// Returns true if the tensor counts as a *core parameter*: it belongs neither to the embeddings (tokens
+    /// or positions) nor to the head.
     pub fn is_core(self) -> bool {
         !matches!(self, Self::Embedding | Self::Positions | Self::Head)
     }

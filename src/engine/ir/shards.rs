@@ -11,7 +11,7 @@ pub struct OwnedRange {
     pub start: usize,
     /// Number of elements.
     pub len: usize,
-    /// First element in the rank's shard, which holds its ranges one after another.
+    /// First element in the rank's shard, which holds the rank's ranges one after another.
     pub offset: usize,
 }
 
@@ -21,7 +21,7 @@ impl OwnedRange {
         self.start..self.start + self.len
     }
 
-    /// Returns the part of the range that lies within `flat`; `None` where they are disjoint.
+    /// Returns the part of the range that lies within `flat`; `None` if they are disjoint.
     pub fn within(&self, flat: &Range<usize>) -> Option<Self> {
         let (start, end) = (self.start.max(flat.start), (self.start + self.len).min(flat.end));
         (start < end).then(|| Self {
@@ -33,10 +33,10 @@ impl OwnedRange {
     }
 }
 
-/// A part of the flat buffers that ranks divide, or that one of them owns whole.
+/// A part of the flat buffers: ranks divide it, or one rank owns it whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The element after its last one. It begins where the part before it ends.
+    /// The element after the last one. The part begins where the previous one ends.
     pub end: usize,
     /// True if one rank owns all of it.
     pub whole: bool,
@@ -44,8 +44,8 @@ pub struct Part {
 
 /// A table of ranges of the flat parameter buffers and the ranks that own them.
 ///
-/// Ranges ignore the borders of tensors, but for those that one rank owns whole. They begin at multiples of
-/// the gradient norm's blocks, so that one rank has all elements of a block.
+/// Ranges ignore tensor boundaries, except where one rank owns a whole part. They begin at multiples of the
+/// gradient norm's blocks, so that one rank has all elements of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
     ranks: usize,
@@ -55,17 +55,18 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Divides parts of the flat buffers, which follow each other from element 0 and are given by their ends,
-    /// each among ranks, in blocks of `block` elements. A block belongs to the part in which it begins. Ranks
-    /// take turns at the blocks that are left over where a part does not divide equally.
+    /// Divides each part of the flat buffers among the ranks, in blocks of `block` elements. Parts follow
+    /// each other from element 0 and are given by their ends. A block belongs to the part in which it begins.
+    /// Where a part does not divide equally, ranks take turns at the blocks left over.
     pub fn new(ends: &[usize], ranks: usize, block: usize) -> Self {
         let parts: Vec<Part> = ends.iter().map(|&end| Part { end, whole: false }).collect();
         Self::of_parts(&parts, ranks, block)
     }
 
-    /// As [`Shards::new`], of parts some of which have one owner each: the longest first, to the rank that
-    /// has the fewest elements of such parts (Graham, "Bounds on multiprocessing timing anomalies", 1969).
-    /// Borders of those parts are multiples of a block.
+    /// Divides parts of the flat buffers like [`Shards::new`], except that each part marked `whole` gets one
+    /// owner. The longest whole part goes first, each to the rank with the fewest elements in whole parts
+    /// (Graham, "Bounds on multiprocessing timing anomalies", 1969). Whole parts begin and end at multiples
+    /// of a block.
     pub fn of_parts(parts: &[Part], ranks: usize, block: usize) -> Self {
         let flat_len = parts.last().map_or(0, |part| part.end);
         let owners = owners_of_whole_parts(parts, ranks);
@@ -95,8 +96,8 @@ impl Shards {
         Self { ranks, block, ranges, shard_len: lengths.into_iter().max().unwrap_or(0) }
     }
 
-    /// Returns the table of some ranges of the flat buffers alone, ascending and apart: of each rank what it
-    /// owns of them, one after another in a shard of their own.
+    /// Returns the table for some ranges of the flat buffers, which ascend and are disjoint. What a rank owns
+    /// of them lies one after another in a shard of its own.
     pub fn restricted(&self, to: &[Range<usize>]) -> Self {
         let (mut ranges, mut lengths) = (Vec::new(), vec![0; self.ranks]);
         for owned in to.iter().flat_map(|flat| self.within(flat.clone())) {
@@ -111,7 +112,7 @@ impl Shards {
         self.ranks
     }
 
-    /// Returns the elements of a block: ranges begin at multiples of it.
+    /// Returns the elements of a block. Ranges begin at its multiples.
     pub fn block(&self) -> usize {
         self.block
     }
@@ -121,25 +122,25 @@ impl Shards {
         &self.ranges
     }
 
-    /// Returns the ranges of a rank, in the order of the flat buffers and of its shard.
+    /// Returns the ranges of a rank, in the order of the flat buffers and of the rank's shard.
     pub fn of_rank(&self, rank: usize) -> impl Iterator<Item = &OwnedRange> {
         self.ranges.iter().filter(move |range| range.rank == rank)
     }
 
     /// Returns the parts of the ranges that lie within `flat`.
     pub fn within(&self, flat: Range<usize>) -> impl Iterator<Item = OwnedRange> + '_ {
-        // There may be as many ranges as ranks, for each parameter.
+        // A linear search would be slow: each parameter may have as many ranges as there are ranks.
         let first = self.ranges.partition_point(|range| range.start + range.len <= flat.start);
         self.ranges[first..].iter().map_while(move |range| range.within(&flat))
     }
 
-    /// Returns the elements of the longest shard: every rank holds as many.
+    /// Returns the elements of the longest shard. Every rank allocates that many.
     pub fn shard_len(&self) -> usize {
         self.shard_len
     }
 }
 
-/// Returns the owner of each part that one rank owns; `None` for the others.
+/// Returns the owner of each whole part; `None` for the other parts.
 fn owners_of_whole_parts(parts: &[Part], ranks: usize) -> Vec<Option<usize>> {
     let start = |i: usize| if i == 0 { 0 } else { parts[i - 1].end };
     let mut whole: Vec<(usize, usize)> =
@@ -163,8 +164,8 @@ mod tests {
     fn parts_are_divided_in_whole_blocks() {
         let shards = Shards::new(&[10, 37, 40], 2, 4);
         let table: Vec<_> = shards.ranges().iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
-        // Blocks 0 to 2 begin in the first part, 3 to 9 in the second, none in the third. Rank 0 has a block
-        // more of the first part, and rank 1 of the second.
+        // Blocks 0 to 2 begin in the first part, 3 to 9 in the second, none in the third. Rank 0 gets the
+        // extra block of the first part, rank 1 the one of the second.
         assert_eq!(table, [(0, 0, 8, 0), (1, 8, 4, 0), (1, 12, 16, 4), (0, 28, 12, 8)]);
         assert_eq!((shards.ranks(), shards.shard_len()), (2, 20));
         let within: Vec<_> = shards.within(10..14).map(|r| (r.rank, r.start, r.len, r.offset)).collect();
@@ -177,8 +178,8 @@ mod tests {
         let parts = [part(8, true), part(12, false), part(28, true), part(40, true), part(50, false)];
         let shards = Shards::of_parts(&parts, 2, 4);
         let table: Vec<_> = shards.ranges().iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
-        // Of 16, 12 and 8 elements, rank 0 owns the first and rank 1 the others. The rest has blocks 2, 10,
-        // 11, 12.
+        // The whole parts have 16, 12 and 8 elements: rank 0 owns the first, rank 1 the other two. Blocks 2,
+        // 10, 11 and 12 are left to divide.
         let expected =
             [(1, 0, 8, 0), (0, 8, 4, 0), (0, 12, 16, 4), (1, 28, 12, 8), (1, 40, 8, 20), (0, 48, 2, 20)];
         assert_eq!(table, expected);
@@ -207,7 +208,7 @@ mod tests {
             }
             prop_assert_eq!(next, flat_len);
             prop_assert_eq!(lengths.into_iter().max(), Some(shards.shard_len()));
-            // Equal but for a block.
+            // Shards are equal up to one block.
             prop_assert!(shards.shard_len() <= flat_len.div_ceil(ranks) + block);
         }
     }

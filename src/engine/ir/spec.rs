@@ -6,9 +6,9 @@ use std::fmt;
 
 /// Shape, allocated shape and format of a tensor.
 ///
-/// `alloc` is `shape` with dimensions rounded up where the hardware likes it (the vocabulary, the FFN width).
-/// Padding always holds zeros. Checkpoints, parameter counts and losses use `shape`; memory and products use
-/// `alloc`.
+/// `alloc` is `shape` with some dimensions rounded up to sizes that the hardware prefers (the vocabulary, the
+/// FFN width). Padding always holds zeros. Checkpoints, parameter counts and losses use `shape`; memory and
+/// products use `alloc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// Logical dimensions, without padding.
@@ -40,8 +40,8 @@ impl Spec {
         Self { dtype, ..self.clone() }
     }
 
-    /// Returns the part of a tensor in the first `rows` places of its first dimension, which is where its
-    /// memory begins: all of it where there are not as many.
+    /// Returns the spec of the first `rows` entries along the first dimension, which share the tensor's start
+    /// in memory; the whole tensor if it has no more than that.
     #[must_use]
     pub fn first_rows(&self, rows: usize) -> Self {
         let mut part = self.clone();
@@ -53,28 +53,29 @@ impl Spec {
         part
     }
 
-    /// Number of elements in memory, padding included. Plans check that the product does not overflow.
+    /// Returns the number of elements in memory, padding included. Plans check that the product does not
+    /// overflow.
     pub fn elements(&self) -> usize {
         self.alloc.iter().product()
     }
 
-    /// Number of elements without padding.
+    /// Returns the number of elements without padding.
     pub fn logical_elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Size in memory in bytes.
+    /// Returns the size in memory in bytes.
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.size()
     }
 
-    /// Size in memory in bytes, rounded up to the alignment of tensors.
+    /// Returns the size in memory in bytes, rounded up to the alignment of tensors.
     pub fn aligned_bytes(&self) -> usize {
         self.bytes().next_multiple_of(ALIGNMENT)
     }
 
-    /// Returns the contiguous ranges of memory that hold the logical elements, in row-major order: (first
-    /// logical element, first element in memory, length).
+    /// Returns the contiguous ranges of memory that hold the logical elements, in row-major order, each as
+    /// (first logical element, first element in memory, length).
     pub fn runs(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
         let len = self.shape.last().copied().unwrap_or(1);
         let leading = self.shape.len().saturating_sub(1);
@@ -100,7 +101,7 @@ impl Spec {
         self.alloc.last().copied().unwrap_or(1)
     }
 
-    /// Returns the product of all dimensions in memory but the last.
+    /// Returns the product of all dimensions in memory except the last.
     pub fn rows(&self) -> usize {
         self.alloc.iter().rev().skip(1).product()
     }

@@ -1,9 +1,9 @@
-//! The state, which outlives programs: parameters, gradients, the optimizer's slots, the batch, counters,
-//! metrics, caches.
+//! The state, which outlives programs: parameters, gradients, optimizer slots, the batch, counters, metrics,
+//! caches.
 //!
 //! The state is laid out before any program. Parameters lie in flat buffers, in the order in which their
 //! gradients become ready, so that buckets of gradients are contiguous ranges. Training, evaluation and
-//! generation programs share it.
+//! generation programs share the state.
 
 use super::{FlatBuffer, Role, Shards, SlotName, Spec};
 use crate::device::cpu::buffer::ALIGNMENT;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotId(pub usize);
 
-/// A named range of a state buffer. Slots may overlap: a flat buffer is also a slot.
+/// A named range of a state buffer. Slots may overlap: a whole flat buffer is also a slot.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// Its name, which prints as `params.blocks.0.qkv` or `batch.tokens`.
+    /// Name, which prints as `params.blocks.0.qkv` or `batch.tokens`.
     pub name: SlotName,
     /// Shape and format.
     pub spec: Spec,
@@ -32,9 +32,9 @@ pub struct Slot {
 /// One allocation of the state.
 #[derive(Clone, Debug)]
 pub struct StateBuffer {
-    /// Its name, with which the names of its slots begin.
+    /// Name, which the names of its slots begin with.
     pub name: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: usize,
 }
 
@@ -56,67 +56,68 @@ pub struct OptimizerSlot {
     pub buffer: &'static str,
     /// Prefix of its tensors' names in checkpoints, such as `adam.m.`; the parameter's name follows.
     pub checkpoint_prefix: &'static str,
-    /// Element format in memory. Checkpoints hold fp32.
+    /// Element format in memory. Checkpoints store fp32.
     pub dtype: DType,
     /// Value of every element before the first step.
     pub initial: f64,
 }
 
-/// Parameters that one rule updates, and the tensors that its optimizer keeps for them.
+/// Parameters that share an update rule, and the tensors that their optimizer keeps.
 #[derive(Clone, Debug)]
 pub struct SlotGroup {
-    /// Its name, which the names of its buffers end with; empty where it has all parameters.
+    /// Name, which the names of the group's buffers end with; empty if the group has all parameters.
     pub name: String,
-    /// Indices of its parameters in [`State::params`], ascending. A group may have none, and then has no
+    /// Indices of the group's parameters in [`State::params`], ascending. A group without parameters has no
     /// buffers.
     pub params: Vec<usize>,
-    /// The tensors for each of them.
+    /// The tensors that the optimizer keeps for each parameter.
     pub slots: Vec<OptimizerSlot>,
-    /// Where elements of the flat buffers lie in the buffer of a slot, which has room for the group's
-    /// parameters alone: those that a rank owns, or all of them, as those of rank 0 of one.
+    /// Where elements of the flat buffers lie in a slot's buffer, which holds only this group's parameters.
+    /// If ranks divide the optimizer, it holds what one rank owns; otherwise all of them, as the shard of a
+    /// single rank 0.
     pub places: Shards,
 }
 
 impl SlotGroup {
-    /// Returns the buffer that holds one of its optimizer's tensors for each of its parameters.
+    /// Returns the buffer that holds one of the optimizer's tensors for all parameters of the group.
     pub fn buffer(&self, slot: &OptimizerSlot) -> FlatBuffer {
         FlatBuffer::Optimizer { slot: slot.buffer, group: self.name.clone() }
     }
 
-    /// Returns the name of its schedule table.
+    /// Returns the name of the group's schedule table.
     pub fn schedule(&self) -> SlotName {
         SlotName::Schedule(self.name.clone())
     }
 }
 
-/// Request for a group of parameters to be laid out.
+/// Request to lay out a group of parameters.
 #[derive(Clone, Debug, Default)]
 pub struct GroupRequest {
-    /// Its name; empty where it has all parameters.
+    /// Name; empty if the group has all parameters.
     pub name: String,
-    /// Indices of its parameters, ascending.
+    /// Indices of the group's parameters, ascending.
     pub params: Vec<usize>,
-    /// Tensors that its optimizer keeps for each.
+    /// Tensors that the optimizer keeps for each parameter.
     pub slots: Vec<OptimizerSlot>,
-    /// Its parameters begin and end at multiples of so many elements of the flat buffers, so that ranks can
-    /// own whole ones; 0 where they need not.
+    /// Each parameter begins and ends at a multiple of this many elements of the flat buffers, so that a rank
+    /// can own it whole; 0 if that is not needed.
     pub alignment: usize,
 }
 
 /// A trained tensor, and where its master, gradient and compute copy lie.
 #[derive(Clone, Debug)]
 pub struct Param {
-    /// Its name, such as `blocks.0.qkv`.
+    /// Name, such as `blocks.0.qkv`.
     pub name: String,
     /// Shape and padding, in the master format.
     pub spec: Spec,
-    /// Its initialization.
+    /// Initialization.
     pub init: Init,
     /// Role in the model.
     pub role: Role,
-    /// Rows of each matrix that is stacked in it, as [`ParamRequest::stacked`].
+    /// Rows of each matrix stacked in it; see [`ParamRequest::stacked`].
     pub stacked: Vec<usize>,
-    /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
+    /// Index of the parameter's block, counted from the input; `None` outside the blocks.
     pub block: Option<usize>,
     /// First element in each flat buffer.
     pub start: usize,
@@ -127,16 +128,16 @@ pub struct Param {
 }
 
 impl Param {
-    /// Returns its elements in the flat buffers, padding included.
+    /// Returns the parameter's elements in the flat buffers, padding included.
     pub fn flat(&self) -> Range<usize> {
         self.start..self.start + self.spec.elements()
     }
 
-    /// Returns the *logical matrices* that are stored in it, such as those of queries, keys and values, in
-    /// order; none in a vector.
+    /// Returns the *logical matrices* stored in the parameter, such as the query, key and value projections,
+    /// in order; none for a vector.
     pub fn matrices(&self) -> Vec<LogicalMatrix> {
         let (shape, alloc) = (&self.spec.shape, &self.spec.alloc);
-        // Logical rows, and rows in memory.
+        // Logical rows and rows in memory.
         let parts: Vec<[usize; 2]> = match (shape.len(), &self.stacked[..]) {
             (0 | 1, _) => Vec::new(),
             (2, []) => vec![[shape[0], alloc[0]]],
@@ -157,10 +158,10 @@ impl Param {
     }
 }
 
-/// A matrix of a model: what maps the rows of one product's input to its output.
+/// A matrix of a model: it maps the rows of one product's input to its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LogicalMatrix {
-    /// Outputs and inputs.
+    /// Numbers of outputs and inputs.
     pub shape: [usize; 2],
     /// The same in memory, padding included.
     pub alloc: [usize; 2],
@@ -175,25 +176,25 @@ pub struct State {
     pub precision: Precision,
     /// The allocations.
     pub buffers: Vec<StateBuffer>,
-    /// Named ranges of them.
+    /// Named ranges of the buffers.
     pub slots: Vec<Slot>,
     /// The trained tensors, in the order their gradients become ready.
     pub params: Vec<Param>,
     /// Elements of each flat parameter buffer, padding included.
     pub flat_len: usize,
-    /// Groups of parameters, which together have all of them, in the order in which they are updated, and
-    /// then one of all parameters for the moving average of the weights, if there is one; empty in a state
-    /// that is not for training.
+    /// Groups that together have all parameters, in the order in which they are updated, then, if the weights
+    /// are averaged, one group of all parameters for the moving average. Empty in a state that is not for
+    /// training.
     pub groups: Vec<SlotGroup>,
-    /// The ranks that update the elements of the flat buffers, where each has the optimizer's slots of its
-    /// own alone; `None` where every rank has all of them.
+    /// The rank that updates each element of the flat buffers, if each rank keeps optimizer slots only for
+    /// its own elements; `None` if every rank has all of them.
     pub shards: Option<Arc<Shards>>,
     by_name: HashMap<SlotName, SlotId>,
 }
 
 impl State {
-    /// Returns the flat buffers whose tensors checkpoints hold: the parameters, and where the state is for
-    /// training, what the optimizer of every group keeps.
+    /// Returns the flat buffers whose tensors go into checkpoints: the parameters and, for training, what the
+    /// optimizers of all groups keep.
     pub fn saved_slots(&self) -> Vec<SlotId> {
         let kept = self.groups.iter().flat_map(|group| group.slots.iter().map(|slot| group.buffer(slot)));
         std::iter::once(FlatBuffer::Params).chain(kept).filter_map(|buffer| self.slot(buffer)).collect()
@@ -204,7 +205,7 @@ impl State {
         self.by_name.get(&name.into()).copied()
     }
 
-    /// Returns the slot whose name prints as this text, for those who have it from outside, such as tests.
+    /// Returns the slot whose name prints as this text, for callers that have only the text, such as tests.
     pub fn slot_printed_as(&self, text: &str) -> Option<SlotId> {
         self.slots.iter().position(|slot| slot.name.to_string() == text).map(SlotId)
     }
@@ -219,13 +220,15 @@ impl State {
         self.params.iter().find(|p| p.name == name)
     }
 
-    /// Returns the elements of parameter `index` in the flat buffers, and those up to the next one.
+    /// Returns the elements from parameter `index` up to the next one in the flat buffers, alignment
+    /// included.
     pub fn extent(&self, index: usize) -> Range<usize> {
         let end = self.params.get(index + 1).map_or(self.flat_len, |next| next.start);
         self.params[index].start..end
     }
 
-    /// Returns true if a rank has the masters of its own shard alone, and reads others' as the compute copy.
+    /// Returns true if a rank has only its own shard of the masters, and reads the other parameters from the
+    /// compute copy.
     pub fn masters_are_sharded(&self) -> bool {
         self.shards.is_some() && self.precision.has_compute_copy()
     }
@@ -235,17 +238,18 @@ impl State {
         self.params.iter().find(|p| p.read == slot)
     }
 
-    /// Total size of all buffers in bytes.
+    /// Returns the total size of all buffers in bytes.
     pub fn bytes(&self) -> usize {
         self.buffers.iter().map(|b| b.bytes).sum()
     }
 
-    /// Number of trained elements, padding excluded.
+    /// Returns the number of trained elements, padding excluded.
     pub fn parameter_count(&self) -> usize {
         self.count(|_| true)
     }
 
-    /// Number of *core parameters*: trained elements outside the embedding and the head, padding excluded.
+    /// Returns the number of *core parameters*: trained elements outside the embeddings and the head, padding
+    /// excluded.
     pub fn core_parameter_count(&self) -> usize {
         self.count(|p| p.role.is_core())
     }
@@ -261,36 +265,36 @@ pub struct StateBuilder {
     state: State,
 }
 
-/// Request for a parameter to be laid out.
+/// Request to lay out a parameter.
 #[derive(Clone, Debug)]
 pub struct ParamRequest {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Logical shape.
     pub shape: Vec<usize>,
     /// Shape in memory.
     pub alloc: Vec<usize>,
-    /// Its initialization.
+    /// Initialization.
     pub init: Init,
     /// Role in the model. Matrices are read in the format of activations, vectors as masters.
     pub role: Role,
-    /// Rows of each of the matrices that are stacked in it one below the other; empty where it is one, or has
-    /// them side by side in a dimension of their own.
+    /// Rows of each matrix, if several are stacked one below the other; empty if the parameter is one matrix
+    /// or has its matrices side by side in a dimension of their own.
     pub stacked: Vec<usize>,
-    /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
+    /// Index of the parameter's block, counted from the input; `None` outside the blocks.
     pub block: Option<usize>,
 }
 
 impl StateBuilder {
-    /// Lays out parameters (in the given order) with their gradients, and with the optimizer's slots of
-    /// groups that together have all parameters.
+    /// Lays out parameters, in the given order, with their gradients and the optimizer slots of groups. The
+    /// groups together have all parameters.
     pub fn for_training(precision: Precision, params: &[ParamRequest], groups: &[GroupRequest]) -> Self {
         Self::training(precision, params, groups, None)
     }
 
-    /// As [`StateBuilder::for_training`], with the optimizer's slots of the elements that a rank owns alone:
-    /// each is one tensor, the rank's shard. Where products read a compute copy, so are the masters, and
-    /// `vectors` holds those of the vectors, which ops read.
+    /// Lays out a state like [`StateBuilder::for_training`], with optimizer slots only for the elements that
+    /// a rank owns: each slot is one tensor, the rank's shard. If products read a compute copy, the masters
+    /// are sharded too, and `vectors` holds the masters of the vectors, which ops read.
     pub fn for_sharded_training(
         precision: Precision,
         params: &[ParamRequest],
@@ -312,7 +316,7 @@ impl StateBuilder {
         builder
     }
 
-    /// Lays out parameters (in the given order) alone, for programs that do not train them.
+    /// Lays out only parameters, in the given order, for programs that do not train them.
     pub fn for_inference(precision: Precision, params: &[ParamRequest]) -> Self {
         let mut builder = Self::empty(precision);
         builder.lay_out_params(params, &[FlatBuffer::Params], &[]);
@@ -334,13 +338,13 @@ impl StateBuilder {
         Self { state }
     }
 
-    /// Lays out flat buffers in the master format, each with an element per element of the parameters or of
-    /// the longest shard, the slots of groups after them, and then the compute copy.
+    /// Lays out the flat buffers in the master format, then the slots of groups, then the compute copy. A
+    /// flat buffer has an element for each element of the parameters, or of the longest shard.
     fn lay_out_params(&mut self, requests: &[ParamRequest], flat: &[FlatBuffer], groups: &[GroupRequest]) {
         let precision = self.state.precision;
         let copied = precision.has_compute_copy().then_some(precision.act_dtype);
-        // Tensors start at the alignment in the narrowest format, so that one element offset serves every
-        // buffer.
+        // Tensors start at multiples of the alignment even in the narrowest format, so that one element
+        // offset serves every buffer.
         let slots = groups.iter().flat_map(|group| &group.slots).map(|slot| slot.dtype);
         let dtypes = slots.chain([precision.master]).chain(copied);
         let step = ALIGNMENT / dtypes.map(DType::size).min().unwrap_or(1);
@@ -412,14 +416,14 @@ impl StateBuilder {
         }
     }
 
-    /// Adds a buffer of `len` elements, and the slot of all of them.
+    /// Adds a buffer of `len` elements and a slot for all of it.
     fn flat_buffer(&mut self, name: &FlatBuffer, dtype: DType, len: usize) {
         let buffer = self.buffer(name.to_string(), len * dtype.size());
         self.slot_in(buffer, name.clone().into(), Spec::new([len], dtype), 0);
     }
 
-    /// Adds the slots of parameters in the newest buffer, each given by its index and its first element
-    /// there.
+    /// Adds slots for parameters to the newest buffer. `places` gives the index of each parameter and its
+    /// first element in the buffer.
     fn params_of_buffer(
         &mut self,
         name: &FlatBuffer,
@@ -435,7 +439,7 @@ impl StateBuilder {
         }
     }
 
-    /// Adds a buffer that holds these slots in order, each aligned; nothing if there are none.
+    /// Adds a buffer that holds these slots in order, each aligned. Adds nothing if there are none.
     pub fn lay_out<N: Into<SlotName>>(&mut self, slots: impl IntoIterator<Item = (N, Spec)>) {
         let mut slots = slots.into_iter().map(|(name, spec)| (name.into(), spec)).peekable();
         if let Some((first, _)) = slots.peek() {
@@ -446,13 +450,13 @@ impl StateBuilder {
         }
     }
 
-    /// Adds a buffer laid out by hand, which holds these tensors in order, each aligned. Returns their slots.
+    /// Adds a buffer laid out by hand that holds these tensors in order, each aligned. Returns their slots.
     pub fn group<const N: usize>(&mut self, name: &str, tensors: [(&str, Spec); N]) -> [SlotId; N] {
         self.buffer(name.to_owned(), 0);
         tensors.map(|(tensor, spec)| self.append(SlotName::other(name, tensor), spec))
     }
 
-    /// As [`StateBuilder::group`], for any number of tensors.
+    /// Adds a buffer like [`StateBuilder::group`], for any number of tensors.
     pub fn group_from_iter<T: Into<String>>(
         &mut self,
         name: &str,
@@ -495,7 +499,7 @@ impl StateBuilder {
         self.slot_in(whole.buffer, name, Spec::new([len], dtype), whole.offset + start * dtype.size());
     }
 
-    /// The layout built so far, for choosing flat ranges.
+    /// Returns the layout so far, for choosing ranges of flat buffers.
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -518,9 +522,9 @@ impl StateBuilder {
     }
 }
 
-/// Returns the first element of each parameter in the flat buffers, and the elements of a buffer. Tensors
-/// begin at multiples of `step`; those of a group with an alignment, and what follows them, at multiples of
-/// that.
+/// Returns the first element of each parameter in the flat buffers, and the length of a buffer. Parameters
+/// begin at multiples of `step`. A parameter of a group with an alignment, and the parameter after it, begin
+/// at multiples of that alignment.
 fn starts(requests: &[ParamRequest], groups: &[GroupRequest], step: usize) -> (Vec<usize>, usize) {
     let mut alignments = vec![step; requests.len()];
     for group in groups {
@@ -536,7 +540,7 @@ fn starts(requests: &[ParamRequest], groups: &[GroupRequest], step: usize) -> (V
     (starts, next)
 }
 
-/// Returns ascending ranges with neighbours joined.
+/// Merges adjacent ranges, which ascend.
 fn joined(ranges: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut joined: Vec<Range<usize>> = Vec::new();
     for range in ranges {

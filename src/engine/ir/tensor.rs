@@ -9,16 +9,16 @@ pub struct TensorId(pub usize);
 /// Storage of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
-    /// In transient memory assigned by the memory plan, from the node that writes it to the last that reads
-    /// it.
+    /// In transient memory assigned by the memory plan, from the node that first writes it to the last that
+    /// accesses it.
     Transient,
-    /// In the state, under this slot.
+    /// In the state, in this slot.
     State(SlotId),
-    /// Inside another tensor, `offset` bytes from its start: a zero-copy view of whole rows.
+    /// Inside another tensor: a zero-copy view of whole rows.
     View {
-        /// The tensor viewed. Never itself a view.
+        /// The viewed tensor, never itself a view.
         of: TensorId,
-        /// Offset in bytes from its start.
+        /// Offset in bytes from the start of that tensor.
         offset: usize,
     },
 }
@@ -30,14 +30,14 @@ pub struct Tensor {
     pub name: String,
     /// Shape and format.
     pub spec: Spec,
-    /// Its storage.
+    /// Storage.
     pub home: Home,
 }
 
 /// Write mode of a node's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Overwrites the output, so nothing has to be zeroed before.
+    /// Overwrites the output, so nothing has to zero it first.
     Write,
     /// Adds to the output (accumulation).
     Add,
@@ -49,7 +49,7 @@ pub enum Stream {
     /// The compute stream of the model.
     #[default]
     Main,
-    /// The stream of collectives that overlap with the backward.
+    /// The stream for collectives that overlap with the backward.
     Communication,
 }
 

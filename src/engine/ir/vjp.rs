@@ -1,11 +1,11 @@
-//! Interface through which an op records its vector-Jacobian product.
+//! How an op records its vector-Jacobian product.
 
 use super::{Builder, Destination, GradDestination, Node, Op, Spec, TensorId, Upstream, Vjp};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
 impl<'a> Vjp<'a> {
-    /// Starts recording the gradients of the inputs of `node`. `upstream` has an entry per output,
+    /// Starts recording the gradients of the inputs of `node`. `upstream` has one entry per output,
     /// `destinations` one per input.
     pub fn new(
         builder: &'a mut Builder,
@@ -55,7 +55,7 @@ impl<'a> Vjp<'a> {
     /// Returns the upstream gradient of output `i` as a tensor.
     ///
     /// # Errors
-    /// When there is none, or it is the constant 1 of a loss.
+    /// If there is none, or it is the constant 1 of a loss.
     pub fn output_grad(&self, i: usize) -> Result<TensorId> {
         match self.upstream[i] {
             Some(Upstream::Tensor(id)) => Ok(id),
@@ -74,7 +74,7 @@ impl<'a> Vjp<'a> {
     /// further outputs are scratch. Returns all its outputs.
     ///
     /// # Errors
-    /// When the op does not accept `inputs`.
+    /// If the op does not accept `inputs`.
     pub fn backward(
         &mut self,
         op: impl Op + 'static,
@@ -106,7 +106,7 @@ impl<'a> Vjp<'a> {
         self.input_grads[i] = Some(gradient);
     }
 
-    /// Returns the gradient of each input, as far as recorded.
+    /// Returns the gradient of each input for which one was recorded.
     pub fn into_input_grads(self) -> Vec<Option<TensorId>> {
         self.input_grads
     }

@@ -33,7 +33,7 @@ pub(super) const ENTRY: Entry = Entry {
             name: "weight_decay",
             form: Form::Number(Included(0.0), Included(10.0)),
             default: Value::Number(0.1),
-            meaning: "Decoupled weight decay, relative to what `decay` says; spares vectors.",
+            meaning: "Decoupled weight decay, a multiple of what `decay` says; not applied to vectors.",
             example: "0.01",
             aliases: &[],
         },
@@ -55,14 +55,14 @@ pub(super) const ENTRY: Entry = Entry {
 /// AdamW with its hyperparameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// Decay of the first moment per step.
+    /// Decay rate of the first moment per step.
     pub beta1: f64,
-    /// Decay of the second moment per step.
+    /// Decay rate of the second moment per step.
     pub beta2: f64,
     /// Added to the root of the second moment.
     pub eps: f64,
-    /// Decoupled weight decay of matrices: they are multiplied by `1 − lr·weight_decay`, or if it is
-    /// independent of the peak by `1 − (lr / peak)·weight_decay`.
+    /// Decoupled weight decay: each step multiplies a matrix by `1 − lr·weight_decay`, or by `1 − (lr /
+    /// peak)·weight_decay` if decay is independent of the peak.
     pub weight_decay: f64,
 }
 
@@ -98,7 +98,7 @@ impl Rule<2> for AdamW {
         let m = one_minus_beta1.fma(g - m, m);
         let v = (one_minus_beta2 * g).fma(g, beta2 * v);
         let denominator = v.sqrt() / correction + eps;
-        // Three roundings, as in PyTorch: where decay and step cancel, any other order is many ulp away.
+        // Three roundings, as in PyTorch: when decay and step cancel, any other order is many ulp off.
         let decayed = if decays { p * decay } else { p };
         (decayed - size * m / denominator, [m, v])
     }

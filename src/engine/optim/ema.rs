@@ -1,4 +1,4 @@
-//! The exponential moving average of the weights: its slot, the weight of every step in it, and its ops.
+//! The exponential moving average of the weights: its slot, the weight of each step, and its ops.
 
 use crate::error::Result;
 use crate::ir::{
@@ -14,20 +14,21 @@ use std::sync::Arc;
 const BUFFER: &str = "ema";
 const AVERAGE: FlatBuffer = FlatBuffer::Optimizer { slot: BUFFER, group: String::new() };
 
-/// What the names of its tensors begin with in checkpoints.
+/// Prefix of the average's tensors in checkpoints.
 pub const CHECKPOINT_PREFIX: &str = "ema.";
 
 /// An exponential moving average of the weights, which training does not read.
 ///
-/// After step t it is the mean of the weights θ after the steps 1 to t, those of step i with the weight
-/// `decay^(t − i)`, divided by the sum of these: the initial weights have no share in it, as with the
-/// correction of Adam's moments (Kingma and Ba, 2015, section 3). So `ema_t = ema_(t−1) + w_t·(θ_t −
-/// ema_(t−1))` with `w_t = (1 − decay) / (1 − decay^t)`, from 1 at the first step down to `1 − decay`.
+/// After step t it is the weighted mean of the weights θ_1 to θ_t after each step, where θ_i has the weight
+/// `decay^(t − i)`. Dividing by the sum of these weights keeps the initial weights out of the mean, like the
+/// bias correction of Adam's moments (Kingma and Ba, 2015, section 3). In recursive form: `ema_t = ema_(t−1)
+/// + w_t·(θ_t − ema_(t−1))` with `w_t = (1 − decay) / (1 − decay^t)`, which falls from 1 at the first step
+/// toward `1 − decay`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightEma {
-    /// What a step leaves of the average before it, in the long run; between 0 and 1.
+    /// Fraction of the previous average that a step keeps in the long run; between 0 and 1.
     pub decay: f64,
-    /// Evaluations also evaluate the average.
+    /// If true, evaluations also evaluate the average.
     pub evaluates: bool,
 }
 
@@ -38,12 +39,12 @@ impl WeightEma {
             buffer: BUFFER,
             checkpoint_prefix: CHECKPOINT_PREFIX,
             dtype: precision.master,
-            // Of no account: the first step has the weight 1.
+            // Irrelevant: the first step has weight 1.
             initial: 0.0,
         }
     }
 
-    /// Returns the group of all of a model's parameters that has the slot.
+    /// Returns the group of all of a model's parameters, with the average as its only slot.
     pub fn request(self, precision: Precision, params: usize) -> GroupRequest {
         GroupRequest {
             params: (0..params).collect(),
@@ -52,11 +53,11 @@ impl WeightEma {
         }
     }
 
-    /// Returns the weights of the steps up to `steps` in the average, computed in f64; the first of the
+    /// Returns each step's weight in the average, for steps up to `steps`, computed in f64. The first of the
     /// `steps + 1` numbers is not used.
     pub fn weights(self, steps: usize) -> Vec<f64> {
-        // 1 + decay + decay² + …: the reciprocal of (1 − decay) / (1 − decay^t), by operations that round
-        // alike everywhere.
+        // `sum` is 1 + decay + decay² + …, the reciprocal of (1 − decay) / (1 − decay^t). It is built from
+        // operations that round the same on every platform.
         let mut sum = 0.0;
         let of_step = |_| {
             sum = 1.0 + self.decay * sum;
@@ -65,10 +66,10 @@ impl WeightEma {
         std::iter::once(0.0).chain((1..=steps).map(of_step)).collect()
     }
 
-    /// Records the update of the average, after that of the weights.
+    /// Records the update of the average, to follow the update of the weights.
     ///
     /// # Errors
-    /// When the state has no average.
+    /// If the state has no average.
     pub fn record(self, b: &mut Builder) -> Result<()> {
         let state = Arc::clone(&b.program().state);
         let op = Ema { elements: state.flat_len, segments: segments(&state), precision: state.precision };
@@ -80,10 +81,10 @@ impl WeightEma {
         Ok(())
     }
 
-    /// Records the exchange of the weights and their average.
+    /// Records a swap of the weights with their average.
     ///
     /// # Errors
-    /// When the state has no average.
+    /// If the state has no average.
     pub fn record_swap(self, b: &mut Builder) -> Result<()> {
         let state = Arc::clone(&b.program().state);
         let op = SwapEma { elements: state.flat_len, segments: segments(&state), precision: state.precision };
@@ -97,7 +98,7 @@ impl WeightEma {
     }
 }
 
-/// Returns the ranges of the flat buffers that ranks average: all of them, or those that they own.
+/// Returns the ranges of the flat buffers that each rank averages: all, or only those it owns.
 fn segments(state: &State) -> Segments {
     let all = [(0..state.flat_len, false)];
     match &state.shards {

@@ -1,4 +1,4 @@
-//! Groups of parameters by role, each with an update rule of its own.
+//! Groups of parameters by role, each with its own update rule.
 
 use super::hyperparameters::Values;
 use super::optimizer::{Entry, Optimizer, Rates, Update};
@@ -14,11 +14,11 @@ use std::sync::Arc;
 pub enum GroupRole {
     /// The table of token vectors.
     Embedding,
-    /// The table of the vectors of positions.
+    /// The table of position vectors.
     Positions,
     /// The projection to the vocabulary.
     Head,
-    /// Matrices of blocks.
+    /// Matrices in blocks.
     Matrix,
     /// Weights and biases of norms, and biases of products.
     Vector,
@@ -39,7 +39,7 @@ impl GroupRole {
         }
     }
 
-    /// Returns the word that recipes use.
+    /// Returns the word for the role in recipes.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Embedding => "embedding",
@@ -50,30 +50,30 @@ impl GroupRole {
         }
     }
 
-    /// Returns the role that recipes call so.
+    /// Returns the role for a recipe's word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.word() == word)
     }
 
-    /// Returns true if an optimizer can update it.
+    /// Returns true if an optimizer can update parameters of this role.
     pub fn is_updated_by(self, entry: &Entry) -> bool {
         self == Self::Matrix || entry.elsewhere.is_none()
     }
 
-    /// Returns true if weight decay applies to it unless a recipe says otherwise.
+    /// Returns true if weight decay applies to this role by default.
     pub fn decays(self) -> bool {
         self != Self::Vector
     }
 }
 
-/// The rule by which parameters of a role are updated.
+/// How parameters of a role are updated.
 #[derive(Clone, Debug)]
 pub struct RoleRule {
     /// The role.
     pub role: GroupRole,
     /// The optimizer.
     pub entry: &'static Entry,
-    /// The values of all its hyperparameters.
+    /// The values of all the optimizer's hyperparameters.
     pub values: Values,
     /// Peak learning rate.
     pub lr: f64,
@@ -86,25 +86,24 @@ pub struct RoleRule {
 /// Parameters of one or more roles that one rule updates.
 #[derive(Clone, Debug)]
 pub struct UpdateGroup {
-    /// Their roles, ascending.
+    /// Roles of the parameters, ascending.
     pub roles: Vec<GroupRole>,
-    /// Those of them to which weight decay applies.
+    /// The roles to which weight decay applies.
     pub decaying: Vec<GroupRole>,
     /// Name of the optimizer.
     pub name: &'static str,
-    /// The values of all its hyperparameters.
+    /// The values of all the optimizer's hyperparameters.
     pub values: Values,
-    /// The update rule with these.
+    /// The update rule with these values.
     pub optimizer: Arc<dyn Optimizer>,
-    /// Peak learning rate; the schedule is that of the plan.
+    /// Peak learning rate; the plan gives the schedule.
     pub lr: f64,
     /// What weight decay is relative to.
     pub decay: WeightDecay,
 }
 
 impl UpdateGroup {
-    /// Returns the groups of rules, in the order of their first roles: roles whose rules are equal are one
-    /// group.
+    /// Returns one group for each set of roles with equal rules, in the order of their first roles.
     pub fn join(rules: &[RoleRule]) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for rule in rules {
@@ -133,23 +132,22 @@ impl UpdateGroup {
             && self.decay == rule.decay
     }
 
-    /// Returns those of its roles that some parameters have, in words: `embedding+head`.
+    /// Returns the group's roles that occur among `parameters`, in words: `embedding+head`.
     pub fn in_words(&self, parameters: impl Iterator<Item = Role>) -> String {
         in_words(&self.roles, parameters)
     }
 
-    /// Returns those of its roles that some parameters have and that decay, in words; `none` without any.
+    /// Returns the group's decaying roles that occur among `parameters`, in words; `none` if there are none.
     pub fn decaying_in_words(&self, parameters: impl Iterator<Item = Role>) -> String {
         let words = in_words(&self.decaying, parameters);
         if words.is_empty() { "none".to_owned() } else { words }
     }
 
-    /// Returns the rates of a step: `share` is the learning rate's share of the peak, and `lr` the learning
-    /// rate.
+    /// Returns the rates of a step. `lr` is the learning rate and `share` its share of the peak.
     ///
     /// Coupled weight decay is a multiple of the learning rate (Loshchilov and Hutter, 2019). Independent
-    /// decay is one of the schedule alone, so that another peak leaves it as it is (Wortsman et al.,
-    /// "Small-scale proxies for large-scale Transformer training instabilities", 2023).
+    /// decay follows only the schedule, so a different peak does not change it (Wortsman et al., "Small-scale
+    /// proxies for large-scale Transformer training instabilities", 2023).
     pub fn rates(&self, lr: f64, share: f64) -> Rates {
         let decay = match self.decay {
             WeightDecay::Coupled => lr,
@@ -158,7 +156,7 @@ impl UpdateGroup {
         Rates { lr, decay }
     }
 
-    /// Returns the parameters of this group among those of a model, and what is kept for them. Where ranks
+    /// Returns the request for this group's parameters in a model and for the tensors kept for them. If ranks
     /// can own whole parameters, these begin at multiples of `block` elements.
     pub fn request(&self, precision: Precision, params: &[ParamRequest], block: usize) -> GroupRequest {
         let is_own = |i: &usize| self.roles.contains(&GroupRole::from_role(params[*i].role));
@@ -172,12 +170,12 @@ impl UpdateGroup {
         }
     }
 
-    /// Records the update of this group, which has the index `group` in the state, within a range of the flat
-    /// buffers: nothing if it has no parameter there. An optimizer that owns whole parameters has none of
-    /// them, or all.
+    /// Records the update of this group within a range of the flat buffers. `group` is its index in the
+    /// state. Records nothing if the group has no parameter in the range. For an optimizer that owns whole
+    /// parameters, the range must hold all of the group's parameters or none.
     ///
     /// # Errors
-    /// When an op refuses the shapes or formats.
+    /// If an op rejects the shapes or formats.
     pub fn record(&self, b: &mut Builder, group: usize, range: &Range<usize>) -> Result<()> {
         let decays = |role| self.decaying.contains(&GroupRole::from_role(role));
         let update = Update::of_group(b, group, range, decays)?;
@@ -192,7 +190,7 @@ impl UpdateGroup {
     }
 }
 
-/// Returns those of `roles` that some parameters have, in words.
+/// Returns the roles that occur among `parameters`, in words.
 fn in_words(roles: &[GroupRole], parameters: impl Iterator<Item = Role>) -> String {
     let present: BTreeSet<GroupRole> = parameters.map(GroupRole::from_role).collect();
     let words = roles.iter().filter(|role| present.contains(role)).map(|role| role.word());
@@ -235,7 +233,7 @@ mod tests {
         assert_eq!(roles(&rules), ["embedding+head", "positions", "matrix", "vector"]);
     }
 
-    /// Slots have room for the parameters of their group alone, in the order of the flat buffers.
+    /// Slots hold only the parameters of their group, in the order of the flat buffers.
     #[test]
     fn the_slots_of_a_group_are_compact() {
         let roles = [Role::Head, Role::Vector, MATRIX, MATRIX, Role::Vector, Role::Embedding];
@@ -260,7 +258,7 @@ mod tests {
         let groups: Vec<_> = groups.iter().map(|group| group.request(precision, &requests, 64)).collect();
         assert_eq!((&groups[0].params, &groups[1].params), (&vec![0, 5], &vec![1, 2, 3, 4]));
         let state = StateBuilder::for_training(precision, &requests, &groups).finish();
-        // 100 fp32 numbers take 512 bytes with their alignment of 64.
+        // 100 fp32 numbers take 512 bytes: every parameter begins at a multiple of 256 bytes.
         let stride = state.params[1].start;
         let buffer = |slot, group: &str| FlatBuffer::Optimizer { slot, group: group.to_owned() };
         let elements = |slot: SlotName| {

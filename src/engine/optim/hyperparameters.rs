@@ -1,4 +1,4 @@
-//! Hyperparameters: the keys of a recipe's `[optimizer]` section that belong to one optimizer.
+//! Hyperparameters: keys in a recipe's `[optimizer]` section that belong to particular optimizers.
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
 
-/// A hyperparameter of an optimizer, as a recipe spells it.
+/// A hyperparameter of an optimizer, as recipes spell it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hyperparameter {
-    /// The key in `[optimizer]`. Optimizers may share a name; its form is then the same in all of them.
+    /// The key in `[optimizer]`. Optimizers may share a name if they give it the same form.
     pub name: &'static str,
     /// Form and bounds of its value.
     pub form: Form,
-    /// Its value where a recipe does not set it.
+    /// The value if a recipe sets none.
     pub default: Value,
     /// One sentence.
     pub meaning: &'static str,
@@ -28,13 +28,13 @@ pub struct Hyperparameter {
 pub enum Form {
     /// A finite number between two bounds.
     Number(Bound<f64>, Bound<f64>),
-    /// Two of them.
+    /// Two such numbers.
     Pair(Bound<f64>, Bound<f64>),
     /// A whole number within these bounds, both included.
     Count {
-        /// The smallest.
+        /// Smallest value.
         min: u64,
-        /// The largest.
+        /// Largest value.
         max: u64,
     },
     /// True or false.
@@ -51,7 +51,7 @@ pub enum Value {
     Flag(bool),
     /// A number.
     Number(f64),
-    /// A whole number. Recipes are read with numbers, which [`Hyperparameter::value`] turns into it.
+    /// A whole number. Recipes parse it as [`Value::Number`], and [`Hyperparameter::value`] converts it.
     Count(u64),
     /// Two numbers.
     Pair([f64; 2]),
@@ -60,7 +60,7 @@ pub enum Value {
 }
 
 impl Hyperparameter {
-    /// Returns a value as it was written in the form of this hyperparameter.
+    /// Converts a value as written in a recipe to the form of this hyperparameter.
     pub fn value(&self, written: &Value) -> Value {
         match (self.form, written) {
             (Form::Count { .. }, Value::Number(x)) => Value::Count(*x as u64),
@@ -82,13 +82,13 @@ impl fmt::Display for Value {
     }
 }
 
-/// Values of all hyperparameters of one optimizer, by name. Displayed as `eps=1e-8 weight_decay=0.1`.
+/// Values of all hyperparameters of one optimizer, by name. They print as `eps=1e-8 weight_decay=0.1`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Values(BTreeMap<&'static str, Value>);
 
 impl Values {
-    /// Returns the values for `declared`: those of `written`, and defaults. Other names in `written` are left
-    /// out.
+    /// Returns values for the `declared` hyperparameters, from `written` or else by default. Other names in
+    /// `written` are ignored.
     pub fn from_written<'a>(
         declared: impl IntoIterator<Item = &'a Hyperparameter>,
         written: &BTreeMap<String, Value>,
@@ -97,12 +97,13 @@ impl Values {
         Self(declared.into_iter().map(|h| (h.name, value(h))).collect())
     }
 
-    /// Returns the value of that name, or `None` where the optimizer has no such hyperparameter.
+    /// Returns the value with this name; `None` if the optimizer has no such hyperparameter.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name)
     }
 
-    /// Returns the values with the number of that name times `factor`, where the optimizer has such a number.
+    /// Returns the values with the number of this name multiplied by `factor`, if the optimizer has such a
+    /// number.
     #[must_use]
     pub fn scaled(mut self, name: &str, factor: f64) -> Self {
         if let Some(Value::Number(x)) = self.0.get_mut(name) {
@@ -111,9 +112,9 @@ impl Values {
         self
     }
 
-    /// Returns the number of that name.
+    /// Returns the number with this name.
     ///
-    /// Panics where the optimizer declares no such number: a programming error.
+    /// Panics if the optimizer declares no such number: a programming error.
     pub fn number(&self, name: &str) -> f64 {
         match self.0.get(name) {
             Some(Value::Number(x)) => *x,
@@ -121,9 +122,9 @@ impl Values {
         }
     }
 
-    /// Returns the two numbers of that name.
+    /// Returns the pair with this name.
     ///
-    /// Panics where the optimizer declares no such pair: a programming error.
+    /// Panics if the optimizer declares no such pair: a programming error.
     pub fn pair(&self, name: &str) -> [f64; 2] {
         match self.0.get(name) {
             Some(Value::Pair(pair)) => *pair,
@@ -131,9 +132,9 @@ impl Values {
         }
     }
 
-    /// Returns the whole number of that name.
+    /// Returns the whole number with this name.
     ///
-    /// Panics where the optimizer declares no such number: a programming error.
+    /// Panics if the optimizer declares no such number: a programming error.
     pub fn count(&self, name: &str) -> usize {
         match self.0.get(name) {
             Some(Value::Count(n)) => *n as usize,
@@ -141,9 +142,9 @@ impl Values {
         }
     }
 
-    /// Returns the flag of that name.
+    /// Returns the flag with this name.
     ///
-    /// Panics where the optimizer declares no such flag: a programming error.
+    /// Panics if the optimizer declares no such flag: a programming error.
     pub fn flag(&self, name: &str) -> bool {
         match self.0.get(name) {
             Some(Value::Flag(is_set)) => *is_set,
@@ -151,9 +152,9 @@ impl Values {
         }
     }
 
-    /// Returns the word of that name.
+    /// Returns the word with this name.
     ///
-    /// Panics where the optimizer declares no such word: a programming error.
+    /// Panics if the optimizer declares no such word: a programming error.
     pub fn word(&self, name: &str) -> &str {
         match self.0.get(name) {
             Some(Value::Word(word)) => word,

@@ -17,7 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
             name: "betas",
             form: Form::Pair(Included(0.0), Excluded(1.0)),
             default: Value::Pair([0.9, 0.99]),
-            meaning: "Weights of the momentum in the direction of a step, and in the momentum that is kept.",
+            meaning: "Weights of the old momentum in the direction of a step, and in the new momentum.",
             example: "[0.95, 0.98]",
             aliases: &[],
         },
@@ -25,7 +25,7 @@ pub(super) const ENTRY: Entry = Entry {
             name: "weight_decay",
             form: Form::Number(Included(0.0), Included(10.0)),
             default: Value::Number(0.1),
-            meaning: "Decoupled weight decay, relative to what `decay` says; spares vectors.",
+            meaning: "Decoupled weight decay, a multiple of what `decay` says; not applied to vectors.",
             example: "1.0",
             aliases: &[],
         },
@@ -48,7 +48,7 @@ pub(super) const ENTRY: Entry = Entry {
 pub struct Lion {
     /// Weight of the momentum in the direction of a step.
     pub beta1: f64,
-    /// Weight of the momentum in the one that is kept.
+    /// Weight of the momentum in the momentum that is kept.
     pub beta2: f64,
     /// Decoupled weight decay of matrices.
     pub weight_decay: f64,
@@ -75,7 +75,7 @@ impl Rule<1> for Lion {
     #[inline(always)]
     fn update<A: Real>(s: &Scalars<A>, decays: bool, p: A, [m]: [A; 1], g: A) -> (A, [A; 1]) {
         let ([decay, lr, ..], [beta1, one_minus_beta1, beta2, one_minus_beta2]) = (s.row, s.constants);
-        // Three roundings, as there: the sign is that of the rounded sum.
+        // Three roundings, as in the authors' code: the direction is the sign of the rounded sum.
         let direction = m * beta1 + g * one_minus_beta1;
         let p = if decays { p * decay } else { p };
         let p = if direction > A::ZERO {

@@ -1,10 +1,10 @@
-//! Optimizers: the state that an update keeps for every parameter, the ops that compute it, and its schedule.
+//! Optimizers: the state kept for every parameter, the ops of an update, and its schedule.
 //!
-//! An optimizer is one file here that implements [`Optimizer`], or a [`Rule`] if it treats every element alike,
-//! and declares its hyperparameters; and one line of [`OPTIMIZERS`]. Recipes read their keys from that list;
-//! the layout of the state, checkpoints, forecasts and the program of a step's end iterate over an optimizer's
-//! slots and never name them. Parameters are updated in groups by role, each with an optimizer, a rate and a
-//! decay of its own ([`UpdateGroup`]).
+//! To add an optimizer, write one file here that implements [`Optimizer`], or [`Rule`] if it treats every
+//! element alike, and declares its hyperparameters; then add one line to [`OPTIMIZERS`]. Recipes read their
+//! keys from that list. The state layout, checkpoints, forecasts and the program at the end of a step iterate
+//! over an optimizer's slots and never name them. Parameters are updated in groups by role, each with its own
+//! optimizer, rate and decay ([`UpdateGroup`]).
 
 mod adamw;
 mod elementwise;
@@ -29,7 +29,7 @@ pub use width::{Power, Sides, WidthRule};
 /// Every optimizer. The first is the default of recipes.
 pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY, lion::ENTRY, sgd::ENTRY, muon::ENTRY];
 
-/// Returns the names of all hyperparameters in the order of the registry, a shared name once.
+/// Returns the names of all hyperparameters in the order of the registry, without duplicates.
 pub fn hyperparameter_names() -> Vec<&'static str> {
     let mut names = Vec::new();
     for hyperparameter in OPTIMIZERS.iter().flat_map(|entry| entry.hyperparameters) {
@@ -40,25 +40,25 @@ pub fn hyperparameter_names() -> Vec<&'static str> {
     names
 }
 
-/// Returns the optimizer of that name.
+/// Returns the optimizer with this name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     OPTIMIZERS.iter().find(|entry| entry.name == name)
 }
 
-/// Returns the optimizers that have a hyperparameter of that name.
+/// Returns the optimizers that have a hyperparameter with this name.
 pub fn owners(name: &str) -> impl Iterator<Item = &'static Entry> {
     OPTIMIZERS.iter().filter(move |entry| entry.hyperparameters.iter().any(|h| h.name == name))
 }
 
-/// Returns the optimizer of parameters of a role where a recipe names one for all: that, or the one that it
-/// leaves them to.
+/// Returns the optimizer for parameters of a role when a recipe sets optimizer `name` for all: `name`, or the
+/// optimizer that takes the parameters `name` cannot update.
 pub fn find_for(role: GroupRole, name: &str) -> Option<&'static Entry> {
     let entry = find(name)?;
     if role.is_updated_by(entry) { Some(entry) } else { find(entry.elsewhere?) }
 }
 
-/// Returns the hyperparameters that a recipe may set where it names an optimizer for all parameters: its own,
-/// and others of the one that it leaves some of them to.
+/// Returns the hyperparameters that a recipe may set when it names one optimizer for all parameters: its own,
+/// and further ones of the optimizer that takes the parameters it cannot update.
 pub fn hyperparameters_for_all(entry: &'static Entry) -> Vec<&'static Hyperparameter> {
     let elsewhere = entry.elsewhere.and_then(find).map_or(&[][..], |other| other.hyperparameters);
     let is_own = |h: &&Hyperparameter| entry.hyperparameters.iter().any(|own| own.name == h.name);

@@ -1,8 +1,7 @@
-//! Muon: momentum whose matrices are made orthogonal (Jordan et al., 2024), as `torch.optim.Muon` computes
-//! it.
+//! Muon: momentum with orthogonalized matrices (Jordan et al., 2024), as `torch.optim.Muon` computes it.
 //!
-//! It updates the *logical* matrices of blocks: queries, keys and values, or gate and up, each by itself,
-//! though they are stored in one tensor. Those of one shape are one batch over all blocks.
+//! It updates each *logical* matrix of the blocks separately (query, key and value, or gate and up), even if
+//! several are stored in one tensor. Matrices with the same shape form one batch over all blocks.
 
 use super::hyperparameters::{Form, Hyperparameter, Value};
 use super::optimizer::{Entry, Optimizer, Rates, Update};
@@ -33,7 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
             name: "nesterov",
             form: Form::Flag,
             default: Value::Flag(true),
-            meaning: "Average the gradient with the new momentum once more.",
+            meaning: "Use the average of the gradient and the new momentum as the direction.",
             example: "false",
             aliases: &[],
         },
@@ -41,7 +40,7 @@ pub(super) const ENTRY: Entry = Entry {
             name: "weight_decay",
             form: Form::Number(Included(0.0), Included(10.0)),
             default: Value::Number(0.1),
-            meaning: "Decoupled weight decay, relative to what `decay` says, the learning rate before it is adjusted.",
+            meaning: "Decoupled weight decay, a multiple of what `decay` says; the learning rate counts without `adjust`.",
             example: "0.01",
             aliases: &[],
         },
@@ -50,7 +49,7 @@ pub(super) const ENTRY: Entry = Entry {
             form: Form::Word(RateAdjustment::WORDS),
             default: Value::Word(Cow::Borrowed(RateAdjustment::MatchRmsAdamw.word())),
             meaning: "How the learning rate follows the shape of a matrix: by `√max(1, outputs / inputs)` (Jordan et al. \
-                      2024), or by `0.2·√max(outputs, inputs)`, with which rates of AdamW serve (Liu et al. 2025).",
+                      2024), or by `0.2·√max(outputs, inputs)`, so that rates tuned for AdamW work (Liu et al. 2025).",
             example: "\"original\"",
             aliases: &["adjust_lr_fn"],
         },
@@ -101,18 +100,18 @@ pub struct Muon {
     pub steps: usize,
 }
 
-/// Returns the adjustment of a word.
+/// Returns the rate adjustment for a word.
 ///
-/// Panics for a word that the hyperparameter does not declare: a programming error.
+/// Panics if the hyperparameter does not declare the word: a programming error.
 fn adjustment(word: &str) -> RateAdjustment {
     let found = RateAdjustment::ALL.iter().find(|adjustment| adjustment.word() == word);
     *found.unwrap_or_else(|| panic!("{word} is no adjustment"))
 }
 
 impl Muon {
-    /// Returns the adjusted learning rate of a matrix over the learning rate: `_adjust_lr` of PyTorch's
-    /// torch/optim/_muon.py. The first form is that of Jordan et al.; the second gives updates the root mean
-    /// square of AdamW's (Liu et al., "Muon is scalable for LLM training", 2025).
+    /// Returns the ratio of a matrix's adjusted learning rate to the learning rate: `_adjust_lr` in PyTorch's
+    /// torch/optim/_muon.py. The first form comes from Jordan et al.; the second gives updates the same root
+    /// mean square as AdamW's (Liu et al., "Muon is scalable for LLM training", 2025).
     fn ratio(&self, [outputs, inputs]: [usize; 2]) -> f64 {
         let (outputs, inputs) = (outputs as f64, inputs as f64);
         match self.adjust {
@@ -179,14 +178,14 @@ impl Optimizer for Muon {
     }
 }
 
-/// Matrices that are updated together.
+/// Matrices with the same shape, which are updated together.
 struct Batch {
-    /// Outputs and inputs.
+    /// Numbers of outputs and inputs.
     shape: [usize; 2],
     matrices: Matrices,
 }
 
-/// Returns the logical matrices of a group, those of one shape together, in the order of the flat buffers.
+/// Returns the logical matrices of a group in batches of one shape, in the order of the flat buffers.
 fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
     let group = &state.groups[group];
     let masters = state.shards.as_deref().filter(|_| state.masters_are_sharded());

@@ -1,4 +1,4 @@
-//! The trait of optimizers, their entry in the registry, and the tensors of an update.
+//! The trait of optimizers, their registry entries, and the tensors of an update.
 
 use super::hyperparameters::{Hyperparameter, Values};
 use super::width::{Sides, WidthRule};
@@ -15,20 +15,22 @@ use std::sync::Arc;
 /// An optimizer as recipes choose it.
 #[derive(Debug)]
 pub struct Entry {
-    /// Its name in recipes.
+    /// Name in recipes.
     pub name: &'static str,
-    /// The keys of `[optimizer]` that it has beside the name and the learning rate.
+    /// Its keys in `[optimizer]`, besides the name and the learning rate.
     pub hyperparameters: &'static [Hyperparameter],
-    /// True if its weight decay multiplies parameters apart from the gradient's step (Loshchilov and Hutter,
+    /// True if weight decay multiplies parameters separately from the gradient step (Loshchilov and Hutter,
     /// 2019), so that it can be independent of the learning rate.
     pub decoupled_decay: bool,
-    /// For an optimizer of matrices of blocks alone, the name of that of all other parameters.
+    /// For an optimizer that updates only matrices in blocks, the name of the optimizer for all other
+    /// parameters.
     pub elsewhere: Option<&'static str>,
-    /// How its updates follow the width of a model, for parameters whose sides grow so; `None`: no rule is known.
+    /// How updates follow a model's width, for parameters in which these sides grow with it; `None` if no
+    /// rule is known.
     pub width_rule: fn(&Values, Sides) -> Option<WidthRule>,
-    /// Makes the optimizer from the values of all its hyperparameters.
+    /// Builds the optimizer from the values of all its hyperparameters.
     pub build: fn(&Values) -> Arc<dyn Optimizer>,
-    /// The ops of its updates, for checks.
+    /// The ops of an update, for checks.
     pub ops: &'static [OpType],
 }
 
@@ -37,28 +39,28 @@ pub struct Entry {
 pub struct Rates {
     /// Learning rate.
     pub lr: f64,
-    /// What decoupled weight decay is multiplied by: the learning rate, or its share of the peak.
+    /// The factor of decoupled weight decay: the learning rate, or its share of the peak.
     pub decay: f64,
 }
 
 /// An update rule with its hyperparameters.
 pub trait Optimizer: Debug + Send + Sync {
-    /// Tensors that it keeps for every parameter. The order is that of the buffers of the state, of the
-    /// update's outputs and of checkpoints.
+    /// Returns the tensors kept for every parameter. State buffers, the update's outputs and checkpoints use
+    /// the same order.
     fn slots(&self, precision: Precision) -> Vec<OptimizerSlot>;
 
-    /// Describes the slots in plain words, such as `two moments`; empty without slots.
+    /// Describes the slots in plain words, such as `two moments`; empty if there are none.
     fn slots_in_words(&self) -> &'static str;
 
     /// Returns the number of columns of the schedule table.
     fn schedule_width(&self) -> usize;
 
-    /// Returns the row of the schedule table for `step` (from 1) at these rates, computed in f64:
-    /// [`Optimizer::schedule_width`] numbers.
+    /// Returns the [`Optimizer::schedule_width`] numbers in the schedule table's row for `step` (counted from
+    /// 1) at these rates, computed in f64.
     fn schedule_row(&self, rates: Rates, step: u64) -> Vec<f64>;
 
-    /// Returns true if an update of a parameter needs all of it, so that one rank must own it whole where
-    /// ranks divide the state.
+    /// Returns true if an update needs a whole parameter, so that one rank must own all of it if ranks divide
+    /// the state.
     fn owns_whole_parameters(&self) -> bool {
         false
     }
@@ -66,44 +68,42 @@ pub trait Optimizer: Debug + Send + Sync {
     /// Records the update of a group of parameters at the end of a step.
     ///
     /// # Errors
-    /// When an op refuses the shapes or formats.
+    /// If an op rejects the shapes or formats.
     fn record(&self, b: &mut Builder, update: &Update) -> Result<()>;
 }
 
 /// The update of a group of parameters: what it covers, and its tensors, all in the state.
 #[derive(Clone, Debug)]
 pub struct Update {
-    /// Index of the group in [`State::groups`], which has its parameters.
+    /// Index in [`State::groups`] of the group to update.
     pub group: usize,
-    /// Where its elements lie, and which of them decay.
+    /// Where the group's elements lie, and which of them decay.
     pub segments: Segments,
-    /// Gradients of all parameters, `[n]` in the master format. They are not clipped yet.
+    /// Gradients of all parameters, `[n]` in the master format, before clipping.
     pub grads: TensorId,
     /// The schedule table, `[steps + 1, schedule_width]` in the master format; row 0 is not used.
     pub schedule: TensorId,
-    /// The step, `[1]` u32, from 1: the row of the table.
+    /// The step, `[1]` u32, counted from 1: the row of the table.
     pub step: TensorId,
-    /// The factor by which gradients are to be multiplied (clipping by the global norm), `[1]` in the master
-    /// format.
+    /// The factor to multiply gradients by (clipping by the global norm), `[1]` in the master format.
     pub clip: TensorId,
-    /// The flag of a step that was not finite, `[1]` u32: where it is not zero nothing may change.
+    /// Not zero after a step with a non-finite loss or gradient norm, `[1]` u32: then nothing may change.
     pub bad: TensorId,
     /// Masters of all parameters, `[n]`.
     pub params: TensorId,
-    /// The optimizer's slots, in the order of [`Optimizer::slots`]: `[n]` each, or the elements of the group
-    /// alone.
+    /// The optimizer's slots, in the order of [`Optimizer::slots`]: `[n]` each, or only the group's elements.
     pub slots: Vec<TensorId>,
-    /// The rounded copy of the masters that products read, `[n]`; `None` where products read the masters.
+    /// The rounded copy of the masters that products read, `[n]`; `None` if products read the masters.
     pub compute_copy: Option<TensorId>,
 }
 
 impl Update {
-    /// Looks up the tensors of a group in the state of the program that is being recorded, for an update of
-    /// those of its parameters' elements that lie within a range of the flat buffers. `decays` tells whether
-    /// weight decay applies to parameters of a role.
+    /// Looks up the tensors of a group in the state of the program being recorded, for an update of the
+    /// group's elements within a range of the flat buffers. `decays` tells whether weight decay applies to a
+    /// role.
     ///
     /// # Errors
-    /// When the state was not laid out for training.
+    /// If the state was not laid out for training.
     pub(super) fn of_group(
         b: &mut Builder,
         group: usize,
@@ -134,16 +134,16 @@ impl Update {
         [self.grads, self.schedule, self.step, self.clip, self.bad]
     }
 
-    /// Returns the outputs of such an op, updated in place: masters, slots, and the compute copy where there
-    /// is one.
+    /// Returns the outputs of such an op, updated in place: masters, slots, and the compute copy if there is
+    /// one.
     pub fn outputs(&self) -> Vec<Destination> {
         let tensors = std::iter::once(self.params).chain(self.slots.iter().copied()).chain(self.compute_copy);
         tensors.map(|tensor| Destination::Into(tensor, Mode::Add)).collect()
     }
 }
 
-/// Returns what a group updates within a range of the flat buffers, with and without weight decay, neighbours
-/// joined: on every rank, or where the state is sharded what each owns.
+/// Returns what a group updates within a range of the flat buffers: its adjacent elements with the same
+/// weight decay joined into segments. If the state is sharded, each rank updates only what it owns.
 fn segments(
     state: &State,
     group: &SlotGroup,
@@ -172,7 +172,8 @@ mod tests {
         [Role::Head, Role::Vector, Role::Matrix(Sublayer::Attention), Role::Vector, Role::Embedding];
     const BLOCK: usize = 256;
 
-    /// Parameters of two groups that alternate, divided in parts that end within blocks and parameters.
+    /// Returns a state with two alternating groups of parameters, sharded in parts that end inside blocks and
+    /// inside parameters.
     fn state(ranks: usize, dtype: DType) -> State {
         let request = |(i, &role): (usize, &Role)| ParamRequest {
             name: format!("p{i}"),
@@ -202,8 +203,8 @@ mod tests {
         StateBuilder::for_sharded_training(precision, &requests, &groups, shards).finish()
     }
 
-    /// Every element that an update moves: rank, places in the flat buffers, among masters and in slots, and
-    /// decay.
+    /// Returns every element that an update changes: rank, positions in the flat buffers, in the masters and
+    /// in the slots, and whether it decays.
     fn elements(segments: &Segments, ranks: usize) -> Vec<(usize, usize, usize, usize, bool)> {
         let of_rank = |rank| segments.of_rank(rank).iter().map(move |segment| (rank, *segment));
         let all = (0..ranks).flat_map(of_rank);

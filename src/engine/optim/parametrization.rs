@@ -1,25 +1,26 @@
-//! The maximal update parametrization (muP): how rate, epsilon and decay of a parameter follow the width of its
-//! model, by the parameter's role and by its optimizer.
+//! The maximal update parametrization (muP): how a parameter's rate, epsilon and decay follow the width of
+//! its model, depending on its role and its optimizer.
 //!
-//! `m` is the width over the base width: `dim`, the feed-forward layer and the number of heads grow by it, and
-//! a head stays as wide as it is. Of the equivalent forms it is that of table 8 of Yang and Hu (Tensor Programs
-//! V, arXiv:2203.03466, 2022), in which only a product from width to width has initial values that depend on
-//! the width (its variance is over its inputs), and logits have the factor 1/m. Every gradient is then m times
-//! smaller than at the base width, which is what the table below makes up for:
+//! `m` is the width divided by the base width. `dim`, the feed-forward layer and the number of heads grow by
+//! `m`; the width of a head stays the same. Of the equivalent forms this is table 8 of Yang and Hu (Tensor
+//! Programs V, arXiv:2203.03466, 2022): only products from width to width have initial values that depend on
+//! the width (variance 1 / inputs), and logits have the factor 1/m. Every gradient is then m times smaller
+//! than at the base width. The rules compensate for that:
 //!
-//! - the updates of AdamW and of Lion do not depend on the size of gradients. A product sums m times as many
-//!   terms that all agree in sign, so the rate of a matrix from width to width is over m; of the head, the
-//!   factor of logits does that. AdamW's epsilon is over m like the gradients that it is compared with.
-//! - SGD's updates are as large as gradients. A matrix from width to width sums m times as many terms that are
-//!   m times smaller; all others make up for their gradients by the rate.
-//! - Muon's updates have a spectral norm that the rate alone decides with the adjustment `original`, and so has
-//!   the change of a product. With `match_rms_adamw` it grows with the root of the width.
-//! - decay shrinks a matrix by rate · decay in a step, which stays as at the base width (Wang and Aitchison, How
-//!   to set AdamW's weight decay as you scale model and dataset size, arXiv:2405.13698, 2024; Dey et al.,
-//!   CompleteP, arXiv:2505.01618, 2025): where the rate is over m, the decay is times m.
+//! - AdamW and Lion: updates do not depend on the size of gradients. A product from width to width sums m
+//!   times as many terms that all agree in sign, so the rate of its matrix is divided by m. For the head, the
+//!   factor of the logits does that. AdamW's epsilon is divided by m, like the gradients it is compared with.
+//! - SGD: updates are proportional to gradients. A matrix from width to width sums m times as many terms that
+//!   are m times smaller, so its rate stays; all other parameters get m times the rate.
+//! - Muon: with the adjustment `original`, the rate alone sets the spectral norm of an update, and so the
+//!   change of a product. With `match_rms_adamw` that norm grows with the root of the width.
+//! - Decay: a step shrinks a matrix by rate · decay, which must stay as at the base width (Wang and
+//!   Aitchison, How to set AdamW's weight decay as you scale model and dataset size, arXiv:2405.13698, 2024;
+//!   Dey et al., CompleteP, arXiv:2505.01618, 2025). Where the rate is divided by m, the decay is multiplied
+//!   by m.
 //!
-//! Attention keeps its scale of one over the root of a head's width. Tables with one over that width are for
-//! models whose heads grow, and here heads become more.
+//! Attention keeps its scale, one over the root of a head's width. Tables with a scale of one over that width
+//! assume that heads get wider; here their number grows.
 
 use super::groups::{GroupRole, RoleRule};
 use super::hyperparameters::Values;
@@ -28,8 +29,8 @@ use super::width::{Power, Sides, WidthRule};
 use crate::policy::WeightDecay;
 
 impl Entry {
-    /// Returns the rule of this optimizer with these hyperparameters for the parameters of a role; `None` where it
-    /// has none, and the parametrization refuses it.
+    /// Returns this optimizer's width rule for parameters of a role, given its hyperparameters. `None` if it
+    /// has no rule; the parametrization then rejects the recipe.
     pub fn width_rule(&self, values: &Values, role: GroupRole) -> Option<WidthRule> {
         let sides = match role {
             GroupRole::Embedding | GroupRole::Positions | GroupRole::Vector => Sides::Outputs,
@@ -41,10 +42,11 @@ impl Entry {
 }
 
 impl RoleRule {
-    /// Returns the rule at a ratio of widths: the same at 1. `None` where its optimizer has no rule for its role.
+    /// Returns the rule at a ratio of widths; a ratio of 1 changes nothing. `None` if the optimizer has no
+    /// width rule for the role.
     pub fn at_width(self, ratio: f64) -> Option<Self> {
         let rule = self.entry.width_rule(&self.values, self.role)?;
-        // Independent decay is no multiple of the rate.
+        // Independent decay is not a multiple of the rate.
         let decay = match self.decay {
             WeightDecay::Coupled => rule.decay,
             WeightDecay::Independent => Power::Zero,
@@ -63,7 +65,7 @@ mod tests {
     use crate::policy::RateAdjustment;
     use std::collections::BTreeMap;
 
-    /// The factors of rate, epsilon and decay at four times the base width.
+    /// Returns the factors of rate, epsilon and decay at four times the base width.
     fn factors(optimizer: &str) -> [[f64; 3]; 5] {
         GroupRole::ALL.map(|role| {
             let rule = find(optimizer).unwrap().width_rule(&Values::default(), role).unwrap();
@@ -71,7 +73,7 @@ mod tests {
         })
     }
 
-    /// Rules of every optimizer for every role that it has one for.
+    /// Returns a rule for every pair of an optimizer and a role with a width rule.
     fn rules() -> Vec<RoleRule> {
         let all = OPTIMIZERS.iter().flat_map(|entry| GroupRole::ALL.map(|role| (entry, role)));
         let known = all.filter(|(entry, role)| entry.width_rule(&Values::default(), *role).is_some());
@@ -88,7 +90,7 @@ mod tests {
 
     #[test]
     fn rules_are_those_of_table_8() {
-        // Embedding, positions, head, matrices, vectors.
+        // Order: embedding, positions, head, matrices, vectors.
         let (others, matrix) = ([1.0, 0.25, 1.0], [0.25, 0.25, 4.0]);
         assert_eq!(factors("adamw"), [others, others, others, matrix, others]);
         let (others, matrix) = ([1.0; 3], [0.25, 1.0, 4.0]);
@@ -119,7 +121,7 @@ mod tests {
         }
     }
 
-    /// A step shrinks a matrix by the product of rate and decay.
+    /// Each step shrinks a matrix by the product of rate and decay.
     #[test]
     fn what_decay_does_in_a_step_stays() {
         for rule in rules() {

@@ -1,6 +1,7 @@
-//! SGD with momentum (Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013),
-//! in the form and order of operations of PyTorch's `torch.optim.SGD` (torch/optim/sgd.py, `_single_tensor_sgd`)
-//! without dampening. Weight decay is coupled, as there: it is added to the gradient before the momentum.
+//! SGD with momentum (Sutskever et al., "On the importance of initialization and momentum in deep learning",
+//! 2013), in the form and order of operations of PyTorch's `torch.optim.SGD` (torch/optim/sgd.py,
+//! `_single_tensor_sgd`), without dampening. Weight decay is coupled, as in PyTorch: it is added to the
+//! gradient before the momentum.
 
 use super::elementwise::{Elementwise, ElementwiseUpdate, Rule, Scalars, Slot};
 use super::hyperparameters::{Form, Hyperparameter, Value};
@@ -26,7 +27,7 @@ pub(super) const ENTRY: Entry = Entry {
             name: "weight_decay",
             form: Form::Number(Included(0.0), Included(10.0)),
             default: Value::Number(0.0),
-            meaning: "Coupled weight decay, as in PyTorch: added to the gradient; spares vectors.",
+            meaning: "Coupled weight decay, as in PyTorch: added to the gradient; not applied to vectors.",
             example: "1e-4",
             aliases: &[],
         },
@@ -35,7 +36,7 @@ pub(super) const ENTRY: Entry = Entry {
     elsewhere: None,
     width_rule: |_, sides| match sides {
         Sides::Both => Some(WidthRule::UNCHANGED),
-        // Decay is added to gradients, which are over the ratio.
+        // Decay is added to gradients, which the width divides by the ratio.
         Sides::Outputs | Sides::Inputs => Some(WidthRule::new(Power::One, Power::Zero, Power::Inverse)),
     },
     build: |values| {
@@ -52,16 +53,16 @@ pub(super) const ENTRY: Entry = Entry {
 /// SGD with its hyperparameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sgd {
-    /// Factor of the momentum; with 0 there is none.
+    /// Factor of the momentum; 0 means no momentum.
     pub momentum: f64,
-    /// Factor of a matrix that is added to its gradient.
+    /// Factor of the share of a matrix that is added to its gradient.
     pub weight_decay: f64,
 }
 
-/// With a momentum (`N` = 1), or with none and no slot.
+/// With momentum (`N` = 1), or without momentum and slot (`N` = 0).
 impl<const N: usize> Rule<N> for Sgd {
     const NAME: &'static str = "sgd";
-    // PyTorch starts the momentum as the first gradient, which is what a step from zero makes it.
+    // PyTorch initializes the momentum with the first gradient; the first step from zero gives the same.
     const SLOTS: [Slot; N] = [Slot { buffer: "momentum", checkpoint_prefix: "sgd.momentum." }; N];
     const SLOTS_IN_WORDS: &'static str = if N == 0 { "" } else { "momentum" };
     const COLUMNS: usize = 1;
@@ -81,7 +82,7 @@ impl<const N: usize> Rule<N> for Sgd {
     #[inline(always)]
     fn update<A: Real>(s: &Scalars<A>, decays: bool, p: A, mut slots: [A; N], g: A) -> (A, [A; N]) {
         let ([lr, ..], [decay, momentum, ..]) = (s.row, s.constants);
-        // A fused multiply-add, as PyTorch's `add(other, alpha=…)` computes it.
+        // A fused multiply-add, like PyTorch's `add(other, alpha=…)`.
         let mut step = if decays { decay.fma(p, g) } else { g };
         for m in &mut slots {
             *m = momentum * *m + step;

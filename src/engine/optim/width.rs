@@ -1,17 +1,17 @@
-//! How the update of a parameter follows the width of its model, as an optimizer declares it.
+//! How a parameter's update follows the width of its model, as declared by an optimizer.
 
 /// A power of the ratio of widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Power {
-    /// Over it.
+    /// Divides by the ratio.
     Inverse,
-    /// Over its root.
+    /// Divides by the root of the ratio.
     InverseRoot,
-    /// As at the base width.
+    /// No change from the base width.
     Zero,
-    /// Times its root.
+    /// Multiplies by the root of the ratio.
     Root,
-    /// Times it.
+    /// Multiplies by the ratio.
     One,
 }
 
@@ -28,33 +28,33 @@ impl Power {
     }
 }
 
-/// What follows the width of a parameter's update.
+/// How a parameter's update depends on the width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WidthRule {
     /// Factor of the learning rate.
     pub lr: Power,
-    /// Factor of epsilon, where the optimizer has one that gradients are compared with.
+    /// Factor of epsilon, if the optimizer compares gradients with one.
     pub eps: Power,
-    /// Factor of the decay, where it is a multiple of the rate.
+    /// Factor of the decay, if it is a multiple of the rate.
     pub decay: Power,
 }
 
 /// Which sides of a parameter grow with the width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sides {
-    /// The outputs alone: tables of vectors, and vectors.
+    /// Only the outputs: tables of vectors, and vectors.
     Outputs,
-    /// Both: matrices of blocks.
+    /// Both: matrices in blocks.
     Both,
-    /// The inputs alone: the head.
+    /// Only the inputs: the head.
     Inputs,
 }
 
 impl WidthRule {
-    /// The rule of an update that stays as at the base width.
+    /// The rule for updates that do not depend on the width.
     pub const UNCHANGED: Self = Self::new(Power::Zero, Power::Zero, Power::Zero);
 
-    /// Returns the rule with these factors.
+    /// Creates a rule with these factors.
     pub const fn new(lr: Power, eps: Power, decay: Power) -> Self {
         Self { lr, eps, decay }
     }

@@ -1,4 +1,4 @@
-//! Appends the backward of a program: the vjp of every node, in reverse order.
+//! Appends a program's backward: the vector-Jacobian product of every node, in reverse order.
 
 use crate::error::{Error, Result};
 use crate::ir::{Builder, Destination, Home, Mode, Node, Phase, Program, TensorId, Vjp};
@@ -11,10 +11,10 @@ use std::sync::Arc;
 /// Appends the gradients of all parameters that the program reads.
 ///
 /// `seeds` are the tensors that make up the loss, with their upstream gradients. In the `first` micro-step of
-/// a step the first contribution to a parameter's gradient overwrites it; all others add.
+/// a step, the first contribution to a parameter's gradient overwrites it; all others add.
 ///
 /// # Errors
-/// When an op on the way has no gradient, or a parameter receives none.
+/// If an op between a parameter and the loss has no gradient, or a parameter receives none.
 pub fn differentiate(program: Program, seeds: &[(TensorId, Upstream)], first: bool) -> Result<Program> {
     let mut pass = Autodiff::new(program, first);
     for &(id, upstream) in seeds {
@@ -31,11 +31,11 @@ pub fn differentiate(program: Program, seeds: &[(TensorId, Upstream)], first: bo
 
 struct Autodiff {
     builder: Builder,
-    /// Upstream gradient of each tensor, as far as recorded.
+    /// Upstream gradient of each tensor, if one was recorded.
     grads: Vec<Option<Upstream>>,
     /// For each tensor, true if it depends on a parameter.
     tracked: Vec<bool>,
-    /// Parameter gradients that already hold a contribution of this step.
+    /// Parameter gradients that already hold a contribution from this step.
     written: HashSet<TensorId>,
     first: bool,
 }
@@ -92,7 +92,7 @@ impl Autodiff {
         Ok(())
     }
 
-    /// Returns the destination of the gradient of a node's input.
+    /// Returns where the gradient of a node's input goes.
     fn grad_destination(&mut self, input: TensorId) -> GradDestination {
         if !self.tracked[input.0] {
             return GradDestination::NotNeeded;
@@ -108,14 +108,14 @@ impl Autodiff {
         GradDestination::Into(grad, mode)
     }
 
-    /// Extends the tables to tensors recorded since.
+    /// Extends the tables to the tensors recorded in the meantime.
     fn grow(&mut self) {
         let tensors = self.builder.program().tensors.len();
         self.grads.resize(tensors, None);
         self.tracked.resize(tensors, false);
     }
 
-    /// Accumulates a gradient of `input` onto those recorded so far.
+    /// Adds a gradient of `input` to the sum recorded so far.
     fn contribute(&mut self, node: &Node, input: TensorId, gradient: TensorId) -> Result<()> {
         let is_view = matches!(self.builder.program().tensor(input).home, Home::View { .. });
         let (input, gradient) = self.whole(node, input, gradient)?;
@@ -131,7 +131,7 @@ impl Autodiff {
         }
         let total = match self.grads[input.0] {
             None => gradient,
-            // Every view of a tensor contributes the same whole gradient, of which it has filled its own
+            // Every view of a tensor contributes the same whole gradient, in which it has filled its own
             // rows.
             Some(Upstream::Tensor(before)) if is_view && before == gradient => return Ok(()),
             Some(Upstream::Tensor(before)) => {
@@ -151,8 +151,7 @@ impl Autodiff {
         Ok(())
     }
 
-    /// Maps a row view and its gradient, which is a view at the same offset, to the tensors that they are
-    /// views of.
+    /// Maps a row view and its gradient, a view at the same offset, to the tensors that they view.
     fn whole(&self, node: &Node, input: TensorId, gradient: TensorId) -> Result<(TensorId, TensorId)> {
         let program = self.builder.program();
         match (program.tensor(input).home, program.tensor(gradient).home) {
@@ -167,7 +166,7 @@ impl Autodiff {
         }
     }
 
-    /// Checks that every parameter which the program reads receives a gradient.
+    /// Checks that every parameter the program reads receives a gradient.
     fn check_complete(&self, forward: &[Node]) -> Result<()> {
         let program = self.builder.program();
         let written: HashSet<TensorId> =

@@ -1,5 +1,5 @@
-//! Inserts all-reduces of gradients: one per bucket where the backward completes it, or one group of all
-//! tensors.
+//! Inserts all-reduces of gradients: one per bucket when the backward completes it, or a single group of all
+//! gradients.
 
 use crate::error::Result;
 use crate::ir::{Builder, Destination, Home, Mode, Op, Phase, Program, SlotName, Stream};
@@ -7,21 +7,21 @@ use crate::ops::all_reduce::AllReduce;
 use crate::ops::reduce_scatter::ReduceScatter;
 use std::sync::Arc;
 
-/// A contiguous range of the flat gradient that is reduced by one call.
+/// A contiguous range of the flat gradient that one call reduces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Its slot.
+    /// The bucket's slot.
     pub slot: SlotName,
-    /// First element of the flat gradient.
+    /// First element in the flat gradient.
     pub start: usize,
-    /// Elements.
+    /// Number of elements.
     pub len: usize,
 }
 
-/// Splits the flat gradient at parameter boundaries into buckets of at least `bytes` (the last may be
-/// smaller). Zero makes one bucket per parameter. With `first_alone`, the first parameter is a bucket by
+/// Splits the flat gradient at parameter boundaries into buckets of at least `bytes`; the last may be
+/// smaller. Zero makes one bucket per parameter. With `first_alone`, the first parameter is a bucket by
 /// itself, whatever its size: its gradient is complete before the backward of the blocks begins and need not
-/// wait for theirs.
+/// wait for their gradients.
 pub fn buckets(
     params: &[(usize, usize)],
     flat_len: usize,
@@ -42,11 +42,12 @@ pub fn buckets(
     buckets
 }
 
-/// Inserts an all-reduce per bucket, or where the state is sharded a reduce-scatter: right after the node
-/// that completes it, on the communication stream, or, without `overlap`, all at the end on the main stream.
+/// Inserts an all-reduce per bucket, or a reduce-scatter if the state is sharded. Each follows the node that
+/// completes its bucket, on the communication stream; without `overlap`, all are at the end, on the main
+/// stream.
 ///
 /// # Errors
-/// When the state lacks a bucket's slot.
+/// If the state lacks a bucket's slot.
 pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -> Result<Program> {
     let complete_at: Vec<usize> = buckets.iter().map(|b| completed_at(&program, b)).collect();
     let shards = program.state.shards.clone();
@@ -76,11 +77,11 @@ pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -
     Ok(builder.finish())
 }
 
-/// Appends one all-reduce of every parameter's gradient, all in one group, on the main stream: the baseline
-/// for bucketed reduction.
+/// Appends one all-reduce of all parameter gradients in one group, on the main stream: the baseline for
+/// bucketed reduction.
 ///
 /// # Errors
-/// When the op refuses the tensors.
+/// If the op does not accept the tensors.
 pub fn append_group(program: Program) -> Result<Program> {
     let slots: Vec<_> = program.state.params.iter().map(|param| param.grad).collect();
     let mut builder = Builder::resume(program);

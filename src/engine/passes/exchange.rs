@@ -1,10 +1,10 @@
-//! Sums the gradient of the embedding over ranks by exchanging its non-zero rows.
+//! Sums the embedding's gradient over ranks by exchanging its non-zero rows.
 //!
-//! The backward completes the gradient of the embedding last, so no computation is left to overlap with its
-//! all-reduce. But only the rows of tokens in the batch are not zero: ranks all-gather their tokens and the
+//! The backward completes the embedding's gradient last, so no computation is left to overlap with its
+//! all-reduce. But only the rows of tokens in the batch are not zero. Ranks all-gather their tokens and the
 //! matching gradient rows, and each computes the same sum, in the order in which a single rank would add up
-//! the whole batch. Where ranks divide the gradient, each sums what it owns: tokens are gathered and sorted
-//! at the beginning, and of the rows a rank reads those that it needs.
+//! the whole batch. If ranks divide the gradient, each sums only what it owns: tokens are gathered and sorted
+//! at the beginning, and a rank reads only the rows it needs.
 
 use crate::device::DType;
 use crate::error::{Error, Result};
@@ -15,36 +15,36 @@ use crate::ops::gather_rows::GatherRows;
 use crate::ops::share_rows::ShareRows;
 use std::sync::Arc;
 
-/// Returns true if gathering `rows` rows and their tokens from each rank, in the format of activations, sends
-/// fewer bytes per rank than an all-reduce of the gradient of `table`.
+/// Returns true if the exchange sends fewer bytes per rank than an all-reduce of the gradient of `table`. The
+/// exchange gathers `rows` rows in the format of activations, and their tokens, from each rank.
 ///
-/// In a ring, an all-gather passes each rank's rows on `ranks − 1` times, and an all-reduce sends every part
+/// In a ring, an all-gather forwards each rank's rows `ranks − 1` times, and an all-reduce sends every part
 /// of the table twice: `(ranks − 1)·rows·(dim·bytes + 4)` against `2·(ranks − 1)/ranks·table`.
 pub fn pays(ranks: usize, rows: usize, act_dtype: DType, table: &Spec) -> bool {
     let row = table.width() * act_dtype.size() + DType::U32.size();
     ranks > 1 && ranks * rows * row < 2 * table.bytes()
 }
 
-/// What ranks that divide the gradient need to exchange its rows.
+/// What ranks need to exchange gradient rows if they divide the gradient.
 #[derive(Clone, Debug)]
 pub struct DividedRows {
     /// The elements of the table that each rank owns.
     pub owners: Vec<OwnedRange>,
-    /// The slot that the tokens of all ranks are gathered into.
+    /// The slot that receives the tokens of all ranks.
     pub tokens: SlotId,
-    /// The slots of their order: positions, sorted tokens, count, scratch.
+    /// The slots for the order of the tokens: positions, sorted tokens, count, scratch.
     pub order: [SlotId; 4],
-    /// The slot in which ranks read each other's rows; `None` where these are gathered.
+    /// The slot in which ranks read each other's rows; `None` if rows are gathered.
     pub rows: Option<SlotId>,
     /// True if tokens are gathered and sorted on the communication stream.
     pub overlap: bool,
 }
 
-/// Replaces the node that writes the gradient at `slot` by an exchange of its rows over ranks and their sum:
-/// on every rank, or where the ranks divide it, of what each owns.
+/// Replaces the node that writes the gradient at `slot` by an exchange of its rows over ranks and their sum.
+/// Every rank computes all of the sum, or only what it owns if ranks divide the gradient.
 ///
 /// # Errors
-/// When anything but one embedding gradient writes the slot.
+/// If anything other than a single embedding gradient writes the slot.
 pub fn exchange_rows(
     program: Program,
     slot: SlotId,
@@ -75,7 +75,7 @@ pub fn exchange_rows(
     Ok(b.finish())
 }
 
-/// Records the gather of all rows and tokens in place of the node, and the sum of all on every rank.
+/// In place of the node, records the gather of all rows and tokens, and their sum on every rank.
 fn sum_all_rows(b: &mut Builder, node: &Node, layout: RankInterleaved) -> Result<()> {
     b.set_scope(&node.scope, node.block);
     b.set_phase(Phase::Communication);
@@ -87,7 +87,7 @@ fn sum_all_rows(b: &mut Builder, node: &Node, layout: RankInterleaved) -> Result
     Ok(())
 }
 
-/// Records the gather of the tokens of all ranks, and their order, before all that computes the rows.
+/// Records the gather of the tokens of all ranks, and their sort, before everything that computes the rows.
 fn order_tokens(b: &mut Builder, node: &Node, layout: RankInterleaved, divided: &DividedRows) -> Result<()> {
     b.set_scope(&node.scope, node.block);
     b.set_phase(Phase::Communication);
@@ -104,8 +104,7 @@ fn order_tokens(b: &mut Builder, node: &Node, layout: RankInterleaved, divided: 
     Ok(())
 }
 
-/// Records in place of the node that ranks give each other access to their rows, and that each sums what it
-/// owns.
+/// In place of the node, records how ranks share their rows and how each sums what it owns.
 fn sum_owned_rows(
     b: &mut Builder,
     node: &Node,
@@ -131,7 +130,7 @@ fn sum_owned_rows(
 
 fn not_alone(b: &Builder) -> Error {
     Error::failed(format!(
-        "program {}: the gradient to exchange is not of an embedding alone",
+        "program {}: the gradient to exchange does not come from one embedding alone",
         b.program().name
     ))
 }
@@ -140,7 +139,8 @@ fn not_alone(b: &Builder) -> Error {
 mod tests {
     use super::*;
 
-    /// 64 rows of 16 numbers: 2 · 64 · 16 · 4 bytes, against 16 · 2 + 4 for each row of a rank.
+    /// The table has 64 rows of 16 fp32 numbers: an all-reduce sends 2 · 64 · 16 · 4 bytes, the exchange 16 ·
+    /// 2 + 4 bytes for each bf16 row of a rank.
     #[test]
     fn few_rows_pay() {
         let table = Spec::padded([50, 16], [64, 16], DType::F32);

@@ -1,4 +1,4 @@
-//! Gives products of a few rows an op of their own, which does what follows them too.
+//! Gives products of a few rows an op of their own, which also absorbs the ops that follow.
 
 use crate::ir::{Home, Node, Op, Program, TensorId};
 use crate::ops::activate::Activate;
@@ -10,8 +10,9 @@ use crate::ops::linear_few_rows::{LinearFewRows, Output};
 use std::any::Any;
 use std::sync::Arc;
 
-/// Replaces every product that the kernel of [`LinearFewRows`] serves by that op. It takes over the bias and
-/// the activation that follow, where nothing else reads what is between them; formulas stay ops of their own.
+/// Replaces every product that the kernel of [`LinearFewRows`] serves by that op. The op absorbs the bias and
+/// the activation that follow, if nothing else reads the values between them. Activations given as formulas
+/// stay separate ops.
 pub fn fuse_few_rows(mut program: Program) -> Program {
     let mut at = 0;
     while at < program.nodes.len() {
@@ -27,8 +28,7 @@ pub fn fuse_few_rows(mut program: Program) -> Program {
     program
 }
 
-/// Returns the node that computes a product by [`LinearFewRows`]; `None` for other nodes, and products that
-/// it does not serve.
+/// Returns a [`LinearFewRows`] node in place of a product that it serves; `None` for all other nodes.
 fn few_rows(program: &Program, node: &Node) -> Option<Node> {
     let linear = downcast::<Linear>(&node.op)?;
     let [x, w] = *node.inputs else { return None };
@@ -36,7 +36,7 @@ fn few_rows(program: &Program, node: &Node) -> Option<Node> {
     serves.then(|| Node { op: Arc::new(LinearFewRows::new(*linear)), ..node.clone() })
 }
 
-/// Returns the node that does what node `at` and the next one do; `None` where it cannot.
+/// Returns one node that does the work of node `at` and the next; `None` if they cannot be merged.
 fn with_next(program: &Program, at: usize) -> Option<Node> {
     let (node, next) = (&program.nodes[at], program.nodes.get(at + 1)?);
     let layer = *downcast::<LinearFewRows>(&node.op)?;
@@ -57,13 +57,13 @@ fn with_next(program: &Program, at: usize) -> Option<Node> {
     Some(Node { op: Arc::new(layer), inputs, ..next.clone() })
 }
 
-/// Returns an op as what it is, if it is a `T`.
+/// Returns the op as a `T`, if it is one.
 fn downcast<T: Op>(op: &Arc<dyn Op>) -> Option<&T> {
     let op: &dyn Any = op.as_ref();
     op.downcast_ref()
 }
 
-/// Returns true if one node reads a transient tensor, once, and one writes it.
+/// Returns true if the tensor is transient, one node writes it, and one node reads it, once.
 fn is_read_once(program: &Program, id: TensorId) -> bool {
     let count = |tensors: fn(&Node) -> &[TensorId]| {
         let all = program.nodes.iter().flat_map(tensors);
@@ -82,8 +82,8 @@ mod tests {
     use crate::ops::activation::Activation;
     use crate::ops::add::Add;
 
-    /// Records three layers of `rows` rows: with a bias and an activation, with a gate, and one whose product
-    /// is read beside its bias. Returns the ops after the pass.
+    /// Records three layers of `rows` rows: one with a bias and an activation, one with a gate, and one in
+    /// which another op also reads the product before its bias. Returns the ops after the pass.
     fn fused(rows: usize, dtype: DType) -> Vec<String> {
         let mut layout = StateBuilder::empty(Precision::for_act_dtype(dtype));
         let weights = Spec::new([64, 64], dtype);

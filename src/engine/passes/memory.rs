@@ -7,13 +7,13 @@ use crate::ir::{Home, Program, TensorId};
 pub struct Block {
     /// Size in bytes, a multiple of the alignment.
     pub bytes: usize,
-    /// The node that first writes it.
+    /// The node that first writes the block.
     pub birth: usize,
-    /// The last node that touches it.
+    /// The last node that touches the block.
     pub death: usize,
     /// Offset in the arena in bytes.
     pub offset: usize,
-    /// The tensors that occupy it, in order of birth.
+    /// The tensors that occupy the block, in order of birth.
     pub tensors: Vec<TensorId>,
 }
 
@@ -28,14 +28,14 @@ pub struct MemoryPlan {
     pub births: Vec<Vec<usize>>,
     /// Blocks that die after each node.
     pub deaths: Vec<Vec<usize>>,
-    /// The size of the arena that holds all offsets.
+    /// Size of the arena, in bytes.
     pub arena_bytes: usize,
-    /// The node at which most bytes are alive, and how many.
+    /// The node at which the most bytes are alive, and that number of bytes.
     pub peak: (usize, usize),
 }
 
 impl MemoryPlan {
-    /// Plans a program.
+    /// Plans the memory of a program.
     pub fn new(program: &Program) -> Self {
         let lifetimes = lifetimes(program);
         let (mut blocks, block_of) = blocks(program, &lifetimes);
@@ -57,7 +57,7 @@ impl MemoryPlan {
         Self { blocks, block_of, births, deaths, arena_bytes, peak }
     }
 
-    /// Blocks alive at the peak, largest first.
+    /// Returns the blocks alive at the peak, largest first.
     pub fn holders_of_peak(&self) -> Vec<&Block> {
         let at = self.peak.0;
         let mut held: Vec<&Block> = self.blocks.iter().filter(|b| b.birth <= at && at <= b.death).collect();
@@ -72,8 +72,8 @@ struct Lifetime {
     death: usize,
 }
 
-/// Returns first write to last access of every transient tensor; accesses through views count for the viewed
-/// tensor.
+/// Returns the nodes of the first write and last access of every transient tensor. An access through a view
+/// counts for the viewed tensor.
 fn lifetimes(program: &Program) -> Vec<Option<Lifetime>> {
     let mut lifetimes: Vec<Option<Lifetime>> = vec![None; program.tensors.len()];
     for (at, node) in program.nodes.iter().enumerate() {
@@ -89,7 +89,8 @@ fn lifetimes(program: &Program) -> Vec<Option<Lifetime>> {
     lifetimes
 }
 
-/// Groups tensors into blocks: an output that may alias an input that dies at its node takes over its block.
+/// Groups tensors into blocks: an output takes over the block of an input that dies at its node, if the op
+/// permits.
 fn blocks(program: &Program, lifetimes: &[Option<Lifetime>]) -> (Vec<Block>, Vec<Option<usize>>) {
     let mut blocks: Vec<Block> = Vec::new();
     let mut block_of: Vec<Option<usize>> = vec![None; program.tensors.len()];
@@ -125,9 +126,8 @@ fn blocks(program: &Program, lifetimes: &[Option<Lifetime>]) -> (Vec<Block>, Vec
     (blocks, block_of)
 }
 
-/// Assigns offsets: largest block first, each at the lowest offset that is free during its whole lifetime.
-///
-/// Greedy by size, as in Pisarchyk and Lee, "Efficient memory management for deep neural net inference"
+/// Assigns offsets, largest block first, each the lowest that is free during the block's whole lifetime:
+/// greedy by size, as in Pisarchyk and Lee, "Efficient memory management for deep neural net inference"
 /// (2020). Returns the size of the arena.
 fn place(blocks: &mut [Block]) -> usize {
     let mut order: Vec<usize> = (0..blocks.len()).collect();
@@ -136,7 +136,7 @@ fn place(blocks: &mut [Block]) -> usize {
     let mut end = 0;
     for i in order {
         let mut at = 0;
-        // `placed` is kept in order of offset, so the first gap that is wide enough is the lowest.
+        // `placed` is sorted by offset, so the first gap that is wide enough is the lowest.
         for &j in &placed {
             let (a, b) = (&blocks[i], &blocks[j]);
             if a.birth <= b.death && b.birth <= a.death {

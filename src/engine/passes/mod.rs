@@ -1,8 +1,7 @@
-//! Passes, from program to program: all that happens between recording a model and running it, in one visible
-//! order.
+//! Passes from program to program: everything between recording a model and running it, in one visible order.
 //!
-//! unfuse (ablation) → autodiff → recompute → exchange → buckets → memory; of generation, few_rows → memory.
-//! `model` calls all but the last, which `exec` calls. Each can be printed and tested alone.
+//! unfuse (ablation) → autodiff → recompute → exchange → buckets → memory; for generation, few_rows → memory.
+//! `model` calls all passes except the last, which `exec` calls. Each can be printed and tested alone.
 
 pub mod autodiff;
 pub mod buckets;

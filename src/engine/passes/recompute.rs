@@ -1,10 +1,11 @@
-//! Activation recomputation: tensors of the forward that are not kept come back before the backward reads
+//! Activation recomputation: forward tensors that are not kept are computed again before the backward reads
 //! them.
 //!
-//! A gradient reads what determines the output of its forward. Where the op can ([`Op::emission`]), it writes
-//! that output again beside its gradients, and nodes that read it wait for the gradient: no node recomputes
-//! it. Otherwise the forward node, or a cheaper one ([`Op::rederive`]), runs again right before the first
-//! reader. All are computed from the same inputs in the same order, so results have the same bits.
+//! A gradient reads everything that determines its forward's output. If the op supports it
+//! ([`Op::emission`]), the gradient emits that output along with the gradients, and nodes that read the
+//! output move after the gradient: no node has to recompute it. Otherwise the forward node, or a cheaper one
+//! ([`Op::rederive`]), runs again right before the first reader. Both ways use the same inputs in the same
+//! order, so results have the same bits.
 
 use crate::error::Result;
 use crate::ir::{Builder, Destination, Home, Mode, Node, Op, Phase, Program, TensorId};
@@ -12,10 +13,10 @@ use crate::policy::Recompute;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Rewrites the backward of a program to read recomputed tensors.
+/// Rewrites a program's backward to read recomputed tensors.
 ///
 /// # Errors
-/// When an op's shortcut does not fit.
+/// If an op emits or rederives a tensor that does not fit.
 pub fn recompute(program: Program, policy: Recompute) -> Result<Program> {
     if policy == Recompute::None {
         return Ok(program);
@@ -43,26 +44,26 @@ pub fn recompute(program: Program, policy: Recompute) -> Result<Program> {
     Ok(pass.builder.finish())
 }
 
-/// What the backward does not find as the forward left it.
+/// The forward tensors that the backward cannot read as the forward left them.
 struct Forward {
     /// Tensors that are not kept.
     dropped: HashSet<TensorId>,
-    /// The node that writes each tensor first.
+    /// The node that first writes each tensor.
     producers: Vec<Option<usize>>,
 }
 
-/// A node that makes dropped tensors again.
+/// A node that recomputes dropped tensors.
 struct Recomputation {
-    /// The node that made them.
+    /// The forward node that wrote them.
     producer: usize,
     op: Arc<dyn Op>,
     inputs: Vec<TensorId>,
-    /// The tensor that each output is the same as.
+    /// The tensor that each output stands for.
     outputs: Vec<TensorId>,
 }
 
 impl Forward {
-    /// Returns how a dropped tensor is made again; `None` for one that no node writes.
+    /// Returns how to recompute a dropped tensor; `None` if no node writes it.
     fn recomputation(&self, nodes: &[Node], id: TensorId) -> Option<Recomputation> {
         let producer = self.producers[id.0]?;
         let node = &nodes[producer];
@@ -79,24 +80,24 @@ impl Forward {
     }
 }
 
-/// Operations whose results gradients can emit, each with the index of its gradient.
+/// Ops whose results gradients can emit, each with the index of the gradient.
 type Emitters = Vec<(Arc<dyn Op>, usize)>;
 
-/// Gradients that write dropped tensors, and nodes that wait for them.
+/// Gradients that emit dropped tensors, and nodes that wait for them.
 #[derive(Default)]
 struct Emissions {
-    /// For each gradient that emits: the tensors which its further output is the same as.
+    /// For each gradient that emits: the tensors that its additional output stands for.
     emitted: BTreeMap<usize, Vec<TensorId>>,
-    /// For each node that waits: the gradient that it follows.
+    /// For each node that waits: the gradient after which it runs.
     awaited: BTreeMap<usize, usize>,
 }
 
 impl Emissions {
-    /// Finds the dropped tensors that a gradient emits in time for all their readers.
+    /// Finds the dropped tensors that a gradient can emit in time for all their readers.
     fn new(program: &Program, forward: &Forward) -> Self {
         let nodes = &program.nodes;
         let backward = |at: &usize| nodes[*at].phase == Phase::Backward;
-        // What gradients can emit, by the inputs that it is computed from.
+        // What gradients can emit, keyed by the inputs of the computation.
         let mut gradients: HashMap<Vec<TensorId>, Emitters> = HashMap::new();
         for at in (0..nodes.len()).filter(backward) {
             if let Some(emission) = nodes[at].op.emission() {
@@ -123,7 +124,8 @@ impl Emissions {
                 None => recomputed.push(id),
             }
         }
-        // What a node that recomputes another tensor reads must be there before the gradient.
+        // A recomputation runs at the first reader, which may come before the gradient, so the tensors that
+        // the recomputation reads cannot wait for an emission.
         let mut seen = HashSet::new();
         while let Some(id) = recomputed.pop() {
             if seen.insert(id) {
@@ -143,13 +145,13 @@ impl Emissions {
         found
     }
 
-    /// Returns the nodes that follow a gradient, in their order.
+    /// Returns the nodes that wait for a gradient, in their order.
     fn waiting_for(&self, gradient: usize) -> Vec<usize> {
         self.awaited.iter().filter(|(_, g)| **g == gradient).map(|(at, _)| *at).collect()
     }
 }
 
-/// Returns true if the node at `at` computes the same after the one at `gradient`, and so do all between.
+/// Returns true if the node at `at` can run right after the one at `gradient` without changing any result.
 fn can_wait(program: &Program, at: usize, gradient: usize) -> bool {
     let node = &program.nodes[at];
     let touch = |a: &[TensorId], b: &[TensorId]| a.iter().any(|&a| b.iter().any(|&b| overlap(program, a, b)));
@@ -162,8 +164,8 @@ fn can_wait(program: &Program, at: usize, gradient: usize) -> bool {
     at < gradient && node.op.emission().is_none() && program.nodes[at + 1..=gradient].iter().all(independent)
 }
 
-/// Returns true if two tensors share memory before any is planned: views of one tensor, or overlapping ranges
-/// of the state.
+/// Returns true if two tensors share memory before memory is planned: views of one tensor, or overlapping
+/// ranges of the state.
 fn overlap(program: &Program, a: TensorId, b: TensorId) -> bool {
     let (a, b) = (program.base(a), program.base(b));
     let range = |id| match program.tensor(id).home {
@@ -184,12 +186,12 @@ struct Rewriter<'a> {
     nodes: &'a [Node],
     forward: Forward,
     emissions: Emissions,
-    /// Dropped tensors that have come back, with their replacements.
+    /// Dropped tensors that were computed again, with their replacements.
     fresh: HashMap<TensorId, TensorId>,
 }
 
 impl Rewriter<'_> {
-    /// Records the node at `at`: as it is, or, in the backward, reading tensors that have come back.
+    /// Records the node at `at`. In the backward, it reads the replacements of dropped tensors.
     fn rewrite(&mut self, at: usize) -> Result<()> {
         let mut node = self.nodes[at].clone();
         if node.phase == Phase::Backward {
@@ -204,7 +206,7 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// Records a gradient as the op `by`, which also writes the tensor that stands for `ids`.
+    /// Records a gradient in its variant `by`, which also writes the tensor that replaces `ids`.
     fn emit(&mut self, node: &Node, by: Arc<dyn Op>, ids: &[TensorId]) -> Result<()> {
         self.builder.set_scope("", None);
         let original = self.builder.program().tensor(ids[0]).clone();
@@ -220,7 +222,7 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// Returns the tensor that holds `id` in the backward; records its recomputation if necessary.
+    /// Returns the tensor that holds `id` in the backward. Records its recomputation if necessary.
     fn available(&mut self, id: TensorId) -> Result<TensorId> {
         if !self.forward.dropped.contains(&id) {
             return Ok(id);
@@ -275,7 +277,8 @@ fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
             let drop = match policy {
                 Recompute::None => false,
                 Recompute::Emitted | Recompute::Selective => {
-                    // Only where it saves memory: its inputs are kept for the backward in any case.
+                    // Drop it only if that saves memory: what it is recomputed from is kept for the backward
+                    // anyway.
                     let kept = |i: &TensorId| {
                         program.tensor(*i).home != Home::Transient
                             || backward.contains(i)
@@ -307,7 +310,7 @@ mod tests {
     use crate::ops::rms_norm::{RmsNorm, RmsNormGrad};
     use crate::ops::scale::Scale;
 
-    /// A norm whose output `n` is read in the backward, and its gradient.
+    /// A norm whose output `n` the backward reads, and the norm's gradient.
     struct Norm {
         b: Builder,
         x: TensorId,
@@ -319,7 +322,7 @@ mod tests {
     }
 
     impl Norm {
-        /// Records the forward; what follows is its backward.
+        /// Records the forward. Nodes recorded later belong to the backward.
         fn new() -> Self {
             let mut builder = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
             let (rows, row) = (Spec::new([4, 8], DType::F32), Spec::new([8], DType::F32));
@@ -335,7 +338,7 @@ mod tests {
             Self { b, x, w, n, dy, to_n, to_dw }
         }
 
-        /// Writes a tensor into one slot, or adds it.
+        /// Copies a tensor to the slot `to_n`, or adds it there.
         fn copy(&mut self, of: TensorId, mode: Mode) {
             self.b.emit_into("copy", Arc::new(Copy), &[of], &[Destination::Into(self.to_n, mode)]).unwrap();
         }
@@ -350,7 +353,7 @@ mod tests {
             self.b.emit_into("dx", op, &[self.x, self.w, dy], &[Destination::New, dw]).unwrap()[0]
         }
 
-        /// The ops of the backward, by name, with `*` where they emit and `↻` where they recompute.
+        /// Returns the ops of the backward by name, with `*` if they emit and `↻` if they recompute.
         fn recomputed(self) -> String {
             let program = recompute(self.b.finish(), Recompute::Selective).unwrap();
             let names = program.nodes.iter().filter(|node| node.phase != Phase::Forward).map(|node| {
@@ -381,7 +384,7 @@ mod tests {
         assert_eq!(norm.recomputed(), "rms_norm↻ scale rms_norm_grad");
     }
 
-    /// Additions to one slot keep their order, in which they round.
+    /// Additions to one slot keep their order, because each one rounds.
     #[test]
     fn additions_to_one_slot_keep_their_order() {
         let mut norm = Norm::new();
@@ -401,7 +404,8 @@ mod tests {
         assert_eq!(norm.recomputed(), "rms_norm↻ copy rms_norm_grad");
     }
 
-    /// A dropped tensor that depends on `n` is read before the gradient, so `n` is there before it too.
+    /// `twice`, a dropped tensor computed from `n`, is read before the gradient, so `n` must be available
+    /// before it too.
     #[test]
     fn what_a_recomputation_reads_does_not_wait() {
         let mut norm = Norm::new();

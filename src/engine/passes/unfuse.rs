@@ -4,11 +4,11 @@ use crate::error::{Error, Result};
 use crate::ir::{Builder, Node, Program, TensorId};
 use std::collections::HashMap;
 
-/// Replaces every op that has an unfused form by that form, repeatedly. Outputs keep their tensors, so
+/// Replaces every op that has an unfused form by that form, repeatedly. The outputs keep their tensors, so
 /// nothing downstream changes.
 ///
 /// # Errors
-/// When an op's unfused form does not fit.
+/// If an op's unfused form does not fit the op.
 pub fn unfuse(program: Program) -> Result<Program> {
     let mut builder = Builder::resume(program);
     let mut pending: Vec<Node> = builder.take_nodes();
@@ -32,11 +32,11 @@ pub fn unfuse(program: Program) -> Result<Program> {
     Ok(builder.finish())
 }
 
-/// Redirects the outputs of the smaller nodes to the tensors that the fused node wrote.
+/// Redirects the outputs of the smaller nodes to the tensors that the fused node writes.
 fn retarget(mut nodes: Vec<Node>, fused: &Node, outputs: &[TensorId]) -> Result<Vec<Node>> {
     let wrong = |why: &str| Error::failed(format!("the unfused form of {} {why}", fused.op.name()));
     if outputs.len() != fused.outputs.len() {
-        return Err(wrong("gives another number of outputs"));
+        return Err(wrong("has a different number of outputs"));
     }
     let to: HashMap<TensorId, usize> = outputs.iter().enumerate().map(|(k, &id)| (id, k)).collect();
     let mut found = 0;

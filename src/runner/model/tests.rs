@@ -584,7 +584,7 @@ fn a_shared_gradient_is_not_exchanged() {
     let slot = passes.state.param("embedding").unwrap().grad;
     let layout = RankInterleaved { ranks: 2, sequence: 4 };
     let error = exchange_rows(passes.recomputed(Recompute::Selective), slot, layout, None).unwrap_err();
-    assert_snapshot!(error, @"program micro(first=true, last=true): the gradient to exchange is not of an embedding alone");
+    assert_snapshot!(error, @"program micro(first=true, last=true): the gradient to exchange does not come from one embedding alone");
 }
 
 /// The passes above, in this order, are what a plan's programs are made by.

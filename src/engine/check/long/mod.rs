@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Checks every long case in a format of activations, and passes each finding to `see`.
 ///
 /// # Errors
-/// When a case does not fit into memory or cannot be run, or `see` fails.
+/// If a case does not fit into memory or cannot be run, or `see` fails.
 pub fn check_long_attention(
     cases: &[LongCase],
     dtype: DType,

@@ -5,27 +5,27 @@ use crate::error::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-/// Alignment of every tensor in bytes, under every placement.
+/// Alignment of every tensor in bytes, with every allocator.
 pub const ALIGNMENT: usize = 256;
 
-/// A block of host memory, aligned to [`ALIGNMENT`] and zeroed when made.
+/// A block of host memory, aligned to [`ALIGNMENT`] and initially zeroed.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: a Buffer owns its memory as a Vec does; access to it goes through views handed out per node, and
-// the executor runs one node of a program at a time.
+// SAFETY: a Buffer owns its memory like a Vec; access goes through views handed out per node, and the
+// executor runs one node of a program at a time.
 unsafe impl Send for Buffer {}
-// SAFETY: as above; shared references only read the address and the length.
+// SAFETY: see `Send`; shared references only read the address and the length.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// Allocates `bytes` zeroed bytes. An empty buffer allocates nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the allocation fails.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if the allocation fails.
     pub fn zeroed(bytes: usize) -> Result<Self> {
         let refused = || Error::does_not_fit(format!("cannot allocate {bytes} bytes of host memory"));
         let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| refused())?;
@@ -62,7 +62,7 @@ impl Buffer {
 
     /// Returns the bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as `bytes`, and `&mut self` excludes other borrows.
+        // SAFETY: see `bytes`; `&mut self` excludes other borrows.
         unsafe { std::slice::from_raw_parts_mut(self.slice_start(), self.bytes) }
     }
 

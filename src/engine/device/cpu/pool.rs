@@ -1,11 +1,11 @@
 //! A thread pool whose tasks run with the machine's widest vector instructions.
 //!
-//! Work is cut into tasks by the op, from shapes alone, never by the number of threads: so the bits of a
+//! Ops divide their work into tasks from shapes alone, not from the number of threads. So the bits of a
 //! result do not depend on how many threads there are.
 //!
 //! A step of a small model runs a hundred jobs, the shortest of which take 30 µs. So the calling thread works
-//! too, and workers spin for a while before they sleep: waking one takes 6 to 17 µs (median and 90 % of 2,000,
-//! on a virtual machine of two cores).
+//! too, and workers spin for a while before they sleep: waking one takes 6 µs in the median and 17 µs in the
+//! 90th percentile (of 2,000, on a virtual machine with two cores).
 
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
@@ -29,16 +29,16 @@ pub struct Pool {
     arch: pulp::Arch,
 }
 
-/// What callers and workers share.
+/// Data shared by callers and workers.
 #[derive(Debug, Default)]
 struct Shared {
-    /// The job: see [`State`].
+    /// The current job; see [`State`].
     state: AtomicU64,
-    /// The job's function; valid while its state is open or workers are in it.
+    /// The job's function; valid while the state is open or workers are in the job.
     job: Mutex<Option<Job>>,
-    /// The next task of the job.
+    /// Index of the job's next task.
     next: AtomicUsize,
-    /// Workers that sleep, or are about to.
+    /// Number of workers that sleep or are about to.
     sleeping: AtomicUsize,
     shutting_down: AtomicBool,
     /// Guards sleeping and waking.
@@ -48,7 +48,7 @@ struct Shared {
     left: Condvar,
 }
 
-/// A job's number, whether it is open to workers, and how many are in it, in one word.
+/// A job's number, whether it is open to workers, and how many workers are in it, packed into one word.
 #[derive(Clone, Copy, Debug)]
 struct State(u64);
 
@@ -69,7 +69,7 @@ impl State {
     }
 }
 
-/// A function of a task's number, and the number of tasks.
+/// A function of a task's index, and the number of tasks.
 #[derive(Clone, Copy)]
 struct Job {
     run: *const (dyn Fn(usize) + Sync),
@@ -77,7 +77,8 @@ struct Job {
     panic: *const Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: the function is `Sync`, and the caller keeps what both pointers name until every worker has left.
+// SAFETY: the function is `Sync`, and the caller keeps the targets of both pointers alive until every worker
+// has left.
 unsafe impl Send for Job {}
 
 impl std::fmt::Debug for Job {
@@ -103,7 +104,7 @@ fn spin_until<T>(mut found: impl FnMut() -> Option<T>) -> Option<T> {
 }
 
 impl Pool {
-    /// Creates a pool of `threads` threads (at least 1), the caller of [`Pool::run`] among them.
+    /// Creates a pool of `threads` threads (at least 1), including the caller of [`Pool::run`].
     ///
     /// # Errors
     /// If the OS cannot start a worker thread.
@@ -114,7 +115,7 @@ impl Pool {
     /// Creates a pool whose tasks run with these vector instructions.
     ///
     /// # Errors
-    /// As for [`Pool::new`].
+    /// If the OS cannot start a worker thread.
     pub fn with_instructions(threads: usize, arch: pulp::Arch) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let mut pool = Self { shared, workers: Vec::new(), one_job: Mutex::new(()), arch };
@@ -139,9 +140,9 @@ impl Pool {
         self.arch
     }
 
-    /// Runs `task(0)` to `task(count - 1)`, in any order, on any thread, and returns when all are done. A
-    /// panic of a task is passed on. Tasks may call this themselves, and so may several threads at once: if the
-    /// pool is busy, the caller runs its tasks alone.
+    /// Runs `task(0)` to `task(count - 1)`, in any order, on any thread, and returns when all are done. If a
+    /// task panics, the panic is passed on. Tasks may call `run` themselves, and so may several threads at
+    /// once: if the pool is busy, the caller runs its tasks alone.
     pub fn run(&self, count: usize, task: impl Fn(usize) + Sync) {
         let run = |index| self.arch.dispatch(Task { task: &task, index });
         match count {
@@ -151,7 +152,8 @@ impl Pool {
         }
     }
 
-    /// Not generic: a copy for each of a hundred loops would be a fifth of all code to compile.
+    /// Runs a job on the pool if it is free. Not generic, because a copy for each of a hundred loops would be
+    /// a fifth of all code to compile.
     fn spread(&self, count: usize, run: &(dyn Fn(usize) + Sync)) {
         let free = if self.workers.is_empty() { None } else { self.one_job.try_lock().ok() };
         match free {
@@ -160,7 +162,7 @@ impl Pool {
         }
     }
 
-    /// Runs `task(start, len)` over `total` items in runs of `run` items (the last may be shorter).
+    /// Runs `task(start, len)` over `total` items in chunks of `run` items; the last may be shorter.
     pub fn chunks(&self, total: usize, run: usize, task: impl Fn(usize, usize) + Sync) {
         self.run(
             total.div_ceil(run),
@@ -179,14 +181,14 @@ impl Drop for Pool {
         drop(lock(&self.shared.sleep));
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
-            // A worker catches the panics of its tasks.
+            // Workers catch the panics of their tasks, so joining cannot fail.
             let _ = worker.join();
         }
     }
 }
 
 impl Shared {
-    /// Opens a job, works on it, and closes it. One caller at a time.
+    /// Opens a job, works on it, and closes it. Only one caller at a time.
     fn run(&self, count: usize, run: &(dyn Fn(usize) + Sync)) {
         let panic = Mutex::new(None);
         let run: *const (dyn Fn(usize) + Sync) = run;
@@ -211,7 +213,7 @@ impl Shared {
         }
     }
 
-    /// Lets no further worker in and waits until those that are in have left.
+    /// Closes the job to further workers and waits until all workers have left.
     fn close(&self) {
         self.state.fetch_and(!State::OPEN, Ordering::SeqCst);
         let empty = || (State(self.state.load(Ordering::SeqCst)).workers() == 0).then_some(());
@@ -224,9 +226,9 @@ impl Shared {
         *lock(&self.job) = None;
     }
 
-    /// Runs tasks until none is left. The caller is in the job, or has opened it.
+    /// Runs tasks until none is left. The caller must be in the job or have opened it.
     fn take_tasks(&self, job: Job) {
-        // SAFETY: the function and the place for a panic exist until everyone has left the job.
+        // SAFETY: the function and the slot for a panic exist until every thread has left the job.
         let (run, panic) = unsafe { (&*job.run, &*job.panic) };
         loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -240,7 +242,7 @@ impl Shared {
         }
     }
 
-    /// Runs on a worker thread: joins one job after another until the pool shuts down.
+    /// Runs on a worker thread: works on one job after another until the pool shuts down.
     fn work(&self) {
         let mut last = 0;
         loop {
@@ -288,7 +290,7 @@ impl Shared {
         entered.is_ok().then_some(state.number())
     }
 
-    /// Leaves the job, and tells the caller if it waits for the last one.
+    /// Leaves the job. The last worker to leave a closed job wakes the caller.
     fn leave(&self) {
         let before = State(self.state.fetch_sub(1, Ordering::SeqCst));
         if !before.is_open() && before.workers() == 1 {
@@ -298,8 +300,8 @@ impl Shared {
     }
 }
 
-/// One call of a task. A plain closure would reach it through a shim that is not inlined, and so be compiled
-/// without the vector instructions that it is dispatched to.
+/// One call of a task. A closure would be reached through a shim that is not inlined, and would be compiled
+/// without the vector instructions it is dispatched to.
 struct Task<'a, F> {
     task: &'a F,
     index: usize,
@@ -330,7 +332,7 @@ mod tests {
         assert!(seen.iter().all(|s| s.load(Ordering::Relaxed) == 1));
     }
 
-    /// Short jobs, with pauses in which workers fall asleep, from several threads and from within tasks.
+    /// Runs short jobs from several threads and from within tasks, with pauses in which workers fall asleep.
     #[test]
     fn many_short_jobs() {
         let pool = Pool::new(4).unwrap();

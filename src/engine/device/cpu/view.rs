@@ -1,8 +1,8 @@
-//! Typed windows onto tensor memory, as an op's CPU implementation sees them.
+//! Typed windows onto tensor memory for the CPU implementations of ops.
 //!
-//! An op may be given the same memory for an input and an output when it declared that alias as harmless
+//! An op may get the same memory for an input and an output if it declared that alias harmless
 //! (`Op::may_alias`), and its tasks write disjoint parts of one output from several threads. Rust references
-//! cannot say either, so views hold raw pointers and check every range. What they rely on is the contract of
+//! can express neither, so views hold raw pointers and check every range. They rely on the contract of
 //! `Op::cpu`: no two tasks of a node touch the same output element, and an op that declared an alias reads an
 //! element of the input only in the task that writes the same element.
 
@@ -13,19 +13,19 @@ use std::marker::PhantomData;
 #[derive(Clone, Copy, Debug)]
 pub struct Address(pub *mut u8);
 
-// SAFETY: an address is only followed by the views made from it, under the module's contract.
+// SAFETY: only views created from an address follow it, under the module's contract.
 unsafe impl Send for Address {}
-// SAFETY: as above.
+// SAFETY: see `Send`.
 unsafe impl Sync for Address {}
 
 /// Returns a copy of the bytes of a tensor that no node is writing.
 pub fn copy_of(address: Address, bytes: usize) -> Vec<u8> {
-    // SAFETY: the executor asks for the outputs of the node that just ran, which are alive and initialized
-    // (memory is zeroed when it is made).
+    // SAFETY: the executor asks for outputs of the node that just ran, which are alive and initialized
+    // (memory is zeroed on allocation).
     unsafe { std::slice::from_raw_parts(address.0, bytes) }.to_vec()
 }
 
-/// A tensor that is read.
+/// A tensor to read.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, E> {
     start: *const E,
@@ -33,7 +33,7 @@ pub struct View<'a, E> {
     lifetime: PhantomData<&'a [E]>,
 }
 
-/// A tensor that is written.
+/// A tensor to write.
 #[derive(Clone, Copy, Debug)]
 pub struct ViewMut<'a, E> {
     start: *mut E,
@@ -43,18 +43,18 @@ pub struct ViewMut<'a, E> {
 
 // SAFETY: the module's contract keeps concurrent accesses disjoint; elements are plain numbers.
 unsafe impl<E: Sync> Sync for View<'_, E> {}
-// SAFETY: as above.
+// SAFETY: see above.
 unsafe impl<E: Send> Send for View<'_, E> {}
-// SAFETY: as above.
+// SAFETY: see above.
 unsafe impl<E: Sync> Sync for ViewMut<'_, E> {}
-// SAFETY: as above.
+// SAFETY: see above.
 unsafe impl<E: Send> Send for ViewMut<'_, E> {}
 
 impl<'a, E> View<'a, E> {
     /// Creates a view of `len` elements at `start`.
     ///
     /// # Safety
-    /// The range must be allocated, aligned for `E`, initialized, and outlive `'a`; writers follow the
+    /// The range must be allocated, aligned for `E`, initialized, and outlive `'a`. Writers follow the
     /// module's contract.
     pub unsafe fn new(start: *const E, len: usize) -> Self {
         Self { start, len, lifetime: PhantomData }
@@ -70,12 +70,12 @@ impl<'a, E> View<'a, E> {
         self.len
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// `len` elements from `at`.
+    /// Returns `len` elements from `at` on.
     #[inline(always)]
     pub fn slice(&self, at: usize, len: usize) -> &'a [E] {
         assert!(at <= self.len && len <= self.len - at, "read of {at}+{len} in {}", self.len);
@@ -84,10 +84,10 @@ impl<'a, E> View<'a, E> {
     }
 }
 
-/// Rows of a tensor ahead of which tasks ask for memory, where they walk down a part of its columns.
+/// How many rows ahead tasks prefetch when they walk down some columns of a tensor.
 pub const ROWS_AHEAD: usize = 16;
 
-/// Asks for the memory at an address, which need not be one.
+/// Prefetches the memory at an address, which need not be valid.
 #[inline(always)]
 pub(super) fn prefetch<A>(at: *const A) {
     #[cfg(target_arch = "x86_64")]
@@ -100,11 +100,11 @@ pub(super) fn prefetch<A>(at: *const A) {
 }
 
 impl<E> View<'_, E> {
-    /// Asks for `len` elements from `at`, of which none need exist: for walks down the rows of a tensor,
-    /// which processors do not foresee.
+    /// Prefetches `len` elements from `at` on, which need not exist. For walks down the rows of a tensor,
+    /// which hardware prefetchers do not detect.
     #[inline(always)]
     pub fn prefetch(&self, at: usize, len: usize) {
-        /// Bytes that a processor fetches at once.
+        /// Bytes in a cache line.
         const LINE: usize = 64;
         let start = self.start.wrapping_add(at).cast::<u8>();
         for line in (0..len * size_of::<E>()).step_by(LINE) {
@@ -114,7 +114,7 @@ impl<E> View<'_, E> {
 }
 
 impl<E: Elem> View<'_, E> {
-    /// Widens `into.len()` elements from `at`. Safe where an output aliases this input.
+    /// Widens `into.len()` elements from `at` on. Allowed even if an output aliases this input.
     #[inline(always)]
     pub fn load(&self, at: usize, into: &mut [E::Acc]) {
         let from = self.slice(at, into.len());
@@ -133,8 +133,7 @@ impl<E: Elem> View<'_, E> {
 impl<'a, E> ViewMut<'a, E> {
     /// Creates a writable view of `len` elements at `start`.
     ///
-    /// # Safety
-    /// As for [`View::new`]; tasks that run at the same time write disjoint ranges.
+    /// The requirements of [`View::new`]; tasks that run at the same time write disjoint ranges.
     pub unsafe fn new(start: *mut E, len: usize) -> Self {
         Self { start, len, lifetime: PhantomData }
     }
@@ -149,17 +148,18 @@ impl<'a, E> ViewMut<'a, E> {
         self.len
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the elements to read: those that no task writes meanwhile.
+    /// Returns a view for reading elements that no task is writing.
     pub fn to_read(&self) -> View<'a, E> {
         View { start: self.start, len: self.len, lifetime: PhantomData }
     }
 
-    /// `len` elements from `at`, to write. The caller's task owns that range while it holds it.
+    /// Returns `len` elements from `at` on for writing. The range belongs to the caller's task while it holds
+    /// the slice.
     #[inline(always)]
     pub fn slice(&self, at: usize, len: usize) -> &'a mut [E] {
         assert!(at <= self.len && len <= self.len - at, "write of {at}+{len} in {}", self.len);
@@ -169,7 +169,7 @@ impl<'a, E> ViewMut<'a, E> {
 }
 
 impl<E: Elem> ViewMut<'_, E> {
-    /// Rounds `from` into the elements from `at`.
+    /// Rounds `from` into the elements from `at` on.
     #[inline(always)]
     pub fn store(&self, at: usize, from: &[E::Acc]) {
         for (to, from) in self.slice(at, from.len()).iter_mut().zip(from) {
@@ -179,7 +179,7 @@ impl<E: Elem> ViewMut<'_, E> {
 }
 
 impl<A: Real> ViewMut<'_, A> {
-    /// Adds `from` to the elements from `at`, or overwrites them.
+    /// Adds `from` to the elements from `at` on, or overwrites them.
     #[inline(always)]
     pub fn put(&self, at: usize, from: &[A], add: bool) {
         let to = self.slice(at, from.len());

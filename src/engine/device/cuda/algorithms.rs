@@ -99,7 +99,7 @@ impl Algorithms {
     /// Reads a table.
     ///
     /// # Errors
-    /// When the file cannot be read or is not a table.
+    /// If the file cannot be read or is not a table.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).at("read", path)?;
         Self::from_json(&text).map_err(|e| Error::usage(format!("{} {e}", path.display())))
@@ -108,7 +108,7 @@ impl Algorithms {
     /// Returns a table from its JSON.
     ///
     /// # Errors
-    /// When it is not a table, or is damaged.
+    /// If it is not a table, or is damaged.
     pub fn from_json(text: &str) -> std::result::Result<Self, String> {
         let table: Self =
             serde_json::from_str(text).map_err(|e| format!("is not a table of algorithms: {e}"))?;

@@ -30,7 +30,7 @@ pub fn usable() -> Result<usize, String> {
 /// versions of the libraries.
 ///
 /// # Errors
-/// When the GPU or a library is missing.
+/// If the GPU or a library is missing.
 pub fn describe(ordinal: usize) -> crate::error::Result<String> {
     let properties = Gpu::properties_of(ordinal)?;
     let architecture = properties.architecture();

@@ -120,7 +120,7 @@ impl<'a> CollectiveQueue<'a> {
     /// Records an event in the order of the queue.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.collectives.stream.record(event, false)
     }

@@ -54,7 +54,7 @@ impl Compiler {
     /// user's cache folder.
     ///
     /// # Errors
-    /// When NVRTC is not installed.
+    /// If NVRTC is not installed.
     pub fn new(architecture: &str) -> Result<Self> {
         Nvidia::Nvrtc.require("the kernel compiler (NVRTC)")?;
         let (mut major, mut minor) = (0, 0);
@@ -76,7 +76,7 @@ impl Compiler {
     /// Returns the cubin (GPU machine code) of a translation unit, from the cache if it is there.
     ///
     /// # Errors
-    /// When it does not compile: the log of the compiler.
+    /// If it does not compile: the log of the compiler.
     pub fn compile(&self, unit: &TranslationUnit) -> Result<Vec<u8>> {
         let options = self.options(unit);
         let cached = self.folder.as_ref().map(|folder| folder.join(self.file_name(unit, &options)));
@@ -95,7 +95,7 @@ impl Compiler {
     /// uses.
     ///
     /// # Errors
-    /// When it does not compile: the log of the compiler.
+    /// If it does not compile: the log of the compiler.
     pub fn resources(&self, unit: &TranslationUnit) -> Result<Vec<KernelResources>> {
         let mut options = self.options(unit);
         options.push("--ptxas-options=-v".to_string());
@@ -105,7 +105,7 @@ impl Compiler {
     /// Compiles translation units in parallel on all CPU cores, and returns their cubins in the same order.
     ///
     /// # Errors
-    /// When one does not compile: the log of the compiler.
+    /// If one does not compile: the log of the compiler.
     pub fn compile_all(&self, units: &[TranslationUnit]) -> Result<Vec<Vec<u8>>> {
         units.par_iter().map(|unit| self.compile(unit).inspect(|_| report_progress())).collect()
     }
@@ -114,7 +114,7 @@ impl Compiler {
     /// later. Does nothing without one.
     ///
     /// # Errors
-    /// When one does not compile: the log of the compiler.
+    /// If one does not compile: the log of the compiler.
     pub fn fill_cache(&self, units: &[TranslationUnit]) -> Result<()> {
         match self.folder {
             Some(_) => self.compile_all(units).map(drop),
@@ -258,7 +258,7 @@ pub(super) fn architectures() -> Option<Vec<u32>> {
 /// Compiles a trivial kernel, to check that NVRTC is installed completely.
 ///
 /// # Errors
-/// When it does not compile: the log of the compiler.
+/// If it does not compile: the log of the compiler.
 pub(super) fn compile_trivial_kernel(architecture: &str) -> Result<()> {
     let (code, name) = (c"extern \"C\" __global__ void trivial(float* x) { x[0] = 1.0f; }", c"trivial.cu");
     let option = CString::new(format!("--gpu-architecture={architecture}"));

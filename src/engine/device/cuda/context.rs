@@ -69,7 +69,7 @@ impl OpenedContext {
     /// threads create some.
     ///
     /// # Errors
-    /// When the driver is missing, does not know the GPU, or reports an error.
+    /// If the driver is missing, does not know the GPU, or reports an error.
     pub fn open(ordinal: usize) -> Result<Self> {
         check_present(ordinal)?;
         let (device, properties) = device_properties(ordinal)?;

@@ -28,7 +28,7 @@ impl Downloader {
     /// thread may call it.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn download(&mut self, after: &Event, from: DevicePtr, to: &mut [u8]) -> Result<()> {
         self.stream.make_current()?;
         self.stream.wait(after)?;

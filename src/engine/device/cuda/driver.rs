@@ -96,7 +96,7 @@ impl Event {
     /// Blocks the calling thread until the stream has reached the event.
     ///
     /// # Errors
-    /// When the work before it failed.
+    /// If the work before it failed.
     pub fn wait(&self) -> Result<()> {
         // SAFETY: the event exists.
         check(unsafe { sys::cuEventSynchronize(self.0) }, "wait for the GPU")
@@ -105,7 +105,7 @@ impl Event {
     /// Returns the milliseconds from an earlier event to this one; both have been waited for.
     ///
     /// # Errors
-    /// When one of them was not recorded.
+    /// If one of them was not recorded.
     pub fn since(&self, earlier: &Event) -> Result<f32> {
         let mut milliseconds = 0.0;
         // SAFETY: both events exist.

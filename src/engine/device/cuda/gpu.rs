@@ -55,7 +55,7 @@ impl Gpu {
     /// Returns a GPU's properties, without creating a context on it.
     ///
     /// # Errors
-    /// When the driver is missing or does not know the GPU.
+    /// If the driver is missing or does not know the GPU.
     pub fn properties_of(ordinal: usize) -> Result<Properties> {
         check_present(ordinal)?;
         device_properties(ordinal).map(|(_, properties)| properties)
@@ -70,7 +70,7 @@ impl Gpu {
     /// Opens a GPU.
     ///
     /// # Errors
-    /// When a library or the GPU is missing: which one, and how to get it.
+    /// If a library or the GPU is missing: which one, and how to get it.
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {
         Nvidia::CublasLt.require("the library of matrix products (cuBLASLt)")?;
         Self::open_in(OpenedContext::open(ordinal)?)
@@ -144,7 +144,7 @@ impl Gpu {
     /// Makes its context that of the calling thread. The thread that runs an engine calls this first.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn make_current(&self) -> Result<()> {
         self.context.make_current()
     }
@@ -179,7 +179,7 @@ impl Gpu {
     /// Returns the free bytes and all bytes of the card, those of other processes included.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
         memory_info()
     }
@@ -206,7 +206,7 @@ impl Gpu {
     /// `timing` with the number of products that are about to be timed, if there are any.
     ///
     /// # Errors
-    /// When a kernel does not compile, or no algorithm serves a product.
+    /// If a kernel does not compile, or no algorithm serves a product.
     pub fn prepare(&self, requests: &Requests, timing: &dyn Fn(usize)) -> Result<()> {
         self.kernels.prepare(&requests.kernels)?;
         self.products.prepare(self.bench(), &requests.products, timing)
@@ -216,7 +216,7 @@ impl Gpu {
     /// `None` for 0. No memory may be freed meanwhile.
     ///
     /// # Errors
-    /// When the GPU has not more multiprocessors than that, or they are not held within two seconds.
+    /// If the GPU has not more multiprocessors than that, or they are not held within two seconds.
     pub fn hold_multiprocessors(&self, count: usize) -> Result<Option<HeldMultiprocessors>> {
         if count == 0 {
             return Ok(None);
@@ -240,7 +240,7 @@ impl Gpu {
     /// `chosen` with a product's key in the table, its algorithm, and the one it had before.
     ///
     /// # Errors
-    /// When a kernel does not compile, the driver reports an error, or the table cannot be written.
+    /// If a kernel does not compile, the driver reports an error, or the table cannot be written.
     pub fn tune(
         &self,
         requests: &Requests,
@@ -263,7 +263,7 @@ impl Gpu {
     /// Allocates pinned host memory for copies.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn pin(&self, bytes: usize) -> Result<Pinned> {
         self.make_current()?;
         Pinned::new(bytes)
@@ -272,7 +272,7 @@ impl Gpu {
     /// Creates an event, not yet recorded.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn event(&self) -> Result<Event> {
         self.make_current()?;
         Event::new()
@@ -281,7 +281,7 @@ impl Gpu {
     /// Creates a way to the host beside the GPU's other work.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn downloader(&self) -> Result<Downloader> {
         self.make_current()?;
         Downloader::new(&self.context)
@@ -291,7 +291,7 @@ impl Gpu {
     /// it.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn record(&self, event: &Event, inside_graph: bool) -> Result<()> {
         self.stream.record(event, inside_graph)
     }
@@ -299,7 +299,7 @@ impl Gpu {
     /// Waits until all work is done.
     ///
     /// # Errors
-    /// When work failed.
+    /// If work failed.
     pub fn synchronize(&self) -> Result<()> {
         self.stream.synchronize()
     }
@@ -307,7 +307,7 @@ impl Gpu {
     /// Copies from pinned memory, in the order of the stream.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn upload(&self, to: DevicePtr, from: &Pinned, bytes: usize) -> Result<()> {
         self.stream.upload(to, from, bytes)
     }
@@ -315,7 +315,7 @@ impl Gpu {
     /// Copies into pinned memory, in the order of the stream.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn download(&self, to: &mut Pinned, from: DevicePtr, bytes: usize) -> Result<()> {
         self.stream.download(to, from, bytes)
     }
@@ -323,7 +323,7 @@ impl Gpu {
     /// Returns bytes of allocated memory after all work queued so far.
     ///
     /// # Errors
-    /// When the work failed.
+    /// If the work failed.
     pub fn read(&self, from: DevicePtr, bytes: usize) -> Result<Vec<u8>> {
         let mut copy = vec![0u8; bytes];
         self.stream.read(from, &mut copy)?;

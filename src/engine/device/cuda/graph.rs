@@ -142,7 +142,7 @@ impl Graph {
     /// Launches the whole graph into the stream.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn launch(&self) -> Result<()> {
         // SAFETY: the executable graph and the stream exist.
         check(unsafe { sys::cuGraphLaunch(self.executable, self.gpu.stream().raw()) }, "launch a graph")

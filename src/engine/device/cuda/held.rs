@@ -32,7 +32,7 @@ impl HeldMultiprocessors {
     /// for the kernel. The context is current.
     ///
     /// # Errors
-    /// When the GPU has not more multiprocessors than that, or they are not held within two seconds.
+    /// If the GPU has not more multiprocessors than that, or they are not held within two seconds.
     pub(super) fn new(
         context: &Arc<Context>,
         kernels: &Kernels,

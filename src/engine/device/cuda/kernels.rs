@@ -79,7 +79,7 @@ impl Kernels {
     /// launch may wait for the GPU then, which may wait for another rank: functions are loaded here too.
     ///
     /// # Errors
-    /// When a kernel does not compile.
+    /// If a kernel does not compile.
     pub(super) fn prepare<'a>(&self, kernels: impl IntoIterator<Item = &'a Kernel>) -> Result<()> {
         let kernels: Vec<&Kernel> = kernels.into_iter().collect();
         let missing: Vec<TranslationUnit> = {
@@ -99,7 +99,7 @@ impl Kernels {
     /// Adds a node to a graph that launches a kernel after other nodes.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub(super) fn add_to_graph(
         &self,
         graph: sys::CUgraph,
@@ -114,7 +114,7 @@ impl Kernels {
     /// Launches a kernel into a stream. Compiles it first if [`Kernels::prepare`] has not.
     ///
     /// # Errors
-    /// When the arguments are not those of the kernel, or the driver reports an error.
+    /// If the arguments are not those of the kernel, or the driver reports an error.
     pub(super) fn launch(&self, stream: &Stream, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
         let (entry, overlaps) = (kernel.entry, kernel.overlaps && self.can_overlap);
         if let Some(size) = args.iter().find_map(|arg| match arg {

@@ -69,7 +69,7 @@ impl Nvidia {
     /// Opens the library, or says how to get it.
     ///
     /// # Errors
-    /// When it is not found: `name`, its remedy, and the variable that names its folder.
+    /// If it is not found: `name`, its remedy, and the variable that names its folder.
     pub fn require(self, name: &str) -> Result<&'static Path> {
         self.open().ok_or_else(|| {
             let remedy = self.remedy();

@@ -27,7 +27,7 @@ const RUNS: usize = 5;
 /// Measures a card, with products in a format and precision.
 ///
 /// # Errors
-/// When the card lacks the memory, or the driver reports an error.
+/// If the card lacks the memory, or the driver reports an error.
 pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<Limits> {
     gpu.make_current()?;
     let memory = gpu.allocate(2 * COPIED)?;

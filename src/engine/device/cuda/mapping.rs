@@ -58,7 +58,7 @@ impl Drop for Mapping {
 /// Gives a GPU of this process access to a [`Mapping`] whose first `bytes` are in use.
 ///
 /// # Errors
-/// When the memory is none, or the GPUs have no access to each other's memory.
+/// If the memory is none, or the GPUs have no access to each other's memory.
 pub(super) fn allow_access(address: DevicePtr, bytes: usize, device: sys::CUdevice) -> Result<()> {
     let access = sys::CUmemAccessDesc {
         location: location(device),

@@ -119,7 +119,7 @@ impl DeviceBuffer {
     /// Sets bytes, in the order of the stream.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn fill(&self, offset: usize, byte: u8, bytes: usize) -> Result<()> {
         assert!(offset + bytes <= self.bytes);
         self.allocator.stream.fill(self.address + offset as u64, byte, bytes)
@@ -128,7 +128,7 @@ impl DeviceBuffer {
     /// Reads bytes after all work queued so far.
     ///
     /// # Errors
-    /// When the work failed.
+    /// If the work failed.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         assert!(offset + to.len() <= self.bytes);
         self.allocator.stream.make_current()?;
@@ -138,7 +138,7 @@ impl DeviceBuffer {
     /// Writes bytes after all work queued so far.
     ///
     /// # Errors
-    /// When the work failed.
+    /// If the work failed.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         assert!(offset + from.len() <= self.bytes);
         self.allocator.stream.make_current()?;

@@ -1,7 +1,7 @@
-//! The CUDA back end: an NVIDIA GPU through its driver, kernels compiled where they run, products through
-//! cuBLASLt.
+//! The CUDA back end: an NVIDIA GPU through its driver, kernels compiled on the machine that runs them,
+//! products through cuBLASLt.
 //!
-//! Libraries are found when a run needs them: a binary built without CUDA runs on a machine with it.
+//! Libraries are loaded when a run needs them, so a binary built without CUDA runs on a machine that has it.
 
 pub mod algorithms;
 mod availability;

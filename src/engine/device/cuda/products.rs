@@ -62,7 +62,7 @@ impl Products {
     /// Opens the library, and reads the table kept on this machine and the one that comes with the program.
     ///
     /// # Errors
-    /// When the library reports an error.
+    /// If the library reports an error.
     pub(super) fn new(properties: &Properties, workspace: DeviceBuffer) -> Result<Self> {
         let library = Cublaslt::new(workspace)?;
         let cublaslt = library_version();
@@ -107,7 +107,7 @@ impl Products {
     /// disk, for [`TIMING`] at most; `timing` is called with their number first.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub(super) fn prepare(
         &self,
         bench: Bench<'_>,
@@ -159,7 +159,7 @@ impl Products {
     /// one before.
     ///
     /// # Errors
-    /// When the driver reports an error, or the table cannot be written.
+    /// If the driver reports an error, or the table cannot be written.
     pub(super) fn tune(
         &self,
         bench: Bench<'_>,
@@ -183,7 +183,7 @@ impl Products {
     /// Puts a prepared product into a stream.
     ///
     /// # Errors
-    /// When it was not prepared, or the library reports an error.
+    /// If it was not prepared, or the library reports an error.
     pub(super) fn run(&self, stream: &Stream, kernels: &Kernels, product: &Product) -> Result<()> {
         let shape = product.shape();
         let ready = lock(&self.inner).ready.get(&shape).copied();

@@ -16,7 +16,7 @@ impl Gpu {
     /// the GPU take part in every collective; without, as many as NCCL chooses.
     ///
     /// # Errors
-    /// When NCCL is missing (how to install it), `share` fails, or NCCL cannot join the GPUs.
+    /// If NCCL is missing (how to install it), `share` fails, or NCCL cannot join the GPUs.
     pub fn join_ranks(
         &self,
         rank: usize,
@@ -56,7 +56,7 @@ impl Gpu {
     /// waits for no other rank.
     ///
     /// # Errors
-    /// When work failed.
+    /// If work failed.
     pub fn shutdown(&self) -> Result<()> {
         self.synchronize()?;
         if let Some(transport) = self.transport() {
@@ -69,7 +69,7 @@ impl Gpu {
     /// Returns false where this has to go through the host.
     ///
     /// # Errors
-    /// When a rank is lost, or NCCL reports an error.
+    /// If a rank is lost, or NCCL reports an error.
     pub fn broadcast_from_rank_0(&self, address: DevicePtr, bytes: usize) -> Result<bool> {
         self.transport().map_or(Ok(true), |transport| transport.broadcast(address, bytes, self.model_lane()))
     }
@@ -78,7 +78,7 @@ impl Gpu {
     /// the model's so far; `None` in a run of one rank.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn fork(&self) -> Result<Option<CollectiveQueue<'_>>> {
         let Some(collectives) = self.collectives() else { return Ok(None) };
         collectives.fork(self.stream())?;
@@ -88,7 +88,7 @@ impl Gpu {
     /// Orders later work of the model's queue after an event that was recorded.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.stream().wait(event)
     }
@@ -98,7 +98,7 @@ impl Gpu {
     /// captured, every launch of the graph records it. Does nothing in a run of one rank.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub(crate) fn record_beside(&self, lane: Lane, event: &Event, inside_graph: bool) -> Result<()> {
         let Some(collectives) = self.collectives() else { return Ok(()) };
         let of = match lane {
@@ -112,7 +112,7 @@ impl Gpu {
     /// end with this if it has any of these.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     pub(crate) fn join_events(&self, lane: Lane) -> Result<()> {
         self.collectives().map_or(Ok(()), |collectives| collectives.join_events(lane, self.stream()))
     }

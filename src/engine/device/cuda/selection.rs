@@ -58,7 +58,7 @@ pub(super) struct Bench<'a> {
 /// faster.
 ///
 /// # Errors
-/// When the driver reports an error.
+/// If the driver reports an error.
 pub(super) fn fastest(
     library: &Cublaslt,
     layout: &Layout,

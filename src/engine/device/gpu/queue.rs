@@ -62,38 +62,38 @@ pub trait Queue {
     /// Launches a kernel.
     ///
     /// # Errors
-    /// When the arguments are not those of the kernel, or the driver reports an error.
+    /// If the arguments are not those of the kernel, or the driver reports an error.
     fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()>;
 
     /// Computes a matrix product.
     ///
     /// # Errors
-    /// When the library reports an error.
+    /// If the library reports an error.
     fn product(&self, product: &Product) -> Result<()>;
 
     /// Sets `bytes` bytes to one value.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     fn fill(&self, address: DevicePtr, byte: u8, bytes: usize) -> Result<()>;
 
     /// Copies bytes between ranges that do not overlap.
     ///
     /// # Errors
-    /// When the driver reports an error.
+    /// If the driver reports an error.
     fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()>;
 
     /// Replaces f32 tensors, given as (address, elements), by their sums over ranks, as one group of
     /// collectives. Does nothing in a run of one rank.
     ///
     /// # Errors
-    /// When a rank is lost, or the library reports an error.
+    /// If a rank is lost, or the library reports an error.
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()>;
 
     /// Gathers tensors of every rank on every rank, in the order of ranks. Copies them in a run of one rank.
     ///
     /// # Errors
-    /// When a rank is lost, or the library reports an error.
+    /// If a rank is lost, or the library reports an error.
     fn all_gather(&self, tensors: &[Gathered]) -> Result<()>;
 
     /// Gives every rank access to a tensor of every rank, in the order of ranks: where a GPU's kernels read
@@ -101,21 +101,21 @@ pub trait Queue {
     /// gathered. Between the last read and the next call, every rank has to queue a collective.
     ///
     /// # Errors
-    /// When a rank is lost, or the library reports an error.
+    /// If a rank is lost, or the library reports an error.
     fn share(&self, tensor: Gathered) -> Result<()>;
 
     /// Returns the addresses by which kernels read the tensors that lie at `to` since [`Queue::share`], in
     /// the order of at most [`MAX_RANKS`] ranks; beyond the last, addresses that are not to be read.
     ///
     /// # Errors
-    /// When ranks do not share that memory.
+    /// If ranks do not share that memory.
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]>;
 
     /// Replaces parts of f32 tensors by their sums over ranks, each on the rank that owns it; on other ranks
     /// they are left as they are. Does nothing in a run of one rank.
     ///
     /// # Errors
-    /// When a rank is lost, or the library reports an error.
+    /// If a rank is lost, or the library reports an error.
     fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()>;
 
     /// Copies parts from the ranks that own them to all ranks. In a run of one rank, copies those that do not
@@ -124,6 +124,6 @@ pub trait Queue {
     /// it last read these parts.
     ///
     /// # Errors
-    /// When a rank is lost, or the library reports an error.
+    /// If a rank is lost, or the library reports an error.
     fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! The cases that prove a rule: whole buffers, a step that was not finite, shards, and a group.
+//! Test cases of a rule: whole buffers, a non-finite step, shards, and a group.
 
 use super::super::optimizer::Rates;
 use super::rule::Rule;
@@ -7,21 +7,21 @@ use crate::ir::{Array, Case, Cases, Fill, Mode, Op, Precision, Shards, Spec};
 use crate::ops::segments::{Places, Segments, case_of_owner};
 use std::ops::Range;
 
-/// Elements of the parameters, and those that decay: the first ones.
+/// Number of elements, and how many of them decay: the first ones.
 const COUNT: usize = 20_011;
 const DECAYED: usize = 12_345;
 
-/// What decays, and what does not.
+/// Ranges with and without decay.
 const RANGES: [(Range<usize>, bool); 2] = [(0..DECAYED, true), (DECAYED..COUNT, false)];
 
-/// Two pieces of the parameters that are a group, and begin within blocks of a kernel.
+/// A group of two ranges that begin inside blocks of a kernel.
 const GROUP: [Range<usize>; 2] = [192..2176, 12_288..19_968];
 
-/// The step of the cases, and the rows of their schedules: those before and after the step's are wrong ones.
+/// The step of the cases, and the number of rows in their schedules. Only the step's own row is right for it.
 const STEP: usize = 2;
 const ROWS: usize = 4;
 
-/// Returns the cases of a rule, with ops that `op` makes.
+/// Returns the cases of a rule, whose ops `op` creates.
 pub(super) fn cases<R: Rule<N>, O: Op, const N: usize>(
     precision: Precision,
     op: impl Fn(R, Segments) -> O,
@@ -58,7 +58,7 @@ pub(super) fn cases<R: Rule<N>, O: Op, const N: usize>(
     ])
 }
 
-/// Returns what an update of [`GROUP`] moves.
+/// Returns what an update of [`GROUP`] changes.
 fn group() -> (Segments, Places) {
     let [first, second] = GROUP;
     let ranges = [(first, true), (second.start..DECAYED, true), (DECAYED..second.end, false)];
@@ -67,7 +67,7 @@ fn group() -> (Segments, Places) {
     (Segments::new(&ranges, &places, None, COUNT), elements)
 }
 
-/// Updates one element after the other by the rule's reference.
+/// Updates the elements one by one with the rule's reference.
 fn reference<R: Rule<N>, const N: usize>(rule: &R, i: &[Array], places: &Places) -> Vec<Array> {
     let (grads, clip, bad) = (&i[0].data, i[3].data[0], i[4].data[0]);
     let row = &i[1].data[i[2].data[0] as usize * R::COLUMNS..];

@@ -1,4 +1,4 @@
-//! Optimizers that treat every element alike: a [`Rule`] makes one, and the op of its update.
+//! Optimizers that treat every element alike: an [`Optimizer`] for any [`Rule`], and the op of its update.
 
 mod cases;
 mod rule;
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::ir::{Builder, OptimizerSlot, Precision};
 use std::sync::Arc;
 
-/// The optimizer of a rule with its hyperparameters.
+/// The optimizer for a rule with its hyperparameters.
 #[derive(Clone, Debug)]
 pub struct Elementwise<R, const N: usize>(pub R);
 

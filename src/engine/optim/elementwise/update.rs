@@ -1,4 +1,4 @@
-//! The op of optimizers that treat every element alike: updates all parameters in one pass over memory.
+//! The op of optimizers that treat every element alike: it updates all parameters in one pass over memory.
 
 use super::cases::cases;
 use super::rule::{MAX_SCALARS, Rule, Scalars};
@@ -16,24 +16,24 @@ const CHUNK: usize = 64;
 
 /// `(params, slots, compute copy) ← rule(clip · grads, …)`, in place.
 ///
-/// Inputs: grads `[n]`, schedule `[steps + 1, columns]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
-/// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
+/// Inputs: grads `[n]`, schedule `[steps + 1, columns]` (row 0 is not read), step `[1]` (u32), clip `[1]`
+/// (the clipping factor), bad `[1]` (u32; not 0 after a non-finite loss or gradient norm: then nothing is
 /// updated). Outputs, all updated in place: params `[n]`, `N` slots `[n]`, and the compute copy `[n]` if
-/// activations have a narrower format than the master parameters. The slots of a group of parameters have its
-/// elements alone. Where ranks update what they own, slots, and params if there is a compute copy, are the rank's
-/// shard. The other elements stay as they are.
+/// activations have a narrower format than the master parameters. The slots of a group hold only the group's
+/// elements. If ranks divide the update, the slots are the rank's shard, and so are params if there is a
+/// compute copy. Elements outside the segments stay unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ElementwiseUpdate<R, const N: usize> {
     /// The rule.
     pub rule: R,
-    /// Ranges with and without weight decay, in order, that are updated.
+    /// Ranges to update, with and without weight decay, in order.
     pub segments: Segments,
     /// Formats of the master parameters and of the compute copy.
     pub precision: Precision,
 }
 
 impl<R: Rule<N>, const N: usize> ElementwiseUpdate<R, N> {
-    /// Runs on the CPU with compute copies of type `E`.
+    /// Runs the update on the CPU, with a compute copy of type `E`.
     fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
         type Acc<E> = <E as Elem>::Acc;
         if cx.input_u32(4)[0] != 0 {
@@ -56,7 +56,7 @@ impl<R: Rule<N>, const N: usize> ElementwiseUpdate<R, N> {
                         let p = params.slice(segment.master + at, count);
                         let slots = slots.map(|slot| slot.slice(segment.offset + at, count));
                         for i in 0..count {
-                            // Slots by index: iterators over them keep the loop from being vectorized.
+                            // Index the slots: iterators over them keep the loop from being vectorized.
                             let mut held = [Acc::<E>::ZERO; N];
                             for slot in 0..N {
                                 held[slot] = slots[slot][i];
@@ -75,7 +75,7 @@ impl<R: Rule<N>, const N: usize> ElementwiseUpdate<R, N> {
         }
     }
 
-    /// Returns the numbers of the step.
+    /// Returns the step's row of the schedule, with the rule's constants.
     fn scalars<A: Real>(&self, cx: &CpuNode<'_>) -> Scalars<A> {
         let (table, first) = (cx.input::<A>(1), cx.input_u32(2)[0] as usize * R::COLUMNS);
         let mut row = [A::ZERO; MAX_SCALARS];
@@ -95,7 +95,7 @@ impl<R: Rule<N>, const N: usize> Op for ElementwiseUpdate<R, N> {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let grads = update_inputs(inputs, self.precision, R::COLUMNS)?;
-        let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("segments are of the gradients")?;
+        let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("the segments do not cover the gradients")?;
         let mut outputs = vec![masters];
         outputs.extend(vec![slot; N]);
         if self.precision.has_compute_copy() {
@@ -104,7 +104,7 @@ impl<R: Rule<N>, const N: usize> Op for ElementwiseUpdate<R, N> {
         Ok(outputs)
     }
 
-    /// Reads gradient, master and slots; writes master, slots and compute copy.
+    /// Counts reads of gradient, master and slots, and writes of master, slots and compute copy.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let written: usize = outputs.iter().map(|output| output.dtype.size()).sum();
         let read = outputs[..=N].iter().chain(&inputs[..1]).map(|tensor| tensor.dtype.size()).sum::<usize>();

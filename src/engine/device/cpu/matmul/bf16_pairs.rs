@@ -1,9 +1,10 @@
-//! Products of bf16 by the processor's own instruction: two terms per lane and multiply-add, exact products,
+//! bf16 products with the processor's bf16 instruction: two terms per lane and multiply-add, exact products,
 //! sums in fp32.
 //!
-//! The instruction (AVX512-BF16, `VDPBF16PS`) adds the product of the upper halves, rounds, adds that of the
-//! lower ones, rounds. So the first term of a pair is stored in the upper half, and sums have the bits of the
-//! chain that widened operands give, but for subnormal numbers, which the instruction takes for zero.
+//! The instruction (AVX512-BF16, `VDPBF16PS`) adds the product of the upper halves, rounds, adds the product
+//! of the lower halves, and rounds. So the first term of a pair is stored in the upper half, and sums have
+//! the same bits as the chain over widened operands, except that the instruction treats subnormal numbers as
+//! zero.
 
 use super::matrix::Matrix;
 use super::microkernel::{Terms, WIDEST};
@@ -19,7 +20,7 @@ use pulp::WithSimd;
 #[derive(Clone, Copy, Debug)]
 pub struct Bf16Pairs;
 
-/// Returns a pair as it is stored.
+/// Returns a pair in its stored form.
 #[inline(always)]
 fn pair(first: bf16, second: bf16) -> u32 {
     u32::from(first.to_bits()) << 16 | u32::from(second.to_bits())
@@ -40,7 +41,7 @@ impl Terms for Bf16Pairs {
     fn multiply_add<S: Simd>(_simd: S, left: S::u32s, right: S::u32s, sum: S::f32s) -> S::f32s {
         use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps};
         assert!(size_of::<S::f32s>() == size_of::<__m512>());
-        // SAFETY: vectors of 512 bits are the same under both names, and `dispatch` has the instruction.
+        // SAFETY: both names stand for the same 512-bit vectors, and `dispatch` checked for the instruction.
         unsafe {
             let sum = std::mem::transmute_copy::<S::f32s, __m512>(&sum);
             let left = std::mem::transmute_copy::<S::u32s, __m512bh>(&left);
@@ -58,15 +59,15 @@ impl Terms for Bf16Pairs {
     fn dispatch(arch: pulp::Arch, task: impl WithSimd<Output = ()>) {
         let pulp::Arch::V4(v4) = arch else { unreachable!("available with AVX-512 alone") };
         assert!(Self::is_available(arch));
-        // SAFETY: the processor has the instruction, and the token says that it has the others.
+        // SAFETY: the processor has the instruction, and the token proves the other features.
         unsafe { with_instruction(v4, task) };
     }
 }
 
-/// Runs a task, compiled with the instruction.
+/// Runs a task compiled with the bf16 instruction enabled.
 ///
 /// # Safety
-/// The processor has AVX512-BF16.
+/// The processor must have AVX512-BF16.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16")]
 unsafe fn with_instruction(v4: pulp::x86::V4, task: impl WithSimd<Output = ()>) {
@@ -142,7 +143,7 @@ impl Operands<bf16> for Bf16Pairs {
     }
 }
 
-/// Neighbouring terms as pairs, the last with a zero if it is alone.
+/// Stores adjacent terms as pairs; a last single term gets a zero.
 #[inline(always)]
 fn pairs_of(terms: &[bf16], to: &mut [u32]) {
     let (whole, rest) = terms.as_chunks::<2>();
@@ -154,8 +155,8 @@ fn pairs_of(terms: &[bf16], to: &mut [u32]) {
     }
 }
 
-/// Pairs of elements of this line of a matrix and the next one, if there is one. Lines are contiguous, `len`
-/// long.
+/// Stores pairs of elements from a line of a matrix and the next line, or zeros if there is none. Lines are
+/// contiguous and `len` long.
 #[inline(always)]
 fn interleave(line: Matrix<View<'_, bf16>>, len: usize, has_next: bool, to: &mut [u32]) {
     let stride = line.row_stride.max(line.column_stride);

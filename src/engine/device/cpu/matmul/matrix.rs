@@ -1,23 +1,23 @@
-//! Matrices inside tensors, and copies of them in the type of sums.
+//! Matrices inside tensors, and copies of them in the accumulator type.
 
 use crate::device::Elem;
 use crate::device::cpu::{View, ViewMut};
 
-/// A matrix inside a tensor: `rows × columns`, elements `start + r·row_stride + c·column_stride`.
+/// A matrix inside a tensor. Element `(r, c)` is at `start + r·row_stride + c·column_stride`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<V> {
     /// The tensor.
     pub view: V,
-    /// Element of row 0, column 0.
+    /// Index of the element in row 0, column 0.
     pub start: usize,
-    /// Elements from a row to the next.
+    /// Elements from one row to the next.
     pub row_stride: usize,
-    /// Elements from a column to the next.
+    /// Elements from one column to the next.
     pub column_stride: usize,
 }
 
 impl<V> Matrix<V> {
-    /// Creates a row-major matrix of `width` columns, from the start of a tensor.
+    /// Creates a row-major matrix of `width` columns that begins at the start of a tensor.
     pub fn rows(view: V, width: usize) -> Self {
         Self { view, start: 0, row_stride: width, column_stride: 1 }
     }
@@ -28,22 +28,23 @@ impl<V> Matrix<V> {
         Self { row_stride: self.column_stride, column_stride: self.row_stride, ..self }
     }
 
-    /// The same matrix from an element further on.
+    /// Returns the part of the matrix that begins at `(row, column)`.
     #[must_use]
     pub fn at(self, row: usize, column: usize) -> Self {
         Self { start: self.start + row * self.row_stride + column * self.column_stride, ..self }
     }
 
-    /// Returns the index of the last element of the first `rows` and `columns`, neither of which is 0.
+    /// Returns the index of the last element in the first `rows` rows and `columns` columns, neither of which
+    /// is 0.
     pub(super) fn last(&self, rows: usize, columns: usize) -> usize {
         self.start + (rows - 1) * self.row_stride + (columns - 1) * self.column_stride
     }
 }
 
-/// Returns a matrix as a left operand of [`Packed::multiply`](super::Packed::multiply): itself where it is
-/// stored in the accumulator type, else a widened copy.
+/// Returns a matrix as a left operand of [`Packed::multiply`](super::Packed::multiply): the matrix itself if
+/// it is stored in the accumulator type, else a widened copy.
 ///
-/// `scratch` holds `rows * columns` elements; it may be empty where [`widens`] is false.
+/// `scratch` holds `rows * columns` elements; it may be empty if [`widens`] is false.
 #[inline(always)]
 pub fn operand<'a, E: Elem>(
     from: Matrix<View<'a, E>>,
@@ -61,7 +62,7 @@ pub fn widens<E: Elem>() -> bool {
     E::DTYPE != E::Acc::DTYPE
 }
 
-/// Returns a copy of a matrix in the accumulator type, in scratch.
+/// Returns a copy of a matrix in the accumulator type, stored in `scratch`.
 #[inline(always)]
 pub(super) fn widen<'a, E: Elem>(
     from: Matrix<View<'_, E>>,
@@ -69,7 +70,7 @@ pub(super) fn widen<'a, E: Elem>(
     scratch: &'a mut [E::Acc],
 ) -> Matrix<View<'a, E::Acc>> {
     let scratch = &mut scratch[..rows * columns];
-    // Walk the source along its contiguous direction and keep the copy laid out the same way.
+    // Walk the source along its contiguous direction and lay out the copy the same way.
     if from.column_stride == 1 {
         for r in 0..rows {
             from.view.load(from.at(r, 0).start, &mut scratch[r * columns..(r + 1) * columns]);
@@ -84,7 +85,7 @@ pub(super) fn widen<'a, E: Elem>(
     }
 }
 
-/// Returns the matrix as one of type `A`, if that is how it is stored.
+/// Returns the matrix typed as `A`, if it is stored as `A`.
 pub(super) fn same_type<'a, E: Elem, A: Elem>(m: Matrix<View<'a, E>>) -> Option<Matrix<View<'a, A>>> {
     if std::any::TypeId::of::<E>() != std::any::TypeId::of::<A>() {
         return None;
@@ -95,7 +96,7 @@ pub(super) fn same_type<'a, E: Elem, A: Elem>(m: Matrix<View<'a, E>>) -> Option<
     Some(Matrix { view, start: m.start, row_stride: m.row_stride, column_stride: m.column_stride })
 }
 
-/// As [`same_type`], for an output.
+/// Does the same as [`same_type`] for an output.
 pub(super) fn same_type_mut<'a, C: Elem, A: Elem>(
     m: Matrix<ViewMut<'a, C>>,
 ) -> Option<Matrix<ViewMut<'a, A>>> {

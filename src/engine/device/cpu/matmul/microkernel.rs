@@ -1,7 +1,7 @@
 //! The innermost loops of matrix products: a block of the result in vector registers.
 //!
-//! Every element of a result is one chain of fused multiply-adds over the summed dimension, in its order,
-//! whatever the tile, the vector width or the number of threads. So its bits depend on none of them.
+//! Every element of a result is one chain of fused multiply-adds over the summed dimension, in order, for any
+//! tile, vector width and number of threads. So its bits depend on none of them.
 
 use crate::device::Real;
 use crate::device::cpu::view::prefetch;
@@ -13,26 +13,26 @@ use std::marker::PhantomData;
 /// registers (2 with 16), 24 (12) independent sums hide the latency of the multiply-adds.
 pub const ROWS: usize = 6;
 
-/// How terms of a sum are stored in operands and added up: one by one, or several in an element.
+/// How the terms of a sum are stored in operands and added: one term per element, or several.
 pub trait Terms: Copy + std::fmt::Debug + 'static {
-    /// What is stored for one row or column: [`Terms::EACH`] terms.
+    /// The stored form of [`Terms::EACH`] terms of one row or column.
     type Element: bytemuck::Pod + Send + Sync;
-    /// The type of sums, as large as an element.
+    /// The type of sums, with the size of an element.
     type Sum: Real;
-    /// Terms in an element.
+    /// Number of terms in an element.
     const EACH: usize;
     /// A vector of elements.
     type Vector<S: Simd>: Copy;
     /// Returns a vector with `element` in every lane.
     fn splat<S: Simd>(simd: S, element: Self::Element) -> Self::Vector<S>;
-    /// Adds the products of the terms to every lane, one after the other, with one rounding each.
+    /// Adds the products of the terms to every lane, one after the other, each with one rounding.
     fn multiply_add<S: Simd>(
         simd: S,
         left: Self::Vector<S>,
         right: Self::Vector<S>,
         sum: SumVector<Self, S>,
     ) -> SumVector<Self, S>;
-    /// Calls `task` with the instructions that this needs.
+    /// Calls `task` with the instructions that this type needs.
     fn dispatch(arch: pulp::Arch, task: impl WithSimd<Output = ()>) {
         arch.dispatch(task);
     }
@@ -41,7 +41,7 @@ pub trait Terms: Copy + std::fmt::Debug + 'static {
 /// A vector of sums.
 type SumVector<T, S> = <<T as Terms>::Sum as Vectors>::Vector<S>;
 
-/// Terms of type `A`, one by one.
+/// Terms of type `A`, one per element.
 #[derive(Clone, Copy, Debug)]
 pub struct Single<A>(PhantomData<A>);
 
@@ -67,23 +67,23 @@ impl<A: Real> Terms for Single<A> {
 
 /// The operands of a block: `c (+)= a · b`, with `k` elements per sum.
 pub struct Block<T: Terms> {
-    /// Elements of every sum.
+    /// Number of elements in every sum.
     pub k: usize,
     /// Element (0, 0) of the left operand.
     pub a: *const T::Element,
-    /// Elements from a row of `a` to the next.
+    /// Elements from one row of `a` to the next.
     pub a_row: usize,
-    /// Elements from a column of `a` to the next.
+    /// Elements from one column of `a` to the next.
     pub a_column: usize,
-    /// Element (0, 0) of the right operand, whose columns are neighbours.
+    /// Element (0, 0) of the right operand, whose columns are adjacent.
     pub b: *const T::Element,
-    /// Elements from a row of `b` to the next.
+    /// Elements from one row of `b` to the next.
     pub b_row: usize,
-    /// Element (0, 0) of the result, whose columns are neighbours.
+    /// Element (0, 0) of the result, whose columns are adjacent.
     pub c: *mut T::Sum,
-    /// Elements from a row of `c` to the next.
+    /// Elements from one row of `c` to the next.
     pub c_row: usize,
-    /// True if sums begin with what `c` holds.
+    /// True if sums start from the contents of `c`.
     pub add: bool,
 }
 
@@ -91,8 +91,8 @@ impl<T: Terms> Block<T> {
     /// Computes a block of `rows × columns` results.
     ///
     /// # Safety
-    /// The strides stay inside the operands for `rows` rows, `k` terms and, of `c`, `columns` columns; rows
-    /// of `b` have `columns` elements rounded up to a multiple of [`WIDEST`] that may be read.
+    /// The strides must stay inside the operands for `rows` rows, `k` terms and, in `c`, `columns` columns.
+    /// Each row of `b` must be readable up to `columns` rounded up to a multiple of [`WIDEST`].
     #[inline(always)]
     pub unsafe fn compute<S: Simd>(&self, simd: S, rows: usize, columns: usize) {
         const {
@@ -105,7 +105,7 @@ impl<T: Terms> Block<T> {
         let mut column = 0;
         while column < columns {
             let rest = (columns - column).div_ceil(lanes);
-            // SAFETY: by the caller; `strip` writes no column beyond `columns`.
+            // SAFETY: guaranteed by the caller; `strip` writes no column beyond `columns`.
             let done = unsafe {
                 if rest >= 4 && vectors == 4 {
                     self.strip::<S, 4>(simd, rows, column, columns)
@@ -119,10 +119,10 @@ impl<T: Terms> Block<T> {
         }
     }
 
-    /// All rows of `V` vectors of columns, and returns `V`.
+    /// Computes all rows of `V` vectors of columns and returns `V`.
     ///
     /// # Safety
-    /// As for [`Block::compute`].
+    /// The requirements of [`Block::compute`].
     #[inline(always)]
     unsafe fn strip<S: Simd, const V: usize>(
         &self,
@@ -135,7 +135,7 @@ impl<T: Terms> Block<T> {
         while row < rows {
             let at = (row, column);
             let width = columns - column;
-            // SAFETY: by the caller.
+            // SAFETY: guaranteed by the caller.
             row += unsafe {
                 match rows - row {
                     ROWS.. => self.registers::<S, ROWS, V>(simd, at, width),
@@ -148,10 +148,10 @@ impl<T: Terms> Block<T> {
         V
     }
 
-    /// `R` rows of `V` vectors, of which the first `width` columns are stored; returns `R`.
+    /// Computes `R` rows of `V` vectors, stores the first `width` columns, and returns `R`.
     ///
     /// # Safety
-    /// As for [`Block::compute`].
+    /// The requirements of [`Block::compute`].
     #[inline(always)]
     unsafe fn registers<S: Simd, const R: usize, const V: usize>(
         &self,
@@ -162,12 +162,12 @@ impl<T: Terms> Block<T> {
         let lanes = size_of::<T::Vector<S>>() / size_of::<T::Sum>();
         let zero = T::Sum::splat(simd, T::Sum::ZERO);
         let mut sums = [[zero; V]; R];
-        // The last columns pass through a row of whole vectors, so that nothing outside `c` is touched. Sums
-        // are never addressed themselves: that would keep them out of registers.
+        // The last columns pass through `edge`, a row of whole vectors, so that nothing outside `c` is
+        // touched. The sums themselves are never addressed, because that would keep them out of registers.
         let whole = width >= V * lanes;
         let mut edge = [zero; V];
-        // SAFETY: the caller keeps every access inside the operands. A row of results is read and written by
-        // vectors where all its columns exist, else through `edge`.
+        // SAFETY: the caller keeps every access inside the operands. A row of results is read and written as
+        // vectors if all its columns exist, else through `edge`.
         unsafe {
             let c = |r: usize| self.c.add((row + r) * self.c_row + column);
             if self.add {
@@ -189,8 +189,8 @@ impl<T: Terms> Block<T> {
             for element in 0..self.k {
                 load(&mut right, b);
                 prefetch(a[0].wrapping_add((element + AHEAD) * self.a_column));
-                // By index: `zip` is a call where the compiler does not inline it, as in builds for tests,
-                // and a call moves every sum to memory.
+                // Index the arrays: where the compiler does not inline `zip`, as in test builds, it is a
+                // call, and a call moves every sum to memory.
                 for r in 0..R {
                     let left = T::splat(simd, *a[r].add(element * self.a_column));
                     for v in 0..V {
@@ -214,21 +214,21 @@ impl<T: Terms> Block<T> {
     }
 }
 
-/// Elements ahead of which the left operand is asked for: a column of it may be a row of a tensor, which no
-/// processor foresees.
+/// How many elements ahead the left operand is prefetched: one of its columns may be a row of a tensor, which
+/// hardware prefetchers do not detect.
 const AHEAD: usize = 32;
 
-/// Elements of the widest vector: rows of right operands are readable up to a multiple of it.
+/// Elements in the widest vector. Rows of right operands are readable up to a multiple of it.
 pub const WIDEST: usize = 16;
 
-/// Reads neighbouring vectors.
+/// Reads adjacent vectors.
 ///
 /// # Safety
-/// `V` vectors at `from` are readable.
+/// `V` vectors at `from` must be readable.
 #[inline(always)]
 unsafe fn load<A, W: Copy, const V: usize>(to: &mut [W; V], from: *const A) {
     for (v, to) in to.iter_mut().enumerate() {
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         *to = unsafe { from.cast::<W>().add(v).read_unaligned() };
     }
 }

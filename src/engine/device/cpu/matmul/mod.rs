@@ -1,9 +1,9 @@
 //! Matrix products on the CPU.
 //!
-//! The right operand is packed once, panel by panel, then the output is cut into tiles by its shape alone. An
-//! element of the output is one chain of multiply-adds over the summed dimension, in its order: its bits
-//! depend neither on the number of threads nor on the instruction set. bf16 operands go through the
-//! processor's own instruction or are widened, and a result is rounded once.
+//! The right operand is packed once, panel by panel. Then the output is divided into tiles by its shape
+//! alone. An output element is one chain of multiply-adds over the summed dimension, in order, so its bits
+//! depend neither on the number of threads nor on the instruction set. bf16 operands use the processor's bf16
+//! instruction or are widened, and a result is rounded once.
 
 mod bf16_pairs;
 mod matrix;
@@ -27,11 +27,11 @@ use operands::Operands;
 use packed::{PANEL, TERMS, TERMS_ACROSS, pack_panel};
 use std::ops::Range;
 
-/// Elements of a right operand that are packed at once: 16 MiB in fp32.
+/// Largest number of elements of a right operand that are packed at the same time: 16 MiB in fp32.
 const MOST_PACKED: usize = 1 << 22;
 
-/// `c = a·b`, or `c += a·b`, over the pool. `c` is stored as `C`: the operands' type or the accumulator's;
-/// its columns are neighbours.
+/// Computes `c = a·b`, or `c += a·b`, on the pool. `c` is stored as `C`, the type of the operands or of the
+/// accumulator, with adjacent columns.
 ///
 /// Shapes: a `m × k`, b `k × n`, c `m × n`.
 pub fn product<E: Elem, C: Elem<Acc = E::Acc>>(
@@ -45,8 +45,8 @@ pub fn product<E: Elem, C: Elem<Acc = E::Acc>>(
     multiply(pool, size, a, b, c, Finish::sum(add));
 }
 
-/// `c = factor·a·b + other·addend`, otherwise as [`product`]: the sum, the factors and the addend meet in the
-/// accumulator's type, and an element is stored once.
+/// Computes `c = factor·a·b + other·addend` like [`product`]. The sum is combined with the factors and the
+/// addend in the accumulator type, and each element is stored once.
 pub fn product_plus<E: Elem, C: Elem<Acc = E::Acc>>(
     pool: &Pool,
     size: (usize, usize, usize),
@@ -58,16 +58,16 @@ pub fn product_plus<E: Elem, C: Elem<Acc = E::Acc>>(
     multiply(pool, size, a, b, c, Finish { add: false, plus: Some(Plus { factor, other, addend }) });
 }
 
-/// What becomes of the sums of a product.
+/// What happens to the sums of a product.
 #[derive(Clone, Copy, Debug)]
 struct Finish<'a, C> {
-    /// They are added to the contents of the result.
+    /// Adds the sums to the contents of the result.
     add: bool,
-    /// They are combined with another matrix.
+    /// Combines the sums with another matrix.
     plus: Option<Plus<'a, C>>,
 }
 
-/// `factor·sum + other·addend`.
+/// The combination `factor·sum + other·addend`.
 #[derive(Clone, Copy, Debug)]
 struct Plus<'a, C> {
     factor: f64,
@@ -80,13 +80,13 @@ impl<'a, C: Elem> Finish<'a, C> {
         Self { add, plus: None }
     }
 
-    /// The same, from an element of the result further on.
+    /// Returns the same for the part of the result that begins at `(row, column)`.
     fn at(self, row: usize, column: usize) -> Self {
         let plus = self.plus.map(|plus| Plus { addend: plus.addend.at(row, column), ..plus });
         Self { plus, ..self }
     }
 
-    /// The same for a result of type `A`, which is `C`.
+    /// Returns the same for results of type `A`, if `A` is `C`.
     fn same_type<A: Elem>(self) -> Option<Finish<'a, A>> {
         let Some(plus) = self.plus else { return Some(Finish::sum(self.add)) };
         let addend = same_type::<C, A>(plus.addend)?;
@@ -95,7 +95,7 @@ impl<'a, C: Elem> Finish<'a, C> {
 }
 
 impl<C: Elem> Plus<'_, C> {
-    /// Combines row `r` of the sums with that of the other matrix, in place.
+    /// Combines row `r` of the sums with row `r` of the other matrix, in place.
     #[inline(always)]
     fn combine(&self, r: usize, sums: &mut [C::Acc]) {
         let (factor, other) = (C::Acc::from_f64(self.factor), C::Acc::from_f64(self.other));
@@ -106,7 +106,7 @@ impl<C: Elem> Plus<'_, C> {
     }
 }
 
-/// [`product`] with sums that are finished in some way.
+/// Computes [`product`], with the sums finished in a given way.
 fn multiply<E: Elem, C: Elem<Acc = E::Acc>>(
     pool: &Pool,
     size: (usize, usize, usize),
@@ -129,7 +129,7 @@ fn multiply<E: Elem, C: Elem<Acc = E::Acc>>(
     product_as::<E, C, Single<E::Acc>>(pool, size, a, b, c, finish);
 }
 
-/// [`multiply`] with operands of one kind.
+/// Computes [`multiply`] with one kind of operands.
 fn product_as<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
     pool: &Pool,
     (m, n, k): (usize, usize, usize),
@@ -140,7 +140,7 @@ fn product_as<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
 ) {
     let (terms, k) = (k, k.div_ceil(T::EACH));
     let columns = (MOST_PACKED / k.max(1)).next_multiple_of(PANEL);
-    // The memory is this thread's, so that it is allocated once and not for every product.
+    // Scratch memory belongs to the thread, so that it is allocated once and not for every product.
     let mut memory = E::Acc::scratch().with_borrow_mut(|[packed, ..]| std::mem::take(packed));
     for first in (0..n).step_by(columns.max(1)) {
         let n = columns.min(n - first);
@@ -177,7 +177,7 @@ fn product_as<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
     E::Acc::scratch().with_borrow_mut(|[packed, ..]| *packed = memory);
 }
 
-/// One tile of a product, with all terms.
+/// Computes one tile of a product, with all terms.
 #[inline(always)]
 fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
     (rows, terms): (usize, usize),
@@ -194,7 +194,8 @@ fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
         return combine_in_place(rows, width, c, plus);
     }
     let run = if a.column_stride == 1 { TERMS } else { TERMS_ACROSS };
-    // Taken out, not borrowed: a closure would be compiled without the vector instructions.
+    // Take the buffers out instead of borrowing them: a closure would be compiled without the vector
+    // instructions.
     let (mut copy, mut sum) =
         E::Acc::scratch().with_borrow_mut(|[_, copy, sum]| (std::mem::take(copy), std::mem::take(sum)));
     copy.resize(copy.len().max(rows * run), E::Acc::ZERO);
@@ -226,7 +227,7 @@ fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
     E::Acc::scratch().with_borrow_mut(|buffers| (buffers[1], buffers[2]) = (copy, sum));
 }
 
-/// Combines the sums of a tile, where the result holds them, with the other matrix, if there is one.
+/// Combines the sums of a tile with the other matrix, if there is one, where the result stores the sums.
 #[inline(always)]
 fn combine_in_place<C: Elem>(
     rows: usize,
@@ -240,13 +241,13 @@ fn combine_in_place<C: Elem>(
     }
 }
 
-/// Returns true for products that one thread has done before others have begun.
+/// Returns true for products that one thread finishes before other threads have started.
 fn is_small((m, n, k): (usize, usize, usize)) -> bool {
     m * n * k <= 1 << 17
 }
 
-/// Cuts an output into tiles: shape in, tile out, nothing else. Sixteen tiles keep a few threads busy where
-/// the output allows; the rows of a tile and a panel's terms stay in the second cache.
+/// Divides an output into tiles, from its shape alone. Sixteen tiles keep a few threads busy if the output is
+/// large enough; the rows of a tile and a panel's terms stay in the L2 cache.
 fn tile(m: usize, n: usize, k: usize) -> (usize, usize) {
     const TILES: usize = 16;
     const FEWEST_ROWS: usize = 8 * ROWS;

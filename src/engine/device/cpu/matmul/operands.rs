@@ -8,11 +8,11 @@ use crate::device::cpu::View;
 
 /// How matrices stored as `E` become operands.
 pub trait Operands<E: Elem<Acc = Self::Sum>>: Terms {
-    /// Copies at most 64 columns of a right operand of `k` terms as rows of a multiple of 16 elements, with
-    /// zeros beyond the last column and term. `to` holds exactly these rows.
+    /// Copies at most 64 columns of a right operand with `k` terms. Each row is padded to a multiple of 16
+    /// elements, with zeros beyond the last column and term. `to` holds exactly these rows.
     fn pack(arch: pulp::Arch, from: Matrix<View<'_, E>>, size: (usize, usize), to: &mut [Self::Element]);
 
-    /// Returns a left operand that needs no copy.
+    /// Returns the matrix as a left operand if that needs no copy.
     fn in_place(from: Matrix<View<'_, E>>) -> Option<Matrix<View<'_, Self::Element>>>;
 
     /// Copies a left operand of `rows × terms`, with zeros beyond the last term.

@@ -6,8 +6,8 @@ use crate::device::cpu::view::{ROWS_AHEAD, View};
 use crate::device::vectors::{SIDE, Vectors};
 use crate::device::{Elem, Real};
 
-/// Copies a matrix of `k` rows as rows of `columns` elements rounded up to a multiple of [`WIDEST`], widened,
-/// with zeros beyond the last column. `to` holds exactly these rows.
+/// Copies a matrix of `k` rows and widens it. Each row of `columns` elements is padded with zeros to a
+/// multiple of [`WIDEST`]. `to` holds exactly these rows.
 #[inline(always)]
 pub fn pack<E: Elem>(
     arch: pulp::Arch,

@@ -1,4 +1,4 @@
-//! A right operand in the order in which the innermost loops read it, and products with it on one thread.
+//! A right operand in the order in which the innermost loops read it, and single-threaded products with it.
 
 use super::matrix::Matrix;
 use super::microkernel::{Block, Single, Terms, WIDEST};
@@ -7,19 +7,20 @@ use crate::device::cpu::{View, ViewMut};
 use crate::device::{Elem, Real};
 use std::ops::Range;
 
-/// Elements that are summed before the next columns: a panel of so many rows stays in the nearest cache.
+/// Number of elements summed before the loop moves to the next columns: a panel with this many rows stays in
+/// the L1 cache.
 pub(super) const TERMS: usize = 256;
-/// As [`TERMS`], for left operands that are read across their rows.
+/// The same for left operands that are read across their rows.
 pub(super) const TERMS_ACROSS: usize = 128;
 
-/// Columns of a panel of a packed operand.
+/// Columns of a panel in a packed operand.
 pub(super) const PANEL: usize = 64;
 
 /// A right operand `k × n`, laid out as the innermost loops read it: panels of [`PANEL`] columns (the last
-/// one rounded up to [`WIDEST`], with zeros), each with its rows one after the other.
+/// one padded with zeros to a multiple of [`WIDEST`]), each with its rows one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a, T: Terms> {
-    /// The instructions that it is multiplied with.
+    /// The instructions to multiply with.
     pub(super) arch: pulp::Arch,
     pub(super) data: &'a [T::Element],
     /// Rows, in elements.
@@ -27,12 +28,12 @@ pub struct Packed<'a, T: Terms> {
     pub(super) n: usize,
 }
 
-/// Returns the elements that a packed `k × n` operand takes.
+/// Returns the number of elements in a packed `k × n` operand.
 pub fn packed_len(k: usize, n: usize) -> usize {
     k * n.next_multiple_of(WIDEST)
 }
 
-/// Packs a panel of a right operand of `terms × n` into the memory of all of it.
+/// Packs one panel of a `terms × n` right operand into the memory for the whole operand.
 #[inline(always)]
 pub(super) fn pack_panel<E: Elem, T: Operands<E, Sum = E::Acc>>(
     arch: pulp::Arch,
@@ -65,8 +66,8 @@ impl<'a, A: Real> Packed<'a, Single<A>> {
 }
 
 impl<T: Terms> Packed<'_, T> {
-    /// `c = a·b`, or `c += a·b`, for the rows `terms` and the `columns` of this operand, on the calling
-    /// thread. `a` and `c` begin at the first of them; columns begin at a multiple of 16.
+    /// Computes `c = a·b`, or `c += a·b`, on the calling thread, with the rows `terms` and the `columns` of
+    /// this operand. `a` and `c` begin at the first of these; columns must begin at a multiple of 16.
     pub fn multiply(
         &self,
         rows: usize,
@@ -120,8 +121,8 @@ impl<T: Terms> pulp::WithSimd for Multiplication<'_, '_, T> {
                 let b_row = PANEL.min(b.n - panel).next_multiple_of(WIDEST);
                 let k = most.min(terms.end - at);
                 // SAFETY: `multiply` has checked the last element that each operand has in these ranges, and
-                // a panel's rows are readable to a multiple of WIDEST. Tiles of `c` belong to one task by the
-                // contract of views.
+                // a panel's rows are readable up to a multiple of WIDEST. By the contract of views, a tile of
+                // `c` belongs to one task.
                 unsafe {
                     Block::<T> {
                         k,

@@ -1,12 +1,12 @@
 use super::*;
 use half::bf16;
 
-/// Numbers with many bits, alike on every call.
+/// Returns numbers with many significant bits, the same on every call.
 fn numbers(count: usize) -> Vec<f32> {
     (0..count as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
-/// `c (+)= a·b` by one chain of multiply-adds per element, as the module promises.
+/// Computes `c (+)= a·b` with one chain of multiply-adds per element, as the module promises.
 fn chain(
     (m, n, k): (usize, usize, usize),
     a: impl Fn(usize, usize) -> f32,
@@ -20,7 +20,7 @@ fn chain(
     }
 }
 
-/// Sizes around tiles, panels, vectors and blocks of terms.
+/// Sizes around the limits of tiles, panels, vectors and blocks of terms.
 const SIZES: [(usize, usize, usize); 12] = [
     (1, 1, 1),
     (1, 200, 300),
@@ -141,13 +141,13 @@ fn a_combined_bf16_product_is_rounded_once() {
     }
 }
 
-/// Wide outputs and long sums, of which only some is packed at a time.
+/// Covers wide outputs and long sums, for which only part of the operand is packed at a time.
 #[test]
 fn an_operand_is_packed_in_parts() {
     let pool = Pool::new(2).unwrap();
     let (m, n, k) = (2, 200, MOST_PACKED / 64 + 5);
     let (a, b) = (vec![1f32; m * k], numbers(n));
-    // Every row of the right operand is the same.
+    // All rows of the right operand are the same.
     let right = Matrix { view: View::from_slice(&b), start: 0, row_stride: 0, column_stride: 1 };
     let mut c = vec![0f32; m * n];
     let to = Matrix::rows(ViewMut::from_slice(&mut c), n);
@@ -184,7 +184,7 @@ fn parts_of_a_packed_operand() {
     }
 }
 
-/// Every instruction set of this machine that there is code for.
+/// Returns every instruction set of this machine that has its own code.
 fn instruction_sets() -> Vec<pulp::Arch> {
     let sets = vec![pulp::Arch::Scalar, pulp::Arch::new()];
     #[cfg(target_arch = "x86_64")]

@@ -133,7 +133,7 @@ impl Api {
     /// Returns the library, opened once per process.
     ///
     /// # Errors
-    /// When it is missing or too old: how to get it.
+    /// If it is missing or too old: how to get it.
     pub(super) fn get() -> Result<&'static Self> {
         static API: OnceLock<std::result::Result<Api, String>> = OnceLock::new();
         let found = API.get_or_init(|| {

@@ -68,7 +68,7 @@ impl Nccl {
     /// chooses. NCCL waits for missing ranks without limit, so call it when all ranks are known to be alive.
     ///
     /// # Errors
-    /// When NCCL is missing (how to get it), `share` fails, or NCCL cannot join the GPUs.
+    /// If NCCL is missing (how to get it), `share` fails, or NCCL cannot join the GPUs.
     pub(super) fn join(
         rank: usize,
         world_size: usize,
@@ -91,7 +91,7 @@ impl Nccl {
     /// Returns the communicator, which lives as long as the caller holds `calls`.
     ///
     /// # Errors
-    /// When it was aborted or has ended: the reason.
+    /// If it was aborted or has ended: the reason.
     fn handle(&self) -> Result<ncclComm_t> {
         let state = lock(&self.state);
         let reason = || state.aborted.clone().unwrap_or_else(|| Error::failed("the run has ended"));

@@ -23,7 +23,7 @@ impl Gpu {
     /// memory, none is connected, and all ranks get the same reason.
     ///
     /// # Errors
-    /// When a rank is lost, ranks have different buffers, or the driver reports an error.
+    /// If a rank is lost, ranks have different buffers, or the driver reports an error.
     pub fn share_memory(
         &self,
         rank: usize,
