@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub enum Device {
     /// The CPU.
     Cpu(Arc<Pool>),
-    /// A GPU; the threads initialize parameters and prepare data.
+    /// A GPU; the CPU threads initialize parameters and prepare data.
     Cuda(Arc<Gpu>, Arc<Pool>),
 }
 
@@ -28,7 +28,7 @@ impl Device {
         })
     }
 
-    /// Opens a GPU on which this process has a context.
+    /// Opens a GPU on which this process already has a context.
     ///
     /// # Errors
     /// If the GPU cannot be opened.
@@ -54,7 +54,7 @@ impl Device {
     /// Allocates memory for tensors. On the CPU it is zeroed; on a GPU its contents are undefined.
     ///
     /// # Errors
-    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when there is not enough memory.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if there is not enough memory.
     pub fn allocate(&self, bytes: usize) -> Result<Memory> {
         match self {
             Device::Cpu(_) => Buffer::zeroed(bytes).map(Memory::Host),
@@ -62,10 +62,10 @@ impl Device {
         }
     }
 
-    /// Allocates as [`Device::allocate`] does; other GPUs of the process can be given access to GPU memory.
+    /// Allocates like [`Device::allocate`]; other GPUs of the process can be given access to the GPU memory.
     ///
     /// # Errors
-    /// As for [`Device::allocate`].
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if there is not enough memory.
     pub fn allocate_mapped(&self, bytes: usize) -> Result<Memory> {
         match self {
             Device::Cpu(_) => self.allocate(bytes),
@@ -90,7 +90,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Returns the address of the first byte. That of a GPU must not be dereferenced on the host.
+    /// Returns the address of the first byte. The host must not dereference the address of GPU memory.
     pub fn address(&self) -> *mut u8 {
         match self {
             Memory::Host(buffer) => buffer.address(),
@@ -111,7 +111,7 @@ impl Memory {
         self.len() == 0
     }
 
-    /// Sets bytes.
+    /// Sets `bytes` bytes from `offset` to `byte`.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -123,7 +123,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns bytes after all work queued so far.
+    /// Reads bytes after all work queued so far.
     ///
     /// # Errors
     /// If the work failed.

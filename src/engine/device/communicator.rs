@@ -1,8 +1,8 @@
 //! Collectives between the ranks of a run, on the host.
 //!
-//! Every rank calls the same collectives in the same order. Sums are added in rank order, so they have the
-//! same bits whichever rank arrives first and however ranks were started. Implementations between ranks are
-//! in `ranks`.
+//! Every rank calls the same collectives in the same order. Sums are added in rank order, so their bits
+//! depend neither on which rank arrives first nor on how ranks were started. `ranks` implements communicators
+//! for several ranks.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -13,35 +13,35 @@ use std::sync::Arc;
 /// Callback that runs once, with the reason, when the run of all ranks is aborted.
 pub type AbortHook = Box<dyn FnOnce(&Error) + Send>;
 
-/// One rank's access to the others. Every rank calls the same collectives in the same order.
+/// One rank's access to the other ranks. Every rank calls the same collectives in the same order.
 pub trait Communicator: Send + Sync + std::fmt::Debug {
-    /// Returns this rank, from 0.
+    /// Returns this rank, counted from 0.
     fn rank(&self) -> usize;
     /// Returns the number of ranks.
     fn world_size(&self) -> usize;
-    /// Blocks until all ranks have called the collective of this name, and returns the combined result.
+    /// Blocks until all ranks have called the collective with this name, and returns the combined result.
     ///
     /// # Errors
-    /// If another rank failed or left, or called a collective of another name.
+    /// If another rank failed, left, or called a collective with a different name.
     fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>>;
-    /// Publishes the state of this rank for the watchdog, until the next collective or the next call.
+    /// Publishes this rank's status for the watchdog, until the next collective or the next call.
     fn set_status(&self, step: u64, phase: RankPhase);
-    /// Sends the launcher a report that outlives this rank. Ignored where no launcher watches.
+    /// Sends the launcher a report that outlives this rank. Ignored if there is no launcher.
     fn send_exit_report(&self, _report: &[u8]) {}
     /// Aborts the run: pending and future collectives of all other ranks fail with this error.
     fn abort(&self, error: &Error);
-    /// Returns the reason why the run was aborted; `None` while it is not.
+    /// Returns the reason why the run was aborted; `None` if it was not.
     fn abort_reason(&self) -> Option<Error>;
-    /// Registers a hook for an abort by any rank; runs it at once where the run is aborted already. The hook
-    /// is called from another thread and must not block.
+    /// Registers a hook for an abort by any rank; calls it immediately if the run is already aborted. The
+    /// hook is called from another thread and must not block.
     fn on_abort(&self, hook: AbortHook);
 
     /// Replaces `values` by their sums over ranks, added in rank order.
     ///
     /// # Errors
-    /// As [`Communicator::collective`], and when lengths differ between ranks.
+    /// If [`Communicator::collective`] fails, or lengths differ between ranks.
     fn all_reduce_sum_f32(&self, name: &str, values: &mut [f32]) -> Result<()> {
-        // Nothing to copy: the sum over one rank is its input.
+        // With one rank the sum is the input, so skip the copies.
         if self.world_size() == 1 {
             return Ok(());
         }
@@ -52,10 +52,10 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// As [`Communicator::all_reduce_sum_f32`], for gradient checks and losses.
+    /// Sums like [`Communicator::all_reduce_sum_f32`], in f64, for gradient checks and losses.
     ///
     /// # Errors
-    /// As there.
+    /// If [`Communicator::collective`] fails, or lengths differ between ranks.
     fn all_reduce_sum_f64(&self, name: &str, values: &mut [f64]) -> Result<()> {
         if self.world_size() == 1 {
             return Ok(());
@@ -67,11 +67,11 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// Replaces the elements of `values` within the `owned` ranges by their sums over ranks, added in rank
-    /// order, and leaves the others as they are. The ranges of ranks may differ.
+    /// Replaces the elements of `values` in the `owned` ranges by their sums over ranks, added in rank order.
+    /// Leaves the other elements unchanged. Each rank may own different ranges.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_sum_f32`].
+    /// If [`Communicator::collective`] fails, or lengths differ between ranks.
     fn reduce_scatter_sum_f32(&self, name: &str, values: &mut [f32], owned: &[Range<usize>]) -> Result<()> {
         match &*self.collective(name, Contribution::SumF32(values.to_vec()))? {
             CollectiveResult::SumF32(sum) if sum.len() == values.len() => copy_ranges(values, sum, owned),
@@ -80,10 +80,10 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// As [`Communicator::reduce_scatter_sum_f32`], for gradient checks.
+    /// Sums like [`Communicator::reduce_scatter_sum_f32`], in f64, for gradient checks.
     ///
     /// # Errors
-    /// As there.
+    /// If [`Communicator::collective`] fails, or lengths differ between ranks.
     fn reduce_scatter_sum_f64(&self, name: &str, values: &mut [f64], owned: &[Range<usize>]) -> Result<()> {
         match &*self.collective(name, Contribution::SumF64(values.to_vec()))? {
             CollectiveResult::SumF64(sum) if sum.len() == values.len() => copy_ranges(values, sum, owned),
@@ -95,7 +95,7 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// Returns the bytes of every rank, in rank order, on every rank. Lengths may differ.
     ///
     /// # Errors
-    /// As [`Communicator::collective`].
+    /// If [`Communicator::collective`] fails.
     fn gather(&self, name: &str, bytes: Vec<u8>) -> Result<Arc<CollectiveResult>> {
         let result = self.collective(name, Contribution::Gather(bytes))?;
         if matches!(&*result, CollectiveResult::Bytes(all) if all.len() == self.world_size()) {
@@ -105,10 +105,10 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
         }
     }
 
-    /// Returns the bytes of rank 0 on every rank; those of other ranks are ignored.
+    /// Returns the bytes of rank 0 on every rank; bytes from other ranks are ignored.
     ///
     /// # Errors
-    /// As [`Communicator::collective`].
+    /// If [`Communicator::collective`] fails.
     fn broadcast(&self, name: &str, bytes: Vec<u8>) -> Result<Vec<u8>> {
         let bytes = if self.rank() == 0 { bytes } else { Vec::new() };
         match &*self.collective(name, Contribution::Broadcast(bytes))? {
@@ -120,7 +120,7 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// Returns the largest value over ranks.
     ///
     /// # Errors
-    /// As [`Communicator::collective`].
+    /// If [`Communicator::collective`] fails.
     fn all_reduce_max(&self, name: &str, value: u64) -> Result<u64> {
         let result = self.gather(name, value.to_le_bytes().to_vec())?;
         let numbers = result.parts().map(|part| part.try_into().map(u64::from_le_bytes));
@@ -131,26 +131,26 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// Returns once every rank has called it.
     ///
     /// # Errors
-    /// As [`Communicator::collective`].
+    /// If [`Communicator::collective`] fails.
     fn barrier(&self, name: &str) -> Result<()> {
         self.gather(name, Vec::new()).map(|_| ())
     }
 }
 
-/// State of a rank between collectives, as the watchdog needs it.
+/// State of a rank between collectives, for the watchdog.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankPhase {
-    /// Busy on the host. The label completes a sentence that begins with the rank: "computes", "evaluates".
+    /// Busy on the host. The label completes a sentence whose subject is the rank: "computes", "evaluates".
     Working(Cow<'static, str>),
-    /// Waiting for its device, which may itself wait for another rank.
+    /// Waiting for its device, which may be waiting for another rank.
     WaitingForDevice,
-    /// Finished: from here on neither its silence nor the end of its process is an error.
+    /// Finished: from now on neither silence nor the end of the rank's process is an error.
     Finished,
 }
 
 impl RankPhase {
-    /// Creates a phase of work on the host with the given label.
+    /// Creates the phase of work on the host with this label.
     pub const fn working(label: &'static str) -> Self {
         Self::Working(Cow::Borrowed(label))
     }
@@ -174,7 +174,7 @@ pub enum Contribution {
     SumF64(Vec<f64>),
     /// Bytes to be gathered.
     Gather(Vec<u8>),
-    /// Bytes to be sent to all ranks; only those of rank 0 count.
+    /// Bytes to be sent to all ranks; only the bytes of rank 0 count.
     Broadcast(Vec<u8>),
 }
 
@@ -185,7 +185,7 @@ pub enum CollectiveResult {
     SumF32(Vec<f32>),
     /// Sums over ranks.
     SumF64(Vec<f64>),
-    /// The bytes of every rank in rank order, or those of rank 0 alone for a broadcast.
+    /// The bytes of every rank in rank order, or, for a broadcast, only the bytes of rank 0.
     Bytes(Vec<Vec<u8>>),
 }
 
@@ -207,14 +207,14 @@ fn mismatch(name: &str) -> Error {
     Error::failed(format!("ranks called different collectives, or with different lengths, at {name}"))
 }
 
-/// Combines the contributions of all ranks, given in rank order. Sums are added in that order, so that the
+/// Combines the contributions of all ranks, given in rank order. Sums are added in this order, so that the
 /// result does not depend on the order of arrival.
 ///
 /// # Errors
-/// If contributions are of different kinds or lengths.
+/// If contributions have different kinds or lengths.
 pub fn combine(name: &str, contributions: Vec<Contribution>) -> Result<CollectiveResult> {
     let mut contributions = contributions.into_iter();
-    let first = contributions.next().ok_or_else(|| Error::failed("a collective of no ranks"))?;
+    let first = contributions.next().ok_or_else(|| Error::failed("a collective without ranks"))?;
     let mut result = match first {
         Contribution::SumF32(values) => CollectiveResult::SumF32(values),
         Contribution::SumF64(values) => CollectiveResult::SumF64(values),
@@ -239,7 +239,7 @@ pub fn combine(name: &str, contributions: Vec<Contribution>) -> Result<Collectiv
     Ok(result)
 }
 
-/// Communicator of a run of one rank: every collective returns its own input.
+/// Communicator for a run with one rank: every collective returns its own input.
 #[derive(Debug, Default)]
 pub struct SingleRank;
 

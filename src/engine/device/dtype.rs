@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The storage format of the elements of a tensor.
+/// The storage format of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     /// 64-bit float: gradient checks and references.
@@ -25,7 +25,7 @@ impl DType {
         }
     }
 
-    /// Returns true for all formats but integers.
+    /// Returns true for all formats except integers.
     pub const fn is_float(self) -> bool {
         !matches!(self, DType::U32)
     }
@@ -50,17 +50,18 @@ impl fmt::Display for DType {
     }
 }
 
-/// The formats of a program's activations and of its masters.
+/// The formats of a program's activations and masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precision {
-    /// Activations and the weights that products read.
+    /// Format of activations and of the weights that products read.
     pub act_dtype: DType,
-    /// Masters, moments, gradients, norm weights, statistics: the accumulator format of activations.
+    /// Format of masters, moments, gradients, norm weights and statistics: the accumulator format of
+    /// activations.
     pub master: DType,
 }
 
 impl Precision {
-    /// Returns the precision whose activations are stored as `act_dtype`.
+    /// Returns the precision that stores activations as `act_dtype`.
     pub fn for_act_dtype(act_dtype: DType) -> Self {
         Self { act_dtype, master: act_dtype.accumulator() }
     }
@@ -71,19 +72,19 @@ impl Precision {
     }
 }
 
-/// The precision in which matrix products multiply their factors. Sums are in the accumulator format.
+/// The precision in which matrix products multiply their factors. Sums use the accumulator format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProductPrecision {
-    /// Factors are multiplied in the format in which they are stored.
+    /// Factors are multiplied in the format they are stored in.
     #[default]
     Native,
-    /// On a GPU, f32 factors are rounded to TF32 (10 bits of mantissa) for its tensor cores. Elsewhere as
-    /// `Native`.
+    /// On a GPU, f32 factors are rounded to TF32 (10 bits of mantissa) for its tensor cores. The same as
+    /// `Native` elsewhere.
     Tf32,
 }
 
 impl ProductPrecision {
-    /// Returns the attribute that an op prints: empty for `Native`.
+    /// Returns the attribute that an op prints; empty for `Native`.
     pub fn attribute(self) -> &'static str {
         match self {
             ProductPrecision::Native => "",

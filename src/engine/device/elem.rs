@@ -1,4 +1,4 @@
-//! Element types of CPU implementations: what is stored, and what sums and elementwise math run in.
+//! Element types of CPU implementations: the type that is stored, and the type of sums and elementwise math.
 
 use super::DType;
 use super::vectors::Vectors;
@@ -14,7 +14,7 @@ pub trait Elem: Copy + Default + Send + Sync + PartialEq + std::fmt::Debug + 'st
     type Acc: Real;
     /// The matching tensor format.
     const DTYPE: DType;
-    /// Widens, exactly.
+    /// Widens exactly.
     fn up(self) -> Self::Acc;
     /// Rounds to nearest, ties to even.
     fn down(value: Self::Acc) -> Self;
@@ -22,7 +22,7 @@ pub trait Elem: Copy + Default + Send + Sync + PartialEq + std::fmt::Debug + 'st
 
 /// An arithmetic type: `f32` or `f64`.
 ///
-/// `exp`, `tanh`-like helpers are branch-free for `f32`, so that loops over them vectorize, and use only
+/// `exp` and the other functions are branch-free for `f32`, so that loops over them vectorize. They use only
 /// correctly rounded operations, so that every instruction set gives the same bits.
 pub trait Real:
     Elem<Acc = Self>
@@ -47,9 +47,9 @@ pub trait Real:
     const NEG_INFINITY: Self;
     /// Rounds an `f64` constant.
     fn from_f64(value: f64) -> Self;
-    /// Widens to `f64`, exactly.
+    /// Widens to `f64` exactly.
     fn to_f64(self) -> f64;
-    /// `self * a + b` with one rounding.
+    /// Returns `self * a + b` with one rounding.
     fn fma(self, a: Self, b: Self) -> Self;
     /// e^self.
     fn exp(self) -> Self;
@@ -63,11 +63,11 @@ pub trait Real:
     fn cos(self) -> Self;
     /// Square root, correctly rounded.
     fn sqrt(self) -> Self;
-    /// Returns the larger of two, for values that are not NaN.
+    /// Returns the larger of two values, neither of which is NaN.
     fn larger(self, other: Self) -> Self;
-    /// Neither NaN nor infinite.
+    /// Returns true if the value is neither NaN nor infinite.
     fn finite(self) -> bool;
-    /// This thread's scratch for tiles of products that are widened from a narrower format.
+    /// Returns this thread's scratch memory for tiles of products that are widened from a narrower format.
     fn scratch() -> &'static LocalKey<RefCell<[Vec<Self>; 3]>>;
 }
 
@@ -104,7 +104,7 @@ impl Elem for bf16 {
     fn up(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
     }
-    /// Branch-free round to nearest even; a NaN stays a NaN.
+    /// Rounds to nearest, ties to even, without branches; a NaN stays a NaN.
     #[inline(always)]
     fn down(value: f32) -> bf16 {
         let bits = value.to_bits();
@@ -223,16 +223,18 @@ impl Real for f32 {
     }
 }
 
-/// e^x in fp32 within 2 ulp of the true value on the normal range; 0 below -104, +inf above 88.8; NaN passes.
+/// Returns e^x in fp32, within 2 ulp of the true value on the normal range: 0 below -104, +inf above 88.8,
+/// NaN for NaN.
 ///
-/// Reduction x = n·ln 2 + r with |r| ≤ ln 2 / 2 in two steps (Cody and Waite, 1980), then the polynomial for
-/// e^r of the Cephes library's `expf` (Moshier), then scaling by 2^n in two halves, so that neither half
-/// leaves the range.
+/// Reduces x to r = x − n·ln 2 with |r| ≤ ln 2 / 2 in two steps (Cody and Waite, 1980), evaluates the
+/// polynomial for e^r from the Cephes library's `expf` (Moshier), then scales by 2^n in two halves, so that
+/// neither half leaves the range.
 #[inline(always)]
 fn exp_f32(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Adding 1.5·2^23 rounds to the nearest integer without a branch, and leaves it in the low bits.
+    // Adding 1.5·2^23 rounds to the nearest integer without a branch, and leaves that integer in the low
+    // bits.
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x < -104.0 { -104.0 } else { x };
     let clamped = if clamped > 89.0 { 89.0 } else { clamped };
@@ -247,7 +249,7 @@ fn exp_f32(x: f32) -> f32 {
     let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 0.5);
     let p = p.mul_add(r * r, r) + 1.0;
-    // After a NaN these are arbitrary bits, and the product below stays NaN through `p`.
+    // For a NaN these bits are arbitrary, but the product below stays NaN through `p`.
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
     let scale_a = f32::from_bits((half.wrapping_add(127) as u32) << 23);
@@ -255,9 +257,10 @@ fn exp_f32(x: f32) -> f32 {
     p * scale_a * scale_b
 }
 
-/// tanh x in fp32 within 2 ulp of the true value on the normal range; NaN passes.
+/// Returns tanh x in fp32, within 2 ulp of the true value on the normal range; NaN for NaN.
 ///
-/// Near zero the polynomial of the Cephes library's `tanhf` (Moshier), elsewhere 1 − 2 / (e^2|x| + 1).
+/// Near zero it uses the polynomial from the Cephes library's `tanhf` (Moshier), elsewhere 1 − 2 / (e^2|x| +
+/// 1).
 #[inline(always)]
 fn tanh_f32(x: f32) -> f32 {
     let size = x.abs();
@@ -272,16 +275,16 @@ fn tanh_f32(x: f32) -> f32 {
     if size < 0.625 { near } else { far.copysign(x) }
 }
 
-/// Natural logarithm in fp32, computed in f64 and rounded once: within 0.5001 ulp. The C library has no part
-/// in it, so its bits are the same everywhere, and loops over it vectorize.
+/// Returns the natural logarithm in fp32, computed in f64 and rounded once: within 0.5001 ulp. It does not
+/// call the C library, so its bits are the same everywhere, and loops over it vectorize.
 ///
 /// x = m·2^n with √½ ≤ m < √2; ln m = 2·artanh(s) = 2·(s + s³/3 + s⁵/5 + …) with s = (m − 1) / (m + 1) and
 /// |s| ≤ 0.1716.
 #[inline(always)]
 fn ln_f32(x: f32) -> f32 {
-    // Subnormal numbers of fp32 are normal ones in f64.
+    // Subnormal fp32 numbers are normal in f64.
     let wide = f64::from(x);
-    // Adding the distance from √½ to 1 in bits makes the exponent change at √2.
+    // Adding the distance in bits from √½ to 1 makes the exponent change at √2.
     const SHIFT: u64 = 0x3ff0_0000_0000_0000 - 0x3fe6_a09e_667f_3bcd;
     let shifted = wide.to_bits().wrapping_add(SHIFT);
     let n = (shifted >> 52) as i32 - 1023;
@@ -301,18 +304,19 @@ fn ln_f32(x: f32) -> f32 {
     (if x >= 0.0 { ln } else { f64::NAN }) as f32
 }
 
-/// sin(x + quarters·π/2) in fp32, computed in f64 and rounded once: within 0.501 ulp up to |x| = 10⁵, and
-/// 10⁻⁷ off up to 10⁸, beyond which numbers of fp32 are further apart than a turn and the angle stays at
-/// that. No number for an infinite angle.
+/// Returns sin(x + quarters·π/2) in fp32, computed in f64 and rounded once: within 0.501 ulp up to |x| = 10⁵,
+/// and off by 10⁻⁷ up to 10⁸. Beyond 10⁸ the distance between fp32 numbers exceeds a full turn, and the angle
+/// is clamped. NaN for an infinite angle.
 ///
-/// x = n·π/2 + r with |r| ≤ π/4 in two steps (Cody and Waite, 1980), then the series of sine or cosine of r.
+/// Reduces x to r = x − n·π/2 with |r| ≤ π/4 in two steps (Cody and Waite, 1980), then sums the series for
+/// the sine or cosine of r.
 #[inline(always)]
 fn sin_f32(x: f32, quarters: u64) -> f32 {
     const FARTHEST: f64 = 1e8;
-    // The first 33 bits of π/2, so that their product with n is exact, and the rest.
+    // The first 33 bits of π/2, so that the product with n is exact, and the rest.
     const HIGH: f64 = 1.570_796_326_734_125_6;
     const LOW: f64 = 6.077_100_506_506_192e-11;
-    // As in `exp_f32`, for f64.
+    // Rounds to the nearest integer, as in `exp_f32`, for f64.
     const ROUND: f64 = 6_755_399_441_055_744.0;
     let wide = f64::from(x);
     let wide = if wide < -FARTHEST { -FARTHEST } else { wide };
@@ -337,13 +341,13 @@ fn sin_f32(x: f32, quarters: u64) -> f32 {
     let quarter = shifted.to_bits().wrapping_add(quarters);
     let found = if quarter & 1 == 0 { sine } else { cosine };
     let found = if quarter & 2 == 0 { found } else { -found };
-    // The product is 0, and NaN for an infinite angle and for NaN.
+    // `x * 0.0` is 0, or NaN if the angle is infinite or NaN.
     found as f32 + x * 0.0
 }
 
 /// Runs generic code for a runtime float format: `dispatch_float!(dtype, E => expression)`.
 ///
-/// Panics for `U32`, which `infer` of every float op refuses at plan time.
+/// Panics for `U32`, which `infer` of every floating-point op rejects at plan time.
 #[macro_export]
 macro_rules! dispatch_float {
     ($dtype:expr, $elem:ident => $body:expr) => {
@@ -360,7 +364,7 @@ macro_rules! dispatch_float {
                 type $elem = half::bf16;
                 $body
             }
-            $crate::device::DType::U32 => unreachable!("infer refuses integer tensors here"),
+            $crate::device::DType::U32 => unreachable!("infer rejects integer tensors here"),
         }
     };
 }

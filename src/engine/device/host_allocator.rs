@@ -1,6 +1,5 @@
-//! The allocator of the program: an allocation that the system refuses ends the process with a message and
-//! exit code 4, and not with an abort. Where a refusal becomes an error instead, the allocation is wrapped in
-//! [`fallible`].
+//! The program's allocator. If the system refuses an allocation, the process ends with a message and exit
+//! code 4 instead of an abort. Allocations that turn a refusal into an error are wrapped in [`fallible`].
 
 use crate::error::ErrorKind;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,20 +10,21 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Memory kept back for the hooks: whoever is refused a small block has nothing left to write a status with.
+/// Memory reserved for the hooks: after the refusal of a small block, none may be left to write a status
+/// with.
 const RESERVE_BYTES: usize = 1 << 20;
 
-/// How long other threads wait for the hooks of the one that was refused first.
+/// How long other threads wait for the hooks of the thread that was refused first.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The system's allocator, with an end where it refuses.
+/// The system's allocator, which ends the process on a refusal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostAllocator;
 
 /// Called with the message before the process exits.
 type Hook = Box<dyn Fn(&str) + Send>;
 
-/// What is called before the process exits, and the memory for it.
+/// Functions to call before the process exits, and the memory reserved for them.
 struct Hooks {
     calls: Vec<Hook>,
     reserve: Vec<u8>,
@@ -32,18 +32,18 @@ struct Hooks {
 
 static HOOKS: Mutex<Hooks> = Mutex::new(Hooks { calls: Vec::new(), reserve: Vec::new() });
 
-/// True once an allocation was refused.
+/// True once an allocation has been refused.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// True while a refusal on this thread is an error of its caller.
+    /// True while the caller on this thread handles a refusal as an error.
     static FALLIBLE: Cell<bool> = const { Cell::new(false) };
-    /// True while this thread ends the process.
+    /// True while this thread is ending the process.
     static ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs allocations that are checked for a refusal, such as `try_reserve`: here a refusal does not end the
-/// process.
+/// Runs allocations whose failure the caller checks, such as `try_reserve`: a refusal in here does not end
+/// the process.
 pub fn fallible<T>(allocate: impl FnOnce() -> T) -> T {
     let before = FALLIBLE.replace(true);
     let result = allocate();
@@ -51,15 +51,15 @@ pub fn fallible<T>(allocate: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Adds something to do before a refused allocation ends the process, such as writing down how a run ended.
-/// It gets the message, and little memory.
+/// Adds a hook to call before a refused allocation ends the process, for example to record how a run ended.
+/// The hook gets the message, and little memory is available to it.
 pub fn on_refusal(hook: impl Fn(&str) + Send + 'static) {
     let hook: Hook = Box::new(hook);
     if let Ok(mut hooks) = HOOKS.lock() {
         hooks.calls.push(hook);
     }
     let mut reserve: Vec<u8> = Vec::new();
-    // Without a reserve the hooks are called too, and may be refused memory.
+    // Without the reserve, hooks are still called, but may be refused memory.
     if fallible(|| reserve.try_reserve_exact(RESERVE_BYTES)).is_ok()
         && let Ok(mut hooks) = HOOKS.lock()
     {
@@ -67,38 +67,38 @@ pub fn on_refusal(hook: impl Fn(&str) + Send + 'static) {
     }
 }
 
-// SAFETY: every call is passed to the system's allocator as it came, and its result is returned as it came.
+// SAFETY: every call and its result pass through the system's allocator unchanged.
 unsafe impl GlobalAlloc for HostAllocator {
     /// # Safety
-    /// That of the trait.
+    /// The trait's contract.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the trait's contract.
         granted(unsafe { System.alloc(layout) }, layout.size())
     }
 
     /// # Safety
-    /// That of the trait.
+    /// The trait's contract.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the trait's contract.
         granted(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     /// # Safety
-    /// That of the trait.
+    /// The trait's contract.
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller keeps the trait's contract.
         granted(unsafe { System.realloc(block, layout, size) }, size)
     }
 
     /// # Safety
-    /// That of the trait.
+    /// The trait's contract.
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller keeps the trait's contract.
         unsafe { System.dealloc(block, layout) }
     }
 }
 
-/// Returns the block, or ends the process where there is none and the caller does not check for that.
+/// Returns the block. If there is none and the caller does not check for that, ends the process.
 #[inline]
 fn granted(block: *mut u8, bytes: usize) -> *mut u8 {
     if block.is_null() {
@@ -109,7 +109,7 @@ fn granted(block: *mut u8, bytes: usize) -> *mut u8 {
 
 #[cold]
 fn refused(bytes: usize) {
-    // A thread whose locals are gone is at its end, and not within `fallible`.
+    // A thread whose locals are destroyed is exiting and not inside `fallible`.
     if FALLIBLE.try_with(Cell::get).unwrap_or(false) {
         return;
     }
@@ -121,7 +121,7 @@ fn refused(bytes: usize) {
         std::thread::sleep(HOOK_TIMEOUT);
         exit();
     }
-    // Without an allocation of its own.
+    // Format the message without allocating.
     let mut text = [0; 256];
     let mut message = Cursor::new(&mut text[..]);
     let _ = write!(
@@ -134,7 +134,7 @@ fn refused(bytes: usize) {
     let mut stderr = std::io::stderr();
     let _ = stderr.write_all(b"error: ").and_then(|()| stderr.write_all(message.as_bytes()));
     let _ = stderr.write_all(b"\n");
-    // Locked only while a hook is added.
+    // The lock is held only while a hook is added.
     if let Ok(mut hooks) = HOOKS.try_lock() {
         hooks.reserve = Vec::new();
         for hook in &hooks.calls {

@@ -1,4 +1,4 @@
-//! Locks whose data stays valid when a holder panics.
+//! Locks a mutex even after a holder panicked.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

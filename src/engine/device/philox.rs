@@ -1,11 +1,11 @@
-//! Philox 4×32-10, the counter-based generator of dropout and sampling.
+//! Philox 4×32-10, the counter-based random number generator for dropout and sampling.
 //!
 //! Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 
 const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// Ten rounds over `counter` under `key`: 128 random bits.
+/// Returns 128 random bits: ten rounds over `counter` with `key`.
 #[inline(always)]
 pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for round in 0..10 {
@@ -24,11 +24,11 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// [`philox`] for `NUMBERS / 2` counters that differ in their first word, which counts up from `counter[0]`.
+/// Runs [`philox`] for `NUMBERS / 2` counters, whose first word counts up from `counter[0]`.
 ///
-/// Each result is two numbers of 64 bits: words 0 and 1, then words 2 and 3, the earlier word in the low
-/// half. In this form a round is a multiplication, a rotation and two exclusive ors per number, all of which
-/// vectorize.
+/// Each result becomes two 64-bit numbers: words 0 and 1, then words 2 and 3, with the earlier word in the
+/// low half. In this form a round takes a multiplication, a rotation and two exclusive ors per number, all of
+/// which vectorize.
 #[inline(always)]
 pub fn philox_run<const NUMBERS: usize>(counter: [u32; 4], key: [u32; 2]) -> [u64; NUMBERS] {
     const LOW: u64 = 0xffff_ffff;
@@ -63,7 +63,7 @@ mod tests {
         }
     }
 
-    /// The known answers that Random123 publishes (kat_vectors, philox4x32 10).
+    /// The known answers from Random123 (kat_vectors, philox4x32 10).
     #[test]
     fn known_answers() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);

@@ -1,17 +1,17 @@
-//! Number types as vectors of an instruction set that is chosen at run time.
+//! Number types as vectors of an instruction set chosen at run time.
 
 use pulp::Simd;
 
-/// Rows and columns of a block that is transposed at once.
+/// Rows and columns of a block for [`Vectors::transpose`].
 pub const SIDE: usize = 8;
 
-/// A real type as vectors of an instruction set.
+/// A real type with its vectors.
 pub trait Vectors: Copy {
     /// One vector register.
     type Vector<S: Simd>: Copy;
     /// Returns a vector with `value` in every lane.
     fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
-    /// `a · b + c` in every lane, with one rounding where the instruction set has it.
+    /// Returns `a · b + c` in every lane, with one rounding if the instruction set has fused multiply-add.
     fn multiply_add<S: Simd>(
         simd: S,
         a: Self::Vector<S>,
@@ -54,7 +54,7 @@ impl Vectors for f64 {
     }
 }
 
-/// Transposes a block of fp32 in vector registers, if the machine has them.
+/// Transposes a block of fp32 in vector registers, if the machine has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn transpose_f32(arch: pulp::Arch, block: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
@@ -65,7 +65,7 @@ fn transpose_f32(arch: pulp::Arch, block: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; 
         _ => return transpose_plain(block),
     };
     let [a, b, c, d, e, f, g, h] = block.map(|row| cast::<f32x8, _>(bytemuck::cast(row)));
-    // Pairs of rows, then of pairs, inside both halves; then the halves change places.
+    // Interleave pairs of rows, then pairs of pairs, inside both halves; then exchange the halves.
     let pairs = |a, b| (avx._mm256_unpacklo_ps(a, b), avx._mm256_unpackhi_ps(a, b));
     let fours = |(a, b), (c, d)| {
         [

@@ -1,36 +1,36 @@
-//! Three allocators of transient memory. All follow the lifetimes of the memory plan, so results are equal to
-//! the bit.
+//! Three allocators for transient memory. All follow the lifetimes of the memory plan, so results are
+//! bit-identical.
 
 use crate::device::{Device, Memory};
 use crate::error::Result;
 use std::collections::{BTreeMap, HashMap};
 
-/// Allocates memory for blocks during their lifetimes.
+/// Allocates memory for blocks of the memory plan during their lifetimes.
 pub trait BlockAllocator: std::fmt::Debug + Send {
     /// Allocates a block.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If memory cannot be allocated.
     fn begin(&mut self, block: usize, bytes: usize, offset: usize) -> Result<()>;
     /// Returns the address of an allocated block.
     fn address(&self, block: usize) -> *mut u8;
-    /// Fills an allocated block with a pattern that reads as NaN in every float format.
+    /// Fills an allocated block with a pattern that reads as NaN in every floating-point format.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device reports an error.
     fn poison(&mut self, block: usize, bytes: usize) -> Result<()>;
     /// Frees a block.
     fn end(&mut self, block: usize);
-    /// Largest number of bytes reserved from the system at once, so far.
+    /// Returns the largest number of bytes reserved from the system at any time so far.
     fn reserved_bytes(&self) -> usize;
-    /// Number of allocations made from the system.
+    /// Returns the number of allocations made from the system.
     fn system_allocations(&self) -> usize;
 }
 
-/// All bits set: NaN in every float format.
+/// All bits set: NaN in every floating-point format.
 const POISON: u8 = 0xff;
 
-/// One buffer, in which blocks lie at planned offsets.
+/// One buffer, in which blocks lie at their planned offsets.
 #[derive(Debug)]
 pub struct Arena {
     memory: Memory,
@@ -41,7 +41,7 @@ impl Arena {
     /// Allocates the arena.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If memory cannot be allocated.
     pub fn new(device: &Device, bytes: usize) -> Result<Self> {
         let memory = device.allocate(bytes).map_err(|e| e.context("the arena of transient tensors"))?;
         Ok(Self { memory, offsets: HashMap::new() })
@@ -76,15 +76,14 @@ impl BlockAllocator for Arena {
     }
 }
 
-/// Size class of the caching allocator: powers of two, each divided in four.
+/// Rounds up to a size class of the caching allocator: each power of two is divided in four.
 pub fn size_class(bytes: usize) -> usize {
     let power = bytes.max(512).next_power_of_two();
     let quarter = power / 8;
     bytes.max(512).next_multiple_of(quarter.max(256))
 }
 
-/// The free lists of [`Caching`] over memory `M`: real buffers, or `()`, to predict how much would be
-/// reserved.
+/// The free lists of [`Caching`]. `M` is a real buffer, or `()` to predict how much memory would be reserved.
 #[derive(Debug)]
 pub struct FreeLists<M> {
     free: BTreeMap<usize, Vec<M>>,
@@ -99,11 +98,11 @@ impl<M> Default for FreeLists<M> {
 }
 
 impl<M> FreeLists<M> {
-    /// Returns memory for a block of `bytes`: a freed block of its size class, else a new one from
+    /// Returns memory for a block of `bytes`: a freed block of the same size class, or else a new one from
     /// `allocate`.
     ///
     /// # Errors
-    /// That of `allocate`.
+    /// If `allocate` fails.
     pub fn take<E>(&mut self, bytes: usize, allocate: impl FnOnce(usize) -> Result<M, E>) -> Result<M, E> {
         let class = size_class(bytes);
         if let Some(memory) = self.free.get_mut(&class).and_then(Vec::pop) {
@@ -115,18 +114,18 @@ impl<M> FreeLists<M> {
         Ok(memory)
     }
 
-    /// Returns the memory of a freed block to its list. `bytes` is the size of the block or of its class.
+    /// Puts the memory of a freed block on its list. `bytes` is the size of the block or of its class.
     pub fn give_back(&mut self, bytes: usize, memory: M) {
         self.free.entry(size_class(bytes)).or_default().push(memory);
     }
 
-    /// Total bytes allocated; none are returned to the system.
+    /// Returns the total bytes allocated; none are returned to the system.
     pub fn reserved_bytes(&self) -> usize {
         self.reserved
     }
 }
 
-/// Keeps freed blocks by size class for reuse.
+/// Keeps freed blocks for reuse, by size class.
 #[derive(Debug)]
 pub struct Caching {
     device: Device,
@@ -135,7 +134,7 @@ pub struct Caching {
 }
 
 impl Caching {
-    /// Creates the allocator without memory.
+    /// Creates the allocator without any memory.
     pub fn new(device: Device) -> Self {
         Self { device, alive: HashMap::new(), lists: FreeLists::default() }
     }
@@ -182,7 +181,7 @@ pub struct Naive {
 }
 
 impl Naive {
-    /// Creates the allocator without memory.
+    /// Creates the allocator without any memory.
     pub fn new(device: Device) -> Self {
         Self { device, alive: HashMap::new(), allocated: 0, peak: 0, allocations: 0 }
     }

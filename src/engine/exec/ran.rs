@@ -12,7 +12,7 @@ use crate::ir::{Node, Program, Spec};
 pub(super) struct Ran<'a> {
     pub program: &'a Program,
     pub node: &'a Node,
-    /// Its index in the program.
+    /// Index of the node in the program.
     pub at: usize,
     pub outputs: &'a [Address],
     pub device: &'a Device,
@@ -28,7 +28,7 @@ impl Ran<'_> {
         self.output_start(k, self.output_spec(k).bytes())
     }
 
-    /// Returns the first `bytes` of an output: at most all of them.
+    /// Returns the first `bytes` of an output, at most all of them.
     pub fn output_start(&self, k: usize, bytes: usize) -> Result<Vec<u8>> {
         debug_assert!(bytes <= self.output_spec(k).bytes());
         match self.device {
@@ -37,7 +37,7 @@ impl Ran<'_> {
         }
     }
 
-    /// Returns the first output that is not finite, besides those that are `scratch`.
+    /// Returns the first output that is not finite, ignoring `scratch` outputs.
     pub fn first_non_finite(&self, scratch: &[bool]) -> Result<Option<NonFiniteOutput>> {
         for output in 0..self.node.outputs.len() {
             let spec = self.output_spec(output);

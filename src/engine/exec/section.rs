@@ -15,7 +15,7 @@ use std::ops::Range;
 pub struct Section {
     /// The nodes.
     pub program: Program,
-    /// Placement of its transient tensors.
+    /// Placement of the program's transient tensors.
     pub memory: MemoryPlan,
 }
 
@@ -27,9 +27,9 @@ impl Section {
     }
 }
 
-/// Compiles the kernels that sections need on a GPU, and chooses algorithms for their products, before
-/// anything runs. Does nothing on the CPU. Calls `timing` with the number of products that are about to be
-/// timed, if there are any.
+/// Compiles the kernels that sections need on a GPU and chooses algorithms for their products, before
+/// anything runs. Calls `timing` with the number of products about to be timed, if there are any. Does
+/// nothing on the CPU.
 ///
 /// # Errors
 /// If a kernel does not compile, or no algorithm serves a product.
@@ -48,10 +48,11 @@ pub fn prepare<'a>(
     gpu.prepare(&collector.into_requests(), timing)
 }
 
-/// Compiles the kernels that sections need on GPUs like this one, of several ranks, into the cache of the
-/// machine, which takes no context: [`prepare`] finds them there.
+/// Compiles the kernels that sections need on GPUs like this one, for several ranks, into the machine's
+/// cache, where [`prepare`] finds them. This needs no GPU context.
 ///
 /// # Errors
+/// If there is no such GPU, or a kernel does not compile.
 /// If there is no such GPU, or a kernel does not compile.
 pub fn compile_ahead(ordinal: usize, ranks: Range<usize>, sections: &[&Section]) -> Result<()> {
     let properties = Gpu::properties_of(ordinal)?;
@@ -65,7 +66,7 @@ pub fn compile_ahead(ordinal: usize, ranks: Range<usize>, sections: &[&Section])
     compiler.fill_cache(&translation_units(&kernels))
 }
 
-/// Puts every node of a program into a queue that runs nothing and lists what it was given.
+/// Puts every node of a program into a queue that runs nothing and only lists its requests.
 ///
 /// # Errors
 /// If an op has no GPU implementation.
@@ -73,7 +74,7 @@ pub fn collect(collector: &Collector, program: &Program) -> Result<()> {
     program.nodes.iter().try_for_each(|node| collect_node(collector, program, node))
 }
 
-/// Puts one node of a program into such a queue.
+/// Puts one node of a program into the queue of [`collect`].
 ///
 /// # Errors
 /// If the op has no GPU implementation.

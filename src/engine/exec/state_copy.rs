@@ -1,4 +1,4 @@
-//! A copy of a part of the state, which stays as it is while programs go on.
+//! A copy of part of the state that does not change while programs continue.
 
 use super::StateMemory;
 use crate::device::cuda::download::Downloader;
@@ -11,18 +11,18 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Copies of some buffers of the state, in memory of the device: on a GPU a copy takes the time of reading
-/// and writing these bytes once in its memory, and they reach the host later, beside programs.
+/// Copies of some state buffers in device memory. Copying on a GPU takes only as long as reading and writing
+/// these bytes in its memory; the bytes are transferred to the host later, concurrently with programs.
 #[derive(Debug)]
 pub struct StateCopy {
     layout: Arc<State>,
-    /// By the state's buffers; `None` for those that are not copied.
+    /// One entry per buffer of the state; `None` for a buffer that is not copied.
     buffers: Vec<Option<Memory>>,
-    /// The point of the stream at which the copy is complete, and the way to the host; `None` on the CPU.
+    /// The event after which the copy is complete, and the way to the host; `None` on the CPU.
     gpu: Option<(Event, Mutex<Downloader>)>,
 }
 
-/// Returns the bytes of a copy of the buffers that hold these slots.
+/// Returns the size in bytes of a copy of the buffers that hold these slots.
 pub fn copy_bytes(layout: &State, slots: impl IntoIterator<Item = SlotId>) -> usize {
     buffers_of(layout, slots).into_iter().map(|buffer| layout.buffers[buffer].bytes).sum()
 }
@@ -33,7 +33,7 @@ fn buffers_of(layout: &State, slots: impl IntoIterator<Item = SlotId>) -> BTreeS
 
 impl StateCopy {
     /// Allocates memory for copies of the buffers that hold these slots. Host memory is touched now, so that
-    /// the first copy takes as long as later ones.
+    /// the first copy takes no longer than later ones.
     ///
     /// # Errors
     /// If there is not enough memory.
@@ -46,7 +46,7 @@ impl StateCopy {
         for index in buffers_of(layout, slots) {
             let bytes = layout.buffers[index].bytes;
             let mut memory = device.allocate(bytes)?;
-            // Zeroed pages of the host are mapped when they are first written.
+            // The OS maps zeroed host pages only when they are first written.
             memory.fill(0, u8::from(device.gpu().is_none()), bytes)?;
             buffers[index] = Some(memory);
         }
@@ -54,7 +54,7 @@ impl StateCopy {
         Ok(Self { layout: Arc::clone(layout), buffers, gpu })
     }
 
-    /// The layout of the state.
+    /// Returns the layout of the state.
     pub fn layout(&self) -> &Arc<State> {
         &self.layout
     }
@@ -62,7 +62,7 @@ impl StateCopy {
     /// Copies the buffers as they are after all work queued so far. On a GPU this only queues the copies.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device reports an error.
     pub(super) fn take(&mut self, device: &Device, state: &StateMemory) -> Result<()> {
         for (index, to) in self.buffers.iter_mut().enumerate() {
             let Some(to) = to else { continue };
@@ -80,8 +80,8 @@ impl StateCopy {
         }
     }
 
-    /// Returns the bytes of a slot as they were when the copy was taken, padding included. From a GPU they
-    /// are transferred beside its other work.
+    /// Returns the bytes of a slot as they were when the copy was taken, padding included. A GPU transfers
+    /// them concurrently with its other work.
     ///
     /// # Errors
     /// If the slot's buffer is not copied, or the device failed.

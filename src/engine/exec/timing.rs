@@ -7,27 +7,27 @@ use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time for which a node is measured under load: several periods of the driver's energy counter.
+/// How long a node is measured under load: several periods of the driver's energy counter.
 const MEASURED: Duration = Duration::from_millis(500);
 
-/// Length of one graph of repeats: short beside [`MEASURED`], long beside a launch.
+/// Duration of one graph of repeats: short compared to [`MEASURED`], long compared to a launch.
 const GRAPH: Duration = Duration::from_millis(5);
 
-/// Maximum number of repeats in a graph.
+/// Largest number of repeats in a graph.
 const MOST_REPEATS: usize = 2_000;
 
-/// A node repeated until the card's clock had settled.
+/// Measurement of a node that was repeated until the GPU's clock had settled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnderLoad {
     /// Time of the node.
     pub time: Duration,
-    /// Power of the whole board meanwhile, in watts.
+    /// Power of the whole board during that time, in watts.
     pub watts: f64,
 }
 
 impl Engine {
-    /// Sets how many multiprocessors of a GPU are held while [`Engine::time`] measures nodes, as collectives
-    /// hold some.
+    /// Sets how many of a GPU's multiprocessors are occupied while [`Engine::time`] measures nodes, as
+    /// collectives would occupy some.
     pub fn hold_multiprocessors(&mut self, count: usize) {
         self.held = count;
     }
@@ -35,7 +35,7 @@ impl Engine {
     /// Runs a section and measures every node: on the CPU by the clock, on a GPU by events inside a graph.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// If memory cannot be allocated, or a rank is lost.
     pub fn time(&mut self, section: &Section) -> Result<Vec<Duration>> {
         if let Some(gpu) = self.gpu().cloned() {
             return self.time_on(&gpu, section);
@@ -50,8 +50,8 @@ impl Engine {
         Ok(times)
     }
 
-    /// Runs a section with an event after every node, and returns the times between them. Uses a graph where
-    /// graphs are on, so that launch overhead on the CPU is not measured.
+    /// Runs a section with an event after every node and returns the times between the events. If graphs are
+    /// on, it uses one, so that launch overhead on the CPU is not measured.
     fn time_on(&mut self, gpu: &Arc<Gpu>, section: &Section) -> Result<Vec<Duration>> {
         let count = section.program.nodes.len() + 1;
         let events = (0..count).map(|_| gpu.event()).collect::<Result<Vec<_>>>()?;
@@ -61,7 +61,7 @@ impl Engine {
             engine.walk(section, |ran| gpu.record(&events[ran.at + 1], inside))
         };
         let graph = if inside { Some(gpu.capture(|| run(self))?) } else { None };
-        // What is allocated or freed while they are held would wait for them.
+        // Allocate and free nothing while they are occupied: that would wait until they are released.
         let held = gpu.hold_multiprocessors(self.held)?;
         match &graph {
             Some(graph) => graph.launch()?,
@@ -73,18 +73,17 @@ impl Engine {
         between.map(|ms| Ok(Duration::from_secs_f64(f64::from(ms?.max(0.0)) / 1e3))).collect()
     }
 
-    /// Runs a section on a GPU once for each of these nodes, and repeats the node for most of a second.
-    /// Repeats write into the tensors and the state of the section again and again, so both mean nothing
-    /// afterwards.
+    /// Runs a section on a GPU once for each of `nodes`, and repeats that node for most of a second. Repeats
+    /// write the section's tensors and state again and again, so both are meaningless afterwards.
     ///
     /// # Errors
-    /// As [`Engine::run`], and without a GPU or a counter of its energy.
+    /// If there is no GPU or no counter of its energy, memory cannot be allocated, or a rank is lost.
     pub fn time_under_load(&mut self, section: &Section, nodes: &[usize]) -> Result<Vec<UnderLoad>> {
         let Some(gpu) = self.gpu().cloned() else {
             return Err(Error::usage("energy is measured on a GPU, and this plan is for the CPU"));
         };
         let meter = gpu.power_meter().ok_or_else(|| {
-            Error::failed("the driver reports no energy of this GPU, so it cannot be measured")
+            Error::failed("the driver does not report the energy of this GPU, so it cannot be measured")
         })?;
         let mut found = Vec::with_capacity(nodes.len());
         for &node in nodes {
@@ -101,7 +100,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// Repeats a node that was issued, until the card's clock has settled, and measures it then.
+    /// Repeats a node that was issued until the GPU's clock has settled, then measures it.
     fn repeat(&mut self, gpu: &Arc<Gpu>, meter: &PowerMeter, issued: &Issued<'_>) -> Result<UnderLoad> {
         let (start, end) = (gpu.event()?, gpu.event()?);
         gpu.record(&start, false)?;
@@ -111,8 +110,8 @@ impl Engine {
         let once = f64::from(end.since(&start)?.max(1e-3)) / 1e3;
         let repeats = ((GRAPH.as_secs_f64() / once).ceil() as usize).min(MOST_REPEATS);
         let graph = gpu.capture(|| (0..repeats).try_for_each(|_| self.issue(issued)))?;
-        // One graph runs while the next is launched; the host waits for the one before, so that what it reads
-        // meanwhile is of this moment.
+        // While one graph runs, the next is launched; the host waits for the previous one. So the meter is
+        // read close to the work it measures.
         let ends = [gpu.event()?, gpu.event()?];
         let mut launches = 0usize;
         let work = |count: &mut usize| -> Result<()> {

@@ -8,17 +8,17 @@ use crate::error::{Error, Result};
 use crate::ir::{BatchSlot, Slot, SlotId, SlotName, State};
 use std::collections::VecDeque;
 
-/// Number of batches that may be in transfer at once.
+/// Largest number of batches in transfer at the same time.
 const MAX_IN_TRANSFER: usize = 4;
 
-/// Pinned memory of batches in transfer, oldest first, and of snapshots no longer in use.
+/// Pinned memory of batches in transfer, oldest first, and of finished snapshots, for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     batches: VecDeque<(Pinned, Event)>,
     spare: Vec<(Pinned, Event)>,
 }
 
-/// A copy of a buffer of the state at one point of the stream; on a GPU it may still be in transfer.
+/// A copy of a state buffer at one point of the stream. On a GPU it may still be in transfer.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The buffer's index in the state.
@@ -33,11 +33,11 @@ enum Contents {
 }
 
 impl Transfers {
-    /// Writes tensors of the batch, in stream order. On a GPU the batch is copied as a whole, and tensors that
-    /// are not named become zero.
+    /// Writes tensors of the batch, in stream order. On a GPU the whole batch is copied, and tensors that are
+    /// not named become zero.
     ///
     /// # Errors
-    /// If the state has no such tensor, or the device refuses.
+    /// If the state has no such tensor, or the device reports an error.
     pub(super) fn send(
         &mut self,
         gpu: Option<&Gpu>,
@@ -71,10 +71,10 @@ impl Transfers {
         Ok(())
     }
 
-    /// Copies the first `bytes` of the buffer that a slot lies in, in stream order.
+    /// Copies the first `bytes` of the buffer that holds a slot, in stream order.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device reports an error.
     pub(super) fn snapshot(
         &mut self,
         gpu: Option<&Gpu>,
@@ -119,7 +119,7 @@ impl Transfers {
 }
 
 impl Snapshot {
-    /// Returns the elements of an integer tensor of the buffer. The snapshot must have been opened.
+    /// Returns the elements of an integer tensor in the buffer. The snapshot must have been opened.
     ///
     /// # Errors
     /// If the snapshot does not hold the tensor.
@@ -131,7 +131,7 @@ impl Snapshot {
         self.find(layout, name.into(), integers)
     }
 
-    /// Returns the first element of a tensor of the buffer. The snapshot must have been opened.
+    /// Returns the first element of a tensor in the buffer. The snapshot must have been opened.
     ///
     /// # Errors
     /// If the snapshot does not hold the tensor.
@@ -143,7 +143,7 @@ impl Snapshot {
         self.find(layout, name.into(), first)
     }
 
-    /// Returns what `read` finds of a slot.
+    /// Returns what `read` returns for the slot with this name.
     fn find<T>(&self, layout: &State, name: SlotName, read: impl FnOnce(&Slot) -> Option<T>) -> Result<T> {
         let found = layout.slot(name.clone()).and_then(|slot| read(layout.get(slot)));
         found.ok_or_else(|| Error::failed(format!("the snapshot does not hold {name}")))

@@ -1,8 +1,8 @@
 //! The table of matrix-product algorithms.
 //!
-//! The fastest algorithm of a product is found by timing, whose outcome varies, and the bits of the product
-//! depend on the choice. So choices are data: they are stored on disk for the next run, written into the
-//! run's folder, and read from there by a resume and by both arms of a comparison.
+//! The fastest algorithm for a product is found by timing. Timings vary, and the bits of the product depend
+//! on the choice. So choices are data: they are stored on disk for the next run, written into the run's
+//! folder, and read from there when the run resumes and by both arms of a comparison.
 
 use crate::device::gpu::ProductShape;
 use crate::device::{DType, ProductPrecision};
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Code of products that our own kernel computes, because the library has no algorithm.
+/// Code of products for our own kernel, used if the library has no algorithm.
 const PLAIN: &str = "plain";
 
-/// Tables of known GPUs, measured by us: with them, two machines with the same GPU model use the same
+/// Tables that we measured for known GPUs: with them, two machines with the same GPU model use the same
 /// algorithms.
 const COMMITTED: [&str; 1] = [include_str!("../../../../data/algorithms/nvidia-h200-130100.json")];
 
@@ -24,23 +24,23 @@ const COMMITTED: [&str; 1] = [include_str!("../../../../data/algorithms/nvidia-h
 pub struct Algorithm {
     /// cuBLASLt's opaque description, in hexadecimal; or `plain`.
     pub code: String,
-    /// Workspace that it needs, in bytes.
+    /// Workspace, in bytes.
     pub workspace: usize,
     /// Time of the product when the algorithm was chosen, in microseconds.
     pub microseconds: f32,
-    /// True if it was chosen by `xrun ops tune`, at the clock that the card sustains.
+    /// True if `xrun ops tune` chose it, at the clock that the GPU sustains.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub under_load: bool,
 }
 
 impl Algorithm {
-    /// Returns an algorithm from the library's description.
+    /// Creates an algorithm from the library's description.
     pub fn new(words: &[u64; 8], workspace: usize, microseconds: f32) -> Self {
         let code = words.iter().map(|w| format!("{w:016x}")).collect();
         Self { code, workspace, microseconds, under_load: false }
     }
 
-    /// Returns the algorithm of our own kernel.
+    /// Returns the entry for our own kernel.
     pub fn plain() -> Self {
         Self { code: PLAIN.to_string(), workspace: 0, microseconds: 0.0, under_load: false }
     }
@@ -70,12 +70,13 @@ pub struct Algorithms {
     pub gpu: String,
     /// The library's version.
     pub cublaslt: u64,
-    /// By [`key`].
+    /// Algorithms by [`key`] of the product.
     pub products: BTreeMap<String, Algorithm>,
 }
 
-/// Returns the key of a product in the table, such as `bf16 8192x2304x768 nt f32 add`. Batches of any number
-/// of products of one shape have one key and so one algorithm: a product has the same bits in all of them.
+/// Returns the key of a product in the table, such as `bf16 8192x2304x768 nt f32 add`. All batches of
+/// products with one shape share a key and so an algorithm, whatever their number: a product has the same
+/// bits in all of them.
 pub fn key(shape: &ProductShape) -> String {
     let order = |transposed| if transposed { 't' } else { 'n' };
     let input = match (shape.precision, shape.input) {
@@ -105,10 +106,10 @@ impl Algorithms {
         Self::from_json(&text).map_err(|e| Error::usage(format!("{} {e}", path.display())))
     }
 
-    /// Returns a table from its JSON.
+    /// Parses a table from JSON.
     ///
     /// # Errors
-    /// If it is not a table, or is damaged.
+    /// If the text is not a table, or an algorithm is damaged.
     pub fn from_json(text: &str) -> std::result::Result<Self, String> {
         let table: Self =
             serde_json::from_str(text).map_err(|e| format!("is not a table of algorithms: {e}"))?;
@@ -131,7 +132,7 @@ impl Algorithms {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// Returns a hash of the choices, without the times.
+    /// Returns a hash of the choices; times do not count.
     pub fn hash(&self) -> String {
         let mut hash = blake3::Hasher::new();
         hash.update(format!("{} {}", self.gpu, self.cublaslt).as_bytes());
@@ -141,26 +142,25 @@ impl Algorithms {
         hash.finalize().to_hex()[..16].to_string()
     }
 
-    /// Returns true if the table is for this GPU model and library version; for others its descriptions are
-    /// invalid.
+    /// Returns true if the table is for this GPU model and library version; its descriptions are invalid for
+    /// others.
     pub fn is_for(&self, gpu: &str, cublaslt: u64) -> bool {
         self.gpu == gpu && self.cublaslt == cublaslt
     }
 }
 
-/// What is known on a machine: all entries, and which of them are its own.
+/// The algorithms known on a machine, and which of them the machine chose.
 #[derive(Clone, Debug, Default)]
 pub struct KnownAlgorithms {
-    /// All entries, also of products that no program needs.
+    /// All entries, including products that no program needs.
     pub all: Algorithms,
-    /// Those that were chosen by timing on this machine, now or before: its file.
+    /// The entries that this machine chose by timing, now or earlier: the content of its file.
     pub machine: Algorithms,
 }
 
 impl KnownAlgorithms {
-    /// Returns the entries of the machine's file and of the table that comes with the program. The latter
-    /// come first, but for products that were tuned on this machine. Tables of another GPU or version are
-    /// left out.
+    /// Combines the machine's file with the table that comes with the program. The program's entries take
+    /// precedence, except over products tuned on this machine. A table for another GPU or version is ignored.
     pub fn new(empty: Algorithms, kept: Option<Algorithms>, committed: Option<Algorithms>) -> Self {
         let fits = |table: &Algorithms| table.is_for(&empty.gpu, empty.cublaslt);
         let machine = kept.filter(fits).unwrap_or_else(|| empty.clone());
@@ -173,14 +173,14 @@ impl KnownAlgorithms {
         Self { all, machine }
     }
 
-    /// Returns true if a product has an algorithm that comes with the program or was chosen by `xrun ops
-    /// tune`, and not one that this machine timed before a run.
+    /// Returns true if a product's algorithm comes with the program or was chosen by `xrun ops tune`, rather
+    /// than timed on this machine before a run.
     pub fn is_tuned(&self, key: &str) -> bool {
         let known = self.all.products.get(key);
         known.is_some_and(|known| known.under_load || self.machine.products.get(key) != Some(known))
     }
 
-    /// Adds the algorithm of a product; to the machine's own, if it was timed here.
+    /// Adds the algorithm of a product, also to the machine's own entries if it was timed here.
     pub fn insert(&mut self, key: String, algorithm: Algorithm, timed_here: bool) {
         if timed_here {
             self.machine.products.insert(key.clone(), algorithm.clone());
@@ -236,8 +236,8 @@ mod tests {
             known.all,
             table(&[("tuned", entry(1, true)), ("timed", entry(3, true)), ("other", entry(3, true))])
         );
-        // What comes with the program, or from a run, does not become the machine's own: a later table
-        // replaces it.
+        // Entries from the program or from a run do not become the machine's own, so a later table replaces
+        // them.
         known.insert("new".into(), entry(4, false), true);
         known.insert("from a run".into(), entry(5, true), false);
         let later = KnownAlgorithms::new(table(&[]), Some(known.machine), Some(committed(6)));

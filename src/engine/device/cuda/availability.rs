@@ -1,4 +1,4 @@
-//! Availability of GPUs to this process.
+//! Which GPUs this process can use.
 
 use super::compiler::Compiler;
 use super::cublaslt::library_version;
@@ -8,7 +8,7 @@ use super::libraries::Nvidia;
 /// Returns the number of GPUs that this process can run on.
 ///
 /// # Errors
-/// If there is none: what is missing, and how to get it.
+/// If there is none. The message says what is missing and how to get it.
 pub fn usable() -> Result<usize, String> {
     let missing = |what: &str, library: Nvidia| format!("{what} is missing: {}", library.remedy());
     if Nvidia::Driver.open().is_none() {
@@ -26,8 +26,8 @@ pub fn usable() -> Result<usize, String> {
     Ok(count)
 }
 
-/// Returns everything besides the recipe that the bits of a run on a GPU depend on: the GPU model and the
-/// versions of the libraries.
+/// Describes everything besides the recipe that determines the bits of a run on a GPU: the GPU model and the
+/// library versions.
 ///
 /// # Errors
 /// If the GPU or a library is missing.

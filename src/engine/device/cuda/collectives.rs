@@ -1,8 +1,8 @@
 //! The transport of a GPU, and the stream on which collectives overlap with the model's stream.
 //!
-//! The two streams are ordered by events, which a captured graph records too: collectives start after the
-//! work that was in the model's stream when they were issued ([`Collectives::fork`]), and the executor makes
-//! the model's stream wait for those whose memory it touches.
+//! Events order the two streams, and a captured graph records them too. Collectives start after the work that
+//! was in the model's stream when they were issued ([`Collectives::fork`]). The executor makes the model's
+//! stream wait for collectives whose memory it touches.
 
 use super::context::Context;
 use super::driver::Event;
@@ -21,12 +21,12 @@ pub(super) struct Collectives {
     transport: Arc<dyn Transport>,
     stream: Stream,
     forked: Event,
-    /// Of events beside the model's stream, and beside that of collectives.
+    /// Event streams beside the model's stream and beside the collectives' stream.
     beside: [EventStream; 2],
 }
 
-/// A stream that records events beside another one. Where a captured graph has an event between two kernels,
-/// the second begins 3 µs later (H100); where the event is on a branch of its own, 0.1 µs.
+/// A stream that records events beside another one. If a captured graph has an event between two kernels, the
+/// second begins 3 µs later (H100); if the event is on its own branch, 0.1 µs later.
 #[derive(Debug)]
 struct EventStream {
     stream: Stream,
@@ -38,7 +38,7 @@ impl EventStream {
         Ok(Self { stream: Stream::new(context)?, forked: Event::new()? })
     }
 
-    /// Records an event after what `of` holds.
+    /// Records an event after the work queued on `of`.
     fn record(&self, of: &Stream, event: &Event, inside_graph: bool) -> Result<()> {
         of.record(&self.forked, false)?;
         self.stream.wait(&self.forked)?;
@@ -53,7 +53,8 @@ impl EventStream {
 }
 
 impl Collectives {
-    /// Creates the stream of collectives. It has priority over the model's: other ranks wait for collectives.
+    /// Creates the stream of collectives. It has priority over the model's stream, because other ranks wait
+    /// for collectives.
     pub(super) fn new(context: &Arc<Context>, transport: Arc<dyn Transport>) -> Result<Self> {
         let stream = Stream::with_highest_priority(context)?;
         let beside = [EventStream::new(context)?, EventStream::new(context)?];
@@ -68,26 +69,26 @@ impl Collectives {
         On { stream: &self.stream, lane: Lane::Collectives }
     }
 
-    /// Makes the stream of collectives wait for what the model's stream holds.
+    /// Makes the stream of collectives wait for the work queued on the model's stream.
     pub(super) fn fork(&self, model: &Stream) -> Result<()> {
         model.record(&self.forked, false)?;
         self.stream.wait(&self.forked)
     }
 
-    /// Records an event after what one of the two streams holds, without delaying what follows there. With
-    /// `inside_graph`, while a graph is captured, every launch of the graph records it.
+    /// Records an event after the work queued on one of the two streams, without delaying later work there.
+    /// With `inside_graph`, during a capture, every launch of the graph records it.
     pub(super) fn record(&self, of: On<'_>, event: &Event, inside_graph: bool) -> Result<()> {
         self.beside[of.lane as usize].record(of.stream, event, inside_graph)
     }
 
-    /// Makes the model's stream wait for the events recorded beside one of the two streams: a graph that is
-    /// captured has to end with that if it has such events, and must not if it has none.
+    /// Makes the model's stream wait for the events recorded beside one of the two streams. A captured graph
+    /// that has such events must end with this call; a graph without them must not.
     pub(super) fn join_events(&self, lane: Lane, model: &Stream) -> Result<()> {
         self.beside[lane as usize].join(model)
     }
 
-    /// Ends the exchange. If it does not release the GPU in time, returns false and leaks its streams, which
-    /// are still in use.
+    /// Ends the exchange. If the exchange does not release the GPU in time, returns false and leaks the
+    /// streams, which are still in use.
     pub(super) fn close(self) -> bool {
         let ended = self.transport.close();
         if !ended {
@@ -99,8 +100,8 @@ impl Collectives {
 
 /// The queue of collectives that overlap with the model's queue.
 ///
-/// It accepts kernels, of nodes that touch the state only, and no products, which would share the workspace
-/// of the model's.
+/// It accepts kernels, from nodes that touch only the state. It accepts no products, because they would share
+/// the workspace with the model's products.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveQueue<'a> {
     properties: &'a Properties,
@@ -117,7 +118,7 @@ impl<'a> CollectiveQueue<'a> {
         Self { properties, kernels, collectives }
     }
 
-    /// Records an event in the order of the queue.
+    /// Records an event in queue order.
     ///
     /// # Errors
     /// If the driver reports an error.

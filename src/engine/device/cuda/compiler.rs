@@ -1,4 +1,4 @@
-//! Compiles kernels with NVRTC, once per machine: results are cached on disk.
+//! Compiles kernels with NVRTC, once per machine; results are cached on disk.
 
 use super::cache::cache_folder;
 use super::libraries::Nvidia;
@@ -14,10 +14,10 @@ use std::ffi::{CString, c_char};
 use std::fs;
 use std::path::PathBuf;
 
-/// A kernel file with preprocessor definitions, compiled on its own into one CUDA module.
+/// A kernel file with preprocessor definitions, compiled separately into one CUDA module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TranslationUnit {
-    /// Name of the file, without its extension.
+    /// Name of the file without extension.
     pub file: &'static str,
     /// Names and values of the preprocessor definitions.
     pub defines: Vec<(&'static str, String)>,
@@ -29,7 +29,7 @@ impl TranslationUnit {
         Self { file: kernel.file, defines: kernel.defines.clone() }
     }
 
-    /// Describes the unit, such as `flash_attention -DT=bf16 -DHEAD_DIM=32`; long definitions are shortened.
+    /// Describes the unit, such as `flash_attention -DT=bf16 -DHEAD_DIM=32`; shortens long definitions.
     pub fn describe(&self) -> String {
         let mut text = self.file.to_string();
         for (name, value) in &self.defines {
@@ -45,20 +45,20 @@ impl TranslationUnit {
 pub struct Compiler {
     architecture: String,
     version: (i32, i32),
-    /// Folder of cached results; `None` for no cache.
+    /// Folder of cached results; `None` means no cache.
     folder: Option<PathBuf>,
 }
 
 impl Compiler {
-    /// Returns a compiler for an architecture such as `sm_90a`. Results are cached under `XRUN_CACHE`, or the
-    /// user's cache folder.
+    /// Creates a compiler for an architecture such as `sm_90a`. Results are cached under `XRUN_CACHE`, or in
+    /// the user's cache folder.
     ///
     /// # Errors
     /// If NVRTC is not installed.
     pub fn new(architecture: &str) -> Result<Self> {
         Nvidia::Nvrtc.require("the kernel compiler (NVRTC)")?;
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: NVRTC is open, and both addresses are of integers.
+        // SAFETY: NVRTC is open, and both addresses point to integers.
         let status = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
         check(status, "ask NVRTC for its version")?;
         Ok(Self {
@@ -76,7 +76,7 @@ impl Compiler {
     /// Returns the cubin (GPU machine code) of a translation unit, from the cache if it is there.
     ///
     /// # Errors
-    /// If it does not compile: the log of the compiler.
+    /// If the unit does not compile. The message contains the compiler's log.
     pub fn compile(&self, unit: &TranslationUnit) -> Result<Vec<u8>> {
         let options = self.options(unit);
         let cached = self.folder.as_ref().map(|folder| folder.join(self.file_name(unit, &options)));
@@ -85,17 +85,16 @@ impl Compiler {
         }
         let (cubin, _) = compile(unit, &options)?;
         if let Some(path) = cached {
-            // If this fails, the next run compiles again.
+            // If this fails, the next run compiles the unit again.
             let _ = write_cached(&path, &cubin);
         }
         Ok(cubin)
     }
 
-    /// Compiles a translation unit without the cache, and returns the resources that each of its kernels
-    /// uses.
+    /// Compiles a translation unit without the cache, and returns the resources used by each of its kernels.
     ///
     /// # Errors
-    /// If it does not compile: the log of the compiler.
+    /// If the unit does not compile. The message contains the compiler's log.
     pub fn resources(&self, unit: &TranslationUnit) -> Result<Vec<KernelResources>> {
         let mut options = self.options(unit);
         options.push("--ptxas-options=-v".to_string());
@@ -105,16 +104,16 @@ impl Compiler {
     /// Compiles translation units in parallel on all CPU cores, and returns their cubins in the same order.
     ///
     /// # Errors
-    /// If one does not compile: the log of the compiler.
+    /// If a unit does not compile. The message contains the compiler's log.
     pub fn compile_all(&self, units: &[TranslationUnit]) -> Result<Vec<Vec<u8>>> {
         units.par_iter().map(|unit| self.compile(unit).inspect(|_| report_progress())).collect()
     }
 
-    /// Compiles translation units as [`Compiler::compile_all`] into the cache, for whoever asks for them
-    /// later. Does nothing without one.
+    /// Compiles translation units into the cache, like [`Compiler::compile_all`], for later use. Does nothing
+    /// without a cache.
     ///
     /// # Errors
-    /// If one does not compile: the log of the compiler.
+    /// If a unit does not compile. The message contains the compiler's log.
     pub fn fill_cache(&self, units: &[TranslationUnit]) -> Result<()> {
         match self.folder {
             Some(_) => self.compile_all(units).map(drop),
@@ -122,7 +121,7 @@ impl Compiler {
         }
     }
 
-    /// Returns the command-line options of NVRTC for a translation unit.
+    /// Returns NVRTC's command-line options for a translation unit.
     fn options(&self, unit: &TranslationUnit) -> Vec<String> {
         let mut options = vec![
             format!("--gpu-architecture={}", self.architecture),
@@ -133,8 +132,8 @@ impl Compiler {
         options
     }
 
-    /// Returns the name of the cached cubin: the kernel file's name, and a hash of the sources, the options
-    /// and NVRTC's version.
+    /// Returns the file name of the cached cubin: the kernel file's name and a hash of the sources, the
+    /// options and NVRTC's version.
     fn file_name(&self, unit: &TranslationUnit, options: &[String]) -> String {
         let mut hash = blake3::Hasher::new();
         let (major, minor) = self.version;
@@ -150,7 +149,7 @@ impl Compiler {
     }
 }
 
-/// Registers and memory that a kernel uses, as ptxas reports them.
+/// Registers and memory that a kernel uses, as reported by ptxas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelResources {
     /// Name of the kernel function.
@@ -166,7 +165,7 @@ pub struct KernelResources {
 }
 
 impl KernelResources {
-    /// Parses what ptxas prints with `-v`.
+    /// Parses the output of `ptxas -v`.
     fn parse(log: &str) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         for line in log.lines() {
@@ -175,7 +174,7 @@ impl KernelResources {
                 found.push(Self { entry, registers: 0, stack: 0, spill_stores: 0, shared: 0 });
             }
             let Some(last) = found.last_mut() else { continue };
-            // The number that stands before these words.
+            // Parses the number in front of these words.
             let before = |what: &str| -> Option<usize> {
                 line.split(what)
                     .next()
@@ -199,12 +198,12 @@ pub fn translation_units<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> V
     kernels.into_iter().map(TranslationUnit::of_kernel).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the folder of cached cubins; `None` without a cache.
+/// Returns the folder of cached cubins; `None` if there is no cache.
 fn kernel_cache_folder() -> Option<PathBuf> {
     cache_folder().map(|folder| folder.join("kernels"))
 }
 
-/// Runs NVRTC. Returns the cubin, and the log of the compiler.
+/// Runs NVRTC. Returns the cubin and the compiler's log.
 fn compile(unit: &TranslationUnit, options: &[String]) -> Result<(Vec<u8>, String)> {
     let c_string =
         |s: &str| CString::new(s).map_err(|_| Error::failed("a kernel source contains a zero byte"));
@@ -216,7 +215,7 @@ fn compile(unit: &TranslationUnit, options: &[String]) -> Result<(Vec<u8>, Strin
     let pointers = |texts: &[CString]| texts.iter().map(|t| t.as_ptr()).collect::<Vec<_>>();
     let (header_texts, header_names) = (pointers(&headers), pointers(&names));
     let mut program = std::ptr::null_mut();
-    // SAFETY: every pointer is to a string that lives until the program is destroyed below.
+    // SAFETY: every pointer refers to a string that lives until the program is destroyed below.
     let status = unsafe {
         sys::nvrtcCreateProgram(
             &raw mut program,
@@ -247,7 +246,7 @@ fn compile(unit: &TranslationUnit, options: &[String]) -> Result<(Vec<u8>, Strin
 pub(super) fn architectures() -> Option<Vec<u32>> {
     Nvidia::Nvrtc.open()?;
     let mut count = 0;
-    // SAFETY: NVRTC is open, and the address is of an integer.
+    // SAFETY: NVRTC is open, and the address points to an integer.
     check(unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) }, "count architectures").ok()?;
     let mut known = vec![0i32; usize::try_from(count).ok()?];
     // SAFETY: the buffer has as many elements as NVRTC reported.
@@ -255,10 +254,10 @@ pub(super) fn architectures() -> Option<Vec<u32>> {
     Some(known.into_iter().filter_map(|sm| u32::try_from(sm).ok()).collect())
 }
 
-/// Compiles a trivial kernel, to check that NVRTC is installed completely.
+/// Compiles a trivial kernel to check that NVRTC is installed completely.
 ///
 /// # Errors
-/// If it does not compile: the log of the compiler.
+/// If the kernel does not compile. The message contains the compiler's log.
 pub(super) fn compile_trivial_kernel(architecture: &str) -> Result<()> {
     let (code, name) = (c"extern \"C\" __global__ void trivial(float* x) { x[0] = 1.0f; }", c"trivial.cu");
     let option = CString::new(format!("--gpu-architecture={architecture}"));
@@ -288,7 +287,7 @@ fn cubin(program: sys::nvrtcProgram) -> Result<Vec<u8>> {
     Ok(code)
 }
 
-/// Returns what the compiler printed.
+/// Returns the compiler's output.
 fn log(program: sys::nvrtcProgram) -> String {
     let mut size = 0;
     // SAFETY: the program exists.

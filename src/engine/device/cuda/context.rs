@@ -1,4 +1,4 @@
-//! The context of this process on one GPU.
+//! The CUDA context of this process on one GPU.
 
 use super::driver::{self, check};
 use super::libraries::Nvidia;
@@ -9,7 +9,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// The primary context of this process on a GPU. Released when dropped.
+/// The primary context of this process on a GPU, released when dropped.
 #[derive(Debug)]
 pub(super) struct Context {
     device: sys::CUdevice,
@@ -18,14 +18,14 @@ pub(super) struct Context {
 
 // SAFETY: the driver's handles may be used from every thread.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: see `Send`.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Creates or retains the context on a device, and makes it current.
+    /// Creates or retains the context on a device and makes it current.
     pub(super) fn new(device: sys::CUdevice) -> Result<Self> {
         let mut raw = null_mut();
-        // SAFETY: the address of a handle to be filled in; the driver gave the device.
+        // SAFETY: the address points to a handle to be filled in; the device comes from the driver.
         let status = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) };
         check(status, "create a context on the GPU")?;
         let context = Self { device, raw };
@@ -38,7 +38,7 @@ impl Context {
         self.device
     }
 
-    /// Makes this the context of the calling thread.
+    /// Makes this context current on the calling thread.
     pub(super) fn make_current(&self) -> Result<()> {
         // SAFETY: the context is retained for as long as `self` lives.
         check(unsafe { sys::cuCtxSetCurrent(self.raw) }, "make the context current")
@@ -47,26 +47,26 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained in `new`; everything that lives in the context holds it, so nothing is left.
+        // SAFETY: retained in `new`; everything that lives in the context keeps it alive, so nothing is left.
         unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }
 
-/// A GPU with a context of this process, on which nothing was done yet.
+/// A GPU on which this process has a context but has done nothing else yet.
 #[derive(Debug)]
 pub struct OpenedContext {
     pub(super) ordinal: usize,
     pub(super) properties: Properties,
-    /// The state of the GPU before.
+    /// State of the GPU before the context was created.
     pub(super) initial: InitialState,
-    /// Bytes that the context took on the card.
+    /// Bytes of GPU memory that the context took.
     pub(super) took: Option<i64>,
     pub(super) context: Arc<Context>,
 }
 
 impl OpenedContext {
-    /// Creates the context on a GPU, which takes the driver 0.1 s or more, one after another where several
-    /// threads create some.
+    /// Creates the context on a GPU. This takes the driver at least 0.1 s, and contexts of several threads
+    /// are created one after another.
     ///
     /// # Errors
     /// If the driver is missing, does not know the GPU, or reports an error.
@@ -80,7 +80,7 @@ impl OpenedContext {
     }
 }
 
-/// Checks that the driver is installed and knows a GPU of this ordinal.
+/// Checks that the driver is installed and knows a GPU with this ordinal.
 pub(super) fn check_present(ordinal: usize) -> Result<()> {
     if Nvidia::Driver.open().is_none() {
         return Err(Error::failed(format!("no NVIDIA driver is found; {}", Nvidia::Driver.remedy())));
@@ -92,7 +92,7 @@ pub(super) fn check_present(ordinal: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns a GPU's handle and properties, without creating a context.
+/// Returns a GPU's handle and properties without creating a context.
 pub(super) fn device_properties(ordinal: usize) -> Result<(sys::CUdevice, Properties)> {
     let (device, name, memory_bytes) = driver::device(ordinal)?;
     let attribute = |which| driver::attribute(device, which);

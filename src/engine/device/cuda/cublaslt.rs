@@ -1,4 +1,4 @@
-//! cuBLASLt: its handle, its descriptions of products, the algorithms that it proposes.
+//! cuBLASLt: its handle, its descriptions of products, and the algorithms it proposes.
 
 use super::libraries::Nvidia;
 use super::memory::DeviceBuffer;
@@ -10,39 +10,39 @@ use cudarc::cublaslt::sys::{self, cublasStatus_t};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// Size of the workspace in bytes: what NVIDIA advises for Hopper, and more than older cards need.
+/// Size of the workspace in bytes: NVIDIA's recommendation for Hopper, more than older GPUs need.
 pub const WORKSPACE: usize = 32 << 20;
 
-/// Maximum number of algorithms that the library proposes for a product.
+/// Largest number of algorithms that the library proposes for a product.
 const CANDIDATES: usize = 24;
 
-/// An open library. Closed when dropped.
+/// An open library, closed when dropped.
 #[derive(Debug)]
 pub(super) struct Cublaslt {
     handle: sys::cublasLtHandle_t,
-    /// [`WORKSPACE`] bytes that algorithms may use.
+    /// [`WORKSPACE`] bytes for algorithms to use.
     workspace: DeviceBuffer,
 }
 
 // SAFETY: the library may be called from every thread with the same handle.
 unsafe impl Send for Cublaslt {}
-// SAFETY: as above.
+// SAFETY: see `Send`.
 unsafe impl Sync for Cublaslt {}
 
-/// The library's descriptions of a product and its matrices. Kept until the end of the process: there are
-/// few.
+/// The library's descriptions of a product and its matrices. They are kept until the process ends, because
+/// there are few.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     operation: sys::cublasLtMatmulDesc_t,
-    /// The library's A, B, C, which are our B, A, C: it is column-major.
+    /// The library's A, B, C, which are our B, A, C, because it is column-major.
     matrices: [sys::cublasLtMatrixLayout_t; 3],
     /// True for a batch of products.
     batched: bool,
 }
 
-// SAFETY: descriptions are only read once they are made.
+// SAFETY: descriptions are only read after their creation.
 unsafe impl Send for Layout {}
-// SAFETY: as above.
+// SAFETY: see `Send`.
 unsafe impl Sync for Layout {}
 
 impl Cublaslt {
@@ -50,7 +50,7 @@ impl Cublaslt {
     pub(super) fn new(workspace: DeviceBuffer) -> Result<Self> {
         assert_eq!(workspace.len(), WORKSPACE);
         let mut handle = null_mut();
-        // SAFETY: the library is open; the address of a handle to be filled in.
+        // SAFETY: the library is open; the address points to a handle to be filled in.
         check(unsafe { sys::cublasLtCreate(&raw mut handle) }, "open cuBLASLt")?;
         Ok(Self { handle, workspace })
     }
@@ -63,13 +63,13 @@ impl Cublaslt {
         layout: &Layout,
         algorithm: &sys::cublasLtMatmulAlgo_t,
     ) -> cublasStatus_t {
-        // With a factor of 0 the library does not read what would be added.
+        // With a factor of 0 the library does not read the addend.
         let addend = product.addend.unwrap_or(Addend { address: product.c, factor: 0.0 });
         let (alpha, beta) = (product.factor, addend.factor);
         let pointer = |address: DevicePtr| address as *const c_void;
         let [a, b, c] = layout.matrices;
-        // SAFETY: the layouts describe the memory behind the addresses, which the executor keeps alive for
-        // the node; the scalars are read before the call returns (host pointer mode).
+        // SAFETY: the layouts describe the memory at the addresses, which the executor keeps alive for the
+        // node; the scalars are read before the call returns (host pointer mode).
         unsafe {
             sys::cublasLtMatmul(
                 self.handle,
@@ -92,9 +92,9 @@ impl Cublaslt {
         }
     }
 
-    /// Returns the algorithms that the library proposes, its best guess first. Splits of the summed dimension
-    /// that are added up in no fixed order are excluded; for batches, which share their algorithm whatever
-    /// their number, all splits, whose workspace grows with the number.
+    /// Returns the algorithms that the library proposes, best guess first. Excludes algorithms that split the
+    /// summed dimension and add the parts in no fixed order. For batches it excludes all splits: batches
+    /// share an algorithm whatever their number of products, and the workspace of a split grows with it.
     pub(super) fn candidates(&self, layout: &Layout) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let [a, b, c] = layout.matrices;
@@ -103,9 +103,11 @@ impl Cublaslt {
         let mut found: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = unsafe { std::mem::zeroed() };
         let mut count = 0;
         let bytes = WORKSPACE;
-        // Bits of cublasLtReductionScheme_t: partial sums in the compute type. In-place ones use atomics.
+        // Bits of cublasLtReductionScheme_t: partial sums in the compute type. In-place sums would use
+        // atomics.
         let schemes = if layout.batched { 0u32 } else { 2 };
-        // SAFETY: attributes are set from integers of the sizes given; the buffer takes CANDIDATES results.
+        // SAFETY: attributes are set from integers of the given sizes; the buffer has room for CANDIDATES
+        // results.
         unsafe {
             check(sys::cublasLtMatmulPreferenceCreate(&raw mut preference), "describe a search")?;
             let set = |which, value: *const c_void, size| {
@@ -148,7 +150,7 @@ impl Cublaslt {
 
 impl Drop for Cublaslt {
     fn drop(&mut self) {
-        // SAFETY: opened in `new`; the owner has waited for the work of the GPU.
+        // SAFETY: opened in `new`; the owner has waited for the GPU's work.
         unsafe { sys::cublasLtDestroy(self.handle) };
     }
 }
@@ -163,8 +165,8 @@ pub fn library_version() -> u64 {
 }
 
 impl Layout {
-    /// The library is column-major: a row-major `[r, c]` is its `c × r`. So `C = A·B` is asked for as
-    /// `Cᵀ = Bᵀ·Aᵀ`, and no data moves.
+    /// Describes a product to the library. The library is column-major: a row-major `[r, c]` is its `c × r`.
+    /// So `C = A·B` is requested as `Cᵀ = Bᵀ·Aᵀ`, and no data moves.
     pub(super) fn new(shape: &ProductShape) -> Result<Self> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let compute = match (shape.precision, shape.input) {
@@ -172,7 +174,7 @@ impl Layout {
             _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
         };
         let mut operation = null_mut();
-        // SAFETY: the address of a handle to be filled in.
+        // SAFETY: the address points to a handle to be filled in.
         let status = unsafe {
             sys::cublasLtMatmulDescCreate(&raw mut operation, compute, sys::cudaDataType_t::CUDA_R_32F)
         };
@@ -181,7 +183,7 @@ impl Layout {
             (Attribute::CUBLASLT_MATMUL_DESC_TRANSA, shape.b_transposed),
             (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, shape.a_transposed),
         ] {
-            // cublasOperation_t: 0 as stored, 1 transposed.
+            // cublasOperation_t: 0 means as stored, 1 transposed.
             let value = i32::from(transposed);
             // SAFETY: the attribute is an integer of this size.
             let status = unsafe {
@@ -201,7 +203,7 @@ impl Layout {
                 other => return Err(Error::failed(format!("no products of {other} on a GPU"))),
             };
             let mut layout = null_mut();
-            // SAFETY: the address of a handle to be filled in.
+            // SAFETY: the address points to a handle to be filled in.
             let status = unsafe {
                 sys::cublasLtMatrixLayoutCreate(
                     &raw mut layout,
@@ -232,7 +234,7 @@ impl Layout {
     }
 }
 
-/// Makes a matrix a batch of `count`, `stride` elements from one to the next.
+/// Turns a matrix into a batch of `count` matrices, `stride` elements apart.
 fn describe_batch(layout: sys::cublasLtMatrixLayout_t, count: usize, stride: usize) -> Result<()> {
     use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
     let count = i32::try_from(count).map_err(|_| {
@@ -253,7 +255,7 @@ fn describe_batch(layout: sys::cublasLtMatrixLayout_t, count: usize, stride: usi
     }
 }
 
-/// Turns a status of the library into an error that says what failed.
+/// Turns a library status into an error that says what failed.
 pub(super) fn check(status: cublasStatus_t, doing: &str) -> Result<()> {
     if status == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
         return Ok(());

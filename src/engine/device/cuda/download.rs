@@ -1,4 +1,4 @@
-//! Transfers to the host beside the other work of a GPU.
+//! Transfers to the host, concurrent with a GPU's other work.
 
 use super::context::Context;
 use super::driver::{Event, Pinned};
@@ -7,11 +7,11 @@ use crate::device::gpu::DevicePtr;
 use crate::error::Result;
 use std::sync::Arc;
 
-/// Pinned memory of a transfer: at 25 GB/s and more a piece takes well below a millisecond, and the two
-/// queues of work of a piece cost a hundredth of that.
+/// Size of the pinned memory of a transfer, in bytes. At 25 GB/s or more a piece takes well below a
+/// millisecond, and queuing its two operations costs a hundredth of that.
 const PIECE_BYTES: usize = 8 << 20;
 
-/// Copies from a GPU to the host on a stream of its own, piece by piece through pinned memory.
+/// Copies from a GPU to the host on its own stream, in pieces that pass through pinned memory.
 #[derive(Debug)]
 pub struct Downloader {
     stream: Stream,
@@ -19,13 +19,13 @@ pub struct Downloader {
 }
 
 impl Downloader {
-    /// Creates the stream and its memory; the context is current.
+    /// Creates the stream and its memory. The context must be current.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self> {
         Ok(Self { stream: Stream::new(context)?, pinned: Pinned::new(PIECE_BYTES)? })
     }
 
-    /// Copies bytes from an address once a recorded event is reached, and waits until they are there. Any
-    /// thread may call it.
+    /// Copies bytes from an address once a recorded event is reached, and waits for them. Any thread may call
+    /// it.
     ///
     /// # Errors
     /// If the driver reports an error.

@@ -1,4 +1,4 @@
-//! Calls of the CUDA driver, with statuses turned into errors.
+//! Calls to the CUDA driver, with statuses turned into errors.
 
 use crate::device::DType;
 use crate::device::gpu::{Arg, Grid, TensorMap};
@@ -21,32 +21,31 @@ pub(super) fn check(status: CUresult, doing: &str) -> Result<()> {
 
 fn describe(status: CUresult) -> String {
     let mut text = std::ptr::null();
-    // SAFETY: the driver writes the address of a constant text, or nothing for a status that it does not
-    // know.
+    // SAFETY: the driver writes the address of a constant text, or nothing for an unknown status.
     let known = unsafe { sys::cuGetErrorString(status, &raw mut text) };
     if known != CUresult::CUDA_SUCCESS || text.is_null() {
         return format!("{status:?}");
     }
-    // SAFETY: the text is the driver's and ends in zero.
+    // SAFETY: the text belongs to the driver and ends in zero.
     format!("{} ({status:?})", unsafe { CStr::from_ptr(text) }.to_string_lossy())
 }
 
-/// Pinned host memory, which the GPU copies from and to without the CPU. Freed when dropped.
+/// Pinned host memory, which the GPU reads and writes without the CPU. Freed when dropped.
 #[derive(Debug)]
 pub struct Pinned {
     start: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: it owns its memory as a Vec does; users order the GPU's accesses by events.
+// SAFETY: it owns its memory like a Vec; users order the GPU's accesses by events.
 unsafe impl Send for Pinned {}
-// SAFETY: as above; shared references only read.
+// SAFETY: see `Send`; shared references only read.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
     pub(super) fn new(bytes: usize) -> Result<Self> {
         let mut start = null_mut::<c_void>();
-        // SAFETY: the address of a pointer to be filled in.
+        // SAFETY: the address points to a pointer to be filled in.
         let status = unsafe { sys::cuMemHostAlloc(&raw mut start, bytes.max(1), 0) };
         check(status, &format!("pin {bytes} bytes of host memory"))?;
         Ok(Self { start: start.cast(), bytes })
@@ -60,7 +59,7 @@ impl Pinned {
 
     /// Returns the bytes for writing. No copy from them may be in progress.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as `bytes`, and `&mut self` excludes other borrows.
+        // SAFETY: see `bytes`; `&mut self` excludes other borrows.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 
@@ -82,13 +81,13 @@ pub struct Event(pub(super) sys::CUevent);
 
 // SAFETY: the driver's handles may be used from every thread.
 unsafe impl Send for Event {}
-// SAFETY: as above.
+// SAFETY: see `Send`.
 unsafe impl Sync for Event {}
 
 impl Event {
     pub(super) fn new() -> Result<Self> {
         let mut event = null_mut();
-        // SAFETY: the address of a handle to be filled in.
+        // SAFETY: the address points to a handle to be filled in.
         check(unsafe { sys::cuEventCreate(&raw mut event, 0) }, "create an event")?;
         Ok(Self(event))
     }
@@ -96,13 +95,13 @@ impl Event {
     /// Blocks the calling thread until the stream has reached the event.
     ///
     /// # Errors
-    /// If the work before it failed.
+    /// If the work before the event failed.
     pub fn wait(&self) -> Result<()> {
         // SAFETY: the event exists.
         check(unsafe { sys::cuEventSynchronize(self.0) }, "wait for the GPU")
     }
 
-    /// Returns the milliseconds from an earlier event to this one; both have been waited for.
+    /// Returns the milliseconds from an earlier event to this one. Both must have been waited for.
     ///
     /// # Errors
     /// If one of them was not recorded.
@@ -125,9 +124,9 @@ impl Drop for Event {
 /// Returns the number of GPUs.
 pub(super) fn count() -> Result<usize> {
     let mut count = 0;
-    // SAFETY: the driver is open; it is initialized before anything else is asked of it.
+    // SAFETY: the driver is open; this call initializes it before any other call.
     check(unsafe { sys::cuInit(0) }, "initialize the driver")?;
-    // SAFETY: the address of an integer.
+    // SAFETY: the address points to an integer.
     check(unsafe { sys::cuDeviceGetCount(&raw mut count) }, "count the GPUs")?;
     Ok(count as usize)
 }
@@ -135,15 +134,15 @@ pub(super) fn count() -> Result<usize> {
 /// Returns the version of CUDA that the driver supports, such as (13, 0).
 pub(super) fn version() -> Result<(i32, i32)> {
     let mut version = 0;
-    // SAFETY: the address of an integer.
+    // SAFETY: the address points to an integer.
     check(unsafe { sys::cuDriverGetVersion(&raw mut version) }, "query the version of the driver")?;
     Ok((version / 1000, version % 1000 / 10))
 }
 
-/// Returns a GPU's handle, name and bytes of memory.
+/// Returns a GPU's handle, name and memory in bytes.
 pub(super) fn device(ordinal: usize) -> Result<(sys::CUdevice, String, usize)> {
     let (mut device, mut name, mut bytes) = (0, [0u8; 256], 0usize);
-    // SAFETY: addresses of what is filled in, with the length of the name's buffer.
+    // SAFETY: the addresses point to values to be filled in; the name's buffer has the given length.
     unsafe {
         check(sys::cuDeviceGet(&raw mut device, ordinal as i32), &format!("open GPU {ordinal}"))?;
         check(sys::cuDeviceGetName(name.as_mut_ptr().cast(), 256, device), "query the name of a GPU")?;
@@ -156,7 +155,7 @@ pub(super) fn device(ordinal: usize) -> Result<(sys::CUdevice, String, usize)> {
 /// Returns an attribute of a GPU.
 pub(super) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<usize> {
     let mut value = 0;
-    // SAFETY: the address of an integer; the device was opened.
+    // SAFETY: the address points to an integer; the device was opened.
     check(
         unsafe { sys::cuDeviceGetAttribute(&raw mut value, which, device) },
         "query the properties of a GPU",
@@ -164,10 +163,10 @@ pub(super) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -
     Ok(value as usize)
 }
 
-/// Returns a GPU's UUID, in hexadecimal with dashes: that of a MIG instance, if this process sees one.
+/// Returns a GPU's UUID, in hexadecimal with dashes; the UUID of a MIG instance if this process sees one.
 pub(super) fn uuid(device: sys::CUdevice) -> Result<String> {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    // SAFETY: the address of what is filled in; the device was opened.
+    // SAFETY: the address points to the value to be filled in; the device was opened.
     check(unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) }, "query the UUID of a GPU")?;
     let mut text = String::new();
     for (at, byte) in uuid.bytes.iter().enumerate() {
@@ -182,7 +181,7 @@ pub(super) fn uuid(device: sys::CUdevice) -> Result<String> {
 /// Returns a GPU's PCI address, such as `0000:19:00.0`.
 pub(super) fn pci_bus_id(device: sys::CUdevice) -> Result<String> {
     let mut text = [0u8; 32];
-    // SAFETY: the buffer with its length; the device was opened.
+    // SAFETY: the buffer has the given length; the device was opened.
     let status = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), 32, device) };
     check(status, "query the PCI address of a GPU")?;
     let text = CStr::from_bytes_until_nul(&text).map(|t| t.to_string_lossy().into_owned());
@@ -192,7 +191,7 @@ pub(super) fn pci_bus_id(device: sys::CUdevice) -> Result<String> {
 /// Returns true if this process has a context on a GPU.
 pub(super) fn has_context(device: sys::CUdevice) -> bool {
     let (mut flags, mut active) = (0, 0);
-    // SAFETY: addresses of integers; the device was opened.
+    // SAFETY: the addresses point to integers; the device was opened.
     let status = unsafe { sys::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) };
     status == CUresult::CUDA_SUCCESS && active != 0
 }
@@ -200,7 +199,7 @@ pub(super) fn has_context(device: sys::CUdevice) -> bool {
 /// Loads machine code and returns its module.
 pub(super) fn load(code: &[u8], what: &str) -> Result<sys::CUmodule> {
     let mut module = null_mut();
-    // SAFETY: the code is a whole cubin, which says its own length.
+    // SAFETY: the code is a complete cubin, which contains its own length.
     check(unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) }, &format!("load {what}"))?;
     Ok(module)
 }
@@ -210,8 +209,8 @@ pub(super) fn parameters(function: sys::CUfunction) -> Vec<usize> {
     let mut sizes = Vec::new();
     loop {
         let (mut offset, mut size) = (0, 0);
-        // SAFETY: the function is of a loaded module; the driver reports an error an index beyond its
-        // parameters.
+        // SAFETY: the function belongs to a loaded module; the driver reports an error for an index beyond
+        // its parameters.
         let status =
             unsafe { sys::cuFuncGetParamInfo(function, sizes.len(), &raw mut offset, &raw mut size) };
         if status != CUresult::CUDA_SUCCESS {
@@ -221,7 +220,8 @@ pub(super) fn parameters(function: sys::CUfunction) -> Vec<usize> {
     }
 }
 
-/// The value of a kernel's argument, from the first byte on: the largest and most aligned of them is a map.
+/// The value of a kernel argument, stored from the first byte on. The type fits a tensor map, the largest and
+/// most aligned argument.
 pub(super) type Value = sys::CUtensorMap;
 
 /// Returns the value of an argument.
@@ -237,7 +237,7 @@ pub(super) fn value(arg: &Arg) -> Result<Value> {
     Ok(value)
 }
 
-/// Adds a node to a graph that launches a named function of a loaded module after other nodes. The values are
+/// Adds a node to a graph that launches a named function of a loaded module after other nodes. `values` are
 /// its arguments, which the node copies.
 pub(super) fn add_kernel_node(
     graph: sys::CUgraph,
@@ -263,7 +263,8 @@ pub(super) fn add_kernel_node(
         ctx: null_mut(),
     };
     let mut node = null_mut();
-    // SAFETY: the nodes are of the graph; the arguments are in the order and of the types of the kernel.
+    // SAFETY: the nodes belong to the graph; the arguments have the order and types of the kernel's
+    // parameters.
     let status = unsafe {
         sys::cuGraphAddKernelNode_v2(&raw mut node, graph, after.as_ptr(), after.len(), &raw const launch)
     };
@@ -271,7 +272,7 @@ pub(super) fn add_kernel_node(
     Ok(node)
 }
 
-/// Encodes a map for the tensor memory accelerator, as the kernels of `kernels/tma.cuh` expect it.
+/// Encodes a tensor map for the Tensor Memory Accelerator, as the kernels in `kernels/tma.cuh` expect it.
 fn encode(map: &TensorMap) -> Result<Value> {
     const BYTES: u64 = DType::Bf16.size() as u64;
     let mut encoded = Value { opaque: [0; 16] };
@@ -282,7 +283,8 @@ fn encode(map: &TensorMap) -> Result<Value> {
         32 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
         _ => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
     };
-    // SAFETY: the addresses are of arrays of four, three, four and four numbers, and of what is filled in.
+    // SAFETY: the addresses point to arrays of four, three, four and four numbers, and to the value to be
+    // filled in.
     let status = unsafe {
         sys::cuTensorMapEncodeTiled(
             &raw mut encoded,
@@ -296,7 +298,7 @@ fn encode(map: &TensorMap) -> Result<Value> {
             sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
             swizzle,
             sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            // Zeros outside of the tensor.
+            // Reads outside the tensor return zeros.
             sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
     };

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub struct Gpu {
     properties: Properties,
     ordinal: usize,
-    /// Unset in a run of one rank.
+    /// Unset in a run with one rank.
     collectives: OnceLock<Collectives>,
     products: Arc<Products>,
     kernels: Arc<Kernels>,
@@ -41,7 +41,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Returns the number of GPUs: 0 without a driver.
+    /// Returns the number of GPUs; 0 without a driver.
     pub fn count() -> usize {
         if Nvidia::Driver.open().is_none() { 0 } else { driver::count().unwrap_or(0) }
     }
@@ -52,7 +52,7 @@ impl Gpu {
         driver::version().ok()
     }
 
-    /// Returns a GPU's properties, without creating a context on it.
+    /// Returns a GPU's properties without creating a context on it.
     ///
     /// # Errors
     /// If the driver is missing or does not know the GPU.
@@ -70,23 +70,23 @@ impl Gpu {
     /// Opens a GPU.
     ///
     /// # Errors
-    /// If a library or the GPU is missing: which one, and how to get it.
+    /// If a library or the GPU is missing. The message says which, and how to get it.
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {
         Nvidia::CublasLt.require("the library of matrix products (cuBLASLt)")?;
         Self::open_in(OpenedContext::open(ordinal)?)
     }
 
-    /// Opens a GPU on which this process has a context.
+    /// Opens a GPU on which this process already has a context.
     ///
     /// # Errors
-    /// As [`Gpu::open`].
+    /// If a library is missing. The message says which, and how to get it.
     pub fn open_in(opened: OpenedContext) -> Result<Arc<Self>> {
         Nvidia::CublasLt.require("the library of matrix products (cuBLASLt)")?;
         let OpenedContext { ordinal, properties, initial, took, context } = opened;
         context.make_current()?;
         let compiler = Compiler::new(&properties.architecture())?;
         let stream = Arc::new(Stream::new(&context)?);
-        // Before anything is allocated, the workspace included.
+        // Sample before anything is allocated, including the workspace.
         let sample = memory_info().ok().map(|(free, _)| MemorySample { free, held: 0 });
         let untracked = Mutex::new(UntrackedMeter::new(took, sample));
         let allocator = Allocator::new(Arc::clone(&stream));
@@ -106,17 +106,17 @@ impl Gpu {
         }))
     }
 
-    /// Returns the GPU's ordinal, as CUDA counts them.
+    /// Returns the GPU's ordinal in CUDA's order.
     pub fn ordinal(&self) -> usize {
         self.ordinal
     }
 
-    /// Returns the compiler of its kernels.
+    /// Returns the compiler for this GPU's kernels.
     pub fn compiler(&self) -> &Compiler {
         self.kernels.compiler()
     }
 
-    /// Returns its matrix products.
+    /// Returns the matrix products of this GPU.
     pub fn products(&self) -> &Products {
         &self.products
     }
@@ -141,7 +141,8 @@ impl Gpu {
         self.collectives.set(collectives)
     }
 
-    /// Makes its context that of the calling thread. The thread that runs an engine calls this first.
+    /// Makes the GPU's context current on the calling thread. The thread that runs an engine calls this
+    /// first.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -152,21 +153,22 @@ impl Gpu {
     /// Allocates memory; its contents are undefined.
     ///
     /// # Errors
-    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the driver or the limit does not
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if the driver or the limit does not
     /// allow it.
     pub fn allocate(&self, bytes: usize) -> Result<DeviceBuffer> {
         self.allocator.allocate(bytes)
     }
 
-    /// As [`Gpu::allocate`], of memory that other GPUs of the process can be given access to.
+    /// Allocates memory like [`Gpu::allocate`]; other GPUs of the process can be given access to it.
     ///
     /// # Errors
-    /// As there.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if the driver or the limit does not
+    /// allow it.
     pub fn allocate_mapped(&self, bytes: usize) -> Result<DeviceBuffer> {
         self.allocator.allocate_mapped(self.context.device(), bytes)
     }
 
-    /// Limits the memory that may be held.
+    /// Limits the bytes that may be held; `None` for no limit.
     pub fn limit_memory(&self, bytes: Option<usize>) {
         self.allocator.set_limit(bytes);
     }
@@ -176,7 +178,7 @@ impl Gpu {
         self.allocator.ledger()
     }
 
-    /// Returns the free bytes and all bytes of the card, those of other processes included.
+    /// Returns the GPU's free and total memory in bytes. Memory of other processes counts as used.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -184,15 +186,15 @@ impl Gpu {
         memory_info()
     }
 
-    /// Attributes the memory taken since the last call, besides what was allocated, to a cause.
+    /// Attributes memory taken since the last call, except allocations through this type, to a cause.
     pub fn attribute_memory(&self, cause: MemoryCause) {
-        // A figure that the driver does not report stays blank; it must not end a run.
+        // If the driver does not report the figure, it stays blank; that must not end a run.
         if let Ok((free, _)) = self.memory_info() {
             lock(&self.untracked).attribute(cause, MemorySample { free, held: self.ledger().held });
         }
     }
 
-    /// Returns the memory taken besides what was allocated.
+    /// Returns the memory taken in addition to allocations.
     pub fn untracked_memory(&self) -> UntrackedMemory {
         lock(&self.untracked).total()
     }
@@ -202,8 +204,8 @@ impl Gpu {
         &self.initial
     }
 
-    /// Compiles and loads the kernels, and chooses the algorithms of the products, that programs need. Calls
-    /// `timing` with the number of products that are about to be timed, if there are any.
+    /// Compiles and loads the kernels that programs need, and chooses algorithms for their products. Calls
+    /// `timing` with the number of products about to be timed, if there are any.
     ///
     /// # Errors
     /// If a kernel does not compile, or no algorithm serves a product.
@@ -212,11 +214,12 @@ impl Gpu {
         self.products.prepare(self.bench(), &requests.products, timing)
     }
 
-    /// Occupies multiprocessors until what it returns is dropped, to measure what others lose without them;
-    /// `None` for 0. No memory may be freed meanwhile.
+    /// Occupies multiprocessors until the result is dropped, to measure how much slower other work is without
+    /// them; `None` if `count` is 0. No memory may be freed during that time.
     ///
     /// # Errors
-    /// If the GPU has not more multiprocessors than that, or they are not held within two seconds.
+    /// If the GPU does not have more than `count` multiprocessors, or they are not occupied within two
+    /// seconds.
     pub fn hold_multiprocessors(&self, count: usize) -> Result<Option<HeldMultiprocessors>> {
         if count == 0 {
             return Ok(None);
@@ -225,19 +228,19 @@ impl Gpu {
         HeldMultiprocessors::new(&self.context, &self.kernels, &self.properties, count).map(Some)
     }
 
-    /// Returns a meter of its power; `None` if it has no counter of its energy.
+    /// Returns a power meter for this GPU; `None` if it has no energy counter.
     pub fn power_meter(&self) -> Option<PowerMeter> {
         self.initial.power_meter()
     }
 
-    /// Returns the products among `shapes` whose algorithm neither comes with the program nor was chosen by
+    /// Returns the products in `shapes` whose algorithm neither comes with the program nor was chosen by
     /// [`Gpu::tune`].
     pub fn untuned_products(&self, shapes: &BTreeSet<ProductShape>) -> BTreeSet<ProductShape> {
         self.products.untuned(shapes)
     }
 
-    /// Chooses the algorithms of products at the clock that the card sustains: seconds for each. Calls
-    /// `chosen` with a product's key in the table, its algorithm, and the one it had before.
+    /// Chooses the algorithms of products at the clock that the GPU sustains, which takes seconds for each.
+    /// Calls `chosen` with a product's key in the table, its new algorithm, and its previous one.
     ///
     /// # Errors
     /// If a kernel does not compile, the driver reports an error, or the table cannot be written.
@@ -255,7 +258,7 @@ impl Gpu {
         Bench { stream: &self.stream, kernels: &self.kernels, allocator: &self.allocator }
     }
 
-    /// Returns the algorithms in use, to be kept with a run.
+    /// Returns the algorithms in use, to store with a run.
     pub fn algorithms(&self) -> Algorithms {
         self.products.algorithms()
     }
@@ -269,7 +272,7 @@ impl Gpu {
         Pinned::new(bytes)
     }
 
-    /// Creates an event, not yet recorded.
+    /// Creates an event that is not recorded yet.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -278,7 +281,7 @@ impl Gpu {
         Event::new()
     }
 
-    /// Creates a way to the host beside the GPU's other work.
+    /// Creates a downloader, which copies to the host concurrently with the GPU's other work.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -287,8 +290,7 @@ impl Gpu {
         Downloader::new(&self.context)
     }
 
-    /// Records an event. With `inside_graph`, while a graph is captured, every launch of the graph records
-    /// it.
+    /// Records an event. With `inside_graph`, during a capture, every launch of the graph records it.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -296,15 +298,15 @@ impl Gpu {
         self.stream.record(event, inside_graph)
     }
 
-    /// Waits until all work is done.
+    /// Waits until all queued work is done.
     ///
     /// # Errors
-    /// If work failed.
+    /// If queued work failed.
     pub fn synchronize(&self) -> Result<()> {
         self.stream.synchronize()
     }
 
-    /// Copies from pinned memory, in the order of the stream.
+    /// Copies from pinned memory, in stream order.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -312,7 +314,7 @@ impl Gpu {
         self.stream.upload(to, from, bytes)
     }
 
-    /// Copies into pinned memory, in the order of the stream.
+    /// Copies into pinned memory, in stream order.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -320,7 +322,7 @@ impl Gpu {
         self.stream.download(to, from, bytes)
     }
 
-    /// Returns bytes of allocated memory after all work queued so far.
+    /// Reads bytes of allocated memory after all work queued so far.
     ///
     /// # Errors
     /// If the work failed.
@@ -405,8 +407,9 @@ impl Drop for Gpu {
         if self.make_current().is_err() {
             return;
         }
-        // What ranks exchange data with comes first: kernels may wait in it for a rank that is gone. If closing
-        // it times out, as NCCL may, it still uses the context, so everything that lives there is leaked.
+        // End the exchange between ranks first: its kernels may wait for a rank that is gone. If closing it
+        // times out, as can happen with NCCL, it still uses the context, so everything in the context is
+        // leaked.
         if let Some(collectives) = self.collectives.take()
             && !collectives.close()
         {
@@ -417,7 +420,7 @@ impl Drop for Gpu {
             ));
             return;
         }
-        // Errors of queued work were reported by the call that waited for it.
+        // The call that waited for queued work has already reported its errors.
         let _ = self.synchronize();
     }
 }

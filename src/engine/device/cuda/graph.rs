@@ -1,4 +1,4 @@
-//! CUDA graphs: work that is captured once and launched as a whole.
+//! CUDA graphs: work captured once and launched as a whole.
 
 use super::driver::{self, check};
 use super::gpu::Gpu;
@@ -9,21 +9,21 @@ use cudarc::driver::sys;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Least version of CUDA whose driver lists the edges of a graph's nodes with their data.
+/// Oldest version of CUDA whose driver lists the edges of a graph's nodes with their data.
 const EDGES_WITH_DATA: (i32, i32) = (12, 3);
 
 impl Gpu {
-    /// Captures what `work` puts into the stream as a graph, without running it.
+    /// Captures the work that `work` queues on the stream as a graph, without running it.
     ///
     /// # Errors
-    /// That of `work`, or when the driver reports an error.
+    /// If `work` fails, or the driver reports an error.
     pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream exists and is not being captured.
         check(unsafe { sys::cuStreamBeginCapture_v2(self.stream().raw(), mode) }, "begin a graph")?;
         let worked = work();
         let mut graph = null_mut();
-        // SAFETY: the capture was begun above; it is ended also when the work failed.
+        // SAFETY: the capture began above; it is ended even if the work failed.
         let ended =
             check(unsafe { sys::cuStreamEndCapture(self.stream().raw(), &raw mut graph) }, "end a graph");
         let captured = Captured(graph);
@@ -34,46 +34,46 @@ impl Gpu {
         }
         let mut executable = null_mut();
         let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0.into();
-        // SAFETY: the graph was made above; its executable form is independent of it. Its kernels keep the
-        // priorities of the streams that they were captured from.
+        // SAFETY: the graph was created above; its executable form is independent of it. Its kernels keep the
+        // priorities of the streams they were captured from.
         let made = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut executable, captured.0, flags) };
         check(made, "make a graph")?;
         Ok(Graph { gpu: Arc::clone(self), executable })
     }
 }
 
-/// A graph as it was captured; null where the capture failed.
+/// A captured graph; null if the capture failed.
 struct Captured(sys::CUgraph);
 
 impl Drop for Captured {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: the graph was made by a capture, and is destroyed once.
+            // SAFETY: the graph comes from a capture and is destroyed once.
             unsafe { sys::cuGraphDestroy(self.0) };
         }
     }
 }
 
-/// Replaces the nodes of a graph that fill a few bytes by kernels. In a chain of kernels a fill takes 2.4 µs
-/// and a kernel of one block 0.8 µs (H100), and algorithms of cuBLASLt that hand out tiles by a counter fill
-/// it before each product.
+/// Replaces the graph nodes that fill a few bytes by kernels. In a chain of kernels a fill takes 2.4 µs and a
+/// kernel of one block 0.8 µs (H100). cuBLASLt algorithms that hand out tiles by a counter fill that counter
+/// before each product.
 fn fill_by_kernels(graph: sys::CUgraph, kernels: &Kernels) -> Result<()> {
-    // SAFETY: the graph exists; without an array, the count is written.
+    // SAFETY: the graph exists; without an array, the driver writes only the count.
     let nodes = listed(|nodes, count| unsafe { sys::cuGraphGetNodes(graph, nodes, count) })?;
     for node in nodes {
         let Some((kernel, grid, args)) = small_fill(node)? else { continue };
-        // SAFETY: the node is of the graph; without an array for the data of edges, the driver reports those
-        // that have any, which those of fills have not.
+        // SAFETY: the node belongs to the graph. Without an array for edge data, the driver reports an error
+        // for edges that have data, but edges of fills have none.
         let before = listed(|nodes, count| unsafe {
             sys::cuGraphNodeGetDependencies_v2(node, nodes, null_mut(), count)
         })?;
-        // SAFETY: as above.
+        // SAFETY: see above.
         let after = listed(|nodes, count| unsafe {
             sys::cuGraphNodeGetDependentNodes_v2(node, nodes, null_mut(), count)
         })?;
         let filled = kernels.add_to_graph(graph, &before, (kernel, grid, &args))?;
         let from = vec![filled; after.len()];
-        // SAFETY: all nodes are of the graph; without data, edges order whole nodes.
+        // SAFETY: all nodes belong to the graph; without data, edges order whole nodes.
         unsafe {
             if !after.is_empty() {
                 let (from, to) = (from.as_ptr(), after.as_ptr());
@@ -86,12 +86,12 @@ fn fill_by_kernels(graph: sys::CUgraph, kernels: &Kernels) -> Result<()> {
     Ok(())
 }
 
-/// Returns the kernel that does what a node does, if that fills a few words.
+/// Returns a kernel that does the work of a node, if the node fills a few words.
 fn small_fill(node: sys::CUgraphNode) -> Result<Option<(Kernel, Grid, [Arg; 3])>> {
     let mut kind = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
     let mut fill =
         sys::CUDA_MEMSET_NODE_PARAMS { dst: 0, pitch: 0, value: 0, elementSize: 0, width: 0, height: 0 };
-    // SAFETY: the node exists, and the addresses are of what is filled in.
+    // SAFETY: the node exists, and the addresses point to values to be filled in.
     unsafe {
         check(sys::cuGraphNodeGetType(node, &raw mut kind), "query a node of a graph")?;
         if kind != sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET {
@@ -100,7 +100,7 @@ fn small_fill(node: sys::CUgraphNode) -> Result<Option<(Kernel, Grid, [Arg; 3])>
         check(sys::cuGraphMemsetNodeGetParams(node, &raw mut fill), "query a fill of a graph")?;
     }
     let bytes = fill.width * fill.elementSize as usize;
-    // Bytes, halves of words or words that become words of the same bits.
+    // Widen bytes and half words to words with the same bits.
     let value = match fill.elementSize {
         1 => (fill.value & 0xff) * 0x0101_0101,
         2 => (fill.value & 0xffff) * 0x0001_0001,
@@ -110,7 +110,7 @@ fn small_fill(node: sys::CUgraphNode) -> Result<Option<(Kernel, Grid, [Arg; 3])>
     Ok(if of_words { fill_words(fill.dst, value, bytes / 4) } else { None })
 }
 
-/// Returns the nodes that a call of the driver lists: first it writes their number, then the nodes.
+/// Returns the nodes that a driver call lists. The call writes first their number, then the nodes.
 fn listed(
     list: impl Fn(*mut sys::CUgraphNode, *mut usize) -> sys::CUresult,
 ) -> Result<Vec<sys::CUgraphNode>> {
@@ -123,10 +123,10 @@ fn listed(
     Ok(nodes)
 }
 
-/// Work that was captured once and is launched as a whole.
+/// Work captured once and launched as a whole.
 ///
-/// It keeps the GPU, and so what its ranks exchange data with: NCCL cannot end a communicator that a graph
-/// holds, and copies are between memory that the GPU maps.
+/// It keeps the GPU alive, and with it the exchange between ranks: NCCL cannot end a communicator that a
+/// graph holds, and copies run between memory that the GPU maps.
 #[derive(Debug)]
 pub struct Graph {
     gpu: Arc<Gpu>,
@@ -135,7 +135,7 @@ pub struct Graph {
 
 // SAFETY: the driver's handles may be used from every thread that has made the context current.
 unsafe impl Send for Graph {}
-// SAFETY: as above.
+// SAFETY: see `Send`.
 unsafe impl Sync for Graph {}
 
 impl Graph {
@@ -151,9 +151,9 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // A context that cannot be made current has taken its graphs with it.
+        // If the context cannot be made current, it has taken its graphs with it.
         if self.gpu.make_current().is_ok() {
-            // SAFETY: made by `capture`; the driver waits for a launch under way.
+            // SAFETY: created by `capture`; the driver waits for a launch in progress.
             unsafe { sys::cuGraphExecDestroy(self.executable) };
         }
     }

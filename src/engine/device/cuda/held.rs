@@ -1,4 +1,4 @@
-//! Multiprocessors that a kernel occupies and does nothing with, to measure what others lose without them.
+//! Multiprocessors occupied by an idle kernel, to measure how much slower other work is without them.
 
 use super::context::Context;
 use super::driver::Pinned;
@@ -10,29 +10,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum time until all blocks of the kernel run.
+/// Longest wait until all blocks of the kernel run.
 const START: Duration = Duration::from_secs(2);
 
-/// Returns the kernel that holds multiprocessors.
+/// Returns the kernel that occupies multiprocessors.
 pub fn hold_kernel() -> Kernel {
     Kernel::new("hold", "hold")
 }
 
-/// Multiprocessors that are held until this is dropped.
+/// Multiprocessors that stay occupied until this is dropped.
 #[derive(Debug)]
 pub struct HeldMultiprocessors {
     stream: Stream,
-    /// The number of blocks that run, and the flag that ends them.
+    /// Two words: the number of running blocks, and the flag that ends them.
     words: Pinned,
 }
 
 impl HeldMultiprocessors {
-    /// Occupies multiprocessors, one by each block of a kernel that takes all of its shared memory. Nothing
-    /// else may run on the GPU meanwhile but what is measured, and no memory may be freed, which would wait
-    /// for the kernel. The context is current.
+    /// Occupies `count` multiprocessors, each with one block of a kernel that takes all of its shared memory.
+    /// Until the result is dropped, only the measured work may run on the GPU, and no memory may be freed,
+    /// because that would wait for the kernel. The context must be current.
     ///
     /// # Errors
-    /// If the GPU has not more multiprocessors than that, or they are not held within two seconds.
+    /// If the GPU does not have more than `count` multiprocessors, or they are not occupied within two
+    /// seconds.
     pub(super) fn new(
         context: &Arc<Context>,
         kernels: &Kernels,
@@ -42,7 +43,7 @@ impl HeldMultiprocessors {
         let all = properties.sm_count;
         if count >= all {
             return Err(Error::usage(format!(
-                "{count} multiprocessors cannot be held on a GPU of {all}: hold fewer"
+                "cannot hold {count} of the GPU's {all} multiprocessors: hold fewer"
             )));
         }
         let mut words = Pinned::new(2 * size_of::<u32>())?;
@@ -64,7 +65,7 @@ impl HeldMultiprocessors {
 
     fn word(&self, at: usize) -> &AtomicU32 {
         let words: *const u32 = self.words.address().cast_const().cast();
-        // SAFETY: two aligned words that live as long as `self`; host and GPU access them atomically.
+        // SAFETY: the two words are aligned and live as long as `self`; host and GPU access them atomically.
         unsafe { &*words.add(at).cast::<AtomicU32>() }
     }
 }
@@ -72,7 +73,7 @@ impl HeldMultiprocessors {
 impl Drop for HeldMultiprocessors {
     fn drop(&mut self) {
         self.word(1).store(1, Ordering::Release);
-        // The kernel reads the flag until it ends. An error of the GPU is reported by its next use.
+        // The kernel reads the flag until it ends. The next use of the GPU reports its errors.
         let _ = self.stream.synchronize();
     }
 }

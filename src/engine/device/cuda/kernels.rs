@@ -1,4 +1,4 @@
-//! The kernels of a GPU: compiled, loaded, and launched into a stream.
+//! The kernels of a GPU: compiled, loaded and launched into a stream.
 
 use super::compiler::{Compiler, TranslationUnit, translation_units};
 use super::context::Context;
@@ -11,28 +11,28 @@ use cudarc::driver::sys;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Maximum size passed to kernels, which count in 31 bits: the last block may count slightly beyond it.
+/// Largest size passed to kernels, which count in 31 bits. The last block may count slightly beyond it.
 const MAX_SIZE: usize = (1 << 31) - (1 << 20);
 
-/// Dynamic shared memory that a block may use without asking for it beforehand, in bytes.
+/// Dynamic shared memory in bytes that a block may use without requesting it.
 const DEFAULT_SHARED: u32 = 48 * 1024;
 
-/// Least compute capability with programmatic dependent launch (major), and least version of CUDA whose
-/// driver captures it in graphs.
+/// Lowest compute capability (major) with programmatic dependent launch, and oldest version of CUDA whose
+/// driver captures such launches in graphs.
 const OVERLAP_CAPABILITY: u32 = 9;
 const OVERLAP_DRIVER: (i32, i32) = (12, 4);
 
-/// Least version of CUDA whose driver has `cuFuncLoad`.
+/// Oldest version of CUDA whose driver has `cuFuncLoad`.
 const FUNCTION_LOADING: (i32, i32) = (12, 4);
 
-/// The compiler of one GPU and the kernels loaded on it. Unloaded when dropped.
+/// The compiler for one GPU and the kernels loaded on it, unloaded when dropped.
 #[derive(Debug)]
 pub(super) struct Kernels {
     context: Arc<Context>,
     compiler: Compiler,
-    /// True if a kernel may be launched to begin before the one before it has ended.
+    /// True if a kernel can begin before the previous one has ended.
     can_overlap: bool,
-    /// True if the code of a function can be loaded before its first launch.
+    /// True if the driver can load a function's code before the first launch.
     loads_functions: bool,
     modules: Mutex<HashMap<TranslationUnit, Module>>,
     functions: Mutex<HashMap<Kernel, Function>>,
@@ -52,11 +52,11 @@ struct Function {
 
 // SAFETY: the driver's handles may be used from every thread that has made the context current.
 unsafe impl Send for Kernels {}
-// SAFETY: as above; the maps are behind locks.
+// SAFETY: see `Send`; locks guard the maps.
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    /// Returns the kernels of a context, none of them loaded yet.
+    /// Creates the kernels of a context, with none loaded yet.
     pub(super) fn new(context: Arc<Context>, compiler: Compiler, capability: (u32, u32)) -> Self {
         let driver = driver::version().unwrap_or_default();
         let can_overlap = capability.0 >= OVERLAP_CAPABILITY && driver >= OVERLAP_DRIVER;
@@ -75,8 +75,8 @@ impl Kernels {
         &self.compiler
     }
 
-    /// Compiles and loads kernels, in parallel. A driver that loads the code of a function at its first
-    /// launch may wait for the GPU then, which may wait for another rank: functions are loaded here too.
+    /// Compiles and loads kernels, in parallel. Functions are loaded here because a driver that loads a
+    /// function's code at its first launch may then wait for the GPU, which may wait for another rank.
     ///
     /// # Errors
     /// If a kernel does not compile.
@@ -114,7 +114,7 @@ impl Kernels {
     /// Launches a kernel into a stream. Compiles it first if [`Kernels::prepare`] has not.
     ///
     /// # Errors
-    /// If the arguments are not those of the kernel, or the driver reports an error.
+    /// If the arguments do not match the kernel's parameters, or the driver reports an error.
     pub(super) fn launch(&self, stream: &Stream, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
         let (entry, overlaps) = (kernel.entry, kernel.overlaps && self.can_overlap);
         if let Some(size) = args.iter().find_map(|arg| match arg {
@@ -156,12 +156,12 @@ impl Kernels {
         let handle = driver::function(module.0, kernel.entry)?;
         if shared > DEFAULT_SHARED {
             let which = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function is of a loaded module.
+            // SAFETY: the function belongs to a loaded module.
             let status = unsafe { sys::cuFuncSetAttribute(handle, which, shared as i32) };
             check(status, &format!("give {} {shared} bytes of shared memory", kernel.entry))?;
         }
         if self.loads_functions {
-            // SAFETY: the function is of a loaded module.
+            // SAFETY: the function belongs to a loaded module.
             check(unsafe { sys::cuFuncLoad(handle) }, &format!("load kernel {}", kernel.entry))?;
         }
         let parameters = driver::parameters(handle).into();
@@ -171,8 +171,8 @@ impl Kernels {
     }
 }
 
-/// Returns the values of arguments that are those of a kernel: the driver reads as many as it has parameters,
-/// and as many bytes of each.
+/// Returns the values of arguments, after checking that their number and sizes match the kernel's parameters:
+/// the driver reads as many arguments and bytes as the kernel declares.
 fn matching_values(entry: &str, function: &Function, args: &[Arg]) -> Result<Vec<Value>> {
     if !args.iter().map(Arg::size).eq(function.parameters.iter().copied()) {
         return Err(Error::failed(format!(
@@ -190,7 +190,7 @@ impl Drop for Kernels {
             return;
         }
         for module in lock(&self.modules).values() {
-            // SAFETY: loaded by `load`; the owner has waited for the work of the GPU.
+            // SAFETY: loaded by `load`; the owner has waited for the GPU's work.
             unsafe { sys::cuModuleUnload(module.0) };
         }
     }

@@ -1,8 +1,8 @@
 //! Finds NVIDIA's libraries where they are usually installed: the loader's path, a toolkit, a conda
 //! environment, Python wheels.
 //!
-//! A library that is opened here by its full path is found again under its plain name by later calls of
-//! `dlopen`, because the loader identifies libraries by their SONAME.
+//! After a library has been opened here by its full path, later calls of `dlopen` find it under its plain
+//! name, because the loader identifies libraries by their SONAME.
 
 use crate::error::{Error, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
@@ -10,30 +10,30 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The variable that names a folder, or several as in `PATH`, to search before all others.
+/// The environment variable that names a folder, or several as in `PATH`, to search before all others.
 pub const PATH_VARIABLE: &str = "XRUN_CUDA_PATH";
 
-/// A library of NVIDIA's.
+/// One of NVIDIA's libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nvidia {
     /// The driver.
     Driver,
-    /// The run-time compiler of kernels.
+    /// The run-time compiler for kernels (NVRTC).
     Nvrtc,
-    /// Matrix products.
+    /// Matrix products (cuBLASLt).
     CublasLt,
-    /// Collectives.
+    /// Collectives (NCCL).
     Nccl,
-    /// Management: clocks, power, temperature.
+    /// Management: clocks, power, temperature (NVML).
     Nvml,
 }
 
 impl Nvidia {
-    /// All of them.
+    /// All libraries.
     pub const ALL: [Nvidia; 5] =
         [Nvidia::Driver, Nvidia::Nvrtc, Nvidia::CublasLt, Nvidia::Nccl, Nvidia::Nvml];
 
-    /// Returns the file names under which it is installed, the preferred first.
+    /// Returns the file names under which the library may be installed, preferred first.
     pub fn names(self) -> &'static [&'static str] {
         match self {
             Nvidia::Driver => &["libcuda.so.1", "libcuda.so"],
@@ -44,8 +44,8 @@ impl Nvidia {
         }
     }
 
-    /// Prefixes of libraries in the same folder that must be opened before it, because its own search may
-    /// miss them.
+    /// Returns prefixes of libraries in the same folder that must be opened first, because the library's own
+    /// search may miss them.
     fn needs(self) -> &'static [&'static str] {
         match self {
             Nvidia::Nvrtc => &["libnvrtc-builtins.so"],
@@ -53,7 +53,7 @@ impl Nvidia {
         }
     }
 
-    /// Returns how to install it.
+    /// Returns how to install the library.
     pub fn remedy(self) -> &'static str {
         match self {
             Nvidia::Driver | Nvidia::Nvml => {
@@ -69,7 +69,8 @@ impl Nvidia {
     /// Opens the library, or says how to get it.
     ///
     /// # Errors
-    /// If it is not found: `name`, its remedy, and the variable that names its folder.
+    /// If the library is not found. The message contains `name`, how to install it, and the variable for its
+    /// folder.
     pub fn require(self, name: &str) -> Result<&'static Path> {
         self.open().ok_or_else(|| {
             let remedy = self.remedy();
@@ -79,7 +80,7 @@ impl Nvidia {
         })
     }
 
-    /// Opens the library, once per process. Returns its path, or `None` if it is not found.
+    /// Opens the library, once per process. Returns its path; `None` if it is not found.
     pub fn open(self) -> Option<&'static Path> {
         static FOUND: [OnceLock<Option<PathBuf>>; 5] = [const { OnceLock::new() }; 5];
         FOUND[self as usize].get_or_init(|| open(self)).as_deref()
@@ -87,7 +88,7 @@ impl Nvidia {
 }
 
 fn open(library: Nvidia) -> Option<PathBuf> {
-    // The variable comes first, then the loader's own search, then the other folders.
+    // Search order: the variable's folders, the loader's own search, the usual folders.
     let (chosen, usual) = (chosen_folders(), usual_folders());
     let in_folder = |folder: &PathBuf| {
         library.names().iter().map(|name| folder.join(name)).find(|path| path.exists() && load(library, path))
@@ -99,7 +100,7 @@ fn open(library: Nvidia) -> Option<PathBuf> {
 /// Opens a library for the rest of the process.
 fn load(library: Nvidia, path: &Path) -> bool {
     let open = |path: &Path| {
-        // SAFETY: NVIDIA's libraries run nothing but their own initialization when they are opened.
+        // SAFETY: opening NVIDIA's libraries runs only their own initialization.
         let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
         opened.map(std::mem::forget).is_ok()
     };
@@ -111,7 +112,7 @@ fn load(library: Nvidia, path: &Path) -> bool {
                 .map(|f| f.path())
                 .collect();
             paths.sort();
-            // A failure here is not reported: the library itself reports what it misses.
+            // A failure here is not reported: the library itself reports what it is missing.
             let _ = paths.iter().any(|path| open(path));
         }
     }
@@ -126,11 +127,10 @@ fn chosen_folders() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the library folders of the Python environment that this program was installed into, of toolkits,
-/// of conda environments and of the Python interpreters on the `PATH`.
+/// Returns the library folders of the Python environment that this program is installed in, of toolkits, of
+/// conda environments, and of the Python interpreters on the `PATH`.
 fn usual_folders() -> Vec<PathBuf> {
-    // The program of a wheel is in the `bin` of its environment, beside the wheels that were installed with
-    // it.
+    // A program from a wheel is in its environment's `bin`, next to the other wheels installed there.
     let own = env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.to_path_buf()));
     let mut folders: Vec<PathBuf> = own.iter().flat_map(|prefix| wheel_folders(prefix)).collect();
     for variable in ["CUDA_HOME", "CUDA_PATH"] {

@@ -1,4 +1,4 @@
-//! The bandwidth and product throughput of a card, measured: the scale for op budgets.
+//! Measured memory bandwidth and product throughput of a GPU: the reference for op budgets.
 
 use super::gpu::Gpu;
 use crate::device::gpu::{Operand, Product, Queue, Requests};
@@ -6,7 +6,7 @@ use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use std::collections::BTreeSet;
 
-/// The measured limits of a card.
+/// The measured limits of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Bytes per second of a large copy; bytes read and bytes written both count.
@@ -15,19 +15,19 @@ pub struct Limits {
     pub flops: f64,
 }
 
-/// Bytes that are copied: several times the size of any cache.
+/// Number of bytes to copy: several times the size of any cache.
 const COPIED: usize = 1 << 30;
 
 /// Rows, columns and depth of the product.
 const SIDE: usize = 8192;
 
-/// Timed runs, after one to warm up.
+/// Number of timed runs, after one warm-up run.
 const RUNS: usize = 5;
 
-/// Measures a card, with products in a format and precision.
+/// Measures a GPU, with products in the given format and precision.
 ///
 /// # Errors
-/// If the card lacks the memory, or the driver reports an error.
+/// If the GPU lacks the memory, or the driver reports an error.
 pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<Limits> {
     gpu.make_current()?;
     let memory = gpu.allocate(2 * COPIED)?;

@@ -1,4 +1,4 @@
-//! Memory of a GPU: allocated by the driver, counted and capped.
+//! GPU memory: allocated by the driver, counted and capped.
 
 use super::driver::check;
 use super::mapping::Mapping;
@@ -14,15 +14,15 @@ use std::sync::{Arc, Mutex};
 pub struct Ledger {
     /// Bytes held now.
     pub held: usize,
-    /// Maximum of bytes held at once.
+    /// Largest number of bytes held at any time.
     pub peak: usize,
     /// Number of allocations so far.
     pub allocations: usize,
-    /// Bytes that may be held; `None` for no limit.
+    /// Limit of the bytes held; `None` for no limit.
     pub limit: Option<usize>,
 }
 
-/// Allocates memory of a GPU, and counts it.
+/// Allocates GPU memory and counts it.
 #[derive(Debug)]
 pub(super) struct Allocator {
     stream: Arc<Stream>,
@@ -30,7 +30,7 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// Returns an allocator whose buffers are filled, read and written in the order of a stream.
+    /// Creates an allocator whose buffers are filled, read and written in the order of a stream.
     pub(super) fn new(stream: Arc<Stream>) -> Arc<Self> {
         Arc::new(Self { stream, ledger: Mutex::default() })
     }
@@ -38,16 +38,17 @@ impl Allocator {
     /// Allocates memory; its contents are undefined.
     ///
     /// # Errors
-    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the driver or the limit does not
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if the driver or the limit does not
     /// allow it.
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<DeviceBuffer> {
         self.counted(bytes, |bytes| allocate(bytes).map(|address| (address, None)))
     }
 
-    /// As [`Allocator::allocate`], of memory that other GPUs of the process can be given access to.
+    /// Allocates memory like [`Allocator::allocate`]; other GPUs of the process can be given access to it.
     ///
     /// # Errors
-    /// As there.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if the driver or the limit does not
+    /// allow it.
     pub(super) fn allocate_mapped(self: &Arc<Self>, device: i32, bytes: usize) -> Result<DeviceBuffer> {
         if bytes == 0 {
             return self.allocate(bytes);
@@ -72,14 +73,14 @@ impl Allocator {
         }
         self.stream.make_current()?;
         let (address, mapping) = allocate(bytes)
-            .map_err(|e| e.context(format!("beside the {} bytes held on the GPU", ledger.held)))?;
+            .map_err(|e| e.context(format!("in addition to the {} bytes held on the GPU", ledger.held)))?;
         ledger.held += bytes;
         ledger.peak = ledger.peak.max(ledger.held);
         ledger.allocations += 1;
         Ok(DeviceBuffer { allocator: Arc::clone(self), address, bytes, mapping })
     }
 
-    /// Limits the bytes that may be held.
+    /// Limits the bytes that may be held; `None` for no limit.
     pub(super) fn set_limit(&self, bytes: Option<usize>) {
         lock(&self.ledger).limit = bytes;
     }
@@ -90,13 +91,13 @@ impl Allocator {
     }
 }
 
-/// Memory of a GPU. Freed when dropped, which waits for the GPU.
+/// GPU memory. Freed when dropped, which waits for the GPU.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     allocator: Arc<Allocator>,
     address: DevicePtr,
     bytes: usize,
-    /// What is mapped at the address, where other GPUs can be given access to it.
+    /// The mapping at the address, if other GPUs can be given access to it.
     mapping: Option<Mapping>,
 }
 
@@ -116,7 +117,7 @@ impl DeviceBuffer {
         self.bytes == 0
     }
 
-    /// Sets bytes, in the order of the stream.
+    /// Sets `bytes` bytes from `offset` to `byte`, in stream order.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -148,7 +149,7 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        // A context that cannot be made current has taken its memory with it.
+        // If the context cannot be made current, it has taken its memory with it.
         let current = self.bytes > 0 && self.allocator.stream.make_current().is_ok();
         match self.mapping.take() {
             Some(mapping) if current => drop(mapping),
@@ -167,17 +168,17 @@ impl Drop for DeviceBuffer {
 fn allocate(bytes: usize) -> Result<DevicePtr> {
     let mut address = 0;
     if bytes > 0 {
-        // SAFETY: the address of a pointer to be filled in.
+        // SAFETY: the address points to a pointer to be filled in.
         let status = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
         check(status, &format!("allocate {bytes} bytes"))?;
     }
     Ok(address)
 }
 
-/// Returns the free bytes and all bytes of the card whose context is current.
+/// Returns the free and total memory, in bytes, of the GPU whose context is current.
 pub(super) fn memory_info() -> Result<(usize, usize)> {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: addresses of integers; the context is current.
+    // SAFETY: the addresses point to integers; the context is current.
     check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "query free memory")?;
     Ok((free, total))
 }

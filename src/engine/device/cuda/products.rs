@@ -45,21 +45,21 @@ impl Inner {
     }
 }
 
-/// Time for which the products of a program are timed before it runs; the one under way then is finished. The
-/// library's first proposals serve those that are left.
+/// How long the products of a program are timed before it runs; the product in progress at that point is
+/// finished. The remaining products use the library's first proposals.
 pub const TIMING: Duration = Duration::from_secs(10);
 
-/// A product with everything but its addresses decided.
+/// A product for which everything except its addresses is decided.
 #[derive(Clone, Copy, Debug)]
 enum Ready {
-    /// By the library.
+    /// Computed by the library.
     Library(Layout, cublasLtMatmulAlgo_t),
-    /// By our own kernel.
+    /// Computed by our own kernel.
     Plain,
 }
 
 impl Products {
-    /// Opens the library, and reads the table kept on this machine and the one that comes with the program.
+    /// Opens the library, and reads this machine's table and the one that comes with the program.
     ///
     /// # Errors
     /// If the library reports an error.
@@ -74,8 +74,8 @@ impl Products {
         Ok(Self { library, inner: Mutex::new(inner) })
     }
 
-    /// Merges a table into the known algorithms; its entries replace known ones. Returns false, and changes
-    /// nothing, if the table is of another GPU model or library version.
+    /// Merges a table into the known algorithms, replacing existing entries. Returns false and changes
+    /// nothing if the table is for another GPU model or library version.
     pub fn merge(&self, table: &Algorithms) -> bool {
         let mut inner = lock(&self.inner);
         let fits = table.is_for(&inner.known.all.gpu, inner.known.all.cublaslt);
@@ -96,15 +96,14 @@ impl Products {
         lock(&self.inner).known.all.cublaslt
     }
 
-    /// Returns those products whose algorithm neither comes with the program nor was chosen by `xrun ops
-    /// tune`.
+    /// Returns the products whose algorithm neither comes with the program nor was chosen by `xrun ops tune`.
     pub(super) fn untuned(&self, shapes: &BTreeSet<ProductShape>) -> BTreeSet<ProductShape> {
         let inner = lock(&self.inner);
         shapes.iter().filter(|shape| !inner.known.is_tuned(&key(shape))).copied().collect()
     }
 
-    /// Chooses the algorithms of products. Those that are not in the table are timed and added to it, also on
-    /// disk, for [`TIMING`] at most; `timing` is called with their number first.
+    /// Chooses the algorithms of products. Products that are not in the table are timed, for at most
+    /// [`TIMING`], and added to it, also on disk. Calls `timing` with their number first.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -131,14 +130,14 @@ impl Products {
             return Ok(());
         }
         timing(unknown.len());
-        // Where the time does not suffice, the products that matter least are left.
+        // Time the largest products first, so that if time runs out, those that matter least are left.
         let work = |shape: &ProductShape| shape.batch.unwrap_or(1) * shape.m * shape.n * shape.k;
         unknown.sort_by_key(|shape| std::cmp::Reverse(work(shape)));
         let deadline = Instant::now() + TIMING;
         let mut matrices = Matrices::new(bench)?;
         for shape in unknown {
             let layout = Layout::new(&shape)?;
-            // Batches of one shape share an entry.
+            // Batches of products with one shape share an entry.
             let known = lock(&self.inner).known.all.products.get(&key(&shape)).cloned();
             if let Some(algorithm) = known {
                 lock(&self.inner).insert(shape, layout, algorithm, false);
@@ -149,14 +148,14 @@ impl Products {
             lock(&self.inner).insert(shape, layout, algorithm, timing == Timing::Quick);
             report_progress();
         }
-        // A table that cannot be kept costs time at the next start, not this run.
+        // If the table cannot be stored, the next start takes longer, but this run is fine.
         let _ = self.save();
         Ok(())
     }
 
-    /// Chooses the algorithms of products at the clock that the card sustains, whether they are in the table
-    /// or not, and keeps them on disk. Calls `chosen` with the key of each product, its algorithm, and the
-    /// one before.
+    /// Chooses the algorithms of products at the clock that the GPU sustains, whether or not they are in the
+    /// table, and stores them on disk. Calls `chosen` with the key of each product, its new algorithm, and
+    /// its previous one.
     ///
     /// # Errors
     /// If the driver reports an error, or the table cannot be written.
@@ -173,7 +172,7 @@ impl Products {
             let how = Timing::UnderLoad;
             let algorithm = fastest(&self.library, &layout, shape, &mut matrices, how, before.as_ref())?;
             lock(&self.inner).insert(*shape, layout, algorithm.clone(), true);
-            // After every product: each takes seconds.
+            // Save after every product, because each takes seconds.
             self.save()?;
             chosen(&key(shape), &algorithm, before.as_ref())?;
         }
@@ -183,7 +182,7 @@ impl Products {
     /// Puts a prepared product into a stream.
     ///
     /// # Errors
-    /// If it was not prepared, or the library reports an error.
+    /// If the product was not prepared, or the library reports an error.
     pub(super) fn run(&self, stream: &Stream, kernels: &Kernels, product: &Product) -> Result<()> {
         let shape = product.shape();
         let ready = lock(&self.inner).ready.get(&shape).copied();
@@ -196,7 +195,7 @@ impl Products {
                 let (kernel, grid, args) = fallback_kernel(product);
                 kernels.launch(stream, kernel, grid, &args)
             }
-            None => Err(Error::failed(format!("a product that was not prepared: {}", key(&shape)))),
+            None => Err(Error::failed(format!("product {} was not prepared", key(&shape)))),
         }
     }
 
@@ -208,7 +207,7 @@ impl Products {
     }
 }
 
-/// Returns the file of a machine's table for its GPU and version; `None` without a cache folder.
+/// Returns the file for a machine's table with its GPU and version; `None` without a cache folder.
 fn file(table: &Algorithms) -> Option<PathBuf> {
     let name: String = table.gpu.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     cache_folder().map(|folder| folder.join("algorithms").join(format!("{name}-{}.json", table.cublaslt)))

@@ -1,4 +1,4 @@
-//! A GPU among those of other ranks.
+//! A GPU's connection to the GPUs of other ranks.
 
 use super::collectives::{CollectiveQueue, Collectives};
 use super::driver::Event;
@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use std::sync::Arc;
 
 impl Gpu {
-    /// Connects this GPU with those of the other ranks. Every rank calls this once, at about the same time,
-    /// since NCCL waits until all have called it. `share` distributes NCCL's id: rank 0 passes `Some` to be
-    /// sent, the others pass `None` and return what rank 0 sent. With `channels`, that many thread blocks of
-    /// the GPU take part in every collective; without, as many as NCCL chooses.
+    /// Connects this GPU to the GPUs of the other ranks. Every rank calls this once, at about the same time,
+    /// because NCCL waits until all have called it. `share` distributes NCCL's id: rank 0 passes `Some` to
+    /// send it, the others pass `None` and get the id from rank 0. With `channels`, that many thread blocks
+    /// of the GPU take part in every collective; otherwise NCCL chooses their number.
     ///
     /// # Errors
-    /// If NCCL is missing (how to install it), `share` fails, or NCCL cannot join the GPUs.
+    /// If NCCL is missing (the message says how to install it), `share` fails, or NCCL cannot join the GPUs.
     pub fn join_ranks(
         &self,
         rank: usize,
@@ -30,7 +30,7 @@ impl Gpu {
             .map_err(|_| Error::failed("this GPU has already joined the other ranks"))
     }
 
-    /// Returns the exchange with other ranks; `None` in a run of one rank, and before ranks are connected.
+    /// Returns the exchange with other ranks; `None` in a run with one rank, and before ranks are connected.
     pub(crate) fn transport(&self) -> Option<&Arc<dyn Transport>> {
         self.collectives().map(Collectives::transport)
     }
@@ -51,12 +51,12 @@ impl Gpu {
         On { stream: self.stream(), lane: Lane::Model }
     }
 
-    /// Waits until all work is done, and ends the exchange in agreement with the other ranks. Call it after
-    /// all ranks have reported that they are done; a rank that ends otherwise aborts the exchange, which
-    /// waits for no other rank.
+    /// Waits until all work is done, then ends the exchange in agreement with the other ranks. Call it after
+    /// all ranks have reported that they are done. A rank that ends in any other way aborts the exchange,
+    /// without waiting for other ranks.
     ///
     /// # Errors
-    /// If work failed.
+    /// If queued work failed.
     pub fn shutdown(&self) -> Result<()> {
         self.synchronize()?;
         if let Some(transport) = self.transport() {
@@ -65,8 +65,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// Replaces bytes by those of rank 0, in the order of the stream. Does nothing in a run of one rank.
-    /// Returns false where this has to go through the host.
+    /// Replaces bytes by the bytes of rank 0, in stream order. Does nothing in a run with one rank. Returns
+    /// false if the data has to go through the host.
     ///
     /// # Errors
     /// If a rank is lost, or NCCL reports an error.
@@ -74,8 +74,8 @@ impl Gpu {
         self.transport().map_or(Ok(true), |transport| transport.broadcast(address, bytes, self.model_lane()))
     }
 
-    /// Returns the queue of collectives that overlap with the model's queue, ordered after the work queued on
-    /// the model's so far; `None` in a run of one rank.
+    /// Returns the queue of collectives that overlap with the model's queue, ordered after the work queued
+    /// there so far; `None` in a run with one rank.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -85,7 +85,7 @@ impl Gpu {
         Ok(Some(CollectiveQueue::new(self.properties(), self.kernels(), collectives)))
     }
 
-    /// Orders later work of the model's queue after an event that was recorded.
+    /// Makes later work on the model's queue wait for a recorded event.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -93,9 +93,9 @@ impl Gpu {
         self.stream().wait(event)
     }
 
-    /// Records an event after the work queued so far on the model's queue, or on that of collectives, by
-    /// which this is timed: later work there does not wait for it. With `inside_graph`, while a graph is
-    /// captured, every launch of the graph records it. Does nothing in a run of one rank.
+    /// Records an event after the work queued so far on the model's queue or on the collectives' queue, to
+    /// time that work. Later work there does not wait for the event. With `inside_graph`, during a capture,
+    /// every launch of the graph records it. Does nothing in a run with one rank.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -108,8 +108,8 @@ impl Gpu {
         collectives.record(of, event, inside_graph)
     }
 
-    /// Orders later work of the model's queue after the events recorded beside one of the two: a graph has to
-    /// end with this if it has any of these.
+    /// Makes later work on the model's queue wait for the events recorded beside one of the two queues. A
+    /// graph that has such events must end with this.
     ///
     /// # Errors
     /// If the driver reports an error.

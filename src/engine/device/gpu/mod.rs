@@ -1,7 +1,8 @@
 //! The interface of a GPU for ops: a queue of kernels, matrix products and copies, executed in order.
 //!
-//! Nothing here depends on a vendor. A back end implements [`Queue`] ([`device::cuda`](super::cuda) does, on
-//! a CUDA stream), and the [`Collector`] implements it to list what programs need without running anything.
+//! Nothing here depends on a vendor. A back end implements [`Queue`]; [`device::cuda`](super::cuda) does so
+//! on a CUDA stream. The [`Collector`] also implements it, to list what programs need without running
+//! anything.
 
 mod collector;
 mod copy_small;

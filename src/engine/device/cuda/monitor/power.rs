@@ -1,11 +1,11 @@
-//! The mean power of a GPU over a time, from the driver's counter of its energy.
+//! The mean power of a GPU over a time window, from the driver's energy counter.
 
 use crate::error::{Error, Result};
 use nvml_wrapper::Device;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time after which a card's power controller has settled on a clock for the work that it is given.
+/// Time for a GPU's power controller to settle on a clock for its work.
 pub const SETTLING: Duration = Duration::from_millis(250);
 
 /// Reads the energy counter of a GPU.
@@ -15,7 +15,7 @@ pub struct PowerMeter {
 }
 
 impl PowerMeter {
-    /// Returns a meter; `None` if the GPU has no such counter.
+    /// Creates a meter; `None` if the GPU has no such counter.
     pub(super) fn new(device: Arc<Device<'static>>) -> Option<Self> {
         device.total_energy_consumption().ok()?;
         Some(Self { device })
@@ -27,11 +27,11 @@ impl PowerMeter {
         read.map_err(|e| Error::failed(format!("cannot read the energy of the GPU: {e}")))
     }
 
-    /// Returns the mean power of the whole board in watts over at least `window` from now on, while `work`
-    /// keeps the GPU busy: it is called again and again, and takes a few milliseconds.
+    /// Returns the mean power of the whole board, in watts, over at least `window` from now on. `work` is
+    /// called repeatedly to keep the GPU busy; each call takes a few milliseconds.
     ///
     /// # Errors
-    /// That of `work`, or when the driver reports an error, or the counter stands still.
+    /// If `work` fails, the driver reports an error, or the counter does not advance.
     pub fn watts_during(&self, window: Duration, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
         let mut measured = Measured::new(Instant::now(), window);
         loop {
@@ -43,17 +43,17 @@ impl PowerMeter {
     }
 }
 
-/// Time after which a counter that has not advanced counts nothing.
+/// How long to wait for the counter to advance before giving up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The mean power between two moments at which the counter advanced: it does so every 20 to 100 ms.
+/// Mean power between two moments at which the counter advanced, which it does every 20 to 100 ms.
 #[derive(Debug)]
 struct Measured {
     began: Instant,
     window: Duration,
     /// The last reading.
     last: Option<u64>,
-    /// The first advance.
+    /// Time and reading of the first advance.
     first: Option<(Instant, u64)>,
 }
 
@@ -62,7 +62,7 @@ impl Measured {
         Self { began, window, last: None, first: None }
     }
 
-    /// Takes a reading, and returns the power in watts once the window is over.
+    /// Takes a reading; returns the power in watts once the window is over.
     fn watts(&mut self, now: Instant, millijoules: u64) -> Result<Option<f64>> {
         let advanced = self.last.is_some_and(|last| last != millijoules);
         self.last = Some(millijoules);
@@ -73,7 +73,7 @@ impl Measured {
                 return Ok(Some(joules / (now - then).as_secs_f64()));
             }
             _ if now > self.began + self.window + PATIENCE => {
-                return Err(Error::failed("the GPU's energy counter stands still"));
+                return Err(Error::failed("the GPU's energy counter does not advance"));
             }
             _ => {}
         }
@@ -85,7 +85,7 @@ impl Measured {
 mod tests {
     use super::*;
 
-    /// Returns the power read from a counter that adds 35 J every 50 ms, read every 3 ms.
+    /// Returns the power read from a counter that adds 35 J every 50 ms and is read every 3 ms.
     fn power(window_ms: u64, advances: bool) -> Result<f64> {
         let start = Instant::now();
         let mut measured = Measured::new(start, Duration::from_millis(window_ms));
@@ -108,6 +108,6 @@ mod tests {
 
     #[test]
     fn a_counter_that_stands_still_is_an_error_and_not_no_power() {
-        assert!(power(500, false).unwrap_err().message().contains("stands still"));
+        assert!(power(500, false).unwrap_err().message().contains("does not advance"));
     }
 }

@@ -7,7 +7,7 @@ use cudarc::nvrtc::sys::{nvrtcResult, nvrtcVersion};
 use libloading::os::unix::Library;
 use std::path::{Path, PathBuf};
 
-/// Returns the version of a library as NVIDIA writes it; `None` if it is missing or does not report one.
+/// Returns the version of a library in NVIDIA's notation; `None` if it is missing or does not report one.
 pub fn version(library: Nvidia) -> Option<String> {
     let path = library.open()?;
     match library {
@@ -15,7 +15,7 @@ pub fn version(library: Nvidia) -> Option<String> {
         Nvidia::Nvml => nvml::library()?.sys_nvml_version().ok(),
         Nvidia::Nvrtc => {
             let (mut major, mut minor) = (0, 0);
-            // SAFETY: the library is open, and both addresses are of integers.
+            // SAFETY: the library is open, and both addresses point to integers.
             let status = unsafe { nvrtcVersion(&raw mut major, &raw mut minor) };
             (status == nvrtcResult::NVRTC_SUCCESS).then(|| format!("{major}.{minor}"))
         }
@@ -24,19 +24,19 @@ pub fn version(library: Nvidia) -> Option<String> {
     }
 }
 
-/// Returns `2.27.3` for 22703, the encoding of NVIDIA's libraries.
+/// Formats the version encoding of NVIDIA's libraries: 22703 becomes `2.27.3`.
 fn dotted(number: u64) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
-// SAFETY: callers pass the address of an integer, which is all that the function asks for.
+// SAFETY: callers pass the address of an integer, which is all that the function requires.
 type AskVersion = unsafe extern "C" fn(*mut i32) -> i32;
 
 /// Returns NCCL's version number.
 fn nccl(path: &Path) -> Option<u64> {
     let mut number: i32 = 0;
-    // SAFETY: NCCL is open already, so opening it again runs nothing; its function of this name, in every
-    // version, fills in one integer and returns 0 when it did.
+    // SAFETY: NCCL is already open, so opening it again runs nothing. In every version, its function of this
+    // name fills in one integer and returns 0 on success.
     let status = unsafe {
         let library = Library::new(path).ok()?;
         let ask = library.get::<AskVersion>(b"ncclGetVersion\0").ok()?;
@@ -45,8 +45,8 @@ fn nccl(path: &Path) -> Option<u64> {
     u64::try_from(number).ok().filter(|_| status == 0)
 }
 
-/// Returns the files from which a library is loaded in this process. More than one means that two copies were
-/// found by different search paths, and that calls may reach either.
+/// Returns the files from which a library is loaded in this process. More than one means that different
+/// search paths found two copies, and calls may reach either.
 pub fn files(library: Nvidia) -> Vec<PathBuf> {
     let Some(opened) = library.open() else { return Vec::new() };
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -54,7 +54,7 @@ pub fn files(library: Nvidia) -> Vec<PathBuf> {
     if found.is_empty() { vec![opened.to_path_buf()] } else { found }
 }
 
-/// Returns the files of a library in the contents of `/proc/self/maps`.
+/// Returns the files of a library listed in the contents of `/proc/self/maps`.
 fn mapped(maps: &str, library: Nvidia) -> Vec<PathBuf> {
     let stem = library.names().last().copied().unwrap_or_default();
     let mut found: Vec<PathBuf> = maps

@@ -11,27 +11,27 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between samples. The driver's utilization is a mean over about the same time.
+/// Time between samples. The driver averages utilization over about the same time.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Samples per query of the list of processes, which costs the driver more.
+/// Number of samples per query of the process list, which is more expensive for the driver.
 const SAMPLES_PER_LIST: usize = 5;
 
-/// Throttling counts as contention when it occurs in more than this fraction of the samples: drivers report a
-/// slowdown also while they change clocks.
+/// Throttling counts as contention if it occurs in more than this fraction of the samples: drivers also
+/// report a slowdown while they change clocks.
 const THROTTLED_FRACTION: f64 = 0.01;
 
-/// The state of a GPU before this process created its context: all of it belongs to other processes.
+/// State of a GPU before this process created its context, when everything on it belonged to other processes.
 #[derive(Clone, Debug, Default)]
 pub struct InitialState {
     device: Option<Arc<Device<'static>>>,
-    /// Process ids as the driver counts them; `None` if unknown.
+    /// Process ids as the driver reports them; `None` if unknown.
     processes: Option<BTreeSet<u32>>,
     memory_used: Option<u64>,
 }
 
 impl InitialState {
-    /// Reads the state of a GPU. If this process has a context on it already, its processes and memory stay
+    /// Reads the state of a GPU. If this process already has a context on it, processes and memory stay
     /// unknown.
     pub(in super::super) fn of_device(device: CUdevice) -> Self {
         let Some(found) = nvml::find(device) else { return Self::default() };
@@ -43,12 +43,13 @@ impl InitialState {
         Self { device: Some(Arc::new(found)), processes, memory_used }
     }
 
-    /// Returns a meter of the GPU's power; `None` if it has no counter of its energy.
+    /// Returns a meter for the GPU's power; `None` if it has no energy counter.
     pub(in super::super) fn power_meter(&self) -> Option<PowerMeter> {
         PowerMeter::new(Arc::clone(self.device.as_ref()?))
     }
 
-    /// Returns the bytes taken on the card since. Right after the context was created, this is what it takes.
+    /// Returns the bytes of GPU memory taken since. Right after the context was created, that is what the
+    /// context takes.
     pub(in super::super) fn memory_taken_since(&self) -> Option<i64> {
         let now = Reading::from_device(self.device.as_ref()?).memory_used?;
         Some(now as i64 - self.memory_used? as i64)
@@ -59,13 +60,13 @@ fn pids(device: &Device<'_>) -> Option<BTreeSet<u32>> {
     nvml::processes(device).map(|list| list.into_iter().map(|p| p.pid).collect())
 }
 
-/// Returns the number of processes in a list that are certainly not this one.
+/// Returns the number of processes in the list `now` that are certainly not this one.
 ///
-/// Process ids cannot simply be compared with our own: in a container the driver may list the ids of the
-/// host, or no process at all. The list from before we had a context is reliable: a process in both lists is
-/// another. Of those that came since, one is this process; which one is known only if our own id is among
-/// them. So: if it is, all the others are foreign; if not, all but one are. A single process that might be us
-/// is thus never counted as foreign, and a single other process is missed in a container that hides us.
+/// Comparing process ids with our own is not enough: in a container the driver may list the ids of the host,
+/// or no process at all. The list from before we had a context is reliable: a process in both lists is
+/// foreign. One of the new processes is this one; which one is known only if our own id is among them. If it
+/// is, all others are foreign; if not, all but one are. So a single process that might be us never counts as
+/// foreign, but a single other process is missed in a container that hides us.
 pub fn foreign(before: &BTreeSet<u32>, now: &BTreeSet<u32>, own: u32) -> usize {
     if now.contains(&own) && !before.contains(&own) {
         return now.len() - 1;
@@ -77,7 +78,7 @@ pub fn foreign(before: &BTreeSet<u32>, now: &BTreeSet<u32>, own: u32) -> usize {
 /// Means over an interval; `None` if nothing was sampled.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IntervalMeans {
-    /// Percentage of the time in which a kernel ran.
+    /// Percentage of the time during which a kernel ran.
     pub util_pct: Option<f64>,
     /// Clock of the SMs, in MHz.
     pub sm_clock_mhz: Option<f64>,
@@ -87,7 +88,7 @@ pub struct IntervalMeans {
     pub power_w: Option<f64>,
     /// Highest temperature, in °C.
     pub temperature_c: Option<f64>,
-    /// All reasons for lower clocks, joined by `+`; `None` for no reason.
+    /// All reasons for lower clocks, joined by `+`; `None` if there are none.
     pub throttle: Option<String>,
 }
 
@@ -117,7 +118,7 @@ impl IntervalMeans {
 pub struct WatchSummary {
     /// Number of samples.
     pub samples: usize,
-    /// Maximum number of other processes at once; `None` if unknown.
+    /// Largest number of other processes at the same time; `None` if unknown.
     pub foreign: Option<usize>,
     /// Number of samples with each reason for lower clocks.
     pub throttled: BTreeMap<&'static str, usize>,
@@ -131,9 +132,9 @@ impl WatchSummary {
         }
     }
 
-    /// Returns the reasons why measurements do not show this GPU alone at its own speed: other processes
-    /// computed on it, or it was throttled for another reason than its power limit or clocks that somebody
-    /// set. `None` for no reason.
+    /// Returns why measurements may not show this GPU alone at its own speed: other processes computed on it,
+    /// or it was throttled for a reason other than its power limit or clocks set by a user. `None` if there
+    /// is no such reason.
     pub fn contention(&self) -> Option<String> {
         let mut reasons = Vec::new();
         match self.foreign {
@@ -143,7 +144,7 @@ impl WatchSummary {
         }
         let often = |n: usize| n as f64 > THROTTLED_FRACTION * self.samples as f64;
         let unusual = self.throttled.iter().filter(|(reason, n)| {
-            // The power limit and clocks that a user has set are properties of the machine.
+            // The power limit and clocks set by a user are properties of the machine.
             ![POWER_CAP, CLOCKS_SET, DISPLAY].contains(*reason) && often(**n)
         });
         reasons.extend(unusual.map(|(reason, n)| {
@@ -175,7 +176,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts to sample a GPU. Returns `None` without NVML, or if it does not know the GPU.
+    /// Starts to sample a GPU. Returns `None` without NVML, or if NVML does not know the GPU.
     pub fn start(initial: &InitialState) -> Option<Self> {
         let InitialState { device, processes, .. } = initial.clone();
         let device = device?;
@@ -243,20 +244,20 @@ mod tests {
 
     #[test]
     fn a_process_that_might_be_this_one_is_never_foreign() {
-        // On a plain machine our own id is in the list.
+        // Outside containers our own id is in the list.
         assert_eq!(foreign(&set(&[]), &set(&[7]), 7), 0);
         assert_eq!(foreign(&set(&[]), &set(&[7, 8]), 7), 1);
         assert_eq!(foreign(&set(&[8]), &set(&[7, 8, 9]), 7), 2);
-        // In a container the list holds ids of the host: one that is new is us, whatever it is.
+        // In a container the list holds host ids: a single new one is us, whatever its id.
         assert_eq!(foreign(&set(&[]), &set(&[4711]), 7), 0);
         assert_eq!(foreign(&set(&[100]), &set(&[100, 4711]), 7), 1);
         assert_eq!(foreign(&set(&[]), &set(&[4711, 4712]), 7), 1);
         // Or the list hides us.
         assert_eq!(foreign(&set(&[]), &set(&[]), 7), 0);
         assert_eq!(foreign(&set(&[100]), &set(&[100]), 7), 1);
-        // A process of the host whose id equals ours here was there before.
+        // A host process whose id equals ours in the container was there before.
         assert_eq!(foreign(&set(&[7]), &set(&[7, 4711]), 7), 1);
-        // A process that was there before and left is not counted.
+        // A process that was there before and has left is not counted.
         assert_eq!(foreign(&set(&[100]), &set(&[4711]), 7), 0);
     }
 

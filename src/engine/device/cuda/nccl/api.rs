@@ -1,7 +1,7 @@
 //! NCCL's functions, looked up by name in the library that was found.
 //!
-//! cudarc looks for `libnccl.so`, but machines have `libnccl.so.2`, so only its types are used. A status is
-//! returned as a number: a newer library may have more of them than the header.
+//! cudarc looks for `libnccl.so`, but machines have `libnccl.so.2`, so only its types are used. Statuses are
+//! numbers, because a newer library may have more of them than the header.
 
 use crate::device::cuda::libraries::{Nvidia, PATH_VARIABLE};
 use crate::error::{Error, Result};
@@ -14,12 +14,12 @@ use std::sync::OnceLock;
 
 pub(super) type Status = c_int;
 
-/// The statuses that are not failures: done, and (of an asynchronous call) not done yet.
+/// The statuses that are not failures: done, and, for an asynchronous call, not done yet.
 pub(super) const SUCCESS: Status = 0;
 const IN_PROGRESS: Status = 7;
 
 /// The configuration of a communicator: the fields of NCCL's own structure as of 2.18. A newer library treats
-/// later fields as not set, by the version in the structure.
+/// later fields as not set, because the structure contains its version.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -31,15 +31,15 @@ pub(super) struct Config {
     max_channels: c_int,
     network: *const c_char,
     split_share: c_int,
-    /// Padding in 2.18, a field later.
+    /// Padding in 2.18, a field in later versions.
     traffic_class: c_int,
 }
 
 impl Config {
     const NOT_SET: c_int = c_int::MIN;
 
-    /// Returns a configuration whose calls return when their work is in the stream. With `channels`, as many
-    /// blocks of the GPU take part in every call.
+    /// Creates a configuration whose calls return when their work is on the stream. With `channels`, that
+    /// many blocks of the GPU take part in every call.
     pub(super) fn new(channels: Option<usize>) -> Self {
         let channels = channels.map_or(Self::NOT_SET, |n| n as c_int);
         Self {
@@ -57,12 +57,12 @@ impl Config {
     }
 }
 
-// SAFETY: signatures as in NCCL's header; they have not changed since 2.14. Callers pass what the header
-// requires: a communicator that is alive, memory of its GPU with as many elements, a stream of that GPU.
+// SAFETY: these signatures match NCCL's header and have not changed since 2.14. Callers pass what the header
+// requires: a live communicator, memory of its GPU with enough elements, a stream of that GPU.
 type InitRank = unsafe extern "C" fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut Config) -> Status;
-// SAFETY: as above.
+// SAFETY: see above.
 pub(super) type OfComm = unsafe extern "C" fn(ncclComm_t) -> Status;
-// SAFETY: as above.
+// SAFETY: see above.
 type AllReduce = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -72,7 +72,7 @@ type AllReduce = unsafe extern "C" fn(
     ncclComm_t,
     cudaStream_t,
 ) -> Status;
-// SAFETY: as above.
+// SAFETY: see above.
 type Reduce = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -83,7 +83,7 @@ type Reduce = unsafe extern "C" fn(
     ncclComm_t,
     cudaStream_t,
 ) -> Status;
-// SAFETY: as above; the memory that is written has as many elements as all ranks give.
+// SAFETY: see above; the output has room for the elements of all ranks.
 type AllGather = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -92,7 +92,7 @@ type AllGather = unsafe extern "C" fn(
     ncclComm_t,
     cudaStream_t,
 ) -> Status;
-// SAFETY: as above.
+// SAFETY: see above.
 type Broadcast = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -103,13 +103,13 @@ type Broadcast = unsafe extern "C" fn(
     cudaStream_t,
 ) -> Status;
 
-// SAFETY: as above.
+// SAFETY: see above.
 type MakeId = unsafe extern "C" fn(*mut ncclUniqueId) -> Status;
-// SAFETY: as above.
+// SAFETY: see above.
 type Group = unsafe extern "C" fn() -> Status;
-// SAFETY: as above.
+// SAFETY: see above.
 type StatusText = unsafe extern "C" fn(Status) -> *const c_char;
-// SAFETY: as above.
+// SAFETY: see above.
 type CommText = unsafe extern "C" fn(ncclComm_t) -> *const c_char;
 
 /// The functions that the engine calls.
@@ -133,7 +133,7 @@ impl Api {
     /// Returns the library, opened once per process.
     ///
     /// # Errors
-    /// If it is missing or too old: how to get it.
+    /// If it is missing or too old. The message says how to get it.
     pub(super) fn get() -> Result<&'static Self> {
         static API: OnceLock<std::result::Result<Api, String>> = OnceLock::new();
         let found = API.get_or_init(|| {
@@ -149,13 +149,13 @@ impl Api {
         found.as_ref().map_err(|why| Error::failed(why.clone()))
     }
 
-    /// Returns the functions of the library at `path`, or the name of one that it does not have.
+    /// Returns the functions of the library at `path`, or the name of a function that it lacks.
     fn load(path: &Path) -> std::result::Result<Self, String> {
-        // SAFETY: NCCL is open already, so opening it again runs nothing.
+        // SAFETY: NCCL is already open, so opening it again runs nothing.
         let library = unsafe { Library::new(path) }.map_err(|e| format!("way to be opened ({e})"))?;
         macro_rules! named {
             ($name:literal) => {
-                // SAFETY: the field that takes the function has its type, as in NCCL's header.
+                // SAFETY: the field that receives the function has its type, as in NCCL's header.
                 *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(|_| $name.to_owned())?
             };
         }
@@ -173,21 +173,21 @@ impl Api {
             error_string: named!("ncclGetErrorString"),
             last_error: named!("ncclGetLastError"),
         };
-        // The functions stay valid for as long as the library is open: to the end of the process.
+        // The functions stay valid while the library is open: until the process ends.
         std::mem::forget(library);
         Ok(api)
     }
 
-    /// Turns a status into an error that says what failed, and NCCL's reason.
+    /// Turns a status into an error that says what failed and gives NCCL's reason.
     pub(super) fn check(&self, status: Status, doing: &str) -> Result<()> {
         if status == SUCCESS || status == IN_PROGRESS {
             return Ok(());
         }
-        // SAFETY: both functions return the address of a string that NCCL keeps, or null; a null communicator
-        // asks for the last error of this thread.
+        // SAFETY: both functions return null or the address of a string that NCCL keeps; for a null
+        // communicator, NCCL returns this thread's last error.
         let [what, detail] =
             unsafe { [(self.error_string)(status), (self.last_error)(null_mut())] }.map(|text| {
-                // SAFETY: as above, and the string ends in zero.
+                // SAFETY: see above; the string ends in zero.
                 let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
                 text.map(|text| text.to_string_lossy().trim().to_owned()).unwrap_or_default()
             });
@@ -202,15 +202,15 @@ fn missing() -> String {
     )
 }
 
-/// Returns an error message: NCCL's own, and the next step.
+/// Formats an error message: NCCL's own, then the next step.
 fn error_message(status: Status, doing: &str, what: &str, detail: &str) -> String {
     let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
     let next = match status {
-        // An error of CUDA, of the system, or inside NCCL.
+        // An error in CUDA, in the system, or inside NCCL.
         1..=3 => {
             "NCCL_DEBUG=WARN makes NCCL report more; a container often needs more shared memory (--shm-size=1g)"
         }
-        // A call that NCCL does not understand.
+        // A call that NCCL does not accept.
         4 | 5 => "ranks may have made different calls; NCCL_DEBUG=WARN makes NCCL report more",
         6 => "another rank or the connection to it is lost; its own error says why",
         _ => "NCCL_DEBUG=WARN makes NCCL report more",
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(Api::load(Path::new("/dev/null")).unwrap_err().split(' ').next(), Some("way"));
     }
 
-    /// Layout of NCCL 2.18's configuration.
+    /// Checks the layout of NCCL 2.18's configuration.
     #[test]
     fn a_configuration_is_laid_out_as_nccl_has_it() {
         assert_eq!(size_of::<Config>(), 48);

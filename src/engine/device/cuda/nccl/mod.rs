@@ -1,9 +1,9 @@
 //! Collectives between GPUs through NCCL: one communicator per rank, whether ranks are threads or processes.
 //!
 //! A communicator ends in one of two ways. If all ranks have agreed that they are done ([`Nccl::shutdown`]),
-//! it is destroyed. Otherwise it is aborted, which does not wait for other ranks: one may be gone. Both
-//! happen on a thread of their own with a time limit, because NCCL waits for kernels and for graphs that hold
-//! the communicator.
+//! it is destroyed. Otherwise it is aborted, which does not wait for other ranks, because one may be gone.
+//! Both happen on a separate thread with a time limit, because NCCL waits for kernels and for graphs that
+//! hold the communicator.
 
 mod api;
 mod pinned;
@@ -22,13 +22,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The id that ranks connect by: made by rank 0, and sent to the others by other means.
+/// The id with which ranks connect: rank 0 creates it and sends it to the others by other means.
 pub type UniqueId = [u8; 128];
 
-/// Time limit for the end of a communicator. A thread that takes longer is detached.
+/// Time limit for ending a communicator. A thread that takes longer is detached.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time that a call in progress may take before the communicator is aborted during the call.
+/// How long a call in progress may take before the communicator is aborted during the call.
 const CALL_GRACE: Duration = Duration::from_secs(2);
 
 /// A rank's communicator.
@@ -37,38 +37,39 @@ pub struct Nccl {
     api: &'static Api,
     rank: usize,
     world_size: usize,
-    /// Held during every call, so that no call begins while the communicator ends.
+    /// Held during every call, so that no call begins while the communicator is ending.
     calls: Arc<Mutex<()>>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// `None` once the thread that ends it has it.
+    /// `None` once the thread that ends the communicator has taken it.
     handle: Option<Handle>,
     /// True if all ranks have agreed that they are done.
     shut_down: bool,
-    /// The reason of an abort.
+    /// Reason of an abort.
     aborted: Option<Error>,
     ending: Option<JoinHandle<()>>,
 }
 
-/// NCCL's handle of a communicator.
+/// NCCL's handle for a communicator.
 #[derive(Clone, Copy, Debug)]
 struct Handle(ncclComm_t);
 
-// SAFETY: NCCL's communicators belong to no thread; `calls` lets one thread at a time use this one.
+// SAFETY: NCCL's communicators do not belong to a thread; `calls` lets one thread at a time use this one.
 unsafe impl Send for Handle {}
 
 impl Nccl {
-    /// Joins the other ranks; every rank calls this, with the context of its GPU current. `share` distributes
-    /// the id: rank 0 passes `Some` to be sent, the others pass `None` and return what rank 0 sent.
+    /// Joins the other ranks. Every rank calls this, with the context of its GPU current. `share` distributes
+    /// the id: rank 0 passes `Some` to send it, the others pass `None` and get the id from rank 0.
     ///
-    /// With `channels`, as many blocks of the GPU take part in every collective; without, as many as NCCL
-    /// chooses. NCCL waits for missing ranks without limit, so call it when all ranks are known to be alive.
+    /// With `channels`, that many blocks of the GPU take part in every collective; otherwise NCCL chooses
+    /// their number. NCCL waits for missing ranks without limit, so call this only when all ranks are known
+    /// to be alive.
     ///
     /// # Errors
-    /// If NCCL is missing (how to get it), `share` fails, or NCCL cannot join the GPUs.
+    /// If NCCL is missing (the message says how to get it), `share` fails, or NCCL cannot join the GPUs.
     pub(super) fn join(
         rank: usize,
         world_size: usize,
@@ -79,8 +80,8 @@ impl Nccl {
         let mine = (rank == 0).then(|| unique_id(api)).transpose()?;
         let id = ncclUniqueId { internal: share(mine)?.map(|byte| byte as c_char) };
         let (mut handle, mut config) = (null_mut(), Config::new(channels));
-        // SAFETY: addresses of a handle to be filled in and of a configuration as NCCL has it; the context is
-        // current.
+        // SAFETY: the addresses point to a handle to be filled in and to a configuration in NCCL's layout;
+        // the context is current.
         let status =
             unsafe { (api.init_rank)(&raw mut handle, world_size as i32, id, rank as i32, &raw mut config) };
         api.check(status, &format!("join {world_size} GPUs as rank {rank}"))?;
@@ -88,29 +89,29 @@ impl Nccl {
         Ok(Self { api, rank, world_size, calls: Arc::default(), state: Mutex::new(state) })
     }
 
-    /// Returns the communicator, which lives as long as the caller holds `calls`.
+    /// Returns the communicator, which stays alive while the caller holds `calls`.
     ///
     /// # Errors
-    /// If it was aborted or has ended: the reason.
+    /// If it was aborted or has ended. The message contains the reason.
     fn handle(&self) -> Result<ncclComm_t> {
         let state = lock(&self.state);
         let reason = || state.aborted.clone().unwrap_or_else(|| Error::failed("the run has ended"));
         state.handle.map(|handle| handle.0).ok_or_else(|| reason().context("NCCL was stopped"))
     }
 
-    /// Makes a call for each item: a single one as it is, several as one group.
+    /// Makes a call for each item; several calls form a group.
     fn group<T>(&self, doing: &str, items: &[T], one: impl Fn(&Api, ncclComm_t, &T) -> Status) -> Result<()> {
         self.call(doing, |api, comm| {
             if let [item] = items {
                 return one(api, comm, item);
             }
-            // SAFETY: a group is begun and ended by this thread, also where a call inside it is refused.
+            // SAFETY: this thread begins and ends the group, even if a call inside it fails.
             let begun = unsafe { (api.group_start)() };
             let status = items.iter().fold(begun, |status, item| match status {
                 SUCCESS => one(api, comm, item),
                 failed => failed,
             });
-            // SAFETY: as above.
+            // SAFETY: see above.
             let ended = unsafe { (api.group_end)() };
             if status == SUCCESS { ended } else { status }
         })
@@ -137,7 +138,7 @@ impl Transport for Nccl {
         let (float, sum) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
         self.group("sum over ranks", tensors, |api, comm, &(address, elements)| {
             let at = address as *mut c_void;
-            // SAFETY: the executor keeps the tensor alive until the stream has come past the call.
+            // SAFETY: the executor keeps the tensor alive until the stream has passed the call.
             unsafe { (api.all_reduce)(at, at, elements, float, sum, comm, on.stream.raw().cast()) }
         })
     }
@@ -146,7 +147,7 @@ impl Transport for Nccl {
         let (float, sum) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
         self.group("sum over ranks to owners", parts, |api, comm, part| {
             let (at, owner) = (part.at as *mut c_void, part.owner as c_int);
-            // SAFETY: as for sums.
+            // SAFETY: see `all_reduce_sum`.
             unsafe { (api.reduce)(at, at, part.elements, float, sum, owner, comm, on.stream.raw().cast()) }
         })
     }
@@ -155,7 +156,7 @@ impl Transport for Nccl {
         let byte = ncclDataType_t::ncclUint8;
         self.group("gather from owners", parts, |api, comm, part| {
             let (to, from, owner) = (part.to as *mut c_void, part.from as *const c_void, part.owner as c_int);
-            // SAFETY: as for sums. Ranks other than the owner only write.
+            // SAFETY: see `all_reduce_sum`. Ranks other than the owner only write.
             unsafe { (api.broadcast)(from, to, part.bytes, byte, owner, comm, on.stream.raw().cast()) }
         })
     }
@@ -164,7 +165,7 @@ impl Transport for Nccl {
         let byte = ncclDataType_t::ncclUint8;
         self.group("gather from all ranks", tensors, |api, comm, tensor| {
             let (to, from) = (tensor.to as *mut c_void, tensor.from as *const c_void);
-            // SAFETY: as for sums; the target has room for all ranks.
+            // SAFETY: see `all_reduce_sum`; the target has room for all ranks.
             unsafe { (api.all_gather)(from, to, tensor.bytes, byte, comm, on.stream.raw().cast()) }
         })
     }
@@ -180,7 +181,7 @@ impl Transport for Nccl {
     fn broadcast(&self, address: DevicePtr, bytes: usize, on: On<'_>) -> Result<bool> {
         let at = address as *mut c_void;
         self.call("send from rank 0", |api, comm| {
-            // SAFETY: as for sums.
+            // SAFETY: see `all_reduce_sum`.
             unsafe {
                 (api.broadcast)(at, at, bytes, ncclDataType_t::ncclUint8, 0, comm, on.stream.raw().cast())
             }
@@ -189,7 +190,7 @@ impl Transport for Nccl {
     }
 
     fn abort(&self, error: &Error) {
-        // Under one lock, so that a thread that finds no handle finds the thread that ends it.
+        // One lock for both changes, so that a thread that finds no handle finds the thread that ends it.
         let mut state = lock(&self.state);
         state.aborted.get_or_insert_with(|| error.clone());
         if let Some(handle) = state.handle.take() {
@@ -233,17 +234,18 @@ impl Drop for Nccl {
 
 fn unique_id(api: &Api) -> Result<UniqueId> {
     let mut id = ncclUniqueId { internal: [0; 128] };
-    // SAFETY: the address of what is filled in.
+    // SAFETY: the address points to the value to be filled in.
     let status = unsafe { (api.unique_id)(&raw mut id) };
     api.check(status, "create NCCL's id")?;
     Ok(id.internal.map(|byte| byte as u8))
 }
 
-/// Ends a communicator on a separate thread. If no thread can be started, it stays until the process ends.
+/// Ends a communicator on a separate thread. If no thread can be started, the communicator stays until the
+/// process ends.
 fn end(by: OfComm, handle: Handle, calls: Arc<Mutex<()>>) -> Option<JoinHandle<()>> {
     let body = move || {
-        // A call in progress may use the communicator for a moment longer; a call that hangs is ended by
-        // this.
+        // A call in progress may use the communicator a moment longer. If a call hangs, ending the
+        // communicator ends it.
         let began = Instant::now();
         let _guard = loop {
             match calls.try_lock() {
@@ -252,10 +254,10 @@ fn end(by: OfComm, handle: Handle, calls: Arc<Mutex<()>>) -> Option<JoinHandle<(
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         };
-        // The whole of it moves here, not the pointer inside, which belongs to no thread.
+        // Move the whole `Handle` into the closure, not the raw pointer inside it, which is not `Send`.
         let handle: Handle = handle;
-        // SAFETY: the handle was taken out of the state, so no further call gets it. A failure can be
-        // reported to nobody.
+        // SAFETY: the handle was taken out of the state, so no other call gets it. A failure cannot be
+        // reported to anyone.
         unsafe { by(handle.0) };
     };
     std::thread::Builder::new().name("xrun-nccl-end".to_owned()).spawn(body).ok()
@@ -267,7 +269,7 @@ mod tests {
     use crate::device::cuda::Gpu;
     use crate::device::cuda::libraries::Nvidia;
 
-    /// Without a library, or with one and no GPU for it.
+    /// Tests a machine without the library, or with the library but without a GPU.
     #[test]
     fn what_is_missing_is_an_error_and_no_panic() {
         if Gpu::count() > 0 {

@@ -1,14 +1,14 @@
-//! Pins NCCL's algorithm and protocol before it reads its environment, so that a sum has the same bits in
+//! Pins NCCL's algorithm and protocol before NCCL reads its environment, so that a sum has the same bits in
 //! every run.
 //!
-//! By default NCCL chooses them by a model of the machine, and the choice decides the order in which ranks
-//! are added. Variables that the user has set are kept.
+//! By default NCCL chooses them from a model of the machine, and the choice determines the order in which
+//! ranks are added. Variables set by the user are kept.
 
 use std::collections::BTreeMap;
 use std::env;
 
-/// The values of variables that the user has not set: rings, whose order of additions depends only on the
-/// ranks, the length of a tensor and the number of channels, and the protocol of the highest bandwidth.
+/// Values for variables that the user has not set: rings, whose order of additions depends only on the ranks,
+/// the length of a tensor and the number of channels; and the protocol with the highest bandwidth.
 const CHOICES: [(&str, &str); 2] = [("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple")];
 
 /// Prefix of NCCL's variables.
@@ -21,14 +21,14 @@ pub struct NcclSettings {
     pub algorithm: Option<String>,
     /// The protocol; `None` if NCCL chooses.
     pub protocol: Option<String>,
-    /// True if the user set any of NCCL's variables to a value other than ours.
+    /// True if the user set any NCCL variable to a value other than ours.
     pub set_by_user: bool,
-    /// NCCL's other variables that were set.
+    /// NCCL's other variables that are set.
     pub variables: BTreeMap<String, String>,
 }
 
 impl NcclSettings {
-    /// Returns the settings of the current environment.
+    /// Reads the settings of the current environment.
     pub fn from_environment() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
@@ -48,23 +48,23 @@ impl NcclSettings {
     }
 }
 
-/// Sets the variables that NCCL reads when its first communicator is made, unless the user has set them. A
-/// command that trains calls it before anything else; if other threads run already, it does nothing, and NCCL
-/// chooses for itself.
+/// Sets the variables that NCCL reads when its first communicator is created, unless the user has set them. A
+/// training command calls this before anything else. If other threads are already running, it does nothing,
+/// and NCCL chooses for itself.
 pub fn pin_environment() {
     if !is_single_threaded() {
         return;
     }
     for (name, choice) in CHOICES {
         if env::var_os(name).is_none_or(|value| value.is_empty()) {
-            // SAFETY: the system has just reported that this thread is the only one of the process, so no
-            // other thread reads the environment while it is changed.
+            // SAFETY: the OS has just reported that this is the only thread of the process, so no other
+            // thread reads the environment while it changes.
             unsafe { env::set_var(name, choice) };
         }
     }
 }
 
-/// Returns true if this thread is the only one of the process; false if the system does not report it.
+/// Returns true if this is the only thread of the process; false if the OS does not report that.
 fn is_single_threaded() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(settings(&[]).algorithm, None, "without variables, NCCL chooses");
     }
 
-    /// Tests run in threads, where the environment must stay as it is.
+    /// Tests run in threads, so the environment must not change.
     #[test]
     fn nothing_is_set_beside_other_threads() {
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The collectives.
+//! Collectives by copies between the memories of GPUs.
 
 use super::map::Mapped;
 use super::memory::SharedMemory;
@@ -15,7 +15,7 @@ use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex};
 
-/// The exchange of a rank with others by copies.
+/// A rank's exchange with other ranks by copies.
 #[derive(Debug)]
 pub(super) struct PeerCopies {
     rank: usize,
@@ -30,7 +30,7 @@ pub(super) struct PeerCopies {
 struct State {
     /// True if all ranks have agreed that they are done.
     shut_down: bool,
-    /// The reason of an abort.
+    /// Reason of an abort.
     aborted: Option<Error>,
 }
 
@@ -42,19 +42,20 @@ impl PeerCopies {
         memory: SharedMemory,
         mapped: Mapped,
     ) -> Result<Self> {
-        // Words beyond the flags of ranks are spare, but for the last one, the count of calls.
+        // Words beyond the ranks' flags are spare, except the last one, which counts calls.
         let flags = memory.areas.map(|(area, _)| (area, AREA_FLAGS - 1));
         let releaser = Releaser::new(Arc::clone(context), Stream::new(context)?, flags);
         Ok(Self { rank, kernels, memory, mapped, releaser, state: Mutex::default() })
     }
 
-    /// Returns the other ranks, those after this one first, so that not all write into the same one at once.
+    /// Returns the other ranks, beginning with the one after this rank, so that not all ranks write to the
+    /// same one at once.
     fn others(&self) -> impl Iterator<Item = usize> + '_ {
         let ranks = self.mapped.ranks();
         (1..ranks).map(move |step| (self.rank + step) % ranks)
     }
 
-    /// Returns the address, for this GPU, of memory of a rank that lies where `own` lies in this rank's.
+    /// Returns the address, on this GPU, of a rank's memory that corresponds to `own` in this rank's memory.
     fn address(&self, rank: usize, own: DevicePtr) -> Result<DevicePtr> {
         if rank == self.rank {
             return Ok(own);
@@ -66,27 +67,29 @@ impl PeerCopies {
         }
     }
 
-    /// Returns the place in the staging of a rank for data of another: those of other ranks, in their order.
+    /// Returns the index of `from` among the ranks other than `owner`: where its data goes in the owner's
+    /// staging.
     fn slot(owner: usize, from: usize) -> usize {
         if from < owner { from } else { from - 1 }
     }
 
-    /// Returns the areas of all ranks for a lane, and how many numbers they have room for. Calls are counted,
-    /// and those of two lanes may run in another order on each rank.
+    /// Returns the areas of all ranks for a lane, and how many numbers each has room for. Each lane has its
+    /// own areas because areas count calls, and ranks may run the calls of two lanes in different orders.
     fn areas(&self, lane: Lane) -> Result<(Vec<DevicePtr>, usize)> {
         let (area, capacity) = self.memory.areas[lane as usize];
         let areas = (0..self.mapped.ranks()).map(|rank| self.address(rank, area));
         Ok((areas.collect::<Result<_>>()?, capacity))
     }
 
-    /// Lets ranks wait for each other: what each has queued before is done, in the memory of all.
+    /// Makes ranks wait for each other, until the work that each has queued so far is done and visible to
+    /// all.
     fn wait_for_ranks(&self, on: On<'_>) -> Result<()> {
         let (areas, _) = self.areas(on.lane)?;
         let (kernel, grid, args) = wait_for_ranks(&areas, self.rank);
         self.kernels.launch(on.stream, kernel, grid, &args)
     }
 
-    /// Sums tensors over ranks by one kernel. Returns false where they have too many numbers for that.
+    /// Sums tensors over ranks with one kernel. Returns false if they have too many numbers for that.
     fn sum_at_once(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<bool> {
         let (areas, capacity) = self.areas(on.lane)?;
         let Some((kernel, grid, args)) = sum_at_once(tensors, (&areas, capacity), self.rank) else {
@@ -95,13 +98,13 @@ impl PeerCopies {
         self.kernels.launch(on.stream, kernel, grid, &args).map(|()| true)
     }
 
-    /// Returns the elements of staging that each other rank has of the staging for sums.
+    /// Returns how many elements of the staging for sums each other rank gets.
     fn staged_elements(&self) -> usize {
         self.memory.sums.1 / size_of::<f32>() / (self.mapped.ranks() - 1)
     }
 
-    /// Copies bytes, given as (to, from, bytes), or adds the copy to those that a kernel makes at once: one
-    /// after another, copies of a few KiB take several microseconds each.
+    /// Copies bytes, given as (to, from, bytes), or adds a small copy to those that one kernel makes
+    /// together: separate copies of a few KiB take several microseconds each.
     fn copy(
         &self,
         (to, from, bytes): (DevicePtr, DevicePtr, usize),
@@ -113,7 +116,7 @@ impl PeerCopies {
         Ok(())
     }
 
-    /// Makes small copies.
+    /// Makes the small copies.
     fn copy_all(&self, small: &[SmallCopy], on: On<'_>) -> Result<()> {
         small.chunks(COPIES_AT_ONCE).try_for_each(|copies| {
             let (kernel, grid, args) = copy_small(copies);
@@ -121,7 +124,7 @@ impl PeerCopies {
         })
     }
 
-    /// Fails with the reason of an abort.
+    /// Fails with the reason of an abort, if there was one.
     fn check_running(&self) -> Result<()> {
         match &lock(&self.state).aborted {
             Some(reason) => Err(reason.clone().context("the exchange with other ranks was stopped")),
@@ -129,8 +132,8 @@ impl PeerCopies {
         }
     }
 
-    /// Adds up parts that their owners have staging for at once: other ranks write theirs into it, each from
-    /// the element on that stands beside the part.
+    /// Sums parts that fit into their owners' staging at the same time. The number next to each part is the
+    /// first element of the staging where other ranks write theirs.
     fn sum_round(&self, parts: &[(OwnedSum, usize)], on: On<'_>) -> Result<()> {
         let stride = self.staged_elements();
         let place = |element: usize| self.memory.sums.0 + (element * size_of::<f32>()) as DevicePtr;
@@ -167,7 +170,7 @@ impl Transport for PeerCopies {
         if self.sum_at_once(tensors, on)? {
             return Ok(());
         }
-        // Every rank is an owner of all of it.
+        // Every rank owns all of every tensor.
         let owned_by_all = tensors.iter().flat_map(|&(at, elements)| {
             (0..self.mapped.ranks()).map(move |owner| OwnedSum { owner, at, elements })
         });
@@ -233,7 +236,7 @@ impl Transport for PeerCopies {
     fn abort(&self, error: &Error) {
         let mut state = lock(&self.state);
         state.aborted.get_or_insert_with(|| error.clone());
-        // After a shutdown nothing waits, and the flags may be freed.
+        // After a shutdown nothing waits, and the flags may already be freed.
         if !state.shut_down {
             self.releaser.start();
         }
@@ -258,13 +261,13 @@ impl Transport for PeerCopies {
     }
 }
 
-/// Parts that are summed at once, each with the element of its owner's staging from which others write
-/// theirs.
+/// Parts that are summed together, each with the element of its owner's staging at which the data of other
+/// ranks begins.
 type Round = Vec<(OwnedSum, usize)>;
 
-/// Divides parts among rounds in which each owner has staging of `capacity` elements: parts of an owner in
-/// their order, as many in a round as there is room for, and longer ones in chunks. All ranks make as many
-/// rounds, those too that own less.
+/// Divides parts into rounds in which each owner has staging for `capacity` elements. Parts of an owner stay
+/// in order and fill each round as far as there is room; longer parts are cut into chunks. All ranks make the
+/// same number of rounds, even those that own less.
 fn rounds(parts: &[OwnedSum], ranks: usize, capacity: usize) -> Vec<Round> {
     let mut rounds: Vec<Round> = Vec::new();
     for owner in 0..ranks {

@@ -1,5 +1,5 @@
-//! Access to the memory of other ranks: between threads by mapping allocations for other GPUs, between
-//! processes by handles of allocations.
+//! Access to the memory of other ranks: by mapping allocations for other GPUs if ranks are threads, by
+//! handles of allocations if they are processes.
 
 use super::memory::SharedMemory;
 use crate::device::cuda::context::Context;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// What a rank tells the others of its memory.
+/// What a rank tells the others about its memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Offer {
-    /// Identifies the running kernel of the host.
+    /// Boot id of the host's kernel, which identifies the host.
     host: String,
     /// Identifies the process.
     process: u64,
@@ -28,17 +28,17 @@ pub(super) struct Offer {
 struct Buffer {
     address: DevicePtr,
     bytes: usize,
-    /// The driver's handle of the allocation for other processes, or why it gives none.
+    /// The driver's handle of the allocation for other processes, or why there is none.
     handle: std::result::Result<Vec<u8>, String>,
 }
 
-/// The memory of all ranks as this one's GPU accesses it.
+/// The memory of all ranks as this rank's GPU accesses it.
 #[derive(Debug)]
 pub(super) struct Mapped {
     context: Arc<Context>,
-    /// Addresses of each rank's buffers; its own for this rank.
+    /// Addresses of each rank's buffers; for this rank, its own addresses.
     bases: Vec<Vec<DevicePtr>>,
-    /// Those that were opened from handles, and are to be closed.
+    /// Addresses that were opened from handles and must be closed.
     opened: Mutex<Vec<DevicePtr>>,
 }
 
@@ -53,7 +53,7 @@ impl Mapped {
         self.bases[rank][buffer]
     }
 
-    /// Closes what was opened, which its owner may free from then on. No access may be in progress.
+    /// Closes the memory that was opened; its owner may free it afterwards. No access may be in progress.
     pub(super) fn close(&self) {
         let opened = std::mem::take(&mut *lock(&self.opened));
         if !opened.is_empty() && self.context.make_current().is_ok() {
@@ -96,7 +96,7 @@ pub fn process_token() -> u64 {
     })
 }
 
-/// Maps the memory of every rank, or says why not.
+/// Maps the memory of every rank, or says why that failed.
 pub(super) fn map_all(
     context: &Arc<Context>,
     rank: usize,
@@ -107,19 +107,19 @@ pub(super) fn map_all(
     let mut mapped = Mapped { context: Arc::clone(context), bases: Vec::new(), opened: Mutex::default() };
     for (peer, offer) in offers.iter().enumerate() {
         let bases = if lengths(offer) != lengths(own) {
-            Err(format!("rank {peer} has other buffers"))
+            Err(format!("rank {peer} has different buffers"))
         } else if peer == rank {
             Ok(own.buffers.iter().map(|buffer| buffer.address).collect())
         } else if offer.host != own.host || own.host.is_empty() {
             Err(format!("rank {peer} is on another host"))
         } else if offer.process == own.process {
-            // The other rank does the same for this one before either uses the addresses.
+            // The other rank does the same for this rank before either uses the addresses.
             let allowed = allow_access(own, offer.device);
             allowed.map(|()| offer.buffers.iter().map(|b| b.address).collect())
         } else {
             let open = |buffer: &Buffer| match &buffer.handle {
                 Ok(handle) => open_handle(handle, &mapped),
-                Err(reason) => Err(Error::failed(format!("its driver gives no handle of it: {reason}"))),
+                Err(reason) => Err(Error::failed(format!("its driver gives no handle for it: {reason}"))),
             };
             offer.buffers.iter().map(open).collect::<Result<Vec<_>>>().map_err(|e| e.message().to_owned())
         };
@@ -130,10 +130,10 @@ pub(super) fn map_all(
     Ok(mapped)
 }
 
-/// Lets another GPU of this process access the buffers of a rank.
+/// Lets another GPU of this process access a rank's buffers.
 fn allow_access(own: &Offer, peer: i32) -> std::result::Result<(), String> {
     let mut can = 0;
-    // SAFETY: the address of an integer; both devices were opened.
+    // SAFETY: the address points to an integer; both devices were opened.
     let status = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, peer, own.device) };
     if status != CUresult::CUDA_SUCCESS || can == 0 {
         return Err("their GPUs have no peer access".to_owned());
@@ -143,21 +143,21 @@ fn allow_access(own: &Offer, peer: i32) -> std::result::Result<(), String> {
     allowed.try_for_each(|allowed| allowed.map_err(|e| e.message().to_owned()))
 }
 
-/// Returns the handle of an allocation for other processes.
+/// Returns the handle with which other processes can open an allocation.
 fn handle_of(address: DevicePtr) -> Result<Vec<u8>> {
     let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
-    // SAFETY: the address of what is filled in, and of memory that the caller has allocated.
+    // SAFETY: the addresses point to the value to be filled in and to memory that the caller has allocated.
     check(unsafe { sys::cuIpcGetMemHandle(&raw mut handle, address) }, "share memory with other processes")?;
     Ok(handle.reserved.iter().map(|&byte| byte as u8).collect())
 }
 
-/// Opens memory of another process by its handle, and notes it for [`Mapped::close`].
+/// Opens memory of another process by its handle, and records it for [`Mapped::close`].
 fn open_handle(handle: &[u8], mapped: &Mapped) -> Result<DevicePtr> {
-    let reserved: [u8; 64] = handle.try_into().map_err(|_| Error::failed("its handle has another length"))?;
+    let reserved: [u8; 64] = handle.try_into().map_err(|_| Error::failed("its handle has the wrong length"))?;
     let handle = sys::CUipcMemHandle { reserved: reserved.map(|byte| byte as std::ffi::c_char) };
     let lazily = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
     let mut address = 0;
-    // SAFETY: the address of a pointer to be filled in; the handle is another rank's.
+    // SAFETY: the address points to a pointer to be filled in; the handle comes from another rank.
     check(unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut address, handle, lazily) }, "open its memory")?;
     lock(&mapped.opened).push(address);
     Ok(address)

@@ -2,15 +2,15 @@
 
 use crate::device::gpu::DevicePtr;
 
-/// The memory of a rank that other ranks read and write. All ranks have the same buffers in the same order.
+/// A rank's memory that other ranks read and write. All ranks have the same buffers in the same order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedMemory {
-    /// Address and bytes of each buffer: whole allocations.
+    /// Address and size in bytes of each buffer. Each is a whole allocation.
     pub buffers: Vec<(DevicePtr, usize)>,
-    /// Address and bytes of the staging of sums, within one of the buffers.
+    /// Address and size in bytes of the staging for sums, inside one of the buffers.
     pub sums: (DevicePtr, usize),
-    /// For each lane, the area by which ranks wait for each other and sum a few numbers at once
-    /// ([`area_words`](crate::device::gpu::area_words)): its address within one of the buffers, zero at the
-    /// beginning, and how many numbers it has room for.
+    /// For each lane, the area with which ranks wait for each other and sum a few numbers in one kernel
+    /// ([`area_words`](crate::device::gpu::area_words)): its address inside one of the buffers, initially
+    /// zero, and how many numbers it has room for.
     pub areas: [(DevicePtr, usize); 2],
 }

@@ -1,17 +1,17 @@
 //! Collectives between the GPUs of one host by copies between their memories.
 //!
-//! Copy engines move the data, so collectives take no multiprocessors from the model, and sums are added in
-//! the order of ranks, so their bits depend on neither the number of buckets nor the launcher.
+//! Copy engines move the data, so collectives take no multiprocessors from the model. Sums are added in rank
+//! order, so their bits depend neither on the number of buckets nor on the launcher.
 //!
-//! In a collective ranks wait for each other twice: no rank writes into another's memory before that rank has
-//! come to the collective, and no rank goes on before all have written. Once is enough where an earlier
-//! collective has done the first: in gathers that follow each other, and where memory is only read. They wait
-//! by a kernel of one warp that sets a flag in the memory of every other rank and waits for theirs. Memory
-//! operations of the stream (`cuStreamBatchMemOp`), which take not even that warp, made a step 1.3 % longer
-//! at dim384 on two H100s. Calls of the two streams have flags of their own.
+//! In a collective, ranks wait for each other twice: no rank writes into another's memory before that rank
+//! has reached the collective, and no rank continues before all have written. One wait is enough if an
+//! earlier collective has already done the first: in gathers that follow each other, and if memory is only
+//! read. To wait, a kernel of one warp sets a flag in the memory of every other rank and waits for their
+//! flags. Stream memory operations (`cuStreamBatchMemOp`), which do not even need that warp, made a step 1.3
+//! % longer at dim384 on two H100s. The two streams have separate flags.
 //!
-//! A few numbers, for which the model's stream waits, are summed by one kernel of one block, which stores
-//! them into the memory of all ranks beside its flags.
+//! A few numbers that the model's stream waits for are summed by a kernel of one block, which stores them
+//! next to its flags in the memory of all ranks.
 
 mod copies;
 mod map;

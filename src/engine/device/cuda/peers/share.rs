@@ -1,4 +1,4 @@
-//! The agreement of ranks to share their memory.
+//! How ranks agree to share their memory.
 
 use super::copies::PeerCopies;
 use super::map::{Offer, map_all};
@@ -11,16 +11,16 @@ use std::sync::Arc;
 /// Whether ranks share their memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// All ranks do.
+    /// All ranks share their memory.
     Shared,
-    /// None does, for a reason that one of them gave.
+    /// No rank does, for this reason, which one of them gave.
     Refused(String),
 }
 
 impl Gpu {
-    /// Connects this GPU with those of the other ranks by access to each other's memory. Every rank calls it.
-    /// `gather` returns the bytes of all ranks in their order. Where a rank has no access to another's
-    /// memory, none is connected, and all ranks get the same reason.
+    /// Connects this GPU to the GPUs of the other ranks by access to each other's memory. Every rank calls
+    /// it. `gather` returns the bytes of all ranks in rank order. If a rank cannot access another's memory,
+    /// no rank is connected, and all get the same reason.
     ///
     /// # Errors
     /// If a rank is lost, ranks have different buffers, or the driver reports an error.
@@ -31,7 +31,7 @@ impl Gpu {
         mut gather: impl FnMut(&str, Vec<u8>) -> Result<Vec<Vec<u8>>>,
     ) -> Result<Sharing> {
         self.make_current()?;
-        // Flags are zero before another rank can set them.
+        // The flags must be zero before another rank can set them.
         self.synchronize()?;
         let offer = Offer::new(self.context(), &memory);
         let bytes = serde_json::to_vec(&offer).map_err(|e| Error::failed(e.to_string()))?;
@@ -40,7 +40,7 @@ impl Gpu {
             .iter()
             .map(|bytes| serde_json::from_slice(bytes))
             .collect::<std::result::Result<_, _>>()
-            .map_err(|e| Error::failed(format!("a rank describes its memory in another way: {e}")))?;
+            .map_err(|e| Error::failed(format!("cannot parse a rank's description of its memory: {e}")))?;
         let mapped = map_all(self.context(), rank, &offers);
         let refusal = mapped.as_ref().err().cloned().unwrap_or_default();
         let refusals = gather("access to the memory of ranks", refusal.into_bytes())?;
