@@ -1,5 +1,5 @@
-//! Times of attention alone, as a kernel's author compares them with other libraries': inputs in turn, so
-//! that they come from memory and not from the L2 cache, and all calls in one CUDA graph.
+//! Times attention alone, the way kernel authors compare it with other libraries: inputs alternate, so that
+//! they come from memory and not from the L2 cache, and all calls are in one CUDA graph.
 
 use super::numbers::near_normal;
 use crate::device::communicator::SingleRank;
@@ -18,21 +18,21 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that the inputs in turn take together, at least: several times any L2 cache.
+/// Smallest total size in bytes of the alternating inputs: several times any L2 cache.
 const TURNS_BYTES: usize = 512 << 20;
 
-/// Most inputs in turn.
+/// Largest number of alternating inputs.
 const MOST_TURNS: usize = 32;
 
-/// Runs before those that are timed, of which the first is no graph, and timed ones.
+/// Numbers of warm-up runs and of timed runs. The first warm-up run does not use a graph.
 const LAUNCHES: (usize, usize) = (3, 10);
 
 /// The dimensions of an attention over causal sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionShape {
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     pub seq_len: usize,
     /// Query heads, key heads and the width of a head.
     pub heads: Heads,
@@ -41,12 +41,12 @@ pub struct AttentionShape {
 impl FromStr for AttentionShape {
     type Err = Error;
 
-    /// Reads `batch,tokens,query heads,key heads,width of a head`.
+    /// Parses `batch,tokens,query heads,key heads,width of a head`.
     fn from_str(text: &str) -> Result<Self> {
         let numbers: Option<Vec<usize>> = text.split(',').map(|part| part.trim().parse().ok()).collect();
         let wrong = || {
             Error::usage(format!(
-                "{text:?} is no shape of attention; write batch,tokens,heads,kv_heads,head_dim, \
+                "{text:?} is not an attention shape; write batch,tokens,heads,kv_heads,head_dim, \
                  such as 16,1024,12,12,64"
             ))
         };
@@ -73,16 +73,17 @@ impl fmt::Display for AttentionShape {
     }
 }
 
-/// Mean times of one attention.
+/// Mean times of one attention call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionTime {
-    /// The forward.
+    /// Time of the forward.
     pub forward: Duration,
-    /// The backward.
+    /// Time of the backward.
     pub backward: Duration,
 }
 
-/// Times attention alone in bf16, or with the norm and rotation of queries and keys and their gradients.
+/// Times attention in bf16: alone, or together with the norm and rotation of queries and keys and their
+/// gradients.
 ///
 /// # Errors
 /// If it does not fit into memory, or the driver reports an error.
@@ -112,7 +113,7 @@ pub fn time_attention(gpu: &Arc<Gpu>, shape: AttentionShape, with_norm: bool) ->
     Ok(AttentionTime { forward: time(&programs.forward)?, backward: time(&programs.backward)? })
 }
 
-/// Forward and backward of every input in turn, over one state.
+/// Forward and backward for every alternating input, over one state.
 struct Programs {
     state: Arc<State>,
     shared: Shared,
@@ -121,7 +122,7 @@ struct Programs {
     backward: Section,
 }
 
-/// What all turns read, and the gradients of weights, which each overwrites.
+/// Tensors read for every input, and the gradients of weights, which every input overwrites.
 struct Shared {
     positions: SlotId,
     weights: [SlotId; 2],
@@ -139,10 +140,10 @@ struct Turn {
     d_qkv: SlotId,
 }
 
-/// The ops that are timed.
+/// The ops to time.
 struct Ops {
     attention: Attention,
-    /// Norms and rotation of queries and keys, where they are timed too.
+    /// Norm and rotation of queries and keys, if they are timed too.
     norm: Option<QkNormRope>,
 }
 
@@ -172,7 +173,7 @@ impl Turn {
         Self { qkv, packed, o, lse, d_o, d_packed, d_qkv }
     }
 
-    /// Returns what the norm reads.
+    /// Returns the inputs of the norm.
     fn norm_inputs(&self, b: &mut Builder, shared: &Shared) -> Vec<TensorId> {
         let [wq, wk] = shared.weights;
         [self.qkv, wq, wk, shared.positions].map(|slot| b.state_slot(slot)).to_vec()
@@ -239,7 +240,7 @@ impl Programs {
         Ok(Self { state, shared, turns, forward, backward })
     }
 
-    /// Fills inputs with random numbers: products of zeros take less power.
+    /// Fills inputs with random numbers, because products of zeros take less power.
     fn fill(&self, engine: &mut Engine) -> Result<()> {
         let number = |at| half::bf16::from_f64(near_normal("attention", 0, at)).to_bits();
         let pattern: Vec<u16> = (0..1 << 16).map(number).collect();
@@ -283,7 +284,7 @@ mod tests {
         }
     }
 
-    /// The programs hold what is timed, and run: here on the CPU.
+    /// Checks that the programs contain what is timed, and that they run; here on the CPU.
     #[test]
     fn forward_and_backward_run_for_every_input() {
         let shape = AttentionShape { batch: 1, seq_len: 8, heads: Heads { query: 2, kv: 1, dim: 4 } };

@@ -1,4 +1,4 @@
-//! A case with memory to run it in, and the numbers that it runs on.
+//! A case with memory to run it in, and the numbers it runs on.
 
 use super::numbers::values;
 use super::programs::{Layout, output_specs};
@@ -10,13 +10,13 @@ use crate::ir::{Array, Case, Fill, Mode, Precision, Program, Slot};
 use crate::policy::Placement;
 use std::sync::Arc;
 
-/// A case compiled at a precision: its programs, and its slots.
+/// A case compiled at a precision: its programs and slots.
 pub(super) struct Bench {
     forward: Section,
     both: Option<Section>,
-    /// As `both`, in a later micro-step: gradients are added to the present values.
+    /// Like `both`, in a later micro-step: gradients are added to the present values.
     again: Option<Section>,
-    /// As `both`, where the outputs that are cheap to recompute are read by the backward alone.
+    /// Like `both`, but the outputs that are cheap to recompute are read only by the backward.
     recomputed: Option<Section>,
     engine: Engine,
     layout: Layout,
@@ -26,7 +26,7 @@ impl Bench {
     /// Compiles a case.
     ///
     /// # Errors
-    /// If the op rejects its inputs, or has no gradient but the case needs one.
+    /// If the op rejects its inputs, or has no gradient although the case needs one.
     pub(super) fn new(case: &Case, precision: Precision, device: Device) -> Result<Self> {
         let layout = Layout::new(case, precision)?;
         let forward = Section::new(layout.forward(case)?.0);
@@ -47,32 +47,32 @@ impl Bench {
         &self.both.as_ref().unwrap_or(&self.forward).program
     }
 
-    /// Runs the forward from fresh contents of accumulated outputs.
+    /// Runs the forward, starting from fresh contents of accumulated outputs.
     pub(super) fn run_forward(&mut self, data: &Data) -> Result<Vec<Array>> {
         self.load(data)?;
         self.engine.run(&self.forward)?;
         self.read_outputs()
     }
 
-    /// Runs forward and backward; returns the gradients.
+    /// Runs forward and backward, and returns the gradients.
     pub(super) fn run_both(&mut self, data: &Data) -> Result<Vec<Vec<f64>>> {
         self.load(data)?;
-        let section = self.both.as_ref().ok_or_else(|| Error::failed("a case without gradients"))?;
+        let section = self.both.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
         self.engine.run(section)?;
         self.gradients()
     }
 
-    /// Runs a second micro-step on the data of the first; returns the sums of both gradients.
+    /// Runs a second micro-step on the data of the first, and returns the sums of both gradients.
     pub(super) fn run_again(&mut self) -> Result<Vec<Vec<f64>>> {
-        let section = self.again.as_ref().ok_or_else(|| Error::failed("a case without gradients"))?;
+        let section = self.again.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
         self.engine.run(section)?;
         self.gradients()
     }
 
-    /// Runs forward and backward; returns the outputs as the backward reads them, and the gradients.
+    /// Runs forward and backward, and returns the outputs as the backward reads them, and the gradients.
     pub(super) fn run_recomputed(&mut self, data: &Data) -> Result<(Vec<Array>, Vec<Vec<f64>>)> {
         self.load(data)?;
-        let section = self.recomputed.as_ref().ok_or_else(|| Error::failed("a case without gradients"))?;
+        let section = self.recomputed.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
         self.engine.run(section)?;
         Ok((self.read_outputs()?, self.gradients()?))
     }
@@ -83,7 +83,8 @@ impl Bench {
 
     fn load(&mut self, data: &Data) -> Result<()> {
         let (state, layout) = (&mut self.engine.state, &self.layout);
-        // Memory that an op does not write must not look like a result, or like that of an earlier run.
+        // Memory that an op does not write must look neither like a result nor like the result of an earlier
+        // run.
         for &slot in layout.outputs.iter().chain(&layout.grads) {
             let spec = &layout.state.get(slot).spec;
             if spec.dtype.is_float() {
@@ -98,7 +99,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Reads the outputs, and checks that padding is zero.
+    /// Reads the outputs and checks that their padding is zero.
     fn read_outputs(&self) -> Result<Vec<Array>> {
         let state = &self.engine.state;
         let mut arrays = Vec::new();
@@ -113,7 +114,7 @@ impl Bench {
     }
 }
 
-/// The numbers that a case runs on, rounded to the narrow format that is compared.
+/// The numbers a case runs on, rounded to the narrow format under test.
 #[derive(Clone, Debug)]
 pub(super) struct Data {
     pub(super) inputs: Vec<Vec<f64>>,

@@ -1,4 +1,4 @@
-//! Gradients against central differences.
+//! Gradients compared with central differences.
 
 use super::bench::{Bench, Data};
 use super::errors::worst;
@@ -12,13 +12,13 @@ pub const EPSILON: f64 = 1e-6;
 pub const ATOL: f64 = 1e-5;
 /// Relative tolerance of gradient checks.
 pub const RTOL: f64 = 1e-3;
-/// Elements of each input that a gradient check perturbs one at a time.
+/// Number of elements of each input that a gradient check perturbs one at a time.
 const PROBES: usize = 24;
-/// Directions in which a gradient check perturbs all elements of an input at once.
+/// Number of directions in which a gradient check perturbs all elements of an input together.
 const DIRECTIONS: usize = 2;
 
-/// Largest |analytic − numeric| / (atol + rtol·|numeric|) of derivatives by central differences: along single
-/// elements of each input, and along random directions, which depend on every element.
+/// Returns the largest |analytic − numeric| / (atol + rtol·|numeric|) of derivatives by central differences:
+/// along single elements of each input, and along random directions, which depend on every element.
 pub(super) fn worst_difference(
     case: &Case,
     bench: &mut Bench,
@@ -50,7 +50,8 @@ pub(super) fn worst_difference(
 }
 
 /// Returns the directions in which an input of `len` elements is perturbed, as (element, component) pairs:
-/// [`PROBES`] single elements, or all of fewer, then [`DIRECTIONS`] with a random sign at every element.
+/// [`PROBES`] single elements (or all, if there are fewer), then [`DIRECTIONS`] directions with a random sign
+/// at every element.
 pub(super) fn directions(name: &str, input: usize, len: usize) -> Vec<Vec<(usize, f64)>> {
     let element = |probe| match len <= PROBES {
         true => probe,

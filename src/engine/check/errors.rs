@@ -1,20 +1,20 @@
-//! Distances between computed and expected tensors. Each keeps NaN, which `f64::max` drops.
+//! Distances between computed and expected tensors. All preserve NaN, which `f64::max` drops.
 
 use crate::device::DType;
 use crate::ir::{Array, Precision};
 
-/// Returns the largest of some errors; NaN where any of them is, 0 where there are none.
+/// Returns the largest of the errors; NaN if any of them is NaN, 0 if there are none.
 pub fn worst(errors: impl IntoIterator<Item = f64>) -> f64 {
     errors.into_iter().fold(0.0, |worst, error| if worst.is_nan() || worst > error { worst } else { error })
 }
 
-/// `‖have − want‖ / ‖want‖`, or `‖have‖` where `want` is zero. Infinite where lengths differ or an infinity
-/// is missing or has the other sign; NaN where either side has a NaN.
+/// Returns `‖have − want‖ / ‖want‖`, or `‖have‖` if `want` is zero. Infinite if lengths differ, or if an
+/// infinity is missing or has the wrong sign; NaN if either side has a NaN.
 pub(super) fn relative_l2(have: &[f64], want: &[f64]) -> f64 {
     if have.len() != want.len() {
         return f64::INFINITY;
     }
-    // Equal infinities are no difference, and would otherwise make the norm of `want` infinite and hide the
+    // Equal infinities are no difference. Left in, they would make the norm of `want` infinite and hide the
     // rest.
     let pairs = || have.iter().zip(want).filter(|(h, w)| !(h.is_infinite() && h == w));
     let difference = pairs().map(|(h, w)| (h - w) * (h - w)).sum::<f64>().sqrt();
@@ -25,7 +25,7 @@ pub(super) fn relative_l2(have: &[f64], want: &[f64]) -> f64 {
     }
 }
 
-/// Returns the largest [`relative_l2`] of tensors in pairs; infinite where one side has more tensors.
+/// Returns the largest [`relative_l2`] of pairs of tensors; infinite if one side has more tensors.
 pub(super) fn worst_tensor(have: &[Vec<f64>], want: &[Vec<f64>]) -> f64 {
     if have.len() != want.len() {
         return f64::INFINITY;
@@ -33,8 +33,8 @@ pub(super) fn worst_tensor(have: &[Vec<f64>], want: &[Vec<f64>]) -> f64 {
     worst(have.iter().zip(want).map(|(h, w)| relative_l2(h, w)))
 }
 
-/// As [`worst_tensor`], of an op's outputs and its reference. An output that the reference leaves empty is
-/// scratch.
+/// Compares an op's outputs with its reference like [`worst_tensor`]. An output that the reference leaves
+/// empty is scratch and not compared.
 pub(super) fn worst_output(have: &[Array], want: &[Array]) -> f64 {
     if have.len() != want.len() {
         return f64::INFINITY;
@@ -53,7 +53,8 @@ pub(super) fn same_bits<'a>(
     a.len() == b.len() && a.zip(b).all(|(x, y)| equal(x, y))
 }
 
-/// Bound on the relative L2 error of a forward. Sums of `depth` terms of random sign lose √depth roundings.
+/// Returns the bound on the relative L2 error of a forward. Sums of `depth` terms with random signs lose
+/// √depth roundings.
 pub(super) fn forward_bound(precision: Precision, depth: usize) -> f64 {
     let sums = (depth.max(16) as f64).sqrt();
     match precision.act_dtype {
@@ -63,7 +64,8 @@ pub(super) fn forward_bound(precision: Precision, depth: usize) -> f64 {
     }
 }
 
-/// As [`forward_bound`], for gradients: intermediate tensors are rounded to the narrow format too.
+/// Returns the bound for gradients, larger than [`forward_bound`] because intermediate tensors are rounded to
+/// the narrow format too.
 pub(super) fn gradient_bound(precision: Precision, depth: usize) -> f64 {
     let sums = (depth.max(16) as f64).sqrt();
     match precision.act_dtype {

@@ -1,10 +1,10 @@
-//! Proof of ops: every case in every mode, as data that the command line and the tests share.
+//! Checks of ops: every case in every mode, as data shared by the command line and the tests.
 //!
-//! Modes: the forward against the case's plain reference; the gradient against central differences in f64;
-//! narrow formats against f64; a second gradient added to the first; the same bits for any number of threads,
-//! and for outputs that the backward recomputes, in a node of their own or in that of the gradient.
-//! Inputs are copied into transient tensors that die at the op, so that planned in-place reuse is exercised,
-//! and memory is poisoned throughout.
+//! Modes: the forward against the case's reference implementation; the gradient against central differences
+//! in f64; narrow formats against f64; a second gradient added to the first; the same bits for any number of
+//! threads; and the same bits for outputs that the backward recomputes, in their own node or in the
+//! gradient's. Inputs are copied into transient tensors that die at the op, so that planned in-place reuse is
+//! exercised, and memory is poisoned throughout.
 
 mod attention_time;
 mod bench;
@@ -40,22 +40,22 @@ use std::sync::Arc;
 /// Result of one mode of one case.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The format of activations.
+    /// Format of activations.
     pub act_dtype: DType,
-    /// The op.
+    /// Name of the op.
     pub op: String,
-    /// The case.
+    /// Name of the case.
     pub case: String,
     /// The compared tensor or property.
     pub mode: &'static str,
     /// The measured error.
     pub error: f64,
-    /// The bound.
+    /// The largest error allowed.
     pub bound: f64,
 }
 
 impl Finding {
-    /// Returns true if the error is within its bound. NaN is not.
+    /// Returns true if the error is within its bound; false for NaN.
     pub fn holds(&self) -> bool {
         self.error <= self.bound
     }
@@ -70,20 +70,20 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The formats of activations on a GPU.
+/// Formats of activations on a GPU.
 const GPU_FORMATS: &[DType] = &[DType::F32, DType::Bf16];
 
 /// Devices that cases run on.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// On the CPU, in all formats.
+    /// The CPU, in all formats.
     Cpu,
-    /// On a GPU, in the formats that it has.
+    /// A GPU, in the formats it supports.
     Gpu(Arc<Gpu>),
 }
 
 impl Target {
-    /// Returns the formats of activations in which cases run.
+    /// Returns the formats of activations that cases run in.
     fn formats(&self) -> &'static [DType] {
         match self {
             Target::Cpu => &[DType::F64, DType::F32, DType::Bf16],
@@ -100,7 +100,7 @@ impl Target {
         })
     }
 
-    /// Returns an engine with memory for one section, whose kernels are ready.
+    /// Returns an engine with memory for one section, with the section's kernels compiled.
     fn engine_for(&self, section: &Section, state: &Arc<State>, threads: usize) -> Result<Engine> {
         let device = self.device(threads)?;
         exec::prepare(&device, 0, [section], &|_| {})?;
@@ -168,7 +168,7 @@ fn op_types() -> impl Iterator<Item = &'static OpType> {
 /// Runs every mode of a case. `wide` is the same case in f64.
 ///
 /// # Errors
-/// If a case cannot be compiled or run at all.
+/// If the case cannot be compiled or run at all.
 fn check(case: &Case, wide: &Case, precision: Precision, target: &Target) -> Result<Vec<Finding>> {
     let data = Data::new(case)?;
     let mut bench = Bench::new(case, precision, target.device(3)?)?;
@@ -187,7 +187,7 @@ fn check(case: &Case, wide: &Case, precision: Precision, target: &Target) -> Res
     let error = worst_output(&outputs, &reference);
     findings.push(finding("forward", error, forward_bound(precision, case.depth)));
 
-    // Another number of threads, or on a GPU another run in other memory.
+    // A different number of threads, or on a GPU a second run in different memory.
     let mut one = Bench::new(case, precision, target.device(1)?)?;
     let alone = one.run_forward(&data)?;
     let equal = same_bits(outputs.iter().map(|a| &a.data[..]), alone.iter().map(|a| &a.data[..]));
@@ -221,7 +221,7 @@ fn check(case: &Case, wide: &Case, precision: Precision, target: &Target) -> Res
     Ok(findings)
 }
 
-/// Returns the same case among those of another precision.
+/// Returns the same case from the cases at another precision.
 fn counterpart<'a>(case: &Case, others: &'a [Case]) -> Result<&'a Case> {
     let key = |case: &Case| (case.op.as_ref().type_id(), case.op.name(), case.name.clone());
     let key_of_case = key(case);
@@ -231,7 +231,7 @@ fn counterpart<'a>(case: &Case, others: &'a [Case]) -> Result<&'a Case> {
         .ok_or_else(|| Error::failed(format!("{case:?} has no counterpart in another precision")))
 }
 
-/// Returns inputs, then initial contents, in the order of the reference.
+/// Returns the inputs, then the initial contents, in the order the reference expects.
 fn reference_inputs(case: &Case, data: &Data) -> Vec<Array> {
     let mut arrays: Vec<Array> = case
         .inputs

@@ -11,21 +11,21 @@ pub(super) fn random(name: &str, stream: usize, at: usize) -> [u32; 4] {
     philox([at as u32, stream as u32, 0, 0], [key, 0x9d2c_5680])
 }
 
-/// Returns a number of mean 0 and deviation 1, from a distribution near the normal one: the sum of four
+/// Returns a number with mean 0 and standard deviation 1 from a distribution close to normal: the sum of four
 /// uniform numbers.
 pub(super) fn near_normal(name: &str, stream: usize, at: usize) -> f64 {
     let sum: f64 = random(name, stream, at).map(|bits| f64::from(bits) / 2f64.powi(32)).iter().sum();
     (sum - 2.0) * 3f64.sqrt()
 }
 
-/// Returns the values of one tensor of a case, already rounded to a format.
+/// Returns the values of one tensor in a case, already rounded to a format.
 pub(super) fn values(name: &str, stream: usize, spec: &Spec, fill: &Fill, format: DType) -> Vec<f64> {
     let unit = |bits: u32| (f64::from(bits) + 0.5) / 4_294_967_296.0;
     (0..spec.logical_elements())
         .map(|at| {
             let bits = random(name, stream, at);
             let value = match fill {
-                // Box–Muller.
+                // Box–Muller transform.
                 Fill::Normal(mean, std) => {
                     let radius = (-2.0 * unit(bits[0]).ln()).sqrt();
                     mean + std * radius * (std::f64::consts::TAU * unit(bits[1])).cos()

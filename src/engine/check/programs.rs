@@ -15,7 +15,7 @@ pub(super) fn output_specs(case: &Case) -> Result<Vec<Spec>> {
     case.op.infer(&inputs).map_err(|e| Error::failed(format!("{case:?}: {e}")))
 }
 
-/// The state of a case: slots for its inputs, outputs, gradients of outputs, and gradients of inputs.
+/// The state of a case: slots for inputs, outputs, gradients of outputs, and gradients of inputs.
 pub(super) struct Layout {
     pub(super) state: Arc<State>,
     pub(super) inputs: Vec<SlotId>,
@@ -72,7 +72,7 @@ impl Layout {
         Ok((b.finish(), outputs))
     }
 
-    /// Records the forward and its gradient, in the first micro-step of a step or a later one.
+    /// Records the forward and its gradient, for the first micro-step of a step or a later one.
     pub(super) fn both(&self, case: &Case, first: bool) -> Result<Program> {
         let (program, outputs) = self.forward(case)?;
         let mut b = Builder::resume(program);
@@ -81,8 +81,8 @@ impl Layout {
         differentiate(b.finish(), &seeds, first)
     }
 
-    /// As the first micro-step of [`Layout::both`], but the outputs are copied in the backward, before its
-    /// gradients, and those that are cheap to recompute are not kept for it.
+    /// Records the same as the first micro-step of [`Layout::both`], except that the outputs are copied in
+    /// the backward, before the gradients, and outputs that are cheap to recompute are not kept for it.
     pub(super) fn recomputed(&self, case: &Case) -> Result<Program> {
         let mut program = self.both(case, true)?;
         for at in 0..program.nodes.len() {

@@ -1,4 +1,4 @@
-//! Every op holds in every format; a faulty op fails.
+//! Checks that every op passes in every format, and that a faulty op fails.
 
 use super::differences::directions;
 use super::*;
@@ -69,7 +69,7 @@ fn ops_in_sources(folder: &Path) -> Vec<String> {
     found
 }
 
-/// An op that no registry names would never be checked.
+/// An op missing from the registries would never be checked.
 #[test]
 fn every_op_is_registered() {
     let registered: Vec<&str> = op_types().map(OpType::name).collect();
@@ -83,7 +83,7 @@ fn every_op_is_registered() {
     }
 }
 
-/// A backward op is proven only if a case of its forward really records it.
+/// A backward op is only tested if a case of its forward really records it.
 #[test]
 fn every_gradient_op_is_recorded_by_its_forward() {
     let precision = Precision::for_act_dtype(DType::F64);
@@ -97,7 +97,7 @@ fn every_gradient_op_is_recorded_by_its_forward() {
     }
 }
 
-/// Ops with one constant changed, where all cases have the same ones.
+/// Returns ops that differ in one constant, for op types whose cases all have the same constants.
 fn neighbors() -> Vec<Arc<dyn Op>> {
     let products = ProductPrecision::Tf32;
     let heads = Heads { query: 1, kv: 1, dim: 2 };
@@ -128,7 +128,7 @@ fn neighbors() -> Vec<Arc<dyn Op>> {
     ]
 }
 
-/// The ops of every case and its gradient, each once for every set of constants.
+/// Returns the ops of every case and its gradient, once for each set of constants.
 fn all_ops() -> BTreeMap<String, Arc<dyn Op>> {
     let mut ops: Vec<Arc<dyn Op>> = Vec::new();
     ops.extend(neighbors());
@@ -144,7 +144,7 @@ fn all_ops() -> BTreeMap<String, Arc<dyn Op>> {
     ops.into_iter().map(|op| (format!("{op:#?}"), op)).collect()
 }
 
-/// Debug, which the compiler derives, prints each constant on a line of its own.
+/// The derived Debug prints each constant on its own line.
 #[test]
 fn ops_that_differ_in_one_constant_are_not_the_same() {
     let ops = all_ops();
@@ -165,12 +165,12 @@ fn ops_that_differ_in_one_constant_are_not_the_same() {
     assert!(missing.is_empty(), "no two cases differ in one constant alone: {missing:?}");
 }
 
-/// Returns true if a node is a gradient that also writes what its forward made.
+/// Returns true if a node is a gradient that also emits its forward's output.
 fn emits(node: &Node) -> bool {
     node.op.emission().is_some_and(|emission| emission.by.same_as(&*node.op))
 }
 
-/// What a gradient says that it can emit, it emits in every case, and no node recomputes it.
+/// A gradient that claims it can emit a tensor does so in every case, and no node recomputes that tensor.
 #[test]
 fn every_emission_takes_the_place_of_a_recomputation() {
     let precision = Precision::for_act_dtype(DType::F64);
@@ -190,13 +190,13 @@ fn every_emission_takes_the_place_of_a_recomputation() {
     assert!(!able.is_empty());
 }
 
-/// An error planted into [`Square`] or its gradient.
+/// An error planted in [`Square`] or its gradient.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,
-    /// Leaves the output as it was.
+    /// Leaves the output unchanged.
     WritesNothing,
-    /// Stores this value instead of the right one, at one element.
+    /// Stores this value at one element instead of the right one.
     Stores {
         value: f64,
         element: usize,
@@ -207,7 +207,7 @@ enum Fault {
     },
 }
 
-/// A stored NaN is the same fault as itself.
+/// Compares stored values by their bits, so that a NaN equals itself.
 impl PartialEq for Fault {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -221,35 +221,36 @@ impl PartialEq for Fault {
     }
 }
 
-/// `y = x²` with a planted fault.
+/// `y = x²` with planted faults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Square {
     forward: Fault,
     gradient: Fault,
-    /// In what the gradient emits, if it does.
+    /// Fault in the tensor that the gradient emits, if it emits one.
     emitted: Fault,
-    /// In the gradient where it also emits.
+    /// Fault in the gradient when it also emits.
     beside: Fault,
-    /// True if the f64 implementation has the fault too. A GPU kernel is compared with a correct f64 CPU run.
+    /// True if the f64 implementation has the faults too. A GPU kernel is compared with a correct f64 run on
+    /// the CPU.
     faulty_in_f64: bool,
-    /// Elements that the plain reference returns.
+    /// Number of elements that the reference returns.
     reference_len: usize,
-    /// Outputs that the plain reference returns.
+    /// Number of outputs that the reference returns.
     reference_outputs: usize,
 }
 
-/// `dx = 2·x·dy` from `(x, dy)`, and `y = x²` if it emits.
+/// Computes `dx = 2·x·dy` from `(x, dy)`, and `y = x²` if it emits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct SquareGrad {
     of: Square,
     emits: bool,
 }
 
-/// Elements of the tensor: many more than a gradient check perturbs one by one.
+/// Number of elements, many more than a gradient check perturbs one by one.
 const LEN: usize = 3000;
 
-/// An element that no single-element probe perturbs, and whose gradient is not among the small ones: an error
-/// of an element near zero is no error of the tensor, in a narrow format.
+/// Returns an element that no single-element probe perturbs and whose gradient is not small: in a narrow
+/// format, an error in an element near zero would not count as an error of the tensor.
 fn unprobed() -> usize {
     let case = planted_case(Square::CORRECT, Precision::for_act_dtype(DType::Bf16));
     let data = Data::new(&case).unwrap();
@@ -284,7 +285,7 @@ impl Square {
     }
 }
 
-/// Writes `f(i)` to every element of an output, except where the fault says otherwise.
+/// Writes `f(i)` to every element of an output, except where the fault changes it.
 fn store<E: Elem>(cx: &CpuNode<'_>, output: usize, fault: Fault, f: impl Fn(usize) -> f64) {
     if fault == Fault::WritesNothing {
         return;
@@ -380,7 +381,7 @@ impl Op for SquareGrad {
     }
 }
 
-/// The modes in which the op's case fails, in one format. An error counts as a failure named `error`.
+/// Returns the modes in which the op's case fails, in one format. If the check itself fails, returns `error`.
 fn failing_modes(op: Square, dtype: DType) -> Vec<&'static str> {
     let [precision, wide] = [dtype, DType::F64].map(Precision::for_act_dtype);
     match check(&planted_case(op, precision), &planted_case(op, wide), precision, &Target::Cpu) {
@@ -391,15 +392,15 @@ fn failing_modes(op: Square, dtype: DType) -> Vec<&'static str> {
 
 const FORMATS: [DType; 3] = [DType::F64, DType::F32, DType::Bf16];
 
-/// Asserts that a faulty op fails in `mode` in every format, and in the narrow formats also beside a correct
-/// f64.
+/// Asserts that a faulty op fails in `mode` in every format. In the narrow formats, it must also fail when
+/// compared with a correct f64.
 fn assert_caught(op: Square, mode: &str) {
     for dtype in FORMATS {
         for faulty_in_f64 in [true, false] {
             if dtype == DType::F64 && !faulty_in_f64 {
                 continue;
             }
-            // A gradient that is equally wrong in f64 is found by the finite differences of the f64 run.
+            // A gradient that is equally wrong in f64 is caught by the finite differences of the f64 run.
             if mode == "gradient" && dtype != DType::F64 && faulty_in_f64 {
                 continue;
             }
@@ -441,8 +442,8 @@ fn a_gradient_that_writes_nothing_fails() {
     assert_caught(op, "gradient");
 }
 
-/// At an element that single-element probes miss, and at the first one that they perturb: finite probes after
-/// it must not hide it.
+/// Tests an element that single-element probes miss, and the first one they perturb: finite results of later
+/// probes must not hide its error.
 #[test]
 fn nan_infinity_and_a_wrong_element_of_a_gradient_fail() {
     let first_probe = directions("planted", 0, LEN)[0][0].0;
@@ -468,7 +469,7 @@ fn another_number_of_outputs_than_the_reference_fails() {
     }
 }
 
-/// Also beside a correct forward and a correct gradient.
+/// The faults must be found even if the forward and the gradient without emission are correct.
 #[test]
 fn a_faulty_emission_and_a_faulty_gradient_beside_one_fail() {
     let (value, element) = (f64::NAN, unprobed());

@@ -1,4 +1,4 @@
-//! Writes into the state come before the program that runs next, however busy the device is.
+//! Writes into the state happen before the program that runs next, however busy the device is.
 
 use super::{Finding, Target};
 use crate::device::DType;
@@ -8,15 +8,16 @@ use crate::ir::{Builder, Destination, Mode, Precision, Program, SlotId, Spec, St
 use crate::ops::copy::Copy;
 use std::sync::Arc;
 
-/// Bytes of a write. From pageable memory, CUDA's driver may return before a copy has reached the GPU; those
-/// of up to 64 KiB take another way than larger ones.
+/// Sizes of a write in bytes. From pageable memory, CUDA's driver may return before a copy has reached the
+/// GPU; it handles copies up to 64 KiB differently from larger ones.
 const SIZES: [usize; 6] = [64, 4 << 10, 32 << 10, 64 << 10, 128 << 10, 1 << 20];
 
-/// Writes of each size.
+/// Number of writes of each size.
 const WRITES: u32 = 500;
 
-/// Writes a tensor, copies it in a program at once, and compares the copy; for tensors of several sizes, many
-/// times. Passes a finding for each size to `see`: the share of copies that are not what was written.
+/// Writes a tensor, immediately copies it in a program, and compares the copy; many times, for tensors of
+/// several sizes. Passes a finding for each size to `see`: the fraction of copies that differ from what was
+/// written.
 ///
 /// # Errors
 /// If memory or a kernel is missing, or `see` fails.
@@ -35,8 +36,8 @@ pub fn check_writes(target: &Target, mut see: impl FnMut(&Finding) -> Result<()>
     Ok(())
 }
 
-/// Returns how many of [`WRITES`] copies differ from what was written before them. With `backward` the program
-/// copies the wrong way round.
+/// Returns how many of [`WRITES`] copies differ from what was written before them. With `backward`, the
+/// program copies in the wrong direction.
 fn wrong_copies(bytes: usize, target: &Target, backward: bool) -> Result<u32> {
     let tensor = Spec::new([bytes / DType::F32.size()], DType::F32);
     let mut builder = StateBuilder::empty(Precision::for_act_dtype(DType::F32));

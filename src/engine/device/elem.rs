@@ -63,7 +63,7 @@ pub trait Real:
     fn cos(self) -> Self;
     /// Square root, correctly rounded.
     fn sqrt(self) -> Self;
-    /// Returns the larger of two values, neither of which is NaN.
+    /// Returns the larger of two values that are not NaN.
     fn larger(self, other: Self) -> Self;
     /// Returns true if the value is neither NaN nor infinite.
     fn finite(self) -> bool;

@@ -31,7 +31,7 @@ pub struct Engine {
     poison: bool,
     /// True if sections are captured into CUDA graphs.
     pub(super) graphs_on: bool,
-    /// Number of the GPU's multiprocessors kept busy while nodes are timed.
+    /// Number of the GPU's multiprocessors to occupy while nodes are timed.
     pub(super) held: usize,
     /// Graphs by the names of their sections; `None` for sections that ran once. The first run is a warm-up
     /// without a graph, but its results count.

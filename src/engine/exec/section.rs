@@ -53,7 +53,6 @@ pub fn prepare<'a>(
 ///
 /// # Errors
 /// If there is no such GPU, or a kernel does not compile.
-/// If there is no such GPU, or a kernel does not compile.
 pub fn compile_ahead(ordinal: usize, ranks: Range<usize>, sections: &[&Section]) -> Result<()> {
     let properties = Gpu::properties_of(ordinal)?;
     let compiler = Compiler::new(&properties.architecture())?;

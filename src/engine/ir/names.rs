@@ -194,9 +194,9 @@ slots! {
         Scratch = "scratch",
         /// Staging area for gradients from other ranks.
         Sums = "sums",
-        /// The area of one-step sums that the model's stream waits for.
+        /// The area for sums of a few numbers that the model's stream waits for.
         ModelArea = "model_area",
-        /// The area of one-step sums that the collectives' stream waits for.
+        /// The same area for the collectives' stream.
         CollectivesArea = "collectives_area",
         /// This rank's rows of the embedding's gradient.
         Rows = "rows",

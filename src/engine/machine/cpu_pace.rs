@@ -1,20 +1,20 @@
-//! The measured pace of this machine's CPU: how long ops take for how much work.
+//! The measured pace of this machine's CPU: how long ops take for a given amount of work.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Times of ops on the CPU of this machine, from training steps of small models. A plan reads them; it never
+/// Times of ops on this machine's CPU, from training steps of small models. A plan reads them and never
 /// measures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuPace {
-    /// CPU threads that were used.
+    /// Number of CPU threads used.
     pub threads: usize,
-    /// For each op the times of its nodes, by work: FLOPs of products where it has any, bytes to and from
-    /// memory otherwise.
+    /// For each op the times of its nodes, sorted by work: FLOPs if the op has products, else bytes to and
+    /// from memory.
     ops: BTreeMap<String, Vec<NodeTime>>,
-    /// The fastest and the slowest measured step, over the median.
+    /// The fastest and the slowest measured step, divided by the median.
     pub spread: (f64, f64),
-    /// Bytes per second of writing a file and waiting until it is on the disk.
+    /// Bytes per second for writing a file and waiting until it is on disk.
     pub write_bytes_per_s: f64,
 }
 
@@ -28,13 +28,13 @@ pub struct NodeTime {
 }
 
 impl CpuPace {
-    /// Creates the pace from the times of nodes. Nodes of an op with the same work count with their mean: the
-    /// time of a step is a sum, and a median would leave out the interruptions that every step has some of.
+    /// Creates the pace from the times of nodes. Nodes of an op with the same work are averaged by their
+    /// mean: the time of a step is a sum, and a median would leave out the interruptions that every step has.
     pub fn new(threads: usize, nodes: impl IntoIterator<Item = (String, NodeTime)>) -> Self {
         let mut times: BTreeMap<String, BTreeMap<u64, Vec<f64>>> = BTreeMap::new();
         for (op, NodeTime { work, seconds }) in nodes {
             if work > 0.0 && work.is_finite() && seconds > 0.0 && seconds.is_finite() {
-                // Bits of positive floats are in the order of their values.
+                // The bits of positive floats sort like their values.
                 times.entry(op).or_default().entry(work.to_bits()).or_default().push(seconds);
             }
         }
@@ -47,9 +47,9 @@ impl CpuPace {
         Self { threads, ops, spread: (1.0, 1.0), write_bytes_per_s: 0.0 }
     }
 
-    /// Returns the seconds of a node of `op` with so much work: interpolated between the measured nodes on
-    /// logarithmic scales, at the pace of the largest one beyond it, and no faster than the smallest one
-    /// below it. An op that was not measured takes as long per byte as all those that were, together.
+    /// Returns the seconds for a node of `op` with this much work: interpolated between measured nodes on
+    /// logarithmic scales, at the pace of the largest node above it, and the time of the smallest node below
+    /// it. An op that was not measured takes as long per unit of work as all measured ops together.
     pub fn seconds(&self, op: &str, work: f64) -> f64 {
         if work <= 0.0 {
             return 0.0;
@@ -67,7 +67,7 @@ impl CpuPace {
         }
     }
 
-    /// Seconds per unit of work over the largest nodes of all ops.
+    /// Returns the seconds per unit of work, over the largest nodes of all ops.
     fn rate(&self) -> f64 {
         let largest = self.ops.values().filter_map(|points| points.last());
         let (seconds, work) = largest.fold((0.0, 0.0), |(s, w), node| (s + node.seconds, w + node.work));

@@ -10,15 +10,15 @@ use serde::Serialize;
 pub struct Hardware {
     /// Name for `--on`.
     pub name: &'static str,
-    /// The product.
+    /// Name of the product.
     pub product: &'static str,
-    /// The architecture.
+    /// Name of the architecture.
     pub architecture: &'static str,
     /// CUDA compute capability, such as `9.0`.
     pub compute_capability: Option<&'static str>,
-    /// Bytes of memory as the driver reports them.
+    /// Memory in bytes, as reported by the driver.
     pub memory_bytes: Option<u64>,
-    /// Peaks and bandwidth.
+    /// Peaks and bandwidth; `None` if unknown.
     pub limits: Option<Limits>,
     /// Source of the figures.
     pub source: &'static str,
@@ -37,7 +37,7 @@ pub struct Limits {
     pub bandwidth: f64,
 }
 
-/// Every device that `--on` knows. Memory is the total that `nvidia-smi` shows.
+/// Every device that `--on` accepts. Memory is the total shown by `nvidia-smi`.
 pub static DEVICES: &[Hardware] = &[
     gpu(
         ["h200", "NVIDIA H200 SXM", "Hopper", "9.0"],
@@ -95,16 +95,17 @@ pub static DEVICES: &[Hardware] = &[
     ),
     Hardware {
         name: "cpu",
-        product: "the CPU of whichever machine",
+        product: "any CPU",
         architecture: "unknown",
         compute_capability: None,
         memory_bytes: None,
         limits: None,
-        source: "nothing is known of it in advance",
+        source: "nothing is known about it in advance",
     },
 ];
 
-/// Names, memory in MiB, then `[fp32, tf32, bf16]` in FLOP/s and bandwidth in bytes per second.
+/// Builds an entry from names, memory in MiB, `[fp32, tf32, bf16]` in FLOP/s plus bandwidth in bytes per
+/// second, and the source.
 const fn gpu(names: [&'static str; 4], mib: u64, peaks: [f64; 4], source: &'static str) -> Hardware {
     let [name, product, architecture, compute_capability] = names;
     let [fp32, tf32, bf16, bandwidth] = peaks;
@@ -119,11 +120,11 @@ const fn gpu(names: [&'static str; 4], mib: u64, peaks: [f64; 4], source: &'stat
     }
 }
 
-/// Returns the device of that name; case, spaces and dashes do not matter, and `a100` alone is the larger
+/// Returns the device with this name. Case, spaces and dashes do not matter; `a100` alone means the larger
 /// one.
 ///
 /// # Errors
-/// A usage error with the nearest name and all names.
+/// A usage error with the nearest name and all names if the name is unknown.
 pub fn find(name: &str) -> Result<&'static Hardware> {
     let wanted = plain(name);
     let wanted = if wanted == "a100" { "a10080".to_owned() } else { wanted };
@@ -134,12 +135,12 @@ pub fn find(name: &str) -> Result<&'static Hardware> {
     let nearest = nearest_by(&wanted, named.iter().map(|(name, plain)| (*name, plain.as_str())));
     let meant = nearest.map_or(String::new(), |near| format!("did you mean {near}? "));
     let names: Vec<&str> = DEVICES.iter().map(|d| d.name).collect();
-    Err(Error::usage(format!("there is no device {name:?}: {meant}known are {}", names.join(", "))))
+    Err(Error::usage(format!("there is no device {name:?}: {meant}known devices are {}", names.join(", "))))
 }
 
-/// Returns the device that the driver reports under this name, for comparing a run with its peaks. Names must
-/// match exactly: PCIe cards, laptop GPUs and MIG partitions have other clocks or fewer units under a similar
-/// name.
+/// Returns the device that the driver reports under this name, to compare a run with the device's peaks.
+/// Names must match exactly: PCIe cards, laptop GPUs and MIG partitions have other clocks or fewer units
+/// under similar names.
 pub fn by_driver_name(name: &str) -> Option<&'static Hardware> {
     let known = match name.trim() {
         "NVIDIA H200" => "h200",
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(find("a100").expect("the larger").name, "a100-80");
         let wrong = find("rtx509").expect_err("unknown");
         assert!(wrong.message().contains("did you mean rtx5090?"), "{wrong}");
-        assert!(find("").expect_err("nothing").message().contains("known are h200"));
+        assert!(find("").expect_err("nothing").message().contains("known devices are h200"));
     }
 
     #[test]
@@ -203,7 +204,7 @@ mod tests {
         for device in DEVICES {
             let Some(l) = device.limits else { continue };
             assert!(l.fp32 <= l.tf32 && l.tf32 < l.bf16, "{}", device.name);
-            // Every architecture here does twice as many bf16 as TF32 operations, to the rounding of
+            // Every architecture here does twice as many bf16 as TF32 operations, up to rounding in
             // datasheets.
             assert!((l.bf16 / l.tf32 - 2.0).abs() < 0.05, "{}", device.name);
         }

@@ -1,7 +1,7 @@
 //! The machine that a run is planned for: CPU threads, memory, GPUs, NCCL.
 //!
-//! [`Machine::here`] probes once; after that a machine is a plain value, so loading a recipe and planning
-//! depend on nothing else, and can be tested for other machines.
+//! [`Machine::here`] probes once. After that a machine is a plain value, so loading a recipe and planning
+//! depend on nothing else and can be tested for other machines.
 
 mod cpu_pace;
 pub mod hardware;
@@ -22,21 +22,21 @@ pub struct Machine {
     pub hardware: Option<&'static Hardware>,
     /// CPU threads that this process may use.
     pub threads: usize,
-    /// Bytes of host memory, where known.
+    /// Bytes of host memory, if known.
     pub memory_bytes: Option<u64>,
-    /// Its GPUs.
+    /// GPUs of the machine.
     pub gpus: Gpus,
-    /// The measured pace of its CPU, where that is known.
+    /// Measured pace of the CPU, if known.
     pub cpu_pace: Option<Arc<CpuPace>>,
-    /// How to install NCCL, on a machine of several GPUs without it.
+    /// How to install NCCL, if the machine has several GPUs but no NCCL.
     pub nccl_missing: Option<&'static str>,
-    /// World size that an external launcher has set, for recipes with `parallelism.launcher = "env"`.
+    /// World size set by an external launcher, for recipes with `parallelism.launcher = "env"`.
     pub launched_world: Option<usize>,
     /// Ranks of the run on this machine; `None` if all of them are.
     pub local_ranks: Option<usize>,
     /// Processes of the run on this machine, which share its CPU threads.
     pub processes: usize,
-    /// True for a process beside a run, such as sampling: it uses one device, whatever the number of ranks.
+    /// True for a process next to a run, such as sampling: it uses one device, whatever the number of ranks.
     pub single_device: bool,
 }
 
@@ -45,11 +45,11 @@ pub struct Machine {
 pub enum Gpus {
     /// These, in the driver's order.
     Found(Vec<GpuModel>),
-    /// None that can be used, with the reason.
+    /// No usable GPU, for this reason.
     Unusable(String),
-    /// As many of this model as a recipe has ranks.
+    /// GPUs of this model, as many as a recipe has ranks.
     Assumed(GpuModel),
-    /// Nothing is known of them; every choice of device is accepted.
+    /// Nothing is known about them; any choice of device is accepted.
     Unknown,
 }
 
@@ -58,7 +58,7 @@ pub enum Gpus {
 pub struct GpuModel {
     /// Name that the driver reports, such as `NVIDIA H200`.
     pub name: String,
-    /// Bytes of memory that the driver reports.
+    /// Memory in bytes, as reported by the driver.
     pub memory_bytes: u64,
 }
 
@@ -75,7 +75,7 @@ impl Machine {
         Self { threads, memory_bytes: host_memory_bytes(), gpus, nccl_missing, ..Self::none() }
     }
 
-    /// Returns a machine about which nothing is known: every recipe can be read and planned for it.
+    /// Returns a machine about which nothing is known. Every recipe can be read and planned for it.
     pub fn none() -> Self {
         Self {
             hardware: None,
@@ -91,11 +91,11 @@ impl Machine {
         }
     }
 
-    /// Returns a machine with as many of a known device as a recipe has ranks, such as `h200`; see
-    /// [`hardware::DEVICES`]. Its unknown properties are not checked.
+    /// Returns a machine with a known device such as `h200`, as many as a recipe has ranks; see
+    /// [`hardware::DEVICES`]. Unknown properties are not checked.
     ///
     /// # Errors
-    /// A usage error that names the devices, for an unknown one.
+    /// A usage error that lists the devices if `name` is unknown.
     pub fn named(name: &str) -> Result<Self> {
         let hardware = hardware::find(name)?;
         let model = |memory_bytes| GpuModel { name: hardware.product.to_owned(), memory_bytes };
@@ -127,8 +127,7 @@ impl Machine {
         self
     }
 
-    /// Returns the number of GPUs that can be used, or the reason why there are none; `None` where nothing is
-    /// known.
+    /// Returns the number of usable GPUs, or the reason why there are none; `None` if nothing is known.
     pub fn usable_gpus(&self) -> Option<Result<usize, &str>> {
         match &self.gpus {
             Gpus::Found(models) => Some(Ok(models.len())),
@@ -137,13 +136,13 @@ impl Machine {
         }
     }
 
-    /// Returns the properties of the architecture of a named GPU, to say which kernels run there.
+    /// Returns properties for the architecture of a named GPU, which tell which kernels run there.
     pub fn properties(&self) -> Option<Properties> {
         let (major, minor) = self.hardware?.compute_capability?.split_once('.')?;
         Some(Properties::of_architecture((major.parse().ok()?, minor.parse().ok()?)))
     }
 
-    /// The model of a GPU, by its index.
+    /// Returns the model of a GPU, by its index.
     pub fn gpu(&self, index: usize) -> Option<&GpuModel> {
         match &self.gpus {
             Gpus::Found(models) => models.get(index),
@@ -162,7 +161,7 @@ fn found_gpus() -> Result<Vec<GpuModel>, String> {
     (0..cuda::usable()?).map(model).collect()
 }
 
-/// Returns the bytes of host memory; `None` on systems other than Linux.
+/// Returns the bytes of host memory; `None` if the OS is not Linux.
 fn host_memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;

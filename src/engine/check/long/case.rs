@@ -1,16 +1,16 @@
-//! The long sequences on which attention is checked.
+//! The long sequences that attention is checked on.
 
 use super::super::numbers::random;
 use crate::ops::attention::{Attention, Heads, Mask};
 use std::ops::Range;
 
-/// Rows that are compared, besides the first and the last.
+/// Number of rows compared, besides the first and the last.
 const SAMPLES: usize = 64;
 
-/// Lengths of the documents of a sequence, in turn.
+/// Lengths of the documents in a sequence; they repeat.
 const DOCUMENTS: [usize; 5] = [700, 3000, 1, 129, 5000];
 
-/// Every so many rows, one sees no key.
+/// One in this many rows sees no key.
 const BLIND: usize = 1013;
 
 /// An attention over long sequences.
@@ -22,13 +22,13 @@ pub struct LongCase {
 }
 
 impl LongCase {
-    /// A batch of causal sequences of a length, with (query heads, key heads, width of a head).
+    /// Creates a batch of causal sequences with (query heads, key heads, width of a head).
     pub fn causal(batch: usize, seq_len: usize, (query, kv, dim): (usize, usize, usize)) -> Self {
         let heads = Heads { query, kv, dim };
         Self { batch, attention: Attention::causal(heads, seq_len), documents: false }
     }
 
-    /// The same with sequences of several documents, and rows that see no key.
+    /// Divides the sequences into several documents, with some rows that see no key.
     #[must_use]
     pub fn documents(mut self) -> Self {
         self.attention.mask = Mask::Spans;
@@ -36,7 +36,7 @@ impl LongCase {
         self
     }
 
-    /// The same through a window.
+    /// Limits attention to a window.
     #[must_use]
     pub fn windowed(mut self, window: usize) -> Self {
         self.attention.mask = Mask::Spans;
@@ -44,15 +44,15 @@ impl LongCase {
         self
     }
 
-    /// The same with a cap of the scores.
+    /// Caps the scores.
     #[must_use]
     pub fn capped(mut self, cap: f64) -> Self {
         self.attention.score_cap = Some(cap);
         self
     }
 
-    /// The cases of GPUs: every width and group around whole tiles, then long sequences, then one whose
-    /// elements are more than 2³¹.
+    /// Returns the cases for GPUs: every head width and group size with lengths around whole tiles, then long
+    /// sequences, then one with more than 2³¹ elements.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for dim in [32, 64, 96, 128] {
@@ -81,7 +81,7 @@ impl LongCase {
         self.batch * self.attention.seq_len
     }
 
-    /// Returns the keys that a row of a sequence sees.
+    /// Returns the keys that row `t` of a sequence sees.
     pub(super) fn visible(&self, t: usize) -> Range<usize> {
         let in_window = self.attention.window.map_or(0, |window| (t + 1).saturating_sub(window));
         if !self.documents {
@@ -100,7 +100,7 @@ impl LongCase {
         first.max(in_window)..t + 1
     }
 
-    /// Returns the rows that are compared: the first, the last, and some between.
+    /// Returns the rows to compare: the first, the last, and random ones in between.
     pub(super) fn sampled_rows(&self) -> Vec<usize> {
         let seq_len = self.attention.seq_len;
         let drawn = (0..SAMPLES).map(|at| random(&self.name(), 900, at)[0] as usize % seq_len);
@@ -129,7 +129,7 @@ mod tests {
             [0..1, 0..700, 700..701, 700..3700, 3700..3701, 3701..3702]
         );
         assert!(case.visible(BLIND - 1).is_empty());
-        // After all five documents the first length comes again.
+        // After all five documents, the first length repeats.
         assert_eq!(case.visible(8830 + 10), 8830..8841);
         assert_eq!([720, 3000].map(|t| case.windowed(100).visible(t)), [700..721, 2901..3001]);
     }

@@ -7,7 +7,7 @@ use crate::ops::attention::Attention;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// The numbers of one sequence, already rounded: packed rows, and the gradient of the output.
+/// The numbers of one sequence, already rounded: the packed rows and the gradient of the output.
 pub(super) struct Sequence {
     pub packed: Vec<f64>,
     pub d_o: Vec<f64>,
@@ -33,12 +33,12 @@ impl Sequence {
         Self { packed: numbers(0, heads.width()), d_o: numbers(1, heads.query * heads.dim) }
     }
 
-    /// Returns a head of the packed rows, or of the gradient of the output.
+    /// Returns one head from the packed rows, or from the gradient of the output.
     fn head(all: &[f64], width: usize, column: usize, dim: usize) -> Vec<f64> {
         all.chunks_exact(width).flat_map(|row| row[column..column + dim].to_vec()).collect()
     }
 
-    /// Returns sampled rows of the output, dq, dk and dv of the last key and value head by their definition.
+    /// Returns sampled rows of the output, dq, dk and dv for the last key and value head, by definition.
     pub fn reference(&self, case: &LongCase) -> [Rows; 4] {
         let Attention { heads, seq_len, .. } = case.attention;
         let (dim, last) = (heads.dim, heads.kv - 1);
@@ -79,12 +79,12 @@ impl Sequence {
     }
 }
 
-/// Rows of a tensor, each with the size of its terms: the root of the sum of their squared norms, to which
-/// errors of rounding are in proportion even where the terms cancel.
+/// Rows of a tensor, each with the size of its terms: the root of the sum of their squared norms. Rounding
+/// errors are proportional to that size even if the terms cancel.
 #[derive(Default)]
 pub(super) struct Rows {
     pub values: Vec<f64>,
-    /// Squared.
+    /// Squared sizes.
     sizes: Vec<f64>,
 }
 
@@ -104,8 +104,8 @@ impl Rows {
         self.sizes[at] += row.size;
     }
 
-    /// Returns the root mean square over rows of the error of a row beside the size of its terms; infinite
-    /// where lengths differ.
+    /// Returns the root mean square, over rows, of a row's error relative to the size of its terms; infinite
+    /// if lengths differ.
     pub fn error_of(&self, have: &[f64]) -> f64 {
         if have.len() != self.values.len() {
             return f64::INFINITY;
@@ -132,7 +132,7 @@ impl Sum {
         Self { value: vec![0.0; dim], size: 0.0 }
     }
 
-    /// Adds `factor·x`, where rounding acts on `largest·x`.
+    /// Adds `factor·x`, whose rounding error is proportional to `largest·x`.
     fn add(&mut self, factor: f64, largest: f64, x: &[f64]) {
         add_scaled(&mut self.value, factor, x);
         self.size += largest * largest * dot(x, x);
@@ -146,7 +146,7 @@ struct Solved {
     dot: f64,
 }
 
-/// A query head of a sequence with its keys and values, each row `dim` long.
+/// A query head of a sequence with its keys and values; each row is `dim` long.
 struct Head<'a> {
     scale: f64,
     cap: Option<f64>,
@@ -162,7 +162,7 @@ impl Head<'_> {
         &all[at * self.dim..(at + 1) * self.dim]
     }
 
-    /// Returns a score, and its derivative by the product of query and key.
+    /// Returns a score and its derivative with respect to the product of query and key.
     fn score_and_slope(&self, t: usize, key: usize) -> (f64, f64) {
         let score = self.scale * dot(self.row(self.queries, t), self.row(self.keys, key));
         let Some(cap) = self.cap else { return (score, self.scale) };
@@ -174,7 +174,7 @@ impl Head<'_> {
         self.score_and_slope(t, key).0
     }
 
-    /// Returns the gradient of the product of query and key, and the size of what is subtracted in it.
+    /// Returns the gradient of the product of query and key, and the size of the terms subtracted in it.
     fn score_gradient(&self, t: usize, key: usize, solved: &Solved) -> (f64, f64) {
         let (score, slope) = self.score_and_slope(t, key);
         let p = (score - solved.lse).exp();
@@ -204,7 +204,7 @@ impl Head<'_> {
         dq
     }
 
-    /// Returns a key's gradient and its value's, over the queries that see it.
+    /// Returns the gradients of a key and its value, over the queries that see it.
     fn key_gradients(&self, key: usize, seeing: impl Iterator<Item = usize>, solved: &[Solved]) -> [Sum; 2] {
         let [mut dk, mut dv] = [Sum::new(self.dim), Sum::new(self.dim)];
         for t in seeing {

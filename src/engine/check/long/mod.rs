@@ -1,8 +1,8 @@
-//! Attention of sequences too long for the reference of every element: sampled rows of one head against f64.
+//! Checks attention over sequences too long for a full reference: sampled rows of one head against f64.
 //!
-//! All sequences of a batch are alike, and must have the same bits; the last one, whose elements may lie
-//! beyond 2³¹, is compared. Of its last key and value head, and the query heads that share it, sampled rows
-//! of the output and of the gradients are compared with the definition in f64.
+//! All sequences of a batch are the same and must give the same bits. The last one, whose elements may lie
+//! beyond 2³¹, is compared with the definition in f64: sampled rows of the output and the gradients, for its
+//! last key and value head and the query heads that share it.
 
 mod case;
 mod definition;
@@ -22,7 +22,7 @@ use crate::passes::differentiate;
 use definition::Sequence;
 use std::sync::Arc;
 
-/// Checks every long case in a format of activations, and passes each finding to `see`.
+/// Checks every long case in one format of activations, and passes each finding to `see`.
 ///
 /// # Errors
 /// If a case does not fit into memory or cannot be run, or `see` fails.
@@ -89,8 +89,8 @@ impl Stored {
         })
     }
 
-    /// Returns sampled rows of the last sequence: of the output and dq for every query head that shares the
-    /// last key and value head, then of dk and dv of that head.
+    /// Returns sampled rows of the last sequence: output and dq for every query head that shares the last key
+    /// and value head, then dk and dv of that head.
     fn sampled(&self, case: &LongCase) -> [Vec<f64>; 4] {
         let Attention { heads, seq_len, .. } = case.attention;
         let (last, sampled) = (heads.kv - 1, case.sampled_rows());
@@ -112,7 +112,7 @@ impl Stored {
     }
 }
 
-/// Runs forward and backward of a batch of one sequence again and again.
+/// Runs forward and backward for a batch that repeats one sequence.
 fn run(case: &LongCase, sequence: &Sequence, precision: Precision, target: &Target) -> Result<Stored> {
     let layout = Layout::new(case, precision);
     let section = Section::new(layout.program(case)?);
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    /// Late rows are small beside the first, and must count as much.
+    /// Late rows are small compared to the first, but must count as much.
     #[test]
     fn a_last_row_of_zeros_is_found() {
         let case = LongCase::causal(2, 1100, (2, 1, 8));

@@ -1,4 +1,4 @@
-//! Chooses the fastest algorithm of a product by timing those that the library proposes.
+//! Chooses the fastest algorithm for a product by timing the ones the library proposes.
 
 use super::algorithms::Algorithm;
 use super::cublaslt::{Cublaslt, Layout, check};
@@ -14,34 +14,35 @@ use crate::liveness::report_progress;
 use cudarc::cublaslt::sys::{cublasLtMatmulHeuristicResult_t, cublasStatus_t};
 use std::sync::Arc;
 
-/// Runs of a candidate that are timed at once, after one to warm up.
+/// Timed runs of a candidate, after one warm-up run.
 const RUNS: usize = 6;
 
-/// Candidates that are timed under load are at most this much slower than the fastest of all ...
+/// Candidates timed under load are at most this factor slower than the fastest candidate ...
 const NEARLY_AS_FAST: f32 = 1.15;
 
-/// ... and at most this many.
+/// ... and there are at most this many.
 const UNDER_LOAD: usize = 6;
 
-/// Time for which a candidate is timed under load, in milliseconds, in each of [`ROUNDS`].
+/// How long a candidate is timed under load in each of [`ROUNDS`], in milliseconds.
 const MEASURED_MS: f32 = 120.0;
 
-/// Rounds of all candidates under load: the mean of their turns cancels a slow change of the card's
+/// Rounds over all candidates under load. A candidate's mean over rounds cancels slow changes of the GPU's
 /// temperature.
 const ROUNDS: usize = 2;
 
-/// Another algorithm than the one in use must be faster by this factor under load: bits change with it.
+/// To replace the algorithm in use, another must be faster by this factor under load, because the bits change
+/// with it.
 const WORTH_A_CHANGE: f32 = 1.005;
 
-/// How the algorithm of a product is chosen.
+/// How the algorithm for a product is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timing {
-    /// Not at all: the library's first proposal.
+    /// No timing: the library's first proposal.
     None,
-    /// By a few runs each, at whatever clock the card has: milliseconds per product.
+    /// A few runs of each candidate at the GPU's current clock: milliseconds per product.
     Quick,
-    /// At the clock that the card sustains: seconds per product. At the power limit the clock follows the
-    /// energy of a product, so the fastest of a few runs need not be the fastest of a training step.
+    /// At the clock that the GPU sustains: seconds per product. At the power limit the clock depends on the
+    /// energy of a product, so the fastest in a few runs need not be the fastest in a training step.
     UnderLoad,
 }
 
@@ -53,9 +54,9 @@ pub(super) struct Bench<'a> {
     pub(super) allocator: &'a Arc<Allocator>,
 }
 
-/// Returns the fastest algorithm among those that give the same bits twice; our own kernel if there is none.
-/// Its time is 0 if it was not timed. Under load, the algorithm `in_use` stays unless another is clearly
-/// faster.
+/// Returns the fastest algorithm that gives the same bits twice; our own kernel if there is none. The
+/// algorithm's time is 0 if it was not timed. Under load, the algorithm `in_use` stays unless another is
+/// clearly faster.
 ///
 /// # Errors
 /// If the driver reports an error.
@@ -103,7 +104,7 @@ pub(super) fn fastest(
     }))
 }
 
-/// A product whose algorithms are tried.
+/// A product on which algorithms are tried.
 struct Trial<'a, 'b> {
     library: &'a Cublaslt,
     layout: &'a Layout,
@@ -116,7 +117,7 @@ struct Trial<'a, 'b> {
 type Timed = (f32, cublasLtMatmulHeuristicResult_t);
 
 impl Trial<'_, '_> {
-    /// Returns the first algorithm that the library proposes, runs, and gives the same bits twice.
+    /// Returns the first proposed algorithm that runs and gives the same bits twice.
     fn first_proposed(&self) -> Result<Algorithm> {
         for candidate in self.library.candidates(self.layout)? {
             if self.runs(&candidate) && self.repeats_its_bits(&candidate)? {
@@ -126,14 +127,14 @@ impl Trial<'_, '_> {
         Ok(Algorithm::plain())
     }
 
-    /// Runs an algorithm once, and returns true if the library took it.
+    /// Runs an algorithm once; returns true if the library accepted it.
     fn runs(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> bool {
         let stream = self.matrices.bench.stream;
         let status = self.library.multiply(stream, &self.product, self.layout, &candidate.algo);
         status == cublasStatus_t::CUBLAS_STATUS_SUCCESS
     }
 
-    /// Returns the algorithms that run, by the mean of [`RUNS`] runs, fastest first.
+    /// Returns the algorithms that run, sorted by the mean time of [`RUNS`] runs, fastest first.
     fn by_quick_time(&self) -> Result<Vec<Timed>> {
         let mut timed = Vec::new();
         for candidate in self.library.candidates(self.layout)? {
@@ -145,7 +146,7 @@ impl Trial<'_, '_> {
         Ok(timed)
     }
 
-    /// Returns true if an algorithm gives the same bits twice.
+    /// Returns true if an algorithm gives the same bits in two runs.
     fn repeats_its_bits(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> Result<bool> {
         let mut sums = [0u64; 2];
         for sum in &mut sums {
@@ -158,7 +159,8 @@ impl Trial<'_, '_> {
         Ok(sums[0] == sums[1])
     }
 
-    /// Replaces the times of candidates by those under load: means over rounds, in which they take turns.
+    /// Replaces the times of candidates by times under load: means over rounds in which the candidates take
+    /// turns.
     fn time_under_load(&self, candidates: &mut [Timed]) -> Result<()> {
         let quick: Vec<f32> = candidates.iter().map(|c| c.0.max(1e-3)).collect();
         candidates.iter_mut().for_each(|c| c.0 = 0.0);
@@ -173,7 +175,7 @@ impl Trial<'_, '_> {
         Ok(())
     }
 
-    /// Returns the mean time of a number of runs, in milliseconds.
+    /// Returns the mean time of `runs` runs, in milliseconds.
     fn milliseconds(&self, candidate: &cublasLtMatmulHeuristicResult_t, runs: usize) -> Result<f32> {
         let stream = self.matrices.bench.stream;
         let (start, end) = &self.matrices.events;
@@ -191,7 +193,7 @@ impl Trial<'_, '_> {
 /// Size of the pattern that fills the factors, in bytes.
 const PATTERN: usize = 1 << 22;
 
-/// Random matrices to time products on: products of zeros would run faster.
+/// Random matrices for timing products; products of zeros would run faster.
 #[derive(Debug)]
 pub(super) struct Matrices<'a> {
     bench: Bench<'a>,
@@ -212,7 +214,7 @@ impl<'a> Matrices<'a> {
         })
     }
 
-    /// Returns a product of a shape on random numbers, in memory that is large enough.
+    /// Returns a product of a shape on random numbers, in memory large enough for it.
     fn product(&mut self, shape: &ProductShape) -> Result<Product> {
         let align = |bytes: usize| bytes.next_multiple_of(256);
         let batch = shape.batch.unwrap_or(1);
@@ -261,12 +263,12 @@ impl<'a> Matrices<'a> {
     }
 }
 
-/// Returns the bytes of what a product, or a batch, writes.
+/// Returns the size in bytes of the result of a product or a batch.
 fn result_bytes(shape: &ProductShape) -> usize {
     shape.batch.unwrap_or(1) * shape.m * shape.n * shape.output.size()
 }
 
-/// Fills memory with random numbers of a format: a pattern that repeats.
+/// Fills memory with random numbers of a format, as a repeating pattern.
 pub(super) fn randomize(stream: &Stream, memory: &DeviceBuffer, format: DType) -> Result<()> {
     let pattern = pattern(format);
     let mut filled = pattern.len().min(memory.len());

@@ -3,16 +3,16 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-// `HEADERS` and `SOURCES`, the names and texts of all files in `kernels/`, as build.rs lists them.
+// build.rs generates `HEADERS` and `SOURCES`: the names and texts of all files in `kernels/`.
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
-/// The variable that names a folder whose files replace those in the binary, to edit kernels without
-/// rebuilding.
+/// The environment variable for a folder whose files replace those in the binary, so that kernels can be
+/// edited without rebuilding.
 pub const FOLDER_VARIABLE: &str = "XRUN_KERNELS";
 
 /// Returns the source of a kernel file.
 ///
-/// Panics for a name that the binary does not know: a programming error.
+/// Panics if the binary has no file with this name: a programming error.
 pub fn source(file: &str) -> Cow<'static, str> {
     let embedded = SOURCES.iter().find(|(name, _)| *name == file);
     replaced(&format!("{file}.cu"))
@@ -24,7 +24,7 @@ pub fn headers() -> Vec<(&'static str, Cow<'static, str>)> {
     HEADERS.iter().map(|(name, text)| (*name, replaced(name).unwrap_or(Cow::Borrowed(text)))).collect()
 }
 
-/// Returns a file of the folder that [`FOLDER_VARIABLE`] names, if it exists.
+/// Returns a file from the folder in [`FOLDER_VARIABLE`], if it exists.
 fn replaced(name: &str) -> Option<Cow<'static, str>> {
     let folder = std::env::var_os(FOLDER_VARIABLE)?;
     std::fs::read_to_string(Path::new(&folder).join(name)).ok().map(Cow::Owned)

@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// A stream of a GPU. Destroyed when dropped. Callers have made its context current.
+/// A stream of a GPU, destroyed when dropped. Callers must have made its context current.
 #[derive(Debug)]
 pub(crate) struct Stream {
     context: Arc<Context>,
@@ -18,26 +18,26 @@ pub(crate) struct Stream {
 
 // SAFETY: the driver's handles may be used from every thread that has made the context current.
 unsafe impl Send for Stream {}
-// SAFETY: as above.
+// SAFETY: see `Send`.
 unsafe impl Sync for Stream {}
 
-/// Without this flag, the stream would wait for work that other code puts into the default stream.
+/// Without this flag, the stream would wait for work that other code puts on the default stream.
 const NON_BLOCKING: u32 = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
 
 impl Stream {
     /// Creates a stream.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self> {
         let mut raw = null_mut();
-        // SAFETY: the address of a handle to be filled in; the context is current.
+        // SAFETY: the address points to a handle to be filled in; the context is current.
         let status = unsafe { sys::cuStreamCreate(&raw mut raw, NON_BLOCKING) };
         check(status, "create a stream")?;
         Ok(Self { context: Arc::clone(context), raw })
     }
 
-    /// Creates a stream whose blocks are scheduled before those of others.
+    /// Creates a stream whose blocks are scheduled before the blocks of other streams.
     pub(super) fn with_highest_priority(context: &Arc<Context>) -> Result<Self> {
         let (mut lowest, mut highest, mut raw) = (0, 0, null_mut());
-        // SAFETY: addresses of what is filled in; the context is current.
+        // SAFETY: the addresses point to values to be filled in; the context is current.
         unsafe {
             let status = sys::cuCtxGetStreamPriorityRange(&raw mut lowest, &raw mut highest);
             check(status, "query the priorities of streams")?;
@@ -52,7 +52,7 @@ impl Stream {
         self.raw
     }
 
-    /// Makes its context that of the calling thread.
+    /// Makes the stream's context current on the calling thread.
     pub(super) fn make_current(&self) -> Result<()> {
         self.context.make_current()
     }
@@ -63,8 +63,7 @@ impl Stream {
         check(unsafe { sys::cuStreamSynchronize(self.raw) }, "finish work on the GPU")
     }
 
-    /// Records an event. With `inside_graph`, while a graph is captured, every launch of the graph records
-    /// it.
+    /// Records an event. With `inside_graph`, during a capture, every launch of the graph records it.
     pub(super) fn record(&self, event: &Event, inside_graph: bool) -> Result<()> {
         let flag = if inside_graph {
             sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32
@@ -78,10 +77,10 @@ impl Stream {
     /// Makes later work wait for a recorded event.
     pub(super) fn wait(&self, event: &Event) -> Result<()> {
         // SAFETY: event and stream exist, and the event has been recorded.
-        check(unsafe { sys::cuStreamWaitEvent(self.raw, event.0, 0) }, "let a stream wait for another")
+        check(unsafe { sys::cuStreamWaitEvent(self.raw, event.0, 0) }, "make a stream wait for another")
     }
 
-    /// Sets bytes.
+    /// Sets `bytes` bytes to `byte`.
     pub(super) fn fill(&self, address: DevicePtr, byte: u8, bytes: usize) -> Result<()> {
         if bytes == 0 {
             return Ok(());
@@ -102,8 +101,8 @@ impl Stream {
     /// Copies from pinned host memory.
     pub(super) fn upload(&self, to: DevicePtr, from: &Pinned, bytes: usize) -> Result<()> {
         assert!(bytes <= from.bytes().len());
-        // SAFETY: the pinned memory holds that many bytes and, by the engine's ring, outlives the copy; the
-        // range at the GPU's address is inside memory that the caller holds.
+        // SAFETY: the pinned memory holds that many bytes and outlives the copy, because the engine reuses it
+        // only after its event; the range at the GPU's address is inside memory that the caller holds.
         let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.address(), bytes, self.raw) };
         check(status, "copy to the GPU")
     }
@@ -111,41 +110,42 @@ impl Stream {
     /// Copies into pinned host memory.
     pub(super) fn download(&self, to: &mut Pinned, from: DevicePtr, bytes: usize) -> Result<()> {
         assert!(bytes <= to.bytes().len());
-        // SAFETY: the pinned memory takes that many bytes, and callers keep it until the copy is over: the
-        // engine by its ring, the downloader by waiting for each piece. The range is inside memory that they
+        // SAFETY: the pinned memory has room for that many bytes, and callers keep it until the copy is done:
+        // the engine waits for its event, the downloader for each piece. The range is inside memory that they
         // hold.
         let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to.address(), from, bytes, self.raw) };
         check(status, "copy from the GPU")
     }
 
-    /// Waits for all work queued so far, and reads bytes of allocated memory.
+    /// Waits for all work queued so far, then reads bytes of allocated memory.
     pub(super) fn read(&self, from: DevicePtr, to: &mut [u8]) -> Result<()> {
         if to.is_empty() {
             return Ok(());
         }
         self.synchronize()?;
-        // SAFETY: the caller's range is inside memory that it holds, and the slice takes as many bytes.
+        // SAFETY: the caller's range is inside memory that it holds, and the slice has room for as many
+        // bytes.
         let status = unsafe { sys::cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), from, to.len()) };
         check(status, "read memory of the GPU")
     }
 
-    /// Writes bytes of allocated memory after all work queued so far, and waits until they are there.
+    /// Writes bytes of allocated memory after all work queued so far, and waits for the write.
     ///
-    /// `cuMemcpyHtoD` would not do: from pageable memory it may return before the bytes have arrived, and
-    /// this stream does not wait for the default stream, in which it copies.
+    /// `cuMemcpyHtoD` is not enough: from pageable memory it may return before the bytes have arrived, and it
+    /// copies on the default stream, for which this stream does not wait.
     pub(super) fn write(&self, to: DevicePtr, from: &[u8]) -> Result<()> {
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: the caller's range is inside memory that it holds, and the slice has as many bytes. It is
-        // read by the time the wait below ends.
+        // SAFETY: the caller's range is inside memory that it holds, and the slice has as many bytes. The
+        // slice has been read when the wait below returns.
         let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), self.raw) };
         check(status, "write memory of the GPU")?;
         self.synchronize()
     }
 
-    /// Launches a named function of a loaded module. The values are its arguments. With `overlaps` it may
-    /// begin before the kernel before it has ended.
+    /// Launches a named function of a loaded module with `values` as its arguments. With `overlaps` it may
+    /// begin before the previous kernel has ended.
     pub(super) fn launch(
         &self,
         (entry, function): (&str, sys::CUfunction),
@@ -173,9 +173,9 @@ impl Stream {
             attrs: &raw mut overlap,
             numAttrs: u32::from(overlaps),
         };
-        // SAFETY: the arguments are in the order and of the types of the kernel, which its one launch site
-        // holds; the addresses are of tensors that the executor keeps alive for the node. A kernel that
-        // overlaps waits for the one before it before it reads what that writes.
+        // SAFETY: the arguments have the order and types of the kernel's parameters, as its single launch
+        // site ensures; the addresses belong to tensors that the executor keeps alive for the node. A kernel
+        // that overlaps waits for the previous one before it reads what that writes.
         let status =
             unsafe { sys::cuLaunchKernelEx(&raw const config, function, pointers.as_mut_ptr(), null_mut()) };
         check(status, &format!("launch {entry} with {grid:?}"))
@@ -184,9 +184,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // A context that cannot be made current has taken its streams with it.
+        // If the context cannot be made current, it has taken its streams with it.
         if self.make_current().is_ok() {
-            // SAFETY: created in `new` or `with_highest_priority`, and nobody else holds it.
+            // SAFETY: created in `new` or `with_highest_priority`, and held by nobody else.
             unsafe { sys::cuStreamDestroy_v2(self.raw) };
         }
     }

@@ -1,4 +1,4 @@
-//! How the GPUs of ranks exchange data: a choice behind one trait.
+//! How the GPUs of different ranks exchange data, behind one trait.
 
 use super::stream::Stream;
 use crate::device::gpu::{DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum};
@@ -9,24 +9,24 @@ use crate::error::{Error, Result};
 pub(crate) struct On<'a> {
     /// The stream.
     pub stream: &'a Stream,
-    /// Which of the two it is.
+    /// Which of the GPU's two streams it is.
     pub lane: Lane,
 }
 
-/// The streams of a GPU. Calls on one of them may run beside calls on the other; those on one run in order.
+/// The two streams of a GPU. Calls on one stream run in order, and concurrently with calls on the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// The model's.
+    /// The model's stream.
     Model,
-    /// That of collectives that overlap with the model.
+    /// The stream for collectives that overlap with the model.
     Collectives,
 }
 
 /// The exchange of data between the GPUs of ranks. Every rank queues the same calls in the same order.
 ///
-/// Calls are asynchronous. They fail when a rank is lost, or the library or the driver reports an error.
+/// Calls are asynchronous. They fail if a rank is lost, or if the library or the driver reports an error.
 pub(crate) trait Transport: Send + Sync + std::fmt::Debug {
-    /// Returns this rank, from 0.
+    /// Returns this rank, counted from 0.
     fn rank(&self) -> usize;
 
     /// Returns the number of ranks.
@@ -35,39 +35,39 @@ pub(crate) trait Transport: Send + Sync + std::fmt::Debug {
     /// Replaces f32 tensors, given as (address, elements), by their sums over ranks.
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<()>;
 
-    /// Gathers tensors of every rank on every rank, in the order of ranks.
+    /// Gathers tensors of every rank on every rank, in rank order.
     fn all_gather(&self, tensors: &[Gathered], on: On<'_>) -> Result<()>;
 
-    /// Gives every rank access to a tensor of every rank, as
+    /// Gives every rank access to a tensor of every rank; see
     /// [`Queue::share`](crate::device::gpu::Queue::share).
     fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()>;
 
-    /// Returns the addresses of what ranks share at `to`, as
+    /// Returns the addresses of what ranks share at `to`; see
     /// [`Queue::shared`](crate::device::gpu::Queue::shared).
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]>;
 
-    /// Replaces parts of f32 tensors by their sums over ranks, each on its owner.
+    /// Replaces parts of f32 tensors by their sums over ranks, each on the rank that owns it.
     fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()>;
 
-    /// Copies parts from their owners to all ranks, as
+    /// Copies parts from their owners to all ranks; see
     /// [`Queue::gather_from_owners`](crate::device::gpu::Queue::gather_from_owners).
     fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool, on: On<'_>) -> Result<()>;
 
-    /// Replaces bytes by those of rank 0. Returns false where this has to go through the host.
+    /// Replaces bytes by the bytes of rank 0. Returns false if the data has to go through the host.
     fn broadcast(&self, address: DevicePtr, bytes: usize, on: On<'_>) -> Result<bool>;
 
-    /// Ends what this rank's GPU waits for, and makes all later calls fail with this error. Any thread may
-    /// call it; it returns at once.
+    /// Ends everything this rank's GPU is waiting for, and makes all later calls fail with `error`. Any
+    /// thread may call it; it returns immediately.
     fn abort(&self, error: &Error);
 
     /// Aborts unless all ranks have shut down. Call it before memory is freed: freeing waits for the GPU,
-    /// which may wait for a rank that is gone.
+    /// which may be waiting for a rank that is gone.
     fn leave(&self);
 
-    /// Records that all ranks have agreed that they are done, so that no rank waits for another any more.
+    /// Records that all ranks have agreed that they are done, so that no rank waits for another anymore.
     fn shutdown(&self);
 
-    /// Releases what it holds of the GPU. Returns false if that exceeds a time limit: then the GPU is still
+    /// Releases its resources on the GPU. Returns false if that exceeds a time limit: then the GPU is still
     /// in use, and its context must stay.
     fn close(&self) -> bool;
 }

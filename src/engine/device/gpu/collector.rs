@@ -1,8 +1,8 @@
 //! A queue that runs nothing and collects what is queued.
 //!
-//! All programs are queued on it once before the first step, to collect the kernels to compile and the
+//! Before the first step, all programs are queued on it once, to collect the kernels to compile and the
 //! products to choose algorithms for. On a machine without a GPU it collects the kernels to compile for an
-//! architecture, from the one place where each is launched.
+//! architecture, using the same launch sites as a run.
 
 use super::{
     Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, OwnedCopy, OwnedSum, Product, ProductShape,
@@ -31,38 +31,38 @@ pub struct Requests {
 }
 
 impl Collector {
-    /// Returns a collector for rank 0 on a GPU with these properties.
+    /// Creates a collector for rank 0 on a GPU with these properties.
     pub fn new(properties: Properties) -> Self {
         Self { properties, rank: 0, requests: RefCell::default() }
     }
 
-    /// Makes it one for another rank: a rank that owns nothing of an update needs no kernel for it, and large
-    /// tables of what ranks own are in kernels of their own for each rank.
+    /// Sets the rank. Kernels differ between ranks: a rank that owns nothing of an update needs no kernel for
+    /// it, and large tables of what ranks own are compiled into separate kernels for each rank.
     #[must_use]
     pub fn with_rank(mut self, rank: usize) -> Self {
         self.rank = rank;
         self
     }
 
-    /// Inserts the kernel of sums over ranks, which one way of exchanging data launches.
+    /// Inserts the kernel for sums over ranks, which one of the transports launches.
     fn insert_rank_sum(&self) {
         self.requests.borrow_mut().kernels.insert(rank_sum((0, 1), (0, 1), (1, 0)).0);
     }
 
-    /// Inserts the kernels by which ranks sum a few numbers, and wait for each other.
+    /// Inserts the kernels with which ranks sum a few numbers, or wait for each other.
     fn insert_sum_at_once(&self) {
         let kernels = &mut self.requests.borrow_mut().kernels;
         kernels.extend(sum_at_once(&[], (&[0], 0), 0).map(|(kernel, _, _)| kernel));
         kernels.insert(wait_for_ranks(&[0], 0).0);
     }
 
-    /// Inserts the kernels beside copies between ranks.
+    /// Inserts the kernels that accompany copies between ranks.
     fn insert_copies(&self) {
         self.insert_sum_at_once();
         self.requests.borrow_mut().kernels.insert(copy_small(&[]).0);
     }
 
-    /// Returns the kernels and products listed so far.
+    /// Returns the kernels and products collected so far.
     pub fn into_requests(self) -> Requests {
         self.requests.into_inner()
     }
@@ -89,7 +89,7 @@ impl Queue for Collector {
     fn product(&self, product: &Product) -> Result<()> {
         let mut requests = self.requests.borrow_mut();
         requests.products.insert(product.shape());
-        // The library may turn out to have no algorithm for it, and some of its algorithms fill a counter.
+        // The library may have no algorithm for the product, and some of its algorithms fill a counter.
         requests.kernels.insert(fallback_kernel(product).0);
         requests.kernels.extend(fill_words(0, 0, 1).map(|(kernel, _, _)| kernel));
         Ok(())

@@ -1,18 +1,18 @@
-//! The kernel that makes several small copies at once.
+//! The kernel that makes several small copies together.
 
 use super::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS};
 
-/// Threads of a block, which makes one of the copies.
+/// Threads of a block. Each block makes one copy.
 const THREADS: usize = 512;
 
-/// Bytes of a copy up to which a kernel makes it: one block moves them in a few microseconds, which a copy by
-/// a copy engine takes for any size.
+/// Largest size in bytes of a copy made by the kernel: one block moves that much in a few microseconds, which
+/// a copy engine needs for any size.
 const MOST_BYTES: usize = 32 << 10;
 
-/// Most copies of one kernel.
+/// Largest number of copies in one launch.
 pub const COPIES_AT_ONCE: usize = MAX_RANKS;
 
-/// A small copy, in words of 4 bytes.
+/// A small copy, in 4-byte words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmallCopy {
     to: DevicePtr,
@@ -21,7 +21,8 @@ pub struct SmallCopy {
 }
 
 impl SmallCopy {
-    /// Returns the copy of `bytes` bytes, which do not overlap; `None` if it is not small, or not of words.
+    /// Creates the copy of `bytes` bytes between ranges that do not overlap; `None` if it is not small, or
+    /// not made of aligned words.
     pub fn new(to: DevicePtr, from: DevicePtr, bytes: usize) -> Option<Self> {
         let aligned = [to, from, bytes as DevicePtr].iter().all(|n| n.is_multiple_of(4));
         (aligned && bytes <= MOST_BYTES).then_some(Self { to, from, words: bytes / 4 })

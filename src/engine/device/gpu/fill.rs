@@ -2,14 +2,14 @@
 
 use super::{Arg, DevicePtr, Grid, Kernel};
 
-/// Threads of its only block.
+/// Threads of the kernel's only block.
 const THREADS: usize = 256;
 
-/// Most words that one block fills in about the time of a launch.
+/// Largest number of words that one block fills in about the time of a launch.
 const MOST_WORDS: usize = 1 << 14;
 
-/// Returns the kernel that sets `words` words of 32 bits to one value, with its launch; `None` for more words
-/// than a block should fill.
+/// Returns the kernel that sets `words` 32-bit words to one value, with its launch; `None` if there are more
+/// words than one block should fill.
 pub fn fill_words(to: DevicePtr, value: u32, words: usize) -> Option<(Kernel, Grid, [Arg; 3])> {
     let kernel = Kernel::new("fill", "fill_words").with("THREADS", THREADS);
     let launch = (kernel, Grid::new(1, THREADS as u32), [to.into(), value.into(), words.into()]);

@@ -1,4 +1,4 @@
-//! Kernels, the grids that they are launched with, and their arguments.
+//! Kernels, the grids they are launched with, and their arguments.
 
 use crate::device::DType;
 
@@ -8,19 +8,19 @@ pub type DevicePtr = u64;
 /// A kernel: a function of a file in `kernels/`, compiled with macro definitions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kernel {
-    /// Name of the file, without its extension.
+    /// Name of the file without extension.
     pub file: &'static str,
     /// Name of the function, which is `extern "C"`.
     pub entry: &'static str,
     /// Macro definitions. Kernels of one file with equal definitions are compiled together.
     pub defines: Vec<(&'static str, String)>,
-    /// True if it may begin before the kernel before it has ended: then it waits for that by itself
+    /// True if the kernel may begin before the previous one has ended. It then waits for that kernel itself
     /// (`wait_for_previous` in kernels/common.cuh).
     pub overlaps: bool,
 }
 
 impl Kernel {
-    /// Returns a kernel without definitions.
+    /// Creates a kernel without definitions.
     pub fn new(file: &'static str, entry: &'static str) -> Self {
         Self { file, entry, defines: Vec::new(), overlaps: false }
     }
@@ -32,21 +32,22 @@ impl Kernel {
         self
     }
 
-    /// Lets it begin before the kernel before it has ended, where the GPU can do that.
+    /// Lets the kernel begin before the previous one has ended, if the GPU supports that.
     #[must_use]
     pub fn overlapping(self) -> Self {
         Self { overlaps: true, ..self }
     }
 
-    /// Adds a definition whose value is a number format as kernels call it: `f32`, `bf16`, `u32`.
+    /// Adds a definition whose value is a number format as kernels name it: `f32`, `bf16`, `u32`.
     #[must_use]
     pub fn with_type(self, name: &'static str, dtype: DType) -> Self {
         self.with(name, type_name(dtype))
     }
 }
 
-/// Returns the name of a number format in kernels. It is never a keyword of C++: the compiler's own headers
-/// have templates over a `T`, and see the definitions too. f64 never reaches a GPU: plans refuse it.
+/// Returns the name of a number format in kernels. It is never a C++ keyword, because the compiler's own
+/// headers see the definitions too and have templates over a `T`. f64 never reaches a GPU, because plans
+/// reject it.
 fn type_name(dtype: DType) -> &'static str {
     match dtype {
         DType::Bf16 => "bf16",
@@ -68,12 +69,12 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Returns a grid of blocks in one dimension, without dynamic shared memory.
+    /// Creates a one-dimensional grid of blocks without dynamic shared memory.
     pub fn new(blocks: usize, threads: u32) -> Self {
         Self { blocks: [blocks as u32, 1, 1], threads, shared: 0 }
     }
 
-    /// Returns the smallest grid of blocks of `threads` that has a thread for each of `items`.
+    /// Creates the smallest grid of blocks of `threads` threads with a thread for each of `items`.
     pub fn covering(items: usize, threads: u32) -> Self {
         Self::new(items.div_ceil(threads as usize), threads)
     }
@@ -85,36 +86,37 @@ impl Grid {
     }
 }
 
-/// A bf16 tensor of four dimensions that a kernel copies in boxes (`kernels/tma.cuh`). Shared memory gets the
-/// rows of a box one after the other: of 64 bytes, in a swizzle of 64 bytes, where a box has 32 columns, else
-/// of 128 bytes in a swizzle of 128 bytes. What lies outside of the tensor is read as zeros and not written.
+/// A four-dimensional bf16 tensor that a kernel copies in boxes (`kernels/tma.cuh`). Shared memory gets the
+/// rows of a box one after the other: rows of 64 bytes in a 64-byte swizzle if a box has 32 columns, else
+/// rows of 128 bytes in a 128-byte swizzle. Elements outside the tensor are read as zeros and not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMap {
     /// Address of the first element, a multiple of 16.
     pub address: DevicePtr,
-    /// Elements in each dimension, from the one whose elements are neighbours on.
+    /// Number of elements in each dimension, beginning with the contiguous one.
     pub sizes: [usize; 4],
-    /// Elements from one index of the second, third and fourth dimension to the next, multiples of 8.
+    /// Elements from one index of the second, third and fourth dimension to the next; multiples of 8.
     pub strides: [usize; 3],
-    /// Elements of a box in each dimension, 32 or 64 in the first and at most 256 in the others.
+    /// Elements of a box in each dimension: 32 or 64 in the first, at most 256 in the others.
     pub boxes: [usize; 4],
 }
 
-/// Most ranks whose addresses a kernel takes.
+/// Largest number of ranks whose addresses a kernel takes.
 pub const MAX_RANKS: usize = 8;
 
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arg {
-    /// A tensor to copy boxes of, `const __grid_constant__ TensorMap` in kernels; the back end encodes it.
+    /// A tensor to copy boxes of, `const __grid_constant__ TensorMap` in kernels. The back end encodes it.
     Map(TensorMap),
     /// A pointer.
     Ptr(DevicePtr),
-    /// A pointer for each rank, or as many other pointers or numbers, by value a `struct` of an array in kernels.
+    /// A pointer for each rank, or as many other pointers or numbers; in kernels a `struct` with an array,
+    /// passed by value.
     Ranks([DevicePtr; MAX_RANKS]),
     /// `u32`.
     U32(u32),
-    /// A size, `int` in kernels; a back end refuses one that does not fit in 31 bits.
+    /// A size, `int` in kernels. A back end rejects one that does not fit in 31 bits.
     Size(usize),
     /// `u64`.
     U64(u64),
@@ -123,7 +125,7 @@ pub enum Arg {
 }
 
 impl Arg {
-    /// Returns the number of bytes of the kernel's parameter.
+    /// Returns the size in bytes of the kernel's parameter.
     pub fn size(&self) -> usize {
         match self {
             Arg::Map(_) => 128,
@@ -133,7 +135,7 @@ impl Arg {
         }
     }
 
-    /// Returns the bits of the argument, in the low bytes; of a map, the address of its tensor; of several
+    /// Returns the bits of the argument in the low bytes; for a map, the address of its tensor; for several
     /// pointers, the first.
     pub fn bits(&self) -> u64 {
         match *self {

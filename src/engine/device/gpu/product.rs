@@ -13,31 +13,31 @@ pub struct Operand {
 }
 
 impl Operand {
-    /// Returns a factor that is stored as it is used.
+    /// Creates a factor that is used as it is stored.
     pub fn plain(address: DevicePtr) -> Self {
         Self { address, transposed: false }
     }
 
-    /// Returns the transpose of the matrix that is stored at an address.
+    /// Creates a factor that is the transpose of the matrix stored at an address.
     pub fn transposed(address: DevicePtr) -> Self {
         Self { address, transposed: true }
     }
 }
 
-/// What is added to a product: a factor of matrices of its result's shape and format.
+/// A term added to a product: a factor times a matrix with the result's shape and format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Addend {
-    /// Address of the first matrix; that of C adds to the contents of C.
+    /// Address of the first matrix. The address of C adds to the contents of C.
     pub address: DevicePtr,
-    /// Their factor.
+    /// Factor of these matrices.
     pub factor: f32,
 }
 
-/// `C[m, n] = factor · A[m, k] · B[k, n] + addend`, summed in fp32 and rounded once. In a batch there are as
-/// many of each matrix, one after the other.
+/// `C[m, n] = factor · A[m, k] · B[k, n] + addend`, summed in fp32 and rounded once. In a batch, each kind of
+/// matrix occurs `batch` times, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
-    /// Number of products of a batch; `None` for a product by itself.
+    /// Number of products in a batch; `None` for a single product.
     pub batch: Option<usize>,
     /// Rows of C.
     pub m: usize,
@@ -45,9 +45,9 @@ pub struct Product {
     pub n: usize,
     /// The summed dimension.
     pub k: usize,
-    /// Stored `[m, k]`, or `[k, m]` transposed.
+    /// Factor A, stored `[m, k]`, or `[k, m]` if transposed.
     pub a: Operand,
-    /// Stored `[k, n]`, or `[n, k]` transposed.
+    /// Factor B, stored `[k, n]`, or `[n, k]` if transposed.
     pub b: Operand,
     /// Address of C.
     pub c: DevicePtr,
@@ -55,18 +55,18 @@ pub struct Product {
     pub input: DType,
     /// Format of the result.
     pub output: DType,
-    /// The factor of the product.
+    /// Factor of the product.
     pub factor: f32,
-    /// What is added to it.
+    /// The term added to the product.
     pub addend: Option<Addend>,
     /// Precision of the factors.
     pub precision: ProductPrecision,
 }
 
-/// A product without its addresses and factors: the key by which an algorithm is chosen.
+/// A product without addresses and factors: the key by which an algorithm is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProductShape {
-    /// Number of products of a batch.
+    /// Number of products in a batch; `None` for a single product.
     pub batch: Option<usize>,
     /// Rows of C.
     pub m: usize,
@@ -89,7 +89,7 @@ pub struct ProductShape {
 }
 
 impl Product {
-    /// Returns the product without its addresses and factors.
+    /// Returns the product without addresses and factors.
     pub fn shape(&self) -> ProductShape {
         ProductShape {
             batch: self.batch,
@@ -106,10 +106,10 @@ impl Product {
     }
 }
 
-/// Returns our own kernel for a product, with its launch. It serves shapes for which the back end's library
-/// has no algorithm.
+/// Returns our own kernel for a product, with its launch. It computes products for which the back end's
+/// library has no algorithm.
 pub fn fallback_kernel(product: &Product) -> (Kernel, Grid, [Arg; 9]) {
-    /// Rows and columns of C per block, and rows of threads per block.
+    /// Rows and columns of C per block, then rows of threads per block.
     const SIDE: usize = 32;
     const ROWS: usize = 8;
     let kernel = Kernel::new("product", "product")

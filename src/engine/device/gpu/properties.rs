@@ -1,6 +1,6 @@
-//! The properties of a GPU that kernels adapt to.
+//! GPU properties that kernels adapt to.
 
-/// The properties of a GPU that kernels adapt to.
+/// GPU properties that kernels adapt to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties {
     /// Name given by the driver, such as `NVIDIA H200`.
@@ -9,7 +9,7 @@ pub struct Properties {
     pub capability: (u32, u32),
     /// Number of streaming multiprocessors (SMs).
     pub sm_count: usize,
-    /// Maximum shared memory of a block, in bytes.
+    /// Largest shared memory of a block, in bytes.
     pub shared_per_block: usize,
     /// Shared memory of an SM, in bytes.
     pub shared_per_sm: usize,
@@ -20,8 +20,8 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// Returns properties to compile kernels for an architecture on a machine without such a GPU. Sizes are
-    /// the smallest among the cards of that architecture.
+    /// Returns properties for compiling kernels for an architecture on a machine without such a GPU. Sizes
+    /// are the smallest among the GPUs of that architecture.
     pub fn of_architecture((major, minor): (u32, u32)) -> Self {
         let kib = |n: usize| n * 1024;
         let (shared_per_block, shared_per_sm) = match (major, minor) {
@@ -40,7 +40,8 @@ impl Properties {
         }
     }
 
-    /// Returns the compiler's name of the architecture. Instructions that only Hopper has need the `a`.
+    /// Returns the compiler's name for the architecture. Instructions that only Hopper has need the suffix
+    /// `a`.
     pub fn architecture(&self) -> String {
         let (major, minor) = self.capability;
         let suffix = if (major, minor) == (9, 0) { "a" } else { "" };

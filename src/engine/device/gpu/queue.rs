@@ -1,4 +1,4 @@
-//! The queue that ops submit their work to.
+//! The queue to which ops submit their work.
 
 use super::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS, Product, Properties};
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::error::Result;
 /// A part of an f32 tensor whose sum over ranks one rank receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedSum {
-    /// The rank.
+    /// The receiving rank.
     pub owner: usize,
     /// Address of the first element.
     pub at: DevicePtr,
@@ -14,15 +14,15 @@ pub struct OwnedSum {
     pub elements: usize,
 }
 
-/// A part of a tensor that all ranks receive from one.
+/// A part of a tensor that all ranks receive from one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedCopy {
-    /// The rank.
+    /// The sending rank.
     pub owner: usize,
-    /// Address of the first byte on the rank that owns it; every rank has the same tensors, so that a rank
-    /// gives its own address.
+    /// Address of the first byte on the owner. Every rank has the same tensors and passes the address in its
+    /// own memory.
     pub from: DevicePtr,
-    /// Address to which a rank receives it.
+    /// Address at which a rank receives the part.
     pub to: DevicePtr,
     /// Number of bytes.
     pub bytes: usize,
@@ -31,22 +31,22 @@ pub struct OwnedCopy {
 /// A tensor that every rank receives from every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gathered {
-    /// Address of a rank's own tensor.
+    /// Address of this rank's own tensor.
     pub from: DevicePtr,
-    /// Address of those of all ranks, one after another.
+    /// Address at which the tensors of all ranks are stored one after another.
     pub to: DevicePtr,
-    /// Bytes of one of them.
+    /// Size of one rank's tensor, in bytes.
     pub bytes: usize,
 }
 
 impl Gathered {
-    /// Returns the address of the tensor of a rank among those of all.
+    /// Returns the address at which the tensor of a rank is stored.
     pub fn of_rank(&self, rank: usize) -> DevicePtr {
         self.to + (rank * self.bytes) as DevicePtr
     }
 }
 
-/// Returns the addresses of tensors of `bytes` bytes that lie one after another.
+/// Returns the addresses of consecutive tensors of `bytes` bytes.
 pub fn in_turn(to: DevicePtr, bytes: usize) -> [DevicePtr; MAX_RANKS] {
     std::array::from_fn(|rank| to + (rank * bytes) as DevicePtr)
 }
@@ -56,13 +56,13 @@ pub trait Queue {
     /// Returns the properties of the GPU.
     fn properties(&self) -> &Properties;
 
-    /// Returns the rank whose queue this is, from 0.
+    /// Returns the rank that owns this queue, counted from 0.
     fn rank(&self) -> usize;
 
     /// Launches a kernel.
     ///
     /// # Errors
-    /// If the arguments are not those of the kernel, or the driver reports an error.
+    /// If the arguments do not match the kernel's parameters, or the driver reports an error.
     fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()>;
 
     /// Computes a matrix product.
@@ -84,44 +84,44 @@ pub trait Queue {
     fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()>;
 
     /// Replaces f32 tensors, given as (address, elements), by their sums over ranks, as one group of
-    /// collectives. Does nothing in a run of one rank.
+    /// collectives. Does nothing in a run with one rank.
     ///
     /// # Errors
     /// If a rank is lost, or the library reports an error.
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()>;
 
-    /// Gathers tensors of every rank on every rank, in the order of ranks. Copies them in a run of one rank.
+    /// Gathers tensors of every rank on every rank, in rank order. In a run with one rank, copies them.
     ///
     /// # Errors
     /// If a rank is lost, or the library reports an error.
     fn all_gather(&self, tensors: &[Gathered]) -> Result<()>;
 
-    /// Gives every rank access to a tensor of every rank, in the order of ranks: where a GPU's kernels read
-    /// the memory of other ranks, those stay in their own, each at its place of `to`; else, they are
-    /// gathered. Between the last read and the next call, every rank has to queue a collective.
+    /// Gives every rank access to a tensor of every rank. If kernels can read the memory of other ranks, each
+    /// rank's tensor stays in its own memory, at its position in `to`; otherwise the tensors are gathered in
+    /// rank order. Between the last read and the next call, every rank must queue a collective.
     ///
     /// # Errors
     /// If a rank is lost, or the library reports an error.
     fn share(&self, tensor: Gathered) -> Result<()>;
 
-    /// Returns the addresses by which kernels read the tensors that lie at `to` since [`Queue::share`], in
-    /// the order of at most [`MAX_RANKS`] ranks; beyond the last, addresses that are not to be read.
+    /// Returns the addresses at which kernels read the tensors shared at `to` by [`Queue::share`], for at
+    /// most [`MAX_RANKS`] ranks in order. Addresses beyond the last rank must not be read.
     ///
     /// # Errors
     /// If ranks do not share that memory.
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]>;
 
-    /// Replaces parts of f32 tensors by their sums over ranks, each on the rank that owns it; on other ranks
-    /// they are left as they are. Does nothing in a run of one rank.
+    /// Replaces parts of f32 tensors by their sums over ranks, each on the rank that owns it; the other
+    /// ranks' parts stay unchanged. Does nothing in a run with one rank.
     ///
     /// # Errors
     /// If a rank is lost, or the library reports an error.
     fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()>;
 
-    /// Copies parts from the ranks that own them to all ranks. In a run of one rank, copies those that do not
-    /// lie in place. With `wait`, ranks wait for each other before any of them writes into the memory of
-    /// another. It may be left out only where every rank has come to an earlier collective of this queue since
-    /// it last read these parts.
+    /// Copies parts from the ranks that own them to all ranks. In a run with one rank, copies parts that are
+    /// not already in place. With `wait`, ranks wait for each other before any of them writes into another's
+    /// memory. Leave it out only if, since every rank last read these parts, all ranks have reached an
+    /// earlier collective of this queue.
     ///
     /// # Errors
     /// If a rank is lost, or the library reports an error.

@@ -1,17 +1,17 @@
-//! The kernel that adds up what ranks have copied to one of them.
+//! The kernel that sums the data that other ranks have copied to one rank.
 
 use super::{Arg, DevicePtr, Grid, Kernel};
 
-/// Threads of a block, and neighbouring elements that one of them adds up.
+/// Threads of a block, and adjacent elements that each thread sums.
 const THREADS: usize = 256;
 const VEC: usize = 4;
 
-/// Elements at multiples of which sums are staged: the kernel loads as many at once.
+/// Staged sums begin at multiples of this many elements, because the kernel loads that many in one access.
 pub const STAGING_STEP: usize = VEC;
 
-/// Returns the kernel that replaces `out`, given as (address, elements), by its sum over ranks in their
-/// order, with its launch: `out` has the values of rank `own`, and from `staged`, given as (address, elements
-/// from one rank to the next), those of the others follow in their order.
+/// Returns the kernel that replaces `out`, given as (address, elements), by its sum over ranks in rank order,
+/// with its launch. `out` holds the values of rank `own`. `staged`, given as (address, elements from one rank
+/// to the next), holds the values of the other ranks in their order.
 pub fn rank_sum(
     out: (DevicePtr, usize),
     staged: (DevicePtr, usize),

@@ -1,26 +1,26 @@
-//! The kernels by which ranks that have access to each other's memory sum a few numbers, or only wait for
-//! each other.
+//! Kernels with which ranks that can access each other's memory sum a few numbers, or only wait for each
+//! other.
 
 use super::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS};
 
-/// Threads of its only block.
+/// Threads of the kernels' only block.
 const THREADS: usize = 1024;
 
-/// Words of 32 bits at the beginning of a rank's area: flags of [`MAX_RANKS`] ranks and a count of calls.
+/// 32-bit words at the beginning of a rank's area: flags of [`MAX_RANKS`] ranks and a count of calls.
 pub const AREA_FLAGS: usize = 64;
 
-/// Returns the words of a rank's area for sums of up to `capacity` numbers.
+/// Returns the number of words in a rank's area for sums of up to `capacity` numbers.
 pub fn area_words(ranks: usize, capacity: usize) -> usize {
     AREA_FLAGS + 2 * ranks * capacity
 }
 
-/// Returns the capacity of an area of so many words.
+/// Returns the capacity of an area of `words` words.
 pub fn area_capacity(words: usize, ranks: usize) -> usize {
     words.saturating_sub(AREA_FLAGS) / (2 * ranks)
 }
 
-/// Returns the kernel by which ranks wait for each other, with its launch. `areas` are the addresses of those
-/// of all ranks, at most [`MAX_RANKS`].
+/// Returns the kernel with which ranks wait for each other, with its launch. `areas` are the addresses of all
+/// ranks' areas, at most [`MAX_RANKS`].
 pub fn wait_for_ranks(areas: &[DevicePtr], own: usize) -> (Kernel, Grid, [Arg; 3]) {
     let args = [addresses(areas.iter().copied()), areas.len().into(), own.into()];
     (kernel("wait_for_ranks"), Grid::new(1, 32), args)
@@ -34,9 +34,9 @@ fn addresses(mut numbers: impl Iterator<Item = u64>) -> Arg {
     Arg::Ranks(std::array::from_fn(|_| numbers.next().unwrap_or_default()))
 }
 
-/// Returns the kernel that replaces tensors, given as (address, elements), by their sums over ranks in their
-/// order, with its launch. `areas` are the addresses of those of all ranks, at most [`MAX_RANKS`], with room
-/// for `capacity` numbers. `None` for more numbers or tensors than it takes.
+/// Returns the kernel that replaces tensors, given as (address, elements), by their sums over ranks in rank
+/// order, with its launch. `areas` are the addresses of all ranks' areas, at most [`MAX_RANKS`], each with
+/// room for `capacity` numbers. `None` if there are more numbers or tensors than the kernel takes.
 pub fn sum_at_once(
     tensors: &[(DevicePtr, usize)],
     (areas, capacity): (&[DevicePtr], usize),

@@ -95,7 +95,8 @@ impl<R: Rule<N>, const N: usize> Op for ElementwiseUpdate<R, N> {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let grads = update_inputs(inputs, self.precision, R::COLUMNS)?;
-        let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("the segments do not cover the gradients")?;
+        let (masters, slot) =
+            self.segments.masters_and_slot(grads).ok_or("the segments do not cover the gradients")?;
         let mut outputs = vec![masters];
         outputs.extend(vec![slot; N]);
         if self.precision.has_compute_copy() {

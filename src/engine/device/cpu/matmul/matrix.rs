@@ -34,8 +34,8 @@ impl<V> Matrix<V> {
         Self { start: self.start + row * self.row_stride + column * self.column_stride, ..self }
     }
 
-    /// Returns the index of the last element in the first `rows` rows and `columns` columns, neither of which
-    /// is 0.
+    /// Returns the index of the last element in the first `rows` rows and `columns` columns. Both must be
+    /// positive.
     pub(super) fn last(&self, rows: usize, columns: usize) -> usize {
         self.start + (rows - 1) * self.row_stride + (columns - 1) * self.column_stride
     }

@@ -13,15 +13,15 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Minimum compute capability.
+/// Lowest supported compute capability.
 const CAPABILITY: (u32, u32) = (8, 0);
 
-/// The findings.
+/// Findings about this machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The overall result.
     pub verdict: GpuStatus,
-    /// The driver's version.
+    /// Version of the driver.
     pub driver: Option<String>,
     /// The newest CUDA that the driver supports.
     pub driver_cuda: Option<(i32, i32)>,
@@ -33,9 +33,9 @@ pub struct Report {
     pub trial_error: Option<String>,
     /// The GPUs visible to this process.
     pub gpus: Vec<Card>,
-    /// Number of NVIDIA cards on the PCI bus, with or without a driver.
+    /// Number of NVIDIA GPUs on the PCI bus, with or without a driver.
     pub cards_on_the_bus: usize,
-    /// Connections of the GPUs, as `nvidia-smi topo -m` names them; `None` for fewer than two.
+    /// Connections between the GPUs, in the terms of `nvidia-smi topo -m`; `None` for fewer than two GPUs.
     pub topology: Option<Vec<Vec<String>>>,
     /// The cache of compiled kernels.
     pub cache: Cache,
@@ -53,7 +53,7 @@ pub enum GpuStatus {
     NoGpu,
     /// A run on a GPU would work.
     Works,
-    /// A GPU is there, and a run on it would fail.
+    /// There is a GPU, but a run on it would fail.
     Fails,
 }
 
@@ -62,43 +62,43 @@ pub enum GpuStatus {
 pub struct Library {
     /// Name.
     pub name: &'static str,
-    /// Purpose.
+    /// What the library does, as a predicate.
     pub purpose: &'static str,
     /// True if every run on a GPU needs it.
     pub needed: bool,
-    /// The files that it was loaded from; none if it is missing.
+    /// The files the library was loaded from; none if it is missing.
     pub files: Vec<PathBuf>,
-    /// Its version.
+    /// Version of the library.
     pub version: Option<String>,
-    /// How to install it.
+    /// How to install the library.
     pub remedy: &'static str,
 }
 
 /// A GPU visible to this process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Card {
-    /// Ordinal, as CUDA counts GPUs.
+    /// Ordinal in CUDA's order.
     pub ordinal: usize,
-    /// The driver's name of the model.
+    /// Name of the model, from the driver.
     pub name: String,
     /// Compute capability.
     pub capability: (u32, u32),
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub memory_bytes: usize,
-    /// Bytes of free memory; `None` without NVML.
+    /// Free memory in bytes; `None` without NVML.
     pub free_bytes: Option<u64>,
-    /// Processes that compute on it; `None` if the driver does not report them.
+    /// Processes that compute on this GPU; `None` if the driver does not report them.
     pub processes: Option<Vec<Process>>,
-    /// Reason why it cannot be opened; `None` if it can, or was not tried.
+    /// Why the GPU cannot be opened; `None` if it can, or if that was not tried.
     pub refuses: Option<String>,
 }
 
-/// The cache of compiled kernels and of tokens of texts.
+/// The cache for compiled kernels and tokens of texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Cache {
     /// The folder; `None` if none is known.
     pub folder: Option<PathBuf>,
-    /// Reason why the folder is not writable; `None` if it is.
+    /// Why the folder is not writable; `None` if it is.
     pub unwritable: Option<String>,
     /// Number of cached kernels.
     pub kernels: usize,
@@ -106,14 +106,14 @@ pub struct Cache {
     pub bytes: u64,
     /// Number of texts whose tokens are cached.
     pub texts: usize,
-    /// Size of their tokens, in bytes.
+    /// Size of these tokens, in bytes.
     pub text_bytes: u64,
 }
 
 /// A problem with the setup of this machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SetupProblem {
-    /// True if runs on a GPU fail because of it; others cost time or comparability.
+    /// True if runs on a GPU fail because of it; other problems cost time or comparability.
     pub fatal: bool,
     /// Description.
     pub what: String,
@@ -121,11 +121,11 @@ pub struct SetupProblem {
     pub command: String,
 }
 
-/// Examines this machine. Every GPU is opened for a moment, as a run would do.
+/// Examines this machine. Opens every GPU briefly, as a run would.
 pub fn examine() -> Report {
     let count = Gpu::count();
     let driver_cuda = Gpu::driver_version();
-    // Processes are listed first: opening a GPU adds this process to its list.
+    // List processes first: opening a GPU adds this process to its list.
     let mut gpus: Vec<Card> = (0..count).filter_map(Card::look).collect();
     let libraries: Vec<Library> = Nvidia::ALL.into_iter().map(Library::find).collect();
     for card in gpus.iter_mut().filter(|_| libraries.iter().all(Library::serves)) {
@@ -151,7 +151,7 @@ pub fn examine() -> Report {
     report
 }
 
-/// Compiles a trivial kernel for an architecture, or for Hopper where there is no GPU.
+/// Compiles a trivial kernel for an architecture, or for Hopper if there is no GPU.
 fn trial_compile(capability: Option<(u32, u32)>) -> Result<(), String> {
     let properties = crate::device::gpu::Properties::of_architecture(capability.unwrap_or((9, 0)));
     super::compiler::compile_trivial_kernel(&properties.architecture()).map_err(|e| e.message().to_owned())
@@ -166,7 +166,7 @@ impl Library {
             Nvidia::Nccl => ("NCCL", "joins several GPUs", false),
             Nvidia::Nvml => ("NVML", "reads clocks, power, temperature", false),
         };
-        // Asking for the version loads it, and after that its files are known.
+        // Querying the version loads the library; after that, its files are known.
         let version = versions::version(library);
         Self { name, purpose, needed, files: versions::files(library), version, remedy: library.remedy() }
     }
@@ -205,7 +205,7 @@ impl Cache {
             kept.filter_map(|entry| Some(entry.metadata().ok()?.len())).collect()
         };
         let kernels = sizes(&folder.join("kernels"), &|_| true);
-        // Locks lie beside them.
+        // The folder also contains lock files.
         let texts =
             sizes(&folder.join(TOKENS), &|path| path.extension().is_some_and(|ending| ending == TOKENS));
         Self {
@@ -225,7 +225,7 @@ fn writable(folder: &Path) -> std::io::Result<()> {
     tempfile::NamedTempFile::new_in(there).map(drop)
 }
 
-/// Returns the number of NVIDIA's display and compute cards in a list of PCI devices.
+/// Returns the number of NVIDIA display and compute cards in a folder of PCI devices.
 fn cards_on_the_bus(devices: &Path) -> usize {
     let is = |path: PathBuf, beginning: &str| {
         std::fs::read_to_string(path).is_ok_and(|text| text.trim().starts_with(beginning))

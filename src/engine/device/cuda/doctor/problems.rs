@@ -1,20 +1,21 @@
-//! Derives problems from findings, without accessing the machine, so that tests can cover machines that are
+//! Derives problems from findings without accessing the machine, so that tests can cover machines that are
 //! not available.
 
 use super::super::libraries::PATH_VARIABLE;
 use super::{CAPABILITY, Card, GpuStatus, Library, Report, SetupProblem};
 
-/// Minimum version of CUDA that the driver must support.
+/// Lowest version of CUDA that the driver must support.
 const DRIVER: (i32, i32) = (12, 8);
 
-/// Shared memory that NCCL may use between the processes of one machine; containers have 64 MiB by default.
+/// Bytes of shared memory that NCCL may use between processes on one machine; containers have 64 MiB by
+/// default.
 const SHARED_MEMORY: u64 = 1 << 30;
 
-/// Memory that a context and a small run need on a card, in bytes.
+/// Free memory that a context and a small run need on a GPU, in bytes.
 const FREE: u64 = 2 << 30;
 
 impl Report {
-    /// Fills problems and the overall result.
+    /// Fills in the problems and the overall result.
     pub(super) fn judge(&mut self) {
         let mut problems = Vec::new();
         if self.gpus.is_empty() {
@@ -44,7 +45,7 @@ impl Report {
         self.libraries.iter().find(|library| library.name == name)
     }
 
-    /// Returns how to install a library version that this driver supports: Python wheels without a suffix are
+    /// Returns how to install a library version that this driver supports. Python wheels without a suffix are
     /// for CUDA 13.
     fn remedy(&self, library: &Library) -> String {
         let wheel = library.remedy.starts_with("pip install");
@@ -84,7 +85,7 @@ impl Report {
             let major = version.split('.').next().and_then(|text| text.parse::<i32>().ok());
             if major.is_some_and(|major| major > cuda.0) {
                 problems.push(fatal(
-                    format!("{name} {version} is of a newer CUDA than the driver's {}.{}", cuda.0, cuda.1),
+                    format!("{name} {version} is for a newer CUDA than the driver's {}.{}", cuda.0, cuda.1),
                     &format!(
                         "{} and name its folder in {PATH_VARIABLE}, or install a newer driver",
                         self.remedy(library)
@@ -98,10 +99,10 @@ impl Report {
         for library in &self.libraries {
             let found = library.files.len();
             if found == 0 && library.needed {
-                let what = format!("{} is missing, which {}", library.name, library.purpose);
+                let what = format!("{}, which {}, is missing", library.name, library.purpose);
                 problems.push(fatal(what, &self.remedy(library)));
             } else if found == 0 && (library.name != "NCCL" || self.gpus.len() > 1) {
-                let what = format!("{} is missing, which {}", library.name, library.purpose);
+                let what = format!("{}, which {}, is missing", library.name, library.purpose);
                 problems.push(mild(what, &self.remedy(library)));
             } else if found > 1 {
                 let files: Vec<String> = library.files.iter().map(|f| f.display().to_string()).collect();
@@ -172,7 +173,7 @@ fn judge_card(card: &Card, problems: &mut Vec<SetupProblem>) {
     let command = "wait for them to end, or choose another GPU in engine.devices";
     if others > 0 {
         let who = if others == 1 { "a process computes" } else { "several processes compute" };
-        let what = format!("{who} on GPU {ordinal}{free}: what is measured there is contended");
+        let what = format!("{who} on GPU {ordinal}{free}: measurements there are contended");
         problems.push(mild(what, command));
     } else if card.free_bytes.is_some_and(|free| free < FREE) {
         problems.push(mild(format!("another process holds memory of GPU {ordinal}{free}"), command));
@@ -240,7 +241,7 @@ pub(super) mod tests {
         report
     }
 
-    /// Returns the problems after a change, and the verdict.
+    /// Returns the overall result and the problems after a change.
     fn changed(change: impl FnOnce(&mut Report)) -> (GpuStatus, Vec<String>) {
         let mut report = well();
         change(&mut report);
@@ -267,7 +268,7 @@ pub(super) mod tests {
         type Change = fn(&mut Report);
         let cases: [(Change, &str); 9] = [
             (|r| r.driver_cuda = Some((12, 4)), "supports CUDA 12.4, but 12.8 is needed → install a driver"),
-            (|r| r.libraries[2].files.clear(), "cuBLASLt is missing, which does its work → get it"),
+            (|r| r.libraries[2].files.clear(), "cuBLASLt, which does its work, is missing → get it"),
             (|r| r.compiles_for = Some(vec![75, 80]), "up to sm_80, but a GPU here is sm_90 → get it"),
             (|r| r.trial_error = Some("no builtins\nfile".into()), "trial kernel: no builtins file → get it"),
             (|r| r.gpus[1].capability = (7, 5), "GPU 1 (NVIDIA H200) has compute capability 7.5"),
@@ -275,7 +276,7 @@ pub(super) mod tests {
             (|r| r.gpus.clear(), "shows this process no GPU → nvidia-smi; unset CUDA_VISIBLE_DEVICES"),
             (
                 |r| r.driver_cuda = Some((12, 9)),
-                "NVRTC 13.0 is of a newer CUDA than the driver's 12.9 → get it",
+                "NVRTC 13.0 is for a newer CUDA than the driver's 12.9 → get it",
             ),
             (
                 |r| {
@@ -302,11 +303,11 @@ pub(super) mod tests {
             ),
             (|r| r.cache = Cache::default(), "no folder to cache compiled kernels in"),
             (|r| r.shared_memory_bytes = Some(64 << 20), "/dev/shm holds 64 MiB"),
-            (|r| r.libraries[3].files.clear(), "NCCL is missing"),
+            (|r| r.libraries[3].files.clear(), "NCCL, which does its work, is missing"),
             (|r| r.libraries[1].files.push("/opt/NVRTC.so".into()), "loaded more than once"),
             (
                 |r| r.gpus[0].processes = Some(vec![Process { pid: 1, bytes: None, name: None }]),
-                "a process computes on GPU 0, with 142336 MiB free: what",
+                "a process computes on GPU 0, with 142336 MiB free: measurements",
             ),
         ];
         for (change, said) in cases {

@@ -113,8 +113,8 @@ mod tests {
           GPU 0   X     NV18
           GPU 1   NV18  X
 
-        remark: NCCL is missing, which does its work → get it
-        remark: a process computes on GPU 1, with 142336 MiB free: what is measured there is contended → wait for them to end, or choose another GPU in engine.devices
+        remark: NCCL, which does its work, is missing → get it
+        remark: a process computes on GPU 1, with 142336 MiB free: measurements there are contended → wait for them to end, or choose another GPU in engine.devices
         a run on the GPU works
         ");
     }

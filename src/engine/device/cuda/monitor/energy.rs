@@ -1,4 +1,4 @@
-//! The energy that GPUs took, from the driver's counters.
+//! Energy taken by GPUs, from the driver's counters.
 
 use super::super::driver;
 use super::nvml;
@@ -6,9 +6,9 @@ use nvml_wrapper::Device;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-/// A counter of the energy of a GPU.
+/// The energy counter of a GPU.
 pub trait EnergyCounter: Debug + Send {
-    /// Reads the counter, in millijoules since the driver was loaded; `None` where it cannot be read.
+    /// Reads the counter, in millijoules since the driver was loaded; `None` if it cannot be read.
     fn millijoules(&self) -> Option<u64>;
 }
 
@@ -18,15 +18,14 @@ impl EnergyCounter for Device<'static> {
     }
 }
 
-/// What several GPUs took since the last reading.
+/// The energy that several GPUs took since the last reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EnergyReading {
-    /// So many joules.
+    /// This many joules.
     Joules(f64),
-    /// Nothing that is known yet: a counter did not advance, which it does every 20 to 100 ms, or was not
-    /// read.
+    /// Not known yet: a counter was not read, or has not advanced (it does every 20 to 100 ms).
     NotYet,
-    /// A counter began anew, as when the driver was loaded again: what was taken is lost.
+    /// A counter restarted, for example because the driver was reloaded, so the energy in between is unknown.
     Lost,
 }
 
@@ -34,13 +33,13 @@ pub enum EnergyReading {
 #[derive(Debug)]
 pub struct EnergyMeter {
     counters: Vec<Box<dyn EnergyCounter>>,
-    /// The last readings.
+    /// The last reading of each counter.
     last: Vec<u64>,
 }
 
 impl EnergyMeter {
-    /// Returns a meter of GPUs by their ordinals, each counted once; `None` where there is none, or one has
-    /// no counter, as on the CPU, before Volta and for a part of a GPU.
+    /// Creates a meter for GPUs by their ordinals, counting each once. `None` if there is no GPU, or if one
+    /// has no counter: on the CPU, before Volta, and on part of a GPU.
     pub fn of_gpus(ordinals: impl Iterator<Item = usize>) -> Option<Self> {
         let counter = |ordinal: usize| -> Option<Box<dyn EnergyCounter>> {
             Some(Box::new(nvml::find(driver::device(ordinal).ok()?.0)?))
@@ -49,7 +48,7 @@ impl EnergyMeter {
         Self::new(ordinals.into_iter().map(counter).collect::<Option<_>>()?)
     }
 
-    /// Returns a meter of counters; `None` where there is none, or one cannot be read.
+    /// Creates a meter for counters; `None` if there is none, or if one cannot be read.
     pub fn new(counters: Vec<Box<dyn EnergyCounter>>) -> Option<Self> {
         let last: Vec<u64> = counters.iter().map(|counter| counter.millijoules()).collect::<Option<_>>()?;
         (!last.is_empty()).then_some(Self { counters, last })
@@ -78,7 +77,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
 
-    /// A counter with these readings, one after the other.
+    /// A counter that returns these readings one after the other.
     #[derive(Debug)]
     struct Readings(Mutex<VecDeque<Option<u64>>>);
 

@@ -1,10 +1,10 @@
-//! Device memory besides allocations: the context, kernels and graphs.
+//! Device memory in addition to allocations: the context, kernels and graphs.
 //!
-//! Measured, not planned: after each part of the preparation, the free memory of the GPU has decreased by the
-//! allocations, which the ledger counts, and by something else, which is attributed to that part. Another
-//! process that allocates at the same time distorts the figures; a run that saw one reports it.
+//! These figures are measured, not planned. After each part of the preparation, the GPU's free memory has
+//! decreased by the allocations, which the ledger counts, and by a remainder, which is attributed to that
+//! part. Another process that allocates at the same time distorts the figures; a run that saw one reports it.
 
-/// The causes that device memory besides allocations is attributed to.
+/// Causes of device memory use in addition to allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryCause {
     /// Machine code, and the driver's allocations when kernels first run.
@@ -13,44 +13,44 @@ pub enum MemoryCause {
     Rounding,
     /// Captured graphs.
     Graphs,
-    /// Everything later.
+    /// Everything after that.
     Other,
 }
 
-/// Bytes of device memory besides allocations, by cause; `None` if not measured. Negative if memory was
-/// released.
+/// Bytes of device memory in addition to allocations, by cause; `None` if not measured. Negative if memory
+/// was released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UntrackedMemory {
     /// The context, before anything was allocated.
     pub context: Option<i64>,
-    /// As [`MemoryCause::Kernels`].
+    /// Memory attributed to [`MemoryCause::Kernels`].
     pub kernels: Option<i64>,
-    /// As [`MemoryCause::Rounding`].
+    /// Memory attributed to [`MemoryCause::Rounding`].
     pub rounding: Option<i64>,
-    /// As [`MemoryCause::Graphs`].
+    /// Memory attributed to [`MemoryCause::Graphs`].
     pub graphs: Option<i64>,
-    /// As [`MemoryCause::Other`].
+    /// Memory attributed to [`MemoryCause::Other`].
     pub other: Option<i64>,
 }
 
-/// Measures [`UntrackedMemory`] by differences of samples.
+/// Measures [`UntrackedMemory`] from differences between samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct UntrackedMeter {
     total: UntrackedMemory,
     last: Option<MemorySample>,
 }
 
-/// Memory at one moment, in bytes.
+/// Memory at one point in time, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct MemorySample {
-    /// Free on the card.
+    /// Free memory of the GPU.
     pub free: usize,
-    /// Held by allocations.
+    /// Memory held by allocations.
     pub held: usize,
 }
 
 impl UntrackedMeter {
-    /// Starts with a new context, the bytes that it took if they are known, and a sample.
+    /// Starts with a new context, the bytes it took (if known), and a sample.
     pub(in super::super) fn new(context: Option<i64>, sample: Option<MemorySample>) -> Self {
         Self { total: UntrackedMemory { context, ..UntrackedMemory::default() }, last: sample }
     }

@@ -1,8 +1,9 @@
-//! Readings of the driver's management library (NVML): load, clocks, power, temperature, processes of a GPU.
+//! Readings from the driver's management library (NVML): load, clocks, power, temperature and processes of a
+//! GPU.
 //!
-//! All of it is optional: without the library, or if a card does not report it, a value is `None`. A GPU is
-//! found by its UUID, else by its PCI address: `CUDA_VISIBLE_DEVICES` renumbers GPUs for CUDA and not for
-//! NVML.
+//! All of it is optional: a value is `None` without the library, or if the GPU does not report it. A GPU is
+//! found by its UUID, else by its PCI address, because `CUDA_VISIBLE_DEVICES` renumbers GPUs for CUDA but not
+//! for NVML.
 
 use super::super::driver;
 use super::super::libraries::Nvidia;
@@ -19,18 +20,19 @@ use std::sync::OnceLock;
 /// A process that computes on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// Process id. In a container it may be the id on the host, which is another process here, or none.
+    /// Process id. In a container it may be the id on the host, which belongs to another process here, or to
+    /// none.
     pub pid: u32,
-    /// Bytes of device memory that it holds; `None` if the driver does not report them.
+    /// Bytes of device memory held; `None` if the driver does not report them.
     pub bytes: Option<u64>,
     /// Name of the program; `None` if the driver does not report it.
     pub name: Option<String>,
 }
 
-/// The readings of a GPU at one moment.
+/// Readings of a GPU at one point in time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// Percentage of the last sampling period in which a kernel ran.
+    /// Percentage of time in the last sampling period during which a kernel ran.
     pub util_pct: Option<f64>,
     /// Clock of the SMs, in MHz.
     pub sm_clock_mhz: Option<f64>,
@@ -40,9 +42,9 @@ pub struct Reading {
     pub power_w: Option<f64>,
     /// Temperature of the chip, in °C.
     pub temperature_c: Option<f64>,
-    /// Reasons for lower clocks; empty for none.
+    /// Reasons for lower clocks; empty if there are none.
     pub throttle: Option<Vec<&'static str>>,
-    /// Bytes of memory in use on the card, by all processes.
+    /// Bytes of GPU memory in use by all processes.
     pub memory_used: Option<u64>,
 }
 
@@ -62,14 +64,14 @@ impl Reading {
     }
 }
 
-/// Lower clocks because the board is at its power limit: the usual state of a card under load.
+/// Lower clocks because the board is at its power limit: the usual state of a GPU under load.
 pub const POWER_CAP: &str = "power_cap";
 /// Lower clocks because a user has set them.
 pub const CLOCKS_SET: &str = "clocks_set";
-/// Lower clocks for a display.
+/// Lower clocks to drive a display.
 pub const DISPLAY: &str = "display_clocks";
 
-/// Returns reasons by their names in `timing.csv`. An idle GPU is no reason.
+/// Returns the names of throttle reasons in `timing.csv`. Idleness does not count as a reason.
 fn words(reasons: ThrottleReasons) -> Vec<&'static str> {
     let names = [
         (ThrottleReasons::SW_POWER_CAP, POWER_CAP),
@@ -84,7 +86,7 @@ fn words(reasons: ThrottleReasons) -> Vec<&'static str> {
     names.into_iter().filter(|(reason, _)| reasons.contains(*reason)).map(|(_, name)| name).collect()
 }
 
-/// Returns the library, opened once per process and never closed.
+/// Returns the library, which is opened once per process and never closed.
 pub(in super::super) fn library() -> Option<&'static Nvml> {
     static LIBRARY: OnceLock<Option<Nvml>> = OnceLock::new();
     let open = || Nvml::builder().lib_path(Nvidia::Nvml.open()?.as_os_str()).init().ok();
@@ -99,18 +101,18 @@ pub fn driver_version() -> Option<String> {
     })
 }
 
-/// Returns NVML's handle of a GPU of CUDA.
+/// Returns NVML's handle for a CUDA device.
 pub(in super::super) fn find(device: CUdevice) -> Option<Device<'static>> {
     let nvml = library()?;
     let by_uuid = driver::uuid(device).ok().and_then(|uuid| {
-        // A program may see a whole GPU or a part of one (MIG); CUDA gives the UUID of both without a prefix.
+        // A program may see a whole GPU or part of one (MIG); CUDA gives either UUID without a prefix.
         ["GPU", "MIG"].iter().find_map(|kind| nvml.device_by_uuid(format!("{kind}-{uuid}")).ok())
     });
     by_uuid.or_else(|| nvml.device_by_pci_bus_id(driver::pci_bus_id(device).ok()?).ok())
 }
 
-/// Returns the processes that compute on a GPU and hold memory of it; `None` if the driver does not report
-/// them.
+/// Returns the processes that compute on a GPU and hold some of its memory; `None` if the driver does not
+/// report them.
 pub(in super::super) fn processes(device: &Device<'_>) -> Option<Vec<Process>> {
     let all = device.running_compute_processes().ok()?;
     let with_memory = all.into_iter().filter(|p| !matches!(p.used_gpu_memory, UsedGpuMemory::Used(0)));
@@ -128,18 +130,18 @@ pub(in super::super) fn processes(device: &Device<'_>) -> Option<Vec<Process>> {
     )
 }
 
-/// Returns the processes with the names of their programs.
+/// Returns these processes with the names of their programs.
 pub(in super::super) fn named_processes(device: &Device<'_>) -> Option<Vec<Process>> {
     let name = |pid| library()?.sys_process_name(pid, 96).ok().filter(|name| !name.is_empty());
     Some(processes(device)?.into_iter().map(|p| Process { name: name(p.pid), ..p }).collect())
 }
 
-/// Maximum number of NVLink links of a GPU.
+/// Largest number of NVLink links on a GPU.
 const MAX_LINKS: u32 = 18;
 
-/// Returns how GPUs are connected, in the terms of `nvidia-smi topo -m`: `NV18` (NVLink links), `PIX`, `PXB`,
-/// `PHB`, `NODE`, `SYS`, `X` on the diagonal. GPUs are given by CUDA's ordinals; `None` if NVML does not know
-/// all of them.
+/// Returns how GPUs are connected, in the terms of `nvidia-smi topo -m`: `NV18` (18 NVLink links), `PIX`,
+/// `PXB`, `PHB`, `NODE`, `SYS`, and `X` on the diagonal. GPUs are given by CUDA's ordinals. `None` if NVML
+/// does not know all of them.
 pub fn topology(ordinals: &[usize]) -> Option<Vec<Vec<String>>> {
     let device = |ordinal: usize| find(driver::device(ordinal).ok()?.0);
     let devices: Vec<Device<'_>> = ordinals.iter().map(|&ordinal| device(ordinal)).collect::<Option<_>>()?;
@@ -157,12 +159,12 @@ pub fn topology(ordinals: &[usize]) -> Option<Vec<Vec<String>>> {
     (0..count).map(|a| (0..count).map(|b| joined(a, b)).collect()).collect()
 }
 
-/// The other ends of the active NVLink links of a GPU.
+/// The other ends of a GPU's active NVLink links.
 struct Links {
     own: Option<String>,
     /// PCI addresses of the GPUs at the other ends.
     peers: Vec<String>,
-    /// Number of links that end at a switch, which connects all GPUs.
+    /// Number of links to a switch, which connects all GPUs.
     switched: usize,
 }
 
@@ -189,18 +191,18 @@ impl Links {
     }
 }
 
-/// Returns true if the other end of a link is a switch. (The wrapper's own function, of version 0.13, drops
-/// the result.)
+/// Returns true if the other end of a link is a switch. The wrapper's own function drops the result (in
+/// version 0.13).
 fn ends_at_a_switch(device: &Device<'_>, link: u32) -> bool {
     const SWITCH: u32 = 2;
     let Ok(ask) = device.nvml().lib().nvmlDeviceGetNvLinkRemoteDeviceType.as_ref() else { return false };
     let mut kind = u32::MAX;
-    // SAFETY: the handle is of a library that is never closed, and the address is of an integer.
+    // SAFETY: the handle comes from a library that is never closed, and the address points to an integer.
     let status = unsafe { ask(device.handle(), link, &raw mut kind) };
     status == 0 && kind == SWITCH
 }
 
-/// Returns what connects two GPUs without NVLink, where NVML knows.
+/// Returns how two GPUs without NVLink are connected, if NVML knows.
 #[cfg(target_os = "linux")]
 fn common_ancestor(device: &Device<'_>, other: Device<'_>) -> Option<&'static str> {
     Some(match device.topology_common_ancestor(other).ok()? {
@@ -212,7 +214,7 @@ fn common_ancestor(device: &Device<'_>, other: Device<'_>) -> Option<&'static st
     })
 }
 
-/// NVML knows it on Linux alone.
+/// NVML reports this only on Linux.
 #[cfg(not(target_os = "linux"))]
 fn common_ancestor(_device: &Device<'_>, _other: Device<'_>) -> Option<&'static str> {
     None

@@ -153,7 +153,8 @@ fn handle_of(address: DevicePtr) -> Result<Vec<u8>> {
 
 /// Opens memory of another process by its handle, and records it for [`Mapped::close`].
 fn open_handle(handle: &[u8], mapped: &Mapped) -> Result<DevicePtr> {
-    let reserved: [u8; 64] = handle.try_into().map_err(|_| Error::failed("its handle has the wrong length"))?;
+    let reserved: [u8; 64] =
+        handle.try_into().map_err(|_| Error::failed("its handle has the wrong length"))?;
     let handle = sys::CUipcMemHandle { reserved: reserved.map(|byte| byte as std::ffi::c_char) };
     let lazily = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
     let mut address = 0;
