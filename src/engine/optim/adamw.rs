@@ -1,5 +1,5 @@
-//! AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019),
-//! in the order of operations of PyTorch's `torch.optim.AdamW`.
+//! AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled weight decay regularization",
+//! 2019), in the order of operations of PyTorch's `torch.optim.AdamW`.
 
 use super::elementwise::{Elementwise, ElementwiseUpdate, Rule, Scalars, Slot};
 use super::hyperparameters::{Form, Hyperparameter, Value};
@@ -33,7 +33,7 @@ pub(super) const ENTRY: Entry = Entry {
             name: "weight_decay",
             form: Form::Number(Included(0.0), Included(10.0)),
             default: Value::Number(0.1),
-            meaning: "Decoupled weight decay, a multiple of what `decay` says; not applied to vectors.",
+            meaning: "Decoupled weight decay, relative to the quantity in `decay`; not applied to vectors.",
             example: "0.01",
             aliases: &[],
         },

@@ -1,5 +1,6 @@
-//! Lion: the sign of an interpolated momentum (Chen et al., "Symbolic discovery of optimization algorithms", 2023,
-//! Algorithm 2), in the order of operations of the authors' PyTorch code (google/automl, lion/lion_pytorch.py).
+//! Lion: the sign of an interpolated momentum (Chen et al., "Symbolic discovery of optimization algorithms",
+//! 2023, Algorithm 2), in the order of operations of the authors' PyTorch code (google/automl,
+//! lion/lion_pytorch.py).
 
 use super::elementwise::{Elementwise, ElementwiseUpdate, Rule, Scalars, Slot};
 use super::hyperparameters::{Form, Hyperparameter, Value};
@@ -25,7 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
             name: "weight_decay",
             form: Form::Number(Included(0.0), Included(10.0)),
             default: Value::Number(0.1),
-            meaning: "Decoupled weight decay, a multiple of what `decay` says; not applied to vectors.",
+            meaning: "Decoupled weight decay, relative to the quantity in `decay`; not applied to vectors.",
             example: "1.0",
             aliases: &[],
         },

@@ -40,7 +40,7 @@ pub(super) const ENTRY: Entry = Entry {
             name: "weight_decay",
             form: Form::Number(Included(0.0), Included(10.0)),
             default: Value::Number(0.1),
-            meaning: "Decoupled weight decay, a multiple of what `decay` says; the learning rate counts without `adjust`.",
+            meaning: "Decoupled weight decay, relative to the quantity in `decay`; the learning rate counts before `adjust`.",
             example: "0.01",
             aliases: &[],
         },

@@ -4,8 +4,8 @@
 //! `m` is the width divided by the base width. `dim`, the feed-forward layer and the number of heads grow by
 //! `m`; the width of a head stays the same. Of the equivalent forms this is table 8 of Yang and Hu (Tensor
 //! Programs V, arXiv:2203.03466, 2022): only products from width to width have initial values that depend on
-//! the width (variance 1 / inputs), and logits have the factor 1/m. Every gradient is then m times smaller
-//! than at the base width. The rules compensate for that:
+//! the width (variance proportional to 1 / inputs), and logits have the factor 1/m. Every gradient is then m
+//! times smaller than at the base width. The rules compensate for that:
 //!
 //! - AdamW and Lion: updates do not depend on the size of gradients. A product from width to width sums m
 //!   times as many terms that all agree in sign, so the rate of its matrix is divided by m. For the head, the

@@ -120,8 +120,8 @@ pub trait Queue {
 
     /// Copies parts from the ranks that own them to all ranks. In a run with one rank, copies parts that are
     /// not already in place. With `wait`, ranks wait for each other before any of them writes into another's
-    /// memory. Leave it out only if, since every rank last read these parts, all ranks have reached an
-    /// earlier collective of this queue.
+    /// memory. Leave it out only if every rank has reached an earlier collective of this queue since that
+    /// rank last read these parts.
     ///
     /// # Errors
     /// If a rank is lost, or the library reports an error.
