@@ -20,9 +20,9 @@ pub(super) struct Layout {
     pub(super) state: Arc<State>,
     pub(super) inputs: Vec<SlotId>,
     pub(super) outputs: Vec<SlotId>,
-    /// In the order of [`Case::upstream`].
+    /// Upstream gradients, in the order of [`Case::upstream`].
     pub(super) seeds: Vec<SlotId>,
-    /// In the order of [`Case::differentiable`].
+    /// Gradients of inputs, in the order of [`Case::differentiable`].
     pub(super) grads: Vec<SlotId>,
 }
 

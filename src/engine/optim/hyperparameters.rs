@@ -15,7 +15,7 @@ pub struct Hyperparameter {
     pub form: Form,
     /// The value if a recipe sets none.
     pub default: Value,
-    /// One sentence.
+    /// Meaning, in one sentence.
     pub meaning: &'static str,
     /// A valid value other than the default, in TOML.
     pub example: &'static str,

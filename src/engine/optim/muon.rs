@@ -105,7 +105,7 @@ pub struct Muon {
 /// Panics if the hyperparameter does not declare the word: a programming error.
 fn adjustment(word: &str) -> RateAdjustment {
     let found = RateAdjustment::ALL.iter().find(|adjustment| adjustment.word() == word);
-    *found.unwrap_or_else(|| panic!("{word} is no adjustment"))
+    *found.unwrap_or_else(|| panic!("{word} is not a rate adjustment"))
 }
 
 impl Muon {
@@ -194,7 +194,7 @@ fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
     for param in group.params.iter().map(|&i| &state.params[i]) {
         let matrices = param.matrices();
         if matrices.is_empty() {
-            return Err(Error::failed(format!("muon updates matrices, and {} is none", param.name)));
+            return Err(Error::failed(format!("muon updates matrices, but {} is not one", param.name)));
         }
         for LogicalMatrix { shape, alloc, start } in matrices {
             let place = |shards: &Shards| {

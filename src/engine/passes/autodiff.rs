@@ -157,7 +157,7 @@ impl Autodiff {
         match (program.tensor(input).home, program.tensor(gradient).home) {
             (Home::View { of: x, offset: at }, Home::View { of: dx, offset }) if at == offset => Ok((x, dx)),
             (Home::View { .. }, _) => Err(Error::failed(format!(
-                "{} in {} reads a view of {}, and its gradient is not a view of a gradient",
+                "{} in {} reads a view of {}, but its gradient is not a view of a gradient",
                 node.op.name(),
                 node.scope,
                 program.tensor(input).name

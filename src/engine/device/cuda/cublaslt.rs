@@ -200,7 +200,7 @@ impl Layout {
             let format = match dtype {
                 DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
                 DType::F32 => sys::cudaDataType_t::CUDA_R_32F,
-                other => return Err(Error::failed(format!("no products of {other} on a GPU"))),
+                other => return Err(Error::failed(format!("products of {other} do not run on a GPU"))),
             };
             let mut layout = null_mut();
             // SAFETY: the address points to a handle to be filled in.

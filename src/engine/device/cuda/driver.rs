@@ -308,7 +308,7 @@ fn encode(map: &TensorMap) -> Result<Value> {
 
 /// Returns a function of a module.
 pub(super) fn function(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction> {
-    let text = CString::new(name).map_err(|_| Error::failed("a kernel name with a zero byte"))?;
+    let text = CString::new(name).map_err(|_| Error::failed("a kernel name contains a zero byte"))?;
     let mut function = null_mut();
     // SAFETY: the module is loaded and the name ends in zero.
     let status = unsafe { sys::cuModuleGetFunction(&raw mut function, module, text.as_ptr()) };

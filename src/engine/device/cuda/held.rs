@@ -56,7 +56,9 @@ impl HeldMultiprocessors {
         let begun = Instant::now();
         while (held.word(0).load(Ordering::Acquire) as usize) < count {
             if begun.elapsed() > START {
-                return Err(Error::failed(format!("{count} multiprocessors could not be held")));
+                return Err(Error::failed(format!(
+                    "could not hold {count} multiprocessors within 2 seconds"
+                )));
             }
             std::hint::spin_loop();
         }

@@ -122,7 +122,7 @@ impl Kernels {
             _ => None,
         }) {
             return Err(Error::failed(format!(
-                "kernel {entry} counts with 31 bits, and a tensor of this plan has a size of {size}; \
+                "kernel {entry} counts in 31 bits, but a tensor of this plan has a size of {size}; \
                  make training.local_batch_size smaller"
             )));
         }

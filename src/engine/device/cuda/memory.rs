@@ -67,7 +67,7 @@ impl Allocator {
         let mut ledger = lock(&self.ledger);
         if let Some(limit) = ledger.limit.filter(|&limit| ledger.held.saturating_add(bytes) > limit) {
             return Err(Error::does_not_fit(format!(
-                "{bytes} bytes more than the {} held would exceed engine.memory_limit_gib ({limit} bytes)",
+                "{bytes} bytes on top of the {} held would exceed engine.memory_limit_gib ({limit} bytes)",
                 ledger.held
             )));
         }
