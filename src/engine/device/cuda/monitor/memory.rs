@@ -13,7 +13,7 @@ pub enum MemoryCause {
     Rounding,
     /// Captured graphs.
     Graphs,
-    /// Everything after that.
+    /// Everything taken later.
     Other,
 }
 
