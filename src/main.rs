@@ -1,4 +1,4 @@
-//! The way of a run on one screen. The other commands are in `cli`.
+//! The training path of xrun on one screen. The other commands are in `cli`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use xrun::results::progress::{begin_json_stream, print_json_error};
 use xrun::results::provenance::Stamp;
 use xrun::train::{Request, Run, WorkerRequest, mark_failed, prepare};
 
-/// What a signal is answered with.
+/// Printed when the first signal arrives.
 const STOPS: &str = "stopping after this step; a second signal (Ctrl-C) stops at once, without a save";
 
-/// The sources that `build.rs` found.
+/// What `build.rs` found: the commit, whether the tree had uncommitted changes, and the compiler.
 const STAMP: Stamp = Stamp {
     commit: option_env!("XRUN_BUILD_COMMIT"),
     dirty: option_env!("XRUN_BUILD_DIRTY"),
@@ -57,8 +57,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Launches the ranks of a run: threads of this process, child processes, or this process as one of those
-/// that an external launcher started.
+/// Launches the ranks of a run: threads of this process, child processes, or this process alone as one rank
+/// of an external launcher.
 fn launch(launch: Launch, request: Request) -> Result<()> {
     let stop = Stop::on_signals(Some(STOPS))?;
     let timeout = Duration::from_secs_f64(request.recipe.values().parallelism.timeout_s);
@@ -76,8 +76,8 @@ fn launch(launch: Launch, request: Request) -> Result<()> {
     run(request, &ranks, &stop)
 }
 
-/// Runs a recipe on the ranks of this process: corpus, plan, programs and fit ([`prepare`]), training
-/// ([`Run::train`]), plots.
+/// Runs a recipe on the ranks of this process: prepares corpus, plan, programs and fit ([`prepare`]), trains
+/// ([`Run::train`]) and draws the plots.
 fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     let draws = request.recipe.values().metrics.plots;
     let ended = ranks.abort_on_error(|guard| {
@@ -85,7 +85,7 @@ fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
         let (planned, dataset) = prepare(run.recipe(), run.machine())?;
         run.train(planned, dataset, ranks, stop, guard)
     })?;
-    // Only rank 0 has a folder. Its plots are drawn from the files, however the run ended.
+    // Only rank 0 has a folder. Plots are drawn from its files, whether the run succeeded or failed.
     let Some(folder) = ended.folder else { return ended.outcome };
     let pictures = if ended.was_finished { plots::Pictures::Missing } else { plots::Pictures::All };
     let drawn = ranks.finish_after("draws plots", || match draws {
@@ -93,5 +93,5 @@ fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
         false => Ok(()),
     });
     ended.outcome?;
-    drawn.map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))
+    drawn.map_err(|e| Error::failed(format!("the run is complete, but its plots are not: {e}")))
 }

@@ -468,7 +468,7 @@ fn exported_and_imported(at: &Path) -> (PathBuf, PathBuf) {
     xrun_export(&at.join("run"), &at.join("model"), &[]).success();
     let done = xrun(at, &["import", "model", "--name", "mine"]).success();
     let done =
-        done.stderr(contains("logits are those of xrun-reference.json").and(contains("Qwen3ForCausalLM")));
+        done.stderr(contains("logits match xrun-reference.json").and(contains("Qwen3ForCausalLM")));
     let run = String::from_utf8(done.get_output().stdout.clone()).unwrap();
     (at.join("model"), at.join(run.trim_end()))
 }
@@ -559,9 +559,9 @@ fn training_begins_with_the_weights_of_a_folder() {
     // Another model, and one that cannot be read any more.
     use predicates::str::contains;
     let other = [&drawn[..], &["model.ffn_dim=7"]].concat();
-    xrun(at.path(), &other).code(2).stderr(contains("model.ffn_dim is 7, and 5 in the folder"));
+    xrun(at.path(), &other).code(2).stderr(contains("model.ffn_dim is 7, but 5 in the folder"));
     let other = [&drawn[..], &["data.tokenizer=byte", "model.vocab_size=300"]].concat();
-    xrun(at.path(), &other).code(2).stderr(contains("model.vocab_size is 300, and 11 in the folder"));
+    xrun(at.path(), &other).code(2).stderr(contains("model.vocab_size is 300, but 11 in the folder"));
     fs::remove_file(model.join("model.safetensors")).unwrap();
     xrun(at.path(), &drawn).code(2).stderr(contains("there are no weights"));
 }

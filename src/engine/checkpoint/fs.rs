@@ -1,4 +1,5 @@
-//! The file-system operations that a save makes, behind a trait, so that a test can fail or cut each one.
+//! The file-system operations of a save, behind a trait so that a test can make each one fail or stop
+//! halfway.
 //!
 //! Only operations that change the disk are here; reads use `std::fs` directly.
 

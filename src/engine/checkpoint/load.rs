@@ -1,4 +1,4 @@
-//! Finding the newest valid checkpoint, and reading tensors from it.
+//! Finds the newest valid checkpoint and reads tensors from it.
 
 use super::manifest::{Manifest, Meta};
 use super::pace::Pace;
@@ -33,7 +33,7 @@ impl Loaded {
         &self.meta
     }
 
-    /// Returns warnings: newer checkpoints that cannot be used, and why. Empty if there are none.
+    /// Returns warnings: newer checkpoints that cannot be used, and why.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -50,24 +50,24 @@ impl Loaded {
         self.files[0].names()
     }
 
-    /// Returns true if there is no state of an optimizer: the weights were imported, or saved alone. Training
-    /// can begin with them, but has nothing to go on from.
+    /// Returns true if there is no optimizer state, because the weights were imported or saved alone.
+    /// Training can start from them but cannot resume.
     pub fn is_weights_only(&self) -> bool {
         self.meta.is_weights_only() || self.files[1].names().next().is_none()
     }
 
-    /// Checks that every parameter is finite: a hash only says that the bytes are those which were saved.
+    /// Checks that every parameter is finite. A hash only proves that the bytes are the ones that were saved.
     ///
     /// # Errors
-    /// The first parameter that holds NaN or an infinity; a file that cannot be read.
+    /// If a parameter holds NaN or an infinity (the first is named), or a file cannot be read.
     pub fn check_finite(&self) -> Result<()> {
         self.check_finite_of("")
     }
 
-    /// As [`Loaded::check_finite`], of the tensors with the names of parameters after `prefix`.
+    /// Checks, like [`Loaded::check_finite`], the tensors named `prefix` plus the name of a parameter.
     ///
     /// # Errors
-    /// As [`Loaded::check_finite`], and when there is no such tensor.
+    /// Like [`Loaded::check_finite`], and if there is no such tensor.
     pub fn check_finite_of(&self, prefix: &str) -> Result<()> {
         for name in self.parameter_names().map(|name| format!("{prefix}{name}")) {
             let bytes = self.read(&name, self.shape(&name).unwrap_or_default())?;
@@ -76,7 +76,7 @@ impl Loaded {
                 elements.iter().map(|e| f32::from_le_bytes(*e)).enumerate().find(|(_, x)| !x.is_finite());
             if let Some((at, value)) = bad {
                 return Err(Error::failed(format!(
-                    "{}: element {at} of {name} is {value}: weights that are not finite are of no use. \
+                    "{}: element {at} of {name} is {value}: weights that are not finite are useless. \
                      `--checkpoint STEP` takes an earlier checkpoint",
                     self.path.display()
                 )));
@@ -97,7 +97,7 @@ impl Loaded {
         self.file_of(name, shape)?.read_into(name, out)
     }
 
-    /// Reads an fp32 tensor as bytes (row-major, little-endian, no padding). Errors as for
+    /// Reads an fp32 tensor as bytes (row-major, little-endian, no padding). Fails like
     /// [`Loaded::read_into`].
     pub fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
         let file = self.file_of(name, shape)?;
@@ -107,7 +107,7 @@ impl Loaded {
         Ok(out)
     }
 
-    /// Returns the hash of all tensors: equal to [`super::hash_of`] of the snapshot that was saved.
+    /// Returns the hash of all tensors, equal to [`super::hash_of`] of the snapshot that was saved.
     pub fn hash(&self) -> Result<blake3::Hash> {
         let mut hasher = StateHasher::default();
         for name in self.names() {
@@ -132,22 +132,24 @@ impl Loaded {
 
 /// Returns the newest complete checkpoint under `dir`, or `None` if there is no checkpoint at all.
 ///
-/// A damaged checkpoint is skipped in favor of the previous one, and [`Loaded::warnings`] reports it. If
-/// there are checkpoints but all are damaged, that is an error: silently starting over would look like a
-/// resume. Nothing is written to the disk.
+/// A damaged checkpoint is skipped in favor of the previous one, and [`Loaded::warnings`] reports it. It is
+/// an error if there are checkpoints but all are damaged: starting over silently would look like a resume.
+/// Nothing is written to the disk.
 pub fn newest(dir: &Path) -> Result<Option<Loaded>> {
     newest_first(dir, |manifest| manifest.serial)
 }
 
-/// As [`newest`], of those that training can go on from; only where there is none, one of weights alone.
+/// Returns the newest checkpoint that training can resume from; if there is none, the newest one with weights
+/// only.
 ///
 /// # Errors
-/// As [`newest`].
+/// If there are checkpoints but none can be used, like [`newest`].
 pub fn newest_resumable(dir: &Path) -> Result<Option<Loaded>> {
     newest_first(dir, |manifest| (!manifest.meta.is_weights_only(), manifest.serial))
 }
 
-/// Returns the valid checkpoint whose manifest ranks highest.
+/// Returns the valid checkpoint whose manifest ranks highest. Searches again if another process replaces
+/// checkpoints meanwhile.
 fn newest_first<R: Ord>(dir: &Path, rank: impl Fn(&Manifest) -> R) -> Result<Option<Loaded>> {
     let mut before = candidates(dir)?;
     for _ in 0..MAX_ATTEMPTS {
@@ -161,10 +163,10 @@ fn newest_first<R: Ord>(dir: &Path, rank: impl Fn(&Manifest) -> R) -> Result<Opt
     newest_of(dir, &before, &rank)
 }
 
-/// Number of attempts while another process replaces the checkpoints.
+/// How often to search while another process replaces the checkpoints.
 const MAX_ATTEMPTS: usize = 5;
 
-/// As [`newest_first`], among the given candidates.
+/// Returns the valid checkpoint that ranks highest among the given candidates.
 fn newest_of<R: Ord>(
     dir: &Path,
     candidates: &BTreeMap<u64, PathBuf>,
@@ -198,7 +200,7 @@ fn newest_of<R: Ord>(
     )))
 }
 
-/// Returns the checkpoint of one step, verified; an error if it is missing or damaged.
+/// Returns the verified checkpoint of one step. Fails if it is missing or damaged.
 pub fn at_step(dir: &Path, step: u64) -> Result<Loaded> {
     let candidates = candidates(dir)?;
     let Some(path) = candidates.get(&step) else {
@@ -213,18 +215,18 @@ pub fn at_step(dir: &Path, step: u64) -> Result<Loaded> {
         .map_err(|e| e.context(format_args!("checkpoint {} cannot be used", path.display())))
 }
 
-/// Returns the step of the checkpoint with the lowest validation loss, the first of equals; `None` where no
-/// manifest names one. Nothing but manifests is verified; unreadable ones are skipped.
+/// Returns the step of the checkpoint with the lowest validation loss; ties go to the earliest step. `None`
+/// if no manifest records a loss. Only manifests are verified; unreadable ones are skipped.
 pub(super) fn best_step(candidates: &BTreeMap<u64, PathBuf>) -> Option<u64> {
     let loss = |path: &PathBuf| Manifest::read(&path.join(MANIFEST)).ok()?.meta.validation_loss();
     let losses = candidates.iter().filter_map(|(&step, path)| Some((step, loss(path)?)));
     losses.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(step, _)| step)
 }
 
-/// Returns the lowest validation loss of the checkpoints up to a step; `None` where no manifest names one.
+/// Returns the lowest validation loss of the checkpoints up to a step; `None` if no manifest records one.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// If the folder cannot be read.
 pub(super) fn best_loss(dir: &Path, until: u64) -> Result<Option<f32>> {
     let mut known = candidates(dir)?;
     known.retain(|&step, _| step <= until);
@@ -237,15 +239,15 @@ pub fn steps(dir: &Path) -> Result<Vec<u64>> {
     Ok(candidates(dir)?.into_keys().collect())
 }
 
-/// Returns the serial number for the next save: the largest of any manifest here, plus one. Unreadable
+/// Returns the serial number for the next save: one more than the largest in any manifest here. Unreadable
 /// manifests are skipped.
 pub(super) fn next_serial(dir: &Path) -> Result<u64> {
     let serials = candidates(dir)?.into_values().filter_map(|p| Manifest::read(&p.join(MANIFEST)).ok());
     Ok(serials.map(|m| m.serial).max().unwrap_or(0).saturating_add(1))
 }
 
-/// Describes the first difference between two states: a tensor that only one has, another shape, or the first
-/// element whose bits differ. `None` if all tensors are equal bit for bit.
+/// Describes the first difference between two states: a tensor that only one of them has, a different shape,
+/// or the first element whose bits differ. `None` if all tensors are equal bit for bit.
 pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
     let (names_a, names_b) = (a.names(), b.names());
     if let Some(only) = names_a.iter().find(|n| !names_b.contains(n)) {
@@ -270,8 +272,8 @@ pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Returns the checkpoint folders by step. A folder that was moved aside to be replaced counts as long as its
-/// replacement is missing.
+/// Returns the checkpoint folders by step. A folder that was moved aside counts while its replacement is
+/// missing.
 pub(super) fn candidates(dir: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -293,7 +295,7 @@ pub(super) fn candidates(dir: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     Ok(replaced)
 }
 
-/// Returns a warning if `latest` names a checkpoint that is missing, or is damaged itself.
+/// Returns a warning if `latest` is damaged or names a missing checkpoint.
 fn missing_latest(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Option<String> {
     let path = dir.join(LATEST);
     let size = fs::metadata(&path).ok()?.len();
@@ -308,7 +310,7 @@ fn missing_latest(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Option<Str
     }
 }
 
-/// Opens a checkpoint folder and verifies all of it: manifest, sizes, hashes, headers, and the step.
+/// Opens a checkpoint folder and verifies it completely: manifest, sizes, hashes, headers, and the step.
 pub(super) fn verify(path: &Path, pace: &Pace) -> Result<Loaded> {
     let manifest = Manifest::read(&path.join(MANIFEST))?;
     let open = |name: &str| TensorFile::open(&path.join(name), manifest.content(name)?, pace);
@@ -319,7 +321,7 @@ pub(super) fn verify(path: &Path, pace: &Pace) -> Result<Loaded> {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
     let step = step_of(name.strip_prefix(REPLACED).unwrap_or(name));
     if step != Some(manifest.meta.step) {
-        return Err(Error::failed(format!("the manifest is of step {}", manifest.meta.step)));
+        return Err(Error::failed(format!("the manifest belongs to step {}", manifest.meta.step)));
     }
     Ok(Loaded { path: path.to_path_buf(), meta: manifest.meta, files, warnings: Vec::new() })
 }

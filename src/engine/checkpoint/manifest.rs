@@ -9,12 +9,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Format version, written to every manifest; a reader refuses any other.
+/// Format version, written to every manifest. A reader rejects any other.
 const FORMAT: u32 = 1;
 /// Maximum size in bytes: a manifest holds a recipe and a few hashes.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Metadata of a training state: enough to resume it, and to refuse a resume with something else.
+/// Metadata of a training state: enough to resume it, and to reject a resume with anything else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
@@ -36,37 +36,38 @@ pub struct Meta {
     pub seed: u64,
     /// Version of xrun that wrote the checkpoint.
     pub xrun_version: String,
-    /// Everything else that bits may depend on: the CPU's instruction set, or GPU model and library versions.
+    /// Everything else that results may depend on to the bit: the CPU's instruction set, or GPU model and
+    /// library versions.
     pub engine: String,
     /// Hash of the table of matrix-product algorithms, if there is one.
     pub algorithms: Option<String>,
-    /// Further values that a run restores, such as the state of a generator.
+    /// Further values that a run restores, such as the state of a random generator.
     pub extra: BTreeMap<String, String>,
-    /// Size and hash of each file of the run that a resume continues, up to this step, by name. Empty in
-    /// checkpoints of earlier versions.
+    /// Size and hash, by name, of each file that a resume continues, up to this step. Empty in checkpoints of
+    /// earlier versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rows: BTreeMap<String, FileRecord>,
 }
 
-/// The key of [`Meta::extra`] of a checkpoint without the optimizer's state.
+/// Key in [`Meta::extra`] that marks a checkpoint without optimizer state.
 const WEIGHTS_ONLY: &str = "weights_only";
 
-/// The key of [`Meta::extra`] that holds the validation loss of the step, in nats per token.
+/// Key in [`Meta::extra`] for the validation loss of the step, in nats per token.
 const VALIDATION_LOSS: &str = "validation_loss";
 
 impl Meta {
-    /// Returns true if the checkpoint was saved without the optimizer's state.
+    /// Returns true if the checkpoint was saved without optimizer state.
     pub fn is_weights_only(&self) -> bool {
         self.extra.contains_key(WEIGHTS_ONLY)
     }
 
-    /// Marks the checkpoint as one without the optimizer's state, or as one with it.
+    /// Sets or clears the mark of a checkpoint without optimizer state.
     pub fn set_weights_only(&mut self, weights_only: bool) {
         set(&mut self.extra, WEIGHTS_ONLY, weights_only.then(|| "true".to_owned()));
     }
 
-    /// Returns the validation loss of the step, in nats per token; `None` where it was not evaluated, and in
-    /// checkpoints of runs that keep no best one.
+    /// Returns the validation loss of the step, in nats per token. `None` if the step was not evaluated, or
+    /// if the run does not keep its best checkpoint.
     pub fn validation_loss(&self) -> Option<f32> {
         self.extra.get(VALIDATION_LOSS)?.parse().ok().filter(|loss: &f32| loss.is_finite())
     }
@@ -99,8 +100,8 @@ pub struct FileRecord {
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
     format: u32,
-    /// Number of saves so far. The step does not tell which state is newest after a run went back to an
-    /// earlier one.
+    /// Number of saves so far. After a run went back to an earlier state, the step no longer tells which
+    /// checkpoint is newest.
     pub(super) serial: u64,
     pub(super) meta: Meta,
     files: BTreeMap<String, FileRecord>,
@@ -117,7 +118,7 @@ impl Manifest {
         Self { format: FORMAT, serial, meta, files }
     }
 
-    /// Returns the expected size and hash of the file of this name.
+    /// Returns the expected size and hash of a file.
     pub(super) fn content(&self, name: &str) -> Result<Content> {
         let wrong = |what: &str| Error::failed(format!("the manifest has no {what} for {name}"));
         let record = self.files.get(name).ok_or_else(|| wrong("entry"))?;
@@ -125,7 +126,7 @@ impl Manifest {
         Ok(Content { bytes: record.bytes, hash })
     }
 
-    /// Encodes as JSON that ends in a BLAKE3 hash of everything before it.
+    /// Encodes the manifest as JSON that ends with a BLAKE3 hash of everything before it.
     pub(super) fn encode(&self) -> Result<String> {
         let json = serde_json::to_string_pretty(self)
             .map_err(|e| Error::failed(format!("cannot encode a manifest: {e}")))?;
@@ -133,7 +134,7 @@ impl Manifest {
         Ok(format!("{body}{}", trailer(body)))
     }
 
-    /// Decodes the output of [`Manifest::encode`]; any changed byte is an error.
+    /// Decodes the output of [`Manifest::encode`]. Any changed byte is an error.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         let damaged = || Error::failed("the manifest does not match its own hash");
         let text = std::str::from_utf8(bytes).map_err(|_| damaged())?;
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(Manifest::decode(text.as_bytes()).unwrap(), manifest());
     }
 
-    /// Checkpoints of earlier versions have no hashes of rows.
+    /// Checkpoints of earlier versions have no `rows`.
     #[test]
     fn a_manifest_without_rows_is_read() {
         let mut older = manifest();

@@ -1,5 +1,5 @@
-//! Checkpoints: training states on disk that are either complete or absent, and are verified before they are
-//! used.
+//! Checkpoints: training states on disk. A checkpoint is either complete or absent, and is verified before it
+//! is used.
 //!
 //! ```text
 //! checkpoint/
@@ -7,7 +7,7 @@
 //!   step-000200/…
 //!   latest, best      "step-000200"
 //! .tmp-…            an unfinished save; removed when the folder is next opened for writing
-//!   .old-step-000200  one being replaced by a new save of the same step
+//!   .old-step-000200  a checkpoint that a new save of the same step is replacing
 //! ```
 //!
 //! `docs/checkpoints.md` specifies the format and which faults it survives.
@@ -29,10 +29,10 @@ pub use save::{Saved, Store};
 pub use tensors::{Snapshot, TensorView, hash_of};
 pub use writer::{BackgroundWriter, HeldState, Write, Written};
 
-/// The key of [`Meta::extra`] that holds the id of the token that ends a document, in decimal.
+/// Key in [`Meta::extra`] for the id of the token that ends a document, in decimal.
 pub const END_TOKEN_ID: &str = "end_token_id";
 
-/// The key of [`Meta::extra`] that holds the hash of the folder whose weights a run begins with.
+/// Key in [`Meta::extra`] for the hash of the folder with the run's initial weights.
 pub const INITIAL_WEIGHTS: &str = "initial_weights";
 
 const MODEL: &str = "model.safetensors";
@@ -43,12 +43,12 @@ const BEST: &str = "best";
 const TEMPORARY: &str = ".tmp-";
 const REPLACED: &str = ".old-";
 
-/// Returns the name of the folder of a step's checkpoint.
+/// Returns the folder name of a step's checkpoint.
 pub fn folder_name(step: u64) -> String {
     format!("step-{step:06}")
 }
 
-/// Returns the step of a folder name, or `None` if [`folder_name`] never returns that name.
+/// Returns the step in a folder name, or `None` if [`folder_name`] never returns that name.
 fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (folder_name(step) == name).then_some(step)

@@ -1,22 +1,22 @@
-//! How much of the machine a save takes: all of it while training stands still, or little beside training.
+//! How much of the machine a save uses: all of it while training waits, or little while training continues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::liveness::report_progress;
 
-/// Bytes after which a write beside training is made durable so far. What waits in the page cache stays
-/// bounded: rows and summaries that are synced meanwhile do not wait for a whole checkpoint.
+/// A write beside training syncs its file every this many bytes. This bounds the dirty pages, so that syncs
+/// of rows and summaries do not wait for a whole checkpoint.
 const SYNC_BYTES: u64 = 32 << 20;
 
 /// How a save uses the machine.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Pace {
-    /// Training waits: hashes take all threads, and every part is reported to the watchdogs.
+    /// Training waits. Hashes use all threads, and the watchdogs see the progress of every part.
     #[default]
     Alone,
-    /// Beside training: one thread. The count of parts is for whoever waits for the write; the watchdogs do
-    /// not see it, since training may hang while a write goes on.
+    /// Training continues, and the save uses one thread. It counts its parts for callers that wait for the
+    /// write, but not for the watchdogs: they must notice a training that hangs during a write.
     Beside(Arc<AtomicU64>),
 }
 
@@ -29,7 +29,7 @@ impl Pace {
         };
     }
 
-    /// Counts a part that is done.
+    /// Counts a finished part.
     pub(super) fn part_done(&self) {
         match self {
             Self::Alone => report_progress(),
@@ -37,7 +37,7 @@ impl Pace {
         }
     }
 
-    /// Returns true where a file that grew from `before` bytes to `after` is to be synced.
+    /// Returns true if a file that grows from `before` to `after` bytes must be synced.
     pub(super) fn syncs_between(&self, before: u64, after: u64) -> bool {
         matches!(self, Self::Beside(_)) && before / SYNC_BYTES < after / SYNC_BYTES
     }

@@ -1,4 +1,4 @@
-//! Writing checkpoints such that a crash at any moment leaves the old one or the new one complete.
+//! Writes checkpoints so that a crash at any moment leaves the old one or the new one complete.
 
 use super::fs::{DiskFs, Fs, write_synced};
 use super::load::{best_loss, best_step, candidates, next_serial, verify};
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 pub struct Store {
     dir: PathBuf,
     keep: usize,
-    /// Steps whose checkpoints stay besides the newest.
+    /// Steps whose checkpoints are kept in addition to the newest.
     kept_steps: Vec<u64>,
-    /// True if the checkpoint with the lowest validation loss stays, too.
+    /// True if the checkpoint with the lowest validation loss is kept, too.
     keeps_best: bool,
     fs: Box<dyn Fs>,
 }
@@ -38,7 +38,7 @@ pub struct Saved {
 }
 
 impl Store {
-    /// Opens the checkpoint folder `dir`, creating it if needed, and removes the leftovers of an interrupted
+    /// Opens the checkpoint folder `dir`, creates it if needed, and removes the leftovers of an interrupted
     /// save.
     ///
     /// Each save keeps the newest `keep` checkpoints (at least one).
@@ -46,7 +46,7 @@ impl Store {
         Self::open_on(Box::new(DiskFs), dir, keep)
     }
 
-    /// As [`Store::open`], on the given file system.
+    /// Opens the folder like [`Store::open`], on the given file system.
     pub fn open_on(fs: Box<dyn Fs>, dir: &Path, keep: usize) -> Result<Self> {
         let (keep, kept_steps) = (keep.max(1), Vec::new());
         let store = Self { dir: dir.to_path_buf(), keep, kept_steps, keeps_best: false, fs };
@@ -59,21 +59,21 @@ impl Store {
         Ok(store)
     }
 
-    /// Keeps the checkpoints of these steps, too; they do not count among the newest.
+    /// Also keeps the checkpoints of these steps, which do not count among the newest.
     pub fn keeping(self, kept_steps: &[u64]) -> Self {
         Self { kept_steps: kept_steps.to_vec(), ..self }
     }
 
-    /// Keeps the checkpoint with the lowest validation loss, too, if `keeps_best`; it does not count among
-    /// the newest.
+    /// Also keeps the checkpoint with the lowest validation loss if `keeps_best`; it does not count among the
+    /// newest.
     pub fn keeping_best(self, keeps_best: bool) -> Self {
         Self { keeps_best, ..self }
     }
 
-    /// Returns the lowest validation loss of the checkpoints up to a step; `None` where none is known.
+    /// Returns the lowest validation loss of the checkpoints up to a step; `None` if none is known.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// If the folder cannot be read.
     pub fn best_loss(&self, until: u64) -> Result<Option<f32>> {
         best_loss(&self.dir, until)
     }
@@ -92,20 +92,19 @@ impl Store {
 
     /// Saves a state durably as the checkpoint of `meta.step`, then removes old checkpoints.
     ///
-    /// On an error the earlier checkpoints are untouched and training can continue; the message says so.
-    /// Checkpoints of later steps, which exist only if the run went back to an earlier state, are removed
-    /// too.
+    /// After an error the earlier checkpoints are untouched and training can continue; the message says so.
+    /// Checkpoints of later steps exist only if the run went back to an earlier state; they are removed too.
     pub fn save(&self, meta: &Meta, snapshot: &Snapshot) -> Result<Saved> {
         self.save_at(&Pace::default(), meta, snapshot)
     }
 
-    /// As [`Store::save`], at a pace.
+    /// Saves like [`Store::save`], at a pace.
     pub(super) fn save_at(&self, pace: &Pace, meta: &Meta, snapshot: &Snapshot) -> Result<Saved> {
         let path = self.dir.join(folder_name(meta.step));
         let temporary = self.dir.join(format!("{TEMPORARY}{}", folder_name(meta.step)));
         let bytes = self.clear_leftovers().and_then(|()| self.write(pace, &temporary, meta, snapshot));
         let bytes = bytes.and_then(|bytes| self.publish(&temporary, &path).map(|()| bytes)).map_err(|e| {
-            // Frees the space on a full disk; what cannot be removed now is removed before the next save.
+            // Frees space on a full disk. What cannot be removed now is removed before the next save.
             let _ = self.fs.remove(&temporary);
             e.context(format_args!("checkpoint of step {} not saved, earlier ones are untouched", meta.step))
         })?;
@@ -135,9 +134,9 @@ impl Store {
         Ok(model.bytes + optimizer.bytes + manifest.len() as u64)
     }
 
-    /// Renames a complete folder to its final name, durably. An existing folder of that name is moved aside
-    /// first: if the process dies before the rename, a reader finds the old one there and the next save moves
-    /// it back.
+    /// Renames a complete folder to its final name, durably. First moves an existing folder of that name
+    /// aside. If the process dies before the rename, a reader uses the old folder there, and the next save
+    /// moves it back.
     fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
         let fs = self.fs.as_ref();
         if fs::symlink_metadata(path).is_ok() {
@@ -147,8 +146,8 @@ impl Store {
         fs.sync_dir(&self.dir).at("sync", &self.dir)
     }
 
-    /// Replaces the pointer `latest`, and `best` where the best is kept. They are for people and scripts;
-    /// xrun itself reads the folders' names and manifests.
+    /// Replaces the pointers `latest` and, if the best checkpoint is kept, `best`. They are for people and
+    /// scripts; xrun itself reads the folder names and manifests.
     fn point(&self, step: u64) -> Result<()> {
         self.point_to(LATEST, step)?;
         match self.best_until(step)? {
@@ -157,7 +156,7 @@ impl Store {
         }
     }
 
-    /// Returns the step of the best checkpoint up to `step`, where it is kept.
+    /// Returns the step of the best checkpoint up to `step`, if the best one is kept.
     fn best_until(&self, step: u64) -> Result<Option<u64>> {
         if !self.keeps_best {
             return Ok(None);
@@ -175,10 +174,10 @@ impl Store {
         self.fs.sync_dir(&self.dir).at("sync", &self.dir)
     }
 
-    /// Removes checkpoints beyond the newest `keep`, the steps that are kept and the best, and those of steps
-    /// after the one just saved.
+    /// Removes checkpoints of later steps than the one just saved, and all others except the newest `keep`,
+    /// the best one and the steps to keep.
     ///
-    /// The new one is read back and verified before anything is removed.
+    /// Reads back and verifies the new checkpoint before it removes anything.
     fn prune(&self, pace: &Pace, step: u64, pruned: &mut Vec<u64>) -> Result<()> {
         let steps = candidates(&self.dir)?;
         let surplus = self.surplus(&steps, step)?;
@@ -189,7 +188,7 @@ impl Store {
             return Ok(());
         }
         verify(&self.dir.join(folder_name(step)), pace)?;
-        // A half-removed folder must not look like a damaged checkpoint, so folders are renamed durably
+        // A half-removed folder must not look like a damaged checkpoint, so the folders are renamed durably
         // first.
         let mut nameless = Vec::from_iter(replaced);
         for (&step, path) in doomed {
@@ -202,8 +201,8 @@ impl Store {
         nameless.iter().try_for_each(|path| self.fs.remove(path).at("remove", path))
     }
 
-    /// Returns the steps up to `step` whose checkpoints are too many. Those without the optimizer's state do
-    /// not take the place of one that training can go on from.
+    /// Returns the steps up to `step` whose checkpoints are not kept. A checkpoint without optimizer state
+    /// never displaces one that training can resume from.
     fn surplus(&self, steps: &BTreeMap<u64, PathBuf>, step: u64) -> Result<Vec<u64>> {
         let best = self.best_until(step)?;
         let resumes =
@@ -225,8 +224,8 @@ impl Store {
         Ok(surplus)
     }
 
-    /// Removes the leftovers of an interrupted save, and restores a checkpoint that it moved aside without
-    /// replacing it.
+    /// Removes the leftovers of an interrupted save, and restores a checkpoint that it moved aside but did
+    /// not replace.
     fn clear_leftovers(&self) -> Result<()> {
         for entry in fs::read_dir(&self.dir).at("read", &self.dir)? {
             let entry = entry.at("read", &self.dir)?;

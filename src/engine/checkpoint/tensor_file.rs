@@ -1,4 +1,4 @@
-//! One safetensors file: hashed while it is written, and read only after its hash was verified.
+//! A safetensors file that is hashed while it is written, and read only after its hash was verified.
 //!
 //! The layout is <https://github.com/huggingface/safetensors#format>: a little-endian u64 header length, a
 //! JSON header, then the tensors back to back. The `safetensors` crate encodes and checks the header; its own
@@ -23,7 +23,7 @@ const PREFIX: u64 = 8;
 /// The format's own limit on its header.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Expected content of a file: its size and hash.
+/// The expected size and hash of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
     /// Size in bytes.
@@ -32,12 +32,12 @@ pub struct Content {
     pub hash: blake3::Hash,
 }
 
-/// Writes the tensors in the given order and makes the content durable. One tensor is in memory at a time.
+/// Writes the tensors in the given order and makes the content durable. Holds one tensor in memory at a time.
 pub fn write(fs: &dyn Fs, path: &Path, tensors: &[TensorView]) -> Result<Content> {
     write_at(&Pace::default(), fs, path, tensors)
 }
 
-/// As [`write`], at a pace.
+/// Writes like [`write`], at a pace.
 pub(super) fn write_at(pace: &Pace, fs: &dyn Fs, path: &Path, tensors: &[TensorView]) -> Result<Content> {
     let header = header(tensors)?;
     let mut file = fs.create_file(path).at("create", path)?;
@@ -91,8 +91,8 @@ fn header(tensors: &[TensorView]) -> Result<Vec<u8>> {
 
 /// A file whose size, hash and header were verified. Tensors are read from it on demand.
 ///
-/// Checkpoint files are never modified, so the bytes read are the bytes hashed; the open handle keeps them
-/// readable if the folder is removed meanwhile.
+/// Checkpoint files are never modified, so the bytes read are the bytes hashed. The open handle keeps them
+/// readable even if the folder is removed.
 #[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
@@ -114,7 +114,7 @@ impl TensorFile {
         let bytes = file.metadata().at("read", path)?.len();
         if bytes != expected.bytes {
             return Err(Error::failed(format!(
-                "{} holds {bytes} bytes, its manifest says {}",
+                "{} holds {bytes} bytes, but its manifest says {}",
                 path.display(),
                 expected.bytes
             )));
@@ -141,14 +141,14 @@ impl TensorFile {
         self.entries.get(name).map(|e| e.bytes)
     }
 
-    /// Reads the tensor into `out`, which must have its length.
+    /// Reads the tensor into `out`, which must have the tensor's length.
     pub fn read_into(&self, name: &str, out: &mut [u8]) -> Result<()> {
         let Some(entry) = self.entries.get(name) else {
             return Err(Error::failed(format!("{} has no tensor {name}", self.path.display())));
         };
         if out.len() != entry.bytes {
             return Err(Error::failed(format!(
-                "tensor {name} of {} has {} bytes, the buffer {}",
+                "tensor {name} in {} has {} bytes, but the buffer has {}",
                 self.path.display(),
                 entry.bytes,
                 out.len()
@@ -158,8 +158,8 @@ impl TensorFile {
     }
 }
 
-/// Hashes the first `bytes` bytes of the file; the hash of a file that grew or shrank meanwhile does not
-/// match.
+/// Hashes the file. If it grew or shrank since `bytes` was measured, the hash will not match. `bytes` only
+/// limits the buffer.
 fn hash(file: &mut File, bytes: u64, pace: &Pace) -> std::io::Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; CHUNK.min(usize::try_from(bytes).unwrap_or(CHUNK)).max(1)];
@@ -176,8 +176,8 @@ fn hash(file: &mut File, bytes: u64, pace: &Pace) -> std::io::Result<blake3::Has
     }
 }
 
-/// Reads the header of a file of `bytes` bytes. Every length in it is checked against that size before it is
-/// used.
+/// Reads the header of a file with `bytes` bytes, and checks every length in it against that size before
+/// using it.
 fn read_header(file: &File, bytes: u64) -> Result<BTreeMap<String, Entry>> {
     let io = |e: std::io::Error| Error::failed(format!("cannot read the header: {e}"));
     let mut prefix = [0; PREFIX as usize];
@@ -194,11 +194,11 @@ fn read_header(file: &File, bytes: u64) -> Result<BTreeMap<String, Entry>> {
     let header: Metadata =
         serde_json::from_slice(&json).map_err(|e| Error::failed(format!("the header is wrong: {e}")))?;
 
-    // The crate has checked that the tensors are contiguous from 0 and that each has the length of its shape.
+    // The crate has checked that the tensors are contiguous from 0 and that each length matches its shape.
     let start = PREFIX + length;
     if header.data_len() as u64 != bytes - start {
         return Err(Error::failed(format!(
-            "the header describes {} bytes of tensors, the file holds {}",
+            "the header describes {} bytes of tensors, but the file holds {}",
             header.data_len(),
             bytes - start
         )));

@@ -10,8 +10,8 @@ type Read<'a> = Box<dyn Fn() -> Result<Cow<'a, [u8]>> + 'a>;
 
 /// One tensor to be written: a name, a shape, and its row-major little-endian elements without padding.
 ///
-/// The bytes are requested only when the writer reaches this tensor, and dropped right after, so a caller
-/// whose tensors are padded or on a device holds a copy of one tensor at a time.
+/// The bytes are requested when the writer reaches the tensor, and dropped right after. A caller whose
+/// tensors are padded or on a device therefore holds a copy of only one tensor at a time.
 pub struct TensorView<'a> {
     name: String,
     dtype: Dtype,
@@ -20,13 +20,12 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// Creates an fp32 tensor whose bytes are in memory already.
+    /// Creates an fp32 tensor from bytes in memory.
     pub fn new(name: impl Into<String>, shape: Vec<usize>, bytes: &'a [u8]) -> Self {
         Self::lazy(name, Dtype::F32, shape, move || Ok(Cow::Borrowed(bytes)))
     }
 
-    /// Creates a tensor whose bytes are read by `read` when it is written; each call must return the same
-    /// bytes.
+    /// Creates a tensor whose bytes `read` returns when it is written. Every call must return the same bytes.
     pub fn lazy(
         name: impl Into<String>,
         dtype: Dtype,
@@ -51,20 +50,20 @@ impl<'a> TensorView<'a> {
         &self.shape
     }
 
-    /// Returns the length in bytes of dtype and shape; an error if the product overflows.
+    /// Returns the length in bytes that dtype and shape require. Fails if the product overflows.
     pub fn byte_len(&self) -> Result<usize> {
         byte_len(self.dtype, &self.shape).ok_or_else(|| {
             Error::failed(format!("tensor {}: shape {:?} is too large", self.name, self.shape))
         })
     }
 
-    /// Returns the bytes; an error if their number does not match dtype and shape.
+    /// Returns the bytes. Fails if their number does not match dtype and shape.
     pub fn bytes(&self) -> Result<Cow<'a, [u8]>> {
         let bytes = (self.read)()?;
         let expected = self.byte_len()?;
         if bytes.len() != expected {
             return Err(Error::failed(format!(
-                "tensor {}: shape {:?} takes {expected} bytes, {} were given",
+                "tensor {}: shape {:?} takes {expected} bytes, but {} were given",
                 self.name,
                 self.shape,
                 bytes.len()
@@ -82,8 +81,8 @@ pub struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// Creates a snapshot of the parameters by name, and the optimizer's tensors under names of their own,
-    /// such as `adam.m.<name>`.
+    /// Creates a snapshot from the parameters by name, and the optimizer's tensors under names such as
+    /// `adam.m.<name>`.
     pub fn new(
         parameters: impl IntoIterator<Item = TensorView<'a>>,
         optimizer: impl IntoIterator<Item = TensorView<'a>>,
@@ -91,7 +90,7 @@ impl<'a> Snapshot<'a> {
         Self { model: parameters.into_iter().collect(), optimizer: optimizer.into_iter().collect() }
     }
 
-    /// Returns the snapshot without the optimizer's tensors, except those whose names begin with `kept`.
+    /// Drops the optimizer's tensors, except the ones whose names begin with `kept`.
     pub fn weights_only(mut self, kept: Option<&str>) -> Self {
         self.optimizer.retain(|tensor| kept.is_some_and(|prefix| tensor.name.starts_with(prefix)));
         self
@@ -111,8 +110,8 @@ impl<'a> Snapshot<'a> {
 /// Returns the BLAKE3 hash of all tensors in name order: name, shape and bytes of each, every part preceded
 /// by its length.
 ///
-/// It depends on the values alone, not on files or order. Equal states have equal hashes in memory and in a
-/// checkpoint (see [`super::Loaded::hash`]).
+/// The hash depends only on names, shapes and values, not on files or order. Equal states have equal hashes
+/// in memory and in a checkpoint (see [`super::Loaded::hash`]).
 pub fn hash_of(snapshot: &Snapshot) -> Result<blake3::Hash> {
     let mut tensors: Vec<_> = snapshot.tensors().collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
@@ -146,8 +145,8 @@ impl StateHasher {
     }
 }
 
-/// Returns the bytes of a tensor with this dtype and shape, or `None` if the product overflows or is not a
-/// whole number of bytes.
+/// Returns the bytes of a tensor with this dtype and shape. `None` if the product overflows or is not a whole
+/// number of bytes.
 pub(super) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
     let bits = elements.checked_mul(dtype.bitsize())?;
@@ -191,7 +190,7 @@ mod tests {
     #[test]
     fn bytes_must_fit_the_shape() {
         let short = TensorView::new("a", vec![2, 3], &[0; 20]);
-        assert!(short.bytes().unwrap_err().message().contains("takes 24 bytes, 20 were given"));
+        assert!(short.bytes().unwrap_err().message().contains("takes 24 bytes, but 20 were given"));
         let huge = TensorView::new("a", vec![usize::MAX, 2], &[]);
         assert!(huge.bytes().unwrap_err().message().contains("too large"));
     }

@@ -1,4 +1,4 @@
-//! Writing checkpoints in a thread of its own, while training goes on.
+//! Writes checkpoints in a background thread while training continues.
 
 use super::manifest::Meta;
 use super::pace::Pace;
@@ -13,27 +13,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Time between looks at a write that is waited for.
+/// Time between polls of a write that a caller waits for.
 const POLL: Duration = Duration::from_millis(5);
 
-/// The lowest priority of a Linux scheduler (`nice`): where training has work for a core, the writer gets 1.5
-/// % of it (weight 15 beside 1024, `sched_prio_to_weight` in the kernel's `kernel/sched/core.c`).
+/// The lowest priority on Linux (`nice`). On a core that training uses, the writer gets 1.5 % of the time
+/// (weight 15 beside 1024, `sched_prio_to_weight` in the kernel's `kernel/sched/core.c`).
 #[cfg(target_os = "linux")]
 const LOWEST_PRIORITY: i32 = 19;
 
-/// A copy of a training state, which stays as it is while training goes on.
+/// A copy of a training state that stays unchanged while training continues.
 pub trait HeldState: Send + 'static {
-    /// Returns its tensors.
+    /// Returns the tensors of the state.
     fn snapshot(&self) -> Snapshot<'_>;
 }
 
 /// A checkpoint to be written.
 pub struct Write<S> {
-    /// Its metadata.
+    /// Metadata of the checkpoint.
     pub meta: Meta,
     /// The state.
     pub state: S,
-    /// Makes durable what the checkpoint builds on; it comes before the first byte.
+    /// Makes durable what the checkpoint depends on, such as rows. Runs before the first byte is written.
     pub before: Box<dyn FnOnce() -> Result<()> + Send>,
 }
 
@@ -42,11 +42,12 @@ pub struct Write<S> {
 pub struct Written<S> {
     /// The step of the checkpoint.
     pub step: u64,
-    /// Time from its start to its end.
+    /// Time from the start of the write to its end.
     pub took: Duration,
-    /// As [`Store::save`]: everything is durable, or the earlier checkpoints are untouched.
+    /// The result, as for [`Store::save`]: either everything is durable, or the earlier checkpoints are
+    /// untouched.
     pub saved: Result<Saved>,
-    /// The memory of the state, for the next one; `None` where the thread was lost.
+    /// The memory of the state, for the next write; `None` if the thread panicked.
     pub state: Option<S>,
 }
 
@@ -56,30 +57,30 @@ pub struct BackgroundWriter<S> {
     in_flight: Option<InFlight<S>>,
 }
 
-/// A write that has not been collected.
+/// A write whose result was not collected yet.
 struct InFlight<S> {
     step: u64,
     started: Instant,
-    /// Parts that are done.
+    /// Number of finished parts.
     parts: Arc<AtomicU64>,
     thread: JoinHandle<(S, Result<Saved>, Duration)>,
 }
 
 impl<S: HeldState> BackgroundWriter<S> {
-    /// Creates a writer without a write.
+    /// Creates a writer with no write in flight.
     pub fn new(store: Arc<Store>) -> Self {
         Self { store, in_flight: None }
     }
 
-    /// Returns the step of the checkpoint in flight; `None` where there is none.
+    /// Returns the step of the checkpoint in flight, if there is one.
     pub fn in_flight(&self) -> Option<u64> {
         self.in_flight.as_ref().map(|write| write.step)
     }
 
-    /// Starts a write. One that is in flight has to be collected before, by [`BackgroundWriter::wait`].
+    /// Starts a write. Collect an earlier one first, with [`BackgroundWriter::wait`].
     ///
     /// # Errors
-    /// When a write is in flight, or the system refuses a thread.
+    /// If a write is in flight, or the OS cannot start a thread.
     pub fn start(&mut self, write: Write<S>) -> Result<()> {
         if let Some(step) = self.in_flight() {
             return Err(Error::failed(format!("the checkpoint of step {step} is still being written")));
@@ -93,7 +94,7 @@ impl<S: HeldState> BackgroundWriter<S> {
             let saved = synced.and_then(|()| store.save_at(&pace, &meta, &state.snapshot()));
             (state, saved, started.elapsed())
         });
-        let thread = thread.map_err(|e| Error::failed(format!("{}: no thread: {e}", not_saved(step))))?;
+        let thread = thread.map_err(|e| Error::failed(format!("{}: cannot start a thread: {e}", not_saved(step))))?;
         self.in_flight = Some(InFlight { step, started, parts, thread });
         Ok(())
     }
@@ -104,8 +105,8 @@ impl<S: HeldState> BackgroundWriter<S> {
         ended.map(InFlight::collect)
     }
 
-    /// Waits for the write in flight. While it makes progress, the watchdogs see some; `None` where there is
-    /// none.
+    /// Waits for the write in flight; returns `None` if there is none. Reports the progress of the write to the
+    /// watchdogs.
     pub fn wait(&mut self) -> Option<Written<S>> {
         let mut seen = 0;
         while let Some(write) = &self.in_flight {
@@ -137,7 +138,7 @@ impl<S> InFlight<S> {
 }
 
 impl<S> Drop for BackgroundWriter<S> {
-    /// Waits: whoever opens the folder next is alone with it.
+    /// Waits for the write, because the next user of the folder must have it to itself.
     fn drop(&mut self) {
         if let Some(write) = self.in_flight.take() {
             write.collect();
@@ -156,15 +157,15 @@ fn not_saved(step: u64) -> String {
     format!("checkpoint of step {step} not saved, earlier ones are untouched")
 }
 
-/// Returns what a panic said.
+/// Returns the message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
-/// Gives the calling thread the lowest priority. Where it cannot, the thread works at the usual one.
+/// Gives the calling thread the lowest priority. If that fails, the thread keeps the usual one.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
-    // On Linux the priority is that of a thread; 0 is the calling one.
+    // On Linux, each thread has its own priority; 0 is the calling thread.
     let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
 }

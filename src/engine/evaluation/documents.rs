@@ -1,4 +1,4 @@
-//! Losses of single documents: what a window has of each, put together over windows and ranks.
+//! Losses of single documents, summed over windows and ranks.
 
 use crate::data::{Batch, HeldOut, IGNORED};
 use crate::device::communicator::Communicator;
@@ -7,11 +7,11 @@ use crate::metrics::DocumentLoss;
 use bytemuck::{Pod, Zeroable};
 use std::collections::BTreeMap;
 
-/// What a window has of a document.
+/// The part of a document inside one window.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Piece {
-    /// Number of the window in its set.
+    /// Number of the window in its held-out set.
     window: u64,
     document: u64,
     tokens: u64,
@@ -20,10 +20,10 @@ struct Piece {
     loss: f64,
 }
 
-/// The documents of a held-out set, while its batches are evaluated.
+/// Collects the losses of a held-out set's documents while its batches are evaluated.
 pub(super) struct SetDocuments {
     set: String,
-    /// Where they begin.
+    /// Position of each document's first token.
     starts: Vec<usize>,
     counts_bytes: bool,
     pieces: Vec<Piece>,
@@ -33,7 +33,7 @@ impl SetDocuments {
     /// Finds the documents of a set.
     ///
     /// # Errors
-    /// As [`HeldOut::document_starts`].
+    /// If the starts of the documents cannot be read ([`HeldOut::document_starts`]).
     pub(super) fn new(set: &HeldOut, end_token: u32) -> Result<Self> {
         Ok(Self {
             set: DocumentLoss::set_name(&set.name),
@@ -53,7 +53,7 @@ impl SetDocuments {
             let first = window as usize * seq_len + 1;
             let mut at = 0;
             while at < counted {
-                // A token that opens a document closes the one before.
+                // The token that opens a document closes the one before it.
                 let document = self.starts.partition_point(|&start| start < first + at).saturating_sub(1);
                 let next = self.starts.get(document + 1).map_or(usize::MAX, |&start| start + 1);
                 let end = counted.min(next.saturating_sub(first));
@@ -69,11 +69,11 @@ impl SetDocuments {
         }
     }
 
-    /// Puts the documents together over all ranks: on every rank the same, whatever their number. Every rank
-    /// calls it.
+    /// Sums the documents over all ranks. Every rank calls it and gets the same result, whatever the number
+    /// of ranks.
     ///
     /// # Errors
-    /// When a rank is lost.
+    /// If a rank is lost.
     pub(super) fn gather(self, comm: &dyn Communicator) -> Result<Vec<DocumentLoss>> {
         let all = comm.gather("the losses of documents", bytemuck::cast_slice(&self.pieces).to_vec())?;
         let mut pieces: Vec<Piece> = Vec::new();

@@ -1,4 +1,4 @@
-//! The held-out loss, with the losses of single documents.
+//! The held-out loss, optionally for each document.
 
 use super::documents::SetDocuments;
 use super::task::{Pass, ReadSlot, Tally, Task};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Mean cross-entropy of the predicted tokens, in nats.
 #[derive(Debug)]
 pub(super) struct Loss {
-    /// True if the last evaluation states the loss of every document.
+    /// True if the last evaluation reports the loss of every document.
     pub documents: bool,
 }
 

@@ -1,8 +1,8 @@
-//! What evaluations measure on held-out sets.
+//! Measures figures on held-out sets.
 //!
-//! A [`Task`] is a kind of figure: held-out loss is one. It records what its part of the evaluation program
-//! computes for a batch, and tallies that over the batches of a set on every rank. Sums of tallies are added
-//! over ranks, so that figures do not depend on how batches are divided, but for the rounding of the sums.
+//! A [`Task`] is one kind of figure, such as the held-out loss. It records its part of the evaluation program
+//! for a batch, and each rank tallies the results over the batches of a set. The tallies are summed over
+//! ranks, so that a figure depends on the division into batches only through rounding.
 
 mod documents;
 mod loss;
@@ -14,7 +14,7 @@ pub use task::{LogitRows, Pass, ReadSlot, Tally, Task};
 use crate::policy::EvaluationTask;
 use std::sync::Arc;
 
-/// Returns the tasks of evaluations: the loss, with that of every document if `documents`, and those that a recipe
+/// Returns the evaluation tasks: the loss, for every document too if `documents`, and the tasks that a recipe
 /// names.
 pub fn tasks(documents: bool, named: &[EvaluationTask]) -> Vec<Arc<dyn Task>> {
     let mut tasks: Vec<Arc<dyn Task>> = vec![Arc::new(loss::Loss { documents })];

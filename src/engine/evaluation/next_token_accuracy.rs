@@ -1,4 +1,4 @@
-//! The share of held-out tokens that the model finds likeliest.
+//! The share of held-out tokens to which the model gives the highest probability.
 
 use super::task::{LogitRows, Pass, ReadSlot, Tally, Task};
 use crate::data::{Batch, HeldOut, IGNORED};
@@ -8,7 +8,7 @@ use crate::ir::{Builder, Destination, EvaluationSlot, Mode, Spec};
 use crate::ops::sample_tokens::SampleTokens;
 use std::sync::Arc;
 
-/// Accuracy of the next token: ties go to the lowest id.
+/// Accuracy of greedy next-token prediction. Ties go to the lowest id.
 #[derive(Debug)]
 pub(super) struct NextTokenAccuracy;
 
@@ -31,7 +31,7 @@ impl Task for NextTokenAccuracy {
         let (likeliest, missing) = (b.state(EvaluationSlot::Likeliest)?, b.state(EvaluationSlot::Missing)?);
         let outs = [
             Destination::Into(b.rows(likeliest, start, count)?, Mode::Write),
-            // Positions, which only draws need.
+            // Positions, which only random draws need.
             Destination::New,
             Destination::Into(b.rows(missing, start, count)?, Mode::Write),
         ];
@@ -43,7 +43,7 @@ impl Task for NextTokenAccuracy {
     }
 }
 
-/// The number of tokens that were the likeliest.
+/// The number of tokens that were predicted correctly.
 struct Correct(u64);
 
 impl Tally for Correct {

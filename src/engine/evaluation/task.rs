@@ -1,4 +1,4 @@
-//! What a task of an evaluation is.
+//! The traits of an evaluation task.
 
 use crate::data::{Batch, HeldOut};
 use crate::device::Precision;
@@ -10,24 +10,25 @@ use std::fmt;
 
 /// A kind of figure that evaluations measure.
 pub trait Task: fmt::Debug + Send + Sync {
-    /// Returns the names of the figures that it reports of every set, which are in
+    /// Returns the names of the figures that it reports for every set. Each name is in
     /// [`TASK_FIGURES`](crate::metrics::TASK_FIGURES).
     fn figures(&self) -> &'static [&'static str];
 
-    /// Returns the slots that its part of the program writes, for micro-batches of this many rows.
+    /// Returns the slots that the task's part of the program writes, for micro-batches with this many rows.
     fn slots(&self, _rows: usize, _precision: Precision) -> Vec<(EvaluationSlot, Spec)> {
         Vec::new()
     }
 
-    /// Records what it computes from the logits of a chunk of rows, which no other chunk's logits outlive.
+    /// Records what the task computes from the logits of one chunk of rows. The logits are freed before the
+    /// next chunk.
     ///
     /// # Errors
-    /// When the state lacks a slot, or an op refuses the rows.
+    /// If the state lacks a slot, or an op rejects the rows.
     fn record_logits(&self, _b: &mut Builder, _rows: &LogitRows) -> Result<()> {
         Ok(())
     }
 
-    /// Records what it computes from the losses of all rows of a micro-batch, `[rows]` in nats.
+    /// Records what the task computes from the losses of all rows of a micro-batch, `[rows]` in nats.
     ///
     /// # Errors
     /// When the state lacks a slot.
@@ -42,14 +43,14 @@ pub trait Task: fmt::Debug + Send + Sync {
     fn begin(&self, set: &HeldOut, pass: Pass, end_token: u32) -> Result<Box<dyn Tally>>;
 }
 
-/// A chunk of the rows of a micro-batch, with their logits as products leave them: `[count, vocabulary]`.
+/// A chunk of the rows of a micro-batch, with their raw logits `[count, vocabulary]`.
 #[derive(Clone, Copy, Debug)]
 pub struct LogitRows {
     /// The first row.
     pub start: usize,
     /// Number of rows.
     pub count: usize,
-    /// The logits, before factor and cap, which keep their order.
+    /// The logits before scaling and capping, neither of which changes their order.
     pub logits: TensorId,
 }
 
@@ -62,26 +63,25 @@ pub struct Pass {
     pub is_last: bool,
 }
 
-/// Reads the slot of the state with this name, widened to f64.
+/// Reads the slot with this name, widened to f64.
 pub type ReadSlot<'a> = dyn Fn(SlotName) -> Result<Vec<f64>> + 'a;
 
-/// What a task has seen of a set on one rank.
+/// What a task has accumulated for a set on one rank.
 pub trait Tally {
-    /// Adds a batch, for which the program has just run.
+    /// Adds a batch right after the program ran for it.
     ///
     /// # Errors
-    /// When the device failed.
+    /// If the device failed.
     fn add(&mut self, set: &HeldOut, batch: &Batch, read: &ReadSlot<'_>) -> Result<()>;
 
-    /// Returns the sums over the batches so far, as many as on every other rank. Ranks' sums are added in
-    /// f64, in which counts are exact up to 2^53.
+    /// Returns the sums over the batches so far; every rank returns the same number of sums. They are added
+    /// over ranks in f64, in which counts are exact up to 2^53.
     fn sums(&self) -> Vec<f64>;
 
-    /// Returns the figures that follow from the sums over all ranks, which predicted this many tokens,
-    /// with their names.
+    /// Returns the figures and their names from the sums over all ranks, which predicted `tokens` tokens.
     fn figures(&self, sums: &[f64], tokens: u64) -> Vec<(&'static str, f64)>;
 
-    /// Puts the losses of single documents together over all ranks, which all call this.
+    /// Gathers the losses of single documents from all ranks. Every rank must call it.
     ///
     /// # Errors
     /// When a rank is lost.

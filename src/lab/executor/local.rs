@@ -1,7 +1,8 @@
-//! Runs as processes of this machine, each in a process group of its own.
+//! Runs child runs as processes of this machine, each in its own process group.
 //!
-//! A run with kept output survives this process. Its stdout is a file that it keeps locked: the lock ends with the
-//! last process that has the file open, so a later process sees whether the run still goes, and reads on.
+//! A run with kept output survives this process. It holds a lock on its stdout file, and the lock ends with
+//! the last process that has the file open. A later process can therefore tell whether the run is still
+//! going, and reads on.
 
 use super::{Capacity, Executor, Output, Polled, RunEnd, RunId, RunSpec, StopSignal, Task};
 use crate::device::cuda;
@@ -20,7 +21,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tempfile::NamedTempFile;
 
-/// The folder of kept outputs, in the folder of sweeps.
+/// The folder of kept outputs, inside the sweeps folder.
 pub const ATTEMPTS: &str = ".attempts";
 
 /// Time between two rounds of polls.
@@ -30,7 +31,7 @@ const TICK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct LocalProcesses {
     kept: PathBuf,
-    /// Looked up when it is first asked for: a trial leaves the GPUs alone.
+    /// Counted on first use, so that a trial leaves the GPUs alone.
     gpus: OnceCell<usize>,
     cpu_runs: usize,
     stop: Stop,
@@ -38,28 +39,28 @@ pub struct LocalProcesses {
     next: u64,
 }
 
-/// A process that was started or found.
+/// A process that this executor started or found.
 #[derive(Debug)]
 struct LocalRun {
-    /// `None` for one that another process started.
+    /// `None` if another process started it.
     process: Option<Child>,
     stdout: File,
     stderr: Stderr,
-    /// True once it was asked to end.
+    /// True after a stop was requested.
     is_told: bool,
     _killed_together: Option<KilledTogether>,
 }
 
-/// Where the stderr of a process is found.
+/// Where the stderr of a process goes.
 #[derive(Debug)]
 enum Stderr {
-    /// In a file of this name beside the kept output.
+    /// To a file with this name beside the kept output.
     Kept(String),
     Captured(File),
     Shown,
 }
 
-/// Returns the file of a run's kept stdout; it goes once the run's result is recorded.
+/// Returns the file of a run's kept stdout, which is removed once the run's result is recorded.
 pub fn kept_output(results: &Path, name: &str) -> PathBuf {
     kept_rows(&kept_outputs(results), name)
 }
@@ -78,7 +79,8 @@ fn kept_errors(folder: &Path, name: &str) -> PathBuf {
 }
 
 impl LocalProcesses {
-    /// Creates an executor for runs of a results folder, with `cpu_runs` at once on the CPU and one on every GPU.
+    /// Creates an executor for the runs of a results folder: `cpu_runs` at once on the CPU, and one on each
+    /// GPU.
     pub fn new(results: &Path, cpu_runs: usize, stop: &Stop) -> Self {
         let (kept, gpus) = (kept_outputs(results), OnceCell::new());
         Self { kept, gpus, cpu_runs, stop: stop.clone(), runs: BTreeMap::new(), next: 0 }
@@ -95,12 +97,12 @@ impl LocalProcesses {
         self.runs.get_mut(&id).ok_or_else(|| Error::failed(format!("run {} was forgotten", id.0)))
     }
 
-    /// Creates and locks the files of a kept output; returns those to write to.
+    /// Creates and locks the files of a kept output. Returns stdout and stderr, open for writing.
     fn create_kept(&self, name: &str, header: &str) -> Result<[File; 2]> {
         std::fs::create_dir_all(&self.kept).at("create", &self.kept)?;
         let (path, errors) = (kept_rows(&self.kept, name), kept_errors(&self.kept, name));
         let mut out = own_file::open(File::options().append(true).create(true), &path)?;
-        // The ledger may have been deleted while a run still writes.
+        // The ledger may have been deleted while one of its runs still writes.
         out.try_lock().map_err(|e| match e {
             TryLockError::Error(e) => Error::failed(format!("cannot lock {}: {e}", path.display())),
             TryLockError::WouldBlock => {
@@ -113,14 +115,14 @@ impl LocalProcesses {
     }
 }
 
-/// Returns a file without a name, opened for reading and for appending. A pipe would stay open as long as any
-/// descendant of the run has it.
+/// Returns an unnamed file, opened for reading and for appending. A pipe would stay open as long as any
+/// descendant of the run holds it.
 fn captured() -> std::io::Result<[File; 2]> {
     let named = NamedTempFile::new()?;
     Ok([named.reopen()?, File::options().append(true).open(named.path())?])
 }
 
-/// Returns the command of a run, and how errors name its program.
+/// Returns the command of a run, and the program's name for error messages.
 fn command(spec: &RunSpec) -> Result<(Command, String)> {
     use std::os::unix::process::CommandExt;
     let (mut command, shown) = match (&spec.task, &spec.binary) {
@@ -133,8 +135,8 @@ fn command(spec: &RunSpec) -> Result<(Command, String)> {
             (command, shown.display().to_string())
         }
     };
-    // A group can be signalled with all its members. An interrupt from the terminal reaches this process alone,
-    // which passes it on once.
+    // A signal to the group reaches all its members. Ctrl-C in the terminal reaches only this process, which
+    // passes it on once.
     command.args(spec.command_line()).stdin(Stdio::null()).process_group(0);
     Ok((command, shown))
 }
@@ -219,7 +221,7 @@ impl Executor for LocalProcesses {
 
     fn forget(&mut self, run: RunId) {
         if let Some(LocalRun { stderr: Stderr::Kept(name), .. }) = self.runs.remove(&run) {
-            // They only serve a process that finds the run without a result.
+            // The files only serve a later process that finds the run without a result.
             let _ = std::fs::remove_file(kept_rows(&self.kept, &name));
             let _ = std::fs::remove_file(kept_errors(&self.kept, &name));
         }
@@ -230,7 +232,7 @@ impl Executor for LocalProcesses {
     }
 }
 
-/// Reads what a file has at present. Descendants that outlive a run may write on for ever.
+/// Reads what the file holds now. Descendants that outlive the run may keep writing to it.
 fn read_present(file: &mut File, to: &mut Vec<u8>) -> Result<()> {
     let length = file.metadata().map(|file| file.len());
     let read = length.and_then(|length| file.take(length).read_to_end(to));
@@ -238,7 +240,7 @@ fn read_present(file: &mut File, to: &mut Vec<u8>) -> Result<()> {
 }
 
 impl LocalRun {
-    /// Returns whether it has ended, and its exit status if this process is its parent.
+    /// Returns whether the process has ended, and its exit status if this process is its parent.
     fn has_ended(&mut self) -> Result<(bool, Option<ExitStatus>)> {
         let Some(process) = &mut self.process else {
             return match self.stdout.try_lock() {
@@ -253,7 +255,7 @@ impl LocalRun {
         Ok((exit.is_some(), exit))
     }
 
-    /// Returns the leader of its process group; for a run that was found, the process that its output names.
+    /// Returns the id of the process group. For a run that was found, it is the pid in its output.
     fn group(&self, kept: &Path) -> Option<u32> {
         if let Some(process) = &self.process {
             return Some(process.id());
@@ -267,7 +269,7 @@ impl LocalRun {
         output.lines().find_map(|line| serde_json::from_str::<Begin>(line).ok()).map(|begin| begin.pid)
     }
 
-    /// Kills what a captured run that was told to end has left behind, which may have ignored the signal.
+    /// Kills the descendants of a captured run that was told to end: they may have ignored the signal.
     fn kill_descendants(&self) {
         if let (true, Some(process), false) =
             (self.is_told, &self.process, matches!(self.stderr, Stderr::Kept(_)))

@@ -1,11 +1,11 @@
-//! Child runs: what one is, and the trait of whatever executes them.
+//! Child runs, and the trait that executes them.
 //!
 //! ```text
 //! sweep, compare, replay ─▶ RunSpec ─▶ Executor: LocalProcesses, or Simulation in tests of schedulers
 //! ```
 //!
-//! An executor starts runs, hands on what they print and how they end, and passes signals. Limits of time, what the
-//! output means and what becomes of a result are the callers', so a new executor is one file.
+//! An executor starts runs, returns their output and exit status, and passes on signals. The callers set time
+//! limits, interpret the output and use the results, so a new executor needs only one file.
 
 mod local;
 #[cfg(test)]
@@ -24,11 +24,11 @@ pub use supervise::{FinishedRun, run_to_end};
 /// What a child run executes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Trains a recipe from step 0 on: a file, or the name of a built-in one.
+    /// Trains a recipe from step 0; the recipe is a file or the name of a built-in one.
     Train(PathBuf),
     /// Continues the stopped run `RECIPE/RUN` from its last checkpoint.
     Resume(String),
-    /// Starts a new run from the state that another run saved.
+    /// Starts a new run from a state saved by another run.
     Fork {
         /// The other run, `RECIPE/RUN`.
         run: String,
@@ -42,42 +42,42 @@ pub enum Task {
 /// A child run.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
-    /// What it executes.
+    /// What the run executes.
     pub task: Task,
     /// The results folder.
     pub results: PathBuf,
-    /// The binary of xrun; `None` for the running one.
+    /// The xrun binary; `None` for the one that is running.
     pub binary: Option<PathBuf>,
-    /// Arguments behind the task: settings and flags.
+    /// Arguments after the task: settings and flags.
     pub arguments: Vec<String>,
-    /// The step after which it saves its state and ends; `None` for the last one.
+    /// The step after which the run saves its state and ends; `None` for the last one.
     pub until: Option<u64>,
-    /// The GPUs that are its own.
+    /// The GPUs reserved for the run.
     pub gpus: Vec<usize>,
-    /// Where its output goes, and whether it may outlive this process.
+    /// Where the output goes, and whether the run may outlive this process.
     pub output: Output,
 }
 
 /// Where the output of a run goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// To files under this name, in which a later process finds the run: it survives the one that started it. The
-    /// file of stdout begins with a line that says what the run is for.
+    /// To files with this name. The run survives the process that started it, and a later process finds it by
+    /// the name. The first line of the stdout file says what the run is for.
     Kept {
-        /// A name that no other run has.
+        /// A name that is unique among runs.
         name: String,
-        /// The first line, without its end.
+        /// The first line, without a line break.
         header: String,
     },
-    /// To this process, at the end of the run. A second signal to this process kills the run with it.
+    /// To this process, when the run ends. A second signal to this process also kills the run.
     Captured {
-        /// True if stderr is captured too, and not shown as it comes.
+        /// True if stderr is captured as well; otherwise it is shown as it arrives.
         stderr: bool,
     },
 }
 
 impl RunSpec {
-    /// Returns the arguments of xrun that execute it, or of `sh` for a shell command.
+    /// Returns the arguments that make xrun execute the run; for a shell command, the arguments of `sh`.
     pub fn command_line(&self) -> Vec<OsString> {
         let mut line: Vec<OsString> = Vec::new();
         let run_folder = |run: &str| self.results.join(run).into_os_string();
@@ -107,34 +107,34 @@ impl RunSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(pub u64);
 
-/// What is new about a run.
+/// The news about a run since the last poll.
 #[derive(Clone, Debug, Default)]
 pub struct Polled {
-    /// What it printed since the last poll; captured output comes whole, with the end.
+    /// Its new output. Captured output arrives in one piece when the run ends.
     pub stdout: Vec<u8>,
-    /// Its end, once there is no more to come.
+    /// The end of the run, when no more output will come.
     pub end: Option<RunEnd>,
 }
 
 /// The end of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunEnd {
-    /// Its exit status; `None` for a run that another process started.
+    /// The exit status; `None` for a run that another process started.
     pub exit: Option<ExitStatus>,
-    /// What it printed on stderr, if that was kept or captured.
+    /// What the run printed to stderr, if it was kept or captured.
     pub stderr: String,
 }
 
 /// How a run is asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopSignal {
-    /// After its step, with its state saved (SIGTERM).
+    /// After the current step, with its state saved (SIGTERM).
     Save,
     /// At once (SIGKILL).
     Kill,
 }
 
-/// What an executor has for runs.
+/// How many runs an executor takes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// GPUs, numbered from 0; each takes one run at a time.
@@ -145,34 +145,35 @@ pub struct Capacity {
 
 /// Executes child runs.
 pub trait Executor {
-    /// Returns what it has for runs.
+    /// Returns how many runs fit at once.
     fn capacity(&self) -> Capacity;
 
     /// Starts a run.
     ///
     /// # Errors
-    /// If its output has no place, or it cannot be started.
+    /// If the output files cannot be created, or the run cannot be started.
     fn start(&mut self, run: &RunSpec) -> Result<RunId>;
 
-    /// Finds a run with kept output that another process started, running or ended; `None` if its output is gone.
+    /// Finds a run with kept output that another process started, whether it is running or has ended. Returns
+    /// `None` if its output is gone.
     ///
     /// # Errors
-    /// If its output cannot be read.
+    /// If the output cannot be read.
     fn reattach(&mut self, name: &str) -> Result<Option<RunId>>;
 
-    /// Returns what is new about a run, and once it has ended its end, however often it is asked.
+    /// Returns the output since the last poll and, on every poll after the end, how the run ended.
     ///
     /// # Errors
-    /// If its output or its state cannot be read.
+    /// If the output or the state of the run cannot be read.
     fn poll(&mut self, run: RunId) -> Result<Polled>;
 
-    /// Asks a run to end. One that has ended is left alone.
+    /// Asks a run to end. Does nothing if it has ended.
     fn stop(&mut self, run: RunId, signal: StopSignal);
 
-    /// Forgets a run that has ended, and removes its kept output. A caller that records results does so first:
-    /// the output is what a later process would learn them from.
+    /// Forgets a run that has ended, and removes its kept output. Record the results first: without the
+    /// output, a later process could not learn them.
     fn forget(&mut self, run: RunId);
 
-    /// Waits a moment between two rounds of polls.
+    /// Waits a moment before the next round of polls.
     fn pause(&mut self);
 }

@@ -1,5 +1,5 @@
-//! Runs without processes, for tests of schedulers: each does a step per pause, prints and stores what a real one
-//! does, and ends as the test wants.
+//! Runs without processes, for tests of schedulers. Each takes one step per pause, prints and stores what a
+//! real run does, and ends as the test demands.
 
 use super::{Capacity, Executor, Output, Polled, RunEnd, RunId, RunSpec, StopSignal, Task};
 use crate::error::{Error, Result};
@@ -12,37 +12,37 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-/// The recipe of all simulated runs, as their folders have it.
+/// The recipe name that all simulated runs carry.
 const RECIPE: &str = "simulated";
 
-/// How a run goes.
+/// How a simulated run ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fate {
     /// Trains all steps, to this validation loss.
     Completes(f64),
     /// Ends with an error before its first step.
     Fails,
-    /// Does nothing after its first step, whatever it is asked.
+    /// Does nothing after its first step, whatever it is asked to do.
     Hangs,
-    /// Is killed by someone else after this step.
+    /// Is killed from outside after this step.
     Killed(u64),
     /// Cannot be started.
     NotStarted,
 }
 
-/// An executor of simulated runs. It may serve one scheduler after another, as processes outlive theirs.
+/// Executes simulated runs. It may outlive one scheduler and serve the next, as real processes do.
 pub struct Simulation<'a> {
     capacity: Capacity,
-    /// Steps of every training.
+    /// Number of steps of every training.
     steps: u64,
     fate: Box<dyn Fn(&RunSpec) -> Fate + 'a>,
-    /// Called at every pause with the number of pauses before.
+    /// Called at every pause with the number of earlier pauses.
     pub at_pause: Box<dyn FnMut(u64) + 'a>,
-    /// The scheduler dies at this pause: its next poll fails.
+    /// The pause from which every poll fails, as if the scheduler died.
     pub dies_at: Option<u64>,
-    /// What was started, in order.
+    /// Everything that was started, in order.
     pub started: Vec<RunSpec>,
-    /// The most runs at once.
+    /// The largest number of runs at once.
     pub most: usize,
     runs: BTreeMap<RunId, SimulatedRun>,
     pauses: u64,
@@ -55,14 +55,14 @@ struct SimulatedRun {
     summary: Summary,
     until: Option<u64>,
     saved_steps: Vec<u64>,
-    /// All of its stdout, and how much was handed on.
+    /// The whole stdout, and how much of it was returned already.
     stdout: Vec<u8>,
     handed_on: usize,
     end: Option<RunEnd>,
 }
 
 impl<'a> Simulation<'a> {
-    /// Creates a simulation in which every training has `steps` steps.
+    /// Creates a simulation in which every training takes `steps` steps.
     pub fn new(capacity: Capacity, steps: u64, fate: impl Fn(&RunSpec) -> Fate + 'a) -> Self {
         Self {
             capacity,

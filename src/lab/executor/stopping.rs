@@ -3,7 +3,7 @@
 use super::{Executor, RunId, StopSignal};
 use std::time::{Duration, Instant};
 
-/// Time between the request to save and the kill: enough to finish a step and write a checkpoint.
+/// Time between the request to save and the kill. It suffices to finish a step and write a checkpoint.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Time limits of a run.
@@ -26,19 +26,19 @@ pub enum StopCause {
     Signal,
 }
 
-/// A run that is being ended, or not.
+/// Tracks how far the end of a run has come.
 #[derive(Debug, Default)]
 pub struct Stopping {
     cause: Option<(StopCause, Instant)>,
     sent_save: bool,
     sent_kill: bool,
-    /// True if a run that does not follow a signal is killed; a run that may outlive this process is given all
-    /// the time it takes to save.
+    /// True if a run that ignores a signal is killed. A run that may outlive this process gets all the time it
+    /// needs to save.
     kills_after_signal: bool,
 }
 
 impl Stopping {
-    /// Returns the state of a run that nobody wants to end yet.
+    /// Creates the state of a run that nobody has asked to end.
     pub fn new(kills_after_signal: bool) -> Self {
         Self { kills_after_signal, ..Self::default() }
     }
@@ -48,7 +48,8 @@ impl Stopping {
         self.cause.map(|(cause, _)| cause)
     }
 
-    /// Ends the run at `limits`, `elapsed` after its start and `idle` after its last row.
+    /// Requests the end if a limit is exceeded, `elapsed` after the start of the run and `idle` after its
+    /// last row.
     pub fn enforce(&mut self, limits: Limits, elapsed: Duration, idle: Duration) {
         if let Some(limit) = limits.timeout.filter(|&limit| elapsed > limit) {
             self.request(StopCause::Timeout(limit));
@@ -57,7 +58,8 @@ impl Stopping {
         }
     }
 
-    /// Ends the run. The first cause counts, but a run may still hang, or run out of time, while it saves.
+    /// Requests the end. The first cause is kept, except that a hang or a timeout during a save replaces a
+    /// signal.
     pub fn request(&mut self, cause: StopCause) {
         let is_later_limit = self.cause() == Some(StopCause::Signal) && cause != StopCause::Signal;
         if self.cause.is_none() || is_later_limit {
@@ -65,7 +67,7 @@ impl Stopping {
         }
     }
 
-    /// Sends the signals that are due. A run that hangs cannot finish its step, and is killed at once.
+    /// Sends the signals that are due. A run that hangs cannot finish its step, so it is killed at once.
     pub fn send_due(&mut self, executor: &mut dyn Executor, run: RunId) {
         let Some((cause, since)) = self.cause else { return };
         let grace = match cause {

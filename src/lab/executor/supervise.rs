@@ -1,4 +1,4 @@
-//! A run whose caller waits for its end: a trial, a replay.
+//! Runs whose caller waits for the end, such as trials and replays.
 
 use super::{Executor, Limits, RunSpec, StopCause, Stopping};
 use crate::error::{Error, ErrorKind, Result};
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 /// A run that has ended.
 #[derive(Debug)]
 pub struct FinishedRun {
-    /// Its exit status.
+    /// Exit status of the process.
     pub status: ExitStatus,
-    /// Its stdout.
+    /// All of stdout.
     pub stdout: String,
-    /// Its stderr; empty if it was shown.
+    /// All of stderr; empty if it was shown.
     pub stderr: String,
-    /// Why it was stopped; `None` if it ended by itself.
+    /// Why the run was stopped; `None` if it ended by itself.
     pub stopped_because: Option<Error>,
 }
 
-/// Executes a run to its end, to the time limit, or to a signal.
+/// Executes a run until it ends, exceeds the time limit, or a signal arrives.
 ///
 /// # Errors
-/// If it cannot be started or waited for.
+/// If the run cannot be started or polled.
 pub fn run_to_end(
     executor: &mut dyn Executor,
     spec: &RunSpec,

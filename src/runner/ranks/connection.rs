@@ -1,11 +1,11 @@
-//! Framed messages on a stream between two processes: a JSON header and a body of raw bytes.
+//! Framed messages between two processes: a JSON header and a body of raw bytes.
 //!
 //! ```text
 //! header bytes: u32 | body bytes: u64 | header | body          (little-endian)
 //! ```
 //!
-//! Both ends are the same binary on machines of one byte order; the handshake of a TCP connection checks the
-//! version.
+//! Both ends run the same binary on machines with the same byte order. The handshake of a TCP connection
+//! checks the version.
 
 use crate::device::communicator::{CollectiveResult, Contribution, RankPhase};
 use crate::error::{Error, ErrorKind};
@@ -37,7 +37,7 @@ pub enum Connection {
     Tcp(TcpStream),
 }
 
-/// Runs an expression on either kind of stream: they have the same methods and no trait for them.
+/// Runs an expression on either kind of stream. They share methods but have no common trait for them.
 macro_rules! on_stream {
     ($connection:expr, $stream:ident => $body:expr) => {
         match $connection {
@@ -52,7 +52,7 @@ impl Connection {
     /// Returns a second handle of the same connection, so that one thread can read while another writes.
     ///
     /// # Errors
-    /// When the system has no handle left.
+    /// If the OS has no handle left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
             #[cfg(unix)]
@@ -64,14 +64,15 @@ impl Connection {
     /// Sets the timeout of each read and write; `None` waits without limit.
     ///
     /// # Errors
-    /// When the system reports an error.
+    /// If the OS reports an error.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         on_stream!(self, stream => {
             stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout))
         })
     }
 
-    /// Closes both directions, which wakes a thread that reads. Does nothing where it is closed already.
+    /// Closes both directions, which wakes a thread that reads. Does nothing if the connection is closed
+    /// already.
     pub fn close(&self) {
         let _ = on_stream!(self, stream => stream.shutdown(Shutdown::Both));
     }
@@ -79,7 +80,7 @@ impl Connection {
     /// Sends a frame.
     ///
     /// # Errors
-    /// When the other end is gone.
+    /// If the other end is gone.
     pub fn send(&mut self, header: &impl Serialize, body: &[&[u8]]) -> io::Result<()> {
         let header = serde_json::to_vec(header)?;
         let bytes: u64 = body.iter().map(|part| part.len() as u64).sum();
@@ -92,10 +93,10 @@ impl Connection {
         self.flush()
     }
 
-    /// Receives a frame. Calls `arrived` whenever some of its bytes have arrived: a large frame takes long.
+    /// Receives a frame. Calls `arrived` after each part of it, because a large frame takes long.
     ///
     /// # Errors
-    /// When the other end is gone, or sends an invalid frame ([`io::ErrorKind::InvalidData`]).
+    /// If the other end is gone or sends an invalid frame ([`io::ErrorKind::InvalidData`]).
     pub fn receive<T: DeserializeOwned>(&mut self, arrived: impl FnMut()) -> io::Result<(T, Vec<u8>)> {
         let mut reader = ReportingReader { connection: self, arrived };
         let (mut header_bytes, mut body_bytes) = ([0; 4], [0; 8]);
@@ -113,7 +114,7 @@ impl Connection {
     /// Receives a handshake message, a short frame without a body, from a peer that is not authenticated yet.
     ///
     /// # Errors
-    /// As [`Connection::receive`], and when the message is not complete at `deadline`, however slowly it
+    /// Fails like [`Connection::receive`], and if the message is incomplete at `deadline`, however slowly it
     /// arrives.
     pub fn receive_handshake<T: DeserializeOwned>(&mut self, deadline: Instant) -> io::Result<T> {
         let mut head = [0; 12];
@@ -139,7 +140,7 @@ impl Connection {
             match self.read(buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => buffer = &mut buffer[read..],
-                // The loop checks the deadline: a signal may interrupt a read earlier.
+                // The loop checks the deadline, because a signal may interrupt a read early.
                 Err(e)
                     if matches!(
                         e.kind(),
@@ -152,7 +153,7 @@ impl Connection {
     }
 }
 
-/// Reads so many bytes. Memory grows with the bytes that arrive, not with the length that a header claims.
+/// Reads `bytes` bytes. Memory grows with the bytes that arrive, not with the length that a header claims.
 fn read_bytes(reader: &mut impl Read, bytes: u64) -> io::Result<Vec<u8>> {
     let mut all = Vec::with_capacity(bytes.min(1 << 20) as usize);
     let read = reader.take(bytes).read_to_end(&mut all)?;
@@ -187,10 +188,11 @@ impl Write for Connection {
     }
 }
 
-/// Sends a message without a body, unless another is being sent, whose bytes say as much.
+/// Sends a message without a body. Does nothing while another message is being sent, because its bytes prove
+/// the same: this process is alive.
 ///
 /// # Errors
-/// When the other end is gone.
+/// If the other end is gone.
 pub(super) fn send_if_idle(connection: &Mutex<Connection>, message: &impl Serialize) -> io::Result<()> {
     match connection.try_lock() {
         Ok(mut connection) => connection.send(message, &[]),
@@ -207,11 +209,11 @@ fn invalid_frame(why: String) -> io::Error {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum RankMessage {
-    /// Calls a collective; the body is the contribution.
+    /// Calls a collective. The body is the contribution.
     Collective { name: String, kind: PayloadKind },
     /// Publishes the status of the rank.
     Status { step: u64, phase: RankPhase },
-    /// The rank has worked on since its last message: the bytes themselves say so.
+    /// The rank made progress since its last message; the arriving bytes are the message.
     Progress,
     /// Carries an exit report in the body.
     ExitReport,
@@ -223,18 +225,18 @@ pub(super) enum RankMessage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ServerMessage {
-    /// Result of the collective that the rank waits in; `lengths` are those of the parts of the body.
+    /// Result of the collective that the rank waits for; `lengths` are the lengths of the parts of the body.
     Result { kind: PayloadKind, lengths: Vec<u64> },
     /// The run is aborted.
     Aborted { kind: ErrorKind, reason: String },
     /// Request to save and stop.
     Stop,
-    /// The process of the server runs: the bytes themselves say so.
+    /// The server's process is alive; the arriving bytes are the message.
     Heartbeat,
 }
 
 impl ServerMessage {
-    /// Returns the message that the run is aborted because of an error.
+    /// Returns the message that tells ranks why the run was aborted.
     pub(super) fn aborted(error: &Error) -> Self {
         Self::Aborted { kind: error.kind(), reason: error.message().to_owned() }
     }
@@ -250,7 +252,7 @@ pub(super) enum PayloadKind {
     Broadcast,
 }
 
-/// Encodes a contribution: its kind and its body.
+/// Encodes a contribution as its kind and body.
 pub(super) fn encode_contribution(contribution: &Contribution) -> (PayloadKind, &[u8]) {
     match contribution {
         Contribution::SumF32(values) => (PayloadKind::SumF32, bytemuck::cast_slice(values)),
@@ -263,7 +265,7 @@ pub(super) fn encode_contribution(contribution: &Contribution) -> (PayloadKind, 
 /// Decodes a contribution.
 ///
 /// # Errors
-/// When the body is not a whole number of values.
+/// If the body is not a whole number of values.
 pub(super) fn decode_contribution(kind: PayloadKind, body: Vec<u8>) -> io::Result<Contribution> {
     Ok(match kind {
         PayloadKind::SumF32 => Contribution::SumF32(values(&body)?),
@@ -273,7 +275,7 @@ pub(super) fn decode_contribution(kind: PayloadKind, body: Vec<u8>) -> io::Resul
     })
 }
 
-/// Encodes a result: its kind and the parts of its body.
+/// Encodes a result as its kind and the parts of its body.
 pub(super) fn encode_result(result: &CollectiveResult) -> (PayloadKind, Vec<&[u8]>) {
     match result {
         CollectiveResult::SumF32(values) => (PayloadKind::SumF32, vec![bytemuck::cast_slice(values)]),
@@ -285,7 +287,7 @@ pub(super) fn encode_result(result: &CollectiveResult) -> (PayloadKind, Vec<&[u8
 /// Decodes a result whose body has parts of the given lengths in bytes.
 ///
 /// # Errors
-/// When the body is not a whole number of values, or shorter than its parts.
+/// If the body is not a whole number of values, or is shorter than its parts.
 pub(super) fn decode_result(kind: PayloadKind, lengths: &[u64], body: &[u8]) -> io::Result<CollectiveResult> {
     Ok(match kind {
         PayloadKind::SumF32 => CollectiveResult::SumF32(values(body)?),
@@ -306,7 +308,7 @@ pub(super) fn decode_result(kind: PayloadKind, lengths: &[u64], body: &[u8]) -> 
 
 fn values<T: bytemuck::Pod>(body: &[u8]) -> io::Result<Vec<T>> {
     if !body.len().is_multiple_of(size_of::<T>()) {
-        return Err(invalid_frame(format!("{} bytes of numbers of {} bytes", body.len(), size_of::<T>())));
+        return Err(invalid_frame(format!("{} bytes are not a whole number of {}-byte values", body.len(), size_of::<T>())));
     }
     Ok(bytemuck::pod_collect_to_vec(body))
 }

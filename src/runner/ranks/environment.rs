@@ -9,11 +9,11 @@ use std::net::IpAddr;
 /// Variable with the secret that ranks on several machines share.
 pub const SECRET: &str = "XRUN_SECRET";
 
-/// Variable with the port that rank 0 listens at; without it, the port is derived from the launcher's
+/// Variable with the port that rank 0 listens on. If it is not set, the port is derived from the launcher's
 /// variables.
 pub const PORT: &str = "XRUN_PORT";
 
-/// Assignment of a process to a rank, as its launcher made it.
+/// The rank that a launcher assigned to a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankAssignment {
     /// Name of the launcher.
@@ -22,17 +22,17 @@ pub struct RankAssignment {
     pub rank: usize,
     /// Number of ranks.
     pub world_size: usize,
-    /// Index of this rank among those of its machine.
+    /// Index of this rank among the ranks of its machine.
     pub local_rank: usize,
     /// Number of ranks on this machine.
     pub local_world_size: usize,
     /// Host name or address of the machine of rank 0.
     pub address: String,
-    /// First port that rank 0 tries to listen at.
+    /// First port on which rank 0 tries to listen.
     pub port: u16,
-    /// Identifies this run among others of the same launcher.
+    /// Tells this run apart from other runs of the same launcher.
     pub job: String,
-    /// Variables of other launchers that are set too and were ignored.
+    /// Variables of other launchers that are also set and were ignored.
     pub ignored: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ const LAUNCHERS: [LauncherVariables; 3] = [
 ];
 
 impl LauncherVariables {
-    /// Returns the variables that are missing; `None` where none of this launcher's is set.
+    /// Returns the variables that are missing; `None` if no variable of this launcher is set.
     fn missing(&self, set: &Variables) -> Option<Vec<&'static str>> {
         let own = [self.rank, self.world_size, self.local_rank];
         let all: Vec<&'static str> = own.into_iter().chain(self.needs.iter().copied()).collect();
@@ -114,16 +114,17 @@ pub fn variables() -> impl Iterator<Item = (String, String)> {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// Probes the machine that runs this process, with the world size that its launcher has set, if any.
+/// Probes this machine, with the world size that its launcher set, if any.
 pub fn machine() -> Machine {
     Machine::here().with_launched_world(assignment_from(variables()).ok().map(|found| found.world_size))
 }
 
-/// Reads the assignment of this process from the variables of the first launcher, in the order torchrun, Open
-/// MPI, Slurm, whose variables are complete.
+/// Reads the assignment of this process from the first launcher whose variables are complete, in the order
+/// torchrun, Open MPI, Slurm.
 ///
 /// # Errors
-/// When no launcher's variables are complete, with what is missing; when numbers contradict each other.
+/// If no launcher's variables are complete (the error lists what is missing), or if numbers contradict each
+/// other.
 pub fn assignment_from(variables: impl IntoIterator<Item = (String, String)>) -> Result<RankAssignment> {
     let variables = Variables(variables.into_iter().collect());
     let found: Vec<(&LauncherVariables, Vec<&str>)> =
@@ -136,7 +137,7 @@ pub fn assignment_from(variables: impl IntoIterator<Item = (String, String)>) ->
                 set.launcher,
                 missing.join(", ")
             ),
-            None => "parallelism.launcher = \"env\", and no launcher's variables are set (RANK and WORLD_SIZE of torchrun, \
+            None => "parallelism.launcher = \"env\", but no launcher's variables are set (RANK and WORLD_SIZE of torchrun, \
                      OMPI_COMM_WORLD_RANK of Open MPI, SLURM_PROCID of Slurm). Start xrun with one of them, or set \
                      parallelism.launcher = \"process\""
                 .to_owned(),
@@ -169,8 +170,8 @@ fn assignment(
     let job: Vec<&str> = set.job.iter().filter_map(|name| variables.get(name)).collect();
     let job = format!("{} {}", set.launcher, job.join(" "));
     let local_world_size = match variables.number::<usize>(set.local_world_size)? {
-        // Slurm sets it only where the job asked for a number per node, and then in smaller steps of the job
-        // too.
+        // Slurm sets the variable only if the job asked for a number per node. It keeps that value in smaller
+        // steps of the job, too.
         _ if set.launcher == "Slurm" && nodes(variables)? == 1 => world_size,
         Some(local_world_size) if set.launcher == "Slurm" => local_world_size.min(world_size),
         Some(local_world_size) => local_world_size,
@@ -189,7 +190,7 @@ fn assignment(
         None if set.launcher == "Slurm" => first_host(variables)?,
         None => {
             return Err(Error::usage(format!(
-                "{} started ranks on several machines, and MASTER_ADDR does not name that of rank 0",
+                "{} started ranks on several machines, but MASTER_ADDR does not name the machine of rank 0",
                 set.launcher
             )));
         }
@@ -201,11 +202,11 @@ fn assignment(
             )));
         }
         (Some(port), _) => port,
-        // The launcher itself may listen at its port; rank 0 uses one after it.
+        // The launcher itself may listen on its port, so rank 0 uses the next one.
         (None, Some(port)) => port.checked_add(1).unwrap_or(port - PORTS),
         (None, None) => from_job(&job),
     };
-    // Jobs of one launcher may all have the same name: address and port tell them apart.
+    // Jobs of one launcher may all have the same name; address and port tell them apart.
     let value = |name: &str| variables.get(name).unwrap_or_default();
     let job = format!("{job} {}:{}", value("MASTER_ADDR"), value("MASTER_PORT"));
     let launcher = set.launcher;
@@ -222,10 +223,10 @@ fn assignment(
     })
 }
 
-/// Number of consecutive ports that are tried, beginning with that of the assignment.
+/// Number of consecutive ports to try, starting with the assigned one.
 pub const PORTS: u16 = 8;
 
-/// Returns a port that all ranks of a job derive alike, and ranks of another job hardly ever.
+/// Returns a port that all ranks of a job agree on. Other jobs rarely get the same one.
 fn from_job(job: &str) -> u16 {
     let hash = blake3::hash(job.as_bytes());
     let number = u16::from_le_bytes([hash.as_bytes()[0], hash.as_bytes()[1]]);
@@ -236,12 +237,12 @@ fn nodes(variables: &Variables) -> Result<usize> {
     Ok(variables.number("SLURM_NNODES")?.or(variables.number("SLURM_JOB_NUM_NODES")?).unwrap_or(1))
 }
 
-/// Returns the first machine of Slurm's list, such as `gpu[07-09,12],login` for `gpu07`.
+/// Returns the first machine in Slurm's list: `gpu07` for `gpu[07-09,12],login`.
 fn first_host(variables: &Variables) -> Result<String> {
     let names = ["SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"];
     let list = names.iter().find_map(|name| variables.get(name));
     let list = list.ok_or_else(|| {
-        Error::usage("Slurm started ranks on several machines and does not name them: set MASTER_ADDR")
+        Error::usage("Slurm started ranks on several machines but does not name them: set MASTER_ADDR")
     })?;
     let Some((prefix, rest)) = list.split_once('[').filter(|(prefix, _)| !prefix.contains(',')) else {
         return Ok(list.split(',').next().unwrap_or(list).to_owned());

@@ -1,4 +1,4 @@
-//! Ends a process whose run was aborted, where a rank hangs in its own work and no error reaches it.
+//! Ends the process of an aborted run when a rank hangs in its own work, where no error can reach it.
 
 use crate::device::communicator::Communicator;
 use crate::error::Error;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time that ranks have to end by themselves after an abort.
+/// Time that ranks have after an abort to end by themselves.
 pub const GRACE: Duration = Duration::from_secs(3);
 
 type ExitHook = Box<dyn FnOnce(&Error) + Send>;
 
-/// Exits the process some time after an abort, unless it is disarmed before.
+/// Exits the process [`GRACE`] after an abort, unless it is disarmed first.
 #[derive(Clone, Default)]
 pub struct ExitGuard(Arc<Shared>);
 
@@ -29,8 +29,8 @@ impl std::fmt::Debug for ExitGuard {
 }
 
 impl ExitGuard {
-    /// Arms a guard that exits the process [`GRACE`] after the run of `comm` is aborted; if `prints`, with
-    /// the reason on stderr.
+    /// Arms a guard that exits the process [`GRACE`] after the run of `comm` is aborted. Prints the reason to
+    /// stderr if `prints`.
     pub fn arm(comm: &Arc<dyn Communicator>, prints: bool) -> Self {
         let guard = Self::default();
         let for_hook = guard.clone();
@@ -44,12 +44,12 @@ impl ExitGuard {
         guard
     }
 
-    /// Sets what is called before the process exits, such as writing down how the run ended.
+    /// Sets a hook that runs before the process exits, for example to record how the run ended.
     pub fn before_exit(&self, hook: impl FnOnce(&Error) + Send + 'static) {
         *self.0.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
     }
 
-    /// Disarms the guard: the process ends by itself.
+    /// Disarms the guard, because the process will end by itself.
     pub fn disarm(&self) {
         self.0.disarmed.store(true, Ordering::SeqCst);
     }

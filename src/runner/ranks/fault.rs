@@ -1,8 +1,8 @@
-//! Fault injection, to test how a run reacts when one rank panics, hangs or runs out of memory.
+//! Fault injection, to test how a run reacts when a rank panics, hangs or runs out of memory.
 //!
 //! `XRUN_FAULT="FAULT RANK STEP"` injects a fault into a rank before it starts a step; FAULT is `panic`,
-//! `hang` or `oom`. `disk` fails the rows of that step instead, once; only rank 0 writes rows. `write-hang`
-//! and `write-panic` befall the thread that writes the checkpoint of that step beside training.
+//! `hang` or `oom`. `disk` makes writing the rows of that step fail once; only rank 0 writes rows.
+//! `write-hang` and `write-panic` hit the background thread that writes the checkpoint of that step.
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
@@ -28,7 +28,7 @@ enum Effect {
     WritePanic,
 }
 
-/// Returns the fault of the environment variable, parsed once.
+/// Returns the requested fault. Parses the variable only once.
 fn requested() -> Result<Option<Fault>> {
     static FAULT: OnceLock<Result<Option<Fault>>> = OnceLock::new();
     let read =
@@ -36,15 +36,15 @@ fn requested() -> Result<Option<Fault>> {
     FAULT.get_or_init(read).clone()
 }
 
-/// Rejects a fault that would never be injected: the run would look as if it had survived it.
+/// Rejects a fault that would never be injected, because the run would look as if it had survived the fault.
 ///
 /// # Errors
-/// When the variable names a rank or step that this run does not have, or is malformed.
+/// If the variable is malformed, or names a rank or step that this run does not have.
 pub fn check(world: usize, done: u64, steps: u64) -> Result<()> {
     match requested()? {
         Some(Fault { rank, step, .. }) if rank >= world || step <= done || step > steps => {
             Err(Error::usage(format!(
-                "{VARIABLE} names rank {rank} and step {step}, and this run has ranks 0 to {} and steps {} to \
+                "{VARIABLE} names rank {rank} and step {step}, but this run has ranks 0 to {} and steps {} to \
                  {steps}",
                 world - 1,
                 done + 1
@@ -57,11 +57,11 @@ pub fn check(world: usize, done: u64, steps: u64) -> Result<()> {
 /// Injects the fault into this rank if the variable names this rank and step.
 ///
 /// # Errors
-/// The fault, if it is one that is returned; a malformed variable.
+/// Returns the injected `oom` as an error. Fails if the variable is malformed.
 pub fn inject_fault(rank: usize, step: u64) -> Result<()> {
     match requested()? {
         Some(fault) if (fault.rank, fault.step) == (rank, step) && fault.effect.is_of_step() => {
-            // Printed at once: tests measure the time from here to the end of the run.
+            // Printed immediately, because tests measure the time from here to the end of the run.
             eprint_line(&format!("{VARIABLE}: fault injected into rank {rank} before step {step}"));
             match fault.effect {
                 Effect::Panic => panic!("injected by {VARIABLE}"),
@@ -76,10 +76,10 @@ pub fn inject_fault(rank: usize, step: u64) -> Result<()> {
     }
 }
 
-/// Fails the rows of a step if the variable asks for it.
+/// Makes the rows of a step fail if the variable asks for it.
 ///
 /// # Errors
-/// The fault; a malformed variable.
+/// Returns the injected fault as an error. Fails if the variable is malformed.
 pub fn inject_disk_fault(step: u64) -> Result<()> {
     match requested()? {
         Some(fault) if (fault.effect, fault.step) == (Effect::Disk, step) => Err(Error::failed(format!(
@@ -92,7 +92,7 @@ pub fn inject_disk_fault(step: u64) -> Result<()> {
 /// Injects the fault into the thread that writes the checkpoint of a step, if the variable asks for it.
 ///
 /// # Errors
-/// A malformed variable.
+/// If the variable is malformed.
 pub fn inject_write_fault(step: u64) -> Result<()> {
     match requested()? {
         Some(Fault { effect: Effect::WriteHang, step: at, .. }) if at == step => loop {
@@ -106,7 +106,7 @@ pub fn inject_write_fault(step: u64) -> Result<()> {
 }
 
 impl Effect {
-    /// Returns true if it befalls a rank before a step.
+    /// Returns true if the fault hits a rank before a step.
     fn is_of_step(self) -> bool {
         matches!(self, Self::Panic | Self::Hang | Self::Oom)
     }

@@ -9,8 +9,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The process group: all ranks of a run, and the collective that they are in. The rank that arrives last
-/// computes the result; every rank then takes it.
+/// The process group: all ranks of a run and their collective in progress. The last rank to arrive computes
+/// the result; then every rank takes it.
 #[derive(Debug)]
 pub struct Group {
     world_size: usize,
@@ -19,15 +19,15 @@ pub struct Group {
 }
 
 struct State {
-    /// Name of the collective in progress, once a rank has arrived.
+    /// Name of the collective in progress, set by the first rank that arrives.
     collective: String,
-    /// What each rank has contributed to it so far, by rank.
+    /// The contribution of each rank, indexed by rank; `None` until the rank arrives.
     contributions: Vec<Option<Contribution>>,
-    /// Its result, until every rank has taken it.
+    /// Result of the collective, until every rank has taken it.
     result: Option<Arc<CollectiveResult>>,
     /// Number of ranks that have taken the result.
     results_taken: usize,
-    /// The first error of a rank, which aborted the run.
+    /// The first error of any rank, which aborted the run.
     abort_reason: Option<Error>,
     abort_hooks: Vec<AbortHook>,
     ranks: Vec<RankStatus>,
@@ -45,13 +45,13 @@ impl fmt::Debug for State {
 /// Last known state of a rank.
 #[derive(Clone, Debug)]
 pub(super) struct RankStatus {
-    /// Step that the rank is at.
+    /// Step that the rank is working on.
     pub step: u64,
-    /// What it does between collectives.
+    /// What the rank does between collectives.
     pub phase: RankPhase,
     /// Name of the collective that the rank waits in; `None` between collectives.
     pub waits_in: Option<String>,
-    /// When this status was set, or progress was last shown in it.
+    /// When the status was set, or the rank last reported progress.
     pub since: Instant,
 }
 
@@ -61,13 +61,13 @@ impl fmt::Display for RankStatus {
             Some(collective) => write!(f, "waits in {collective}")?,
             None => f.write_str(self.phase.as_str())?,
         }
-        // Step 0 is before and after training.
+        // Step 0 means before or after training.
         if self.step > 0 { write!(f, ", at step {}", self.step) } else { Ok(()) }
     }
 }
 
 impl Group {
-    /// Creates a group of `world_size` ranks, none of which has started.
+    /// Creates a group of `world_size` ranks that have not started.
     pub fn new(world_size: usize) -> Arc<Self> {
         let phase = RankPhase::working("starts");
         let status = RankStatus { step: 0, phase, waits_in: None, since: Instant::now() };
@@ -88,8 +88,8 @@ impl Group {
         LocalCommunicator { rank, group: Arc::clone(self) }
     }
 
-    /// Locks the state. Ignores lock poisoning: every change of the state is a few assignments that cannot
-    /// panic.
+    /// Locks the state. Ignores lock poisoning, because every change of the state is a few assignments that
+    /// cannot panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,7 +108,7 @@ impl Group {
         let mut state = self.lock();
         state.ranks[rank].waits_in = Some(name.to_owned());
         state.ranks[rank].since = Instant::now();
-        // A rank that is early for the next collective waits until every rank has taken the last result.
+        // A rank that is early for the next collective waits until every rank has taken the previous result.
         while state.abort_reason.is_none() && state.result.is_some() {
             state = self.wait(state);
         }
@@ -150,16 +150,16 @@ impl Group {
         self.lock().ranks[rank] = RankStatus { step, phase, waits_in: None, since: Instant::now() };
     }
 
-    /// Notes that a rank works on: the watchdog counts its silence from here.
+    /// Records that a rank made progress. The watchdog counts its silence from here.
     pub(super) fn progressed(&self, rank: usize) {
         let status = &mut self.lock().ranks[rank];
-        // In a collective it waits for others.
+        // In a collective, a rank waits for others and makes no progress itself.
         if status.waits_in.is_none() {
             status.since = Instant::now();
         }
     }
 
-    /// Returns true if the rank has reported that it is finished.
+    /// Returns true if the rank reported that it is finished.
     pub fn is_finished(&self, rank: usize) -> bool {
         self.lock().ranks[rank].phase == RankPhase::Finished
     }
@@ -169,25 +169,25 @@ impl Group {
         self.lock().ranks.clone()
     }
 
-    /// Aborts the run of all ranks with this error. Only the first call has an effect.
+    /// Aborts the run on all ranks with this error. Only the first call has an effect.
     pub fn abort(&self, error: &Error) {
         let state = self.lock();
         self.abort_locked(state, error.clone());
     }
 
-    /// Aborts the run because a rank failed. Puts the rank's number and step in front of the error.
+    /// Aborts the run because a rank failed, and prefixes the error with its rank and step.
     pub fn abort_for_rank(&self, rank: usize, error: &Error) {
         let state = self.lock();
         let error = with_rank(rank, state.ranks[rank].step, error);
         self.abort_locked(state, error);
     }
 
-    /// Returns the reason why the run was aborted; `None` while it is not.
+    /// Returns why the run was aborted; `None` if it was not.
     pub fn abort_reason(&self) -> Option<Error> {
         self.lock().abort_reason.clone()
     }
 
-    /// Waits at most `timeout` for an abort. Returns true if the run is aborted.
+    /// Waits at most `timeout` for an abort, and returns whether the run was aborted.
     #[cfg(test)]
     pub(super) fn wait_for_abort(&self, timeout: std::time::Duration) -> bool {
         let state = self.lock();
@@ -195,8 +195,8 @@ impl Group {
         waited.unwrap_or_else(PoisonError::into_inner).0.abort_reason.is_some()
     }
 
-    /// Records the first error, wakes all waiting ranks and calls the hooks. Returns the error that every
-    /// other rank's collective fails with.
+    /// Records the first error, wakes all waiting ranks and calls the hooks. Returns the error for the
+    /// collectives of all other ranks.
     fn abort_locked(&self, mut state: MutexGuard<'_, State>, error: Error) -> Error {
         let first = state.abort_reason.is_none();
         let error = state.abort_reason.get_or_insert(error).clone();
@@ -229,7 +229,7 @@ impl State {
     }
 }
 
-/// Puts the failed rank's number and step in front of its error. Step 0 is before training, and left out.
+/// Prefixes an error with its rank and step. Step 0 is left out: training has not started.
 pub(super) fn with_rank(rank: usize, step: u64, error: &Error) -> Error {
     error.clone().context(match step {
         0 => format!("rank {rank}"),
@@ -237,7 +237,7 @@ pub(super) fn with_rank(rank: usize, step: u64, error: &Error) -> Error {
     })
 }
 
-/// Communicator of a rank that runs in the process of the [`Group`].
+/// Communicator of a rank in the same process as the [`Group`].
 #[derive(Debug)]
 pub struct LocalCommunicator {
     rank: usize,
@@ -262,7 +262,7 @@ impl Communicator for LocalCommunicator {
     }
 
     fn abort(&self, error: &Error) {
-        // Nobody waits for the only rank of a run, which has its error already.
+        // A single rank already has its error, and no other rank waits for it.
         if self.group.world_size > 1 {
             self.group.abort_for_rank(self.rank, error);
         }

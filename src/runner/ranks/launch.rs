@@ -1,29 +1,29 @@
-//! Choice of a launcher by the recipe and, with `launcher = "env"`, by the environment.
+//! Chooses a launcher from the recipe and, with `launcher = "env"`, from the environment.
 
 use super::environment::{self, RankAssignment};
 use crate::error::Result;
 use crate::policy::Launcher;
 use crate::recipe::Recipe;
 
-/// Most ranks that this process starts, as threads or as processes. More are started by an external launcher,
-/// on more machines.
+/// Maximum number of ranks that this process starts, as threads or processes. For more, use an external
+/// launcher and several machines.
 const MAX_LOCAL_RANKS: usize = 256;
 
-/// Most CPU threads of all processes that this process starts.
+/// Maximum number of CPU threads over all processes that this process starts.
 const MAX_LOCAL_THREADS: usize = 8192;
 
-/// Way in which the ranks of a run are started.
+/// How the ranks of a run are started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Launch {
     /// This many threads of this process.
     Threads(usize),
     /// This many child processes.
     Processes(usize),
-    /// This process is one rank; an external launcher started it and the others.
+    /// This process is one rank; an external launcher started all of them.
     Member(RankAssignment),
 }
 
-/// Refuses more ranks or threads than one machine is meant to start, before the first of them.
+/// Rejects more ranks or threads than one machine should start, before any of them starts.
 fn check_local(recipe: &Recipe, world: usize) -> Result<()> {
     if world > MAX_LOCAL_RANKS {
         return Err(recipe.error(
@@ -49,7 +49,8 @@ impl Launch {
     /// Chooses the launcher. Only `launcher = "env"` reads `variables`.
     ///
     /// # Errors
-    /// When the variables of a launcher are incomplete, or its number of ranks is not that of the recipe.
+    /// If the variables of a launcher are incomplete, or it started a different number of ranks than the
+    /// recipe wants.
     pub fn from_recipe(
         recipe: &Recipe,
         variables: impl IntoIterator<Item = (String, String)>,
@@ -63,7 +64,7 @@ impl Launch {
             return Err(recipe.error(
                 &["parallelism.world_size"],
                 format!(
-                    "{} started {} ranks, and the recipe wants {world}",
+                    "{} started {} ranks, but the recipe wants {world}",
                     other.launcher, other.world_size
                 ),
                 "set parallelism.world_size = \"auto\", or start as many",
@@ -79,7 +80,7 @@ impl Launch {
         })
     }
 
-    /// Returns true if rank 0, which writes the results, is in this process or is started by it.
+    /// Returns true if rank 0, which writes the results, is this process or is started by it.
     pub fn has_rank_zero(&self) -> bool {
         !matches!(self, Self::Member(assignment) if assignment.rank > 0)
     }

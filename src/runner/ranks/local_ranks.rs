@@ -1,4 +1,5 @@
-//! The ranks of a run that are in this process: all of them as threads, or one of several processes.
+//! The ranks of a run in this process: either all of them, as threads, or the only rank of one of several
+//! processes.
 
 use super::environment::RankAssignment;
 use super::rendezvous::{self, Secret};
@@ -10,30 +11,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The ranks of a run that are in this process.
+/// The ranks of a run in this process.
 #[derive(Debug)]
 pub struct LocalRanks {
     /// One communicator per rank of this process; each rank is a thread.
     comms: Vec<Arc<dyn Communicator>>,
-    /// Number of ranks on this machine, in this process or another.
+    /// Number of ranks on this machine, over all processes.
     on_machine: usize,
-    /// Index of this process's first rank among those of the machine.
+    /// Index of this process's first rank among the ranks of the machine.
     first_on_machine: usize,
-    /// Notes for the log on how the ranks were found.
+    /// Log lines about how the ranks were found.
     pub notes: Vec<String>,
-    /// True if a parent prints the error of the run.
+    /// True if a parent process prints the error of the run.
     has_parent: bool,
-    // Fields are dropped in order: the watchdog before the server closes its connections.
+    // Fields are dropped in order: the watchdog must stop before the server closes its connections.
     _watchdog: Option<Watchdog>,
     _server: Option<Server>,
 }
 
 impl LocalRanks {
-    /// Makes all ranks threads of this process. A rank without a change of status for `timeout` aborts the
-    /// run.
+    /// Runs all ranks as threads of this process. A rank that shows no progress for `timeout` aborts the run.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// If the OS cannot start a thread.
     pub fn threads(world: usize, timeout: Duration) -> Result<Self> {
         let group = Group::new(world);
         let local = |rank| -> Arc<dyn Communicator> { Arc::new(group.local(rank)) };
@@ -42,8 +42,8 @@ impl LocalRanks {
         Ok(ranks)
     }
 
-    /// One rank whose group is in another process; `on_machine` ranks are on this machine, of which it has
-    /// this index.
+    /// Creates one rank whose group is in another process. `index` is its position among the `on_machine`
+    /// ranks of this machine.
     pub(super) fn remote(comm: Arc<dyn Communicator>, on_machine: usize, index: usize) -> Self {
         Self { on_machine, first_on_machine: index, ..Self::from_communicators(vec![comm]) }
     }
@@ -53,16 +53,16 @@ impl LocalRanks {
         self.comms.len()
     }
 
-    /// Leaves it to the parent of this process to print why a run was aborted.
+    /// Lets the parent of this process print why a run was aborted.
     pub(super) fn with_parent(self) -> Self {
         Self { has_parent: true, ..self }
     }
 
-    /// Returns the rank of a process that an external launcher started, once all ranks have connected. Rank 0
-    /// has the group and the watchdog; the others watch the process of rank 0.
+    /// Creates the rank of a process that an external launcher started, once all ranks have connected. Rank 0
+    /// owns the group and the watchdog; the others watch the process of rank 0.
     ///
     /// # Errors
-    /// When ranks do not connect within `timeout`, or contradict each other.
+    /// If ranks do not connect within `timeout`, or contradict each other.
     pub fn join_launcher(
         assignment: &RankAssignment,
         secret: &Secret,
@@ -87,7 +87,7 @@ impl LocalRanks {
         Ok(ranks)
     }
 
-    /// Rank 0 of several processes: accepts the others and serves their collectives.
+    /// Acts as rank 0 of several processes: accepts the others and serves their collectives.
     fn serve_group(
         assignment: &RankAssignment,
         secret: &Secret,
@@ -133,37 +133,38 @@ impl LocalRanks {
         self.comms.first().map_or(1, |comm| comm.world_size())
     }
 
-    /// Returns the number of ranks on this machine, in this process or another.
+    /// Returns the number of ranks on this machine, over all processes.
     pub fn on_machine(&self) -> usize {
         self.on_machine
     }
 
-    /// Returns the number of processes of the run on this machine, which share its CPU cores.
+    /// Returns the number of this run's processes on this machine, which share its CPU cores.
     pub fn processes_on_machine(&self) -> usize {
         (self.on_machine / self.comms.len()).max(1)
     }
 
-    /// Returns the index of a rank of this process among those of the machine, which is the index of its GPU.
+    /// Returns the index of a rank of this process among the ranks of the machine, which is also the index of
+    /// its GPU.
     pub fn index_on_machine(&self, rank: usize) -> usize {
         let index = self.comms.iter().position(|comm| comm.rank() == rank).unwrap_or(0);
         self.first_on_machine + index
     }
 
-    /// Returns the indexes of the ranks of this process among those of the machine.
+    /// Returns the indexes of this process's ranks among the ranks of the machine.
     pub fn indexes_on_machine(&self) -> Range<usize> {
         self.first_on_machine..self.first_on_machine + self.in_process()
     }
 
-    /// Returns the communicator of the first rank of this process, to abort the run or to watch for an abort.
+    /// Returns the communicator of this process's first rank, for aborting the run or watching for an abort.
     pub fn first(&self) -> &Arc<dyn Communicator> {
         &self.comms[0]
     }
 
-    /// Runs `body` and aborts the run when it fails, so that ranks of other processes do not wait for this
-    /// one. The guard ends this process if the run is aborted and `body` hangs.
+    /// Runs `body` and aborts the run if it fails, so that ranks in other processes do not wait for this one.
+    /// The guard ends this process if the run is aborted while `body` hangs.
     ///
     /// # Errors
-    /// The error of `body`.
+    /// If `body` fails, with its error.
     pub fn abort_on_error<T>(&self, body: impl FnOnce(&ExitGuard) -> Result<T>) -> Result<T> {
         let guard = ExitGuard::arm(self.first(), !self.has_parent);
         let result = body(&guard).inspect_err(|e| self.first().abort(e));
@@ -171,11 +172,11 @@ impl LocalRanks {
         result
     }
 
-    /// Runs what is left to do after training, of which the watchdog expects progress too, and reports the
-    /// rank finished. `what` completes a sentence that begins with the rank: "draws plots". An error does not
-    /// abort the run.
+    /// Runs the work that remains after training, during which the watchdog still expects progress, and then
+    /// reports the rank as finished. `what` completes a sentence that starts with the rank: "draws plots". An
+    /// error does not abort the run.
     pub fn finish_after<T>(&self, what: &'static str, body: impl FnOnce() -> T) -> T {
-        // In a run that was aborted, nobody waits for this rank any more.
+        // After an abort, no other rank waits for this one.
         let guard = self.first().abort_reason().is_none().then(|| {
             self.first().set_status(0, RankPhase::working(what));
             ExitGuard::arm(self.first(), !self.has_parent)
@@ -186,26 +187,27 @@ impl LocalRanks {
         result
     }
 
-    /// Reports the first rank of this process finished.
+    /// Reports the first rank of this process as finished.
     pub(super) fn finish(&self) {
         self.first().set_status(0, RankPhase::Finished);
     }
 
-    /// Runs `body` once per rank of this process, and returns the result of the first of them.
+    /// Runs `body` once per rank of this process, and returns the result of the first rank.
     ///
     /// A rank that fails or panics aborts the run, so that no other rank waits for it.
     ///
     /// # Errors
-    /// The error of the rank that failed first, with its number and step where there are several.
+    /// If a rank fails, with the first error; its rank and step are named if there are several ranks.
     pub fn run<T: Send>(&self, body: impl Fn(Arc<dyn Communicator>) -> Result<T> + Sync) -> Result<T> {
         self.run_keeping(|comm, _: &mut Option<()>| body(comm))
     }
 
-    /// As [`LocalRanks::run`]. What `body` puts into its second argument is dropped only after the run was
-    /// aborted, if the rank fails or panics: memory that other ranks write into stays until they know.
+    /// Runs `body` like [`LocalRanks::run`]. If the rank fails or panics, whatever `body` put into its second
+    /// argument is dropped only after the abort, because other ranks may write into that memory until they
+    /// learn of it.
     ///
     /// # Errors
-    /// As [`LocalRanks::run`].
+    /// Fails like [`LocalRanks::run`].
     pub fn run_keeping<T: Send, K>(
         &self,
         body: impl Fn(Arc<dyn Communicator>, &mut Option<K>) -> Result<T> + Sync,
@@ -232,7 +234,7 @@ impl LocalRanks {
         self.first_result(results)
     }
 
-    /// Returns the result of the first rank, or the reason of the abort.
+    /// Returns the result of the first rank, or the reason for the abort.
     fn first_result<T>(&self, results: Vec<Result<T>>) -> Result<T> {
         if results.iter().any(Result::is_err)
             && let Some(error) = self.first().abort_reason()
@@ -240,7 +242,7 @@ impl LocalRanks {
             return Err(error);
         }
         let mut results = results.into_iter();
-        let first = results.next().unwrap_or_else(|| Err(Error::failed("a run of no ranks")));
+        let first = results.next().unwrap_or_else(|| Err(Error::failed("a run without ranks")));
         if let Some(error) = results.find_map(Result::err) {
             return Err(error);
         }
@@ -248,7 +250,7 @@ impl LocalRanks {
     }
 }
 
-/// Runs the body of one rank. Aborts the run when it fails or panics, unless another rank did so before.
+/// Runs the body of one rank. Aborts the run if it fails or panics, unless another rank did so first.
 fn run_rank<T, K>(
     comm: &Arc<dyn Communicator>,
     body: &(impl Fn(Arc<dyn Communicator>, &mut Option<K>) -> Result<T> + Sync),
@@ -267,11 +269,11 @@ fn run_rank<T, K>(
     })
 }
 
-/// Runs `body` on `world` ranks that are threads of this process, without a watchdog's timeout, and returns
-/// the result of rank 0.
+/// Runs `body` on `world` ranks as threads of this process, with no effective timeout, and returns the result
+/// of rank 0.
 ///
 /// # Errors
-/// As [`LocalRanks::run`].
+/// Fails like [`LocalRanks::run`].
 pub fn launch<T: Send>(world: usize, body: impl Fn(Arc<dyn Communicator>) -> Result<T> + Sync) -> Result<T> {
     LocalRanks::threads(world, NO_TIMEOUT)?.run(body)
 }
@@ -300,7 +302,7 @@ mod tests {
         assert!(!error.is_from_other_rank());
     }
 
-    /// An error counts as another rank's by its type, not by its words.
+    /// The error's type, not its text, decides whether it came from another rank.
     #[test]
     fn an_error_that_quotes_another_rank_is_still_the_ranks_own() {
         let result: Result<()> = launch(2, |comm| match comm.rank() {
@@ -320,7 +322,7 @@ mod tests {
         assert_eq!(result.unwrap_err().message(), "rank 1: panicked: injected");
     }
 
-    /// Others may write into the memory of a rank until they know that it has failed.
+    /// Other ranks may write into the memory of a failed rank until they know of the failure.
     #[test]
     fn what_a_failed_rank_keeps_is_dropped_after_the_abort() {
         struct Kept<'a>(Arc<dyn Communicator>, &'a Mutex<Vec<Option<String>>>);

@@ -1,4 +1,4 @@
-//! Ranks of a run: how they are started, how they communicate on the host, how a dead or hanging rank ends
+//! The ranks of a run: how they start, how they communicate on the host, and how a dead or hanging rank ends
 //! the run.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //!           RemoteCommunicator ═ Connection ═ Server ─┘
 //! ```
 //!
-//! Whatever the launcher, a rank gets a [`Communicator`](crate::device::communicator::Communicator) and runs
+//! With every launcher, a rank gets a [`Communicator`](crate::device::communicator::Communicator) and runs
 //! the same code.
 
 mod connection;

@@ -1,11 +1,11 @@
-//! A thread that looks at something at regular intervals, for watchdogs and heartbeats.
+//! A thread that calls a closure at regular intervals, for watchdogs and heartbeats.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Calls a closure at intervals from its own thread, until that breaks or this is dropped.
+/// Calls a closure at intervals on its own thread, until the closure breaks or this is dropped.
 #[derive(Debug)]
 pub(super) struct Poll {
     /// Dropped to stop the thread.
@@ -13,19 +13,19 @@ pub(super) struct Poll {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Returns the interval of looks and heartbeats that suits a timeout.
+/// Returns the interval of polls and heartbeats for a timeout.
 pub(super) fn interval(timeout: Duration) -> Duration {
     (timeout / 10).clamp(Duration::from_millis(20), Duration::from_secs(1))
 }
 
 impl Poll {
-    /// Starts the thread. `look` is given the time that this process was suspended lately.
+    /// Starts the thread. `look` receives the time for which this process was recently suspended.
     ///
-    /// A process that was suspended (SIGSTOP, a sleeping laptop) received nothing during that time, so it
-    /// must not count against others. It is forgotten again at the pace at which time passes.
+    /// A suspended process (SIGSTOP, a sleeping laptop) receives nothing, so that time must not count against
+    /// its peers. The allowance shrinks again as time passes.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// If the OS cannot start the thread.
     pub fn start(
         name: &str,
         interval: Duration,
@@ -55,7 +55,7 @@ impl Drop for Poll {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was printed when it happened.
+            // The panic message was printed when the thread panicked.
             let _ = thread.join();
         }
     }

@@ -1,9 +1,9 @@
-//! A run as one child process per rank: the parent starts them, watches, forwards signals, and kills what
-//! hangs.
+//! Runs each rank as a child process. The parent starts the children, watches them, forwards signals, and
+//! kills the ones that hang.
 //!
-//! The stdin of a child is its connection to the parent. Its first frame, [`WorkerInit`], is sent before the
-//! child runs, so no file or port is needed to connect. A child whose parent is gone sees the connection end,
-//! and exits.
+//! The stdin of a child is its connection to the parent. The parent sends the first frame, [`WorkerInit`],
+//! before the child reads, so connecting needs no file or port. A child whose parent is gone sees the
+//! connection end, and exits.
 
 use super::exit_guard::GRACE;
 use super::{Connection, Group, LocalRanks, OnDisconnect, Peer, RemoteCommunicator, Server, Stop, Watchdog};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Hidden subcommand of child processes.
 pub const WORKER: &str = "worker";
 
-/// Environment variables that children inherit; all others stay with the parent.
+/// Environment variables that children inherit. The parent keeps all others to itself.
 const INHERITED: [&str; 14] = [
     "COLUMNS",
     "CONDA_PREFIX",
@@ -40,34 +40,34 @@ const INHERITED: [&str; 14] = [
     "XDG_CACHE_HOME",
 ];
 
-/// Prefixes of further variables that children inherit: settings of their libraries, and where to find them.
+/// Prefixes of further variables that children inherit: library settings and paths.
 const INHERITED_PREFIXES: [&str; 7] =
     ["CUDA_", "LC_", "NCCL_", "NVIDIA_", "XRUN_CACHE", "XRUN_CUDA_PATH", "XRUN_FAULT"];
 
 /// Interval at which the parent polls its children.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Maximum time between the end of a child's connection and its exit, and beyond [`GRACE`] after an abort.
+/// Maximum time from the end of a child's connection to its exit. After an abort it is added to [`GRACE`].
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// First frame that a child receives.
+/// The first frame that a child receives.
 #[derive(Debug, Serialize, Deserialize)]
 struct WorkerInit<R> {
     rank: usize,
     world: usize,
     /// Time without progress after which the parent ends the run.
     timeout: Duration,
-    /// The request, which this module does not interpret.
+    /// The request, which this module passes on unread.
     request: R,
 }
 
-/// Report of rank 0 to its parent; the newest counts.
+/// Report of rank 0 to its parent. A newer report replaces an older one.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ExitReport {
     /// Folder of the run, whose summary the parent writes if rank 0 cannot.
     RunFolder { path: PathBuf },
-    /// Rank 0 ended by itself; `kind` is that of its error, if any.
+    /// Rank 0 ended by itself; `kind` is the kind of its error, if any.
     Ended { kind: Option<ErrorKind>, message: String },
 }
 
@@ -81,10 +81,10 @@ fn send(ranks: &LocalRanks, report: &ExitReport) {
 }
 
 /// Runs a request on `world` child processes, and returns the result of rank 0. No child outlives this call.
-/// `mark_failed` writes the error into the folder of the run if rank 0 could not.
+/// `mark_failed` writes the error into the run folder if rank 0 could not.
 ///
 /// # Errors
-/// As the run of rank 0; when a child cannot be started or dies, with its rank and its last step.
+/// If the run of rank 0 fails, or a child cannot start or dies; the error names its rank and last step.
 pub fn supervise(
     request: &impl Serialize,
     world: usize,
@@ -116,7 +116,7 @@ pub fn supervise(
                 );
             }
         }
-        // Aborted, or rank 0 has nothing left to do: no rank has anything left to wait for.
+        // After an abort, or once rank 0 is done, no rank has anything left to wait for.
         let is_over = group.abort_reason().is_some() || group.is_finished(0) || !workers.is_running(0);
         ended_at = is_over.then(|| ended_at.unwrap_or_else(Instant::now));
         if ended_at.is_some_and(|at| at.elapsed() > GRACE + EXIT_TIMEOUT) {
@@ -138,7 +138,7 @@ pub fn supervise(
     }
 }
 
-/// The child processes of all ranks. Dropping them kills those that still run.
+/// The child processes of all ranks. Dropping them kills the ones that still run.
 struct Workers {
     children: Vec<(Child, Option<ExitStatus>)>,
     connections: Vec<(usize, Connection)>,
@@ -158,7 +158,7 @@ impl Workers {
                 .env_clear()
                 .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_inherited)))
                 .stdin(Stdio::from(OwnedFd::from(theirs)))
-                // A signal from the terminal must reach the parent only, which forwards it once.
+                // A terminal signal must reach only the parent, which forwards it once.
                 .process_group(0)
                 .spawn()
                 .map_err(|e| failed(rank, e))?;
@@ -171,8 +171,7 @@ impl Workers {
         Ok(all)
     }
 
-    /// Collects children that have ended, and aborts the run for one that failed. Returns true if all have
-    /// ended.
+    /// Collects children that ended, and aborts the run if one failed. Returns true if all have ended.
     fn poll(&mut self, group: &Group) -> Result<bool> {
         for (rank, (child, status)) in self.children.iter_mut().enumerate() {
             if status.is_some() {
@@ -180,9 +179,10 @@ impl Workers {
             }
             *status =
                 child.try_wait().map_err(|e| Error::failed(format!("cannot wait for rank {rank}: {e}")))?;
-            // The exit status of a rank that is finished does not matter.
+            // Once a rank reports that it is finished, its exit status does not matter.
             if let Some(status) = status.filter(|status| !status.success() && !group.is_finished(rank)) {
-                // A rank that failed with an error has already aborted the run, and the first reason is kept.
+                // A rank that failed with an error has already aborted the run, and the group keeps the first
+                // reason.
                 group.abort_for_rank(rank, &exit_error(status));
             }
         }
@@ -196,7 +196,7 @@ impl Workers {
     fn kill(&mut self) {
         for (child, status) in &mut self.children {
             if status.is_none() {
-                // An error means that it has just ended.
+                // An error means that the child has just ended.
                 let _ = child.kill();
             }
         }
@@ -212,11 +212,11 @@ impl Drop for Workers {
     }
 }
 
-/// Returns the path of this binary, and the name to run it under. On Linux this is the running file itself,
-/// even if another one was built in its place.
+/// Returns the path of this binary, and the name to run it under. On Linux the path is the running file
+/// itself, even if a newer build replaced it on disk.
 ///
 /// # Errors
-/// When the system does not report the path.
+/// If the OS does not report the path.
 pub fn this_program() -> Result<(PathBuf, PathBuf)> {
     let path =
         std::env::current_exe().map_err(|e| Error::failed(format!("cannot find this program: {e}")))?;
@@ -228,7 +228,7 @@ fn is_inherited(name: &str) -> bool {
     INHERITED.contains(&name) || INHERITED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Returns the error of a rank whose process ended by itself.
+/// Returns the error for a rank whose process ended by itself.
 fn exit_error(status: ExitStatus) -> Error {
     let kind = match status.code() {
         Some(code) if code == i32::from(ErrorKind::DoesNotFit.exit_code()) => ErrorKind::DoesNotFit,
@@ -253,7 +253,7 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Main function of a child: runs its rank of the request that its parent sent. Never returns.
+/// Runs the rank of a child process with the request from its parent, then exits.
 pub fn run_worker<R: DeserializeOwned>(run: impl FnOnce(R, &LocalRanks, &Stop) -> Result<()>) -> ! {
     let result = receive_init::<R>().and_then(|(request, ranks, stop)| {
         let result = run(request, &ranks, &stop);
@@ -269,7 +269,7 @@ pub fn run_worker<R: DeserializeOwned>(run: impl FnOnce(R, &LocalRanks, &Stop) -
     std::process::exit(result.map_or_else(|e| e.kind().exit_code().into(), |()| 0))
 }
 
-/// Receives the request on the connection that a child is started with.
+/// Receives the request over stdin, which is the connection to the parent.
 fn receive_init<R: DeserializeOwned>() -> Result<(R, LocalRanks, Stop)> {
     let stdin = std::io::stdin().as_fd().try_clone_to_owned();
     let stdin = stdin.map_err(|e| Error::failed(format!("cannot open the connection to the parent: {e}")))?;
@@ -279,13 +279,13 @@ fn receive_init<R: DeserializeOwned>() -> Result<(R, LocalRanks, Stop)> {
     })?;
     #[cfg(target_os = "linux")]
     {
-        // A rank that hangs does not notice that its connection ended; the kernel kills it when its parent
-        // dies.
+        // A rank that hangs does not notice that its connection ended, so the kernel must kill it when its
+        // parent dies.
         let killed = rustix::process::Signal::KILL;
         rustix::process::set_parent_process_death_signal(Some(killed))
             .map_err(|e| Error::failed(format!("cannot request to be killed with the parent: {e}")))?;
     }
-    // The parent acknowledges a signal.
+    // The parent, not the child, tells the user that a signal arrived.
     let stop = Stop::on_signals(None)?;
     let for_comm = stop.clone();
     let parent = Peer { name: "the launcher", timeout: init.timeout, watched: false };

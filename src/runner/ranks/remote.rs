@@ -1,4 +1,4 @@
-//! Communicator of a rank whose group is in another process.
+//! Communicator of a rank whose group lives in another process.
 
 use super::connection::{
     Connection, RankMessage, ServerMessage, decode_result, encode_contribution, send_if_idle,
@@ -19,7 +19,7 @@ pub struct RemoteCommunicator {
     rank: usize,
     world_size: usize,
     connection: Arc<Mutex<Connection>>,
-    /// Second handle of the connection: closing it wakes a thread that reads or writes.
+    /// Second handle of the connection. Closing it wakes a thread that reads or writes.
     handle: Connection,
     results: Mutex<Receiver<CollectiveResult>>,
     shared: Arc<Shared>,
@@ -27,14 +27,15 @@ pub struct RemoteCommunicator {
     _polls: Vec<Poll>,
 }
 
-/// The other end of a connection, as the rank sees it.
+/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer<'a> {
-    /// Its name in errors.
+    /// How errors name it.
     pub name: &'a str,
-    /// Time without progress after which the run fails; this rank reports its progress more often.
+    /// Time without progress after which the run fails. This rank reports its progress more often.
     pub timeout: Duration,
-    /// True if its silence for that time ends this rank. A parent may be suspended together with a terminal.
+    /// True if its silence for that time ends this rank. A parent is not watched, because it may be suspended
+    /// together with its terminal.
     pub watched: bool,
 }
 
@@ -46,7 +47,7 @@ struct State {
     step: u64,
     aborted: Option<Error>,
     hooks: Vec<AbortHook>,
-    /// When the last bytes arrived.
+    /// When bytes last arrived.
     heard: Instant,
 }
 
@@ -60,11 +61,11 @@ impl fmt::Debug for RemoteCommunicator {
 }
 
 impl RemoteCommunicator {
-    /// Starts to read a connection to the server of a group, and to report to it the progress of this
-    /// process. `stop` is called when the server requests to save and stop.
+    /// Starts to read a connection to the server of a group, and to report the progress of this process to
+    /// the server. Calls `stop` when the server requests to save and stop.
     ///
     /// # Errors
-    /// When no thread or handle is available.
+    /// If no thread or handle is available.
     pub fn new(
         rank: usize,
         world_size: usize,
@@ -80,7 +81,7 @@ impl RemoteCommunicator {
         let state = Arc::clone(&shared);
         let lost = Error::failed(format!("{} is gone: the connection to it was closed", server.name));
         let listen = move || match read_messages(read_half, &sender, &state, &stop) {
-            // Once this rank is finished, the server may close the connection.
+            // The server may close the connection once this rank is finished.
             None if state.lock().finished => {}
             error => state.abort(&error.unwrap_or(lost)),
         };
@@ -105,14 +106,14 @@ impl RemoteCommunicator {
 
     fn send(&self, header: &RankMessage, body: &[u8]) -> Result<()> {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        // The thread that reads knows why the connection is closed.
+        // The thread that reads knows why the connection was closed.
         connection
             .send(header, &[body])
             .map_err(|e| self.shared.error_or(&format!("the connection is closed: {e}")))
     }
 }
 
-/// Returns what reports the progress of this process over the connection.
+/// Returns a closure that reports the progress of this process over the connection.
 fn report(connection: Arc<Mutex<Connection>>) -> impl FnMut(Duration) -> ControlFlow<()> + Send + 'static {
     let mut parts = parts_done();
     move |_| {
@@ -125,8 +126,8 @@ fn report(connection: Arc<Mutex<Connection>>) -> impl FnMut(Duration) -> Control
     }
 }
 
-/// Returns what aborts the run of this rank when nothing arrives from the server for too long, and closes the
-/// connection, so that a thread that waits for the server gets the error.
+/// Returns a closure that watches for silence of the server. After too long a silence, it aborts the run of
+/// this rank and closes the connection, so that a thread that waits for the server gets the error.
 fn watch(
     server: Peer<'_>,
     shared: Arc<Shared>,
@@ -151,7 +152,7 @@ fn watch(
     }
 }
 
-/// Handles messages until the connection ends. Returns the reason for the end, if one was given.
+/// Handles messages until the connection ends. Returns why it ended, if the server said so.
 fn read_messages(
     mut connection: Connection,
     results: &Sender<CollectiveResult>,
@@ -196,7 +197,7 @@ impl Shared {
         hooks.into_iter().for_each(|hook| hook(&error));
     }
 
-    /// Returns the reason of the abort, or an error with this message where none was given.
+    /// Returns the reason for the abort, or an error with this message if there was none.
     fn error_or(&self, message: &str) -> Error {
         self.lock().aborted.clone().unwrap_or_else(|| Error::failed(message)).caused_by_other_rank()
     }
@@ -212,7 +213,7 @@ impl Communicator for RemoteCommunicator {
     }
 
     fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>> {
-        // Held until the result is there: one collective at a time.
+        // Locked until the result arrives, so that there is only one collective at a time.
         let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
         let (kind, body) = encode_contribution(&contribution);
         self.send(&RankMessage::Collective { name: name.to_owned(), kind }, body)?;
@@ -223,7 +224,7 @@ impl Communicator for RemoteCommunicator {
         let mut state = self.shared.lock();
         (state.finished, state.step) = (phase == RankPhase::Finished, step);
         drop(state);
-        // A closed connection shows at the next collective.
+        // If the connection is closed, the next collective fails.
         let _ = self.send(&RankMessage::Status { step, phase }, &[]);
     }
 
@@ -234,7 +235,8 @@ impl Communicator for RemoteCommunicator {
     fn abort(&self, error: &Error) {
         let _ =
             self.send(&RankMessage::Abort { kind: error.kind(), reason: error.message().to_owned() }, &[]);
-        // Worded as the group's own message, which may arrive after this rank has read the reason.
+        // Matches the wording of the group's own message, which may arrive after this rank has read the
+        // reason.
         let step = self.shared.lock().step;
         self.shared.abort(&with_rank(self.rank, step, error));
     }

@@ -16,16 +16,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Maximum time that dropping the server of an aborted run waits until the reason has been sent. A few bytes
-/// take almost none of it, except to a rank that does not read.
+/// Maximum time for which dropping the server of an aborted run waits until the reason was sent. It takes
+/// almost none of it, except when a rank does not read.
 const ABORT_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Server of the ranks behind connections. Each has three threads: one reads its messages, one waits in
-/// collectives for it, one sends it heartbeats, so that it can tell that this process runs.
+/// Serves the ranks behind connections with three threads per rank. One reads its messages, one waits in
+/// collectives on its behalf, and one sends heartbeats, so that the rank knows that this process is alive.
 pub struct Server {
     group: Arc<Group>,
     connections: Arc<Connections>,
-    /// Second handles of the connections: closing them wakes a thread that writes.
+    /// Second handles of the connections. Closing one wakes a thread that writes.
     handles: Vec<Connection>,
     exit_reports: Arc<ExitReports>,
     readers: Vec<JoinHandle<()>>,
@@ -41,14 +41,15 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Callback for a rank whose connection ended before the rank reported that it was finished.
+/// Called for a rank whose connection ended before the rank reported that it was finished.
 pub type OnDisconnect = Arc<dyn Fn(usize) + Send + Sync>;
 
 impl Server {
-    /// Starts to serve connections, each given with its rank, and to send heartbeats that suit `timeout`.
+    /// Starts to serve connections, each given with its rank, and to send heartbeats at the interval for
+    /// `timeout`.
     ///
     /// # Errors
-    /// When no thread or handle is available.
+    /// If no thread or handle is available.
     pub fn start(
         group: &Arc<Group>,
         connections: Vec<(usize, Connection)>,
@@ -92,10 +93,10 @@ impl Server {
         Ok(Self { group, connections, handles, exit_reports, readers, _heartbeats: heartbeats })
     }
 
-    /// Waits until the ranks have closed all connections, and returns the last exit report of a rank.
+    /// Waits until the ranks have closed all connections, and returns the last exit report of one rank.
     pub fn into_exit_report(mut self, rank: usize) -> Option<Vec<u8>> {
         for reader in self.readers.drain(..) {
-            // A panic of the thread was printed when it happened.
+            // The panic message was printed when the thread panicked.
             let _ = reader.join();
         }
         self.exit_reports.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank)
@@ -108,7 +109,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Sends the reason of an abort before it closes the connections.
+    /// Sends the reason for an abort before it closes the connections.
     fn drop(&mut self) {
         if let Some(error) = self.group.abort_reason() {
             self.connections.send_abort(&error);
@@ -121,13 +122,13 @@ impl Drop for Server {
 /// The write halves of all connections.
 struct Connections {
     writers: Vec<Arc<Mutex<Connection>>>,
-    /// Set once the abort is being sent; the channel closes when it was sent to all ranks.
+    /// Set when the abort is being sent. The channel closes once it was sent to all ranks.
     sending_abort: Mutex<Option<Receiver<Infallible>>>,
 }
 
 impl Connections {
-    /// Sends a message to every rank, each from its own thread, so that a rank that does not read delays no
-    /// other. The returned channel closes when all have been sent.
+    /// Sends a message to every rank, each on its own thread, so that a rank that does not read delays no
+    /// other. The returned channel closes when all were sent.
     fn send_to_all(&self, message: &ServerMessage) -> Receiver<Infallible> {
         let (sending, sent) = channel();
         for writer in &self.writers {
@@ -137,19 +138,19 @@ impl Connections {
                 let _ = send(&writer, &message, &[]);
                 drop(sending);
             };
-            // Without a thread the message is not sent; the rank sees its connection end.
+            // If no thread can start, the message is lost, but the rank will see its connection end.
             let _ = std::thread::Builder::new().name("xrun-send".to_owned()).spawn(body);
         }
         sent
     }
 
-    /// Starts, once, to send every rank the reason of an abort.
+    /// Starts to send the reason for an abort to every rank. Only the first call has an effect.
     fn send_abort(&self, error: &Error) {
         let mut sending = self.sending_abort.lock().unwrap_or_else(PoisonError::into_inner);
         sending.get_or_insert_with(|| self.send_to_all(&ServerMessage::aborted(error)));
     }
 
-    /// Waits until the reason of an abort was sent to every rank, at most `timeout`.
+    /// Waits at most `timeout` until the reason for an abort was sent to every rank.
     fn wait_for_abort_sent(&self, timeout: Duration) {
         if let Some(sent) = &*self.sending_abort.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = sent.recv_timeout(timeout);
@@ -157,7 +158,7 @@ impl Connections {
     }
 }
 
-/// Sends a connected rank the reason why there will be no run.
+/// Tells a connected rank why there will be no run.
 pub fn reject(mut connection: Connection, error: &Error) {
     // A rank that is gone needs no message.
     let _ = connection.send(&ServerMessage::aborted(error), &[]);
@@ -208,8 +209,8 @@ impl Reader {
     }
 }
 
-/// Runs the collectives that a rank calls, and sends it the results. Returns when the run is aborted: that is
-/// sent to all ranks by the hook of the group.
+/// Runs the collectives that a rank calls, and sends it the results. Returns when the run is aborted; the
+/// group's hook sends the abort to all ranks.
 fn run_collectives(
     group: &Group,
     rank: usize,

@@ -1,5 +1,5 @@
 //! SIGINT and SIGTERM: the first one requests the run to save and stop, a second one ends it at once. Both
-//! are acknowledged when they arrive, since the step under way may take minutes.
+//! are acknowledged on arrival, because the current step may take minutes.
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
@@ -10,26 +10,26 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Signals this soon after the first one count as the same: `timeout` sends one to the process and one to its
-/// group.
+/// Signals that follow the first one within this time count as the same: `timeout` sends one to the process
+/// and one to its group.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
-/// How long the thread of signals waits for a line to be written: a terminal that is held, or a full pipe,
-/// must not keep a second signal from ending the process.
+/// How long the signal thread waits for a line to be written. A paused terminal or a full pipe must not keep
+/// a second signal from ending the process.
 const SAY_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Request to stop, shared between threads.
+/// A request to stop, shared between threads.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     requested: AtomicBool,
-    /// Leader of a process group that a second signal kills too; 0 for none.
+    /// Leader of a process group that a second signal also kills; 0 if there is none.
     group: AtomicU32,
 }
 
-/// Until this is dropped, a second signal kills a process group together with this process.
+/// While this exists, a second signal kills a process group together with this process.
 #[derive(Debug)]
 pub struct KilledTogether(Stop);
 
@@ -39,20 +39,20 @@ impl Drop for KilledTogether {
     }
 }
 
-/// Leaves SIGXFSZ, which the system sends with the error of a write beyond the limit of a file's size
-/// (`ulimit -f`), to that error: it is handled as that of a full disk, and the signal alone would end the
-/// process without a message.
+/// Ignores SIGXFSZ. The OS sends it when a write exceeds the limit on file size (`ulimit -f`), and by default
+/// it ends the process without a message. The write also fails with an error, which is handled like a full
+/// disk.
 pub fn ignore_file_size_signal() {
-    // A handler that only sets a flag. Where it cannot be installed, the signal ends the process as before.
+    // The handler only sets a flag. If it cannot be installed, the signal still ends the process.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 impl Stop {
-    /// Starts a thread that handles the signals of the process, and says `acknowledgement` on stderr at the
+    /// Starts a thread that handles the signals of the process. It prints `acknowledgement` to stderr at the
     /// first one.
     ///
     /// # Errors
-    /// When the handlers or the thread cannot be installed.
+    /// If the handlers or the thread cannot be installed.
     pub fn on_signals(acknowledgement: Option<&'static str>) -> Result<Self> {
         let stop = Self::default();
         let refused = |e: std::io::Error| Error::failed(format!("cannot listen to signals: {e}"));
@@ -62,7 +62,7 @@ impl Stop {
             let mut first: Option<Instant> = None;
             for signal in signals.forever() {
                 for_thread.request();
-                // Only signals count, not requests from other ranks.
+                // Only signals count as a second request, not requests from other ranks.
                 let Some(first) = first else {
                     first = Some(Instant::now());
                     acknowledgement.into_iter().for_each(say);
@@ -89,14 +89,14 @@ impl Stop {
         self.0.requested.load(Ordering::SeqCst)
     }
 
-    /// Lets a second signal kill the process group of `leader` too, for a caller that waits for it.
+    /// Makes a second signal also kill the process group of `leader`, for a caller that waits for it.
     pub fn kill_together(&self, leader: u32) -> KilledTogether {
         self.0.group.store(leader, Ordering::SeqCst);
         KilledTogether(self.clone())
     }
 }
 
-/// Says a line on stderr, and waits for it no longer than [`SAY_TIMEOUT`].
+/// Prints a line to stderr, and waits for that no longer than [`SAY_TIMEOUT`].
 fn say(text: &'static str) {
     let (saying, said) = channel::<()>();
     let line = move || {
@@ -108,20 +108,20 @@ fn say(text: &'static str) {
     }
 }
 
-/// Sends SIGTERM, or SIGKILL where `at_once`, to the process group of `leader`, which was started as its
-/// first process.
+/// Sends SIGTERM, or SIGKILL if `at_once`, to the process group that was started with `leader` as its first
+/// process.
 #[cfg(unix)]
 pub fn signal_group(leader: u32, at_once: bool) {
     use rustix::process::{Pid, Signal, kill_process_group};
     let signal = if at_once { Signal::KILL } else { Signal::TERM };
-    // Group 1 would mean every process that may be signalled.
+    // Group 1 would mean every process that this one may signal.
     if let Some(leader) = i32::try_from(leader).ok().filter(|&leader| leader > 1).and_then(Pid::from_raw) {
         // An error means that the group has ended.
         let _ = kill_process_group(leader, signal);
     }
 }
 
-/// Kills a process and its children if `at_once`; this system cannot request them to stop.
+/// Kills a process and its children if `at_once`. This OS has no way to ask them to stop.
 #[cfg(not(unix))]
 pub fn signal_group(leader: u32, at_once: bool) {
     if at_once {

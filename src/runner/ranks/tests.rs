@@ -1,4 +1,4 @@
-//! Collectives and aborts between ranks of one process and of several.
+//! Collectives and aborts between ranks in one process and in several.
 
 use super::connection::{PayloadKind, RankMessage};
 use super::{Connection, Group, OnDisconnect, Peer, RemoteCommunicator, Server, Watchdog};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A group, its ranks, and the server of those behind connections.
+/// A group, its ranks, and the server of the ranks behind connections.
 type Ranks = (Arc<Group>, Vec<Arc<dyn Communicator>>, Option<Server>);
 
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -47,7 +47,7 @@ fn pair() -> (Connection, Connection) {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let there = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (here, _) = listener.accept().unwrap();
-    // As in a rendezvous: small frames are sent at once.
+    // Sends small frames at once, like a rendezvous.
     for end in [&here, &there] {
         end.set_nodelay(true).unwrap();
     }
@@ -84,7 +84,8 @@ fn sums_maxima_and_bytes_agree_on_every_rank() {
     }
 }
 
-/// In rank order, 1e8 + 1 rounds to 1e8 before -1e8 is added, so the 1 is lost; in other orders it is not.
+/// In rank order, 1e8 + 1 rounds to 1e8 before -1e8 is added, so the 1 is lost; in some other orders it is
+/// not.
 #[test]
 fn sums_are_added_in_rank_order_wherever_ranks_are() {
     for (_, ranks, _server) in groups() {
@@ -131,7 +132,7 @@ fn an_abort_by_one_rank_reaches_the_others() {
         ranks[1].on_abort(Box::new(move |_| {
             late.fetch_add(1, Ordering::SeqCst);
         }));
-        // A remote rank is told a moment later.
+        // A remote rank learns of it a moment later.
         let began = Instant::now();
         while told.load(Ordering::SeqCst) < 5 {
             assert!(
@@ -152,8 +153,7 @@ fn a_connection_that_ends_is_a_rank_that_is_gone() {
     assert_eq!(errors, ["another rank stopped the run: rank 3: gone"; 3]);
 }
 
-/// The server of an aborted run closes the connections when it is dropped; the reason must have been sent by
-/// then.
+/// Dropping the server of an aborted run closes the connections. The reason must be sent before that.
 #[test]
 fn the_reason_of_an_abort_is_sent_before_connections_are_closed() {
     for _ in 0..50 {
@@ -166,7 +166,7 @@ fn the_reason_of_an_abort_is_sent_before_connections_are_closed() {
     }
 }
 
-/// A suspended process reads nothing: a send to it neither completes nor fails.
+/// A suspended process reads nothing, so a send to it neither completes nor fails.
 #[test]
 fn a_rank_that_does_not_read_does_not_block_the_server() {
     let (here, mut there) = pair();
@@ -244,7 +244,7 @@ fn an_invalid_frame_aborts_the_run_and_allocates_nothing() {
     assert!(group.abort_reason().unwrap().message().contains("invalid frame"), "{:?}", group.abort_reason());
 }
 
-/// Nothing arrives over a connection that stays open: the process at its other end is suspended.
+/// Nothing arrives over an open connection: the process at the other end is suspended.
 #[test]
 fn a_rank_ends_itself_when_its_server_is_silent() {
     let timeout = Duration::from_millis(300);
@@ -283,8 +283,7 @@ fn heartbeats_keep_a_rank_that_waits_for_another() {
     });
 }
 
-/// A rank behind a connection and one of this process: both work on a part that takes longer than the
-/// timeout.
+/// A rank behind a connection and a rank in this process both work longer than the timeout.
 #[test]
 fn work_that_reports_progress_is_no_hang() {
     let timeout = Duration::from_secs(1);

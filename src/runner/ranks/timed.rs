@@ -14,12 +14,12 @@ pub struct TimedCommunicator {
 }
 
 impl TimedCommunicator {
-    /// Wraps a communicator; the time starts at zero.
+    /// Wraps a communicator, with the time at zero.
     pub fn new(inner: Arc<dyn Communicator>) -> Self {
         Self { inner, nanoseconds: AtomicU64::new(0) }
     }
 
-    /// Returns the time spent in collectives since the last call, and starts again at zero.
+    /// Returns the time spent in collectives since the last call, and resets it to zero.
     pub fn take(&self) -> Duration {
         Duration::from_nanos(self.nanoseconds.swap(0, Ordering::Relaxed))
     }

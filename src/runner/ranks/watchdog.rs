@@ -1,4 +1,4 @@
-//! Finds ranks that hang: alive, and without a change of status for longer than the recipe allows.
+//! Finds ranks that hang: they are alive but show no progress for longer than the recipe allows.
 
 use super::group::{Group, RankStatus};
 use super::poll::{Poll, interval};
@@ -17,12 +17,12 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts a thread that aborts the run of a group when a rank has shown no progress for longer than
-    /// `timeout`: neither a change of status, nor bytes over its connection, nor, for the ranks `here` that
-    /// work in this process, a part of work that this process reports.
+    /// Starts a thread that aborts the run of a group when a rank shows no progress for longer than
+    /// `timeout`. Progress is a change of status, bytes over the rank's connection, or, for the ranks `here`
+    /// in this process, any part of work that the process reports.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// If the OS cannot start the thread.
     pub fn start(group: &Arc<Group>, here: Vec<usize>, timeout: Duration) -> Result<Self> {
         let group = Arc::clone(group);
         let mut parts = parts_done();
@@ -45,11 +45,11 @@ impl Watchdog {
     }
 }
 
-/// Returns why the run has to be aborted: the ranks without a change for longer than `timeout`, and the
-/// status of the others.
+/// Returns why the run must be aborted, if it must: the ranks that were silent for longer than `timeout`, and
+/// the status of the others.
 ///
-/// A rank in a collective hangs because of another rank, so it is never blamed. A rank that waits for its GPU
-/// may hang because of another rank, so it is blamed only where no rank hangs on the host.
+/// A rank in a collective waits for another rank, so it is never blamed. A rank that waits for its GPU may
+/// also be waiting for another rank, so it is blamed only if no rank hangs on the host.
 fn find_hang(ranks: &[RankStatus], now: Instant, timeout: Duration) -> Option<String> {
     let silent = |rank: &RankStatus| now.saturating_duration_since(rank.since) > timeout;
     let overdue = |on_device: bool| -> Vec<usize> {

@@ -1,12 +1,12 @@
-//! The collective at the end of each step: a bad value, requests to stop and to save, and how long each rank
-//! was busy.
+//! The collective at the end of each step. Ranks exchange whether a value is not finite, requests to stop and
+//! to save, and how long each was busy.
 
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
 use bytemuck::{Pod, Zeroable};
 use std::time::Duration;
 
-/// Requests of a rank at the end of a step, which all ranks follow.
+/// Requests of one rank at the end of a step. All ranks follow them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepRequest {
     /// Stop once no step is queued.
@@ -19,35 +19,35 @@ pub struct StepRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct StepVote {
-    /// 1 if its loss or gradient is not finite.
+    /// 1 if the rank's loss or gradient is not finite.
     bad: u64,
-    /// 1 if it was requested to stop.
+    /// 1 if the rank was asked to stop.
     stop: u64,
-    /// 1 if it was requested to save.
+    /// 1 if the rank was asked to save.
     save: u64,
-    /// Nanoseconds of the step in which it did not wait for other ranks.
+    /// Nanoseconds of the step during which the rank did not wait for others.
     busy: u64,
-    /// Nanoseconds of the step.
+    /// Duration of the step in nanoseconds.
     took: u64,
 }
 
 /// Combined result, the same on every rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agreement {
-    /// True if a rank has a value that is not finite.
+    /// True if any rank has a value that is not finite.
     pub bad: bool,
-    /// True if a rank was requested to stop.
+    /// True if any rank was asked to stop.
     pub stop: bool,
-    /// True if a rank was requested to save.
+    /// True if any rank was asked to save.
     pub save: bool,
-    /// Fraction of the step that each rank did not wait for others; empty for a single rank.
+    /// Fraction of the step during which each rank did not wait for others. Empty for a single rank.
     pub busy: Vec<f64>,
-    /// Rank that was busy the longest; `None` for a single rank.
+    /// The rank that was busy longest; `None` for a single rank.
     pub slowest: Option<usize>,
 }
 
 impl StepVote {
-    /// Creates the vote of a rank whose step took `took`, `waited` of it waiting for others.
+    /// Creates the vote of a rank whose step took `took`, of it `waited` waiting for others.
     pub(super) fn new(bad: bool, request: StepRequest, took: Duration, waited: Duration) -> Self {
         let (took, waited) = (took.as_nanos() as u64, waited.as_nanos() as u64);
         let StepRequest { stop, save } = request;
@@ -64,7 +64,7 @@ impl StepVote {
 /// Exchanges the votes of all ranks at the end of `step`.
 ///
 /// # Errors
-/// When a rank is lost.
+/// If a rank is lost.
 pub(super) fn agree(comm: &dyn Communicator, step: u64, mine: StepVote) -> Result<Agreement> {
     let result = comm.gather(&format!("the end of step {step}"), bytemuck::bytes_of(&mine).to_vec())?;
     let votes: Vec<StepVote> = result

@@ -1,4 +1,4 @@
-//! Measures the pace of the CPU once, for predictions: training steps of four small models, timed node by
+//! Measures the speed of the CPU once, for predictions: times training steps of four small models, node by
 //! node.
 
 use super::prepare::prepare;
@@ -20,14 +20,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Steps of each model before the measured ones, and measured ones.
+/// Warm-up steps and measured steps per model.
 const STEPS: (usize, usize) = (1, 8);
 
 /// Bytes written to measure the disk.
 const WRITTEN_BYTES: usize = 32 << 20;
 
-/// Models from tiny to as large as a CPU trains in a fraction of a second per step. Ops of a plan lie between
-/// their shapes or above.
+/// Models from tiny to the largest that a CPU trains in a fraction of a second per step. The ops of a plan
+/// have shapes between these, or larger.
 const MODELS: [[&str; 6]; 4] = [
     [
         "model.dim=32",
@@ -63,9 +63,10 @@ const MODELS: [[&str; 6]; 4] = [
     ],
 ];
 
-/// Returns the pace of this machine's CPU for a plan that runs on it: from the cache folder, or measured now,
-/// which takes a few seconds, and kept there. `None` for a plan on a GPU, without a cache folder, and where
-/// it cannot be measured: then `say` is called with the reason, as it is before a measurement.
+/// Returns the measured speed of this machine's CPU for a plan that runs on it. Reads it from the cache
+/// folder, or measures it now, which takes a few seconds, and caches it. Returns `None` for a plan on a GPU,
+/// without a cache folder, and if the measurement fails. Calls `say` before a measurement and with the reason
+/// for a failure.
 pub fn cpu_pace(plan: &Plan, machine: &Machine, say: impl Fn(&str)) -> Option<Arc<CpuPace>> {
     let (folder, path) = cache_place(plan, machine)?;
     if let Some(pace) = read(&path) {
@@ -80,13 +81,13 @@ pub fn cpu_pace(plan: &Plan, machine: &Machine, say: impl Fn(&str)) -> Option<Ar
     match measured {
         Ok(pace) => Some(Arc::new(pace)),
         Err(e) => {
-            say(&format!("the speed of this CPU is not known: {e}"));
+            say(&format!("the speed of this CPU is unknown: {e}"));
             None
         }
     }
 }
 
-/// Returns the pace that [`cpu_pace`] measured before, and measures nothing.
+/// Returns the speed that [`cpu_pace`] measured before; measures nothing.
 pub(super) fn known_cpu_pace(plan: &Plan, machine: &Machine) -> Option<Arc<CpuPace>> {
     cache_place(plan, machine).and_then(|(_, path)| read(&path))
 }
@@ -111,7 +112,7 @@ fn write(path: &Path, pace: &CpuPace) -> Result<()> {
     atomic::write(path, &text.map_err(|e| Error::failed(format!("cannot write the pace of the CPU: {e}")))?)
 }
 
-/// The file of a CPU, a number of threads, a number format and a build.
+/// Returns the cache file for this CPU, a number of threads, a number format and this build.
 fn cache_file(folder: &Path, threads: usize, dtype: DType) -> PathBuf {
     let cpu = Cpu::detect(threads);
     let what = format!("{cpu:?} {dtype} {:?}", Build::of_this_binary());
@@ -135,7 +136,7 @@ fn measure(threads: usize, dtype: DType, machine: &Machine, folder: &Path) -> Re
     Ok(pace)
 }
 
-/// Trains a few steps of a model, adds the time of every node to `nodes`, and returns the seconds of each
+/// Trains a few steps of a model, appends the time of every node to `nodes`, and returns the seconds of each
 /// step.
 fn time_model(
     model: &[&str],
@@ -179,7 +180,7 @@ fn timed(program: &Program, node: &Node, time: Duration) -> (String, NodeTime) {
     (node.op.name().to_owned(), NodeTime { work, seconds: time.as_secs_f64() })
 }
 
-/// Returns the bytes per second of writing a file to the disk.
+/// Returns the speed of writing a file to the disk, in bytes per second.
 fn write_speed(folder: &Path) -> Result<f64> {
     let bytes = vec![0x5au8; WRITTEN_BYTES];
     let began = Instant::now();

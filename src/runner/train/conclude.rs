@@ -1,4 +1,4 @@
-//! The end of a run: summary, status and exit code.
+//! The end of a run: its summary, status and exit code.
 
 use super::{Outcome, Recorder};
 use crate::error::{Error, ErrorKind, Result};
@@ -12,17 +12,18 @@ use std::time::Duration;
 /// Result of a run that has ended, with or without an error.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its folder, still locked, where rank 0 is in this process.
+    /// The run's folder, still locked; `None` if rank 0 is in another process.
     pub folder: Option<RunFolder>,
-    /// True for the resume of a run whose steps were all trained: nothing of it was changed.
+    /// True if a resumed run had already trained all its steps, so nothing was changed.
     pub was_finished: bool,
-    /// `Ok` if every step is trained and saved, or those that were asked for. Otherwise the error: exit code
-    /// 75 when the run was stopped after a save, 74 when its last state could not be saved, 1 when it failed
-    /// or diverged.
+    /// `Ok` if all requested steps are trained and saved. Otherwise the error, which exits with code 75 if
+    /// the run was stopped after a save, 74 if its last state could not be saved, or 1 if it failed or
+    /// diverged.
     pub outcome: Result<()>,
 }
 
-/// Returns how a run ended that another process records, for the script that started this one.
+/// Returns how a run ended, for a process whose run is recorded by rank 0 in another one. The exit code tells
+/// the script that started this process.
 pub(super) fn follower_outcome(outcome: Outcome) -> Result<()> {
     match outcome {
         Outcome::Finished | Outcome::Halted => Ok(()),
@@ -35,21 +36,21 @@ pub(super) fn follower_outcome(outcome: Outcome) -> Result<()> {
     }
 }
 
-/// Returns why a run diverged.
+/// Describes why a run diverged.
 fn divergence_reason(step: u64, bad: &NonFiniteTensor) -> String {
     format!("step {step} was skipped: {} ({}) holds {}", bad.tensor, bad.op, bad.value)
 }
 
-/// Returns what to try next after a tensor that is not finite.
+/// Suggests what to try after a tensor was not finite.
 fn next_try(step: u64, bad: &NonFiniteTensor) -> &'static str {
-    // Before any update, initial values are small, and what is not finite is what was asked for.
+    // Before the first update the values are still small, so a non-finite formula is wrong by itself.
     if step == 1 && bad.op.starts_with("formula") {
         return "the formula of model.activation is not finite for values of this size";
     }
     "a lower optimizer.lr or a longer lr_scheduler.warmup_steps is the usual next try"
 }
 
-/// Turns the end of the training loop into the summary and an exit code.
+/// Writes the summary when the training loop ends, and chooses the exit code.
 pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
     match ended {
         Ok(Outcome::Finished) => conclude_trained(recorder, Ending::Finished),
@@ -59,14 +60,14 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
             let reason = divergence_reason(step, &bad);
             let (folder, _) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
             let error = Error::failed(format!(
-                "diverged: {reason}; the parameters are those of step {}. See {}; {}",
+                "diverged: {reason}; the parameters are from step {}. See {}; {}",
                 step - 1,
                 folder.path().display(),
                 next_try(step, &bad)
             ));
             Ok(Ended { folder: Some(folder), was_finished: false, outcome: Err(error) })
         }
-        // The error of the run matters more than one of writing the summary.
+        // The error of the run matters more than an error of writing the summary.
         Err(e) => match recorder.finish(failure(&e), Some(e.message().to_string())) {
             Ok((folder, _)) => Ok(Ended { folder: Some(folder), was_finished: false, outcome: Err(e) }),
             Err(_) => Err(e),
@@ -74,18 +75,19 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
     }
 }
 
-/// How a training ended whose last step was finite.
+/// How a training without a non-finite step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// With its last step.
+    /// After its last step.
     Finished,
-    /// With the step that the command named.
+    /// After the step that `--until` named.
     Halted,
-    /// By a request to stop.
+    /// After a request to stop.
     Interrupted,
 }
 
-/// Ends a run that trained all its steps, or was stopped. What counts is whether its last state was saved.
+/// Ends a run that trained all its steps or was stopped. Its status depends on whether its last state was
+/// saved.
 fn conclude_trained(mut recorder: Recorder, ending: Ending) -> Result<Ended> {
     let stopped_by = match (ending, recorder.write_error()) {
         (Ending::Finished, _) => None,
@@ -98,7 +100,7 @@ fn conclude_trained(mut recorder: Recorder, ending: Ending) -> Result<Ended> {
     let saves = recorder.saves();
     if as_asked && recorder.unsaved().is_none() {
         let (step, path) = (recorder.step(), path.display());
-        recorder.note(&format!("saved after step {step}; `xrun resume {path}` goes on from there"))?;
+        recorder.note(&format!("saved after step {step}; `xrun resume {path}` continues from there"))?;
     }
     let (status, reason, outcome) = match (recorder.unsaved(), stopped_by) {
         (Some(lost), stopped_by) => {
@@ -115,7 +117,7 @@ fn conclude_trained(mut recorder: Recorder, ending: Ending) -> Result<Ended> {
         (None, Some(by)) => {
             let then = match saves {
                 true if recorder.saves_weights_only() => {
-                    "with its weights saved, and nothing that a resume goes on from (checkpoint.weights_only = \"all\")"
+                    "with only its weights saved, so it cannot resume from them (checkpoint.weights_only = \"all\")"
                         .to_owned()
                 }
                 true => format!("saved; continue with `xrun resume {}`", path.display()),
@@ -128,13 +130,13 @@ fn conclude_trained(mut recorder: Recorder, ending: Ending) -> Result<Ended> {
     };
     match (recorder.finish(status, reason), outcome) {
         (Ok((folder, _)), outcome) => Ok(Ended { folder: Some(folder), was_finished: false, outcome }),
-        // Why the run ended matters more than an error of writing so.
+        // The reason why the run ended matters more than a failure to record it.
         (Err(_), Err(e)) if e.kind() == ErrorKind::Unsaved => Err(e),
         (Err(e), _) => Err(e),
     }
 }
 
-/// Returns the status of a run that ended with an error.
+/// Returns the status for a run that ended with an error.
 fn failure(error: &Error) -> Status {
     match error.kind() {
         ErrorKind::DoesNotFit => Status::Oom,
@@ -143,11 +145,11 @@ fn failure(error: &Error) -> Status {
     }
 }
 
-/// Timeout of the last write to the summary: the run may hang because of the disk.
+/// Maximum time for the last write to the summary. The disk may be the reason why the run hangs.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Writes the end of a run into its summary where rank 0 cannot do so itself. Errors are ignored: the caller
-/// prints the reason on stderr.
+/// Writes the end of a run into its summary if rank 0 cannot. Ignores errors, because the caller prints the
+/// reason to stderr.
 pub fn mark_failed(folder: &Path, error: &Error) {
     let (folder, error) = (folder.to_owned(), error.clone());
     let (writing, written) = channel::<()>();

@@ -1,5 +1,5 @@
-//! Opens the devices of ranks in the order in which they wait least for each other. GPU contexts are created
-//! while the corpus is read, and kernels compiled while devices open.
+//! Opens the devices of ranks in the order that makes them wait least. GPU contexts are created while the
+//! corpus is read, and kernels compile while devices open.
 
 use crate::device::Device;
 use crate::device::communicator::Communicator;
@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The order in which ranks of one process open their devices: rank 0 first. The driver creates contexts one
-/// after the other, and all ranks wait for the algorithms of products, which rank 0 chooses on its own
+/// The order in which the ranks of one process open their devices: rank 0 first. The driver creates contexts
+/// one after the other, and all ranks wait for the matrix-product algorithms that rank 0 chooses on its own
 /// device.
 #[derive(Debug)]
 pub(super) struct DeviceOrder {
@@ -26,36 +26,36 @@ pub(super) struct DeviceOrder {
     contexts: ContextsAhead,
 }
 
-/// The place of rank 0 before the others.
+/// Rank 0's claim to open its device before the others. Dropping it lets them open theirs.
 #[derive(Debug)]
 pub(super) struct FirstPlace<'a> {
     _held: MutexGuard<'a, ()>,
 }
 
-/// The device of a rank.
+/// An opened device.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) device: Device,
-    /// How long it was waited for kernels afterwards.
+    /// How long opening waited for kernels after the device was ready.
     pub(super) waited_for_kernels: Duration,
 }
 
 impl DeviceOrder {
-    /// Begins to create the contexts on GPUs, in the order of their ranks.
+    /// Starts to create the contexts on GPUs, in the order of their ranks.
     pub(super) fn begin(gpus: &[usize]) -> Self {
         Self { first: Mutex::default(), contexts: ContextsAhead::begin(gpus) }
     }
 
-    /// Lets rank 0 be the first. It calls this before the others can open theirs.
+    /// Gives rank 0 the first place. Rank 0 must call this before the other ranks call [`DeviceOrder::open`].
     pub(super) fn first_place(&self, rank: usize) -> Option<FirstPlace<'_>> {
         (rank == 0).then(|| FirstPlace { _held: lock(&self.first) })
     }
 
-    /// Opens the device of a rank: of rank 0, which gives its place, or of another one once rank 0 has its
-    /// own. Meanwhile rank 0 compiles the kernels of all ranks of its machine into the cache.
+    /// Opens the device of a rank. Rank 0 passes its place; the others wait until rank 0 has its device.
+    /// Meanwhile rank 0 compiles the kernels of all ranks on its machine into the cache.
     ///
     /// # Errors
-    /// When a library or the GPU is missing.
+    /// If a library or the GPU is missing.
     pub(super) fn open(
         &self,
         place: Option<FirstPlace<'_>>,
@@ -77,7 +77,7 @@ impl DeviceOrder {
         };
         let on_machine = comm.world_size().min(plan.execution.gpus().count());
         std::thread::scope(|scope| {
-            // What goes wrong here goes wrong again where kernels are loaded, and is said there.
+            // An error here comes back, and is reported, when the kernels are loaded.
             scope.spawn(move || drop(compile_ahead(ordinal, 0..on_machine, &programs.sections())));
             let device = open();
             drop(place);
@@ -87,8 +87,8 @@ impl DeviceOrder {
     }
 }
 
-/// A thread that creates the contexts of this process's GPUs, one after the other, as the driver does also
-/// where several threads ask for them.
+/// A thread that creates the contexts of this process's GPUs in sequence. The driver also does it in sequence
+/// when several threads ask.
 #[derive(Debug)]
 struct ContextsAhead {
     opened: Mutex<HashMap<usize, Receiver<OpenedContext>>>,
@@ -97,7 +97,7 @@ struct ContextsAhead {
 }
 
 impl ContextsAhead {
-    /// Begins to create contexts on GPUs, in this order.
+    /// Starts to create contexts on GPUs, in this order.
     fn begin(gpus: &[usize]) -> Self {
         Self::begin_with(gpus, |gpu| OpenedContext::open(gpu).ok())
     }
@@ -117,7 +117,7 @@ impl ContextsAhead {
                 if stops.load(Ordering::Acquire) {
                     return;
                 }
-                // What goes wrong here goes wrong again where the GPU is opened, and is said there.
+                // An error here comes back, and is reported, when the GPU is opened.
                 if let Some(context) = open(gpu) {
                     let _ = sender.send(context);
                 }
@@ -130,8 +130,8 @@ impl ContextsAhead {
         Self { opened: Mutex::new(receivers), ended, thread }
     }
 
-    /// Returns the context on a GPU, once; waits until it was created. `None` where it was not, and where
-    /// none was asked for.
+    /// Waits for the context on a GPU and returns it, once. `None` if it could not be created or was never
+    /// requested.
     fn take(&self, gpu: usize) -> Option<OpenedContext> {
         let opened = lock(&self.opened).remove(&gpu)?;
         opened.recv().ok()
@@ -139,7 +139,7 @@ impl ContextsAhead {
 }
 
 impl Drop for ContextsAhead {
-    /// Waits for the thread: the driver must not be at work when the process ends.
+    /// Waits for the thread, because the driver must be idle when the process ends.
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {

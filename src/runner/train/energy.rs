@@ -1,41 +1,40 @@
-//! The energy of a run in the rows of `timing.csv`.
+//! The energy columns of `timing.csv`.
 
 use crate::device::cuda::monitor::{EnergyMeter, EnergyReading};
 use crate::results::{Phase, TimingRow};
 use std::time::{Duration, Instant};
 
-/// Shortest time that a row's energy covers: counters advance every 20 to 100 ms, so that of a single short
-/// step is not known.
+/// Minimum time that an energy reading covers. Counters advance only every 20 to 100 ms, so they cannot
+/// measure a single short step.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// The energy since the last row that has one.
+/// Measures the energy since the last row that has a reading.
 #[derive(Debug)]
 pub(super) struct RowEnergy {
     meter: EnergyMeter,
-    /// The ranks of this host among all: its GPUs train on this part of the tokens.
+    /// This host's share of all ranks. Its GPUs train on that part of the tokens.
     share: f64,
     began: Instant,
-    /// Rows since then.
+    /// The rows since `began`.
     since: Covered,
 }
 
-/// The rows that an energy covers.
+/// The rows that one reading covers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Covered {
     rows: u64,
     tokens: f64,
-    /// The phase of all of them.
+    /// The phase that all of the rows share, if they do.
     phase: Option<Phase>,
 }
 
 impl RowEnergy {
-    /// Begins now. `share` is the part of all tokens that the meter's GPUs train on.
+    /// Starts to measure. `share` is the part of all tokens that the meter's GPUs train on.
     pub fn new(meter: EnergyMeter, share: f64, now: Instant) -> Self {
         Self { meter, share, began: now, since: Covered::default() }
     }
 
-    /// Fills the columns of a row that ends now, of a step of so many tokens over all ranks, or of another
-    /// phase.
+    /// Fills the energy columns of a row that ends now. `tokens` counts the tokens of a step over all ranks.
     pub fn fill(&mut self, row: &mut TimingRow, tokens: usize, now: Instant) {
         let Covered { rows, tokens: before, phase } = self.since;
         let phase = phase.filter(|phase| *phase == row.phase).or((rows == 0).then_some(row.phase));
@@ -75,7 +74,7 @@ mod tests {
         }
     }
 
-    /// A run of rows, each so many milliseconds and millijoules after the one before.
+    /// Adds rows, each a given number of milliseconds and millijoules after the previous one.
     struct Rows {
         energy: RowEnergy,
         counter: Set,

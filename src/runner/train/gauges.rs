@@ -1,4 +1,4 @@
-//! Readings of a GPU during training, for rows and the summary.
+//! GPU readings during training, for the rows and the summary.
 
 use super::energy::RowEnergy;
 use crate::device::cuda::libraries::Nvidia;
@@ -23,25 +23,25 @@ use std::time::{Duration, Instant};
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The gauges of rank 0's GPU.
+/// Reads rank 0's GPU.
 #[derive(Debug)]
 pub(super) struct Gauges {
     gpu: Arc<Gpu>,
     watch: Option<Watch>,
-    /// Of the GPUs of all ranks of this host; `None` where one has no counter.
+    /// Energy of the GPUs of all ranks on this host; `None` if one of them has no counter.
     energy: Option<RowEnergy>,
-    /// Bytes of tensors.
+    /// Bytes of all tensors.
     allocated: usize,
-    /// Allocations up to the last row.
+    /// Number of allocations up to the last row.
     allocations: usize,
-    /// Dense peak in the plan's format, in FLOP/s; `None` for a GPU whose peak is not known.
+    /// Dense peak of the GPU in the plan's format, in FLOP/s; `None` if it is unknown.
     peak: Option<f64>,
-    /// FLOPs of the matrix products executed per step, by its micro-steps.
+    /// FLOPs of the matrix products per step, by number of micro-steps.
     product_flops: BTreeMap<usize, f64>,
 }
 
 impl Gauges {
-    /// Starts to watch the GPU of an engine; `None` on the CPU.
+    /// Starts to watch the GPU of an engine; returns `None` on the CPU.
     pub(super) fn new(plan: &Plan, programs: &Programs, engine: &Engine) -> Option<Self> {
         let gpu = Arc::clone(engine.gpu()?);
         let limits = hardware::by_driver_name(&gpu.properties().name).and_then(|device| device.limits);
@@ -68,7 +68,8 @@ impl Gauges {
         })
     }
 
-    /// Fills the GPU columns of a row; that of a step has its tokens over all ranks, others have none.
+    /// Fills the GPU columns of a row. `tokens` counts the tokens of a step over all ranks; it is 0 for other
+    /// rows.
     pub(super) fn fill(&mut self, row: &mut TimingRow, tokens: usize) {
         let ledger = self.gpu.ledger();
         let before = std::mem::replace(&mut self.allocations, ledger.allocations);
@@ -88,14 +89,14 @@ impl Gauges {
         row.throttle = interval.throttle;
     }
 
-    /// Returns the utilization, in percent of the peak, for `flops` per second of model arithmetic and a step
-    /// of so many micro-steps in `took`: by model FLOPs, and by the FLOPs of the products executed.
+    /// Returns the utilization in percent of the peak, by model FLOPs and by executed matrix-product FLOPs.
+    /// `flops` is model FLOPs per second; the step had `micro_steps` micro-steps and took `took`.
     pub(super) fn utilization(&self, flops: f64, micro_steps: usize, took: Duration) -> Option<(f64, f64)> {
         let (peak, products) = (self.peak?, self.product_flops.get(&micro_steps)?);
         Some((100.0 * flops / peak, 100.0 * products / took.as_secs_f64() / peak))
     }
 
-    /// Returns the device memory in use besides the plan's. Call it at the end, before the state is freed.
+    /// Returns the device memory in use beyond the plan. Call it at the end, before the state is freed.
     pub(super) fn besides_plan(&self) -> BesidesPlan {
         self.gpu.attribute_memory(MemoryCause::Other);
         let usage = self.gpu.untracked_memory();
@@ -123,17 +124,17 @@ impl Gauges {
     }
 }
 
-/// Returns everything besides the recipe that the bits of a run may depend on: instruction set, or GPU and
-/// library versions.
+/// Describes everything besides the recipe that results may depend on to the bit: the instruction set, or GPU
+/// and library versions.
 pub(super) fn engine_name(plan: &Plan) -> String {
     let cpu = || format!("cpu {}", Cpu::detect(plan.execution.threads).instructions);
     plan.execution.gpu.map_or_else(cpu, |gpu| cuda::describe(gpu).unwrap_or_else(|e| e.message().to_string()))
 }
 
-/// Returns what the training of a plan depends on besides the recipe, `env.json`. It starts now.
+/// Returns `env.json`: what a training depends on besides its recipe. Its start time is now.
 ///
 /// # Errors
-/// When the driver cannot describe the first GPU.
+/// If the driver cannot describe the first GPU.
 pub fn environment(plan: &Plan, command: Vec<String>) -> Result<Environment> {
     let execution = &plan.execution;
     let gpus: Vec<usize> = execution.gpus().collect();
@@ -141,11 +142,11 @@ pub fn environment(plan: &Plan, command: Vec<String>) -> Result<Environment> {
     Ok(Environment { gpu, command, ..Environment::detect(execution.threads, crate::format::now()) })
 }
 
-/// Returns the GPU section of `env.json` for the GPUs of a run's ranks: the first GPU, the topology, and the
-/// settings of NCCL, with as many channels as the recipe sets.
+/// Returns the GPU section of `env.json`: the first GPU, the topology, and the settings of NCCL, including
+/// the number of channels in the recipe.
 ///
 /// # Errors
-/// When the driver cannot describe the first GPU.
+/// If the driver cannot describe the first GPU.
 fn provenance(ordinals: &[usize], channels: Option<usize>) -> Result<provenance::Gpu> {
     let ordinal = ordinals.first().copied().unwrap_or_default();
     let properties = Gpu::properties_of(ordinal)?;

@@ -1,5 +1,5 @@
-//! Generates tokens with a model: prompts in one pass, then a token of all samples at a time, chosen on the
-//! device.
+//! Generates tokens: processes all prompts in one pass, then generates one token of every sample at a time.
+//! The device chooses the tokens.
 
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
@@ -10,20 +10,20 @@ use crate::plan::Plan;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Steps that a GPU is ahead of the host, which reads the tokens: it learns so late that all texts have
-/// ended.
+/// How many steps a GPU runs ahead of the host. The host reads the tokens that much later, so it also notices
+/// the end of all texts later.
 const STEPS_AHEAD: usize = 3;
 
-/// Returns the tokens that a text starts with, the end token first.
+/// Returns the tokens of a prompt, with the end token first.
 ///
 /// # Errors
-/// When they do not leave room for a token in the model's context.
+/// If they leave no room for another token in the model's context.
 pub fn prompt_tokens(prompt: &str, tokenizer: &Tokenizer, seq_len: usize) -> Result<Vec<u32>> {
     let mut tokens = vec![tokenizer.end_token()];
     tokens.extend(tokenizer.encode(prompt)?);
     if tokens.len() >= seq_len {
         return Err(Error::usage(format!(
-            "the prompt takes {} tokens with its end token, and the model's context is training.seq_len = {seq_len}; \
+            "the prompt takes {} tokens with its end token, but the model's context is training.seq_len = {seq_len}; \
              shorten generation.prompt",
             tokens.len()
         )));
@@ -31,49 +31,49 @@ pub fn prompt_tokens(prompt: &str, tokenizer: &Tokenizer, seq_len: usize) -> Res
     Ok(tokens)
 }
 
-/// Checks that the prompt of a run's samples leaves room for a token in the model's context, and fits the
-/// program that was recorded before its tokenizer was known.
+/// Checks that the prompt of a run's samples leaves room for a token in the model's context, and that it fits
+/// the program, which was recorded before the tokenizer was known.
 ///
 /// # Errors
-/// A usage error that says how long it is.
+/// With a usage error that states the length of the prompt.
 pub fn check_prompt(plan: &Plan, tokenizer: &Tokenizer) -> Result<()> {
     let tokens = prompt_tokens(&plan.generation.prompt, tokenizer, plan.batch.seq_len)?.len();
     let room = prompt_shape(plan).rows;
     if tokens > room {
         return Err(Error::usage(format!(
-            "the prompt takes {tokens} tokens, more than its {} bytes make with other tokenizers, for which there is \
-             room ({room}); shorten generation.prompt",
+            "the prompt takes {tokens} tokens, but the program was planned for {room}, enough for {} bytes with \
+             other tokenizers; shorten generation.prompt",
             plan.generation.prompt.len()
         )));
     }
     Ok(())
 }
 
-/// The programs of generation, and where its texts end.
+/// The programs of generation, and the limits of its texts.
 #[derive(Clone, Copy, Debug)]
 pub struct Generating<'a> {
-    /// Takes the prompts.
+    /// Processes the prompts.
     pub prefill: &'a Prefill,
-    /// Takes a token of every sample.
+    /// Generates the next token of every sample.
     pub decode: &'a Section,
     /// Tokens that end a text.
     pub ends: &'a [u32],
-    /// Most tokens of a text after its prompt.
+    /// Maximum number of generated tokens per text.
     pub tokens: usize,
-    /// The model's context.
+    /// Length of the model's context.
     pub seq_len: usize,
 }
 
 impl Generating<'_> {
-    /// Generates a text for every sample and returns their tokens, without prompts and without the tokens
-    /// that end them. Calls `see` with the sample and the token as soon as one is known.
+    /// Generates a text for every sample, and returns their tokens without prompts and end tokens. Calls
+    /// `see` with the sample and the token as soon as each token is known.
     ///
-    /// A text ends at an end token, after so many tokens, or where the model's context ends: its last token
-    /// is the one after a context of `seq_len`. Samples share the prompts evenly; those of one are
-    /// neighbours.
+    /// A text ends at an end token, after `tokens` tokens, or at the end of the model's context: the last
+    /// token follows a context of `seq_len` tokens. Samples share the prompts evenly; the samples of one
+    /// prompt are adjacent.
     ///
     /// # Errors
-    /// When the prompts do not fit the program, logits are not finite, or the engine or `see` fails.
+    /// If the prompts do not fit the program, logits are not finite, or the engine or `see` fails.
     pub fn run(
         &self,
         engine: &mut Engine,
@@ -99,7 +99,7 @@ impl Generating<'_> {
                 launched += 1;
             }
             engine.open(&mut oldest)?;
-            // What was launched before all had ended is only waited for.
+            // Steps that were launched before all texts had ended are only waited for.
             if !texts.all_ended() {
                 texts.take(&oldest, engine.state.layout(), &mut see)?;
             }
@@ -112,8 +112,8 @@ impl Generating<'_> {
         Ok(texts.texts)
     }
 
-    /// Writes prompts into the state, padded at their ends, and the position of the last token of each
-    /// sample's.
+    /// Writes the prompts into the state, padded at the end, and the position of each sample's last prompt
+    /// token.
     fn send(&self, engine: &mut Engine, prompts: &[Vec<u32>]) -> Result<()> {
         let shape = self.prefill.shape;
         let fits = |prompt: &Vec<u32>| (1..=shape.rows.min(self.seq_len)).contains(&prompt.len());
@@ -146,7 +146,7 @@ fn samples(engine: &Engine) -> Result<usize> {
     Ok(engine.state.layout().get(engine.state.slot(GenerationSlot::Tokens)?).spec.elements())
 }
 
-/// Copies the tokens that the program before it chose, and which samples had none.
+/// Starts to copy the tokens that the last program chose, and the flags of samples without a valid token.
 fn chosen(engine: &mut Engine) -> Result<Snapshot> {
     let bad = engine.state.slot(GenerationSlot::Bad)?;
     let slot = engine.state.layout().get(bad);
@@ -154,10 +154,10 @@ fn chosen(engine: &mut Engine) -> Result<Snapshot> {
     engine.snapshot(bad, bytes)
 }
 
-/// The texts so far.
+/// The texts generated so far.
 struct Texts<'a> {
     ends: &'a [u32],
-    /// The tokens that each may still take; 0 once it has ended.
+    /// Number of tokens that each text may still get; 0 once it has ended.
     rooms: Vec<usize>,
     texts: Vec<Vec<u32>>,
 }
@@ -199,11 +199,10 @@ impl Texts<'_> {
     }
 }
 
-/// Returns the logits after some tokens, of a generator of one text.
+/// Returns the logits after some tokens. The generator must have one prompt.
 ///
 /// # Errors
-/// When the tokens do not fit the generator's first program, their logits are not finite, or the engine
-/// fails.
+/// If the tokens do not fit the generator's first program, their logits are not finite, or the engine fails.
 pub(super) fn logits_after(
     engine: &mut Engine,
     generator: &Generator,

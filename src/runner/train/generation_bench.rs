@@ -1,4 +1,4 @@
-//! How fast a trained run generates: prompts and new tokens, timed apart.
+//! Measures how fast a trained run generates: the prompts and the new tokens, timed separately.
 
 use super::generate::Generating;
 use super::trained::Trained;
@@ -14,11 +14,11 @@ pub struct BenchRequest {
     pub run: PathBuf,
     /// The step of the checkpoint; `None` for the newest valid one.
     pub step: Option<u64>,
-    /// Which weights of the checkpoint.
+    /// Which of the checkpoint's weights to use.
     pub weights: WeightsOf,
     /// Keys to change, as for [`sample`](super::sample).
     pub overrides: Vec<String>,
-    /// Tokens of each prompt. Every sample has a prompt of its own.
+    /// Number of tokens in each prompt. Every sample has its own prompt.
     pub prompt_tokens: usize,
 }
 
@@ -27,29 +27,29 @@ pub struct BenchRequest {
 pub struct GenerationTime {
     /// Number of samples, which advance together.
     pub samples: usize,
-    /// Tokens of each prompt.
+    /// Number of tokens in each prompt.
     pub prompt_tokens: usize,
-    /// New tokens of each sample.
+    /// Number of new tokens per sample.
     pub new_tokens: usize,
-    /// From the request until the host has the first token of every sample.
+    /// Time from the request until the host has the first token of every sample.
     pub prefill: Duration,
-    /// From there until it has the last ones: `new_tokens − 1` of each.
+    /// Time from then until the host has the last tokens: `new_tokens − 1` per sample.
     pub decode: Duration,
 }
 
-/// Repetitions that are not reported: graphs are made, clocks rise.
+/// Repetitions that are not reported, in which CUDA graphs are built and clocks rise.
 const WARM_UP: usize = 2;
 
-/// Repetitions.
+/// Repetitions that are reported.
 const REPEATS: usize = 5;
 
-/// Step between the tokens of prompts: no two rows of a prompt and no two prompts are alike.
+/// Step between the tokens of a prompt. It makes all rows of a prompt and all prompts different.
 const STRIDE: usize = 7919;
 
 /// Generates several times and passes the times of each repetition to `see`. No token ends a text.
 ///
 /// # Errors
-/// As [`sample`](super::sample), and when prompts and new tokens do not fit the context.
+/// Fails like [`sample`](super::sample), and if prompts and new tokens do not fit the context.
 pub fn bench_generation(
     request: &BenchRequest,
     mut see: impl FnMut(GenerationTime) -> Result<()>,
@@ -59,8 +59,8 @@ pub fn bench_generation(
     let (samples, tokens, prompt_tokens) = (generation.samples, generation.tokens, request.prompt_tokens);
     if prompt_tokens == 0 || prompt_tokens + tokens > seq_len + 1 {
         return Err(Error::usage(format!(
-            "prompts of {prompt_tokens} and {tokens} new tokens do not fit the model's context, training.seq_len = \
-             {seq_len}; prompts have at least 1"
+            "prompts of {prompt_tokens} tokens and {tokens} new tokens do not fit the model's context, training.seq_len = \
+             {seq_len}; a prompt has at least 1"
         )));
     }
     let shape = PromptShape { prompts: samples, rows: prompt_rows(prompt_tokens, seq_len) };

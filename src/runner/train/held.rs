@@ -1,4 +1,4 @@
-//! A copy of the training state that is written to a checkpoint while training goes on.
+//! A copy of the training state that is written to a checkpoint while training continues.
 
 use super::restore::views_of_copy;
 use super::shards::checkpoint_buffers;
@@ -7,19 +7,19 @@ use crate::error::Result;
 use crate::exec::{Engine, StateCopy};
 use safetensors::Dtype;
 
-/// The tensors that a checkpoint holds.
+/// Which tensors a checkpoint holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Parameters and the optimizer's slots.
     All,
-    /// Parameters, and the slots whose names in checkpoints begin with a prefix: their moving average.
+    /// Parameters and their moving average: the slots whose names in checkpoints begin with a prefix.
     Weights {
-        /// The prefix; `None` without an average.
+        /// The prefix; `None` if there is no average.
         average: Option<&'static str>,
     },
 }
 
-/// A copy of the training state at one step, in memory of its own.
+/// A copy of the training state at one step, in separate memory.
 #[derive(Debug)]
 pub struct HeldSnapshot {
     memory: HeldMemory,
@@ -28,9 +28,9 @@ pub struct HeldSnapshot {
 
 #[derive(Debug)]
 enum HeldMemory {
-    /// Whole buffers of the state, in memory of the device.
+    /// Whole buffers of the state, in device memory.
     Copy(StateCopy),
-    /// Tensors of which ranks have parts, put together in host memory, parameters first.
+    /// Tensors gathered from the parts that ranks hold, in host memory, parameters first.
     Gathered {
         tensors: Vec<GatheredTensor>,
         /// Number of parameters.
@@ -48,7 +48,7 @@ struct GatheredTensor {
 }
 
 impl Contents {
-    /// Returns a snapshot with these tensors alone.
+    /// Returns a snapshot with only these tensors.
     pub(super) fn restrict(self, snapshot: Snapshot<'_>) -> Snapshot<'_> {
         match self {
             Self::All => snapshot,
@@ -58,19 +58,19 @@ impl Contents {
 }
 
 impl HeldSnapshot {
-    /// Allocates memory for a copy of the state that a rank has whole.
+    /// Allocates memory for a copy of the state of a rank that holds all of it.
     ///
     /// # Errors
-    /// When there is not enough memory.
+    /// If there is not enough memory.
     pub(super) fn allocate(engine: &Engine) -> Result<Self> {
         let copy = engine.allocate_copy(engine.state.layout().saved_slots())?;
         Ok(Self { memory: HeldMemory::Copy(copy), contents: Contents::All })
     }
 
-    /// Copies the state of the engine that this was allocated for into this memory.
+    /// Copies the state of an engine into this memory, which must have been allocated for that engine.
     ///
     /// # Errors
-    /// When the device refuses.
+    /// If the device reports an error.
     pub(super) fn retake(mut self, engine: &Engine, contents: Contents) -> Result<Self> {
         if let HeldMemory::Copy(copy) = &mut self.memory {
             engine.copy_state(copy)?;
@@ -81,7 +81,7 @@ impl HeldSnapshot {
     /// Reads all tensors of a snapshot into host memory.
     ///
     /// # Errors
-    /// When a rank is lost.
+    /// If a rank is lost.
     pub(super) fn gather(snapshot: Snapshot<'_>, contents: Contents) -> Result<Self> {
         let snapshot = contents.restrict(snapshot);
         let parameters = snapshot.parameters().count();

@@ -1,4 +1,4 @@
-//! A run whose checkpoint is a folder in HuggingFace's form.
+//! Imports a folder in HuggingFace's form as a run with a checkpoint.
 
 use super::initial::weights::TOKENIZER;
 use super::reference::logits;
@@ -24,56 +24,56 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Longest context of an imported run where none is asked for: the cache of keys and values of longer ones
-/// takes gigabytes.
+/// Maximum context of an imported run unless a longer one is requested. The cache of keys and values of
+/// longer contexts takes gigabytes.
 const MAX_CONTEXT: usize = 4096;
 
 /// File name of a tokenizer's settings, which name its special tokens.
 const SETTINGS: &str = "tokenizer_config.json";
 
-/// Largest `tokenizer_config.json` or chat template that is read, in bytes.
+/// Maximum size of a `tokenizer_config.json` or chat template, in bytes.
 const MAX_TEMPLATE_BYTES: u64 = 16 << 20;
 
 /// The request of an import.
 #[derive(Clone, Debug)]
 pub struct ImportRequest {
-    /// The folder.
+    /// The folder to import.
     pub folder: PathBuf,
     /// Folder of all run folders.
     pub results: PathBuf,
-    /// Name of the run's recipe; `None` for that of the folder.
+    /// Name of the run's recipe; `None` for the name of the folder.
     pub name: Option<String>,
-    /// Length of the context; `None` for the model's own, or a shorter one where that is long.
+    /// Length of the context; `None` for the model's own, limited to [`MAX_CONTEXT`].
     pub seq_len: Option<usize>,
-    /// A tokenizer, as `data.tokenizer` names it; `None` for the folder's.
+    /// A tokenizer, named as in `data.tokenizer`; `None` for the folder's.
     pub tokenizer: Option<String>,
     /// Command line, for the provenance.
     pub command: Vec<String>,
 }
 
-/// What was imported.
+/// The result of an import.
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The run's folder.
     pub run: PathBuf,
-    /// Sentences about it.
+    /// Sentences about what was imported.
     pub notes: Vec<String>,
 }
 
-/// Makes a run of a folder: its weights as the checkpoint of step 0, a recipe of its model, its tokenizer.
-/// Everything is checked before anything is written.
+/// Creates a run from a folder: its weights become the checkpoint of step 0, with a recipe of its model and
+/// its tokenizer. Checks everything before it writes anything.
 ///
 /// # Errors
-/// A usage error for a folder that is damaged, of a model that xrun does not have, or whose weights do not
-/// give the logits that it states.
+/// With a usage error if the folder is damaged, xrun does not have its model, or its weights do not give the
+/// logits that it states.
 pub fn import(request: &ImportRequest) -> Result<Imported> {
     let folder = Folder::open(&request.folder)?;
     let keys = keys(folder.config())?;
     let (tokenizer, named) = tokenizer(request, &folder)?;
     if tokenizer.vocab_size() > keys.vocab_size {
         return Err(Error::usage(format!(
-            "{}: the tokenizer has {} entries, and by config.json vocab_size is {}: it is not the model's; name that \
-             with --tokenizer",
+            "{}: the tokenizer has {} entries, but vocab_size in config.json is {}: it belongs to another model; name \
+             the right one with --tokenizer",
             folder.path().display(),
             tokenizer.vocab_size(),
             keys.vocab_size
@@ -95,7 +95,7 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let files = [(CHAT_TEMPLATE, template), (SETTINGS, settings)];
     let written = source.write(&run, &files, &request.command, &notes);
     written.inspect_err(|_| {
-        // The error that matters is the one being returned.
+        // The caller needs the original error, not an error of the cleanup.
         let _ = std::fs::remove_dir_all(&path);
     })?;
     notes.insert(
@@ -105,12 +105,12 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     Ok(Imported { run: path, notes })
 }
 
-/// Opens the tokenizer; returns it with the value of `data.tokenizer` that names it.
+/// Opens the tokenizer. Returns it with the value of `data.tokenizer` that names it.
 fn tokenizer(request: &ImportRequest, folder: &Folder) -> Result<(Tokenizer, String)> {
     if let Some(name) = &request.tokenizer {
         return Ok((Tokenizer::open(name)?, name.clone()));
     }
-    // Reads of both files check that they lie in the folder and are no larger than such files are.
+    // Reading both files checks that they are inside the folder and not larger than such files may be.
     folder.text(SETTINGS, MAX_TEMPLATE_BYTES)?;
     if folder.text(TOKENIZER, MAX_JSON_BYTES)?.is_none() {
         return Err(Error::usage(format!(
@@ -143,7 +143,7 @@ fn context(request: &ImportRequest, keys: &Keys, notes: &mut Vec<String>) -> Res
         None if learned || keys.context <= MAX_CONTEXT => Ok(keys.context),
         None => {
             notes.push(format!(
-                "training.seq_len = {MAX_CONTEXT} of the {} tokens that the model has; --seq-len takes more",
+                "training.seq_len = {MAX_CONTEXT}, though the model's context is {} tokens; --seq-len takes more",
                 keys.context
             ));
             Ok(MAX_CONTEXT)
@@ -171,8 +171,8 @@ fn recipe_of(request: &ImportRequest, keys: &Keys, seq_len: usize, tokenizer: &s
     Ok(recipe.with_name(name))
 }
 
-/// Returns the chat template of a folder, which lies in a file of its own or in the tokenizer's settings; of
-/// several there, the one that is called `default`.
+/// Returns the chat template of a folder, from its own file or from the tokenizer's settings. If the settings
+/// hold several, takes the one named `default`.
 fn chat_template(folder: &Folder, settings: Option<&str>) -> Result<Option<String>> {
     if let Some(template) = folder.text(CHAT_TEMPLATE, MAX_TEMPLATE_BYTES)? {
         return Ok(Some(template));
@@ -186,7 +186,8 @@ fn chat_template(folder: &Folder, settings: Option<&str>) -> Result<Option<Strin
     Ok(template.as_str().map(str::to_owned))
 }
 
-/// Compares the logits that a folder states with those of its weights; returns a sentence about it.
+/// Compares the logits that a folder states with the logits of its weights. Returns a sentence with the
+/// result.
 fn compare_logits(recipe: &Recipe, model: &Model, weights: &ImportedWeights) -> Result<String> {
     let folder = weights.folder();
     let Some(text) = folder.text(REFERENCE, Reference::MAX_BYTES)? else {
@@ -196,14 +197,14 @@ fn compare_logits(recipe: &Recipe, model: &Model, weights: &ImportedWeights) -> 
     let reference = Reference::parse(&folder.path().join(REFERENCE), &text, model.vocab_size, seq_len)?;
     let computed = logits(recipe, model, weights, &reference.tokens)?;
     let largest = reference.compare(&computed, folder.path())?;
-    Ok(format!("logits are those of {REFERENCE}, to {largest:.1e}"))
+    Ok(format!("logits match {REFERENCE} to {largest:.1e}"))
 }
 
 fn parameter_count(model: &Model) -> u64 {
     parameters(model).iter().map(|param| param.shape.iter().product::<usize>() as u64).sum()
 }
 
-/// What a run is made of.
+/// Everything that a run is written from.
 struct Source<'a> {
     recipe: &'a Recipe,
     model: &'a Model,

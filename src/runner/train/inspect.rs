@@ -17,17 +17,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Runs forward and backward of the first step and writes inputs and results as safetensors: `batch.*` (u32),
-/// `params.*` and `grads.*` (fp32, unpadded), the `loss` of the step, and the `logits` of its first rows as
-/// an evaluation computes them (at most one chunk of the head). Returns the loss.
+/// `params.*` and `grads.*` (fp32, unpadded), the `loss` of the step, and `logits`. The logits come from the
+/// evaluation program and cover the first rows of the batch, at most one chunk of the head. Returns the loss.
 ///
 /// # Errors
-/// As [`prepare`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no
-/// other implementation drops alike.
+/// Fails like [`prepare`], and for recipes with several ranks or micro-steps. Also fails for dropout, because
+/// no other implementation drops the same elements.
 pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     let (Planned { plan, programs, .. }, dataset) = prepare(recipe, &machine.clone().with_ranks(1, 1))?;
     if plan.batch.world_size > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {
         return Err(Error::usage(
-            "one step of one rank is inspected, without dropout: set parallelism.world_size=1, training.accumulation=1 \
+            "inspect covers one step of one rank without dropout: set parallelism.world_size=1, training.accumulation=1 \
              and model.dropout=0",
         ));
     }

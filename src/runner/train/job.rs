@@ -14,9 +14,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub recipe: Recipe,
-    /// Hash of the recipe as written, also after a resume.
+    /// Hash of the recipe as written, even after a resume.
     pub recipe_hash: String,
-    /// The machine as the ranks of this process share it.
+    /// The machine, as the ranks of this process share it.
     pub machine: Machine,
     pub plan: Arc<Plan>,
     pub programs: Arc<Programs>,

@@ -1,7 +1,7 @@
-//! Training: one loop, for every number of ranks and every launcher.
+//! Training: one loop for every number of ranks and every launcher.
 //!
-//! [`Run::train`] takes a run from its start to its summary. Each of its ranks has a [`Rank`], an engine with
-//! its part of the data, and runs [`train`], the loop. Rank 0 has a [`Recorder`] too, which writes results.
+//! [`Run::train`] takes a run from its start to its summary. Each rank has a [`Rank`], an engine with its
+//! part of the data, and runs the loop, [`train`]. Rank 0 also has a [`Recorder`], which writes results.
 
 mod agreement;
 mod calibrate;
@@ -66,20 +66,20 @@ use events::Events;
 use recorder::DueSave;
 use std::time::Instant;
 
-/// Writes rows, samples or a checkpoint.
+/// Status of a rank that writes rows, samples or a checkpoint.
 const WRITES: RankPhase = RankPhase::working("writes results");
 
-/// Result of a training loop.
+/// How a training loop ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every step was trained. The recorder knows whether the state was saved.
+    /// All steps were trained. The recorder knows whether the state was saved.
     Finished,
     /// A stop was requested. The recorder knows why, and whether the state was saved.
     Interrupted,
-    /// The step was trained after which the run was to end, before its last one. The recorder knows whether
-    /// the state was saved.
+    /// The loop reached the requested step, before the last one. The recorder knows whether the state was
+    /// saved.
     Halted,
-    /// A value was not finite. Nothing was updated in that step.
+    /// A value was not finite. That step updated nothing.
     Diverged {
         /// The step whose update was skipped.
         step: u64,
@@ -88,14 +88,13 @@ pub enum Outcome {
     },
 }
 
-/// Trains until the plan's last step, or until the step `until`, after which a resume goes on as if nothing
-/// had been.
+/// Trains until the plan's last step or until the step `until`. A resume continues from there as if there had
+/// been no stop.
 ///
-/// Every rank runs this loop; rank 0 has a recorder. Everything collective (steps, evaluation, the decision
-/// to stop) happens on all ranks in the same order.
-///
+/// Every rank runs this loop, and rank 0 has a recorder. Everything collective (steps, evaluation, the
+/// decision to stop) happens on all ranks in the same order.
 /// # Errors
-/// When reading data fails, memory runs out, a rank is lost, or results cannot be written.
+/// If data cannot be read, memory runs out, a rank is lost, or results cannot be written.
 pub fn train(
     rank: &mut Rank,
     plan: &Plan,
@@ -120,7 +119,7 @@ pub fn train(
         if let Some(recorder) = &mut recorder {
             recorder.trained(&report, started.elapsed())?;
         }
-        // Rows are written while later steps run, so their time is part of these.
+        // Rows are written while later steps run, so the time of writing counts towards those steps.
         started = Instant::now();
         let evaluation = match events.evaluates_after(step) {
             true => Some(evaluate(rank, step, step == events.steps, recorder.as_deref_mut())?),
@@ -137,20 +136,21 @@ pub fn train(
         write_row(rank, &report, evaluation.as_ref(), generates, recorder.as_deref_mut())?;
         let halts = events.halts_after(step);
         let stops = stopping && at_rest && step < events.steps;
-        // A resume may go on from what was asked for.
+        // A requested checkpoint must include the optimizer, because a resume may continue from it.
         let asked = ((stopping || saving) && at_rest) || halts;
         let saves = asked || events.saves_after(step) || best;
         if events.compares_after(step) || (events.replicas && saves && plan.intervals.keep > 0) {
             compare_replicas(rank, step, recorder.as_deref_mut())?;
         }
-        // Saving comes last, so that a run that resumes from here repeats nothing of this step.
+        // Saving comes last, so that a resume from here repeats nothing of this step.
         if saves && plan.intervals.keep > 0 {
             let whole = plan.intervals.saves_state_after(step, events.steps, asked);
             let ends = stops || halts || step == events.steps;
             save(rank, step, DueSave { whole, ends }, recorder.as_deref_mut())?;
         }
         if saves {
-            // After the save: every read compares too, so that what was trained until now was the corpus.
+            // After the save. Every read checks the files too, so everything trained so far came from the
+            // original corpus.
             rank.check_corpus()?;
         }
         if halts {
@@ -167,7 +167,7 @@ pub fn train(
     Ok(Outcome::Finished)
 }
 
-/// Queues steps ahead on the device, but not past a step after which its state is read.
+/// Queues steps ahead on the device, but never past a step whose state will be read.
 fn queue_steps(rank: &mut Rank, events: Events<'_>) -> Result<()> {
     while rank.queued_steps() < rank.steps_ahead() {
         let last = rank.done() + rank.queued_steps() as u64;
@@ -179,8 +179,8 @@ fn queue_steps(rank: &mut Rank, events: Events<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns what this rank asks all ranks for. A signal on one of them, or a disk that takes no rows, stops
-/// all after the same step: the last one queued on a device.
+/// Returns what this rank asks all ranks to do. A signal on one rank, or a disk that takes no more rows,
+/// stops all ranks after the same step: the last one queued on any device.
 fn request(stop: &Stop, recorder: Option<&Recorder>) -> StepRequest {
     let full = recorder.is_some_and(|recorder| recorder.write_error().is_some());
     StepRequest {
@@ -208,13 +208,14 @@ fn evaluate(
     Ok(evaluation)
 }
 
-/// Returns whether an evaluation is the best so far, on all ranks; rank 0 knows which was before.
+/// Returns whether an evaluation is the best so far. Only rank 0 knows the earlier best, so it tells all
+/// ranks.
 fn is_best(rank: &Rank, evaluation: &Evaluation, recorder: Option<&mut Recorder>) -> Result<bool> {
     let best = recorder.map_or(Ok(false), |recorder| recorder.is_best(evaluation))?;
     Ok(rank.comm().broadcast("whether an evaluation is the best", vec![best.into()])? == [1])
 }
 
-/// Writes the row of a step, and samples where they are due.
+/// Writes the row of a step, and samples if they are due.
 fn write_row(
     rank: &mut Rank,
     report: &StepReport,
@@ -244,7 +245,7 @@ fn compare_replicas(rank: &mut Rank, step: u64, recorder: Option<&mut Recorder>)
     }
 }
 
-/// Saves the state, or the weights alone; ranks other than 0 answer what rank 0 asks for.
+/// Saves the state or only the weights. Ranks other than 0 answer rank 0's requests.
 fn save(rank: &mut Rank, step: u64, due: DueSave, recorder: Option<&mut Recorder>) -> Result<()> {
     rank.comm().set_status(step, WRITES);
     match recorder {

@@ -1,4 +1,4 @@
-//! Everything between a recipe and its first step that needs no run folder.
+//! Prepares a recipe up to its first step, without a run folder.
 
 use crate::data::{self, Dataset};
 use crate::error::Result;
@@ -7,10 +7,10 @@ use crate::machine::Machine;
 use crate::plan::{CorpusFacts, data_spec};
 use crate::recipe::Recipe;
 
-/// Opens the corpus, plans, records the programs, and refuses what does not fit.
+/// Opens the corpus, plans, records the programs, and rejects what does not fit.
 ///
 /// # Errors
-/// When the corpus or the plan is invalid, or needs more memory than there is.
+/// If the corpus or the plan is invalid, or needs more memory than the machine has.
 pub fn prepare(recipe: &Recipe, machine: &Machine) -> Result<(Planned, Dataset)> {
     let dataset =
         data::open(&data_spec(recipe, machine), recipe.values().training.seq_len, &data::Options::default())?;

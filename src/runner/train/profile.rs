@@ -1,4 +1,4 @@
-//! Profiles of a step by op and phase.
+//! Profiles a step by op and phase.
 
 use super::agreement::StepRequest;
 use super::gauges::environment;
@@ -26,25 +26,25 @@ pub struct OpTime {
     pub op: &'static str,
     /// The part of the step.
     pub phase: Phase,
-    /// The shapes of its tensors; empty where nodes of several shapes are counted together.
+    /// The shapes of its tensors; empty if nodes of several shapes are counted together.
     pub shapes: String,
-    /// Nodes per step.
+    /// Number of nodes per step.
     pub calls: usize,
-    /// Median over the measured steps.
+    /// Median time per step over the measured steps.
     pub time: Duration,
-    /// Operations of matrix products per step.
+    /// FLOPs of matrix products per step.
     pub product_flops: f64,
-    /// Bytes that must cross memory, per step.
+    /// Bytes that must cross the memory bus per step.
     pub bytes: f64,
-    /// The minimum time by the GPU's measured limits, summed over its nodes; `None` on the CPU.
+    /// Minimum time per step by the GPU's measured limits, summed over the nodes; `None` on the CPU.
     pub budget: Option<Duration>,
-    /// Time and power while its first node was repeated under load; `None` if that was not asked for.
+    /// Time and power while the first node was repeated under load; `None` if that was not requested.
     pub under_load: Option<UnderLoad>,
 }
 
 impl OpTime {
-    /// Returns the milliseconds of its nodes in a step under load, if all take as long as the one that was
-    /// repeated, and the power meanwhile in watts.
+    /// Returns the milliseconds per step under load and the power in watts. Assumes that all nodes take as
+    /// long as the one that was repeated.
     pub fn loaded_ms_and_watts(&self) -> Option<(f64, f64)> {
         self.under_load.map(|u| (u.time.as_secs_f64() * 1e3 * self.calls as f64, u.watts))
     }
@@ -59,7 +59,7 @@ pub struct Span {
     pub scope: String,
     /// The part of the step.
     pub phase: Phase,
-    /// Start, since the beginning of the step.
+    /// Start, relative to the beginning of the step.
     pub start: Duration,
     /// Duration.
     pub time: Duration,
@@ -70,9 +70,9 @@ pub struct Span {
 pub struct Profile {
     /// Sorted by time, longest first.
     pub ops: Vec<OpTime>,
-    /// Mean time of a step without measurements inside it.
+    /// Mean time of a step with no measurements inside it.
     pub step: Duration,
-    /// Tokens of a step.
+    /// Number of tokens in a step.
     pub tokens: usize,
     /// The GPU's measured limits; `None` on the CPU.
     pub limits: Option<Limits>,
@@ -85,25 +85,27 @@ pub struct Profile {
 /// Settings of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct ProfileRequest {
-    /// Steps before the measurement.
+    /// Number of steps before the measurement.
     pub warmup: usize,
-    /// Steps measured.
+    /// Number of measured steps.
     pub steps: usize,
-    /// True to list nodes of one op separately by shape.
+    /// True to list the nodes of an op separately by shape.
     pub by_shape: bool,
-    /// True to repeat one node of every kind under load, which takes a second each and needs a GPU.
+    /// True to repeat one node of every kind under load. This takes a second per kind and needs a GPU.
     pub energy: bool,
-    /// Multiprocessors of a GPU that are held while nodes are measured, and not while whole steps are.
+    /// Number of GPU multiprocessors to occupy while single nodes are measured. They are free while whole
+    /// steps are.
     pub held: usize,
 }
 
-/// What nodes are counted together by: phase, op, and shapes or nothing.
+/// Key by which nodes are counted together: phase, op, and shapes or nothing.
 type Kind = (Phase, &'static str, String);
 
-/// Most updates of the optimizer while nodes are repeated under load: one for each kind of node of an update.
+/// Maximum number of optimizer updates while nodes are repeated under load: one for each kind of node in an
+/// update.
 const STEPS_UNDER_LOAD: usize = 32;
 
-/// Collected times of nodes that are counted together.
+/// Times of nodes that are counted together.
 #[derive(Clone, Debug, Default)]
 struct Collected {
     calls: usize,
@@ -113,15 +115,15 @@ struct Collected {
     steps: Vec<Duration>,
 }
 
-/// Trains a few steps, then measures steps with their nodes, then whole ones; nothing is written.
+/// Trains a few steps, then measures steps node by node, then whole steps. Writes nothing.
 ///
 /// # Errors
-/// As [`prepare`]; several ranks are refused, for their waits would be measured as work.
+/// Fails like [`prepare`], and for several ranks, whose waits would be measured as work.
 pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> Result<Profile> {
-    // The schedule has a row per step, so it must cover all steps measured, and those under load.
+    // The schedule has one row per step, so it must cover all measured steps and the ones under load.
     let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1 + STEPS_UNDER_LOAD);
     let steps = recipe.values().training.steps.max(needed);
-    // Steps after a ramp are profiled, of which all have the same batch.
+    // Without the batch ramp, so that all steps have the same batch.
     let overrides = [format!("training.steps={steps}"), "training.batch_ramp=[]".to_owned()];
     let recipe = recipe.with_overrides(&overrides, machine)?;
     let (Planned { plan, programs, .. }, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
@@ -130,14 +132,14 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     }
     if request.held > 0 && !plan.execution.cuda_graphs {
         return Err(Error::usage(
-            "multiprocessors are held on a GPU while graphs run, and this plan has none",
+            "multiprocessors are held on a GPU while CUDA graphs run, but this plan has none",
         ));
     }
     let class = environment(&plan, Vec::new())?.device_class();
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     if request.energy {
         let Some(gpu) = device.gpu() else {
-            return Err(Error::usage("energy is measured on a GPU, and this plan is for the CPU"));
+            return Err(Error::usage("energy is measured on a GPU, but this plan is for the CPU"));
         };
         if gpu.power_meter().is_none() {
             return Err(Error::failed("the driver reports no energy of this GPU, so it cannot be measured"));
@@ -184,7 +186,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
         })?;
     }
     let step = whole_steps(&mut rank, request.steps)?;
-    // Last, for it leaves parameters that mean nothing.
+    // Comes last, because it leaves meaningless parameters.
     let mut energies = if request.energy { rank.time_under_load(kind)? } else { BTreeMap::new() };
     let mut ops: Vec<OpTime> = ops
         .into_iter()
@@ -202,7 +204,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     Ok(Profile { ops, step, tokens, limits, spans, device: class })
 }
 
-/// Returns the mean time of whole training steps, after a warmup.
+/// Returns the mean time of whole training steps after a warmup.
 fn whole_steps(rank: &mut Rank, steps: usize) -> Result<Duration> {
     let ahead = rank.steps_ahead();
     let mut train = |steps: usize| -> Result<Duration> {

@@ -1,4 +1,4 @@
-//! One rank of a run: its engine, its part of the data, a step.
+//! One rank of a run: its engine, its part of the data, and a training step.
 
 mod evaluate;
 mod non_finite;
@@ -33,9 +33,9 @@ pub struct StepReport {
     pub step: u64,
     /// Mean loss over the global batch, in nats per token.
     pub loss: f32,
-    /// Mean of the z-loss over the global batch, in nats per token; `None` where the objective has none.
+    /// Mean of the z-loss over the global batch, in nats per token; `None` if the objective has none.
     pub z_loss: Option<f32>,
-    /// Mean of what label smoothing adds to the loss, likewise.
+    /// Mean loss added by label smoothing over the global batch, in nats per token; `None` if there is none.
     pub smoothing_loss: Option<f32>,
     /// Global norm of the gradient before clipping.
     pub grad_norm: f32,
@@ -43,42 +43,42 @@ pub struct StepReport {
     pub lr: f64,
     /// Time spent waiting for the loader.
     pub data_wait: Duration,
-    /// Times of the collectives; `None` for a single rank, and where they were no longer available.
+    /// Times of the collectives; `None` for a single rank, or if the times were overwritten.
     pub communicated: Option<CommunicationTime>,
-    /// The first tensor that was not finite; if set, nothing was updated.
+    /// The first tensor that was not finite. If it is set, nothing was updated.
     pub bad: Option<NonFiniteTensor>,
     /// True if a stop was requested on any rank.
     pub stop: bool,
     /// True if a checkpoint was requested on any rank.
     pub save: bool,
-    /// Fraction of the step in which each rank did not wait for others; empty for a single rank.
+    /// Fraction of the step during which each rank did not wait for others; empty for a single rank.
     pub busy: Vec<f64>,
-    /// The rank that was busy the longest; `None` for a single rank.
+    /// The rank that was busy longest; `None` for a single rank.
     pub slowest: Option<usize>,
 }
 
-/// One rank. A run of one rank is the same code with a communicator without peers.
+/// One rank. A run of one rank uses the same code with a communicator that has no peers.
 #[derive(Debug)]
 pub struct Rank {
     plan: Arc<Plan>,
     programs: Arc<Programs>,
     dataset: Arc<Dataset>,
     engine: Engine,
-    /// The communicator, which measures how long this rank waits for others.
+    /// The communicator, which also measures how long this rank waits for others.
     comm: Arc<TimedCommunicator>,
-    /// The end of the last step, at which all ranks agreed.
+    /// The end of the last step, when all ranks agreed.
     agreed: Instant,
     loader: Option<Loader>,
     done: u64,
     /// Time until kernels were ready; `None` on the CPU.
     kernels_took: Option<Duration>,
-    /// False if parameters that other ranks own have been updated and not gathered since.
+    /// False if parameters owned by other ranks were updated but not gathered since.
     gathered: bool,
-    /// Steps that are queued on the device and whose results have not been read, oldest first.
+    /// Steps queued on the device whose results were not read yet, oldest first.
     queued_steps: VecDeque<QueuedStep>,
 }
 
-/// A step between its launch and its report.
+/// A step that was launched but not reported.
 #[derive(Debug)]
 struct QueuedStep {
     batches: Vec<Batch>,
@@ -86,7 +86,7 @@ struct QueuedStep {
     snapshot: Snapshot,
 }
 
-/// Queues a step on its device, or computes one.
+/// Status of a rank that queues a step on its device or computes one.
 const COMPUTES: RankPhase = RankPhase::working("computes");
 
 /// Maximum number of steps queued on a GPU, so that it never waits for the CPU to read a loss.
@@ -96,7 +96,7 @@ impl Rank {
     /// Creates a rank: allocates its memory and initializes its parameters.
     ///
     /// # Errors
-    /// When memory cannot be allocated.
+    /// If memory cannot be allocated.
     pub fn new(
         plan: Arc<Plan>,
         programs: Arc<Programs>,
@@ -109,10 +109,10 @@ impl Rank {
         Ok(rank)
     }
 
-    /// Creates a rank whose parameters are zero until [`Rank::initialize`] or [`Rank::restore`].
+    /// Creates a rank with zero parameters, for [`Rank::initialize`] or [`Rank::restore`].
     ///
     /// # Errors
-    /// When memory cannot be allocated.
+    /// If memory cannot be allocated.
     pub(super) fn with_zeros(
         plan: Arc<Plan>,
         programs: Arc<Programs>,
@@ -168,22 +168,22 @@ impl Rank {
         Ok(rank)
     }
 
-    /// Returns the number of steps done.
+    /// Returns the number of finished steps.
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// Returns the time it took to compile or load kernels and to choose algorithms; `None` on the CPU.
+    /// Returns the time needed to compile or load kernels and to choose algorithms; `None` on the CPU.
     pub fn kernels_took(&self) -> Option<Duration> {
         self.kernels_took
     }
 
-    /// Returns the number of steps that are queued on the device and not reported yet.
+    /// Returns the number of steps that are queued on the device and were not reported yet.
     pub fn queued_steps(&self) -> usize {
         self.queued_steps.len()
     }
 
-    /// Returns the maximum number of steps that may be queued at once.
+    /// Returns the maximum number of steps in the queue.
     pub fn steps_ahead(&self) -> usize {
         if self.engine.gpu().is_some() { STEPS_AHEAD } else { 1 }
     }
@@ -229,10 +229,10 @@ impl Rank {
         }
     }
 
-    /// Queues one more step on the device. Its results are read by [`Rank::finish_step`], in order.
+    /// Queues one more step on the device. [`Rank::finish_step`] reads the results in order.
     ///
     /// # Errors
-    /// When data or a rank is lost.
+    /// If data or a rank is lost.
     pub fn launch_step(&mut self) -> Result<()> {
         let step = self.done + self.queued_steps() as u64 + 1;
         let micro_steps = self.plan.batch.micro_steps_of(step);
@@ -263,7 +263,7 @@ impl Rank {
             self.engine.run_all(&sections, timing_slot)?;
         }
         let layout = self.engine.state.layout();
-        // The schedules are the last tensors there.
+        // The snapshot need not contain the schedules, which are the last tensors of the slot.
         let schedules = layout.groups.iter().filter_map(|group| layout.slot(group.schedule()));
         let bytes = schedules.map(|slot| layout.get(slot).offset).min().unwrap_or(0);
         let snapshot = self.engine.snapshot(self.engine.state.slot(ControlSlot::Step)?, bytes)?;
@@ -271,14 +271,15 @@ impl Rank {
         Ok(())
     }
 
-    /// Waits for the oldest queued step and returns its results. If the loss or a gradient was not finite,
-    /// nothing was updated in that step or in those queued after it, and the step is replayed with a check
-    /// after every node, to name the first bad tensor. `request` is of this rank; the report combines those
-    /// of all ranks. (Ranks that do not exchange gradients each decide for themselves whether to update, and
-    /// stop together.)
+    /// Waits for the oldest queued step and returns its results. `request` is this rank's; the report
+    /// combines the requests of all ranks.
+    ///
+    /// If the loss or a gradient was not finite, neither that step nor any step queued after it updated
+    /// anything. The step is then replayed with a check after every node to name the first bad tensor. Ranks
+    /// that do not exchange gradients decide separately whether to update, but stop together.
     ///
     /// # Errors
-    /// When no step is queued, or a rank is lost.
+    /// If no step is queued, or a rank is lost.
     pub fn finish_step(&mut self, request: StepRequest) -> Result<StepReport> {
         let oldest = self.queued_steps.pop_front();
         let mut oldest = oldest.ok_or_else(|| Error::failed("no step is queued"))?;
@@ -309,7 +310,7 @@ impl Rank {
         };
         let bad = number(ControlSlot::Bad)? != 0.0;
         let waited = report.communicated.map_or(Duration::ZERO, |communicated| communicated.exposed);
-        // Ranks that do not exchange gradients may differ in `bad`, and must stop together nevertheless.
+        // Ranks that do not exchange gradients may disagree about `bad`, but must stop together.
         let vote = StepVote::new(bad, request, self.agreed.elapsed(), waited);
         let agreement = agree(&*self.comm, step, vote)?;
         self.agreed = Instant::now();
@@ -325,14 +326,14 @@ impl Rank {
         Ok(report)
     }
 
-    /// Returns which of the timing slots for queued steps a step uses. A single rank needs one slot only: it
-    /// measures no collectives.
+    /// Returns which of the timing slots for queued steps a step uses. A single rank measures no collectives,
+    /// so one slot is enough.
     fn timing_slot(&self, step: u64) -> usize {
         if self.comm.world_size() > 1 { (step % STEPS_AHEAD as u64) as usize } else { 0 }
     }
 
-    /// Returns the times of a step's collectives. On the CPU nothing overlaps them: all of their time is
-    /// exposed.
+    /// Returns the times of a step's collectives. On the CPU nothing overlaps with them, so all of their time
+    /// is exposed.
     fn communicated(&self, step: u64) -> Option<CommunicationTime> {
         let waited = self.comm.take();
         match self.engine.gpu() {
@@ -342,10 +343,10 @@ impl Rank {
         }
     }
 
-    /// Trains one step: queues it on the device and waits for it.
+    /// Trains one step: queues it and waits for it.
     ///
     /// # Errors
-    /// As [`Rank::launch_step`] and [`Rank::finish_step`].
+    /// Fails like [`Rank::launch_step`] and [`Rank::finish_step`].
     pub fn train_step(&mut self) -> Result<StepReport> {
         self.launch_step()?;
         self.finish_step(StepRequest::default())
@@ -361,10 +362,10 @@ impl Rank {
         }
     }
 
-    /// Sends a micro-batch of a step, from 1, to the device.
+    /// Sends a micro-batch to the device. `step` counts from 1.
     fn upload(&mut self, batch: &Batch, step: u64) -> Result<()> {
         let tokens = self.plan.batch.tokens_of(step);
-        // A plan with a ramp has steps of fewer tokens.
+        // With a batch ramp, early steps have fewer tokens.
         let step_tokens = [u32::try_from(tokens).unwrap_or(u32::MAX)];
         let mut tensors: Vec<(BatchSlot, &[u32])> = vec![
             (BatchSlot::Tokens, &batch.tokens),
@@ -384,18 +385,18 @@ impl Rank {
         Ok(self.engine.state.values(slot)?[0])
     }
 
-    /// Checks that the files of the corpus are those that the run was begun with.
+    /// Checks that the corpus files are unchanged since the start of the run.
     ///
     /// # Errors
-    /// When one was written to, or is gone.
+    /// If a file was changed or is gone.
     pub fn check_corpus(&self) -> Result<()> {
         self.dataset.check_unchanged()
     }
 
-    /// Generates texts with the parameters as they were last gathered; empty if the plan has no samples.
+    /// Generates texts with the parameters last gathered. Returns none if the plan has no samples.
     ///
     /// # Errors
-    /// When the engine fails.
+    /// If the engine fails.
     pub fn generate(&mut self) -> Result<Vec<String>> {
         let programs = Arc::clone(&self.programs);
         let (Some(prefill), Some(decode)) = (&programs.prefill, &programs.generate) else {
@@ -410,8 +411,8 @@ impl Rank {
         texts.iter().map(|tokens| tokenizer.decode(tokens)).collect()
     }
 
-    /// Runs forward and backward of the first micro-step of the next step, and returns its batch. Nothing is
-    /// updated.
+    /// Runs forward and backward of the first micro-step of the next step, and returns its batch. Updates
+    /// nothing.
     pub(super) fn run_gradients(&mut self) -> Result<Batch> {
         let batch = self.next_batch()?;
         let step = self.done + 1;
@@ -421,24 +422,24 @@ impl Rank {
         Ok(batch)
     }
 
-    /// Returns the first batch of the next step, which stays the next step's.
+    /// Returns the first batch of the next step without consuming it.
     ///
     /// # Errors
-    /// When a step is queued, or data cannot be read.
+    /// If a step is queued, or data cannot be read.
     pub fn coming_batch(&mut self) -> Result<Batch> {
         if !self.queued_steps.is_empty() {
-            return Err(Error::failed("steps are queued, and the batch of the next one is read ahead"));
+            return Err(Error::failed("cannot read the next batch ahead while steps are queued"));
         }
         let batch = self.next_batch()?;
         self.go_to(self.done)?;
         Ok(batch)
     }
 
-    /// Evaluates a batch and calls `see` with the first `rows` rows of tensors of that program, each by its
-    /// index among the names. Nothing is updated.
+    /// Evaluates a batch and calls `see` with the first `rows` rows of the named tensors of that program,
+    /// each with its index in `names`. Updates nothing.
     ///
     /// # Errors
-    /// When the program writes no tensor of one of the names, or the engine fails.
+    /// If the program writes no tensor of a given name, or the engine fails.
     pub fn inspect_batch(
         &mut self,
         batch: &Batch,
@@ -452,23 +453,23 @@ impl Rank {
         self.engine.inspect_each(&programs.evaluate, names, rows, see)
     }
 
-    /// Returns a tensor as the evaluation of the current batch computes it.
+    /// Returns a tensor as the evaluation program computes it for the current batch.
     pub(super) fn inspect_evaluation(&mut self, tensor: &str) -> Result<Vec<f64>> {
         let programs = Arc::clone(&self.programs);
         self.engine.inspect(&programs.evaluate, tensor)
     }
 
-    /// Returns the loss of the micro-steps run so far in this step.
+    /// Returns the loss over the micro-steps that this step has run so far.
     pub(super) fn loss(&self) -> Result<f64> {
         self.number(ControlSlot::Loss)
     }
 
-    /// Ends a successful run, on every rank, after all of them have finished: waits for the device and
-    /// destroys the communicators of GPUs in order. Dropping a rank on a GPU without it aborts the
-    /// collectives that others wait in.
+    /// Ends a successful run. Every rank calls it after all ranks have finished. Waits for the device and
+    /// destroys the communicators of GPUs in order. Dropping a rank on a GPU without this call aborts the
+    /// collectives that other ranks wait in.
     ///
     /// # Errors
-    /// When work on the device failed.
+    /// If work on the device failed.
     pub fn shutdown(&self) -> Result<()> {
         self.engine.gpu().map_or(Ok(()), |gpu| gpu.shutdown())
     }

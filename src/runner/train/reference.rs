@@ -1,4 +1,4 @@
-//! Logits after a fixed prompt, by which two readers of the same weights can tell that they compute the same
+//! Logits after a fixed prompt. They show whether two readers of the same weights compute the same values
 //! ([`Reference`]).
 
 use super::generate::logits_after;
@@ -19,21 +19,21 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Tokens of a prompt: enough that heads attend to several, few enough for a large model on a CPU.
+/// Tokens in a prompt: enough that heads attend to several, few enough for a large model on a CPU.
 const PROMPT: usize = 16;
 
-/// Keys that say where weights came from, and those of which the model has what follows from them.
+/// Keys that say where weights came from, and keys whose effect is already in the model's values.
 const APART: [&str; 5] =
     ["model.init_from", "model.vocab_size", "model.logit_scale", "model.parametrization", "model.base_dim"];
 
-/// A step between tokens of a prompt, prime and larger than no vocabulary: ids from all of it.
+/// Step between the tokens of a prompt. It is prime, so the ids spread over the whole vocabulary.
 const STRIDE: usize = 7919;
 
-/// Returns the reference of weights: the end token and further ones from all of the vocabulary, and the
-/// logits after them.
+/// Returns the reference of weights: the end token, tokens from all over the vocabulary, and the logits after
+/// them.
 ///
 /// # Errors
-/// When a weight is missing, or the model does not fit in memory.
+/// If a weight is missing, or the model does not fit in memory.
 pub fn reference(recipe: &Recipe, model: &Model, weights: &dyn Weights, end_token: u32) -> Result<Reference> {
     let count = PROMPT.min(recipe.values().training.seq_len);
     let further = (1..count).map(|i| (i * STRIDE % model.vocab_size) as u32);
@@ -45,7 +45,7 @@ pub fn reference(recipe: &Recipe, model: &Model, weights: &dyn Weights, end_toke
 /// Returns the logits after the last of some tokens, computed in fp32 on the CPU.
 ///
 /// # Errors
-/// As [`reference`].
+/// Fails like [`reference`].
 pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u32]) -> Result<Vec<f64>> {
     let machine = Machine::here().with_single_device();
     let recipe = generating(recipe, model, tokens.len(), &machine)?;
@@ -77,8 +77,8 @@ pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u
     logits_after(&mut engine, &generator, tokens, seq_len)
 }
 
-/// Returns a recipe of the same model that generates one text in fp32 on the CPU. A context that is no part
-/// of the model is as short as the prompt, so that the cache of keys and values is.
+/// Returns a recipe of the same model that generates one text in fp32 on the CPU. Unless the context is part
+/// of the model, it is as short as the prompt, to keep the cache of keys and values small.
 fn generating(recipe: &Recipe, model: &Model, tokens: usize, machine: &Machine) -> Result<Recipe> {
     let mut text = "[model]\n".to_owned();
     for (key, value, _) in recipe.explain() {

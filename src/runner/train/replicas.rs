@@ -1,8 +1,8 @@
-//! Comparison of the parameters of all ranks, bit for bit.
+//! Compares the parameters of all ranks bit for bit.
 //!
 //! Ranks have the same initial parameters, add the same gradients in the same order and apply the same
-//! update, so their parameters never differ, unless memory, a link or a program is wrong. Ranks compare
-//! fingerprints of each master, 16 bytes from each rank.
+//! update. Their parameters therefore never differ unless memory, a link or a program is wrong. Ranks compare
+//! fingerprints of each master, 16 bytes per rank.
 
 use crate::device::communicator::CollectiveResult;
 use crate::device::{DType, Elem};
@@ -11,14 +11,14 @@ use crate::exec::{Engine, Section};
 use crate::ir::{FlatBuffer, SlotName, State};
 use std::collections::BTreeMap;
 
-/// Bytes of a fingerprint.
+/// Size of a fingerprint in bytes.
 const BYTES: usize = 16;
 
-/// Computes the fingerprints of this rank's parameters and compares them with those of all ranks.
+/// Computes the fingerprints of this rank's parameters and compares them with the fingerprints of all ranks.
 ///
 /// # Errors
-/// When a rank is lost, or parameters differ; that error is the same on every rank. On the rank that owns it,
-/// when a copy is not the rounded master; others wait until that rank aborts the run.
+/// If a rank is lost, or parameters differ; this error is the same on every rank. Also if a copy differs from
+/// its rounded master. Only the owner of the master sees that, and the others wait until it aborts the run.
 pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result<()> {
     if let Some(name) = first_stale_copy(engine)? {
         return Err(Error::failed(format!(
@@ -40,8 +40,8 @@ pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result
     }
 }
 
-/// Returns the first parameter whose copy, which ops read, is not what this rank has as its master; `None`
-/// where all are, and where a rank has all masters.
+/// Returns the first parameter whose copy, which ops read, does not match this rank's master. `None` if all
+/// match, or if a rank has all masters.
 fn first_stale_copy(engine: &Engine) -> Result<Option<String>> {
     let (state, layout) = (&engine.state, engine.state.layout());
     let Some(shards) = layout.shards.as_ref().filter(|_| layout.masters_are_sharded()) else {
@@ -72,7 +72,7 @@ fn first_stale_copy(engine: &Engine) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Describes the first parameter that differs between ranks; `None` if none does.
+/// Describes the first parameter that differs between ranks, if any.
 fn first_difference(layout: &State, all: &CollectiveResult) -> Option<String> {
     let parts: Vec<&[u8]> = all.parts().collect();
     let of = |rank: usize, row: usize| parts[rank].get(row * BYTES..(row + 1) * BYTES);
@@ -81,8 +81,8 @@ fn first_difference(layout: &State, all: &CollectiveResult) -> Option<String> {
     let first = differing.next()?;
     let more = match differing.count() {
         0 => String::new(),
-        1 => " (and one tensor more)".to_owned(),
-        more => format!(" (and {more} tensors more)"),
+        1 => " (and one more tensor)".to_owned(),
+        more => format!(" (and {more} more tensors)"),
     };
     let mut alike: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for rank in 0..parts.len() {
@@ -91,7 +91,7 @@ fn first_difference(layout: &State, all: &CollectiveResult) -> Option<String> {
     let mut groups: Vec<Vec<usize>> = alike.into_values().collect();
     groups.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
     let name = &layout.params[first].name;
-    // If a majority of ranks agrees, the others are wrong; otherwise the wrong ranks are unknown.
+    // If most ranks agree, the others are wrong; otherwise the wrong ranks are unknown.
     Some(if 2 * groups[0].len() > parts.len() {
         let mut blamed = groups[1..].concat();
         blamed.sort_unstable();
@@ -114,7 +114,7 @@ mod tests {
     use crate::ir::ParamRequest;
     use crate::ir::{Init, Precision, Role, StateBuilder};
 
-    /// Returns the error for these fingerprints: for each rank, a number per parameter.
+    /// Returns the error for these fingerprints: one number per parameter for each rank.
     fn difference(ranks: &[[u8; 3]]) -> Option<String> {
         let requests = ["head", "blocks.0.qkv", "embedding"].map(|name| ParamRequest {
             name: name.to_owned(),
@@ -141,15 +141,15 @@ mod tests {
         );
         assert_eq!(
             says(&[[7, 2, 4], [1, 2, 3], [1, 2, 3]]),
-            "head (and one tensor more) differs on rank 0 from ranks 1, 2"
+            "head (and one more tensor) differs on rank 0 from ranks 1, 2"
         );
         assert_eq!(
             says(&[[3, 3, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3], [2, 2, 3]]),
-            "head (and one tensor more) differs on ranks 0, 4 from ranks 1, 2, 3"
+            "head (and one more tensor) differs on ranks 0, 4 from ranks 1, 2, 3"
         );
         assert_eq!(
             says(&[[1, 1, 1], [2, 2, 2], [2, 2, 2], [1, 1, 1]]),
-            "head (and 2 tensors more) differs between ranks 0, 3 and ranks 1, 2"
+            "head (and 2 more tensors) differs between ranks 0, 3 and ranks 1, 2"
         );
         assert_eq!(
             says(&[[1, 2, 3], [2, 2, 3], [3, 2, 3]]),

@@ -1,4 +1,4 @@
-//! The request of a run, and the form in which a parent process sends it to the processes of its ranks.
+//! The request of a run, and its form for sending to the processes of ranks.
 
 use crate::error::Result;
 use crate::machine::Machine;
@@ -7,18 +7,18 @@ use crate::results::progress::Mode;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Start of a run.
+/// Where a run starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// Step 0 in a new folder; or the newest unfinished run of this recipe, where `checkpoint.resume =
-    /// "auto"`.
+    /// At step 0 in a new folder or, if `checkpoint.resume = "auto"`, with the newest unfinished run of this
+    /// recipe.
     Fresh,
-    /// The newest valid checkpoint of this run, in its folder.
+    /// From the newest valid checkpoint of this run, in its folder.
     Resume(PathBuf),
-    /// A checkpoint of another run, in a new folder, where training keys may differ.
+    /// From a checkpoint of another run, in a new folder. Training keys may differ.
     Fork {
-        /// The run.
+        /// The other run.
         run: PathBuf,
         /// The step of the checkpoint; `None` for the newest valid one.
         step: Option<u64>,
@@ -30,19 +30,19 @@ pub enum Origin {
 pub struct Request {
     /// The recipe.
     pub recipe: Recipe,
-    /// Machine that it runs on.
+    /// The machine to run on.
     pub machine: Machine,
     /// Folder of all run folders.
     pub results: PathBuf,
-    /// Display of progress.
+    /// How progress is displayed.
     pub progress: Mode,
-    /// Start of the run.
+    /// Where the run starts.
     pub origin: Origin,
     /// Step after which the run saves its state and ends; `None` for the last one.
     pub until: Option<u64>,
-    /// Run whose matrix-product algorithms are reused.
+    /// The run whose matrix-product algorithms are reused.
     pub algorithms_from: Option<PathBuf>,
-    /// Command line, for the provenance.
+    /// The command line, for the provenance.
     pub command: Vec<String>,
 }
 
@@ -67,10 +67,10 @@ impl WorkerRequest {
         Self { recipe, results, progress, origin, until, algorithms_from, command }
     }
 
-    /// Converts the data back to the request, for the machine that runs this process.
+    /// Converts the data back to a request, for the machine of this process.
     ///
     /// # Errors
-    /// When the recipe is invalid, which happens only between different versions of xrun.
+    /// If the recipe is invalid, which happens only between different versions of xrun.
     pub fn into_request(self) -> Result<Request> {
         let Self { recipe, results, progress, origin, until, algorithms_from, command } = self;
         let (recipe, machine) = (recipe.load()?, Machine::here());

@@ -1,4 +1,4 @@
-//! Reading the state of a checkpoint into an engine, and broadcasting it from rank 0.
+//! Reads the state of a checkpoint into an engine, and broadcasts it from rank 0.
 
 use super::initial::{refresh_compute_copy, write_parameter};
 use super::shards::{
@@ -16,10 +16,10 @@ use safetensors::Dtype;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Reads a checkpoint into an engine: the parameters, and the optimizer's slots where the engine trains.
+/// Reads a checkpoint into an engine: the parameters and, if the engine trains, the optimizer's slots.
 ///
 /// # Errors
-/// When a tensor is missing or has another shape.
+/// If a tensor is missing or has a different shape.
 pub(super) fn restore(engine: &mut Engine, loaded: &Loaded) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     for buffer in checkpoint_buffers(&layout) {
@@ -33,11 +33,11 @@ pub(super) fn restore(engine: &mut Engine, loaded: &Loaded) -> Result<()> {
     refresh_compute_copy(engine)
 }
 
-/// Broadcasts the parameters and the optimizer's slots of rank 0, the only rank that needs to see the
-/// checkpoint: directly between GPUs, otherwise through the host.
+/// Broadcasts the parameters and the optimizer's slots from rank 0, so that only rank 0 needs to see the
+/// checkpoint. Goes directly between GPUs if possible, and through the host otherwise.
 ///
 /// # Errors
-/// When a rank is lost, or plans another model.
+/// If a rank is lost or plans a different model.
 pub(super) fn broadcast_state(engine: &mut Engine, comm: &dyn Communicator) -> Result<()> {
     if comm.world_size() == 1 {
         return Ok(());
@@ -65,11 +65,11 @@ pub(super) fn broadcast_state(engine: &mut Engine, comm: &dyn Communicator) -> R
     refresh_compute_copy(engine)
 }
 
-/// Restores every rank of which each has a part of the state: rank 0 reads the tensors of its checkpoint, and
-/// each rank keeps what it owns, and what ops read of parameters.
+/// Restores ranks that each hold a part of the state. Rank 0 reads the tensors of its checkpoint. Each rank
+/// keeps the parts that it owns, and the parameters that its ops read.
 ///
 /// # Errors
-/// When a tensor is missing or has another shape, a rank is lost or plans another model.
+/// If a tensor is missing or has a different shape, or a rank is lost or plans a different model.
 pub(super) fn restore_shards(
     engine: &mut Engine,
     comm: &dyn Communicator,
@@ -100,12 +100,12 @@ fn check_length(param: &Param, bytes: usize, expected: usize) -> Result<()> {
     if bytes == expected {
         return Ok(());
     }
-    Err(Error::failed(format!("{} has {bytes} bytes on rank 0, and {expected} here", param.name)))
+    Err(Error::failed(format!("{} has {bytes} bytes on rank 0, but {expected} here", param.name)))
 }
 
-/// Returns the tensors of a state buffer, unpadded, one for each of some parameters, which are given by their
-/// indices; `prefix` goes before the parameter's name. Of a buffer that is sharded, rank 0 asks the others
-/// for their parts when it reads a tensor.
+/// Returns the tensors of a state buffer, unpadded, one for each parameter index in `params`, named `prefix`
+/// plus the parameter's name. For a sharded buffer, rank 0 requests the other ranks' parts when it reads a
+/// tensor.
 pub(super) fn views<'a>(
     engine: &'a Engine,
     buffer: &FlatBuffer,
@@ -129,7 +129,7 @@ pub(super) fn views<'a>(
     params.iter().filter_map(view).collect()
 }
 
-/// Returns the tensors of a checkpoint's buffer, unpadded, as a copy of the state has them.
+/// Returns the tensors of a checkpoint's buffer, unpadded, from a copy of the state.
 pub(super) fn views_of_copy<'a>(copy: &'a StateCopy, buffer: &CheckpointBuffer<'_>) -> Vec<TensorView<'a>> {
     let view = |param: &Param| {
         let slot = copy.layout().slot(buffer.name.param(&param.name))?;
@@ -139,14 +139,14 @@ pub(super) fn views_of_copy<'a>(copy: &'a StateCopy, buffer: &CheckpointBuffer<'
     buffer.params(copy.layout()).filter_map(view).collect()
 }
 
-/// Returns a tensor whose bytes in memory `read` returns.
+/// Returns a tensor that `read` reads from memory.
 fn view<'a>(name: String, spec: Spec, read: impl Fn() -> Result<Cow<'a, [u8]>> + 'a) -> TensorView<'a> {
     let dtype = if spec.dtype == DType::F64 { Dtype::F64 } else { Dtype::F32 };
     let shape = spec.shape.clone();
     TensorView::lazy(name, dtype, shape, move || Ok(Cow::Owned(to_stored(&spec, &read()?))))
 }
 
-/// Returns the bytes of a tensor as checkpoints store them: without padding, bf16 widened to fp32.
+/// Returns the bytes of a tensor as checkpoints store them: without padding, with bf16 widened to fp32.
 fn to_stored(spec: &Spec, memory: &[u8]) -> Vec<u8> {
     let size = spec.dtype.size();
     let mut stored = Vec::with_capacity(spec.logical_elements() * size);
@@ -160,7 +160,7 @@ fn to_stored(spec: &Spec, memory: &[u8]) -> Vec<u8> {
     stored
 }
 
-/// The inverse of [`to_stored`]: returns the bytes of a tensor in memory, with zero padding.
+/// Inverts [`to_stored`]: returns the bytes of a tensor in memory, with zeros as padding.
 fn from_stored(spec: &Spec, mut stored: Vec<u8>) -> Vec<u8> {
     if spec.dtype == DType::Bf16 {
         let (floats, _) = stored.as_chunks::<4>();

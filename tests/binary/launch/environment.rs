@@ -53,7 +53,7 @@ fn incomplete_sets_are_refused_before_anything_is_written() {
         [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1"), ("OMPI_COMM_WORLD_LOCAL_RANK", "0")];
     let member = env(&place, &["parallelism.world_size=2"], &one);
     assert_eq!(member.code, Some(2));
-    assert!(member.stderr.contains("Open MPI started 1 ranks, and the recipe wants 2"), "{}", member.stderr);
+    assert!(member.stderr.contains("Open MPI started 1 ranks, but the recipe wants 2"), "{}", member.stderr);
     assert!(!place.path().join("results").exists());
 }
 
@@ -223,10 +223,10 @@ fn ports_that_others_have_are_named() {
     members.iter_mut().for_each(Member::ends);
     let [zero, one] = &members;
     assert!(zero.stderr.contains("cannot listen"), "{}", zero.stderr);
-    for line in ["rank 1 looks for rank 0 at ", "error: rank 1 did not find rank 0 at "] {
+    for line in ["rank 1 is looking for rank 0 at ", "error: rank 1 did not find rank 0 at "] {
         let found = one.stderr.lines().find(|said| said.starts_with(line));
         let found = found.unwrap_or_else(|| panic!("no `{line}` in\n{}", one.stderr));
-        assert!(found.contains(&format!("other programs have ports {first}")), "{found}");
+        assert!(found.contains(&format!("other programs use ports {first}")), "{found}");
     }
 }
 

@@ -109,7 +109,7 @@ fn a_renamed_checkpoint_is_found() {
     fs::rename(damaged.dir.join("step-000200"), damaged.dir.join("step-000300")).unwrap();
     let loaded = newest(&damaged.dir).unwrap().unwrap();
     assert_eq!(loaded.meta().step, 100);
-    assert!(loaded.warnings()[0].contains("the manifest is of step 200"), "{:?}", loaded.warnings());
+    assert!(loaded.warnings()[0].contains("the manifest belongs to step 200"), "{:?}", loaded.warnings());
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn a_tensor_is_only_given_out_with_its_shape() {
     let missing = loaded.read("../embedding", &[11, 4]).unwrap_err();
     assert!(missing.message().contains("has no tensor ../embedding"), "{missing}");
     let length = loaded.read_into("embedding", &[11, 4], &mut [0; 8]).unwrap_err();
-    assert!(length.message().contains("has 176 bytes, the buffer 8"), "{length}");
+    assert!(length.message().contains("has 176 bytes, but the buffer has 8"), "{length}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn tensors_that_cannot_be_stored_are_refused_and_leave_nothing() {
         (vec![view("../x")], "not a valid tensor name"),
         (vec![view("__metadata__")], "not a valid tensor name"),
         (vec![view("a"), view("a")], "two tensors are named a"),
-        (vec![TensorView::new("a", vec![2], &[0; 4])], "takes 8 bytes, 4 were given"),
+        (vec![TensorView::new("a", vec![2], &[0; 4])], "takes 8 bytes, but 4 were given"),
         (vec![TensorView::new("a", vec![usize::MAX, 9], &[])], "too large"),
     ] {
         let error = store.save(State::new(2, 2).meta(), &Snapshot::new(tensors, [])).unwrap_err();

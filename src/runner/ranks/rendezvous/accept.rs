@@ -1,4 +1,4 @@
-//! Rank 0's part: it listens, and talks with all newcomers side by side.
+//! The side of rank 0: it listens and handles all newcomers in parallel.
 
 use super::address::{check_stop, ports, resolve};
 use super::handshake::{Candidate, Rejected, authenticate, configure};
@@ -16,17 +16,17 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Pause between two looks for a newcomer.
+/// Pause between two polls for a newcomer.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Maximum number of handshakes under way. Beyond it the oldest is ended: that of a rank takes milliseconds,
-/// so only one whose peer says nothing grows old.
+/// Maximum number of handshakes in progress. Beyond it, the oldest is closed: a rank finishes its handshake
+/// within milliseconds, so the oldest belongs to a silent peer.
 const MAX_NEWCOMERS: usize = 128;
 
-/// Accepts, as rank 0, the connections of all other ranks, each with its rank.
+/// Accepts, on rank 0, the connections of all other ranks.
 ///
 /// # Errors
-/// When no port is free, ranks do not connect within `timeout`, two contradict each other, or a stop is
+/// If no port is free, ranks do not connect within `timeout`, two ranks contradict each other, or a stop is
 /// requested.
 pub fn accept_ranks(
     assignment: &RankAssignment,
@@ -56,9 +56,9 @@ fn bind(assignment: &RankAssignment) -> Result<TcpListener> {
             }
         }
     }
-    let why = failed.map_or_else(|| "it has no address".to_owned(), |e| e.to_string());
+    let why = failed.map_or_else(|| "the name has no address".to_owned(), |e| e.to_string());
     Err(Error::failed(format!(
-        "rank 0 cannot listen at {} on a port from {} on: {why}. MASTER_ADDR has to be this machine's",
+        "rank 0 cannot listen at {}, ports from {} on: {why}. MASTER_ADDR must name this machine",
         assignment.address, assignment.port
     )))
 }
@@ -68,7 +68,7 @@ struct Ranks<'a> {
     assignment: &'a RankAssignment,
     timeout: Duration,
     connections: Vec<(usize, Connection)>,
-    /// The last peer with another secret, and the last that was refused for another reason.
+    /// The last peer with a different secret, and the last one rejected for another reason.
     other_secret: Option<String>,
     refused: Option<String>,
 }
@@ -82,7 +82,7 @@ impl Ranks<'_> {
             match listener.accept() {
                 Ok((stream, from)) => newcomers.admit(stream, from),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
-                // The peer has left already.
+                // The peer is gone already.
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
                 Err(e) => return Err(Error::failed(format!("cannot listen for ranks: {e}"))),
@@ -93,7 +93,7 @@ impl Ranks<'_> {
             if last_heartbeat.elapsed() > interval(self.timeout) {
                 last_heartbeat = Instant::now();
                 for (_, connection) in &mut self.connections {
-                    // One that is gone is found once all are there.
+                    // A rank that is gone is noticed once all have connected.
                     let _ = connection.send(&ServerMessage::Heartbeat, &[]);
                 }
             }
@@ -105,7 +105,7 @@ impl Ranks<'_> {
         Ok(())
     }
 
-    /// Takes in a newcomer, or notes why not.
+    /// Accepts a newcomer, or records why it was rejected.
     fn hear(&mut self, from: SocketAddr, answered: Result<Candidate, Rejected>) -> Result<()> {
         match answered {
             Ok(candidate) => {
@@ -119,7 +119,7 @@ impl Ranks<'_> {
                 }
             }
             Err(Rejected::Fatal(e)) => return Err(e),
-            // Any program may connect to a port by mistake; a rank of this run tries again.
+            // Any program may connect to a port by mistake. A rank of this run will try again.
             Err(Rejected::Stranger(why) | Rejected::Unreachable(why)) => {
                 self.refused = Some(format!("{from}: {why}"));
             }
@@ -135,24 +135,24 @@ impl Ranks<'_> {
         Ok(())
     }
 
-    /// Returns why an authenticated rank cannot belong to the run as rank 0 knows it.
+    /// Returns why an authenticated rank contradicts what rank 0 knows, if it does.
     fn contradiction(&self, candidate: &Candidate) -> Option<String> {
         let (rank, world, own_world) = (candidate.rank, candidate.world, self.assignment.world_size);
         if world != own_world {
-            return Some(format!("rank {rank} is one of {world} ranks, and rank 0 one of {own_world}"));
+            return Some(format!("rank {rank} is one of {world} ranks, but rank 0 is one of {own_world}"));
         }
         let known = self.connections.iter().any(|(other, _)| *other == rank);
         (rank == 0 || rank >= own_world || known).then(|| format!("two processes are rank {rank}"))
     }
 
-    /// Returns the error that ranks are missing after the timeout.
+    /// Returns the error for ranks that did not connect within the timeout.
     fn missing(&self) -> Error {
         let known = |rank: &usize| self.connections.iter().any(|(found, _)| found == rank);
         let missing = (1..self.assignment.world_size).filter(|rank| !known(rank));
         let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
         let last = match (&self.other_secret, &self.refused) {
             (Some(other), _) => format!(" {other}: set {SECRET} to the same text for every rank, or to none"),
-            (None, Some(last)) => format!(" The last one refused: {last}"),
+            (None, Some(last)) => format!(" The last rejected peer: {last}"),
             (None, None) => String::new(),
         };
         Error::failed(format!(
@@ -166,18 +166,18 @@ impl Ranks<'_> {
     }
 }
 
-/// Peers whose handshake is under way, each in a thread of its own.
+/// Peers whose handshake is in progress, each on its own thread.
 struct Newcomers {
     job: String,
     secret: Secret,
-    /// Second handles of their connections, oldest first: closing one ends its thread.
+    /// Second handles of their connections, oldest first. Closing one ends its thread.
     under_way: VecDeque<(usize, Connection)>,
     admitted: usize,
     sender: Sender<Answered>,
     answered: Receiver<Answered>,
 }
 
-/// The end of a handshake: its number, the peer's address, and what came of it.
+/// The end of a handshake: its number, the peer's address, and the result.
 type Answered = (usize, SocketAddr, Result<Candidate, Rejected>);
 
 impl Newcomers {
@@ -187,8 +187,7 @@ impl Newcomers {
         Self { job, secret, under_way: VecDeque::new(), admitted: 0, sender, answered }
     }
 
-    /// Begins the handshake with a peer. One for which the system has no thread left is dropped: a rank tries
-    /// again.
+    /// Starts the handshake with a peer. Drops the peer if the OS cannot start a thread; a rank tries again.
     fn admit(&mut self, stream: TcpStream, from: SocketAddr) {
         let Ok(connection) = configure(stream) else { return };
         let Ok(handle) = connection.try_clone() else { return };
@@ -201,7 +200,7 @@ impl Newcomers {
         self.admitted += 1;
         let (job, secret, sender) = (self.job.clone(), self.secret.clone(), self.sender.clone());
         let talk = move || {
-            // The receiver is gone once all ranks are there.
+            // The receiver is gone once all ranks have connected.
             let _ = sender.send((number, from, authenticate(connection, &job, &secret)));
         };
         if std::thread::Builder::new().name("xrun-newcomer".to_owned()).spawn(talk).is_ok() {
@@ -209,7 +208,7 @@ impl Newcomers {
         }
     }
 
-    /// Returns a peer whose handshake has ended, with what came of it.
+    /// Returns the next peer whose handshake has ended, with the result.
     fn next_answered(&mut self) -> Option<(SocketAddr, Result<Candidate, Rejected>)> {
         let (number, from, answered) = self.answered.try_recv().ok()?;
         self.under_way.retain(|(other, _)| *other != number);

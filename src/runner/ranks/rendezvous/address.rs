@@ -1,23 +1,23 @@
-//! Where ranks meet.
+//! The address where ranks meet.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::Stop;
 use crate::ranks::environment::{PORTS, RankAssignment};
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Returns the address and the ports that rank 0 may listen at, as messages name them.
+/// Describes the address and ports of rank 0 for messages.
 pub(super) fn address_and_ports(assignment: &RankAssignment) -> String {
     let RankAssignment { address, port, .. } = assignment;
     format!("{address}, ports {port} to {}", port.saturating_add(PORTS - 1))
 }
 
-/// Returns the ports that rank 0 may listen at.
+/// Returns the ports that rank 0 may listen on.
 pub(super) fn ports(assignment: &RankAssignment) -> impl Iterator<Item = u16> + use<> {
     let first = assignment.port;
     (0..PORTS).filter_map(move |more| first.checked_add(more))
 }
 
-/// Returns the addresses that a port of the machine of rank 0 has.
+/// Resolves the machine of rank 0 to socket addresses with this port.
 pub(super) fn resolve(assignment: &RankAssignment, port: u16) -> Result<Vec<SocketAddr>> {
     let found = (assignment.address.as_str(), port).to_socket_addrs();
     found
@@ -25,7 +25,7 @@ pub(super) fn resolve(assignment: &RankAssignment, port: u16) -> Result<Vec<Sock
         .map_err(|e| Error::failed(format!("MASTER_ADDR = {}: {e}", assignment.address)))
 }
 
-/// Fails if a stop is requested: there is nothing to save yet.
+/// Fails if a stop was requested. There is nothing to save yet.
 pub(super) fn check_stop(stop: &Stop) -> Result<()> {
     match stop.requested() {
         true => Err(Error::new(ErrorKind::Interrupted, "stopped by a signal before all ranks had connected")),

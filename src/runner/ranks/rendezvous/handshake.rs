@@ -9,10 +9,10 @@ use std::io;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Time that an unauthenticated peer has for each message.
+/// Time limit for each message of an unauthenticated peer.
 pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Both ends must be the same version: frames are not compatible between versions.
+/// Both ends must have the same version, because frames are not compatible between versions.
 const VERSION: &str = concat!("xrun ", env!("CARGO_PKG_VERSION"), " rendezvous 2");
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,13 +39,13 @@ enum Reply {
     OtherSecret,
 }
 
-/// Failure of a handshake.
+/// Why a handshake failed.
 pub(super) enum Rejected {
-    /// Nobody listens there.
+    /// Nobody listens at the address.
     Unreachable(String),
-    /// The peer is not a rank of this run, or the network failed: the next attempt may succeed.
+    /// The peer is not a rank of this run, or the network failed. The next attempt may succeed.
     Stranger(String),
-    /// The peer is of a run of the same name, and has another secret: most likely a mistake.
+    /// The peer belongs to a run of the same name but has a different secret, most likely by mistake.
     OtherSecret(String),
     /// Ranks of this run contradict each other.
     Fatal(Error),
@@ -54,17 +54,17 @@ pub(super) enum Rejected {
 impl From<io::Error> for Rejected {
     fn from(error: io::Error) -> Self {
         Self::Stranger(match error.kind() {
-            // What the system calls a read that took too long.
+            // The OS reports a read timeout as either kind.
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                format!("it says nothing for {} s", MESSAGE_TIMEOUT.as_secs())
+                format!("it sent nothing for {} s", MESSAGE_TIMEOUT.as_secs())
             }
-            io::ErrorKind::UnexpectedEof => "it closes the connection".to_owned(),
+            io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
             _ => error.to_string(),
         })
     }
 }
 
-/// A rank that has proved the secret, and waits for its welcome.
+/// A rank that proved the secret and waits to be accepted.
 pub(super) struct Candidate {
     pub rank: usize,
     pub world: usize,
@@ -72,17 +72,17 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Takes the rank into the run.
+    /// Accepts the rank into the run.
     ///
     /// # Errors
-    /// When it is gone.
+    /// If the rank is gone.
     pub fn welcome(mut self) -> io::Result<(usize, Connection)> {
         self.connection.send(&Answer::Welcome, &[])?;
         self.connection.set_timeout(None)?;
         Ok((self.rank, self.connection))
     }
 
-    /// Tells the rank why it cannot belong to the run.
+    /// Tells the rank why it was rejected.
     pub fn refuse(mut self, why: &str) {
         refuse(&mut self.connection, why, true);
     }
@@ -96,11 +96,11 @@ fn refuse(connection: &mut Connection, why: &str, permanent: bool) {
 fn nonce() -> Result<[u8; 16], Rejected> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
-        .map_err(|e| Rejected::Stranger(format!("the system has no random numbers: {e}")))?;
+        .map_err(|e| Rejected::Stranger(format!("the OS gave no random numbers: {e}")))?;
     Ok(bytes)
 }
 
-/// Runs rank 0's side, up to the proof of the other.
+/// Runs rank 0's side until the other rank has proved the secret.
 pub(super) fn authenticate(
     mut connection: Connection,
     job: &str,
@@ -108,7 +108,7 @@ pub(super) fn authenticate(
 ) -> Result<Candidate, Rejected> {
     let hello: Hello = connection.receive_handshake(Instant::now() + MESSAGE_TIMEOUT)?;
     if hello.version != VERSION {
-        let why = format!("rank 0 is {VERSION}, and rank {} is {}", hello.rank, hello.version);
+        let why = format!("rank 0 is {VERSION}, but rank {} is {}", hello.rank, hello.version);
         refuse(&mut connection, &why, true);
         return Err(Rejected::Stranger(why));
     }
@@ -132,7 +132,7 @@ pub(super) fn authenticate(
     Ok(Candidate { rank: hello.rank, world: hello.world, connection })
 }
 
-/// Runs the side of any rank but 0. Waits for the welcome until `deadline`.
+/// Runs the side of the other ranks. Waits for the welcome until `deadline`.
 pub(super) fn introduce(
     stream: TcpStream,
     assignment: &RankAssignment,
@@ -171,8 +171,8 @@ pub(super) fn introduce(
     }
 }
 
-/// Configures a TCP stream: small frames are sent at once, a machine that vanished is noticed within seconds,
-/// and messages of the handshake have a timeout.
+/// Configures a TCP stream: sends small frames at once, notices a vanished machine within seconds, and sets a
+/// timeout for the messages of the handshake.
 pub(super) fn configure(stream: TcpStream) -> io::Result<Connection> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
@@ -183,7 +183,7 @@ pub(super) fn configure(stream: TcpStream) -> io::Result<Connection> {
         sockopt::set_tcp_keepidle(&stream, Duration::from_secs(2))?;
         sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1))?;
         sockopt::set_tcp_keepcnt(&stream, 3)?;
-        // In milliseconds. Keepalive probes are not sent while data waits to be acknowledged.
+        // In milliseconds. The OS sends no keepalive probes while data waits for an acknowledgment.
         sockopt::set_tcp_user_timeout(&stream, 5000)?;
     }
     let connection = Connection::Tcp(stream);

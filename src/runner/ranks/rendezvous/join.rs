@@ -1,4 +1,4 @@
-//! The part of any rank but 0: it looks for rank 0.
+//! The side of all ranks except 0: each connects to rank 0.
 
 use super::address::{address_and_ports, check_stop, ports, resolve};
 use super::handshake::{MESSAGE_TIMEOUT, Rejected, introduce};
@@ -14,14 +14,15 @@ use std::time::{Duration, Instant};
 /// Pause between two attempts to reach rank 0.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Time after which a rank that looks for rank 0 says so, and between two times.
+/// Time after which a rank first reports that it is still looking for rank 0, and the time between further
+/// reports.
 const FIRST_NOTICE: Duration = Duration::from_secs(5);
 const NEXT_NOTICE: Duration = Duration::from_secs(60);
 
-/// Connects, as any other rank, to rank 0.
+/// Connects a rank other than 0 to rank 0.
 ///
 /// # Errors
-/// When it does not answer within `timeout`, or refuses, or a stop is requested.
+/// If rank 0 does not answer within `timeout` or refuses, or a stop is requested.
 pub fn join(
     assignment: &RankAssignment,
     secret: &Secret,
@@ -52,7 +53,7 @@ pub fn join(
             if began.elapsed() > notice_after {
                 notice_after = began.elapsed() + NEXT_NOTICE;
                 eprint_line(&format!(
-                    "rank {} looks for rank 0 at {}, until parallelism.timeout_s = {} s are over: {}",
+                    "rank {} is looking for rank 0 at {}, for at most parallelism.timeout_s = {} s: {}",
                     assignment.rank,
                     address_and_ports(assignment),
                     timeout.as_secs_f64(),
@@ -64,14 +65,14 @@ pub fn join(
     }
 }
 
-/// Tries the addresses of a port.
+/// Tries all addresses of a port.
 fn attempt(
     assignment: &RankAssignment,
     port: u16,
     secret: &Secret,
     deadline: Instant,
 ) -> Result<Result<Connection, Rejected>> {
-    let (mut unreachable, mut rejected) = ("it has no address".to_owned(), None);
+    let (mut unreachable, mut rejected) = ("the name has no address".to_owned(), None);
     for address in resolve(assignment, port)? {
         match TcpStream::connect_timeout(&address, MESSAGE_TIMEOUT) {
             Ok(stream) => match introduce(stream, assignment, secret, deadline) {
@@ -84,11 +85,11 @@ fn attempt(
     Ok(Err(rejected.unwrap_or(Rejected::Unreachable(unreachable))))
 }
 
-/// What this rank has met so far instead of rank 0.
+/// What this rank found so far instead of rank 0.
 #[derive(Default)]
 struct Found {
     other_secret: Option<String>,
-    /// What answered last at each port.
+    /// The last answer at each port.
     strangers: BTreeMap<u16, String>,
     unreachable: String,
 }
@@ -113,7 +114,7 @@ impl Found {
         }
     }
 
-    /// Returns the best explanation: another secret before other programs before nobody.
+    /// Returns the best explanation: a different secret first, then other programs, then no listener.
     fn describe(&self) -> String {
         if let Some(why) = &self.other_secret {
             return format!("{why}: set {SECRET} to the same text for every rank, or to none");
@@ -121,7 +122,7 @@ impl Found {
         let Some((port, why)) = self.strangers.first_key_value() else { return self.unreachable.clone() };
         let ports: Vec<String> = self.strangers.keys().map(u16::to_string).collect();
         format!(
-            "other programs have ports {} ({port}: {why}). If rank 0 cannot listen at any, set MASTER_PORT or XRUN_PORT to \
+            "other programs use ports {} ({port}: {why}). If rank 0 cannot listen on any port, set MASTER_PORT or XRUN_PORT to \
              another",
             ports.join(", ")
         )

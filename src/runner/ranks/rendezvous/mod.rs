@@ -1,4 +1,4 @@
-//! Rendezvous of ranks that know only an address: rank 0 listens, the others connect, and both sides prove
+//! Rendezvous of ranks that know only an address. Rank 0 listens, the others connect, and both sides prove
 //! that they know the secret of the run.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //! 0 → rank   Welcome                                                         or Refused { why, permanent }
 //! ```
 //!
-//! Rank 0 talks with all newcomers side by side, so that one that says nothing delays no other.
+//! Rank 0 handles all newcomers in parallel, so that a silent one delays no other.
 
 mod accept;
 mod address;

@@ -1,4 +1,4 @@
-//! Ranks that meet, strangers among them, and ranks that do not belong together.
+//! Rendezvous with strangers around, and of ranks that do not belong together.
 
 use super::handshake::MESSAGE_TIMEOUT;
 use super::{Secret, accept_ranks, join};
@@ -8,7 +8,7 @@ use crate::ranks::{Peer, RemoteCommunicator, Stop};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Returns a port that no other test of this process uses.
+/// Returns a port that no other test in this process uses.
 fn port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
@@ -22,7 +22,7 @@ fn assignment(rank: usize, world: usize, port: u16) -> RankAssignment {
         local_world_size: world,
         address: "127.0.0.1".to_owned(),
         port,
-        // Tests run in parallel, and their ports lie close together.
+        // Tests run in parallel, and their ports are close together.
         job: format!("at {port}"),
         ignored: Vec::new(),
     }
@@ -95,7 +95,7 @@ fn a_port_in_use_is_passed_over() {
 fn ranks_that_contradict_each_other_are_refused() {
     let first = port();
     let (found, joined) = rendezvous(assignment(0, 2, first), vec![(assignment(1, 3, first), "s")], TIMEOUT);
-    assert!(found.unwrap_err().message().contains("rank 1 is one of 3 ranks, and rank 0 one of 2"));
+    assert!(found.unwrap_err().message().contains("rank 1 is one of 3 ranks, but rank 0 is one of 2"));
     assert!(joined[0].as_ref().unwrap_err().message().contains("one of 3 ranks"));
     let second = port();
     let both = vec![(assignment(1, 3, second), "s"), (assignment(1, 3, second), "s")];
@@ -111,7 +111,7 @@ fn another_secret_or_another_run_does_not_join() {
     let (found, joined) = rendezvous(assignment(0, 2, first), vec![(assignment(1, 2, first), "other")], soon);
     let said = found.unwrap_err();
     assert!(said.message().contains("of 2 ranks, 1 did not connect"), "{said}");
-    // Each names the cause, not what became of its last attempt.
+    // Each side names the cause, not the outcome of its last attempt.
     assert!(said.message().contains(&format!("rank 1 has another {SECRET}")), "{said}");
     let said = joined[0].as_ref().unwrap_err();
     assert!(said.message().contains(&format!("rank 0 has another {SECRET}")), "{said}");
@@ -134,7 +134,7 @@ fn a_peer_that_sends_slowly_delays_no_rank() {
                 Err(e) => assert!(Instant::now() < deadline, "{e}"),
             }
         };
-        // Announces a long message, and sends it byte by byte until the other end closes.
+        // Announces a long message and sends it byte by byte until the other end closes.
         let announced = [&1000_u32.to_le_bytes()[..], &0_u64.to_le_bytes()].concat();
         let mut sent = stream.write_all(&announced);
         while sent.is_ok() && Instant::now() < deadline {
@@ -150,7 +150,7 @@ fn a_peer_that_sends_slowly_delays_no_rank() {
     assert!(peer.join().unwrap(), "its connection was closed");
 }
 
-/// Connects and says nothing, again and again, until rank 0 listens no more. Returns the number of
+/// Connects and stays silent, again and again, until rank 0 stops listening. Returns the number of
 /// connections.
 fn say_nothing(port: u16) -> usize {
     let (mut connections, deadline) = (0, Instant::now() + TIMEOUT);
@@ -159,8 +159,8 @@ fn say_nothing(port: u16) -> usize {
         match TcpStream::connect(("127.0.0.1", port)) {
             Ok(mut stream) => {
                 (connections, listened) = (connections + 1, true);
-                // Until rank 0 closes it. A connection may also have met itself: nobody listened, and the
-                // system chose this port for this end.
+                // Waits until rank 0 closes it. A connection may also have met itself: nobody listened, and
+                // the OS chose this port for this end.
                 stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 let _ = std::io::Read::read(&mut stream, &mut [0]);
             }
@@ -173,11 +173,11 @@ fn say_nothing(port: u16) -> usize {
 
 #[test]
 fn strangers_that_say_nothing_delay_no_rank() {
-    // More than may have a handshake under way at once.
+    // 150 is more than the number of handshakes that may be in progress at once.
     for strangers in [2, 150] {
         let port = port();
         let silent: Vec<_> = (0..strangers).map(|_| std::thread::spawn(move || say_nothing(port))).collect();
-        // Rank 0 meets the strangers first.
+        // The strangers reach rank 0 first.
         let zero = std::thread::spawn(move || {
             accept_ranks(&assignment(0, 2, port), &secret("s"), TIMEOUT, &Stop::default()).map(|_| ())
         });

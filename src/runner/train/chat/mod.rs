@@ -1,4 +1,4 @@
-//! A conversation with a trained run, in the form of its tokenizer's chat template.
+//! A conversation with a trained run, formatted by its tokenizer's chat template.
 
 mod template;
 #[cfg(test)]
@@ -19,15 +19,15 @@ pub struct ChatRequest {
     pub run: PathBuf,
     /// The step of the checkpoint; `None` for the newest valid one.
     pub step: Option<u64>,
-    /// Which weights of the checkpoint.
+    /// Which of the checkpoint's weights to use.
     pub weights: WeightsOf,
     /// Keys to change, as for [`sample`](super::sample).
     pub overrides: Vec<String>,
-    /// Most tokens of a reply; `None`: as many as the context has room for.
+    /// Maximum number of tokens in a reply; `None` for as many as the context can hold.
     pub tokens: Option<usize>,
 }
 
-/// A conversation: its messages so far, and the model that replies.
+/// A conversation: the messages so far, and the model that replies.
 #[derive(Debug)]
 pub struct Chat {
     trained: Trained,
@@ -39,11 +39,11 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// Opens a run. Every turn takes the whole conversation in one pass, by the program of the next larger
-    /// size.
+    /// Opens a run. Every turn processes the whole conversation in one pass, with the smallest program that
+    /// holds it.
     ///
     /// # Errors
-    /// When the run has no valid checkpoint or no chat template, or a key would change the trained model.
+    /// If the run has no valid checkpoint or no chat template, or a key would change the trained model.
     pub fn open(request: &ChatRequest) -> Result<Self> {
         let one = [&request.overrides[..], &["generation.samples=1".to_owned()]].concat();
         let mut trained = Trained::open(&request.run, request.step, request.weights, &one, 1)?;
@@ -54,11 +54,11 @@ impl Chat {
         Ok(Self { trained, generator, engine, template, tokens: request.tokens, messages: Vec::new() })
     }
 
-    /// Adds a message of the user, and the model's reply to it, of which parts are passed to `see` as soon as
-    /// they are known. After an error the conversation is as it was before.
+    /// Adds a message of the user and the model's reply to it. Passes parts of the reply to `see` as they are
+    /// generated. After an error the conversation is unchanged.
     ///
     /// # Errors
-    /// When the template refuses the conversation, or that leaves no room for a reply in the model's context.
+    /// If the template rejects the conversation, or the model's context has no room for a reply.
     pub fn reply(&mut self, text: &str, mut see: impl FnMut(&str) -> Result<()>) -> Result<()> {
         let tokenizer = &self.trained.tokenizer;
         let mut messages = self.messages.clone();
@@ -78,7 +78,8 @@ impl Chat {
         generating.run(&mut self.engine, &[prompt], |_, token| {
             tokens.push(token);
             let decoded = tokenizer.decode(&tokens)?;
-            // A character whose bytes are not all there yet, or a text that began otherwise, waits.
+            // Waits if a character's bytes are incomplete, or if the new token changed the text decoded so
+            // far.
             match decoded.strip_prefix(reply.as_str()) {
                 Some(more) if !more.ends_with(char::REPLACEMENT_CHARACTER) => {
                     see(more)?;
@@ -103,14 +104,14 @@ impl Chat {
     }
 }
 
-/// Returns the smallest program for a prompt of so many tokens, and room for a reply.
+/// Returns the smallest program for a prompt of `tokens` tokens that leaves room for a reply.
 fn prefill(generator: &Generator, tokens: usize, seq_len: usize) -> Result<&Prefill> {
     let fits = |prefill: &&Prefill| (1..=prefill.shape.rows).contains(&tokens) && tokens < seq_len;
     generator.prefills.iter().find(fits).ok_or_else(|| {
         Error::usage(match tokens {
-            0 => "the chat template made an empty text of the conversation".to_owned(),
+            0 => "the chat template rendered the conversation as an empty text".to_owned(),
             _ => format!(
-                "the conversation takes {tokens} tokens, and the model's context is training.seq_len = {seq_len}: there \
+                "the conversation takes {tokens} tokens, but the model's context is training.seq_len = {seq_len}: there \
                  is no room for a reply; /clear begins a new one"
             ),
         })

@@ -1,5 +1,5 @@
-//! The chat template of a tokenizer: a program in Jinja that makes one text of a conversation. It is written
-//! by others, so it is read as data: its size, its steps and its depth are bounded, and it reaches no file.
+//! The chat template of a tokenizer: a Jinja program that turns a conversation into one text. It comes from
+//! others, so it is untrusted: its size, steps and depth are bounded, and it cannot access files.
 
 use crate::data::Tokenizer;
 use crate::error::{Error, IoContext, Result};
@@ -11,20 +11,20 @@ use std::fs::File;
 use std::io::{ErrorKind as IoErrorKind, Read};
 use std::path::Path;
 
-/// The settings of a tokenizer, which may hold the template.
+/// The settings of a tokenizer, which may contain the template.
 const CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// The largest file that is read; templates in use are below 64 KiB, and settings with long lists of added
-/// tokens below 4 MiB.
+/// Maximum size of a file that is read. Templates in use stay below 64 KiB, and settings with long lists of
+/// added tokens below 4 MiB.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// The largest template.
+/// Maximum size of a template.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 
-/// Instructions of a rendering: a template in use takes some hundred for each message.
+/// Maximum number of instructions per rendering. Templates in use need a few hundred per message.
 const FUEL: u64 = 10_000_000;
 
-/// Depth of nested calls.
+/// Maximum depth of nested calls.
 const MAX_DEPTH: usize = 100;
 
 /// A message of a conversation.
@@ -32,11 +32,11 @@ const MAX_DEPTH: usize = 100;
 pub(super) struct Message {
     /// `user` or `assistant`.
     pub role: &'static str,
-    /// Its text.
+    /// The text of the message.
     pub content: String,
 }
 
-/// A chat template, and the special tokens that it may name.
+/// A chat template, and the special tokens that it may use.
 #[derive(Debug)]
 pub(super) struct Template {
     environment: Environment<'static>,
@@ -50,7 +50,7 @@ impl Template {
     /// Reads the template in a run's folder.
     ///
     /// # Errors
-    /// A usage error that says what is missing, or where the template is wrong.
+    /// With a usage error that says what is missing, or where the template is wrong.
     pub(super) fn of_run(run: &Path, tokenizer: &Tokenizer) -> Result<Self> {
         let config = match read(&run.join(CONFIG_FILE))? {
             Some(text) => serde_json::from_str(&text)
@@ -63,8 +63,8 @@ impl Template {
         };
         if source.trim().is_empty() {
             return Err(Error::usage(format!(
-                "{} has no chat template: neither {CHAT_TEMPLATE} nor \"chat_template\" in {CONFIG_FILE}. Put the one of \
-                 the model's tokenizer there, or continue a text with --prompt",
+                "{} has no chat template: neither {CHAT_TEMPLATE} nor \"chat_template\" in {CONFIG_FILE}. Copy the template of \
+                 the model's tokenizer there, or use --prompt to continue a text",
                 run.display()
             )));
         }
@@ -80,7 +80,7 @@ impl Template {
             )));
         }
         let mut environment = Environment::new();
-        // As transformers sets up Jinja.
+        // The same settings as transformers uses for Jinja.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|e| wrong(&e))?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
@@ -103,10 +103,10 @@ impl Template {
         self.ends.clone()
     }
 
-    /// Returns the text of a conversation, up to where the model's reply begins.
+    /// Renders a conversation up to the point where the model's reply begins.
     ///
     /// # Errors
-    /// What the template says of the conversation, or that it does not come to an end.
+    /// If the template rejects the conversation, or does not finish within its limits.
     pub(super) fn render(&self, messages: &[Message]) -> Result<String> {
         let template = self.environment.get_template("chat").map_err(|e| wrong(&e))?;
         let fields = |m: &Message| {
@@ -122,7 +122,7 @@ impl Template {
     }
 }
 
-/// Returns the template of a tokenizer_config.json: a text, or of a list of named ones the `default`.
+/// Returns the template in a tokenizer_config.json: either a string, or the entry named `default` in a list.
 fn in_config(template: &serde_json::Value) -> Option<String> {
     let default = |named: &Vec<serde_json::Value>| {
         let named = named.iter().find(|named| named["name"] == "default")?;
@@ -131,12 +131,12 @@ fn in_config(template: &serde_json::Value) -> Option<String> {
     template.as_str().map(str::to_owned).or_else(|| template.as_array().and_then(default))
 }
 
-/// Returns a token of a tokenizer_config.json: a string, or an object with `content`.
+/// Returns a token in a tokenizer_config.json: either a string, or an object with `content`.
 fn text_or_content(token: &serde_json::Value) -> Option<String> {
     token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
 }
 
-/// Returns the text of a file; `None` if there is none.
+/// Returns the text of a file; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<String>> {
     let file = match File::open(path) {
         Err(e) if e.kind() == IoErrorKind::NotFound => return Ok(None),
@@ -150,12 +150,12 @@ fn read(path: &Path) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Puts an error of the template in words.
+/// Describes an error of the template.
 fn wrong(error: &minijinja::Error) -> Error {
     let line = error.line().map_or(String::new(), |line| format!(" (line {line})"));
     Error::usage(match error.kind() {
         ErrorKind::OutOfFuel => {
-            format!("the chat template does not come to an end within {FUEL} instructions{line}")
+            format!("the chat template does not finish within {FUEL} instructions{line}")
         }
         _ => format!("the chat template fails{line}: {error}"),
     })

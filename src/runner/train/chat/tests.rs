@@ -32,7 +32,7 @@ fn a_conversation_becomes_a_text() {
     assert_eq!(rendered(CHATML), text);
 }
 
-/// What templates of the field use of Python: methods of strings, slices, namespaces, macros.
+/// The Python features that common templates use: string methods, slices, namespaces, macros.
 #[test]
 fn templates_may_use_methods_of_python() {
     let source = "{% macro shout(text) %}{{ text.upper() }}{% endmacro %}\
@@ -58,7 +58,7 @@ fn wrong_templates_are_errors() {
     assert!(refused("{% for x in").contains("the chat template fails (line 1)"));
     assert!(refused("{{ raise_exception('roles must alternate') }}").contains("roles must alternate"));
     let endless = "{% for a in range(10000) %}{% for b in range(10000) %}{{ a }}{% endfor %}{% endfor %}";
-    assert!(refused(endless).contains("does not come to an end"));
+    assert!(refused(endless).contains("does not finish"));
     let deep = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
     assert!(refused(deep).contains("the chat template fails"));
     assert!(refused(&" ".repeat((1 << 20) + 1)).contains("is larger than"));

@@ -1,5 +1,6 @@
-//! Initial values of parameters: a pure function of the seed, the parameter and the element. Which property
-//! of the parameter counts is up to the scheme ([`Seeds::initial_values_key`]). Ranks of a process share them.
+//! Initial values of parameters, which depend only on the seed, the parameter and the element. The scheme
+//! decides which property of the parameter is used ([`Seeds::initial_values_key`]). The ranks of a process
+//! share the values.
 
 pub(super) mod weights;
 
@@ -19,11 +20,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Sets parameters and the optimizer's slots to their initial values, which ranks share, and the compute copy
-/// to the rounded masters.
+/// Sets parameters and the optimizer's slots to their initial values, and the compute copy to the rounded
+/// masters. Ranks share the values.
 ///
 /// # Errors
-/// When a copy to the device fails.
+/// If a copy to the device fails.
 pub fn initialize(engine: &mut Engine, seeds: &Seeds, shared: &InitialValues) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     for (index, param) in layout.params.iter().enumerate() {
@@ -33,7 +34,7 @@ pub fn initialize(engine: &mut Engine, seeds: &Seeds, shared: &InitialValues) ->
             DType::F64 => write_initial::<f64>(engine, (index, param), key, shared)?,
             _ => write_initial::<f32>(engine, (index, param), key, shared)?,
         }
-        // The state is zero as it is allocated.
+        // The state is zero when it is allocated.
         for group in layout.groups.iter().filter(|group| group.params.contains(&index)) {
             for slot in group.slots.iter().filter(|slot| slot.initial != 0.0) {
                 let buffer = group.buffer(slot);
@@ -58,10 +59,10 @@ fn write_initial<A: Real + NoUninit>(
     write_values(engine, param, &values)
 }
 
-/// Rounds the masters into the copy that products read, where there is one.
+/// Rounds the masters into the copy that matrix products read, if there is one.
 ///
 /// # Errors
-/// When the device refuses.
+/// If the device reports an error.
 pub fn refresh_compute_copy(engine: &mut Engine) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     let slots = (layout.slot(FlatBuffer::Params), layout.slot(FlatBuffer::ComputeCopy));
@@ -71,11 +72,11 @@ pub fn refresh_compute_copy(engine: &mut Engine) -> Result<()> {
     engine.state.write(compute_copy, &rounded)
 }
 
-/// Writes the values of a parameter, padding included: its master, or what this rank owns of it, and what ops
-/// read.
+/// Writes the values of a parameter, including padding: its master (or the part that this rank owns) and the
+/// copies that ops read.
 ///
 /// # Errors
-/// When a copy to the device fails.
+/// If a copy to the device fails.
 pub(super) fn write_parameter<A: Real + NoUninit>(
     engine: &mut Engine,
     param: &Param,
@@ -103,7 +104,7 @@ fn write_values<A: Real + NoUninit>(
     Ok(())
 }
 
-/// Returns the initial values of a parameter as it lies in memory, with zeros as padding.
+/// Returns the initial values of a parameter in its memory layout, with zeros as padding.
 fn initial_values<A: Real>(pool: &Pool, param: &Param, key: [u32; 2]) -> Vec<A> {
     let mut numbers = vec![A::ZERO; param.spec.elements()];
     let runs: Vec<(usize, usize, usize)> = param.spec.runs().collect();
@@ -120,7 +121,7 @@ fn initial_values<A: Real>(pool: &Pool, param: &Param, key: [u32; 2]) -> Vec<A> 
     numbers
 }
 
-/// Fills a row, whose first element is number `from` of the parameter, with normal numbers.
+/// Fills a row with normal numbers. Its first element is element `from` of the parameter.
 fn fill_normal<A: Real>(row: &mut [A], std: f64, key: [u32; 2], from: usize) {
     // A row may begin with the second number of a pair.
     let (first, rest) = row.split_at_mut((from % 2).min(row.len()));
@@ -134,7 +135,7 @@ fn fill_normal<A: Real>(row: &mut [A], std: f64, key: [u32; 2], from: usize) {
     }
 }
 
-/// Returns two standard normal numbers for a key and a pair of elements, by the transform of Box and Muller
+/// Returns two standard normal numbers for a key and a pair of elements, with the transform of Box and Muller
 /// (1958).
 fn normal_pair(key: [u32; 2], pair: usize) -> [f64; 2] {
     let bits = philox([pair as u32, (pair >> 32) as u32, 0, 0], key);
@@ -147,7 +148,7 @@ fn normal_pair(key: [u32; 2], pair: usize) -> [f64; 2] {
     [radius * angle.cos(), radius * angle.sin()]
 }
 
-/// Elements that one task rounds.
+/// Number of elements that one task rounds.
 const ELEMENTS_PER_TASK: usize = 16_384;
 
 /// The values of a parameter, with zeros as padding.
@@ -155,12 +156,12 @@ const ELEMENTS_PER_TASK: usize = 16_384;
 pub(super) struct ParameterValues<A> {
     /// The masters.
     pub numbers: Vec<A>,
-    /// Their copy that products read, where there is one.
+    /// The copy that matrix products read, if there is one.
     pub compute_copy: Option<Vec<half::bf16>>,
 }
 
 impl<A: Real> ParameterValues<A> {
-    /// Rounds masters into the copy that the state of an engine has a slot for.
+    /// Wraps masters, and rounds them into a compute copy if the engine's state has a slot for it.
     pub fn new(engine: &Engine, param: &Param, numbers: Vec<A>) -> Self {
         let has_copy = engine.state.layout().slot(FlatBuffer::ComputeCopy.param(&param.name)).is_some();
         let compute_copy = has_copy.then(|| rounded(engine.pool(), &numbers));
@@ -168,9 +169,9 @@ impl<A: Real> ParameterValues<A> {
     }
 }
 
-/// Initial values of parameters that the ranks of a process share. The first rank that needs those of a
-/// parameter computes them, with all threads of the pool, while others wait; each by itself would find the
-/// pool at work, and compute them with its own thread alone. The last rank to take them frees them.
+/// Initial values that the ranks of a process share. The first rank that needs a parameter computes it with
+/// all threads of the pool while the others wait. If every rank computed its own, each would find the pool
+/// busy and use only its own thread. The last rank to take the values frees them.
 #[derive(Debug)]
 pub struct InitialValues {
     ranks: usize,
@@ -181,18 +182,18 @@ pub struct InitialValues {
 #[derive(Debug, Default)]
 struct SharedValues {
     values: OnceLock<Arc<dyn Any + Send + Sync>>,
-    /// Number of ranks that have taken them.
+    /// Number of ranks that have taken the values.
     taken: AtomicUsize,
 }
 
 impl InitialValues {
-    /// Creates the values that so many ranks of this process share.
+    /// Creates the values for `ranks` ranks of this process.
     pub fn new(ranks: usize) -> Self {
         Self { ranks, params: Mutex::default() }
     }
 
-    /// Returns the values of the parameter with this index, which `compute` gives. Every rank calls it once
-    /// for every parameter.
+    /// Returns the values of the parameter with this index. The first call computes them with `compute`.
+    /// Every rank must call it exactly once per parameter.
     pub(super) fn get<A: Real>(
         &self,
         index: usize,
@@ -206,12 +207,12 @@ impl InitialValues {
         if shared.taken.fetch_add(1, Ordering::Relaxed) + 1 == self.ranks {
             lock(&self.params).remove(&index);
         }
-        // All ranks have one precision.
+        // All ranks have the same precision, so the cast succeeds.
         values.downcast().unwrap_or_else(|_| Arc::new(compute()))
     }
 }
 
-/// Rounds to bf16.
+/// Rounds numbers to bf16.
 pub(super) fn rounded<A: Real>(pool: &Pool, numbers: &[A]) -> Vec<half::bf16> {
     let mut rounded = vec![half::bf16::ZERO; numbers.len()];
     let to = ViewMut::from_slice(&mut rounded);

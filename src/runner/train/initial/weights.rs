@@ -1,4 +1,4 @@
-//! Initial values of parameters that are the weights of a folder in HuggingFace's form (`model.init_from`).
+//! Initial weights from a folder in HuggingFace's form (`model.init_from`).
 
 use super::write_parameter;
 use crate::data::Tokenizer;
@@ -20,30 +20,30 @@ use bytemuck::NoUninit;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Name of a tokenizer in a folder.
+/// File name of a tokenizer in a folder.
 pub(in crate::train) const TOKENIZER: &str = "tokenizer.json";
 
 const INIT_FROM: &str = "model.init_from";
 
-/// Keys of the model that say how parameters begin or are regularized, and not which model they are of.
+/// Model keys that may differ from the folder: they set initial values or regularization, not the model itself.
 const FREE: [&str; 5] =
     ["model.dropout", "model.init_std", "model.residual_init", "model.head_init", INIT_FROM];
 
-/// The weights that a recipe begins with.
+/// The weights with which a recipe begins.
 #[derive(Debug)]
 pub struct InitialWeights {
     /// The weights.
     pub weights: ImportedWeights,
-    /// The hash of their folder.
+    /// The hash of the weights' folder.
     pub hash: String,
 }
 
 impl InitialWeights {
-    /// Opens and checks the folder that a recipe begins with, and hashes its content; `None` for a recipe
-    /// that names none.
+    /// Opens, checks and hashes the folder with the initial weights of a recipe. Returns `None` if the recipe
+    /// names no folder.
     ///
     /// # Errors
-    /// As [`check_initial_weights`], and when a file cannot be read.
+    /// Fails like [`check_initial_weights`], and if a file cannot be read.
     pub(in crate::train) fn open(
         recipe: &Recipe,
         plan: &Plan,
@@ -56,12 +56,12 @@ impl InitialWeights {
     }
 }
 
-/// Opens the folder that a recipe begins with and checks that it is of the plan's model; `None` for a recipe
-/// that names none. Of the weights only headers are read.
+/// Opens the folder with the initial weights of a recipe, and checks that it holds the plan's model. Reads
+/// only the headers of the weights. Returns `None` if the recipe names no folder.
 ///
 /// # Errors
-/// A usage error for a folder that is damaged, and where its configuration and the recipe disagree, which
-/// names every key with both values.
+/// With a usage error if the folder is damaged, or if its configuration and the recipe disagree; the error
+/// names every such key with both values.
 pub fn check_initial_weights(recipe: &Recipe, plan: &Plan) -> Result<Option<ImportedWeights>> {
     let Some(path) = &recipe.values().model.init_from else { return Ok(None) };
     let folder = Folder::open(Path::new(path))?;
@@ -70,7 +70,7 @@ pub fn check_initial_weights(recipe: &Recipe, plan: &Plan) -> Result<Option<Impo
     ImportedWeights::new(folder, &plan.model).map(Some)
 }
 
-/// Refuses a recipe of another model than that of a configuration.
+/// Rejects a recipe that describes a different model than the configuration.
 fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
     let name = Path::new("config.json");
     let theirs = recipe::load_str(name, &keys.to_toml(), &[], std::iter::empty(), &Machine::none())?;
@@ -78,7 +78,7 @@ fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
     let mut differing: Vec<(&str, String, String)> = recipe::diff(recipe.values(), theirs.values())
         .into_iter()
         .filter(|change| change.key.starts_with("model.") && !FREE.contains(&change.key))
-        // These two follow from others where they are unset.
+        // If these two keys are unset, they follow from others.
         .filter(|change| change.key != "model.norm_bias" || model.norm_bias != plan.model.norm_bias)
         .filter(|change| change.key != "model.vocab_size" || model.vocab_size != plan.model.vocab_size)
         .map(|change| (change.key, change.old, change.new))
@@ -92,15 +92,15 @@ fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
     let mut marked = vec![INIT_FROM];
     marked.extend(differing.iter().map(|(key, ..)| *key).filter(|key| recipe.locate(key).is_some()));
     let listed =
-        differing.iter().map(|(key, mine, theirs)| format!("{key} is {mine}, and {theirs} in the folder"));
+        differing.iter().map(|(key, mine, theirs)| format!("{key} is {mine}, but {theirs} in the folder"));
     Err(recipe.error(
         &marked,
-        format!("the recipe is of another model than the folder: {}", listed.collect::<Vec<_>>().join("; ")),
-        "take the values of the folder; `xrun import FOLDER` writes a recipe that has them",
+        format!("the recipe describes a different model than the folder: {}", listed.collect::<Vec<_>>().join("; ")),
+        "use the values of the folder; `xrun import FOLDER` writes a recipe with them",
     ))
 }
 
-/// Refuses a tokenizer of other entries than the folder's.
+/// Rejects a tokenizer whose vocabulary differs from the folder's.
 fn check_tokenizer(recipe: &Recipe, folder: &Folder, tokenizer: &Tokenizer) -> Result<()> {
     let Some(json) = folder.text(TOKENIZER, MAX_JSON_BYTES)? else { return Ok(()) };
     let same = tokenizer.has_vocabulary_of(&json);
@@ -110,15 +110,15 @@ fn check_tokenizer(recipe: &Recipe, folder: &Folder, tokenizer: &Tokenizer) -> R
     let path = folder.path().join(TOKENIZER);
     Err(recipe.error(
         &["data.tokenizer", INIT_FROM],
-        "the tokenizer has another vocabulary than the folder's, so weights of embeddings would be those of other tokens",
+        "the tokenizer has a different vocabulary than the folder's, so embeddings would belong to the wrong tokens",
         format!("set data.tokenizer = {:?}", path.display().to_string()),
     ))
 }
 
-/// Sets the parameters to weights that rank 0 reads: every rank calls it.
+/// Sets the parameters to weights that rank 0 reads. Every rank must call it.
 ///
 /// # Errors
-/// When a weight cannot be read or has another shape, or a rank is lost.
+/// If a weight cannot be read or has a different shape, or a rank is lost.
 pub(in crate::train) fn write_all_weights(
     engine: &mut Engine,
     comm: &dyn Communicator,
@@ -140,12 +140,12 @@ pub(in crate::train) fn write_all_weights(
 /// Writes fp32 bytes without padding as the values of a parameter.
 ///
 /// # Errors
-/// When there are more or fewer than the parameter has, or a copy to the device fails.
+/// If the number of bytes is wrong, or a copy to the device fails.
 pub(in crate::train) fn write_weights(engine: &mut Engine, param: &Param, bytes: &[u8]) -> Result<()> {
     let values: Vec<f32> = bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
     if bytes.len() != 4 * param.spec.logical_elements() {
         return Err(Error::failed(format!(
-            "{} has {} bytes, and the model's has other",
+            "{} has {} bytes, which does not match its shape in the model",
             param.name,
             bytes.len()
         )));
@@ -156,7 +156,7 @@ pub(in crate::train) fn write_weights(engine: &mut Engine, param: &Param, bytes:
     }
 }
 
-/// Returns the values of a parameter as it lies in memory, with zeros as padding.
+/// Returns the values of a parameter in its memory layout, with zeros as padding.
 fn padded<A: Real + NoUninit>(param: &Param, values: &[f32]) -> Vec<A> {
     let mut padded = vec![A::ZERO; param.spec.elements()];
     for (from, at, len) in param.spec.runs() {

@@ -11,29 +11,28 @@ use crate::metrics::DocumentLoss;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Evaluates on held-out data.
+/// Status of a rank that evaluates on held-out data.
 const EVALUATES: RankPhase = RankPhase::working("evaluates");
 
-/// An evaluation.
+/// The results of one evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evaluation {
-    /// What was measured on the held-out sets, in the order of
-    /// [`Dataset::held_out`](crate::data::Dataset::held_out).
+    /// Results for each held-out set, in the order of [`Dataset::held_out`](crate::data::Dataset::held_out).
     pub sets: Vec<Evaluated>,
-    /// The same with the moving average of the weights; none unless the plan evaluates it.
+    /// The same for the moving average of the weights; empty unless the plan evaluates it.
     pub ema: Vec<Evaluated>,
-    /// The losses of their documents; none unless they were asked for.
+    /// The losses of single documents; empty unless they were requested.
     pub documents: Vec<DocumentLoss>,
 }
 
-/// What was measured on a held-out set.
+/// The results for one held-out set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
     /// Figures by their names in [`TASK_FIGURES`](crate::metrics::TASK_FIGURES).
     pub figures: BTreeMap<&'static str, f64>,
     /// Predicted tokens over all ranks, end tokens included.
     pub tokens: u64,
-    /// Bytes of the text that they stand for; `None` where that is not known.
+    /// Bytes of text that the tokens stand for; `None` if unknown.
     pub bytes: Option<u64>,
 }
 
@@ -44,25 +43,25 @@ impl Evaluated {
     }
 }
 
-/// A held-out set while its batches are evaluated.
+/// A held-out set whose batches are being evaluated.
 struct OpenSet {
     tallies: Vec<Box<dyn Tally>>,
     tokens: usize,
-    /// Bytes of the targets so far, where they are counted.
+    /// Bytes of the targets so far, if they can be counted.
     counted: Option<u64>,
-    /// Bytes of the whole text, where they are known and all of it is evaluated.
+    /// Bytes of the whole text, if they are known and all of it is evaluated.
     whole: Option<u64>,
 }
 
 impl OpenSet {
-    /// Returns the sums of this rank: tokens, bytes, and those of each tally.
+    /// Returns the sums of this rank: tokens, bytes, and the sums of each tally.
     fn sums(&self) -> Vec<f64> {
         // Counts are exact in f64 up to 2^53.
         let counts = [self.tokens as f64, self.counted.unwrap_or_default() as f64];
         counts.into_iter().chain(self.tallies.iter().flat_map(|tally| tally.sums())).collect()
     }
 
-    /// Returns what the sums over all ranks say.
+    /// Computes the results from the sums over all ranks.
     fn evaluated(&self, sums: &[f64]) -> Evaluated {
         let (counts, mut rest) = sums.split_at(2);
         let tokens = counts[0] as u64;
@@ -77,12 +76,13 @@ impl OpenSet {
 }
 
 impl Rank {
-    /// Evaluates every held-out set over all ranks: all of it, or `validation.steps` global batches; and once
-    /// more with the moving average of the weights, if the plan asks for that. After the last step, `is_last`,
-    /// tasks may measure more. `see` is called before each batch, with the number of those done and of all.
+    /// Evaluates every held-out set over all ranks: all of it, or `validation.steps` global batches. Repeats
+    /// this with the moving average of the weights if the plan asks for it. `is_last` marks the evaluation
+    /// after the last step, in which tasks may measure more. Calls `see` before each batch, with the number
+    /// of finished batches and the total.
     ///
     /// # Errors
-    /// When a rank is lost.
+    /// If a rank is lost.
     pub fn evaluate(&mut self, is_last: bool, mut see: impl FnMut(usize, usize)) -> Result<Evaluation> {
         let times = self.plan.evaluated_weights();
         self.gather_parameters()?;
@@ -93,22 +93,22 @@ impl Rank {
         if let Some(swap) = &programs.swap_ema {
             self.swap_ema(swap)?;
             let pass = Pass { is_average: true, is_last };
-            // An error ends the run: nothing is restored then, and no other collective entered.
+            // An error ends the run, so nothing needs to be restored, and no further collective may start.
             evaluation.ema = self.evaluate_sets(pass, &mut |done, of| see(of + done, times * of))?.sets;
             self.swap_ema(swap)?;
         }
         Ok(evaluation)
     }
 
-    /// Exchanges the weights and their moving average, everywhere where programs read weights. A second time
-    /// restores both to the bit. Every rank calls it.
+    /// Swaps the weights and their moving average everywhere that programs read weights. A second call
+    /// restores both to the bit. Every rank must call it.
     fn swap_ema(&mut self, swap: &Section) -> Result<()> {
         self.engine.run(swap)?;
         self.gathered = self.programs.gather.is_none();
         self.gather_parameters()
     }
 
-    /// Evaluates every held-out set, with the weights that programs read now.
+    /// Evaluates every held-out set with the weights that programs read now.
     fn evaluate_sets(&mut self, pass: Pass, see: &mut dyn FnMut(usize, usize)) -> Result<Evaluation> {
         let dataset = Arc::clone(&self.dataset);
         let (spec, limit) = (self.spec(), self.plan.intervals.validation_steps);
@@ -141,7 +141,7 @@ impl Rank {
         Ok(Evaluation { sets, ema: Vec::new(), documents })
     }
 
-    /// Runs the batches of a set that are this rank's.
+    /// Runs this rank's batches of a held-out set.
     fn evaluate_set(
         &mut self,
         set: &HeldOut,

@@ -1,4 +1,4 @@
-//! The search for the first tensor of a step that is not finite.
+//! Finds the first tensor of a step that is not finite.
 
 use super::Rank;
 use crate::data::Batch;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 impl Rank {
     /// Replays a step that was not finite. Every rank replays all of it, so that collectives still match, and
-    /// every rank names the same tensor: the first in the step on any rank.
+    /// every rank names the same tensor: the first one of the step on any rank.
     pub(super) fn find_bad(&mut self, batches: &[Batch]) -> Result<NonFiniteTensor> {
         let programs = Arc::clone(&self.programs);
         let section = |at: usize| match at {
@@ -37,19 +37,19 @@ impl Rank {
     }
 }
 
-/// Location in a step of a value that is not finite.
+/// Where in a step a value is not finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct BadLocation {
-    /// The micro-step; for the end of the step, the number of micro-steps.
+    /// Index of the micro-step; the number of micro-steps means the end of the step.
     section: usize,
-    /// What its program found.
+    /// The output within that program.
     bad: NonFiniteOutput,
 }
 
 impl BadLocation {
     const VALUES: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
 
-    /// Encodes the location as a positive number that is larger for earlier locations, so that ranks can
+    /// Encodes the location as a positive number. Earlier locations have larger numbers, so that ranks can
     /// agree on the maximum.
     fn priority(&self) -> u64 {
         let NonFiniteOutput { node, output, value } = self.bad;
@@ -57,7 +57,7 @@ impl BadLocation {
         !((self.section as u64) << 42 | (node as u64) << 14 | (output as u64) << 2 | value as u64)
     }
 
-    /// Decodes a location; `None` for zero.
+    /// Decodes a location; `None` for zero, which means that nothing was found.
     fn from_priority(priority: u64) -> Option<Self> {
         let bits = |from: u32, count: u32| (!priority >> from & ((1 << count) - 1)) as usize;
         let bad =

@@ -1,5 +1,5 @@
-//! What ranks agree on before the first step: algorithms of products, initial state, and how their GPUs
-//! exchange data.
+//! What ranks agree on before the first step: matrix-product algorithms, the initial state, and how their
+//! GPUs exchange data.
 
 use crate::device::Device;
 use crate::device::communicator::Communicator;
@@ -18,12 +18,12 @@ use std::sync::Arc;
 /// Name of the collective that sends rank 0's table.
 const TABLE: &str = "the algorithms of matrix products";
 
-/// Compiles the kernels of all programs and chooses the algorithms of products. Rank 0 chooses and the others
-/// use its table: on another GPU of the same model another algorithm may be slightly faster, and would round
-/// differently.
+/// Compiles the kernels of all programs and chooses the matrix-product algorithms. Rank 0 chooses, and the
+/// others use its table. Otherwise another GPU of the same model might find a different algorithm slightly
+/// faster and round differently.
 ///
 /// # Errors
-/// When a kernel does not compile, or ranks are on different GPUs or libraries.
+/// If a kernel does not compile, or ranks have different GPUs or libraries.
 pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Communicator) -> Result<()> {
     let Some(gpu) = device.gpu().filter(|_| comm.world_size() > 1) else {
         return prepare(device, comm.rank(), programs.sections(), &say_timing);
@@ -37,7 +37,7 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
         Algorithms::from_json(&text).map_err(|e| Error::failed(format!("the table of rank 0 {e}")))?;
     if !gpu.products().merge(&table) {
         return Err(Error::failed(format!(
-            "rank {} is on {}, and rank 0 on {} with cuBLASLt {}: ranks need one model of GPU and one version",
+            "rank {} is on {}, but rank 0 is on {} with cuBLASLt {}: all ranks need the same GPU model and version",
             comm.rank(),
             gpu.algorithms().gpu,
             table.gpu,
@@ -47,11 +47,12 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
     prepare(device, comm.rank(), programs.sections(), &say_timing)
 }
 
-/// Allocates the state of a rank. Where GPUs are to exchange data by copies and all ranks are threads of this
-/// process, the buffers that others write into can be mapped for them; processes open handles of theirs.
+/// Allocates the state of a rank. If all ranks are threads of this process and GPUs may exchange data by
+/// copies, the buffers that other ranks write into are allocated so that they can be mapped. Separate
+/// processes open handles instead.
 ///
 /// # Errors
-/// When memory cannot be allocated, or a rank is lost.
+/// If memory cannot be allocated, or a rank is lost.
 pub(super) fn allocate_state(
     device: &Device,
     layout: &Arc<State>,
@@ -70,7 +71,7 @@ pub(super) fn allocate_state(
     StateMemory::with_mapped(device, Arc::clone(layout), &shared)
 }
 
-/// Says what takes time before the first step on a machine that has not seen these products.
+/// Tells the user what takes time before the first step on a machine that has not seen these matrix products.
 pub(in crate::train) fn say_timing(products: usize) {
     eprint_line(&format!(
         "timing {products} matrix products that this machine has not seen: about {} s at most, once",
@@ -78,11 +79,12 @@ pub(in crate::train) fn say_timing(products: usize) {
     ));
 }
 
-/// Connects the GPU of an engine with those of all ranks: by copies where the state has room for them and all
-/// ranks have access to each other's memory, by NCCL otherwise. An abort of the run ends what they wait for.
+/// Connects the GPU of an engine with the GPUs of all ranks. Uses copies if the state has room for them and
+/// all ranks can access each other's memory, and NCCL otherwise. An abort of the run also ends whatever the
+/// GPUs wait for.
 ///
 /// # Errors
-/// As [`Gpu::join_ranks`].
+/// Fails like [`Gpu::join_ranks`].
 pub(super) fn connect_gpus(engine: &Engine, comm: &dyn Communicator, execution: &Execution) -> Result<()> {
     let Some(gpu) = engine.gpu().filter(|_| comm.world_size() > 1) else { return Ok(()) };
     let shared = match engine.shared_memory() {
@@ -92,7 +94,7 @@ pub(super) fn connect_gpus(engine: &Engine, comm: &dyn Communicator, execution: 
     if !shared {
         gpu.join_ranks(comm.rank(), comm.world_size(), execution.channels, |id| {
             let bytes = comm.broadcast("the id of NCCL", id.map(Vec::from).unwrap_or_default())?;
-            UniqueId::try_from(bytes).map_err(|_| Error::failed("rank 0 sent no id of NCCL"))
+            UniqueId::try_from(bytes).map_err(|_| Error::failed("rank 0 sent no valid NCCL id"))
         })?;
     }
     if let Some(abort) = gpu.exchange_aborter() {
@@ -101,7 +103,7 @@ pub(super) fn connect_gpus(engine: &Engine, comm: &dyn Communicator, execution: 
     engine.check_connected()
 }
 
-/// Connects GPUs by copies. Where a rank has no access to another's memory, returns false and says why, or
+/// Connects GPUs by copies. If a rank cannot access another's memory, prints the reason and returns false, or
 /// fails if copies are `required`.
 fn share_memory(gpu: &Gpu, memory: SharedMemory, comm: &dyn Communicator, required: bool) -> Result<bool> {
     let gather = |name: &str, bytes| Ok(comm.gather(name, bytes)?.parts().map(<[u8]>::to_vec).collect());

@@ -1,5 +1,5 @@
-//! The parameters and the optimizer's slots of a rank: initial values, checkpoints, and what ranks have of
-//! each other's.
+//! The parameters and optimizer slots of a rank: initial values, checkpoints, and the parts that other ranks
+//! hold.
 
 use super::Rank;
 use crate::checkpoint::{self, Loaded, TensorView};
@@ -15,22 +15,23 @@ use crate::train::restore::{broadcast_state, restore, restore_shards, views};
 use crate::train::shards::{answer_requests, checkpoint_buffers, end_requests};
 use std::sync::Arc;
 
-/// Compares its parameters with those of the other ranks.
+/// Status of a rank that compares its parameters with the other ranks' parameters.
 const COMPARES: RankPhase = RankPhase::working("compares parameters");
 
 impl Rank {
-    /// Sets the parameters of a rank of zeros to their initial values, which the ranks of a process share.
+    /// Sets the parameters of a zeroed rank to their initial values, which the ranks of a process share.
     ///
     /// # Errors
-    /// When a copy to the device fails.
+    /// If a copy to the device fails.
     pub(in crate::train) fn initialize(&mut self, shared: &InitialValues) -> Result<()> {
         initialize(&mut self.engine, &self.plan.seeds, shared)
     }
 
-    /// Sets the parameters of a rank of zeros to weights that rank 0 has, and all else to initial values.
+    /// Sets the parameters of a zeroed rank to weights that rank 0 has, and everything else to initial
+    /// values.
     ///
     /// # Errors
-    /// When a weight cannot be read or has another shape, or a rank is lost.
+    /// If a weight cannot be read or has a different shape, or a rank is lost.
     pub(in crate::train) fn begin_with(
         &mut self,
         weights: Option<&dyn Weights>,
@@ -43,7 +44,7 @@ impl Rank {
     /// Loads the state after `step`, which rank 0 reads from a checkpoint.
     ///
     /// # Errors
-    /// When a tensor is missing or has another shape, or a rank is lost.
+    /// If a tensor is missing or has a different shape, or a rank is lost.
     pub fn restore(&mut self, step: u64, loaded: Option<&Loaded>) -> Result<()> {
         if self.programs.gather.is_some() {
             restore_shards(&mut self.engine, &*self.comm, loaded)?;
@@ -57,11 +58,11 @@ impl Rank {
         self.go_to(step)
     }
 
-    /// Gathers parameters that other ranks have updated, where ranks divide the optimizer's slots. Whatever
-    /// reads parameters between steps comes after it. Every rank calls it.
+    /// Gathers parameters that other ranks have updated, if ranks divide the optimizer's slots. Call it on
+    /// every rank before reading parameters between steps.
     ///
     /// # Errors
-    /// When a rank is lost.
+    /// If a rank is lost.
     pub fn gather_parameters(&mut self) -> Result<()> {
         let programs = Arc::clone(&self.programs);
         if let Some(gather) = programs.gather.as_ref().filter(|_| !self.gathered) {
@@ -71,16 +72,17 @@ impl Rank {
         Ok(())
     }
 
-    /// Returns true if this rank's parameters must equal those of every other rank.
+    /// Returns true if this rank's parameters must equal the parameters of every other rank.
     pub fn holds_a_replica(&self) -> bool {
         self.programs.replicas.is_some()
     }
 
-    /// Checks that the parameters of all ranks have the same bits. Does nothing on a single rank, or where
-    /// ranks do not exchange gradients.
+    /// Checks that the parameters of all ranks have the same bits. Does nothing on a single rank, or if ranks
+    /// do not exchange gradients.
     ///
     /// # Errors
-    /// When a rank is lost, or replicas have drifted apart: every rank names the tensor and the ranks.
+    /// If a rank is lost, or replicas have drifted apart. In that case every rank names the tensor and the
+    /// ranks.
     pub fn check_replicas(&mut self) -> Result<()> {
         let programs = Arc::clone(&self.programs);
         let Some(section) = &programs.replicas else { return Ok(()) };
@@ -89,8 +91,8 @@ impl Rank {
         replicas::check(&mut self.engine, section, self.done)
     }
 
-    /// Returns every tensor of a checkpoint, unpadded: the parameters, and the optimizer's slots of each.
-    /// Where the optimizer is sharded only rank 0 may read them, after [`Rank::gather_parameters`], until
+    /// Returns every tensor of a checkpoint, unpadded: the parameters and their optimizer slots. With a
+    /// sharded optimizer, only rank 0 may read them: after [`Rank::gather_parameters`] and until
     /// [`Rank::end_snapshot`], while the other ranks are in [`Rank::answer_snapshot`].
     pub fn snapshot(&self) -> checkpoint::Snapshot<'_> {
         let buffers = checkpoint_buffers(self.engine.state.layout());
@@ -99,11 +101,11 @@ impl Rank {
         checkpoint::Snapshot::new(tensors.next().unwrap_or_default(), tensors.flatten())
     }
 
-    /// Allocates memory for copies of the state, for saves beside training. Does nothing where ranks have
-    /// parts of it: these are put together when a copy is taken.
+    /// Allocates memory for copies of the state, for saves beside training. Does nothing if ranks hold parts
+    /// of the state, which are gathered only when a copy is taken.
     ///
     /// # Errors
-    /// When there is not enough memory.
+    /// If there is not enough memory.
     pub(in crate::train) fn allocate_held(&self) -> Result<Option<HeldSnapshot>> {
         match &self.programs.gather {
             Some(_) => Ok(None),
@@ -111,11 +113,11 @@ impl Rank {
         }
     }
 
-    /// Returns a copy of the state, which stays as it is while training goes on, in the memory of an earlier
-    /// one where there is one. Who may call it, and when, is as of [`Rank::snapshot`].
+    /// Returns a copy of the state that stays unchanged while training continues. Reuses the memory of an
+    /// earlier copy if there is one. The rules of [`Rank::snapshot`] for callers apply.
     ///
     /// # Errors
-    /// When there is not enough memory, the device failed, or a rank is lost.
+    /// If there is not enough memory, the device failed, or a rank is lost.
     pub(in crate::train) fn hold(
         &self,
         memory: Option<HeldSnapshot>,
@@ -131,23 +133,23 @@ impl Rank {
         memory.retake(&self.engine, contents)
     }
 
-    /// Rank 0: ends the reading of a snapshot.
+    /// Ends the reading of a snapshot. Called on rank 0.
     ///
     /// # Errors
-    /// When a rank is lost.
+    /// If a rank is lost.
     pub fn end_snapshot(&self) -> Result<()> {
         if self.programs.gather.is_some() { end_requests(&*self.comm) } else { Ok(()) }
     }
 
-    /// Ranks other than 0: sends rank 0 what it lacks of a snapshot.
+    /// Sends rank 0 the parts of a snapshot that it lacks. Called on all ranks except 0.
     ///
     /// # Errors
-    /// When a rank is lost.
+    /// If a rank is lost.
     pub fn answer_snapshot(&self) -> Result<()> {
         if self.programs.gather.is_some() { answer_requests(&self.engine) } else { Ok(()) }
     }
 
-    /// Returns the tensors of a state buffer, unpadded, one per parameter, under the names of their slots.
+    /// Returns the tensors of a state buffer, unpadded, one per parameter, named like their slots.
     pub(in crate::train) fn tensors_of(&self, buffer: &FlatBuffer) -> Vec<TensorView<'_>> {
         let all: Vec<usize> = (0..self.engine.state.layout().params.len()).collect();
         views(&self.engine, buffer, &format!("{buffer}."), &all)

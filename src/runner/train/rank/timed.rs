@@ -1,4 +1,4 @@
-//! Steps of a rank whose nodes are measured one by one.
+//! Steps whose nodes are timed one by one.
 
 use super::Rank;
 use crate::error::Result;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Rank {
-    /// Trains one step and passes every node of it, with its time, to `see`.
+    /// Trains one step and passes each of its nodes, with its time, to `see`.
     ///
     /// # Errors
-    /// As [`Rank::train_step`].
+    /// Fails like [`Rank::train_step`].
     pub fn time_step(&mut self, mut see: impl FnMut(&Program, &Node, Duration)) -> Result<()> {
         let programs = Arc::clone(&self.programs);
         let step = self.done + 1;
@@ -29,11 +29,11 @@ impl Rank {
         Ok(())
     }
 
-    /// Runs the programs of a step on a GPU, and repeats the first node of each kind under load. The state
-    /// means nothing afterwards.
+    /// Runs the programs of a step on a GPU, and repeats the first node of each kind under load. Leaves a
+    /// meaningless state.
     ///
     /// # Errors
-    /// As [`Engine::time_under_load`].
+    /// Fails like [`Engine::time_under_load`].
     pub(in crate::train) fn time_under_load<K: Ord>(
         &mut self,
         kind: impl Fn(&Program, &Node) -> K,
@@ -49,8 +49,8 @@ impl Rank {
             for (at, node) in program.nodes.iter().enumerate() {
                 firsts.entry(kind(program, node)).or_insert(at);
             }
-            // In the order of the program: repeats of a node change what only later nodes read. The last one
-            // advances the step, by which the optimizer looks up its rate.
+            // In program order, because repeating a node changes only what later nodes read. The last node
+            // advances the step counter, by which the optimizer looks up its rate.
             let mut nodes: Vec<(usize, K)> = firsts.into_iter().map(|(kind, at)| (at, kind)).collect();
             nodes.sort_by_key(|(at, _)| *at);
             let (nodes, kinds): (Vec<usize>, Vec<K>) = nodes.into_iter().unzip();
@@ -59,11 +59,11 @@ impl Rank {
         Ok(found)
     }
 
-    /// Evaluates the batch that was uploaded last, generates a token where the plan has samples, and passes
-    /// every node, with its time, to `see`.
+    /// Evaluates the last uploaded batch, generates a token if the plan has samples, and passes every node,
+    /// with its time, to `see`.
     ///
     /// # Errors
-    /// When the engine fails.
+    /// If the engine fails.
     pub(in crate::train) fn time_forward_programs(
         &mut self,
         mut see: impl FnMut(&Program, &Node, Duration),
@@ -76,7 +76,7 @@ impl Rank {
     }
 }
 
-/// Runs a section and passes every node of it, with its time, to `see`.
+/// Runs a section and passes each of its nodes, with its time, to `see`.
 fn time_nodes(
     engine: &mut Engine,
     section: &Section,

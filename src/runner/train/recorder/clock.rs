@@ -1,4 +1,4 @@
-//! The clock of a run: what its rows of times say, and how long it still takes.
+//! The clock of a run: computes its timing rows and the time left.
 
 use crate::model::flops_per_token;
 use crate::plan::Plan;
@@ -18,7 +18,7 @@ pub(super) struct Clock {
     started: Instant,
     /// Wall time of the run's earlier processes, in seconds.
     wall_before: f64,
-    /// Steps trained by this process.
+    /// Number of steps trained by this process.
     pub steps_here: usize,
     time_left: TimeLeft,
     /// Bytes of state and arena.
@@ -27,12 +27,12 @@ pub(super) struct Clock {
     flops_per_token: f64,
     /// Readings of the GPU; `None` on the CPU.
     pub gauges: Option<Gauges>,
-    /// Sums over steps of the fraction in which each rank was busy.
+    /// For each rank, the sum over steps of its busy fraction.
     busy: Vec<f64>,
 }
 
 impl Clock {
-    /// Starts now.
+    /// Starts the clock.
     pub fn start(plan: &Arc<Plan>, planned_bytes: u64, wall_before: f64) -> Self {
         Self {
             plan: Arc::clone(plan),
@@ -82,7 +82,7 @@ impl Clock {
         }
     }
 
-    /// Returns the row of something besides a step.
+    /// Returns the row of a pause for something other than a step.
     pub fn paused(&mut self, step: u64, phase: Phase, took: Duration) -> TimingRow {
         self.time_left.took(phase, took.as_secs_f64());
         self.row(step, phase, took)
@@ -106,14 +106,14 @@ impl Clock {
         row
     }
 
-    /// Returns the speed after a step, and the time that the run still takes.
+    /// Returns the speed after a step, and the time that the run still needs.
     pub fn pace(&self, step: u64) -> Pace {
         let tokens = self.plan.batch.tokens_per_step() as f64;
         let tok_s = self.time_left.step_seconds().map(|seconds| tokens / seconds);
         Pace { tok_s, eta_s: self.time_left.after(step) }
     }
 
-    /// Returns the percentage of the steps after the warm-up in which each rank was busy; empty for one rank.
+    /// Returns the percentage of the time after the warm-up in which each rank was busy; empty for one rank.
     pub fn busy_pct(&self) -> Vec<f64> {
         let counted = self.steps_here.saturating_sub(self.plan.intervals.warmup).max(1) as f64;
         self.busy.iter().map(|sum| 100.0 * sum / counted).collect()

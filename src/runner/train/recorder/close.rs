@@ -1,4 +1,4 @@
-//! Closes a run: its files are read back, and its summary says how it ended.
+//! Closes a run: reads its files back, and records in the summary how it ended.
 
 use super::Recorder;
 use crate::error::{Error, ErrorKind, Result};
@@ -10,10 +10,10 @@ impl Recorder {
     /// Closes the run: reads its files back and writes the summary with its status.
     ///
     /// # Errors
-    /// When the files cannot be read back or written. A run that trained well is `unsaved` then, and its
-    /// summary says so if the disk takes that much.
+    /// If the files cannot be read back or written. A run that trained well then becomes `unsaved`, and its
+    /// summary says so if the disk accepts that much.
     pub fn finish(mut self, status: Status, reason: Option<String>) -> Result<(RunFolder, Summary)> {
-        // Of a run that ends with an error, too: what is being written may be what a resume goes on from.
+        // Also for a run that ends with an error: a resume may need the checkpoint that is being written.
         let waited = self.wait_for_write();
         let trained = matches!(status, Status::Ok | Status::Interrupted | Status::Unsaved);
         let synced = waited.and_then(|()| self.files.sync());
@@ -22,13 +22,13 @@ impl Recorder {
             _ => (status, reason),
         };
         if let Some(reason) = &reason {
-            // Where the log takes it: the summary and the process say the same.
+            // The summary and the exit of the process say the same, so a failed log entry does not matter.
             let _ = self.folder.log(&format!("{}: {reason}", status.as_str()));
         }
         let path = self.folder.path().display().to_string();
         let closed = self.close(status, reason);
         if closed.is_err() {
-            // The error that is returned matters more than one of this last attempt.
+            // The returned error matters more than an error of this last attempt.
             let left = if trained { Status::Unsaved } else { status };
             let _ = overwrite_running(self.folder.path(), left);
         }
@@ -50,7 +50,7 @@ impl Recorder {
     /// Reads the files back and writes the summary.
     fn close(&mut self, status: Status, reason: Option<String>) -> Result<()> {
         if status == Status::Ok {
-            // A run without checkpoints has all its rows again here.
+            // A run without checkpoints has trained all its dropped rows again by now.
             self.files.saved(self.step)?;
         }
         let metrics: Vec<MetricsRow> = rows::read(&self.folder.path().join(METRICS))?;
@@ -64,7 +64,7 @@ impl Recorder {
             let gpu = gauges.summary().merge_earlier(self.summary.gpu.as_ref());
             if let Some(reason) = gpu.contended_because.as_ref().filter(|_| gpu.contended == Some(true)) {
                 let note =
-                    format!("contended: {reason}; its times are not of this GPU alone at its own pace");
+                    format!("contended: {reason}; its times do not show this GPU alone at full speed");
                 if !self.summary.notes.contains(&note) {
                     self.summary.notes.push(note);
                 }

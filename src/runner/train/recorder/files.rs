@@ -12,38 +12,38 @@ use crate::results::tensorboard::EventFile;
 use crate::results::{MetricsRow, RunFolder, Summary, TimingRow};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// `metrics.csv`, `timing.csv`, and the event file where the recipe asks for one.
+/// `metrics.csv`, `timing.csv`, and the event file if the recipe asks for one.
 pub(super) struct RowFiles {
     metrics: RowWriter<MetricsRow>,
     timing: RowWriter<TimingRow>,
     events: Option<EventFile>,
 }
 
-/// Where the row files of a run are resumed.
+/// Where to resume the row files of a run.
 pub(super) struct ResumeAt<'a> {
     /// The step to continue from.
     pub step: u64,
     /// True if the folder has the rows of the earlier steps.
     pub has_rows: bool,
-    /// What the checkpoint to resume knows of the files; `None` without one.
+    /// Sizes and hashes of the files in the checkpoint to resume; `None` if there is no checkpoint.
     pub saved: Option<&'a BTreeMap<String, FileRecord>>,
 }
 
 /// The rows of earlier processes.
 pub(super) struct EarlierRows {
-    /// The rows of `metrics.csv` that were kept and removed.
+    /// The kept and removed rows of `metrics.csv`.
     pub metrics: ResumedRows<MetricsRow>,
-    /// Wall time of the run until the last kept row, in seconds.
+    /// Wall time of the run up to the last kept row, in seconds.
     pub wall_s: f64,
     /// True if the checkpoint has no hashes of the files.
     pub are_unchecked: bool,
 }
 
 impl RowFiles {
-    /// Opens the row files at a step, and truncates the rows beyond it.
+    /// Opens the row files at a step, and drops the rows beyond it.
     ///
     /// # Errors
-    /// When a file cannot be written, differs from what the checkpoint knows, or lacks rows up to the step.
+    /// If a file cannot be written, differs from the checkpoint's record of it, or lacks rows up to the step.
     pub fn open(
         folder: &RunFolder,
         plan: &Plan,
@@ -56,7 +56,7 @@ impl RowFiles {
         };
         let (saved_metrics, saved_timing) = (saved(METRICS), saved(TIMING));
         if let Some(saved) = &saved_timing {
-            // Before `metrics.csv` is cut.
+            // This check must come before `metrics.csv` is truncated.
             saved.verify(&folder.path().join(TIMING), at.step)?;
         }
         let columns = further_columns(plan, summary);
@@ -64,7 +64,7 @@ impl RowFiles {
         let last = kept.last.as_ref().map_or(0, |row| row.step);
         if at.has_rows && last != at.step {
             return Err(Error::failed(format!(
-                "{} ends at step {last}, and the checkpoint is of step {}: rows were lost. Restore the file, or \
+                "{} ends at step {last}, but the checkpoint is of step {}: rows were lost. Restore the file, or \
                  start a new run from the checkpoint with `xrun resume RUN --fork`",
                 folder.path().join(METRICS).display(),
                 at.step
@@ -79,29 +79,29 @@ impl RowFiles {
         Ok((Self { metrics, timing, events: None }, earlier))
     }
 
-    /// Begins an event file with earlier samples.
+    /// Creates an event file that starts with the earlier samples.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn begin_events(&mut self, folder: &RunFolder, samples: &[Sample]) -> Result<()> {
         self.events = Some(EventFile::create(folder.path(), samples)?);
         Ok(())
     }
 
-    /// Writes a row of `metrics.csv`, and its event.
+    /// Writes a row of `metrics.csv` and its event.
     ///
     /// # Errors
-    /// When it cannot be written yet.
+    /// If it cannot be written.
     pub fn metrics(&mut self, row: &MetricsRow) -> Result<()> {
         self.metrics.append(row)?;
         fault::inject_disk_fault(row.step)?;
         self.events.as_mut().map_or(Ok(()), |events| events.metrics(row))
     }
 
-    /// Writes a row of `timing.csv`, and its event.
+    /// Writes a row of `timing.csv` and its event.
     ///
     /// # Errors
-    /// When it cannot be written yet.
+    /// If it cannot be written.
     pub fn timing(&mut self, row: &TimingRow) -> Result<()> {
         self.timing.append(row)?;
         self.events.as_mut().map_or(Ok(()), |events| events.timing(row))
@@ -110,7 +110,7 @@ impl RowFiles {
     /// Writes the event of samples.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn samples(&mut self, samples: &[&Sample]) -> Result<()> {
         self.events.as_mut().map_or(Ok(()), |events| events.samples(samples))
     }
@@ -118,16 +118,16 @@ impl RowFiles {
     /// Makes all rows durable.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// If the disk reports an error.
     pub fn sync(&mut self) -> Result<()> {
         self.metrics.sync()?;
         self.timing.sync()
     }
 
-    /// Returns what makes the rows written so far durable, on any thread.
+    /// Returns a closure that makes the rows written so far durable. It may run on any thread.
     ///
     /// # Errors
-    /// When a row cannot be written, or a file not be shared.
+    /// If a row cannot be written, or a file handle cannot be cloned.
     pub fn later_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
         let (metrics, timing) = (self.metrics.later_sync()?, self.timing.later_sync()?);
         Ok(move || {
@@ -136,26 +136,26 @@ impl RowFiles {
         })
     }
 
-    /// Returns what the files hold now, as checkpoints store it.
+    /// Returns the current size and hash of the files, as checkpoints store them.
     pub fn content(&self) -> BTreeMap<String, FileRecord> {
         [(METRICS, self.metrics.content()), (TIMING, self.timing.content())]
             .map(|(file, SavedRows { bytes, blake3 })| (file.to_owned(), FileRecord { bytes, blake3 }))
             .into()
     }
 
-    /// Removes copies of dropped rows, once a checkpoint of `step` makes them needless.
+    /// Removes copies of dropped rows once a checkpoint of `step` makes them unnecessary.
     ///
     /// # Errors
-    /// When they cannot be removed.
+    /// If they cannot be removed.
     pub fn saved(&mut self, step: u64) -> Result<()> {
         self.metrics.saved(step)?;
         self.timing.saved(step)
     }
 }
 
-/// Returns the columns of `metrics.csv` behind those that every run has, in the order of the file.
+/// Returns the columns of `metrics.csv` that follow the ones every run has, in the order of the file.
 fn further_columns(plan: &Plan, summary: &Summary) -> Vec<String> {
-    // Whether evaluations evaluate the average may change from one process of a run to the next.
+    // A resume may switch the evaluation of the moving average on or off, so the columns exist in both cases.
     let weights = if plan.ema.is_some() { &[false, true][..] } else { &[false] };
     let mut columns = BTreeSet::new();
     for figure in plan.tasks.iter().flat_map(|task| task.figures()) {

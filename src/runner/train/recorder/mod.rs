@@ -1,4 +1,4 @@
-//! The results that rank 0 writes during training: rows, progress, checkpoints, samples.
+//! Writes the results on rank 0 during training: rows, progress, checkpoints, samples.
 
 mod clock;
 mod close;
@@ -35,10 +35,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time between writes of the summary during a run, besides those after evaluations.
+/// Time between writes of the summary, in addition to the writes after evaluations.
 const SUMMARY_PERIOD: Duration = Duration::from_secs(5);
 
-/// Time between lines of progress in the log, besides those of evaluations.
+/// Time between progress lines in the log, in addition to the lines of evaluations.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 /// The files and the progress display of one run.
@@ -54,24 +54,24 @@ pub struct Recorder {
     judge: bool,
     /// The last step with a row.
     step: u64,
-    /// The step that this process began at, and the tokens trained on until then; a fork may have had another
-    /// batch.
+    /// The step at which this process began, and the tokens trained on before it. A fork's parent may have
+    /// had a different batch, so these tokens cannot be computed from the step.
     began: (u64, u64),
-    /// The end of the last write of the summary.
+    /// When the summary was last written.
     last_summary: Instant,
-    /// The end of the last line of progress in the log.
+    /// When the last progress line was logged.
     last_logged: Instant,
-    /// The first error of writing rows, samples or the log: the run stops after one last save.
+    /// The first error of writing rows, samples or the log. The run stops after one last save.
     write_error: Option<Error>,
 }
 
 impl Recorder {
     /// Checks that checkpoints can be written, opens the row files at the step where the run starts, and
-    /// truncates the rows beyond it. `meta` describes checkpoints; `is_resumed` is true if the folder is that
-    /// of an earlier process.
+    /// drops the rows beyond it. `meta` describes checkpoints. `is_resumed` is true if the folder belongs to
+    /// an earlier process.
     ///
     /// # Errors
-    /// When the folder cannot be written, or lacks rows up to the step.
+    /// If the folder cannot be written, or lacks rows up to the step.
     pub(super) fn open(
         (job, start): (&Job, &Start),
         folder: RunFolder,
@@ -82,7 +82,7 @@ impl Recorder {
     ) -> Result<Self> {
         let (plan, step) = (&job.plan, start.step());
         let background = Saving::new(plan, &job.programs, &job.machine).is_beside();
-        // Before any row is dropped: on a disk that is still full, nothing changes.
+        // Comes before any row is dropped: if the disk is still full, nothing may change.
         let saves = Saves::open(&folder, plan, meta, step, background)?;
         let loaded = start.loaded.as_ref().filter(|_| is_resumed);
         let at = ResumeAt { step, has_rows: is_resumed, saved: loaded.map(|loaded| &loaded.meta().rows) };
@@ -116,13 +116,13 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Says which rows of an earlier process are taken over unchecked, and which are dropped.
+    /// Reports which rows of an earlier process are kept unchecked, and which are dropped.
     fn note_rows(&mut self, hashes_missing: bool, kept: &ResumedRows<MetricsRow>) -> Result<()> {
         let from_step = self.step;
         if hashes_missing {
             self.note(&format!(
-                "the checkpoint of step {from_step} is of an earlier version, without hashes of {METRICS} and {TIMING}: \
-                 their rows up to this step are taken over as they are"
+                "the checkpoint of step {from_step} was written by an earlier version, without hashes of {METRICS} and {TIMING}: \
+                 their rows up to this step are kept unchecked"
             ))?;
         }
         if let Some((first, last)) = kept.steps_cut {
@@ -132,7 +132,7 @@ impl Recorder {
             };
             match from_step {
                 0 => self.warn(&format!(
-                    "there is no checkpoint to continue from: this starts at step 0; {dropped}"
+                    "there is no checkpoint to continue from, so the run starts at step 0; {dropped}"
                 ))?,
                 step => self.note(&format!("resuming from step {step}; {dropped}"))?,
             }
@@ -143,17 +143,17 @@ impl Recorder {
     /// Prints a note with the progress display, and writes it to the log.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// If the log cannot be written.
     pub fn note(&mut self, text: &str) -> Result<()> {
         self.progress.note(text);
         let logged = self.folder.log(text);
         self.or_stop(logged)
     }
 
-    /// Prints a warning, even where progress is not shown, and writes it to the log.
+    /// Prints a warning, even if progress is hidden, and writes it to the log.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// If the log cannot be written.
     pub fn warn(&mut self, text: &str) -> Result<()> {
         let text = format!("warning: {text}");
         self.progress.warn(&text);
@@ -162,7 +162,7 @@ impl Recorder {
     }
 
     /// Turns an error of writing results into a request to stop after one last save. A run without
-    /// checkpoints, and one that has trained no step yet, has nothing to save and ends at once.
+    /// checkpoints, or one that has not trained a step yet, has nothing to save and ends at once.
     fn or_stop(&mut self, written: Result<()>) -> Result<()> {
         let Err(e) = written else { return Ok(()) };
         if !self.saves() || self.clock.steps_here == 0 {
@@ -175,7 +175,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Returns the error because of which the run must stop.
+    /// Returns the error that forces the run to stop, if any.
     pub(super) fn write_error(&self) -> Option<&Error> {
         self.write_error.as_ref()
     }
@@ -185,7 +185,7 @@ impl Recorder {
         self.saves.unsaved.as_ref()
     }
 
-    /// Returns the step of the newest checkpoint, 0 without one.
+    /// Returns the step of the newest checkpoint, or 0 if there is none.
     pub(super) fn saved_step(&self) -> u64 {
         self.saves.saved_step
     }
@@ -200,7 +200,7 @@ impl Recorder {
         self.folder.path()
     }
 
-    /// Returns the tokens trained on after a step.
+    /// Returns the number of tokens trained on up to a step.
     fn tokens_at(&self, step: u64) -> u64 {
         let (from_step, from_tokens) = self.began;
         let of_first = |steps| self.plan.batch.tokens_of_first(steps);
@@ -214,13 +214,13 @@ impl Recorder {
         self.append_timing(&TimingRow { written_step, ..row })
     }
 
-    /// Writes a row of `timing.csv`, and its event.
+    /// Writes a row of `timing.csv` and its event.
     fn append_timing(&mut self, row: &TimingRow) -> Result<()> {
         let written = self.files.timing(row);
         self.or_stop(written)
     }
 
-    /// Shows how far an evaluation is.
+    /// Shows the progress of an evaluation.
     pub(super) fn evaluating(&mut self, done: usize, of: usize) {
         self.progress.pause(Phase::Eval, done as u64, of as u64);
     }
@@ -235,8 +235,8 @@ impl Recorder {
         self.time(step, Phase::Check, took)
     }
 
-    /// Writes the step's row, and updates the progress display when it is due; `evaluation` is that after the
-    /// step, where there is one.
+    /// Writes the step's row, and updates the progress display if it is due. `evaluation` is the one after
+    /// this step, if there was one.
     pub(super) fn row(&mut self, report: &StepReport, evaluation: Option<&Evaluation>) -> Result<()> {
         let mut row = MetricsRow {
             step: report.step,
@@ -284,7 +284,7 @@ impl Recorder {
         self.update_summary(&row)
     }
 
-    /// Lets the summary follow the run, so that others can see how far it is.
+    /// Updates the summary, so that others can see the progress of the run.
     fn update_summary(&mut self, row: &MetricsRow) -> Result<()> {
         let summary = &mut self.summary;
         (summary.steps, summary.tokens_seen) = (row.step, row.tokens_seen);
@@ -342,10 +342,10 @@ impl Recorder {
         self.time(step, Phase::Sample, started.elapsed())
     }
 
-    /// Writes the table of matrix-product algorithms to the run's folder; checkpoints record its hash.
+    /// Writes the table of matrix-product algorithms to the run's folder. Checkpoints record its hash.
     ///
     /// # Errors
-    /// When the folder cannot be written.
+    /// If the folder cannot be written.
     pub fn algorithms(&mut self, table: &Algorithms) -> Result<()> {
         self.saves.meta.algorithms = Some(table.hash());
         atomic::write(&self.folder.path().join(ALGORITHMS), table.to_json().as_bytes())
@@ -356,8 +356,7 @@ impl Recorder {
         self.summary.startup = startup;
     }
 
-    /// Records the bytes that the engine has allocated, for the summary. Call it before the engine is
-    /// dropped.
+    /// Records the bytes that the engine allocated, for the summary. Call it before the engine is dropped.
     pub fn allocated(&mut self, bytes: u64) {
         self.summary.memory.allocated_bytes = Some(bytes);
         if let Some(gauges) = &self.clock.gauges {
@@ -372,7 +371,7 @@ impl Recorder {
         self.clock.gauges = gauges;
     }
 
-    /// Writes the time that something besides a step took.
+    /// Writes the timing row of something other than a step.
     fn time(&mut self, step: u64, phase: Phase, took: Duration) -> Result<()> {
         let row = self.clock.paused(step, phase, took);
         self.append_timing(&row)

@@ -1,4 +1,4 @@
-//! Saves checkpoints of a run: while training waits, or beside it.
+//! Saves checkpoints of a run, either while training waits or beside it.
 
 use super::Recorder;
 use crate::checkpoint::{Saved, Write, Written};
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 /// A save that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::train) struct DueSave {
-    /// True if the checkpoint has the optimizer's state.
+    /// True if the checkpoint includes the optimizer's state.
     pub whole: bool,
-    /// True if the run ends with it.
+    /// True if the run ends after it.
     pub ends: bool,
 }
 
@@ -27,12 +27,12 @@ impl Recorder {
         self.plan.intervals.keep > 0
     }
 
-    /// Returns true if none of its checkpoints can be resumed.
+    /// Returns true if none of the run's checkpoints can be resumed.
     pub(in crate::train) fn saves_weights_only(&self) -> bool {
         self.plan.intervals.weights_only == WeightsOnly::All
     }
 
-    /// Allocates what saves beside training need, where the run is known to save on its way.
+    /// Allocates memory for saves beside training, if the run is known to save before its end.
     pub(in crate::train) fn prepare_saves(&mut self, rank: &Rank) -> Result<()> {
         match self.plan.intervals.saves_on_the_way(self.plan.steps as u64) {
             true => self.allocate_copy(rank),
@@ -40,8 +40,8 @@ impl Recorder {
         }
     }
 
-    /// Allocates the copy of the state that a save beside training needs, unless there is one. Where there is
-    /// not enough memory, training waits for saves from now on.
+    /// Allocates the copy of the state that a save beside training needs, unless there is one. If memory is
+    /// short, training waits for saves from now on.
     fn allocate_copy(&mut self, rank: &Rank) -> Result<()> {
         if !self.saves.background || self.saves.held.is_some() {
             return Ok(());
@@ -61,10 +61,10 @@ impl Recorder {
         self.saves.held = None;
     }
 
-    /// Saves a checkpoint, if the run saves any: beside training where it goes on and the copy of the state
-    /// fits. One write is in flight at most; a save that comes before it has ended waits for it. If saving
-    /// fails, earlier checkpoints stay as they are, and training continues with a warning; if it was the last
-    /// save, the run ends as `unsaved`.
+    /// Saves a checkpoint, if the run saves any. The save runs beside training if training continues and the
+    /// copy of the state fits in memory. At most one write is in flight; a save that comes before its end
+    /// waits for it. If saving fails, earlier checkpoints stay untouched and training continues with a
+    /// warning. If the last save fails, the run ends as `unsaved`.
     pub(in crate::train) fn save(&mut self, rank: &Rank, due: DueSave) -> Result<()> {
         if !self.saves() {
             return Ok(());
@@ -89,11 +89,11 @@ impl Recorder {
         } else {
             self.save_now(rank, contents).map(Some)
         };
-        // Other ranks wait for this, whether it was saved or not.
+        // Other ranks wait for this, whether or not the save succeeded.
         rank.end_snapshot()?;
         let took = started.elapsed();
         let phase = match saved {
-            // The row says that the state was copied. That it was saved is said once it is.
+            // The row records the copy of the state. The save is recorded when it has finished.
             Ok(None) => Phase::Snapshot,
             Ok(Some(saved)) => {
                 self.saved(rank.done(), Ok(saved), took)?;
@@ -107,8 +107,8 @@ impl Recorder {
         self.time(rank.done(), phase, took)
     }
 
-    /// Records the write in flight if it has ended. Returns the step of the checkpoint that was being written
-    /// since this was called last; `None` where there was none.
+    /// Records the write in flight if it has ended. Returns the step of the checkpoint that was in flight
+    /// since the last call, or `None` if there was none.
     pub(in crate::train) fn collect_write(&mut self) -> Result<Option<u64>> {
         let step = self.saves.writer.in_flight();
         if let Some(written) = self.saves.writer.ended() {
@@ -125,7 +125,7 @@ impl Recorder {
         }
     }
 
-    /// Returns true if the run saves by time and the last save is long enough ago.
+    /// Returns true if the run saves by time and the period since the last save has passed.
     pub(in crate::train) fn save_is_due(&self) -> bool {
         match self.plan.intervals.checkpoint {
             Period::Time(period) => {
@@ -137,9 +137,8 @@ impl Recorder {
         }
     }
 
-    /// Returns true if a checkpoint is due because an evaluation has found the lowest validation loss so far.
-    /// The loss of a checkpoint that is being written counts once it is written. Where the answer depends on
-    /// it, this waits.
+    /// Returns true if a checkpoint is due because an evaluation found the lowest validation loss so far. A
+    /// checkpoint in flight counts only once it is written; if the answer depends on it, this waits.
     pub(in crate::train) fn is_best(&mut self, evaluation: &Evaluation) -> Result<bool> {
         let Some(set) = evaluation.sets.first().filter(|_| self.saves()) else { return Ok(false) };
         let is_below = |best: Option<f32>| (set.loss() as f32) < best.unwrap_or(f32::INFINITY);
@@ -159,7 +158,7 @@ impl Recorder {
         self.saved(step, saved, took)
     }
 
-    /// Records how a save ended. Only from here on anything says that there is a checkpoint of this step.
+    /// Records how a save ended. Nothing may report a checkpoint of this step before this.
     fn saved(&mut self, step: u64, saved: Result<Saved>, took: Duration) -> Result<()> {
         self.saves.last_save = Instant::now();
         match saved {
@@ -187,7 +186,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Fills in the metadata of a checkpoint, but for the rows.
+    /// Fills in the metadata of a checkpoint, except the rows.
     fn describe_save(&mut self, step: u64, due: DueSave) {
         self.saves.meta.step = step;
         self.saves.meta.tokens_seen = self.tokens_at(step);
@@ -209,7 +208,7 @@ impl Recorder {
         self.saves.store.save(&self.saves.meta, &contents.restrict(rank.snapshot()))
     }
 
-    /// Copies the state, and begins to write it beside training.
+    /// Copies the state and starts to write it beside training.
     fn begin_write(&mut self, rank: &Rank, contents: Contents) -> Result<()> {
         let held =
             self.files.later_sync().and_then(|sync| Ok((sync, rank.hold(self.saves.held.take(), contents)?)));

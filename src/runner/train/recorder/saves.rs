@@ -1,4 +1,4 @@
-//! The checkpoints of a run, and what is known of the newest.
+//! The checkpoints of a run, and facts about the newest one.
 
 use crate::checkpoint::{BackgroundWriter, Meta, Store};
 use crate::error::{Error, Result};
@@ -17,17 +17,17 @@ pub(super) struct Saves {
     pub held: Option<HeldSnapshot>,
     /// True if checkpoints are written beside training.
     pub background: bool,
-    /// The lowest validation loss of a checkpoint, in nats per token, where the best is kept.
+    /// Lowest validation loss of any checkpoint, in nats per token, if the best one is kept.
     pub best_loss: Option<f32>,
-    /// The newest evaluation: its step, and the validation loss in nats per token.
+    /// Step and validation loss (nats per token) of the newest evaluation.
     pub evaluated: Option<(u64, f32)>,
     /// Metadata of the next checkpoint.
     pub meta: Meta,
-    /// The step of the newest checkpoint; 0 without one.
+    /// Step of the newest checkpoint; 0 if there is none.
     pub saved_step: u64,
-    /// The end of the last save, failed or not; the start of this process before the first.
+    /// End of the last save, even a failed one. Before the first save, the start of this process.
     pub last_save: Instant,
-    /// The error of the last save, if it failed.
+    /// Error of the last save, if it failed.
     pub unsaved: Option<Error>,
 }
 
@@ -35,7 +35,7 @@ impl Saves {
     /// Opens the folder of a run's checkpoints, and checks that one can be written.
     ///
     /// # Errors
-    /// When it cannot.
+    /// If the folder cannot be opened or written.
     pub fn open(
         folder: &RunFolder,
         plan: &Plan,

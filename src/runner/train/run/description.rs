@@ -1,4 +1,4 @@
-//! What is known of a run before its first step: its summary, and the metadata of its checkpoints.
+//! Describes a run before its first step: its summary, and the metadata of its checkpoints.
 
 use crate::checkpoint::{END_TOKEN_ID, INITIAL_WEIGHTS, Meta};
 use crate::data::HeldOut;
@@ -17,21 +17,21 @@ use crate::train::job::Job;
 use crate::train::start::{Start, corpus_files};
 use std::collections::BTreeMap;
 
-/// Returns the part of the held-out text that evaluations take; `None` without a limit.
+/// Returns the part of the held-out text that evaluations use; `None` without a limit.
 pub(super) fn held_out_part(plan: &Plan) -> Option<HeldOutPart> {
     part_of(plan, plan.corpus.validation_tokens)
 }
 
-/// As [`held_out_part`], of a held-out set of so many tokens.
+/// Returns the same as [`held_out_part`] for a held-out set of `tokens` tokens.
 fn part_of(plan: &Plan, tokens: usize) -> Option<HeldOutPart> {
     let (batches, of) = plan.evaluated_batches_of(tokens);
     (plan.intervals.validation_steps > 0).then_some(HeldOutPart { batches: batches as u64, of: of as u64 })
 }
 
 /// Note in the summary of a run whose ranks do not exchange gradients.
-const NOT_EXCHANGED: &str = "communication off: replicas differ, nothing of this run may be exported";
+const NOT_EXCHANGED: &str = "communication off: replicas differ, so nothing from this run may be exported";
 
-/// Fills in what is known before the first step.
+/// Fills in everything that is known before the first step.
 pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result<Summary> {
     let Job { plan, programs, dataset, .. } = job;
     summary.recipe_hash.clone_from(&job.recipe_hash);
