@@ -262,16 +262,16 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
             &weights,
             TOKENIZER,
             usage,
-            "LlamaForCausalLM: model.n_heads is 4, and it has divisors of model.dim = 6",
+            "LlamaForCausalLM: model.n_heads is 4, but it has divisors of model.dim = 6",
         ),
         (
             &layer_norm,
             &weights,
             TOKENIZER,
             usage,
-            "Qwen3ForCausalLM: model.norm is \"layer_norm\", and it has \"rms_norm\"",
+            "Qwen3ForCausalLM: model.norm is \"layer_norm\", but it has \"rms_norm\"",
         ),
-        (&heads, &weights, TOKENIZER, usage, "model.n_kv_heads is 3, and it has divisors of 4 query heads"),
+        (&heads, &weights, TOKENIZER, usage, "model.n_kv_heads is 3, but it has divisors of 4 query heads"),
         (&small, &weights, TOKENIZER, usage, "has token 10, but the model has 9"),
         (&end, &weights, TOKENIZER, usage, "has no token 11"),
         (&huge, &weights, TOKENIZER, usage, "too large"),
@@ -467,8 +467,7 @@ fn exported_and_imported(at: &Path) -> (PathBuf, PathBuf) {
     run_folder(&at.join("run"), RECIPE);
     xrun_export(&at.join("run"), &at.join("model"), &[]).success();
     let done = xrun(at, &["import", "model", "--name", "mine"]).success();
-    let done =
-        done.stderr(contains("logits match xrun-reference.json").and(contains("Qwen3ForCausalLM")));
+    let done = done.stderr(contains("logits match xrun-reference.json").and(contains("Qwen3ForCausalLM")));
     let run = String::from_utf8(done.get_output().stdout.clone()).unwrap();
     (at.join("model"), at.join(run.trim_end()))
 }
@@ -493,7 +492,7 @@ fn an_import_is_the_run_that_was_exported() {
     xrun(at.path(), &["sample", "latest", "--prompt", "abc", "--tokens", "4"])
         .success()
         .stdout(contains("abc"));
-    let says = "was imported, and has no training to go on with";
+    let says = "was imported, so it has no training to continue";
     xrun(at.path(), &["resume", run, "training.steps=2"]).code(2).stderr(contains(says));
 }
 

@@ -94,7 +94,8 @@ impl<S: HeldState> BackgroundWriter<S> {
             let saved = synced.and_then(|()| store.save_at(&pace, &meta, &state.snapshot()));
             (state, saved, started.elapsed())
         });
-        let thread = thread.map_err(|e| Error::failed(format!("{}: cannot start a thread: {e}", not_saved(step))))?;
+        let thread =
+            thread.map_err(|e| Error::failed(format!("{}: cannot start a thread: {e}", not_saved(step))))?;
         self.in_flight = Some(InFlight { step, started, parts, thread });
         Ok(())
     }
@@ -105,8 +106,8 @@ impl<S: HeldState> BackgroundWriter<S> {
         ended.map(InFlight::collect)
     }
 
-    /// Waits for the write in flight; returns `None` if there is none. Reports the progress of the write to the
-    /// watchdogs.
+    /// Waits for the write in flight; returns `None` if there is none. Reports the progress of the write to
+    /// the watchdogs.
     pub fn wait(&mut self) -> Option<Written<S>> {
         let mut seen = 0;
         while let Some(write) = &self.in_flight {

@@ -31,7 +31,7 @@ pub trait Task: fmt::Debug + Send + Sync {
     /// Records what the task computes from the losses of all rows of a micro-batch, `[rows]` in nats.
     ///
     /// # Errors
-    /// When the state lacks a slot.
+    /// If the state lacks a slot.
     fn record_losses(&self, _b: &mut Builder, _losses: TensorId) -> Result<()> {
         Ok(())
     }
@@ -39,7 +39,7 @@ pub trait Task: fmt::Debug + Send + Sync {
     /// Begins to tally a set.
     ///
     /// # Errors
-    /// When the set cannot be read.
+    /// If the set cannot be read.
     fn begin(&self, set: &HeldOut, pass: Pass, end_token: u32) -> Result<Box<dyn Tally>>;
 }
 
@@ -84,7 +84,7 @@ pub trait Tally {
     /// Gathers the losses of single documents from all ranks. Every rank must call it.
     ///
     /// # Errors
-    /// When a rank is lost.
+    /// If a rank is lost.
     fn documents(&mut self, _comm: &dyn Communicator) -> Result<Vec<DocumentLoss>> {
         Ok(Vec::new())
     }

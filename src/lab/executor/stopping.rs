@@ -32,8 +32,8 @@ pub struct Stopping {
     cause: Option<(StopCause, Instant)>,
     sent_save: bool,
     sent_kill: bool,
-    /// True if a run that ignores a signal is killed. A run that may outlive this process gets all the time it
-    /// needs to save.
+    /// True if a run that ignores a signal is killed. A run that may outlive this process gets all the time
+    /// it needs to save.
     kills_after_signal: bool,
 }
 

@@ -1,21 +1,21 @@
-//! Weights whose factor of logits is in the head, for classes that have no such factor.
+//! Weights with the logit scale folded into the head, for classes that have no such scale.
 
 use super::weights::Weights;
 use crate::error::Result;
 use crate::plan::Model;
 
-/// Name of the head, where it is not the embedding.
+/// Name of the head if it is separate from the embedding.
 const HEAD: &str = "head";
 
-/// The weights of a model, with the head multiplied by the factor of logits.
+/// The weights of a model, with the head multiplied by the logit scale.
 pub struct FoldedHead<'a> {
     weights: &'a dyn Weights,
     factor: f32,
 }
 
 impl<'a> FoldedHead<'a> {
-    /// Takes the factor of logits from a model into its weights. Where the head is the embedding, both stay:
-    /// the factor is of logits alone.
+    /// Moves the logit scale from a model into its weights. If the head is the embedding, both stay
+    /// unchanged, because the scale applies only to logits.
     pub fn new(weights: &'a dyn Weights, model: &mut Model) -> Self {
         let own = if model.tie_embeddings { &mut 1.0 } else { &mut model.logit_scale };
         Self { weights, factor: std::mem::replace(own, 1.0) as f32 }

@@ -1,10 +1,10 @@
-//! Arithmetic that keeps its own formula: a count is written once, in Rust, and prints with its symbols and
-//! with its numbers.
+//! Arithmetic that keeps its formula. A count is written once, in Rust, and prints both with symbols and with
+//! numbers.
 
 use crate::format::thousands;
 use std::ops::{Add, Mul};
 
-/// A number, the formula that it comes from, and that formula with the numbers filled in.
+/// A number, its formula in symbols, and the formula with numbers filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Formula {
     /// The number. Exact below 2^53.
@@ -19,7 +19,7 @@ pub struct Formula {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Atom,
-    /// Of two atoms: printed without spaces.
+    /// The sum of two atoms, printed without spaces.
     ShortSum,
     Sum,
     Product,
@@ -31,7 +31,7 @@ impl Formula {
         Self { value: value as f64, symbols: symbol.to_owned(), numbers: thousands(value), form: Form::Atom }
     }
 
-    /// Creates a symbol with a value that is not whole, which prints with one decimal.
+    /// Creates a symbol with a fractional value, printed with one decimal.
     pub fn decimal(symbol: &str, value: f64) -> Self {
         Self { value, symbols: symbol.to_owned(), numbers: format!("{value:.1}"), form: Form::Atom }
     }
@@ -41,7 +41,7 @@ impl Formula {
         Self::symbol(&thousands(value), value)
     }
 
-    /// Returns both strings, in parentheses where a product needs them.
+    /// Returns both strings, in parentheses if a product needs them.
     fn factor(self) -> (String, String) {
         match self.form {
             Form::Sum | Form::ShortSum => (format!("({})", self.symbols), format!("({})", self.numbers)),

@@ -1,4 +1,4 @@
-//! The gather of what programs read of parameters, where ranks update what they own.
+//! Gathers updated parameters if each rank updates only the ones that it owns.
 
 use super::layout::{self, GatheredPart};
 use crate::error::Result;
@@ -8,14 +8,14 @@ use crate::plan::Plan;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Records the gather of parts that begin within elements of the flat buffers, in a program that updates
-/// these; with `wait`, once no rank reads them any more.
+/// Records the gather of the parts that begin in the range `updated` of the flat buffers, inside the program
+/// that updates them. With `wait`, it first waits until no rank reads them any more.
 pub(super) fn gather_updated(plan: &Plan, b: &mut Builder, updated: &Range<usize>, wait: bool) -> Result<()> {
     gather(plan, b, wait, |part| updated.contains(&part.start))
 }
 
-/// Records the program that gathers everything else. On a GPU it overlaps with the forward, which waits for
-/// what it reads.
+/// Records the program that gathers all other parts. On a GPU it overlaps with the forward, which waits for
+/// the parts that it reads.
 pub(super) fn gather_rest(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("gather", Arc::clone(state));
     let first = layout::updated_first_from(plan, state);
@@ -23,8 +23,8 @@ pub(super) fn gather_rest(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     Ok(b.finish())
 }
 
-/// Records the gather of parts of the flat buffers in the order of the forward, from the last one. With
-/// `wait`, ranks wait for each other before the first one.
+/// Records the gather of parts of the flat buffers in the order of the forward, starting with the last one.
+/// With `wait`, ranks first wait for each other.
 fn gather(plan: &Plan, b: &mut Builder, wait: bool, is_due: impl Fn(&GatheredPart) -> bool) -> Result<()> {
     let state = Arc::clone(&b.program().state);
     let Some(shards) = &state.shards else { return Ok(()) };
@@ -38,8 +38,8 @@ fn gather(plan: &Plan, b: &mut Builder, wait: bool, is_due: impl Fn(&GatheredPar
     Ok(())
 }
 
-/// Records the gather of a part: of the compute copy and the masters of vectors, or where products read
-/// masters of all of these.
+/// Records the gather of one part: the compute copy and the masters of vectors, or all masters if products
+/// read masters.
 fn gather_part(b: &mut Builder, shards: &Shards, gathered: &GatheredPart, wait: bool) -> Result<()> {
     let in_place = |r: OwnedRange| {
         let to = r.start - gathered.start;

@@ -1,4 +1,4 @@
-//! The programs of generation: whole prompts at once, then a token of every sample at a time.
+//! The programs of generation: process whole prompts at once, then one token of every sample at a time.
 
 use super::purpose::{PromptShape, Purpose};
 use super::{decoder, layout};
@@ -9,28 +9,28 @@ use crate::passes::{fuse_few_rows, unfuse};
 use crate::plan::Plan;
 use std::sync::Arc;
 
-/// The program that takes whole prompts.
+/// The program that processes whole prompts.
 #[derive(Clone, Debug)]
 pub struct Prefill {
-    /// The prompts that it takes.
+    /// The prompts that it processes.
     pub shape: PromptShape,
     /// Fills the caches of all samples and chooses the token after each prompt.
     pub section: Section,
 }
 
-/// The programs of a plan that only generates, over one state.
+/// The programs of a plan that only generates, over a shared state.
 #[derive(Clone, Debug)]
 pub struct Generator {
     /// Parameters without gradients and slots, and the buffers of generation.
     pub state: Arc<State>,
-    /// A program for each of the requested shapes, in their order.
+    /// A program for each requested shape, in the same order.
     pub prefills: Vec<Prefill>,
-    /// One token of every sample.
+    /// Generates one token of every sample.
     pub decode: Section,
 }
 
 impl Prefill {
-    /// Records the program of a shape, for which the state has slots.
+    /// Records the program for a shape. The state must have slots for it.
     pub(super) fn new(plan: &Plan, state: &Arc<State>, shape: PromptShape) -> Result<Self> {
         let name = format!("prefill {}x{}", shape.prompts, shape.rows);
         let section = Section::new(record(plan, state, name, Purpose::Prefill(shape))?);
@@ -42,7 +42,7 @@ impl Generator {
     /// Records the programs for prompts of these shapes.
     ///
     /// # Errors
-    /// When an op refuses the plan's numbers, the plan asks for no sample, or prompts do not share the
+    /// If an op rejects the plan's numbers, the plan asks for no samples, or the prompts cannot share the
     /// samples evenly.
     pub fn new(plan: &Plan, prompts: &[PromptShape]) -> Result<Self> {
         if plan.generation.samples == 0 {
@@ -60,13 +60,13 @@ impl Generator {
         self.prefills.iter().map(|prefill| &prefill.section).chain([&self.decode])
     }
 
-    /// Returns the size of the arena that serves every section.
+    /// Returns the size of an arena that is large enough for every section.
     pub fn arena_bytes(&self) -> usize {
         self.sections().map(|section| section.memory.arena_bytes).max().unwrap_or(0)
     }
 }
 
-/// Records the program of one token of every sample.
+/// Records the program for one token of every sample.
 pub(super) fn decode(plan: &Plan, state: &Arc<State>) -> Result<Section> {
     Ok(Section::new(record(plan, state, "generate".to_owned(), Purpose::Generate)?))
 }

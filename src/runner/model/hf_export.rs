@@ -1,8 +1,8 @@
-//! Export of a trained model as a HuggingFace folder.
+//! Exports a trained model as a HuggingFace folder.
 //!
-//! The folder is a function of the tensors, the dimensions and the tokenizer alone: the same model gives the
-//! same bytes. It appears complete or not at all. Weights go into one `model.safetensors` whatever their
-//! size: sharding is for hosts with a limit per file, and every reader of the format takes one file.
+//! The folder depends only on the tensors, the dimensions and the tokenizer, so the same model gives the same
+//! bytes. It appears complete or not at all. Weights of any size go into one `model.safetensors`: sharding
+//! only serves hosts with a limit per file, and every reader of the format accepts one file.
 
 use super::hugging_face::{HfFacts, HfModel, HfTensor, express};
 pub use super::weights::Weights;
@@ -20,13 +20,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// File name of a chat template, as transformers reads it.
+/// File name of a chat template, as transformers expects it.
 pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 /// The element type of exported weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Dtype {
-    /// As trained: 4 bytes, exact.
+    /// The trained values: 4 bytes, exact.
     #[value(name = "fp32")]
     F32,
     /// 2 bytes, rounded to nearest, ties to even.
@@ -37,23 +37,23 @@ pub enum Dtype {
 /// A model to export.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Export {
-    /// Its dimensions. The vocabulary is the tokenizer's, without padding.
+    /// Dimensions of the model. The vocabulary is the tokenizer's, without padding.
     pub model: Model,
-    /// Length of the longest sequence that it was trained on, in tokens.
+    /// Length in tokens of the longest sequence that the model was trained on.
     pub seq_len: usize,
-    /// Token that ends a document; it also starts generation from nothing.
+    /// Token that ends a document. It also starts generation without a prompt.
     pub end_token_id: u32,
     /// Element type to write.
     pub dtype: Dtype,
-    /// Logits of the weights as they are written ([`Stored`]), for whoever reads them.
+    /// Logits of the weights as they are written ([`Stored`]), with which a reader can check itself.
     pub reference: Option<Reference>,
-    /// Template of the tokenizer's chats.
+    /// Chat template of the tokenizer.
     pub chat_template: Option<String>,
 }
 
-/// Weights as a folder has them: rounded to the element type that is written.
+/// Weights rounded to the element type in which they are written.
 pub struct Stored<'a> {
-    /// The weights in fp32.
+    /// The original weights in fp32.
     pub weights: &'a dyn Weights,
     /// The element type.
     pub dtype: Dtype,
@@ -76,9 +76,11 @@ impl Weights for Stored<'_> {
 
 /// Writes the folder `dir`: config, generation config, weights and tokenizer.
 ///
-/// Errors (exit 2): `dir` exists and is not empty; HuggingFace's class cannot express the model; the
-/// tokenizer does not parse, lacks the end token or is larger than the vocabulary. Errors (exit 1): a weight
-/// is missing, unknown or of another shape; writing fails. On an error nothing new is left at `dir`.
+/// # Errors
+/// With exit code 2 if `dir` exists and is not empty, no class of HuggingFace can express the model, or the
+/// tokenizer does not parse, lacks the end token or is larger than the vocabulary. With exit code 1 if a
+/// weight is missing, unknown or has a different shape, or writing fails. After an error nothing new is left
+/// at `dir`.
 pub fn write(dir: &Path, export: &Export, weights: &dyn Weights, tokenizer_json: &str) -> Result<()> {
     write_on(&DiskFs, dir, export, weights, tokenizer_json)
 }
@@ -86,7 +88,7 @@ pub fn write(dir: &Path, export: &Export, weights: &dyn Weights, tokenizer_json:
 /// Checks that a class of transformers can express the model.
 ///
 /// # Errors
-/// A usage error that names what each class lacks.
+/// With a usage error that names what each class lacks.
 pub fn check(export: &Export) -> Result<()> {
     express(&export.model, &facts(export)).map(drop)
 }
@@ -96,7 +98,7 @@ fn facts(export: &Export) -> HfFacts {
     HfFacts { torch_dtype: export.dtype.torch(), seq_len: export.seq_len, end_token_id: export.end_token_id }
 }
 
-/// Like [`write`], on a given file system.
+/// Writes like [`write`], on a given file system.
 pub fn write_on(
     fs: &dyn Fs,
     dir: &Path,
@@ -141,7 +143,7 @@ pub fn write_on(
 }
 
 impl Dtype {
-    /// Returns the name of `torch_dtype` in `config.json`.
+    /// Returns the value of `torch_dtype` in `config.json`.
     fn torch(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -150,7 +152,7 @@ impl Dtype {
     }
 }
 
-/// Returns a tensor of the file, which is read and converted when it is written.
+/// Returns a tensor of the file. It is read and converted only when it is written.
 fn view<'a>(tensor: &'a HfTensor, dtype: Dtype, weights: &'a dyn Weights) -> TensorView<'a> {
     let stored = match dtype {
         Dtype::F32 => StoredDtype::F32,
@@ -167,7 +169,8 @@ fn view<'a>(tensor: &'a HfTensor, dtype: Dtype, weights: &'a dyn Weights) -> Ten
     })
 }
 
-/// Checks that the folder has exactly the checkpoint's parameters: an extra one would be lost silently.
+/// Checks that the folder will have exactly the checkpoint's parameters, because an extra one would be lost
+/// silently.
 fn check_names(layers: usize, given: &[String], hf: &HfModel) -> Result<()> {
     let given: BTreeSet<_> = given.iter().map(String::as_str).collect();
     let known: BTreeSet<_> = hf.tensors.iter().map(|t| t.source.as_str()).collect();
@@ -192,7 +195,7 @@ fn end_token(export: &Export, tokenizer_json: &str) -> Result<String> {
     let largest = tokenizer.vocab()?.into_values().max();
     if let Some(id) = largest.filter(|&id| id as usize >= export.model.vocab_size) {
         return Err(Error::usage(format!(
-            "tokenizer.json has token {id}, but the model has {}: it is not the tokenizer of this run",
+            "tokenizer.json has token {id}, but the model's vocabulary has {}: it is not the tokenizer of this run",
             export.model.vocab_size
         )));
     }
@@ -263,7 +266,7 @@ impl Target {
             fs.sync_dir(&self.parent).at("sync", &self.parent)
         });
         made.inspect_err(|_| {
-            // The error that matters is the one being returned.
+            // The caller needs the original error, not an error of the cleanup.
             let _ = fs.remove(temporary);
         })
     }

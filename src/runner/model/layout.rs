@@ -19,7 +19,7 @@ use crate::policy::Reduction;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Returns the state of a plan, and the gradient buckets in it.
+/// Returns the state of a plan and its gradient buckets.
 pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
@@ -27,7 +27,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let block = grad_norm::block(plan.execution.gpu.is_some());
     let mut groups: Vec<GroupRequest> =
         plan.update_groups.iter().map(|group| group.request(precision, &params, block)).collect();
-    // After those that are updated, whose order is that of the plan's.
+    // Comes after the updated groups, whose order must match the plan's.
     groups.extend(plan.ema.map(|ema| ema.request(precision, params.len())));
     let mut builder = StateBuilder::for_training(precision, &params, &groups);
     let buckets = gradient_buckets(plan, builder.state());
@@ -73,7 +73,7 @@ fn u32s(n: usize) -> Spec {
     Spec::new([n], DType::U32)
 }
 
-/// Returns the slots of what changes from step to step. Schedules come last.
+/// Returns the slots of values that change from step to step. Schedules come last.
 fn control(plan: &Plan, state: &State) -> Vec<(SlotName, Spec)> {
     let master = plan.precision.master;
     let mut slots = vec![(ControlSlot::Step, u32s(1)), (ControlSlot::Bad, u32s(1))];
@@ -81,7 +81,7 @@ fn control(plan: &Plan, state: &State) -> Vec<(SlotName, Spec)> {
     let numbers = std::iter::once(ControlSlot::Loss).chain(loss_terms(&plan.objective)).chain(last);
     slots.extend(numbers.map(|slot| (slot, Spec::new([1], master))));
     let mut slots: Vec<_> = slots.into_iter().map(|(slot, spec)| (slot.into(), spec)).collect();
-    // Tables of the groups that have parameters.
+    // Tables for the groups that have parameters.
     for (group, rule) in state.groups.iter().zip(&plan.update_groups) {
         if !group.params.is_empty() {
             let table = Spec::new([plan.steps + 1, rule.optimizer.schedule_width()], master);
@@ -92,26 +92,28 @@ fn control(plan: &Plan, state: &State) -> Vec<(SlotName, Spec)> {
     slots
 }
 
-/// Returns the slots of the terms that an objective has beside cross-entropy.
+/// Returns the slots of an objective's terms other than cross-entropy.
 pub(super) fn loss_terms(objective: &Objective) -> impl Iterator<Item = ControlSlot> + use<> {
     let terms =
         [(ControlSlot::ZLoss, objective.z_loss), (ControlSlot::SmoothingLoss, objective.label_smoothing)];
     terms.into_iter().filter(|(_, factor)| *factor != 0.0).map(|(slot, _)| slot)
 }
 
-/// Most bytes that one rank stages at another: of larger buckets, parts are exchanged in rounds.
+/// Maximum number of bytes that one rank stages at another. Parts of larger buckets are exchanged in rounds.
 const MOST_STAGED: usize = 32 << 20;
 
-/// Most numbers that ranks sum by one kernel of one block: losses, and partial sums of the gradient norm.
+/// Maximum number of values that ranks sum in one single-block kernel: losses, and partial sums of the
+/// gradient norm.
 const MOST_AT_ONCE: usize = 1 << 16;
 
-/// What the tokens of all ranks are sorted into.
+/// The sorted order of all ranks' tokens.
 const TOKEN_ORDER: [ExchangeSlot; 4] =
     [ExchangeSlot::Order, ExchangeSlot::Sorted, ExchangeSlot::Count, ExchangeSlot::Scratch];
 
-/// Lays out what ranks that shard the optimizer exchange data by: the tokens of all and their order, if they
-/// exchange rows of the embedding's gradient; and for copies between GPUs flags, staging of the parts of
-/// gradients that others add up, the area of sums at once, and those rows, of which a rank writes its own.
+/// Lays out the buffers through which ranks that shard the optimizer exchange data. If they exchange rows of
+/// the embedding's gradient, these are the tokens of all ranks and their order. For copies between GPUs, they
+/// are flags, staging for the gradient parts that others add up, the area of single-kernel sums, and the
+/// exchanged rows, of which each rank writes its own.
 fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut StateBuilder) {
     let by_rows = rank_interleaving(plan).is_some();
     let rows = shards.ranks() * plan.batch.rows();
@@ -138,7 +140,7 @@ fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut Stat
     builder.lay_out(tensors);
 }
 
-/// Returns the elements of staging that each other rank needs at the one that owns most of a bucket.
+/// Returns how many staging elements each other rank needs at the rank that owns most of a bucket.
 fn staged_of_bucket(bucket: &Bucket, shards: &Shards) -> usize {
     let mut owned = vec![0; shards.ranks()];
     for range in shards.within(bucket.start..bucket.start + bucket.len) {
@@ -147,67 +149,68 @@ fn staged_of_bucket(bucket: &Bucket, shards: &Shards) -> usize {
     owned.into_iter().max().unwrap_or(0)
 }
 
-/// Returns the buckets in which ranks reduce gradients; none where they do not, or in one group.
+/// Returns the buckets in which ranks reduce gradients; empty if they do not reduce, or reduce in one group.
 fn gradient_buckets(plan: &Plan, state: &State) -> Vec<Bucket> {
     if !plan.exchanges() || plan.execution.reduction == Reduction::Grouped {
         return Vec::new();
     }
     let mut starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
     let mut end = state.flat_len;
-    // The embedding lies last. If it is exchanged by rows, it is in no bucket.
+    // The embedding lies last. If its rows are exchanged, it is in no bucket.
     if let Some((start, _)) = starts.pop_if(|_| rank_interleaving(plan).is_some()) {
         end = start;
     }
-    // The head's gradient is complete before the backward of the blocks begins, unless it is the embedding's
-    // too.
+    // The head's gradient is complete before the backward of the blocks starts, unless the embedding shares
+    // it.
     let head_first = state.params.first().is_some_and(|param| param.role == Role::Head);
     let most = if plan.copies_between_gpus() { ENOUGH_BY_COPIES } else { usize::MAX };
     let bytes = plan.execution.bucket_bytes.min(most);
     buckets(&starts, end, plan.precision.master.size(), bytes, head_first)
 }
 
-/// Bytes that are enough for a bucket by copies between GPUs, whose bits do not depend on it: with 16 instead
-/// of 25 MiB less is left behind the backward, and a step is 0.2 to 1.2 % shorter on four GPUs
+/// Maximum bucket size in bytes for copies between GPUs. It never changes results. With 16 instead of 25 MiB,
+/// less is left to exchange after the backward, and a step is 0.2 to 1.2 % shorter on four GPUs
 /// (`results/measured/nvidia-h200-x4-2026-11-26b/table.md`).
 const ENOUGH_BY_COPIES: usize = 16 << 20;
 
-/// Returns the ends of the parts of the flat buffers that ranks divide: every bucket, and what is in none.
+/// Returns the ends of the parts of the flat buffers that ranks divide: every bucket, and the rest.
 fn ends_of_parts(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
     let mut ends: Vec<usize> = buckets.iter().map(|b| b.start + b.len).collect();
     ends.extend((ends.last() != Some(&flat_len)).then_some(flat_len));
     ends
 }
 
-/// A part of the flat buffers that programs read, and that ranks gather at once.
+/// A part of the flat buffers that programs read and ranks gather in one operation.
 #[derive(Clone, Debug)]
 pub(super) struct GatheredPart {
-    /// Its slot: of the compute copy, or where products read masters, of these.
+    /// Slot of the compute copy or, if products read masters, of the masters.
     pub slot: SlotName,
     /// First element in the flat buffers.
     pub start: usize,
-    /// Elements.
+    /// Number of elements.
     pub len: usize,
-    /// The vectors within it, where ops read copies of their masters.
+    /// The vectors in the part, if ops read copies of their masters.
     pub vectors: Option<GatheredVectors>,
 }
 
-/// The vectors of a part, which are neighbours among all vectors.
+/// The vectors of a part, which are adjacent among all vectors.
 #[derive(Clone, Debug)]
 pub(super) struct GatheredVectors {
-    /// Their slot.
+    /// Slot of the vectors.
     pub slot: SlotName,
     /// First element among all vectors.
     pub start: usize,
-    /// Elements.
+    /// Number of elements.
     pub len: usize,
-    /// Each one's elements in the flat buffers, and its first element in the slot.
+    /// For each vector, its elements in the flat buffers and its first element in the slot.
     pub params: Vec<(Range<usize>, usize)>,
 }
 
-/// Returns the ends of the parts by which ranks gather parameters: what is in no bucket, and buckets, in the
-/// order of the forward one, one, one, two, four, eight, …. The forward, which takes longer for a part than
-/// its gather, begins after a small one; and of few nodes that it waits for, a graph makes few branches, each
-/// of which begins and ends later than its nodes could.
+/// Returns the ends of the parts by which ranks gather parameters. In the order of the forward, they combine
+/// one, one, one, two, four, eight, … of the elementary parts. The first parts are small so that the forward
+/// can start early; it takes longer for a part than the gather of the part. Later parts are large because a
+/// graph makes a branch for each node that the forward waits for, and every branch adds time at its beginning
+/// and end.
 fn ends_of_gathered(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
     let ends = ends_of_parts(buckets, flat_len);
     let mut sizes = [1, 1].into_iter().chain((0..).map(|doubled| 1 << doubled));
@@ -220,7 +223,7 @@ fn ends_of_gathered(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
     gathered
 }
 
-/// Returns the buffer that programs read parameters from.
+/// Returns the buffer from which programs read parameters.
 fn gathered_buffer(state: &State) -> FlatBuffer {
     if state.masters_are_sharded() { FlatBuffer::ComputeCopy } else { FlatBuffer::Params }
 }
@@ -240,10 +243,10 @@ pub(super) fn gathered_parts(plan: &Plan, state: &State) -> Vec<GatheredPart> {
     parts
 }
 
-/// Returns the elements of the flat buffers that are updated before all others, and gathered while others are
-/// updated: what the forward reads first, in its order. They begin where blocks do, and have the last two of
-/// the gathered parts, or the last one, if they are at most half of all and no optimizer owns whole
-/// parameters among them; else there are none.
+/// Returns the element ranges that are updated first and gathered while the rest is updated: the parameters
+/// that the forward reads first, in its order. The ranges start at blocks of the flat buffers. They cover the
+/// last two gathered parts, or only the last, if these are at most half of all elements and no optimizer
+/// needs whole parameters among them. Otherwise there are none.
 pub(super) fn updated_first(plan: &Plan, state: &State) -> Vec<Range<usize>> {
     let end = state.flat_len;
     let Some(shards) = &state.shards else { return Vec::new() };
@@ -258,12 +261,12 @@ pub(super) fn updated_first(plan: &Plan, state: &State) -> Vec<Range<usize>> {
     starts.filter(|&start| start >= least).map(up_to_next).filter(|range| !range.is_empty()).collect()
 }
 
-/// Returns the first element of what is updated before all others.
+/// Returns the first element that is updated before the rest.
 pub(super) fn updated_first_from(plan: &Plan, state: &State) -> usize {
     updated_first(plan, state).last().map_or(state.flat_len, |range| range.start)
 }
 
-/// Returns the vectors within a part, where ops read copies of their masters.
+/// Returns the vectors in a part, if ops read copies of their masters.
 fn gathered_vectors(state: &State, part: Range<usize>, slot: SlotName) -> Option<GatheredVectors> {
     if !state.masters_are_sharded() {
         return None;
@@ -280,7 +283,7 @@ fn gathered_vectors(state: &State, part: Range<usize>, slot: SlotName) -> Option
     Some(GatheredVectors { slot, start, len, params })
 }
 
-/// Adds the slots of what ranks gather.
+/// Adds the slots of the parts that ranks gather.
 fn lay_out_gathered(plan: &Plan, builder: &mut StateBuilder) {
     for part in gathered_parts(plan, builder.state()) {
         builder.range(gathered_buffer(builder.state()), part.slot, part.start, part.len);
@@ -290,10 +293,10 @@ fn lay_out_gathered(plan: &Plan, builder: &mut StateBuilder) {
     }
 }
 
-/// Returns the parts of the flat buffers that ranks divide equally, and those that one of them owns:
-/// parameters of optimizers that need whole ones. A part ends where a bucket does, and between parameters of
-/// two groups, so that ranks have about as much of each; but small vectors, which lie between matrices, go
-/// with these.
+/// Returns the parts of the flat buffers that ranks divide equally, and the parts with a single owner:
+/// parameters of optimizers that need whole ones. A part ends where a bucket ends, and between parameters of
+/// two groups, so that ranks have similar amounts of each. Small vectors between matrices join the part of
+/// the matrices.
 fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
     let mut group_of = vec![0; state.params.len()];
     for (at, group) in state.groups.iter().take(plan.update_groups.len()).enumerate() {
@@ -318,10 +321,13 @@ fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
 }
 
 /// Returns the interleaving of the rows by which ranks exchange the gradient of the embedding. `None` if they
-/// all-reduce it instead: with `parallelism.embedding_exchange = false`; with `reduction = "grouped"`, which
-/// is the baseline; with several micro-steps, whose rows would all have to be kept; with tied embeddings,
-/// where the head's gradient is in every row; with more ranks that divide it than a kernel reads from; and
-/// where an all-reduce sends fewer bytes.
+/// all-reduce it instead, which is the case
+///  - with `parallelism.embedding_exchange = false`;
+///  - with `reduction = "grouped"`, which is the baseline;
+///  - with several micro-steps, because all their rows would have to be kept;
+///  - with tied embeddings, because the head's gradient fills every row;
+///  - if more ranks divide the gradient than a kernel can read from;
+///  - if an all-reduce sends fewer bytes.
 pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
     let by_rows = plan.execution.embedding_exchange
@@ -335,14 +341,14 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     by_rows.then_some(RankInterleaved { ranks: plan.batch.world_size, sequence: plan.batch.seq_len })
 }
 
-/// Returns what ranks that divide the gradient of the embedding need to exchange its rows; `None` where each
-/// sums all.
+/// Returns the slots and ranges that ranks with a divided embedding gradient need to exchange its rows;
+/// `None` if each rank sums all rows.
 ///
 /// # Errors
-/// When the state lacks the embedding, or a slot of the exchange.
+/// If the state lacks the embedding or a slot of the exchange.
 pub(super) fn divided_rows(plan: &Plan, state: &State) -> Result<Option<DividedRows>> {
     let Some(shards) = &state.shards else { return Ok(None) };
-    let missing = || Error::failed("the state lacks what rows of the embedding are exchanged by");
+    let missing = || Error::failed("the state lacks the embedding or a slot for exchanging its rows");
     let table = state.params.iter().find(|param| param.role == Role::Embedding).ok_or_else(missing)?;
     let within = |range: OwnedRange| OwnedRange { start: range.start - table.start, ..range };
     let slot = |name: ExchangeSlot| state.slot(name).ok_or_else(missing);
@@ -356,30 +362,31 @@ pub(super) fn divided_rows(plan: &Plan, state: &State) -> Result<Option<DividedR
     }))
 }
 
-/// Returns the state of a program that only generates: parameters, and the buffers of generation.
+/// Returns the state of a program that only generates: parameters and the buffers of generation.
 pub fn generation_state(plan: &Plan, prompts: &[PromptShape]) -> State {
     let mut builder = StateBuilder::for_inference(plan.precision, &parameters(&plan.model));
     generation(plan, prompts, &mut builder);
     builder.finish()
 }
 
-/// Fewest rows of the prompts that a program takes: programs for fewer would hardly be faster.
+/// Minimum rows of the prompt program. Programs for fewer rows would hardly be faster.
 const LEAST_PROMPT_ROWS: usize = 64;
 
-/// Returns the rows of the program that takes prompts of up to `tokens` tokens: a power of two, so that few
-/// programs exist, or the whole context.
+/// Returns the rows of the program for prompts of up to `tokens` tokens: a power of two, so that there are
+/// few programs, or the whole context.
 pub fn prompt_rows(tokens: usize, seq_len: usize) -> usize {
     tokens.next_power_of_two().max(LEAST_PROMPT_ROWS).min(seq_len)
 }
 
-/// Returns the shape of the prompt of the samples of a run, before its tokenizer is known: it has no more
-/// tokens than bytes, the end token and one that tokenizers may add.
+/// Returns the shape of a run's sample prompt before its tokenizer is known. A prompt has at most one token
+/// per byte, plus the end token and one that the tokenizer may add.
 pub fn prompt_shape(plan: &Plan) -> PromptShape {
     PromptShape { prompts: 1, rows: prompt_rows(plan.generation.prompt.len() + 2, plan.batch.seq_len) }
 }
 
-/// Lays out the buffers of generation: the current tokens and how many had none, their positions, logits, a
-/// cache of keys and values per block, and prompts. What is read after every token comes first.
+/// Lays out the buffers of generation: the current tokens, flags of samples without a valid token, positions,
+/// logits, a cache of keys and values per block, and prompts. The values that are read after every token come
+/// first.
 fn generation(plan: &Plan, prompts: &[PromptShape], builder: &mut StateBuilder) {
     let (m, samples) = (&plan.model, plan.generation.samples);
     if samples == 0 {

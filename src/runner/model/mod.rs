@@ -1,4 +1,4 @@
-//! Plan to programs: the model records its forward once, passes do the rest.
+//! Turns a plan into programs: the model records its forward once, and passes do the rest.
 
 mod decoder;
 mod folded_head;

@@ -1,5 +1,5 @@
-//! The norm of the residual stream as an exchangeable part: its parameters, and its recording, alone and
-//! after a residual addition. Norms of queries and keys are another part ([`crate::ops::qk_norm_rope`]):
+//! The norm of the residual stream as an exchangeable part: its parameters and its recording, alone or fused
+//! with a residual addition. The norms of queries and keys are separate ([`crate::ops::qk_norm_rope`]):
 //! always RMS, per head.
 
 use crate::error::Result;
@@ -25,14 +25,14 @@ pub(super) fn vector(name: &str, width: usize, init: Init) -> ParamRequest {
     }
 }
 
-/// Returns the parameters of the norm called `name`: its weight and its bias, as far as it has them.
+/// Returns the parameters of the norm `name`: its weight and bias, if it has them.
 pub(super) fn params(m: &Model, name: &str) -> Vec<ParamRequest> {
     let weight = m.norm_weight.then(|| vector(name, m.dim, Init::Ones));
     let bias = m.norm_bias.then(|| vector(&format!("{name}_bias"), m.dim, Init::Zeros));
     weight.into_iter().chain(bias).collect()
 }
 
-/// Returns the tensors of those parameters after `rows`: the inputs of the norm's ops.
+/// Returns the inputs of the norm's ops: `rows`, then the norm's parameters.
 fn inputs(m: &Model, name: &str, b: &mut Builder, rows: &[TensorId]) -> Result<Vec<TensorId>> {
     let mut inputs = rows.to_vec();
     for param in params(m, name) {
@@ -41,7 +41,7 @@ fn inputs(m: &Model, name: &str, b: &mut Builder, rows: &[TensorId]) -> Result<V
     Ok(inputs)
 }
 
-/// Returns what a layer norm has. A plan has no bias without a weight.
+/// Returns which parameters a LayerNorm has. A plan has no bias without a weight.
 fn affine(m: &Model) -> Affine {
     match (m.norm_weight, m.norm_bias) {
         (false, _) => Affine::None,
@@ -50,10 +50,10 @@ fn affine(m: &Model) -> Affine {
     }
 }
 
-/// Records the norm called `name` of rows `x [N, dim]`.
+/// Records the norm `name` of rows `x [N, dim]`.
 ///
 /// # Errors
-/// When the rows do not fit.
+/// If the rows do not fit.
 pub(super) fn record(m: &Model, name: &str, b: &mut Builder, output: &str, x: TensorId) -> Result<TensorId> {
     let (eps, inputs) = (m.norm_eps, inputs(m, name, b, &[x])?);
     match m.norm {
@@ -62,10 +62,10 @@ pub(super) fn record(m: &Model, name: &str, b: &mut Builder, output: &str, x: Te
     }
 }
 
-/// Records `x + y` and the norm called `name` of the sum; returns both.
+/// Records `x + y` and the norm `name` of the sum. Returns both.
 ///
 /// # Errors
-/// When the rows do not fit.
+/// If the rows do not fit.
 pub(super) fn record_residual(
     m: &Model,
     name: &str,

@@ -1,4 +1,4 @@
-//! All programs of a plan, passes applied and memory planned.
+//! All programs of a plan, with passes applied and memory planned.
 
 use super::gather::{gather_rest, gather_updated};
 use super::generation::{Prefill, decode};
@@ -25,37 +25,39 @@ use crate::plan::Plan;
 use crate::policy::Reduction;
 use std::sync::Arc;
 
-/// The programs of a plan over one state and one transient arena.
+/// The programs of a plan. They share one state and one transient arena.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// The state, which outlives the programs.
     pub state: Arc<State>,
-    /// Variants of a micro-step by (first, last) of a step: overwrite or add to gradients, communicate or
-    /// not. Variants that do not occur, or equal another, are absent.
+    /// Variants of a micro-step, by whether it is the (first, last) one of a step. The first overwrites
+    /// gradients, and the others add to them; the last communicates. Variants that do not occur, or equal
+    /// another, are absent.
     pub micro: Vec<((bool, bool), Section)>,
-    /// Norm, clip, update. With a sharded optimizer, also the gather of what the forward reads first.
+    /// Norm, clip, update. With a sharded optimizer, also gathers the parameters that the forward reads
+    /// first.
     pub step_end: Section,
-    /// Loss of a batch without gradients.
+    /// Loss of a batch, without gradients.
     pub evaluate: Section,
-    /// Exchanges the weights and their moving average, and gathers as `step_end` does; absent unless
-    /// evaluations evaluate it.
+    /// Swaps the weights and their moving average, and gathers like `step_end`. `None` unless evaluations use
+    /// the average.
     pub swap_ema: Option<Section>,
-    /// The prompt of the samples, and their first token; absent without samples.
+    /// Processes the samples' prompt and generates their first token; `None` without samples.
     pub prefill: Option<Prefill>,
-    /// One token of every sample; absent without samples.
+    /// Generates one token of every sample; `None` without samples.
     pub generate: Option<Section>,
-    /// A fingerprint of every parameter, for ranks to compare; absent where replicas need not be equal.
+    /// Computes a fingerprint of every parameter, which ranks compare; `None` if replicas need not be equal.
     pub replicas: Option<Section>,
-    /// What programs read of parameters, from the ranks that updated them, but for what the program that
-    /// updates them gathers; absent unless the optimizer is sharded.
+    /// Gathers parameters from the ranks that updated them, except for the ones that the updating program
+    /// gathers itself. `None` unless the optimizer is sharded.
     pub gather: Option<Section>,
 }
 
 impl Programs {
-    /// Records, transforms and plans every program of a plan. Allocates no tensor.
+    /// Records, transforms and plans every program of a plan. Allocates no tensors.
     ///
     /// # Errors
-    /// When an op refuses the plan's numbers.
+    /// If an op rejects the plan's numbers.
     pub fn new(plan: &Plan) -> Result<Self> {
         let (state, buckets) = layout::state(plan);
         let state = Arc::new(state);
@@ -83,7 +85,7 @@ impl Programs {
         Ok(Self { state, micro, step_end, evaluate, swap_ema, prefill, generate, replicas, gather })
     }
 
-    /// Returns the variant of micro-step `i` out of `of`.
+    /// Returns the variant for micro-step `i` of `of`.
     pub fn micro_step(&self, i: usize, of: usize) -> &Section {
         let wanted = (i == 0, i + 1 == of);
         let exact = self.micro.iter().find(|(variant, _)| *variant == wanted);
@@ -91,7 +93,7 @@ impl Programs {
         &exact.or_else(same_gradient).expect("a plan has the variants that its steps need").1
     }
 
-    /// Returns every section with its name.
+    /// Returns every section.
     pub fn sections(&self) -> Vec<&Section> {
         let mut all: Vec<&Section> = self.micro.iter().map(|(_, section)| section).collect();
         all.extend([&self.step_end, &self.evaluate]);
@@ -106,15 +108,15 @@ impl Programs {
     /// Queues every node of every section on a collector, which runs nothing.
     ///
     /// # Errors
-    /// When an op has no GPU implementation.
+    /// If an op has no GPU implementation.
     pub fn collect(&self, collector: &Collector) -> Result<()> {
         self.sections().into_iter().try_for_each(|section| collect(collector, &section.program))
     }
 
-    /// Queues every node of the training steps on a collector: all sections but evaluation and generation.
+    /// Queues every node of the training steps on a collector: all sections except evaluation and generation.
     ///
     /// # Errors
-    /// When an op has no GPU implementation.
+    /// If an op has no GPU implementation.
     pub fn collect_steps(&self, collector: &Collector) -> Result<()> {
         let micro = self.micro.iter().map(|(_, section)| section);
         micro
@@ -123,14 +125,14 @@ impl Programs {
             .try_for_each(|section| collect(collector, &section.program))
     }
 
-    /// Returns the size of the arena that serves every section.
+    /// Returns the size of an arena that is large enough for every section.
     pub fn arena_bytes(&self) -> usize {
         self.sections().iter().map(|s| s.memory.arena_bytes).max().unwrap_or(0)
     }
 }
 
-/// Returns the variants that occur in steps of any stage: the last one differs from the others only if it
-/// communicates.
+/// Returns the variants that occur in the steps of any stage. The last micro-step differs from the others
+/// only if it communicates.
 fn variants(plan: &Plan) -> Vec<(bool, bool)> {
     let mut counts: Vec<usize> = plan.batch.stages(plan.steps).map(|stage| stage.micro_steps).collect();
     counts.push(plan.batch.micro_steps);
@@ -151,7 +153,7 @@ fn variants(plan: &Plan) -> Vec<(bool, bool)> {
     variants
 }
 
-/// Records a micro-step and applies every pass but the last, which [`Section::new`] applies, in order.
+/// Records a micro-step and applies all passes in order, except the last one, which [`Section::new`] applies.
 fn micro_step(
     plan: &Plan,
     state: &Arc<State>,
@@ -179,7 +181,7 @@ fn micro_step(
     }
 }
 
-/// Records the forward of a micro-step; returns it with the tensor of its losses.
+/// Records the forward of a micro-step. Returns it with the tensor of its losses.
 pub(super) fn record(
     plan: &Plan,
     state: &Arc<State>,
@@ -203,7 +205,7 @@ pub(super) fn record(
     Ok((b.finish(), losses.losses))
 }
 
-/// Returns the outputs that make up the losses: every one receives a gradient of 1.
+/// Returns the tensors that make up the losses. Each receives a gradient of 1.
 pub(super) fn loss_views(program: &Program, losses: TensorId) -> Vec<(TensorId, Upstream)> {
     (0..program.tensors.len())
         .map(TensorId)
@@ -212,7 +214,7 @@ pub(super) fn loss_views(program: &Program, losses: TensorId) -> Vec<(TensorId, 
         .collect()
 }
 
-/// Sums losses into the state; `inputs` are those of [`Sum`].
+/// Sums losses into the state. `inputs` are the inputs of [`Sum`].
 fn total(b: &mut Builder, inputs: &[TensorId], slot: ControlSlot, scale: Factor, mode: Mode) -> Result<()> {
     b.scoped("head", |b| {
         let to = b.state(slot)?;
@@ -250,7 +252,7 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
             b.emit_into("partials", Arc::new(GradNorm { max_norm }), &[grads, loss], &outs)?
         }
         Some(shards) => {
-            // Every rank adds zeros to the partial sums of others.
+            // Every rank adds zeros to the partial sums of the others.
             let partials = b.state(SlotName::NormPartials)?;
             let op = GradNormPartials { shards: Arc::clone(shards) };
             b.set_phase(Phase::Optimizer);
@@ -277,7 +279,7 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     Ok(b.finish())
 }
 
-/// Records the sum of tensors of the state over ranks, in place.
+/// Records the in-place sum of state tensors over ranks.
 fn sum_over_ranks(b: &mut Builder, name: &str, tensors: &[TensorId]) -> Result<()> {
     let like = tensors.iter().map(|&tensor| b.spec(tensor).clone()).collect();
     let outs: Vec<_> = tensors.iter().map(|&tensor| Destination::Into(tensor, Mode::Add)).collect();
@@ -302,8 +304,8 @@ fn swap_ema(plan: &Plan, ema: WeightEma, state: &Arc<State>) -> Result<Program> 
     Ok(b.finish())
 }
 
-/// Records the fingerprint of every parameter, a row each, in their order: of its master, or where ranks have
-/// masters of their own shards alone, of what ops read.
+/// Records the fingerprint of every parameter in order, one row each. Uses the master or, if masters are
+/// sharded, the copy that ops read.
 fn fingerprints(state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("replicas", Arc::clone(state));
     b.set_phase(Phase::Communication);
@@ -323,8 +325,8 @@ fn fingerprints(state: &Arc<State>) -> Result<Program> {
     Ok(b.finish())
 }
 
-/// Returns the schedule of all steps as the optimizer of each group reads it, with the slot that holds it: a
-/// row per step, row 0 unused.
+/// Returns the schedule of all steps for each group's optimizer, with the slot that holds it: one row per
+/// step, with row 0 unused.
 pub fn schedule_tables(plan: &Plan, state: &State) -> Vec<(SlotName, Vec<f64>)> {
     let groups = state.groups.iter().zip(&plan.update_groups).filter(|(group, _)| !group.params.is_empty());
     groups.map(|(group, rule)| (group.schedule(), schedule_table(plan, rule))).collect()

@@ -1,34 +1,37 @@
-//! What a model is recorded for, and what a recording gives.
+//! What a model is recorded for, and the result of a recording.
 
 use crate::ir::{PromptSlot, SlotName, TensorId};
 
 /// Purpose of a recorded program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Loss and gradients, with dropout. The first micro-step of a step overwrites gradients, the others add.
+    /// Loss and gradients, with dropout. The first micro-step of a step overwrites gradients; the others add
+    /// to them.
     Train {
         /// True for the first micro-step of a step.
         first: bool,
     },
     /// Loss only, without dropout.
     Evaluate,
-    /// Logits of the next token: one token per sequence, keys and values from a cache.
+    /// Logits of the next token: one token per sequence, with keys and values from a cache.
     Generate,
-    /// Logits of the token after each prompt: whole prompts, whose keys and values go into the cache.
+    /// Logits of the token after each prompt: processes whole prompts and fills the cache with their keys and
+    /// values.
     Prefill(PromptShape),
 }
 
-/// The prompts that one program takes.
+/// The prompts that one program processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptShape {
-    /// Number of prompts. They share the samples evenly: those of one are neighbours.
+    /// Number of prompts. They share the samples evenly; the samples of one prompt are adjacent.
     pub prompts: usize,
-    /// Rows of each. A shorter prompt is padded at its end, which nothing before that reads.
+    /// Rows per prompt. A shorter prompt is padded at its end, which earlier rows never read.
     pub rows: usize,
 }
 
 impl PromptShape {
-    /// Returns the slot of an input of these prompts. Every shape has one, all over the same memory.
+    /// Returns the slot of an input of these prompts. Every shape has its own slot, and all of them overlap
+    /// in memory.
     pub fn slot(self, input: PromptSlot) -> SlotName {
         SlotName::PromptsOf(input, [self.prompts, self.rows])
     }
@@ -39,18 +42,18 @@ impl PromptShape {
 pub enum ActivationKind {
     /// The first rows of the residual stream.
     Embedding,
-    /// What attention adds to the residual stream, of every block.
+    /// The attention output of every block, before it is added to the residual stream.
     Attention,
-    /// What the feed-forward layer adds to it, of every block.
+    /// The feed-forward output of every block, before it is added to the residual stream.
     FeedForward,
     /// The residual stream after the last block.
     Residual,
-    /// The products of the head, which [`Model::logit`](crate::plan::Model::logit) makes logits.
+    /// The products of the head, which [`Model::logit`](crate::plan::Model::logit) turns into logits.
     HeadProducts,
 }
 
 impl ActivationKind {
-    /// Returns its name in files and tables.
+    /// Returns the name of the kind in files and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Embedding => "embedding",
@@ -62,13 +65,13 @@ impl ActivationKind {
     }
 }
 
-/// The losses of every row, tensors `[rows]` in nats. Gradients are those of the sum of all of them.
+/// The losses of all rows, as tensors `[rows]` in nats. Gradients are taken of the sum of all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Losses {
-    /// Cross-entropy, which is all that evaluation has.
+    /// Cross-entropy, the only loss in evaluations.
     pub losses: TensorId,
-    /// Z-losses with their factor, where the objective has them.
+    /// Z-losses with their factor, if the objective has them.
     pub z_losses: Option<TensorId>,
-    /// What label smoothing adds to the cross-entropy, where the objective has it.
+    /// The loss that label smoothing adds to the cross-entropy, if the objective has it.
     pub smoothing_losses: Option<TensorId>,
 }

@@ -1,6 +1,6 @@
-//! The programs of a model of one layer as they print, before and after every pass.
+//! Prints the programs of a one-layer model before and after every pass.
 //!
-//! Passes are shown as differences: `+` for a line that is new, `-` for one that is gone, `…` for what stays.
+//! Passes are shown as differences: `+` for a new line, `-` for a removed one, `…` for unchanged lines.
 
 use super::layout;
 use super::programs::{Programs, loss_views, record};
@@ -63,13 +63,13 @@ fn plan(overrides: &[&str]) -> Plan {
     };
     let mut plan = Plan::new(&recipe, &corpus, &Machine::here()).unwrap();
     if recipe.values().activation_checkpoint.mode.fixed().is_none() {
-        // The mode that shows most of the passes.
+        // The mode in which most passes have an effect.
         plan.execution.recompute = Recompute::Selective;
     }
     plan
 }
 
-/// Ranks exchange rows of the embedding.
+/// Makes ranks exchange rows of the embedding.
 const BY_ROWS: &str = "parallelism.embedding_exchange=true";
 
 /// A micro-step that is both first and last, pass by pass.
@@ -107,8 +107,7 @@ impl Passes {
     }
 }
 
-/// The lines that a pass changed, in the order of the new program, with removed lines before their
-/// replacements.
+/// Returns the lines that a pass changed, in the order of the new program, with removed lines first.
 fn changes(before: &Program, after: &Program) -> String {
     let lines = |program: &Program| program.to_string().lines().map(str::to_owned).collect::<Vec<_>>();
     let (before, after) = (lines(before), lines(after));
@@ -228,7 +227,7 @@ fn with_its_backward() {
     ");
 }
 
-/// A later micro-step differs from the first only in that gradients and loss are added to.
+/// A later micro-step differs from the first only in adding to the gradients and the loss.
 #[test]
 fn in_a_later_micro_step() {
     let programs = Programs::new(&plan(&["training.accumulation=3"])).unwrap();
@@ -300,7 +299,7 @@ fn recomputing_what_is_cheap() {
     ");
 }
 
-/// The same as what is cheap, but for the queries and keys that no gradient writes again.
+/// Like `Selective`, except for the queries and keys, which no gradient writes again.
 #[test]
 fn recomputing_what_gradients_emit() {
     let passes = Passes::new(&[]);
@@ -364,8 +363,8 @@ fn recomputing_blocks() {
     ");
 }
 
-/// Where gradients are written, and where they are exchanged: right after the last of a bucket, which for the
-/// head's own is before the backward, or at the end.
+/// Shows where gradients are written and exchanged. The exchange comes right after the last gradient of a
+/// bucket (for the head's own bucket, before the backward) or at the end.
 #[test]
 fn with_all_reduces() {
     let passes = Passes::new(&[]);
@@ -427,7 +426,8 @@ fn with_all_reduces() {
     ");
 }
 
-/// The embedding's rows and their tokens are gathered and summed by every rank; its gradient is in no bucket.
+/// Every rank gathers and sums the embedding's rows and their tokens. The embedding's gradient is in no
+/// bucket.
 #[test]
 fn with_exchanged_rows() {
     let passes = Passes::new(&[BY_ROWS]);
@@ -444,7 +444,7 @@ fn with_exchanged_rows() {
     assert_eq!(ends.last(), Some(&passes.state.param("embedding").unwrap().start));
 }
 
-/// Where ranks divide the gradient, tokens are gathered first, and each rank sums what it owns.
+/// If ranks divide the gradient, tokens are gathered first, and each rank sums the rows that it owns.
 #[test]
 fn with_exchanged_rows_of_divided_gradients() {
     let passes = Passes::new(&[BY_ROWS, "parallelism.shard=optimizer"]);
@@ -461,7 +461,7 @@ fn with_exchanged_rows_of_divided_gradients() {
     ");
 }
 
-/// Every block of transient memory: offset, size, the nodes between which it lives, the tensors in it.
+/// Every block of transient memory: offset, size, the nodes between which it lives, and its tensors.
 #[test]
 fn with_its_memory() {
     let passes = Passes::new(&[]);
@@ -568,7 +568,7 @@ fn the_other_sections() {
     ");
 }
 
-/// A gradient that an embedding does not make alone cannot be exchanged by its rows.
+/// A gradient to which more than the embedding contributes cannot be exchanged by rows.
 #[test]
 fn a_shared_gradient_is_not_exchanged() {
     for overrides in
@@ -587,7 +587,7 @@ fn a_shared_gradient_is_not_exchanged() {
     assert_snapshot!(error, @"program micro(first=true, last=true): the gradient to exchange does not come from one embedding alone");
 }
 
-/// The passes above, in this order, are what a plan's programs are made by.
+/// A plan's programs are made by the passes above, in this order.
 #[test]
 fn the_passes_make_the_program() {
     let ways: [&[&str]; 3] = [&[], &[BY_ROWS], &[BY_ROWS, "parallelism.shard=optimizer"]];
@@ -604,7 +604,7 @@ fn the_passes_make_the_program() {
     }
 }
 
-/// A gradient that no one provides is found before anything runs, and named.
+/// Every slot name finds its slot, and no two names print alike.
 #[test]
 fn every_slot_is_found_by_its_name_and_no_two_print_alike() {
     let sharded = ["parallelism.world_size=2", "parallelism.shard=optimizer", "training.dtype=bf16"];
@@ -621,6 +621,7 @@ fn every_slot_is_found_by_its_name_and_no_two_print_alike() {
     }
 }
 
+/// A gradient that nothing provides is found before anything runs, and its parameter is named.
 #[test]
 fn a_missing_gradient_is_an_error_of_the_plan() {
     let passes = Passes::new(&[]);

@@ -1,15 +1,15 @@
-//! Weights by the names of parameters, wherever they are.
+//! Access to weights by parameter name, wherever they are stored.
 
 use crate::checkpoint::Loaded;
 use crate::error::{Error, Result};
 use crate::optim::EMA_PREFIX;
 
-/// Source of weights, by xrun's names.
+/// A source of weights, under xrun's names.
 pub trait Weights {
     /// Returns the names of all parameters.
     fn names(&self) -> Vec<String>;
-    /// Returns the fp32 bytes (row-major, little-endian, no padding) of a parameter; an error if it has
-    /// another shape.
+    /// Returns the fp32 bytes (row-major, little-endian, no padding) of a parameter. Fails if it has a
+    /// different shape.
     fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>>;
 }
 
@@ -23,13 +23,13 @@ impl Weights for Loaded {
     }
 }
 
-/// Which weights of a checkpoint are taken.
+/// Which weights of a checkpoint to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum WeightsOf {
-    /// Those that training goes on with.
+    /// The weights with which training continues.
     #[default]
     Training,
-    /// Their exponential moving average, which runs with `ema.decay` have.
+    /// Their exponential moving average, kept by runs with `ema.decay`.
     Ema,
 }
 
@@ -37,15 +37,15 @@ pub enum WeightsOf {
 #[derive(Clone, Copy, Debug)]
 pub struct CheckpointWeights<'a> {
     loaded: &'a Loaded,
-    /// What names of tensors begin with before that of the parameter.
+    /// Prefix of the tensors' names, before the name of the parameter.
     prefix: &'static str,
 }
 
 impl<'a> CheckpointWeights<'a> {
-    /// Chooses weights of a checkpoint.
+    /// Selects weights of a checkpoint.
     ///
     /// # Errors
-    /// A usage error for the average of a run that kept none.
+    /// With a usage error if the average is requested but the run kept none.
     pub fn new(loaded: &'a Loaded, of: WeightsOf) -> Result<Self> {
         let prefix = match of {
             WeightsOf::Training => "",
@@ -54,17 +54,17 @@ impl<'a> CheckpointWeights<'a> {
         let lacks = |name: &&str| loaded.shape(&format!("{prefix}{name}")).is_none();
         if let Some(name) = loaded.parameter_names().find(lacks) {
             return Err(Error::usage(format!(
-                "{} has no moving average of {name}: a run has one that is trained with ema.decay. Leave --weights out",
+                "{} has no moving average of {name}: only runs with ema.decay have one. Leave --weights out",
                 loaded.path().display()
             )));
         }
         Ok(Self { loaded, prefix })
     }
 
-    /// Checks that all of them are finite.
+    /// Checks that all of the weights are finite.
     ///
     /// # Errors
-    /// As [`Loaded::check_finite`].
+    /// Fails like [`Loaded::check_finite`].
     pub fn check_finite(&self) -> Result<()> {
         self.loaded.check_finite_of(self.prefix)
     }

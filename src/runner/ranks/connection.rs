@@ -308,7 +308,11 @@ pub(super) fn decode_result(kind: PayloadKind, lengths: &[u64], body: &[u8]) -> 
 
 fn values<T: bytemuck::Pod>(body: &[u8]) -> io::Result<Vec<T>> {
     if !body.len().is_multiple_of(size_of::<T>()) {
-        return Err(invalid_frame(format!("{} bytes are not a whole number of {}-byte values", body.len(), size_of::<T>())));
+        return Err(invalid_frame(format!(
+            "{} bytes are not a whole number of {}-byte values",
+            body.len(),
+            size_of::<T>()
+        )));
     }
     Ok(bytemuck::pod_collect_to_vec(body))
 }

@@ -1,4 +1,4 @@
-//! Every rank of this process: start message, device, state, training loop, shutdown.
+//! Runs every rank of this process: start message, device, state, training loop, shutdown.
 
 use super::device_order::FirstPlace;
 use super::gauges::Gauges;
@@ -31,17 +31,17 @@ pub(super) struct RankZero<'a> {
     pub folder: &'a Path,
     /// Where the run starts.
     pub start: &'a Start,
-    /// Time that opening the corpus, planning and recording programs took.
+    /// Time for opening the corpus, planning and recording programs.
     pub corpus_took: Duration,
 }
 
-/// Runs every rank of this process to the end of the run. `zero` holds the inputs of rank 0, if it is in this
-/// process.
+/// Runs every rank of this process to the end of the run. `zero` holds the inputs of rank 0, if rank 0 is in
+/// this process.
 ///
 /// # Errors
-/// The error of the rank that failed first.
+/// If a rank fails, with the first error.
 pub(super) fn run_ranks(ranks: &LocalRanks, job: &Job, zero: Option<&RankZero<'_>>) -> Result<Outcome> {
-    // Ranks compute at the same time, each with its share of the threads.
+    // Ranks compute at the same time, so each gets its share of the threads.
     let threads = job.plan.execution.threads / ranks.in_process();
     ranks.run_keeping(|comm, kept| {
         let pool = Arc::new(Pool::new(threads)?);
@@ -54,10 +54,10 @@ pub(super) fn run_ranks(ranks: &LocalRanks, job: &Job, zero: Option<&RankZero<'_
     })
 }
 
-/// Sends the ranks of a run the message that all its steps are trained.
+/// Tells all ranks of a run that all its steps are trained.
 ///
 /// # Errors
-/// When a rank is lost, or its recipe differs.
+/// If a rank is lost, or its recipe differs.
 pub(super) fn announce_finished(ranks: &LocalRanks, job: &Job, folder: &Path) -> Result<()> {
     ranks.run(|comm| {
         let own = (comm.rank() == 0).then(|| StartMessage::finished(job, folder));
@@ -67,7 +67,7 @@ pub(super) fn announce_finished(ranks: &LocalRanks, job: &Job, folder: &Path) ->
     })
 }
 
-/// The recorder on loan to the thread of rank 0; put back when dropped, also by a panic.
+/// Holds the recorder for the thread of rank 0, and puts it back when dropped, even by a panic.
 struct RecorderGuard<'a> {
     slot: &'a Mutex<Option<Recorder>>,
     recorder: Option<Recorder>,
@@ -88,11 +88,11 @@ impl Drop for RecorderGuard<'_> {
 /// A rank of this process.
 struct OneRank<'a> {
     job: &'a Job,
-    /// Only on rank 0.
+    /// Inputs of rank 0; `None` on other ranks.
     zero: Option<&'a RankZero<'a>>,
     pool: Arc<Pool>,
     comm: Arc<dyn Communicator>,
-    /// Its index among the ranks of its machine.
+    /// Index of the rank among the ranks of its machine.
     index: usize,
     began: Instant,
 }
@@ -102,14 +102,14 @@ struct OpenedDevice {
     device: Device,
     /// The index of the GPU; `None` on the CPU.
     gpu: Option<usize>,
-    /// Time from the rank's start; `None` on the CPU.
+    /// Time since the start of the rank; `None` on the CPU.
     took: Option<Duration>,
     waited_for_kernels: Duration,
 }
 
 impl OneRank<'_> {
-    /// Agrees with rank 0 on the start, opens the device, sets the state, trains, and closes the rank. The
-    /// rank stays in `kept` when it fails, since others may still write into its memory.
+    /// Agrees with rank 0 on the start, opens the device, sets the state, trains, and closes the rank. After
+    /// a failure the rank stays in `kept`, because others may still write into its memory.
     fn run(&self, mut recorder: Option<&mut Recorder>, kept: &mut Option<Rank>) -> Result<Outcome> {
         let Self { job, comm, .. } = self;
         let place = job.devices.first_place(comm.rank());
@@ -157,7 +157,7 @@ impl OneRank<'_> {
         let gpu = execution.gpu_of(self.index);
         if gpu.is_none() && execution.gpu.is_some() {
             return Err(Error::usage(format!(
-                "rank {} is the {}th of its machine, which has {} GPUs for ranks: every rank needs one of its own",
+                "rank {} is number {} on its machine, which has {} GPUs for ranks: every rank needs its own GPU",
                 self.comm.rank(),
                 self.index + 1,
                 execution.gpus().count()
@@ -177,7 +177,7 @@ impl OneRank<'_> {
         )
     }
 
-    /// Sets the state of a rank of zeros: from a checkpoint, from weights, or to initial values.
+    /// Sets the state of a zeroed rank: from a checkpoint, from weights, or to initial values.
     fn set_state(&self, rank: &mut Rank, message: &StartMessage) -> Result<()> {
         let start = self.zero.map(|zero| zero.start);
         let shared = &self.job.initial_values;
@@ -191,8 +191,8 @@ impl OneRank<'_> {
         rank.initialize(shared)
     }
 
-    /// Rank 0: records what the start took and which algorithms run, watches the GPU, and allocates memory
-    /// for saves.
+    /// Records the startup times and the algorithms in use, watches the GPU, and allocates memory for saves.
+    /// Called on rank 0.
     fn begin_record(
         &self,
         recorder: &mut Recorder,
@@ -215,7 +215,7 @@ impl OneRank<'_> {
         recorder.prepare_saves(rank)
     }
 
-    /// Closes the rank after its last step, together with all others.
+    /// Closes the rank after its last step, together with all other ranks.
     fn close(&self, rank: &Rank, recorder: Option<&mut Recorder>) -> Result<()> {
         let comm = &self.comm;
         if let Some(recorder) = recorder {
@@ -225,20 +225,20 @@ impl OneRank<'_> {
         }
         comm.barrier("the end of the run")?;
         rank.shutdown()?;
-        // Memory may be freed once no rank has it open any more.
+        // A rank may free its memory only when no other rank has it open.
         comm.barrier("the end of the exchange")?;
-        // Rank 0 has its files to close and its plots to draw.
+        // Rank 0 still has to close its files and draw its plots.
         comm.set_status(rank.done(), if comm.rank() == 0 { WRITES } else { RankPhase::Finished });
         Ok(())
     }
 }
 
-/// `logs/rank-N.log` of a rank other than 0, whose log is that of the run.
+/// The log of a rank other than 0, `logs/rank-N.log`. Rank 0 uses the log of the run.
 struct RankLog(Option<std::fs::File>);
 
 impl RankLog {
-    /// Opens the log where this machine sees the folder of the run. A log that cannot be written is skipped:
-    /// it must not end a rank.
+    /// Opens the log if this machine can see the folder of the run. Skips a log that cannot be written,
+    /// because that must not end a rank.
     fn open(run: &Path, rank: usize) -> Self {
         let logs = run.join("logs");
         let visible = rank > 0 && run.is_dir() && std::fs::create_dir_all(&logs).is_ok();

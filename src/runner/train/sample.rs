@@ -15,30 +15,29 @@ pub struct SampleRequest {
     pub run: PathBuf,
     /// The step of the checkpoint; `None` for the newest valid one.
     pub step: Option<u64>,
-    /// Which weights of the checkpoint.
+    /// Which of the checkpoint's weights to use.
     pub weights: WeightsOf,
-    /// Keys to change, as `section.key=value`: those of `[generation]` and of execution, and
-    /// `training.dtype`.
+    /// Keys to change, as `section.key=value`: keys of `[generation]`, execution keys, and `training.dtype`.
     pub overrides: Vec<String>,
-    /// Prompts, each continued by `generation.samples` texts; without any, the recipe's own.
+    /// Prompts, each continued by `generation.samples` texts. If there are none, the recipe's prompt is used.
     pub prompts: Vec<String>,
 }
 
 /// A generated text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sampled {
-    /// What it continues.
+    /// The prompt that the text continues.
     pub prompt: String,
-    /// The text, without the prompt.
+    /// The generated text, without the prompt.
     pub text: String,
-    /// Its tokens.
+    /// The tokens of the text.
     pub tokens: Vec<u32>,
 }
 
-/// Generates texts, those of one prompt after those of another, in one batch.
+/// Generates texts in one batch, grouped by prompt.
 ///
 /// # Errors
-/// When the run has no valid checkpoint, a prompt does not fit, or a key would change the trained model.
+/// If the run has no valid checkpoint, a prompt does not fit, or a key would change the trained model.
 pub fn sample(request: &SampleRequest) -> Result<Vec<Sampled>> {
     let SampleRequest { run, step, weights, overrides, prompts } = request;
     let trained = Trained::open(run, *step, *weights, overrides, prompts.len())?;
@@ -72,7 +71,7 @@ pub fn sample(request: &SampleRequest) -> Result<Vec<Sampled>> {
     texts.into_iter().enumerate().map(sampled).collect()
 }
 
-/// Returns a sentence where the model's context ends before the requested number of tokens.
+/// Returns a sentence for the user if the model's context ends before the requested number of tokens.
 fn cut_short(plan: &Plan, prompt: usize) -> Option<String> {
     let (wanted, seq_len) = (plan.generation.tokens, plan.batch.seq_len);
     let room = seq_len + 1 - prompt;

@@ -1,5 +1,4 @@
-//! Tensors of the state of which every rank has the part that it owns: writing them, and putting them
-//! together.
+//! Sharded state: writes and gathers tensors of which every rank owns a part.
 
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
@@ -7,16 +6,16 @@ use crate::exec::Engine;
 use crate::ir::{FlatBuffer, Param, Shards, Spec, State};
 use std::sync::Arc;
 
-/// A tensor of a state buffer by the parameter that it belongs to.
+/// Identifies a tensor by state buffer and parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BufferTensor {
-    /// Index of the buffer among those of a checkpoint.
+    /// Index of the buffer among the buffers of a checkpoint.
     pub buffer: usize,
     /// Index of the parameter.
     pub param: usize,
 }
 
-/// What rank 0 asks other ranks for while it saves.
+/// Name of the collective with which rank 0 requests a tensor while it saves.
 const REQUEST: &str = "the next tensor to save";
 
 impl BufferTensor {
@@ -24,7 +23,7 @@ impl BufferTensor {
         [self.buffer as u64, self.param as u64].map(u64::to_le_bytes).concat()
     }
 
-    /// Returns the tensor of a request; `None` at the end.
+    /// Decodes the tensor of a request; `None` at the end.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (numbers, _) = bytes.as_chunks::<8>();
         let [buffer, param] = *numbers else { return None };
@@ -33,28 +32,28 @@ impl BufferTensor {
     }
 }
 
-/// A state buffer that a checkpoint holds, by parameter.
+/// A state buffer that a checkpoint holds, one tensor per parameter.
 #[derive(Clone, Debug)]
 pub(super) struct CheckpointBuffer<'a> {
-    /// Its name.
+    /// Name of the buffer.
     pub name: FlatBuffer,
-    /// Begins the names of its tensors; that of the parameter follows.
+    /// Prefix of its tensors' names, before the name of the parameter.
     pub prefix: &'static str,
-    /// Indices of the parameters of which it has a tensor.
+    /// Indices of the parameters that have a tensor in it.
     pub params: Vec<usize>,
-    /// Where ranks have parts of it: the owners of its elements, and the places of these in their parts.
+    /// If the buffer is sharded, the owners of its elements and where these lie in the owners' parts.
     pub shards: Option<&'a Shards>,
 }
 
 impl CheckpointBuffer<'_> {
-    /// Returns the parameters of which it has a tensor.
+    /// Returns the parameters that have a tensor in it.
     pub fn params<'a>(&self, layout: &'a State) -> impl Iterator<Item = &'a Param> {
         self.params.iter().map(|&index| &layout.params[index])
     }
 }
 
-/// Returns the state buffers that a checkpoint holds: the parameters, and the slots of every group where the
-/// state is for training.
+/// Returns the state buffers that a checkpoint holds: the parameters and, if the state is for training, the
+/// slots of every group.
 pub(super) fn checkpoint_buffers(layout: &State) -> Vec<CheckpointBuffer<'_>> {
     let mut buffers = vec![CheckpointBuffer {
         name: FlatBuffer::Params,
@@ -73,21 +72,21 @@ pub(super) fn checkpoint_buffers(layout: &State) -> Vec<CheckpointBuffer<'_>> {
     buffers
 }
 
-/// Returns the spec of a parameter's tensor in a state buffer, whole.
+/// Returns the spec of a parameter's whole tensor in a state buffer.
 ///
 /// # Errors
-/// When the state has no such buffer.
+/// If the state has no such buffer.
 pub(super) fn whole_spec(layout: &State, buffer: &FlatBuffer, param: &Param) -> Result<Spec> {
     let slot = layout.slot(buffer.clone());
     let flat = slot.ok_or_else(|| Error::failed(format!("the state has no {buffer}")))?;
     Ok(param.spec.with_dtype(layout.get(flat).spec.dtype))
 }
 
-/// Writes the bytes of a parameter's whole tensor to a state buffer, padding included; of a buffer that is
-/// sharded, this rank's part by `shards`.
+/// Writes the bytes of a parameter's whole tensor, including padding, to a state buffer. If the buffer is
+/// sharded, writes only this rank's part by `shards`.
 ///
 /// # Errors
-/// When the state has no such buffer, or the device refuses.
+/// If the state has no such buffer, or the device reports an error.
 pub(super) fn write_tensor(
     engine: &mut Engine,
     buffer: &FlatBuffer,
@@ -110,11 +109,11 @@ pub(super) fn write_tensor(
     Ok(())
 }
 
-/// Returns the bytes of a parameter's whole tensor of a sharded buffer on rank 0, padding included, and
-/// nothing on others. Every rank calls it.
+/// Gathers a parameter's whole tensor from a sharded buffer. Returns its bytes, including padding, on rank 0
+/// and nothing on other ranks. Every rank must call it.
 ///
 /// # Errors
-/// When a rank is lost.
+/// If a rank is lost.
 fn gather_tensor(engine: &Engine, buffer: &CheckpointBuffer<'_>, param: &Param) -> Result<Vec<u8>> {
     let (state, layout) = (&engine.state, engine.state.layout());
     let name = &buffer.name;
@@ -134,7 +133,7 @@ fn gather_tensor(engine: &Engine, buffer: &CheckpointBuffer<'_>, param: &Param) 
     for (rank, mut bytes) in all.parts().enumerate() {
         for range in ranges.iter().filter(|range| range.rank == rank) {
             let (first, rest) = bytes.split_at_checked(range.len * size).ok_or_else(|| {
-                Error::failed(format!("rank {rank} gives less of {name}.{} than it owns", param.name))
+                Error::failed(format!("rank {rank} sent less of {name}.{} than it owns", param.name))
             })?;
             whole[(range.start - param.start) * size..][..first.len()].copy_from_slice(first);
             bytes = rest;
@@ -143,27 +142,27 @@ fn gather_tensor(engine: &Engine, buffer: &CheckpointBuffer<'_>, param: &Param) 
     Ok(whole)
 }
 
-/// Rank 0: asks all ranks for their parts of a tensor, and returns it whole.
+/// Requests all ranks' parts of a tensor, and returns the whole tensor. Called on rank 0.
 ///
 /// # Errors
-/// When a rank is lost.
+/// If a rank is lost.
 pub(super) fn request_tensor(engine: &Engine, tensor: BufferTensor) -> Result<Vec<u8>> {
     engine.comm.broadcast(REQUEST, tensor.to_bytes())?;
     gather_requested(engine, tensor)
 }
 
-/// Rank 0: ends the requests, which other ranks wait for.
+/// Ends the requests that other ranks wait for. Called on rank 0.
 ///
 /// # Errors
-/// When a rank is lost.
+/// If a rank is lost.
 pub(super) fn end_requests(comm: &dyn Communicator) -> Result<()> {
     comm.broadcast(REQUEST, Vec::new()).map(drop)
 }
 
-/// Ranks other than 0: answers requests until they end.
+/// Answers requests until they end. Called on all ranks except 0.
 ///
 /// # Errors
-/// When a rank is lost.
+/// If a rank is lost.
 pub(super) fn answer_requests(engine: &Engine) -> Result<()> {
     while let Some(tensor) = BufferTensor::from_bytes(&engine.comm.broadcast(REQUEST, Vec::new())?) {
         gather_requested(engine, tensor)?;
@@ -175,6 +174,6 @@ fn gather_requested(engine: &Engine, tensor: BufferTensor) -> Result<Vec<u8>> {
     let layout = engine.state.layout();
     match (checkpoint_buffers(layout).get(tensor.buffer), layout.params.get(tensor.param)) {
         (Some(buffer), Some(param)) => gather_tensor(engine, buffer, param),
-        _ => Err(Error::failed("rank 0 asks for a tensor that its state alone has")),
+        _ => Err(Error::failed("rank 0 requested a tensor that only its own state has")),
     }
 }

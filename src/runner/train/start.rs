@@ -1,4 +1,4 @@
-//! The starting point of a run: step 0, or a checkpoint that belongs to it.
+//! Finds where a run starts: at step 0, or at a checkpoint that belongs to it.
 
 mod changes;
 mod origin;
@@ -28,32 +28,32 @@ use changes::{
 };
 use std::path::Path;
 
-/// Starting point of a run, with warnings and notes for the user.
+/// Where a run starts, with warnings and notes for the user.
 #[derive(Debug, Default)]
 pub(super) struct Start {
     /// Checkpoint to continue from; `None` to start at step 0.
     pub loaded: Option<Loaded>,
-    /// Weights that the recipe begins with; only where nothing is continued.
+    /// Initial weights of the recipe; `None` if the run continues from a checkpoint.
     pub initial: Option<InitialWeights>,
-    /// Algorithms of matrix products to reuse; `None` to choose them.
+    /// Matrix-product algorithms to reuse; `None` to choose them.
     pub algorithms: Option<Algorithms>,
-    /// Warnings: damaged checkpoints, another processor.
+    /// Warnings, for example about damaged checkpoints or a different processor.
     pub warnings: Vec<String>,
-    /// What has changed: execution keys; of a fork, training and measuring keys and the corpus.
+    /// What changed: execution keys and, in a fork, also training and measuring keys and the corpus.
     pub changes: Vec<String>,
-    /// The run that a fork begins with.
+    /// The run and step that a fork starts from.
     pub forked_from: Option<ForkedFrom>,
-    /// What a fork has from there, and would not have if it had begun at step 0.
+    /// Values that a fork inherits, and that a run from step 0 would not have.
     pub kept: Vec<String>,
 }
 
 impl Start {
-    /// Finds the newest valid checkpoint of the request's origin or the weights to begin with, and the table
-    /// of matrix-product algorithms. Refuses what belongs to another run.
+    /// Finds the newest valid checkpoint of the request's origin or the initial weights, and the table of
+    /// matrix-product algorithms. Rejects whatever belongs to another run.
     ///
     /// # Errors
-    /// A usage error where a resumed run would differ from the original one, or a fork could not train; a
-    /// failure where a checkpoint or weights cannot be read.
+    /// With a usage error if a resumed run would differ from the original one, or a fork could not train.
+    /// Fails if a checkpoint or weights cannot be read.
     pub fn find(request: &Request, job: &Job) -> Result<Self> {
         let mut start = match &request.origin {
             Origin::Fresh => Self::default(),
@@ -87,7 +87,7 @@ impl Start {
         }
         if loaded.as_ref().is_some_and(Loaded::is_weights_only) {
             return Err(Error::usage(format!(
-                "{} was imported, and has no training to go on with: `xrun resume RUN --fork` with keys such as \
+                "{} was imported, so it has no training to continue: `xrun resume RUN --fork` with keys such as \
                  data.corpus and training.steps trains it, in a new run",
                 run.display()
             )));
@@ -98,7 +98,7 @@ impl Start {
                 check_tokenizer(loaded, dataset)?;
                 (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone()))
             }
-            // Without a checkpoint, the recipe of the run's folder still applies.
+            // Without a checkpoint, the recipe in the run's folder still applies.
             None => {
                 let written = run.join(RESOLVED);
                 let before = recipe::load(&written, &[], std::iter::empty(), &Machine::none())?;
@@ -126,7 +126,7 @@ impl Start {
         }
         check_fork(&loaded, plan, programs)?;
         let mut start = Self::default();
-        // A recipe that no longer loads does not keep a fork from training.
+        // A recipe that no longer loads must not keep a fork from training.
         if let Ok(before) = recipe_of(&loaded) {
             start.changes = changed_by_fork(&before, recipe);
             start.kept = kept_by_fork(run, &before, recipe);
@@ -143,7 +143,7 @@ impl Start {
         Ok(Self { loaded: Some(loaded), ..start })
     }
 
-    /// Returns the number of steps done before this process.
+    /// Returns the number of steps trained before this process.
     pub fn step(&self) -> u64 {
         self.loaded.as_ref().map_or(0, |loaded| loaded.meta().step)
     }
@@ -153,37 +153,36 @@ impl Start {
         self.loaded.as_ref().map_or(0, |loaded| loaded.meta().tokens_seen)
     }
 
-    /// Returns the checkpoint whose whole state is restored.
+    /// Returns the checkpoint whose whole state is restored, if there is one.
     pub fn restored(&self) -> Option<&Loaded> {
         self.loaded.as_ref().filter(|loaded| !loaded.is_weights_only())
     }
 
-    /// Returns the weights to begin with: those of a checkpoint that has nothing else, or those of the
-    /// recipe.
+    /// Returns the weights to begin with: from a checkpoint that holds nothing else, or from the recipe.
     pub fn weights(&self) -> Option<&(dyn Weights + Sync)> {
         let imported = self.loaded.as_ref().filter(|loaded| loaded.is_weights_only());
         let imported = imported.map(|loaded| loaded as &(dyn Weights + Sync));
         imported.or_else(|| Some(&self.initial.as_ref()?.weights))
     }
 
-    /// Returns a warning if the table of matrix-product algorithms is not the checkpoint's.
+    /// Returns a warning if the table of matrix-product algorithms differs from the checkpoint's.
     fn other_algorithms(&self) -> Option<String> {
         let loaded = self.loaded.as_ref()?;
         let (before, now) = (loaded.meta().algorithms.as_ref()?, self.algorithms.as_ref()?.hash());
         (*before != now).then(|| {
             format!(
-                "{ALGORITHMS} is not the table that {} was trained with: the run continues, but its bits may differ from \
-                 those of an uninterrupted run",
+                "{ALGORITHMS} is not the table that {} was trained with: the run continues, but may not match an \
+                 uninterrupted run to the bit",
                 loaded.path().display()
             )
         })
     }
 }
 
-/// Refuses to resume or fork a checkpoint that was saved without the optimizer's state.
+/// Returns the error for resuming or forking a checkpoint that was saved without the optimizer's state.
 fn saved_without_state(loaded: &Loaded, what: &str) -> Error {
     Error::usage(format!(
-        "{} has weights alone, without the optimizer's state (checkpoint.weights_only): a {what} has nothing to go on from. \
+        "{} has only weights, without the optimizer's state (checkpoint.weights_only), so a {what} cannot continue from it. \
          `xrun export RUN --checkpoint {} --to DIR` and `xrun RECIPE model.init_from=DIR` begin a new run with these weights; \
          `xrun sample RUN` generates with them",
         loaded.path().display(),
@@ -191,7 +190,7 @@ fn saved_without_state(loaded: &Loaded, what: &str) -> Error {
     ))
 }
 
-/// Refuses to end a run after a step that it does not reach, or where nothing is saved to continue from.
+/// Rejects `--until` with a step that the run does not reach, or if no state is saved to continue from.
 fn check_until(job: &Job, from_step: u64) -> Result<()> {
     let (Some(until), steps) = (job.until, job.steps()) else { return Ok(()) };
     let wrong = if until > steps {
@@ -199,18 +198,18 @@ fn check_until(job: &Job, from_step: u64) -> Result<()> {
     } else if until <= from_step && until < steps {
         format!("the run is at step {from_step} already; name a later one")
     } else if until < steps && job.plan.intervals.weights_only == WeightsOnly::All {
-        "checkpoint.weights_only = \"all\" saves no state to go on from; set checkpoint.weights_only=kept"
+        "checkpoint.weights_only = \"all\" saves no state to continue from; set checkpoint.weights_only=kept"
             .to_owned()
     } else if until < steps && job.plan.intervals.keep == 0 {
-        "checkpoint.keep = 0 saves no state to go on from; set checkpoint.keep=1".to_owned()
+        "checkpoint.keep = 0 saves no state to continue from; set checkpoint.keep=1".to_owned()
     } else {
         return Ok(());
     };
     Err(Error::usage(format!("--until {until}: {wrong}")))
 }
 
-/// Returns the table of matrix-product algorithms to reuse: that of the run `named`, or of the run that is
-/// continued. So both arms of a comparison, and both halves of a resumed run, round alike.
+/// Returns the matrix-product algorithms to reuse, from the run `named` or the run that is continued. This
+/// makes both arms of a comparison, and both halves of a resumed run, round alike.
 fn algorithms(origin: &Origin, named: Option<&Path>, plan: &Plan) -> Result<Option<Algorithms>> {
     let Some(gpu) = plan.execution.gpu else { return Ok(None) };
     let own = match origin {
@@ -225,7 +224,7 @@ fn algorithms(origin: &Origin, named: Option<&Path>, plan: &Plan) -> Result<Opti
     let name = Gpu::properties_of(gpu)?.name;
     if named.is_some() && !table.is_for(&name, cuda::library_version()) {
         return Err(Error::usage(format!(
-            "the algorithms to take over are of {} with cuBLASLt {}, and this is {name} with {}: they mean nothing here. \
+            "the algorithms to reuse are for {} with cuBLASLt {}, but this is {name} with {}, so they do not apply. \
              Leave --algos-from out",
             table.gpu,
             table.cublaslt,

@@ -1,5 +1,5 @@
-//! First collective of a run: rank 0 sends what is trained, and every other rank checks that it would train
-//! the same.
+//! The first collective of a run: rank 0 sends what it trains, and every other rank checks that it would
+//! train the same.
 
 use super::job::Job;
 use super::start::Start;
@@ -13,24 +13,24 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Opens corpus, device and memory.
+/// Status of a rank that opens corpus, device and memory.
 const STARTS: RankPhase = RankPhase::working("starts");
 
-/// Message of rank 0 to all ranks before the first step.
+/// Message from rank 0 to all ranks before the first step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct StartMessage {
     version: String,
     recipe: String,
     corpus_hash: String,
-    /// The hash of every further held-out set, by its name.
+    /// The hash of every further held-out set, by name.
     set_hashes: BTreeMap<String, String>,
     /// Folder of the run; other ranks write their logs there if they can see it.
     pub folder: PathBuf,
-    /// Number of steps done; where `restored`, rank 0 sends their state before the next one.
+    /// Number of finished steps. If `restored`, rank 0 sends their state before the next step.
     pub from_step: u64,
-    /// True if rank 0 has loaded a checkpoint.
+    /// True if rank 0 loaded a checkpoint.
     pub restored: bool,
-    /// True if rank 0 has weights to begin with, which it sends.
+    /// True if rank 0 has initial weights, which it will send.
     pub weights: bool,
     /// True if nothing is left to train.
     pub finished: bool,
@@ -39,7 +39,7 @@ pub(super) struct StartMessage {
 }
 
 impl StartMessage {
-    /// Returns the message of a run that trains.
+    /// Creates the message of a run that trains.
     pub fn from_rank_zero(job: &Job, folder: &Path, start: &Start) -> Self {
         Self {
             restored: start.restored().is_some(),
@@ -49,7 +49,7 @@ impl StartMessage {
         }
     }
 
-    /// Returns the message of a run whose steps are all done.
+    /// Creates the message of a run whose steps are all done.
     pub fn finished(job: &Job, folder: &Path) -> Self {
         Self { finished: true, ..Self::at_step(job, folder, job.steps()) }
     }
@@ -69,11 +69,11 @@ impl StartMessage {
         }
     }
 
-    /// Sends the message from rank 0, which gives `Some`, and returns it on every rank after it was checked
+    /// Sends the message from rank 0, which passes it as `own`. Returns it on every rank after checking it
     /// there.
     ///
     /// # Errors
-    /// When a rank is lost, or this rank would train something else than rank 0.
+    /// If a rank is lost, or this rank would train something different from rank 0.
     pub fn exchange(comm: &dyn Communicator, job: &Job, own: Option<Self>) -> Result<Self> {
         comm.set_status(0, STARTS);
         let own = own.map(|message| serde_json::to_vec(&message)).transpose();
@@ -85,16 +85,16 @@ impl StartMessage {
         Ok(message)
     }
 
-    /// Refuses to start where this rank would train something else than rank 0.
+    /// Fails if this rank would train something different from rank 0.
     fn check(&self, job: &Job) -> Result<()> {
         if self.version != env!("CARGO_PKG_VERSION") {
             return Err(Error::usage(format!(
-                "this is xrun {}, and rank 0 is {}",
+                "this is xrun {}, but rank 0 is {}",
                 env!("CARGO_PKG_VERSION"),
                 self.version
             )));
         }
-        // Paths may differ between machines; the hash below compares the content.
+        // Paths may differ between machines. The hashes below compare the content.
         let is_path = |key: &str| {
             ["model.init_from", "data.corpus", "data.tokenizer", "data.validation", "validation.sets"]
                 .contains(&key)
@@ -108,13 +108,13 @@ impl StartMessage {
             .collect();
         if !differ.is_empty() {
             return Err(Error::usage(format!(
-                "this rank has another recipe than rank 0: {}. Start all ranks with the same command and environment",
+                "this rank's recipe differs from rank 0's: {}. Start all ranks with the same command and environment",
                 differ.join(", ")
             )));
         }
         if self.corpus_hash != job.dataset.hash {
             return Err(Error::usage(format!(
-                "this rank's corpus has hash {}, and that of rank 0 {}: give both the same files",
+                "this rank's corpus has hash {}, but rank 0's has {}: give both the same files",
                 job.dataset.hash, self.corpus_hash
             )));
         }
@@ -123,7 +123,7 @@ impl StartMessage {
         let unlike = names.into_iter().find(|name| mine.get(*name) != theirs.get(*name));
         match unlike {
             Some(name) => Err(Error::usage(format!(
-                "this rank's held-out set {name} is not that of rank 0: give validation.sets the same files on all ranks"
+                "this rank's held-out set {name} differs from rank 0's: give validation.sets the same files on all ranks"
             ))),
             None => Ok(()),
         }

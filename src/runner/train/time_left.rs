@@ -1,4 +1,4 @@
-//! Estimates the time until a run ends: its steps, and what happens between them.
+//! Estimates the time until a run ends: its steps, and the pauses between them.
 
 use crate::data::Ramp;
 use crate::error::Result;
@@ -6,34 +6,34 @@ use crate::plan::{Intervals, Period, Plan, is_due};
 use crate::recipe::Recipe;
 use crate::results::{Phase, TimingRow};
 
-/// Evaluating a batch takes about a third of training on it: the forward without the backward.
+/// Evaluating a batch takes about a third of training on it: it runs the forward without the backward.
 const FORWARD_SHARE: f64 = 1.0 / 3.0;
 
-/// Something that a run does besides steps.
+/// Something other than a step that a run does, such as an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pause {
-    /// Its phase: evaluation, saving, samples.
+    /// Phase of the pause: evaluation, save or samples.
     phase: Phase,
-    /// When it happens.
+    /// How often the pause comes.
     every: Period,
-    /// What it is expected to take before it was measured, in training steps.
+    /// Expected duration in training steps, until one was measured.
     steps_worth: f64,
 }
 
-/// Weight of the newest step in the time of a step.
+/// Minimum weight of the newest step in the mean step time.
 const STEP_WEIGHT: f64 = 0.1;
 
-/// The estimate of the time that a run still takes.
+/// Estimates the time that a run still needs.
 #[derive(Clone, Debug)]
 pub struct TimeLeft {
     total_steps: u64,
-    /// Other sizes of the first steps, and the sequences of a full one: a step takes as long as its share of
-    /// them.
+    /// Batch sizes of the first steps, and the sequences of a full step. A step takes time in proportion to
+    /// its sequences.
     ramp: Ramp,
     sequences: u64,
-    /// The smoothed time of a full step in seconds, and the number of steps that it is the mean of at most.
+    /// Smoothed time of a full step in seconds, and the number of steps in it.
     step: Option<(f64, f64)>,
-    /// Each pause, and the seconds that the last one took.
+    /// Each pause, and how many seconds the last one took.
     pauses: Vec<(Pause, Option<f64>)>,
     /// Steps with a save that no interval asks for.
     kept_steps: Vec<u64>,
@@ -41,7 +41,7 @@ pub struct TimeLeft {
 }
 
 impl TimeLeft {
-    /// Creates the estimate of a run.
+    /// Creates the estimate for a plan.
     pub(super) fn new(plan: &Plan) -> Self {
         let batches = plan.evaluated_weights() * plan.evaluated_batches_in_all();
         let batch = (plan.batch.ramp.clone(), plan.batch.global as u64);
@@ -49,12 +49,12 @@ impl TimeLeft {
         Self::with_events(plan.steps as u64, &plan.intervals, samples, batch, batches as f64 * FORWARD_SHARE)
     }
 
-    /// Creates the estimate of a run of this recipe and so many steps, to be told what its rows say. How
-    /// large an evaluation is follows from its corpus, so evaluations count from the first one that was
-    /// timed.
+    /// Creates the estimate for a run of this recipe with `steps` steps, whose rows must be passed to
+    /// [`TimeLeft::add`]. The cost of an evaluation depends on the corpus, so evaluations count only once one
+    /// was timed.
     ///
     /// # Errors
-    /// As [`Recipe::batch`].
+    /// Fails like [`Recipe::batch`].
     pub fn of_recipe(recipe: &Recipe, steps: u64) -> Result<Self> {
         let values = recipe.values();
         let ramp = values.training.batch_ramp.iter().map(|&[end, sequences]| (end as u64, sequences as u64));
@@ -63,7 +63,7 @@ impl TimeLeft {
         Ok(Self::with_events(steps, &Intervals::from_values(values), samples, batch, 0.0))
     }
 
-    /// Takes the time of a row into account.
+    /// Adds the time of a row.
     pub fn add(&mut self, row: &TimingRow) {
         match row.phase {
             Phase::Warmup | Phase::Train => self.trained(row.step, row.phase, row.step_ms / 1e3),
@@ -71,7 +71,7 @@ impl TimeLeft {
         }
     }
 
-    /// Creates the estimate of `steps` steps with these events between them. An evaluation is expected to
+    /// Creates the estimate for `steps` steps with these events between them. One evaluation is expected to
     /// take as long as `evaluation` steps.
     fn with_events(
         steps: u64,
@@ -106,24 +106,24 @@ impl TimeLeft {
         Self { total_steps, ramp, sequences, step: None, pauses, kept_steps, warming_up: true }
     }
 
-    /// Takes the time of a step, from 1, into account.
+    /// Adds the time of a step; `step` counts from 1.
     pub(super) fn trained(&mut self, step: u64, phase: Phase, seconds: f64) {
         let share =
             self.ramp.sequences(step.saturating_sub(1), self.sequences) as f64 / self.sequences as f64;
         self.took(phase, seconds / share);
     }
 
-    /// Takes the time of a full step, an evaluation, a save … into account.
+    /// Adds the time of a full step, an evaluation, a save or another phase.
     pub(super) fn took(&mut self, phase: Phase, seconds: f64) {
         if !(seconds.is_finite() && seconds > 0.0) {
             return;
         }
-        // What a save keeps training from is its copy alone, where it is written beside.
+        // A save beside training only pauses training while the state is copied.
         let phase = if phase == Phase::Snapshot { Phase::Save } else { phase };
         match phase {
             Phase::Warmup => self.step = Some((seconds, 1.0)),
             Phase::Train => {
-                // Steps of the warm-up are slower: the first one after it replaces them.
+                // Warm-up steps are slower, so the first step after them replaces their time.
                 let before = self.step.filter(|_| !self.warming_up);
                 self.warming_up = false;
                 let (mean, count) = before.unwrap_or((seconds, 0.0));
@@ -139,12 +139,12 @@ impl TimeLeft {
         }
     }
 
-    /// Returns the smoothed seconds of a full step; `None` before the first.
+    /// Returns the smoothed seconds of a full step; `None` before the first step.
     pub(super) fn step_seconds(&self) -> Option<f64> {
         self.step.map(|(seconds, _)| seconds)
     }
 
-    /// Returns the seconds from `step`, whose own pauses are over, to the end of the run; `None` before the
+    /// Returns the seconds from the end of `step` and its pauses to the end of the run; `None` before the
     /// first step was timed.
     pub fn after(&self, step: u64) -> Option<f64> {
         let step_s = self.step_seconds()?;
@@ -152,7 +152,7 @@ impl TimeLeft {
         let left = before(self.total_steps).saturating_sub(before(step)) as f64 / self.sequences as f64;
         let mut seconds = left * step_s;
         let by_time = |pause: &Pause| matches!(pause.every, Period::Time(_));
-        // Those by time come last: how many there are depends on the others.
+        // Pauses by time come last, because their number depends on the duration of everything else.
         let (timed, counted): (Vec<_>, Vec<_>) = self.pauses.iter().partition(|(pause, _)| by_time(pause));
         for (pause, last) in counted.into_iter().chain(timed) {
             let each = last.unwrap_or(pause.steps_worth * step_s);

@@ -1,5 +1,5 @@
-//! A trained run read again: its recipe and tokenizer, verified against its checkpoint, and an engine with its
-//! weights that generates.
+//! Reads a trained run again: its recipe and tokenizer, verified against its checkpoint, and an engine that
+//! generates with its weights.
 
 use super::initial::weights::{TOKENIZER, write_weights};
 use super::rank::say_timing;
@@ -23,10 +23,11 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The only training key that sampling may change: weights are stored in fp32 for every training dtype.
+/// The only training key that sampling may change, because weights are stored in fp32 for every training
+/// dtype.
 const DTYPE: &str = "training.dtype";
 
-/// A trained run with the settings that it generates with.
+/// A trained run with its settings for generation.
 #[derive(Debug)]
 pub(super) struct Trained {
     /// The run's plan, for one device.
@@ -38,11 +39,11 @@ pub(super) struct Trained {
 }
 
 impl Trained {
-    /// Opens the checkpoint of a step, or the newest valid one, with some keys changed. Of `prompts` prompts,
-    /// if there are several, each has as many samples as the keys say.
+    /// Opens the checkpoint of a step, or the newest valid one, with some keys changed. `prompts` is the
+    /// number of prompts; each gets as many samples as the keys say.
     ///
     /// # Errors
-    /// When the run has no valid checkpoint or no such weights, or a key would change the trained model.
+    /// If the run has no valid checkpoint or no such weights, or a key would change the trained model.
     pub(super) fn open(
         run: &Path,
         step: Option<u64>,
@@ -79,13 +80,13 @@ impl Trained {
             changes.iter().find(|change| change.class == Class::Training && change.key != DTYPE)
         {
             return Err(Error::usage(format!(
-                "{} is part of what the model was trained with ({}); sampling changes [generation], {DTYPE} and how it is \
-                 executed",
+                "{} is part of what the model was trained with ({}); sampling can only change [generation], {DTYPE} and \
+                 execution keys",
                 change.key, change.old
             )));
         }
-        // `xrun sample` generates one text even for a run with `generation.samples = 0`; at temperature 0 all
-        // would be the same.
+        // Generates one text even if the run has `generation.samples = 0`. At temperature 0 all samples would
+        // be the same, so one is enough.
         let says_samples = overrides.iter().any(|set| set.starts_with("generation.samples"));
         let generation = &recipe.values().generation;
         let mut samples = generation.samples;
@@ -111,10 +112,10 @@ impl Trained {
         Ok(Self { plan, tokenizer, loaded, weights })
     }
 
-    /// Returns an engine with the run's weights, for the programs of a generator.
+    /// Returns an engine with the run's weights for the programs of a generator.
     ///
     /// # Errors
-    /// When the device refuses, or a tensor is missing.
+    /// If the device reports an error, or a tensor is missing.
     pub(super) fn engine(&self, generator: &Generator) -> Result<Engine> {
         let execution = &self.plan.execution;
         let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
@@ -139,7 +140,7 @@ impl Trained {
 /// Returns the recipe that a checkpoint was trained with.
 ///
 /// # Errors
-/// When it does not load.
+/// If the recipe does not load.
 pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
     let name = Path::new("the checkpoint's recipe");
     recipe::load_resolved(name, &loaded.meta().resolved_recipe_toml, &[], &Machine::none())
@@ -148,7 +149,7 @@ pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
 /// Returns the tokenizer.json of a run.
 ///
 /// # Errors
-/// When it cannot be read, or is not the one that the checkpoint was trained with.
+/// If it cannot be read, or is not the one that the checkpoint was trained with.
 pub fn tokenizer_json(run: &Path, loaded: &Loaded) -> Result<String> {
     let path = run.join(TOKENIZER);
     let file = File::open(&path).at("open", &path).map_err(|e| Error::usage(e.message()))?;
@@ -158,7 +159,7 @@ pub fn tokenizer_json(run: &Path, loaded: &Loaded) -> Result<String> {
     let hash = blake3::hash(&bytes).to_hex();
     if hash.as_str() != expected {
         return Err(Error::failed(format!(
-            "{} was changed since the run: its hash is {hash}, and {} was trained with {expected}. Restore the file",
+            "{} was changed since the run: its hash is {hash}, but {} was trained with {expected}. Restore the file",
             path.display(),
             loaded.path().display()
         )));
@@ -167,10 +168,10 @@ pub fn tokenizer_json(run: &Path, loaded: &Loaded) -> Result<String> {
         .map_err(|e| Error::failed(format!("{} is not UTF-8: {}", path.display(), e.utf8_error())))
 }
 
-/// Returns the chat template that was imported with a run; `None` if there is none.
+/// Returns the chat template that was imported with a run, if there is one.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If it cannot be read.
 pub fn chat_template(run: &Path) -> Result<Option<String>> {
     let path = run.join(CHAT_TEMPLATE);
     match std::fs::read_to_string(&path) {

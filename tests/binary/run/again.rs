@@ -88,7 +88,7 @@ fn a_run_from_before_names_counted_keeps_its_bits() {
     std::fs::remove_dir_all(old.checkpoints()).unwrap();
     let killed = old.text("summary.json").replace("\"status\": \"ok\"", "\"status\": \"running\"");
     std::fs::write(old.path.join("summary.json"), killed).unwrap();
-    place.xrun(&["resume", old.name()]).succeeds().says(&["this starts at step 0"]);
+    place.xrun(&["resume", old.name()]).succeeds().says(&["the run starts at step 0"]);
     assert_eq!((old.text("metrics.csv"), old.summary().recipe_hash), (metrics, hash));
 }
 

@@ -125,7 +125,7 @@ fn weights_alone_are_sampled_exported_and_not_resumed() {
     place
         .xrun(&["export", run.name(), "--checkpoint", "7", "--to", "average", "--weights", "ema"])
         .succeeds();
-    let says = "has weights alone, without the optimizer's state (checkpoint.weights_only): a fork has nothing to go on from";
+    let says = "has only weights, without the optimizer's state (checkpoint.weights_only), so a fork cannot continue from it";
     place.xrun(&["resume", run.name(), "--fork", "--at", "7"]).ended(2).says(&[says, "model.init_from=DIR"]);
     // Killed between them, it goes on from the one that can be resumed.
     run.forget_after(7);
@@ -145,7 +145,7 @@ fn a_run_of_weights_alone_is_refused_at_its_resume() {
     place
         .xrun(&["resume"])
         .ended(2)
-        .says(&["step-000025 has weights alone", "a resume has nothing to go on from"]);
+        .says(&["step-000025 has only weights", "so a resume cannot continue from it"]);
 }
 
 #[test]

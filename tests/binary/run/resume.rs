@@ -67,7 +67,8 @@ fn a_fork_is_marked_wherever_it_is_shown() {
     let name = parent.path.file_name().unwrap().to_str().unwrap().to_owned();
     let done =
         place.xrun(&["resume", parent.name(), "--fork", "training.steps=30", "training.local_batch_size=2"]);
-    let warmup = "lr_scheduler.warmup_steps = 2 is kept from the run it comes from; a run of this recipe from step 0 has 6";
+    let warmup =
+        "lr_scheduler.warmup_steps = 2 is kept from the parent run; a run of this recipe from step 0 has 6";
     let changed = "changed: training.steps = 30 (was 10)";
     let done = done.succeeds().says(&[warmup, changed, &format!("fork of {name} at step 10")]);
     // Ten steps of 4 · 32 tokens before, and twenty of 2 · 32 since.
@@ -152,7 +153,7 @@ fn a_run_of_an_earlier_version_says_from_where_on_it_measures_on_other_text() {
     place
         .xrun(&["resume", run.name()])
         .succeeds()
-        .says(&["spread over the held-out text (were its first ones)"]);
+        .says(&["spread over the held-out text (earlier: its first batches)"]);
     assert!(run.summary().notes[0].starts_with("after step 20 with evaluations over batches spread"));
     assert_eq!(run.summary().recipe_hash, summary.recipe_hash);
 }
@@ -163,9 +164,9 @@ fn a_fork_that_cannot_train_is_refused_before_there_is_a_folder() {
     let run = place.run();
     for (change, text) in [
         ("training.steps=20", "leaves nothing to train; set it above 20"),
-        ("model.dim=64", "holds another model"),
+        ("model.dim=64", "holds a different model"),
         ("model.n_layers=2", "is not there"),
-        ("data.tokenizer=byte", "holds another model"),
+        ("data.tokenizer=byte", "holds a different model"),
     ] {
         place.xrun(&["resume", run.name(), "--fork", change]).ended(2).says(&[text]);
     }
@@ -268,10 +269,7 @@ fn a_finished_run_without_a_checkpoint_stays_as_it_is() {
     let run = place.run();
     let before = run.files();
     let finished = "is finished: all 6 steps are trained. It has no checkpoint to go on from";
-    place
-        .xrun(&["resume", run.name()])
-        .succeeds()
-        .says(&[finished, "metrics.plots=true` draws its pictures"]);
+    place.xrun(&["resume", run.name()]).succeeds().says(&[finished, "metrics.plots=true` draws its plots"]);
     assert!(run.files() == before, "resuming a finished run changed it");
     place
         .xrun(&["resume", run.name(), "--fork", "training.steps=8"])
@@ -291,7 +289,7 @@ fn missing_pictures_of_a_finished_run_are_drawn_again() {
     let run = place.run();
     let before = run.files();
     std::fs::remove_dir_all(run.path.join("plots")).unwrap();
-    place.xrun(&["resume", run.name()]).succeeds().says(&["is finished", "Its pictures are drawn again"]);
+    place.xrun(&["resume", run.name()]).succeeds().says(&["is finished", "Its plots are drawn again"]);
     assert!(run.files() == before);
     // Those that are there stay, whatever draws them otherwise.
     let svg = |name: &str| run.path.join("plots").join(name);
@@ -396,6 +394,6 @@ fn a_checkpoint_of_another_processor_is_told() {
     let saved = Store::open(Path::new(&run.checkpoints()), 9).unwrap().save(&meta, &snapshot).unwrap();
     assert!(saved.warnings.is_empty());
     let done = place.xrun(&["resume", "--quiet"]).succeeds();
-    done.says(&["warning: ", "cpu of another age", "its bits may differ"]);
+    done.says(&["warning: ", "cpu of another age", "may not match an uninterrupted run to the bit"]);
     run.ended_as_uninterrupted();
 }

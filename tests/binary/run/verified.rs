@@ -83,7 +83,7 @@ fn a_checkpoint_of_an_earlier_version_resumes_and_says_what_it_does_not_know() {
     let run = place.run();
     save_again(&run, |meta| meta.rows.clear(), None);
     place.xrun(&["resume"]).succeeds().says(&[
-        "the checkpoint of step 20 is of an earlier version, without hashes of metrics.csv and timing.csv",
+        "the checkpoint of step 20 was written by an earlier version, without hashes of metrics.csv and timing.csv",
     ]);
     run.ended_as_uninterrupted();
 }

@@ -61,7 +61,7 @@ fn a_run_without_communication_is_marked() {
         start(&settings, scratch().path()).unwrap().1.notes
     };
     let marked =
-        |notes: &[String]| notes.iter().any(|note| note.contains("nothing of this run may be exported"));
+        |notes: &[String]| notes.iter().any(|note| note.contains("nothing from this run may be exported"));
     assert!(marked(&notes(&["parallelism.world_size=2", "engine.communication=off"])));
     assert!(!marked(&notes(&["parallelism.world_size=2"])));
     assert!(!marked(&notes(&["parallelism.world_size=1", "engine.communication=off"])));

@@ -1,5 +1,5 @@
-//! Decoders: blocks of grouped-query causal attention and a feed-forward layer on a residual stream, whose
-//! norms, positions, activation and scales are parts that the plan chooses.
+//! Decoders: blocks of grouped-query causal attention and a feed-forward layer on a residual stream. The plan
+//! chooses the norms, positions, activation and scales.
 
 mod params;
 mod recording;
@@ -14,29 +14,29 @@ pub use params::parameters;
 use recording::Recording;
 pub use recording::activations;
 
-/// Records the forward up to the losses of every row. In training, the head's gradient and that of the rows it
-/// reads are computed as well.
+/// Records the forward up to the losses of every row. In training, also computes the gradients of the head
+/// and of the rows that it reads.
 ///
 /// # Errors
-/// When the plan's numbers do not fit an op.
+/// If the plan's numbers do not fit an op.
 pub(super) fn losses(plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<Losses> {
     let recording = Recording::new(plan, purpose, b)?;
     let normed = recording.trunk(b)?;
     recording.head_loss(b, normed)
 }
 
-/// Records the forward of one token per sequence, or of whole prompts: writes the state's logits, and draws the
-/// next tokens from them.
+/// Records the forward of one token per sequence or of whole prompts. Writes the state's logits, and draws
+/// the next tokens from them.
 ///
 /// # Errors
-/// When the plan's numbers do not fit an op.
+/// If the plan's numbers do not fit an op.
 pub(super) fn logits(plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<()> {
     let recording = Recording::new(plan, purpose, b)?;
     let normed = recording.trunk(b)?;
     recording.logits(b, normed)
 }
 
-/// Returns the model FLOPs of one token of a plan, forward and backward: 6 per weight of every product, and
+/// Returns the model FLOPs per token, forward and backward: 6 per weight of every matrix product, plus
 /// attention with its causal half counted once. Recomputed work does not count.
 pub fn flops_per_token(plan: &Plan) -> Formula {
     let (m, seq_len) = (&plan.model, plan.batch.seq_len);
@@ -57,7 +57,7 @@ pub fn flops_per_token(plan: &Plan) -> Formula {
     let products = n(6) * (l.clone() * block + v * d);
     let windowed = (0..m.n_layers).filter(|i| window(m, *i, seq_len).is_some()).collect::<Vec<_>>();
     let Some(&first) = windowed.first() else { return products + n(6) * l * h * hd * t };
-    // Of blocks that see all keys, and of those with a window, which has W / 2 keys on average.
+    // Blocks that see all keys, and blocks with a window, which see W / 2 keys on average.
     let global = Formula::symbol("G", m.n_layers - windowed.len());
     let rest = Formula::symbol("(L-G)", windowed.len());
     let w = Formula::decimal("W", attended_tokens(m, first, seq_len));

@@ -6,14 +6,14 @@ use crate::model::norm;
 use crate::plan::Model;
 use crate::policy::{HeadInit, NormPlacement, ResidualInit};
 
-/// Returns the trained tensors in the order in which their gradients become ready: from the head back to the
+/// Returns the trained tensors in the order in which their gradients become ready, from the head back to the
 /// embedding.
 pub fn parameters(m: &Model) -> Vec<ParamRequest> {
-    // Unless the recipe says otherwise, the variance of PyTorch's default for linear layers, 1/(3·fan_in).
+    // Unless the recipe sets a deviation, the variance is PyTorch's default for linear layers, 1/(3·fan_in).
     let unset = |fan_in: usize| 1.0 / (3.0 * fan_in as f64).sqrt();
-    // A deviation that the recipe sets is that at the base width, where there is one: beyond it, the variance
-    // of a product falls with its inputs, and that of what is looked up stays (Yang and Hu, Tensor Programs
-    // V, 2022, table 8).
+    // A deviation in the recipe applies at the base width, if there is one. Beyond it, the variance of
+    // matrices in products falls with the number of inputs, and the variance of looked-up tables stays (Yang
+    // and Hu, Tensor Programs V, 2022, table 8).
     let base_dim = m.base_dim.unwrap_or(m.dim);
     let std = |fan_in: usize| m.init_std.map_or(unset(fan_in), |std| std / m.width_ratio().sqrt());
     let looked_up = Init::Normal(m.init_std.unwrap_or(unset(base_dim)));
@@ -39,7 +39,7 @@ pub fn parameters(m: &Model) -> Vec<ParamRequest> {
     let (d, heads) = (m.dim, m.n_heads * m.head_dim);
     let (ffn, ffn_alloc) = (m.ffn_dim, m.padded_ffn());
     let (attention, feed_forward) = (Role::Matrix(Sublayer::Attention), Role::Matrix(Sublayer::FeedForward));
-    // A product with its bias, whose gradient is complete first.
+    // A product with its bias. The gradient of the bias is complete first.
     let product = |request: ParamRequest| {
         let Role::Matrix(sublayer) = request.role else { return vec![request] };
         let outputs = request.shape.len() - 1;
@@ -89,7 +89,7 @@ pub fn parameters(m: &Model) -> Vec<ParamRequest> {
     };
     let mut params = Vec::new();
     if !m.tie_embeddings {
-        // As what is looked up, for the factor of logits falls with the width.
+        // Initialized like the embedding, because the logit scale already falls with the width.
         let init = match m.head_init {
             HeadInit::Normal => looked_up,
             HeadInit::Zero => Init::Zeros,

@@ -1,10 +1,11 @@
-//! Activations in transformers' words (`activations.py`).
+//! Activations by their names in transformers (`activations.py`).
 
 use crate::error::Result;
 use crate::hugging_face::Config;
 use crate::policy::{Activation, OrFormula};
 
-/// Activations of gated layers (`act(gate) · up`), and the words for them; the first of each is written.
+/// Activations of gated layers (`act(gate) · up`) and their names. The first name of each is written on
+/// export.
 const GATED: [(&str, Activation); 6] = [
     ("silu", Activation::Swiglu),
     ("swish", Activation::Swiglu),
@@ -14,7 +15,7 @@ const GATED: [(&str, Activation); 6] = [
     ("relu", Activation::Reglu),
 ];
 
-/// Activations of layers without a gate, and the words for them; the first of each is written.
+/// Activations of layers without a gate and their names. The first name of each is written on export.
 const PLAIN: [(&str, Activation); 6] = [
     ("gelu", Activation::Gelu),
     ("gelu_new", Activation::GeluTanh),
@@ -24,23 +25,23 @@ const PLAIN: [(&str, Activation); 6] = [
     ("swish", Activation::Silu),
 ];
 
-/// Returns true if transformers has the activation: a word, or a formula of the same function; `gated` where
-/// the class's layer has a gate.
+/// Returns true if transformers has the activation, given as a word or an equivalent formula. `gated` says
+/// whether the class's layer has a gate.
 pub(super) fn has(activation: &OrFormula<Activation>, gated: bool) -> bool {
     activation.built_in().is_some_and(|known| known.is_gated() == gated)
 }
 
-/// Returns the word for an activation that transformers has.
+/// Returns the name of an activation that transformers has.
 pub(super) fn word(activation: &OrFormula<Activation>) -> &'static str {
     let words = GATED.iter().chain(&PLAIN);
     let wanted = activation.built_in();
     words.filter(|(_, known)| Some(*known) == wanted).map(|(word, _)| *word).next().unwrap_or_default()
 }
 
-/// Returns the activation that a key names; `gated` where the class's layer has a gate.
+/// Returns the activation that a key names. `gated` says whether the class's layer has a gate.
 ///
 /// # Errors
-/// A usage error for one that xrun does not have.
+/// With a usage error if xrun does not have the activation.
 pub(super) fn read(config: &Config, key: &str, default: &str, gated: bool) -> Result<Activation> {
     let name = config.word(key, Some(default))?;
     let words = if gated { &GATED } else { &PLAIN };

@@ -1,9 +1,9 @@
-//! Tensors of blocks that Llama, Qwen3 and NanoChat name alike.
+//! Block tensors to which Llama, Qwen3 and NanoChat give the same names.
 
 use super::tensor::HfTensor;
 use crate::plan::Model;
 
-/// Returns the products of the attention of block `i`, with their biases where products have them.
+/// Returns the attention weights of block `i`, and their biases if the model has biases.
 pub(super) fn attention(m: &Model, i: usize) -> Vec<HfTensor> {
     let (d, q, kv) = (m.dim, m.n_heads * m.head_dim, m.n_kv_heads * m.head_dim);
     let to = |name: &str| format!("model.layers.{i}.self_attn.{name}");
@@ -36,8 +36,7 @@ pub(super) fn attention(m: &Model, i: usize) -> Vec<HfTensor> {
     tensors
 }
 
-/// Returns the products of the gated feed-forward layer of block `i`, with their biases where products have
-/// them.
+/// Returns the weights of block `i`'s gated feed-forward layer, and their biases if the model has biases.
 pub(super) fn gated(m: &Model, i: usize) -> Vec<HfTensor> {
     let (d, ffn) = (m.dim, m.ffn_dim);
     let to = |name: &str| format!("model.layers.{i}.mlp.{name}");
@@ -58,12 +57,12 @@ pub(super) fn gated(m: &Model, i: usize) -> Vec<HfTensor> {
     tensors
 }
 
-/// Returns the weight of a norm as wide as the stream, where norms have one.
+/// Returns the weight of a norm over the residual stream, if norms have weights.
 pub(super) fn norm(m: &Model, to: impl Into<String>, from: impl Into<String>) -> Option<HfTensor> {
     m.norm_weight.then(|| HfTensor::whole(to, from, &[m.dim]))
 }
 
-/// Returns all tensors of a class whose blocks are named as Llama's: `block` returns those of one block.
+/// Returns all tensors of a class with Llama's tensor names. `block` returns the tensors of one block.
 pub(super) fn all(m: &Model, block: impl Fn(usize) -> Vec<HfTensor>) -> Vec<HfTensor> {
     let vocabulary = [m.vocab_size, m.dim];
     let mut tensors = vec![HfTensor::whole("model.embed_tokens.weight", "embedding", &vocabulary)];

@@ -1,4 +1,4 @@
-//! What every class of transformers says of itself.
+//! The trait of a transformers class.
 
 use super::keys::Keys;
 use super::lacks::Lacks;
@@ -8,33 +8,34 @@ use crate::hugging_face::Config;
 use crate::plan::Model;
 use serde_json::Value;
 
-/// A class of transformers that some of xrun's models correspond to.
+/// A class of transformers that corresponds to some of xrun's models.
 pub(super) trait Class: Sync {
     /// Returns the name of the class.
     fn name(&self) -> &'static str;
 
-    /// Returns `model_type` of its configurations.
+    /// Returns the `model_type` of its configurations.
     fn model_type(&self) -> &'static str;
 
-    /// Returns what names of tensors begin with, which files of the bare model leave out.
+    /// Returns the prefix of its tensor names. Files of a bare model, without a head, omit it.
     fn prefix(&self) -> &'static str;
 
-    /// Returns the keys of a model that the class has no word for; none where it can express the model.
+    /// Returns the model keys whose values the class does not support; empty if the class can express the
+    /// model.
     fn lacks(&self, m: &Model) -> Lacks;
 
-    /// Returns `config.json` of a model that it can express.
+    /// Returns `config.json` for a model that the class can express.
     fn config(&self, m: &Model, facts: &HfFacts) -> Value;
 
-    /// Returns every tensor of a model that it can express, in the order in which files have them.
+    /// Returns every tensor of a model that the class can express, in the order of the file.
     fn tensors(&self, m: &Model) -> Vec<HfTensor>;
 
-    /// Returns the keys of a recipe that a configuration of the class means.
+    /// Returns the recipe keys that correspond to a configuration of the class.
     ///
     /// # Errors
-    /// A usage error that names a key of the configuration that xrun has no model for.
+    /// With a usage error that names a configuration key for which xrun has no model.
     fn keys(&self, config: &Config) -> Result<Keys>;
 
-    /// Returns true for tensors that hold no weights, such as masks, which older versions saved.
+    /// Returns true for tensors without weights, such as masks, which older versions saved.
     fn is_buffer(&self, name: &str) -> bool {
         name.ends_with(".rotary_emb.inv_freq")
     }

@@ -1,4 +1,4 @@
-//! Which class a model or a configuration is of.
+//! Finds the class of a model or a configuration.
 
 use super::class::Class;
 use super::gpt2::Gpt2;
@@ -12,13 +12,13 @@ use crate::error::{Error, Result};
 use crate::hugging_face::Config;
 use crate::plan::Model;
 
-/// The classes. A model that several of them can express is of the first.
+/// The classes. A model that several of them can express gets the first.
 static CLASSES: [&dyn Class; 4] = [&Qwen3, &Llama, &Gpt2, &NanoChat];
 
-/// Returns the model in the form of the class that can express it.
+/// Returns the model in the form of the first class that can express it.
 ///
 /// # Errors
-/// A usage error that names for each class the keys that it has no word for; sizes whose products overflow.
+/// If no class can express it, with the unsupported keys of each class; or if products of sizes overflow.
 pub fn express(m: &Model, facts: &HfFacts) -> Result<HfModel> {
     check_sizes(m)?;
     let mut refusals = Vec::new();
@@ -32,8 +32,8 @@ pub fn express(m: &Model, facts: &HfFacts) -> Result<HfModel> {
         refusals.push(format!("\n  {}: {}", class.name(), lacks.join("; ")));
     }
     Err(Error::usage(format!(
-        "no class of HuggingFace's transformers that xrun knows has this model, so it cannot be loaded there:{}\ntrain \
-         with keys that one of them has to export",
+        "no class of HuggingFace's transformers that xrun knows can express this model, so it cannot be loaded there:{}\ntrain \
+         with keys that one of them supports to export",
         refusals.concat()
     )))
 }
@@ -41,14 +41,15 @@ pub fn express(m: &Model, facts: &HfFacts) -> Result<HfModel> {
 /// Returns the class of a configuration.
 ///
 /// # Errors
-/// A usage error for other classes, for quantized weights, and for models that code in their folder defines.
+/// With a usage error for other classes, for quantized weights, and for models defined by code in their
+/// folder.
 pub(super) fn of_config(config: &Config) -> Result<&'static dyn Class> {
     for (key, reason) in [
         (
             "quantization_config",
-            "xrun reads weights in fp32, bf16 and fp16 alone; take the folder that it was made from",
+            "xrun reads only fp32, bf16 and fp16 weights; use the folder before quantization",
         ),
-        ("auto_map", "code of a folder is not run; take a folder of a class that transformers has itself"),
+        ("auto_map", "code of a folder is not run; use a folder whose class is part of transformers"),
     ] {
         if config.get(key).is_some() {
             return Err(config.refuse(key, reason));
@@ -67,15 +68,15 @@ pub(super) fn of_config(config: &Config) -> Result<&'static dyn Class> {
     }
 }
 
-/// Returns what a configuration means in a recipe's words.
+/// Translates a configuration into recipe keys.
 ///
 /// # Errors
-/// A usage error that names the key of the configuration that xrun has no model for.
+/// With a usage error that names a configuration key for which xrun has no model.
 pub fn keys(config: &Config) -> Result<Keys> {
     of_config(config)?.keys(config)
 }
 
-/// Refuses sizes whose products overflow.
+/// Rejects sizes whose products overflow.
 fn check_sizes(m: &Model) -> Result<()> {
     let heads = m.n_kv_heads.checked_mul(2).and_then(|kv| kv.checked_add(m.n_heads));
     let elements = [

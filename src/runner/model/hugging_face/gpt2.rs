@@ -1,6 +1,6 @@
 //! `GPT2LMHeadModel` (`models/gpt2` of transformers 5.23): learned positions, LayerNorm with weight and bias,
-//! a feed-forward layer without a gate, biases everywhere. Its `Conv1D` has weights as `[inputs, outputs]`,
-//! and that of attention has queries, keys and values side by side.
+//! a feed-forward layer without a gate, biases everywhere. Its `Conv1D` stores weights as
+//! `[inputs, outputs]`, and the attention's `Conv1D` has queries, keys and values side by side.
 
 use super::activations;
 use super::class::Class;

@@ -1,4 +1,4 @@
-//! The weights of a folder by the names of xrun's parameters.
+//! Imports the weights of a folder under the names of xrun's parameters.
 
 use super::class::Class;
 use super::classes::of_config;
@@ -10,26 +10,26 @@ use crate::model::weights::Weights;
 use crate::plan::Model;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The weights of a folder whose tensors are those of a model, each used once.
+/// The weights of a folder that holds each tensor of a model exactly once.
 #[derive(Debug)]
 pub struct ImportedWeights {
     folder: Folder,
-    /// The tensors of each parameter, in the order of its rows.
+    /// The tensors of each parameter, in the order of the parameter's rows.
     parts: BTreeMap<String, Vec<HfTensor>>,
-    /// A tensor that says again what the embedding does: the head of a model that has none of its own.
+    /// A tensor that repeats the embedding: the head of a model with tied embeddings.
     repeated: Option<String>,
 }
 
-/// The embedding's name, and that of the head in the files of all classes.
+/// Name of the embedding in xrun, and of the head in the files of all classes.
 const EMBEDDING: &str = "embedding";
 const HEAD: &str = "lm_head.weight";
 
 impl ImportedWeights {
-    /// Finds the parameters of a model in the tensors of a folder. Only headers are read.
+    /// Finds the parameters of a model among the tensors of a folder. Reads only headers.
     ///
     /// # Errors
-    /// A usage error that names a tensor that is missing, has another shape or is not the model's; a model
-    /// that the folder's class cannot express.
+    /// With a usage error if a tensor is missing, has a different shape or is not part of the model, or if
+    /// the folder's class cannot express the model.
     pub fn new(folder: Folder, m: &Model) -> Result<Self> {
         let class = of_config(folder.config())?;
         let shown = folder.path().display();
@@ -45,14 +45,14 @@ impl ImportedWeights {
             }
             let Some(found) = folder.tensor(&tensor.name) else {
                 return Err(Error::usage(format!(
-                    "{shown}: there is no tensor {}, of shape {:?} by config.json: the folder is not whole, or its \
-                     config.json is that of another model",
+                    "{shown}: there is no tensor {}, which has shape {:?} by config.json: the folder is incomplete, or its \
+                     config.json belongs to another model",
                     tensor.name, tensor.shape
                 )));
             };
             if found.shape() != tensor.shape {
                 return Err(Error::usage(format!(
-                    "{shown}: tensor {} has shape {:?}, and by config.json it has {:?}: its config.json is that of \
+                    "{shown}: tensor {} has shape {:?}, but {:?} by config.json: the config.json belongs to \
                      another model",
                     tensor.name,
                     found.shape(),
@@ -71,7 +71,7 @@ impl ImportedWeights {
                 continue;
             }
             return Err(Error::usage(format!(
-                "{shown}: tensor {name} of shape {:?} is none of {} by config.json; it would be lost",
+                "{shown}: tensor {name} of shape {:?} is not part of {} by config.json; it would be lost",
                 tensor.shape(),
                 class.name()
             )));
@@ -89,10 +89,10 @@ impl ImportedWeights {
         &self.folder
     }
 
-    /// Returns a parameter, row-major, without padding.
+    /// Returns the values of a parameter, row-major and without padding.
     ///
     /// # Errors
-    /// When there is none of this name and shape, an element is not finite, or a file cannot be read.
+    /// If there is no parameter with this name and shape, an element is not finite, or a file cannot be read.
     pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let parts = self.parts.get(name).filter(|parts| parts.iter().all(|part| part.source_shape == shape));
         let parts = parts.ok_or_else(|| {
@@ -107,7 +107,7 @@ impl ImportedWeights {
             && self.folder.read(repeated, shape)? != values
         {
             return Err(Error::usage(format!(
-                "{}: tensor {repeated} is not the embedding, and config.json says that they are one \
+                "{}: tensor {repeated} is not the embedding, but config.json says that they are one \
                  (tie_word_embeddings); set that to false if the model has both",
                 self.folder.path().display()
             )));
@@ -126,13 +126,13 @@ impl Weights for ImportedWeights {
     }
 }
 
-/// Returns the prefix that the names of a folder lack: files of a bare model, without its head, have none.
+/// Returns the prefix that a folder's tensor names omit. Files of a bare model, without its head, omit it.
 fn bare_prefix(folder: &Folder, class: &dyn Class) -> Option<&'static str> {
     let has_prefix = folder.tensors().any(|(name, _)| name.starts_with(class.prefix()));
     (!has_prefix).then(|| class.prefix())
 }
 
-/// Checks that tensors make up every parameter of a model, each of its elements once.
+/// Checks that the tensors make up every parameter of a model, each element exactly once.
 pub(super) fn check_parameters(m: &Model, parts: &BTreeMap<String, Vec<HfTensor>>) -> Result<()> {
     let wrong =
         |name: &str| Error::failed(format!("parameter {name} has no counterpart in this class's tensors"));

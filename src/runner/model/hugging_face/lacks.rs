@@ -1,10 +1,10 @@
-//! What a class of transformers has no word for.
+//! What a class of transformers does not support.
 
 use crate::plan::Model;
 use crate::policy::{Norm, NormPlacement, Position};
 use std::fmt;
 
-/// A key of the model whose value a class does not have.
+/// A model key whose value a class does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lack {
     key: &'static str,
@@ -14,16 +14,16 @@ pub(super) struct Lack {
 
 impl fmt::Display for Lack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, and it has {}", self.key, self.value, self.has)
+        write!(f, "{} is {}, but it has {}", self.key, self.value, self.has)
     }
 }
 
-/// The keys of a model that a class does not have.
+/// The model keys whose values a class does not support.
 #[derive(Debug, Default)]
 pub(super) struct Lacks(pub Vec<Lack>);
 
 impl Lacks {
-    /// Begins with what none of the classes has.
+    /// Starts with the keys that no class supports.
     pub(super) fn of_all_classes(m: &Model) -> Self {
         let mut lacks = Self::default();
         lacks.need(
@@ -46,7 +46,7 @@ impl Lacks {
         lacks
     }
 
-    /// Begins with what classes with RMSNorm and a rotary embedding do not have.
+    /// Starts with the keys that classes with RMSNorm and a rotary embedding do not support.
     pub(super) fn of_rotary_classes(m: &Model) -> Self {
         let mut lacks = Self::of_all_classes(m);
         lacks.need("model.norm", m.norm == Norm::RmsNorm, word(m.norm), "\"rms_norm\"");
@@ -56,7 +56,7 @@ impl Lacks {
         lacks
     }
 
-    /// Adds a key whose value is not `ok`.
+    /// Adds a key unless its value is `ok`.
     pub(super) fn need(&mut self, key: &'static str, ok: bool, value: impl fmt::Display, has: &str) {
         if !ok {
             self.0.push(Lack { key, value: value.to_string(), has: has.to_owned() });
@@ -64,12 +64,12 @@ impl Lacks {
     }
 }
 
-/// Returns a word as recipes have it.
+/// Quotes a word as in recipes.
 pub(super) fn word(word: impl fmt::Display) -> String {
     format!("\"{word}\"")
 }
 
-/// Returns a value, or that there is none.
+/// Returns a value, or "unset".
 pub(super) fn or_unset<T: fmt::Display>(value: Option<T>) -> String {
     value.map_or("unset".to_owned(), |value| value.to_string())
 }

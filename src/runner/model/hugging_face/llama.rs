@@ -42,7 +42,7 @@ impl Class for Llama {
         lacks.need("model.rope_direction", positive, word(m.rope.direction), "\"positive\"");
         lacks.need("model.window", m.window.is_none(), or_unset(m.window), "none");
         lacks.need("model.logit_cap", m.logit_cap.is_none(), or_unset(m.logit_cap), "none");
-        // Its configuration is refused otherwise (`validate_architecture`), whatever `head_dim` is.
+        // transformers rejects other configurations (`validate_architecture`), whatever `head_dim` is.
         let even = m.n_heads > 0 && m.dim.is_multiple_of(m.n_heads);
         lacks.need("model.n_heads", even, m.n_heads, &format!("divisors of model.dim = {}", m.dim));
         lacks

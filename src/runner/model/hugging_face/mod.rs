@@ -1,5 +1,5 @@
-//! HuggingFace's classes that xrun's models correspond to, one file each, in both directions: a model's keys
-//! and `config.json`, its parameters and the tensors of files.
+//! HuggingFace's classes that correspond to xrun's models, one file each. Each translates in both directions:
+//! a model's keys and `config.json`, its parameters and the tensors in files.
 
 mod activations;
 mod blocks;

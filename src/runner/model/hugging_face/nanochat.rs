@@ -1,6 +1,6 @@
 //! `NanoChatForCausalLM` (`models/nanochat` of transformers 5.23): RMSNorm without weights, also after the
 //! embedding; queries and keys rotated backwards and then normalized, without weights; a feed-forward layer
-//! without a gate, no biases, a soft cap of logits.
+//! without a gate; no biases; a soft cap of logits.
 
 use super::class::Class;
 use super::keys::Keys;
@@ -82,7 +82,7 @@ impl Class for NanoChat {
             "use_cache": true,
             "bos_token_id": facts.end_token_id,
             "eos_token_id": facts.end_token_id,
-            // Of a padding token the class would not train the embedding.
+            // The class would not train the embedding of a padding token.
             "pad_token_id": null,
         })
     }
@@ -107,7 +107,7 @@ impl Class for NanoChat {
         keys.set("n_layers", config.count("num_hidden_layers", None)?);
         keys.set("n_heads", heads);
         keys.set("n_kv_heads", config.count("num_key_value_heads", Some(heads))?);
-        // Not a field of its configuration, and taken from it where it has one.
+        // Not a documented field of the configuration, but used if it is there.
         keys.set("head_dim", config.count("head_dim", Some((dim / heads).max(1)))?);
         keys.set("ffn_dim", config.count("intermediate_size", None)?);
         keys.set_word("activation", activations::read(config, "hidden_act", "relu2", false)?);
@@ -124,7 +124,7 @@ impl Class for NanoChat {
             &json!(false),
             "xrun's models have biases in all products or in none: false",
         )?;
-        // `null` is a model without a cap.
+        // `null` means a model without a cap.
         if !config.has(CAP) || config.get(CAP).is_some() {
             keys.set_number("logit_cap", config.number(CAP, Some(DEFAULT_CAP))?);
         }

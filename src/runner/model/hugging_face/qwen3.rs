@@ -1,5 +1,5 @@
 //! `Qwen3ForCausalLM` (`models/qwen3` of transformers 5.23): RMSNorm, queries and keys normalized per head
-//! before they are rotated, a gated feed-forward layer, no biases; a window in some layers.
+//! before they are rotated, a gated feed-forward layer, no biases, and a window in some layers.
 
 use super::class::Class;
 use super::keys::Keys;
@@ -113,7 +113,7 @@ impl Class for Qwen3 {
         keys.set("dim", config.count("hidden_size", None)?);
         keys.set("n_layers", layers);
         keys.set("n_heads", heads);
-        // `null` are as many as query heads, and without the key there are 32.
+        // `null` means as many as query heads; a missing key means 32.
         let kv_heads = if config.has("num_key_value_heads") { heads } else { 32 };
         keys.set("n_kv_heads", config.count("num_key_value_heads", Some(kv_heads))?);
         keys.set("head_dim", config.count("head_dim", Some(128))?);
@@ -132,7 +132,7 @@ impl Class for Qwen3 {
     }
 }
 
-/// Most layers of which the kinds are listed; recipes have fewer.
+/// Maximum number of layers whose kinds are listed. Recipes have fewer.
 const MAX_LAYERS: usize = 4096;
 
 /// Sets the window, and which layers are global.
@@ -155,7 +155,7 @@ fn window(config: &Config, layers: usize, keys: &mut Keys) -> Result<()> {
     let is_global: Vec<bool> = match config.words("layer_types")? {
         Some(types) => types.iter().map(|kind| kind == FULL).collect(),
         None => {
-            // Zero is a value of this key.
+            // Zero is a valid value of this key.
             let first = config.get("max_window_layers").map_or(Some(28), Value::as_u64);
             let first =
                 first.ok_or_else(|| config.refuse("max_window_layers", "a whole number is expected"))?;
@@ -175,8 +175,10 @@ fn window(config: &Config, layers: usize, keys: &mut Keys) -> Result<()> {
     match regular && interval > 1 {
         true => keys.set("global_interval", interval),
         false => {
-            return Err(config
-                .refuse("layer_types", "xrun has one layer of full attention at the end of every so many"));
+            return Err(config.refuse(
+                "layer_types",
+                "xrun has one layer of full attention at the end of every group of layers",
+            ));
         }
     }
     Ok(())

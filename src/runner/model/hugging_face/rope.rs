@@ -1,5 +1,5 @@
-//! The rotary embedding in transformers' terms: `rope_theta` and `rope_scaling`, which version 5 has as one
-//! table `rope_parameters` and reads either way (`modeling_rope_utils.py`).
+//! The rotary embedding in transformers' terms: `rope_theta` and `rope_scaling`. Version 5 writes both as one
+//! table `rope_parameters` and reads either form (`modeling_rope_utils.py`).
 
 use super::keys::Keys;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// `RotaryEmbeddingConfigMixin.default_theta`.
 const DEFAULT_THETA: f64 = 10_000.0;
-/// What `_compute_yarn_parameters` takes without a value.
+/// Defaults of `_compute_yarn_parameters`.
 const YARN_BETAS: (f64, f64) = (32.0, 1.0);
 
 /// Returns the value of `rope_scaling`.
@@ -42,10 +42,10 @@ pub(super) fn scaling(m: &Model) -> Value {
     }
 }
 
-/// Sets the keys of the rotary embedding of a model with a context of so many tokens.
+/// Sets the keys of the rotary embedding. `context` is the model's context in tokens.
 ///
 /// # Errors
-/// A usage error for scalings and shares of a head that xrun's rotary embedding does not have.
+/// With a usage error for scalings and partial rotations that xrun's rotary embedding does not support.
 pub(super) fn read(config: &Config, context: usize, keys: &mut Keys) -> Result<()> {
     let scaling = match config.table("rope_scaling")? {
         Some(table) => Some(table),
@@ -73,7 +73,7 @@ pub(super) fn read(config: &Config, context: usize, keys: &mut Keys) -> Result<(
             let ratio = context as f64 / original as f64;
             keys.set_number("rope_factor", table.number("factor", Some(ratio))?);
             keys.set("rope_original_context", original);
-            // A zero counts as absent there.
+            // transformers treats zero as absent.
             let or = |value: f64, default: f64| if value == 0.0 { default } else { value };
             let (fast, slow) = YARN_BETAS;
             keys.set_number("rope_beta_fast", or(table.number("beta_fast", Some(fast))?, fast));
@@ -81,9 +81,7 @@ pub(super) fn read(config: &Config, context: usize, keys: &mut Keys) -> Result<(
             if table.get("attention_factor").is_some() {
                 keys.set_number("rope_attention_factor", table.number("attention_factor", None)?);
             } else if table.get("mscale").is_some() && table.get("mscale_all_dim").is_some() {
-                return Err(
-                    table.refuse("mscale", "xrun's YaRN has an attention_factor in its place; state that")
-                );
+                return Err(table.refuse("mscale", "xrun's YaRN uses attention_factor instead; set that"));
             }
             table.require("truncate", &json!(true), "xrun's YaRN rounds the range of its ramp: true")?;
         }

@@ -1,4 +1,4 @@
-//! A model as HuggingFace's transformers loads it: tensors, and what they are of xrun's parameters.
+//! A model as HuggingFace's transformers loads it: its tensors, and how they map to xrun's parameters.
 
 use crate::error::{Error, Result};
 
@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 pub struct HfFacts {
     /// Element type of the weights, as `torch_dtype` spells it.
     pub torch_dtype: &'static str,
-    /// Length of the longest sequence that the model was trained on, in tokens.
+    /// Length in tokens of the longest sequence that the model was trained on.
     pub seq_len: usize,
-    /// Token that ends a document; it also starts generation from nothing.
+    /// Token that ends a document. It also starts generation without a prompt.
     pub end_token_id: u32,
 }
 
@@ -20,15 +20,15 @@ pub struct HfModel {
     pub class: &'static str,
     /// Content of `config.json`.
     pub config: serde_json::Value,
-    /// Every tensor, in the order in which the file has them.
+    /// Every tensor, in the order of the file.
     pub tensors: Vec<HfTensor>,
 }
 
-/// One HuggingFace tensor: a range of rows of one of xrun's parameters, or all of it; transposed where the
-/// class stores products as `[inputs, outputs]`.
+/// One HuggingFace tensor: all of an xrun parameter or a range of its rows. It is transposed if the class
+/// stores products as `[inputs, outputs]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HfTensor {
-    /// Its name in the file.
+    /// Name in the file.
     pub name: String,
     /// Shape in the file.
     pub shape: Vec<usize>,
@@ -36,9 +36,9 @@ pub struct HfTensor {
     pub source: String,
     /// Shape of the parameter.
     pub source_shape: Vec<usize>,
-    /// Rows of the parameter before it.
+    /// Number of the parameter's rows before this tensor.
     pub first_row: usize,
-    /// The file has columns of the parameter as rows; of matrices alone.
+    /// True if the file stores the transpose, only for whole matrices.
     pub transposed: bool,
 }
 
@@ -55,8 +55,8 @@ impl HfTensor {
         }
     }
 
-    /// Creates the rows `first_row..first_row + shape[0]` of a parameter of shape `source_shape`, where a row
-    /// is as wide as one of `shape`.
+    /// Creates the rows `first_row..first_row + shape[0]` of a parameter of shape `source_shape`. Rows are as
+    /// wide as in `shape`.
     pub fn rows_of(
         name: impl Into<String>,
         source: impl Into<String>,
@@ -68,7 +68,7 @@ impl HfTensor {
         Self { source_shape, first_row, ..Self::whole(name, source, shape) }
     }
 
-    /// Creates a whole matrix `[outputs, inputs]` that the file has as `[inputs, outputs]`.
+    /// Creates a whole matrix `[outputs, inputs]` that the file stores as `[inputs, outputs]`.
     pub fn transposed(
         name: impl Into<String>,
         source: impl Into<String>,
@@ -81,8 +81,8 @@ impl HfTensor {
         }
     }
 
-    /// Returns the elements of the parameter that it is, as a range; `None` where the parameter has not as
-    /// many.
+    /// Returns the range of the parameter's elements that this tensor holds; `None` if the parameter has too
+    /// few.
     pub fn range(&self) -> Option<std::ops::Range<usize>> {
         let count = |shape: &[usize]| shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
         let (elements, all) = (count(&self.shape)?, count(&self.source_shape)?);
@@ -92,10 +92,10 @@ impl HfTensor {
         (end <= all).then_some(start..end)
     }
 
-    /// Returns the tensor's elements in the order of the file, out of all those of its parameter.
+    /// Extracts the tensor's elements, in the order of the file, from all elements of its parameter.
     ///
     /// # Errors
-    /// When the parameter has fewer.
+    /// If the parameter has fewer elements.
     pub fn of_parameter(&self, parameter: &[f32]) -> Result<Vec<f32>> {
         let part = self.range().and_then(|range| parameter.get(range));
         let part = part.ok_or_else(|| {
@@ -107,7 +107,7 @@ impl HfTensor {
         })
     }
 
-    /// Returns the elements of the parameter in its order, out of those of the file.
+    /// Returns the elements of a file in the order of the parameter.
     pub fn to_parameter(&self, file: Vec<f32>) -> Vec<f32> {
         match self.shape[..] {
             [inputs, outputs] if self.transposed => transposed(&file, inputs, outputs),
@@ -116,7 +116,7 @@ impl HfTensor {
     }
 }
 
-/// Returns a matrix of so many rows and columns, row-major, as its transpose.
+/// Transposes a row-major matrix with `rows` rows and `columns` columns.
 fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     (0..columns).flat_map(|column| (0..rows).map(move |row| matrix[row * columns + column])).collect()
 }

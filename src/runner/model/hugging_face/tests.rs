@@ -1,4 +1,4 @@
-//! The classes both ways, and the configurations of models that others trained.
+//! Every class in both directions, and configurations of published models.
 
 use super::import::{ImportedWeights, check_parameters};
 use super::keys::Keys;
@@ -39,7 +39,7 @@ fn model_of(keys: &Keys) -> Model {
     with_positions(Model::from_keys(&recipe.values().model, keys.vocab_size), keys.context)
 }
 
-/// With a table of so many positions, if the model has one.
+/// Adds a table of `context` positions, if the model learns positions.
 fn with_positions(model: Model, context: usize) -> Model {
     let learned_positions = if model.position == Position::Learned { context } else { 0 };
     Model { learned_positions, ..model }
@@ -81,7 +81,7 @@ fn qwen3() -> Value {
     })
 }
 
-/// `NanoChatConfig` of transformers 5.23 as it saves itself.
+/// `NanoChatConfig`, as transformers 5.23 saves it.
 fn nanochat() -> Value {
     json!({
         "architectures": ["NanoChatForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 0,
@@ -174,7 +174,7 @@ fn configurations_of_others_are_recipes() {
     "#);
 }
 
-/// The shipped recipes of families are their classes' configurations.
+/// The shipped recipes of model families match the configurations of their classes.
 #[test]
 fn recipes_of_families_are_what_configurations_say() {
     let nanochat_d12 = json!({"vocab_size": 65536, "intermediate_size": 3072});
@@ -189,7 +189,7 @@ fn recipes_of_families_are_what_configurations_say() {
         let none = std::iter::empty();
         let recipe = recipe::load_str(Path::new("r.toml"), text, &[], none, &Machine::none()).unwrap();
         let shipped = with_positions(Model::from_keys(&recipe.values().model, keys.vocab_size), keys.context);
-        // How parameters begin is no part of a configuration's model.
+        // Initial values are not part of a configuration's model.
         let Model { init_std, residual_init, .. } = shipped;
         assert_eq!(shipped, Model { init_std, residual_init, ..model_of(&keys) }, "{name}");
     }
@@ -232,7 +232,7 @@ fn what_is_exported_is_what_was_imported() {
     }
 }
 
-/// Tensors of a class make up every parameter once.
+/// The tensors of a class make up every parameter exactly once.
 #[test]
 fn every_parameter_has_its_tensors() {
     let biases = json!({"attention_bias": true, "mlp_bias": true});
@@ -309,10 +309,10 @@ fn small() -> Value {
     )
 }
 
-/// A tensor of a file: its name, format, shape and bytes.
+/// A tensor in a file: its name, format, shape and bytes.
 type Stored = (String, Dtype, Vec<usize>, Vec<u8>);
 
-/// The tensors of the small model, counting up from tensor to tensor.
+/// The tensors of the small model. Elements count up across tensors.
 fn tensors(model: &Model) -> Vec<Stored> {
     let facts = HfFacts { torch_dtype: "float32", seq_len: 8, end_token_id: 0 };
     let mut next = 0u16;
@@ -359,7 +359,7 @@ fn parameters_are_put_together_from_their_tensors() {
     // Queries, keys and values are rows of one parameter, in this order, after the norm.
     let first = 5 * 4 + 4;
     assert_eq!(expected["blocks.0.qkv"], (first..first + 32).map(|i| i as f32).collect::<Vec<_>>());
-    // Files of the bare model have no prefix, and older ones have frequencies and the head of tied
+    // Files of a bare model omit the prefix. Older files also hold rotary frequencies and the head of tied
     // embeddings.
     let mut bare = stored.clone();
     bare.iter_mut().for_each(|(name, ..)| *name = name.trim_start_matches("model.").to_owned());
@@ -385,28 +385,28 @@ fn tensors_that_are_not_the_models_are_refused() {
     for (message, says) in [
         (
             changed(&|t| drop(t.remove(3))),
-            "there is no tensor model.layers.0.self_attn.k_proj.weight, of shape [2, 4]",
+            "there is no tensor model.layers.0.self_attn.k_proj.weight, which has shape [2, 4]",
         ),
         (
             changed(&|t| t[0].2 = vec![4, 5]),
-            "tensor model.embed_tokens.weight has shape [4, 5], and by config.json",
+            "tensor model.embed_tokens.weight has shape [4, 5], but [5, 4] by config.json",
         ),
         (changed(&|t| t[1].1 = Dtype::I32), "input_layernorm.weight is I32: weights are read in"),
         (
             changed(&|t| t.push(("model.extra".into(), Dtype::F32, vec![1], vec![0; 4]))),
-            "tensor model.extra of shape [1] is none of LlamaForCausalLM",
+            "tensor model.extra of shape [1] is not part of LlamaForCausalLM",
         ),
     ] {
         assert!(message.contains(says), "{says}: {message}");
     }
-    // A model that the class does not have, whose recipe was not made from the folder.
+    // A model that the class cannot express, because its recipe was not made from the folder.
     let other = Model { bias: false, logit_cap: Some(1.0), ..model.clone() };
     let at = tempfile::tempdir().unwrap();
     std::fs::write(at.path().join("config.json"), small().to_string()).unwrap();
     std::fs::write(at.path().join("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
     let error = ImportedWeights::new(Folder::open(at.path()).unwrap(), &other).unwrap_err();
     assert!(
-        error.message().contains("model.logit_cap is 1, and it has none, as LlamaForCausalLM"),
+        error.message().contains("model.logit_cap is 1, but it has none, as LlamaForCausalLM"),
         "{error}"
     );
 }

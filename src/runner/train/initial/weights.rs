@@ -25,7 +25,8 @@ pub(in crate::train) const TOKENIZER: &str = "tokenizer.json";
 
 const INIT_FROM: &str = "model.init_from";
 
-/// Model keys that may differ from the folder: they set initial values or regularization, not the model itself.
+/// Model keys that may differ from the folder: they set initial values or regularization, not the model
+/// itself.
 const FREE: [&str; 5] =
     ["model.dropout", "model.init_std", "model.residual_init", "model.head_init", INIT_FROM];
 
@@ -95,7 +96,10 @@ fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
         differing.iter().map(|(key, mine, theirs)| format!("{key} is {mine}, but {theirs} in the folder"));
     Err(recipe.error(
         &marked,
-        format!("the recipe describes a different model than the folder: {}", listed.collect::<Vec<_>>().join("; ")),
+        format!(
+            "the recipe describes a different model than the folder: {}",
+            listed.collect::<Vec<_>>().join("; ")
+        ),
         "use the values of the folder; `xrun import FOLDER` writes a recipe with them",
     ))
 }

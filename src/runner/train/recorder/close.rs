@@ -63,8 +63,7 @@ impl Recorder {
         if let Some(gauges) = &self.clock.gauges {
             let gpu = gauges.summary().merge_earlier(self.summary.gpu.as_ref());
             if let Some(reason) = gpu.contended_because.as_ref().filter(|_| gpu.contended == Some(true)) {
-                let note =
-                    format!("contended: {reason}; its times do not show this GPU alone at full speed");
+                let note = format!("contended: {reason}; its times do not show this GPU alone at full speed");
                 if !self.summary.notes.contains(&note) {
                     self.summary.notes.push(note);
                 }

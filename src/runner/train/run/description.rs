@@ -71,8 +71,8 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
     Ok(summary)
 }
 
-/// Returns the metadata of checkpoints; that of the weights which the run or the one it goes on from began
-/// with is kept.
+/// Returns the metadata of checkpoints. Keeps the hash of the initial weights with which this run, or the run
+/// that it continues, began.
 pub(super) fn meta(job: &Job, start: &Start) -> Meta {
     let end_token = job.dataset.tokenizer.end_token().to_string();
     let mut extra = BTreeMap::from([(END_TOKEN_ID.to_string(), end_token)]);

@@ -1,4 +1,4 @@
-//! The folder of a run: a new one, or that of a run to resume.
+//! Opens the folder of a run: a new one, or the folder of a run to resume.
 
 use super::description::held_out_part;
 use crate::error::Result;
@@ -14,11 +14,11 @@ use crate::train::run_ranks::announce_finished;
 use crate::train::start::Start;
 use std::path::Path;
 
-/// Returns the folder of a run with its summary: `resumed`, or a new one with a copy of the recipe. The summary
-/// of a run that is resumed decides whether the recipe is still its own.
+/// Returns the folder of a run with its summary: either `resumed`, or a new one with a copy of the recipe.
+/// The summary of a resumed run decides whether the recipe is still the original one.
 ///
 /// # Errors
-/// When it cannot be read or created.
+/// If the folder cannot be read or created.
 pub(super) fn open(
     resumed: Option<RunFolder>,
     results: &Path,
@@ -33,10 +33,10 @@ pub(super) fn open(
     Ok((folder, summary))
 }
 
-/// Leaves a run as it is whose steps are all trained, and tells the user and the other ranks.
+/// Leaves a run unchanged whose steps are all trained, and tells the user and the other ranks.
 ///
 /// # Errors
-/// When a rank is lost, or its recipe differs.
+/// If a rank is lost, or its recipe differs.
 pub(super) fn leave_finished(
     folder: RunFolder,
     ranks: &LocalRanks,
@@ -50,12 +50,12 @@ pub(super) fn leave_finished(
     Ok(Ended { folder: Some(folder), was_finished: true, outcome: Ok(()) })
 }
 
-/// Takes over from the summary of a run that is resumed what decides whether the recipe is still its own.
+/// Adopts from a resumed run's summary the recipe hash and the differences that the checkpoint does not show.
 fn take_over(job: &mut Job, start: &mut Start, summary: &Summary) {
-    // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the hash stays
-    // that of the recipe as written.
+    // `resolved.toml` stores `"auto"` ranks as a number. If nothing was changed, the hash must stay the hash
+    // of the recipe as written.
     if start.changes.is_empty() {
-        // The checkpoint's is verified.
+        // Prefers the checkpoint's hash, because it is verified.
         let saved = start.loaded.as_ref().map(|loaded| &loaded.meta().recipe_hash);
         job.recipe_hash.clone_from(saved.unwrap_or(&summary.recipe_hash));
     }
@@ -73,32 +73,32 @@ fn create(results: &Path, job: &Job) -> Result<(RunFolder, Summary)> {
     Ok((folder, Summary::started(&plan.name, &name, hash, plan.steps as u64)))
 }
 
-/// Writes what the run depends on: the resolved recipe, the environment, the tokenizer.
+/// Writes everything that the run depends on: the resolved recipe, the environment, the tokenizer.
 ///
 /// # Errors
-/// When the folder cannot be written, or the driver cannot describe a GPU.
+/// If the folder cannot be written, or the driver cannot describe a GPU.
 pub(super) fn write_provenance(folder: &RunFolder, job: &Job, command: &[String]) -> Result<()> {
     folder.write_resolved(&job.recipe.to_toml())?;
     folder.write_environment(&environment(&job.plan, command.to_vec())?)?;
     atomic::write(&folder.path().join(TOKENIZER), job.dataset.tokenizer.to_json().as_bytes())
 }
 
-/// Says that nothing is left to train, and what can be done with the run: it can be forked where it has a
-/// checkpoint, and pictures that are gone are drawn again where its recipe draws any.
+/// Tells the user that nothing is left to train, and what the run can still be used for. A run with a
+/// checkpoint can be forked. Missing plots are drawn again if the recipe draws any.
 fn note_finished(progress: &mut Progress, folder: &Path, steps: u64, has_checkpoint: bool, draws: bool) {
     let mut text = format!("{} is finished: all {steps} steps are trained. ", folder.display());
     text += match has_checkpoint {
         true => "`xrun resume RUN --fork training.steps=N` trains further, in a new run",
-        false => "It has no checkpoint to go on from; `xrun RUN` trains its recipe again, in a new run",
+        false => "It has no checkpoint to continue from; `xrun RUN` trains its recipe again, in a new run",
     };
     if !folder.join(PLOTS).is_dir() {
         text += match draws {
-            true => ". Its pictures are drawn again",
-            false => ". `xrun resume RUN metrics.plots=true` draws its pictures",
+            true => ". Its plots are drawn again",
+            false => ". `xrun resume RUN metrics.plots=true` draws its plots",
         };
     }
     progress.note(&text);
 }
 
-/// Note in the summary of a run that an earlier version began with a limit on evaluations.
-const SPREAD: &str = "evaluations over batches spread over the held-out text (were its first ones): losses before do not compare";
+/// Note in the summary of a resumed run whose evaluations were limited under an earlier version.
+const SPREAD: &str = "evaluations over batches spread over the held-out text (earlier: its first batches): earlier losses do not compare";

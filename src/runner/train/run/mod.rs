@@ -33,27 +33,27 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// A run that has been opened and not yet planned: what it goes on from is known and, for a resume, locked.
+/// A run that was opened but not planned. Its origin is known and, for a resume, locked.
 #[derive(Debug)]
 pub struct Run {
-    /// Its origin is final.
+    /// The request, with its origin resolved.
     request: Request,
-    /// The machine as the ranks of this process share it.
+    /// The machine, as the ranks of this process share it.
     machine: Machine,
-    /// The folder of the run to resume, where rank 0 is in this process.
+    /// The folder of the run to resume, if rank 0 is in this process.
     resumed: Option<RunFolder>,
     opened: Instant,
-    /// Those of the ranks of this process, whose contexts are being created.
+    /// The devices of this process's ranks, whose contexts are being created.
     devices: Arc<DeviceOrder>,
 }
 
 impl Run {
-    /// Opens a run. With `checkpoint.resume = "auto"`, a fresh start becomes the resume of the newest
+    /// Opens a run. With `checkpoint.resume = "auto"`, a fresh start becomes a resume of the newest
     /// unfinished run of the same recipe. The folder to resume is locked before the corpus is opened, so that
     /// a second process on the same run ends at once.
     ///
     /// # Errors
-    /// When the folder of a run to resume cannot be read, or another process has it.
+    /// If the folder of a run to resume cannot be read, or another process uses it.
     pub fn open(mut request: Request, ranks: &LocalRanks) -> Result<Self> {
         let machine = request.machine.clone().with_ranks(ranks.on_machine(), ranks.processes_on_machine());
         let mut resumed = None;
@@ -68,23 +68,23 @@ impl Run {
         Ok(Self { request, machine, resumed, opened, devices })
     }
 
-    /// The recipe.
+    /// Returns the recipe.
     pub fn recipe(&self) -> &Recipe {
         &self.request.recipe
     }
 
-    /// The machine as the ranks of this process share it.
+    /// Returns the machine, as the ranks of this process share it.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Trains until the last step or a signal, on the ranks of this process: finds where the run starts, opens
-    /// its folder, begins its record, runs the ranks, and concludes. A run that is finished already is left as
-    /// it is. `guard` ends this process if a rank hangs.
+    /// Trains until the last step or a signal on the ranks of this process: finds where the run starts, opens
+    /// its folder, starts its record, runs the ranks, and concludes. Leaves a finished run unchanged. `guard`
+    /// ends this process if a rank hangs.
     ///
     /// # Errors
-    /// Before anything is written: exit 2 for a corpus or a prompt that does not suit the recipe or the run to
-    /// resume. Later errors are in [`Ended`] and the summary, unless the folder cannot be written.
+    /// If the corpus or a prompt does not suit the recipe or the run to resume (exit code 2, before anything
+    /// is written). Later errors are in [`Ended`] and the summary, unless the folder cannot be written.
     pub fn train(
         mut self,
         planned: Planned,
@@ -119,11 +119,11 @@ impl Run {
         conclude(recorder, outcome)
     }
 
-    /// Returns what the ranks of this process train.
+    /// Returns the work for the ranks of this process.
     fn job(&self, planned: Planned, dataset: Dataset, ranks: &LocalRanks, stop: &Stop) -> Result<Job> {
         let Planned { recipe, plan, programs } = planned;
         if plan.generation.samples > 0 {
-            // At the end of a training it would be too late to refuse the prompt.
+            // Rejects a bad prompt now, because the first samples may come only after a long training.
             check_prompt(&plan, &dataset.tokenizer)?;
         }
         Ok(Job {
@@ -140,7 +140,7 @@ impl Run {
         })
     }
 
-    /// Writes what the run depends on, and opens its files with the notes of its start.
+    /// Writes everything that the run depends on, and opens its files with notes about its start.
     fn begin_record(
         &self,
         (job, start): (&Job, &Start),
@@ -153,7 +153,7 @@ impl Run {
         folder::write_provenance(&folder, job, &self.request.command)?;
         let summary = description::describe(summary, job, start)?;
         let meta = description::meta(job, start);
-        // Before the run's clock starts, which the recorder has.
+        // Comes before the recorder starts the run's clock.
         let may_measure = self.request.progress != Mode::Quiet && job.plan.batch.world_size == 1;
         let needs = (start.step() == 0).then(|| notes::needs_of(job, may_measure));
         let path = folder.path().to_owned();
@@ -163,33 +163,33 @@ impl Run {
             notes::write(&mut recorder, job, start, launch, needs.as_ref())?;
             Ok(recorder)
         });
-        // The summary may say already that the run is running.
+        // The summary may already say that the run is running.
         begun.inspect_err(|error| mark_failed(&path, error))
     }
 }
 
-/// Trains on the ranks of a process without rank 0, which records the run.
+/// Trains on the ranks of a process without rank 0. Rank 0 records the run.
 fn follow(ranks: &LocalRanks, job: &Job) -> Result<Ended> {
     fault::check(job.plan.batch.world_size, 0, job.steps())?;
     let outcome = follower_outcome(run_ranks(ranks, job, None)?);
     Ok(Ended { folder: None, was_finished: false, outcome })
 }
 
-/// Lets the summary say how the run ended where rank 0 cannot.
+/// Records in the summary how the run ended if rank 0 cannot.
 fn mark_sudden_ends(guard: &ExitGuard, folder: &Path) {
     let (failed, refused) = (folder.to_owned(), folder.to_owned());
     guard.before_exit(move |error| mark_failed(&failed, error));
-    // In place: there may be no memory for a new summary.
+    // Overwrites in place, because there may be no memory for a new summary.
     on_refusal(move |_| _ = overwrite_running(&refused, Status::Oom));
 }
 
-/// Returns the GPUs of the ranks of this process, in their order; none where planning will say what is wrong.
+/// Returns the GPUs of this process's ranks, in rank order; none if planning will report an error.
 fn own_gpus(recipe: &Recipe, machine: &Machine, ranks: &LocalRanks) -> Vec<usize> {
     let gpus = choose_gpus(recipe, machine).unwrap_or_default();
     ranks.indexes_on_machine().filter_map(|index| gpus.get(index).copied()).collect()
 }
 
-/// Adds to an out-of-memory error the planned sizes and the keys that reduce them.
+/// Adds the planned sizes, and the keys that reduce them, to an out-of-memory error.
 fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
     if error.kind() != ErrorKind::DoesNotFit {
         return error;

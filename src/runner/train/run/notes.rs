@@ -1,4 +1,4 @@
-//! The first lines of a run's log: where it starts, and what it takes.
+//! The first lines of a run's log: where it starts, and what it needs.
 
 use crate::device::cuda;
 use crate::error::Result;
@@ -15,10 +15,10 @@ use crate::train::job::Job;
 use crate::train::recorder::Recorder;
 use crate::train::start::Start;
 
-/// Writes the notes and warnings of a start, those about its launch among them, and what the run takes.
+/// Writes notes and warnings about the start and the launch, and what the run needs.
 ///
 /// # Errors
-/// When the log cannot be written.
+/// If the log cannot be written.
 pub(super) fn write(
     recorder: &mut Recorder,
     job: &Job,
@@ -72,23 +72,24 @@ fn write_start(recorder: &mut Recorder, job: &Job, start: &Start, launch: &[Stri
     Ok(())
 }
 
-/// Returns a warning where a run is on the CPU of a machine with a driver of GPUs that cannot be used.
+/// Returns a warning if a run uses the CPU although the machine has a GPU driver, because the GPUs are
+/// unusable.
 pub fn on_cpu_although(recipe: &Recipe, plan: &Plan, machine: &Machine) -> Option<String> {
     let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus) else { return None };
     let is_auto = recipe.values().engine.device == DeviceChoice::Auto;
     (is_auto && cuda::libraries::Nvidia::Driver.open().is_some())
-        .then(|| format!("this runs on the CPU, for {reason}"))
+        .then(|| format!("this runs on the CPU, because {reason}"))
 }
 
-/// Model FLOPs of a run above which the seconds that measuring the CPU takes are few: minutes of computation
-/// on tens of cores.
+/// Model FLOPs above which a run is long enough (minutes of computation on tens of cores) that the seconds
+/// for measuring the CPU do not matter.
 const LONG_FLOPS: f64 = 3e13;
 
-/// Predicted seconds above which a run on the CPU is told that it is long.
+/// Predicted seconds above which a CPU run gets a note that it is long.
 const LONG_S: f64 = 3600.0;
 
-/// Returns what the run takes, as `plan` says it. The pace of the CPU is measured only where `may_measure`
-/// and the run is long; otherwise it is known from an earlier measurement or not at all.
+/// Returns what the run needs, as `plan` reports it. Measures the CPU's speed only if `may_measure` and the
+/// run is long. Otherwise uses an earlier measurement, if there is one.
 pub(super) fn needs_of(job: &Job, may_measure: bool) -> RunNeeds {
     let Job { recipe, plan, programs, machine, .. } = job;
     let tokens = plan.batch.tokens_of_first(plan.steps as u64) as f64;
@@ -99,20 +100,20 @@ pub(super) fn needs_of(job: &Job, may_measure: bool) -> RunNeeds {
     RunNeeds::new(plan, programs, &machine.clone().with_cpu_pace(pace), recipe.values().metrics.plots)
 }
 
-/// Says with which weights the run begins.
+/// Notes the weights with which the run begins.
 fn write_initial(recorder: &mut Recorder, initial: &InitialWeights) -> Result<()> {
     let folder = initial.weights.folder().path().display();
     recorder.note(&format!("begins with the weights of {folder}, content {}", &initial.hash[..8]))
 }
 
-/// Says what the run takes.
+/// Notes what the run needs.
 fn write_needs(recorder: &mut Recorder, plan: &Plan, needs: &RunNeeds) -> Result<()> {
     recorder.note(&format!("this takes {}", needs.in_words()))?;
     let is_long = needs.time.as_ref().is_some_and(|time| time.total_s > LONG_S);
     if is_long && plan.execution.gpu.is_none() {
         recorder.note(
-            "it computes on the CPU, which takes that long: quickstart is a recipe for a CPU, and fewer training.steps or \
-             a smaller model.dim take less",
+            "it runs on the CPU, which takes that long: quickstart is a recipe for a CPU, and fewer training.steps or \
+             a smaller model.dim take less time",
         )?;
     }
     Ok(())

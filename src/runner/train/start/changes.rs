@@ -1,4 +1,4 @@
-//! What differs between a run and the checkpoint that it continues, and what of it is refused.
+//! Finds what differs between a run and the checkpoint that it continues, and rejects what must not differ.
 
 use crate::checkpoint::Loaded;
 use crate::data::{Dataset, FileStamp, HeldOut};
@@ -15,11 +15,12 @@ use crate::train::shards::checkpoint_buffers;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The key of further held-out sets, each of which is a measure of its own.
+/// The key of further held-out sets. Each set is a separate measure, so a new set does not affect other
+/// losses.
 const SETS: &str = "validation.sets";
 
-/// Returns which held-out sets have other tokens than those that a run was measured on, a sentence each. Of
-/// runs of earlier versions nothing is known.
+/// Describes, one sentence each, the held-out sets whose tokens differ from the ones that a run was measured
+/// on. Runs of earlier versions did not record this.
 pub(super) fn other_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Dataset) -> Vec<String> {
     let differs = |set: &HeldOut| {
         let hash = before.get(&set.name)?.hash.as_ref().filter(|hash| **hash != set.hash)?;
@@ -28,12 +29,12 @@ pub(super) fn other_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Datase
     dataset.sets.iter().filter_map(differs).collect()
 }
 
-/// The first digits of a hash.
+/// Returns the first digits of a hash.
 fn short(hash: &str) -> &str {
     hash.get(..8).unwrap_or(hash)
 }
 
-/// Returns what a fork trains and measures otherwise than the run it comes from.
+/// Describes what a fork trains or measures differently from its parent.
 pub(super) fn changed_by_fork(before: &Recipe, recipe: &Recipe) -> Vec<String> {
     let text = |change: recipe::Change| {
         let text = format!("{} = {} (was {})", change.key, change.new, change.old);
@@ -47,16 +48,16 @@ pub(super) fn changed_by_fork(before: &Recipe, recipe: &Recipe) -> Vec<String> {
     recipe::diff(before.values(), recipe.values()).into_iter().filter_map(text).collect()
 }
 
-/// Returns the training keys of a fork that another value would follow for if the run had begun at step 0: a
-/// warm-up that is a share of the steps, for example, is that of the run it comes from.
+/// Describes the training keys that a fork inherits, although a run from step 0 would derive other values.
+/// For example, a warm-up that is a share of the steps keeps the parent's value.
 pub(super) fn kept_by_fork(run: &Path, before: &Recipe, recipe: &Recipe) -> Vec<String> {
     let changed = recipe::diff(before.values(), recipe.values()).into_iter();
     let settings: Vec<String> = changed
         .filter(|change| change.class == Class::Training && change.new != recipe::UNSET)
         .map(|change| format!("{}={}", change.key, change.new))
         .collect();
-    // The copy has what was set, so that what follows from it follows anew. Copies of earlier versions do not
-    // load, and tell nothing.
+    // The parent's copy of its recipe holds only the keys that were set, so all derived values are derived
+    // again. Copies of earlier versions do not load, so nothing can be said about them.
     let copy = recipe::load(&run.join(RECIPE), &settings, std::iter::empty(), &Machine::none());
     let Ok(anew) = copy else { return Vec::new() };
     let differing = recipe::diff(anew.values(), recipe.values()).into_iter();
@@ -66,18 +67,18 @@ pub(super) fn kept_by_fork(run: &Path, before: &Recipe, recipe: &Recipe) -> Vec<
         .filter(follows)
         .map(|change| {
             format!(
-                "{} = {} is kept from the run it comes from; a run of this recipe from step 0 has {}",
+                "{} = {} is kept from the parent run; a run of this recipe from step 0 has {}",
                 change.key, change.new, change.old
             )
         })
         .collect()
 }
 
-/// Files of a corpus that a summary names, and those of them that a message names.
+/// Maximum number of corpus files that a summary lists, and that a message names.
 const MAX_FILES: usize = 100;
 const NAMED_FILES: usize = 3;
 
-/// Returns the files of a corpus for a summary; none where they are many.
+/// Returns the files of a corpus for a summary; none if there are too many.
 pub(in crate::train) fn corpus_files(dataset: &Dataset) -> Vec<CorpusFile> {
     let file = |file: &FileStamp| CorpusFile {
         path: file.path.display().to_string(),
@@ -88,7 +89,8 @@ pub(in crate::train) fn corpus_files(dataset: &Dataset) -> Vec<CorpusFile> {
     dataset.files.iter().filter(|_| few).map(file).collect()
 }
 
-/// Returns that the corpus is not the one with this hash, and which of its files were written to since.
+/// Describes how the corpus differs from the one with the hash `before`, and which files changed. `None` if
+/// it is the same.
 pub(super) fn other_corpus(before: &str, files: &[CorpusFile], dataset: &Dataset) -> Option<String> {
     if before == dataset.hash {
         return None;
@@ -105,7 +107,7 @@ pub(super) fn other_corpus(before: &str, files: &[CorpusFile], dataset: &Dataset
     }
     let gone = files.iter().filter(|before| now.iter().all(|file| file.path != before.path));
     differing.extend(gone.map(|file| format!("{} is no longer part of it", file.path)));
-    // Nothing is known of the files of a run of an earlier version, or of many.
+    // Runs of earlier versions, and runs with many files, did not record their files.
     if !files.is_empty() && !now.is_empty() {
         let more = differing.len().saturating_sub(NAMED_FILES);
         differing.truncate(NAMED_FILES);
@@ -115,8 +117,8 @@ pub(super) fn other_corpus(before: &str, files: &[CorpusFile], dataset: &Dataset
     Some(text)
 }
 
-/// Compares the original recipe with the current one; `other_data` says what of the data is not the same.
-/// Training keys and the corpus must be the same; execution keys may change, and are returned.
+/// Compares the original recipe with the current one. `other_data` describes differences in the data.
+/// Training keys and the corpus must be the same; execution keys may change, and the changes are returned.
 pub(super) fn changes(
     before: &Recipe,
     other_data: impl Iterator<Item = String>,
@@ -145,14 +147,15 @@ pub(super) fn changes(
         return Ok(changes);
     }
     Err(Error::usage(format!(
-        "{} is of a run that differs in what is trained or measured:\n  {}\nundo the change; or `{fork}` starts a \
+        "{} belongs to a run that trains or measures something else:\n  {}\nundo the change; or `{fork}` starts a \
          new run from it",
         place.display(),
         refused.join("\n  ")
     )))
 }
 
-/// Refuses another tokenizer than that of the checkpoint: the corpus may consist of the same ids under both.
+/// Rejects a tokenizer that differs from the checkpoint's. The corpus hash cannot show this, because both
+/// tokenizers may give the same ids.
 pub(super) fn check_tokenizer(loaded: &Loaded, dataset: &Dataset) -> Result<()> {
     let (before, now) = (&loaded.meta().tokenizer_hash, dataset.tokenizer.hash());
     if *before == now {
@@ -165,13 +168,13 @@ pub(super) fn check_tokenizer(loaded: &Loaded, dataset: &Dataset) -> Result<()> 
     )))
 }
 
-/// Refuses a fork with no steps left to train, or whose model or optimizer differs from the checkpoint's.
+/// Rejects a fork with no steps left to train, or whose model or optimizer differs from the checkpoint's.
 pub(super) fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
     let at = loaded.path().display();
     let step = loaded.meta().step;
     if step >= plan.steps as u64 {
         return Err(Error::usage(format!(
-            "{at} is of step {step}, so training.steps = {} leaves nothing to train; set it above {step}",
+            "{at} is at step {step}, so training.steps = {} leaves nothing to train; set it above {step}",
             plan.steps
         )));
     }
@@ -183,8 +186,8 @@ pub(super) fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> R
             None => "is not there".to_owned(),
         };
         return Err(Error::usage(format!(
-            "{at} holds another model: {name}, {shape:?} by this recipe, {found}; a fork keeps [model] and the size of \
-             the vocabulary"
+            "{at} holds a different model: {name}, {shape:?} in this recipe, {found}; a fork keeps [model] and the \
+             vocabulary size"
         )));
     }
     let average = plan.ema.map(|ema| ema.slot(plan.precision).checkpoint_prefix);
@@ -194,11 +197,11 @@ pub(super) fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> R
         if let Some(missing) = names.find(|name| loaded.shape(name).is_none()) {
             return Err(Error::usage(match average == Some(buffer.prefix) {
                 true => format!(
-                    "{at} holds no moving average of the weights: there is no {missing}; a fork has ema.decay where the \
-                     run that it begins with has it"
+                    "{at} holds no moving average of the weights: there is no {missing}; a fork can use ema.decay \
+                     only if its parent did"
                 ),
                 false => format!(
-                    "{at} holds the state of another optimizer: there is no {missing}; a fork keeps optimizer.name \
+                    "{at} holds the state of a different optimizer: there is no {missing}; a fork keeps optimizer.name \
                      and the optimizers of [optimizer.groups]"
                 ),
             }));
@@ -207,13 +210,13 @@ pub(super) fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> R
     Ok(())
 }
 
-/// Returns a warning if the bits of a resumed run may differ from those of an uninterrupted one.
+/// Returns a warning if a resumed run may not match an uninterrupted one to the bit.
 pub(super) fn other_engine(loaded: &Loaded, plan: &Plan) -> Option<String> {
     let (before, now) = (&loaded.meta().engine, engine_name(plan));
     (*before != now).then(|| {
         format!(
-            "{} was computed on {before}, and this is {now}: the run continues, but its bits may differ from those of \
-             an uninterrupted run",
+            "{} was computed on {before}, but this is {now}: the run continues, but may not match an uninterrupted \
+             run to the bit",
             loaded.path().display()
         )
     })

@@ -1,4 +1,4 @@
-//! The run that `checkpoint.resume = "auto"` continues.
+//! Finds the run that `checkpoint.resume = "auto"` continues.
 
 use crate::error::Result;
 use crate::machine::Machine;
@@ -10,11 +10,11 @@ use crate::train::request::Origin;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-/// Replaces a fresh start by a resume of the newest unfinished run of this recipe, where `checkpoint.resume =
-/// "auto"`.
+/// Replaces a fresh start by a resume of the newest unfinished run of this recipe, if
+/// `checkpoint.resume = "auto"`.
 ///
 /// # Errors
-/// When another process has that run, or the results cannot be read.
+/// If another process uses that run, or the results cannot be read.
 pub(in crate::train) fn resolve_origin(origin: Origin, recipe: &Recipe, results: &Path) -> Result<Origin> {
     if origin != Origin::Fresh || recipe.values().checkpoint.resume != Resume::Auto {
         return Ok(origin);
@@ -22,13 +22,13 @@ pub(in crate::train) fn resolve_origin(origin: Origin, recipe: &Recipe, results:
     Ok(unfinished(results, recipe)?.map_or(Origin::Fresh, Origin::Resume))
 }
 
-/// Returns the newest unfinished run of a recipe, by its hash and measuring keys. It is an error if another
-/// process works on it: `checkpoint.resume = "auto"` must not start a second run beside it.
+/// Returns the newest unfinished run of a recipe, found by its hash and measuring keys. Fails if another
+/// process works on it, because `checkpoint.resume = "auto"` must not start a second run beside it.
 ///
 /// # Errors
-/// As [`RunFolder::open`].
+/// Fails like [`RunFolder::open`].
 fn unfinished(results: &Path, recipe: &Recipe) -> Result<Option<PathBuf>> {
-    // A mode of recomputation that is left to the plan may have been any.
+    // A recompute mode that the plan chooses may have been any mode.
     let hashes = Recompute::ALL.iter().map(|mode| recipe.clone().with_recompute(*mode).hash());
     let hashes: HashSet<String> = hashes.collect();
     for path in find::runs(results)? {
@@ -43,7 +43,7 @@ fn unfinished(results: &Path, recipe: &Recipe) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Returns true unless a run is known to measure on other text than a recipe.
+/// Returns false only if a run is known to measure on different text than a recipe.
 fn measures_alike(run: &Path, recipe: &Recipe) -> bool {
     let before = recipe::load(&run.join(RESOLVED), &[], std::iter::empty(), &Machine::none());
     before.map_or(true, |before| before.measuring() == recipe.measuring())

@@ -1,11 +1,12 @@
-//! The names of the tensors that say how large a model's activations are.
+//! The names of the tensors that show how large a model's activations are.
 
 use crate::model::purpose::ActivationKind;
 use crate::plan::Model;
 use crate::policy::NormPlacement;
 
-/// Returns the tensors of an evaluation whose size says whether a parametrization holds at a width, each with its
-/// kind: the names under which the files beside this one record them. Blocks have several of a kind.
+/// Returns the tensors of an evaluation whose size shows whether a parametrization holds across widths, each
+/// with its kind. The names must match the ones that the sibling files record. Kinds within blocks have one
+/// tensor per block.
 pub fn activations(m: &Model) -> Vec<(ActivationKind, String)> {
     let biased = if m.bias { "_biased" } else { "" };
     let embedding = if m.embedding_norm {

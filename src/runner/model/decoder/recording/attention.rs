@@ -1,4 +1,4 @@
-//! The attention of a block: products, masks, the cache of generation.
+//! The attention of a block: products, masks, and the cache of generation.
 
 use super::{DropoutPlace, Recording};
 use crate::error::Result;
@@ -14,10 +14,11 @@ use crate::policy;
 use std::sync::Arc;
 
 impl Recording<'_> {
-    /// Records the attention of block `i` on normalized rows, up to what is added to the residual stream.
+    /// Records the attention of block `i` on normalized rows, up to the output that is added to the residual
+    /// stream.
     ///
     /// # Errors
-    /// When the plan's numbers do not fit an op.
+    /// If the plan's numbers do not fit an op.
     pub(super) fn attention(&self, b: &mut Builder, i: usize, normed: TensorId) -> Result<TensorId> {
         let qkv = self.product(b, i, "qkv", "qkv", normed)?;
         let packed = self.positions(b, i, qkv)?;
@@ -26,10 +27,10 @@ impl Recording<'_> {
         self.dropout(b, out, self.dropout_site(i, DropoutPlace::Attention))
     }
 
-    /// Records the keys that rows see through the window, where a block has one.
+    /// Records which keys rows see through the attention window, if any block has one.
     ///
     /// # Errors
-    /// When the plan's numbers do not fit the op.
+    /// If the plan's numbers do not fit the op.
     pub(super) fn window_spans(&self, b: &mut Builder) -> Result<Option<TensorId>> {
         let (rows, seq_len, mask) = match self.purpose {
             Purpose::Generate => return Ok(None),
@@ -50,12 +51,12 @@ impl Recording<'_> {
         b.scoped("window", |b| b.emit1("spans", op, &spans)).map(Some)
     }
 
-    /// The keys that rows see without a window.
+    /// Returns which keys rows see without a window.
     fn mask(&self) -> Mask {
         if self.plan.cross_documents { Mask::Causal } else { Mask::Spans }
     }
 
-    /// Attention of every row to those before it, or to those inside the window, from packed rows.
+    /// Records the attention of every row to the rows before it or inside the window, from packed rows.
     fn attend(&self, b: &mut Builder, i: usize, packed: TensorId, site: u32) -> Result<TensorId> {
         let (rows_of_sequence, mask) = match self.purpose {
             Purpose::Generate => return self.attend_to_cache(b, i, packed),
@@ -90,7 +91,8 @@ impl Recording<'_> {
         }
     }
 
-    /// Attention of one row per sample to those before it, which the cache has, and to itself.
+    /// Records the attention of one row per sample to itself and to the rows before it, which are in the
+    /// cache.
     fn attend_to_cache(&self, b: &mut Builder, i: usize, packed: TensorId) -> Result<TensorId> {
         let capacity = self.plan.batch.seq_len;
         let (score_cap, window) = (self.plan.model.score_cap, window(&self.plan.model, i, capacity));
@@ -102,7 +104,7 @@ impl Recording<'_> {
         Ok(b.emit_into("attended", Arc::new(attention), &[packed, positions], &outs)?[0])
     }
 
-    /// Writes the keys and values of prompts into the cache.
+    /// Records the writing of the prompts' keys and values into the cache.
     fn fill_cache(&self, b: &mut Builder, i: usize, packed: TensorId, shape: PromptShape) -> Result<()> {
         let fill = CacheFill {
             heads: self.heads,

@@ -1,4 +1,4 @@
-//! The embedding: tokens to the first rows of the residual stream.
+//! The embedding: turns tokens into the first rows of the residual stream.
 
 use super::Recording;
 use crate::error::Result;
@@ -8,15 +8,15 @@ use crate::ops::add::Add;
 use crate::ops::embedding::Embedding;
 use crate::ops::scale::Scale;
 
-/// Index of the dropout after the embedding, before those of the blocks.
+/// Index of the dropout after the embedding. The dropouts of the blocks follow it.
 const EMBEDDING_SITE: u32 = 0;
 
 impl Recording<'_> {
-    /// Records the first rows of the residual stream: those of the tokens times their factor, plus those of
-    /// the positions where these are learned.
+    /// Records the first rows of the residual stream: the token rows times their factor, plus the position
+    /// rows if positions are learned.
     ///
     /// # Errors
-    /// When the plan's numbers do not fit an op.
+    /// If the plan's numbers do not fit an op.
     pub(super) fn embedding(&self, b: &mut Builder) -> Result<TensorId> {
         let m = &self.plan.model;
         b.scoped("embedding", |b| {
@@ -27,7 +27,7 @@ impl Recording<'_> {
                 x = b.emit1("x_scaled", Scale { factor: m.embedding_scale }, &[x])?;
             }
             if m.learned_positions > 0 {
-                // After the rows of tokens, whose gradient is complete last.
+                // Comes after the token rows, whose gradient is complete last.
                 let (positions, table) = (b.state(positions)?, b.param("positions")?);
                 let vectors = b.emit1("positions", Embedding, &[positions, table])?;
                 x = b.emit1("x_positioned", Add, &[x, vectors])?;

@@ -23,11 +23,11 @@ fn function(activation: &OrFormula<policy::Activation>) -> Function {
 }
 
 impl Recording<'_> {
-    /// Records the feed-forward layer of block `i` on normalized rows, up to what is added to the residual
-    /// stream.
+    /// Records the feed-forward layer of block `i` on normalized rows, up to the output that is added to the
+    /// residual stream.
     ///
     /// # Errors
-    /// When the plan's numbers do not fit an op.
+    /// If the plan's numbers do not fit an op.
     pub(super) fn feed_forward(&self, b: &mut Builder, i: usize, normed: TensorId) -> Result<TensorId> {
         let activation = &self.plan.model.activation;
         let hidden = if activation.is_gated() {

@@ -16,27 +16,27 @@ use crate::ops::sum::Factor;
 use crate::plan::Sampling;
 use std::sync::Arc;
 
-/// Rows of a chunk of the head, if the chunk's logits take at most [`LOGITS_BYTES`]: many, because every
-/// chunk reads and rewrites the gradient of the head (docs/issues/lead-over-pytorch.md).
+/// Rows per chunk of the head if a chunk's logits take at most [`LOGITS_BYTES`]. Large, because every chunk
+/// reads and rewrites the gradient of the head (docs/issues/lead-over-pytorch.md).
 const HEAD_ROWS: usize = 4096;
 
-/// Rows of a chunk of the head with a larger vocabulary.
+/// Rows per chunk of the head with a larger vocabulary.
 const FEWER_HEAD_ROWS: usize = 2048;
 
-/// Most bytes of logits for which a chunk has [`HEAD_ROWS`].
+/// Maximum size of a chunk's logits in bytes for which a chunk has [`HEAD_ROWS`].
 const LOGITS_BYTES: usize = 512 << 20;
 
-/// Most chunks of the head, so that programs stay short.
+/// Maximum number of chunks of the head, so that programs stay short.
 const HEAD_CHUNKS: usize = 64;
 
-/// Returns the rows of a chunk of the head, of which the logits take `row_bytes` each.
+/// Returns the number of rows in a chunk of the head. The logits of one row take `row_bytes` bytes.
 fn head_chunk(rows: usize, row_bytes: usize) -> usize {
     let wanted = if HEAD_ROWS * row_bytes <= LOGITS_BYTES { HEAD_ROWS } else { FEWER_HEAD_ROWS };
     wanted.max(rows.div_ceil(HEAD_CHUNKS).next_multiple_of(wanted))
 }
 
 impl Recording<'_> {
-    /// Returns what rows are trained for, or where nothing is trained, what their loss is.
+    /// Returns the objective. Without training it has no extra terms, so that it gives the plain loss.
     fn objective(&self) -> Objective {
         let (m, terms) = (&self.plan.model, self.plan.objective);
         let objective = Objective {
@@ -51,11 +51,11 @@ impl Recording<'_> {
         }
     }
 
-    /// Records the losses of every row, in chunks of rows; in training with the gradients of the rows and of
-    /// the head.
+    /// Records the losses of all rows, in chunks of rows. In training, also records the gradients of the rows
+    /// and of the head.
     ///
     /// # Errors
-    /// When the plan's numbers do not fit an op.
+    /// If the plan's numbers do not fit an op.
     pub(in crate::model::decoder) fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<Losses> {
         let (plan, m) = (self.plan, &self.plan.model);
         let rows = plan.batch.rows();
@@ -65,7 +65,7 @@ impl Recording<'_> {
         b.scoped("head", |b| {
             let (scale, step_tokens) = match gradients {
                 true => loss_scale(plan, b)?,
-                // Losses are unscaled.
+                // An evaluation's losses are unscaled.
                 false => (Factor::Constant(1.0), Vec::new()),
             };
             let (weight, targets) = (b.param(head)?, b.state(BatchSlot::Targets)?);
@@ -103,14 +103,15 @@ impl Recording<'_> {
         })
     }
 
-    /// Records the logits of the next token of every sample, into the state, and the token drawn from them.
+    /// Records the logits of the next token of every sample, written into the state, and the token drawn from
+    /// them.
     ///
     /// # Errors
-    /// When the plan's numbers do not fit an op.
+    /// If the plan's numbers do not fit an op.
     pub(in crate::model::decoder) fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
         let m = &self.plan.model;
         let head = if m.tie_embeddings { "embedding" } else { "head" };
-        // Each op but the last writes a tensor of its own.
+        // Every op but the last writes a new tensor.
         let mut ops: Vec<Arc<dyn Op>> = vec![Arc::new(self.linear())];
         if m.logit_scale != 1.0 {
             ops.push(Arc::new(Scale { factor: m.logit_scale }));

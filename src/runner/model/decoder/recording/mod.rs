@@ -1,4 +1,4 @@
-//! The forward of a decoder as ops, one function per part of a block.
+//! Records the forward of a decoder as ops, with one function per part of a block.
 
 mod activations;
 mod attention;
@@ -25,36 +25,36 @@ pub(super) struct Recording<'a> {
     plan: &'a Plan,
     purpose: Purpose,
     heads: Heads,
-    /// The keys that rows see through the window, where a block has one.
+    /// The keys that rows see through the attention window, if any block has one.
     windows: Option<TensorId>,
 }
 
-/// Places of dropout in a block, which its sites count.
+/// Places of dropout in a block. Their numbers are used in dropout sites.
 #[derive(Clone, Copy, Debug)]
 enum DropoutPlace {
-    /// The probabilities of attention.
+    /// The attention probabilities.
     AttentionWeights,
-    /// What attention adds to the residual stream.
+    /// The attention output, before it is added to the residual stream.
     Attention,
-    /// What the feed-forward layer adds to it.
+    /// The feed-forward output, before it is added to the residual stream.
     FeedForward,
 }
 
-/// What passes from block to block.
+/// The tensors that pass from block to block.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     /// The residual stream.
     residual: TensorId,
-    /// What the next sublayer reads: the stream after the norm before that sublayer, or where norms are after
+    /// Input of the next sublayer: the stream after the norm before that sublayer or, with norms after
     /// sublayers, the stream itself.
     normed: TensorId,
 }
 
 impl<'a> Recording<'a> {
-    /// Creates a recording of a plan, and records what its blocks share.
+    /// Creates a recording of a plan, and records the tensors that its blocks share.
     ///
     /// # Errors
-    /// When the plan's numbers do not fit an op.
+    /// If the plan's numbers do not fit an op.
     pub(super) fn new(plan: &'a Plan, purpose: Purpose, b: &mut Builder) -> Result<Self> {
         let m = &plan.model;
         let heads = Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim };
@@ -63,10 +63,10 @@ impl<'a> Recording<'a> {
         Ok(recording)
     }
 
-    /// Embedding and blocks: the final normed rows.
+    /// Records the embedding and the blocks. Returns the final normalized rows.
     ///
     /// # Errors
-    /// When the plan's numbers do not fit an op.
+    /// If the plan's numbers do not fit an op.
     pub(super) fn trunk(&self, b: &mut Builder) -> Result<TensorId> {
         let m = &self.plan.model;
         let residual = self.embedding(b)?;
@@ -84,7 +84,7 @@ impl<'a> Recording<'a> {
         Ok(stream.normed)
     }
 
-    /// One block.
+    /// Records one block.
     fn block(&self, b: &mut Builder, i: usize, Stream { residual, normed }: Stream) -> Result<Stream> {
         let m = &self.plan.model;
         let name = |part: &str| format!("blocks.{i}.{part}");
@@ -127,8 +127,7 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Records the product of rows with the weight `part` of block `i`, and the sum with its bias where there
-    /// is one.
+    /// Records the product of rows with the weight `part` of block `i`, and adds its bias if there is one.
     fn product(&self, b: &mut Builder, i: usize, part: &str, output: &str, x: TensorId) -> Result<TensorId> {
         let weight = b.param(&format!("blocks.{i}.{part}"))?;
         let y = b.emit1(output, self.linear(), &[x, weight])?;
@@ -139,7 +138,7 @@ impl<'a> Recording<'a> {
         b.emit1(&format!("{output}_biased"), AddBias, &[y, bias])
     }
 
-    /// Returns the op of a product.
+    /// Returns the op of a matrix product.
     fn linear(&self) -> Linear {
         Linear { products: self.plan.execution.products }
     }
@@ -149,7 +148,7 @@ impl<'a> Recording<'a> {
         (1 + 3 * i + place as usize) as u32
     }
 
-    /// Returns the site of a dropout, where this program has dropout.
+    /// Returns the site of a dropout, if this program uses dropout.
     fn site(&self, site: u32) -> Option<Site> {
         let p = self.plan.model.dropout;
         (p > 0.0 && matches!(self.purpose, Purpose::Train { .. })).then_some(Site {
@@ -165,7 +164,7 @@ impl<'a> Recording<'a> {
         b.emit1("dropped", Dropout(site), &[x, sequences, step])
     }
 
-    /// Returns the slots of this program's tokens and their positions.
+    /// Returns the slots of this program's tokens and positions.
     fn inputs(&self) -> [SlotName; 2] {
         match self.purpose {
             Purpose::Train { .. } | Purpose::Evaluate => {

@@ -1,4 +1,4 @@
-//! What queries and keys know of positions: their norms, and the rotary embedding.
+//! The steps between the qkv product and attention: norms of queries and keys, and the rotary embedding.
 
 use super::Recording;
 use crate::error::{Error, Result};
@@ -10,10 +10,10 @@ use crate::plan::Model;
 use crate::policy::{Position, QkNormPlace, RopeDirection, RopeScaling};
 
 impl Recording<'_> {
-    /// Records the norms of queries and keys of block `i` and their rotation, as far as the model has them.
+    /// Records the norms of block `i`'s queries and keys and their rotation, if the model has them.
     ///
     /// # Errors
-    /// When the plan's numbers do not fit an op.
+    /// If the plan's numbers do not fit an op.
     pub(super) fn positions(&self, b: &mut Builder, i: usize, qkv: TensorId) -> Result<TensorId> {
         let (m, heads) = (&self.plan.model, self.heads);
         let [_, positions] = self.inputs();
@@ -43,7 +43,7 @@ impl Recording<'_> {
 /// Returns the rotation of a model's heads.
 ///
 /// # Errors
-/// When a scaling lacks a number, which recipes are refused for.
+/// If a scaling lacks a number. Recipes with that error are rejected earlier.
 fn rotary(m: &Model) -> Result<Rotary> {
     let rope = &m.rope;
     let lacks = |key: &str| Error::usage(format!("model.rope_scaling = \"{}\" needs {key}", rope.scaling));
