@@ -80,7 +80,7 @@ impl SetDocuments {
         for bytes in all.parts() {
             let of_rank = bytemuck::allocation::pod_collect_to_vec::<u8, Piece>(bytes);
             if of_rank.len() * size_of::<Piece>() != bytes.len() {
-                return Err(Error::failed("a rank sent a part of a loss of a document"));
+                return Err(Error::failed("a rank sent an incomplete document loss"));
             }
             pieces.extend(of_rank);
         }

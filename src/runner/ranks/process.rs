@@ -246,7 +246,7 @@ fn describe(status: ExitStatus) -> String {
         }
         (Some(signal), _) => format!("its process was ended by signal {signal}"),
         (None, Some(code)) if code == i32::from(ErrorKind::DoesNotFit.exit_code()) => {
-            "the system refused it memory; its message is on stderr".to_owned()
+            "the OS gave it no more memory; its message is on stderr".to_owned()
         }
         (None, Some(code)) => format!("its process ended with exit code {code} and no message"),
         (None, None) => "its process ended".to_owned(),
@@ -326,6 +326,6 @@ mod tests {
         assert!(of(7 << 8).contains("exit code 7"));
         let refused = exit_error(ExitStatus::from_raw(4 << 8));
         assert_eq!(refused.kind(), ErrorKind::DoesNotFit);
-        assert!(refused.message().contains("refused it memory"), "{refused}");
+        assert!(refused.message().contains("gave it no more memory"), "{refused}");
     }
 }

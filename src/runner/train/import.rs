@@ -100,7 +100,7 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     })?;
     notes.insert(
         0,
-        format!("{} of {} parameters, content {}", keys.class, parameter_count(&model), &hash[..8]),
+        format!("{} with {} parameters, content {}", keys.class, parameter_count(&model), &hash[..8]),
     );
     Ok(Imported { run: path, notes })
 }
@@ -137,7 +137,7 @@ fn context(request: &ImportRequest, keys: &Keys, notes: &mut Vec<String>) -> Res
             wrong(format!("the model's context is {} tokens", keys.context))
         }
         Some(asked) if learned && asked != keys.context => {
-            wrong(format!("the model has trained {} positions; leave it out", keys.context))
+            wrong(format!("the model has {} learned positions; leave --seq-len out", keys.context))
         }
         Some(asked) => Ok(asked),
         None if learned || keys.context <= MAX_CONTEXT => Ok(keys.context),

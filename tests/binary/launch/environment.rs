@@ -199,7 +199,7 @@ fn another_secret_is_named_on_both_sides() {
     members.iter_mut().for_each(Member::ends);
     for (member, other) in members.iter().zip(["rank 1", "rank 0"]) {
         assert_eq!(member.code, Some(1), "{}", member.stderr);
-        let cause = format!("{other} has another XRUN_SECRET");
+        let cause = format!("{other} has a different XRUN_SECRET");
         for line in ["warning: ", "error: "] {
             let said = member.stderr.lines().any(|said| said.starts_with(line) && said.contains(&cause));
             assert!(said, "no {line}{cause} in\n{}", member.stderr);

@@ -62,7 +62,7 @@ pub(super) fn of_config(config: &Config) -> Result<&'static dyn Class> {
     };
     match config.words("architectures")? {
         Some(names) if !names.iter().any(|name| name == class.name()) => {
-            Err(config.refuse("architectures", &format!("of {kind} xrun has {}", class.name())))
+            Err(config.refuse("architectures", &format!("for {kind} xrun has {}", class.name())))
         }
         _ => Ok(class),
     }

@@ -144,7 +144,7 @@ impl Class for Gpt2 {
         )?;
         let same = "xrun scales the scores of all layers alike: false";
         config.require("scale_attn_by_inverse_layer_idx", &json!(false), same)?;
-        config.require("add_cross_attention", &json!(false), "xrun's models are decoders alone: false")?;
+        config.require("add_cross_attention", &json!(false), "xrun's models are only decoders: false")?;
         keys.set("tie_embeddings", config.flag("tie_word_embeddings", true)?);
         Ok(keys)
     }

@@ -120,11 +120,11 @@ pub(super) fn authenticate(
     let nonce = nonce()?;
     let proof = secret.proof("rank 0", hello.nonce, nonce, 0);
     connection.send(&Answer::Challenge { nonce, proof }, &[])?;
-    let other_secret = || Rejected::OtherSecret(format!("rank {} has another {SECRET}", hello.rank));
+    let other_secret = || Rejected::OtherSecret(format!("rank {} has a different {SECRET}", hello.rank));
     match connection.receive_handshake(Instant::now() + MESSAGE_TIMEOUT)? {
         Reply::Proof { proof } if secret.accepts(proof, "rank", nonce, hello.nonce, hello.rank) => {}
         Reply::Proof { .. } => {
-            refuse(&mut connection, &format!("rank {} has another {SECRET}", hello.rank), true);
+            refuse(&mut connection, &format!("rank {} has a different {SECRET}", hello.rank), true);
             return Err(other_secret());
         }
         Reply::OtherSecret => return Err(other_secret()),
@@ -155,7 +155,7 @@ pub(super) fn introduce(
             Answer::Challenge { nonce, proof } => {
                 if !secret.accepts(proof, "rank 0", own_nonce, nonce, 0) {
                     connection.send(&Reply::OtherSecret, &[])?;
-                    return Err(Rejected::OtherSecret(format!("rank 0 has another {SECRET}")));
+                    return Err(Rejected::OtherSecret(format!("rank 0 has a different {SECRET}")));
                 }
                 let proof = secret.proof("rank", nonce, own_nonce, rank);
                 connection.send(&Reply::Proof { proof }, &[])?;

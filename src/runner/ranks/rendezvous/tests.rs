@@ -112,9 +112,9 @@ fn another_secret_or_another_run_does_not_join() {
     let said = found.unwrap_err();
     assert!(said.message().contains("of 2 ranks, 1 did not connect"), "{said}");
     // Each side names the cause, not the outcome of its last attempt.
-    assert!(said.message().contains(&format!("rank 1 has another {SECRET}")), "{said}");
+    assert!(said.message().contains(&format!("rank 1 has a different {SECRET}")), "{said}");
     let said = joined[0].as_ref().unwrap_err();
-    assert!(said.message().contains(&format!("rank 0 has another {SECRET}")), "{said}");
+    assert!(said.message().contains(&format!("rank 0 has a different {SECRET}")), "{said}");
     let second = port();
     let other = RankAssignment { job: "another".to_owned(), ..assignment(1, 2, second) };
     let (found, joined) = rendezvous(assignment(0, 2, second), vec![(other, "s")], soon);
