@@ -92,7 +92,8 @@ impl Loaded {
 
     /// Reads an fp32 tensor (row-major, little-endian, no padding) into `out`.
     ///
-    /// Returns an error if there is no such tensor, its shape is not `shape`, or `out` has another length.
+    /// # Errors
+    /// If there is no such tensor, its shape is not `shape`, or `out` has a different length.
     pub fn read_into(&self, name: &str, shape: &[usize], out: &mut [u8]) -> Result<()> {
         self.file_of(name, shape)?.read_into(name, out)
     }

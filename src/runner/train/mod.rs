@@ -136,7 +136,7 @@ pub fn train(
         write_row(rank, &report, evaluation.as_ref(), generates, recorder.as_deref_mut())?;
         let halts = events.halts_after(step);
         let stops = stopping && at_rest && step < events.steps;
-        // A requested checkpoint must include the optimizer, because a resume may continue from it.
+        // A resume may continue from a requested checkpoint, so it includes the optimizer if any does.
         let asked = ((stopping || saving) && at_rest) || halts;
         let saves = asked || events.saves_after(step) || best;
         if events.compares_after(step) || (events.replicas && saves && plan.intervals.keep > 0) {

@@ -263,7 +263,7 @@ impl Rank {
             self.engine.run_all(&sections, timing_slot)?;
         }
         let layout = self.engine.state.layout();
-        // The snapshot need not contain the schedules, which are the last tensors of the slot.
+        // The snapshot leaves out the schedules, which are the last control tensors.
         let schedules = layout.groups.iter().filter_map(|group| layout.slot(group.schedule()));
         let bytes = schedules.map(|slot| layout.get(slot).offset).min().unwrap_or(0);
         let snapshot = self.engine.snapshot(self.engine.state.slot(ControlSlot::Step)?, bytes)?;

@@ -107,7 +107,7 @@ impl Class for NanoChat {
         keys.set("n_layers", config.count("num_hidden_layers", None)?);
         keys.set("n_heads", heads);
         keys.set("n_kv_heads", config.count("num_key_value_heads", Some(heads))?);
-        // Not a documented field of the configuration, but used if it is there.
+        // Not a field of the configuration class, but the model uses it if it is present.
         keys.set("head_dim", config.count("head_dim", Some((dim / heads).max(1)))?);
         keys.set("ffn_dim", config.count("intermediate_size", None)?);
         keys.set_word("activation", activations::read(config, "hidden_act", "relu2", false)?);
