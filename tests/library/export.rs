@@ -272,7 +272,7 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
             "Qwen3ForCausalLM: model.norm is \"layer_norm\", but it has \"rms_norm\"",
         ),
         (&heads, &weights, TOKENIZER, usage, "model.n_kv_heads is 3, but it has divisors of 4 query heads"),
-        (&small, &weights, TOKENIZER, usage, "has token 10, but the model has 9"),
+        (&small, &weights, TOKENIZER, usage, "has token 10, but the model's vocabulary has 9"),
         (&end, &weights, TOKENIZER, usage, "has no token 11"),
         (&huge, &weights, TOKENIZER, usage, "too large"),
         (&tiny(), &weights, "{", usage, "tokenizer.json is wrong"),

@@ -6,7 +6,7 @@
 //!   step-000100/{model.safetensors, optimizer.safetensors, manifest.json}
 //!   step-000200/…
 //!   latest, best      "step-000200"
-//! .tmp-…            an unfinished save; removed when the folder is next opened for writing
+//!   .tmp-…            an unfinished save; removed when the folder is next opened for writing
 //!   .old-step-000200  a checkpoint that a new save of the same step is replacing
 //! ```
 //!

@@ -322,12 +322,12 @@ fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
 
 /// Returns the interleaving of the rows by which ranks exchange the gradient of the embedding. `None` if they
 /// all-reduce it instead, which is the case
-///  - with `parallelism.embedding_exchange = false`;
-///  - with `reduction = "grouped"`, which is the baseline;
-///  - with several micro-steps, because all their rows would have to be kept;
-///  - with tied embeddings, because the head's gradient fills every row;
-///  - if more ranks divide the gradient than a kernel can read from;
-///  - if an all-reduce sends fewer bytes.
+/// - with `parallelism.embedding_exchange = false`;
+/// - with `reduction = "grouped"`, which is the baseline;
+/// - with several micro-steps, because all their rows would have to be kept;
+/// - with tied embeddings, because the head's gradient fills every row;
+/// - if more ranks divide the gradient than a kernel can read from;
+/// - if an all-reduce sends fewer bytes.
 pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
     let by_rows = plan.execution.embedding_exchange

@@ -139,7 +139,7 @@ fn ranks_with_other_recipes_are_errors() {
     members.iter_mut().for_each(Member::ends);
     let said: String = members.iter().map(|member| member.stderr.as_str()).collect();
     assert!(members.iter().all(|member| member.code == Some(2)), "{said}");
-    assert!(said.contains("another recipe than rank 0: optimizer.lr = 0.002 (0.001 on rank 0)"), "{said}");
+    assert!(said.contains("recipe differs from rank 0's: optimizer.lr = 0.002 (0.001 on rank 0)"), "{said}");
 }
 
 /// What rank 0 finds out for itself, it says to all: here, that somebody works on the run that it would go on

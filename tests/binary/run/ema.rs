@@ -89,7 +89,7 @@ fn export_and_samples_take_it_by_choice() {
 
     let place = Place::new();
     place.xrun(&["tiny.toml", "training.steps=2", "generation.samples=0"]).succeeds();
-    let lacks = ["has no moving average of", "trained with ema.decay"];
+    let lacks = ["has no moving average of", "only runs with ema.decay"];
     place.xrun(&["export", "latest", "--to", "x", "--weights", "ema"]).ended(2).says(&lacks);
     place.xrun(&["sample", "latest", "--weights", "ema"]).ended(2).says(&lacks);
     assert!(!place.path().join("x").exists());

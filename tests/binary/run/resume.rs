@@ -268,7 +268,7 @@ fn a_finished_run_without_a_checkpoint_stays_as_it_is() {
     place.xrun(&["tiny.toml", "training.steps=6", "checkpoint.keep=0", "metrics.plots=false"]).succeeds();
     let run = place.run();
     let before = run.files();
-    let finished = "is finished: all 6 steps are trained. It has no checkpoint to go on from";
+    let finished = "is finished: all 6 steps are trained. It has no checkpoint to continue from";
     place.xrun(&["resume", run.name()]).succeeds().says(&[finished, "metrics.plots=true` draws its plots"]);
     assert!(run.files() == before, "resuming a finished run changed it");
     place

@@ -158,7 +158,7 @@ fn a_conversation() {
     assert_eq!(replies("Hello\n\n/clear\nHello\n"), format!("{one}{one}"));
     assert!(replies("Hello\nHello\n").starts_with(&one));
     let long = format!("{}\n", "Once upon a time there was a cat. ".repeat(30));
-    chat(&[], &long).ended(2).says(&["and the model's context is training.seq_len = 128"]);
+    chat(&[], &long).ended(2).says(&["but the model's context is training.seq_len = 128"]);
     let refusing = "{{ raise_exception('no system message') }}";
     std::fs::write(place.run().path.join("chat_template.jinja"), refusing).unwrap();
     chat(&[], "Hello\n").ended(2).says(&["the chat template fails", "no system message"]);
