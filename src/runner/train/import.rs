@@ -43,7 +43,7 @@ pub struct ImportRequest {
     pub results: PathBuf,
     /// Name of the run's recipe; `None` for the name of the folder.
     pub name: Option<String>,
-    /// Length of the context; `None` for the model's own, limited to [`MAX_CONTEXT`].
+    /// Length of the context; `None` for the model's own, limited to 4096 tokens.
     pub seq_len: Option<usize>,
     /// A tokenizer, named as in `data.tokenizer`; `None` for the folder's.
     pub tokenizer: Option<String>,
