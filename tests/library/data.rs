@@ -658,7 +658,7 @@ fn wrong_packed_files_are_usage_errors() {
     let hidden = dir.path().join("e.txt");
     fs::rename(gzip(&write(&dir, "d.txt", "text ".repeat(100))), &hidden).unwrap();
     let error = open(&Spec::new(hidden.to_str().unwrap(), "byte"), 8).unwrap_err();
-    assert!(error.message().contains("e.txt begins like a file of gzip; name it e.txt.gz"), "{error}");
+    assert!(error.message().contains("e.txt looks like a gzip file; rename it to e.txt.gz"), "{error}");
 }
 
 /// The command streams a packed text to shards.

@@ -1,10 +1,10 @@
-//! One micro-batch, in the form of the model's inputs.
+//! One micro-batch, laid out as the model's inputs.
 
 use super::stream::Stream;
 use crate::error::Result;
 use std::ops::Range;
 
-/// A target that is left out of the loss.
+/// Marks a target that the loss leaves out.
 pub const IGNORED: u32 = u32::MAX;
 
 /// A micro-batch of B sequences of T tokens, row-major.
@@ -12,24 +12,26 @@ pub const IGNORED: u32 = u32::MAX;
 pub struct Batch {
     /// Inputs, `[B * T]`.
     pub tokens: Vec<u32>,
-    /// Next tokens, `[B * T]`; [`IGNORED`] where there is nothing to predict.
+    /// Next tokens, `[B * T]`; [`IGNORED`] where there is no next token to predict.
     pub targets: Vec<u32>,
     /// Position of each token for RoPE, `[B * T]`.
     pub positions: Vec<u32>,
-    /// The keys that each query sees within its sequence, `[B * T * 2]`: `start..end`, with `end = t + 1`.
+    /// The keys that each query attends to within its sequence, `[B * T * 2]`: `start..end`, with `end = t +
+    /// 1`.
     pub spans: Vec<u32>,
     /// Index of each sequence in the global batch, `[B]`; part of the dropout generator's counter.
     pub sequences: Vec<u32>,
 }
 
 impl Batch {
-    /// Reads one window per sequence index. A window shorter than `seq_len + 1` is filled up with end tokens
+    /// Reads one window per sequence index. A window shorter than `seq_len + 1` is padded with end tokens
     /// whose targets are [`IGNORED`].
     ///
-    /// Without `cross_documents`, positions and spans restart at every end token: it opens a document.
+    /// Without `cross_documents`, positions and spans restart at every end token, because it opens a
+    /// document.
     ///
     /// # Errors
-    /// A file of tokens that cannot be read or was written to, a token outside the vocabulary of `vocab`
+    /// If a token file cannot be read or was written to, or a token is outside the vocabulary of `vocab`
     /// entries.
     pub(super) fn read(
         stream: &Stream,

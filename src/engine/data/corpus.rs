@@ -1,4 +1,4 @@
-//! Resolves the name of a corpus, and makes its training and held-out split.
+//! Finds the corpus that a name refers to, and splits it into a training and a held-out part.
 
 use super::corpus_files::{CorpusFiles, TextFiles, TokenFiles};
 use super::documents::{self, Documents};
@@ -12,13 +12,13 @@ use crate::error::{Error, Result};
 use crate::policy::CorpusSource;
 use std::path::{Path, PathBuf};
 
-/// Tokens copied at a time from shards.
+/// Tokens copied from shards at a time.
 const COPY_TOKENS: usize = 1 << 20;
 
-/// Receives the tokens of both splits, each split in order.
+/// Receives the tokens of both splits; each split arrives in order.
 pub(super) type TokenSink<'s> = dyn FnMut(Split, &[u32]) -> Result<()> + 's;
 
-/// A corpus, by what its name refers to.
+/// A corpus, by the kind its name refers to.
 #[derive(Clone, Debug)]
 pub(super) enum Corpus {
     Stories,
@@ -26,18 +26,18 @@ pub(super) enum Corpus {
     Files(CorpusFiles),
 }
 
-/// What is known of a corpus besides its tokens.
+/// What is known about a corpus after its tokens were delivered.
 #[derive(Clone, Debug, Default)]
 pub struct Fed {
-    /// The floor in nats per token, where it is known.
+    /// The lowest possible loss in nats per token, if known.
     pub floor: Option<f64>,
     /// Notes for the user.
     pub warnings: Vec<String>,
-    /// The corpus in one line.
+    /// One line that describes the corpus.
     pub description: String,
-    /// UTF-8 bytes of text that were tokenized; none where the corpus was tokens already.
+    /// UTF-8 bytes of text that were tokenized; `None` if the corpus was already tokens.
     pub text_bytes: Option<u64>,
-    /// Bytes of the held-out text, where they are known without its tokens.
+    /// Bytes of the held-out text, if known without its tokens.
     pub held_out_bytes: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ pub struct Fed {
 pub(super) struct Loaded {
     pub train: Stream,
     pub validation: Stream,
-    /// Bytes of the held-out text, where they are known without its tokens.
+    /// Bytes of the held-out text, if known without its tokens.
     pub held_out_bytes: Option<u64>,
     pub floor: Option<f64>,
     pub warnings: Vec<String>,
@@ -57,9 +57,9 @@ pub(super) struct Loaded {
 #[derive(Debug)]
 pub(super) struct Whole {
     pub tokens: Stream,
-    /// Bytes of the text that was tokenized; none where the corpus was tokens already.
+    /// Bytes of text that were tokenized; `None` if the corpus was already tokens.
     pub text_bytes: Option<u64>,
-    /// Something worth telling the user.
+    /// A note for the user.
     pub remark: Option<String>,
 }
 
@@ -80,7 +80,7 @@ impl Corpus {
         }
     }
 
-    /// Returns its files; a generated corpus has none.
+    /// Returns the corpus's files; a generated corpus has none.
     pub fn files(&self) -> Option<&CorpusFiles> {
         match self {
             Corpus::Stories | Corpus::Random => None,
@@ -88,7 +88,7 @@ impl Corpus {
         }
     }
 
-    /// Returns the files of the corpus, and of a held-out one of its own.
+    /// Returns the files of the corpus, and those of its separate held-out corpus if it has one.
     pub fn list(&self, spec: &Spec) -> Result<Vec<PathBuf>> {
         let Some(own) = self.files() else { return Ok(Vec::new()) };
         let mut files = own.list(&spec.extensions)?;
@@ -98,7 +98,7 @@ impl Corpus {
         Ok(files)
     }
 
-    /// Returns what a run on this corpus warns of before it begins, without reading all of it. `has_floor` is
+    /// Returns the warnings to show before a run on this corpus, without reading all of it. `has_floor` is
     /// true if the floor of the held-out text is known.
     pub fn warnings(&self, spec: &Spec, has_floor: bool) -> Result<Vec<String>> {
         let found = match self {
@@ -112,11 +112,12 @@ impl Corpus {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Refuses shards, of the corpus or held out, that another tokenizer made: new shards of their tokens
-    /// would be labelled wrongly for good.
+    /// Refuses training or held-out shards made by another tokenizer: new shards written from their tokens
+    /// would carry the wrong tokenizer for good.
     ///
     /// # Errors
-    /// With both tokenizers, and the option that is right.
+    /// If the `tokenizer.json` beside the shards differs. The message names both tokenizers and the right
+    /// option.
     pub fn refuse_other_tokenizer(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
         let held_out = match &spec.validation {
             Validation::Path(path) => Some(CorpusFiles::at(path)?),
@@ -134,8 +135,8 @@ impl Corpus {
         )))
     }
 
-    /// Both splits as streams: shards are read where they are, everything else is made in memory, or text
-    /// read from a cache.
+    /// Loads both splits as streams. Shards are read from disk, text comes from the cache if there is one,
+    /// and everything else is made in memory.
     pub fn load(&self, spec: &Spec, tokenizer: &Tokenizer, cache: Option<&TokenCache>) -> Result<Loaded> {
         match self {
             Corpus::Files(CorpusFiles::Tokens(files)) => return load_tokens(files, spec, tokenizer, cache),
@@ -154,7 +155,7 @@ impl Corpus {
         Ok(Loaded { train, validation, held_out_bytes, floor, warnings, description })
     }
 
-    /// Loads `text` through a cache; `None` for a text that is not cached.
+    /// Loads `text` through the cache; `None` if this text is not cached.
     fn load_cached(
         &self,
         text: &TextFiles,
@@ -162,7 +163,7 @@ impl Corpus {
         tokenizer: &Tokenizer,
         cache: &TokenCache,
     ) -> Result<Option<Loaded>> {
-        // What cannot be read is refused where it is tokenized.
+        // An unreadable corpus gets its error from the tokenizing path, so errors are dropped here.
         let key = Key::new(text, Part::Splits, spec, tokenizer).ok().flatten();
         let Some(key) = key else { return Ok(None) };
         let named = format!("{}: ", text.path.display());
@@ -191,11 +192,11 @@ impl Corpus {
         }))
     }
 
-    /// Makes both splits in memory, unless the corpus is token files.
+    /// Makes both splits in memory. Not for token files, which are read from disk.
     fn make(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Vec<u32>, Fed)> {
         let (mut train, mut validation) = (Vec::new(), Vec::new());
         if matches!(self, Corpus::Stories | Corpus::Random) {
-            // Their size is known: what does not fit is refused before it is made.
+            // The size is known in advance, so a corpus that does not fit is refused before it is made.
             for (split, count) in [(&mut train, spec.train_tokens), (&mut validation, spec.validation_tokens)]
             {
                 generated::check_size(count)?;
@@ -240,8 +241,8 @@ impl Corpus {
         }
     }
 
-    /// The whole corpus at a path as one stream, for a held-out corpus of its own; a text through the cache,
-    /// where there is one. `held` tokens are held in memory besides.
+    /// Reads the whole corpus at a path as one stream, for a separate held-out corpus. Text goes through the
+    /// cache if there is one. `held` is the number of tokens already in memory.
     pub fn whole(
         path: &Path,
         spec: &Spec,
@@ -278,7 +279,7 @@ impl Corpus {
     }
 }
 
-/// Returns the header of a text's tokens, with what its path and the spec say.
+/// Returns a header for a text's tokens, filled with what the path and the spec say.
 fn header(path: &Path, spec: &Spec) -> Header {
     let (text, tokenizer) = (path.display().to_string(), spec.tokenizer.clone());
     Header { text, tokenizer, ..Header::default() }
@@ -312,7 +313,7 @@ fn load_tokens(
     Ok(Loaded { train, validation, held_out_bytes, floor: None, warnings, description })
 }
 
-/// What a run on stories warns of where their floor is not known.
+/// The warning for a run on stories whose floor is unknown.
 const NO_FLOOR: &str = "the tokenizer does not keep the stories' text, so their floor is not known";
 
 fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
@@ -331,11 +332,11 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
     Ok(Fed { floor, warnings, description, text_bytes, held_out_bytes: Some(held.text_bytes) })
 }
 
-/// Warns of the tokenizer of the stories for a text of other words.
+/// Warns if the stories tokenizer is used on other text.
 fn other_words(spec: &Spec) -> Option<String> {
     (spec.tokenizer == "stories").then(|| {
-        "the tokenizer stories knows the words of the generated stories alone and takes other text apart, mostly byte by \
-         byte; for a text of your own, set data.tokenizer to gpt2 or byte"
+        "the stories tokenizer knows only the words of the generated stories and splits other text mostly into \
+         bytes; for your own text, set data.tokenizer to gpt2 or byte"
             .to_owned()
     })
 }
@@ -366,7 +367,7 @@ fn text(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSi
         let (train, held) = split::tail(tokens.len(), fraction);
         sink(Split::Train, &tokens[train])?;
         sink(Split::Validation, &tokens[held])?;
-        // A tail that begins within a document.
+        // The tail may begin within a document, so the bytes of its text are unknown.
         (bytes, None)
     } else {
         let (train, held) = split::documents(&documents, fraction, spec.seed)?;
@@ -377,7 +378,7 @@ fn text(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSi
     Ok(Fed { floor: None, warnings, description, text_bytes: Some(bytes), held_out_bytes })
 }
 
-/// Refuses to hold more tokens in memory than the spec's limit allows.
+/// Refuses to hold more tokens in memory than the spec allows.
 fn check_memory(spec: &Spec, tokens: usize) -> Result<()> {
     match spec.memory_bytes {
         Some(limit) if tokens.saturating_mul(size_of::<u32>()) as u64 > limit => {
@@ -392,7 +393,7 @@ fn reserve(spec: &Spec, tokens: &mut Vec<u32>, more: usize) -> Result<()> {
         .map_err(|_| too_large(spec, tokens.len() + more, "the system gives"))
 }
 
-/// Reserves memory for cached tokens, where `held` others are in memory.
+/// Reserves memory for cached tokens, with `held` other tokens already in memory.
 fn reserve_all(spec: &Spec, held: usize, tokens: &mut TextTokens) -> Result<()> {
     let [train, held_out] = [tokens.header.train, tokens.header.held_out].map(|count| count as usize);
     check_memory(spec, held.saturating_add(train).saturating_add(held_out))?;

@@ -1,4 +1,4 @@
-//! The files of a corpus at a path.
+//! The files of the corpus at a path.
 
 use super::source::{self, Format, Source};
 use super::tokenizer::Tokenizer;
@@ -7,25 +7,25 @@ use crate::policy::CorpusSource;
 use crate::suggest::nearest;
 use std::path::{Path, PathBuf};
 
-/// The files of a corpus, by what they hold.
+/// The files of a corpus, by their content.
 #[derive(Clone, Debug)]
 pub(super) enum CorpusFiles {
     Tokens(TokenFiles),
     Text(TextFiles),
 }
 
-/// Token files, with what is held out where the names say so.
+/// Token files, sorted by their names into training and held-out ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TokenFiles {
     pub train: Vec<PathBuf>,
     pub validation: Vec<PathBuf>,
 }
 
-/// A file of documents, or a folder of text files.
+/// A text file, or a folder of text files.
 #[derive(Clone, Debug)]
 pub(super) struct TextFiles {
     pub path: PathBuf,
-    /// The format of every file.
+    /// The format of every file in it.
     pub source: &'static dyn Source,
 }
 
@@ -33,7 +33,7 @@ impl CorpusFiles {
     /// Finds the corpus at a path.
     ///
     /// # Errors
-    /// A path that leads nowhere; a folder that cannot be listed.
+    /// If nothing exists at the path, or a folder cannot be listed.
     pub fn at(path: &Path) -> Result<Self> {
         if !path.exists() {
             return Err(Error::usage(format!(
@@ -70,7 +70,7 @@ impl CorpusFiles {
         }
     }
 
-    /// Warns where the tokenizer.json beside shards is not the tokenizer in use.
+    /// Warns if the tokenizer.json beside shards is not the tokenizer in use.
     pub fn check_tokenizer(&self, tokenizer: &Tokenizer) -> Option<String> {
         self.other_tokenizer(tokenizer).map(|beside| {
             format!(
@@ -80,7 +80,7 @@ impl CorpusFiles {
         })
     }
 
-    /// Returns the tokenizer.json beside shards where it is not the tokenizer in use.
+    /// Returns the tokenizer.json beside shards if it is not the tokenizer in use.
     pub fn other_tokenizer(&self, tokenizer: &Tokenizer) -> Option<PathBuf> {
         let Self::Tokens(files) = self else { return None };
         let beside = files.all().first()?.with_file_name("tokenizer.json");
@@ -90,7 +90,8 @@ impl CorpusFiles {
 }
 
 impl TokenFiles {
-    /// Sorts files by what their names say: `*_train_*` and `train`, `*_val_*` and `val` (or `valid…`).
+    /// Sorts files by name: `*_train_*` and `train` are training files, `*_val_*` and `val` (or `valid…`)
+    /// held-out ones.
     fn sort(files: Vec<PathBuf>) -> Self {
         let says = |p: &Path, words: &[&str]| {
             let stem = p.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
@@ -109,10 +110,11 @@ impl TokenFiles {
 }
 
 impl TextFiles {
-    /// Returns the file itself, or all below a folder with one of these endings (dots included), sorted.
+    /// Returns the file itself, or, for a folder, all files below it with one of these extensions (dots
+    /// included), sorted.
     ///
     /// # Errors
-    /// A folder that cannot be listed, or has no such file.
+    /// If a folder cannot be listed, or the folder holds no such file.
     pub fn list(&self, extensions: &[String]) -> Result<Vec<PathBuf>> {
         if !self.path.is_dir() {
             return Ok(vec![self.path.clone()]);
@@ -123,7 +125,7 @@ impl TextFiles {
             for entry in std::fs::read_dir(&folder).at("list", &folder)? {
                 let entry = entry.at("list", &folder)?;
                 let name = entry.file_name();
-                // Linked folders are not followed: they may lead in circles.
+                // Linked folders are skipped: they may form cycles.
                 let kind = entry.file_type().at("read", &entry.path())?;
                 let ends = |known: &String| name.as_encoded_bytes().ends_with(known.as_bytes());
                 if name.as_encoded_bytes().starts_with(b".") {
@@ -148,8 +150,8 @@ impl TextFiles {
     }
 }
 
-/// Returns "; did you mean ...?" with the file or folder beside `path`, or else the generated corpus, whose
-/// name is similar; or nothing.
+/// Returns "; did you mean ...?" with the most similar name: a file or folder beside `path`, or else a
+/// generated corpus. Returns an empty string if nothing is similar.
 fn did_you_mean(path: &Path) -> String {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let entries = std::fs::read_dir(parent.unwrap_or(Path::new("."))).into_iter().flatten();

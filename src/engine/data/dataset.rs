@@ -1,4 +1,4 @@
-//! A corpus as two streams of tokens.
+//! Opens a corpus as two streams of tokens.
 
 use super::corpus::{Corpus, Fed, Whole};
 use super::corpus_files::CorpusFiles;
@@ -18,44 +18,45 @@ pub struct Dataset {
     pub tokenizer: Arc<Tokenizer>,
     /// Tokens to train on.
     pub train: Stream,
-    /// What `data.validation` holds out.
+    /// The set that `data.validation` holds out.
     pub validation: HeldOut,
     /// Further held-out sets, in the order of their names.
     pub sets: Vec<HeldOut>,
-    /// The lowest loss that any model can reach on the held-out tokens, in nats per token, where it is known.
+    /// The lowest loss that any model can reach on the held-out tokens, in nats per token, if known.
     pub floor: Option<f64>,
-    /// BLAKE3 hash of tokens and tokenizer, in hexadecimal: equal for equal tokens and tokenizers.
+    /// BLAKE3 hash of the tokens and the tokenizer, in hexadecimal.
     pub hash: String,
     /// Notes for the user, shown before the run.
     pub warnings: Vec<String>,
-    /// The corpus in one line.
+    /// One line that describes the corpus.
     pub description: String,
-    /// The files that it is read from, without those of further held-out sets; a generated corpus has none.
+    /// The files of the corpus, without those of further held-out sets; a generated corpus has none.
     pub files: Vec<FileStamp>,
 }
 
 impl Dataset {
-    /// Checks that no file that the dataset is read from was written to since it was opened. Text was
-    /// tokenized into memory by then, and does not count.
+    /// Checks that no token file was written to since the dataset was opened. Text files do not count: they
+    /// were tokenized into memory.
     ///
     /// # Errors
-    /// A file that was, or is gone.
+    /// If a token file was written to, replaced or removed.
     pub fn check_unchanged(&self) -> Result<()> {
         self.train.check()?;
         self.held_out().try_for_each(|set| set.tokens.check())
     }
 
-    /// Returns every held-out set: what `data.validation` holds out, and then the others by their names.
+    /// Returns every held-out set: the one of `data.validation` first, then the others by name.
     pub fn held_out(&self) -> impl Iterator<Item = &HeldOut> {
         std::iter::once(&self.validation).chain(&self.sets)
     }
 
-    /// Returns the bytes of memory that the tokens take; token files stay on disk.
+    /// Returns the bytes of memory that the tokens take. Tokens in token files stay on disk and count
+    /// nothing.
     pub fn memory_bytes(&self) -> usize {
         self.train.memory_bytes() + self.held_out().map(|set| set.tokens.memory_bytes()).sum::<usize>()
     }
 
-    /// The number of entries of the tokenizer, and the end token.
+    /// Returns the number of tokenizer entries and the end token.
     pub(super) fn vocabulary(&self) -> (usize, u32) {
         (self.tokenizer.vocab_size(), self.tokenizer.end_token())
     }
@@ -64,21 +65,22 @@ impl Dataset {
 /// How a corpus is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The tokenizer that the spec names, where a caller opens many corpora; else it is read.
+    /// The tokenizer that the spec names, already opened. A caller that opens many corpora passes it here;
+    /// otherwise it is read for each.
     pub tokenizer: Option<Arc<Tokenizer>>,
-    /// Where tokens of texts are kept.
+    /// Where the tokens of texts are cached.
     pub caching: Caching,
 }
 
-/// Where tokens of texts are kept between runs.
+/// Where the tokens of texts are cached between runs.
 #[derive(Clone, Debug, Default)]
 pub enum Caching {
-    /// The user's cache, where the environment allows one.
+    /// The user's cache, if the environment allows one.
     #[default]
     User,
     /// This cache.
     In(TokenCache),
-    /// Nowhere.
+    /// No cache.
     Off,
 }
 
@@ -99,12 +101,12 @@ impl Options {
     }
 }
 
-/// Opens a corpus: generates it, tokenizes it in parallel or takes its tokens from the cache, or opens its
+/// Opens a corpus: generates it, tokenizes it in parallel, takes its tokens from the cache, or opens its
 /// shards.
 ///
 /// # Errors
-/// Anything wrong with the corpus or the tokenizer; a split shorter than one window of `seq_len + 1` tokens;
-/// tokens that take more memory than the spec leaves them.
+/// If anything is wrong with the corpus or the tokenizer, if a split is shorter than one window of `seq_len +
+/// 1` tokens, or if the tokens take more memory than the spec allows.
 pub fn open(spec: &Spec, seq_len: usize, options: &Options) -> Result<Dataset> {
     let (tokenizer, cache) = (options.tokenizer(spec)?, options.cache()?);
     let cache = cache.as_ref();
@@ -147,7 +149,7 @@ pub fn open(spec: &Spec, seq_len: usize, options: &Options) -> Result<Dataset> {
     })
 }
 
-/// Opens the further held-out sets. `held` tokens are held in memory already.
+/// Opens the further held-out sets. `held` is the number of tokens already in memory.
 fn open_sets(
     spec: &Spec,
     tokenizer: &Tokenizer,
@@ -173,7 +175,7 @@ fn open_sets(
 /// Refuses splits of `train` and `held_out` tokens that are shorter than one window of `seq_len + 1` tokens.
 ///
 /// # Errors
-/// A usage error that names the split.
+/// If a split is too short. The usage error names the split.
 pub fn check_window(spec: &Spec, train: usize, held_out: usize, seq_len: usize) -> Result<()> {
     for (name, tokens) in [("training", train), ("held-out", held_out)] {
         if tokens <= seq_len {
@@ -188,11 +190,11 @@ pub fn check_window(spec: &Spec, train: usize, held_out: usize, seq_len: usize) 
     Ok(())
 }
 
-/// Hands every token of both splits to `sink`, in order and as they are made, without holding the corpus in
+/// Hands every token of both splits to `sink`, in order and as it is made, without holding the corpus in
 /// memory.
 ///
 /// # Errors
-/// Anything wrong with the corpus or the tokenizer, or the sink's own error.
+/// If anything is wrong with the corpus or the tokenizer, or if the sink fails.
 pub fn feed(
     spec: &Spec,
     tokenizer: &Tokenizer,

@@ -11,18 +11,18 @@ use rayon::prelude::*;
 pub(super) struct Documents {
     source: &'static dyn Source,
     files: Vec<Box<dyn Content>>,
-    /// Each with the number of its file.
+    /// Each span with the index of its file in `files`.
     spans: Vec<(usize, DocumentSpan)>,
 }
 
 impl Documents {
     /// Finds the documents of a text file, a folder or a JSON-lines file.
     ///
-    /// With a separator each text file is cut at it, line breaks around it removed; documents of white space
-    /// alone are dropped.
+    /// With a separator, each text file is cut at it and the line breaks around it are removed. Documents
+    /// that are only white space are dropped.
     ///
     /// # Errors
-    /// As [`Source::scan`]; a corpus with no text.
+    /// If [`Source::scan`] fails, or the corpus holds no text.
     pub fn open(text: &TextFiles, spec: &Spec) -> Result<Self> {
         let separator = spec.document_separator.as_deref();
         if separator == Some("") {
@@ -40,17 +40,17 @@ impl Documents {
         Ok(Self { source, files, spans })
     }
 
-    /// Number of documents.
+    /// Returns the number of documents.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Number of files.
+    /// Returns the number of files.
     pub fn files(&self) -> usize {
         self.files.len()
     }
 
-    /// Bytes of content that document `i` takes.
+    /// Returns the bytes of content that document `i` takes.
     pub fn bytes(&self, i: usize) -> u64 {
         self.spans[i].1.bytes
     }
@@ -58,28 +58,28 @@ impl Documents {
     /// Opens the text of document `i`.
     ///
     /// # Errors
-    /// As [`Source::read`].
+    /// If [`Source::read`] fails.
     pub fn reader(&self, i: usize) -> Result<DocumentReader<'_>> {
         let (file, span) = &self.spans[i];
         self.source.read(self.files[*file].as_ref(), span)
     }
 
-    /// Returns the first warning that the beginnings of the files give reason for.
+    /// Looks at the beginning of each file and returns the first warning.
     ///
     /// # Errors
-    /// As [`Source::warning`].
+    /// If [`Source::warning`] fails.
     pub fn warning(&self, spec: &Spec) -> Result<Option<String>> {
         first_warning(self.source, &self.files, spec)
     }
 }
 
-/// Files whose beginning is read for the warnings of a plan; the run reads that of all.
+/// Files that a plan probes for warnings. The run itself probes all of them.
 pub(super) const PROBED_FILES: usize = 16;
 
-/// Returns the first warning that the beginnings of the first `most` files give reason for.
+/// Looks at the beginning of the first `most` files and returns the first warning.
 ///
 /// # Errors
-/// As [`Source::warning`].
+/// If [`Source::warning`] fails.
 pub(super) fn warning(text: &TextFiles, spec: &Spec, most: usize) -> Result<Option<String>> {
     let mut files = text.list(&spec.extensions)?;
     files.truncate(most);

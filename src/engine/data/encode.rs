@@ -7,23 +7,24 @@ use crate::error::Result;
 use crate::liveness::report_progress;
 use rayon::prelude::*;
 
-/// Text encoded before the results are handed on: bounds memory, and leaves enough work for every core.
+/// Bytes of text encoded before the results are handed on: few enough to bound memory, enough to keep every
+/// core busy.
 const GROUP_BYTES: usize = 8 << 20;
 
-/// A piece of a document that is tokenized by itself.
+/// A piece of a document that is tokenized on its own.
 struct Piece {
     text: String,
     opens: bool,
 }
 
-/// Hands the stream of the documents numbered `which` to `sink`: the end token, a document, the end token, a
-/// document, …, the end token. Returns the bytes of their text.
+/// Hands the stream of the documents numbered `which` to `sink`: end token, document, end token, document, …,
+/// end token. Returns the bytes of their text.
 ///
-/// Of a document no more is held than a group of pieces and the piece being read; where the tokenizer allows
-/// no cut, that piece is the document.
+/// Holds at most one group of pieces and the piece being read. If the tokenizer allows no cut, that piece is
+/// the whole document.
 ///
 /// # Errors
-/// The first document that cannot be read or encoded, or the sink's own error.
+/// If a document cannot be read or encoded (the first one is reported), or the sink fails.
 pub(super) fn tokenize(
     documents: &Documents,
     which: impl IntoIterator<Item = usize>,
@@ -35,13 +36,13 @@ pub(super) fn tokenize(
     for i in which {
         let (mut reader, mut text, mut opens) = (documents.reader(i)?, String::new(), true);
         loop {
-            // Where the text has no cut yet: as much again.
+            // If the text has no cut yet, read as much again.
             let block = BLOCK_BYTES.max(text.len());
             let more = reader.append(&mut text, block)?;
             let mut taken = 0;
             for piece in tokenizer.pieces(&text) {
                 if more && piece.end == text.len() {
-                    // It may go on in the next block.
+                    // The piece may continue in the next block.
                     break;
                 }
                 taken = piece.end;

@@ -1,4 +1,4 @@
-//! Sizes of a corpus, estimated without tokenizing all of it, for the plan of a run.
+//! Sizes of a corpus for the plan of a run, estimated without tokenizing all of it.
 
 use super::corpus::Corpus;
 use super::corpus_files::{CorpusFiles, TextFiles};
@@ -10,10 +10,10 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes tokenized at each sampled place of a text corpus.
+/// Bytes of a text corpus tokenized at each sampled place.
 const SAMPLE_BYTES: usize = 32 << 10;
 
-/// Places sampled.
+/// Places of a text corpus that are sampled.
 const SAMPLES: u64 = 4;
 
 /// Sizes of a corpus.
@@ -27,22 +27,22 @@ pub struct Facts {
     pub train_tokens: usize,
     /// Held-out tokens.
     pub validation_tokens: usize,
-    /// Whether the two counts are estimates: from sampled text, or short of the last story.
+    /// True if the two counts are estimates, because they come from sampled text or leave out the last story.
     pub estimated: bool,
-    /// The floor in nats per token, where it is known.
+    /// The lowest possible loss in nats per token, if known.
     pub floor: Option<f64>,
-    /// Tokens of further held-out sets, by their names.
+    /// Tokens of each further held-out set, by name.
     pub set_tokens: BTreeMap<String, usize>,
-    /// Tokens of all these that are held in memory; token files stay on disk.
+    /// How many of these tokens are held in memory. Those in token files stay on disk.
     pub in_memory: usize,
 }
 
-/// Sizes of the corpus that `spec` names, in well under a second: shards by their headers, text by its length
-/// and a tokenized sample, generated corpora by the spec and their (small) held-out part. A caller that looks
-/// at many corpora gives the `tokenizer` that `spec` names.
+/// Returns the sizes of the corpus that `spec` names, in well under a second: shards by their headers, text
+/// by its length and a tokenized sample, generated corpora by the spec and their (small) held-out part. A
+/// caller that looks at many corpora passes the `tokenizer` that `spec` names, so that it is opened once.
 ///
 /// # Errors
-/// A missing corpus or tokenizer, a damaged shard header, an impossible share.
+/// If the corpus or tokenizer is missing, a shard header is damaged, or the held-out share is impossible.
 pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<Facts> {
     let tokenizer = LazyTokenizer {
         name: &spec.tokenizer,
@@ -101,7 +101,7 @@ pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<Facts> {
     Ok(facts)
 }
 
-/// A tokenizer that is opened where it is needed: shards need its size alone, which is known of built-in ones
+/// A tokenizer that is opened on first use. Shards need only its size, which for built-in tokenizers is known
 /// without building them.
 struct LazyTokenizer<'n> {
     name: &'n str,
@@ -109,7 +109,7 @@ struct LazyTokenizer<'n> {
 }
 
 impl LazyTokenizer<'_> {
-    /// Returns the number of its entries, and the end token.
+    /// Returns the number of entries and the end token.
     fn size(&self) -> Result<(usize, u32)> {
         match self.opened.get() {
             Some(tokenizer) => Ok((tokenizer.vocab_size(), tokenizer.end_token())),
@@ -126,24 +126,24 @@ impl LazyTokenizer<'_> {
     }
 }
 
-/// Refuses shards that another tokenizer made than `tokenizer`, which `spec` names.
+/// Refuses shards made by a tokenizer other than `tokenizer`, the one that `spec` names.
 ///
 /// # Errors
-/// A `tokenizer.json` beside the shards that differs; a missing corpus.
+/// If a different `tokenizer.json` lies beside the shards, or the corpus is missing.
 pub fn refuse_other_tokenizer(spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
     Corpus::find(spec)?.refuse_other_tokenizer(spec, tokenizer)
 }
 
-/// Returns what a run on the corpus that `spec` names warns of before it begins, in well under a second.
+/// Returns the warnings to show before a run on the corpus that `spec` names, in well under a second.
 /// `has_floor` is true if the floor of its held-out text is known.
 ///
 /// # Errors
-/// A missing corpus or tokenizer.
+/// If the corpus or the tokenizer is missing.
 pub fn warnings(spec: &Spec, has_floor: bool) -> Result<Vec<String>> {
     Corpus::find(spec)?.warnings(spec, has_floor)
 }
 
-/// Returns the tokens to train on and those held out, and whether they are estimates.
+/// Returns the number of training tokens, the number of held-out tokens, and whether they are estimates.
 fn splits(files: &CorpusFiles, spec: &Spec, tokenizer: &LazyTokenizer<'_>) -> Result<(usize, usize, bool)> {
     let (tokens, estimated) = match files {
         CorpusFiles::Tokens(files) => (shard::count(&files.train)?, false),
@@ -164,7 +164,7 @@ fn splits(files: &CorpusFiles, spec: &Spec, tokenizer: &LazyTokenizer<'_>) -> Re
     }
 }
 
-/// Returns the tokens of all files, and whether that is an estimate.
+/// Returns the tokens in all files, and whether the number is an estimate.
 fn whole(files: &CorpusFiles, spec: &Spec, tokenizer: &LazyTokenizer<'_>) -> Result<(usize, bool)> {
     match files {
         CorpusFiles::Tokens(files) => Ok((shard::count(&files.all())?, false)),
@@ -172,13 +172,13 @@ fn whole(files: &CorpusFiles, spec: &Spec, tokenizer: &LazyTokenizer<'_>) -> Res
     }
 }
 
-/// The bytes of the files over the bytes per token of a sample.
+/// Estimates the tokens in text files: their bytes times the tokens per byte of a sample.
 fn estimate(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer) -> Result<usize> {
     let files = source::open(text.list(&spec.extensions)?)?;
     let total: u64 = files.iter().map(|content| content.file().bytes()).sum();
     let (mut bytes, mut tokens) = (0, 0);
     for i in 0..SAMPLES {
-        // Places spread evenly over all bytes; each sample stays within its file.
+        // Samples are spread evenly over all bytes; each stays within its file.
         let mut at = total / SAMPLES * i;
         let mut file = 0;
         while file + 1 < files.len() && at >= files[file].file().bytes() {

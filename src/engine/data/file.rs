@@ -1,7 +1,7 @@
-//! A file of a corpus: read at offsets, and the same from the first read to the last.
+//! A file of a corpus: read at offsets, and checked to be the same from the first read to the last.
 //!
-//! Nothing is mapped: a mapped file that shrinks ends the process with SIGBUS, and one that is rewritten
-//! changes under the reader.
+//! Files are not memory-mapped: if a mapped file shrinks, the process dies of SIGBUS, and if it is rewritten,
+//! the data changes under the reader.
 
 use crate::error::{Error, IoContext, Result};
 use jiff::Timestamp;
@@ -9,11 +9,11 @@ use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Files of one corpus that are held open. Those of a larger corpus are opened for every read: a process may
-/// mostly have 1,024 open files.
+/// Files of one corpus that are held open. A larger corpus opens its files for every read, because a process
+/// can often have only 1,024 open files.
 const MAX_HELD: usize = 128;
 
-/// A file that is not expected to change.
+/// A file that must not change while it is in use.
 #[derive(Debug)]
 pub(super) struct CorpusFile {
     path: PathBuf,
@@ -21,11 +21,11 @@ pub(super) struct CorpusFile {
     held: Option<File>,
 }
 
-/// What changes when a file is written to.
+/// Size and time of last write: what a write to the file changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     bytes: u64,
-    /// The time of the last write, in seconds since 1970 and nanoseconds.
+    /// Time of the last write: seconds since 1970, and nanoseconds.
     modified: (i64, i64),
 }
 
@@ -46,14 +46,14 @@ impl std::fmt::Display for Stamp {
     }
 }
 
-/// A file of a corpus, by what changes when it is written to.
+/// A corpus file with its size and time of last write, from which a change can be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileStamp {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The time of the last write, to the second.
+    /// Time of the last write, to the second.
     pub modified: Timestamp,
 }
 
@@ -61,7 +61,7 @@ impl FileStamp {
     /// Returns the stamp of the file at a path.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If the file cannot be read.
     pub(super) fn from_path(path: PathBuf) -> Result<Self> {
         let Stamp { bytes, modified: (seconds, _) } =
             Stamp::from_metadata(&path.metadata().at("read", &path)?);
@@ -73,34 +73,34 @@ impl CorpusFile {
     /// Opens the files of a corpus, in order.
     ///
     /// # Errors
-    /// A file that cannot be read, or is no regular file.
+    /// If a file cannot be read, or is not a regular file.
     pub fn open_all(paths: Vec<PathBuf>) -> Result<Vec<Self>> {
         let hold = paths.len() <= MAX_HELD;
         paths.into_iter().map(|path| Self::open(path, hold)).collect()
     }
 
     fn open(path: PathBuf, hold: bool) -> Result<Self> {
-        // Before it is opened: opening a FIFO waits for a writer.
+        // Checked before opening, because opening a FIFO waits for a writer.
         let metadata = path.metadata().at("read", &path)?;
         if !metadata.is_file() {
-            return Err(Error::usage(format!("{} is no regular file", path.display())));
+            return Err(Error::usage(format!("{} is not a regular file", path.display())));
         }
         let file = File::open(&path).at("open", &path)?;
         let stamp = Stamp::from_metadata(&file.metadata().at("read", &path)?);
         Ok(Self { path, stamp, held: hold.then_some(file) })
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its size when it was opened.
+    /// Returns the size in bytes when the file was opened.
     pub fn bytes(&self) -> u64 {
         self.stamp.bytes
     }
 
-    /// True if it is held open, as the files of all but large corpora are.
+    /// Returns true if the file is held open. Only the files of large corpora are not.
     pub fn is_held(&self) -> bool {
         self.held.is_some()
     }
@@ -108,7 +108,7 @@ impl CorpusFile {
     /// Fills `out` with the bytes from `offset` on.
     ///
     /// # Errors
-    /// A file that was written to since it was opened, or cannot be read.
+    /// If the file was written to since it was opened, or cannot be read.
     pub fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let opened;
         let file = match &self.held {
@@ -119,15 +119,15 @@ impl CorpusFile {
             }
         };
         let read = file.read_exact_at(out, offset);
-        // After the read: a write sets the time before it changes a byte.
+        // Compared after the read: a write sets the time before it changes a byte.
         self.compare(&file.metadata().at("read", &self.path)?)?;
         read.at("read", &self.path)
     }
 
-    /// Checks that the file at the path has the size and the time of its opening.
+    /// Checks that the file at the path still has the size and the time it had when it was opened.
     ///
     /// # Errors
-    /// A file that was written to, replaced or removed.
+    /// If the file was written to, replaced or removed.
     pub fn check(&self) -> Result<()> {
         self.compare(&self.path.metadata().at("read", &self.path)?)
     }
@@ -163,7 +163,8 @@ mod tests {
         Ok(String::from_utf8(out.to_vec()).unwrap())
     }
 
-    /// Whether files are held or opened for every read, a change is seen: by a read, and without one.
+    /// A read notices a change, and so does a check without a read, whether files are held open or opened for
+    /// every read.
     #[test]
     fn a_change_is_an_error_that_names_the_file() {
         for files in [1, MAX_HELD + 1] {
@@ -187,7 +188,7 @@ mod tests {
                 }
                 let error = opened[0].check().expect_err(change);
                 assert!(error.message().contains("000.txt"), "{change}: {error}");
-                // A file that is held stays what it was where its name now means another.
+                // A file that is held open stays readable after its name refers to another file.
                 let own = files == 1 && ["replaced", "removed"].contains(&change);
                 assert_eq!(read(&opened[0]).is_ok_and(|text| text == "000"), own, "{change} of {files}");
                 assert!(own || read(&opened[0]).is_err(), "{change} of {files}");
@@ -202,7 +203,7 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         for path in [path, PathBuf::from("/dev/zero"), dir.path().to_owned()] {
             let error = CorpusFile::open_all(vec![path]).unwrap_err();
-            assert!(error.message().contains("no regular file"), "{error}");
+            assert!(error.message().contains("not a regular file"), "{error}");
         }
         assert!(CorpusFile::open_all(vec![dir.path().join("none")]).is_err());
     }

@@ -1,4 +1,4 @@
-//! Corpora made from a seed: the built-in stories, and uniform random tokens for benchmarks.
+//! Corpora generated from a seed: the built-in stories, and uniform random tokens for benchmarks.
 
 use super::stories::{self, Split, grammar, story};
 use super::tokenizer::Tokenizer;
@@ -8,39 +8,39 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
 
-/// More than this is no longer generated in memory (16 GiB of ids).
+/// The most tokens generated in memory (16 GiB of ids).
 const MAX_TOKENS: usize = 1 << 32;
 
-/// Stories generated, and random tokens drawn with one key, at a time.
+/// Stories generated at a time, and random tokens drawn with one key.
 const STORY_CHUNK: u64 = 1024;
 const RANDOM_CHUNK: usize = 1 << 16;
 
-/// Chunks of random tokens that are handed on at a time.
+/// Chunks of random tokens handed on at a time.
 const RANDOM_CHUNKS: usize = 64;
 
 /// Generated stories.
 pub(super) struct Stories {
     /// Tokens of the stream.
     pub tokens: usize,
-    /// How many.
+    /// Number of stories.
     pub count: usize,
-    /// Bytes of their text.
+    /// Bytes of the stories' text.
     pub text_bytes: u64,
-    /// −ln p of all of them.
+    /// −ln p, summed over all stories.
     nats: f64,
-    /// Whether every story's tokens decode to its text.
+    /// True if every held-out story's tokens decode to its text.
     lossless: bool,
 }
 
 impl Stories {
-    /// The floor in nats per predicted token: every token but the first. It holds for any tokenizer that
-    /// keeps the text, since a story's tokens are then a function of the story and the other way round.
+    /// Returns the floor in nats per predicted token, which is every token but the first. It holds for any
+    /// tokenizer that keeps the text, because a story and its tokens then determine each other.
     pub fn floor(&self) -> Option<f64> {
         self.lossless.then(|| self.nats / (self.tokens - 1) as f64)
     }
 }
 
-/// One story on its way into the stream.
+/// A generated story and its tokens.
 struct Encoded {
     tokens: Vec<u32>,
     bytes: u64,
@@ -48,7 +48,7 @@ struct Encoded {
     lossless: bool,
 }
 
-/// Refuses impossible numbers of tokens.
+/// Refuses a number of tokens that is zero or too large to generate.
 pub(super) fn check_size(tokens: usize) -> Result<()> {
     if tokens == 0 || tokens > MAX_TOKENS {
         return Err(Error::usage(format!(
@@ -58,8 +58,8 @@ pub(super) fn check_size(tokens: usize) -> Result<()> {
     Ok(())
 }
 
-/// Hands the first stories of a split that together fill at least `at_least` tokens to `sink`, as the stream
-/// `[end] story [end] story … [end]`.
+/// Hands the first stories of a split to `sink`, as the stream `[end] story [end] story … [end]`, until they
+/// fill at least `at_least` tokens.
 pub(super) fn generate(
     seed: u64,
     split: Split,
@@ -73,7 +73,7 @@ pub(super) fn generate(
         let drawn = story(seed, split, index);
         let text = grammar().text(&drawn.words);
         let tokens = if native { grammar().tokens(&drawn.words) } else { tokenizer.encode(&text)? };
-        // Only the held-out stories have a floor to protect.
+        // Only held-out stories have a floor, so only they are checked.
         let lossless = native || split == Split::Train || tokenizer.decode(&tokens)? == text;
         Ok(Encoded { tokens, bytes: text.len() as u64, ln_p: drawn.ln_p, lossless })
     };
@@ -100,8 +100,8 @@ pub(super) fn generate(
     }
 }
 
-/// Hands `count` token ids to `sink`, each uniform below `vocab`, drawn with ChaCha8 keyed by seed, split and
-/// block.
+/// Hands `count` token ids to `sink`, each uniform below `vocab`. Each block is drawn with ChaCha8, keyed by
+/// seed, split and block number.
 pub(super) fn random(
     seed: u64,
     split: Split,
@@ -116,7 +116,8 @@ pub(super) fn random(
         group.par_chunks_mut(RANDOM_CHUNK).enumerate().for_each(|(i, out)| {
             let block = (start / RANDOM_CHUNK + i) as u64;
             let mut rng = ChaCha8Rng::from_seed(stories::key(*b"random\0\0", seed, split, block));
-            // The bias of the product against rejection is below 2^-40 for any vocabulary.
+            // Scaling by multiplication instead of rejection biases the ids by less than 2^-40 for any
+            // vocabulary.
             out.fill_with(|| ((u128::from(rng.next_u64()) * vocab as u128) >> 64) as u32);
         });
         sink(group)?;
@@ -162,7 +163,7 @@ mod tests {
         assert_eq!(short.iter().filter(|&&x| x == 256).count(), made.count + 1);
     }
 
-    /// The floor of a byte tokenizer is the same nats over more tokens.
+    /// A byte tokenizer spreads the same nats over more tokens.
     #[test]
     fn the_floor_counts_the_tokenizers_own_tokens() {
         let nats = |name: &str| {
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(draw(1, Split::Train, 1000), tokens[..1000]);
         assert_ne!(draw(2, Split::Train, 1000), tokens[..1000]);
         assert_ne!(draw(1, Split::Validation, 1000), tokens[..1000]);
-        // Wherever a group ends, longer corpora begin with shorter ones.
+        // A longer corpus begins with the shorter one even across the end of a group.
         let group = RANDOM_CHUNKS * RANDOM_CHUNK;
         let long = draw(1, Split::Train, 2 * group + 7);
         assert_eq!((long.len(), &long[..200_000]), (2 * group + 7, &tokens[..]));

@@ -1,5 +1,4 @@
-//! Loads the micro-batches of a rank, prefetching in a background thread, and the batches of the held-out
-//! split.
+//! Loads the micro-batches of a rank, prefetched by a background thread, and the batches of held-out sets.
 
 use super::Dataset;
 use super::batch::Batch;
@@ -12,19 +11,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-/// Micro-batches that are prefetched.
+/// Micro-batches to prefetch.
 const PREFETCH: usize = 4;
 
-/// The micro-batches that a rank reads. Its only state is the step.
+/// Defines the micro-batches that a rank reads. Reading has no state but the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoaderSpec {
     /// Tokens per sequence.
     pub seq_len: usize,
-    /// Sequences per micro-batch of one rank.
+    /// Sequences per micro-batch on one rank.
     pub local_batch_size: usize,
     /// Micro-batches per step, and per global batch of an evaluation.
     pub accumulation: usize,
-    /// Other sizes of the first steps, in whole micro-batches of all ranks.
+    /// Batch sizes of the first steps, if they differ; each is a whole number of micro-batches over all
+    /// ranks.
     pub ramp: Ramp,
     /// Number of ranks.
     pub world_size: usize,
@@ -32,7 +32,7 @@ pub struct LoaderSpec {
     pub rank: usize,
     /// True if attention and positions continue across documents.
     pub cross_documents: bool,
-    /// Seed of the order of windows.
+    /// Seed for the order of windows.
     pub seed: u64,
     /// The first step to read: 0, or the step of a checkpoint.
     pub start_step: u64,
@@ -56,14 +56,14 @@ impl LoaderSpec {
         Ok(Sampler::new(self.seed, tokens, self.seq_len, global)?.with_ramp(self.ramp.clone()))
     }
 
-    /// Micro-batches of a step.
+    /// Returns the number of micro-batches in a step.
     fn micro_batches(&self, step: u64) -> usize {
         let of_all_ranks = self.local_batch_size * self.world_size;
         let full = of_all_ranks * self.accumulation;
         self.ramp.sequences(step, full as u64) as usize / of_all_ranks
     }
 
-    /// The micro-batch `micro` of `step`.
+    /// Reads micro-batch `micro` of `step`.
     fn batch(&self, dataset: &Dataset, sampler: &Sampler, step: u64, micro: usize) -> Result<Batch> {
         let windows = (0..self.local_batch_size).map(|j| {
             let index = global_index(micro, self.local_batch_size, j, self.rank, self.world_size);
@@ -73,7 +73,7 @@ impl LoaderSpec {
     }
 }
 
-/// Yields micro-batches in order, step after step, without end. Dropping it stops its thread.
+/// Yields micro-batches in order, step after step, without end. Dropping the loader stops its thread.
 #[derive(Debug)]
 pub struct Loader {
     batches: Option<Receiver<Result<Batch>>>,
@@ -85,7 +85,7 @@ impl Loader {
     /// Starts reading ahead from `spec.start_step`.
     ///
     /// # Errors
-    /// A training split shorter than one window, or an impossible rank or batch.
+    /// If the training split is shorter than one window, or the rank or batch size is impossible.
     pub fn new(dataset: Arc<Dataset>, spec: LoaderSpec) -> Result<Self> {
         let sampler = spec.sampler(dataset.train.len())?;
         let (sender, batches) = sync_channel(PREFETCH);
@@ -95,7 +95,7 @@ impl Loader {
                 for micro in 0..spec.micro_batches(step) {
                     let batch = spec.batch(&dataset, &order, step, micro);
                     let failed = batch.is_err();
-                    // A send fails when the loader was dropped: nobody waits any more.
+                    // A send fails once the loader is dropped: nobody waits for batches any more.
                     if sender.send(batch).is_err() || failed {
                         return;
                     }
@@ -109,16 +109,16 @@ impl Loader {
         Ok(Self { batches: Some(batches), thread: Some(thread), sampler })
     }
 
-    /// The order of windows that this loader follows.
+    /// Returns the order of windows that this loader follows.
     pub fn sampler(&self) -> &Sampler {
         &self.sampler
     }
 
-    /// The next micro-batch.
+    /// Returns the next micro-batch.
     ///
     /// # Errors
-    /// When the corpus cannot be read or has changed, or the prefetching thread has died.
-    #[expect(clippy::should_implement_trait, reason = "it never ends, so it is no iterator")]
+    /// If the corpus cannot be read or has changed, or the prefetching thread has died.
+    #[expect(clippy::should_implement_trait, reason = "it never ends, so it is not an iterator")]
     pub fn next(&mut self) -> Result<Batch> {
         let batch = self.batches.as_ref().and_then(|b| b.recv().ok());
         batch.unwrap_or_else(|| Err(Error::failed("the data loader's thread stopped; its message is above")))
@@ -127,48 +127,48 @@ impl Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        // The receiver first: a blocked send returns, and the thread ends.
+        // Drop the receiver first: a blocked send then returns, and the thread ends.
         self.batches = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was already reported, by itself and by `next`.
+            // If the thread panicked, the panic hook and `next` have already reported it.
             let _ = thread.join();
         }
     }
 }
 
-/// Returns the number of global batches of `global` sequences that the held-out tokens make; the last one may
-/// have rows without a window.
+/// Returns the number of global batches of `global` sequences that cover the held-out tokens. The last one
+/// may have rows without a window.
 pub fn held_out_batches(tokens: usize, seq_len: usize, global: usize) -> usize {
     tokens.saturating_sub(1).div_ceil(seq_len.max(1)).div_ceil(global.max(1))
 }
 
-/// Returns `count` of `all` numbers from 0 on, evenly spaced: the middles of as many equal parts.
+/// Returns `count` evenly spaced numbers below `all`: the middles of `count` equal parts.
 fn spread(count: usize, all: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |part| (((2 * part + 1) as u128 * all as u128) / (2 * count) as u128) as usize)
 }
 
-/// Walks the held-out tokens window by window, in order, so that each is a target exactly once; or global
-/// batches of them, spread evenly. Windows are dealt to ranks as sequences of a global batch are; rows
-/// without a window are wholly [`super::IGNORED`], so all ranks make the same number of batches of the same
-/// shape.
+/// Walks the held-out tokens window by window, in order, so that each is a target exactly once, or walks
+/// evenly spread global batches of them. Windows are assigned to ranks like the sequences of a global batch.
+/// In rows without a window every target is [`super::IGNORED`], so all ranks make the same number of batches
+/// of the same shape.
 #[derive(Debug)]
 pub struct ValidationBatches<'d> {
     set: &'d HeldOut,
     vocabulary: (usize, u32),
     spec: LoaderSpec,
     windows: usize,
-    /// True if every window is in one of the batches.
+    /// True if the batches cover every window.
     takes_all: bool,
-    /// The numbers of the micro-batches to make, the last one first.
+    /// The indices of the micro-batches still to make, the last one first.
     left: Vec<usize>,
 }
 
 impl<'d> ValidationBatches<'d> {
-    /// `limit` global batches of a held-out `set` of the dataset, spread evenly over its text; 0, or more
-    /// than there are, for all of it. Seed and start step of the spec play no part.
+    /// Takes `limit` global batches of a held-out `set`, spread evenly over its text, or all of it if `limit`
+    /// is 0 or exceeds the number of batches. The spec's seed and start step have no effect.
     ///
     /// # Errors
-    /// An impossible rank or batch.
+    /// If the rank or batch size is impossible.
     pub fn new(dataset: &Dataset, set: &'d HeldOut, spec: LoaderSpec, limit: usize) -> Result<Self> {
         spec.sampler(dataset.train.len())?;
         let windows = (set.tokens.len().saturating_sub(1)).div_ceil(spec.seq_len);
@@ -187,7 +187,7 @@ impl<'d> ValidationBatches<'d> {
         Ok(Self { set, vocabulary: dataset.vocabulary(), spec, windows, takes_all, left })
     }
 
-    /// Returns true if every token of the set is predicted in one of the batches of all ranks.
+    /// Returns true if the batches of all ranks together predict every token of the set.
     pub fn takes_all(&self) -> bool {
         self.takes_all
     }
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Every sequence of `steps` steps by (step, global index), over all ranks.
+    /// Returns every sequence of `steps` steps over all ranks, by (step, global index).
     fn sequences(
         local: usize,
         accumulation: usize,
@@ -290,7 +290,7 @@ mod tests {
                     (0..sizes.iter().sum()).map(|_| loader.next().unwrap()).collect()
                 })
                 .collect();
-            // By the index in the global batch, step after step.
+            // Ordered by index in the global batch, step after step.
             let mut all = Vec::new();
             let mut from = 0;
             for size in sizes {
@@ -367,7 +367,7 @@ mod tests {
         let data = dataset();
         let all = held_out_batches(data.validation.tokens.len(), 32, 4);
         assert!(all >= 5, "{all}");
-        // However a global batch of four sequences is split, the same windows are read.
+        // The same windows are read however a global batch of four sequences is split.
         for (local, accumulation, world) in [(4, 1, 1), (2, 2, 1), (1, 2, 2), (1, 1, 4)] {
             let windows = |limit: usize| {
                 let of = |rank| {

@@ -1,8 +1,8 @@
 //! Text and tokens: tokenizers, corpora, and the seeded loader that feeds training.
 //!
-//! A corpus becomes two streams of token ids, one to train on and one held out. In a stream the end token
-//! stands before every document and after the last, and nowhere else: it opens a document and closes the one
-//! before, so that each token of a document, its end included, is predicted exactly once.
+//! A corpus becomes two streams of token ids, one to train on and one held out. In a stream, the end token
+//! stands before every document and after the last, and nowhere else. It closes one document and opens the
+//! next, so each token of a document, including its end, is predicted exactly once.
 
 mod batch;
 mod corpus;

@@ -1,27 +1,28 @@
-//! A batch-size ramp: global batches of other sizes in the first steps of a run.
+//! A batch-size ramp: smaller or larger global batches in the first steps of a run.
 
-/// Sequences per step in the first steps of a run, stage by stage; after the last stage, and everywhere
-/// without one, a step has the full global batch. Steps are counted from 0.
+/// Sequences per step in the first steps of a run, stage by stage. After the last stage, or without stages, a
+/// step has the full global batch. Steps count from 0.
 ///
-/// The sequences of a run are numbered through, so data is read in the same order whatever the stages are.
+/// The sequences of a run are numbered consecutively, so the stages do not change the order in which data is
+/// read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ramp(Vec<Stage>);
 
-/// Steps with the same number of sequences.
+/// Consecutive steps with the same number of sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stage {
-    /// The first step after it.
+    /// The first step after this stage.
     end: u64,
     /// Sequences per step, over all ranks.
     sequences: u64,
 }
 
 impl Ramp {
-    /// No stage: every step has the full batch.
+    /// No stages: every step has the full batch.
     pub const NONE: Self = Self(Vec::new());
 
-    /// Returns a ramp of stages, each the number of steps done at its end, ascending, and the sequences of
-    /// each of its steps.
+    /// Makes a ramp from stages in ascending order. Each is a pair: the number of steps done when it ends,
+    /// and the sequences in each of its steps.
     pub fn new(stages: impl IntoIterator<Item = (u64, u64)>) -> Self {
         Self(stages.into_iter().map(|(end, sequences)| Stage { end, sequences }).collect())
     }
@@ -31,19 +32,19 @@ impl Ramp {
         self.0.is_empty()
     }
 
-    /// Returns the sequences of `step`, where the full batch has `full`.
+    /// Returns the number of sequences in `step`; the full batch has `full`.
     pub fn sequences(&self, step: u64, full: u64) -> u64 {
         self.0.iter().find(|stage| step < stage.end).map_or(full, |stage| stage.sequences)
     }
 
-    /// Returns the sequences of all steps before `step`, modulo 2^64.
+    /// Returns the number of sequences in all steps before `step`, modulo 2^64.
     pub fn before(&self, step: u64, full: u64) -> u64 {
         let of = |(steps, sequences): (u64, u64)| steps.wrapping_mul(sequences);
         self.stages(step, full).map(of).fold(0, u64::wrapping_add)
     }
 
-    /// Returns how the first `steps` steps of a run divide: numbers of steps in a row, none of them 0, and
-    /// the sequences of each of these.
+    /// Divides the first `steps` steps of a run into stages. Each item is the number of steps in a row (never
+    /// 0) and the sequences in each of them.
     pub fn stages(&self, steps: u64, full: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let last = Stage { end: u64::MAX, sequences: full };
         let mut begin = 0;

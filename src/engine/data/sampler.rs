@@ -1,15 +1,15 @@
-//! Which window of the corpus each sequence of the global batch reads.
+//! Decides which window of the corpus each sequence of the global batch reads.
 //!
-//! The stream is cut into windows of `seq_len + 1` tokens, `seq_len` apart, so that each token is a target
-//! once per epoch. The sequences of a run are numbered through, step by step; sequence number `g` reads
-//! window `permute(epoch, g mod windows)` with `epoch = g div windows`. Nothing depends on how a global batch
-//! is cut into ranks and micro-batches, and a step number is the whole state.
+//! The stream is cut into windows of `seq_len + 1` tokens that start `seq_len` apart, so that each token is a
+//! target once per epoch. The sequences of a run are numbered consecutively, step by step. Sequence number
+//! `g` reads window `permute(epoch, g mod windows)` with `epoch = g div windows`. The order does not depend
+//! on how a global batch is divided among ranks and micro-batches, and the step number is the only state.
 
 use super::ramp::Ramp;
 use crate::error::{Error, Result};
 use std::ops::Range;
 
-/// The seeded order of windows. It has no state.
+/// The seeded order of windows. It is stateless.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     seed: u64,
@@ -20,10 +20,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Windows of `seq_len + 1` out of `tokens` tokens, `global_batch_size` of them per step.
+    /// Orders the windows of `seq_len + 1` tokens in a stream of `tokens` tokens, `global_batch_size` of them
+    /// per step.
     ///
     /// # Errors
-    /// A stream shorter than one window, or a zero length or batch.
+    /// If the stream is shorter than one window, or `seq_len` or the batch size is 0.
     pub fn new(seed: u64, tokens: usize, seq_len: usize, global_batch_size: usize) -> Result<Self> {
         if seq_len == 0 || global_batch_size == 0 {
             return Err(Error::usage("seq_len and the global batch size must be at least 1"));
@@ -40,29 +41,29 @@ impl Sampler {
         Ok(Self { seed, seq_len, windows, global_batch_size, ramp: Ramp::NONE })
     }
 
-    /// Reads batches of other sizes in the first steps.
+    /// Uses the ramp's batch sizes in the first steps.
     pub fn with_ramp(self, ramp: Ramp) -> Self {
         Self { ramp, ..self }
     }
 
-    /// Number of windows in one epoch.
+    /// Returns the number of windows in one epoch.
     pub fn windows(&self) -> usize {
         self.windows as usize
     }
 
-    /// How often a run of `steps` steps passes over the windows.
+    /// Returns how often a run of `steps` steps passes over the windows.
     pub fn passes(&self, steps: u64) -> f64 {
         let of = |(steps, sequences): (u64, u64)| steps as f64 * sequences as f64;
         self.ramp.stages(steps, self.global_batch_size).map(of).sum::<f64>() / self.windows as f64
     }
 
-    /// The epoch that sequence `index` of the global batch of `step` belongs to.
+    /// Returns the epoch that sequence `index` of the global batch of `step` belongs to.
     pub fn epoch(&self, step: u64, index: usize) -> u64 {
         self.number(step, index) / self.windows
     }
 
-    /// The tokens (inputs and one more for the last target) of sequence `index` of the global batch of
-    /// `step`.
+    /// Returns the token range of sequence `index` of the global batch of `step`: the inputs, and one more
+    /// token for the last target.
     pub fn window(&self, step: u64, index: usize) -> Range<usize> {
         let number = self.number(step, index);
         let window = permute(self.seed, number / self.windows, number % self.windows, self.windows);
@@ -75,15 +76,15 @@ impl Sampler {
     }
 }
 
-/// The index in the global batch of sequence `j` of micro-batch `micro` on a rank.
+/// Returns the index in the global batch of sequence `j` of micro-batch `micro` on a rank.
 pub fn global_index(micro: usize, local: usize, j: usize, rank: usize, world_size: usize) -> usize {
     (micro * local + j) * world_size + rank
 }
 
 const ROUNDS: usize = 8;
 
-/// A pseudorandom permutation of 0..n, keyed by seed and epoch: a balanced Feistel network over the next
-/// power of four, walked until it lands below n (Black and Rogaway 2002, cycle walking: four steps at most on
+/// Permutes 0..n pseudorandomly, keyed by seed and epoch: a balanced Feistel network over the next power of
+/// four, repeated until the result is below n (cycle walking, Black and Rogaway 2002; at most four rounds on
 /// average).
 fn permute(seed: u64, epoch: u64, index: u64, n: u64) -> u64 {
     let bits = (64 - (n - 1).leading_zeros()).div_ceil(2).max(1);
@@ -183,7 +184,7 @@ mod tests {
         assert!(Sampler::new(0, 10, usize::MAX, 1).is_err());
     }
 
-    /// The order is a promise to checkpoints: it never changes under a seed.
+    /// Checkpoints rely on the order, so it must never change for a given seed.
     #[test]
     fn the_order_never_changes() {
         let order: Vec<u64> = (0..10).map(|i| permute(42, 0, i, 10)).collect();

@@ -1,8 +1,8 @@
-//! Token files: llm.c shards, read and written, and nanoGPT's headerless ones, read.
+//! Token files: reads and writes llm.c shards, and reads nanoGPT's headerless files.
 //!
 //! An llm.c shard (`llmc/dataloader.h`) is a header of 256 little-endian i32 (magic, version, number of
-//! tokens, zeros) and then the tokens: magic 20240520 with version 1 for u16 ids, 20240801 with version 7 for
-//! u32 ids. A nanoGPT `.bin` is u16 ids only. Which of the two a file is, its first word says.
+//! tokens, zeros) followed by the tokens: magic 20240520 with version 1 for u16 ids, 20240801 with version 7
+//! for u32 ids. A nanoGPT `.bin` is only u16 ids. The first word of a file tells the two apart.
 
 use super::file::CorpusFile;
 use super::stream::{Store, Stream, TokenFile};
@@ -17,10 +17,10 @@ const MAGIC_U32: u32 = 20_240_801;
 const VERSION_U16: u32 = 1;
 const VERSION_U32: u32 = 7;
 
-/// Tokens that one shard holds unless told otherwise, as in llm.c.
+/// Default number of tokens in a shard, as in llm.c.
 pub const SHARD_TOKENS: usize = 100_000_000;
 
-/// What the header and the size of a shard say.
+/// The layout of a shard, from its header and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     offset: usize,
@@ -28,7 +28,7 @@ struct Layout {
     tokens: usize,
 }
 
-/// Reads the layout of a shard from its first bytes and its size; everything it says is checked.
+/// Reads the layout of a shard from its first bytes and its size, and checks all of it.
 fn layout(head: &[u8], bytes: u64) -> Result<Layout, String> {
     let word = |i: usize| head.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
     let (width, version) = match word(0) {
@@ -46,10 +46,10 @@ fn layout(head: &[u8], bytes: u64) -> Result<Layout, String> {
         }
     };
     let (Some(found), Some(claimed)) = (word(1), word(2)) else {
-        return Err(format!("{bytes} bytes do not hold the header of {HEADER_BYTES}"));
+        return Err(format!("{bytes} bytes are too few for the header of {HEADER_BYTES} bytes"));
     };
     if found != version {
-        return Err(format!("version {found} of the shard format; this reads version {version}"));
+        return Err(format!("it has version {found} of the shard format; xrun reads version {version}"));
     }
     let expected = HEADER_BYTES as u64 + u64::from(claimed) * width as u64;
     if bytes != expected {
@@ -71,7 +71,7 @@ fn layout_of(file: &CorpusFile) -> Result<Layout> {
     layout(head, file.bytes()).map_err(|e| Error::usage(format!("token file {}: {e}", file.path().display())))
 }
 
-/// The number of tokens in token files, from their headers and sizes.
+/// Returns the number of tokens in token files, from their headers and sizes.
 pub(super) fn count(paths: &[PathBuf]) -> Result<usize> {
     CorpusFile::open_all(paths.to_vec())?.iter().map(|file| Ok(layout_of(file)?.tokens)).sum()
 }
@@ -79,7 +79,7 @@ pub(super) fn count(paths: &[PathBuf]) -> Result<usize> {
 /// Opens token files, in order, as one stream.
 ///
 /// # Errors
-/// A file that cannot be read, or whose size is not what its header says.
+/// If a file cannot be read, or its size contradicts its header.
 pub(super) fn open(paths: &[PathBuf]) -> Result<Stream> {
     let stores = CorpusFile::open_all(paths.to_vec())?.into_iter().map(|file| {
         let Layout { offset, width, tokens } = layout_of(&file)?;
@@ -88,8 +88,7 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<Stream> {
     Ok(Stream::new(stores.collect::<Result<Vec<_>>>()?))
 }
 
-/// Writes a stream of tokens as numbered llm.c shards `PREFIX_000000.bin`, each appearing whole or not at
-/// all.
+/// Writes a stream of tokens as numbered llm.c shards `PREFIX_000000.bin`. Each appears whole or not at all.
 pub struct Writer {
     dir: PathBuf,
     prefix: String,
@@ -100,7 +99,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Shards of at most `limit` tokens in `dir`; u16 ids where the vocabulary allows it, else u32.
+    /// Makes a writer of shards of at most `limit` tokens in `dir`, with u16 ids if the vocabulary allows it,
+    /// else u32.
     pub fn new(dir: &Path, prefix: &str, vocab: usize, limit: usize) -> Self {
         Self {
             dir: dir.to_owned(),
@@ -112,7 +112,7 @@ impl Writer {
         }
     }
 
-    /// Appends tokens, writing every shard that they fill.
+    /// Appends tokens and writes every shard that is full.
     pub fn push(&mut self, mut tokens: &[u32]) -> Result<()> {
         while !tokens.is_empty() {
             let take = tokens.len().min(self.limit - self.tokens.len());
@@ -125,7 +125,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the last shard and returns the paths of all.
+    /// Writes the last shard and returns the paths of all shards.
     pub fn finish(mut self) -> Result<Vec<PathBuf>> {
         if !self.tokens.is_empty() {
             self.write()?;
@@ -278,7 +278,7 @@ mod tests {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             match read(&bad) {
-                // Without its magic the file reads as headerless tokens, which the vocabulary then refuses.
+                // A damaged magic makes the file read as headerless tokens, which then exceed the vocabulary.
                 Ok(tokens) => {
                     assert!(bit < 32 && Stream::from_tokens(tokens).digest(300).is_err(), "bit {bit}");
                 }

@@ -8,48 +8,48 @@ use std::path::PathBuf;
 /// The end token's name in every built-in tokenizer.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// Endings of the files that a folder of text is searched for, by default.
+/// Default extensions of the files read from a folder of text.
 pub const TEXT_EXTENSIONS: [&str; 2] = [".txt", ".md"];
 
-/// Held-out share of a corpus, by default.
+/// Default held-out share of a corpus.
 pub const HELD_OUT_SHARE: f64 = 0.05;
 
-/// Which part of the corpus is held out.
+/// What is held out for validation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Validation {
-    /// This share of it, within 0 and 1. Shards that come with a held-out part use that instead.
+    /// This share of the corpus, between 0 and 1. Shards that come with held-out shards use those instead.
     Fraction(f64),
-    /// Nothing of it, but the corpus at this path.
+    /// The corpus at this path, and nothing of the training corpus.
     Path(PathBuf),
 }
 
-/// What a dataset is made from, with paths resolved.
+/// What a dataset is made from, with all paths resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
     /// Where the text comes from.
     pub corpus: CorpusSource,
-    /// One of [`tokenizer::BUILT_IN`], or the path of a tokenizer.json.
+    /// One of [`tokenizer::BUILT_IN`](super::tokenizer::BUILT_IN), or the path of a tokenizer.json.
     pub tokenizer: String,
     /// Text that separates the documents of a text file.
     pub document_separator: Option<String>,
-    /// Endings of the files that a folder of text is searched for, dots included.
+    /// Extensions of the files read from a folder of text, dots included.
     pub extensions: Vec<String>,
-    /// What is held out; generated corpora hold out `validation_tokens` instead.
+    /// What is held out. Generated corpora ignore it and hold out `validation_tokens`.
     pub validation: Validation,
-    /// Further held-out sets: the corpus of each, by its name.
+    /// Further held-out sets: the corpus of each, by name.
     pub sets: BTreeMap<String, PathBuf>,
     /// Tokens to generate for training; the last story may exceed it.
     pub train_tokens: usize,
     /// Tokens to generate for validation; the last story may exceed it.
     pub validation_tokens: usize,
-    /// Seed of the generator and of the choice of held-out documents.
+    /// Seed for the generator and for the choice of held-out documents.
     pub seed: u64,
-    /// Bytes of memory that tokens held in memory may take; `None` for no limit.
+    /// Bytes that tokens may take in memory; `None` for no limit.
     pub memory_bytes: Option<u64>,
 }
 
 impl Spec {
-    /// A spec with the recipe's defaults for everything but the two names.
+    /// Returns a spec with the recipe's defaults for everything but the corpus and the tokenizer.
     pub fn new(corpus: &str, tokenizer: &str) -> Self {
         Self {
             corpus: corpus.into(),
@@ -65,10 +65,10 @@ impl Spec {
         }
     }
 
-    /// The held-out share where there is one.
+    /// Returns the held-out share, or `None` if the held-out corpus is separate.
     ///
     /// # Errors
-    /// A share that is not a number within 0 and 1.
+    /// If the share is not a number between 0 and 1.
     pub(super) fn fraction(&self) -> Result<Option<f64>> {
         match self.validation {
             Validation::Fraction(f) if f > 0.0 && f < 1.0 => Ok(Some(f)),

@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Divides the documents: about `fraction` of their bytes is held out, chosen by a hash of the seed and the
-/// text, so that equal documents stay on one side. Both lists are in the order of the corpus.
+/// Splits the documents so that about `fraction` of their bytes is held out. The choice follows a hash of the
+/// seed and the text, so equal documents end up on the same side. Both lists are in corpus order.
 pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
     let hash = |i| {
         let mut hasher = blake3::Hasher::new();
@@ -39,7 +39,7 @@ pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Resu
     Ok((train, validation))
 }
 
-/// Takes sizes in order while they fit into the share; where none fits, the smallest; never all.
+/// Takes sizes in order while they fit into the share. If none fits, takes the smallest. Never takes all.
 fn choose(sizes: &[u64], fraction: f64) -> Vec<bool> {
     let share = (sizes.iter().sum::<u64>() as f64 * fraction) as u64;
     let mut taken = 0;
@@ -58,15 +58,15 @@ fn choose(sizes: &[u64], fraction: f64) -> Vec<bool> {
     held
 }
 
-/// Where one contiguous stream of `len` tokens divides: the first range is trained on, the second is the tail
-/// held out, preceded by the one token that is its first context.
+/// Splits one contiguous stream of `len` tokens. The first range is trained on; the second is the held-out
+/// tail, preceded by one token that serves as its first context.
 pub(super) fn tail(len: usize, fraction: f64) -> (Range<usize>, Range<usize>) {
     let held = (len as f64 * fraction) as usize;
     let cut = len - held;
     (0..cut, cut.saturating_sub(1)..len)
 }
 
-/// [`tail`], moved to where the next document begins unless that lies beyond the middle of the tail.
+/// Splits like [`tail`], but at the next document start unless that lies beyond the middle of the tail.
 pub(super) fn tail_at_document(
     stream: &Stream,
     fraction: f64,

@@ -18,7 +18,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Nothing counted yet.
+    /// Starts with all counts at zero.
     pub fn new(tokenizer: &Tokenizer) -> Self {
         let used = vec![false; tokenizer.vocab_size()];
         Self { end: tokenizer.end_token(), tokens: 0, documents: 0, longest: 0, open: 0, used }
@@ -45,7 +45,7 @@ impl Counts {
         Ok(())
     }
 
-    /// Ends the document in hand; between two end tokens there may be none.
+    /// Ends the current document; two end tokens in a row enclose none.
     fn close(&mut self) {
         self.documents += u64::from(self.open > 0);
         self.longest = self.longest.max(self.open);
@@ -66,20 +66,21 @@ pub struct Statistics {
     pub validation_documents: u64,
     /// Tokens of the longest document, its end token not included.
     pub longest_document_tokens: u64,
-    /// UTF-8 bytes of text per token; unknown where the corpus was tokens already.
+    /// UTF-8 bytes of text per token; `None` if the corpus was already tokens.
     pub bytes_per_token: Option<f64>,
-    /// The lowest possible loss on the held-out tokens in nats per token, where it is known.
+    /// The lowest possible loss on the held-out tokens in nats per token, if known.
     pub floor: Option<f64>,
-    /// Entries of the tokenizer.
+    /// Number of tokenizer entries.
     pub vocab_size: u64,
-    /// Entries that occur.
+    /// Number of entries that occur in the corpus.
     pub vocab_used: u64,
-    /// Token files written.
+    /// Number of token files written.
     pub shards: u64,
 }
 
 impl Statistics {
-    /// Sums up both splits of a corpus that was [`feed`](super::feed) and written to so many shards.
+    /// Sums up both splits of a corpus that [`feed`](super::feed) delivered and that was written to `shards`
+    /// shards.
     pub fn new(train: &Counts, validation: &Counts, fed: &Fed, shards: usize) -> Self {
         let close = |c: &Counts| {
             let mut c = c.clone();

@@ -10,13 +10,13 @@ use std::sync::Arc;
 /// Tokens hashed and checked at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Little-endian ids in a file.
+/// A file of little-endian token ids.
 #[derive(Debug)]
 pub(super) struct TokenFile {
     pub file: CorpusFile,
-    /// The byte at which they begin.
+    /// Byte at which the ids begin.
     pub offset: u64,
-    /// Bytes of an id: 2 or 4.
+    /// Bytes per id: 2 or 4.
     pub width: usize,
     pub tokens: usize,
 }
@@ -36,7 +36,7 @@ impl TokenFile {
     }
 }
 
-/// Where a run of tokens is kept.
+/// Where consecutive tokens are kept.
 #[derive(Debug)]
 pub(super) enum Store {
     /// In memory.
@@ -61,7 +61,7 @@ impl Store {
         Ok(())
     }
 
-    /// The place of a token for a person.
+    /// Describes the position of a token in messages.
     fn place(&self, at: usize) -> String {
         match self {
             Store::Memory(_) => format!("position {at}"),
@@ -70,7 +70,7 @@ impl Store {
     }
 }
 
-/// Part of a store, at its place in the stream.
+/// Part of a store: tokens `from..from + len` of it, at position `at` of the stream.
 #[derive(Clone, Debug)]
 struct Segment {
     store: Arc<Store>,
@@ -79,7 +79,7 @@ struct Segment {
     len: usize,
 }
 
-/// Token ids 0..len, from one or several stores. Cheap to clone and to slice.
+/// A sequence of token ids from one or several stores. Cheap to clone and to slice.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
     segments: Vec<Segment>,
@@ -96,7 +96,7 @@ impl Stream {
         stream
     }
 
-    /// A stream of tokens in memory.
+    /// Makes a stream of tokens in memory.
     pub fn from_tokens(tokens: Vec<u32>) -> Self {
         Self::new([Store::Memory(tokens)])
     }
@@ -109,17 +109,17 @@ impl Stream {
         }
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no tokens.
+    /// Returns true if there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The segments from token `start` on.
+    /// Returns the segments from token `start` on.
     fn segments_from(&self, start: usize) -> &[Segment] {
         &self.segments[self.segments.partition_point(|s| s.at + s.len <= start)..]
     }
@@ -127,10 +127,10 @@ impl Stream {
     /// Copies the tokens from `start` on into `out`.
     ///
     /// # Errors
-    /// A file of tokens that cannot be read, or was written to since it was opened.
+    /// If a token file cannot be read, or was written to since it was opened.
     ///
     /// # Panics
-    /// When the range is not within the stream, as slices do.
+    /// If the range exceeds the stream.
     pub fn read(&self, start: usize, out: &mut [u32]) -> Result<()> {
         let end = start + out.len();
         assert!(end <= self.len, "tokens {start}..{end} of a stream of {}", self.len);
@@ -141,20 +141,21 @@ impl Stream {
         Ok(())
     }
 
-    /// The tokens of a range, copied.
+    /// Copies the tokens of a range.
     ///
     /// # Errors
-    /// As [`Stream::read`].
+    /// If [`Stream::read`] fails.
     pub fn tokens(&self, range: Range<usize>) -> Result<Vec<u32>> {
         let mut out = vec![0; range.len()];
         self.read(range.start, &mut out)?;
         Ok(out)
     }
 
-    /// The tokens of a range, each checked against a vocabulary of `vocab` entries.
+    /// Copies the tokens of a range and checks each against a vocabulary of `vocab` entries.
     ///
     /// # Errors
-    /// As [`Stream::read`]; the first token outside the vocabulary, with its file and its position there.
+    /// If [`Stream::read`] fails, or a token is outside the vocabulary; the message has the first such token,
+    /// its file and its position there.
     pub(super) fn tokens_below(&self, range: Range<usize>, vocab: usize) -> Result<Vec<u32>> {
         let tokens = self.tokens(range.clone())?;
         let Some(bad) = tokens.iter().position(|&t| t as usize >= vocab) else { return Ok(tokens) };
@@ -168,10 +169,10 @@ impl Stream {
         )))
     }
 
-    /// Checks that no file of it was written to since it was opened. Reads check the same.
+    /// Checks that no file of the stream was written to since it was opened. Reads check the same.
     ///
     /// # Errors
-    /// A file that was, or is gone.
+    /// If a file was written to, replaced or removed.
     pub(super) fn check(&self) -> Result<()> {
         self.segments.par_iter().try_for_each(|s| match s.store.as_ref() {
             Store::Memory(_) => Ok(()),
@@ -179,13 +180,13 @@ impl Stream {
         })
     }
 
-    /// The bytes of memory that its tokens take.
+    /// Returns the bytes of memory that the tokens take.
     pub(super) fn memory_bytes(&self) -> usize {
         let held = self.segments.iter().filter(|s| matches!(*s.store, Store::Memory(_)));
         held.map(|s| s.len * size_of::<u32>()).sum()
     }
 
-    /// The part of the stream within `range`, sharing its stores.
+    /// Returns the part of the stream within `range`. It shares the stores.
     pub fn slice(&self, range: Range<usize>) -> Self {
         let mut part = Self::default();
         for s in &self.segments {
@@ -203,10 +204,10 @@ impl Stream {
         part
     }
 
-    /// The position of the first `token` at or after `start`.
+    /// Returns the position of the first `token` at or after `start`.
     ///
     /// # Errors
-    /// As [`Stream::read`].
+    /// If [`Stream::read`] fails.
     pub(super) fn find(&self, token: u32, start: usize) -> Result<Option<usize>> {
         let mut at = start;
         while at < self.len {
@@ -219,11 +220,12 @@ impl Stream {
         Ok(None)
     }
 
-    /// BLAKE3 over the tokens (not over how they are stored), with every id checked against the vocabulary in
-    /// the same pass.
+    /// Hashes the tokens with BLAKE3, independently of how they are stored, and checks every id against the
+    /// vocabulary in the same pass.
     ///
     /// # Errors
-    /// As [`Stream::read`]; a token outside the vocabulary, with its file and its position there.
+    /// If [`Stream::read`] fails, or a token is outside the vocabulary; the message has its file and its
+    /// position there.
     pub(super) fn digest(&self, vocab: usize) -> Result<blake3::Hash> {
         let parts: Vec<[u8; 32]> = (0..self.len.div_ceil(CHUNK))
             .into_par_iter()

@@ -1,4 +1,4 @@
-//! Text of a file, read block by block.
+//! Reads the text of a file, block by block.
 
 use super::source::Content;
 use crate::device::host_allocator::fallible;
@@ -9,24 +9,24 @@ use std::ops::Range;
 /// Bytes of text read at a time.
 pub(super) const BLOCK_BYTES: usize = 4 << 20;
 
-/// The mark of UTF-8 that some editors put first in a file.
+/// UTF-8 marker that some editors put at the start of a file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads a range of a file's content as text, without a byte order mark.
 #[derive(Debug)]
 pub(super) struct TextReader<'c> {
     content: &'c dyn Content,
-    /// The bytes that are left, or fewer.
+    /// The bytes still to be read; the content may end earlier.
     left: Range<u64>,
-    /// The beginning of a character whose end is in the next block: at most three bytes before `left`.
+    /// The start of a character that continues in the next block: at most three bytes, right before `left`.
     begun: Vec<u8>,
 }
 
 impl<'c> TextReader<'c> {
-    /// Reads all of a file.
+    /// Starts reading a whole file.
     ///
     /// # Errors
-    /// A file that cannot be read, or changed.
+    /// If the file cannot be read, or has changed.
     pub fn whole(content: &'c dyn Content) -> Result<Self> {
         let mut mark = [0; BYTE_ORDER_MARK.len()];
         content.read_at(0, &mut mark)?;
@@ -34,26 +34,26 @@ impl<'c> TextReader<'c> {
         Ok(Self::range(content, start..content.bound().max(start)))
     }
 
-    /// Reads a range, which begins and ends between characters.
+    /// Starts reading a range, which must begin and end between characters.
     pub fn range(content: &'c dyn Content, left: Range<u64>) -> Self {
         Self { content, left, begun: Vec::new() }
     }
 
-    /// The byte of the content that comes next.
+    /// Returns the offset in the content of the next byte of text.
     pub fn at(&self) -> u64 {
         self.left.start - self.begun.len() as u64
     }
 
-    /// True if the last read reached the end.
+    /// Returns true if the last read reached the end.
     pub fn is_done(&self) -> bool {
         self.left.is_empty()
     }
 
-    /// Appends the next block of at most `most` bytes to `text`; false where nothing is left.
+    /// Appends the next block of at most `most` bytes to `text`; returns false if nothing is left.
     ///
     /// # Errors
-    /// Bytes that are not UTF-8, with their line; a file that cannot be read, or changed; a refused
-    /// allocation.
+    /// If the bytes are not UTF-8 (the message has the line), the file cannot be read or has changed, or
+    /// memory runs out.
     pub fn append(&mut self, text: &mut String, most: usize) -> Result<bool> {
         let length = (self.left.end - self.left.start).min(most.max(1) as u64) as usize;
         if length == 0 {
@@ -64,7 +64,7 @@ impl<'c> TextReader<'c> {
         let begun = bytes.len();
         let refused = |_| {
             Error::does_not_fit(format!(
-                "{}: there is no memory for {length} bytes of its text at once",
+                "{}: not enough memory for {length} bytes of its text at once",
                 self.content.file().path().display()
             ))
         };
@@ -95,14 +95,14 @@ impl<'c> TextReader<'c> {
         Ok(true)
     }
 
-    /// The error of a byte that is not UTF-8. Lines count from 1.
+    /// Makes the error for byte `at`, which is not UTF-8. Lines count from 1.
     fn not_utf8(&self, at: u64) -> Error {
         let mut head = [0; 2];
         if self.content.read_at(0, &mut head).is_ok() && head == [0x1f, 0x8b] {
             let path = self.content.file().path();
             let name = path.file_name().unwrap_or_default().display();
             return Error::usage(format!(
-                "{} begins like a file of gzip; name it {name}.gz, and it is unpacked as it is read",
+                "{} looks like a gzip file; rename it to {name}.gz, and it is unpacked while it is read",
                 path.display()
             ));
         }

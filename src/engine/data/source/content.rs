@@ -1,28 +1,28 @@
-//! What a file holds once it is unpacked, as bytes at offsets.
+//! The content of a file after unpacking, as bytes at offsets.
 
 use crate::data::file::CorpusFile;
 use crate::error::Result;
 use std::fmt::Debug;
 
-/// The content of a file: its bytes as they lie, or unpacked.
+/// The content of a file: its own bytes, or what they unpack to.
 pub(in crate::data) trait Content: Debug + Send + Sync {
-    /// The file itself, for its name, its size on disk and whether it has changed.
+    /// Returns the file itself, for its name, its size on disk and whether it has changed.
     fn file(&self) -> &CorpusFile;
 
-    /// The most bytes that the content may have. A read says where it really ends.
+    /// Returns an upper bound of the content's bytes. Only a read finds the real end.
     fn bound(&self) -> u64;
 
-    /// Fills `out` with the content from `offset` on, and returns the bytes filled: fewer than `out` has only
-    /// at the end.
+    /// Fills `out` with the content from `offset` on and returns the number of bytes filled. It is less than
+    /// the length of `out` only at the end.
     ///
     /// # Errors
-    /// A file that cannot be read, was written to since it was opened, or is damaged.
+    /// If the file cannot be read, was written to since it was opened, or is damaged.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize>;
 
-    /// Returns about `bytes` of the content near byte `at` of the file, to estimate the whole from.
+    /// Returns about `bytes` of the content near byte `at` of the file, to estimate the whole content from.
     ///
     /// # Errors
-    /// As [`Content::read_at`].
+    /// If [`Content::read_at`] fails.
     fn sample(&self, at: u64, bytes: usize) -> Result<Sample>;
 }
 
@@ -30,7 +30,7 @@ pub(in crate::data) trait Content: Debug + Send + Sync {
 #[derive(Debug)]
 pub(in crate::data) struct Sample {
     pub content: Vec<u8>,
-    /// Bytes of the file that the piece takes there.
+    /// Bytes that the piece takes in the file.
     pub file_bytes: u64,
 }
 

@@ -1,62 +1,64 @@
-//! What a document format has to say.
+//! The trait that a document format implements.
 
 use super::content::Content;
 use crate::data::text::TextReader;
 use crate::error::Result;
 use std::fmt::Debug;
 
-/// A document format: where a file's documents are, and what their text is.
+/// A document format: finds the documents in a file and reads their text.
 pub(in crate::data) trait Source: Debug + Sync {
-    /// What tells the format from others in the key of cached tokens. Never changed, never used again.
+    /// Returns the number that identifies the format in the key of cached tokens. It must never change or be
+    /// reused.
     fn tag(&self) -> u8;
 
-    /// Finds the documents of a file, in order, and checks all of the file. Documents of white space alone
-    /// are left out. `separator` cuts formats that do not say themselves where a document ends.
+    /// Finds the documents of a file, in order, and checks the whole file. Documents that are only white
+    /// space are left out. `separator` is for formats that do not mark document boundaries themselves.
     ///
     /// # Errors
-    /// Content that is not of the format, with file and line; a file that cannot be read, or changed.
+    /// If the content does not follow the format (the message has file and line), or the file cannot be read
+    /// or has changed.
     fn scan(&self, content: &dyn Content, separator: Option<&str>) -> Result<Vec<DocumentSpan>>;
 
     /// Opens the text of a document.
     ///
     /// # Errors
-    /// As [`Source::scan`].
+    /// If the file cannot be read or has changed, or the document does not follow the format.
     fn read<'c>(&self, content: &'c dyn Content, span: &DocumentSpan) -> Result<DocumentReader<'c>>;
 
-    /// Returns the text of the documents, whole or not, in a piece of a file's content.
+    /// Returns the text of the documents, whole or partial, in a piece of a file's content.
     fn sampled(&self, piece: &[u8]) -> String;
 
-    /// Returns what the beginning of a file gives reason to warn of.
+    /// Looks at the beginning of a file and returns a warning if there is reason for one.
     ///
     /// # Errors
-    /// As [`Source::scan`].
+    /// If the file cannot be read or has changed, or its beginning is not text.
     fn warning(&self, content: &dyn Content, separator: Option<&str>) -> Result<Option<String>>;
 }
 
 /// Where a document is in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::data) struct DocumentSpan {
-    /// Where the document begins: a byte of the content, or what else the format counts in.
+    /// Where the document begins: a byte of the content, or another position that the format defines.
     pub at: u64,
-    /// Bytes of the content that it takes.
+    /// Bytes of content that the document takes.
     pub bytes: u64,
-    /// Its line, from 1, where the format has one document a line.
+    /// Line of the document, from 1, in formats with one document per line.
     pub line: usize,
 }
 
 /// The text of a document, read block by block.
 pub(in crate::data) enum DocumentReader<'c> {
-    /// Text that stands in the content as it is.
+    /// Text that is in the content as it is.
     Blocks(TextReader<'c>),
-    /// Text in one piece, until it is taken.
+    /// The whole text in one piece; `None` after it was taken.
     Whole(Option<String>),
 }
 
 impl DocumentReader<'_> {
-    /// Appends the next block of about `most` bytes to `text`; false where nothing is left.
+    /// Appends the next block of about `most` bytes to `text`; returns false if nothing is left.
     ///
     /// # Errors
-    /// As [`TextReader::append`].
+    /// If [`TextReader::append`] fails.
     pub fn append(&mut self, text: &mut String, most: usize) -> Result<bool> {
         match self {
             Self::Blocks(reader) => reader.append(text, most),

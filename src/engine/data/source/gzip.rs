@@ -1,8 +1,8 @@
-//! Gzip: the content of a packed file, read at any offset.
+//! Gzip: reads the content of a packed file at any offset.
 //!
-//! A packed stream can only be decoded from its beginning. So every thread keeps the decoder that it used last,
-//! which makes reads in order cheap, and a file keeps copies of decoders along the way, from which other reads
-//! start. Nothing else is held, however long the content.
+//! A packed stream can only be decoded from its beginning. So every thread keeps the decoder that it used
+//! last, which makes reads in order cheap, and every file keeps copies of decoders along the way, from which
+//! other reads start. Nothing else is kept in memory, however long the content is.
 
 use super::content::{Content, Sample};
 use crate::data::file::CorpusFile;
@@ -20,42 +20,42 @@ static CRC32: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISO_HDLC)
 /// Bytes of the file that a decoder reads at a time.
 const INPUT_BYTES: usize = 128 << 10;
 
-/// The longest header of a member that is read: a file name and a comment.
+/// The longest member header that is read. A header may hold a file name and a comment.
 const MAX_HEADER: usize = 64 << 10;
 
-/// Checksum and length at the end of a member.
+/// Bytes of the checksum and length at the end of a member.
 const TRAILER_BYTES: usize = 8;
 
-/// The most bytes that deflate makes of one.
+/// The most bytes that deflate can make of one byte.
 const MAX_EXPANSION: u64 = 1032;
 
-/// How many times as long as its file content may be, beyond [`ALWAYS_ALLOWED`]: text is packed to a third or
-/// a tenth, and what expands further is made to fill memory or a disk.
+/// How many times the length of its file content may be, beyond [`ALWAYS_ALLOWED`]. Packed text is a third to
+/// a tenth of its length; files that expand much further are made to fill memory or a disk.
 const ALLOWED_EXPANSION: u64 = 200;
 
-/// Content that may be this long whatever its file's size.
+/// Content up to this length is allowed whatever the file's size.
 const ALWAYS_ALLOWED: u64 = 64 << 20;
 
-/// Decoders kept of a file, evenly spaced. Each takes 43 KiB.
+/// The most decoders kept per file, evenly spaced. Each takes 43 KiB.
 const MAX_STOPS: usize = 32;
 
-/// Content between the first decoders that are kept; longer content has its stops further apart.
+/// Bytes of content between the first decoders kept; longer content spaces them further apart.
 const FIRST_SPACING: u64 = 4 << 20;
 
-/// Content that is decoded at a time on the way to an offset.
+/// Bytes of content decoded at a time on the way to an offset.
 const SKIP_BYTES: u64 = 1 << 20;
 
-/// Content that is decoded for a sample: its beginning is packed less tightly than what comes later.
+/// Bytes of content decoded for a sample: the beginning of a file is packed less tightly than the rest.
 const SAMPLED_BYTES: usize = 1 << 20;
 
 thread_local! {
-    /// The decoder that this thread used last, and the file that it is in.
+    /// The decoder that this thread used last, and the id of its file.
     static LAST: RefCell<Option<(u64, Decoder)>> = const { RefCell::new(None) };
 }
 
 /// A packed file.
 pub(super) struct Gzip {
-    /// Its number among all that were opened.
+    /// Number of the file among all that were opened.
     id: u64,
     file: CorpusFile,
     stops: Mutex<Stops>,
@@ -103,7 +103,7 @@ impl Content for Gzip {
         Ok(read)
     }
 
-    /// Always takes the sample from the beginning: other places cannot be reached without all before them.
+    /// Always samples the beginning: any other place can only be reached by decoding everything before it.
     fn sample(&self, _: u64, bytes: usize) -> Result<Sample> {
         let mut decoder = Decoder::default();
         let mut content = vec![0; SAMPLED_BYTES.max(bytes)];
@@ -116,15 +116,15 @@ impl Content for Gzip {
 }
 
 impl Gzip {
-    /// Returns a copy of the kept decoder that is nearest before `offset`, if it is beyond `reached`.
+    /// Returns a copy of the last kept decoder at or before `offset`, if it is beyond `reached`.
     fn stop_between(&self, reached: u64, offset: u64) -> Option<Decoder> {
         let stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
         let stop = stops.decoders.iter().rfind(|stop| stop.position <= offset)?;
         (stop.position > reached).then(|| stop.clone())
     }
 
-    /// Keeps a copy of a decoder where it is far enough beyond all that are kept. Files of a large corpus
-    /// keep none: they are read in parallel as they are.
+    /// Keeps a copy of a decoder if it is far enough beyond the last kept one. The files of a large corpus
+    /// keep none: there are enough of them to read in parallel.
     fn keep(&self, decoder: &Decoder) {
         if self.file.is_held() && !decoder.is_done {
             self.stops.lock().unwrap_or_else(PoisonError::into_inner).add(decoder);
@@ -132,7 +132,7 @@ impl Gzip {
     }
 }
 
-/// Decoders that reads may start from, in the order of their positions.
+/// Decoders that reads may start from, in order of position.
 struct Stops {
     spacing: u64,
     decoders: Vec<Decoder>,
@@ -156,28 +156,28 @@ impl Stops {
     }
 }
 
-/// Where the decoding of a file stands.
+/// The state of decoding a file.
 #[derive(Clone)]
 struct Decoder {
     inflate: Box<InflateState>,
-    /// Bytes of the file that are read and not decoded yet, from `used` on.
+    /// Bytes of the file that were read; those from `used` on are not decoded yet.
     input: Vec<u8>,
     used: usize,
     /// The byte of the file after `input`.
     read_to: u64,
     /// Bytes of content decoded so far.
     position: u64,
-    /// The member being decoded; none before its header.
+    /// The member being decoded; `None` before its header is read.
     member: Option<Member>,
     /// True after the last member.
     is_done: bool,
 }
 
-/// What the end of a member is compared with.
+/// What is needed to check a member at its end.
 #[derive(Clone)]
 struct Member {
     digest: Digest<'static, u32, Table<16>>,
-    /// Where its content begins.
+    /// Position in the content where the member begins.
     start: u64,
 }
 
@@ -196,8 +196,8 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Fills `out` with the content that comes next, and returns the bytes filled: fewer than `out` has only
-    /// at the end.
+    /// Fills `out` with the next content and returns the number of bytes filled. It is less than the length
+    /// of `out` only at the end.
     fn read(&mut self, file: &CorpusFile, out: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < out.len() && !self.is_done {
@@ -210,7 +210,7 @@ impl Decoder {
         Ok(filled)
     }
 
-    /// Decodes some content of a member, and compares its end.
+    /// Decodes some content of a member, and checks the member when it ends.
     fn decode(&mut self, file: &CorpusFile, out: &mut [u8]) -> Result<usize> {
         self.refill(file, 1)?;
         let made = inflate(&mut self.inflate, &self.input[self.used..], out, MZFlush::None);
@@ -224,8 +224,8 @@ impl Decoder {
             return Err(error(
                 file,
                 &format!(
-                    "becomes {times} times as long when it is unpacked, which text does not; if it is what you want to train \
-                 on, unpack it with `gzip -d` first"
+                    "becomes {times} times as long when it is unpacked, which text never does; if you do want to train \
+                 on it, unpack it with `gzip -d` first"
                 ),
             ));
         }
@@ -247,7 +247,7 @@ impl Decoder {
     fn begin_member(&mut self, file: &CorpusFile) -> Result<()> {
         self.refill(file, MAX_HEADER)?;
         let (head, at) = (&self.input[self.used..], self.next_byte());
-        // Some programs fill the last block of a tape or a disk.
+        // Some programs pad the last block of a tape or a disk with zeros.
         if at > 0 && head.iter().all(|byte| *byte == 0) && self.read_to == file.bytes() {
             self.is_done = true;
             return Ok(());
@@ -278,7 +278,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Compares checksum and length of the member that ends here.
+    /// Checks the checksum and length of the member that ends here.
     fn end_member(&mut self, file: &CorpusFile) -> Result<()> {
         self.refill(file, TRAILER_BYTES)?;
         let Some(member) = self.member.take() else { return Ok(()) };
@@ -296,7 +296,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Makes `wanted` bytes of input ready, or all that the file has left.
+    /// Reads until `wanted` bytes of input are ready, or the file ends.
     fn refill(&mut self, file: &CorpusFile, wanted: usize) -> Result<()> {
         if self.input.len() - self.used < wanted && self.read_to < file.bytes() {
             self.input.drain(..self.used);
@@ -310,7 +310,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The byte of the file that is decoded next.
+    /// Returns the offset in the file of the byte that is decoded next.
     fn next_byte(&self) -> u64 {
         self.read_to - (self.input.len() - self.used) as u64
     }
@@ -320,20 +320,20 @@ impl Decoder {
     }
 }
 
-/// What every member begins with: two bytes by which gzip is known, and the method deflate.
+/// First bytes of every member: the two that identify gzip, and the method, deflate.
 const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
 
-/// Flags of a header that have no meaning yet.
+/// Header flags without a meaning in RFC 1952.
 const RESERVED: u8 = 0xe0;
 
-/// Returns the length of a member's header (RFC 1952); `None` where `head` ends before it does.
+/// Returns the length of a member's header (RFC 1952); `None` if `head` ends before the header does.
 fn header_bytes(head: &[u8]) -> Option<usize> {
     let flags = *head.get(3)?;
     let mut at = 10;
     if flags & 4 != 0 {
         at += 2 + usize::from(u16::from_le_bytes(*head.get(at..)?.first_chunk()?));
     }
-    // A name, a comment.
+    // The file name, then the comment.
     for flag in [8, 16] {
         if flags & flag != 0 {
             at += head.get(at..)?.iter().position(|byte| *byte == 0)? + 1;
@@ -353,7 +353,7 @@ fn truncated(file: &CorpusFile) -> Error {
     error(
         file,
         &format!(
-            "is cut off: its packed text goes beyond its {} bytes. Copy or download it again",
+            "is cut off: its packed text does not end within its {} bytes. Copy or download it again",
             file.bytes()
         ),
     )
@@ -418,7 +418,7 @@ mod tests {
         }
     }
 
-    /// A header may have all that RFC 1952 allows.
+    /// The header has every field that RFC 1952 allows.
     #[test]
     fn the_longest_header_is_read() {
         let plain = packed(b"text", &["-n"]);
@@ -436,7 +436,7 @@ mod tests {
         assert!(read(&bytes, 100).unwrap_err().message().contains("is longer than 65536 bytes"));
     }
 
-    /// Content of several stops, from several threads, forwards, backwards and beyond its end.
+    /// Reads content with several kept decoders from several threads: forwards, backwards and beyond its end.
     #[test]
     fn any_range_is_read_in_any_order() {
         let content = numbers(1_500_000);
@@ -509,7 +509,7 @@ mod tests {
         }
     }
 
-    /// What expands like no text is refused when so much is unpacked, long before its end.
+    /// Content that expands far more than text is refused at the limit, long before its end.
     #[test]
     fn a_bomb_is_refused_where_it_expands() {
         let dir = tempfile::tempdir().unwrap();
@@ -525,7 +525,7 @@ mod tests {
         };
         assert!(read <= ALWAYS_ALLOWED, "{read}");
         assert!(error.message().contains("times as long when it is unpacked"), "{error}");
-        // Less than that is allowed, however little it takes.
+        // A shorter one is allowed, however small its file.
         let small = packed(&vec![b' '; 1 << 20], &["-9"]);
         assert_eq!(self::read(&small, 1 << 20).unwrap().len(), 1 << 20);
     }

@@ -1,4 +1,4 @@
-//! JSON lines: the string `text` of each line is a document.
+//! JSON lines: the string `text` on each line is a document.
 
 use super::content::Content;
 use super::format::{DocumentReader, DocumentSpan, Source};
@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::Deserialize;
 use std::borrow::Cow;
 
-/// A line; other fields are ignored.
+/// One line; fields other than `text` are ignored.
 #[derive(Deserialize)]
 struct Record<'a> {
     #[serde(borrow)]
@@ -28,7 +28,7 @@ impl Source for JsonLines {
         let (mut spans, mut line) = (Vec::new(), 0);
         let (mut text, mut at) = (String::new(), reader.at());
         loop {
-            // A line that is longer than a block: as much again.
+            // A line longer than the block: read as much again.
             let block = BLOCK_BYTES.max(text.len());
             let more = reader.append(&mut text, block)?;
             let whole = if more { text.rfind('\n').map_or(0, |end| end + 1) } else { text.len() };

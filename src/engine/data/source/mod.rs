@@ -1,4 +1,4 @@
-//! Document formats: one file each, and the registry that finds a file's format by its ending.
+//! Document formats, one file each, and the registry that finds a file's format by its extension.
 
 mod content;
 mod format;
@@ -14,16 +14,16 @@ use json_lines::JsonLines;
 use plain_text::PlainText;
 use std::path::{Path, PathBuf};
 
-/// What a file holds.
+/// The content type of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Format {
-    /// Tokens, which are read where they are.
+    /// Tokens, which are read in place.
     Tokens,
     /// Documents.
     Documents(&'static dyn Source),
 }
 
-/// Formats by the endings of their files.
+/// Formats by file extension.
 static FORMATS: &[(&str, Format)] = &[
     ("bin", Format::Tokens),
     ("jsonl", Format::Documents(&JsonLines)),
@@ -33,14 +33,14 @@ static FORMATS: &[(&str, Format)] = &[
 /// Opens a packed file.
 type Open = fn(CorpusFile) -> Box<dyn Content>;
 
-/// Ways to pack a file, by an ending behind that of its format.
+/// Ways to pack a file, by an extension after the format's own.
 static PACKINGS: &[(&str, Open)] = &[("gz", gzip::open)];
 
 /// The format of every other file, and of the files of a folder.
 pub(super) static TEXT: &dyn Source = &PlainText;
 
-/// Returns the format of a file by its ending. Token files are read where they are, so one that is packed is
-/// not one.
+/// Returns the format of a file by its extension. A packed token file counts as text, because token files are
+/// read in place.
 pub(super) fn format(path: &Path) -> Format {
     let unpacked = find(PACKINGS, path).map(|_| path.with_extension(""));
     match find(FORMATS, unpacked.as_deref().unwrap_or(path)) {
@@ -49,16 +49,16 @@ pub(super) fn format(path: &Path) -> Format {
     }
 }
 
-/// Returns what a table has for the ending of a path.
+/// Looks up the extension of a path in a table.
 fn find<T: Copy>(table: &[(&str, T)], path: &Path) -> Option<T> {
     let ending = path.extension()?;
     table.iter().find(|(known, _)| ending == *known).map(|(_, found)| *found)
 }
 
-/// Opens files for the content that documents are found in.
+/// Opens files for reading documents.
 ///
 /// # Errors
-/// A file that cannot be read, or is not a regular file.
+/// If a file cannot be read, or is not a regular file.
 pub(super) fn open(paths: Vec<PathBuf>) -> Result<Vec<Box<dyn Content>>> {
     let content = |file: CorpusFile| match find(PACKINGS, file.path()) {
         Some(open) => open(file),

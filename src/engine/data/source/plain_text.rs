@@ -29,7 +29,7 @@ impl Source for PlainText {
         String::from_utf8_lossy(piece).into_owned()
     }
 
-    /// Warns of literal end tokens in a file that no separator cuts.
+    /// Warns if a file without a separator contains the end token as literal text.
     fn warning(&self, content: &dyn Content, separator: Option<&str>) -> Result<Option<String>> {
         if separator.is_some() {
             return Ok(None);
@@ -48,7 +48,7 @@ impl Source for PlainText {
     }
 }
 
-/// The file as one document, unless it is white space alone.
+/// Returns the file as one document, unless it is only white space.
 fn whole(content: &dyn Content) -> Result<Vec<DocumentSpan>> {
     let (mut reader, mut text) = (TextReader::whole(content)?, String::new());
     let (begin, mut has_text) = (reader.at(), false);
@@ -60,7 +60,7 @@ fn whole(content: &dyn Content) -> Result<Vec<DocumentSpan>> {
     Ok(if has_text { vec![span] } else { vec![] })
 }
 
-/// What stands between separators, without the line breaks around it.
+/// Returns the documents between separators, without the line breaks around them.
 fn parts(content: &dyn Content, separator: &str) -> Result<Vec<DocumentSpan>> {
     let mut reader = TextReader::whole(content)?;
     let (mut text, mut at) = (String::new(), reader.at());
@@ -73,7 +73,7 @@ fn parts(content: &dyn Content, separator: &str) -> Result<Vec<DocumentSpan>> {
             spans.extend(part.close());
             start += found + separator.len();
         }
-        // The end of a block may be the beginning of a separator.
+        // The end of a block may be the start of a separator.
         let kept = if more { separator.len() - 1 } else { 0 };
         let mut end = text.len().saturating_sub(kept).max(start);
         while !text.is_char_boundary(end) {
@@ -89,12 +89,12 @@ fn parts(content: &dyn Content, separator: &str) -> Result<Vec<DocumentSpan>> {
     }
 }
 
-/// A document while its file is read.
+/// A document whose end is not reached yet.
 #[derive(Default)]
 struct Part {
-    /// From the first to the last character that is not a line break.
+    /// Its range in the content, from the first to the last character that is not a line break.
     span: Option<(u64, u64)>,
-    /// Whether it has more than white space.
+    /// True if the document has more than white space.
     has_text: bool,
 }
 
@@ -111,7 +111,7 @@ impl Part {
         self.has_text = self.has_text || !trimmed.trim().is_empty();
     }
 
-    /// Ends the document.
+    /// Ends the document and returns its span.
     fn close(&mut self) -> Option<DocumentSpan> {
         let Self { span, has_text } = std::mem::take(self);
         let (start, end) = span.filter(|_| has_text)?;

@@ -1,11 +1,11 @@
-//! The grammar: its notation compiled, derivations drawn from it, derivations found back in text.
+//! Compiles the grammar's notation, draws derivations from it, and recovers derivations from text.
 
 use std::collections::{HashMap, HashSet};
 
-/// The first entry of the `stories` vocabulary that is a word: 256 bytes and the end token come before it.
+/// The id of the first word in the `stories` vocabulary: 256 bytes and the end token come before it.
 pub const FIRST_WORD: u32 = 257;
 
-/// What a rule may stand for; `parts` contain only `parts` and sentences.
+/// What a rule expands to; `parts` contain only `parts` and sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RuleKind {
     Parts,
@@ -20,7 +20,7 @@ enum Symbol {
     Rule(usize),
 }
 
-/// One of several things that a choice may take, with its integer weight and ln(weight / total).
+/// One option of a choice, with its integer weight and ln(weight / total).
 #[derive(Debug)]
 struct Weighted<T> {
     weight: u32,
@@ -37,7 +37,7 @@ struct Rule {
     alternatives: Choices<Vec<Symbol>>,
 }
 
-/// A class binds one of its values per story; a value has one word per form.
+/// A class takes one of its values per story; a value has one word per form.
 #[derive(Debug)]
 struct Class {
     name: String,
@@ -48,17 +48,17 @@ struct Class {
 #[derive(Debug)]
 struct Word {
     text: String,
-    /// No space stands before it (punctuation).
+    /// True if no space precedes the word (punctuation).
     attached: bool,
-    /// No space stands after it (an opening quote).
+    /// True if no space follows the word (an opening quote).
     opens: bool,
-    /// The token with a leading space, and the one without, where the grammar needs them.
+    /// The word's tokens with and without a leading space, if the grammar needs them.
     spaced: Option<u32>,
     glued: Option<u32>,
 }
 
-/// A weighted grammar with bound words: a rule's alternatives are drawn by weight, a class is drawn at its
-/// first mention and keeps its value to the end of the story.
+/// A weighted grammar with bound words: a rule's alternatives are drawn by weight, and a class is drawn when
+/// it is first mentioned and keeps its value until the end of the story.
 #[derive(Debug)]
 pub struct Grammar {
     classes: Vec<Class>,
@@ -74,16 +74,16 @@ pub struct Grammar {
 pub struct Derivation {
     /// Word ids, in order.
     pub words: Vec<u16>,
-    /// Natural logarithm of its probability: the sum over its choices, leftmost first.
+    /// Natural logarithm of the derivation's probability: the sum over its choices, leftmost first.
     pub ln_p: f64,
 }
 
-/// What the parser found: how many derivations, and the log-probability of the first.
+/// The result of parsing a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parse {
     /// Number of derivations; 1 for every story of an unambiguous grammar.
     pub derivations: usize,
-    /// ln p of the first one found.
+    /// ln p of the first derivation found.
     pub ln_p: f64,
 }
 
@@ -179,7 +179,7 @@ impl Grammar {
             return Err("an alternative is empty or ends with an opening quote".into());
         }
         if self.rules[at].alternatives.iter().any(|a| a.item == symbols) {
-            return Err("an alternative stands twice".into());
+            return Err("an alternative is listed twice".into());
         }
         self.rules[at].alternatives.push(Weighted { weight, ln_p: 0.0, item: symbols });
         Ok(())
@@ -220,7 +220,7 @@ impl Grammar {
         id
     }
 
-    /// Turns weights into log-probabilities; a rule or class without alternatives is an error.
+    /// Turns weights into log-probabilities. Fails if a rule or class has no alternatives.
     fn normalize(&mut self) -> Result<(), String> {
         fn weigh<T>(choices: &mut Choices<T>, name: &str) -> Result<(), String> {
             if choices.is_empty() {
@@ -241,7 +241,7 @@ impl Grammar {
         Ok(())
     }
 
-    /// No rule reaches itself: every derivation ends, and so does every parse.
+    /// Checks that no rule reaches itself, so that every derivation and every parse ends.
     fn check_acyclic(&self) -> Result<(), String> {
         fn visit(g: &Grammar, at: usize, open: &mut Vec<usize>, done: &mut [bool]) -> Result<(), String> {
             if open.contains(&at) {
@@ -269,7 +269,8 @@ impl Grammar {
     }
 
     /// Gives a vocabulary entry to each form of a word that a story can contain: with its leading space, and
-    /// without one where it follows an opening quote or starts the story. One-byte forms are the bytes.
+    /// without it if the word can follow an opening quote or start the story. Forms of one byte use the
+    /// byte's entry.
     fn assign_pieces(&mut self) -> Result<(), String> {
         fn mark(g: &mut Grammar, symbol: Symbol, glued: bool, seen: &mut HashSet<(usize, bool)>) {
             match symbol {
@@ -319,12 +320,12 @@ impl Grammar {
         *(if bare { &mut word.glued } else { &mut word.spaced }) = Some(token);
     }
 
-    /// The word entries of the `stories` vocabulary, in order from [`FIRST_WORD`].
+    /// Returns the word entries of the `stories` vocabulary, in order from [`FIRST_WORD`].
     pub fn pieces(&self) -> &[String] {
         &self.pieces
     }
 
-    /// Draws a derivation; `draw(total)` gives a number below `total`, each equally likely.
+    /// Draws a derivation; `draw(total)` must return each number below `total` with equal probability.
     pub fn draw(&self, mut draw: impl FnMut(u32) -> u32) -> Derivation {
         let mut out = Derivation { words: Vec::with_capacity(96), ln_p: 0.0 };
         let mut bound: Vec<Option<usize>> = vec![None; self.classes.len()];
@@ -352,7 +353,7 @@ impl Grammar {
         out
     }
 
-    /// Calls `each` with every word and whether it goes without a leading space.
+    /// Calls `each` with every word, and with true if the word has no leading space.
     fn spell<'g>(&'g self, words: &[u16], mut each: impl FnMut(&'g Word, bool)) {
         let mut glued = true;
         for &w in words {
@@ -362,7 +363,7 @@ impl Grammar {
         }
     }
 
-    /// The text of a word sequence.
+    /// Returns the text of a word sequence.
     pub fn text(&self, words: &[u16]) -> String {
         let mut out = String::with_capacity(words.len() * 5);
         self.spell(words, |word, bare| {
@@ -374,7 +375,7 @@ impl Grammar {
         out
     }
 
-    /// The `stories` tokens of a derivation's words: one per word.
+    /// Returns the `stories` tokens of a word sequence: one per word.
     pub fn tokens(&self, words: &[u16]) -> Vec<u32> {
         let mut out = Vec::with_capacity(words.len() + 1);
         self.spell(words, |word, bare| {
@@ -384,7 +385,7 @@ impl Grammar {
         out
     }
 
-    /// Reads text into words; `None` where a word is unknown or the spacing is not the grammar's.
+    /// Reads text into words; `None` if a word is unknown or the spacing differs from the grammar's.
     fn read(&self, text: &str) -> Option<Vec<u16>> {
         let mut words = Vec::new();
         let mut quoted = false;
@@ -409,7 +410,7 @@ impl Grammar {
         (self.text(&words) == text).then_some(words)
     }
 
-    /// Every derivation of `text` as a story. `None` when there is none.
+    /// Finds every derivation of `text` as a story; `None` if there is none.
     pub fn parse_story(&self, text: &str) -> Option<Parse> {
         let words = self.read(text)?;
         let mut search = Search::new(self, &words, false);
@@ -417,7 +418,7 @@ impl Grammar {
         search.found
     }
 
-    /// Whether `text` is one sentence of the grammar, with nothing bound before it.
+    /// Returns true if `text` is one sentence of the grammar, with no class bound before it.
     pub fn is_sentence(&self, text: &str) -> bool {
         let Some(words) = self.read(text) else { return false };
         (0..self.rules.len()).filter(|&r| self.rules[r].kind == RuleKind::Sentence).any(|r| {
@@ -440,7 +441,7 @@ fn pick<T>(choices: &Choices<T>, draw: &mut impl FnMut(u32) -> u32) -> usize {
     unreachable!("the draw is below the sum of the weights")
 }
 
-/// What is still to be matched: symbols, then the frame around them.
+/// What is left to match: symbols, then the enclosing frame.
 struct Frame<'a> {
     symbols: &'a [Symbol],
     next: Option<&'a Frame<'a>>,

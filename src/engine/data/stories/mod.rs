@@ -1,8 +1,8 @@
-//! The built-in corpus: simple English stories drawn from a grammar whose probabilities are known, so that
-//! the best possible loss, the floor, is known too.
+//! The built-in corpus: simple English stories drawn from a grammar whose probabilities are known, so the
+//! lowest possible loss, the floor, is known too.
 //!
 //! Story `index` of a split is a pure function of (seed, split, index). Weights are integers and every draw
-//! is exactly uniform, so the stories are the same everywhere, and a story's log-probability is exact.
+//! is exactly uniform, so the stories are the same on every machine, and a story's log-probability is exact.
 
 mod grammar;
 #[cfg(test)]
@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::sync::OnceLock;
 
-/// Which of the two independent streams of stories.
+/// One of the two independent streams of stories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     /// Stories to train on.
@@ -29,11 +29,11 @@ pub fn grammar() -> &'static Grammar {
     static GRAMMAR: OnceLock<Grammar> = OnceLock::new();
     GRAMMAR.get_or_init(|| {
         Grammar::compile(include_str!("grammar.txt"))
-            .expect("the grammar in the binary compiles: tests hold it")
+            .expect("the grammar in the binary compiles, as tests check")
     })
 }
 
-/// The ChaCha key of block `index` of one use of one split under one seed.
+/// Returns the ChaCha key of block `index`, for one purpose, split and seed.
 pub(super) fn key(purpose: [u8; 8], seed: u64, split: Split, index: u64) -> [u8; 32] {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -43,12 +43,12 @@ pub(super) fn key(purpose: [u8; 8], seed: u64, split: Split, index: u64) -> [u8;
     key
 }
 
-/// Draws story `index` of a split with ChaCha8, keyed by all three.
+/// Draws story `index` of a split with ChaCha8, keyed by seed, split and index.
 pub fn story(seed: u64, split: Split, index: u64) -> Derivation {
     let key = key(*b"stories\0", seed, split, index);
     let mut rng = ChaCha8Rng::from_seed(key);
     grammar().draw(|total| {
-        // Rejection, so that each number below the total is equally likely, not nearly so.
+        // Rejection makes every number below the total exactly equally likely.
         let limit = u32::MAX - u32::MAX % total;
         loop {
             let x = rng.next_u32();
@@ -59,17 +59,17 @@ pub fn story(seed: u64, split: Split, index: u64) -> Derivation {
     })
 }
 
-/// Whether `text` is one sentence that the grammar can make, pronouns agreeing within it.
+/// Returns true if `text` is one sentence that the grammar can make, with pronouns that agree within it.
 pub fn parse_sentence(text: &str) -> bool {
     grammar().is_sentence(text)
 }
 
-/// How much of a generated sample is sentences of the grammar.
+/// How many sentences of a generated sample the grammar accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Judgement {
-    /// Complete sentences seen; an unfinished one at the very end is not counted.
+    /// Number of complete sentences; an unfinished one at the very end is not counted.
     pub sentences: usize,
-    /// Those that [`parse_sentence`] accepts.
+    /// Number of sentences that [`parse_sentence`] accepts.
     pub parsed: usize,
 }
 
@@ -81,7 +81,7 @@ pub fn judge(sample: &str) -> Judgement {
         let (sentences, unfinished) = split_sentences(document);
         judgement.sentences += sentences.len();
         judgement.parsed += sentences.into_iter().filter(|s| parse_sentence(s)).count();
-        // Only the sample's own end may cut a sentence off; a story that ends inside one is wrong.
+        // Only the end of the sample may cut a sentence off. A story that ends inside a sentence is wrong.
         if !unfinished.is_empty() && documents.peek().is_some() {
             judgement.sentences += 1;
         }
@@ -89,8 +89,9 @@ pub fn judge(sample: &str) -> Judgement {
     judgement
 }
 
-/// The complete sentences of a text, and what is left after the last. A sentence ends at `.`, `!` or `?`
-/// outside quotes, or at a closing quote after one of them unless a lowercase word ("said") goes on.
+/// Returns the complete sentences of a text, and the text after the last one. A sentence ends at `.`, `!` or
+/// `?` outside quotes, or at a closing quote right after one of them, unless a lowercase word ("said")
+/// follows.
 fn split_sentences(text: &str) -> (Vec<&str>, &str) {
     let (mut sentences, mut start, mut quoted, mut stopped) = (Vec::new(), 0, false, false);
     for (i, c) in text.char_indices() {

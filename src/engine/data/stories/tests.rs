@@ -101,7 +101,7 @@ fn the_first_stories_never_change() {
     insta::assert_snapshot!(text(Split::Validation, 0), @r#"There was a clever boy named Sam who liked to sing behind the little log. One night, he went to the school with his mom. So he liked to sing behind the table! A tired dog sat near the table. It looked at the small pear and the pear at the store. Then he gave it a new fish and a new carrot that day."#);
 }
 
-/// Stories of the length and the entropy that docs/data.md states.
+/// Checks the story length and entropy that docs/data.md states.
 #[test]
 fn length_and_entropy_are_as_documented() {
     let stories: Vec<_> = (0..4000).map(|i| story(SEED, Split::Train, i)).collect();
@@ -117,11 +117,11 @@ fn length_and_entropy_are_as_documented() {
     assert!(shortest >= 40 && longest <= 140, "{shortest} to {longest}");
 }
 
-/// The law of large numbers as a check of the probabilities: a choice is taken as often as its weight says.
+/// By the law of large numbers, a choice is taken as often as its weight says.
 #[test]
 fn choices_are_drawn_by_their_weights() {
     let girls = (0..20_000).filter(|&i| text(Split::Train, i).contains(" girl")).count() as f64 / 20_000.0;
-    // Ten of the twenty weights of `hero` are girls; four standard deviations of a fair coin.
+    // Ten of the twenty weights of `hero` are girls; the bound is four standard deviations of a fair coin.
     assert!((girls - 0.5).abs() < 4.0 * (0.25f64 / 20_000.0).sqrt(), "{girls}");
 }
 

@@ -6,7 +6,7 @@
 //! BLAKE3 of all bytes before it
 //! ```
 //!
-//! Numbers are little-endian. A file is used only after its hash was verified.
+//! Numbers are little-endian. A file is used only after its hash is verified.
 
 use super::super::shard::write_atomically;
 use crate::error::{Error, Result};
@@ -18,39 +18,40 @@ use std::path::Path;
 
 const MAGIC: &[u8; 12] = b"xrun tokens\n";
 
-/// Bytes of the hash at the end.
+/// Bytes of the hash at the end of the file.
 const HASH_BYTES: u64 = 32;
 
-/// The longest header that is read.
+/// The longest header that is read, in bytes.
 const MAX_HEADER: u32 = 64 << 10;
 
 /// Tokens read, written and hashed at a time.
 const BLOCK_TOKENS: usize = 1 << 20;
 
-/// The header of cached tokens: what a person wants to know of them, and what is known of the text besides.
+/// The header of cached tokens: a description for people, and the facts about the text that are known without
+/// reading it again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(in super::super) struct Header {
-    /// Where the text was when it was tokenized.
+    /// Path of the text when it was tokenized.
     pub text: String,
-    /// What the tokenizer was called.
+    /// Name of the tokenizer.
     pub tokenizer: String,
-    /// The documents and files of the text, in words.
+    /// Number of documents and files in the text, in words.
     pub contents: String,
-    /// True if something of the text is to be warned of.
+    /// True if there is something to warn about in the text.
     pub warned: bool,
-    /// Bytes of the text, in UTF-8, without what stands between documents.
+    /// Bytes of the text in UTF-8, without document separators.
     pub text_bytes: Option<u64>,
-    /// Bytes of the held-out text, where they are known.
+    /// Bytes of the held-out text, if known.
     pub held_out_bytes: Option<u64>,
     /// Tokens to train on.
     pub train: u64,
     /// Held-out tokens.
     pub held_out: u64,
-    /// Bytes of a token in the file.
+    /// Bytes per token in the file: 2 or 4.
     pub width: u8,
 }
 
-/// An opened file of cached tokens, not verified yet.
+/// An opened file of cached tokens; its hash is not verified yet.
 #[derive(Debug)]
 pub(in super::super) struct Entry {
     pub header: Header,
@@ -62,7 +63,7 @@ impl Entry {
     /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// `NotFound` where it is not there; another error where it is damaged or cannot be read.
+    /// `NotFound` if the file does not exist; another error if it is damaged or cannot be read.
     pub fn open(path: &Path) -> std::io::Result<Self> {
         let damaged = || IoError::from(std::io::ErrorKind::InvalidData);
         if !path.metadata()?.is_file() {
@@ -91,8 +92,8 @@ impl Entry {
         Ok(Self { header, file, hasher })
     }
 
-    /// Reads the tokens into two vectors, for which memory is reserved. Returns false, and leaves them with
-    /// anything, where the hash is another one.
+    /// Reads the tokens into two vectors with reserved memory. Returns false if the hash does not match; the
+    /// vectors then hold arbitrary tokens.
     pub fn read(mut self, train: &mut Vec<u32>, held_out: &mut Vec<u32>) -> std::io::Result<bool> {
         for (tokens, count) in [(train, self.header.train), (held_out, self.header.held_out)] {
             self.read_tokens(tokens, count as usize)?;
@@ -102,7 +103,7 @@ impl Entry {
         if self.hasher.finalize() != blake3::Hash::from_bytes(hash) {
             return Ok(false);
         }
-        // Entries are removed in the order of their last use.
+        // Entries are removed in order of last use, so reading one updates its time.
         let _ = self.file.set_modified(std::time::SystemTime::now());
         Ok(true)
     }
@@ -125,19 +126,19 @@ impl Entry {
     }
 }
 
-/// Returns the bytes of a file with this header and tokens of a vocabulary of so many, and the width of an
-/// id.
+/// Returns the size in bytes of a file with this header, at most, and the width of an id in bytes. `vocab` is
+/// the number of vocabulary entries.
 pub(super) fn size(header: &Header, vocab: usize) -> (u64, u8) {
     let width = if vocab > 1 << 16 { 4 } else { 2 };
     let tokens = header.train.saturating_add(header.held_out);
     (tokens.saturating_mul(u64::from(width)).saturating_add(u64::from(MAX_HEADER)), width)
 }
 
-/// Writes tokens as a file that appears whole or not at all. Ids are below 65,536 where the header's width is
-/// 2.
+/// Writes tokens as a file that appears whole or not at all. If the header's width is 2, all ids must be
+/// below 65,536.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If the file cannot be written.
 pub(super) fn write(path: &Path, header: &Header, train: &[u32], held_out: &[u32]) -> Result<()> {
     let json = serde_json::to_vec(header).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
     let length = u32::try_from(json.len()).ok().filter(|length| *length <= MAX_HEADER);

@@ -1,4 +1,5 @@
-//! What tokens of a text follow from: the text itself, the tokenizer, and how documents are cut.
+//! The key of cached tokens: everything the tokens depend on, which is the text, the tokenizer, and how
+//! documents are cut.
 
 use super::super::corpus_files::{CorpusFiles, TextFiles};
 use super::super::file::CorpusFile;
@@ -8,42 +9,42 @@ use crate::error::Result;
 use crate::liveness::report_progress;
 use rayon::prelude::*;
 
-/// Version of the rules by which text becomes tokens: which documents a file has, what is held out, where end
-/// tokens stand. A change of any of them takes the next number, so that older tokens are not found any more.
+/// Version of the rules that turn text into tokens: which documents a file has, what is held out, where end
+/// tokens stand. Whoever changes a rule increases it, so that tokens made by older rules are no longer found.
 const RULES: u32 = 1;
 
-/// Bytes of text below which nothing is cached: they are tokenized in a moment.
+/// Texts of fewer bytes are not cached: tokenizing them takes a moment.
 const MIN_BYTES: u64 = 1 << 20;
 
-/// Bytes that are read and hashed at a time.
+/// Bytes read and hashed at a time.
 const BLOCK_BYTES: usize = 4 << 20;
 
-/// Which tokens of a text.
+/// Which tokens of a text are cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Part {
-    /// All as one stream.
+    /// The whole text as one stream.
     Whole,
-    /// What is trained on and what is held out, as the spec says.
+    /// A training and a held-out stream, split as the spec says.
     Splits,
 }
 
-/// The key of a text's tokens, with the files that it was made from.
+/// The key of a text's tokens, and the files that it was computed from.
 #[derive(Debug)]
 pub(in super::super) struct Key {
-    /// BLAKE3 of all that the tokens follow from, in hexadecimal.
+    /// BLAKE3 hash of everything the tokens depend on, in hexadecimal.
     pub name: String,
     files: Vec<CorpusFile>,
 }
 
 impl Key {
-    /// Returns the key of a text; `None` for a text that is not worth it, and for one whose
-    /// held-out corpus is no text. Reads the text.
+    /// Computes the key of a text by reading it. Returns `None` if the text is too small to cache, or if its
+    /// held-out corpus is not text.
     ///
     /// # Errors
-    /// A file that cannot be read, or was written to meanwhile.
+    /// If a file cannot be read, or is written to meanwhile.
     pub fn new(text: &TextFiles, part: Part, spec: &Spec, tokenizer: &Tokenizer) -> Result<Option<Self>> {
         let mut hasher = blake3::Hasher::new_derive_key("xrun tokens of a text");
-        // Each is of a fixed length, or has its length before it.
+        // Every field is preceded by its length, so that no two inputs hash the same bytes.
         let mut add = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
         };
@@ -90,7 +91,7 @@ impl Key {
     }
 }
 
-/// Returns the hash of a file's content.
+/// Hashes a file's content.
 fn content(file: &CorpusFile) -> Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     let mut block = Vec::new();

@@ -1,8 +1,8 @@
-//! Tokens of texts, kept between runs: a text is tokenized once for each tokenizer, and the cells of a sweep
-//! and the arms of a comparison begin at once.
+//! Caches the tokens of texts between runs. A text is tokenized once per tokenizer, and the cells of a sweep
+//! and the arms of a comparison start without tokenizing it again.
 //!
-//! An entry is found by the hash of all that it follows from, so it never is of another text, and its own
-//! hash is verified before it is used. Where anything fails, the text is tokenized.
+//! An entry is found by the hash of everything it depends on, so it cannot belong to another text, and its
+//! own hash is verified before it is used. If anything fails, the text is tokenized.
 
 mod entry;
 mod key;
@@ -20,19 +20,19 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// The variable that limits the size of the cache, in GiB.
+/// The environment variable that limits the size of the cache, in GiB.
 pub const LIMIT_VARIABLE: &str = "XRUN_CACHE_GIB";
 
-/// The size that the cache may have without the variable, in GiB.
+/// Size limit of the cache if the variable is not set, in GiB.
 const DEFAULT_GIB: f64 = 8.0;
 
-/// Time that a process waits for another one that tokenizes the same text; then it does so itself.
+/// How long a process waits for another one that tokenizes the same text, before it does so itself.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Time between looks whether it is done.
+/// Time between checks of the lock.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// Age from which a file under its temporary name is one that a killed process left.
+/// A temporary file older than this was left by a killed process.
 const LEFTOVER: Duration = Duration::from_secs(24 * 3600);
 
 /// The tokens of a text.
@@ -40,7 +40,7 @@ const LEFTOVER: Duration = Duration::from_secs(24 * 3600);
 pub(super) struct TextTokens {
     pub train: Vec<u32>,
     pub held_out: Vec<u32>,
-    /// What else is known of it; the counts and the width are filled in where it is stored.
+    /// Facts about the text; the counts and the width are filled in when the tokens are stored.
     pub header: Header,
 }
 
@@ -51,44 +51,44 @@ pub struct TokenCache {
     limit: u64,
 }
 
-/// An entry of the cache, for a person.
+/// A cache entry as it is shown to the user.
 #[derive(Clone, Debug, Serialize)]
 pub struct CachedText {
-    /// Where the text was when it was tokenized; blank where the entry is damaged.
+    /// Path of the text when it was tokenized; `None` if the entry is damaged.
     pub text: Option<String>,
-    /// What the tokenizer was called.
+    /// Name of the tokenizer; `None` if the entry is damaged.
     pub tokenizer: Option<String>,
-    /// Tokens.
+    /// Number of tokens; `None` if the entry is damaged.
     pub tokens: Option<u64>,
-    /// Bytes of the entry.
+    /// Size of the entry in bytes.
     pub bytes: u64,
-    /// The time of the last use.
+    /// Time of the last use.
     pub used: Timestamp,
-    /// The file.
+    /// Path of the entry.
     pub path: PathBuf,
 }
 
 impl TokenCache {
-    /// Returns the user's cache; `None` where the environment names no folder, or allows no byte.
+    /// Returns the user's cache; `None` if the environment names no folder or sets the limit to 0.
     ///
     /// # Errors
-    /// A usage error for a limit that is not a size.
+    /// A usage error if the limit is not a size.
     pub fn user() -> Result<Option<Self>> {
         let limit = limit(std::env::var(LIMIT_VARIABLE).ok().as_deref())?;
         Ok(tokens_folder().map(|folder| Self::new(folder, limit)).filter(|cache| cache.limit > 0))
     }
 
-    /// Returns the cache in a folder, which may take `limit` bytes.
+    /// Returns the cache in a folder, limited to `limit` bytes.
     pub fn new(folder: PathBuf, limit: u64) -> Self {
         Self { folder, limit }
     }
 
-    /// Returns where it is.
+    /// Returns the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Returns the bytes that it may take.
+    /// Returns the size limit in bytes.
     pub fn limit(&self) -> u64 {
         self.limit
     }
@@ -97,12 +97,12 @@ impl TokenCache {
         self.folder.join(&key.name).with_extension(ENDING)
     }
 
-    /// Returns the tokens of a key, and a remark where an entry was damaged: from the cache, or as `make`
-    /// makes them, which are stored. `reserve` gets the counts of tokens before they are read, and may refuse
-    /// them. While another process makes the same tokens, this one waits.
+    /// Returns the tokens of a key: from the cache, or made by `make` and then stored. The second value is a
+    /// remark if an entry was damaged. `reserve` gets the token counts before the tokens are read, and may
+    /// refuse them. While another process makes the same tokens, this one waits.
     ///
     /// # Errors
-    /// What `make` or `reserve` return.
+    /// If `make` or `reserve` fails.
     pub(super) fn tokens(
         &self,
         key: &Key,
@@ -114,9 +114,9 @@ impl TokenCache {
         if let Read::Whole(tokens) = read(&path, reserve)? {
             return Ok((tokens, None));
         }
-        // Where nothing can be written, nothing is stored.
+        // If the folder cannot be written to, nothing is stored.
         let lock = std::fs::create_dir_all(&self.folder).ok().and_then(|()| self.lock(key));
-        // Another process may have made them meanwhile.
+        // Another process may have made the tokens while this one waited.
         let remark = match read(&path, reserve)? {
             Read::Whole(tokens) => return Ok((tokens, None)),
             Read::Missing => None,
@@ -129,16 +129,16 @@ impl TokenCache {
         let (bytes, width) = entry::size(&made.header, tokenizer.vocab_size());
         made.header.width = width;
         if lock.is_some() && bytes <= self.limit && key.is_current() {
-            // What cannot be stored is made again by the next run.
+            // If the tokens cannot be stored, the next run makes them again.
             let stored = entry::write(&path, &made.header, &made.train, &made.held_out);
             let _ = stored.and_then(|()| self.shrink(&path));
         }
         Ok((made, remark))
     }
 
-    /// Waits for the lock of a key; `None` where there is none to get. The system releases the lock of a
-    /// process that ends. Keys share a few files, which stay: one that is removed would be locked by some and
-    /// made anew by others.
+    /// Waits for the lock of a key; `None` if it cannot be had. The OS releases the lock of a process that
+    /// ends. Many keys share a few lock files, which are never removed: if one were, some processes would
+    /// lock the old file and others a new one.
     fn lock(&self, key: &Key) -> Option<File> {
         let path = self.folder.join(format!("lock-{}", key.name.get(..2)?));
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path).ok()?;
@@ -155,7 +155,7 @@ impl TokenCache {
         }
     }
 
-    /// Removes the entries that were not used for the longest time, until the others fit; `newest` stays.
+    /// Removes the least recently used entries until the rest fit. `newest` always stays.
     fn shrink(&self, newest: &Path) -> Result<()> {
         let mut entries = self.files()?;
         entries.sort_by_key(|(_, _, used)| *used);
@@ -170,7 +170,7 @@ impl TokenCache {
         Ok(())
     }
 
-    /// Returns the entries and files under temporary names, with their sizes and the times of their last use.
+    /// Returns the entries and temporary files, with their sizes and times of last use.
     fn files(&self) -> Result<Vec<(PathBuf, u64, SystemTime)>> {
         let entries = match std::fs::read_dir(&self.folder) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -178,7 +178,7 @@ impl TokenCache {
         };
         let file = |entry: std::io::Result<DirEntry>| {
             let path = entry.ok()?.path();
-            // Others may remove them meanwhile.
+            // Another process may remove a file meanwhile.
             let metadata = path.symlink_metadata().ok().filter(|metadata| metadata.is_file())?;
             let is_ours = is_entry(&path) || path.extension().is_some_and(|ending| ending == "tmp");
             is_ours.then(|| (path, metadata.len(), metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)))
@@ -186,10 +186,10 @@ impl TokenCache {
         Ok(entries.filter_map(file).collect())
     }
 
-    /// Returns the entries, the last used one first.
+    /// Returns the entries, most recently used first.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// If the folder cannot be read.
     pub fn entries(&self) -> Result<Vec<CachedText>> {
         let mut entries = self.files()?;
         entries.retain(|(path, ..)| is_entry(path));
@@ -208,10 +208,11 @@ impl TokenCache {
         Ok(entries.into_iter().map(shown).collect())
     }
 
-    /// Removes all entries, and returns their number and bytes. Runs that have begun have their tokens.
+    /// Removes all entries and returns their number and bytes. Runs that have started are not affected: their
+    /// tokens are in memory.
     ///
     /// # Errors
-    /// When one cannot be removed.
+    /// If an entry cannot be removed.
     pub fn clear(&self) -> Result<(usize, u64)> {
         let files = self.files()?;
         files.iter().try_for_each(|(path, ..)| remove(path))?;
@@ -220,7 +221,7 @@ impl TokenCache {
     }
 }
 
-/// What is found under a key.
+/// What the cache holds under a key.
 enum Read {
     Whole(TextTokens),
     Missing,
@@ -254,7 +255,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Returns the limit in bytes that the variable sets in GiB.
+/// Converts the variable's limit from GiB to bytes.
 fn limit(variable: Option<&str>) -> Result<u64> {
     let text = variable.map(str::trim).filter(|text| !text.is_empty());
     let gib = text.map_or(Ok(DEFAULT_GIB), str::parse::<f64>);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const GIB: u64 = 1 << 30;
 
-/// A folder with a text that is worth caching, and a cache beside it.
+/// A temporary folder for texts that are long enough to cache, with a cache in it.
 struct Fixture {
     dir: tempfile::TempDir,
     cache: TokenCache,
@@ -20,7 +20,7 @@ impl Fixture {
         Self { dir, cache }
     }
 
-    /// Writes a text of several documents that begins with `first`.
+    /// Writes a text of many documents, each starting with `first`, and returns its path.
     fn write(&self, name: &str, first: &str) -> String {
         let documents: String = (0..40_000).map(|n| format!("{first} document {n} of all\n##\n")).collect();
         let path = self.dir.path().join(name);
@@ -50,7 +50,7 @@ fn spec(path: &str) -> Spec {
     Spec { document_separator: Some("##".to_owned()), ..Spec::new(path, "byte") }
 }
 
-/// What a dataset is, without the files that it came from.
+/// Everything in a dataset but the files it came from.
 fn content(data: &Dataset) -> impl PartialEq + std::fmt::Debug + use<> {
     let tokens = |stream: &crate::data::Stream| stream.tokens(0..stream.len()).unwrap();
     let held: Vec<_> =
@@ -74,7 +74,7 @@ fn tokens_from_the_cache_are_those_of_the_text() {
     }
 }
 
-/// An entry is found by content and not by name, and by all that tokens follow from.
+/// An entry is found by content and everything else the tokens depend on, not by file name.
 #[test]
 fn another_text_tokenizer_or_split_is_another_entry() {
     let place = Fixture::new();
@@ -150,7 +150,7 @@ fn a_damaged_entry_is_said_and_made_again() {
     }
 }
 
-/// Changed text is tokenized as it is, also where size and time stay.
+/// Changed text is tokenized again even if size and time stay the same.
 #[test]
 fn a_changed_text_is_never_taken_for_the_one_before() {
     let place = Fixture::new();
@@ -172,7 +172,7 @@ fn entries_that_were_used_least_are_removed_first() {
     let specs = ["A", "B", "C"].map(|first| spec(&place.write(&format!("{first}.txt"), first)));
     place.open(&specs[0]);
     let bytes = place.cache.entries().unwrap()[0].bytes;
-    // Space for two; the header counts with the longest that it may be.
+    // Room for two entries; an entry's header counts with its maximum length.
     let small = TokenCache::new(place.cache.folder().to_owned(), 2 * bytes + bytes / 2);
     let texts = || -> Vec<String> {
         let entries = small.entries().unwrap();
@@ -193,7 +193,7 @@ fn entries_that_were_used_least_are_removed_first() {
     assert_eq!(small.clear().unwrap(), (0, 0));
 }
 
-/// Of several processes at once one tokenizes.
+/// Of several processes that need the same tokens, only one tokenizes.
 #[test]
 fn others_wait_for_the_one_that_tokenizes() {
     let place = Fixture::new();
@@ -250,8 +250,8 @@ fn the_limit_is_a_size_in_gib() {
     }
 }
 
-/// Entries of before a change of the rules would be taken for those after it: a change that fails here takes
-/// the next number of `RULES` in `key.rs`, and then the new hash.
+/// If the rules changed without a new version, older entries would pass for new ones. If a change fails here,
+/// increase `RULES` in `key.rs`, then update the hashes.
 #[test]
 fn the_rules_by_which_text_becomes_tokens_are_these() {
     let place = Fixture::new();

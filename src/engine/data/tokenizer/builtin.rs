@@ -1,17 +1,18 @@
-//! tokenizer.json for the two small tokenizers: bytes, and bytes with the words of the stories.
+//! tokenizer.json for the two small tokenizers: bytes alone, and bytes with the words of the stories.
 
 use crate::data::END_OF_TEXT;
 use crate::data::stories::{FIRST_WORD, grammar};
 use serde_json::{Map, Value, json};
 
-/// The end token of both: the first id after the bytes.
+/// The end token of both tokenizers: the first id after the bytes.
 pub const END: u32 = 256;
 
-/// A word with its leading space, or one other character with its, or one character of white space.
+/// Matches a word with its optional leading space, another character with its optional leading space, or one
+/// character of white space.
 const STORY_PIECES: &str = r" ?\p{L}+| ?[^\s\p{L}]|\s";
 
-/// The character that stands for each byte in byte-level vocabularies (Radford et al. 2019, GPT-2): printable
-/// bytes stand for themselves, the others take the code points from 256 on, in order.
+/// Returns the character that represents each byte in byte-level vocabularies (Radford et al. 2019, GPT-2):
+/// printable bytes represent themselves, the others take the code points from 256 on, in order.
 pub fn byte_chars() -> [char; 256] {
     let mut next = 256..;
     std::array::from_fn(|byte| {
@@ -21,20 +22,21 @@ pub fn byte_chars() -> [char; 256] {
     })
 }
 
-/// Bytes as their characters in a byte-level vocabulary.
+/// Writes bytes as the characters that represent them in a byte-level vocabulary.
 pub fn byte_level(bytes: &[u8], chars: &[char; 256]) -> String {
     bytes.iter().map(|&b| chars[b as usize]).collect()
 }
 
-/// 256 bytes, whose ids are their values, and the end token.
+/// Returns the byte tokenizer: 256 bytes, whose ids are their values, and the end token.
 pub fn byte_json() -> String {
     let split =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
     document(byte_vocab(), vec![], split, false, END)
 }
 
-/// The bytes, the end token, then one entry per word of the story grammar. Words are looked up whole
-/// (`ignore_merges`), and what is no such word falls to its bytes, so any text survives the round trip.
+/// Returns the stories tokenizer: the bytes, the end token, then one entry per word of the story grammar.
+/// Words are looked up whole (`ignore_merges`), and any other text falls back to bytes, so every text
+/// survives the round trip.
 pub fn stories_json() -> String {
     let mut vocab = byte_vocab();
     let chars = byte_chars();
@@ -52,7 +54,8 @@ fn byte_vocab() -> Map<String, Value> {
     byte_chars().iter().zip(0u32..).map(|(c, id)| (c.to_string(), id.into())).collect()
 }
 
-/// A byte-level BPE tokenizer.json; the end token is added to the vocabulary as its only special token.
+/// Returns a byte-level BPE tokenizer.json. The end token is added to the vocabulary as its only special
+/// token.
 pub fn document(
     mut vocab: Map<String, Value>,
     merges: Vec<Value>,

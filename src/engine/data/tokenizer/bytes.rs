@@ -1,4 +1,4 @@
-//! The bytes of text that each token stands for, where a token stands for the same bytes wherever it is.
+//! The bytes of text behind each token, for tokenizers whose tokens always stand for the same bytes.
 
 use super::builtin::byte_chars;
 use serde::Deserialize;
@@ -39,10 +39,10 @@ struct Model {
     end_of_word_suffix: Option<String>,
 }
 
-/// Returns the bytes of text of every token, by its id, of a byte-level BPE that keeps each byte of a text:
-/// without a normalizer, a space put before words or parts left out, and with an entry for every byte.
-/// Special tokens, the end token among them, are no text and have none. `None` for other tokenizers, whose
-/// tokens may stand for other bytes from place to place.
+/// Returns the number of text bytes of every token, by id, for a byte-level BPE that keeps each byte of a
+/// text. Such a tokenizer has no normalizer, adds no space before words, removes nothing, and has an entry
+/// for every byte. Special tokens, including the end token, are not text and count 0. Returns `None` for
+/// other tokenizers: their tokens may stand for different bytes in different places.
 pub(super) fn bytes_of_tokens(json: &str, vocab: &HashMap<String, u32>) -> Option<Vec<u32>> {
     let parts: Parts = serde_json::from_str(json).ok()?;
     let is_kind = |value: &Value, kind: &str| value["type"] == kind;
@@ -59,7 +59,7 @@ pub(super) fn bytes_of_tokens(json: &str, vocab: &HashMap<String, u32>) -> Optio
     }
     let mut bytes = vec![0; vocab.len()];
     for (entry, &id) in vocab {
-        // A character of an entry is a byte.
+        // Each character of an entry represents one byte.
         *bytes.get_mut(id as usize)? = entry.chars().count() as u32;
     }
     for token in &parts.added_tokens {
@@ -69,7 +69,7 @@ pub(super) fn bytes_of_tokens(json: &str, vocab: &HashMap<String, u32>) -> Optio
     Some(bytes)
 }
 
-/// Returns true for a pre-tokenizer to the byte level that adds nothing to a text and leaves nothing out.
+/// Returns true if a pre-tokenizer maps text to the byte level and neither adds nor removes anything.
 fn keeps_bytes(pre_tokenizer: &Value) -> bool {
     let one = |part: &Value| match part["type"].as_str() {
         Some("ByteLevel") => part["add_prefix_space"] == false,

@@ -1,6 +1,5 @@
-//! GPT-2's tokenizer, rebuilt without the network: tiktoken's ranks are the vocabulary in merge order, and
-//! the merge that made each entry is found by running byte-pair encoding with the entries that came before
-//! it.
+//! Rebuilds GPT-2's tokenizer without the network. Tiktoken's ranks are the vocabulary in merge order; the
+//! merge that made an entry is found by byte-pair encoding it with only the entries before it.
 
 use super::builtin::{byte_chars, byte_level, document};
 use serde_json::{Map, Value, json};
@@ -9,7 +8,7 @@ use std::collections::HashMap;
 /// Id of `<|endoftext|>`, after 256 bytes and 50,000 merges.
 pub const END: u32 = 50_256;
 
-/// The tokenizer.json of GPT-2.
+/// Returns the tokenizer.json of GPT-2.
 pub fn json() -> String {
     let bpe = tiktoken_rs::r50k_base_singleton();
     let entries: Vec<Vec<u8>> = (0..END)
@@ -27,14 +26,14 @@ pub fn json() -> String {
     document(vocab, merges, split, false, END)
 }
 
-/// The two parts that each entry of more than one byte is merged from, in rank order.
+/// Returns the two parts that each entry of more than one byte is merged from, in rank order.
 fn merges(entries: &[Vec<u8>]) -> Vec<(&[u8], &[u8])> {
     let ranks: HashMap<&[u8], usize> = entries.iter().enumerate().map(|(r, e)| (e.as_slice(), r)).collect();
     let multiple = entries.iter().enumerate().filter(|(_, e)| e.len() > 1);
     multiple.map(|(rank, entry)| parts(entry, rank, &ranks)).collect()
 }
 
-/// Byte-pair encodes `entry` with the merges of rank below its own: two parts are left.
+/// Byte-pair encodes `entry` with the merges of lower rank, which leaves two parts.
 fn parts<'e>(entry: &'e [u8], rank: usize, ranks: &HashMap<&[u8], usize>) -> (&'e [u8], &'e [u8]) {
     let mut borders: Vec<usize> = (0..=entry.len()).collect();
     while borders.len() > 3 {

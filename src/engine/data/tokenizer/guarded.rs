@@ -1,5 +1,5 @@
-//! The only door to the library of tokenizers. It panics on some tokenizer.json files and asks for as much
-//! memory as some others say, and these files are written by others.
+//! The only access to the tokenizers library. The library panics on some tokenizer.json files and allocates
+//! whatever size others claim, and these files come from third parties.
 
 use crate::error::{Error, Result};
 use serde::Deserialize;
@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// A tokenizer of the library. Every call ends with a result or an error.
+/// A tokenizer of the library. Every call returns a result or an error; none panics.
 pub struct GuardedTokenizer(tokenizers::Tokenizer);
 
-/// The parts of a tokenizer.json that are looked at before the library reads it.
+/// The parts of a tokenizer.json that are checked before the library reads it.
 #[derive(Deserialize)]
 struct Probe {
     #[serde(default)]
@@ -33,11 +33,11 @@ struct ModelProbe {
 }
 
 impl GuardedTokenizer {
-    /// Parses a tokenizer.json, for encoding without truncation, padding and dropout: what a text is encoded
-    /// to depends on the text alone.
+    /// Parses a tokenizer.json for encoding without truncation, padding or dropout, so that the tokens depend
+    /// only on the text.
     ///
     /// # Errors
-    /// When it is malformed, or the library refuses it.
+    /// If the file is malformed, or the library refuses it.
     pub fn parse(json: &str) -> Result<Self> {
         let wrong =
             |e: &dyn std::fmt::Display| Error::usage(format!("not a HuggingFace tokenizer.json: {e}"));
@@ -65,7 +65,7 @@ impl GuardedTokenizer {
         Ok(Self(inner))
     }
 
-    /// Lets special tokens in a text be what they name, not text.
+    /// Encodes the names of special tokens in a text as these tokens, not as plain text.
     pub fn recognize_special_tokens(&mut self) {
         self.0.set_encode_special_tokens(false);
     }
@@ -73,7 +73,7 @@ impl GuardedTokenizer {
     /// Returns the token ids of a text, without special tokens around it.
     ///
     /// # Errors
-    /// When the tokenizer cannot express the text.
+    /// If the tokenizer cannot express the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let encoding = guard(|| self.0.encode_fast(text, false))?;
         let encoding =
@@ -84,7 +84,7 @@ impl GuardedTokenizer {
     /// Returns the text of token ids, special tokens included.
     ///
     /// # Errors
-    /// When the library fails.
+    /// If the library fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         guard(|| self.0.decode(ids, false))?.map_err(|e| Error::failed(format!("cannot decode tokens: {e}")))
     }
@@ -92,7 +92,7 @@ impl GuardedTokenizer {
     /// Returns every entry with its id, added tokens included.
     ///
     /// # Errors
-    /// When the library fails.
+    /// If the library fails.
     pub fn vocab(&self) -> Result<HashMap<String, u32>> {
         guard(|| self.0.get_vocab(true))
     }
@@ -115,11 +115,12 @@ impl std::fmt::Debug for GuardedTokenizer {
 }
 
 thread_local! {
-    /// True while this thread runs the library: a panic becomes an error and is not printed.
+    /// True while this thread is inside the library. The panic hook then prints nothing, because the panic
+    /// becomes an error.
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls the library; a panic becomes an error.
+/// Calls the library and turns a panic into an error.
 fn guard<T>(call: impl FnOnce() -> T) -> Result<T> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -131,18 +132,18 @@ fn guard<T>(call: impl FnOnce() -> T) -> Result<T> {
         }));
     });
     let before = GUARDED.replace(true);
-    // The library keeps no state between calls but caches, which it locks.
+    // Unwind safe: between calls the library keeps only caches, which it locks.
     let result = catch_unwind(AssertUnwindSafe(call));
     GUARDED.set(before);
     result.map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        Error::usage(format!("the tokenizer.json breaks the library that reads it ({text}); it is damaged"))
+        Error::usage(format!("the tokenizers library panics on this tokenizer.json ({text}); the file is damaged"))
     })
 }
 
-/// Checks what the library does not check of normalizers: that of SentencePiece allocates as much as its
-/// table claims to hold, and an allocation that is refused ends the process.
+/// Checks what the library does not check in normalizers. SentencePiece's normalizer allocates as much as its
+/// table claims to hold, and a refused allocation aborts the process.
 fn check_normalizer(normalizer: &Value) -> Result<(), String> {
     let parts = normalizer["normalizers"].as_array();
     parts.into_iter().flatten().try_for_each(check_normalizer)?;
@@ -158,11 +159,11 @@ fn check_normalizer(normalizer: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// How many times as long as a text a normalizer or decoder may make it. Those in use make of a space the
-/// three bytes of `▁`; a sequence of replacements that double it would take all memory.
+/// How many times longer a normalizer or decoder may make a text. Real ones turn a space into the three bytes
+/// of `▁`; a sequence of replacements that each double the text would take all memory.
 const MAX_GROWTH: usize = 1024;
 
-/// Checks by how much the replacements of a normalizer or decoder make a text longer at most.
+/// Checks how much longer the replacements of a normalizer or decoder can make a text.
 fn check_growth(what: &str, part: &Value) -> Result<(), String> {
     match growth(part) {
         Some(growth) if growth <= MAX_GROWTH => Ok(()),
@@ -170,13 +171,13 @@ fn check_growth(what: &str, part: &Value) -> Result<(), String> {
     }
 }
 
-/// Returns the most bytes that a part makes of one byte; `None` if they cannot be counted.
+/// Returns the most bytes that a part can make of one byte; `None` if the number overflows.
 fn growth(part: &Value) -> Option<usize> {
     let parts = part["normalizers"].as_array().or(part["decoders"].as_array());
     let mut factor =
         parts.into_iter().flatten().try_fold(1usize, |all, part| all.checked_mul(growth(part)?))?;
     if let Some(content) = part["content"].as_str() {
-        // An expression may match nothing, before every byte.
+        // A regular expression may match the empty string before every byte.
         let pattern = part["pattern"]["String"].as_str().map_or(0, str::len);
         let replaced = if pattern == 0 { 1 + content.len() } else { content.len().div_ceil(pattern) };
         factor = factor.checked_mul(replaced.max(1))?;
@@ -184,27 +185,28 @@ fn growth(part: &Value) -> Option<usize> {
     Some(factor)
 }
 
-/// The most bytes of regular expressions in one file, their counted repetitions written out. The library
-/// takes up to 33 KiB of memory for each. GPT-4o's expression has 274; those that list the letters of the
-/// world by ranges about a thousand.
+/// The most bytes of regular expressions in one file, with counted repetitions written out. The library takes
+/// up to 33 KiB of memory per byte. GPT-4o's expression has 274 bytes; expressions that list the world's
+/// letters by ranges have about a thousand.
 const MAX_EXPRESSION_BYTES: usize = 2048;
 
-/// What a repetition of one element counts as: no element takes more memory than eight bytes of others.
+/// Bytes that each repetition of a single element counts as. No element takes more memory than eight bytes of
+/// other elements.
 const ELEMENT_BYTES: usize = 8;
 
-/// Checks that the expressions of these parts take a bounded amount of memory once they are compiled.
+/// Checks that the regular expressions in these parts take a bounded amount of memory when compiled.
 fn check_expressions(parts: [&Value; 3]) -> Result<(), String> {
     let bytes = parts.into_iter().map(expression_bytes).fold(0, usize::saturating_add);
     if bytes > MAX_EXPRESSION_BYTES {
         return Err(format!(
-            "its regular expressions have {bytes} bytes, counted repetitions written out, and at most \
+            "its regular expressions have {bytes} bytes with counted repetitions written out; at most \
              {MAX_EXPRESSION_BYTES} are compiled"
         ));
     }
     Ok(())
 }
 
-/// Returns the bytes of all expressions in a part, counted repetitions written out.
+/// Returns the bytes of all regular expressions in a part, with counted repetitions written out.
 fn expression_bytes(part: &Value) -> usize {
     match part {
         Value::Object(fields) => fields
@@ -219,12 +221,12 @@ fn expression_bytes(part: &Value) -> usize {
     }
 }
 
-/// Returns how long an expression is at most with its counted repetitions written out. That of a group or a
-/// class counts for all of the expression: where it begins need not be known.
+/// Returns an upper bound of an expression's length with its counted repetitions written out. A repeated
+/// group or class multiplies the whole expression, so that its beginning need not be found.
 fn written_out(expression: &str) -> usize {
     let (mut bytes, mut factor) = (expression.len(), 1usize);
     for (at, _) in expression.match_indices('{') {
-        // Braces of a character's number or of a class.
+        // These braces belong to a character code or a class.
         if [r"\x", r"\u", r"\U", r"\p", r"\P"].iter().any(|escape| expression[..at].ends_with(escape)) {
             continue;
         }
@@ -240,7 +242,7 @@ fn written_out(expression: &str) -> usize {
     bytes.saturating_mul(factor)
 }
 
-/// Returns the little-endian number in the first four bytes of base64.
+/// Decodes the little-endian number in the first four bytes of base64 text.
 fn first_word(base64: &str) -> Option<u32> {
     let digit = |c: u8| match c {
         b'A'..=b'Z' => Some(c - b'A'),
@@ -252,7 +254,7 @@ fn first_word(base64: &str) -> Option<u32> {
     };
     let first = base64.as_bytes().get(..6)?;
     let bits = first.iter().try_fold(0u64, |bits, c| Some(bits << 6 | u64::from(digit(*c)?)))?;
-    // 36 bits, of which the first 32 are the bytes.
+    // Six digits are 36 bits; the first 32 are the number.
     u32::try_from(bits >> 4).ok().map(u32::swap_bytes)
 }
 
@@ -267,7 +269,7 @@ mod tests {
         document.to_string()
     }
 
-    /// Tables that made the library panic, or ask for 8 GiB.
+    /// Tables that made the library panic, or allocate 8 GiB.
     #[test]
     fn broken_tables_of_sentencepiece_are_errors() {
         for table in ["AAAAAAAA", "BAAAAP///38A", "/////w==", "", "A", "????????", "BAAAAP///38AAAAA"] {
@@ -290,7 +292,7 @@ mod tests {
         assert_eq!((first_word("AAAA"), first_word("AA=A====")), (None, None));
     }
 
-    /// Each replacement doubles a text: 2³⁰ bytes of one.
+    /// Each replacement doubles the text: one byte becomes 2³⁰.
     #[test]
     fn a_normalizer_that_explodes_is_refused() {
         let replace = |pattern: Value, content: &str| serde_json::json!({"type": "Replace", "pattern": pattern, "content": content});
@@ -312,7 +314,8 @@ mod tests {
         GuardedTokenizer::parse(&with(|document| document["normalizer"] = usual)).unwrap();
     }
 
-    /// Expressions of which the library compiles each part by itself, and repetitions of large classes.
+    /// Long expressions, each part of which the library compiles separately, and repetitions of large
+    /// classes.
     #[test]
     fn expressions_that_take_much_memory_are_refused() {
         let split = |expression: &str| {
@@ -336,7 +339,7 @@ mod tests {
         assert_eq!((written_out(" {2,}a{3}\\x{41}"), written_out("(ab{2}){3}")), (15 + 8 + 16, 54));
     }
 
-    /// With dropout, a text would be encoded differently every time.
+    /// With dropout, the same text would be encoded differently every time.
     #[test]
     fn dropout_is_off() {
         let json = |dropout: Value| {
