@@ -399,7 +399,7 @@ fn wrong_questions_are_refused_before_anything_runs() {
     refused(&["compare", "--runs", "a", "b"], "no run `a`");
     refused(
         &["compare", "tiny.toml", "engine.fused=false", "--predicts", "speed +1..+2%"],
-        "no measured column",
+        "not a measured column",
     );
     refused(&["compare", "tiny.toml", "engine.fused=false", "--tolerance=-1"], "a number from 0 on");
     refused(&["compare", "tiny.toml", "engine.fused=false", "--timeout=0"], "seconds above 0");

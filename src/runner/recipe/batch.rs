@@ -1,11 +1,11 @@
-//! Derivation of the batch sizes: any of local, global and accumulation may be unset.
+//! Derives the batch sizes: local, global and accumulation may each be unset.
 
 use super::schema::Training;
 
-/// Sequences per rank and micro step if a recipe sets neither a local nor a global batch.
+/// Sequences per rank and micro step if a recipe sets neither a local nor a global batch size.
 pub const DEFAULT_LOCAL_BATCH_SIZE: usize = 8;
 
-/// The keys that determine the batch, for diagnostics.
+/// The keys that determine the batch sizes, for diagnostics.
 pub const KEYS: [&str; 4] = [
     "training.global_batch_size",
     "training.local_batch_size",
@@ -13,7 +13,7 @@ pub const KEYS: [&str; 4] = [
     "parallelism.world_size",
 ];
 
-/// The three batch sizes, all of them set: `global = local · accumulation · world`.
+/// All three batch sizes: `global = local · accumulation · world`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchSizes {
     /// Sequences per rank and micro step.
@@ -26,15 +26,15 @@ pub struct BatchSizes {
 
 /// Derives the batch sizes that `training` leaves unset, for `world` ranks.
 ///
-/// A global batch determines the unset sizes; without one it follows from the others. An unset accumulation
-/// that nothing determines is 1, and a local batch that nothing determines is [`DEFAULT_LOCAL_BATCH_SIZE`].
+/// A global batch size determines the unset sizes; without one, it follows from the others. Accumulation
+/// defaults to 1 and the local batch size to [`DEFAULT_LOCAL_BATCH_SIZE`] if nothing determines them.
 ///
 /// # Errors
-/// A sentence that names the numbers, if they contradict each other, do not divide, or overflow.
+/// If the sizes contradict each other, do not divide, or overflow: a sentence with the numbers.
 pub fn batch(training: &Training, world: usize) -> Result<BatchSizes, String> {
     let product = |a: usize, b: usize| {
         a.checked_mul(b).filter(|&p| p > 0).ok_or_else(|| {
-            format!("a batch of {a} · {b} sequences is not a number of sequences that can be trained on")
+            format!("a batch of {a} · {b} sequences is zero or too large")
         })
     };
     let (local, accumulation) = match (
@@ -73,12 +73,12 @@ pub fn batch(training: &Training, world: usize) -> Result<BatchSizes, String> {
     Ok(BatchSizes { local, accumulation, global: product(product(local, accumulation)?, world)? })
 }
 
-/// The keys that determine the batches of a ramp, for diagnostics.
+/// The keys that determine the batch sizes of a ramp, for diagnostics.
 pub const RAMP_KEYS: [&str; 3] =
     ["training.batch_ramp", "training.local_batch_size", "parallelism.world_size"];
 
-/// Returns why the stages of a ramp cannot be trained, a reason and the next step; `None` if they can.
-/// `sizes` are those of the full batch.
+/// Returns the reason why the stages of a ramp cannot be trained and the next step, or `None` if they can.
+/// `sizes` are the sizes of the full batch.
 pub fn ramp_fault(training: &Training, sizes: &BatchSizes) -> Option<(String, String)> {
     let micro_step = sizes.global / sizes.accumulation;
     let uneven = training.batch_ramp.iter().find(|[_, sequences]| !sequences.is_multiple_of(micro_step));
@@ -94,7 +94,7 @@ pub fn ramp_fault(training: &Training, sizes: &BatchSizes) -> Option<(String, St
                 .to_owned(),
         ));
     }
-    // Programs read the tokens of a step as 32 bits.
+    // Programs count the tokens of a step in 32 bits.
     let most = training.batch_ramp.iter().map(|[_, sequences]| *sequences).chain([sizes.global]).max()?;
     let counted = most.checked_mul(training.seq_len).is_some_and(|tokens| u32::try_from(tokens).is_ok());
     (!training.batch_ramp.is_empty() && !counted).then(|| {
@@ -105,7 +105,7 @@ pub fn ramp_fault(training: &Training, sizes: &BatchSizes) -> Option<(String, St
     })
 }
 
-/// Returns `a / b` if that is a whole number above zero.
+/// Returns `a / b` if it is a whole number above zero.
 fn divide(a: usize, b: usize) -> Option<usize> {
     (a > 0 && a.is_multiple_of(b)).then(|| a / b)
 }

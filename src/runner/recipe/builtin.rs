@@ -1,9 +1,9 @@
-//! The base recipes inside the binary.
+//! The built-in base recipes.
 
 use crate::error::{Error, Result};
 use crate::suggest::nearest;
 
-/// Name and text of each, in listing order.
+/// Name and text of each recipe, in listing order.
 pub static RECIPES: &[(&str, &str)] = &[
     ("quickstart", include_str!("../../../recipes/quickstart.toml")),
     ("dim384", include_str!("../../../recipes/dim384.toml")),
@@ -20,15 +20,15 @@ pub static RECIPES: &[(&str, &str)] = &[
     ("v9-full-stack", include_str!("../../../recipes/v9-full-stack.toml")),
 ];
 
-/// Returns the built-in recipe called `name`, with its name.
+/// Returns the name and text of the built-in recipe called `name`.
 pub fn find(name: &str) -> Option<(&'static str, &'static str)> {
     RECIPES.iter().copied().find(|(known, _)| *known == name)
 }
 
-/// As [`find`], but a missing recipe is a usage error that names the nearest one.
+/// Returns the same as [`find`], or an error.
 ///
 /// # Errors
-/// When there is no such recipe.
+/// If there is no such recipe: a usage error that names the nearest one.
 pub fn get(name: &str) -> Result<(&'static str, &'static str)> {
     find(name).ok_or_else(|| {
         let near = nearest(name, names()).map_or(String::new(), |near| format!("did you mean {near}? "));
@@ -39,7 +39,7 @@ pub fn get(name: &str) -> Result<(&'static str, &'static str)> {
     })
 }
 
-/// Returns the names, for messages.
+/// Returns the names of the built-in recipes.
 pub fn names() -> impl Iterator<Item = &'static str> {
     RECIPES.iter().map(|(name, _)| *name)
 }

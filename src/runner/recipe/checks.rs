@@ -1,4 +1,4 @@
-//! Checks of values that are valid separately and contradict each other.
+//! Checks values that are valid on their own but contradict each other.
 
 use super::batch;
 use super::derived;
@@ -15,13 +15,13 @@ use crate::policy::{
     Shard, Transport,
 };
 
-/// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
+/// Most rows (sequences · tokens) in one micro step: kernels index them with 32 bits.
 const MAX_ROWS: usize = i32::MAX as usize;
 
 const HEADS: &str = "model.n_heads";
 
-/// Finds every contradiction within the recipe. With `open_world`, the number of ranks is not known yet, so a
-/// batch that it might not divide is accepted.
+/// Finds every contradiction within the recipe. With `open_world` the number of ranks is unknown, so a batch
+/// that it might not divide is accepted.
 pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     heads(recipe, &mut found);
@@ -38,15 +38,15 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     found
 }
 
-/// Rates of dropout from 0 to 1: an element is dropped by 16 random bits, so a rate is rounded to a whole
-/// number of these.
+/// Number of dropout rates in 0..1: an element is dropped by 16 random bits, so a rate is rounded to a
+/// multiple of 1/65536.
 const DROPOUT_RATES: f64 = 65_536.0;
 
-/// Largest relative change of the share of dropped or of kept elements that this rounding may make.
+/// The most that this rounding may change the share of dropped or of kept elements, relative to that share.
 const DROPOUT_ROUNDING: f64 = 0.1;
 
-/// Reports rates of dropout that 16 bits cannot say, near 0 and near 1: they would be rounded to another
-/// rate, to dropping nothing, or to dropping everything.
+/// Reports dropout rates near 0 and 1 that 16 bits cannot represent: they would be rounded to a clearly
+/// different rate, to dropping nothing, or to dropping everything.
 fn dropout(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let rate = recipe.values().model.dropout;
     let drawn = rate * DROPOUT_RATES;
@@ -83,7 +83,7 @@ fn heads(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     match model.head_dim {
         Some(width) if !width.is_multiple_of(2) => found.push(recipe.diagnostic(
             &["model.head_dim"],
-            format!("model.head_dim = {width} is odd, and the rotary embedding turns pairs"),
+            format!("model.head_dim = {width} is odd, but the rotary embedding rotates pairs of elements"),
             format!("take {} or {}", width - 1, width + 1),
         )),
         Some(_) => {}
@@ -95,7 +95,7 @@ fn heads(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         None if !(dim / heads).is_multiple_of(2) => found.push(recipe.diagnostic(
             &[HEADS, "model.dim"],
             format!(
-                "heads of {dim} / {heads} = {} elements are odd, and the rotary embedding turns pairs",
+                "heads of {dim} / {heads} = {} elements are odd, but the rotary embedding rotates pairs",
                 dim / heads
             ),
             if heads == 1 {
@@ -115,7 +115,7 @@ fn parts(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         found.push(recipe.diagnostic(
             &["model.parallel_blocks", "model.norm_placement"],
             format!(
-                "the sublayers of a parallel block share one norm before them, and norm_placement = \"{}\" has others",
+                "the sublayers of a parallel block share one norm before them, but norm_placement = \"{}\" adds others",
                 model.norm_placement
             ),
             "take norm_placement = \"pre\", or leave parallel_blocks unset",
@@ -131,14 +131,14 @@ fn parts(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     if model.norm_bias == Some(true) && !model.norm_weight {
         found.push(recipe.diagnostic(
             &["model.norm_bias", "model.norm_weight"],
-            "a norm has a bias beside a weight only, and norm_weight is false",
+            "a norm has a bias only together with a weight, and norm_weight is false",
             "leave norm_weight or norm_bias unset",
         ));
     }
     if let (Some(interval), None) = (model.global_interval, model.window) {
         found.push(recipe.diagnostic(
             &["model.global_interval"],
-            format!("every {interval} blocks one would attend to all keys, and without a window all do"),
+            format!("one of every {interval} blocks would attend to all keys, but without a window every block does"),
             "set model.window, or leave global_interval unset",
         ));
     }
@@ -236,14 +236,14 @@ fn schedule(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Most steps at which the formula of a decay is checked: a moment's work.
+/// Most steps at which a decay formula is checked, to keep the check fast.
 const MAX_CHECKED_STEPS: usize = 100_000;
 
-/// What rounding may make of a decay beyond 0 and 1.
+/// How far rounding may take a decay outside 0 to 1.
 const DECAY_ROUNDING: f64 = 1e-9;
 
-/// Reports a formula of the decay that leaves 0 to 1 at a step after the warm-up; of very many steps, at some
-/// that are evenly apart.
+/// Reports a decay formula that leaves 0 to 1 at a step after the warm-up. Of more than [`MAX_CHECKED_STEPS`]
+/// steps, only evenly spaced ones are checked.
 fn decay(recipe: &Recipe, formula: &Formula, (warmup, steps): (usize, usize)) -> Option<Diagnostic> {
     let after = steps.saturating_sub(warmup);
     let range = -DECAY_ROUNDING..=1.0 + DECAY_ROUNDING;
@@ -255,7 +255,7 @@ fn decay(recipe: &Recipe, formula: &Formula, (warmup, steps): (usize, usize)) ->
     Some(recipe.diagnostic(
         &["lr_scheduler.decay"],
         format!("the decay {formula} is {value} at t = {share}"),
-        "it is from 0, where the rate is min_lr_ratio of the peak, to 1, where it is the peak",
+        "keep its value between 0, where the rate is min_lr_ratio of the peak, and 1, where it is the peak",
     ))
 }
 
@@ -283,7 +283,7 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     if parallelism.shard == Shard::Optimizer && parallelism.reduction == Reduction::Grouped {
         found.push(recipe.diagnostic(
             &["parallelism.reduction", "parallelism.shard"],
-            "reduction = \"grouped\" gives every rank all sums of gradients, and shard = \"optimizer\" each those that it owns",
+            "reduction = \"grouped\" gives every rank all gradient sums, but with shard = \"optimizer\" each rank needs only its part",
             "leave one of them out",
         ));
     }
@@ -297,7 +297,7 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     if parallelism.transport == Transport::Copies && parallelism.shard == Shard::None {
         found.push(recipe.diagnostic(
             &["parallelism.transport", "parallelism.shard"],
-            "copies go to the ranks that own parts of the parameters, and without shard = \"optimizer\" none does",
+            "copies go to the ranks that own parts of the parameters, but without shard = \"optimizer\" no rank does",
             "set parallelism.shard = \"optimizer\", or leave parallelism.transport out",
         ));
     }
@@ -311,7 +311,7 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     if parallelism.transport == Transport::Copies && engine.placement != Placement::Arena {
         found.push(recipe.diagnostic(
             &["parallelism.transport", "engine.placement"],
-            "GPUs that have access to each other's memory wait for each other where a tensor is freed",
+            "GPUs that have access to each other's memory wait for each other when a tensor is freed",
             "leave engine.placement or parallelism.transport out",
         ));
     }
@@ -325,7 +325,7 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     if engine.device == DeviceChoice::Cpu && parallelism.channels.is_some() {
         found.push(recipe.diagnostic(
             &["parallelism.channels", "engine.device"],
-            "channels are NCCL's, which joins GPUs",
+            "channels belong to NCCL, which connects GPUs",
             "leave parallelism.channels out, or set engine.device = \"cuda\"",
         ));
     }
@@ -347,7 +347,7 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Reports an evaluation of an average that is not kept.
+/// Reports that the average is to be evaluated but none is kept.
 fn ema(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let ema = &recipe.values().ema;
     if ema.evaluate && ema.decay.is_none() {
@@ -359,7 +359,7 @@ fn ema(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Returns the divisors of `n`, for a message.
+/// Lists the divisors of `n` for a message.
 fn divisors(n: usize) -> String {
     (1..=n).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,5 @@
-//! The copy of a recipe that a run's folder keeps: all layers merged into one file that can be run again.
+//! Writes the copy of a recipe that a run's folder keeps: all layers merged into one file that can be run
+//! again.
 
 use super::layers::ENV_PREFIX;
 use super::merge::Merged;
@@ -8,21 +9,21 @@ use super::toml_text::values;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// The first line of a copy. Copies of earlier versions, which may be several files in one, lack it.
+/// First line of a copy. Copies of earlier versions, which may be several files in one, do not have it.
 pub const COPY_HEADER: &str = "# Everything that this run's recipe sets, in one file; it can be run again.";
 
-/// What stands between a value and its origin.
+/// Separates a value from its origin.
 const ORIGIN: &str = "  # ";
 
 /// The origin of a value from the command line.
 const COMMAND_LINE: &str = "command line";
 
-/// What stands before and behind the path of a file as written.
+/// Text before and after the path of a file as written.
 const FILE: &str = "# ---- ";
 const AS_WRITTEN: &str = ", as written:";
 
-/// Returns every key that a layer sets, with its value as written, paths absolute, and where it was set; then
-/// the files as written, in comments.
+/// Returns every key that a layer sets, with its value as written (paths absolute) and where it was set,
+/// followed by the files as written, in comments.
 pub(super) fn copy(
     written: &Values,
     settled: &Values,
@@ -58,17 +59,17 @@ pub(super) fn copy(
     text
 }
 
-/// A setting of a copy that no recipe file makes.
+/// A setting in a copy that came from the command line or the environment, not from a recipe file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetInCopy {
     /// Full path of the key.
     pub key: String,
-    /// The value in TOML.
+    /// The value as TOML.
     pub value: String,
 }
 
-/// Returns what a command line or the environment set in a copy: that of its run, or those of the runs whose
-/// copies it was made from, one after the other.
+/// Returns the settings in a copy that came from the command line or the environment: of its own run, and of
+/// the earlier runs whose copies it was made from.
 pub fn set_in_copy(copy: &str) -> Vec<SetInCopy> {
     let lines: Vec<&str> = copy.lines().collect();
     let files = files_in(&lines);
@@ -86,7 +87,8 @@ pub fn set_in_copy(copy: &str) -> Vec<SetInCopy> {
     found
 }
 
-/// Returns true if an origin is no line of a recipe file, or a line of a copy that has such an origin.
+/// Returns true if an origin is not a line of a recipe file. A line of an embedded copy counts by its own
+/// origin.
 fn is_set_outside_files(origin: &str, files: &[(String, Vec<String>)]) -> bool {
     if origin == COMMAND_LINE || origin.starts_with(ENV_PREFIX) {
         return true;
@@ -115,7 +117,7 @@ fn files_in(lines: &[&str]) -> Vec<(String, Vec<String>)> {
     files
 }
 
-/// Comments of TOML have no control characters but tabs.
+/// Replaces control characters other than tabs, which TOML comments must not contain.
 fn in_comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
@@ -128,7 +130,7 @@ mod tests {
         set_in_copy(copy).into_iter().map(|set| format!("{}={}", set.key, set.value)).collect()
     }
 
-    /// Returns the copy of a run of a file, itself in a file, with changes on the command line.
+    /// Returns the copy of a run: of the recipe `text` in a file at `path`, with changes on the command line.
     fn copy_of(path: &str, text: &str, changes: &[&str]) -> String {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let none = std::iter::empty();
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(set(&second), ["training.steps=20", "optimizer.lr=5.0"]);
         let third = copy_of("results/mine/2/recipe.toml", &second, &["training.seed=2"]);
         assert_eq!(set(&third), ["training.steps=20", "training.seed=2", "optimizer.lr=5.0"]);
-        // A recipe file that somebody wrote is the recipe, whatever stands in it.
+        // A recipe file that somebody wrote counts as the recipe, whatever its comments say.
         assert_eq!(set(&copy_of("mine.toml", recipe, &[])), [""; 0]);
     }
 }

@@ -1,6 +1,6 @@
 //! The macro that turns the table of keys into structs, defaults and rows.
 
-/// Defines the struct of a section with its `Default`, or takes it from the module that has it.
+/// Defines the struct of a section with its `Default`, or imports it from its module.
 macro_rules! section {
     ([] $purpose:expr; $Section:ident {
         $($(#[doc = $meaning:literal])+ $key:ident: $type:ty = $default:expr;)*
@@ -26,7 +26,7 @@ macro_rules! section {
 pub(super) use section;
 
 /// Defines a struct per section with its `Default`, the struct `Values` of all sections, and the tables
-/// `SECTIONS` and `KEYS`. The syntax is that of [`super::schema`].
+/// `SECTIONS` and `KEYS`. [`super::schema`] explains the syntax.
 macro_rules! sections {
     ($(
         $(#[doc = $purpose:literal])+
@@ -67,7 +67,7 @@ macro_rules! sections {
             SECTIONS.iter().flat_map(|(section, _)| keys_of(section)).collect()
         });
 
-        /// The keys of the sections that are defined here.
+        /// The keys of the sections that the macro call defines.
         static ROWS: &[$crate::recipe::key::Key] = &[$($(
             $crate::recipe::key::Key::new(
                 concat!(stringify!($section), ".", stringify!($key)),

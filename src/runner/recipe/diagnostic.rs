@@ -6,7 +6,7 @@ use annotate_snippets::{AnnotationKind, Element, Level, Renderer, Snippet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Maximum number of messages that one error shows.
+/// Most messages that one error shows.
 pub(super) const MAX_SHOWN: usize = 10;
 
 /// One message about a recipe.
@@ -31,7 +31,7 @@ impl Diagnostic {
         Self { title: title.into(), marks: Vec::new(), notes: Vec::new(), help: help.into() }
     }
 
-    /// Marks a location; the first one is the primary one.
+    /// Marks a location; the first mark is the primary one.
     pub(super) fn mark(mut self, source: &Arc<Source>, span: Range<usize>, label: impl Into<String>) -> Self {
         self.marks.push(Mark { source: Arc::clone(source), span, label: label.into() });
         self
@@ -72,7 +72,7 @@ impl Diagnostic {
     }
 }
 
-/// Returns all messages as one usage error; the caller prints `error: ` before the first.
+/// Returns all messages as one usage error. The caller prints `error: ` before the first.
 pub(super) fn error(diagnostics: &[Diagnostic]) -> Error {
     let shown: Vec<String> = diagnostics.iter().take(MAX_SHOWN).map(Diagnostic::render).collect();
     let mut text = shown.join("\n\n");

@@ -12,27 +12,26 @@ pub struct Change {
     pub key: &'static str,
     /// Effect of the change, between these two recipes.
     pub class: Class,
-    /// The first value in TOML, or `unset`.
+    /// The first value as TOML, or `unset`.
     pub old: String,
-    /// The second.
+    /// The second value as TOML, or `unset`.
     pub new: String,
 }
 
 impl Change {
-    /// Returns true if the change leaves every bit of the loss curve as it was; see
-    /// [`super::Key::same_bits`].
+    /// Returns true if the change leaves every bit of the loss curve the same; see [`super::Key::same_bits`].
     pub fn keeps_bits(&self) -> bool {
         !self.class.is_hashed() || find_path(self.key).is_some_and(|key| key.same_bits)
     }
 }
 
-/// Returns the keys that differ in what figures are measured on.
+/// Returns the differing keys that decide what figures are measured on.
 pub fn measuring_changes(a: &Values, b: &Values) -> Vec<Change> {
     diff(a, b).into_iter().filter(|change| change.class == Class::Measuring).collect()
 }
 
-/// Returns the class of a change of `key`. As long as both recipes fix the same global batch
-/// (`global_kept`), its parts are of the execution class; otherwise they change it.
+/// Returns the class of a change of `key`. If both recipes fix the same global batch size (`global_kept`),
+/// the keys that divide it are execution keys; otherwise they change it and are training keys.
 pub(super) fn class_between(key: &Key, global_kept: bool) -> Class {
     match key.path {
         "training.local_batch_size" | "training.accumulation" | "parallelism.world_size" => {
@@ -46,7 +45,7 @@ pub(super) fn class_between(key: &Key, global_kept: bool) -> Class {
     }
 }
 
-/// Returns every key that differs between `a` and `b`, in the order of the table.
+/// Returns every key that differs between `a` and `b`, in table order.
 pub fn diff(a: &Values, b: &Values) -> Vec<Change> {
     let global_kept = a.training.global_batch_size.is_some()
         && a.training.global_batch_size == b.training.global_batch_size;

@@ -1,4 +1,4 @@
-//! Recipe files: reading them, and finding the one that `extends` names.
+//! Recipe files: reads them, and finds the one that `extends` names.
 
 use super::builtin;
 use super::diagnostic::Diagnostic;
@@ -8,16 +8,16 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Maximum length of a chain of `extends`.
+/// Longest chain of `extends`.
 const MAX_DEPTH: usize = 16;
 
-/// Maximum size of a recipe file, in bytes: a wrong path to a corpus is not read whole.
+/// Maximum size of a recipe file in bytes, so that a corpus named by mistake is not read.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Finds the recipe that the last one of the chain extends by `name`, and reads it.
+/// Finds and reads the recipe that the last one of the chain extends by `name`.
 ///
 /// # Errors
-/// A diagnostic at `span` for a recipe that is missing, unreadable or in the chain already.
+/// A diagnostic at `span` if the recipe is missing, unreadable, or already in the chain.
 pub(super) fn follow(
     chain: &[Arc<Source>],
     name: &str,
@@ -82,7 +82,7 @@ fn same(a: &Source, b: &Source) -> bool {
 /// Reads a recipe file.
 ///
 /// # Errors
-/// The reason why it cannot be read.
+/// The reason, if it cannot be read.
 pub(super) fn read(path: &Path) -> Result<String, String> {
     let metadata = std::fs::metadata(path).map_err(|e| e.to_string())?;
     if metadata.is_dir() {
@@ -100,7 +100,7 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
     })
 }
 
-/// Returns "; did you mean ...?" with the most similarly named recipe in the same folder, or nothing.
+/// Returns "; did you mean ...?" with the most similarly named recipe in the same folder, or an empty string.
 pub(super) fn beside(path: &Path) -> String {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

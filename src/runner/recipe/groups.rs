@@ -1,7 +1,7 @@
-//! The tables of `[optimizer.groups]`: keys that parameters of a role have for themselves.
+//! The tables of `[optimizer.groups]`: keys that the parameters of a role have for themselves.
 //!
-//! A key of a group has the name `groups.ROLE.KEY` in the section `[optimizer]`, so that every layer sets it
-//! as any other key, and it is unset unless one does.
+//! A group's key has the name `groups.ROLE.KEY` in the section `[optimizer]`, so every layer sets it like any
+//! other key. It is unset by default.
 
 use super::key::{Key, UNSET};
 use crate::optim::{self, GroupRole, Value};
@@ -12,28 +12,28 @@ use serde::de::{IntoDeserializer, value::Error};
 use serde::ser::SerializeMap;
 use std::collections::BTreeMap;
 
-/// The tables of groups, in `[optimizer]`.
+/// Name of the table of groups in `[optimizer]`.
 const GROUPS: &str = "groups";
 
-/// The hyperparameter by which vectors, which decay spares else, decay too.
+/// The hyperparameter that makes vectors decay too, which weight decay otherwise skips.
 pub(super) const WEIGHT_DECAY: &str = "weight_decay";
 
-/// What a recipe sets for a group. What it leaves out is that of `[optimizer]`, where the group's optimizer
-/// has such a key.
+/// What a recipe sets for a group. A setting that is left out comes from `[optimizer]`, if the group's
+/// optimizer has such a key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
     /// Name of the optimizer.
     pub name: Option<String>,
     /// Peak learning rate.
     pub lr: Option<f64>,
-    /// What decoupled weight decay is relative to.
+    /// What the decoupled weight decay is relative to.
     pub decay: Option<WeightDecay>,
     /// Hyperparameters of the optimizer.
     pub values: BTreeMap<String, Value>,
 }
 
 impl Group {
-    /// Returns the weight decay that the group sets for itself.
+    /// Returns the weight decay that the group sets itself.
     pub(super) fn weight_decay(&self) -> Option<f64> {
         match self.values.get(WEIGHT_DECAY) {
             Some(Value::Number(decay)) => Some(*decay),
@@ -42,8 +42,8 @@ impl Group {
     }
 }
 
-/// Returns the groups of which `settings` has a key, each with the hyperparameters of its optimizer.
-/// `inherited` is the name of the optimizer of groups that name none.
+/// Returns the groups that `settings` has keys for, each with the hyperparameters of its optimizer. Groups
+/// that name no optimizer use the one named `inherited`.
 pub(super) fn from_written(
     inherited: &str,
     settings: &BTreeMap<String, Value>,
@@ -76,7 +76,7 @@ pub(super) fn from_written(
     groups
 }
 
-/// Writes the keys of a group in the order of the table; null for those that it does not set.
+/// Writes the keys of a group in table order, with null for unset ones.
 pub(super) fn serialize<M: SerializeMap>(
     role: GroupRole,
     group: Option<&Group>,
@@ -92,19 +92,19 @@ pub(super) fn serialize<M: SerializeMap>(
     Ok(())
 }
 
-/// Returns true if an optimizer that can update parameters of a role has a hyperparameter of that name.
+/// Returns true if an optimizer that can update parameters of the role has a hyperparameter of that name.
 fn has(role: GroupRole, name: &str) -> bool {
     optim::owners(name).any(|entry| role.is_updated_by(entry))
 }
 
-/// Returns the names of keys of `[optimizer]` that the group of a role has too.
+/// Returns the `[optimizer]` keys in `names` that the group of a role has too.
 fn names_of(role: GroupRole, names: &[&'static str]) -> Vec<&'static str> {
     let is_of_others = |name: &str| optim::owners(name).next().is_some() && !has(role, name);
     names.iter().copied().filter(|name| !is_of_others(name)).collect()
 }
 
-/// Returns the keys of the group of a role, one for each key of `[optimizer]` but those that no optimizer of
-/// such parameters has.
+/// Returns the keys of the group of a role: one for each key of `[optimizer]` (`of_section`), except those
+/// that no optimizer of such parameters has.
 pub(super) fn keys(role: GroupRole, of_section: &[Key]) -> Vec<Key> {
     let own = |name: &str| leak(format!("{GROUPS}.{}.{name}", role.word()));
     let key = |key: &Key| {
@@ -123,19 +123,19 @@ pub(super) fn keys(role: GroupRole, of_section: &[Key]) -> Vec<Key> {
     of_section.iter().filter(|key| names.contains(&key.name())).map(key).collect()
 }
 
-/// Returns the role and the name, in its group, of a key of a group; `None` for other keys.
+/// Returns the role of a group's key and its name within the group; `None` for other keys.
 pub(super) fn of_key(key: &Key) -> Option<(GroupRole, &'static str)> {
     if key.section() == "optimizer" { parts(key.name()) } else { None }
 }
 
-/// Splits `groups.ROLE.NAME`.
+/// Splits `groups.ROLE.NAME` into role and name.
 fn parts(path: &str) -> Option<(GroupRole, &str)> {
     let (role, name) = path.strip_prefix(GROUPS)?.strip_prefix('.')?.split_once('.')?;
     Some((GroupRole::from_word(role)?, name))
 }
 
-/// Returns what is wrong with a name of `[optimizer]` that begins as a key of a group does and is none, and
-/// what to write instead; `None` for other names. `names` are the keys of `[optimizer]`.
+/// Explains a name in `[optimizer]` that starts like a group's key but is not one: what is wrong, and what to
+/// write instead. `None` for other names. `names` are the keys of `[optimizer]`.
 pub(super) fn misspelled(name: &str, names: &[&'static str]) -> Option<(String, String)> {
     let roles = GroupRole::ALL.map(GroupRole::word);
     let mut parts = name.splitn(3, '.');
@@ -166,7 +166,7 @@ pub(super) fn misspelled(name: &str, names: &[&'static str]) -> Option<(String, 
     })
 }
 
-/// Text of the table of keys, which lives as long as the program.
+/// Turns text for the table of keys into text that lives as long as the program.
 pub(super) fn leak(text: String) -> &'static str {
     text.leak()
 }

@@ -1,4 +1,4 @@
-//! The table as a JSON schema, for editors.
+//! Writes the table of keys as a JSON schema, for editors.
 
 use super::key::{Key, NumberRange, RangeScale, Type};
 use super::lookup::keys_of;
@@ -8,24 +8,24 @@ use crate::expression::MAX_LENGTH;
 use serde_json::{Map, Value, json};
 use std::ops::Bound;
 
-/// An end of a predicted range.
+/// Pattern of one end of a predicted range.
 const END: &str = "[+-]?[0-9.]+";
 
-/// The name of a measure of quality.
+/// Pattern for the name of a measure of quality.
 const MEASURE: &str =
     "(val_loss|ema_val_loss|bits_per_byte|train_loss)[^ ]*|(steps|tokens|seconds)_until:[^ ]+";
 
 /// Returns the JSON schema (draft 2020-12) of a recipe.
 ///
-/// Types, bounds, words, defaults and aliases are those of the table. What a schema cannot say (values that
-/// contradict each other, two spellings of one key) only reading the recipe finds.
+/// Types, bounds, words, defaults and aliases come from the table. Some errors cannot be expressed in a
+/// schema (values that contradict each other, two spellings of one key); only reading the recipe finds them.
 pub fn json_schema() -> Value {
     let mut properties = Map::new();
     properties.insert(
         "extends".to_owned(),
         json!({"type": "string", "description": "The recipe below this one: a .toml file, or a built-in name."}),
     );
-    let recipe = serde_json::to_value(Values::default()).expect("a recipe has nothing that JSON cannot say");
+    let recipe = serde_json::to_value(Values::default()).expect("every value in a recipe can be written as JSON");
     for (section, meaning) in SECTIONS {
         let mut keys = Map::new();
         for key in keys_of(section) {
@@ -63,7 +63,7 @@ pub fn json_schema() -> Value {
     })
 }
 
-/// Inserts a key among those of its section, in the tables that its name says.
+/// Inserts a key into its section, inside the tables that its name spells.
 fn insert(keys: &mut Map<String, Value>, name: &str, schema: Value) {
     let Some((table, rest)) = name.split_once('.') else {
         keys.insert(name.to_owned(), schema);
@@ -88,10 +88,10 @@ fn description(key: &Key) -> String {
     text
 }
 
-/// Returns the example as JSON.
+/// Returns the key's example as JSON.
 fn example(key: &Key) -> Value {
     let table: toml::Table = format!("x = {}", key.example).parse().expect("a test parses every example");
-    serde_json::to_value(&table["x"]).expect("an example has nothing that JSON cannot say")
+    serde_json::to_value(&table["x"]).expect("every example can be written as JSON")
 }
 
 fn fragment(kind: Type) -> Map<String, Value> {

@@ -4,14 +4,14 @@ use crate::expression::Scope;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 
-/// Effect of a key on a run.
+/// The effect of a key on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// Changes the loss curve: a resumed run must have the same value.
     Training,
-    /// Changes how the same curve is computed: a resumed run may differ, and notes it.
+    /// Changes how the same curve is computed: a resumed run may have another value, and notes it.
     Execution,
-    /// Changes what a figure of the same run is measured on: figures of runs that differ in it are not
+    /// Changes what a figure of a run is measured on: figures of runs with different values are not
     /// comparable, and a resumed run must have the same value.
     Measuring,
     /// Changes only what is recorded.
@@ -19,7 +19,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Returns true if keys of this class change what is trained or how: those of a recipe's hash.
+    /// Returns true if keys of this class change what is trained or how, so that a recipe's hash covers them.
     pub fn is_hashed(self) -> bool {
         matches!(self, Self::Training | Self::Execution)
     }
@@ -36,7 +36,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// A range of finite numbers, with open or closed ends.
+/// A range of finite numbers with open or closed ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NumberRange {
     /// Lower end.
@@ -72,15 +72,15 @@ impl fmt::Display for NumberRange {
 pub enum Type {
     /// Any string.
     Text,
-    /// One of these names, or a path; a path alone without names.
+    /// One of these names, or a path; if there are no names, only a path.
     NameOrPath(&'static [&'static str]),
     /// `true` or `false`.
     Bool,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// A list of different words, each one of these; may be empty.
+    /// A list of different words out of these; it may be empty.
     Words(&'static [&'static str]),
-    /// One of these words, or a formula for this.
+    /// One of these words, or a formula of this kind.
     WordOrFormula(&'static [&'static str], Scope),
     /// A whole number within these bounds, both included.
     Count { min: u64, max: u64 },
@@ -88,10 +88,10 @@ pub enum Type {
     CountOrWord { min: u64, max: u64, word: &'static str },
     /// Whole numbers, all different, each at most `max`.
     Counts { max: u64 },
-    /// Pairs of whole numbers from 1 on, `[steps, count]`, with ascending steps of at most `max_steps` and
-    /// counts of at most `max`.
+    /// Pairs of whole numbers from 1 on, `[steps, count]`, with ascending steps up to `max_steps` and counts
+    /// up to `max`.
     Stages { max_steps: u64, max: u64 },
-    /// Endings of files, all different, each with its dot.
+    /// File extensions, all different, each with its dot.
     Extensions,
     /// A number.
     Number(NumberRange),
@@ -99,28 +99,28 @@ pub enum Type {
     Pair(NumberRange),
     /// A fraction within the range, or a path.
     FractionOrPath(NumberRange),
-    /// A table from names to paths.
+    /// A table of names and paths.
     NamedPaths,
     /// A string that parses as a [`super::Prediction`].
     Prediction,
-    /// A table from keys to one value each.
+    /// A table of keys, each with one value.
     Settings,
     /// A list of such tables.
     SettingsList,
-    /// A table from keys to lists of values.
+    /// A table of keys, each with a list of values.
     Grid,
-    /// A table from keys of numbers to the two ends of a range.
+    /// A table of numeric keys, each with the two ends of a range.
     Ranges(RangeScale),
 }
 
 impl Type {
-    /// Returns true if any text in quotes may be a value, so that a command line needs no quotes.
+    /// Returns true if a value may be any text in quotes, so that the command line can do without the quotes.
     pub(super) const fn is_any_text(&self) -> bool {
         matches!(self, Self::Text | Self::NameOrPath(_) | Self::WordOrFormula(..))
     }
 }
 
-/// The scale on which samples of a range are uniform.
+/// The scale on which samples from a range are uniform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeScale {
     /// The values themselves.
@@ -182,31 +182,32 @@ fn quoted(words: &[&str]) -> String {
 pub struct Key {
     /// `section.name`.
     pub path: &'static str,
-    /// Effect on a run.
+    /// The effect on a run.
     pub class: Class,
-    /// Type and bounds of its value.
+    /// Type and bounds of the value.
     pub kind: Type,
-    /// Unit of the value; empty when it has none.
+    /// Unit of the value; empty if it has none.
     pub unit: &'static str,
-    /// Behavior if it is unset, for keys without a default value; empty for the others.
+    /// Behavior if the key is unset, for keys without a default value; empty for others.
     pub unset: &'static str,
-    /// One sentence, without markup but backquotes.
+    /// One sentence, with no markup except backquotes.
     pub meaning: &'static str,
-    /// A valid value, in TOML.
+    /// A valid value, as TOML.
     pub example: &'static str,
-    /// Names that other frameworks use for it, accepted in its section.
+    /// Names that other frameworks use for the key, accepted in its section.
     pub aliases: &'static [&'static str],
-    /// True for an execution key whose change leaves every bit of the loss curve as it was, on a given
-    /// machine with a given table of matrix-product algorithms. Others may round differently: with more than
-    /// two ranks on GPUs, the start of a bucket decides the order in which ranks are added.
+    /// True for an execution key whose change leaves every bit of the loss curve the same, on a given machine
+    /// with a given table of matrix-product algorithms. Other execution keys may change rounding: with more
+    /// than two ranks on GPUs, the start of a bucket decides the order in which the gradients of ranks are
+    /// added.
     pub same_bits: bool,
-    /// The value (TOML text, or `unset`) at which resolved recipes and hashes leave the key out: the behavior
-    /// before the key existed, so that the hashes of earlier recipes stay valid. A resolved recipe without
-    /// the key has this value, whatever the default is.
+    /// The value (as TOML, or `unset`) at which resolved recipes and hashes leave the key out. It stands for
+    /// the behavior before the key existed, so that hashes of earlier recipes stay valid. A resolved recipe
+    /// without the key has this value, whatever the default is.
     pub implied: Option<&'static str>,
 }
 
-/// The spelling of an unset value.
+/// How an unset value is written.
 pub const UNSET: &str = "unset";
 
 /// Returns the text of a doc comment, without the space between the slashes and its first word.
@@ -215,7 +216,7 @@ pub(super) const fn doc_text(doc: &'static str) -> &'static str {
 }
 
 impl Key {
-    /// Creates an entry of the table; the methods below add the optional fields.
+    /// Creates a row of the table; the methods below add the optional fields.
     pub(super) const fn new(
         path: &'static str,
         class: Class,
@@ -277,12 +278,12 @@ impl Key {
         self.path.split_once('.').map_or(self.path, |(_, name)| name)
     }
 
-    /// Returns true if it lies in a table within its section, as the keys of groups do.
+    /// Returns true if the key is in a table within its section, as the keys of groups are.
     pub fn is_nested(&self) -> bool {
         self.name().contains('.')
     }
 
-    /// Returns true if `name` is its name or an alias.
+    /// Returns true if `name` is the key's name or an alias.
     pub(super) fn is_called(&self, name: &str) -> bool {
         self.name() == name || self.aliases.contains(&name)
     }

@@ -19,14 +19,14 @@ use toml::de::{DeTable, DeValue};
 /// Prefix of the environment variables that set a key.
 pub(super) const ENV_PREFIX: &str = "XRUN__";
 
-/// A checked value and its location in the text.
+/// A checked value and where it was set.
 #[derive(Clone, Debug)]
 pub(super) struct Assignment {
     pub value: toml::Value,
     pub at: Location,
 }
 
-/// A text with the keys that it sets, by path: a recipe file, an environment variable or a command-line
+/// A text and the keys that it sets, by path: a recipe file, an environment variable or a command-line
 /// argument.
 #[derive(Clone, Debug)]
 pub(super) struct Document {
@@ -41,7 +41,7 @@ pub(super) struct Layers {
     pub documents: Vec<Document>,
     /// The recipe files, base first.
     pub files: Vec<Arc<Source>>,
-    /// All errors so far.
+    /// All errors found so far.
     pub problems: Vec<Diagnostic>,
 }
 
@@ -131,14 +131,14 @@ struct Layer {
 }
 
 impl Layer {
-    /// Adds a problem. What is not shown is only counted: to look for the most similar key takes a while, and
-    /// a wrong file may have a hundred thousand of them.
+    /// Adds a problem. Problems beyond those shown are only counted: finding the most similar key takes a
+    /// while, and a wrong file may have a hundred thousand unknown keys.
     fn report(&mut self, problem: impl FnOnce() -> Diagnostic) {
         let shown = self.problems.len() < MAX_SHOWN;
         self.problems.push(if shown { problem() } else { Diagnostic::new("", "") });
     }
 
-    /// Reads a recipe; returns the value of `extends` and its location.
+    /// Reads a recipe and returns the value of `extends` with its location.
     fn file(&mut self, source: &Arc<Source>) -> Option<(String, Range<usize>)> {
         let (table, errors) = DeTable::parse_recoverable(&source.text);
         if !errors.is_empty() {
@@ -172,7 +172,8 @@ impl Layer {
         extends
     }
 
-    /// Reports the first syntax error of each line; further ones in a line usually follow from it.
+    /// Reports only the first syntax error of each line, because later ones in the line usually follow from
+    /// it.
     fn syntax(&mut self, source: &Arc<Source>, errors: &[toml::de::Error]) {
         let mut last = None;
         for e in errors {
@@ -186,14 +187,14 @@ impl Layer {
             }
             let help = match e.message() {
                 "duplicate key" => "a key is set once: keep one of them",
-                _ => "a recipe has [sections] with lines `key = value`; strings stand in quotes",
+                _ => "a recipe has [sections] with lines `key = value`; strings are in quotes",
             };
             let title = format!("not TOML: {}", e.message());
             self.report(|| Diagnostic::new(title, help).mark(source, span, ""));
         }
     }
 
-    /// Reads the keys of a section, or of a table in it, whose name and a dot are `prefix`.
+    /// Reads the keys of a section, or of a table within it, whose name with a final dot is `prefix`.
     fn keys(&mut self, source: &Arc<Source>, section: &str, prefix: &str, table: &DeTable<'_>) {
         for (name, value) in table {
             let path = format!("{prefix}{}", name.get_ref());
@@ -210,8 +211,8 @@ impl Layer {
         }
     }
 
-    /// Reads a variable or an override: `path` is the key's path, spelled at bytes `key`; the value starts at
-    /// byte `start`.
+    /// Reads an environment variable or an override. `path` is the key's path, written at the byte range
+    /// `key`; the value starts at byte `start`.
     fn argument(&mut self, source: &Arc<Source>, path: &str, key: Range<usize>, start: usize) {
         let raw = &source.text[start..];
         let Some(known) = find_path(path) else {
@@ -231,8 +232,8 @@ impl Layer {
         let value = match DeValue::parse(raw) {
             Ok(value) if value.get_ref().is_str() || !known.kind.is_any_text() => value,
             Ok(_) => bare(),
-            // A value that starts like a quoted string but is not one is a mistake, not a string with a quote
-            // in it.
+            // A value that starts like a quoted string but is not one is a mistake, not a string that
+            // contains a quote.
             Err(e) if textual && raw.trim_start().starts_with(['"', '\'']) => {
                 let span = e.span().unwrap_or(0..raw.len());
                 self.problems.push(
@@ -251,7 +252,7 @@ impl Layer {
         self.assign(known, &value, at, start);
     }
 
-    /// Checks and stores a value whose spans count from byte `start` of its source.
+    /// Checks and stores a value whose spans are relative to byte `start` of its source.
     fn assign(&mut self, key: &'static Key, value: &Spanned<DeValue<'_>>, at: Location, start: usize) {
         if let Some(first) = self.set.get(key.path) {
             self.problems.push(
@@ -296,7 +297,7 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
     Diagnostic::new(format!("there is no key {section}.{name}"), help).mark(source, span, "unknown key")
 }
 
-/// Reports an entry at the top of a recipe that is not a section.
+/// Reports a top-level entry of a recipe that is not a section.
 fn stray(source: &Arc<Source>, name: &str, span: Range<usize>, is_table: bool) -> Diagnostic {
     let key = nearest_key("", name).filter(|_| !is_table);
     let help = match (key, nearest_section(name)) {
@@ -311,7 +312,7 @@ fn stray(source: &Arc<Source>, name: &str, span: Range<usize>, is_table: bool) -
     let (title, label) = if is_table {
         (format!("there is no section [{name}]"), "unknown section")
     } else {
-        (format!("`{name}` stands outside a section"), "no section")
+        (format!("`{name}` is outside a section"), "no section")
     };
     Diagnostic::new(title, help).mark(source, span, label)
 }

@@ -18,11 +18,11 @@ use crate::suggest::nearest;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Reads the recipe at `path`, or the built-in one of that name if there is no such file, adds `env` and
+/// Reads the recipe at `path`, or the built-in recipe of that name if there is no such file, adds `env` and
 /// `overrides` (`section.key=value`) on top, and resolves it for `machine`.
 ///
-/// In the recipes in the folder of a run, keys that are younger than the run stand for what it did, whatever
-/// their defaults are: so it is run again, and resumed, with the same bits.
+/// In the recipe of a run's folder, keys that were added after the run keep the behavior that the run had,
+/// whatever their defaults are now. So running it again, or resuming it, gives the same bits.
 ///
 /// # Errors
 /// A usage error that shows every wrong value with its file and line.
@@ -56,8 +56,8 @@ pub fn load(
     resolve(stem(path), source, defaults(path), overrides, env, machine)
 }
 
-/// Refuses paths that cannot stand in the files of a run: the path of a recipe, and the name in it, are in
-/// its summary, its pictures and its pages, which are text.
+/// Refuses paths that a run cannot store: the path and name of a recipe appear in the run's summary, plots
+/// and pages, which are text.
 fn check_name(path: &Path) -> Result<()> {
     match path.to_str() {
         Some(text) if !text.contains(char::is_control) => Ok(()),
@@ -68,10 +68,10 @@ fn check_name(path: &Path) -> Result<()> {
     }
 }
 
-/// As [`load`], for the recipe `text`, as if it were the content of a file at `path`.
+/// Loads the recipe `text` like [`load`], as if it were the content of a file at `path`.
 ///
 /// # Errors
-/// As [`load`].
+/// See [`load`].
 pub fn load_str(
     path: &Path,
     text: &str,
@@ -82,22 +82,22 @@ pub fn load_str(
     resolve(stem(path), text_source(path, text), Defaults::default(), overrides, env, machine)
 }
 
-/// As [`load_str`], for the text of a resolved recipe, as the folder of a run and its checkpoints have it:
-/// keys that it leaves out have the values at which resolved recipes do.
+/// Loads the text of a resolved recipe, as stored in a run's folder and in checkpoints. Keys that the text
+/// leaves out take the value at which resolved recipes leave them out.
 ///
 /// # Errors
-/// As [`load`].
+/// See [`load`].
 pub fn load_resolved(path: &Path, text: &str, overrides: &[String], machine: &Machine) -> Result<Recipe> {
     let source = text_source(path, text);
     resolve(stem(path), source, Defaults::of_resolved(), overrides, std::iter::empty(), machine)
 }
 
-/// Loads a string as if it were the content of a file at `path`.
+/// Makes a source from a string, as if it were the content of a file at `path`.
 fn text_source(path: &Path, text: &str) -> Arc<Source> {
     Source::new(Origin::File(path.to_owned()), text)
 }
 
-/// Returns the key and the value, as TOML text, of one `section.key=value`, checked as by [`load`].
+/// Returns the key and the value (as TOML) of one `section.key=value`, with the same checks as [`load`].
 ///
 /// # Errors
 /// A usage error that points at the mistake.
@@ -106,15 +106,14 @@ pub fn setting(text: &str) -> Result<(&'static Key, String)> {
     layers.command_line(&[text.to_owned()]);
     match layers.documents.pop().and_then(|mut document| document.set.pop_first()) {
         Some((path, assignment)) if layers.problems.is_empty() => {
-            let key = find_path(path).expect("layers set keys of the table alone");
+            let key = find_path(path).expect("layers set only keys of the table");
             Ok((key, value_text(&assignment.value)))
         }
         _ => Err(diagnostic::error(&layers.problems)),
     }
 }
 
-/// Returns the process's environment variables that set keys of a recipe (`XRUN__SECTION__KEY`), for
-/// [`load`].
+/// Returns the process's environment variables that set recipe keys (`XRUN__SECTION__KEY`), for [`load`].
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
@@ -139,7 +138,7 @@ fn resolve(
     without_contradictions(recipe)
 }
 
-/// Returns the texts of the layers without errors.
+/// Returns the texts of the layers, if there are no errors.
 fn checked(layers: Layers) -> Result<Vec<Document>> {
     if layers.problems.is_empty() { Ok(layers.documents) } else { Err(diagnostic::error(&layers.problems)) }
 }
@@ -151,19 +150,19 @@ fn without_contradictions(recipe: Recipe) -> Result<Recipe> {
 }
 
 impl Recipe {
-    /// Returns this recipe with `section.key=value` arguments on top, settled for `machine`.
+    /// Returns this recipe with `section.key=value` arguments on top, resolved for `machine`.
     ///
     /// # Errors
-    /// As [`load`].
+    /// See [`load`].
     pub fn with_overrides(&self, overrides: &[String], machine: &Machine) -> Result<Self> {
         without_contradictions(self.merged_with(overrides, machine)?)
     }
 
-    /// Returns the hash that this recipe has with `section.key=value` arguments on top; a mode of
-    /// recomputation that was chosen for it stays chosen.
+    /// Returns the hash that this recipe has with `section.key=value` arguments on top. A recompute mode that
+    /// was already chosen for it is kept.
     ///
     /// # Errors
-    /// When an argument is invalid by itself.
+    /// If an argument is invalid on its own.
     pub fn hash_with(&self, overrides: &[String]) -> Result<String> {
         let merged = self.merged_with(overrides, &Machine::none())?;
         let chosen = self.values().activation_checkpoint.mode.fixed();
@@ -182,7 +181,7 @@ impl StoredRecipe {
     /// Reads the recipe back: the same values, hash and copy.
     ///
     /// # Errors
-    /// When the data was not written by [`Recipe::to_stored`].
+    /// If [`Recipe::to_stored`] did not write the data.
     pub fn load(self) -> Result<Recipe> {
         let mut layers = Layers::default();
         layers.files(text_source(Path::new(&self.name), &self.written));
@@ -192,19 +191,19 @@ impl StoredRecipe {
     }
 }
 
-/// A recipe in the folder of a run.
+/// A recipe in a run's folder.
 struct RecipeOfRun {
     /// The folder of the run.
     run: PathBuf,
-    /// The name of what was run.
+    /// The name of the recipe that was run.
     name: String,
     /// True for `resolved.toml`, false for `recipe.toml`.
     is_resolved: bool,
 }
 
 impl RecipeOfRun {
-    /// Returns what `NAME/RUN/recipe.toml` or `NAME/RUN/resolved.toml` is; `None` for another path. Where
-    /// someone copied or renamed the folder, the summary of the run says what was run.
+    /// Recognizes `NAME/RUN/recipe.toml` and `NAME/RUN/resolved.toml`; `None` for another path. If someone
+    /// copied or renamed the folder, the name comes from the run's summary.
     fn from_path(path: &Path) -> Option<Self> {
         let is_resolved = match path.file_stem()?.to_str()? {
             "recipe" => false,
@@ -221,9 +220,9 @@ impl RecipeOfRun {
     }
 }
 
-/// Returns the name of the recipe in the summary of a run; `None` for a folder without one.
+/// Returns the name of the recipe in a run's summary; `None` for a folder without one.
 fn recorded_name(folder: &Path) -> Option<String> {
-    /// What is read of a summary.
+    /// The fields read from a summary.
     #[derive(serde::Deserialize)]
     struct Names {
         recipe: String,
@@ -235,8 +234,8 @@ fn recorded_name(folder: &Path) -> Option<String> {
     (is_run(&names.run) && is_name).then_some(names.recipe)
 }
 
-/// Returns the name of a recipe: its file name without the ending `.toml`, as that of a built-in recipe may
-/// have a dot. The recipes in the folder of a run are called as what was run.
+/// Returns the name of a recipe: its file name without the extension `.toml` only, because the name of a
+/// built-in recipe may contain a dot. Recipes in a run's folder have the name of what was run.
 pub(super) fn stem(path: &Path) -> String {
     let stem = || {
         let file = path.file_name().map_or_else(|| "recipe".into(), |name| name.to_string_lossy());
@@ -245,8 +244,8 @@ pub(super) fn stem(path: &Path) -> String {
     RecipeOfRun::from_path(path).map_or_else(stem, |recipe| recipe.name)
 }
 
-/// Returns the bottom layer of the recipe at a path. What a run was asked for has the keys that its resolved
-/// recipe knows; where that cannot be read, those of today.
+/// Returns the bottom layer of the recipe at a path. The recipe of a run knows the keys in the run's resolved
+/// recipe; if that cannot be read, it is taken to know today's keys.
 fn defaults(path: &Path) -> Defaults {
     let Some(recipe) = RecipeOfRun::from_path(path) else { return Defaults::default() };
     if recipe.is_resolved {
@@ -257,7 +256,8 @@ fn defaults(path: &Path) -> Defaults {
     keys.map_or_else(Defaults::default, |keys| Defaults::of_copy(&keys))
 }
 
-/// Returns true if a folder is named like a run: `20261122T110113Z-ce4b8923`, or with `-2` behind.
+/// Returns true if a folder is named like a run: `20261122T110113Z-ce4b8923`, optionally with a suffix such
+/// as `-2`.
 fn is_run(folder: &str) -> bool {
     let mut parts = folder.splitn(3, '-');
     let (time, hash, number) =

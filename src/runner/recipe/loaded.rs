@@ -1,4 +1,4 @@
-//! A loaded recipe: frozen and checked, with the origin of each value.
+//! A loaded recipe: checked and unchangeable, with the origin of each value.
 
 use super::batch::{self, BatchSizes, batch};
 use super::copy::copy;
@@ -17,20 +17,20 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// A complete, checked recipe. Nothing changes after it is loaded.
+/// A complete, checked recipe. It does not change after it is loaded.
 ///
-/// It holds its values twice: as written, and resolved for one machine. Resolved values have absolute paths
-/// and a number for `parallelism.world_size = "auto"`; runs use them. The hash covers the values as written,
-/// with absolute paths, so it does not depend on the machine; of `activation_checkpoint.mode = "auto"` it
-/// covers the mode that the plan chose.
+/// It holds its values twice: as written, and resolved for one machine. Runs use the resolved values, which
+/// have absolute paths and a number for `parallelism.world_size = "auto"`. The hash covers the values as
+/// written, with absolute paths, so it does not depend on the machine. For `activation_checkpoint.mode =
+/// "auto"` it covers the mode that the plan chose.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     name: String,
     written: Values,
     settled: Values,
     world_size: usize,
-    /// Local, global and accumulation for `world_size`; a world size chosen for the machine may not divide
-    /// the batch.
+    /// Local, accumulation and global batch size for `world_size`. A world size chosen for the machine may
+    /// not divide the batch.
     batch: Result<BatchSizes, String>,
     /// The recipe files as written, base first.
     files: Vec<(PathBuf, String)>,
@@ -42,14 +42,14 @@ pub struct Recipe {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoredRecipe {
     pub(super) name: String,
-    /// The values as written, with absolute paths, in TOML.
+    /// The values as written, with absolute paths, as TOML.
     pub(super) written: String,
     pub(super) world_size: usize,
     pub(super) copy: String,
 }
 
 impl Recipe {
-    /// Resolves merged layers with the given world size.
+    /// Resolves merged layers with the world size that `world_size` returns; `None` leaves it open.
     pub(super) fn new(
         name: String,
         files: Vec<(PathBuf, String)>,
@@ -66,20 +66,20 @@ impl Recipe {
         Ok(Self { name, written, settled, world_size, batch, files, merged, copy })
     }
 
-    /// Returns this recipe with the copy that another process made of it.
+    /// Replaces the copy by the one that another process made of this recipe.
     pub(super) fn with_copy(mut self, copy: String) -> Self {
         self.copy = copy;
         self
     }
 
-    /// Returns everything that its layers set as one recipe file, which can be run again; each value with its
-    /// origin.
+    /// Returns everything that the layers set, each value with its origin, as one recipe file that can be run
+    /// again.
     pub fn copy(&self) -> &str {
         &self.copy
     }
 
-    /// Returns this recipe with the mode that `activation_checkpoint.mode = "auto"` stands for on the machine
-    /// that it is planned for. One that fixes its mode stays as it is.
+    /// Replaces `activation_checkpoint.mode = "auto"` by the mode it stands for on the machine that the
+    /// recipe is planned for. A recipe that fixes its mode stays the same.
     #[must_use]
     pub fn with_recompute(mut self, mode: Recompute) -> Self {
         let settled = &mut self.settled.activation_checkpoint.mode;
@@ -87,7 +87,7 @@ impl Recipe {
         self
     }
 
-    /// Returns its layers.
+    /// Returns the layers.
     pub(super) fn merged(&self) -> &Merged {
         &self.merged
     }
@@ -98,17 +98,17 @@ impl Recipe {
         self
     }
 
-    /// Returns its name, which is the file name without the ending; run folders are named after it.
+    /// Returns the name, which is the file name without its extension; run folders are named after it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the values that a run uses: absolute paths, a fixed world size.
+    /// Returns the values that a run uses, with absolute paths and a fixed world size.
     pub fn values(&self) -> &Values {
         &self.settled
     }
 
-    /// Returns the values as spelled in the layers.
+    /// Returns the values as written in the layers.
     pub fn written(&self) -> &Values {
         &self.written
     }
@@ -118,12 +118,13 @@ impl Recipe {
         &self.files
     }
 
-    /// Returns the number of ranks; 1 if the recipe leaves it to a machine about which nothing is known.
+    /// Returns the number of ranks; 1 if the recipe leaves it to an unknown machine.
     pub fn world_size(&self) -> usize {
         self.world_size
     }
 
-    /// Returns local and global batch size and accumulation, none of them unset.
+    /// Returns the local batch size, the accumulation and the global batch size, with derived values filled
+    /// in.
     ///
     /// # Errors
     /// A usage error if a world size that was `"auto"` does not divide the batch.
@@ -133,12 +134,12 @@ impl Recipe {
         })
     }
 
-    /// Returns the batch, or the reason why the numbers contradict each other.
+    /// Returns the batch sizes, or the reason why they contradict each other.
     pub(super) fn batch_or_reason(&self) -> Result<BatchSizes, &str> {
         self.batch.as_ref().map(|batch| *batch).map_err(String::as_str)
     }
 
-    /// Returns the location that sets `key`; `None` for a default.
+    /// Returns the location that sets `key`; `None` if it has its default.
     pub fn locate(&self, key: &str) -> Option<&Location> {
         self.merged.locate(key)
     }
@@ -148,8 +149,8 @@ impl Recipe {
         self.merged.layer(key)
     }
 
-    /// Returns every key with its value in TOML, as written or derived from others (`None` when unset), and
-    /// its layer, in the order of the table.
+    /// Returns every key with its value as TOML, as written or derived from others (`None` if unset), and its
+    /// layer, in table order.
     pub fn explain(&self) -> Vec<(&'static Key, Option<String>, Layer)> {
         let explained = |((key, written), (_, settled)): (
             (&'static Key, Option<String>),
@@ -161,14 +162,14 @@ impl Recipe {
         values(&self.written).into_iter().zip(values(&self.settled)).map(explained).collect()
     }
 
-    /// Returns the values of the measuring keys, in TOML.
+    /// Returns the values of the measuring keys as TOML.
     pub fn measuring(&self) -> BTreeMap<String, String> {
         let measuring = values(&self.settled).into_iter().filter(|(key, _)| key.class == Class::Measuring);
         measuring.filter_map(|(key, value)| Some((key.path.to_owned(), value?))).collect()
     }
 
-    /// Returns a usage error that points at the first of `keys`, and at the others as context. `message`
-    /// names the value and what is wrong with it, `help` the next step.
+    /// Makes a usage error that points at the first of `keys`, and at the others as context. `message` names
+    /// the value and what is wrong with it; `help` is the next step.
     pub fn error(&self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) -> Error {
         diagnostic::error(&[self.diagnostic(keys, message, help)])
     }
@@ -197,32 +198,32 @@ impl Recipe {
         diagnostic
     }
 
-    /// Returns the resolved recipe as TOML, section by section; unset keys are comments. Parsing it gives the
-    /// same values.
+    /// Returns the resolved recipe as TOML, section by section, with unset keys as comments. Parsing it gives
+    /// the same values.
     pub fn to_toml(&self) -> String {
         to_toml(&self.settled)
     }
 
-    /// Returns the values that the hash covers: as written, with absolute paths, and the mode of
-    /// recomputation that was chosen.
+    /// Returns the values that the hash covers: as written, with absolute paths and the chosen recompute
+    /// mode.
     fn hashed(&self) -> Values {
         let mut hashed = self.settled.clone();
         hashed.parallelism.world_size = self.written.parallelism.world_size;
         hashed
     }
 
-    /// Returns the BLAKE3, in hexadecimal, of every training and execution key with its value as written and
-    /// absolute paths.
+    /// Returns the BLAKE3 hash, in hexadecimal, of every training and execution key with its value as written
+    /// and absolute paths.
     ///
-    /// Measuring and bookkeeping keys, the layers, the spelling and the machine do not matter: two recipes
-    /// with the same hash compute the same, if the files that they name and the devices of `"auto"` are the
-    /// same.
+    /// Measuring and bookkeeping keys, the layers, the spelling and the machine do not matter. Two recipes
+    /// with the same hash compute the same if the files that they name are the same and `"auto"` means the
+    /// same devices.
     pub fn hash(&self) -> String {
         hash_of(&self.hashed())
     }
 
-    /// As [`hash`](Self::hash), with the resolved world size: equal for `"auto"` and for the number of ranks
-    /// that it stands for on this machine.
+    /// Returns the hash with the resolved world size: it is the same for `"auto"` and for the number of ranks
+    /// that `"auto"` stands for on this machine.
     pub fn settled_hash(&self) -> String {
         hash_of(&self.settled)
     }
@@ -238,7 +239,7 @@ impl Recipe {
     }
 }
 
-/// Returns values as TOML, section by section; unset keys are comments.
+/// Writes values as TOML, section by section, with unset keys as comments.
 fn to_toml(recipe: &Values) -> String {
     let mut text = String::new();
     let values = values(recipe);
@@ -258,7 +259,7 @@ fn to_toml(recipe: &Values) -> String {
     text
 }
 
-/// Returns the BLAKE3, in hexadecimal, of every training and execution key with its value.
+/// Returns the BLAKE3 hash, in hexadecimal, of every training and execution key with its value.
 fn hash_of(recipe: &Values) -> String {
     let mut hasher = blake3::Hasher::new();
     for (key, value) in values(recipe) {

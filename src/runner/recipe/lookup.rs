@@ -4,12 +4,12 @@ use super::key::Key;
 use super::schema::{KEYS, SECTIONS};
 use crate::suggest::{nearest, nearest_by};
 
-/// Names of other frameworks whose value means something else than that of any key, with what to write
+/// Names in other frameworks whose values mean something different from any key here, with what to write
 /// instead.
 const OTHER_FRAMEWORKS: [(&[&str], &str); 2] = [
     (
         &["mlp_ratio", "ffn_ratio", "ffn_mult", "ffn_multiplier", "ffn_dim_multiplier", "expansion_factor"],
-        "the feed-forward width is set in elements: model.ffn_dim = ratio · model.dim; unset, it follows as 3 · dim, or 4 · dim without a gate",
+        "the feed-forward width is set in elements: model.ffn_dim = ratio · model.dim; unset, it is 3 · dim, or 4 · dim without a gate",
     ),
     (
         &["epochs", "num_epochs", "num_train_epochs", "n_epochs"],
@@ -17,22 +17,22 @@ const OTHER_FRAMEWORKS: [(&[&str], &str); 2] = [
     ),
 ];
 
-/// Returns what to write instead of a name of another framework.
+/// Returns what to write instead of a name from another framework.
 pub(super) fn instead_of(name: &str) -> Option<&'static str> {
     OTHER_FRAMEWORKS.iter().find(|(names, _)| names.contains(&name)).map(|(_, instead)| *instead)
 }
 
-/// Returns the keys of one section, in the order of [`KEYS`].
+/// Returns the keys of a section, in the order of [`KEYS`].
 pub fn keys_of(section: &str) -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(move |key| key.section() == section)
 }
 
-/// Returns true if keys of a section lie in a table of that name, which may itself lie in one.
+/// Returns true if `name` is a table of keys in a section; tables may be nested.
 pub(super) fn is_table(section: &str, name: &str) -> bool {
     keys_of(section).any(|key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Returns the key called `name`, by its own name or an alias, in `section`.
+/// Returns the key of `section` called `name`, by its own name or an alias.
 pub fn find(section: &str, name: &str) -> Option<&'static Key> {
     keys_of(section).find(|key| key.is_called(name))
 }
@@ -42,18 +42,18 @@ pub fn find_path(path: &str) -> Option<&'static Key> {
     path.split_once('.').and_then(|(section, name)| find(section, name))
 }
 
-/// The setting of a run that saves no checkpoint. As the two below it, sweeps and comparisons give it the
-/// runs that they start: nobody needs the weights and pictures of every one.
+/// The setting of a run that saves no checkpoints. Sweeps and comparisons give this setting and the next two
+/// to the runs they start, because nobody needs the weights and plots of every run.
 pub const NO_CHECKPOINTS: &str = "checkpoint.keep=0";
 
-/// The setting of a run that draws no pictures.
+/// The setting of a run that draws no plots.
 pub const NO_PLOTS: &str = "metrics.plots=false";
 
-/// The setting of a run that goes on from no other.
+/// The setting of a run that resumes no other.
 pub const NO_RESUME: &str = "checkpoint.resume=never";
 
-/// Returns settings (`section.key=value`) with `others` replacing those of the same keys: a command line sets
-/// each key once.
+/// Returns settings (`section.key=value`), in which `others` replace those of the same keys. A command line
+/// must set each key only once.
 pub fn merged_settings(settings: &[String], others: &[String]) -> Vec<String> {
     let key = |setting: &String| {
         let written =
@@ -64,17 +64,16 @@ pub fn merged_settings(settings: &[String], others: &[String]) -> Vec<String> {
     settings.iter().filter(|setting| !replaced(setting)).chain(others).cloned().collect()
 }
 
-/// Words for a key whose name is less similar to them than that of another one.
+/// Words for a key whose name is less similar to them than another key's name.
 const OTHER_WORDS: [(&str, &str); 1] = [("batch", "training.local_batch_size")];
 
-/// The most keys that are suggested at once.
+/// Most keys suggested at once.
 const MAX_SUGGESTED: usize = 3;
 
-/// Returns the keys that an unknown `name` in `section` probably means, and the name or alias of each which
-/// is similar to it.
+/// Returns the keys that an unknown `name` in `section` probably means, each with the similar name or alias.
 ///
-/// Prefers keys of this section whose names go on after this one (`warmup_steps` and `warmup_ratio` for
-/// `warmup`), and then the [`nearest_key`].
+/// Prefers keys of this section whose names continue this one (`warmup_steps` and `warmup_ratio` for
+/// `warmup`), then the [`nearest_key`].
 pub(super) fn nearest_keys(section: &str, name: &str) -> Vec<(&'static Key, &'static str)> {
     let goes_on = |key: &&Key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('_'));
     let is_other_word = OTHER_WORDS.iter().any(|(word, _)| *word == name);
@@ -86,8 +85,7 @@ pub(super) fn nearest_keys(section: &str, name: &str) -> Vec<(&'static Key, &'st
     if longer.is_empty() { nearest_key(section, name).into_iter().collect() } else { longer }
 }
 
-/// Returns the one key that an unknown `name` in `section` probably means, and the name or alias of that key
-/// which is similar to it.
+/// Returns the key that an unknown `name` in `section` most probably means, with the similar name or alias.
 ///
 /// Prefers a key with exactly this name in another section, then the most similar name in this section, then
 /// the most similar one in any section.
@@ -96,7 +94,7 @@ pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'
     if let Some(key) = other_word.and_then(|(_, path)| find_path(path)) {
         return Some((key, key.name()));
     }
-    // Pairs of what is returned and the name that is compared: one for the key's name, one for each alias.
+    // Pairs of the result and the name to compare with: one for the key's name, one for each alias.
     let names_of = |key: &'static Key| {
         std::iter::once(key.name()).chain(key.aliases.iter().copied()).map(move |name| ((key, name), name))
     };
@@ -107,12 +105,12 @@ pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'
         .or_else(|| nearest_by(name, KEYS.iter().flat_map(names_of)))
 }
 
-/// Returns the path of the key that a `name` without a section means, or probably means.
+/// Returns the path of the key that a `name` without a section means or most probably means.
 pub fn suggested_key(name: &str) -> Option<String> {
     nearest_key("", name).map(|(key, spelling)| format!("{}.{spelling}", key.section()))
 }
 
-/// Returns the section that a misspelled `name` probably means.
+/// Returns the section that a misspelled `name` most probably means.
 pub(super) fn nearest_section(name: &str) -> Option<&'static str> {
     nearest(name, SECTIONS.iter().map(|section| section.0))
 }

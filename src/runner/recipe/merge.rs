@@ -1,9 +1,8 @@
-//! The layers of a recipe on top of each other, merged by figment, which also tracks the origin of each
-//! value.
+//! Merges the layers of a recipe with figment, which also tracks the origin of each value.
 //!
-//! figment merges tables key by key and sorts their keys. In a recipe, a value that is a list or a table
-//! replaces the one below it as a whole, and the keys of `[sweep] grid` keep their order. So a layer has only
-//! two levels for figment, section and key, and every value is an opaque string of TOML.
+//! Figment merges tables key by key and sorts their keys. In a recipe, a list or a table replaces the one
+//! below it as a whole, and the keys of `[sweep] grid` keep their order. So figment sees only two levels per
+//! layer, section and key, and every value is an opaque string of TOML.
 
 use super::diagnostic::{self, Diagnostic};
 use super::key::{Key, UNSET};
@@ -21,22 +20,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use toml::Table;
 
-/// All layers of a recipe: the defaults, then one per text, the later ones on top.
+/// All layers of a recipe: the defaults at the bottom, then one per text, later ones on top.
 #[derive(Clone, Debug)]
 pub(super) struct Merged {
     defaults: Defaults,
     figment: Figment,
-    /// The values that figment merged, by section: figment itself merges anew each time it is asked for one.
+    /// The values that figment merged, by section. Cached because figment merges again every time it is asked
+    /// for one.
     sections: Dict,
     documents: Vec<Document>,
 }
 
 impl Merged {
-    /// Merges the defaults and `documents`, of which the last wins.
+    /// Merges the defaults and `documents`; the last document wins.
     pub fn new(defaults: Defaults, documents: Vec<Document>) -> Self {
         let bottom = Figment::from(&defaults);
         let figment = documents.iter().fold(bottom, |figment, document| figment.merge(document));
-        // An error of a layer is that of `values` too.
+        // If a layer has an error, `values` reports it.
         let sections = figment.data().ok().and_then(|mut profiles| profiles.remove(&Profile::Default));
         Self { defaults, figment, sections: sections.unwrap_or_default(), documents }
     }
@@ -49,7 +49,7 @@ impl Merged {
     /// Returns the value of every key.
     ///
     /// # Errors
-    /// A usage error that points at a value which the structs reject.
+    /// A usage error that points at a value that the structs reject.
     pub fn values(&self) -> Result<Values> {
         let sections: BTreeMap<String, BTreeMap<String, Opaque>> =
             self.figment.extract().map_err(|e| self.refused(e))?;
@@ -58,14 +58,14 @@ impl Merged {
             let keys: Table = keys.into_iter().map(|(key, Opaque(value))| (key, value)).collect();
             table.insert(section, keys.into());
         }
-        // Every value was checked against its row of the table; the only remaining error is a row that its
-        // field cannot hold.
+        // Every value was already checked against its row of the table. The only possible error left is a row
+        // whose values do not fit the struct's field.
         Values::deserialize(table).map_err(|e| {
             Error::failed(format!("the table of keys and the recipe disagree: {e}; please report this"))
         })
     }
 
-    /// Returns the location that sets `key`; `None` for a default.
+    /// Returns the location that sets `key`; `None` if it has its default.
     pub fn locate(&self, key: &str) -> Option<&Location> {
         let (section, name) = key.split_once('.')?;
         let value = self.sections.get(section)?.as_dict()?.get(name)?;
@@ -77,8 +77,7 @@ impl Merged {
         self.locate(key).map_or(Layer::Default, Location::layer)
     }
 
-    /// Returns the position of the layer that sets `key` among all layers: those that win over others have
-    /// higher positions, defaults have 0.
+    /// Returns the position of the layer that sets `key`. Layers with higher positions win; defaults have 0.
     pub fn position(&self, key: &str) -> usize {
         let Some(at) = self.locate(key) else { return 0 };
         match at.source.origin {
@@ -90,13 +89,13 @@ impl Merged {
         }
     }
 
-    /// Returns the location of `key` in the text of this metadata.
+    /// Returns the location of `key` in the text that this metadata belongs to.
     fn located(&self, key: &str, metadata: &Metadata) -> Option<&Location> {
         let document = self.documents.iter().find(|document| document.metadata() == *metadata)?;
         document.set.get(key).map(|assignment| &assignment.at)
     }
 
-    /// Converts the errors of figment to diagnostics: key path and metadata give the location in the text.
+    /// Converts figment's errors to diagnostics. Key path and metadata give the location in the text.
     fn refused(&self, error: figment::Error) -> Error {
         let diagnostics: Vec<Diagnostic> = error
             .into_iter()
@@ -114,7 +113,7 @@ impl Merged {
     }
 }
 
-/// Returns keys in figment's form: `section → key → TOML text`.
+/// Returns keys in the form that figment needs: `section → key → TOML text`.
 fn dict<'a>(values: impl Iterator<Item = (&'a str, String)>) -> Map<Profile, Dict> {
     let mut sections: BTreeMap<&str, Dict> = BTreeMap::new();
     for (path, text) in values {
@@ -127,26 +126,24 @@ fn dict<'a>(values: impl Iterator<Item = (&'a str, String)>) -> Map<Profile, Dic
 
 /// The bottom layer: the default of every key that has one.
 ///
-/// A stored recipe may be of a version that did not have a key: what the key stands for by default today may
-/// be something else than what was done then, which is the value that it is implied at.
+/// A stored recipe may come from a version that did not have a key. The key's default today may differ from
+/// what that version did, which is the key's implied value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Defaults {
-    /// Keys at their implied value instead of their default.
+    /// Keys that take their implied value instead of their default.
     implied: BTreeSet<&'static str>,
 }
 
 impl Defaults {
-    /// The bottom layer of a resolved recipe: keys that resolved recipes leave out have the value at which
-    /// they do.
+    /// Returns the bottom layer of a resolved recipe: keys that it leaves out take their implied value.
     pub fn of_resolved() -> Self {
-        // Keys that are implied to be unset have no default but unset, or are hyperparameters of an
-        // optimizer.
+        // Keys whose implied value is `unset` have no default, or are hyperparameters of an optimizer.
         let implied = KEYS.iter().filter(|key| key.implied.is_some_and(|value| value != UNSET));
         Self { implied: implied.map(|key| key.path).collect() }
     }
 
-    /// As [`Defaults::of_resolved`], for what a run was asked for: `resolved` are the keys of its resolved
-    /// recipe, and those that it has were known.
+    /// Returns the bottom layer of a run's `recipe.toml`. `resolved` are the keys of the run's resolved
+    /// recipe: the run knew these, so they keep their default; other keys take their implied value.
     pub fn of_copy(resolved: &StoredKeys) -> Self {
         let Self { mut implied } = Self::of_resolved();
         implied.retain(|path| resolved.value(path).is_none());
@@ -166,7 +163,7 @@ impl Provider for &Defaults {
 
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
         let defaults = values(&Values::default()).into_iter();
-        // Defaults of hyperparameters depend on the optimizer, which a higher layer may choose.
+        // The defaults of hyperparameters depend on the optimizer, which a higher layer may choose.
         let defaults = defaults.filter(|(key, _)| !optimizer::is_hyperparameter(key));
         Ok(dict(defaults.filter_map(|(key, value)| Some((key.path, self.value(key, value)?)))))
     }
@@ -182,7 +179,7 @@ impl Provider for Document {
     }
 }
 
-/// A value that figment holds as its TOML text.
+/// A value that figment holds as TOML text.
 struct Opaque(toml::Value);
 
 impl<'de> Deserialize<'de> for Opaque {

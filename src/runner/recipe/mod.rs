@@ -1,12 +1,13 @@
-//! Recipes: files as written, merged in layers, checked, with every value's place kept for messages.
+//! Recipes: files as written, merged in layers and checked, with the location of every value kept for
+//! messages.
 //!
 //! ```text
 //! defaults ─▶ files along `extends` ─▶ XRUN__SECTION__KEY ─▶ section.key=value      (later wins)
 //!        layers, checked key by key ─▶ figment merges ─▶ settled for a Machine ─▶ checks ─▶ Recipe, frozen
 //! ```
 //!
-//! [`KEYS`] lists the keys, [`Values`] holds a value for each, and a [`Recipe`] has them as written and as
-//! settled.
+//! [`KEYS`] lists the keys, [`Values`] holds a value for each, and a [`Recipe`] holds them as written and as
+//! resolved.
 
 mod batch;
 pub mod builtin;

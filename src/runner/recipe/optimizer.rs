@@ -1,5 +1,5 @@
 //! The `[optimizer]` section: a name, a peak learning rate, the hyperparameters that the named optimizer
-//! declares, and tables of groups of parameters that change some of these.
+//! declares, and tables of parameter groups that change some of these.
 
 use super::groups::{self, Group, leak};
 use super::key::{Class::Training, Key, NumberRange, Type, UNSET};
@@ -18,16 +18,16 @@ pub struct Optimizer {
     pub name: String,
     /// Peak learning rate.
     pub lr: f64,
-    /// What decoupled weight decay is relative to.
+    /// What the decoupled weight decay is relative to.
     pub decay: WeightDecay,
     /// The optimizer's hyperparameters.
     pub values: Values,
-    /// Groups of parameters that a recipe gives a rule of their own.
+    /// Groups of parameters that have settings of their own.
     pub groups: BTreeMap<GroupRole, Group>,
 }
 
-/// The section as layers set it: missing keys have their defaults. Keys of groups have their whole names,
-/// such as `groups.embedding.lr`.
+/// The section as layers set it: missing keys take their defaults. Keys of groups have full names, such as
+/// `groups.embedding.lr`.
 #[derive(Default, Deserialize)]
 struct Written {
     name: Option<String>,
@@ -55,8 +55,8 @@ impl Default for Optimizer {
 }
 
 impl Optimizer {
-    /// Returns the rule of a role: that of its group, which inherits what it leaves out; `None` where the
-    /// optimizer is not known.
+    /// Returns the rule of a role: its group's settings, and the section's for what the group leaves out.
+    /// `None` if the optimizer is unknown.
     pub fn rule(&self, role: GroupRole) -> Option<RoleRule> {
         let none = Group::default();
         let group = self.groups.get(&role).unwrap_or(&none);
@@ -66,7 +66,7 @@ impl Optimizer {
         };
         let own_decay = group.weight_decay();
         let value = |h: &Hyperparameter| {
-            // A vector that is to lose nothing is as one that decay spares.
+            // A vector group with weight decay 0 does not decay at all, like vectors without a group.
             let own = group.values.get(h.name).filter(|_| {
                 h.name != groups::WEIGHT_DECAY || role.decays() || own_decay.is_some_and(|decay| decay > 0.0)
             });
@@ -86,8 +86,8 @@ impl Optimizer {
 }
 
 impl Serialize for Optimizer {
-    /// Writes every key of the section in the order of the table; null for keys that this optimizer does not
-    /// have, and for those that no group sets.
+    /// Writes every key of the section in table order, with null for keys that this optimizer does not have
+    /// or that no group sets.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("name", &self.name)?;
@@ -103,12 +103,12 @@ impl Serialize for Optimizer {
     }
 }
 
-/// Returns the keys of `[optimizer]`: the common ones, then the hyperparameters of every optimizer, a shared
-/// name once; then the same for every group.
+/// Returns the keys of `[optimizer]`: the common ones, then the hyperparameters of every optimizer (a shared
+/// name only once), then the same keys for every group.
 pub(super) fn keys() -> Vec<Key> {
     let names: Vec<&'static str> = OPTIMIZERS.iter().map(|entry| entry.name).collect();
     let lr = Type::Number(NumberRange { low: Included(0.0), high: Included(10.0) });
-    let decay = "What weight decay is relative to: the learning rate, or its share of the peak, whatever that is \
+    let decay = "What weight decay is relative to: the learning rate, or its share of the peak, whatever the peak is \
                  (Wortsman et al. 2023).";
     let mut keys = vec![
         Key::new("optimizer.name", Training, Type::Word(names.leak()), "The optimizer.", "\"sgd\"")
@@ -134,7 +134,7 @@ pub(super) fn keys() -> Vec<Key> {
     keys
 }
 
-/// Returns the hyperparameters of an optimizer as keys, each with its default in TOML.
+/// Returns the hyperparameters of an optimizer as keys, each with its default as TOML.
 pub(super) fn hyperparameters(entry: &'static Entry) -> impl Iterator<Item = (Key, String)> {
     entry
         .hyperparameters
@@ -142,18 +142,17 @@ pub(super) fn hyperparameters(entry: &'static Entry) -> impl Iterator<Item = (Ke
         .map(|hyperparameter| (key(hyperparameter), hyperparameter.default.to_string()))
 }
 
-/// Returns true if some optimizers have the key and others may not.
+/// Returns true if the key belongs to some optimizers and possibly not to others.
 pub(super) fn is_hyperparameter(key: &Key) -> bool {
     key.section() == "optimizer" && owners(key).next().is_some()
 }
 
-/// Returns the optimizers that have a key, in `[optimizer]` or in a group.
+/// Returns the optimizers that have a key of `[optimizer]` or of a group.
 pub(super) fn owners(key: &Key) -> impl Iterator<Item = &'static Entry> {
     optim::owners(groups::of_key(key).map_or(key.name(), |(_, name)| name))
 }
 
-/// Returns the setting that chooses the optimizer which has a key; `None` for keys that the default optimizer
-/// has.
+/// Returns the setting that chooses an optimizer with this key; `None` if the default optimizer has it.
 #[cfg(test)]
 pub(super) fn choice_of_owner(key: &Key) -> Option<&'static str> {
     let owner = owners(key).next().filter(|owner| key.section() == "optimizer" && !is_default(owner))?;

@@ -1,4 +1,4 @@
-//! Checks of the optimizer's keys against the optimizers that are chosen, and of groups against the model.
+//! Checks the optimizer's keys against the chosen optimizers, and groups against the model.
 
 use super::diagnostic::Diagnostic;
 use super::groups;
@@ -9,7 +9,7 @@ use crate::optim::{self, GroupRole};
 use crate::policy::{Position, WeightDecay};
 use crate::suggest::nearest;
 
-/// Finds what an optimizer or the model does not have.
+/// Reports keys that the chosen optimizer or the model does not have.
 pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let groups = || std::iter::once(None).chain(GroupRole::ALL.map(Some));
     groups().for_each(|group| hyperparameters(recipe, group, found));
@@ -23,8 +23,7 @@ fn path(group: Option<GroupRole>, name: &str) -> String {
     group.map_or(format!("optimizer.{name}"), |role| format!("optimizer.groups.{}.{name}", role.word()))
 }
 
-/// Returns the optimizer of `[optimizer]`, or that of parameters of a group, and the path of the key that
-/// chooses it.
+/// Returns the name of the section's or the group's optimizer, and the path of the key that chooses it.
 fn chosen(recipe: &Recipe, group: Option<GroupRole>) -> (&str, String) {
     let section = &recipe.values().optimizer;
     let own = group.and_then(|role| section.groups.get(&role)?.name.as_deref());
@@ -37,8 +36,8 @@ fn chosen(recipe: &Recipe, group: Option<GroupRole>) -> (&str, String) {
     }
 }
 
-/// Reports hyperparameters that the chosen optimizer does not have. If a lower layer sets them than the one
-/// that chooses the optimizer, they belong to that layer's optimizer, and are dropped from the recipe.
+/// Reports hyperparameters that the chosen optimizer does not have. If they are set in a lower layer than the
+/// optimizer's choice, they belong to that layer's optimizer and are dropped from the recipe instead.
 fn hyperparameters(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Diagnostic>) {
     let (name, choice) = chosen(recipe, group);
     let Some(entry) = optim::find(name) else { return };
@@ -78,7 +77,7 @@ fn hyperparameters(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Di
     }
 }
 
-/// Reports independent decay with an optimizer that adds its decay to the gradient.
+/// Reports independent decay for an optimizer that adds weight decay to the gradient.
 fn independent_decay(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Diagnostic>) {
     let section = &recipe.values().optimizer;
     let decay = match group {
@@ -97,7 +96,7 @@ fn independent_decay(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<
     ));
 }
 
-/// Reports a group whose optimizer updates matrices of blocks alone, and that has other parameters.
+/// Reports a group of other parameters whose optimizer updates only the matrices of blocks.
 fn not_updated(recipe: &Recipe, role: GroupRole, found: &mut Vec<Diagnostic>) {
     let section = &recipe.values().optimizer;
     let name = section.groups.get(&role).and_then(|group| group.name.as_deref());
@@ -107,12 +106,12 @@ fn not_updated(recipe: &Recipe, role: GroupRole, found: &mut Vec<Diagnostic>) {
     let matrices = path(Some(GroupRole::Matrix), "name");
     found.push(recipe.diagnostic(
         &[&key],
-        format!("{name} updates the matrices of blocks alone, and {} has none", role.word()),
+        format!("{name} updates only the matrices of blocks, and {} has none", role.word()),
         format!("set {key} = {other:?} and {matrices} = {name:?}"),
     ));
 }
 
-/// Reports groups of parameters that the model does not have.
+/// Reports groups whose parameters the model does not have.
 fn absent_roles(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let model = &recipe.values().model;
     let absent = [

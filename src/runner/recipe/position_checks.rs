@@ -1,5 +1,5 @@
-//! Checks of the rotary embedding, and of the norms of queries and keys: each key has an effect beside the
-//! others, and the numbers fit each other.
+//! Checks the keys of the rotary embedding and of the norms of queries and keys: each key must have an effect
+//! given the others, and the numbers must fit together.
 
 use super::derived;
 use super::diagnostic::Diagnostic;
@@ -11,7 +11,7 @@ const POSITION: &str = "model.position";
 const SCALING: &str = "model.rope_scaling";
 const PLACE: &str = "model.qk_norm_place";
 
-/// Finds contradictions among these keys.
+/// Reports contradictions among these keys.
 pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     norms(recipe, found);
     if recipe.values().model.position == Position::Rope {
@@ -22,7 +22,7 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Reports what norms of queries and keys have nothing to act on.
+/// Reports settings of query and key norms in a model without them.
 fn norms(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let model = &recipe.values().model;
     let set = [
@@ -32,13 +32,13 @@ fn norms(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     for (key, _) in set.iter().filter(|(_, set)| *set && !model.qk_norm) {
         found.push(recipe.diagnostic(
             &[key, "model.qk_norm"],
-            "queries and keys have no norm whose place or weight this sets",
+            "queries and keys have no norm, so this sets nothing",
             format!("set model.qk_norm = true, or leave {key} unset"),
         ));
     }
 }
 
-/// Returns the keys of the rotation, and whether they have another value than by default.
+/// Returns the keys of the rotation, each with true if its value is not the default.
 fn rotation(model: &Model) -> [(&'static str, bool); 11] {
     let default = Model::default();
     [
@@ -56,7 +56,7 @@ fn rotation(model: &Model) -> [(&'static str, bool); 11] {
     ]
 }
 
-/// Reports keys of a rotation that a model does not have.
+/// Reports keys of a rotation in a model without rotation.
 fn without_rotation(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let model = &recipe.values().model;
     let after = [(PLACE, model.qk_norm && model.qk_norm_place == QkNormPlace::AfterRope)];
@@ -74,7 +74,7 @@ fn share(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let model = &recipe.values().model;
     let head_dim = derived::head_dim(model);
     let rotated = derived::rotated_dim(head_dim, model.rope_fraction);
-    // An odd width of a head is reported by itself.
+    // An odd head width has a report of its own.
     if (rotated >= 2 && rotated.is_multiple_of(2)) || !head_dim.is_multiple_of(2) {
         return;
     }
@@ -87,18 +87,18 @@ fn share(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     found.push(recipe.diagnostic(
         &["model.rope_fraction", "model.head_dim"],
         format!(
-            "{:?} of a head of {head_dim} are {rotated} elements, and the rotary embedding turns pairs",
+            "{:?} of a head of {head_dim} are {rotated} elements, but the rotary embedding rotates pairs",
             model.rope_fraction
         ),
         format!("take a fraction of {}", nearest.join(" or ")),
     ));
 }
 
-/// Reports numbers that a scaling lacks, does not read, or cannot be computed from.
+/// Reports numbers that a scaling lacks, does not read, or cannot work with.
 fn scaling(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let model = &recipe.values().model;
     let scaling = model.rope_scaling;
-    // The scalings that read each key, and whether they need it.
+    // The scalings that read each key, and whether they require it.
     use RopeScaling::{Linear, Llama3, Yarn};
     let read: [(&str, &[RopeScaling], bool); 7] = [
         ("model.rope_factor", &[Linear, Yarn, Llama3], true),
@@ -151,7 +151,7 @@ fn scaling(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             if model.rope_theta == 1.0 {
                 found.push(recipe.diagnostic(
                     &["model.rope_theta", SCALING],
-                    "with model.rope_theta = 1.0 all frequencies are the same, and \"yarn\" tells them apart",
+                    "with model.rope_theta = 1.0 all frequencies are the same, but \"yarn\" must tell them apart",
                     "take a larger base, such as 10000.0",
                 ));
             }

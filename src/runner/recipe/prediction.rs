@@ -7,7 +7,7 @@
 //! MEASURE LOW..HIGH            such as   val_loss -0.05..-0.01
 //! ```
 //!
-//! The range is the change from before to after, in percent of before or in the measure's unit; both ends are
+//! The range is the change from before to after, in percent of before or in the measure's unit. Both ends are
 //! included.
 
 use crate::metrics;
@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Returns the columns that may have a predicted range: those that comparisons measure, with units in the
+/// Returns the columns that may have a predicted range: those that comparisons measure, with units in their
 /// names.
 pub fn predictable() -> impl Iterator<Item = &'static str> {
     metrics::compared().map(|metric| metric.compared_as)
 }
 
-/// A prediction, with its text as it was written.
+/// A prediction with its text as written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Prediction {
@@ -43,9 +43,9 @@ pub enum Predicted {
     Better,
     /// Worse quality.
     Worse,
-    /// A range of the difference in a measure of quality, candidate - baseline in its unit.
+    /// A range of the difference in a measure of quality: candidate - baseline, in its unit.
     Difference {
-        /// The measure, as it is written.
+        /// The measure as written.
         measure: String,
         /// The lower end.
         low: f64,
@@ -54,7 +54,7 @@ pub enum Predicted {
     },
     /// A range of the change of a measured column.
     Range {
-        /// One of [`predictable`].
+        /// One of the [`predictable`] columns.
         column: String,
         /// The lower end of after / before - 1.
         low: f64,
@@ -69,7 +69,7 @@ impl Prediction {
         &self.text
     }
 
-    /// Returns true for a prediction that only a comparison of quality can judge.
+    /// Returns true if only a comparison of quality can judge the prediction.
     pub fn is_of_quality(&self) -> bool {
         matches!(self.of, Predicted::Better | Predicted::Worse | Predicted::Difference { .. })
     }
@@ -82,7 +82,7 @@ impl fmt::Display for Prediction {
 }
 
 impl FromStr for Prediction {
-    /// The reason, with the syntax of a prediction.
+    /// The reason, with the syntax of predictions.
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -113,11 +113,11 @@ impl From<Prediction> for String {
     }
 }
 
-/// Metrics of quality, with which the name of a measure begins, beside those that are columns.
+/// Metrics of quality, besides the measured columns. The name of a measure starts with one of them.
 const QUALITY: [&str; 4] = ["val_loss", "ema_val_loss", "bits_per_byte", "train_loss"];
 
-/// Returns true for the name of a measure of quality whose differences have a unit. What of it may be judged
-/// is found when it is.
+/// Returns true if `name` is a measure of quality whose differences have a unit. Whether it can be judged is
+/// checked only when it is judged.
 fn is_measure(name: &str) -> bool {
     let metric = name.split(['/', ':']).next().unwrap_or_default();
     QUALITY.contains(&metric) || name.contains("_until:")
@@ -136,7 +136,7 @@ fn range(text: &str) -> Result<Predicted, String> {
     }
     if !predictable().any(|known| known == column) {
         let known: Vec<&str> = predictable().collect();
-        return Err(format!("`{column}` is no measured column: they are {}", known.join(", ")));
+        return Err(format!("`{column}` is not a measured column: these are {}", known.join(", ")));
     }
     let range = range.trim();
     let Some(percent) = range.strip_suffix('%') else {
@@ -146,7 +146,7 @@ fn range(text: &str) -> Result<Predicted, String> {
     };
     let (low, high) = ends(percent)?;
     if high <= -100.0 {
-        return Err(format!("`{range}` ends at nothing left: no column changes by -100 % or more"));
+        return Err(format!("`{range}` leaves nothing: no column falls by 100 % or more"));
     }
     Ok(Predicted::Range { column: column.to_owned(), low: low / 100.0, high: high / 100.0 })
 }
@@ -206,12 +206,12 @@ mod tests {
     fn what_is_wrong_is_said() {
         let error = |text: &str| text.parse::<Prediction>().unwrap_err();
         assert!(error("quick").contains("tok_s +30..+60%"));
-        assert!(error("speed +3..+4%").contains("no measured column"));
+        assert!(error("speed +3..+4%").contains("not a measured column"));
         assert!(error("tok_s +3..+4").contains("does not end in %"));
         assert!(error("tok_s +3%").contains("has no `..`"));
         assert!(error("tok_s a..4%").contains("not a number"));
         assert!(error("tok_s +6..+3%").contains("is empty"));
-        assert!(error("tok_s -300..-200%").contains("nothing left"));
+        assert!(error("tok_s -300..-200%").contains("leaves nothing"));
         assert!(error("").contains("neither"));
     }
 

@@ -38,19 +38,19 @@ pub fn reference_markdown() -> String {
     text
 }
 
-/// Returns what can be said of the tables of groups, whose keys are those of `[optimizer]`.
+/// Describes the tables of groups, whose keys are those of `[optimizer]`.
 fn groups() -> String {
     let roles = GroupRole::ALL.map(|role| format!("`[optimizer.groups.{}]`", role.word()));
     format!(
-        "{} have the same keys, for the parameters of one role: the table of tokens, that of learned positions, the \
+        "{} have the same keys, for the parameters of one role: the token embedding, the learned positions, the \
          head, the matrices of blocks, and all weights and biases of norms and biases of products. A group inherits \
-         what it leaves out, where its optimizer has such a key; the weight decay of vectors is 0 unless their group \
+         what it leaves out, if its optimizer has such a key; the weight decay of vectors is 0 unless their group \
          sets it.\n\n",
         roles.join(", ")
     )
 }
 
-/// Returns the row of one key; without a `default`, the cell says what happens if the key is unset.
+/// Returns the row of a key. Without a `default`, the cell says what happens if the key is unset.
 fn row(key: &Key, default: Option<&String>) -> String {
     let aliases: Vec<_> = key.aliases.iter().map(|alias| format!("`{alias}`")).collect();
     let default = default.map_or_else(|| format!("unset: {}", key.unset), |value| format!("`{value}`"));

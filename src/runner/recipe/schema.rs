@@ -1,16 +1,22 @@
 //! The table of recipe keys: the one place that says what a recipe may contain.
 //!
-//! One entry defines a key: its meaning, field, type, default, class, bounds and example. The table generates
-//! the structs that the program reads ([`Values`] and a struct per section), their `Default` (the bottom
-//! layer of every recipe), and the rows ([`KEYS`], [`SECTIONS`]) behind messages, `xrun schema`,
-//! `docs/recipes.md`, the keys that a resume may change and the hash of a recipe.
+//! One entry defines a key: its meaning, field, type, default, class, bounds and example. From the table the
+//! macro generates the structs that the program reads ([`Values`] and a struct per section), their `Default`
+//! (the bottom layer of every recipe), and the rows ([`KEYS`], [`SECTIONS`]). The rows are behind messages,
+//! `xrun schema`, `docs/recipes.md`, the keys that a resume may change, and the hash of a recipe.
 //!
 //! ```text
 //! section: Struct {
 //!     /// Meaning.
-//! key: type = default; Class, type and bounds, "example in TOML" => unit("..."), unset("..."),
-//! aliases(&[...]); } section: Struct from module {} the module defines the struct, and the keys in `keys()`
+//!     key: type = default;
+//!         Class, type and bounds, "example in TOML"
+//!             => unit("..."), unset("..."), aliases(&[...]);
+//! }
+//! section: Struct from module {}
 //! ```
+//!
+//! The doc comments are the descriptions in `docs/recipes.md`. The attributes after `=>` are optional. With
+//! `from module`, the module defines the struct, and its function `keys` returns the keys.
 
 use super::define::{section, sections};
 use super::key::{NumberRange, RangeScale, Type, UNSET};
@@ -28,21 +34,21 @@ use std::ops::Bound::{self, Excluded, Included};
 
 /// Largest seed: the largest TOML integer.
 const MAX_SEED: u64 = i64::MAX as u64;
-/// Most optimizer steps of a training run: the schedule is held in memory, and takes 1.5 GiB for this many
+/// Most optimizer steps of a training run: the schedule is kept in memory and takes 1.5 GiB for this many
 /// steps.
 const MAX_TRAINING_STEPS: u64 = 100_000_000;
-/// Most sequences of a global batch.
+/// Most sequences in a global batch.
 const MAX_GLOBAL_BATCH: u64 = 16_777_216;
-/// Most steps of an interval, a warm-up or an evaluation.
+/// Most steps in an interval, a warm-up or an evaluation.
 const MAX_STEP_COUNT: u64 = 1_000_000_000;
-/// Most ranks of a run.
+/// Most ranks in a run.
 pub const MAX_RANKS: u64 = 65_536;
-/// Most CPU threads of a process: four times as many as the largest machines have, and few enough to start at
-/// once.
+/// Most CPU threads in a process: four times as many as the largest machines have, and few enough to start
+/// quickly.
 const MAX_THREADS: u64 = 2048;
-/// Most samples of a sweep: as many as a sweep may have cells.
+/// Most samples in a sweep, which is also the most cells a sweep may have.
 const MAX_SAMPLES: u64 = 10_000;
-/// Most tokens of a generated corpus: it is held in memory, and this many token ids take 16 GiB.
+/// Most tokens in a generated corpus: it is kept in memory, and this many token ids take 16 GiB.
 const MAX_CORPUS_TOKENS: u64 = 1 << 32;
 
 const fn count(min: u64, max: u64) -> Type {
@@ -65,13 +71,13 @@ sections! {
     }
 
     /// The architecture: a decoder. Without other keys it has RMSNorm before each sublayer, rotary
-    /// grouped-query attention with normalized queries and keys, SwiGLU, and no biases, as Qwen3.
+    /// grouped-query attention with normalized queries and keys, SwiGLU, and no biases, like Qwen3.
     model: Model {
         /// Width of the residual stream.
         dim: usize = 128;
             Training, count(1, 65_536), "384"
                 => unit("elements"), aliases(&["hidden_size", "d_model", "n_embd"]);
-        /// Rows of the embedding and of the head: at least the tokens of the tokenizer.
+        /// Rows of the embedding and of the head; at least the number of entries of the tokenizer.
         vocab_size: Option<usize> = None;
             Training, count(1, 16_777_216), "49152"
                 => unit("tokens"), unset("the tokenizer's"), implied(UNSET);
@@ -96,8 +102,8 @@ sections! {
                    unset("`3 · dim`, or `4 · dim` without a gate, rounded up to a multiple of 64"),
                    aliases(&["intermediate_size", "ffn_hidden_size"]);
         /// Probability of zeroing an element after the embedding, in the attention and on each residual
-        /// branch, to the nearest multiple of 1/65536; one near 0 or 1 that this would change by a tenth is
-        /// refused.
+        /// branch, rounded to a multiple of 1/65536. A rate near 0 or 1 that rounding would change by a tenth
+        /// is refused.
         dropout: f64 = 0.0; Training, number(Included(0.0), Excluded(1.0)), "0.1" => unit("probability");
         /// Norm of the residual stream.
         norm: Norm = Norm::RmsNorm;
@@ -108,14 +114,14 @@ sections! {
         norm_bias: Option<bool> = None;
             Training, Type::Bool, "false"
                 => unset("with `layer_norm` if it has a weight, not with `rms_norm`"), implied(UNSET);
-        /// Where the norms of a block stand: before each sublayer, after each residual addition, or before
-        /// and after each sublayer. All but `post` have one before the head.
+        /// Position of the norms in a block: before each sublayer, after each residual addition, or before
+        /// and after each sublayer. All but `post` also have a norm before the head.
         norm_placement: NormPlacement = NormPlacement::Pre;
             Training, Type::Word(NormPlacement::WORDS), "\"sandwich\"" => implied("\"pre\"");
         /// Normalize the rows of the embedding.
         embedding_norm: bool = false; Training, Type::Bool, "true" => implied("false");
-        /// Attention and feed-forward layer of a block read the same normalized rows, and both are added at
-        /// once, as in GPT-J: `x + attention(norm(x)) + ffn(norm(x))`.
+        /// Attention and feed-forward layer of a block read the same normalized rows and are added together,
+        /// as in GPT-J: `x + attention(norm(x)) + ffn(norm(x))`.
         parallel_blocks: bool = false; Training, Type::Bool, "true" => implied("false");
         /// Activation of the feed-forward layer; the first four are gated. Or a formula: docs/formulas.md.
         activation: OrFormula<Activation> = Activation::Swiglu.into();
@@ -143,14 +149,14 @@ sections! {
         /// Sense of the rotation.
         rope_direction: RopeDirection = RopeDirection::Positive;
             Training, Type::Word(RopeDirection::WORDS), "\"negative\"" => implied("\"positive\"");
-        /// Change of the rotary frequencies for a context longer than the one that they were chosen for.
+        /// How the rotary frequencies change for a context longer than the one they were chosen for.
         rope_scaling: RopeScaling = RopeScaling::None;
             Training, Type::Word(RopeScaling::WORDS), "\"yarn\"" => implied("\"none\"");
-        /// How many times longer that context is; with `rope_scaling`.
+        /// How many times longer the new context is; used with `rope_scaling`.
         rope_factor: Option<f64> = None;
             Training, number(Included(1.0), Included(1e6)), "8.0"
                 => unset("required by `rope_scaling`"), implied(UNSET);
-        /// Length of the context that the frequencies were chosen for; with `yarn` and `llama3`.
+        /// Length of the context that the frequencies were chosen for; used by `yarn` and `llama3`.
         rope_original_context: Option<usize> = None;
             Training, count(1, 1_048_576), "8192"
                 => unit("tokens"), unset("required by `yarn` and `llama3`"), implied(UNSET),
@@ -161,22 +167,23 @@ sections! {
         /// Turns within the original context below which `yarn` divides a frequency by the factor.
         rope_beta_slow: f64 = 1.0;
             Training, number(Excluded(0.0), Included(1e6)), "2.0" => unit("turns"), implied("1.0");
-        /// Factor of cosines and sines with `yarn`.
+        /// Factor of the cosines and sines with `yarn`.
         rope_attention_factor: Option<f64> = None;
             Training, number(Excluded(0.0), Included(100.0)), "1.0"
                 => unset("`0.1 · ln(rope_factor) + 1`"), implied(UNSET);
-        /// With `llama3`, frequencies of wavelengths above the original context divided by this are divided
-        /// by the factor.
+        /// With `llama3`, frequencies whose wavelength exceeds the original context divided by this number
+        /// are divided by the factor.
         rope_low_freq_factor: f64 = 1.0;
             Training, number(Excluded(0.0), Included(1e6)), "2.0" => implied("1.0");
-        /// With `llama3`, frequencies of wavelengths below the original context divided by this are kept.
+        /// With `llama3`, frequencies whose wavelength is below the original context divided by this number
+        /// are kept.
         rope_high_freq_factor: f64 = 4.0;
             Training, number(Excluded(0.0), Included(1e6)), "8.0" => implied("4.0");
-        /// Most keys that a query attends to, its own included; unset, all before it.
+        /// Maximum number of keys that a query attends to, its own included; unset, all keys before it.
         window: Option<usize> = None;
             Training, count(1, 1_048_576), "256"
                 => unit("tokens"), unset("no limit"), implied(UNSET), aliases(&["sliding_window"]);
-        /// With a window, every so many blocks one attends to all keys: the last of each.
+        /// With a window, the last of every `global_interval` blocks attends to all keys.
         global_interval: Option<usize> = None;
             Training, count(1, 1024), "4"
                 => unit("blocks"), unset("none does"), implied(UNSET), aliases(&["sliding_window_pattern"]);
@@ -188,10 +195,10 @@ sections! {
         logit_cap: Option<f64> = None;
             Training, number(Excluded(0.0), Included(1e6)), "30.0"
                 => unset("none"), implied(UNSET), aliases(&["final_logit_softcapping"]);
-        /// Factor of logits, before their cap.
+        /// Factor of the logits, applied before their cap.
         logit_scale: f64 = 1.0;
             Training, number(Excluded(0.0), Included(1e6)), "0.0625" => implied("1.0");
-        /// Factor of the embedding's rows.
+        /// Factor of the rows of the embedding.
         embedding_scale: f64 = 1.0;
             Training, number(Excluded(0.0), Included(1e6)), "19.6" => implied("1.0");
         /// Added to the mean square inside RMSNorm, or to the variance inside LayerNorm.
@@ -205,22 +212,22 @@ sections! {
         /// Initial values of the products that write the residual stream.
         residual_init: ResidualInit = ResidualInit::DepthScaled;
             Training, Type::Word(ResidualInit::WORDS), "\"zero\"" => implied("\"depth_scaled\"");
-        /// Initial values of the head, where it is not the embedding.
+        /// Initial values of the head, if it is not the embedding.
         head_init: HeadInit = HeadInit::Normal;
             Training, Type::Word(HeadInit::WORDS), "\"zero\"" => implied("\"normal\"");
-        /// What follows the width besides shapes: nothing, or as in muP the initial values, the factor of
-        /// logits and by role the rate, epsilon and decay of the optimizer, so that the best rate of
-        /// `base_dim` is that of other widths.
+        /// What depends on the width besides shapes: nothing, or, as in muP, the initial values, the factor
+        /// of the logits and, by role, the optimizer's learning rate, epsilon and decay, so that the best
+        /// learning rate at `base_dim` is also the best at other widths.
         parametrization: Parametrization = Parametrization::Standard;
             Training, Type::Word(Parametrization::WORDS), "\"mup\"" => implied("\"standard\"");
-        /// The width at which `mup` is the same as `standard`; it changes nothing in `standard`.
+        /// The width at which `mup` equals `standard`; it has no effect in `standard`.
         base_dim: Option<usize> = None;
             Training, count(1, 65_536), "128"
                 => unit("elements"), unset("required by `mup`"), implied(UNSET), aliases(&["dim_model_base", "mup_base_hidden_size"]);
-        /// One matrix for the embedding and the head.
+        /// Use one matrix for the embedding and the head.
         tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
-        /// Folder of a model in HuggingFace's form, whose weights are the initial values of parameters. All
-        /// other keys of the model must say what its `config.json` says; `xrun import` shows them.
+        /// Folder of a model in HuggingFace format, whose weights are the initial values of the parameters.
+        /// All other model keys must agree with its `config.json`; `xrun import` prints them.
         init_from: Option<String> = None;
             Training, Type::NameOrPath(&[]), "\"smollm2-135m\"" => unset("drawn by `init_std` and the seed"), implied(UNSET);
     }
@@ -253,8 +260,8 @@ sections! {
                    unset("follows from the batch sizes; 1 without both"),
                    aliases(&["gradient_accumulation_steps", "grad_accumulation_steps"]);
         /// Other global batch sizes in the first steps, stage by stage: the last step of a stage, and its
-        /// sequences per optimizer step over all ranks, a multiple of `local_batch_size` and the ranks. Steps
-        /// after the last stage have the global batch size.
+        /// sequences per optimizer step over all ranks, a multiple of `local_batch_size` times the number of
+        /// ranks. Steps after the last stage have the global batch size.
         batch_ramp: Vec<[usize; 2]> = Vec::new();
             Training, Type::Stages { max_steps: MAX_TRAINING_STEPS, max: MAX_GLOBAL_BATCH },
             "[[100, 32], [300, 64]]"
@@ -269,7 +276,7 @@ sections! {
         /// Largest global L2 norm of the gradients: larger ones are scaled down to it; 0 turns clipping off.
         max_norm: f64 = 1.0;
             Training, number(Included(0.0), Included(1e6)), "0.5" => aliases(&["max_grad_norm", "grad_clip"]);
-        /// Weight of the squared logarithm of the softmax's denominator in the objective, per token, as in
+        /// Weight of the squared logarithm of the softmax denominator in the objective, per token, as in
         /// PaLM.
         z_loss: f64 = 0.0; Training, number(Included(0.0), Included(1.0)), "1e-4" => implied("0.0");
         /// Share of the target's probability that the objective spreads over the whole vocabulary.
@@ -279,7 +286,7 @@ sections! {
         seed: u64 = 0; Training, count(0, MAX_SEED), "42";
     }
 
-    /// Seeds of parts of the training run, to vary one and keep the others.
+    /// Separate seeds for parts of the training run, to vary one and keep the others.
     seeds: Seeds {
         /// Seed of the initial values of parameters.
         init: Option<u64> = None;
@@ -287,11 +294,12 @@ sections! {
         /// Seed of the order in which windows of the corpus are read.
         order: Option<u64> = None;
             Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
-        /// Seed of dropout's masks.
+        /// Seed of the dropout masks.
         dropout: Option<u64> = None;
             Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
-        /// What the initial values of a parameter are drawn by, besides the seed: its name, so that recipes
-        /// share those of all parameters that they both have; or its index, as runs from before this key did.
+        /// What determines the initial values of a parameter besides the seed: its name, so that two recipes
+        /// give the same values to every parameter that both have, or its index, as in runs from before this
+        /// key existed.
         scheme: SeedScheme = SeedScheme::Name;
             Training, Type::Word(SeedScheme::WORDS), "\"index\"" => implied("\"index\"");
     }
@@ -305,8 +313,8 @@ sections! {
         warmup_steps: Option<usize> = None;
             Training, count(0, MAX_STEP_COUNT), "100"
                 => unit("optimizer steps"), unset("`warmup_ratio` of `training.steps`, rounded; 0 without it");
-        /// The same length as a fraction of all steps, so that it follows `training.steps`. Of the two the
-        /// one of the higher layer holds; in one layer they contradict each other.
+        /// The same length as a fraction of all steps, so that it follows `training.steps`. The higher layer
+        /// wins; setting both in one layer is an error.
         warmup_ratio: Option<f64> = None;
             Training, number(Included(0.0), Included(1.0)), "0.1" => unset("`warmup_steps` holds"), implied(UNSET);
         /// Learning rate at the end, as a fraction of the peak.
@@ -314,14 +322,14 @@ sections! {
             Training, number(Included(0.0), Included(1.0)), "0.0"
                 => aliases(&["min_lr_factor", "min_lr_rate"]);
         /// Shape of the decay: cosine, linear, `1 − √x` of the share x that is done, exponential, or constant
-        /// with a decay phase at the end (warm-up, stable, decay). Or a formula whose value, from 0 to 1,
-        /// takes the place of the decay's: docs/formulas.md.
+        /// with a decay phase at the end (warm-up, stable, decay). Or a formula with values from 0 to 1:
+        /// docs/formulas.md.
         decay: OrFormula<Decay> = Decay::Cosine.into();
             Training, Type::WordOrFormula(Decay::WORDS, Scope::Schedule), "\"wsd\"" => aliases(&["decay_type", "lr_scheduler_type"]);
         /// Fraction of all steps in the decay phase of `wsd`.
         decay_ratio: f64 = 0.2; Training, number(Excluded(0.0), Included(1.0)), "0.1";
-        /// Length of the decay phase of `wsd` in steps, in place of `decay_ratio`. Of the two the one of the
-        /// higher layer holds; in one layer this one.
+        /// Length of the decay phase of `wsd` in steps, in place of `decay_ratio`. The higher layer wins;
+        /// within a layer, `decay_steps` does.
         decay_steps: Option<usize> = None;
             Training, count(1, MAX_STEP_COUNT), "250"
                 => unit("optimizer steps"), unset("`decay_ratio` of `training.steps`"), implied(UNSET);
@@ -332,17 +340,17 @@ sections! {
 
     /// Recomputation of activations in the backward pass, which trades time for memory.
     activation_checkpoint: ActivationCheckpoint {
-        /// Activations that the backward pass recomputes: none, those that gradients emit beside what they
-        /// compute, cheap ones, or whole blocks. `"auto"` takes the fastest of these that fits the memory of
-        /// the device; of those within 1 % of it, the one with the least memory.
+        /// Activations that the backward pass recomputes: none, those that gradient ops write again as
+        /// by-products, cheap ones, or whole blocks. `"auto"` takes the fastest of these that fits the memory
+        /// of the device; of those within 1 % of it, the one with the least memory.
         mode: RecomputeMode = RecomputeMode::Auto;
             Execution, Type::Word(RecomputeMode::WORDS), "\"full\"" => same_bits();
     }
 
     /// Data-parallel ranks.
     parallelism: Parallelism {
-        /// Number of data-parallel ranks; `"auto"` takes one per device, or the number that the launcher has
-        /// set. A training key unless `training.global_batch_size` is set.
+        /// Number of data-parallel ranks; `"auto"` takes one per device, or the number that the launcher
+        /// sets. A training key unless `training.global_batch_size` is set.
         world_size: WorldSize = WorldSize::Fixed(1);
             Execution, Type::CountOrWord { min: 1, max: MAX_RANKS, word: "auto" }, "8"
                 => unit("ranks"), aliases(&["data_parallel_size", "num_gpus"]);
@@ -352,26 +360,25 @@ sections! {
         /// All-reduce of gradients: in buckets, each as soon as the backward pass has completed it, or
         /// parameter by parameter, in one NCCL group at the end.
         reduction: Reduction = Reduction::Bucketed; Execution, Type::Word(Reduction::WORDS), "\"grouped\"";
-        /// Minimum size of a bucket of gradients, which one all-reduce sums; the head's gradient is a bucket
-        /// of its own, the first. 0 reduces parameter by parameter. By copies between GPUs, 16 MiB are
-        /// enough.
+        /// Minimum size of a gradient bucket, which one all-reduce sums; the head's gradient is its own
+        /// bucket, the first. 0 reduces parameter by parameter. With copies between GPUs, 16 MiB are enough.
         bucket_mib: f64 = 25.0;
             Execution, number(Included(0.0), Included(65_536.0)), "50.0"
                 => unit("MiB"), aliases(&["bucket_cap_mb"]);
         /// Reduce gradients while the backward pass still runs.
         overlap: bool = true; Execution, Type::Bool, "false" => same_bits();
-        /// Exchange only the rows of the embedding's gradient that the batch touches, where that takes fewer
+        /// Exchange only the rows of the embedding's gradient that the batch touches, if that takes fewer
         /// bytes than reducing all of it.
         embedding_exchange: bool = true; Execution, Type::Bool, "false";
-        /// What ranks divide instead of each holding all of it: nothing, or the optimizer's slots (and the
-        /// fp32 weights under bf16), of which each updates its part. Automatically the optimizer's slots for
-        /// two to four ranks on GPUs of one host, which exchange data by copies.
+        /// What is divided among the ranks instead of held in full by each: nothing, or the optimizer's slots
+        /// (and, with bf16, the fp32 weights), of which each rank updates its part. `"auto"` divides the
+        /// optimizer's slots among two to four ranks on GPUs of one host, which exchange data by copies.
         shard: Shard = Shard::Auto;
             Execution, Type::Word(Shard::WORDS), "\"optimizer\""
                 => implied("\"auto\"");
         /// How GPUs exchange data: by copies between their memories, which take no multiprocessors, or by
-        /// NCCL. Automatically by copies where ranks are on one host, divide the optimizer's slots and have
-        /// access to each other's memory.
+        /// NCCL. `"auto"` takes copies if the ranks are on one host, divide the optimizer's slots and can
+        /// access each other's memory.
         transport: Transport = Transport::Auto;
             Execution, Type::Word(Transport::WORDS), "\"nccl\""
                 => implied("\"auto\"");
@@ -383,7 +390,7 @@ sections! {
         /// Steps between comparisons of the parameters of all ranks; 0 compares only before saves and at the
         /// end.
         check_interval: usize = 100; Bookkeeping, count(0, MAX_STEP_COUNT), "1000" => unit("optimizer steps");
-        /// Time without progress of a rank after which the run fails; also the time limit for ranks to
+        /// How long a rank may go without progress before the run fails; also the time limit for ranks to
         /// find each other at the start.
         timeout_s: f64 = 600.0; Bookkeeping, number(Excluded(0.0), Included(1e9)), "60.0" => unit("s");
     }
@@ -401,13 +408,13 @@ sections! {
         /// Text that separates two documents of a text corpus.
         document_separator: Option<String> = None;
             Training, Type::Text, "\"<|endoftext|>\"" => unset("each file is one document");
-        /// Endings of the files that a folder of text is searched for.
+        /// Extensions of the files to read from a folder of text.
         extensions: Vec<String> = vec![".txt".to_owned(), ".md".to_owned()];
             Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]");
         /// Allow a training sequence to span several documents.
         cross_documents: bool = true; Training, Type::Bool, "false";
         /// Fraction of a corpus that is held out: whole documents, chosen by a hash of `seed` and their text,
-        /// or the end of a single document; or a corpus of its own.
+        /// or the end of a single document; or a separate corpus.
         validation: Validation = Validation::Fraction(0.05);
             Training, Type::FractionOrPath(interval(Excluded(0.0), Excluded(1.0))), "0.1";
         /// Size of a generated corpus.
@@ -424,7 +431,7 @@ sections! {
         interval: Option<usize> = None;
             Bookkeeping, count(0, MAX_STEP_COUNT), "500"
                 => unit("optimizer steps"), unset("every `minutes`"), aliases(&["save_steps"]);
-        /// Time between checkpoints where `interval` is unset; 0 saves only at the end.
+        /// Time between checkpoints if `interval` is unset; 0 saves only at the end.
         minutes: f64 = 10.0;
             Bookkeeping, number(Included(0.0), Included(1e6)), "30.0" => unit("minutes");
         /// Number of newest checkpoints to keep; 0 saves none at all, for runs that only measure. Sweeps and
@@ -432,22 +439,22 @@ sections! {
         keep: usize = 2;
             Bookkeeping, count(0, 1_000_000), "5"
                 => unit("checkpoints"), aliases(&["keep_latest_k", "save_total_limit"]);
-        /// Further steps after which a checkpoint is saved. These stay, besides the newest, for forks.
+        /// Further steps after which a checkpoint is saved. These are kept besides the newest, for forks.
         steps: Option<Vec<usize>> = None;
             Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[1000, 2000]"
                 => unit("optimizer steps"), unset("none");
-        /// Ratio of further, log-spaced steps after which a checkpoint is saved, which stays: 2 saves after
-        /// the steps 1, 2, 4, 8, …, and 1.5 after 1, 2, 3, 5, 8, ….
+        /// Ratio of further, log-spaced steps after which a checkpoint is saved and kept: 2 saves after the
+        /// steps 1, 2, 4, 8, …, and 1.5 after 1, 2, 3, 5, 8, ….
         log_spacing: Option<f64> = None;
             Bookkeeping, number(Included(1.01), Included(1e6)), "2.0" => unset("none");
         /// Save a checkpoint after every evaluation with the lowest validation loss so far, and keep the best
         /// one besides the newest.
         keep_best: bool = false; Bookkeeping, Type::Bool, "true";
-        /// Save without the optimizer's state: `"kept"` for checkpoints that stay besides the newest, `"all"`
-        /// for all. Such checkpoints can be sampled, exported and evaluated, and not resumed.
+        /// Save without the optimizer's state: `"kept"` for checkpoints that are kept besides the newest,
+        /// `"all"` for all. Such checkpoints can be sampled, exported and evaluated, but not resumed.
         weights_only: WeightsOnly = WeightsOnly::None; Bookkeeping, Type::Word(WeightsOnly::WORDS), "\"kept\"";
-        /// Write checkpoints beside training, from a copy of the state: wherever it fits the memory, always,
-        /// or never.
+        /// Write checkpoints while training continues, from a copy of the state: if the copy fits the memory,
+        /// always, or never.
         background: BackgroundSaves = BackgroundSaves::Auto;
             Bookkeeping, Type::Word(BackgroundSaves::WORDS), "\"never\"";
         /// Resume from the newest complete checkpoint of this recipe.
@@ -463,28 +470,27 @@ sections! {
         /// Length of an evaluation, in batches of the global size spread evenly over the held-out text; 0
         /// takes all of it.
         steps: usize = 0; Measuring, count(0, MAX_STEP_COUNT), "20" => unit("batches"), aliases(&["eval_iters"]);
-        /// Further held-out sets besides that of `data.validation`, each a file or folder of text or token
-        /// shards under a name. Each is evaluated whenever that is, and its losses are `val_loss/NAME`.
+        /// Further held-out sets besides the one of `data.validation`: names, each with a file or folder of
+        /// text or token shards. They are evaluated together with it, and their losses are `val_loss/NAME`.
         sets: BTreeMap<String, String> = BTreeMap::new();
             Measuring, Type::NamedPaths, "{ news = \"news.txt\" }" => implied("{}");
-        /// What evaluations measure on every held-out set besides the loss. `next_token_accuracy` is the share of
-        /// tokens that the model finds likeliest, `val_accuracy`.
+        /// What evaluations measure on every held-out set besides the loss. `next_token_accuracy` is the
+        /// share of tokens that the model finds likeliest, `val_accuracy`.
         tasks: Vec<EvaluationTask> = Vec::new();
             Measuring, Type::Words(EvaluationTask::WORDS), "[\"next_token_accuracy\"]" => implied("[]");
-        /// Write the loss of every document of the held-out sets to `documents.csv`, as the last evaluation
-        /// finds it.
+        /// Write the loss of every held-out document to `documents.csv`, from the last evaluation.
         documents: bool = false; Bookkeeping, Type::Bool, "true";
     }
 
     /// Exponential moving average of the weights, kept beside them.
     ema: Ema {
-        /// What a step leaves of the average before it. The average is corrected for its start: after step t
-        /// it is the mean of the weights after the steps 1 to t, those of step i with the weight `decay^(t -
+        /// Share of the average that a step keeps. The average is corrected for its start: after step t it is
+        /// the weighted mean of the weights after the steps 1 to t, where step i has the weight `decay^(t -
         /// i)`.
         decay: Option<f64> = None;
             Training, number(Excluded(0.0), Excluded(1.0)), "0.999"
                 => unset("no average"), implied(UNSET), aliases(&["ema_decay"]);
-        /// Evaluate the average too, whenever the weights are: `ema_val_loss`.
+        /// Also evaluate the average whenever the weights are evaluated: `ema_val_loss`.
         evaluate: bool = false; Bookkeeping, Type::Bool, "true";
     }
 
@@ -517,19 +523,18 @@ sections! {
         interval: usize = 10;
             Bookkeeping, count(1, MAX_STEP_COUNT), "1"
                 => unit("optimizer steps"), aliases(&["log_freq", "logging_steps", "log_interval"]);
-        /// First steps of a run, which do not count as steady state.
+        /// Number of first steps that do not count as steady state.
         warmup: usize = 5; Bookkeeping, count(0, MAX_STEP_COUNT), "10" => unit("optimizer steps");
-        /// Draw the pictures of a run when it has ended. Sweeps and comparisons draw none unless their
-        /// command sets it.
+        /// Draw the plots of a run when it ends. Sweeps and comparisons draw none unless their command sets
+        /// it.
         plots: bool = true; Bookkeeping, Type::Bool, "false";
-        /// Write rows and samples as an event file for TensorBoard too, in the folder `tensorboard/` of the
-        /// run.
+        /// Also write rows and samples as a TensorBoard event file, in the folder `tensorboard/` of the run.
         tensorboard: bool = false; Bookkeeping, Type::Bool, "true";
     }
 
     /// Execution: device, memory, kernels.
     engine: Engine {
-        /// Where to run; `"auto"` takes the GPU where there is one.
+        /// Where to run; `"auto"` takes the GPU if there is one.
         device: DeviceChoice = DeviceChoice::Auto; Execution, Type::Word(DeviceChoice::WORDS), "\"cpu\"";
         /// Index of the GPU of each rank.
         devices: Option<Vec<usize>> = None;
@@ -558,8 +563,8 @@ sections! {
         /// useful.
         communication: Communication = Communication::On;
             Training, Type::Word(Communication::WORDS), "\"off\"";
-        /// Fill memory of tensors that are not yet written or no longer needed with NaN, so that a read of it
-        /// is noticed.
+        /// Fill the memory of tensors that are not yet written or no longer needed with NaN, so that reading
+        /// it is noticed.
         poison: bool = false; Execution, Type::Bool, "true" => same_bits();
     }
 
@@ -572,13 +577,13 @@ sections! {
         pairs: Vec<toml::Table> = Vec::new();
             Bookkeeping, Type::SettingsList,
             "[{ \"model.dim\" = 128, \"model.n_heads\" = 4 }, { \"model.dim\" = 64, \"model.n_heads\" = 2 }]";
-        /// Combinations to leave out: those that have all values of one of these sets.
+        /// Combinations to leave out: every one that has all values of one of these sets.
         exclude: Vec<toml::Table> = Vec::new();
             Bookkeeping, Type::SettingsList, "[{ \"model.n_layers\" = 8, \"optimizer.lr\" = 3e-3 }]";
-        /// Keys with the ends of a range each, from which samples are drawn uniformly.
+        /// Keys, each with the two ends of a range from which samples are drawn uniformly.
         range: toml::Table = toml::Table::new();
             Bookkeeping, Type::Ranges(RangeScale::Linear), "{ \"lr_scheduler.warmup_steps\" = [0, 200] }";
-        /// Keys with the ends of a range each, from which samples are drawn uniformly in the logarithm.
+        /// Keys, each with the two ends of a range from which samples are drawn uniformly in the logarithm.
         log_range: toml::Table = toml::Table::new();
             Bookkeeping, Type::Ranges(RangeScale::Log), "{ \"optimizer.lr\" = [1e-4, 1e-2] }";
         /// Points drawn from the ranges; each is combined with every point of the grid.
@@ -588,27 +593,28 @@ sections! {
         sampler: Sampler = Sampler::Sobol; Bookkeeping, Type::Word(Sampler::WORDS), "\"random\"";
         /// Seed of the samples.
         seed: u64 = 0; Bookkeeping, count(0, MAX_SEED), "1";
-        /// Seeds that every cell is run with, from `training.seed` on.
+        /// Number of seeds that every cell runs with, from `training.seed` on.
         seeds: usize = 1; Bookkeeping, count(1, 1000), "5" => unit("seeds");
-        /// Figure of a run that configurations are compared by.
+        /// Figure of a run by which configurations are compared.
         on: String = "val_loss".to_owned(); Bookkeeping, Type::Text, "\"tok_s\"";
-        /// Probability with which the interval of a mean holds its true value, and the best set the best.
+        /// Probability that the interval of a mean contains its true value, and that the set of the best
+        /// configurations contains the best.
         confidence: f64 = 0.95;
             Bookkeeping, number(Included(0.5), Excluded(1.0)), "0.99" => unit("probability");
         /// Steps of successive halving: after each of them, which has an evaluation, the best 1/`eta` of the
-        /// configurations by validation loss go on, and the others end.
+        /// configurations by validation loss continue, and the others end.
         rungs: Option<Vec<usize>> = None;
             Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[100, 300]"
                 => unit("optimizer steps"), unset("every cell trains to its end");
-        /// Steps of a training with `decay = "wsd"` after which its learning rate falls, a cell each: over
-        /// `decay_ratio` of the cell's own length, which follows. Cells share the steps before.
+        /// With `decay = "wsd"`, steps after which the learning rate falls, one cell for each. The fall takes
+        /// `decay_ratio` of the cell's length, which follows from both; cells share the steps before.
         cooldowns: Option<Vec<usize>> = None;
             Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[1000, 2000]"
                 => unit("optimizer steps"), unset("every cell has the length of the recipe");
-        /// Of so many configurations one goes on from a rung.
+        /// One of this many configurations continues after a rung.
         eta: usize = 3; Bookkeeping, count(2, 1000), "2" => unit("configurations");
-        /// Seeds that no cell had, with which the best configuration and the second best run again at the
-        /// end; 0 confirms nothing.
+        /// Number of new seeds with which the best and the second best configuration run again at the end; 0
+        /// confirms nothing.
         confirm: usize = 0; Bookkeeping, count(0, 1000), "5" => unit("seeds");
     }
 
@@ -625,7 +631,7 @@ sections! {
         repeats: usize = 3; Bookkeeping, count(1, 1000), "5" => unit("runs");
         /// Smallest relative difference in tokens per second that counts as faster or slower.
         min_effect: f64 = 0.01; Bookkeeping, number(Included(0.0), Excluded(1.0)), "0.02" => unit("fraction");
-        /// Measures of quality that are judged, separated by commas, in pairs of runs with the same seed.
+        /// Measures of quality to judge, separated by commas, in pairs of runs with the same seed.
         on: Option<String> = None;
             Bookkeeping, Type::Text, "\"val_loss\"" => unset("speed is compared");
         /// Pairs of runs, with seeds from `training.seed` on.

@@ -1,5 +1,5 @@
-//! Resolves a recipe: derived values, and the parts that depend on the machine: the world size, and the
-//! folders that paths are relative to.
+//! Resolves a recipe: fills in derived values and what depends on the machine, which is the world size and
+//! the folders that paths are relative to.
 
 use super::derived::derive;
 use super::key::{Key, Type};
@@ -13,8 +13,8 @@ use crate::machine::{Gpus, Machine};
 use crate::policy::{DeviceChoice, Launcher};
 use std::path::Path;
 
-/// Returns the number of ranks: for `"auto"`, that of the external launcher, or one per GPU; the CPU is one
-/// device. `None` for `"auto"` on a machine about which nothing is known.
+/// Returns the number of ranks. For `"auto"` it is the number from the external launcher, else one per GPU;
+/// the CPU counts as one device. `None` for `"auto"` on an unknown machine.
 pub(super) fn world_size(values: &Values, machine: &Machine) -> Option<usize> {
     let launched = machine.launched_world.filter(|_| values.parallelism.launcher == Launcher::Env);
     match (values.parallelism.world_size, launched) {
@@ -38,7 +38,7 @@ fn devices(values: &Values, gpus: &Gpus) -> Option<usize> {
 /// directory.
 ///
 /// # Errors
-/// When the current directory is gone.
+/// If the current directory no longer exists.
 pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize>) -> Result<Values> {
     let absolute = |key: &'static str, value: &str| -> Result<String> {
         if is_name(find_path(key), value) {
@@ -66,7 +66,7 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
     Ok(settled)
 }
 
-/// Returns true if `value` is one of the names that the key accepts beside paths.
+/// Returns true if `value` is one of the names that the key accepts besides paths.
 fn is_name(key: Option<&Key>, value: &str) -> bool {
     matches!(key.map(|key| key.kind), Some(Type::NameOrPath(names)) if names.contains(&value))
 }
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(world("", &Machine::none()), 1);
         let launched = gpus(4).with_launched_world(Some(16));
         assert_eq!(world("parallelism.launcher = \"env\"", &launched), 16);
-        assert_eq!(world("", &launched), 4, "the variables count for that launcher alone");
+        assert_eq!(world("", &launched), 4, "the variables count only for that launcher");
         assert_eq!(load("parallelism.world_size = 2", &gpus(4)).world_size(), 2);
     }
 

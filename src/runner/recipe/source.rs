@@ -1,11 +1,11 @@
-//! The location of a value: the text that sets it, and the bytes in that text.
+//! The location of a value: the text that sets it, and a byte range in that text.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One text that sets values: a recipe file, an environment variable or a command-line override.
+/// A text that sets values: a recipe file, an environment variable or a command-line override.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Source {
     pub(super) origin: Origin,
@@ -40,7 +40,7 @@ impl Source {
         }
     }
 
-    /// Returns what distinguishes it from other texts of the same name.
+    /// Returns what distinguishes this text from others with the same name.
     pub(super) fn id(&self) -> String {
         match &self.origin {
             Origin::Env(variable) => variable.clone(),
@@ -49,7 +49,7 @@ impl Source {
         }
     }
 
-    /// Returns the folder that paths in this text are relative to; empty for the current one.
+    /// Returns the folder that paths in this text are relative to; empty for the current directory.
     pub(super) fn folder(&self) -> &Path {
         match &self.origin {
             Origin::File(path) => path.parent().unwrap_or(Path::new("")),
@@ -71,12 +71,12 @@ impl Source {
     }
 }
 
-/// The layer that a value comes from; later ones win.
+/// The layer that a value comes from; later layers win.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// The default value.
     Default,
-    /// An unset key, whose value follows from others by this rule.
+    /// An unset key whose value is derived from others by this rule.
     Derived { rule: &'static str },
     /// A recipe file (`built-in:NAME` for one inside the binary) and the line in it, from 1.
     File { path: PathBuf, line: usize },
@@ -126,7 +126,7 @@ impl Location {
         }
     }
 
-    /// Returns the folder that a path in the value is relative to; empty for the current one.
+    /// Returns the folder that a path in the value is relative to; empty for the current directory.
     pub fn folder(&self) -> &Path {
         self.source.folder()
     }

@@ -1,8 +1,8 @@
-//! Settings as people spell them on command lines.
+//! Settings as people write them on command lines.
 
 use std::ffi::OsString;
 
-/// Returns the words of a command line with `--a.b=c` and `--a.b c` as `a.b=c`; anything else as it is.
+/// Rewrites `--a.b=c` and `--a.b c` in a command line as `a.b=c`, and leaves everything else as it is.
 pub fn without_dashes(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter().peekable();
     let mut spelled = Vec::new();

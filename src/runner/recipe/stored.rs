@@ -1,7 +1,7 @@
-//! The keys of a stored `resolved.toml`, and the hash of the recipe over exactly these.
+//! The keys of a stored `resolved.toml`, and the hash of the recipe over exactly these keys.
 //!
-//! A recipe that another version resolved has the keys of that version, in its order. Its hash is verified
-//! over the keys that the text has, so runs from before a key keep their hash.
+//! A recipe that another version resolved has that version's keys, in its order. Its hash is verified over
+//! the keys in the text, so runs from before a key was added keep their hash.
 
 use super::diff::class_between;
 use super::key::{Class, UNSET};
@@ -9,7 +9,7 @@ use super::lookup::{find_path, is_table};
 use std::ops::Range;
 use toml::de::DeTable;
 
-/// The key that a recipe may leave to the machine, and the word for that: the hash covers the word, and the
+/// The key that a recipe may leave to the machine, and the word for that. The hash covers the word; the
 /// stored text has the number of ranks.
 const WORLD_SIZE: &str = "parallelism.world_size";
 const AUTO: &str = "\"auto\"";
@@ -29,13 +29,13 @@ impl StoredKeys {
     /// Parses the text of a `resolved.toml`.
     ///
     /// # Errors
-    /// When it is not TOML.
+    /// If the text is not TOML, or a top-level value is not a section.
     pub fn parse(text: &str) -> Result<Self, String> {
         let root = DeTable::parse(text).map_err(|e| e.message().to_owned())?;
         let mut values: Vec<Found> = Vec::new();
         for (section, table) in root.get_ref() {
             let Some(keys) = table.get_ref().as_table() else {
-                return Err(format!("`{}` is no section", section.get_ref()));
+                return Err(format!("`{}` is not a section", section.get_ref()));
             };
             values_of(section.get_ref(), "", keys, &mut values);
         }
@@ -63,18 +63,18 @@ impl StoredKeys {
         Ok(Self(found.into_iter().map(|(_, key)| key).collect()))
     }
 
-    /// Returns the value of a key as TOML; `None` where it is unset or not in the text.
+    /// Returns the value of a key as TOML; `None` if it is unset or not in the text.
     pub fn value(&self, path: &str) -> Option<&str> {
         self.0.iter().find(|key| key.path == path)?.value.as_deref()
     }
 
-    /// Returns every key with its value as TOML, `None` where it is unset, in the order of the text.
+    /// Returns every key with its value as TOML, or `None` if it is unset, in the order of the text.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.0.iter().map(|key| (key.path.as_str(), key.value.as_deref()))
     }
 
-    /// Returns the value of a key as TOML or [`UNSET`]; of one that the text leaves out, the value that this
-    /// implies. `None` where the text does not tell.
+    /// Returns the value of a key as TOML, or [`UNSET`]. For a key that is not in the text, returns the value
+    /// that its absence implies, or `None` if nothing is implied.
     pub fn recorded(&self, path: &str) -> Option<&str> {
         match self.0.iter().find(|key| key.path == path) {
             Some(key) => Some(key.value.as_deref().unwrap_or(UNSET)),
@@ -82,9 +82,9 @@ impl StoredKeys {
         }
     }
 
-    /// Returns the hashes that a recipe with this stored text can have: over every training and execution key
-    /// that the text has, and the same with the number of ranks left to the machine. A key that recipes no
-    /// longer have counts as one of these.
+    /// Returns the two possible hashes of a recipe with this stored text: over every training and execution
+    /// key in the text, with the number of ranks as stored, and with it left to the machine. Keys that
+    /// recipes no longer have are included.
     pub fn hashes(&self) -> [String; 2] {
         let hash = |world_size: Option<&str>| {
             let mut hasher = blake3::Hasher::new();
@@ -106,16 +106,16 @@ impl StoredKeys {
 pub struct StoredChange {
     /// Full path.
     pub key: String,
-    /// Effect of the change, between these two recipes; `None` for a key that recipes no longer have.
+    /// Effect of the change between these two recipes; `None` for a key that recipes no longer have.
     pub class: Option<Class>,
-    /// The first value in TOML, or [`UNSET`]; `None` where that recipe's version did not record it.
+    /// The first value as TOML, or [`UNSET`]; `None` if that recipe's version did not record it.
     pub old: Option<String>,
-    /// The second.
+    /// The second value, likewise.
     pub new: Option<String>,
 }
 
-/// Returns every key that differs between two stored recipes, which other versions may have written: in the
-/// order of the first text, then those that the second has alone.
+/// Returns every key that differs between two stored recipes, which other versions may have written. Keys of
+/// the first text come first, in its order, then those that only the second has.
 pub fn stored_diff(a: &StoredKeys, b: &StoredKeys) -> Vec<StoredChange> {
     let global = |keys: &StoredKeys| keys.value("training.global_batch_size").map(str::to_owned);
     let global_kept = global(a).is_some() && global(a) == global(b);
@@ -130,10 +130,11 @@ pub fn stored_diff(a: &StoredKeys, b: &StoredKeys) -> Vec<StoredChange> {
     paths.map(change).filter(|change| change.old != change.new).collect()
 }
 
-/// A value of a stored text: where its key begins, the path of that, and the bytes of the value.
+/// A value in a stored text: the offset where its key begins, the key's path, and the byte range of the
+/// value.
 type Found = (usize, String, Range<usize>);
 
-/// Finds the values of a section, or of a table in it, whose name and a dot are `prefix`.
+/// Finds the values of a section, or of a table within it, whose name with a final dot is `prefix`.
 fn values_of(section: &str, prefix: &str, table: &DeTable<'_>, found: &mut Vec<Found>) {
     for (name, value) in table {
         let path = format!("{prefix}{}", name.get_ref());
@@ -195,7 +196,7 @@ mod tests {
             change("gone.x", None, Some("1"), None),
             change("training.seed", Some(Class::Training), None, Some("1")),
         ];
-        assert_eq!(found, expected, "model.norm is left out at the value that it had before it was a key");
+        assert_eq!(found, expected, "model.norm is left out at the value it had before it was a key");
         let batch = |global: &str, local: u32| {
             keys(&format!("[training]\nglobal_batch_size = {global}\nlocal_batch_size = {local}\n"))
         };

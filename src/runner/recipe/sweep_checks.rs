@@ -1,4 +1,4 @@
-//! Checks of `[sweep]`: a key varies in one way, and the measure is known.
+//! Checks of `[sweep]`: a key varies in only one way, and the compared figure exists.
 
 use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
@@ -7,7 +7,7 @@ use crate::suggest::nearest;
 
 const SEED: &str = "training.seed";
 
-/// Finds keys that `[sweep]` varies in two ways, and a measure that no run has.
+/// Reports keys that `[sweep]` varies in two ways, and a figure that no run has.
 pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let sweep = &recipe.values().sweep;
     let in_pairs = |key: &str| sweep.pairs.iter().any(|pair| pair.contains_key(key));

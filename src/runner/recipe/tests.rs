@@ -1,4 +1,4 @@
-//! The table of keys against the structs, and what every key promises.
+//! Checks the table of keys against the structs, and the promises made for every key.
 
 use super::lookup::{find, find_path, nearest_key, nearest_keys};
 use super::toml_text::values;
@@ -70,7 +70,7 @@ fn defaults_pass_their_own_checks() {
     }
 }
 
-/// Some examples go with other values than the defaults.
+/// Returns the settings that the example of a key needs besides the defaults.
 fn company(key: &Key) -> Vec<&'static str> {
     match key.path {
         "model.n_heads" => vec!["model.head_dim=32"],
@@ -149,8 +149,8 @@ fn resolved_text_reads_back_to_the_same_recipe() {
     }
 }
 
-/// A stored recipe that does not have a key is of a version that did what the key's implied value stands for,
-/// whatever its default is today.
+/// A stored recipe without a key was written by a version that did what the key's implied value stands for,
+/// whatever the key's default is today.
 #[test]
 fn a_stored_recipe_without_a_key_has_its_implied_value() {
     let defaults = values(&Values::default());
@@ -159,7 +159,7 @@ fn a_stored_recipe_without_a_key_has_its_implied_value() {
         implied.is_some_and(|implied| Some(implied) != default.as_deref())
     };
     let other: Vec<&str> = defaults.iter().filter(is_other).map(|(key, _)| key.path).collect();
-    assert_eq!(other, ["seeds.scheme"], "keys whose default is another behavior than before they were there");
+    assert_eq!(other, ["seeds.scheme"], "keys whose default differs from the behavior before they existed");
     let scheme = |recipe: Recipe| recipe.values().seeds.scheme;
     assert_eq!(scheme(load_text("").unwrap()), SeedScheme::Name);
     let stored = load_resolved_text("").unwrap();
@@ -294,7 +294,7 @@ fn the_optimizer_of_a_later_layer_brings_its_own_keys() {
     assert!(adamw.to_toml().contains(written));
     assert_eq!(adamw.hash(), load_over(text, &["optimizer.name=adamw"], &[]).expect("valid").hash());
     assert!(load_over(text, &["optimizer.name=sgd", "optimizer.eps=1e-6"], &[]).is_err());
-    // The default of a hyperparameter is that of the chosen optimizer.
+    // A hyperparameter's default depends on the chosen optimizer.
     let bare = load_text("[optimizer]\nname = \"sgd\"").expect("valid");
     assert_eq!(bare.values().optimizer.values.number("weight_decay"), 0.0);
 }
@@ -328,7 +328,7 @@ fn unset_widths_follow_from_the_stream() {
     assert_eq!(widths(&["model.dim=256", "model.head_dim=64"]), (4, 64, 768));
     assert_eq!(widths(&["model.dim=16", "model.head_dim=64"]), (1, 64, 64));
     assert_eq!(widths(&["model.dim=256", "model.n_heads=2", "model.ffn_dim=100"]), (2, 128, 100));
-    // The hash takes what is derived.
+    // The hash covers derived values.
     let hash = |settings: &[&str]| load_over("", settings, &[]).expect("valid").hash();
     assert_eq!(hash(&[]), hash(&["model.n_heads=4", "model.ffn_dim=384"]));
     assert_eq!(hash(&["model.dim=64"]), hash(&["model.dim=64", "model.n_heads=2", "model.ffn_dim=192"]));
@@ -353,13 +353,13 @@ fn a_warm_up_as_a_share_follows_the_steps() {
     assert_eq!(steps(share, &["training.steps=700"]), 70);
     assert_eq!(steps(share, &["training.steps=12"]), 1);
     assert_eq!(steps(share, &["training.steps=1"]), 0);
-    // Of the two, the one of the higher layer holds.
+    // The higher layer wins.
     assert_eq!(steps(share, &["lr_scheduler.warmup_steps=7"]), 7);
     assert_eq!(steps("[lr_scheduler]\nwarmup_steps = 7", &["lr_scheduler.warmup_ratio=0.2"]), 200);
     let both = load_text(&format!("{share}\nwarmup_steps = 7")).expect_err("twice").message().to_owned();
     assert!(both.contains("the warm-up is set twice") && both.contains("test.toml:3"), "{both}");
     let hash = |text: &str| load_text(text).expect("valid").hash();
-    assert_eq!(hash(share), hash("[lr_scheduler]\nwarmup_steps = 100"), "the hash takes what is derived");
+    assert_eq!(hash(share), hash("[lr_scheduler]\nwarmup_steps = 100"), "the hash covers derived values");
     for name in builtin::names() {
         let short = ["training.steps=12".to_owned()];
         let recipe = load(Path::new(name), &short, std::iter::empty(), &Machine::none());
@@ -417,7 +417,7 @@ fn the_recipe_of_a_copied_run_is_called_as_what_was_run() {
     };
     let of_run = r#"{"recipe": "notes", "run": "20261126T200452Z-623d1658", "status": "ok"}"#;
     assert_eq!(name(of_run), ["notes", "notes"]);
-    // Another program's summary beside a recipe.
+    // Another program's summary beside a recipe is ignored.
     for other in ["{", r#"{"recipe": "soup", "run": "long"}"#] {
         assert_eq!(name(other), ["recipe", "resolved"], "{other}");
     }

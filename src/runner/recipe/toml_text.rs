@@ -1,4 +1,4 @@
-//! Values as TOML text on one line: equal values give the same text, however they were spelled.
+//! Writes values as TOML on one line. Equal values give the same text, however they were spelled.
 
 use super::key::Key;
 use super::schema::{KEYS, Values};
@@ -8,14 +8,14 @@ use std::borrow::Cow;
 use toml::Value;
 use toml::de::ValueDeserializer;
 
-/// Returns the value of every key as TOML text, `None` where it is unset, in the order of the table.
+/// Returns the value of every key as TOML, or `None` if it is unset, in table order.
 pub(super) fn values(values: &Values) -> Vec<(&'static Key, Option<String>)> {
-    // Through JSON, which also has null for unset values, and seeds beyond TOML's integers.
+    // JSON has null for unset values, and can hold seeds beyond TOML's integers.
     let values = serde_json::to_value(values).expect("the keys of every map in a recipe are strings");
     KEYS.iter().map(|key| (key, json_as_toml(&values[key.section()][key.name()]))).collect()
 }
 
-/// Returns a value as TOML text.
+/// Returns a value as TOML.
 pub fn value_text(value: &Value) -> String {
     serde_json::to_value(value).ok().as_ref().and_then(json_as_toml).unwrap_or_default()
 }
@@ -25,8 +25,8 @@ pub(super) fn parse_value(text: &str) -> Result<Value, toml::de::Error> {
     Value::deserialize(ValueDeserializer::parse(text)?)
 }
 
-/// Returns TOML text as people write it in a table: a string without its quotes and escapes, anything else as
-/// it is.
+/// Returns TOML text as people write it in a table: a string without its quotes and escapes, anything else
+/// unchanged.
 pub fn plain_text(text: &str) -> Cow<'_, str> {
     let is_quoted = text.starts_with(['"', '\'']);
     match is_quoted.then(|| parse_value(text)) {
@@ -35,7 +35,7 @@ pub fn plain_text(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns a value in TOML on one line, with an exponent in small numbers; `None` for null.
+/// Returns a value as TOML on one line, with an exponent in small numbers; `None` for null.
 fn json_as_toml(value: &Json) -> Option<String> {
     Some(match value {
         Json::Null => return None,

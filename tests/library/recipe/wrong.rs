@@ -27,7 +27,7 @@ dim = = 4
     2 | dim = = 4
       |       ^
       |
-      = help: a recipe has [sections] with lines `key = value`; strings stand in quotes
+      = help: a recipe has [sections] with lines `key = value`; strings are in quotes
     "###);
 }
 
@@ -42,7 +42,7 @@ corpus = "stories
     2 | corpus = "stories
       |                  ^
       |
-      = help: a recipe has [sections] with lines `key = value`; strings stand in quotes
+      = help: a recipe has [sections] with lines `key = value`; strings are in quotes
     "###);
 }
 
@@ -112,7 +112,7 @@ lr = 3e-4
 fn key_outside_a_section() {
     insta::assert_snapshot!(wrong(r#"steps = 100
 "#, &[], &[]), @r###"
-    `steps` stands outside a section
+    `steps` is outside a section
      --> wrong.toml:1:1
       |
     1 | steps = 100
@@ -265,7 +265,7 @@ fn odd_head_dim() {
     insta::assert_snapshot!(wrong(r#"[model]
 head_dim = 33
 "#, &[], &[]), @r###"
-    model.head_dim = 33 is odd, and the rotary embedding turns pairs
+    model.head_dim = 33 is odd, but the rotary embedding rotates pairs of elements
      --> wrong.toml:2:12
       |
     2 | head_dim = 33
@@ -281,7 +281,7 @@ fn a_share_of_a_head_that_is_no_pair() {
 head_dim = 64
 rope_fraction = 0.3
 "#, &[], &[]), @r###"
-    0.3 of a head of 64 are 19 elements, and the rotary embedding turns pairs
+    0.3 of a head of 64 are 19 elements, but the rotary embedding rotates pairs
      --> wrong.toml:3:17
       |
     2 | head_dim = 64
@@ -431,7 +431,7 @@ fn a_bias_of_a_norm_that_has_none() {
     assert!(rms.contains("RMSNorm has no bias, and norm_bias is true"), "{rms}");
     let keys = ["model.norm=layer_norm", "model.norm_weight=false", "model.norm_bias=true"];
     let bare = wrong("", &keys, &[]);
-    assert!(bare.contains("a norm has a bias beside a weight only, and norm_weight is false"), "{bare}");
+    assert!(bare.contains("a norm has a bias only together with a weight, and norm_weight is false"), "{bare}");
 }
 
 #[test]
@@ -728,7 +728,7 @@ fn misspelled_optimizers() {
 #[test]
 fn muon_updates_matrices_of_blocks_alone() {
     insta::assert_snapshot!(wrong("", &["optimizer.groups.embedding.name=muon"], &[]), @r#"
-    muon updates the matrices of blocks alone, and embedding has none
+    muon updates only the matrices of blocks, and embedding has none
      --> command line:1:33
       |
     1 | optimizer.groups.embedding.name=muon
@@ -971,7 +971,7 @@ activation = "x * tanh(softplus(x)"
     2 | decay = "2 - t"
       |         ^^^^^^^
       |
-      = help: it is from 0, where the rate is min_lr_ratio of the peak, to 1, where it is the peak
+      = help: keep its value between 0, where the rate is min_lr_ratio of the peak, and 1, where it is the peak
     "###);
     for (value, says) in [
         ("\"relu\"", "a function"),

@@ -1,5 +1,5 @@
-//! Tokenizers: `gpt2`, `byte` and `stories` are built in; any HuggingFace `tokenizer.json` can be named by
-//! path.
+//! Tokenizers: `gpt2`, `byte` and `stories` are built in; any HuggingFace `tokenizer.json` can be opened by
+//! its path.
 
 mod builtin;
 mod bytes;
@@ -16,36 +16,36 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::path::Path;
 
-/// The built-in tokenizers by name.
+/// Names of the built-in tokenizers.
 pub const BUILT_IN: [&str; 3] = ["gpt2", "byte", "stories"];
 
 /// Entries of the GPT-2 vocabulary: 256 bytes, 50,000 merges, the end token.
 const GPT2_VOCAB: usize = 50_257;
 
-/// A tokenizer.json above this size is refused before it is read; the largest in the field are below 40 MB.
+/// Largest tokenizer.json that is read; the largest in common use are below 40 MB.
 pub const MAX_JSON_BYTES: u64 = 256 << 20;
 
-/// Text is cut into pieces of about this many bytes to be encoded in parallel.
+/// Bytes per piece when text is cut to be encoded in parallel.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What end tokens are called where a tokenizer does not come with a tokenizer_config.json that names its
-/// own.
+/// Common names of end tokens, tried in order if no tokenizer_config.json names one.
 const END_TOKENS: [&str; 7] =
     [END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>"];
 
-/// Where the text of one document may be cut without changing its tokens.
+/// Where the text of a document may be cut without changing its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     /// Between any two characters.
     Anywhere,
-    /// Between a character that is not white space and one that is: no token spans the two, and what comes
-    /// after does not decide how the text before is split.
+    /// Between a character that is not white space and one that is. No token spans the two, and what follows
+    /// does not affect how the text before is split.
     BeforeSpace,
-    /// Nowhere that is known for every tokenizer.json.
+    /// Nowhere: no cut is safe for every tokenizer.json.
     Nowhere,
 }
 
-/// Turns text into token ids and back. Special tokens in text are text: only the loader places the end token.
+/// Turns text into token ids and back. Special tokens written in text are encoded as plain text: only the
+/// loader places the end token.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: GuardedTokenizer,
@@ -60,7 +60,7 @@ impl Tokenizer {
     /// Opens a built-in tokenizer by name, or the tokenizer.json at a path.
     ///
     /// # Errors
-    /// An unreadable, malformed or inconsistent tokenizer.json, or one without an end token.
+    /// If the tokenizer.json is unreadable, malformed or inconsistent, or has no end token.
     pub fn open(name: &str) -> Result<Self> {
         match name {
             "gpt2" => Self::built_in(gpt2::json(), Cut::BeforeSpace),
@@ -72,7 +72,7 @@ impl Tokenizer {
         }
     }
 
-    /// Vocabulary size and end token without building the tokenizer where it is built in.
+    /// Returns the vocabulary size and the end token, without building the tokenizer if it is a built-in one.
     pub fn size(name: &str) -> Result<(usize, u32)> {
         match name {
             "gpt2" => Ok((GPT2_VOCAB, gpt2::END)),
@@ -97,7 +97,7 @@ impl Tokenizer {
         let bytes = path.metadata().at("read", path)?.len();
         if bytes > MAX_JSON_BYTES {
             return Err(Error::usage(format!(
-                "tokenizer {shown}: {bytes} bytes is no tokenizer.json (at most {MAX_JSON_BYTES})"
+                "tokenizer {shown}: {bytes} bytes are too many for a tokenizer.json (at most {MAX_JSON_BYTES})"
             )));
         }
         let raw = std::fs::read(path).at("read", path)?;
@@ -108,11 +108,11 @@ impl Tokenizer {
             .map_err(|e| e.context(format!("tokenizer {shown}")))
     }
 
-    /// Opens the tokenizer.json of a run, whose checkpoint knows the token that ends a document. A
-    /// tokenizer_config.json that named it for the run is not needed.
+    /// Opens the tokenizer.json of a run. `end` is the token that ends a document, from the run's checkpoint,
+    /// so no tokenizer_config.json is needed.
     ///
     /// # Errors
-    /// As [`Tokenizer::open`], and an end token outside the vocabulary.
+    /// If [`Tokenizer::open`] would fail, or the end token is outside the vocabulary.
     pub fn from_run(json: String, end: Option<u32>) -> Result<Self> {
         let Some(end) = end else { return Self::from_json(json, None, Cut::Nowhere) };
         let inner = GuardedTokenizer::parse(&json)?;
@@ -143,67 +143,68 @@ impl Tokenizer {
         Ok(Self { inner, json, stories: false, vocab, end, cut })
     }
 
-    /// Makes special tokens in texts what they name: chat templates write them.
+    /// Encodes special tokens written in text as themselves, because chat templates write them.
     #[must_use]
     pub fn recognizing_special_tokens(mut self) -> Self {
         self.inner.recognize_special_tokens();
-        // Not by a shortcut, which knows none, and at once.
+        // No cuts: a cut could fall inside a special token.
         self.cut = Cut::Nowhere;
         self
     }
 
-    /// The id of an entry of the vocabulary.
+    /// Returns the id of a vocabulary entry.
     pub fn token_to_id(&self, entry: &str) -> Option<u32> {
         self.inner.token_to_id(entry)
     }
 
-    /// Whether this is `stories`, whose tokens the generator knows without encoding.
+    /// Returns true for `stories`, whose tokens the generator knows without encoding.
     pub(super) fn is_stories(&self) -> bool {
         self.stories
     }
 
-    /// Number of entries; every id is below it.
+    /// Returns the number of entries; every id is below it.
     pub fn vocab_size(&self) -> usize {
         self.vocab
     }
 
-    /// The token that ends a document.
+    /// Returns the token that ends a document.
     pub fn end_token(&self) -> u32 {
         self.end
     }
 
-    /// The HuggingFace tokenizer.json that encodes the same way: for a file, its own text.
+    /// Returns the HuggingFace tokenizer.json that encodes the same way. For a file it is the file's own
+    /// text.
     pub fn to_json(&self) -> &str {
         &self.json
     }
 
-    /// BLAKE3 of [`Tokenizer::to_json`], in hexadecimal.
+    /// Returns the BLAKE3 hash of [`Tokenizer::to_json`], in hexadecimal.
     pub fn hash(&self) -> String {
         blake3::hash(self.json.as_bytes()).to_hex().to_string()
     }
 
-    /// Returns true if a tokenizer.json has the same entries under the same ids.
+    /// Returns true if the tokenizer.json has the same entries with the same ids.
     ///
     /// # Errors
-    /// When it is malformed.
+    /// If it is malformed.
     pub fn has_vocabulary_of(&self, json: &str) -> Result<bool> {
         Ok(json == self.json || GuardedTokenizer::parse(json)?.vocab()? == self.inner.vocab()?)
     }
 
-    /// The bytes of text that each token stands for, by its id; 0 for special tokens, which are no text.
-    /// `None` where a token may stand for other bytes from place to place, or the text is not kept byte for
-    /// byte.
+    /// Returns the number of text bytes behind each token, by id; 0 for special tokens, which are not text.
+    /// `None` if a token may stand for different bytes in different places, or the tokenizer does not keep
+    /// text byte for byte.
     ///
     /// # Errors
-    /// When the library fails.
+    /// If the library fails.
     pub fn bytes_of_tokens(&self) -> Result<Option<Vec<u32>>> {
         Ok(bytes::bytes_of_tokens(&self.json, &self.inner.vocab()?))
     }
 
-    /// The token ids of a text. Long text is encoded in parallel where that provably changes nothing.
+    /// Encodes a text. Long text is encoded in parallel if cutting provably does not change the tokens.
     ///
     /// # Errors
-    /// Text that the tokenizer cannot express (a tokenizer.json without an unknown token or byte fallback).
+    /// If the tokenizer cannot express the text (a tokenizer.json without an unknown token or byte fallback).
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let pieces: Vec<Range<usize>> = self.pieces(text).collect();
         if let [whole] = &pieces[..] {
@@ -216,14 +217,15 @@ impl Tokenizer {
 
     fn encode_piece(&self, text: &str) -> Result<Vec<u32>> {
         if self.cut == Cut::Anywhere {
-            // The `byte` tokenizer: ids are the bytes. The tokenizer.json says the same, a hundred times
-            // slower.
+            // In the `byte` tokenizer, ids are the bytes. Its tokenizer.json gives the same result, a hundred
+            // times slower.
             return Ok(text.bytes().map(u32::from).collect());
         }
         self.inner.encode(text)
     }
 
-    /// Byte ranges, in order and covering the text, whose tokens joined are the tokens of the whole.
+    /// Cuts a text into byte ranges that cover it in order. The tokens of the pieces joined are the tokens of
+    /// the whole.
     pub(super) fn pieces<'t>(&self, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
         let cut = self.cut;
         let mut start = 0;
@@ -239,10 +241,10 @@ impl Tokenizer {
         })
     }
 
-    /// The text of token ids; the end token shows as its own name. Bytes that are not UTF-8 become `�`.
+    /// Decodes token ids. The end token is shown by its name, and bytes that are not UTF-8 become `�`.
     ///
     /// # Errors
-    /// An id outside the vocabulary.
+    /// If an id is outside the vocabulary.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.vocab) {
             return Err(Error::failed(format!(
@@ -255,7 +257,7 @@ impl Tokenizer {
 }
 
 impl Cut {
-    /// The first place at or after byte `from` where `text` may be cut.
+    /// Returns the first position at or after byte `from` where `text` may be cut.
     fn after(self, text: &str, from: usize) -> usize {
         if from >= text.len() || self == Cut::Nowhere {
             return text.len();
@@ -275,7 +277,7 @@ impl Cut {
     }
 }
 
-/// Every entry has its own id below the number of entries; returns that number.
+/// Checks that every entry has its own id below the number of entries, and returns that number.
 fn check_dense(inner: &GuardedTokenizer) -> Result<usize> {
     let vocab = inner.vocab()?;
     let mut seen = vec![false; vocab.len()];
@@ -296,8 +298,8 @@ fn check_dense(inner: &GuardedTokenizer) -> Result<usize> {
     Ok(vocab.len())
 }
 
-/// `eos_token` of a HuggingFace tokenizer_config.json, where there is one: a string, or an object with
-/// `content`.
+/// Reads `eos_token` from a HuggingFace tokenizer_config.json, if the file exists. It is a string, or an
+/// object with `content`.
 fn named_end(config: &Path) -> Result<Option<String>> {
     if !config.is_file() {
         return Ok(None);

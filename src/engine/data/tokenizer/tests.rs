@@ -6,7 +6,7 @@ static GPT2: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::open("gpt2").unwr
 static BYTE: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::open("byte").unwrap());
 static STORIES: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::open("stories").unwrap());
 
-/// Text with what tokenizers get wrong: contractions, runs of white space, digits, other scripts, the end
+/// Text that tokenizers tend to get wrong: contractions, runs of white space, digits, other scripts, the end
 /// token.
 const AWKWARD: &str = "Hello, world! It's we'll  they've\n\n\n  x\t\ty 12345 don't DON'T ünïcödé 日本語 🦀🦀 \
     <|endoftext|> a<|endoftext|>b    \r\n trailing   ";
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// Bytes by token: those of the built-in tokenizers add up to the text, whatever it is.
+/// For the built-in tokenizers, the bytes of the tokens add up to the bytes of any text.
 #[test]
 fn bytes_of_tokens_add_up_to_the_text() {
     for t in [&*GPT2, &BYTE, &STORIES] {
@@ -167,7 +167,7 @@ fn bytes_of_tokens_add_up_to_the_text() {
     }
 }
 
-/// Where a token may stand for other bytes from place to place, none are counted.
+/// If a token may stand for different bytes in different places, no bytes are counted.
 #[test]
 fn bytes_of_tokens_are_unknown_where_they_may_differ() {
     let known = |change: &dyn Fn(&mut serde_json::Value)| {
