@@ -1,8 +1,8 @@
 //! Choices among named alternatives that recipe, plan, passes and executor share.
 //!
 //! Each enum is defined here once, with the word that a recipe uses for every variant. Serde reads and writes
-//! those words, `Display` prints them, and the table of recipe keys lists them through `WORDS`. Where a
-//! recipe may also have a formula, the choice is [`OrFormula`].
+//! these words, `Display` prints them, and the table of recipe keys lists them through `WORDS`. If a recipe
+//! may also contain a formula, the choice is an [`OrFormula`].
 
 mod corpus_source;
 mod or_formula;
@@ -14,7 +14,7 @@ use crate::expression::Scope;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Defines an enum whose variants are the words that a recipe may use.
+/// Defines an enum whose variants correspond to the words that a recipe may use.
 macro_rules! policy {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$meta])*
@@ -24,10 +24,10 @@ macro_rules! policy {
         }
 
         impl $name {
-            /// The words of all variants, in the order of declaration.
+            /// The words of all variants, in declaration order.
             pub const WORDS: &'static [&'static str] = &[$($word),+];
 
-            /// Every variant, in the order of declaration.
+            /// Every variant, in declaration order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// Returns the word that a recipe uses for this variant.
@@ -53,7 +53,7 @@ policy! {
         Bf16 = "bf16",
         /// IEEE single precision throughout.
         Fp32 = "fp32",
-        /// fp32 storage, products with TF32 inputs where the device has them.
+        /// fp32 storage; products read TF32 inputs on devices that have them.
         Tf32 = "tf32",
     }
 }
@@ -61,7 +61,7 @@ policy! {
 policy! {
     /// What evaluations measure on held-out sets besides the loss.
     EvaluationTask {
-        /// The share of tokens that are the likeliest.
+        /// The share of tokens that the model finds likeliest.
         NextTokenAccuracy = "next_token_accuracy",
     }
 }
@@ -77,7 +77,7 @@ policy! {
 }
 
 policy! {
-    /// Where the norms of a block stand.
+    /// Position of the norms in a block.
     NormPlacement {
         /// Before each sublayer, and before the head: `x + f(norm(x))`.
         Pre = "pre",
@@ -95,7 +95,7 @@ policy! {
         Swiglu = "swiglu",
         /// `gelu(gate) · up`, gated, with the exact GELU.
         Geglu = "geglu",
-        /// As [`Activation::Geglu`], with GELU's approximation by tanh.
+        /// Like [`Activation::Geglu`], with GELU approximated by tanh.
         GegluTanh = "geglu_tanh",
         /// `max(gate, 0) · up`, gated.
         Reglu = "reglu",
@@ -116,7 +116,7 @@ impl Activation {
         matches!(self, Self::Swiglu | Self::Geglu | Self::GegluTanh | Self::Reglu)
     }
 
-    /// Returns the formula of the same function.
+    /// Returns the formula for the same function.
     pub const fn as_formula(self) -> &'static str {
         match self {
             Self::Swiglu => "silu(a) * b",
@@ -140,7 +140,7 @@ impl HasFormulas for Activation {
 }
 
 impl OrFormula<Activation> {
-    /// Returns true if two products are activated together: if a formula is one of `a` and `b`.
+    /// Returns true if two products are activated together, which a formula does if it uses `a` and `b`.
     pub fn is_gated(&self) -> bool {
         match self {
             Self::Word(word) => word.is_gated(),
@@ -148,8 +148,8 @@ impl OrFormula<Activation> {
         }
     }
 
-    /// Returns the built-in activation of the same function: the chosen word, or the one whose formula is
-    /// chosen.
+    /// Returns the built-in activation for the same function: the chosen word, or the word with the chosen
+    /// formula.
     pub fn built_in(&self) -> Option<Activation> {
         match self {
             Self::Word(word) => Some(*word),
@@ -165,15 +165,15 @@ policy! {
     Position {
         /// Queries and keys are rotated (Su et al. 2021).
         Rope = "rope",
-        /// A trained vector of each position is added to the embedding.
+        /// A trained vector per position is added to the embedding.
         Learned = "learned",
-        /// Only by the causal mask.
+        /// Only through the causal mask.
         None = "none",
     }
 }
 
 policy! {
-    /// Sense in which the rotary embedding turns pairs of elements.
+    /// The sense in which the rotary embedding rotates pairs of elements.
     RopeDirection {
         /// By `+position · frequency`, as in most models.
         Positive = "positive",
@@ -183,21 +183,22 @@ policy! {
 }
 
 policy! {
-    /// Change of the rotary frequencies for contexts longer than those that they were chosen for.
+    /// How the rotary frequencies change for contexts longer than the one they were chosen for.
     RopeScaling {
-        /// None.
+        /// They do not change.
         None = "none",
-        /// All are divided by the factor.
+        /// All frequencies are divided by the factor.
         Linear = "linear",
-        /// Low ones are divided by the factor, high ones kept, with a ramp between (Peng et al. 2023).
+        /// Low frequencies are divided by the factor and high ones kept, with a ramp between (Peng et al.
+        /// 2023).
         Yarn = "yarn",
-        /// As in Llama 3: by the wavelength relative to the original context.
+        /// As in Llama 3, by wavelength relative to the original context.
         Llama3 = "llama3",
     }
 }
 
 policy! {
-    /// Order of the norm of queries and keys and of their rotation.
+    /// Order of normalization and rotation of queries and keys.
     QkNormPlace {
         /// Normalized, then rotated, as in Qwen3.
         BeforeRope = "before_rope",
@@ -211,7 +212,7 @@ policy! {
     ResidualInit {
         /// Their standard deviation is divided by the square root of twice the number of blocks, as in GPT-2.
         DepthScaled = "depth_scaled",
-        /// As those of other products.
+        /// The same as for other products.
         Unscaled = "unscaled",
         /// Zero: every block begins as the identity.
         Zero = "zero",
@@ -219,32 +220,33 @@ policy! {
 }
 
 policy! {
-    /// Initial values of the head, where it is not the embedding.
+    /// Initial values of the head, if it is not the embedding.
     HeadInit {
-        /// As those of other matrices.
+        /// The same as for other matrices.
         Normal = "normal",
-        /// Zero: all tokens begin as equally probable, at every width.
+        /// Zero: all tokens start equally probable, at every width.
         Zero = "zero",
     }
 }
 
 policy! {
-    /// What follows the width of a model besides its shapes.
+    /// What depends on the width of a model besides its shapes.
     Parametrization {
-        /// The initial values of each matrix, by its own inputs. One learning rate for everything.
+        /// The initial values of each matrix depend on its own inputs. There is one learning rate for
+        /// everything.
         Standard = "standard",
-        /// The maximal update parametrization: initial values, the factor of logits, and by role the rate,
-        /// the epsilon and the decay of the optimizer follow from the ratio of the width to a base width.
+        /// The maximal update parametrization: the initial values, the factor of the logits and, by role, the
+        /// optimizer's learning rate, epsilon and decay follow from the ratio of the width to a base width.
         Mup = "mup",
     }
 }
 
 policy! {
-    /// What the initial values of a parameter are drawn by, besides the seed and the element.
+    /// What determines the initial values of a parameter, besides the seed and the element.
     SeedScheme {
-        /// Its name: a parameter more or less in the model leaves those of all others as they are.
+        /// Its name: adding or removing a parameter leaves the values of all others the same.
         Name = "name",
-        /// Its index among all parameters, as before names counted.
+        /// Its index among all parameters, as in runs from before names were used.
         Index = "index",
     }
 }
@@ -252,7 +254,7 @@ policy! {
 policy! {
     /// How a sweep draws samples from ranges.
     Sampler {
-        /// Points of Sobol's sequence, scrambled: they fill the ranges evenly.
+        /// Points of a scrambled Sobol sequence, which fill the ranges evenly.
         Sobol = "sobol",
         /// Independent uniform points.
         Random = "random",
@@ -278,13 +280,13 @@ policy! {
 policy! {
     /// Shape of the decay phase of [`Decay::Wsd`].
     Cooldown {
-        /// As [`Decay::Linear`].
+        /// See [`Decay::Linear`].
         Linear = "linear",
-        /// As [`Decay::OneMinusSqrt`].
+        /// See [`Decay::OneMinusSqrt`].
         OneMinusSqrt = "one_minus_sqrt",
-        /// As [`Decay::Exponential`].
+        /// See [`Decay::Exponential`].
         Exponential = "exponential",
-        /// As [`Decay::Cosine`].
+        /// See [`Decay::Cosine`].
         Cosine = "cosine",
     }
 }
@@ -302,27 +304,27 @@ policy! {
     Recompute {
         /// Nothing: every activation is kept.
         None = "none",
-        /// Outputs that their gradients write again beside what they compute: no node runs twice.
+        /// Outputs that gradient ops write again as by-products, so no node runs twice.
         Emitted = "emitted",
         /// Outputs of cheap ops (norms, SwiGLU, rotary embedding, casts) whose inputs are kept anyway.
         Selective = "selective",
-        /// Everything inside a block: only what passes from block to block is kept.
+        /// Everything inside a block; only what passes between blocks is kept.
         Full = "full",
     }
 }
 
 policy! {
-    /// What a recipe says of recomputation.
+    /// The recompute mode as a recipe sets it.
     RecomputeMode {
-        /// The fastest of the others that fits the memory of the device.
+        /// The fastest of the other modes that fits the memory of the device.
         Auto = "auto",
-        /// As [`Recompute::Emitted`].
+        /// See [`Recompute::Emitted`].
         Emitted = "emitted",
-        /// As [`Recompute::Selective`].
+        /// See [`Recompute::Selective`].
         Selective = "selective",
-        /// As [`Recompute::Full`].
+        /// See [`Recompute::Full`].
         Full = "full",
-        /// As [`Recompute::None`].
+        /// See [`Recompute::None`].
         None = "none",
     }
 }
@@ -356,42 +358,43 @@ policy! {
     WeightDecay {
         /// The learning rate: a step multiplies by `1 − lr·weight_decay`.
         Coupled = "coupled",
-        /// The learning rate's share of its peak, whatever that is: `1 − (lr / peak)·weight_decay`.
+        /// The learning rate's share of its peak, whatever the peak is: `1 − (lr / peak)·weight_decay`.
         Independent = "independent",
     }
 }
 
 policy! {
-    /// How Muon's learning rate follows the shape of a matrix.
+    /// How Muon's learning rate depends on the shape of a matrix.
     RateAdjustment {
         /// `√max(1, outputs / inputs)` (Jordan et al. 2024).
         Original = "original",
-        /// `0.2·√max(outputs, inputs)`: updates have the root mean square of AdamW's (Liu et al. 2025).
+        /// `0.2·√max(outputs, inputs)`: updates have the same root mean square as AdamW's (Liu et al. 2025).
         MatchRmsAdamw = "match_rms_adamw",
     }
 }
 
 policy! {
-    /// What ranks divide among themselves instead of each holding all of it.
+    /// What is divided among the ranks instead of held in full by each.
     Shard {
-        /// As [`Shard::Optimizer`] where two to four GPUs of one host exchange data by copies, as
-        /// [`Shard::None`] otherwise.
+        /// [`Shard::Optimizer`] if two to four GPUs of one host exchange data by copies, else
+        /// [`Shard::None`].
         Auto = "auto",
         /// Nothing: every rank updates all parameters.
         None = "none",
-        /// The optimizer's slots, and the masters where products read a compute copy: a rank updates what it
-        /// owns, and gathers what others have updated (Rajbhandari et al., ZeRO, 2020, stage 1).
+        /// The optimizer's slots, and the master weights if products read a compute copy: a rank updates the
+        /// part it owns and gathers the parts that others have updated (Rajbhandari et al., ZeRO, 2020, stage
+        /// 1).
         Optimizer = "optimizer",
     }
 }
 
 policy! {
-    /// Ways in which GPUs exchange data.
+    /// How GPUs exchange data.
     Transport {
-        /// As [`Transport::Copies`] where ranks divide the optimizer's slots and have access to each other's
-        /// memory, as [`Transport::Nccl`] otherwise.
+        /// [`Transport::Copies`] if ranks divide the optimizer's slots and have access to each other's
+        /// memory, else [`Transport::Nccl`].
         Auto = "auto",
-        /// Copies between the memories of GPUs of one host, by their copy engines.
+        /// Copies between the memories of GPUs of one host, made by their copy engines.
         Copies = "copies",
         /// NCCL's collectives, which run on multiprocessors.
         Nccl = "nccl",
@@ -399,25 +402,25 @@ policy! {
 }
 
 impl Transport {
-    /// Most ranks that exchange data by copies: kernels take an address of each.
+    /// Most ranks that exchange data by copies: kernels take one address per rank.
     pub const MOST_COPYING: usize = 8;
 }
 
 policy! {
-    /// Ways to start the ranks of a run.
+    /// How the ranks of a run are started.
     Launcher {
         /// As threads of this process.
         Thread = "thread",
         /// One child process per rank.
         Process = "process",
-        /// By an external launcher (torchrun, srun, mpirun), whose environment variables give rank and world
-        /// size.
+        /// By an external launcher (torchrun, srun, mpirun), whose environment variables give the rank and
+        /// the world size.
         Env = "env",
     }
 }
 
 policy! {
-    /// Ways to reduce gradients over ranks.
+    /// How gradients are reduced over ranks.
     Reduction {
         /// In contiguous ranges of at least `bucket_mib`, each as soon as the backward pass completes it.
         Bucketed = "bucketed",
@@ -427,7 +430,7 @@ policy! {
 }
 
 policy! {
-    /// Resuming from the last checkpoint of an earlier run.
+    /// Whether a run resumes from the last checkpoint of an earlier run.
     Resume {
         /// Always start a new run.
         Never = "never",
@@ -437,24 +440,24 @@ policy! {
 }
 
 policy! {
-    /// Writing checkpoints beside training.
+    /// Whether checkpoints are written while training continues.
     BackgroundSaves {
-        /// Where the copy of the state fits the memory.
+        /// If the copy of the state fits the memory.
         Auto = "auto",
-        /// Always: a copy that does not fit is an error.
+        /// Always; a copy that does not fit is an error.
         Always = "always",
-        /// Never: training waits for every save.
+        /// Never; training waits for every save.
         Never = "never",
     }
 }
 
 policy! {
-    /// Checkpoints without the optimizer's state, which can be sampled, exported and evaluated, and not
-    /// resumed.
+    /// Which checkpoints are saved without the optimizer's state. They can be sampled, exported and
+    /// evaluated, but not resumed.
     WeightsOnly {
         /// None.
         None = "none",
-        /// Those that stay besides the newest, unless a resume may need them.
+        /// Those that are kept besides the newest, unless a resume may need them.
         Kept = "kept",
         /// All: the run cannot be resumed.
         All = "all",
@@ -462,19 +465,19 @@ policy! {
 }
 
 policy! {
-    /// Requested devices of a run.
+    /// The devices that a run requests.
     DeviceChoice {
-        /// On GPUs where there are any, else on the CPU.
+        /// GPUs if there are any, else the CPU.
         Auto = "auto",
-        /// On the CPU.
+        /// The CPU.
         Cpu = "cpu",
-        /// On NVIDIA GPUs.
+        /// NVIDIA GPUs.
         Cuda = "cuda",
     }
 }
 
 policy! {
-    /// Memory of transient tensors. Results have the same bits for all.
+    /// How memory of transient tensors is allocated. Results have the same bits with each.
     Placement {
         /// One allocation, every offset planned ahead.
         Arena = "arena",
@@ -496,7 +499,7 @@ policy! {
 }
 
 policy! {
-    /// Ways in which the sequences of a batch reach the matrix products.
+    /// How the sequences of a batch reach the matrix products.
     Batching {
         /// All rows in one product.
         Batched = "batched",
@@ -506,7 +509,7 @@ policy! {
 }
 
 policy! {
-    /// Exchange of gradients between ranks; `off` measures what the exchange costs.
+    /// Whether ranks exchange gradients; `off` measures what the exchange costs.
     Communication {
         /// Gradients are summed over ranks.
         On = "on",

@@ -8,17 +8,17 @@ use super::tree::Tree;
 use std::fmt;
 use std::sync::Arc;
 
-/// Most characters of a formula, as written and in its canonical text.
+/// Most characters in a formula, both as written and in its canonical text.
 pub const MAX_LENGTH: usize = 256;
 
-/// A formula within all limits. Cheap to clone; equal if the trees are.
+/// A formula within all limits. Cheap to clone. Two formulas are equal if their trees are.
 #[derive(Clone)]
 pub struct Formula {
     tree: Arc<Tree>,
     variables: &'static [&'static str],
     /// The canonical text.
     text: Arc<str>,
-    /// The steps of its value.
+    /// The steps that compute its value.
     value: Arc<Steps>,
 }
 
@@ -26,7 +26,7 @@ impl Formula {
     /// Parses a formula.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place in the text.
+    /// The first thing that is wrong, with its position in the text.
     pub fn parse(text: &str, scope: Scope) -> Result<Self, ParseError> {
         let help = || format!("a formula has at most {MAX_LENGTH} characters");
         if let Some((end, _)) = text.char_indices().nth(MAX_LENGTH) {
@@ -42,27 +42,27 @@ impl Formula {
         Ok(Self { tree: Arc::new(tree), variables, text: canonical.into(), value })
     }
 
-    /// Returns the canonical text: that of every spelling of the same tree.
+    /// Returns the canonical text, which is the same for every spelling of a tree.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns the names of its variables, in the order in which steps count them.
+    /// Returns the names of its variables; steps refer to them by index in this order.
     pub fn variables(&self) -> &'static [&'static str] {
         self.variables
     }
 
-    /// Computes its value in f64.
+    /// Computes the formula's value in f64.
     pub fn value(&self, variables: &[f64]) -> f64 {
         self.value.evaluate(variables)[0]
     }
 
-    /// Returns the steps that compute its value.
+    /// Returns the steps that compute the formula's value.
     pub fn steps(&self) -> &Steps {
         &self.value
     }
 
-    /// Returns the steps that compute its value and its slopes over all variables.
+    /// Returns the steps that compute the formula's value and its slopes with respect to all variables.
     pub fn steps_with_slopes(&self) -> Steps {
         steps_of(&self.tree, Some(self.variables.len()))
     }

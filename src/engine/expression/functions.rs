@@ -1,9 +1,9 @@
-//! The functions and constants of formulas.
+//! The functions and constants that formulas may use.
 
 /// The constants, with their values.
 pub const CONSTANTS: [(&str, f64); 2] = [("pi", std::f64::consts::PI), ("e", std::f64::consts::E)];
 
-/// Defines the enum of functions with their names and what a manual says of each.
+/// Defines the enum of functions, with their names and what the manual says about each.
 macro_rules! functions {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal($($argument:literal),+), $value:literal, $slope:literal;)+) => {
         /// A function that formulas may call.
@@ -23,21 +23,21 @@ macro_rules! functions {
                 }
             }
 
-            /// Returns the names of its arguments, as its value and its slope have them.
+            /// Returns the names of its arguments, as `value` and `slope` use them.
             pub const fn arguments(self) -> &'static [&'static str] {
                 match self {
                     $(Self::$variant => &[$($argument),+]),+
                 }
             }
 
-            /// Returns its value, in words of mathematics.
+            /// Returns the function's value in mathematical notation.
             pub const fn value(self) -> &'static str {
                 match self {
                     $(Self::$variant => $value),+
                 }
             }
 
-            /// Returns its slope, in words of mathematics: that of the first argument.
+            /// Returns the function's slope with respect to its first argument, in mathematical notation.
             pub const fn slope(self) -> &'static str {
                 match self {
                     $(Self::$variant => $slope),+
@@ -80,17 +80,17 @@ functions! {
     Silu = "silu"("u"), "u·σ(u)", "σ(u)·(1 + u·(1 - σ(u)))";
     /// The activation of Hendrycks and Gimpel (2016).
     Gelu = "gelu"("u"), "u·Φ(u), with the normal distribution function Φ", "Φ(u) + u·φ(u)";
-    /// Its approximation in the same paper.
+    /// The approximation of GELU in the same paper.
     GeluTanh = "gelu_tanh"("u"), "u/2·(1 + tanh(√(2/π)·(u + 0.044715·u³)))", "by the rules";
 }
 
 impl Function {
-    /// Returns the function of a name.
+    /// Returns the function with a name.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|function| function.name() == name)
     }
 
-    /// Returns a call of it with its arguments' names, such as `max(u, v)`.
+    /// Returns a call of the function with its arguments' names, such as `max(u, v)`.
     pub fn call(self) -> String {
         format!("{}({})", self.name(), self.arguments().join(", "))
     }

@@ -1,12 +1,13 @@
-//! Formulas that stand in recipes: a small language of numbers, variables and functions, its slopes, and the
-//! list of steps that ops and schedules compute. `docs/formulas.md` is its manual.
+//! Formulas in recipes: a small language of numbers, variables and functions, with its slopes, compiled to
+//! the list of steps that ops and schedules compute. `docs/formulas.md` is its manual.
 //!
 //! ```text
-//! text ─▶ parse (limits, carets) ─▶ Tree ─▶ canonical text, which recipes and hashes have
-//!                                    └────▶ Steps: each number once, with slopes ─▶ vectors on the CPU, CUDA code
+//! text ─▶ parse (limits, carets) ─▶ Tree ─▶ canonical text, in recipes and hashes
+//!                                    └────▶ Steps: each number once, with slopes ─▶ vectors on the CPU, CUDA
+//!                                    code
 //! ```
 //!
-//! No code is ever made from the text: what a kernel is compiled from is written step by step from the tree.
+//! The formula's text never becomes code: kernel source is generated step by step from the tree.
 
 mod formula;
 mod functions;

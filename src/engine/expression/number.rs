@@ -1,10 +1,10 @@
-//! The numbers that a formula may have: those of fp32, in which kernels compute.
+//! The numbers that a formula may contain: those in the range of fp32, in which kernels compute.
 
-/// Returns what is wrong with a number: not finite, or a number of fp32 only in f64.
+/// Returns what is wrong with a number, if it is not finite or outside the range of fp32.
 pub(super) fn fault(value: f64) -> Option<&'static str> {
     let size = value.abs();
     if value.is_nan() {
-        Some("is no number")
+        Some("is not a number")
     } else if size > f64::from(f32::MAX) {
         Some("is beyond the numbers of fp32, which end at 3.4e38")
     } else if size > 0.0 && size < f64::from(f32::MIN_POSITIVE) {
@@ -14,7 +14,7 @@ pub(super) fn fault(value: f64) -> Option<&'static str> {
     }
 }
 
-/// Returns the text of a number, without a sign for positive ones; parsing it gives the same number.
+/// Writes a number, without a sign if it is positive. Parsing the text gives the same number.
 pub(super) fn text(value: f64) -> String {
     const LONGEST_PLAIN: usize = 8;
     let (plain, scientific) = (format!("{value}"), format!("{value:e}"));

@@ -1,4 +1,4 @@
-//! From text to a tree, within limits, with the place of what is wrong.
+//! Parses text to a tree, within limits, and locates errors.
 //!
 //! ```text
 //! sum     = product (("+" | "-") product)*
@@ -16,23 +16,23 @@ use super::tree::{Operator, Tree};
 use crate::suggest::nearest;
 use std::ops::Range;
 
-/// Most parentheses, calls, signs and powers inside each other.
+/// Most parentheses, calls, signs and powers nested in each other.
 pub const MAX_DEPTH: usize = 16;
 
-/// Most numbers, constants, variables, operators and calls.
+/// Most numbers, constants, variables, operators and calls in a formula.
 pub const MAX_NODES: usize = 64;
 
-/// Largest size of a constant exponent.
+/// Largest absolute value of a constant exponent.
 pub const MAX_EXPONENT: f64 = 64.0;
 
 /// What is wrong with a formula, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
-    /// The bytes of the text to point at.
+    /// The byte range of the text to point at.
     pub at: Range<usize>,
     /// What is wrong with them.
     pub label: String,
-    /// The next step; empty where the label says it.
+    /// The next step; empty if the label says enough.
     pub help: String,
 }
 
@@ -42,7 +42,7 @@ impl ParseError {
     }
 }
 
-/// Parses a formula; returns its tree, and the variables that it is of.
+/// Parses a formula; returns its tree and the names of its variables.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -109,7 +109,7 @@ fn tokens(text: &str) -> Result<Vec<Placed>, ParseError> {
                 }
                 if matches!(bytes.get(at), Some(b'e' | b'E')) {
                     let signed = at + 1 + usize::from(matches!(bytes.get(at + 1), Some(b'+' | b'-')));
-                    // Without digits it is the constant e, and an operator is missing.
+                    // Without digits, `e` is the constant, and an operator is missing before it.
                     if bytes.get(signed).is_some_and(u8::is_ascii_digit) {
                         at = run(signed, u8::is_ascii_digit);
                     }
@@ -136,7 +136,7 @@ fn tokens(text: &str) -> Result<Vec<Placed>, ParseError> {
                 let c = text[start..].chars().next().unwrap_or_default();
                 return Err(ParseError::new(
                     start..start + c.len_utf8(),
-                    "no part of a formula",
+                    "not part of a formula",
                     "a formula has numbers, names, + - * / ^, parentheses and commas",
                 ));
             }
@@ -145,7 +145,7 @@ fn tokens(text: &str) -> Result<Vec<Placed>, ParseError> {
     Ok(found)
 }
 
-/// A part of the formula and its place.
+/// A part of the formula and its position.
 struct Part {
     tree: Tree,
     at: Range<usize>,
@@ -154,12 +154,12 @@ struct Part {
 struct Parser<'a> {
     text: &'a str,
     tokens: Vec<Placed>,
-    /// Tokens read.
+    /// Number of tokens read.
     at: usize,
     depth: usize,
     nodes: usize,
     scope: Scope,
-    /// The set of variables that the first one found is of.
+    /// The set of variables that the first variable in the text belongs to.
     variables: Option<&'static [&'static str]>,
 }
 
@@ -251,7 +251,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A constant, a variable or a call.
+    /// Reads a constant, a variable or a call.
     fn name(&mut self, at: Range<usize>) -> Result<Part, ParseError> {
         let name = &self.text[at.clone()];
         if let Some(index) = CONSTANTS.iter().position(|(constant, _)| *constant == name) {
@@ -305,7 +305,7 @@ impl Parser<'_> {
         self.part(Tree::Call(function, arguments), at)
     }
 
-    /// Reads the `)` of an open parenthesis; returns where it ends.
+    /// Reads the `)` that closes a parenthesis and returns where it ends.
     fn close(&mut self, open: &Range<usize>) -> Result<usize, ParseError> {
         match self.next() {
             Some((Token::Sign(b')'), at)) => Ok(at.end),
@@ -327,7 +327,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads what stands inside of something at `at`.
+    /// Reads something nested in the construct at `at`.
     fn within(
         &mut self,
         at: Range<usize>,
@@ -336,7 +336,7 @@ impl Parser<'_> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             let help =
-                format!("at most {MAX_DEPTH} parentheses, calls, signs and powers stand inside each other");
+                format!("at most {MAX_DEPTH} parentheses, calls, signs and powers may be nested");
             return Err(ParseError::new(at, "too deep", help));
         }
         let part = read(self);
@@ -349,7 +349,7 @@ impl Parser<'_> {
         self.part(Tree::Operation(operator, Box::new(left.tree), Box::new(right.tree)), at)
     }
 
-    /// Counts a node, and checks its number if it is the same for all elements.
+    /// Counts a node and, if it is constant, checks its value.
     fn part(&mut self, tree: Tree, at: Range<usize>) -> Result<Part, ParseError> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
@@ -363,7 +363,7 @@ impl Parser<'_> {
     }
 }
 
-/// Returns the number that a tree without variables is.
+/// Returns the value of a tree without variables.
 fn value(tree: &Tree) -> Option<f64> {
     (!tree.has_variables()).then(|| steps_of(tree, None).evaluate(&[])[0])
 }

@@ -1,16 +1,16 @@
-//! The variables of formulas, by the key that they stand in.
+//! The variables that formulas may use, by recipe key.
 
-/// What a formula is for: its variables.
+/// What a formula is for, which decides its variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// An activation: of `x`; or of the gate `a` and the other product `b`, with a gate.
+    /// An activation: a formula of `x`, or, with a gate, of the gate `a` and the other product `b`.
     Activation,
-    /// A schedule: of `t`, the share of the training after the warm-up that is done, from 0 to 1.
+    /// A schedule: a formula of `t`, the share of training after the warm-up that is done, from 0 to 1.
     Schedule,
 }
 
 impl Scope {
-    /// Returns the sets of variables that a formula may have, each to be used completely.
+    /// Returns the sets of variables that a formula may use. A formula must use all variables of one set.
     pub(super) const fn variables(self) -> &'static [&'static [&'static str]] {
         match self {
             Self::Activation => &[&["x"], &["a", "b"]],
@@ -23,7 +23,7 @@ impl Scope {
         matches!(self, Self::Schedule)
     }
 
-    /// Returns what its variables are, for messages and the table of keys.
+    /// Describes the variables, for messages and the table of keys.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Activation => "of x, or of a (the gate) and b",

@@ -1,4 +1,4 @@
-//! From a tree to steps, and the slopes of steps.
+//! Turns a tree into steps, and derives the slopes of steps.
 
 use super::functions::{CONSTANTS, Function};
 use super::steps::{Binary, Step, Steps, Unary};
@@ -9,12 +9,13 @@ use Unary::{Abs, Cos, Erf, Exp, Log, Negate, NormalCdf, Sigmoid, Sign, Sin, Soft
 /// Largest whole or half-whole power that is computed by multiplications.
 const MAX_MULTIPLIED: f64 = 64.0;
 
-/// `2·√(2/π)` and 0.044715 times that: `(1 + tanh(u/2))/2 = σ(u)`, so `gelu_tanh(x)` is
-/// `x·σ(x·(LINEAR + CUBIC·x²))`.
+/// `2·√(2/π)`, and 0.044715 times that. Because `(1 + tanh(u/2))/2 = σ(u)`, `gelu_tanh(x)` is `x·σ(x·(LINEAR
+/// + CUBIC·x²))`.
 const LINEAR: f64 = 1.595_769_121_605_730_7;
 const CUBIC: f64 = 0.044_715 * LINEAR;
 
-/// Returns the steps of a tree's value; with `variables`, also those of its slopes over so many variables.
+/// Returns the steps that compute a tree's value and, if `variables` is given, its slopes with respect to
+/// that many variables.
 pub(super) fn steps_of(tree: &Tree, variables: Option<usize>) -> Steps {
     let mut steps = Steps::default();
     let value = steps.lower(tree);
@@ -93,7 +94,7 @@ impl Steps {
         }
     }
 
-    /// 1 where two steps that are 0 or 1, and never both 1, are both 0; else 0.
+    /// Computes 1 where two steps are both 0, else 0. Each step must be 0 or 1, and never both 1.
     fn neither(&mut self, u: usize, v: usize) -> usize {
         let one = self.constant(1.0);
         let rest = self.binary(Subtract, one, u);
@@ -105,7 +106,8 @@ impl Steps {
         self.binary(Multiply, factor, u)
     }
 
-    /// `u^v`: multiplications and a root where v is a whole or half-whole number, else `e^(v · ln u)`.
+    /// Computes `u^v`: by multiplications and a root if v is a whole or half-whole number, else as `e^(v · ln
+    /// u)`.
     fn power(&mut self, u: usize, v: usize) -> usize {
         let Some(exponent) = self.value(v).filter(|v| v.abs() <= MAX_MULTIPLIED && (2.0 * v).fract() == 0.0)
         else {
@@ -128,7 +130,7 @@ impl Steps {
         power
     }
 
-    /// `u^n` by squaring.
+    /// Computes `u^n` by squaring.
     fn whole_power(&mut self, u: usize, n: u32) -> usize {
         match n {
             0 => self.constant(1.0),
@@ -141,7 +143,7 @@ impl Steps {
         }
     }
 
-    /// Returns the slope of a step over a variable, by the chain rule from the first step on.
+    /// Returns the slope of a step with respect to a variable, by the chain rule from the first step on.
     fn slope(&mut self, of: usize, variable: usize) -> usize {
         let mut slopes: Vec<usize> = Vec::with_capacity(of + 1);
         for at in 0..=of {
@@ -158,7 +160,7 @@ impl Steps {
         slopes[of]
     }
 
-    /// The slope of the step `at`, which is a function of u, given the slope `du` of u.
+    /// Returns the slope of the step `at`, a function of u, given the slope `du` of u.
     fn unary_slope(&mut self, function: Unary, (at, u): (usize, usize), du: usize) -> usize {
         if self.value(du) == Some(0.0) {
             return du;
@@ -212,7 +214,7 @@ impl Steps {
         }
     }
 
-    /// `factor · e^(-share · u²) · du`.
+    /// Computes `factor · e^(-share · u²) · du`.
     fn gauss(&mut self, u: usize, share: f64, factor: f64, du: usize) -> usize {
         let square = self.binary(Multiply, u, u);
         let exponent = self.scaled(-share, square);
@@ -221,7 +223,7 @@ impl Steps {
         self.binary(Multiply, slope, du)
     }
 
-    /// The slope of the step `at`, which is a function of u and v, given their slopes.
+    /// Returns the slope of the step `at`, a function of u and v, given their slopes.
     fn binary_slope(
         &mut self,
         function: Binary,
@@ -248,8 +250,8 @@ impl Steps {
                 let left = self.binary(Multiply, first, du);
                 let right = self.binary(Multiply, second, dv);
                 let apart = self.binary(Add, left, right);
-                // Operands that are equal have no kink where their slopes are too, as in `min(relu(x), x)`
-                // for x > 0. If one has slope 0 everywhere, this adds nothing.
+                // Equal operands have no kink if their slopes are equal too, as in `min(relu(x), x)` for x >
+                // 0. If one slope is 0 everywhere, the term below adds nothing.
                 if [du, dv].into_iter().any(|slope| self.value(slope) == Some(0.0)) {
                     return apart;
                 }
@@ -267,13 +269,13 @@ impl Steps {
                 let power = self.power(u, less);
                 let outer = self.binary(Multiply, v, power);
                 let left = self.binary(Chain, outer, du);
-                // Where u is 0 its logarithm is not finite, and the power is 0.
+                // Where u is 0, its logarithm is not finite, but the power is 0.
                 let log = self.unary(Log, u);
                 let outer = self.binary(Chain, log, at);
                 let right = self.binary(Chain, outer, dv);
                 self.binary(Add, left, right)
             }
-            // Only slopes have these, and of slopes there are none.
+            // Only slopes contain these, and slopes of slopes are never computed.
             Greater | Chain => self.constant(0.0),
         }
     }

@@ -1,4 +1,5 @@
-//! A formula as a list of steps, each of which computes one number from numbers before it, once.
+//! A formula as a list of steps. Each step computes one number from earlier ones, and no number is computed
+//! twice.
 
 use super::normal::{erf, erfc};
 use super::number;
@@ -45,21 +46,21 @@ pub enum Binary {
     Multiply,
     /// `u / v`.
     Divide,
-    /// `e^(v · ln u)`: no number for u below 0.
+    /// `e^(v · ln u)`: NaN for u below 0.
     Power,
-    /// The smaller; no number if either is none.
+    /// The smaller; NaN if either is NaN.
     Min,
-    /// The larger; no number if either is none.
+    /// The larger; NaN if either is NaN.
     Max,
     /// 1 where u > v, else 0.
     Greater,
-    /// `u · v`, and 0 where v is, even if u is not finite: the slope u of an outer function times the slope v
-    /// of what stands in it, which is 0 at and beyond kinks such as those of `sqrt(relu(x))`.
+    /// `u · v`, but 0 where v is 0 even if u is not finite. u is the slope of an outer function and v the
+    /// slope of its argument, which is 0 at and beyond kinks such as in `sqrt(relu(x))`.
     Chain,
 }
 
 impl Unary {
-    /// Computes it in f64.
+    /// Computes the function in f64.
     pub fn value(self, u: f64) -> f64 {
         match self {
             Self::Negate => -u,
@@ -80,7 +81,7 @@ impl Unary {
 }
 
 impl Binary {
-    /// Computes it in f64.
+    /// Computes the function in f64.
     pub fn value(self, u: f64, v: f64) -> f64 {
         match self {
             Self::Add => u + v,
@@ -97,18 +98,18 @@ impl Binary {
         }
     }
 
-    /// Returns true if the operands may change places.
+    /// Returns true if swapping the operands does not change the result.
     fn commutes(self) -> bool {
         matches!(self, Self::Add | Self::Multiply)
     }
 }
 
-/// One step: a number, computed from those of earlier steps, which it names by index.
+/// One step: a number computed from the numbers of earlier steps, which it refers to by index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Step {
-    /// The same for all elements, a number of fp32.
+    /// The same for all elements, and within fp32.
     Constant(f64),
-    /// The variable of this index.
+    /// The variable with this index.
     Variable(usize),
     /// A function of a step.
     Unary(Unary, usize),
@@ -116,12 +117,13 @@ pub enum Step {
     Binary(Binary, usize, usize),
 }
 
-/// Steps in an order in which each reads only earlier ones, none of them twice the same.
+/// Steps ordered so that each reads only earlier ones, without duplicates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Steps {
     /// The steps.
     pub list: Vec<Step>,
-    /// The steps that are results: the value, then, if they are asked for, the slopes over the variables.
+    /// The indices of the result steps: the value, then the slopes with respect to the variables, if asked
+    /// for.
     pub results: Vec<usize>,
 }
 
@@ -181,7 +183,7 @@ impl Steps {
         }
     }
 
-    /// Adds a step, or returns the one that is the same.
+    /// Adds a step, or returns the index of an equal one.
     pub(super) fn step(&mut self, step: Step) -> usize {
         self.list.iter().position(|known| *known == step).unwrap_or_else(|| {
             self.list.push(step);
@@ -189,7 +191,7 @@ impl Steps {
         })
     }
 
-    /// Returns the number that a step is for all elements.
+    /// Returns the value of a constant step.
     pub(super) fn value(&self, step: usize) -> Option<f64> {
         match self.list[step] {
             Step::Constant(value) => Some(value),
@@ -197,12 +199,12 @@ impl Steps {
         }
     }
 
-    /// Adds a constant, unless it leaves the numbers of fp32.
+    /// Adds a constant, unless it is outside the range of fp32.
     pub(super) fn folded(&mut self, value: f64) -> Option<usize> {
         number::fault(value).is_none().then(|| self.constant(value))
     }
 
-    /// Leaves out the steps that no result needs.
+    /// Removes the steps that no result needs.
     pub(super) fn pruned(self) -> Self {
         let mut needed = vec![false; self.list.len()];
         self.results.iter().for_each(|&result| needed[result] = true);
@@ -212,7 +214,7 @@ impl Steps {
                 step.reads().for_each(|read| needed[read] = true);
             }
         }
-        // Where a step goes: the number of those before it that stay.
+        // New index of each step: the number of kept steps before it.
         let to: Vec<usize> = needed
             .iter()
             .scan(0, |next, &needed| {
@@ -240,7 +242,7 @@ impl Steps {
 }
 
 impl Step {
-    /// Returns the steps that it reads, each once.
+    /// Returns the steps that this one reads, each once.
     pub fn reads(&self) -> impl Iterator<Item = usize> + use<> {
         let (first, second) = match *self {
             Self::Constant(_) | Self::Variable(_) => (None, None),

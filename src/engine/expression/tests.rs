@@ -12,7 +12,7 @@ fn canonical(text: &str) -> String {
     activation(text).text().to_owned()
 }
 
-/// Value and slopes.
+/// Returns value and slopes.
 fn at(text: &str, variables: &[f64]) -> Vec<f64> {
     activation(text).steps_with_slopes().evaluate(variables)
 }
@@ -91,7 +91,7 @@ fn functions_are_built_of_few_steps() {
     assert_eq!(activation("x * (2 * 3)").steps().list.len(), 3, "constants are folded");
 }
 
-/// The place, the label and the help of what is wrong.
+/// Returns the marked text, the label and the help of the error.
 fn wrong(text: &str) -> (String, String, String) {
     let e = Formula::parse(text, Scope::Activation).expect_err(text);
     (text.get(e.at).expect("within the text").to_owned(), e.label, e.help)
@@ -112,9 +112,9 @@ fn what_is_wrong_is_marked() {
         ("x ** 2", "**", "no operator", "a power is written with ^"),
         ("x +", "+", "ends here", "is missing"),
         ("x + * 2", "*", "nothing before it", "is missing"),
-        ("x % 2", "%", "no part of a formula", "numbers, names"),
-        ("x; system(a)", ";", "no part of a formula", "numbers, names"),
-        ("x * é", "é", "no part of a formula", "numbers, names"),
+        ("x % 2", "%", "not part of a formula", "numbers, names"),
+        ("x; system(a)", ";", "not part of a formula", "numbers, names"),
+        ("x * é", "é", "not part of a formula", "numbers, names"),
         ("x * .5", ".", "no digit before the point", "write 0.5"),
         ("x * 5.", "5.", "no digit after the point", ""),
         ("x * a", "a", "a beside x", "of x, or of a (the gate) and b"),
@@ -123,7 +123,7 @@ fn what_is_wrong_is_marked() {
         ("x * 1e999", "1e999", "is beyond the numbers of fp32, which end at 3.4e38", "fp32"),
         ("x * 1e-99", "1e-99", "is below the numbers of fp32, which begin at 1.2e-38", "fp32"),
         ("x + 1 / (2 - 2)", "1 / (2 - 2)", "is beyond the numbers of fp32, which end at 3.4e38", "fp32"),
-        ("x + log(-1)", "log(-1)", "is no number", "fp32"),
+        ("x + log(-1)", "log(-1)", "is not a number", "fp32"),
         ("x^1000", "1000", "an exponent of 1000", "at most 64"),
         ("(-2)^x", "(-2)", "not above 0", "above 0"),
     ] {
@@ -146,7 +146,7 @@ fn hostile_formulas_are_refused_at_once() {
     assert!(Formula::parse(&wide(MAX_NODES - 1), Scope::Activation).is_ok());
     assert_eq!(wrong(&wide(MAX_NODES + 1)).1, "too long");
     assert_eq!(wrong(&"(".repeat(MAX_LENGTH)).1, "too deep");
-    // The largest slopes that fit: a chain of products.
+    // The largest slopes that fit the limits: a chain of products.
     let steps = activation(&format!("x{}", "*tanh(x)".repeat(21))).steps_with_slopes();
     assert!(steps.list.len() < 200, "{}", steps.list.len());
 }
@@ -159,18 +159,18 @@ fn a_schedule_is_of_t_and_may_be_constant() {
     assert_eq!(schedule("1 - x").unwrap_err().label, "unknown name");
 }
 
-/// Trees of every form, of one variable and any numbers.
+/// Trees of every form, with one variable and any numbers.
 fn trees() -> impl Strategy<Value = Tree> {
     let extremes = prop_oneof![Just(1e-30), Just(3e37)];
     trees_of(prop_oneof![3 => moderate(), 2 => extremes])
 }
 
-/// Numbers that leave a difference of two values its digits: `sin(x + 3e37)` has none.
+/// Numbers small enough that a difference of two values keeps its digits: in `sin(x + 3e37)` it keeps none.
 fn moderate() -> impl Strategy<Value = f64> + Clone {
     prop_oneof![(0u32..100).prop_map(f64::from), (0.0..10.0f64), Just(0.1)]
 }
 
-/// Trees of every form, of one variable and these numbers.
+/// Trees of every form, with one variable and the given numbers.
 fn trees_of(number: impl Strategy<Value = f64> + 'static) -> impl Strategy<Value = Tree> {
     let leaf = prop_oneof![
         3 => Just(Tree::Variable(0)),
@@ -198,12 +198,12 @@ fn trees_of(number: impl Strategy<Value = f64> + 'static) -> impl Strategy<Value
     })
 }
 
-/// Largest value of a part at which differences are asked for: rounding of numbers of this size, 1.5e-11, is
-/// 3e-7 of the least width of a difference, 5e-5, and slopes are compared to 1e-5.
+/// Largest value of a part at which slopes are compared with differences. Numbers of this size are rounded by
+/// 1.5e-11, which is 3e-7 of the smallest width of a difference, 5e-5; slopes are compared to 1e-5.
 const LARGEST_PART: f64 = 1e5;
 
-/// Returns true if differences of a tree at x can be asked for its slope: every part has a finite value, and
-/// none so large that x is rounded away beside it. A part without a finite value, such as `x / 0`, has no
+/// Returns true if differences of a tree at x approximate its slope: every part must have a finite value,
+/// small enough that x is not rounded away beside it. A part without a finite value, such as `x / 0`, has no
 /// finite slope either, even where the whole is smooth again (docs/formulas.md).
 fn parts_are_moderate(tree: &Tree, x: f64) -> bool {
     let parts: Vec<&Tree> = match tree {
@@ -252,7 +252,7 @@ proptest! {
         }
     }
 
-    /// Where three differences of different widths agree and all parts are moderate, the function is smooth,
+    /// Where three differences of different widths agree and all parts are moderate, the function is smooth
     /// and the limit of the differences is its slope.
     #[test]
     fn slopes_are_the_limits_of_differences(tree in trees_of(moderate()), x in -3.0..3.0f64) {
@@ -260,7 +260,7 @@ proptest! {
         let value = |x: f64| steps.evaluate(&[x])[0];
         let difference = |h: f64| (value(x + h) - value(x - h)) / (2.0 * h);
         let (wide, middle, narrow) = (difference(2e-4), difference(1e-4), difference(5e-5));
-        // Richardson's extrapolation, and what rounding of the values may make of it.
+        // Richardson's extrapolation, and the error that rounding of the values may cause.
         let limit = (4.0 * narrow - middle) / 3.0;
         let wider = (4.0 * middle - wide) / 3.0;
         let rounding = 1e-10 * value(x).abs() + 1e-7 * limit.abs() + 1e-9;

@@ -13,7 +13,7 @@ pub(super) enum Operator {
     Power,
 }
 
-/// A formula as it was written, without spaces and needless parentheses.
+/// A formula as written, without spaces and unnecessary parentheses.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Tree {
     /// A number, not negative.
@@ -27,7 +27,8 @@ pub(super) enum Tree {
     Call(Function, Vec<Tree>),
 }
 
-/// How tightly an expression holds together: what stands in a place that asks for more gets parentheses.
+/// How tightly an expression binds. An expression in a position that requires tighter binding gets
+/// parentheses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Binding {
     Sum,
@@ -38,20 +39,20 @@ enum Binding {
 }
 
 impl Tree {
-    /// Returns the text with one space around `+`, `-`, `*` and `/`, the fewest parentheses, and numbers in
-    /// their shortest form. Equal trees have one text, and parsing it gives the tree again.
+    /// Writes the formula with one space around `+`, `-`, `*` and `/`, the fewest parentheses, and numbers in
+    /// their shortest form. Equal trees give the same text, and parsing it gives the tree again.
     pub(super) fn text(&self, variables: &[&str]) -> String {
         let mut text = String::new();
         self.write(variables, Binding::Sum, &mut text);
         text
     }
 
-    /// Returns true if the variable of an index stands in it.
+    /// Returns true if the tree contains the variable with this index.
     pub(super) fn uses(&self, variable: usize) -> bool {
         self.any(&mut |tree| *tree == Self::Variable(variable))
     }
 
-    /// Returns true if any variable stands in it.
+    /// Returns true if the tree contains any variable.
     pub(super) fn has_variables(&self) -> bool {
         self.any(&mut |tree| matches!(tree, Self::Variable(_)))
     }
@@ -76,7 +77,7 @@ impl Tree {
         }
     }
 
-    /// Writes itself where at least `place` is asked for.
+    /// Writes the tree in a position that requires at least the binding `place`.
     fn write(&self, variables: &[&str], place: Binding, to: &mut String) {
         let parentheses = self.binding() < place;
         if parentheses {

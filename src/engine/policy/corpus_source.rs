@@ -12,7 +12,7 @@ pub enum CorpusSource {
     Stories,
     /// Uniform random tokens, for benchmarks.
     Random,
-    /// A text file, a folder of them, JSON lines or token shards.
+    /// A text file, a folder of text files, JSON lines or token shards.
     Path(PathBuf),
 }
 
@@ -20,7 +20,7 @@ impl CorpusSource {
     /// The names of generated corpora; every other name is a path.
     pub const GENERATED: [&str; 2] = ["stories", "random"];
 
-    /// Returns true for a corpus that is made from a seed.
+    /// Returns true for a corpus that is generated from a seed.
     pub fn is_generated(&self) -> bool {
         !matches!(self, Self::Path(_))
     }

@@ -4,16 +4,16 @@ use crate::expression::{Formula, Scope};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// A policy whose words have formulas beside them.
+/// A policy that also accepts formulas.
 pub trait HasFormulas: Copy + PartialEq + fmt::Debug + fmt::Display {
-    /// The variables of its formulas.
+    /// The variables that its formulas may use.
     const SCOPE: Scope;
 
-    /// Returns the variant of a word.
+    /// Returns the variant for a word.
     fn of_word(word: &str) -> Option<Self>;
 }
 
-/// One of the words of a policy, or a formula. Recipes have it as a string: the word, or the formula's
+/// One of the words of a policy, or a formula. In recipes it is a string: the word, or the formula's
 /// canonical text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OrFormula<W> {
@@ -29,7 +29,7 @@ impl<W> From<W> for OrFormula<W> {
     }
 }
 
-/// A built-in choice is equal to its word; a formula never is, even to that of the same function.
+/// A built-in choice equals its word. A formula never does, not even a formula for the same function.
 impl<W: PartialEq> PartialEq<W> for OrFormula<W> {
     fn eq(&self, word: &W) -> bool {
         matches!(self, Self::Word(chosen) if chosen == word)

@@ -1,4 +1,4 @@
-//! Sequences per step, and how they are split.
+//! Sequences per step, and how they are divided among ranks and micro-steps.
 
 use crate::data::Ramp;
 use crate::error::Result;
@@ -6,39 +6,39 @@ use crate::policy::Batching;
 use crate::recipe::{RAMP_KEYS, Recipe, ramp_fault};
 use serde::Serialize;
 
-/// The batch size that stays the same when the number of ranks changes.
+/// Which batch size stays the same when the number of ranks changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scaling {
-    /// Weak scaling: the batch per rank stays, so more ranks make a larger global batch.
+    /// Weak scaling: the batch per rank stays the same, so more ranks make a larger global batch.
     Weak,
-    /// Strong scaling: the global batch stays.
+    /// Strong scaling: the global batch stays the same.
     Strong,
 }
 
-/// Sequences per step, and how they are split. Steps are counted from 1.
+/// Sequences per step, and how they are divided among ranks and micro-steps. Steps count from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchPlan {
     /// Number of ranks.
     pub world_size: usize,
-    /// Sequences per rank and micro-step, as the recipe says.
+    /// Sequences per rank and micro-step, as in the recipe.
     pub local: usize,
-    /// Micro-steps per step, as the recipe says.
+    /// Micro-steps per step, as in the recipe.
     pub accumulation: usize,
     /// Sequences per step over all ranks.
     pub global: usize,
-    /// Other numbers of sequences in the first steps.
+    /// Different numbers of sequences in the first steps.
     pub ramp: Ramp,
     /// Tokens per sequence.
     pub seq_len: usize,
-    /// The batch size that stays when the number of ranks changes.
+    /// Which batch size stays the same when the number of ranks changes.
     pub scaling: Scaling,
-    /// Sequences per execution of the program: `local`, or 1 when batching is looped.
+    /// Sequences per execution of the program: `local`, or 1 if batching is looped.
     pub micro: usize,
     /// Executions of the program per step, after the ramp.
     pub micro_steps: usize,
 }
 
-/// Steps in a row of a run that have the same batch.
+/// Consecutive steps with the same batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stage {
     /// Number of steps.
@@ -50,10 +50,10 @@ pub struct Stage {
 }
 
 impl BatchPlan {
-    /// Returns the batch of a recipe, split over ranks and micro-steps.
+    /// Returns the batch of a recipe, divided among ranks and micro-steps.
     ///
     /// # Errors
-    /// As [`Recipe::batch`], and for a ramp that is not made of whole micro-steps.
+    /// If [`Recipe::batch`] fails, or the ramp does not consist of whole micro-steps.
     pub(super) fn from_recipe(recipe: &Recipe) -> Result<Self> {
         let training = &recipe.values().training;
         let split = recipe.batch()?;
@@ -78,27 +78,27 @@ impl BatchPlan {
         })
     }
 
-    /// Returns the tokens per step over all ranks, after the ramp.
+    /// Returns the number of tokens per step over all ranks, after the ramp.
     pub fn tokens_per_step(&self) -> usize {
         self.global * self.seq_len
     }
 
-    /// Returns the tokens of a step over all ranks.
+    /// Returns the number of tokens in `step` over all ranks.
     pub fn tokens_of(&self, step: u64) -> usize {
         self.sequences_of(step) * self.seq_len
     }
 
-    /// Returns the tokens of the first `steps` steps over all ranks.
+    /// Returns the number of tokens in the first `steps` steps over all ranks.
     pub fn tokens_of_first(&self, steps: u64) -> u64 {
         self.ramp.before(steps, self.global as u64).wrapping_mul(self.seq_len as u64)
     }
 
-    /// Returns the executions of the program in a step.
+    /// Returns how often the program is executed in `step`.
     pub fn micro_steps_of(&self, step: u64) -> usize {
         self.sequences_of(step) / self.per_micro_step()
     }
 
-    /// Returns how the first `steps` steps divide into stages; one without a ramp.
+    /// Divides the first `steps` steps into stages; without a ramp there is only one.
     pub fn stages(&self, steps: usize) -> impl Iterator<Item = Stage> + '_ {
         let stage = |(steps, sequences): (u64, u64)| {
             let (steps, sequences) = (steps as usize, sequences as usize);
@@ -107,7 +107,7 @@ impl BatchPlan {
         self.ramp.stages(steps as u64, self.global as u64).map(stage)
     }
 
-    /// Returns the rows (sequences · tokens) of one execution of the program.
+    /// Returns the rows (sequences · tokens) in one execution of the program.
     pub fn rows(&self) -> usize {
         self.micro * self.seq_len
     }
@@ -116,7 +116,7 @@ impl BatchPlan {
         self.ramp.sequences(step.saturating_sub(1), self.global as u64) as usize
     }
 
-    /// Sequences of one execution of the program over all ranks.
+    /// Returns the sequences in one execution of the program, over all ranks.
     fn per_micro_step(&self) -> usize {
         self.micro * self.world_size
     }

@@ -14,25 +14,25 @@ pub struct CorpusFacts {
     pub vocab_size: usize,
     /// Tokens to train on.
     pub train_tokens: usize,
-    /// True if that is a count, false if it is an estimate.
+    /// True if `train_tokens` is a count, false if it is an estimate.
     pub exact: bool,
     /// Tokens held out.
     pub validation_tokens: usize,
-    /// Tokens of further held-out sets, by their names.
+    /// Tokens in further held-out sets, by name.
     pub set_tokens: BTreeMap<String, usize>,
-    /// The lowest loss that any model can reach on the held-out tokens, in nats per token, where it is known.
+    /// The lowest loss that any model can reach on the held-out tokens, in nats per token, if known.
     pub floor: Option<f64>,
-    /// Bytes of host memory that its tokens take in every process of a run; those of token files stay on
-    /// disk. An estimate like the counts.
+    /// Bytes of host memory that the tokens take in every process of a run; token files stay on disk. An
+    /// estimate if the counts are.
     pub memory_bytes: usize,
 }
 
-/// Maximum number of held-out tokens that are generated to compute the floor. A longer held-out set gets the
-/// floor of its first part.
+/// Most held-out tokens that are generated to compute the floor. A longer held-out set gets the floor of its
+/// first part.
 const MAX_GENERATED: usize = 1 << 18;
 
-/// Returns the description of a recipe's data, for [`data::open`] on a machine: the processes of the run
-/// there share its memory.
+/// Returns the description of a recipe's data for [`data::open`] on a machine. The processes of the run on
+/// that machine share its memory.
 pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
     let data = &recipe.values().data;
     Spec {
@@ -53,7 +53,7 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
 }
 
 impl CorpusFacts {
-    /// Returns the counts of a corpus that was opened.
+    /// Returns the facts about a corpus that was opened; all counts are exact.
     pub fn from_dataset(dataset: &Dataset) -> Self {
         Self {
             vocab_size: dataset.tokenizer.vocab_size(),
@@ -69,7 +69,7 @@ impl CorpusFacts {
     /// Returns the facts about a recipe's corpus that are known without reading all of it.
     ///
     /// # Errors
-    /// When the corpus or the tokenizer is missing or damaged.
+    /// If the corpus or the tokenizer is missing or damaged.
     pub fn estimated(recipe: &Recipe) -> Result<Self> {
         let mut spec = data_spec(recipe, &Machine::none());
         let requested = spec.validation_tokens;
@@ -79,7 +79,7 @@ impl CorpusFacts {
         }
         let facts = data::facts(&spec, None)?;
         let validation_tokens = if shortened { requested } else { facts.validation_tokens };
-        // What was not generated to be counted is as long as it is asked for.
+        // Held-out tokens that were not generated here count with the requested number.
         let in_memory =
             facts.in_memory.saturating_add(validation_tokens.saturating_sub(facts.validation_tokens));
         Ok(Self {

@@ -1,4 +1,4 @@
-//! The devices that a recipe's ranks get on a machine.
+//! The devices that a recipe's ranks use on a machine.
 
 use super::Plan;
 use crate::error::Result;
@@ -6,11 +6,11 @@ use crate::machine::Machine;
 use crate::policy::{DeviceChoice, Launcher, TrainingDtype, Transport};
 use crate::recipe::Recipe;
 
-/// Returns the GPUs of a recipe's ranks on this machine, in the order of ranks; empty for the CPU.
+/// Returns the GPUs of a recipe's ranks on this machine, in rank order; empty for the CPU.
 ///
 /// # Errors
-/// A usage error that points at the key, if the machine lacks something. A machine about which nothing is
-/// known accepts everything.
+/// If the machine lacks something: a usage error that points at the key. An unknown machine accepts
+/// everything.
 pub fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usize>> {
     let engine = &recipe.values().engine;
     match (engine.device, machine.usable_gpus()) {
@@ -25,8 +25,9 @@ pub fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usize>> {
     }
 }
 
-/// Rejects ranks on several GPUs of a machine without NCCL, unless they may exchange data by copies. Where
-/// their GPUs turn out to have no access to each other's memory, the run says then that NCCL is missing.
+/// Rejects ranks on several GPUs of a machine without NCCL, unless they may exchange data by copies. If their
+/// GPUs turn out not to have access to each other's memory, the run fails later with the message that NCCL is
+/// missing.
 ///
 /// # Errors
 /// A usage error that points at the number of ranks.
@@ -43,20 +44,21 @@ pub(super) fn check_nccl(recipe: &Recipe, machine: &Machine, plan: &Plan) -> Res
     }
 }
 
-/// Returns one GPU per rank of a machine that is named rather than probed; empty if nothing is known of it.
+/// Returns one GPU per rank for a machine that was named rather than probed; empty if nothing is known about
+/// it.
 fn assumed_gpus(recipe: &Recipe, machine: &Machine) -> Vec<usize> {
     let has_gpus = machine.gpu(0).is_some() && recipe.values().engine.device != DeviceChoice::Cpu;
     if has_gpus { (0..recipe.world_size()).collect() } else { Vec::new() }
 }
 
-/// Returns one GPU per rank: those of `engine.devices`, or the first ones.
+/// Returns one GPU per rank: the ones in `engine.devices`, or the first ones.
 fn gpus_of_ranks(recipe: &Recipe, machine: &Machine, count: usize) -> Result<Vec<usize>> {
     let values = recipe.values();
     if let Some(devices) = &values.engine.devices {
         return devices.iter().map(|&gpu| known_gpu(recipe, gpu, count)).collect();
     }
     let world = recipe.world_size();
-    // Ranks that an external launcher has started may be on other machines.
+    // Ranks started by an external launcher may be on other machines.
     let local = match values.parallelism.launcher {
         Launcher::Env => machine.local_ranks.unwrap_or(world).min(count),
         _ => world,

@@ -1,15 +1,16 @@
-//! Events of a run besides its steps: evaluation, checkpoints, samples, progress.
+//! Events of a run besides its steps: evaluations, checkpoints, samples, progress lines.
 
 use crate::policy::{BackgroundSaves, WeightsOnly};
 use crate::recipe::{self, Values};
 use std::time::Duration;
 
-/// How often something happens besides once at the end: checkpoints, evaluations, samples.
+/// How often something happens, besides once at the end: checkpoints, evaluations, samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
-    /// Every so many steps; 0: never.
+    /// Every this many steps; never for 0.
     Steps(usize),
-    /// After the first step that ends so long after the last save: rank 0's clock decides for all ranks.
+    /// After the first step that ends at least this long after the last save. Rank 0's clock decides for all
+    /// ranks.
     Time(Duration),
 }
 
@@ -22,7 +23,7 @@ impl Period {
         }
     }
 
-    /// Returns the number of steps between two times; 0 where no number of steps decides.
+    /// Returns the number of steps between two events; 0 if time decides instead.
     pub fn steps(self) -> usize {
         match self {
             Self::Steps(steps) => steps,
@@ -30,7 +31,7 @@ impl Period {
         }
     }
 
-    /// Returns how often it is due after `step` of `total`, if the steps after it take `seconds`.
+    /// Returns how often it is due after `step` of `total`, if the remaining steps take `seconds`.
     pub fn times_due(self, step: u64, total: u64, seconds: f64) -> u64 {
         match self {
             Self::Steps(interval) => times_due(interval, step, total),
@@ -42,13 +43,13 @@ impl Period {
     }
 }
 
-/// Returns true if an event that is due every `interval` steps, and after the last of `total`, is due after
-/// `step`. An interval of 0 is only the last step.
+/// Returns true if an event is due after `step`: every `interval` steps and after the last of `total` steps.
+/// With an interval of 0 it is due only after the last.
 pub fn is_due(interval: usize, step: u64, total: u64) -> bool {
     step == total || (interval > 0 && step.is_multiple_of(interval as u64))
 }
 
-/// Returns how many steps after `step` [`is_due`] holds for.
+/// Counts the steps after `step` for which [`is_due`] holds.
 pub fn times_due(interval: usize, step: u64, total: u64) -> u64 {
     let interval = interval as u64;
     if step >= total {
@@ -60,39 +61,39 @@ pub fn times_due(interval: usize, step: u64, total: u64) -> u64 {
     }
 }
 
-/// Steps between events of a run; an interval of 0 means only at the end.
+/// Steps between the events of a run; an interval of 0 means only at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intervals {
     /// Steps between evaluations.
     pub validation: usize,
-    /// Global batches per evaluation, spread over the held-out set; 0: all of it.
+    /// Global batches per evaluation, spread over the held-out set; 0 for all of it.
     pub validation_steps: usize,
     /// Steps or time between checkpoints.
     pub checkpoint: Period,
     /// Number of newest checkpoints to keep.
     pub keep: usize,
-    /// Further steps after which a checkpoint is saved, which stays; in order.
+    /// Further steps after which a checkpoint is saved and kept, in order.
     pub kept_steps: Vec<u64>,
-    /// True if the checkpoint with the lowest validation loss is saved, and stays.
+    /// True if the checkpoint with the lowest validation loss is saved and kept.
     pub keep_best: bool,
-    /// Checkpoints without the optimizer's state.
+    /// Which checkpoints are saved without the optimizer's state.
     pub weights_only: WeightsOnly,
-    /// Whether checkpoints are written beside training.
+    /// Whether checkpoints are written while training continues.
     pub background: BackgroundSaves,
     /// Steps between generations of samples.
     pub generation: usize,
-    /// Steps between comparisons of the replicas of all ranks.
+    /// Steps between comparisons of the parameters of all ranks.
     pub check: usize,
     /// Steps between progress lines; `metrics.csv` has a row for every step.
     pub metrics: usize,
-    /// First steps, which never count as steady state.
+    /// Number of first steps, which never count as steady state.
     pub warmup: usize,
-    /// True if rows are written as event files for TensorBoard too.
+    /// True if rows are also written as TensorBoard event files.
     pub tensorboard: bool,
 }
 
 impl Intervals {
-    /// Returns those that the values of a recipe say.
+    /// Reads the intervals from the values of a recipe.
     pub fn from_values(values: &Values) -> Self {
         Self {
             validation: values.validation.interval,
@@ -111,13 +112,13 @@ impl Intervals {
         }
     }
 
-    /// Returns true if a number of steps says that a checkpoint is saved after `step` of `total`.
+    /// Returns true if the step count alone says that a checkpoint is saved after `step` of `total`.
     pub fn saves_after(&self, step: u64, total: u64) -> bool {
         is_due(self.checkpoint.steps(), step, total) || self.kept_steps.contains(&step)
     }
 
-    /// Returns true if a checkpoint after `step` of `total` has the optimizer's state. `goes_on` is true
-    /// where a resume is to go on from there, whatever the steps say.
+    /// Returns true if a checkpoint after `step` of `total` includes the optimizer's state. `goes_on` is true
+    /// if a resume will continue from there, whatever the interval says.
     pub fn saves_state_after(&self, step: u64, total: u64, goes_on: bool) -> bool {
         match self.weights_only {
             WeightsOnly::None => true,
@@ -126,7 +127,7 @@ impl Intervals {
         }
     }
 
-    /// Returns true if a number of steps says that a checkpoint is saved before the last of `total`.
+    /// Returns true if the step counts say that a checkpoint is saved before the last of `total` steps.
     pub fn saves_on_the_way(&self, total: u64) -> bool {
         let interval = self.checkpoint.steps() as u64;
         self.keep > 0
@@ -135,7 +136,7 @@ impl Intervals {
                 || self.staying(total).any(|step| step < total))
     }
 
-    /// Returns how many checkpoints a run of so many steps writes, if all of it takes `seconds`.
+    /// Returns how many checkpoints a run of `steps` steps writes, if all of it takes `seconds`.
     pub fn checkpoints(&self, steps: u64, seconds: f64) -> u64 {
         if self.keep == 0 {
             return 0;
@@ -145,14 +146,14 @@ impl Intervals {
         self.checkpoint.times_due(0, steps, seconds).saturating_add(further as u64)
     }
 
-    /// Returns the steps of a run of so many whose checkpoints stay besides the newest.
+    /// Returns the steps of a run of `steps` steps whose checkpoints are kept besides the newest.
     pub fn staying(&self, steps: u64) -> impl Iterator<Item = u64> + '_ {
         self.kept_steps.iter().copied().filter(move |&step| step > 0 && step <= steps)
     }
 }
 
-/// Returns the steps whose checkpoints stay, in order: those that are named, and those that are spaced by a
-/// ratio, up to the last.
+/// Returns the steps whose checkpoints are kept, in order: the named ones, and the ones spaced by a ratio, up
+/// to the last step.
 fn kept_steps(checkpoint: &recipe::Checkpoint, total: u64) -> Vec<u64> {
     let mut steps: Vec<u64> = checkpoint.steps.iter().flatten().map(|&step| step as u64).collect();
     if let Some(ratio) = checkpoint.log_spacing {
@@ -173,7 +174,7 @@ pub struct Generation {
     pub tokens: usize,
     /// Prompt that every sample continues.
     pub prompt: String,
-    /// Sampling of tokens.
+    /// How tokens are sampled.
     pub sampling: Sampling,
 }
 
@@ -193,14 +194,14 @@ impl Generation {
     }
 }
 
-/// Sampling of a token from logits.
+/// How a token is sampled from logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 takes the most likely token.
     pub temperature: f64,
-    /// Number of most likely tokens considered; 0: all.
+    /// Number of most likely tokens to sample from; 0 for all.
     pub top_k: usize,
-    /// Probability mass considered; 1: all.
+    /// Probability mass to sample from; 1 for all.
     pub top_p: f64,
     /// Seed of the sampling.
     pub seed: u64,

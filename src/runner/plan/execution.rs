@@ -1,4 +1,4 @@
-//! Execution of a step: devices, memory, kernels, communication.
+//! How a step is executed: devices, memory, kernels, communication.
 
 use super::recompute_choice::RecomputeChoice;
 use crate::device::ProductPrecision;
@@ -8,33 +8,34 @@ use crate::policy::{
 };
 use crate::recipe::{Recipe, Values};
 
-/// Execution of a step. All but `products` and `communicate` leave the curve as it is, up to rounding.
+/// How a step is executed. Except for `products` and `communicate`, none of this changes the loss curve
+/// beyond rounding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
-    /// The GPU of the first rank of this machine; `None`: all ranks run on the CPU.
+    /// The GPU of this machine's first rank; `None` if all ranks run on the CPU.
     pub gpu: Option<usize>,
-    /// The GPUs of the ranks after it.
+    /// The GPUs of this machine's other ranks, in rank order.
     pub peers: Vec<usize>,
-    /// Worker threads of the CPU.
+    /// CPU worker threads.
     pub threads: usize,
     /// Precision of matrix products.
     pub products: ProductPrecision,
-    /// Memory of transient tensors.
+    /// How memory of transient tensors is allocated.
     pub placement: Placement,
     /// On a GPU, replay steps as CUDA graphs.
     pub cuda_graphs: bool,
     /// Fill dead memory with NaN.
     pub poison: bool,
-    /// Run fused ops; false expands them into smaller ones.
+    /// Run fused ops; false replaces them by smaller ones.
     pub fused: bool,
     /// Implementation of attention.
     pub attention: Attention,
-    /// Activations that the backward pass recomputes; `None` until a mode is chosen for a recipe that leaves
-    /// it to the plan.
+    /// Activations that the backward pass recomputes. If the recipe leaves this to the plan, it is `None`
+    /// until a mode is chosen.
     pub recompute: Recompute,
-    /// Why that mode was chosen, where the recipe leaves it to the plan.
+    /// Why the mode was chosen, if the recipe leaves it to the plan.
     pub recompute_choice: Option<RecomputeChoice>,
-    /// Smallest size of a gradient bucket in bytes; 0: one per parameter.
+    /// Smallest size of a gradient bucket in bytes; 0 for one bucket per parameter.
     pub bucket_bytes: usize,
     /// Reduction of gradients over ranks.
     pub reduction: Reduction,
@@ -42,12 +43,12 @@ pub struct Execution {
     pub overlap: bool,
     /// Let ranks exchange only the rows of the embedding's gradient that batches touch.
     pub embedding_exchange: bool,
-    /// Divide the optimizer's slots among ranks; not `Auto`.
+    /// Whether ranks divide the optimizer's slots; never `Auto`.
     pub shard: Shard,
-    /// How GPUs exchange data: by copies where `Auto`, too, if they turn out to have access to each other's
+    /// How GPUs exchange data. `Auto` means by copies if the GPUs turn out to have access to each other's
     /// memory.
     pub transport: Transport,
-    /// Thread blocks of a GPU that take part in a collective; `None` leaves it to NCCL.
+    /// Thread blocks of a GPU that work on a collective; `None` leaves it to NCCL.
     pub channels: Option<usize>,
     /// Reduce gradients over ranks.
     pub communicate: bool,
@@ -55,12 +56,11 @@ pub struct Execution {
     pub memory_limit: Option<usize>,
 }
 
-/// Most ranks that divide the optimizer's slots where a recipe leaves it to the plan: as many as were tried
-/// on GPUs.
+/// Most ranks that divide the optimizer's slots by default: the most that were tested on GPUs.
 const SHARDED_BY_DEFAULT: usize = 4;
 
-/// Returns true if ranks on GPUs divide the optimizer's slots where a recipe leaves it to the plan: those of
-/// one host that may exchange data by copies.
+/// Returns true if ranks on GPUs divide the optimizer's slots by default: if they are on one host and may
+/// exchange data by copies.
 fn shards_by_default(recipe: &Recipe, machine: &Machine) -> bool {
     let Values { engine, parallelism, .. } = recipe.values();
     let world = recipe.world_size();
@@ -77,7 +77,7 @@ fn shards_by_default(recipe: &Recipe, machine: &Machine) -> bool {
 }
 
 impl Execution {
-    /// Returns the execution that a recipe asks for, on the GPUs of its ranks; none: the CPU.
+    /// Returns the execution that a recipe asks for on the GPUs of its ranks; no GPUs means the CPU.
     pub(super) fn from_recipe(recipe: &Recipe, gpus: &[usize], machine: &Machine) -> Self {
         let Values { engine, parallelism, training, activation_checkpoint, .. } = recipe.values();
         let shard = match parallelism.shard {
@@ -115,12 +115,12 @@ impl Execution {
         }
     }
 
-    /// Returns the GPUs of this machine's ranks, in the order of ranks; none: the CPU.
+    /// Returns the GPUs of this machine's ranks, in rank order; empty for the CPU.
     pub fn gpus(&self) -> impl Iterator<Item = usize> + '_ {
         self.gpu.into_iter().chain(self.peers.iter().copied())
     }
 
-    /// Returns the GPU of a rank, counted from 0 on this machine; `None` is the CPU.
+    /// Returns the GPU of a rank, counted from 0 on this machine; `None` for the CPU.
     pub fn gpu_of(&self, local_rank: usize) -> Option<usize> {
         self.gpus().nth(local_rank)
     }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(shard(&[0, 1, 2, 3], "[parallelism]\nworld_size = 4"), Shard::Optimizer);
         let eight: Vec<usize> = (0..8).collect();
         assert_eq!(shard(&eight, "[parallelism]\nworld_size = 8"), Shard::None, "untested on GPUs");
-        // Its machine tells nothing of where other ranks are.
+        // The variable of the launcher is unset here, so where the other ranks are is unknown.
         assert_eq!(shard(&[0, 1], &format!("{two}launcher = \"env\"")), Shard::None);
         for without_copies in [
             "transport = \"nccl\"",

@@ -1,4 +1,4 @@
-//! Plans: a recipe with every number derived and checked. The engine sees the plan alone.
+//! Plans: a recipe with every number derived and checked. The engine sees only the plan.
 
 mod batch;
 mod corpus;
@@ -29,10 +29,10 @@ use crate::optim::{UpdateGroup, WeightEma};
 use crate::policy::{Placement, Shard, Transport};
 use std::sync::Arc;
 
-/// Terms of the training objective beside the cross-entropy; held-out losses have none of them.
+/// Terms of the training objective besides the cross-entropy. Held-out losses have neither.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Objective {
-    /// Weight of the squared logarithm of the softmax's denominator, per token.
+    /// Weight of the squared logarithm of the softmax denominator, per token.
     pub z_loss: f64,
     /// Share of the target's probability that is spread over the vocabulary.
     pub label_smoothing: f64,
@@ -53,18 +53,18 @@ pub struct Plan {
     pub seeds: Seeds,
     /// Number formats.
     pub precision: Precision,
-    /// Terms of the objective beside the cross-entropy.
+    /// Terms of the objective besides the cross-entropy.
     pub objective: Objective,
-    /// Let tokens attend to other documents of their window.
+    /// True if tokens attend to other documents in their window.
     pub cross_documents: bool,
-    /// Update rules of parameters by their roles, which together are all roles.
+    /// Update rules of parameters by role; together they cover all roles.
     pub update_groups: Vec<UpdateGroup>,
-    /// Moving average of the weights; `None` where none is kept.
+    /// Moving average of the weights; `None` if none is kept.
     pub ema: Option<WeightEma>,
-    /// Largest global L2 norm of the gradient; 0 does not clip.
+    /// Largest global L2 norm of the gradient; 0 turns clipping off.
     pub max_norm: f64,
-    /// Learning rate of `[optimizer]`, which rows of metrics show. Groups follow the same schedule, each to
-    /// its own peak.
+    /// Learning rate of `[optimizer]`, which the rows of `metrics.csv` show. Groups follow the same schedule
+    /// with their own peaks.
     pub schedule: Schedule,
     /// Execution of a step.
     pub execution: Execution,
@@ -84,19 +84,19 @@ impl Plan {
         self.precision.act_dtype
     }
 
-    /// Returns true if ranks exchange gradients, and so hold the same parameters.
+    /// Returns true if ranks exchange gradients, and therefore hold the same parameters.
     pub fn exchanges(&self) -> bool {
         self.batch.world_size > 1 && self.execution.communicate
     }
 
-    /// Returns true if ranks divide the optimizer's slots among themselves. A rank alone has all of them.
+    /// Returns true if ranks divide the optimizer's slots. A single rank holds all of them.
     pub fn shards_optimizer(&self) -> bool {
         self.batch.world_size > 1 && self.execution.shard == Shard::Optimizer
     }
 
-    /// Returns true if GPUs exchange data by copies, should they have access to each other's memory. Not with
-    /// tensors that are allocated and freed during a step: to free memory that others have access to, the
-    /// driver waits for their GPUs, which may wait for this rank.
+    /// Returns true if GPUs exchange data by copies, provided that they have access to each other's memory.
+    /// This excludes tensors that are allocated and freed during a step: before freeing memory that other
+    /// GPUs can access, the driver waits for these GPUs, which may be waiting for this rank.
     pub fn copies_between_gpus(&self) -> bool {
         const { assert!(Transport::MOST_COPYING == MAX_RANKS) };
         self.shards_optimizer()
@@ -106,12 +106,12 @@ impl Plan {
             && self.execution.transport != Transport::Nccl
     }
 
-    /// Returns the number of global batches that an evaluation takes, and how many the held-out text makes.
+    /// Returns how many global batches an evaluation reads, and how many the held-out text makes.
     pub fn evaluated_batches(&self) -> (usize, usize) {
         self.evaluated_batches_of(self.corpus.validation_tokens)
     }
 
-    /// As [`Plan::evaluated_batches`], of a held-out set of so many tokens.
+    /// Returns the same as [`Plan::evaluated_batches`] for a held-out set of `tokens` tokens.
     pub fn evaluated_batches_of(&self, tokens: usize) -> (usize, usize) {
         let BatchPlan { seq_len, global, .. } = self.batch;
         let all = held_out_batches(tokens, seq_len, global);
@@ -121,14 +121,14 @@ impl Plan {
         }
     }
 
-    /// Returns the number of global batches that an evaluation takes of all held-out sets together.
+    /// Returns how many global batches an evaluation reads from all held-out sets together.
     pub fn evaluated_batches_in_all(&self) -> usize {
         let sets = self.corpus.set_tokens.values().map(|&tokens| self.evaluated_batches_of(tokens).0);
         self.evaluated_batches().0 + sets.sum::<usize>()
     }
 
-    /// Returns the number of times that an evaluation goes through these: for the weights, and for their
-    /// moving average.
+    /// Returns how many sets of weights an evaluation measures: the weights, and their moving average if it
+    /// is evaluated.
     pub fn evaluated_weights(&self) -> usize {
         1 + usize::from(self.ema.is_some_and(|ema| ema.evaluates))
     }

@@ -7,7 +7,8 @@ use crate::policy::{
 };
 use crate::recipe::{self, Recipe, derived};
 
-/// Matrix products are fastest on multiples of this; vocabulary and FFN width are padded to it in memory.
+/// Matrix products are fastest on multiples of this, so the vocabulary and FFN width are padded to it in
+/// memory.
 pub const PADDING: usize = 64;
 
 /// The rotary position embedding of a model.
@@ -19,9 +20,9 @@ pub struct RopeOptions {
     pub fraction: f64,
     /// Sense of the rotation.
     pub direction: RopeDirection,
-    /// Change of the frequencies.
+    /// How the frequencies change for a longer context.
     pub scaling: RopeScaling,
-    /// How many times longer the context is than the original one; set where the frequencies change.
+    /// How many times longer the context is than the original one; set if the frequencies change.
     pub factor: Option<f64>,
     /// Length of the context that the frequencies were chosen for, in tokens.
     pub original_context: Option<usize>,
@@ -29,7 +30,7 @@ pub struct RopeOptions {
     pub beta_fast: f64,
     /// Turns within the original context below which YaRN divides a frequency by the factor.
     pub beta_slow: f64,
-    /// Factor of cosines and sines with YaRN; `None` for the one that follows from the factor.
+    /// Factor of the cosines and sines with YaRN; `None` derives it from `factor`.
     pub attention_factor: Option<f64>,
     /// Llama 3's divisor of the original context for the longest wavelength that is ramped.
     pub low_freq_factor: f64,
@@ -49,7 +50,7 @@ pub struct QkNormOptions {
 /// The model's dimensions and parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// Tokens of the embedding and of the head: those of the tokenizer, and further ones that never occur.
+    /// Rows of the embedding and of the head: the tokenizer's entries, and possibly more that never occur.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub dim: usize,
@@ -67,59 +68,59 @@ pub struct Model {
     pub dropout: f64,
     /// Norm of the residual stream.
     pub norm: Norm,
-    /// Weights of the norms of the residual stream.
+    /// True if the norms of the residual stream have weights.
     pub norm_weight: bool,
-    /// Biases of the norms of the residual stream.
+    /// True if the norms of the residual stream have biases.
     pub norm_bias: bool,
-    /// Where the norms of a block stand.
+    /// Position of the norms in a block.
     pub norm_placement: NormPlacement,
     /// Normalize the rows of the embedding.
     pub embedding_norm: bool,
-    /// Attention and feed-forward layer read the same rows.
+    /// True if attention and feed-forward layer read the same normalized rows.
     pub parallel_blocks: bool,
     /// Activation of the feed-forward layer.
     pub activation: OrFormula<Activation>,
-    /// Biases of the products of blocks.
+    /// True if the products of blocks have biases.
     pub bias: bool,
-    /// How the model knows positions.
+    /// How the model knows the positions of tokens.
     pub position: Position,
-    /// Rows of the table of learned positions: the tokens of the longest sequence; 0 without such a table.
+    /// Rows in the table of learned positions: the tokens of the longest sequence; 0 without such a table.
     pub learned_positions: usize,
-    /// Norms of queries and keys; `None` for none.
+    /// Norms of queries and keys; `None` if there are none.
     pub qk_norm: Option<QkNormOptions>,
-    /// The rotary embedding, where `position` is that.
+    /// The rotary embedding; used only if `position` is `Rope`.
     pub rope: RopeOptions,
-    /// Most keys that a query attends to, in blocks that are not global.
+    /// Most keys that a query attends to in blocks that are not global.
     pub window: Option<usize>,
-    /// With a window, every so many blocks the last one is global.
+    /// With a window, the last of every this many blocks is global.
     pub global_interval: Option<usize>,
     /// Soft cap of attention scores.
     pub score_cap: Option<f64>,
     /// Soft cap of logits.
     pub logit_cap: Option<f64>,
-    /// Factor of logits, before their cap: the recipe's, over the ratio of widths.
+    /// Factor of the logits, applied before their cap: the recipe's, divided by the width ratio.
     pub logit_scale: f64,
-    /// Factor of the embedding's rows.
+    /// Factor of the rows of the embedding.
     pub embedding_scale: f64,
     /// Added to the mean square inside RMSNorm, or to the variance inside LayerNorm.
     pub norm_eps: f64,
-    /// Standard deviation of the initial values of matrices; `None` for that of each matrix's own width.
+    /// Standard deviation of the initial values of matrices; `None` derives it from each matrix's own width.
     pub init_std: Option<f64>,
     /// Initial values of the products that write the residual stream.
     pub residual_init: ResidualInit,
     /// Initial values of the head.
     pub head_init: HeadInit,
-    /// The base width of the maximal update parametrization; `None` in the standard one.
+    /// Base width of the maximal update parametrization; `None` in the standard one.
     pub base_dim: Option<usize>,
     /// Use the embedding matrix as the head.
     pub tie_embeddings: bool,
 }
 
 impl Model {
-    /// Returns the dimensions and parts that a recipe gives, with a tokenizer's vocabulary.
+    /// Returns the model that a recipe describes, for a tokenizer with `vocab_size` entries.
     ///
     /// # Errors
-    /// A usage error that points at the recipe where keys contradict each other.
+    /// A usage error that points at the recipe if keys contradict each other.
     pub fn from_recipe(recipe: &Recipe, vocab_size: usize) -> Result<Self> {
         if let Some(rows) = recipe.values().model.vocab_size.filter(|&rows| rows < vocab_size) {
             return Err(recipe.error(
@@ -138,8 +139,8 @@ impl Model {
         Ok(model)
     }
 
-    /// Returns the dimensions and parts that keys give, with a tokenizer's vocabulary and no table of
-    /// positions. Nothing is checked.
+    /// Returns the model that the keys describe, for a tokenizer with `vocab_size` entries, without a table
+    /// of positions. Checks nothing.
     pub fn from_keys(m: &recipe::Model, vocab_size: usize) -> Self {
         let n_heads = derived::n_heads(m);
         let base_dim = m.base_dim.filter(|_| m.parametrization == Parametrization::Mup);
@@ -191,19 +192,20 @@ impl Model {
         }
     }
 
-    /// Returns the width over the base width, from which all of the maximal update parametrization follows; 1
-    /// in the standard one.
+    /// Returns the width divided by the base width, which determines the whole maximal update
+    /// parametrization; 1 in the standard one.
     pub fn width_ratio(&self) -> f64 {
         width_ratio(self.dim, self.base_dim)
     }
 
-    /// Returns true if queries of block `i` attend to all keys before them.
+    /// Returns true if the queries of block `i` attend to all keys before them.
     pub fn is_global(&self, i: usize) -> bool {
         self.window.is_none() || self.global_interval.is_some_and(|interval| (i + 1).is_multiple_of(interval))
     }
 
-    /// Returns why a formula cannot be the activation at this width, and the next step. Padding is zero
-    /// before the activation, and has to be after it, with slopes that zero gradients leave zero.
+    /// Returns why the formula cannot be the activation at this width, and the next step. Padding is zero
+    /// before the activation and must stay zero after it, and the slopes at zero must be finite so that zero
+    /// gradients stay zero.
     fn padding_fault(&self) -> Option<(String, String)> {
         let OrFormula::Formula(formula) = &self.activation else { return None };
         let padding = self.padded_ffn() - self.ffn_dim;
@@ -213,7 +215,7 @@ impl Model {
         (padding > 0 && !stays_zero).then(|| {
             (
                 format!(
-                    "{formula} {what} at 0, as the {padding} columns are that pad {} to {}",
+                    "{formula} {what} at 0, the value of the {padding} columns that pad {} to {}",
                     self.ffn_dim,
                     self.padded_ffn()
                 ),
@@ -222,13 +224,13 @@ impl Model {
         })
     }
 
-    /// Returns a sentence about each width that does not fit that of the stream.
+    /// Returns a sentence about each width that does not fit the width of the residual stream.
     pub fn remarks(&self) -> Vec<String> {
         let (dim, heads) = (self.dim, self.n_heads * self.head_dim);
         let mut remarks = Vec::new();
         if self.ffn_dim < dim {
             remarks.push(format!(
-                "the feed-forward layer ({} wide) is narrower than the stream ({dim}); usual are 3 to 4 times its width: \
+                "the feed-forward layer ({} wide) is narrower than the stream ({dim}); usual is 3 to 4 times its width: \
                  leave model.ffn_dim unset, and it is {}",
                 self.ffn_dim,
                 derived::ffn_dim(&recipe::Model { dim, activation: self.activation.clone(), ..recipe::Model::default() })
@@ -236,7 +238,7 @@ impl Model {
         }
         if heads != dim {
             remarks.push(format!(
-                "{} heads of {} elements attend to {heads} elements, and the stream has {dim}: see model.n_heads and \
+                "{} heads of {} elements attend to {heads} elements, but the stream has {dim}: see model.n_heads and \
                  model.head_dim",
                 self.n_heads, self.head_dim
             ));
@@ -244,34 +246,34 @@ impl Model {
         remarks
     }
 
-    /// Returns the logit that a product of the head stands for: with its factor, and under its cap.
+    /// Returns the logit for a product of the head: multiplied by the factor, then capped.
     pub fn logit(&self, product: f64) -> f64 {
         let scaled = self.logit_scale * product;
         self.logit_cap.map_or(scaled, |cap| cap * (scaled / cap).tanh())
     }
 
-    /// Returns the number of elements of a head that the rotary embedding turns.
+    /// Returns the number of elements of a head that the rotary embedding rotates.
     pub fn rotated_dim(&self) -> usize {
         derived::rotated_dim(self.head_dim, self.rope.fraction)
     }
 
-    /// Returns the vocabulary size in memory, with padding.
+    /// Returns the vocabulary size in memory, including padding.
     pub fn padded_vocab(&self) -> usize {
         self.vocab_size.next_multiple_of(PADDING)
     }
 
-    /// Returns the FFN width in memory, with padding.
+    /// Returns the FFN width in memory, including padding.
     pub fn padded_ffn(&self) -> usize {
         self.ffn_dim.next_multiple_of(PADDING)
     }
 
-    /// Returns the width of a packed row of queries, keys and values.
+    /// Returns the width of a row that packs queries, keys and values.
     pub fn qkv_width(&self) -> usize {
         (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
     }
 }
 
-/// Returns a width over a base width; 1 without one.
+/// Returns the width divided by the base width; 1 without a base width.
 fn width_ratio(dim: usize, base_dim: Option<usize>) -> f64 {
     base_dim.map_or(1.0, |base_dim| dim as f64 / base_dim as f64)
 }

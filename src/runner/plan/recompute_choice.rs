@@ -1,35 +1,35 @@
-//! The mode of recomputation that `activation_checkpoint.mode = "auto"` stands for.
+//! Chooses the recompute mode that `activation_checkpoint.mode = "auto"` stands for.
 
 use crate::format::{binary, decimal};
 use crate::policy::Recompute;
 use std::fmt;
 
-/// Modes whose predicted steps differ by less than this fraction count as equally fast.
+/// Modes whose predicted step times differ by at most this fraction count as equally fast.
 const ALIKE: f64 = 0.01;
 
-/// What a step with one mode needs by its plan.
+/// The cost of a step with one mode, as planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModeCost {
     /// The mode.
     pub mode: Recompute,
-    /// Bytes of a rank: state and transient tensors at their peak.
+    /// Bytes per rank: state, and transient tensors at their peak.
     pub peak_bytes: usize,
-    /// Predicted seconds of a step.
+    /// Predicted seconds per step.
     pub seconds: f64,
 }
 
-/// A mode chosen among all, with the reason.
+/// The chosen mode, with the costs of all modes as the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecomputeChoice {
-    /// Bytes that a rank may use; `None` where nothing is known of the memory.
+    /// Bytes that a rank may use; `None` if the amount of memory is unknown.
     pub budget_bytes: Option<u64>,
     /// Every mode, the chosen one first.
     pub modes: Vec<ModeCost>,
 }
 
 impl RecomputeChoice {
-    /// Chooses among modes: of those that fit, the fastest; of those within 1 % of it, the one with the least
-    /// memory. Where none fits it is the one with the least memory. `None` without a mode.
+    /// Chooses among modes: the fastest that fits; of those within 1 % of it, the one with the least memory.
+    /// If none fits, the one with the least memory. `None` if there are no modes.
     pub fn new(budget_bytes: Option<u64>, mut modes: Vec<ModeCost>) -> Option<Self> {
         let fits = |cost: &&ModeCost| budget_bytes.is_none_or(|budget| cost.peak_bytes as u64 <= budget);
         let fastest = modes.iter().filter(fits).map(|cost| cost.seconds).fold(f64::INFINITY, f64::min);

@@ -1,4 +1,4 @@
-//! Recipe to plan.
+//! Turns a recipe into a plan.
 
 use super::devices::{check_nccl, choose_gpus};
 use super::{
@@ -16,8 +16,8 @@ impl Plan {
     /// Derives every number of a recipe for a corpus and a machine. Reads nothing else.
     ///
     /// # Errors
-    /// A usage error that points at the recipe, if it contradicts itself, is too large to count, or is
-    /// impossible on that machine.
+    /// If the recipe contradicts itself, is too large to count, or is impossible on the machine: a usage
+    /// error that points at the recipe.
     pub fn new(recipe: &Recipe, corpus: &CorpusFacts, machine: &Machine) -> Result<Plan> {
         let values = recipe.values();
         let gpus = choose_gpus(recipe, machine)?;
@@ -78,7 +78,7 @@ fn update_groups(recipe: &Recipe, model: &Model) -> Result<Vec<UpdateGroup>> {
     Ok(UpdateGroup::join(&rules))
 }
 
-/// Rejects sizes whose byte counts overflow 64 bits long before anything is laid out.
+/// Rejects sizes whose byte counts would overflow 64 bits, long before anything is laid out.
 fn check_size(recipe: &Recipe, plan: &Plan) -> Result<()> {
     let m = &plan.model;
     // Samples keep the keys and values of all their positions.
@@ -88,7 +88,7 @@ fn check_size(recipe: &Recipe, plan: &Plan) -> Result<()> {
     let per_layer = m.qkv_width() + m.n_heads * m.head_dim + 3 * m.padded_ffn();
     let weights =
         m.n_layers as f64 * per_layer as f64 * m.dim as f64 + 2.0 * m.padded_vocab() as f64 * m.dim as f64;
-    // 32 bytes per weight or activation is more than all formats and moments need.
+    // 32 bytes per weight or activation exceed what all formats and moments together need.
     let bytes = 32.0 * (weights + rows * widest as f64 * m.n_layers as f64 + 4.0 * plan.steps as f64);
     let tokens =
         [plan.batch.global, plan.batch.seq_len, plan.steps].into_iter().try_fold(1, usize::checked_mul);

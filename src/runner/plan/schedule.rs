@@ -17,9 +17,9 @@ pub struct Schedule {
     pub decay: OrFormula<Decay>,
     /// Fraction of all steps in the decay phase of `wsd`.
     pub decay_ratio: f64,
-    /// Steps of that phase, in place of the fraction.
+    /// Steps in the decay phase of `wsd`, in place of `decay_ratio`.
     pub decay_steps: Option<usize>,
-    /// Shape of that phase.
+    /// Shape of the decay phase of `wsd`.
     pub cooldown: Cooldown,
 }
 
@@ -30,20 +30,20 @@ impl Schedule {
         Self { lr, ..self }
     }
 
-    /// Returns the learning rate of step `t`, from 1.
+    /// Returns the learning rate of step `t`, counted from 1.
     ///
-    /// Warm-up: `lr·t/warmup`. Then, with `x` the fraction of the decay that is done, the peak is multiplied by
-    /// a factor that falls from 1 to `min`:
+    /// During the warm-up it is `lr·t/warmup`. After that, with `x` the fraction of the decay that is done,
+    /// the peak is multiplied by a factor that falls from 1 to `min`:
     ///
     /// - cosine: `min + (1 − min)·(1 + cos πx)/2` (Loshchilov and Hutter, 2017);
     /// - linear: `1 − (1 − min)·x`;
-    /// - one_minus_sqrt: `min + (1 − min)·(1 − √x)` (Hägele et al., "Scaling laws and compute-optimal training
-    ///   beyond fixed training durations", 2024);
+    /// - one_minus_sqrt: `min + (1 − min)·(1 − √x)` (Hägele et al., "Scaling laws and compute-optimal
+    ///   training beyond fixed training durations", 2024);
     /// - exponential: `min^x` (the annealing of Hu et al., MiniCPM, 2024);
-    /// - `wsd` stays at the peak, and its last steps, `decay_ratio` of all or `decay_steps`, decay by one of
-    ///   these (MiniCPM).
+    /// - `wsd` stays at the peak; its last steps, `decay_ratio` of all or `decay_steps`, decay by one of
+    ///   these shapes (MiniCPM).
     ///
-    /// A formula of `x` takes the place of `(1 + cos πx)/2` of the cosine.
+    /// A formula of `x` replaces `(1 + cos πx)/2` in the cosine.
     pub fn at(&self, t: usize) -> f64 {
         if t <= self.warmup {
             return self.lr * t as f64 / self.warmup.max(1) as f64;
@@ -57,7 +57,7 @@ impl Schedule {
             OrFormula::Word(Decay::Exponential) => self.factor(Cooldown::Exponential, after_warmup),
             OrFormula::Word(Decay::Wsd) => self.factor(self.cooldown, done(self.decay_start())),
             OrFormula::Formula(formula) => {
-                // Beyond 0 and 1 only by rounding, as the recipe's checks have seen.
+                // The recipe's checks ensure that only rounding can leave 0 to 1.
                 let share = formula.value(&[after_warmup]).clamp(0.0, 1.0);
                 self.min_ratio + (1.0 - self.min_ratio) * share
             }
@@ -65,7 +65,7 @@ impl Schedule {
         self.lr * factor
     }
 
-    /// Returns the step after which `wsd` decays.
+    /// Returns the step after which `wsd` starts to decay.
     fn decay_start(&self) -> f64 {
         match self.decay_steps {
             Some(steps) => self.steps.saturating_sub(steps) as f64,
@@ -73,7 +73,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the factor of the peak when the fraction `x` of a decay is done.
+    /// Returns the factor of the peak at the fraction `x` of a decay.
     fn factor(&self, shape: Cooldown, x: f64) -> f64 {
         let min = self.min_ratio;
         match shape {

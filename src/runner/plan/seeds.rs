@@ -3,21 +3,21 @@
 use crate::policy::SeedScheme;
 use crate::recipe::Values;
 
-/// What the hash behind the key of a parameter begins with, so that no other use of a seed has its keys.
+/// Prefix of the hash behind the key of a parameter, so that no other use of a seed gives the same keys.
 const KEY_CONTEXT: &[u8] = b"xrun initial values";
 
-/// Seeds: one of the whole run, and those of its parts, which follow it unless they are set.
+/// The seed of the run and the seeds of its parts, which follow it unless they are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seeds {
     /// `training.seed`, which checkpoints record.
     pub training: u64,
-    /// Of the initial values of parameters.
+    /// Seed for the initial values of parameters.
     pub init: u64,
-    /// Of the order in which windows of the corpus are read.
+    /// Seed for the order in which windows of the corpus are read.
     pub order: u64,
-    /// Of dropout's masks.
+    /// Seed for the dropout masks.
     pub dropout: u64,
-    /// What the initial values of a parameter are drawn by, besides the seed.
+    /// What determines the initial values of a parameter, besides the seed.
     pub scheme: SeedScheme,
 }
 
@@ -37,8 +37,8 @@ impl Seeds {
 
     /// Returns the key of the generator (Philox, 64 bits) that draws the initial values of a parameter.
     ///
-    /// By name, it is the first eight bytes of a BLAKE3 of the seed and the name: of the names of a model,
-    /// and of any two seeds, no two have one key but by a chance of 2⁻⁶⁴.
+    /// With the scheme `name` it is the first eight bytes of the BLAKE3 hash of seed and name, so two names,
+    /// or two seeds, have the same key only with a chance of 2⁻⁶⁴.
     pub fn initial_values_key(&self, index: usize, name: &str) -> [u32; 2] {
         let seed = self.init;
         match self.scheme {
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(Seeds::from_values(&values), Seeds { init: 1, order: 2, dropout: 0, ..alike });
     }
 
-    /// Keys are a promise to runs that resume and to comparisons of runs: they never change under a scheme.
+    /// Resumed runs and comparisons of runs rely on the keys, so they must never change under a scheme.
     #[test]
     fn keys_of_initial_values_never_change() {
         let key = |scheme, seed, index, name| {

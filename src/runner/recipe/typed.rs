@@ -1,4 +1,4 @@
-//! Checks of a value against the type of its key.
+//! Checks a value against the type of its key.
 
 use super::key::{Key, NumberRange, RangeScale, Type};
 use super::lookup::{find_path, nearest_key};
@@ -12,7 +12,7 @@ use toml::{Spanned, Value};
 /// A rejected value: the reason and its location.
 #[derive(Debug)]
 pub(super) struct InvalidValue {
-    /// The bytes to point at.
+    /// The byte range to point at.
     pub span: Range<usize>,
     /// One line that names the key and the value.
     pub title: String,
@@ -22,7 +22,7 @@ pub(super) struct InvalidValue {
     pub help: String,
 }
 
-/// The result of a failed check: a label, and possibly a better spelling.
+/// Why a check failed: a label, and possibly a better spelling.
 struct Refusal {
     label: String,
     fix: Option<String>,
@@ -43,7 +43,7 @@ impl Refusal {
 /// numbers).
 ///
 /// # Errors
-/// The reason for the rejection.
+/// If the value does not fit: the reason.
 pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue> {
     let refused = |refusal: Refusal| {
         let expects = format!("{} is {}", key.path, key.kind);
@@ -132,7 +132,7 @@ fn unknown(words: &[&str], text: &str) -> Refusal {
     }
 }
 
-/// Returns what is wrong with a formula; `None` for what is rather a misspelled word.
+/// Explains what is wrong with a formula; `None` if the text is rather a misspelled word.
 fn wrong_formula(key: &Key, value: &Spanned<DeValue<'_>>, text: &str, e: ParseError) -> Option<InvalidValue> {
     let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let is_word =
@@ -154,8 +154,8 @@ fn wrong_formula(key: &Key, value: &Spanned<DeValue<'_>>, text: &str, e: ParseEr
     })
 }
 
-/// Returns the bytes of the source that stand for some of a string's, given those of the whole value; the
-/// whole value where escapes are in it.
+/// Maps a byte range of a string's text to the source, given the range of the whole value. Returns the whole
+/// value if the string has escapes.
 fn within(value: &Range<usize>, text: &str, part: &Range<usize>) -> Range<usize> {
     let quotes = value.len().saturating_sub(text.len());
     if !matches!(quotes, 0 | 2) || text.contains(['\\', '\n']) {
@@ -165,7 +165,7 @@ fn within(value: &Range<usize>, text: &str, part: &Range<usize>) -> Range<usize>
     start + part.start..start + part.end
 }
 
-/// Returns the integer, unless it is beyond every bound of the table.
+/// Parses the integer; `None` if it is larger than any bound in the table.
 fn integer(written: &DeInteger<'_>) -> Option<i128> {
     i128::from_str_radix(written.as_str(), written.radix()).ok()
 }
@@ -215,7 +215,7 @@ fn pair(items: &DeArray<'_>, interval: NumberRange) -> Result<Value, Refusal> {
     items.iter().map(|item| number(item.get_ref(), interval)).collect::<Result<_, _>>().map(Value::Array)
 }
 
-/// Returns a list of at least one value, each typed by `value`, which are all different.
+/// Returns a list of at least one value, each typed by `value` and all different.
 fn different(
     items: &DeArray<'_>,
     value: impl Fn(&DeValue<'_>) -> Result<Value, Refusal>,
@@ -261,7 +261,7 @@ fn extensions(items: &DeArray<'_>) -> Result<Value, Refusal> {
             }
             Some("bin") => return Err(Refusal::new("a folder with .bin files is one of token shards")),
             Some(name) if name.contains('/') || name.split('.').any(str::is_empty) => {
-                return Err(Refusal::new(format!("{text:?} is no ending of a file")));
+                return Err(Refusal::new(format!("{text:?} is not a file ending")));
             }
             Some(_) if endings.contains(&ending) => return Err(Refusal::new(format!("has {text:?} twice"))),
             Some(_) => endings.push(ending),
@@ -273,7 +273,8 @@ fn extensions(items: &DeArray<'_>) -> Result<Value, Refusal> {
 /// Longest name of a named path, in bytes.
 const LONGEST_NAME: usize = 64;
 
-/// Returns a table from names to paths. A name stands in columns of files, in names of measures and in pages.
+/// Returns a table of names and paths. Names become parts of column names, of measures and of pages, so their
+/// characters are restricted.
 fn named_paths(key: &Key, table: &DeTable<'_>) -> Result<toml::Table, InvalidValue> {
     let mut paths = toml::Table::new();
     for (name, value) in table {
@@ -300,7 +301,7 @@ fn named_paths(key: &Key, table: &DeTable<'_>) -> Result<toml::Table, InvalidVal
                     span: value.span(),
                     title: format!("{}.{written} cannot be {}", key.path, shown(other)),
                     label: if other.is_str() { "empty" } else { sort(other) }.to_owned(),
-                    help: format!("write {written} = \"PATH\", of a file or folder of text or token shards"),
+                    help: format!("write {written} = \"PATH\", the path of a file or folder of text or token shards"),
                 });
             }
         };
@@ -309,7 +310,7 @@ fn named_paths(key: &Key, table: &DeTable<'_>) -> Result<toml::Table, InvalidVal
     Ok(paths)
 }
 
-/// Returns a list of values of `key`, as a grid has.
+/// Returns a list of values of `key`, as in a grid.
 fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue> {
     match value.get_ref() {
         DeValue::Array(items) if !items.is_empty() => {
@@ -324,14 +325,14 @@ fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue
     }
 }
 
-/// Returns the two ends of a range of `key`, the lower one first.
+/// Returns the two ends of a range of `key`, lower end first.
 fn range(key: &Key, value: &Spanned<DeValue<'_>>, scale: RangeScale) -> Result<Value, InvalidValue> {
     let wrong = |span: Range<usize>, title: String, label: &str, help: String| {
         Err(InvalidValue { span, title, label: label.to_owned(), help })
     };
     if !matches!(key.kind, Type::Count { .. } | Type::Number(_)) {
         let help = format!("list its values in sweep.grid: \"{}\" = [{}]", key.path, key.example);
-        return wrong(value.span(), format!("{} has no range", key.path), "not a key of numbers", help);
+        return wrong(value.span(), format!("{} has no range", key.path), "not a numeric key", help);
     }
     let ends = match value.get_ref() {
         DeValue::Array(ends) if ends.len() == 2 => ends,
@@ -355,7 +356,7 @@ fn range(key: &Key, value: &Spanned<DeValue<'_>>, scale: RangeScale) -> Result<V
         return wrong(ends[0].span(), title, "not above 0", "begin above 0, or use sweep.range".to_owned());
     }
     if numbers[0] >= numbers[1] {
-        let title = format!("the range of {} ends at {}, where it should rise", key.path, numbers[1]);
+        let title = format!("the range of {} ends at {}, not above its start", key.path, numbers[1]);
         let (label, help) = match numbers[0] == numbers[1] {
             true => ("both ends are the same", format!("set {} itself, outside of [sweep]", key.path)),
             false => ("reversed", format!("write [{}, {}]", numbers[1], numbers[0])),
@@ -365,7 +366,7 @@ fn range(key: &Key, value: &Spanned<DeValue<'_>>, scale: RangeScale) -> Result<V
     Ok(Value::Array(typed_ends))
 }
 
-/// Returns a table from keys to values, each checked by `check`; keys may be quoted paths or nested tables.
+/// Returns a table of keys and values, each checked by `check`. Keys may be quoted paths or nested tables.
 fn settings(owner: &Key, table: &DeTable<'_>, check: &mut Check<'_>) -> Result<toml::Table, InvalidValue> {
     let mut found = toml::Table::new();
     flatten(owner, "", table, check, &mut found)?;
@@ -423,7 +424,7 @@ fn unquote(text: &str, fits: impl Fn(&str) -> bool) -> Refusal {
     if fits(text) { refusal.fix(format!("write {text} without the quotes")) } else { refusal }
 }
 
-/// Returns the value for a message: short, on one line.
+/// Returns the value for a message: shortened, on one line.
 fn shown(value: &DeValue<'_>) -> String {
     const LONGEST: usize = 40;
     let text = match value {

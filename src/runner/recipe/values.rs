@@ -3,10 +3,10 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// Number of ranks.
+/// The number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorldSize {
-    /// One rank per device found, or what the launcher's environment says.
+    /// One rank per device found, or the number in the launcher's environment.
     Auto,
     /// Exactly this many.
     Fixed(usize),
@@ -52,8 +52,8 @@ impl fmt::Display for WorldSize {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Validation {
-    /// This fraction of the corpus, taken from its end.
+    /// This fraction of the corpus: whole documents, or the end of a single one.
     Fraction(f64),
-    /// A corpus of its own.
+    /// A separate corpus.
     Path(String),
 }

@@ -1,4 +1,4 @@
-//! Checks of what follows the width of a model.
+//! Checks the keys that scale a model with its width.
 
 use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
@@ -7,7 +7,7 @@ use crate::policy::{HeadInit, Parametrization};
 
 const PARAMETRIZATION: &str = "model.parametrization";
 
-/// Finds contradictions among these keys.
+/// Reports contradictions among these keys.
 pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let values = recipe.values();
     let model = &values.model;
@@ -24,7 +24,7 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     if model.base_dim.is_none() {
         found.push(recipe.diagnostic(
             &[PARAMETRIZATION, "model.base_dim"],
-            "muP says how a model differs from one of the base width, and there is none",
+            "muP scales a model relative to a base width, and none is set",
             "set model.base_dim to the width at which the learning rate was tuned",
         ));
     }
@@ -39,7 +39,7 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             found.push(recipe.diagnostic(
                 &[choice, PARAMETRIZATION],
                 format!(
-                    "there is no rule of how the updates of {name} follow the width, for parameters of {word}"
+                    "{name} has no rule for how its updates of parameters of {word} scale with the width"
                 ),
                 format!("take one of {}, or parametrization = \"standard\"", others.join(", ")),
             ));
@@ -48,7 +48,7 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             found.push(recipe.diagnostic(
                 &["model.qk_norm_weight", choice],
                 "all heads share the weights of the norms of queries and keys, and how their gradients add up over more \
-                 heads is no power of the width: sgd has no rule for them",
+                 heads is not a power of the width: sgd has no rule for them",
                 "set model.qk_norm_weight = false, or take another optimizer for vectors",
             ));
         }

@@ -146,7 +146,7 @@ fn the_list_of_runs_hides_nothing_that_its_figures_depend_on() {
 fn a_run_says_what_the_plan_remarks_on_its_model() {
     let place = Place::new();
     let wide = ["tiny.toml", "model.head_dim=32", "training.steps=2"];
-    let remark = "2 heads of 32 elements attend to 64 elements, and the stream has 32";
+    let remark = "2 heads of 32 elements attend to 64 elements, but the stream has 32";
     let done = place.xrun(&wide).succeeds().says(&[remark]);
     assert!(done.stderr.find(remark) < done.stderr.find("step 1/2"), "{}", done.stderr);
     assert!(place.run().text("log").contains(remark));

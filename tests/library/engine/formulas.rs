@@ -90,7 +90,7 @@ fn shipped_formulas_train() {
 #[test]
 fn what_would_fill_padding_is_refused() {
     for (formula, says) in [
-        ("cos(x)", "cos(x) is not 0 at 0, as the 24 columns are that pad 40 to 64"),
+        ("cos(x)", "cos(x) is not 0 at 0, the value of the 24 columns that pad 40 to 64"),
         ("a + b + 1", "a + b + 1 is not 0 at 0"),
         ("sqrt(abs(x) + x^2 + x)", "sqrt(abs(x) + x^2 + x) has no finite slope at 0"),
     ] {

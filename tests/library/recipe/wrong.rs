@@ -975,7 +975,7 @@ activation = "x * tanh(softplus(x)"
     "###);
     for (value, says) in [
         ("\"relu\"", "a function"),
-        ("\"x + \\\"1\\\"\"", "no part of a formula"),
+        ("\"x + \\\"1\\\"\"", "not part of a formula"),
         ("1", "a number"),
         ("\"\"", "empty"),
         ("\"2 * pi\"", "has no variable"),
@@ -992,7 +992,7 @@ fn hostile_formulas() {
     let deep = format!("[lr_scheduler]\ndecay = \"{}t{}\"\n", "(".repeat(100), ")".repeat(100));
     let said = wrong(&(long + &deep), &[], &[]);
     assert!(said.contains("a formula has at most 256 characters"), "{}", said.len());
-    assert!(said.contains("at most 16 parentheses, calls, signs and powers stand inside each other"));
+    assert!(said.contains("at most 16 parentheses, calls, signs and powers may be nested"));
 }
 
 #[test]
