@@ -1,4 +1,4 @@
-//! `config.json`: values by key, each of the type that is asked for.
+//! `config.json`: values by key, each read as the type that is asked for.
 
 use super::files::Opened;
 use super::json::{self, Strict, shortened};
@@ -6,15 +6,15 @@ use crate::error::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Largest configuration that is read, in bytes: those of models have a few KiB, and those of classifiers
-/// with thousands of labels 500.
+/// Largest configuration that is read, in bytes: models have a few KiB, classifiers with thousands of labels
+/// 500 KiB.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Values of a configuration, or of a table in one. A value that is `null` counts as absent unless a method
-/// says otherwise.
+/// Values of a configuration, or of a table in it. A `null` value counts as absent unless a method says
+/// otherwise.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// File, and the table in it, for messages.
+    /// The file, and the table in it, for messages.
     place: String,
     values: Map<String, Value>,
 }
@@ -28,44 +28,44 @@ impl Config {
     /// Parses the content of the file at `path`.
     ///
     /// # Errors
-    /// A usage error if it is no JSON object, or a key stands twice.
+    /// A usage error if it is not a JSON object, or a key appears twice.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
         let Strict(value) = json::parse(path, bytes)?;
         let place = path.display().to_string();
         match value {
             Value::Object(values) => Ok(Self { place, values }),
-            _ => Err(Error::usage(format!("{place}: it is no object of keys and values"))),
+            _ => Err(Error::usage(format!("{place}: it is not a JSON object of keys and values"))),
         }
     }
 
-    /// Returns the value of a key; `None` where it is absent or `null`.
+    /// Returns the value of a key; `None` if it is absent or `null`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.values.get(key).filter(|value| !value.is_null())
     }
 
-    /// Returns true if a key is there, be it `null`.
+    /// Returns true if the key is present, even if it is `null`.
     pub fn has(&self, key: &str) -> bool {
         self.values.contains_key(key)
     }
 
-    /// Returns the number of a key that counts something, or `default` where it is absent.
+    /// Returns the number of a key that counts something, or `default` if it is absent.
     ///
     /// # Errors
-    /// A usage error if it is absent without a default, or no whole number from 1.
+    /// A usage error if it is absent without a default, or not a whole number of at least 1.
     pub fn count(&self, key: &str, default: Option<usize>) -> Result<usize> {
         let count = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
         self.typed(key, default, "a whole number from 1", count)
     }
 
-    /// Returns the number of a key, or `default` where it is absent.
+    /// Returns the number of a key, or `default` if it is absent.
     ///
     /// # Errors
-    /// A usage error if it is absent without a default, or no number.
+    /// A usage error if it is absent without a default, or not a number.
     pub fn number(&self, key: &str, default: Option<f64>) -> Result<f64> {
         self.typed(key, default, "a number", |value| value.as_f64().filter(|x| x.is_finite()))
     }
 
-    /// Returns whether a key is true, or `default` where it is absent.
+    /// Returns the flag of a key, or `default` if it is absent.
     ///
     /// # Errors
     /// A usage error if it is neither true nor false.
@@ -73,18 +73,18 @@ impl Config {
         self.typed(key, Some(default), "true or false", Value::as_bool)
     }
 
-    /// Returns the word of a key, or `default` where it is absent.
+    /// Returns the string of a key, or `default` if it is absent.
     ///
     /// # Errors
-    /// A usage error if it is absent without a default, or no text.
+    /// A usage error if it is absent without a default, or not a string.
     pub fn word(&self, key: &str, default: Option<&str>) -> Result<String> {
         self.typed(key, default.map(str::to_owned), "a text", |value| value.as_str().map(str::to_owned))
     }
 
-    /// Returns the words of a key; `None` where it is absent.
+    /// Returns the strings in the list of a key; `None` if it is absent.
     ///
     /// # Errors
-    /// A usage error if it is no list of texts.
+    /// A usage error if it is not a list of strings.
     pub fn words(&self, key: &str) -> Result<Option<Vec<String>>> {
         let words = |value: &Value| {
             let values = value.as_array()?.iter();
@@ -93,10 +93,10 @@ impl Config {
         self.get(key).map(|_| self.typed(key, None, "a list of texts", words)).transpose()
     }
 
-    /// Returns the table of a key; `None` where it is absent.
+    /// Returns the table of a key; `None` if it is absent.
     ///
     /// # Errors
-    /// A usage error if it is no table.
+    /// A usage error if it is not a table.
     pub fn table(&self, key: &str) -> Result<Option<Self>> {
         let table = |value: &Value| {
             let place = format!("{}: {key}", self.place);
@@ -105,10 +105,10 @@ impl Config {
         self.get(key).map(|_| self.typed(key, None, "an object", table)).transpose()
     }
 
-    /// Refuses another value of a key than `expected`, which is also that of a configuration without it.
+    /// Refuses any value of a key but `expected`; an absent key counts as `expected`.
     ///
     /// # Errors
-    /// A usage error that says what xrun's models have in its place.
+    /// A usage error that says what xrun's models have instead.
     pub fn require(&self, key: &str, expected: &Value, instead: &str) -> Result<()> {
         match self.get(key) {
             None => Ok(()),
@@ -121,7 +121,7 @@ impl Config {
         }
     }
 
-    /// Returns the error of a value that xrun has no model for.
+    /// Makes the error for a value that xrun has no model for.
     pub fn refuse(&self, key: &str, instead: &str) -> Error {
         let value = self.get(key).map_or("absent".to_owned(), |value| shortened(&value.to_string()));
         Error::usage(format!("{}: {key} is {value}, and {instead}", self.place))
@@ -138,7 +138,7 @@ impl Config {
             Some(value) => convert(value).ok_or_else(|| self.refuse(key, &format!("{what} is expected"))),
             None => default.ok_or_else(|| {
                 Error::usage(format!(
-                    "{}: there is no {key}, without which the model is not known",
+                    "{}: there is no {key}, and the model cannot be built without it",
                     self.place
                 ))
             }),

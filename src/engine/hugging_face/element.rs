@@ -1,4 +1,4 @@
-//! Formats of elements, and widening to fp32.
+//! Formats of elements, and their conversion to fp32.
 
 use half::{bf16, f16};
 
@@ -8,11 +8,11 @@ pub(super) enum Element {
     F32,
     Bf16,
     F16,
-    /// A format that weights are not read in, as masks have: its name, and the bytes of an element.
+    /// A format that weights are not read in, such as that of masks: its name, and the bytes per element.
     Other(&'static str, usize),
 }
 
-/// Formats that weights are not read in.
+/// Formats that weights are not read in, with the bytes per element.
 const OTHERS: [(&str, usize); 12] = [
     ("BOOL", 1),
     ("U8", 1),
@@ -29,7 +29,7 @@ const OTHERS: [(&str, usize); 12] = [
 ];
 
 impl Element {
-    /// Returns the format of a name in a header; `None` for one that headers do not have.
+    /// Returns the format with this name in a header; `None` if no such format exists.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         match name {
             "F32" => Some(Self::F32),
@@ -41,7 +41,7 @@ impl Element {
         }
     }
 
-    /// Returns the bytes of one element.
+    /// Returns the bytes per element.
     pub(super) fn size(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -50,7 +50,7 @@ impl Element {
         }
     }
 
-    /// Appends elements to `out`, widened exactly; of other formats nothing.
+    /// Appends the elements to `out`, widened exactly to fp32. Appends nothing for other formats.
     pub(super) fn widen(self, bytes: &[u8], out: &mut Vec<f32>) {
         match self {
             Self::F32 => out.extend(bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x))),
@@ -65,7 +65,8 @@ impl Element {
 mod tests {
     use super::*;
 
-    /// By the definition of the formats: IEEE 754 half precision, and the upper half of single precision.
+    /// Checks against the definitions of the formats: IEEE 754 half precision, and the upper half of single
+    /// precision.
     #[test]
     fn every_element_of_two_bytes_widens_exactly() {
         for bits in 0..=u16::MAX {

@@ -1,35 +1,35 @@
-//! Opening what lies in a folder: regular files, and links that do not lead out of it.
+//! Opens files of a folder: regular files, and links that do not lead out of it.
 
 use crate::error::{Error, IoContext, Result};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A file of a folder that was opened.
+/// An opened file of a folder.
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// Its path, for messages.
+    /// Path of the file, for messages.
     pub path: PathBuf,
     /// The file.
     pub file: File,
-    /// Its size in bytes.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
-/// Opens the file `name` of a folder; `None` if there is none.
+/// Opens the file `name` of a folder; `None` if it does not exist.
 ///
-/// A link is followed to files of the folder itself. Folders of HuggingFace's cache
+/// Links to files of the folder itself are followed. Folders of HuggingFace's cache
 /// (`REPOSITORY/snapshots/REVISION`) consist of links to `REPOSITORY/blobs`, which are followed too.
 ///
 /// # Errors
-/// A usage error if it is no regular file, or a link out of the folder.
+/// A usage error if it is not a regular file, or is a link out of the folder.
 pub(super) fn open(folder: &Path, name: &str) -> Result<Option<Opened>> {
     let path = folder.join(name);
     let wrong = |text: String| Error::usage(format!("{}: {text}", path.display()));
     let target = match path.canonicalize() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return match path.symlink_metadata() {
-                Ok(_) => Err(wrong("a link to a file that is not there; download it again".to_owned())),
+                Ok(_) => Err(wrong("a link to a missing file; download it again".to_owned())),
                 Err(_) => Ok(None),
             };
         }
@@ -41,19 +41,19 @@ pub(super) fn open(folder: &Path, name: &str) -> Result<Option<Opened>> {
             target.display()
         )));
     }
-    // Before it is opened: a pipe would wait for a writer.
+    // Checked before opening, because opening a pipe waits for a writer.
     if !target.metadata().at("read", &path)?.is_file() {
-        return Err(wrong("not a regular file; a folder of a model has files alone".to_owned()));
+        return Err(wrong("not a regular file; a model's folder may have only files".to_owned()));
     }
     let file = File::open(&target).at("open", &path)?;
     let metadata = file.metadata().at("read", &path)?;
     if !metadata.is_file() {
-        return Err(wrong("not a regular file; a folder of a model has files alone".to_owned()));
+        return Err(wrong("not a regular file; a model's folder may have only files".to_owned()));
     }
     Ok(Some(Opened { path, file, bytes: metadata.len() }))
 }
 
-/// Returns true if a file lies in a folder, or among the blobs of the cache that the folder belongs to.
+/// Returns true if a file is in a folder, or among the blobs of the cache that the folder belongs to.
 fn lies_in(file: &Path, folder: &Path) -> bool {
     let parent = file.parent();
     let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"));
@@ -62,14 +62,14 @@ fn lies_in(file: &Path, folder: &Path) -> bool {
 }
 
 impl Opened {
-    /// Returns the whole content, which has at most `most` bytes.
+    /// Reads the whole content.
     ///
     /// # Errors
-    /// A usage error above that, before anything is read.
+    /// A usage error if it has more than `most` bytes, before anything is read.
     pub(super) fn read(&self, most: u64) -> Result<Vec<u8>> {
         if self.bytes > most {
             return Err(Error::usage(format!(
-                "{}: {} bytes, and such a file has at most {most}: it is another file, or damaged",
+                "{}: {} bytes, but such a file has at most {most}: it is a different file, or damaged",
                 self.path.display(),
                 self.bytes
             )));
@@ -102,7 +102,7 @@ mod tests {
         assert!(open(&folder, "none").unwrap().is_none());
         for (name, says) in [
             ("out", "a link out of the folder"),
-            ("dangling", "a link to a file that is not there"),
+            ("dangling", "a link to a missing file"),
             ("device", "a link out of the folder"),
             ("../../../outside", "a link out of the folder"),
             (".", "a link out of the folder"),
@@ -113,6 +113,6 @@ mod tests {
         std::fs::create_dir(folder.join("config.json")).unwrap();
         assert!(open(&folder, "config.json").unwrap_err().message().contains("not a regular file"));
         let error = open(&folder, "linked").unwrap().unwrap().read(6).unwrap_err();
-        assert!(error.message().contains("7 bytes, and such a file has at most 6"), "{error}");
+        assert!(error.message().contains("7 bytes, but such a file has at most 6"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! A folder: its configuration, and its tensors by name over all files.
+//! A model's folder: its configuration, and its tensors by name from all files.
 
 use super::config::Config;
 use super::element::Element;
@@ -15,17 +15,17 @@ use std::path::{Path, PathBuf};
 /// File name of the configuration.
 const CONFIG: &str = "config.json";
 
-/// File name of the weights where they are in one file.
+/// File name of the weights if they are in a single file.
 const WEIGHTS: &str = "model.safetensors";
 
-/// Endings of files that Python unpickles, which runs what they say.
+/// Extensions of files that Python unpickles, which runs the code in them.
 const PICKLES: [&str; 4] = ["bin", "pt", "pth", "ckpt"];
 
 /// Bytes read at a time.
 const CHUNK: usize = 4 << 20;
 
-/// A folder whose configuration and headers were read and checked. Weights are read on demand, from files
-/// that stay open.
+/// A folder whose configuration and headers were read and checked. Weights are read on demand from files that
+/// stay open.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -37,25 +37,25 @@ pub struct Folder {
 /// A tensor of a folder.
 #[derive(Debug)]
 pub struct Tensor {
-    /// Index of its file.
+    /// Index of the tensor's file in `Folder::files`.
     file: usize,
     span: TensorSpan,
 }
 
 impl Tensor {
-    /// Returns its shape.
+    /// Returns the shape.
     pub fn shape(&self) -> &[usize] {
         &self.span.shape
     }
 }
 
 impl Folder {
-    /// Opens a folder: reads `config.json`, the index of shards if there is one, and the header of every file
-    /// of weights.
+    /// Opens a folder: reads `config.json`, the index of shards if there is one, and the header of every
+    /// weight file.
     ///
     /// # Errors
-    /// A usage error that names the file: one that is missing, damaged, not what it says, outside of the
-    /// folder or a pickle.
+    /// A usage error that names the file, if one is missing, damaged, inconsistent, outside the folder, or a
+    /// pickle.
     pub fn open(path: &Path) -> Result<Self> {
         if !path.is_dir() {
             return Err(Error::usage(format!(
@@ -65,7 +65,7 @@ impl Folder {
             )));
         }
         let config = files::open(path, CONFIG)?.ok_or_else(|| {
-            Error::usage(format!("{}: there is no {CONFIG}; it is no folder of a model", path.display()))
+            Error::usage(format!("{}: there is no {CONFIG}, so it is not a model's folder", path.display()))
         })?;
         let mut folder = Self {
             path: path.to_owned(),
@@ -92,7 +92,7 @@ impl Folder {
             }
             (Some(_), Some(_)) => {
                 return Err(Error::usage(format!(
-                    "{}: there are both {WEIGHTS} and {INDEX}, and which of them holds the model is not said; remove one",
+                    "{}: there are both {WEIGHTS} and {INDEX}, and it is unclear which holds the model; remove one",
                     path.display()
                 )));
             }
@@ -101,16 +101,16 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Adds the tensors of a file; `listed` are those that the index says it has.
+    /// Adds the tensors of a file. `listed` are the names that the index lists for it, sorted.
     fn add(&mut self, weights: Opened, listed: Option<&[String]>) -> Result<()> {
         let spans = header::read(&weights)?;
         let wrong = |text: String| Error::usage(format!("{}: {text}", weights.path.display()));
         if let Some(listed) = listed {
             if let Some(missing) = listed.iter().find(|name| !spans.contains_key(*name)) {
-                return Err(wrong(format!("{INDEX} says that it has tensor {missing}, and it has none")));
+                return Err(wrong(format!("{INDEX} says that it has tensor {missing}, but it does not")));
             }
             if let Some(unlisted) = spans.keys().find(|name| listed.binary_search(name).is_err()) {
-                return Err(wrong(format!("it has tensor {unlisted}, and {INDEX} does not list it there")));
+                return Err(wrong(format!("it has tensor {unlisted}, but {INDEX} does not list it there")));
             }
         }
         let file = self.files.len();
@@ -134,15 +134,15 @@ impl Folder {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
-    /// Returns a tensor.
+    /// Returns the tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.get(name)
     }
 
-    /// Returns the content of another file of the folder, of at most `most` bytes; `None` if there is none.
+    /// Reads another file of the folder, of at most `most` bytes; `None` if it does not exist.
     ///
     /// # Errors
-    /// A usage error if it is larger, no regular file, a link out of the folder, or not UTF-8.
+    /// A usage error if it is larger, not a regular file, a link out of the folder, or not UTF-8.
     pub fn text(&self, name: &str, most: u64) -> Result<Option<String>> {
         let Some(opened) = files::open(&self.path, name)? else { return Ok(None) };
         let bytes = opened.read(most)?;
@@ -151,7 +151,7 @@ impl Folder {
         Ok(Some(text))
     }
 
-    /// Checks that a tensor is in a format that weights are read in.
+    /// Checks that a tensor has a format that weights are read in.
     ///
     /// # Errors
     /// A usage error that names the format.
@@ -166,11 +166,11 @@ impl Folder {
         }
     }
 
-    /// Reads a tensor of this shape, widened to fp32, row-major.
+    /// Reads a tensor with the given shape, widened to fp32, row-major.
     ///
     /// # Errors
-    /// A usage error if there is none, it has another shape, or an element is NaN or infinite; memory that
-    /// the machine does not have.
+    /// A usage error if it does not exist, has a different shape, or contains NaN or infinity. Another error
+    /// if memory runs out.
     pub fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let Some(Tensor { file, span }) = self.tensors.get(name) else {
             return Err(Error::usage(format!("{}: there is no tensor {name}", self.path.display())));
@@ -181,7 +181,7 @@ impl Folder {
         let TensorSpan { element, shape: found, start, bytes } = span;
         if found != shape {
             return Err(Error::usage(format!(
-                "{}: tensor {name} has shape {found:?}, and by {CONFIG} it has {shape:?}",
+                "{}: tensor {name} has shape {found:?}, but by {CONFIG} it has {shape:?}",
                 opened.path.display()
             )));
         }
@@ -209,10 +209,11 @@ impl Folder {
         }
     }
 
-    /// Returns the BLAKE3 of the configuration and of every file of weights with its name, in hexadecimal.
+    /// Returns the BLAKE3 hash, in hexadecimal, of the configuration, the index if there is one, and every
+    /// weight file, each with its name.
     ///
     /// # Errors
-    /// When a file cannot be read.
+    /// If a file cannot be read.
     pub fn content_hash(&self) -> Result<String> {
         let mut whole = blake3::Hasher::new();
         for opened in &self.files {
@@ -234,7 +235,8 @@ impl Folder {
     }
 }
 
-/// The error of a folder without weights that are read: pickles are named, with how to convert them.
+/// Makes the error for a folder without weights that can be read. If there are pickles, it explains how to
+/// convert them.
 fn without_weights(path: &Path) -> Error {
     let entries =
         fs::read_dir(path).into_iter().flatten().flatten().map(|entry| PathBuf::from(entry.file_name()));
@@ -259,7 +261,7 @@ fn without_weights(path: &Path) -> Error {
 mod tests {
     use super::*;
 
-    /// A file with one-dimensional tensors of these elements.
+    /// Returns a file with one-dimensional tensors of these elements.
     fn safetensors(tensors: &[(&str, &str, &[u8], usize)]) -> Vec<u8> {
         let (mut header, mut data) = (Vec::new(), Vec::new());
         for (name, dtype, bytes, size) in tensors {
@@ -307,7 +309,7 @@ mod tests {
             assert_eq!(folder.read("b", &[2]).unwrap(), [1.0, -3.0]);
             assert_eq!(folder.read("c", &[2]).unwrap(), [1.0, 2f32.powi(-24)]);
             assert!(
-                folder.read("a", &[1]).unwrap_err().message().contains("has shape [2], and by config.json")
+                folder.read("a", &[1]).unwrap_err().message().contains("has shape [2], but by config.json")
             );
             assert!(
                 folder
@@ -351,7 +353,7 @@ mod tests {
             ),
             (
                 &[config, (INDEX, index), ("x-1.safetensors", &one), ("x-2.safetensors", &one)],
-                "says that it has tensor b, and it has none",
+                "says that it has tensor b, but it does not",
             ),
             (
                 &[

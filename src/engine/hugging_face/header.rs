@@ -1,7 +1,7 @@
 //! The header of a safetensors file: <https://github.com/huggingface/safetensors#format>.
 //!
-//! Parsed here and not by the `safetensors` crate, which takes the last of two tensors of one name and whose
-//! errors do not name what is wrong.
+//! Parsed here rather than by the `safetensors` crate, which silently takes the last of two tensors with one
+//! name and whose errors do not say what is wrong.
 
 use super::element::Element;
 use super::files::Opened;
@@ -12,21 +12,21 @@ use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 
-/// The length of a header is a little-endian u64 before it.
+/// Bytes before the header: its length as a little-endian u64.
 const PREFIX: u64 = 8;
-/// The format's own limit.
+/// The limit that the format itself sets.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// Most dimensions of a tensor of a model.
+/// Most dimensions that a tensor of a model may have.
 const MAX_DIMENSIONS: usize = 8;
 /// Longest name of a tensor, in bytes.
 const MAX_NAME: usize = 256;
 
-/// Where a tensor lies in a file.
+/// The location of a tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TensorSpan {
     pub element: Element,
     pub shape: Vec<usize>,
-    /// First byte in the file.
+    /// Offset of the first byte in the file.
     pub start: u64,
     pub bytes: usize,
 }
@@ -40,7 +40,7 @@ struct Described {
     data_offsets: (u64, u64),
 }
 
-/// An entry of the header: a tensor, or the metadata, which says nothing about tensors.
+/// An entry of the header: a tensor, or the metadata, which is not about tensors.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Entry {
@@ -52,25 +52,25 @@ enum Entry {
 const METADATA: &str = "__metadata__";
 
 /// Reads the header of a file. Tensors lie back to back from the end of the header to the end of the file, in
-/// any order, and each has the bytes of its shape.
+/// any order, and each has exactly the bytes that its shape takes.
 ///
 /// # Errors
 /// A usage error that names the tensor: lengths that do not fit the file, tensors that overlap or leave a
-/// gap, shapes that take other bytes, formats that are not read, two tensors of one name.
+/// gap, a shape that takes a different number of bytes, an unknown format, or two tensors with one name.
 pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, TensorSpan>> {
     let (path, bytes) = (&opened.path, opened.bytes);
     let wrong = |text: String| Error::usage(format!("{}: {text}", path.display()));
     let mut prefix = [0; PREFIX as usize];
     if bytes < PREFIX {
-        return Err(wrong(format!("{bytes} bytes are no safetensors file; download it again")));
+        return Err(wrong(format!("{bytes} bytes are not a safetensors file; download it again")));
     }
     opened.file.read_exact_at(&mut prefix, 0).at("read", path)?;
     let length = u64::from_le_bytes(prefix);
     let longest = (bytes - PREFIX).min(MAX_HEADER_BYTES);
     if length > longest {
         return Err(wrong(format!(
-            "the header length is {length} bytes, and in a file of {bytes} bytes at most {longest} are possible: it is \
-             cut short or no safetensors file; download it again"
+            "the header length is {length} bytes, but in a file of {bytes} bytes at most {longest} are possible: it is \
+             cut short or not a safetensors file; download it again"
         )));
     }
     let mut json = vec![0; length as usize];
@@ -96,19 +96,19 @@ pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, TensorSpan>> {
     Ok(spans)
 }
 
-/// Checks a tensor by itself. `base` is the byte of the file from which offsets count.
+/// Checks one tensor on its own. `base` is the offset in the file from which its offsets count.
 fn span(name: &str, described: Described, base: u64) -> Result<TensorSpan, String> {
     let Described { dtype, shape, data_offsets: (from, to) } = described;
     let shown = shortened(name);
     if name.len() > MAX_NAME || name.is_empty() || name.chars().any(char::is_control) {
-        return Err(format!("{shown:?} is no name of a tensor: 1 to {MAX_NAME} printable characters"));
+        return Err(format!("{shown:?} is not a tensor's name: it has 1 to {MAX_NAME} printable characters"));
     }
     let Some(element) = Element::from_name(&dtype) else {
-        return Err(format!("tensor {shown} has the dtype {:?}, which is none", shortened(&dtype)));
+        return Err(format!("tensor {shown} has the unknown dtype {:?}", shortened(&dtype)));
     };
     if shape.len() > MAX_DIMENSIONS {
         return Err(format!(
-            "tensor {shown} has {} dimensions, and at most {MAX_DIMENSIONS} are read",
+            "tensor {shown} has {} dimensions, but at most {MAX_DIMENSIONS} are read",
             shape.len()
         ));
     }
@@ -121,13 +121,13 @@ fn span(name: &str, described: Described, base: u64) -> Result<TensorSpan, Strin
             Ok(TensorSpan { element, shape, start, bytes: takes })
         }
         (Some(takes), _) => Err(format!(
-            "tensor {shown} of shape {shape:?} takes {takes} bytes, and its data_offsets are {from} to {to}"
+            "tensor {shown} of shape {shape:?} takes {takes} bytes, but its data_offsets are {from} to {to}"
         )),
         (None, _) => Err(format!("tensor {shown} has the shape {shape:?}, which no file can hold")),
     }
 }
 
-/// Checks that tensors fill a file from byte `start` to its end, each byte once.
+/// Checks that the tensors fill a file from byte `start` to its end, each byte exactly once.
 fn check_contiguous(spans: &BTreeMap<String, TensorSpan>, start: u64, end: u64) -> Result<(), String> {
     let mut sorted: Vec<(&String, &TensorSpan)> = spans.iter().collect();
     sorted.sort_by_key(|(_, span)| (span.start, span.bytes));
@@ -148,7 +148,7 @@ fn check_contiguous(spans: &BTreeMap<String, TensorSpan>, start: u64, end: u64) 
     }
     match at {
         at if at > end => Err(format!(
-            "tensor {before} ends at byte {at}, and the file has {end}: it is cut short; download it again"
+            "tensor {before} ends at byte {at}, but the file has {end} bytes: it is cut short; download it again"
         )),
         at if at < end => Err(format!("the last {} bytes belong to no tensor", end - at)),
         _ => Ok(()),
@@ -160,7 +160,7 @@ mod tests {
     use super::super::files;
     use super::*;
 
-    /// A file of this header and so many bytes of data.
+    /// Parses a file with this header and `data` bytes of data.
     fn parsed(header: &str, data: usize) -> Result<BTreeMap<String, TensorSpan>> {
         parsed_bytes(&[&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat())
     }
@@ -202,15 +202,15 @@ mod tests {
             (one("F32", "[2]", 0, 8), 4, "tensor a ends at byte"),
             (one("F32", "[2]", 0, 8), 12, "the last 4 bytes belong to no tensor"),
             (one("F32", "[2]", 4, 12), 12, "4 bytes between the header and tensor a belong to nothing"),
-            (one("F32", "[3]", 0, 8), 8, "of shape [3] takes 12 bytes, and its data_offsets are 0 to 8"),
+            (one("F32", "[3]", 0, 8), 8, "of shape [3] takes 12 bytes, but its data_offsets are 0 to 8"),
             (one("F32", "[2]", 8, 0), 8, "data_offsets are 8 to 0"),
             (one("F32", "[4294967296, 4294967296, 4]", 0, 8), 8, "which no file can hold"),
             (one("F32", "[1,1,1,1,1,1,1,1,1]", 0, 4), 4, "9 dimensions"),
-            (one("F31", "[1]", 0, 8), 8, "tensor a has the dtype \"F31\", which is none"),
+            (one("F31", "[1]", 0, 8), 8, "tensor a has the unknown dtype \"F31\""),
             (one("F32", "[-1]", 0, 4), 4, "not the dtype, shape and data_offsets"),
             (two(4, 8), 8, "tensor b begins at byte 4 of the data, inside of a"),
             (two(12, 16), 16, "4 bytes between a and tensor b"),
-            (format!("{{{0}, {0}}}", tensor("a", "F32", "[1]", 0, 4)), 4, "\"a\" stands twice"),
+            (format!("{{{0}, {0}}}", tensor("a", "F32", "[1]", 0, 4)), 4, "\"a\" appears twice"),
             (one("F32", &format!("[{}]", u64::MAX / 4), 0, u64::MAX - 3), 0, "ends at byte"),
             ("{\"a\": 3}".to_owned(), 0, "\"a\" of the header is not"),
             ("{\"__metadata__\": {\"x\": 1}}".to_owned(), 0, "\"__metadata__\" of the header is not"),
@@ -219,7 +219,7 @@ mod tests {
                 4,
                 "\"__metadata__\" of the header",
             ),
-            (format!("{{{}}}", tensor(&"x".repeat(300), "F32", "[1]", 0, 4)), 4, "is no name of a tensor"),
+            (format!("{{{}}}", tensor(&"x".repeat(300), "F32", "[1]", 0, 4)), 4, "is not a tensor's name"),
             ("[]".to_owned(), 0, "expected an object"),
         ] {
             let error = parsed(&header, data).unwrap_err();
@@ -229,7 +229,7 @@ mod tests {
             );
         }
         for (bytes, says) in [
-            (vec![1, 2, 3], "3 bytes are no safetensors file"),
+            (vec![1, 2, 3], "3 bytes are not a safetensors file"),
             (u64::MAX.to_le_bytes().to_vec(), "at most 0 are possible"),
             ([&100u64.to_le_bytes()[..], b"{}"].concat(), "the header length is 100 bytes"),
         ] {

@@ -1,4 +1,4 @@
-//! `model.safetensors.index.json`: which file of a sharded model has which tensor.
+//! `model.safetensors.index.json`: lists which file of a sharded model holds which tensor.
 
 use super::files::Opened;
 use super::json::{self, Unique, shortened};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// File name of the index.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
-/// Largest index that is read, in bytes: those of models of 400 billion parameters have 200 KiB.
+/// Largest index that is read, in bytes: models of 400 billion parameters have 200 KiB.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Most shards: models of 600 billion parameters have 200.
@@ -18,16 +18,16 @@ const MAX_SHARDS: usize = 4096;
 
 #[derive(Deserialize)]
 struct Index {
-    /// Sizes for people, which tools write wrongly as often as rightly.
+    /// Ignored: sizes for information, which tools often write wrongly.
     #[serde(default, rename = "metadata")]
     _metadata: IgnoredAny,
     weight_map: Unique<String>,
 }
 
-/// Returns the names of the tensors of each file.
+/// Returns the names of the tensors in each file.
 ///
 /// # Errors
-/// A usage error for a file that is not a plain `*.safetensors` of this folder.
+/// A usage error if a listed file is not a plain `*.safetensors` in this folder.
 pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, Vec<String>>> {
     let bytes = opened.read(MAX_BYTES)?;
     let index: Index = json::parse(&opened.path, &bytes)?;
@@ -35,8 +35,8 @@ pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, Vec<String>>> {
     for (tensor, file) in index.weight_map.0 {
         if !is_plain(&file) {
             return Err(Error::usage(format!(
-                "{}: tensor {} is said to lie in {:?}, which is no safetensors file in this folder: a name of letters, \
-                 digits, `.`, `_` and `-`",
+                "{}: tensor {} is listed in {:?}, which is not a safetensors file in this folder: a name has letters, \
+                 digits, `.`, `_` and `-` only",
                 opened.path.display(),
                 shortened(&tensor),
                 shortened(&file)
@@ -46,7 +46,7 @@ pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, Vec<String>>> {
     }
     if files.is_empty() || files.len() > MAX_SHARDS {
         return Err(Error::usage(format!(
-            "{}: it names {} files, and a model has 1 to {MAX_SHARDS}",
+            "{}: it names {} files, but a model has 1 to {MAX_SHARDS}",
             opened.path.display(),
             files.len()
         )));
@@ -91,11 +91,11 @@ mod tests {
             "ü.safetensors",
         ] {
             let error = parsed(&format!(r#"{{"weight_map": {{"a": "{file}"}}}}"#)).unwrap_err();
-            assert!(error.message().contains("no safetensors file in this folder"), "{file}: {error}");
+            assert!(error.message().contains("not a safetensors file in this folder"), "{file}: {error}");
         }
         for (text, says) in [
             (r#"{"weight_map": {}}"#, "it names 0 files"),
-            (r#"{"weight_map": {"a": "1.safetensors", "a": "2.safetensors"}}"#, "\"a\" stands twice"),
+            (r#"{"weight_map": {"a": "1.safetensors", "a": "2.safetensors"}}"#, "\"a\" appears twice"),
             (r#"{"weight_map": {"a": 1}}"#, "expected a string"),
             (r#"{}"#, "missing field `weight_map`"),
             (r#"[]"#, INDEX),

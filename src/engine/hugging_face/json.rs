@@ -1,4 +1,4 @@
-//! JSON as others wrote it: UTF-8, of bounded depth, and without a key that stands twice in an object.
+//! JSON from third parties: must be UTF-8, of bounded depth, and without duplicate keys in an object.
 
 use crate::error::{Error, Result};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -11,12 +11,12 @@ use std::path::Path;
 /// Parses the content of the file at `path`.
 ///
 /// # Errors
-/// A usage error with the line: bytes that are not UTF-8, syntax, a key that stands twice, objects in objects
-/// beyond the 128 levels of `serde_json`, a value that is not a `T`.
+/// A usage error with the line: bytes that are not UTF-8, a syntax error, a duplicate key, nesting beyond the
+/// 128 levels of `serde_json`, or a value that is not a `T`.
 pub(super) fn parse<'de, T: Deserialize<'de>>(path: &Path, bytes: &'de [u8]) -> Result<T> {
     let text = std::str::from_utf8(bytes).map_err(|e| {
         Error::usage(format!(
-            "{}: byte {} is not UTF-8, and JSON is: download the file again",
+            "{}: byte {} is not UTF-8, as JSON must be: download the file again",
             path.display(),
             e.valid_up_to()
         ))
@@ -24,7 +24,7 @@ pub(super) fn parse<'de, T: Deserialize<'de>>(path: &Path, bytes: &'de [u8]) -> 
     serde_json::from_str(text).map_err(|e| Error::usage(format!("{}: {e}", path.display())))
 }
 
-/// An object whose keys are all different: of two equal ones, readers would take one or the other.
+/// An object whose keys are all different. With duplicates, different readers would use different values.
 #[derive(Debug)]
 pub(super) struct Unique<V>(pub BTreeMap<String, V>);
 
@@ -54,7 +54,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Unique<V> {
     }
 }
 
-/// Any value in which no object has a key twice.
+/// Any value in which no object has duplicate keys.
 #[derive(Debug)]
 pub(super) struct Strict(pub Value);
 
@@ -116,9 +116,9 @@ impl<'de> Deserialize<'de> for Strict {
     }
 }
 
-/// The error of a key that stands twice in an object.
+/// Makes the error for a key that appears twice in an object.
 fn twice<E: serde::de::Error>(key: &str) -> E {
-    E::custom(format!("{:?} stands twice; keep one of them", shortened(key)))
+    E::custom(format!("{:?} appears twice; keep one of them", shortened(key)))
 }
 
 /// Returns the beginning of a text from a file, for a message.
@@ -139,9 +139,9 @@ mod tests {
         let text = r#"{"a": [1, -2, 0.5, null, true, "x"], "b": {"c": {}}}"#;
         let Strict(value) = parse(Path::new("f"), text.as_bytes()).unwrap();
         assert_eq!(value, serde_json::from_str::<Value>(text).unwrap());
-        assert!(error(br#"{"a": {"b": 1, "b": 1}}"#).contains("\"b\" stands twice"));
+        assert!(error(br#"{"a": {"b": 1, "b": 1}}"#).contains("\"b\" appears twice"));
         let unique = parse::<Unique<u32>>(Path::new("f"), br#"{"a": 1, "a": 2}"#).unwrap_err();
-        assert!(unique.message().contains("\"a\" stands twice"), "{unique}");
+        assert!(unique.message().contains("\"a\" appears twice"), "{unique}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Folders in HuggingFace's form, as others made them: `config.json`, weights in safetensors, a tokenizer.
+//! Folders in HuggingFace format, made by third parties: `config.json`, weights in safetensors, a tokenizer.
 //!
 //! Nothing in a folder is trusted. Every length is checked against the size of its file before memory is
-//! allocated for it, no code of a folder runs, and an error names the file, the tensor or key, the value and
-//! the next step. What a configuration means for a model is known to `model::hugging_face`.
+//! allocated for it, no code from a folder runs, and an error names the file, the tensor or key, the value
+//! and the next step. `model::hugging_face` interprets the configuration.
 
 mod config;
 mod element;

@@ -1,39 +1,38 @@
-//! `xrun-reference.json`: tokens, and the logits that a model gives after the last of them. Whoever reads the
-//! weights can tell whether they compute the same.
+//! `xrun-reference.json`: tokens, and the logits that a model gives after the last of them, so that anyone
+//! who reads the weights can check that they compute the same.
 
 use super::json;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// File name in a folder.
+/// Name of the file in a model's folder.
 pub const REFERENCE: &str = "xrun-reference.json";
 
-/// Version of the form.
+/// Version of the file format.
 const FORMAT: u32 = 1;
 
-/// Most tokens of a prompt.
+/// Most tokens in a prompt.
 const MAX_TOKENS: usize = 4096;
 
-/// Largest difference of a logit that is taken for rounding in fp32, relative to the largest logit, or to 1
-/// where all are smaller.
+/// Largest difference of a logit that counts as fp32 rounding, relative to the largest logit, or to 1 if all
+/// are smaller.
 const TOLERANCE: f64 = 1e-4;
 
 /// A prompt and the logits after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reference {
-    /// Version of the form.
+    /// Version of the file format.
     format: u32,
     /// Ids of the prompt's tokens.
     pub tokens: Vec<u32>,
-    /// Logits after the last token, one for each entry of the vocabulary, computed in fp32 from the weights
-    /// as they are stored.
+    /// Logits after the last token, one per vocabulary entry, computed in fp32 from the weights as stored.
     pub logits: Vec<f32>,
 }
 
 impl Reference {
-    /// Most bytes of a file: logits of a vocabulary of a million entries.
+    /// Most bytes of a file: enough for the logits of a vocabulary of a million entries.
     pub const MAX_BYTES: u64 = 32 << 20;
 
     /// Creates the reference of a model.
@@ -41,23 +40,24 @@ impl Reference {
         Self { format: FORMAT, tokens, logits }
     }
 
-    /// Parses the content of the file at `path`, for a model of so many tokens whose context is so long.
+    /// Parses the content of the file at `path`, for a model with `vocab_size` tokens and a context of
+    /// `context` tokens.
     ///
     /// # Errors
-    /// A usage error for another form, tokens beyond the vocabulary or the context, and other numbers of
-    /// logits.
+    /// A usage error if the format is different, tokens exceed the vocabulary or the context, or the number
+    /// of logits is wrong.
     pub fn parse(path: &Path, text: &str, vocab_size: usize, context: usize) -> Result<Self> {
         let reference: Self = json::parse(path, text.as_bytes())?;
         let Self { format, tokens, logits } = &reference;
         let most = context.min(MAX_TOKENS);
         let wrong = if *format != FORMAT {
-            format!("format is {format}, and this xrun reads {FORMAT}")
+            format!("format is {format}, but this xrun reads {FORMAT}")
         } else if tokens.is_empty() || tokens.len() > most {
-            format!("tokens has {} entries, and 1 to {most} are expected", tokens.len())
+            format!("tokens has {} entries, but 1 to {most} are expected", tokens.len())
         } else if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
-            format!("token {token} is outside of the vocabulary of {vocab_size}")
+            format!("token {token} is outside the vocabulary of {vocab_size}")
         } else if logits.len() != vocab_size {
-            format!("logits has {} entries, and the vocabulary {vocab_size}", logits.len())
+            format!("logits has {} entries, but the vocabulary has {vocab_size}", logits.len())
         } else {
             return Ok(reference);
         };
@@ -67,7 +67,7 @@ impl Reference {
         )))
     }
 
-    /// Compares the logits with those that were computed from a folder's weights. Returns the largest
+    /// Compares the stored logits with logits computed from a folder's weights, and returns the largest
     /// difference.
     ///
     /// # Errors
@@ -77,15 +77,15 @@ impl Reference {
         let apart = |(stored, computed): (&f32, &f64)| (f64::from(*stored) - computed).abs();
         let differences = self.logits.iter().zip(computed).map(apart).enumerate();
         let (at, largest) = differences.fold((0, 0.0), |max, new| {
-            // A logit that is not a number differs from any.
+            // NaN differs from any logit.
             if new.1 > max.1 || new.1.is_nan() { new } else { max }
         });
         if computed.len() == self.logits.len() && largest <= TOLERANCE * scale {
             return Ok(largest);
         }
         Err(Error::usage(format!(
-            "{}: {REFERENCE} has the logit {} for token {at} after its prompt, and the weights give {}: they are not \
-             those of that file, or xrun computes another model than it was written for. Without the file logits are \
+            "{}: {REFERENCE} has the logit {} for token {at} after its prompt, but the weights give {}: they are not \
+             the weights it was written for, or xrun computes a different model. Without the file, logits are \
              not compared",
             folder.display(),
             self.logits.get(at).copied().unwrap_or_default(),
@@ -96,7 +96,7 @@ impl Reference {
     /// Returns the content of the file.
     ///
     /// # Errors
-    /// When a logit is not finite, which JSON cannot say.
+    /// If a logit is not finite, which JSON cannot represent.
     pub fn to_json(&self) -> Result<String> {
         if let Some(at) = self.logits.iter().position(|logit| !logit.is_finite()) {
             return Err(Error::failed(format!("the logit of token {at} is {}", self.logits[at])));

@@ -1,21 +1,21 @@
-//! The figures of evaluation tasks, and their columns of `metrics.csv`.
+//! The figures that evaluation tasks report, and their columns in `metrics.csv`.
 
 use std::fmt;
 
-/// What begins the columns of the moving average of the weights.
+/// Prefix of the columns for the moving average of the weights.
 const AVERAGE: &str = "ema_";
 
-/// A figure that an evaluation task reports of every held-out set. What a run shows of it is an entry of the
+/// A figure that an evaluation task reports for every held-out set. What a run shows of it is an entry in the
 /// table of metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TaskFigure {
-    /// Its name, which is that of its column.
+    /// Name of the figure and of its column.
     pub name: &'static str,
-    /// Its unit in words; empty for shares.
+    /// Unit in words; empty for shares.
     pub unit: &'static str,
     /// True if a higher value is better.
     pub higher_is_better: bool,
-    /// The smallest difference that matters to comparisons unless the user says otherwise.
+    /// The smallest difference that matters in comparisons, unless the user sets another.
     pub min_effect: f64,
 }
 
@@ -31,19 +31,19 @@ pub fn task_figure(name: &str) -> Option<&'static TaskFigure> {
 }
 
 /// A column of `metrics.csv` for a figure of a held-out set: `FIGURE` for the set of `data.validation`,
-/// `FIGURE/SET` for the others, with `ema_` before it for the moving average of the weights.
+/// `FIGURE/SET` for the others, with the prefix `ema_` for the moving average of the weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeldOutColumn<'a> {
     /// The name of the figure.
     pub figure: &'static str,
-    /// The name of the set; empty for that of `data.validation`.
+    /// The name of the set; empty for the set of `data.validation`.
     pub set: &'a str,
-    /// True for the moving average of the weights.
+    /// True if the column is about the moving average of the weights.
     pub is_average: bool,
 }
 
 impl<'a> HeldOutColumn<'a> {
-    /// Returns what a column is about; `None` for one of another kind.
+    /// Parses a column name; `None` for columns of other kinds.
     pub fn parse(column: &'a str) -> Option<Self> {
         let (weights, is_average) = match column.strip_prefix(AVERAGE) {
             Some(weights) => (weights, true),

@@ -1,4 +1,4 @@
-//! The table of metrics as Markdown, for `docs/results.md` and `docs/reports.md`.
+//! Writes the table of metrics as Markdown, for `docs/results.md` and `docs/reports.md`.
 
 use super::metric::{Metric, Source};
 use super::table::{of_ledgers, of_runs};
@@ -11,7 +11,7 @@ pub fn columns(metrics: &[Metric]) -> String {
     format!("| column | unit | meaning |\n|---|---|---|\n{rows}")
 }
 
-/// Returns a table of the figures of runs: name, heading, meaning, and where it is a column.
+/// Returns a table of the figures of runs: name, heading, meaning, and where each is a column.
 pub fn figures() -> String {
     let swept: Vec<&Metric> = of_ledgers().into_iter().map(|(_, metric)| metric).collect();
     let row = |metric: &Metric| {

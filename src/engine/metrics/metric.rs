@@ -1,49 +1,49 @@
 //! An entry of the table of metrics.
 
-/// A figure: a column of a row, a figure of a run, or both.
+/// A figure: a column of a row, a figure of a whole run, or both.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metric {
-    /// Name in tables of runs and sweeps, and of the column of a row.
+    /// Name in tables of runs and sweeps; also the name of the column, if it is one.
     pub name: &'static str,
-    /// Unit of the shown figure; empty for counts, names and ratios.
+    /// Unit of the figure as shown; empty for counts, names and ratios.
     pub unit: &'static str,
-    /// Meaning, as a fragment of a sentence.
+    /// Meaning, as a sentence fragment.
     pub meaning: &'static str,
-    /// Heading in tables, unit included; empty for columns of rows that no table shows.
+    /// Heading in tables, including the unit; empty for columns of rows that no table shows.
     pub heading: &'static str,
     /// Digits after the decimal point in tables.
     pub decimals: usize,
-    /// A stored figure is divided by this to be shown: bytes are shown in MiB.
+    /// Divides the stored figure to give the shown one: bytes are shown in MiB.
     pub divisor: f64,
-    /// Source of the figure of a run.
+    /// Where a run's figure comes from.
     pub source: Source,
-    /// Name in comparisons, of which predictions can be made; empty for figures that are not compared.
+    /// Name in comparisons and predictions; empty for figures that are not compared.
     pub compared_as: &'static str,
-    /// Path of the figure in the entry of a held-out set (`held_out/NAME` of the summary), which has it too
-    /// as `METRIC/NAME`; empty for figures that only the run has.
+    /// Path of the figure in the entry of a held-out set (`held_out/NAME` in the summary), where it is called
+    /// `METRIC/NAME`; empty for figures that only the run has.
     pub of_sets: &'static str,
-    /// Position and key in a line of a sweep's ledger, and so in the sweep's tables.
+    /// Position and key in the lines of a sweep's ledger, and so in the sweep's tables.
     pub ledger: Option<(u8, &'static str)>,
 }
 
-/// Source of the figure of a run. Paths are those of `summary.json`, with `/` between keys.
+/// Where a run's figure comes from. Paths are in `summary.json`, with `/` between keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Source {
     /// Only rows have it.
     Rows,
-    /// The median of the column of `timing.csv` over the steady state, at `steady_state/NAME`.
+    /// The median over the steady state of the column of `timing.csv`, at `steady_state/NAME`.
     SteadyMedian,
-    /// The median of the column of `timing.csv` over the steady state, at `steady_state/NAME/median` beside
+    /// The median over the steady state of the column of `timing.csv`, at `steady_state/NAME/median`, next to
     /// quartiles and deciles.
     SteadyQuantiles,
     /// A field of the summary.
     Summary(&'static str),
-    /// The sum of those fields of the summary that are known.
+    /// The sum of those of these summary fields that are known.
     SummarySum(&'static [&'static str]),
 }
 
 impl Metric {
-    /// Creates a metric of that name with everything else blank, to fill in.
+    /// Creates a metric with this name and everything else blank, to be filled in.
     pub(super) const fn named(name: &'static str) -> Self {
         Self {
             name,

@@ -1,8 +1,8 @@
 //! The one table of metrics: every figure that is measured, with its unit, heading, decimals and source.
 //!
 //! The rows of `metrics.csv` and `timing.csv` declare their columns as entries of this table ([`rows`]);
-//! figures that only a whole run has follow in [`table`]. Steady states, comparisons, predictions, ledgers of
-//! sweeps, tables of reports and the tables of `docs/results.md` and `docs/reports.md` are derived from it.
+//! figures that only a whole run has are in [`table`]. Steady states, comparisons, predictions, sweep
+//! ledgers, report tables and the tables in `docs/results.md` and `docs/reports.md` are derived from it.
 
 mod document;
 mod held_out;

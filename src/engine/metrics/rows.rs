@@ -1,13 +1,13 @@
-//! The rows of `metrics.csv` and `timing.csv`: their types are the files' schema, and their columns entries
-//! of the table of metrics.
+//! The rows of `metrics.csv` and `timing.csv`. Their types are the files' schema, and their columns are
+//! entries in the table of metrics.
 
 use super::held_out::HeldOutColumn;
 use super::metric::{Metric, Source};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Declares a row of a CSV file. A column is `name: type { … }`; its doc comment is its meaning, and in the
-/// braces stand the fields of its [`Metric`] that are not blank. Fields behind `and` are no fixed columns.
+/// Declares a row of a CSV file. A column is `name: type { … }`: its doc comment is its meaning, and the
+/// braces hold the non-blank fields of its [`Metric`]. Fields after `and` are not fixed columns.
 macro_rules! csv_row {
     (
         $(#[$attribute:meta])*
@@ -23,17 +23,17 @@ macro_rules! csv_row {
         }
 
         impl $row {
-            /// The names of the columns, in their order in the file.
+            /// The names of the columns, in file order.
             pub const COLUMNS: &'static [&'static str] = &[$(stringify!($column)),*];
 
-            /// The columns as entries of the table of metrics.
+            /// The columns as entries in the table of metrics.
             pub const METRICS: &'static [Metric] = &[$(Metric {
                 meaning: concat!($($line),+),
                 $($field: $value,)*
                 ..Metric::named(stringify!($column))
             }),*];
 
-            /// Returns the number in a column; `None` where it is blank, or no number.
+            /// Returns the number in a column; `None` if it is blank or not a number.
             pub fn number(&self, column: &str) -> Option<f64> {
                 match column {
                     $(stringify!($column) => self.$column.number(),)*
@@ -44,7 +44,7 @@ macro_rules! csv_row {
     };
 }
 
-/// A value of a row that may be a number.
+/// A value in a row that may be a number.
 trait Number {
     fn number(&self) -> Option<f64>;
 }
@@ -86,7 +86,7 @@ impl<T: Number> Number for Option<T> {
 }
 
 csv_row! {
-    /// A row of `metrics.csv`: what the training computed. Two runs of one recipe give the same bytes.
+    /// A row of `metrics.csv`: what the training computed. Two runs of one recipe write the same bytes.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     pub struct MetricsRow {
         /// optimizer steps done, this one included
@@ -132,24 +132,24 @@ csv_row! {
         }
     }
     and {
-        /// Further figures of held-out sets, by their columns ([`HeldOutColumn`]), which only some runs have.
+        /// Further figures of held-out sets, by column ([`HeldOutColumn`]), which only some runs have.
         #[serde(skip)]
         held_out: BTreeMap<String, f32>
     }
 }
 
 impl MetricsRow {
-    /// Returns true for a column that files of some runs have behind [`MetricsRow::COLUMNS`].
+    /// Returns true for a column that some runs' files have after [`MetricsRow::COLUMNS`].
     pub fn is_further(column: &str) -> bool {
         HeldOutColumn::parse(column).is_some() && !Self::COLUMNS.contains(&column)
     }
 
-    /// Returns the number in any column; `None` where it is blank.
+    /// Returns the number in any column; `None` if it is blank.
     pub fn value(&self, column: &str) -> Option<f64> {
         self.number(column).or_else(|| self.held_out.get(column).map(|&value| value.into()))
     }
 
-    /// Returns a figure of a held-out set; `None` where it is blank.
+    /// Returns a figure of a held-out set; `None` if it is blank.
     pub fn figure(&self, column: HeldOutColumn<'_>) -> Option<f32> {
         match (column.figure, column.set, column.is_average) {
             ("val_loss", "", false) => self.val_loss,
@@ -167,13 +167,13 @@ impl MetricsRow {
         }
     }
 
-    /// Returns the losses on further held-out sets, by their names.
+    /// Returns the losses on further held-out sets, by set name.
     pub fn set_losses(&self) -> BTreeMap<&str, f32> {
         let losses = self.columns().filter(|(column, ..)| column.figure == "val_loss" && !column.is_average);
         losses.map(|(column, _, loss)| (column.set, loss)).collect()
     }
 
-    /// Returns the figures other than losses, by their columns.
+    /// Returns the figures other than losses, by column.
     pub fn other_figures(&self) -> BTreeMap<&str, f32> {
         let others = self.columns().filter(|(column, ..)| column.figure != "val_loss");
         others.map(|(_, name, value)| (name, value)).collect()
@@ -185,13 +185,13 @@ impl MetricsRow {
     }
 }
 
-/// The phase of a run that a row of `timing.csv` timed.
+/// The phase of a run that a row of `timing.csv` measures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// A training step among the first `metrics.warmup` of this process.
+    /// A training step among the first `metrics.warmup` steps of this process.
     Warmup,
-    /// A training step.
+    /// Any other training step.
     #[default]
     Train,
     /// An evaluation on the held-out text.
@@ -200,28 +200,28 @@ pub enum Phase {
     Check,
     /// Writing a checkpoint while training waits.
     Save,
-    /// Copying the state for a checkpoint that is written beside training.
+    /// Copying the state for a checkpoint that is then written while training continues.
     Snapshot,
     /// Generating text.
     Sample,
 }
 
 impl Phase {
-    /// Returns true for a training step, timed or not.
+    /// Returns true for a training step, warm-up or not.
     pub fn is_step(self) -> bool {
         matches!(self, Self::Warmup | Self::Train)
     }
 }
 
 csv_row! {
-    /// A row of `timing.csv`: what was measured. Blank where there is no measurement, never zero.
+    /// A row of `timing.csv`: what was measured. A missing measurement is blank, never zero.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     pub struct TimingRow {
         /// step that ran, or after which the other phases ran
         step: u64 {}
         /// `warmup` and `train` (training steps), `eval`, `check` (ranks compare their parameters), `save`
-        /// (training waits for a checkpoint), `snapshot` (it waits for a copy of the state, which is written
-        /// beside it), `sample`
+        /// (training waits for a checkpoint), `snapshot` (training waits for a copy of the state, which is
+        /// then written in the background), `sample`
         phase: Phase {}
         /// wall time of the run at the end of the phase; a resumed run continues from its last kept row
         wall_s: f64 {
@@ -269,13 +269,13 @@ csv_row! {
             compared_as: "mfu_pct",
             ledger: Some((6, "mfu_pct")),
         }
-        /// memory by the plan
+        /// memory according to the plan
         plan_mem_mib: Option<f64> { unit: "MiB" }
         /// resident memory at the end of the phase
         rss_mib: Option<f64> { unit: "MiB" }
         /// peak resident memory of the process so far
         peak_mem_mib: Option<f64> { unit: "MiB" }
-        /// requests for memory to the GPU's driver since the row before
+        /// memory requests to the GPU's driver since the previous row
         driver_allocations: Option<u64> {
             heading: "driver allocations per step",
             source: Source::SteadyMedian,
@@ -302,7 +302,8 @@ csv_row! {
         temperature_c: Option<f64> { unit: "°C" }
         /// reasons why clocks were lower than they could be, joined by `+`; blank for none
         throttle: Option<String> {}
-        /// hardware FLOPs utilization: as `mfu_pct`, of the products really run, recomputation included
+        /// hardware FLOPs utilization: like `mfu_pct`, but of the products really run, including
+        /// recomputation
         hfu_pct: Option<f64> {
             unit: "%",
             heading: "HFU (%)",
@@ -328,17 +329,18 @@ csv_row! {
         }
         /// rank that waited least for others; blank for one rank
         slowest_rank: Option<u64> {}
-        /// step of the checkpoint that was written beside this step; blank where none was
+        /// step of the checkpoint that was being written during this step; blank if none was
         written_step: Option<u64> {}
-        /// energy of the GPUs of the ranks of this host since the row before that has a value; blank on the
-        /// CPU, without a counter, and in the half second after such a row
+        /// energy of the GPUs of this host's ranks since the previous row with a value; blank on the CPU,
+        /// without a counter, and in the half second after such a row
         energy_j: Option<f64> {
             unit: "J",
             heading: "energy (J)",
             source: Source::Summary("energy_j"),
             compared_as: "energy_j",
         }
-        /// of it per training step, where all rows since are such; otherwise blank
+        /// `energy_j` per training step, if all rows since the previous value are training steps; otherwise
+        /// blank
         j_per_step: Option<f64> {
             unit: "J",
             heading: "J/step",
@@ -346,7 +348,7 @@ csv_row! {
             source: Source::SteadyMedian,
             compared_as: "j_per_step",
         }
-        /// of it per token that the ranks of this host trained on, likewise
+        /// `energy_j` per token that this host's ranks trained on, under the same condition
         j_per_token: Option<f64> {
             unit: "J/token",
             heading: "J/token",
@@ -358,8 +360,8 @@ csv_row! {
 }
 
 impl TimingRow {
-    /// Creates a row with what every phase has; everything else is blank. `wall_s` is in seconds since the
-    /// run began, `step_ms` in milliseconds.
+    /// Creates a row with the values that every phase has; everything else is blank. `wall_s` is in seconds
+    /// since the run began, `step_ms` in milliseconds.
     pub fn timed(step: u64, phase: Phase, wall_s: f64, step_ms: f64) -> Self {
         Self { step, phase, wall_s, step_ms, ..Self::default() }
     }

@@ -3,10 +3,10 @@
 use super::metric::{Metric, Source};
 use super::rows::{MetricsRow, TimingRow};
 
-/// Bytes of a MiB.
+/// Bytes in a MiB.
 const MIB: f64 = (1 << 20) as f64;
 
-/// Figures of whole runs that are not a column of a row.
+/// Figures of whole runs that are not columns of rows.
 const OF_RUNS: &[Metric] = &[
     Metric {
         meaning: "optimizer steps done",
@@ -41,7 +41,7 @@ const OF_RUNS: &[Metric] = &[
     },
     Metric {
         unit: "ms",
-        meaning: "time of a step by the plan, from the GPU's peaks alone: to hold `step_ms` against",
+        meaning: "planned time of a step, from the GPU's peaks alone, to compare `step_ms` with",
         heading: "predicted (ms/step)",
         decimals: 2,
         source: Source::Summary("predicted_step_ms"),
@@ -49,7 +49,7 @@ const OF_RUNS: &[Metric] = &[
     },
     Metric {
         unit: "nats/token",
-        meaning: "lowest held-out loss that any model can reach, where the corpus knows it",
+        meaning: "lowest held-out loss that any model can reach, if it is known for the corpus",
         heading: "floor (nats/token)",
         decimals: 4,
         source: Source::Summary("floor"),
@@ -71,7 +71,7 @@ const OF_RUNS: &[Metric] = &[
     },
     Metric {
         unit: "bits/byte",
-        meaning: "`val_loss` in bits per byte of the held-out text, separators not included; blank where its bytes are not known",
+        meaning: "`val_loss` in bits per byte of the held-out text, separators not included; blank if its bytes are unknown",
         heading: "val. bits/byte",
         decimals: 4,
         source: Source::Summary("bits_per_byte"),
@@ -172,12 +172,12 @@ const OF_RUNS: &[Metric] = &[
     },
 ];
 
-/// Returns every metric: those of `metrics.csv`, of `timing.csv`, and of whole runs.
+/// Returns every metric: the columns of `metrics.csv` and `timing.csv`, and the figures of whole runs.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
     MetricsRow::METRICS.iter().chain(TimingRow::METRICS).chain(OF_RUNS)
 }
 
-/// Returns the metrics that a run has one figure of, and tables show.
+/// Returns the metrics for which a run has a single figure, which tables show.
 pub fn of_runs() -> impl Iterator<Item = &'static Metric> {
     all().filter(|metric| metric.source != Source::Rows)
 }
@@ -187,32 +187,32 @@ pub fn compared() -> impl Iterator<Item = &'static Metric> {
     all().filter(|metric| !metric.compared_as.is_empty())
 }
 
-/// Returns the metrics of a sweep's ledger with their keys, in the order of a line.
+/// Returns the metrics of a sweep's ledger with their keys, in line order.
 pub fn of_ledgers() -> Vec<(&'static str, &'static Metric)> {
     let mut entries: Vec<_> = all().filter_map(|metric| Some((metric.ledger?, metric))).collect();
     entries.sort_by_key(|((position, _), _)| *position);
     entries.into_iter().map(|((_, key), metric)| (key, metric)).collect()
 }
 
-/// Returns the columns of `timing.csv` of which the steady state keeps the median alone.
+/// Returns the columns of `timing.csv` for which the steady state keeps only the median.
 pub fn steady_medians() -> impl Iterator<Item = &'static Metric> {
     all().filter(|metric| metric.source == Source::SteadyMedian)
 }
 
-/// Returns the metrics that a run has a figure of for each of its held-out sets too.
+/// Returns the metrics that a run also has for each of its held-out sets.
 pub fn of_sets() -> impl Iterator<Item = &'static Metric> {
     of_runs().filter(|metric| !metric.of_sets.is_empty())
 }
 
-/// Returns the metric and the held-out set of a figure like `val_loss/news`, which a run has of each of its
-/// sets.
+/// Splits a figure like `val_loss/news` into the metric and the held-out set. Returns `None` if runs do not
+/// have the metric per set.
 pub fn find_of_set(name: &str) -> Option<(&'static Metric, &str)> {
     let (metric, set) = name.split_once('/').filter(|(_, set)| !set.is_empty())?;
     let metric = of_sets().find(|known| known.name == metric)?;
     Some((metric, set))
 }
 
-/// Returns the metric that tables of runs, or comparisons, call by this name.
+/// Returns the metric that has this name in tables of runs or in comparisons.
 pub fn find(name: &str) -> Option<&'static Metric> {
     let of_comparison = || compared().find(|metric| metric.compared_as == name);
     of_runs().find(|metric| metric.name == name).or_else(of_comparison)
@@ -230,7 +230,7 @@ mod tests {
             assert!(names.insert(metric.name), "{} is there twice", metric.name);
             assert!(!metric.heading.is_empty() && !metric.meaning.is_empty(), "{}", metric.name);
         }
-        // A name of comparisons that tables of runs use too means the same metric.
+        // A name of comparisons that tables of runs use too must mean the same metric.
         for metric in compared() {
             assert_eq!(find(metric.compared_as), Some(metric));
             assert_ne!(metric.source, Source::Rows, "{}", metric.name);

@@ -230,7 +230,7 @@ impl Model {
         let mut remarks = Vec::new();
         if self.ffn_dim < dim {
             remarks.push(format!(
-                "the feed-forward layer ({} wide) is narrower than the stream ({dim}); usual is 3 to 4 times its width: \
+                "the feed-forward layer ({} wide) is narrower than the stream ({dim}); 3 to 4 times its width is usual: \
                  leave model.ffn_dim unset, and it is {}",
                 self.ffn_dim,
                 derived::ffn_dim(&recipe::Model { dim, activation: self.activation.clone(), ..recipe::Model::default() })
