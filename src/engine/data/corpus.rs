@@ -88,7 +88,7 @@ impl Corpus {
         }
     }
 
-    /// Returns the files of the corpus, and those of its separate held-out corpus if it has one.
+    /// Returns the files of the corpus, and of its separate held-out corpus if it has one.
     pub fn list(&self, spec: &Spec) -> Result<Vec<PathBuf>> {
         let Some(own) = self.files() else { return Ok(Vec::new()) };
         let mut files = own.list(&spec.extensions)?;

@@ -30,7 +30,7 @@ pub struct Dataset {
     pub warnings: Vec<String>,
     /// One line that describes the corpus.
     pub description: String,
-    /// The files of the corpus, without those of further held-out sets; a generated corpus has none.
+    /// The files of the corpus; a generated corpus has none. Files of further held-out sets are left out.
     pub files: Vec<FileStamp>,
 }
 

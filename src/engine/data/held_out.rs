@@ -19,9 +19,9 @@ pub struct HeldOut {
 }
 
 impl HeldOut {
-    /// Returns the positions where documents begin, from which follows the document that each token belongs
-    /// to. A document begins at its end token; the end token after the last document opens none. If the set
-    /// begins within a document, that document begins at position 0.
+    /// Returns the positions where documents begin, which tell the document that each token belongs to. A
+    /// document begins at its end token; the end token after the last document opens none. If the set begins
+    /// within a document, that document begins at position 0.
     ///
     /// # Errors
     /// If a token file cannot be read or was written to.

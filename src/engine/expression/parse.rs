@@ -318,7 +318,7 @@ impl Parser<'_> {
         match token {
             Token::Sign(b')') if self.depth == 0 => ParseError::new(at, "closes nothing", "a ( is missing"),
             Token::Sign(b',') => {
-                ParseError::new(at, "a comma", "commas stand between the arguments of a function")
+                ParseError::new(at, "a comma", "commas separate the arguments of a function")
             }
             Token::Number(_) | Token::Name | Token::Sign(b'(') => {
                 ParseError::new(at, "no operator before it", "a product is written with *")

@@ -107,7 +107,7 @@ fn what_is_wrong_is_marked() {
         ("relu(x))", ")", "closes nothing", "a ( is missing"),
         ("x + relu", "relu", "a function", "write relu(u)"),
         ("max(x)", "max(x)", "1 of 2 arguments", "write max(u, v)"),
-        ("x, 2", ",", "a comma", "between the arguments"),
+        ("x, 2", ",", "a comma", "separate the arguments"),
         ("2x", "x", "no operator before it", "written with *"),
         ("x ** 2", "**", "no operator", "a power is written with ^"),
         ("x +", "+", "ends here", "is missing"),

@@ -8,7 +8,8 @@ pub(super) enum Element {
     F32,
     Bf16,
     F16,
-    /// A format that weights are not read in, such as that of masks: its name, and the bytes per element.
+    /// A format that weights are not read in, such as the format of masks: its name, and the bytes per
+    /// element.
     Other(&'static str, usize),
 }
 

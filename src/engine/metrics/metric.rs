@@ -38,7 +38,7 @@ pub enum Source {
     SteadyQuantiles,
     /// A field of the summary.
     Summary(&'static str),
-    /// The sum of those of these summary fields that are known.
+    /// The sum of these summary fields, leaving out unknown ones.
     SummarySum(&'static [&'static str]),
 }
 

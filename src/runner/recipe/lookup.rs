@@ -52,7 +52,7 @@ pub const NO_PLOTS: &str = "metrics.plots=false";
 /// The setting of a run that resumes no other.
 pub const NO_RESUME: &str = "checkpoint.resume=never";
 
-/// Returns settings (`section.key=value`), in which `others` replace those of the same keys. A command line
+/// Returns settings (`section.key=value`), with `others` replacing settings of the same key. A command line
 /// must set each key only once.
 pub fn merged_settings(settings: &[String], others: &[String]) -> Vec<String> {
     let key = |setting: &String| {

@@ -120,7 +120,7 @@ pub(super) fn keys() -> Vec<Key> {
     for entry in OPTIMIZERS {
         for hyperparameter in entry.hyperparameters {
             let key = key(hyperparameter);
-            let unset = if is_default(entry) { "" } else { leak(format!("`{}` alone has it", entry.name)) };
+            let unset = if is_default(entry) { "" } else { leak(format!("only `{}` has it", entry.name)) };
             match keys.iter_mut().find(|known| known.path == key.path) {
                 Some(known) => {
                     known.meaning = leak(format!("{} With {}: {}", known.meaning, entry.name, key.meaning));

@@ -38,7 +38,7 @@ pub fn reference_markdown() -> String {
     text
 }
 
-/// Describes the tables of groups, whose keys are those of `[optimizer]`.
+/// Describes the tables of groups, which have the same keys as `[optimizer]`.
 fn groups() -> String {
     let roles = GroupRole::ALL.map(|role| format!("`[optimizer.groups.{}]`", role.word()));
     format!(

@@ -371,7 +371,7 @@ sections! {
         /// bytes than reducing all of it.
         embedding_exchange: bool = true; Execution, Type::Bool, "false";
         /// What is divided among the ranks instead of held in full by each: nothing, or the optimizer's slots
-        /// (and, with bf16, the fp32 weights), of which each rank updates its part. `"auto"` divides the
+        /// (and, with bf16, the fp32 weights), so that each rank updates only its part. `"auto"` divides the
         /// optimizer's slots among two to four ranks on GPUs of one host, which exchange data by copies.
         shard: Shard = Shard::Auto;
             Execution, Type::Word(Shard::WORDS), "\"optimizer\""

@@ -10,7 +10,7 @@ use crate::liveness::report_progress;
 use rayon::prelude::*;
 
 /// Version of the rules that turn text into tokens: which documents a file has, what is held out, where end
-/// tokens stand. Whoever changes a rule increases it, so that tokens made by older rules are no longer found.
+/// tokens stand. Increase it whenever a rule changes, so that tokens made by older rules are no longer found.
 const RULES: u32 = 1;
 
 /// Texts of fewer bytes are not cached: tokenizing them takes a moment.

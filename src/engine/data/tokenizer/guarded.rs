@@ -314,8 +314,7 @@ mod tests {
         GuardedTokenizer::parse(&with(|document| document["normalizer"] = usual)).unwrap();
     }
 
-    /// Long expressions, each part of which the library compiles separately, and repetitions of large
-    /// classes.
+    /// Long expressions whose parts the library compiles one by one, and repetitions of large classes.
     #[test]
     fn expressions_that_take_much_memory_are_refused() {
         let split = |expression: &str| {
