@@ -27,7 +27,7 @@ impl Counts {
     /// Counts the next tokens of the stream.
     ///
     /// # Errors
-    /// A token outside the vocabulary.
+    /// If a token is outside the vocabulary.
     pub fn add(&mut self, tokens: &[u32]) -> Result<()> {
         self.tokens += tokens.len() as u64;
         for &t in tokens {

@@ -3,8 +3,7 @@
 //!
 //! ```text
 //! text ─▶ parse (limits, carets) ─▶ Tree ─▶ canonical text, in recipes and hashes
-//!                                    └────▶ Steps: each number once, with slopes ─▶ vectors on the CPU, CUDA
-//!                                    code
+//!                                    └────▶ Steps, with slopes ─▶ vectors on the CPU, CUDA code
 //! ```
 //!
 //! The formula's text never becomes code: kernel source is generated step by step from the tree.

@@ -335,8 +335,7 @@ impl Parser<'_> {
     ) -> Result<Part, ParseError> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            let help =
-                format!("at most {MAX_DEPTH} parentheses, calls, signs and powers may be nested");
+            let help = format!("at most {MAX_DEPTH} parentheses, calls, signs and powers may be nested");
             return Err(ParseError::new(at, "too deep", help));
         }
         let part = read(self);

@@ -33,9 +33,9 @@ pub struct BatchSizes {
 /// If the sizes contradict each other, do not divide, or overflow: a sentence with the numbers.
 pub fn batch(training: &Training, world: usize) -> Result<BatchSizes, String> {
     let product = |a: usize, b: usize| {
-        a.checked_mul(b).filter(|&p| p > 0).ok_or_else(|| {
-            format!("a batch of {a} · {b} sequences is zero or too large")
-        })
+        a.checked_mul(b)
+            .filter(|&p| p > 0)
+            .ok_or_else(|| format!("a batch of {a} · {b} sequences is zero or too large"))
     };
     let (local, accumulation) = match (
         training.local_batch_size,

@@ -25,7 +25,8 @@ pub fn json_schema() -> Value {
         "extends".to_owned(),
         json!({"type": "string", "description": "The recipe below this one: a .toml file, or a built-in name."}),
     );
-    let recipe = serde_json::to_value(Values::default()).expect("every value in a recipe can be written as JSON");
+    let recipe =
+        serde_json::to_value(Values::default()).expect("every value in a recipe can be written as JSON");
     for (section, meaning) in SECTIONS {
         let mut keys = Map::new();
         for key in keys_of(section) {

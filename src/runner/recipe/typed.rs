@@ -301,7 +301,9 @@ fn named_paths(key: &Key, table: &DeTable<'_>) -> Result<toml::Table, InvalidVal
                     span: value.span(),
                     title: format!("{}.{written} cannot be {}", key.path, shown(other)),
                     label: if other.is_str() { "empty" } else { sort(other) }.to_owned(),
-                    help: format!("write {written} = \"PATH\", the path of a file or folder of text or token shards"),
+                    help: format!(
+                        "write {written} = \"PATH\", the path of a file or folder of text or token shards"
+                    ),
                 });
             }
         };

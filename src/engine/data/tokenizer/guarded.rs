@@ -138,7 +138,9 @@ fn guard<T>(call: impl FnOnce() -> T) -> Result<T> {
     result.map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        Error::usage(format!("the tokenizers library panics on this tokenizer.json ({text}); the file is damaged"))
+        Error::usage(format!(
+            "the tokenizers library panics on this tokenizer.json ({text}); the file is damaged"
+        ))
     })
 }
 
