@@ -1,4 +1,5 @@
-//! Shorthands of the command line, normalized before it is parsed; and suggestions for misspelt commands.
+//! Normalizes the shorthands of the command line before parsing, and suggests commands and keys for misspelt
+//! ones.
 
 use super::command::Cli;
 use super::words::first_word;
@@ -23,7 +24,7 @@ pub fn normalize_args(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsSt
     arguments
 }
 
-/// Words for a command that other programs use.
+/// Words that other programs use for our commands.
 const SYNONYMS: [(&str, &str); 13] = [
     ("train", "run"),
     ("fit", "run"),
@@ -40,7 +41,8 @@ const SYNONYMS: [(&str, &str); 13] = [
     ("coord-check", "coordinates"),
 ];
 
-/// Returns the subcommand that a `word` probably means: another word for it, or a misspelt one.
+/// Returns the subcommand that `word` probably means: one with that synonym, or one that is spelled
+/// similarly.
 pub fn nearest_command(word: &str) -> Option<String> {
     let command = Cli::command();
     let names =
@@ -51,14 +53,14 @@ pub fn nearest_command(word: &str) -> Option<String> {
     name.map(str::to_owned)
 }
 
-/// Parses a command line; ends the process with clap's message where it is wrong.
+/// Parses a command line. Exits with clap's message if it is invalid.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Cli {
     let arguments = normalize_args(arguments);
     Cli::try_parse_from(&arguments).unwrap_or_else(|e| suggest_key(e, &arguments).exit())
 }
 
-/// Suggests the assignment of a key for an option that is none, of a command that takes keys:
-/// `training.steps=4` for `--steps 4`.
+/// Suggests a recipe key for an unknown option of a command that takes keys, such as `training.steps=4` for
+/// `--steps 4`.
 fn suggest_key(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     if error.kind() != ErrorKind::UnknownArgument || !takes_keys(arguments) {
         return error;
@@ -82,12 +84,12 @@ fn suggest_key(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
             }
         });
     let assignment = format!("{key}={}", value.unwrap_or_else(|| "VALUE".to_owned()));
-    let tip = StyledStr::from(format!("keys of a recipe are written section.key=value: {assignment}"));
+    let tip = StyledStr::from(format!("recipe keys are written section.key=value: {assignment}"));
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
     error
 }
 
-/// Returns true if the command of normalized arguments takes keys of a recipe.
+/// Returns true if the command in normalized `arguments` takes recipe keys.
 fn takes_keys(arguments: &[OsString]) -> bool {
     let command = Cli::command();
     let name = arguments.get(1).and_then(|word| word.to_str());

@@ -5,19 +5,21 @@ use crate::error::{Error, Result};
 use crate::train::{Chat, ChatRequest};
 use std::io::{BufRead, IsTerminal, Write};
 
-/// The line that begins a new conversation.
+/// Starts a new conversation when typed as a message.
 const CLEAR: &str = "/clear";
 
-/// Reads a message per line until the input ends, and prints the model's reply to each.
+/// Reads one message per line until the input ends, and prints the model's reply to each.
 ///
 /// # Errors
-/// As [`Chat::open`]. What is wrong with a single message is said on a terminal, where the next one may be
-/// better, and ends the command elsewhere.
+/// Fails if [`Chat::open`] does, or if input or output fails. If a single message is invalid, the error is
+/// printed and the chat continues on a terminal; otherwise it ends the command.
 pub fn run(request: &ChatRequest) -> Result<()> {
     let mut chat = Chat::open(request)?;
     let interactive = std::io::stdin().is_terminal();
     if interactive {
-        eprint_line(&format!("a message per line; {CLEAR} begins a new conversation; Ctrl-D ends it"));
+        eprint_line(&format!(
+            "type one message per line; {CLEAR} begins a new conversation; Ctrl-D ends the chat"
+        ));
     }
     let mut lines = std::io::stdin().lock().lines();
     loop {
@@ -46,7 +48,7 @@ pub fn run(request: &ChatRequest) -> Result<()> {
     if interactive { print_exact("\n") } else { Ok(()) }
 }
 
-/// Shows a reply as it is made. A reader that has gone away is noticed by the next write.
+/// Shows the reply as it is generated. A flush error is ignored because the next write reports it.
 fn flush() -> Result<()> {
     std::io::stdout().flush().or(Ok(()))
 }

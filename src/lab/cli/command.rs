@@ -25,9 +25,9 @@ static VERSION: LazyLock<String> = LazyLock::new(|| Build::of_this_binary().in_w
     override_usage = "xrun RECIPE [KEY=VALUE]...\n       xrun <COMMAND>",
     after_help = "To begin:\n  \
         xrun quickstart           train a small model on generated stories\n  \
-        xrun sample latest        let the newest run write\n  \
-        xrun init mine.toml       start a recipe of your own\n  \
-        xrun COMMAND --help       what a command does and takes"
+        xrun sample latest        generate text from the newest run\n  \
+        xrun init mine.toml       create a recipe of your own\n  \
+        xrun COMMAND --help       explain a command and its arguments"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -35,7 +35,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Returns true for a command that trains and prints JSON lines.
+    /// Returns true if the command trains and prints JSON lines.
     pub fn trains_with_json(&self) -> bool {
         match &self.command {
             Command::Run(args) => args.show.json,
@@ -45,68 +45,67 @@ impl Cli {
     }
 }
 
-/// The subcommands, those of every day first.
+/// The subcommands, everyday ones first.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Train a recipe. `xrun RECIPE` is short for `xrun run RECIPE`.
     Run(run::Args),
-    /// Print what a run will be: parameters, memory, time, whether it fits.
+    /// Print what a run will need and whether it fits: parameters, memory, time.
     Plan(plan::Args),
-    /// Let a trained run write text.
+    /// Generate text from a trained run.
     Sample(sample::Args),
     /// List the runs here: recipe, status, losses, speed.
     Runs(runs::Args),
-    /// Look at the runs here in a browser, or write some to one file to send.
+    /// Browse the runs here in a web browser, or write some of them to one file to send.
     #[cfg(feature = "view")]
     View(view::Args),
-    /// Watch a run, a sweep or a comparison in the terminal: curves, cells, the interval as it closes.
+    /// Watch a run, a sweep or a comparison in the terminal: curves, cells, confidence intervals.
     Watch(watch::Args),
-    /// Go on with a run that did not finish.
+    /// Continue a run that did not finish.
     Resume(resume::Args),
-    /// Start a recipe from one of the built-in ones.
+    /// Create a recipe from a built-in one.
     Init(init::Args),
     /// List the built-in recipes and the recipes here.
     Ls(ls::Args),
-    /// Run every combination of some values once; what is done already is not run again.
+    /// Run every combination of some values once; finished cells are not run again.
     Sweep(sweep::Args),
-    /// Measure a candidate against a baseline in alternating trials: faster, slower, or no difference; same
-    /// curve?
+    /// Measure a candidate against a baseline: faster, slower or no difference, or better or worse in
+    /// quality.
     Compare(Box<compare::Args>),
-    /// Train a few steps at several widths: which sizes of activations and updates follow the width.
+    /// Train a few steps at several widths, and show which activations and updates grow with the width.
     Coordinates(coordinates::Args),
-    /// Copy a run's small files, a comparison's with its runs, or a sweep's rows to where reports read them.
+    /// Copy the small files of a run or a comparison, or the rows of a sweep, to where reports read them.
     Keep(keep::Args),
-    /// Fill the marked blocks of pages from kept runs, or check that they are as kept runs make them.
+    /// Fill the marked blocks of pages from kept runs, or check that they are up to date.
     Report(report::Args),
-    /// Run a stored run or comparison again, or all that a page shows: the same bits, or the first
-    /// difference.
+    /// Rerun a stored run or comparison, or all that a page shows, and report the first difference in bits.
     Replay(replay::Args),
-    /// Tokenize a corpus to shards and print its statistics.
+    /// Tokenize a corpus into shards and print its statistics.
     Data(data::Args),
     /// Write a trained run as a HuggingFace folder.
     Export(export::Args),
-    /// Make a run of a HuggingFace folder, to sample, export or train further.
+    /// Create a run from a HuggingFace folder, to sample, export or train further.
     Import(import::Args),
-    /// Measure where a step's time goes, op by op.
+    /// Measure where the time of a step goes, op by op.
     Profile(profile::Args),
     /// Check whether GPU runs work on this machine, and say how to fix what does not.
     Doctor(doctor::Args),
-    /// Print the JSON schema of a recipe.
+    /// Print the JSON schema of recipes.
     Schema(schema::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
-    /// Check, time or compile the operations on this machine.
+    /// Check, time, tune or compile the ops on this machine.
     Ops(ops::Args),
-    /// Write the tensors of a recipe's first step, for comparison with another implementation.
+    /// Write the tensors of a recipe's first step, to compare with another implementation.
     Inspect(inspect::Args),
-    /// Candidates for the last word of a command line; completion scripts call it.
+    /// Print candidates for the last word of a command line; completion scripts call it.
     #[command(hide = true)]
     Complete(complete::Args),
-    /// Write the manual pages into a folder; packages are made with them.
+    /// Write the manual pages into a folder; packaging uses it.
     #[cfg(feature = "man")]
     #[command(hide = true)]
     Man(man::Args),
-    /// A rank of a run whose launcher is `process`; xrun starts it.
+    /// Run one rank of a training whose launcher is `process`; only xrun starts it.
     #[command(hide = true, name = ranks::process::WORKER)]
     Worker,
 }

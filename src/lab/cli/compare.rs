@@ -18,93 +18,95 @@ use std::time::Duration;
 
 /// Arguments of `xrun compare`.
 ///
-/// `--on speed`, the default, compares speed in alternating trials. `--on val_loss` and other measures are
-/// compared in pairs of runs with the same seed.
+/// `--on speed`, the default, compares speed in alternating trials. `--on val_loss` and other measures
+/// compare pairs of runs with the same seed.
 ///
 /// Exit codes: 0 if both arms were measured, whatever the verdict, except 3: the candidate is slower by more
-/// than the smallest difference that counts, its curve failed the gate, or its quality is worse; 1 if a trial
-/// failed or took too long; 2 for a wrong command line or recipe; 75 if a signal stopped it.
+/// than the smallest difference that counts, its curve failed the loss gate, or its quality is worse; 1 if a
+/// trial failed or took too long; 2 for an invalid command line or recipe; 75 if a signal stopped it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The recipe of the baseline: a file, the name of a built-in one, or a run whose recipe is used again.
+    /// The recipe of the baseline: a file, a built-in recipe, or a run whose recipe is used again.
     #[arg(conflicts_with = "runs")]
     recipe: Option<PathBuf>,
-    /// The candidate: another recipe, or changes as `section.key=value` [default: `compare.change` of the
-    /// recipe].
+    /// The candidate: another recipe, or changes as `section.key=value` [default: the recipe's
+    /// `compare.change`].
     #[arg(value_name = "RECIPE|KEY=VALUE")]
     after: Vec<String>,
-    /// A key of both arms, as `section.key=value`.
+    /// Set a key in both arms, as `section.key=value`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     common: Vec<String>,
-    /// Compare stored runs instead: baseline and candidate, several of an arm joined by commas. Nothing is
-    /// run.
+    /// Compare stored runs without running anything: the baseline, then the candidate. Join several runs of
+    /// an arm with commas.
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "common", "repeats"])]
     runs: Option<Vec<String>>,
-    /// Run the baseline with this binary of xrun.
+    /// Run the baseline with this xrun binary.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["before_rev", "before_cmd"])]
     before_bin: Option<PathBuf>,
     /// Run the baseline with this git commit of xrun, built here.
     #[arg(long, value_name = "REV", conflicts_with = "before_cmd")]
     before_rev: Option<String>,
-    /// Use a command as the baseline; it prints {"step": 1, "tok_s": 81920, "loss": 6.9, "step_ms": 12.5} per
-    /// step.
+    /// Use a command as the baseline; it must print {"step": 1, "tok_s": 81920, "loss": 6.9, "step_ms": 12.5}
+    /// for each step.
     #[arg(long, value_name = "COMMAND")]
     before_cmd: Option<String>,
-    /// Trials of each arm; one gives no verdict [default: `compare.repeats`].
+    /// Trials of each arm; with one there is no verdict [default: `compare.repeats`].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     repeats: Option<u64>,
     /// Smallest relative difference in tokens per second that counts [default: `compare.min_effect`]. With
-    /// --on: smallest difference that matters, in the unit of the measure; of several, `MEASURE=NUMBER,…`
-    /// [default: 0.01 nats per token, 0.005 bits per byte].
+    /// --on: smallest difference that matters, in the unit of the measure; for several measures,
+    /// `MEASURE=NUMBER,…` [default: 0.01 nats per token, 0.005 bits per byte].
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     min_effect: Option<String>,
-    /// Largest difference of training losses at any step, in nats per token [default: by the change].
+    /// Largest difference in training loss allowed at any step, in nats per token [default: depends on the
+    /// change].
     #[arg(long, value_name = "NATS", value_parser = nats, allow_negative_numbers = true)]
     tolerance: Option<f64>,
     /// Why the change should matter; stored before the first run [default: `compare.hypothesis`].
     #[arg(long, value_name = "TEXT")]
     hypothesis: Option<String>,
-    /// `faster`, `slower`, `no difference`, or a range such as `tok_s +30..+60%`; with --on `better`,
-    /// `worse`, `no difference`, or a range such as `val_loss -0.05..-0.01`. Stored before the first run
-    /// [default: `compare.predicts`].
+    /// What you predict: `faster`, `slower`, `no difference`, or a range such as `tok_s +30..+60%`; with --on
+    /// `better`, `worse`, `no difference`, or a range such as `val_loss -0.05..-0.01`. Stored before the
+    /// first run [default: `compare.predicts`].
     #[arg(long, value_name = "PREDICTION")]
     predicts: Option<Prediction>,
     /// Name of the comparison [default: the recipe's].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Stop a trial that takes longer, and with it the comparison.
+    /// Stop a trial that takes longer than this, and the comparison with it.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, conflicts_with = "runs")]
     timeout: Option<Duration>,
-    /// What is judged: `speed`, or measures separated by commas: val_loss, ema_val_loss, bits_per_byte,
-    /// train_loss and tok_s, with `/SET` for a held-out set and `:last5` for a mean, or steps, tokens or
+    /// What to judge: `speed`, or measures separated by commas: val_loss, ema_val_loss, bits_per_byte,
+    /// train_loss and tok_s, with `/SET` for a held-out set and `:last5` for a mean, or the steps, tokens or
     /// seconds until a target, as in `tokens_until:val_loss=1.2` [default: `compare.on`, else speed].
     #[arg(long, value_name = "MEASURES")]
     on: Option<String>,
-    /// Pairs of runs, with seeds from training.seed on; or the seeds, separated by commas [default:
-    /// `compare.seeds`].
+    /// Number of pairs, with seeds counting up from training.seed; or the seeds, separated by commas
+    /// [default: `compare.seeds`].
     #[arg(long, value_name = "N|SEEDS")]
     seeds: Option<String>,
-    /// Probability that all intervals hold together [default: `compare.confidence`].
+    /// Joint confidence level: the probability that all intervals hold [default: `compare.confidence`].
     #[arg(long, value_name = "PROBABILITY", value_parser = probability, allow_negative_numbers = true)]
     confidence: Option<f64>,
-    /// Look after every pair from the fourth on, and stop once it is decided; --seeds is the most.
+    /// Evaluate after every pair from the fourth on, and stop once the verdict is clear; --seeds is the
+    /// maximum.
     #[arg(long)]
     sequential: bool,
-    /// Runs at once on the CPU; a GPU has one at a time.
+    /// Runs at once on the CPU; on a GPU runs go one at a time.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
-    /// Repeat a stored comparison with seeds that it never saw.
+    /// Repeat a stored comparison with seeds that it has not used.
     #[arg(long, value_name = "COMPARISON")]
     #[arg(conflicts_with_all = ["recipe", "on", "runs", "common", "min_effect", "confidence", "sequential", "seed", "plan"])]
     #[arg(conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "repeats", "tolerance"])]
     confirm: Option<String>,
-    /// Print how many pairs see what, and what they take; run nothing but the pilot.
+    /// Print how small a difference each number of pairs can detect, and the cost; run only the pilot.
     #[arg(long)]
     plan: bool,
-    /// Estimate the deviation of a pair from so many pilot pairs first; no verdict uses them.
+    /// First run this many pilot pairs to estimate the spread between pairs; no verdict uses them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..=1000))]
     pilot: Option<u16>,
-    /// The seed of both arms; with --on that of the first pair.
+    /// The seed of both arms; with --on, the seed of the first pair.
     #[command(flatten)]
     seed: Seed,
     /// Where results are.
@@ -175,13 +177,14 @@ impl Args {
         Arms::new(&request, results)
     }
 
-    /// Returns an option that was given and has no meaning for stored runs, or for trials.
+    /// Returns the first given option that applies only to new pairs of runs, so neither to stored runs nor
+    /// to trials.
     fn option_of_pairs(&self) -> Option<&'static str> {
         let given = [("--jobs", self.jobs > 1), ("--plan", self.plan), ("--pilot", self.pilot.is_some())];
         given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
     }
 
-    /// Returns an option that was given and has no meaning for pairs of stored runs.
+    /// Returns the first given option that does not apply to pairs of stored runs.
     fn option_of_new_runs(&self) -> Option<&'static str> {
         let given = [
             ("--seed", self.seed.is_set()),
@@ -194,15 +197,15 @@ impl Args {
     }
 }
 
-/// Says what the trials need, before they begin. What is not known, such as the time of an external command,
-/// is left out.
+/// Prints what the trials need before they begin. Leaves out what is unknown, such as the time of an external
+/// command.
 fn say_needs(question: &Question) {
     let here = Machine::here();
     let recipes: Vec<Recipe> =
         question.arms.both().into_iter().filter_map(|arm| arm.recipe_for_trials(&here)).collect();
     let mut total = TotalNeeds::default();
     for recipe in &recipes {
-        // A plan that cannot be made is the error of the trial.
+        // If the plan cannot be made, the trial itself reports why.
         let planned = CorpusFacts::estimated(recipe).and_then(|corpus| Planned::new(recipe, &corpus, &here));
         let Ok(Planned { plan, programs, .. }) = planned else { continue };
         let here = here.clone().with_cpu_pace(cpu_pace(&plan, &here, eprint_line));
@@ -217,7 +220,8 @@ fn say_needs(question: &Question) {
 /// Runs the command.
 ///
 /// # Errors
-/// Those of the question and its runs; exit 3 for a candidate that is slower or worse, or fails the loss gate.
+/// If the question is invalid or a run fails. Exits with 3 if the candidate is slower or worse, or fails the
+/// loss gate.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let options = args.options();
@@ -241,7 +245,7 @@ pub fn run(args: &Args) -> Result<()> {
     let has_trials = matches!(question.design, Design::Trials { .. });
     if has_trials && let Some(option) = args.option_of_pairs() {
         return Err(Error::usage(format!(
-            "{option} is for pairs of runs with the same seed: name what is judged, such as --on val_loss"
+            "{option} applies only to pairs of runs with the same seed; name a measure, such as --on val_loss"
         )));
     }
     if args.plan {
@@ -257,11 +261,11 @@ pub fn run(args: &Args) -> Result<()> {
     conclude(compare::run(&question, args.setting())?, args.json)
 }
 
-/// Prints a comparison that has ended.
+/// Prints a finished comparison and turns it into the exit code.
 ///
 /// # Errors
-/// Exit 3 for a candidate that is slower or worse, or fails the loss gate; the error that ended the comparison;
-/// a run that did not end as a result.
+/// Exits with 3 if the candidate is slower or worse, or fails the loss gate. Fails with the error that ended
+/// the comparison, or if a run neither completed nor diverged.
 fn conclude(finished: FinishedComparison, as_json: bool) -> Result<()> {
     let FinishedComparison { folder, experiment, failed } = finished;
     if as_json {
@@ -287,10 +291,10 @@ fn conclude(finished: FinishedComparison, as_json: bool) -> Result<()> {
     Err(Error::finding(findings.join(", ")))
 }
 
-/// Checks that every run ended as a result.
+/// Checks that every run either completed or diverged.
 ///
 /// # Errors
-/// Names the first one that did not.
+/// Names the first run that did neither.
 fn check_runs(experiment: &Experiment) -> Result<()> {
     let is_result = |status: &str| ["ok", "diverged"].contains(&status);
     let runs = experiment.runs.iter();

@@ -1,4 +1,4 @@
-//! `xrun ops compile`: compiles every kernel for GPU architectures, which needs no GPU.
+//! `xrun ops compile`: compiles every kernel for GPU architectures, without needing a GPU.
 
 use super::terminal::print;
 use crate::check::collect_cases;
@@ -15,26 +15,26 @@ use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Compute capabilities (major, minor) of the architectures that kernels are written for.
+/// Compute capabilities (major, minor) that kernels are written for.
 const ARCHITECTURES: [(u32, u32); 6] = [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)];
 
 /// Arguments of `xrun ops compile`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Architectures, such as `sm_80,sm_90a`; all that kernels are written for by default.
+    /// Architectures, such as `sm_80,sm_90a` [default: all that kernels are written for].
     #[arg(long, value_delimiter = ',')]
     pub arch: Vec<String>,
-    /// Recipes whose kernels are compiled besides those of all cases.
+    /// Recipes whose kernels are compiled, besides the kernels of all test cases.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "dim384,dim768,v8-dim1024,v9-full-stack,base-160m,qwen3-0.6b-shape,gpt2-124m,smollm2-135m,qwen3-0.6b,nanochat-d12"
     )]
     pub recipes: Vec<String>,
-    /// Compile each kernel at one of the sizes that it is needed for, instead of at all of them.
+    /// Compile each kernel at only one of the sizes it is needed for.
     #[arg(long)]
     pub one_size: bool,
-    /// Print what each kernel takes: registers, stack, spills, shared memory.
+    /// Print what each kernel uses: registers, stack, spills, shared memory.
     #[arg(long, short)]
     pub verbose: bool,
 }
@@ -42,7 +42,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// Exit 1 when a kernel does not compile, or NVRTC is missing.
+/// Fails with exit code 1 if a kernel does not compile or NVRTC is missing.
 pub fn run(args: &Args) -> Result<()> {
     for architecture in architectures(&args.arch)? {
         let properties = Properties::of_architecture(architecture);
@@ -92,7 +92,7 @@ fn architectures(named: &[String]) -> Result<Vec<(u32, u32)>> {
         .collect()
 }
 
-/// Returns the translation units of all kernels that the test cases of ops and the recipes launch.
+/// Returns the translation units of all kernels that the ops' test cases and the recipes launch.
 fn needed_units(properties: Properties, recipes: &[String]) -> Result<Vec<TranslationUnit>> {
     let collector = Collector::new(properties);
     collect_cases("", &collector)?;
@@ -112,8 +112,8 @@ fn needed_units(properties: Properties, recipes: &[String]) -> Result<Vec<Transl
     Ok(translation_units(&kernels))
 }
 
-/// Returns the last of those units that differ in numbers alone: widths, heads, threads, but also switches
-/// of 0 and 1. Units that differ in formats, names, or in which definitions there are, stay apart.
+/// Keeps one unit, the last, of those that differ only in numbers: widths, heads, threads, but also switches
+/// of 0 and 1. Units that differ in formats, names, or in which macros are defined stay apart.
 fn at_one_size(units: Vec<TranslationUnit>) -> Vec<TranslationUnit> {
     let is_number = |value: &str| !value.starts_with(|c: char| c.is_ascii_alphabetic());
     let code = |unit: &TranslationUnit| -> Vec<(&str, Option<String>)> {
@@ -124,7 +124,7 @@ fn at_one_size(units: Vec<TranslationUnit>) -> Vec<TranslationUnit> {
     by_code.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
-/// Returns the line of one kernel in the verbose output.
+/// Formats one kernel for the verbose output.
 fn line(architecture: &str, unit: &TranslationUnit, kernel: &KernelResources) -> String {
     let KernelResources { entry, registers, stack, spill_stores, shared } = kernel;
     format!(

@@ -1,4 +1,4 @@
-//! `xrun complete LINE`, which completion scripts call: what the last word of a command line may become.
+//! `xrun complete LINE`, which completion scripts call to complete the last word of a command line.
 
 use super::ls;
 use super::terminal::print;
@@ -21,13 +21,13 @@ pub struct Args {
 /// Prints one candidate per line.
 ///
 /// # Errors
-/// When stdout cannot be written to.
+/// If stdout cannot be written.
 pub fn run(args: &Args, command: &Command) -> Result<()> {
     print(&candidates(&args.line, command).iter().map(|word| format!("{word}\n")).collect::<String>())
 }
 
-/// Returns what the last word of a line may become; nothing where files may stand, which shells complete
-/// themselves.
+/// Returns the candidates for the last word of a line. Returns none where a file may stand, because shells
+/// complete file names themselves.
 fn candidates(line: &str, root: &Command) -> Vec<String> {
     let mut words: Vec<&str> = line.split_whitespace().collect();
     let last = if line.ends_with(char::is_whitespace) { "" } else { words.pop().unwrap_or_default() };
@@ -40,7 +40,7 @@ fn candidates(line: &str, root: &Command) -> Vec<String> {
             if let Some(inner) = rest.first().and_then(|word| command?.find_subcommand(word)) {
                 (command, rest) = (Some(inner), &rest[1..]);
             }
-            // A recipe alone is a run.
+            // Without a command, the words are those of `xrun run`.
             match command {
                 Some(command) => within(last, command, rest, &words),
                 None => root
@@ -53,7 +53,7 @@ fn candidates(line: &str, root: &Command) -> Vec<String> {
     found
 }
 
-/// The first word: a command, or a recipe to run.
+/// Completes the first word: a command, or a recipe to run.
 fn at_first(last: &str, root: &Command, words: &[&str]) -> Vec<String> {
     if last.starts_with('-') {
         return options(root);
@@ -66,7 +66,7 @@ fn subcommands(command: &Command) -> impl Iterator<Item = String> {
     shown.map(|inner| inner.get_name().to_owned()).collect::<Vec<_>>().into_iter()
 }
 
-/// A word of a command: `rest` are the words after the command, `words` those of the whole line.
+/// Completes a word after a command: `rest` holds the words between them, `words` all words of the line.
 fn within(last: &str, command: &Command, rest: &[&str], words: &[&str]) -> Vec<String> {
     let option = |word: &&str| {
         let name = word.strip_prefix("--")?;
@@ -100,12 +100,13 @@ fn takes_several(argument: &clap::Arg) -> bool {
     argument.get_num_args().is_some_and(|range| range.max_values() > 1)
 }
 
-/// Returns true for a positional argument that takes `section.key=value`.
+/// Returns true if a positional argument takes `section.key=value`.
 fn is_of_keys(names: &Option<&[clap::builder::Str]>) -> bool {
     names.is_some_and(|names| names.iter().any(|name| name.contains("KEY=VALUE")))
 }
 
-/// Values of an option or a positional argument, by the words it lists or by its name in the help.
+/// Completes the value of an option or positional argument, from its possible values or by its name in the
+/// help.
 fn values_of(argument: &clap::Arg, last: &str, words: &[&str]) -> Vec<String> {
     let listed = argument.get_possible_values();
     if !listed.is_empty() {
@@ -133,28 +134,28 @@ fn options(command: &Command) -> Vec<String> {
         .collect()
 }
 
-/// Names of built-in recipes, and the recipes here.
+/// Returns the built-in recipes and the recipes here.
 fn recipes() -> impl Iterator<Item = String> {
     let here = ls::recipes_here().unwrap_or_default().into_iter();
     builtin::names().map(str::to_owned).chain(here.map(|path| path.display().to_string()))
 }
 
-/// Names of runs, in the results folder that the line names.
+/// Returns the names of runs in the results folder that the line names.
 fn runs(words: &[&str]) -> impl Iterator<Item = String> {
     let runs = find::runs(results(words)).unwrap_or_default();
     let latest = (!runs.is_empty()).then(|| find::LATEST.to_owned());
     latest.into_iter().chain(find::short_names(&runs))
 }
 
-/// Names of the recipes that have runs.
+/// Returns the recipes that have runs.
 fn recipes_of_runs(words: &[&str]) -> BTreeSet<String> {
     let runs = find::runs(results(words)).unwrap_or_default();
     runs.iter().filter_map(|run| Some(run.parent()?.file_name()?.to_string_lossy().into_owned())).collect()
 }
 
-/// Names of what runs have, with a sign behind each; keys of recipes from their sections on.
+/// Completes the name of a field of runs, followed by `sign`, or of a recipe key once its section is typed.
 fn fields(last: &str, sign: &str) -> Vec<String> {
-    // Of several names the last one is completed, and of `-NAME` the name.
+    // In a list of names the last one is completed; in `-NAME`, the part after the dash.
     let at =
         last.rfind([',', '-']).filter(|at| *at == 0 || last.as_bytes()[*at] == b',').map_or(0, |at| at + 1);
     let before = &last[..at];
@@ -166,14 +167,14 @@ fn fields(last: &str, sign: &str) -> Vec<String> {
     }
 }
 
-/// The results folder that the line names.
+/// Returns the results folder that the line names.
 fn results<'a>(words: &[&'a str]) -> &'a Path {
     let named = words.iter().position(|word| *word == "--results").and_then(|at| words.get(at + 1));
     let joined = words.iter().find_map(|word| word.strip_prefix("--results="));
     Path::new(named.copied().or(joined).unwrap_or("results"))
 }
 
-/// Sections, keys of a section, or values of a key; the part before the last comma or `=` stays as it is.
+/// Completes sections, keys of a section, or values of a key. What precedes the last comma or `=` is kept.
 fn settings(last: &str) -> Vec<String> {
     let dashes = if last.starts_with("--") { "--" } else { "" };
     let text = &last[dashes.len()..];

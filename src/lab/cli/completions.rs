@@ -11,8 +11,8 @@ pub struct Args {
     pub shell: Shell,
 }
 
-/// Hands the line up to the cursor to `xrun complete`. Readline splits words at `=` and `:` and replaces only
-/// what follows, so what stands before it is cut off.
+/// Passes the line up to the cursor to `xrun complete`. Readline splits words at `=` and `:` and replaces
+/// only what follows, so the script cuts off what precedes.
 const BASH: &str = r#"_xrun() {
     local line="${COMP_LINE:0:COMP_POINT}" current="${COMP_WORDS[COMP_CWORD]}"
     local word="${line##*[[:space:]]}"
@@ -39,11 +39,11 @@ compdef _xrun xrun
 
 const FISH: &str = "complete -c xrun -a '(xrun complete (commandline -cp | string collect) 2> /dev/null)'\n";
 
-/// Prints a completion script of `command`. Those of bash, zsh and fish ask `xrun complete`, which knows
-/// recipes, keys and runs; those of other shells have commands and options alone.
+/// Prints a completion script for `command`. The scripts for bash, zsh and fish ask `xrun complete`, which
+/// knows recipes, keys and runs; the others complete only commands and options.
 ///
 /// # Errors
-/// When stdout cannot be written.
+/// If stdout cannot be written.
 pub fn run(args: &Args, command: &clap::Command) -> Result<()> {
     match args.shell {
         Shell::Bash => print(BASH),

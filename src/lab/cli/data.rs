@@ -1,4 +1,4 @@
-//! `xrun data`: tokenize a corpus to shards and print its statistics.
+//! `xrun data`: tokenizes a corpus into shards and prints its statistics.
 
 use super::data_cache;
 use super::terminal::{eprint_line, print, print_json};
@@ -22,16 +22,16 @@ pub struct Args {
     /// "gpt2", "byte", "stories" or the path of a tokenizer.json.
     #[arg(long, default_value = "gpt2")]
     tokenizer: String,
-    /// Where the shards and tokenizer.json go; made if missing, refused if it already holds shards.
+    /// Folder for the shards and tokenizer.json; created if missing, refused if it already holds shards.
     #[arg(long, value_name = "DIR", required_unless_present_any = CACHE)]
     out: Option<PathBuf>,
     /// Text that separates the documents of a text file.
     #[arg(long, value_name = "TEXT")]
     separator: Option<String>,
-    /// Endings of the files that a folder is searched for.
+    /// File name endings to read when the corpus is a folder.
     #[arg(long, value_name = ".EXT", value_delimiter = ',', default_values_t = TEXT_EXTENSIONS.map(str::to_owned))]
     extensions: Vec<String>,
-    /// Held-out data: a fraction of the corpus, or the path of another.
+    /// Held-out data: a fraction of the corpus, or the path of another corpus.
     #[arg(long, value_name = "SHARE|PATH", default_value_t = HELD_OUT_SHARE.to_string())]
     validation: String,
     /// Tokens per shard.
@@ -46,10 +46,10 @@ pub struct Args {
     /// Seed of the generator and of the choice of held-out documents.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// List the texts whose tokens are cached for runs, the last used one first.
+    /// List the texts whose tokens are cached for runs, most recently used first.
     #[arg(long, conflicts_with_all = ["corpus", "out"])]
     cached: bool,
-    /// Remove them.
+    /// Remove all cached tokens.
     #[arg(long, conflicts_with_all = ["corpus", "out", "cached", "json"])]
     clear_cached: bool,
     /// Print the statistics, or the list, as JSON.
@@ -57,14 +57,14 @@ pub struct Args {
     json: bool,
 }
 
-/// The options for the cache, which need no corpus.
+/// The options that manage the cache and need no corpus.
 const CACHE: [&str; 2] = ["cached", "clear_cached"];
 
-/// A number of tokens, with or without `_` between digits.
+/// Parses a number of tokens, with or without `_` between digits.
 fn count(text: &str) -> Result<usize, String> {
     match text.replace('_', "").parse::<usize>() {
         Ok(n) if (1..=u32::MAX as usize).contains(&n) => Ok(n),
-        _ => Err(format!("give a number of tokens within 1 and {}", u32::MAX)),
+        _ => Err(format!("give a number of tokens between 1 and {}", u32::MAX)),
     }
 }
 
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Writes a corpus as shards to a folder.
+/// Writes a corpus as shards into a folder.
 fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     let validation = match args.validation.parse() {
         Ok(share) => Validation::Fraction(share),
@@ -131,7 +131,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder; one that holds shards is refused, so that two corpora never mix.
+/// Creates the folder. Refuses one that already holds shards, so that two corpora never mix.
 fn prepare(out: &Path) -> Result<()> {
     std::fs::create_dir_all(out).at("make", out)?;
     for entry in std::fs::read_dir(out).at("list", out)? {
@@ -147,7 +147,7 @@ fn prepare(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A bar on stderr; nothing where stderr is no terminal.
+/// Shows a progress bar on stderr, if stderr is a terminal.
 fn progress(expected: u64) -> ProgressBar {
     let bar = ProgressBar::new(expected);
     if let Ok(style) = ProgressStyle::with_template(

@@ -1,4 +1,4 @@
-//! `xrun data --cached` and `--clear-cached`: the tokens of texts that runs on this machine share.
+//! `xrun data --cached` and `--clear-cached`: the cache of tokenized texts that runs on this machine share.
 
 use super::terminal::{eprint_line, print, print_json};
 use crate::data::{CachedText, LIMIT_VARIABLE, TokenCache};
@@ -16,7 +16,7 @@ fn cache() -> Result<TokenCache> {
     })
 }
 
-/// Prints the entries, their place and their size.
+/// Prints the entries, the folder and the total size.
 pub fn list(as_json: bool) -> Result<()> {
     let cache = cache()?;
     let entries = cache.entries()?;

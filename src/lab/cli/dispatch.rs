@@ -1,4 +1,4 @@
-//! From a parsed command to the code that runs it.
+//! Maps a parsed command to the code that runs it.
 
 use super::arguments::nearest_command;
 #[cfg(feature = "view")]
@@ -14,12 +14,12 @@ use crate::train::Request;
 use clap::CommandFactory;
 use std::path::Path;
 
-/// What remains to be done after a command: training itself starts in `main.rs`.
+/// The work left after a command is dispatched: training itself starts in `main.rs`.
 #[derive(Debug)]
 pub enum Next {
     /// Nothing.
     Done,
-    /// Train a run on ranks that are launched so.
+    /// Train a run, with its ranks launched like this.
     Train(Launch, Box<Request>),
     /// Train as a rank whose parent process is xrun.
     TrainAsWorker,
@@ -28,10 +28,10 @@ pub enum Next {
 /// Runs the parsed command, up to the training of a run.
 ///
 /// # Errors
-/// Those of the command.
+/// If the command fails.
 pub fn dispatch(cli: Cli) -> Result<Next> {
-    // Changing the environment is safe only here, before a second thread starts. Other commands than these
-    // start child processes, which must not inherit the change.
+    // Changing the environment is safe only here, before a second thread starts. Other commands start child
+    // processes, which must not inherit the change.
     if matches!(cli.command, Command::Run(_) | Command::Resume(_)) {
         pin_environment();
     }
@@ -73,22 +73,22 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
     .map(|()| Next::Done)
 }
 
-/// Returns the commands, with everything that clap adds to them.
+/// Returns the command tree with everything that clap adds to it.
 fn built() -> clap::Command {
     let mut command = Cli::command();
     command.build();
     command
 }
 
-/// Starts the threads that read corpora and hash files. The library would start them at their first use, and
-/// panic where the system refuses.
+/// Starts the threads that read corpora and hash files. Rayon would start them at first use, and panic if the
+/// OS refuses.
 fn start_shared_pool() -> Result<()> {
     rayon::ThreadPoolBuilder::new()
         .build_global()
         .map_err(|e| Error::failed(format!("cannot start the threads that read corpora: {e}")))
 }
 
-/// Adds the command that the user probably meant: `xrun sampel` is read as `xrun run sampel`.
+/// Adds the command that the user probably meant to the error: `xrun sampel` is read as `xrun run sampel`.
 fn or_a_command(error: Error, recipe: &Path) -> Error {
     let word = recipe.to_str().filter(|word| !word.contains(['.', '/']) && !recipe.exists());
     match word.and_then(nearest_command) {

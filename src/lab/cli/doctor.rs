@@ -15,7 +15,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// Exit 1 when a GPU is there and a run on it would fail.
+/// Exits with 1 if there is a GPU and a run on it would fail.
 pub fn run(args: &Args) -> Result<()> {
     let report = examine();
     if args.json {

@@ -19,7 +19,7 @@ pub struct Args {
     /// The run: its folder or name, or `latest`, the newest with a checkpoint.
     #[arg(value_name = "RUN")]
     pub run: String,
-    /// The HuggingFace folder to make; it must not exist, or be empty.
+    /// The HuggingFace folder to create; it must be empty or not exist.
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
     /// Where results are.
@@ -28,13 +28,14 @@ pub struct Args {
     /// The element type of the weights.
     #[arg(long, value_enum, default_value = "fp32")]
     pub dtype: Dtype,
-    /// Leave out xrun-reference.json, the logits by which `xrun import` and others check what they compute.
+    /// Leave out xrun-reference.json, the logits that `xrun import` and other programs check their results
+    /// against.
     #[arg(long)]
     pub no_reference: bool,
-    /// The step whose checkpoint to export; without it, the newest that is whole.
+    /// Export the checkpoint of this step [default: the newest complete one].
     #[arg(long, value_name = "STEP")]
     pub checkpoint: Option<u64>,
-    /// Which weights of the checkpoint: those of the training, or their moving average (`ema.decay`).
+    /// Which weights of the checkpoint to export: as trained, or their moving average (`ema.decay`).
     #[arg(long, value_enum, value_name = "WEIGHTS", default_value = "training")]
     pub weights: WeightsOf,
 }
@@ -42,7 +43,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When there is no such run, it has no good checkpoint, or no such model can be told to HuggingFace.
+/// If there is no such run, it has no valid checkpoint, or HuggingFace has no class for the model.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let run = Path::new(&args.run);
@@ -61,7 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
     export.chat_template = chat_template(&run)?;
     let weights = FoldedHead::new(&weights, &mut export.model);
     if !args.no_reference {
-        // What no class has is said before a forward is computed.
+        // Reports a model that no class covers before computing a forward pass.
         hf_export::check(&export)?;
         let stored = Stored { weights: &weights, dtype: args.dtype };
         export.reference = Some(reference(&recipe, &export.model, &stored, export.end_token_id)?);
@@ -89,7 +90,7 @@ fn open(run: &Path, step: Option<u64>) -> Result<Loaded> {
     }
 }
 
-/// Keys without which a stored recipe does not say what was trained. In a recipe to run they would have
+/// Keys that a stored recipe must set to define what was trained. A recipe to run may leave them to their
 /// defaults.
 const NEEDED: [&str; 9] = [
     "model.dim",
@@ -103,7 +104,7 @@ const NEEDED: [&str; 9] = [
     "training.seq_len",
 ];
 
-/// Refuses recipes that are not whole, and runs whose checkpoint is not the model that all ranks trained.
+/// Refuses incomplete recipes, and runs whose checkpoint is not a model that all ranks trained together.
 fn check(recipe: &Recipe, checkpoint: &Loaded) -> Result<()> {
     if let Some(missing) = NEEDED.iter().find(|key| recipe.locate(key).is_none()) {
         let at = checkpoint.path().display();
@@ -121,11 +122,11 @@ fn check(recipe: &Recipe, checkpoint: &Loaded) -> Result<()> {
     ))
 }
 
-/// The model of a checkpoint: dimensions from its recipe, the vocabulary from its embedding.
+/// Builds the model of a checkpoint: dimensions from its recipe, the vocabulary size from its embedding.
 fn model(recipe: &Recipe, checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtype) -> Result<Export> {
     let Some(&[vocab_size, _]) = checkpoint.shape("embedding") else {
         let at = checkpoint.path().display();
-        return Err(Error::failed(format!("{at} has no embedding of two dimensions")));
+        return Err(Error::failed(format!("{at} has no two-dimensional embedding")));
     };
     Ok(Export {
         model: Model::from_recipe(recipe, vocab_size)?,
@@ -137,10 +138,12 @@ fn model(recipe: &Recipe, checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtyp
     })
 }
 
-/// The token that ended documents in training.
+/// Returns the token that ended documents in training.
 fn end_token_id(checkpoint: &Loaded, tokenizer_json: &str) -> Result<u32> {
     if let Some(id) = checkpoint.meta().extra.get(checkpoint::END_TOKEN_ID) {
-        return id.parse().map_err(|_| Error::failed(format!("{id:?} is no token id")));
+        return id
+            .parse()
+            .map_err(|_| Error::failed(format!("the checkpoint's end token {id:?} is not a token id")));
     }
     let tokenizer = GuardedTokenizer::parse(tokenizer_json)?;
     tokenizer.token_to_id("<|endoftext|>").ok_or_else(|| {

@@ -10,21 +10,20 @@ use std::path::PathBuf;
 /// Arguments of `xrun import`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The folder: `config.json`, weights in safetensors and `tokenizer.json`, as `save_pretrained` and
+    /// The folder with `config.json`, weights in safetensors and `tokenizer.json`, as `save_pretrained` and
     /// `xrun export` write them.
     #[arg(value_name = "FOLDER")]
     pub model: PathBuf,
     /// Where results are.
     #[command(flatten)]
     pub results: Results,
-    /// Name of the run's recipe [default: that of the folder].
+    /// Name of the run's recipe [default: the folder's].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Length of the context in tokens [default: the model's own, at most 4096 where positions are not
-    /// trained].
+    /// Context length in tokens [default: the model's own, at most 4096 unless positions are trained].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub seq_len: Option<u32>,
-    /// The tokenizer: a file, or a built-in one [default: the folder's].
+    /// The tokenizer: a file or a built-in one [default: the folder's].
     #[arg(long, value_name = "TOKENIZER")]
     pub tokenizer: Option<String>,
 }
@@ -32,7 +31,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// As [`import`].
+/// If [`import`] fails.
 pub fn run(args: &Args) -> Result<()> {
     let imported = import(&ImportRequest {
         folder: args.model.clone(),

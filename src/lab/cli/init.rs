@@ -9,16 +9,17 @@ use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// The schema beside a recipe, for editors: they work without a network, and in a copy of the folder.
+/// The schema is written beside the recipe, so that editors find it without a network and in copies of the
+/// folder.
 const SCHEMA: &str = "xrun.schema.json";
 
 /// Arguments of `xrun init`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The recipe to write.
+    /// The recipe file to write.
     #[arg(value_name = "RECIPE.toml")]
     pub path: PathBuf,
-    /// The built-in recipe to start from (`xrun ls` lists them).
+    /// The built-in recipe to start from; `xrun ls` lists them.
     #[arg(long, value_name = "NAME", default_value = "quickstart")]
     pub from: String,
 }
@@ -26,14 +27,14 @@ pub struct Args {
 /// Writes a commented copy of a built-in recipe, and the schema of recipes beside it.
 ///
 /// # Errors
-/// A usage error for an unknown name, an ending other than `.toml`, and a file that is there already: nothing
-/// is overwritten.
+/// Fails with a usage error if the name is unknown, the file does not end in `.toml`, or it already exists:
+/// nothing is overwritten.
 pub fn run(args: &Args) -> Result<()> {
     let path = &args.path;
     let (name, text) = builtin::get(&args.from)?;
     if path.extension().is_none_or(|ending| ending != "toml") {
         return Err(Error::usage(format!(
-            "{} does not end in .toml, and recipes do; write {}",
+            "{} does not end in .toml, as recipes must; write {}",
             path.display(),
             path.with_extension("toml").display()
         )));
@@ -42,7 +43,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut file =
         OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| match e.kind() {
             ErrorKind::AlreadyExists => Error::usage(format!(
-                "{} is there already; choose another name, or remove it first",
+                "{} already exists; choose another name, or remove it first",
                 path.display()
             )),
             ErrorKind::NotFound => {
@@ -51,14 +52,14 @@ pub fn run(args: &Args) -> Result<()> {
             _ => Error::usage(format!("cannot write {}: {e}", path.display())),
         })?;
     file.write_all(copy(name, text, path).as_bytes()).at("write", path)?;
-    // Read back, so that what is written is known to load from where it stands.
+    // Load the copy, to be sure that it is valid where it stands.
     recipe::load(path, &[], std::iter::empty(), &Machine::none())?;
     write_schema(&path.with_file_name(SCHEMA))?;
     eprint_line(&format!("wrote {} from {name}; to run it: xrun {}", path.display(), path.display()));
     Ok(())
 }
 
-/// Writes the schema that the recipe names, where there is none yet.
+/// Writes the schema that the recipe names, unless there is one already.
 fn write_schema(path: &Path) -> Result<()> {
     let text = format!("{:#}\n", recipe::json_schema());
     match OpenOptions::new().write(true).create_new(true).open(path) {
@@ -66,7 +67,7 @@ fn write_schema(path: &Path) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {
             if std::fs::read_to_string(path).at("read", path)? != text {
                 let path = path.display();
-                eprint_line(&format!("{path} is of another version; `xrun schema > {path}` replaces it"));
+                eprint_line(&format!("{path} comes from another version; `xrun schema > {path}` replaces it"));
             }
             Ok(())
         }
@@ -74,8 +75,8 @@ fn write_schema(path: &Path) -> Result<()> {
     }
 }
 
-/// The text of the new recipe. Its first line is what editors with taplo (Even Better TOML) look for. Where
-/// the original says how it is run, the copy says it of itself.
+/// Returns the text of the new recipe. Editors with taplo (Even Better TOML) look for its first line. Where
+/// the original names the command that runs it, the copy names its own.
 fn copy(name: &str, text: &str, path: &Path) -> String {
     let text = text.replace(&format!("xrun {name}\n"), &format!("xrun {}\n", path.display()));
     format!(
@@ -120,7 +121,7 @@ mod tests {
         }
     }
 
-    /// The copy says the same as the original.
+    /// Asserts that the copy sets the same values as the original.
     fn assert_same(name: &str, copy: &Path) {
         let load = |path| recipe::load(path, &[], std::iter::empty(), &Machine::none()).expect("loads");
         assert_eq!(load(Path::new(name)).values(), load(copy).values());

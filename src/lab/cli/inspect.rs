@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Arguments of `xrun inspect`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What to inspect.
+    /// The recipe to inspect.
     #[command(flatten)]
     pub what: RecipeArguments,
     /// The safetensors file to write.
@@ -21,7 +21,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// As [`inspect`].
+/// If [`inspect`] fails.
 pub fn run(args: &Args) -> Result<()> {
     let machine = Machine::here();
     let recipe = args.what.load(&machine)?;

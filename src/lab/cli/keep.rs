@@ -1,4 +1,5 @@
-//! `xrun keep`: a run, a comparison with its runs, or the rows of a sweep; and removing what no page names.
+//! `xrun keep`: keeps a run, a comparison with its runs, or the rows of a sweep; and removes what no page
+//! names.
 
 use super::terminal::{eprint_line, print};
 use super::what::Results;
@@ -15,9 +16,9 @@ use std::path::{Path, PathBuf};
 /// Arguments of `xrun keep`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: a folder, a run's name, a recipe's name for its newest run, or `latest`. Or a comparison,
-    /// with its runs: a folder, its id, or `comparisons/NAME` for the newest one. Or the rows of a sweep:
-    /// `sweeps/NAME`.
+    /// What to keep: a run (its folder or name, a recipe's name for its newest run, or `latest`), a
+    /// comparison with its runs (its folder or id, or `comparisons/NAME` for the newest one), or the rows of
+    /// a sweep (`sweeps/NAME`).
     #[arg(required_unless_present = "prune")]
     run: Option<String>,
     /// Where kept runs go [default: RESULTS/kept].
@@ -26,8 +27,8 @@ pub struct Args {
     /// Where results are.
     #[command(flatten)]
     results: Results,
-    /// List kept folders, shared files and figures that no Markdown file below this folder names in a block
-    /// or a link.
+    /// List kept folders, shared files and figures that no Markdown file below the current folder names in a
+    /// block or a link.
     #[arg(long, conflicts_with = "run")]
     prune: bool,
     /// Remove what --prune lists.
@@ -38,7 +39,7 @@ pub struct Args {
 /// Runs the command. Prints where the files are, or what is removed.
 ///
 /// # Errors
-/// When a run cannot be found or kept; with `--prune`, when a page cannot be read or one of its blocks not be
+/// If a run cannot be found or kept; with `--prune`, if a page cannot be read or one of its blocks cannot be
 /// rendered.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
@@ -46,11 +47,11 @@ pub fn run(args: &Args) -> Result<()> {
     let Some(name) = &args.run else { return prune(&to, args.yes) };
     let (run, comparison) = (find::find(results, name), find::find_comparison(results, name)?);
     let kept = match (run, comparison) {
-        // A recipe and its comparisons may share a name: then the run is meant.
+        // If a recipe and its comparisons share a name, it means the run.
         (Ok(run), _) => keep::keep(&run, &to)?,
         (Err(_), Some(comparison)) => {
             for run in experiment::compared_runs(&comparison)? {
-                // One of two stored runs may have been kept long ago, and not be here any more.
+                // A stored run may have been kept long ago and deleted here since.
                 if results.join(&run).is_dir() || !to.join(&run).is_dir() {
                     keep::keep(&find::find(results, &run)?, &to)?;
                 }
@@ -74,7 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns what the run `id` (`RECIPE/RUN`) is part of, and how that is kept: a comparison, or a sweep. The
+/// If the run `id` (`RECIPE/RUN`) is part of a comparison or a sweep, returns how to keep the whole. The
 /// ledger has the runs of both.
 fn part_of(results: &Path, id: &str) -> Option<String> {
     let (recipe, _) = id.split_once('/')?;
@@ -96,7 +97,7 @@ fn part_of(results: &Path, id: &str) -> Option<String> {
     is_cell.then(hint)
 }
 
-/// Lists what nothing uses, and removes it if `yes`.
+/// Lists what no page uses, and removes it if `yes`.
 fn prune(kept: &Path, yes: bool) -> Result<()> {
     let root = Path::new("");
     let pages = blocks::pages(root)?;
@@ -121,12 +122,13 @@ fn prune(kept: &Path, yes: bool) -> Result<()> {
     eprint_line(&match (unused.len(), yes) {
         (0, _) => "pages name everything that is kept".to_owned(),
         (count, true) => format!("removed {count}, {mib:.1} MiB"),
-        (count, false) => format!("{count}, {mib:.1} MiB, are named by no page; --yes removes them"),
+        (count, false) => format!("no page names these {count} ({mib:.1} MiB); --yes removes them"),
     });
     Ok(())
 }
 
-/// The text of every Markdown file below a folder, without hidden folders, build outputs and kept folders.
+/// Returns the text of every Markdown file below a folder, except in hidden folders, build outputs and kept
+/// folders.
 fn markdown(root: &Path, kept: &Path) -> Result<Vec<String>> {
     let kept = std::path::absolute(kept).at("find", kept)?;
     let (mut texts, mut folders) = (Vec::new(), vec![root.to_owned()]);

@@ -6,18 +6,18 @@ use crate::machine::Machine;
 use crate::recipe::{self, SECTIONS, builtin};
 use std::path::{Path, PathBuf};
 
-/// Folder that `xrun ls` searches for recipes, besides the binary and the current folder.
+/// A folder that `xrun ls` searches, besides the built-in recipes and the current folder.
 const FOLDER: &str = "recipes";
 
 /// Arguments of `xrun ls`.
 #[derive(clap::Args, Debug)]
 pub struct Args {}
 
-/// Prints a table of the built-in recipes, of those in the current folder and of `recipes/*.toml`: what to
+/// Prints a table of the built-in recipes, the recipes in the current folder, and `recipes/*.toml`: what to
 /// pass to `xrun`, and the description.
 ///
 /// # Errors
-/// When a folder is there and cannot be listed. A recipe that cannot be read is a row that says so.
+/// If an existing folder cannot be listed. A recipe that cannot be loaded is listed with the reason.
 pub fn run(_args: &Args) -> Result<()> {
     let machine = Machine::none();
     let row = |name: String, from: &str, recipe| [name, from.to_owned(), describe(recipe)];
@@ -46,19 +46,19 @@ pub fn run(_args: &Args) -> Result<()> {
 /// Returns the recipes in the current folder and in `recipes/`.
 ///
 /// # Errors
-/// When a folder is there and cannot be listed.
+/// If an existing folder cannot be listed.
 pub(super) fn recipes_here() -> Result<Vec<PathBuf>> {
     // Other programs keep their settings in `*.toml` of the current folder too.
     let here = toml_files_in(Path::new("."))?.into_iter().filter(|path| is_recipe(path));
     Ok(here.chain(toml_files_in(Path::new(FOLDER))?).collect())
 }
 
-/// Recipes are listed as written, without the environment.
+/// Recipes are listed as written, so environment variables do not apply.
 fn no_env() -> impl Iterator<Item = (String, String)> {
     std::iter::empty()
 }
 
-/// The description, or the first line of what is wrong.
+/// Returns the description, or the first line of the error.
 fn describe(recipe: Result<recipe::Recipe>) -> String {
     match recipe {
         Ok(recipe) => recipe.values().job.description.split_whitespace().collect::<Vec<_>>().join(" "),
@@ -66,8 +66,7 @@ fn describe(recipe: Result<recipe::Recipe>) -> String {
     }
 }
 
-/// Returns true if a file has a line that only recipes have, valid or not: `extends`, or the header of a
-/// section.
+/// Returns true if a file has a line that only recipes have, valid or not: `extends`, or a section header.
 fn is_recipe(path: &Path) -> bool {
     let is_header = |line: &str| {
         let name = line.strip_prefix('[').and_then(|line| line.split_once(']')).map(|(name, _)| name.trim());
@@ -79,7 +78,7 @@ fn is_recipe(path: &Path) -> bool {
     text.lines().map(str::trim_start).any(|line| is_header(line) || is_extends(line))
 }
 
-/// The `*.toml` in `folder`, sorted; none where there is no such folder.
+/// Returns the `*.toml` files in `folder`, sorted; none if the folder does not exist.
 fn toml_files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
@@ -87,7 +86,7 @@ fn toml_files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).at("list", folder)? {
         let path = entry.at("list", folder)?.path();
-        // As one would write it: without `./`.
+        // List paths as a user would write them, without `./`.
         let path = path.strip_prefix(".").map(Path::to_owned).unwrap_or(path);
         if path.is_file() && path.extension().is_some_and(|ending| ending == "toml") {
             paths.push(path);

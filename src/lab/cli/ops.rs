@@ -1,4 +1,4 @@
-//! `xrun ops`, and of its commands `check` and `attention`.
+//! `xrun ops`, with its commands `check` and `attention`.
 
 use super::terminal::print;
 use super::{compile, profile, tune};
@@ -19,30 +19,30 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Check every case of every op on this machine: against its reference, finite differences and f64; and
-    /// that steps read what was last written into the state.
+    /// Check every case of every op on this machine against its reference, finite differences and f64, and
+    /// check that steps read the state as last written.
     Check {
-        /// Only ops whose name contains this; `state` for writes into the state.
+        /// Only ops whose name contains this; `state` checks writes into the state.
         #[arg(value_name = "OP")]
         op: Option<String>,
-        /// Device that cases run on.
+        /// Device to run the cases on.
         #[arg(long, value_enum, default_value_t = Where::Cpu)]
         device: Where,
-        /// Check attention of 4,097 to 32,768 tokens instead, by sampled rows: minutes on a GPU.
+        /// Check attention over 4,097 to 32,768 tokens instead, on sampled rows; takes minutes on a GPU.
         #[arg(long, conflicts_with = "op")]
         long: bool,
-        /// Print every case, not only those that fail.
+        /// Print every case, not only failures.
         #[arg(long, short)]
         verbose: bool,
     },
-    /// Time every op of a recipe at its shapes, beside what the card's own limits allow.
+    /// Time every op of a recipe at its shapes, and compare with what the GPU's measured limits allow.
     Bench(profile::BenchArgs),
     /// Time attention alone on a GPU, in bf16, over causal sequences.
     Attention {
         /// Shapes, as batch,tokens,heads,kv_heads,head_dim.
         #[arg(value_name = "SHAPE", required = true)]
         shapes: Vec<AttentionShape>,
-        /// With the norm and rotation of queries and keys.
+        /// Include the norm and rotation of queries and keys.
         #[arg(long)]
         norm: bool,
     },
@@ -52,7 +52,7 @@ enum Command {
     Compile(compile::Args),
 }
 
-/// Device that cases run on.
+/// Device to run the cases on.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
     /// The CPU.
@@ -64,7 +64,7 @@ enum Where {
 /// Runs the command.
 ///
 /// # Errors
-/// Exit 1 when a case does not hold.
+/// Exits with 1 if a check fails.
 pub fn run(args: &Args) -> Result<()> {
     let (op, device, long, verbose) = match &args.command {
         Command::Check { op, device, long, verbose } => (op, device, *long, verbose),
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> Result<()> {
         Command::Compile(args) => return compile::run(args),
     };
     if long && *device == Where::Cpu {
-        return Err(Error::usage("--long checks kernels of a GPU; add --device cuda"));
+        return Err(Error::usage("--long checks GPU kernels; add --device cuda"));
     }
     let part = op.as_deref().unwrap_or_default();
     let (mut held, mut failed) = (0, 0);
@@ -98,13 +98,13 @@ pub fn run(args: &Args) -> Result<()> {
     }
     print(&format!("{held} checks hold, {failed} fail\n"))?;
     match (held, failed) {
-        (0, 0) => Err(Error::usage(format!("no op is named like {part}"))),
+        (0, 0) => Err(Error::usage(format!("no op's name contains {part}"))),
         (_, 0) => Ok(()),
-        _ => Err(Error::failed(format!("{failed} checks of ops fail on this machine"))),
+        _ => Err(Error::failed(format!("{failed} op checks fail on this machine"))),
     }
 }
 
-/// Prints a line for each shape: its times in microseconds.
+/// Prints a line for each shape, with its times in microseconds.
 fn attention(shapes: &[AttentionShape], norm: bool) -> Result<()> {
     let gpu = Gpu::open(0)?;
     gpu.make_current()?;

@@ -1,4 +1,4 @@
-//! `xrun plan`: what a run will be, without running it.
+//! `xrun plan`: forecasts a run without running it.
 
 use super::terminal::{eprint_line, print, print_json};
 use super::what::RecipeArguments;
@@ -15,26 +15,27 @@ use crate::train::{check_initial_weights, cpu_pace, on_cpu_although};
 use serde_json::json;
 use std::slice;
 
-/// The key that `--fit` can search.
+/// The only key that `--fit` can search.
 const FIT: &str = "training.local_batch_size";
 
 /// Arguments of `xrun plan`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What to plan.
+    /// The recipe to plan.
     #[command(flatten)]
     pub what: RecipeArguments,
-    /// Devices to plan for, such as h200,rtx5090; exit code 4 when the plan does not fit.
+    /// Devices to plan for, such as h200,rtx5090; exit code 4 if the plan does not fit.
     #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
     pub on: Vec<String>,
-    /// Find the largest value that fits, per dtype and recompute mode, on the devices of --on or else here:
-    /// training.local_batch_size.
+    /// Find the largest value of this key that fits, per dtype and recompute mode, on the devices of --on or
+    /// else on this machine. Only training.local_batch_size can be searched.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["program", "explain"])]
     pub fit: Option<String>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Print the programs instead, or the one whose name begins so; with the kernels of a GPU named by --on.
+    /// Print all programs instead, or the first whose name begins with SECTION; with --on, with the GPU's
+    /// kernels.
     #[arg(
         long,
         value_name = "SECTION",
@@ -43,7 +44,7 @@ pub struct Args {
         conflicts_with_all = ["json", "explain"]
     )]
     pub program: Option<Option<String>>,
-    /// Print every key instead, with its value and the layer that it comes from.
+    /// Print every key instead, with its value and the layer that set it.
     #[arg(long)]
     pub explain: bool,
 }
@@ -51,8 +52,8 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// A usage error for a wrong recipe, device or key; [`DoesNotFit`](crate::error::ErrorKind::DoesNotFit),
-/// after the report, where the plan does not fit.
+/// Fails with a usage error if the recipe, a device or a key is invalid, and with
+/// [`DoesNotFit`](crate::error::ErrorKind::DoesNotFit), after printing the report, if the plan does not fit.
 pub fn run(args: &Args) -> Result<()> {
     let here = if args.explain || !args.on.is_empty() { Machine::none() } else { Machine::here() };
     let recipe = args.what.load(&here)?;
@@ -147,9 +148,9 @@ fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool
     }
 }
 
-/// Every key with value, class and layer.
+/// Lists every key with its value, class and layer.
 fn explain(recipe: &Recipe, json: bool) -> String {
-    // Most recipes have no groups of parameters.
+    // Most recipes have no parameter groups, so keys nested in them are listed only when set.
     let keys = recipe.explain().into_iter().filter(|(key, value, _)| value.is_some() || !key.is_nested());
     if json {
         let rows: Vec<_> = keys

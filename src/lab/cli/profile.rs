@@ -16,19 +16,19 @@ use std::time::Duration;
 /// Arguments of `xrun profile`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What to measure.
+    /// The recipe to measure.
     #[command(flatten)]
     pub what: RecipeArguments,
-    /// Steps before the measurement.
+    /// Steps to run before measuring.
     #[arg(long, default_value_t = 3)]
     pub warmup: u16,
-    /// Steps measured; the table shows medians.
+    /// Steps to measure; the table shows medians.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     pub steps: u16,
-    /// Write the nodes of one step as a trace for chrome://tracing or Perfetto.
+    /// Write the ops of one step as a trace for chrome://tracing or Perfetto.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Keep the times in the folder of the run whose recipe this is, where `xrun view` shows them.
+    /// Keep the times in the folder of the run that RECIPE names, where `xrun view` shows them.
     #[arg(long)]
     pub keep: bool,
     /// Print JSON.
@@ -39,15 +39,15 @@ pub struct Args {
 /// Arguments of `xrun ops bench`.
 #[derive(clap::Args, Debug)]
 pub struct BenchArgs {
-    /// What is measured, and how.
+    /// What to measure, and how.
     #[command(flatten)]
     profile: Args,
-    /// Also repeat one node of every kind for a second, at the clock that the GPU sustains: its time, power
-    /// and energy. Small inputs come from the L2 cache then, and ops in place read what they wrote.
+    /// Also repeat one node of every kind for a second, at the clock that the GPU sustains, and show its time,
+    /// power and energy. Small inputs then come from the L2 cache, and in-place ops read what they wrote.
     #[arg(long)]
     energy: bool,
-    /// Hold multiprocessors of the GPU while ops are measured, as collectives do: a kernel that only waits
-    /// takes the shared memory of this many.
+    /// Occupy this many multiprocessors of the GPU while ops are measured, as collectives do: a kernel that
+    /// only waits takes their shared memory.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     held: u16,
 }
@@ -55,15 +55,15 @@ pub struct BenchArgs {
 /// Runs `xrun profile`.
 ///
 /// # Errors
-/// As [`profile`].
+/// If [`profile`] fails, or a file cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     measure(args, false, false, 0)
 }
 
-/// Runs `xrun ops bench`: as a profile, with every shape of an op by itself.
+/// Runs `xrun ops bench`: a profile that lists every shape of an op separately.
 ///
 /// # Errors
-/// As [`profile`].
+/// If [`profile`] fails, or a file cannot be written.
 pub fn bench(args: &BenchArgs) -> Result<()> {
     measure(&args.profile, true, args.energy, args.held.into())
 }
@@ -84,8 +84,8 @@ fn measure(args: &Args, by_shape: bool, energy: bool, held: usize) -> Result<()>
     if args.json { print_json(&as_json(&found)) } else { print(&table(&found)) }
 }
 
-/// Returns a line per op and phase, then phases, then the step. Rates are blank where the op has no products or
-/// bytes, budgets where the limits of the card were not measured.
+/// Formats a line per op and phase, then the phases, then the step. Rates are blank if the op has no products
+/// or bytes; budgets are blank if the limits of the GPU were not measured.
 fn table(found: &Profile) -> String {
     let total = found.ops.iter().map(|op| op.time).sum::<Duration>();
     let share = |time: Duration| format!("{:.1}%", 100.0 * time.as_secs_f64() / total.as_secs_f64());
@@ -152,7 +152,7 @@ fn joules((ms, watts): (f64, f64)) -> f64 {
     ms * 1e-3 * watts
 }
 
-/// Returns a phase as a word.
+/// Returns a phase in lower case.
 fn word(phase: impl Debug) -> String {
     format!("{phase:?}").to_lowercase()
 }
@@ -177,7 +177,7 @@ fn as_json(found: &Profile) -> String {
     format!("{value:#}\n")
 }
 
-/// The profile as a run's folder keeps it.
+/// Converts the profile to the form stored in a run's folder.
 fn kept(found: &Profile) -> KeptProfile {
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     let spans = found.spans.iter().map(|span| KeptSpan {
@@ -205,7 +205,7 @@ fn kept(found: &Profile) -> KeptProfile {
     }
 }
 
-/// The nodes of a step in the trace-event format of Chrome's tracing.
+/// Writes the nodes of a step in Chrome's trace-event format.
 fn trace(found: &Profile) -> String {
     let micros = |d: Duration| d.as_secs_f64() * 1e6;
     let events: Vec<_> = found

@@ -1,4 +1,4 @@
-//! `xrun replay`: stored runs and comparisons again, from their recorded recipes.
+//! `xrun replay`: runs stored runs and comparisons again from their recorded recipes.
 
 use super::terminal::{eprint_line, print, print_json, seconds};
 use super::what::Results;
@@ -12,15 +12,15 @@ use std::time::Duration;
 
 /// Arguments of `xrun replay`.
 ///
-/// Exit codes: 0 if nothing differs, which includes what is not judged; 3 for a difference; 1 if something
-/// could not be run again; 2 for a wrong command line; 75 if a signal stopped it.
+/// Exit codes: 0 if nothing differs, including what is not judged; 3 if something differs; 1 if something
+/// could not be run again; 2 for an invalid command line; 75 if a signal stopped it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// A run or a comparison, stored or kept, by any of its names; or a Markdown page, for every kept run and
     /// comparison that its blocks show.
     #[arg(value_name = "RUN|COMPARISON|PAGE")]
     what: String,
-    /// Build the recorded commit, in the git repository of the current folder, and run its binary.
+    /// Build the recorded commit in the git repository of the current folder, and run its binary.
     #[arg(long)]
     build: bool,
     /// Run commands that a comparison recorded as an arm, with `sh -c`.
@@ -29,21 +29,22 @@ pub struct Args {
     /// Keep the new runs in this results folder [default: a temporary one, removed unless something differs].
     #[arg(long, value_name = "DIR", value_parser = PathBufValueParser::new())]
     into: Option<PathBuf>,
-    /// Stop a run that takes longer; it counts as failed.
+    /// Stop a run that takes longer than this; it counts as failed.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<Duration>,
     /// Where results are.
     #[command(flatten)]
     results: Results,
-    /// Print a line of JSON for each.
+    /// Print one line of JSON per run or comparison.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs the command. Prints the conclusion of each, with what was found.
+/// Runs the command. Prints each conclusion, with the evidence.
 ///
 /// # Errors
-/// Exit 3 for a difference, 1 if something could not be run again, 2 where there is nothing of that name.
+/// Exits with 3 if something differs, with 1 if something could not be run again, and with 2 if nothing has
+/// that name.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let is_page = Path::new(&args.what).extension().is_some_and(|extension| extension == "md");
@@ -87,7 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
     conclude(&ended, &problems)
 }
 
-/// Returns a single target as a page that shows nothing else.
+/// Wraps a single target as if it were a page that shows nothing else.
 fn only(target: Target) -> PageEntries {
     PageEntries { entries: vec![Entry { id: String::new(), target: Ok(target) }], problems: Vec::new() }
 }
@@ -100,7 +101,7 @@ fn show(replay: &Replay, as_json: bool) -> Result<()> {
     print_json(&(text.map_err(|e| Error::failed(format!("cannot write the replay as JSON: {e}")))? + "\n"))
 }
 
-/// Returns the error that all replays together make, if any.
+/// Returns the error that sums up all replays, if any.
 fn conclude(ended: &[Replay], problems: &[String]) -> Result<()> {
     problems.iter().for_each(|problem| eprint_line(problem));
     let count = |is: &dyn Fn(Outcome) -> bool| ended.iter().filter(|replay| is(replay.outcome)).count();

@@ -13,18 +13,18 @@ use std::process::Command;
 /// Arguments of `xrun report`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The pages [default: README.md and docs/**/*.md].
+    /// The pages to update [default: README.md and docs/**/*.md].
     files: Vec<PathBuf>,
     /// Where results are.
     #[command(flatten)]
     results: Results,
-    /// Change nothing; exit 3 when a block is not what kept runs make of it.
+    /// Change nothing; exit with 3 if a block differs from what the kept runs render.
     #[arg(long)]
     check: bool,
-    /// Drop this line of report.lock, whose block was removed: PAGE, or 'PAGE KIND SELECTION'.
+    /// Drop this line of report.lock after removing its block: PAGE, or 'PAGE KIND SELECTION'.
     #[arg(long, value_name = "LINE", conflicts_with = "check")]
     forget: Vec<String>,
-    /// Print an empty block to paste into a page.
+    /// Print an empty block of this kind to paste into a page.
     #[arg(long, value_name = "KIND", value_parser = KINDS.map(|(kind, _)| kind), requires = "select", conflicts_with_all = ["check", "files"])]
     new: Option<String>,
     /// What the new block shows: names of recipes, runs, comparisons or sweeps.
@@ -35,8 +35,8 @@ pub struct Args {
 /// Runs the command. Prints a line per block: where it is, whether it is current, how old its numbers are.
 ///
 /// # Errors
-/// Exit 3 when a block is not current (with `--check`) or cannot be made current; exit 2 for a page that is
-/// written wrongly.
+/// Exits with 3 if a block is not current (with `--check`) or cannot be rendered, and with 2 if the markup of
+/// a page is invalid.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     if let Some(kind) = &args.new {
@@ -91,14 +91,14 @@ fn line(block: &Checked, is_check: bool, ages: &mut Ages) -> String {
     format!("{}:{}: {}: {state}{measured}", block.page.display(), block.line, block.block)
 }
 
-/// Age of numbers in commits, where git knows it. Old numbers are not wrong.
+/// How many commits ago numbers were measured, as far as git knows. Old numbers are not wrong.
 #[derive(Default)]
 struct Ages(BTreeMap<String, String>);
 
 impl Ages {
     fn describe(&mut self, commit: &str) -> String {
         let age = || {
-            // Text of a file must not become an option of git.
+            // The commit is text from a file and must not be taken for an option of git.
             if !commit.chars().all(|c| c.is_ascii_hexdigit()) {
                 return commit.to_owned();
             }

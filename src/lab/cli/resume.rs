@@ -12,19 +12,19 @@ use crate::train::{Origin, Request};
 /// Arguments of `xrun resume`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: its folder or name, and then keys to change; without a run, the newest unfinished one.
+    /// The run (its folder or name), then keys to change [default: the newest unfinished run].
     #[arg(value_name = "RUN | KEY=VALUE")]
     pub words: Vec<String>,
     /// Start a new run from the checkpoint, so that training keys or the corpus may change.
     #[arg(long)]
     pub fork: bool,
-    /// With --fork, the step of the checkpoint to start from, in place of the newest.
+    /// With --fork, start from the checkpoint of this step [default: the newest].
     #[arg(long, value_name = "STEP", requires = "fork")]
     pub at: Option<u64>,
     /// Use the matrix-product algorithms that this run chose (the bits of a GPU run depend on them).
     #[arg(long, value_name = "RUN")]
     pub algos_from: Option<String>,
-    /// Save the state after this step and end; another resume goes on as if nothing had been.
+    /// Save the state after this step and stop; resuming again continues as if the run had never stopped.
     #[arg(long, value_name = "STEP", value_parser = clap::value_parser!(u64).range(1..))]
     pub until: Option<u64>,
     /// Where results are.
@@ -38,7 +38,7 @@ pub struct Args {
 /// Finds the run and loads its recipe.
 ///
 /// # Errors
-/// When there is nothing to resume, or the run's recipe is invalid with the changes.
+/// If there is nothing to resume, or the run's recipe is invalid with the changes.
 pub fn request(args: &Args) -> Result<(Launch, Request)> {
     let results = args.results.folder.as_path();
     let (named, overrides) = match args.words.split_first() {
@@ -65,8 +65,8 @@ pub fn request(args: &Args) -> Result<(Launch, Request)> {
         && place.world_size > 1
     {
         return Err(Error::usage(format!(
-            "each of {} ranks would look for the newest unfinished run by itself, and they may find different ones; the \
-             newest now is {}: give all of them that name, or another",
+            "each of {} ranks would look for the newest unfinished run by itself and could find a different one; the \
+             newest now is {}: name it, or another run, to all of them",
             place.world_size,
             path.display()
         )));

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 /// Arguments of `xrun run`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What to train.
+    /// The recipe to train.
     #[command(flatten)]
     pub what: RecipeArguments,
     /// Use the matrix-product algorithms that this run chose (the bits of a GPU run depend on them).
     #[arg(long, value_name = "RUN")]
     pub algos_from: Option<String>,
-    /// Save the state after this step and end; `xrun resume` goes on as if nothing had been.
+    /// Save the state after this step and stop; `xrun resume` continues as if the run had never stopped.
     #[arg(long, value_name = "STEP", value_parser = clap::value_parser!(u64).range(1..))]
     pub until: Option<u64>,
     /// How progress is shown.
@@ -28,7 +28,7 @@ pub struct Args {
 /// How progress is shown.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Show {
-    /// JSON lines on stdout instead of a progress line.
+    /// Print JSON lines on stdout instead of a progress line.
     #[arg(long, conflicts_with = "quiet")]
     pub json: bool,
     /// Print only warnings and the result.
@@ -37,7 +37,7 @@ pub struct Show {
 }
 
 impl Show {
-    /// The mode of the progress display.
+    /// Returns the mode of the progress display.
     pub fn mode(self) -> Mode {
         match (self.json, self.quiet) {
             (true, _) => Mode::Json,
@@ -47,10 +47,10 @@ impl Show {
     }
 }
 
-/// Loads the recipe and says how its ranks are launched.
+/// Loads the recipe and decides how its ranks are launched.
 ///
 /// # Errors
-/// When the recipe is invalid, or its launcher does not suit the environment.
+/// If the recipe is invalid, or its launcher does not suit the environment.
 pub fn request(args: &Args) -> Result<(Launch, Request)> {
     let machine = environment::machine();
     let (recipe, results) = (args.what.load(&machine)?, args.what.results.folder.clone());
@@ -62,10 +62,11 @@ pub fn request(args: &Args) -> Result<(Launch, Request)> {
     Ok((launch, Request { recipe, machine, results, progress, origin, until, algorithms_from, command }))
 }
 
-/// Finds the run whose choices of algorithms are used. Rank 0 alone reads it: other machines may not have it.
+/// Finds the run whose choice of algorithms is used. Only rank 0 reads it, because other machines may not
+/// have the run.
 ///
 /// # Errors
-/// When there is no such run.
+/// If there is no such run.
 pub fn algorithms_from(launch: &Launch, named: Option<&str>, results: &Path) -> Result<Option<PathBuf>> {
     named.filter(|_| launch.has_rank_zero()).map(|run| find::find(results, run)).transpose()
 }

@@ -13,40 +13,39 @@ use crate::train::{
 /// Arguments of `xrun sample`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: its folder or name, or `latest` (which it is without one): the newest with a checkpoint. And
-    /// then keys to change, as `generation.key=value` or of execution (`engine.threads=1`), or
-    /// `training.dtype=fp32`.
+    /// The run (its folder or name) [default: latest, the newest with a checkpoint], then keys to change:
+    /// `generation.key=value`, execution keys (`engine.threads=1`), or `training.dtype=fp32`.
     #[arg(value_name = "RUN | KEY=VALUE")]
     pub words: Vec<String>,
-    /// What the texts begin with. Given several times, each prompt has texts of its own, in one batch.
+    /// What the texts begin with. Repeat it for several prompts, which are generated in one batch.
     #[arg(long, value_name = "TEXT")]
     pub prompt: Vec<String>,
-    /// How many texts of each prompt [default: as the run's own recipe, and 1 where that has none].
+    /// Number of texts per prompt [default: as the run's recipe says, else 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub samples: Option<u32>,
-    /// Tokens of each, after the prompt.
+    /// Tokens to generate after each prompt.
     #[arg(long, value_name = "N")]
     pub tokens: Option<usize>,
     /// Sampling temperature; 0 takes the most probable token (greedy).
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f64>,
-    /// The step whose checkpoint is used; the newest good one without it.
+    /// Use the checkpoint of this step [default: the newest valid one].
     #[arg(long, value_name = "STEP")]
     pub checkpoint: Option<u64>,
-    /// Which weights of the checkpoint: those of the training, or their moving average (`ema.decay`).
+    /// Which weights of the checkpoint to use: as trained, or their moving average (`ema.decay`).
     #[arg(long, value_enum, value_name = "WEIGHTS", default_value = "training")]
     pub weights: WeightsOf,
     /// Where results are.
     #[command(flatten)]
     pub results: Results,
-    /// One JSON object per text, with prompt, text and tokens.
+    /// Print one JSON object per text, with prompt, text and tokens.
     #[arg(long)]
     pub json: bool,
-    /// Talk to the model, in the form of its tokenizer's chat template: a message per line.
+    /// Talk to the model with its tokenizer's chat template, one message per line.
     #[arg(long, conflicts_with_all = ["prompt", "samples", "json"])]
     pub chat: bool,
-    /// Time the generation from prompts of so many tokens, one for each sample, instead of printing texts: a
-    /// JSON object for each repetition.
+    /// Time the generation instead of printing texts, with prompts of this many tokens, one for each sample.
+    /// Prints a JSON object for each repetition.
     #[arg(long, value_name = "TOKENS", conflicts_with_all = ["prompt", "chat", "json"])]
     pub bench: Option<usize>,
 }
@@ -54,7 +53,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// As [`sample`] and [`chat::run`].
+/// If [`sample`], [`chat::run`] or [`bench_generation`] fails.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let (run, keys) = match args.words.split_first() {
@@ -65,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut set = |key: &str, value: Option<String>| {
         overrides.extend(value.map(|value| format!("generation.{key}={value}")));
     };
-    // As a TOML string, so that no prompt is mistaken for another type.
+    // Quote the prompt as a TOML string, so that it is never mistaken for another type.
     set("prompt", args.prompt.first().map(|p| toml::Value::from(p.as_str()).to_string()));
     set("samples", args.samples.map(|n| n.to_string()));
     set("tokens", args.tokens.map(|n| n.to_string()));
@@ -94,7 +93,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Prints the times of a repetition as a line of JSON.
+/// Prints the times of one repetition as a line of JSON.
 fn print_time(time: GenerationTime) -> Result<()> {
     let GenerationTime { samples, prompt_tokens, new_tokens, prefill, decode } = time;
     let made = (samples * (new_tokens - 1)) as f64;

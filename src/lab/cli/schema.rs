@@ -8,10 +8,10 @@ use crate::recipe;
 #[derive(clap::Args, Debug)]
 pub struct Args {}
 
-/// Prints the JSON schema of a recipe (draft 2020-12).
+/// Prints the JSON schema of recipes (draft 2020-12).
 ///
 /// # Errors
-/// When stdout cannot be written to.
+/// If stdout cannot be written.
 pub fn run(_args: &Args) -> Result<()> {
     print_json(&format!("{:#}\n", recipe::json_schema()))
 }

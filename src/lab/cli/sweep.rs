@@ -1,4 +1,4 @@
-//! `xrun sweep`: every combination of some values, each run once.
+//! `xrun sweep`: runs every combination of some values once.
 
 use super::run::Show;
 use super::terminal::{print, print_json, seconds};
@@ -14,25 +14,25 @@ use std::time::Duration;
 /// Arguments of `xrun sweep`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The recipe: a file, the name of a built-in one, or a run whose recipe is used again.
+    /// The recipe: a file, a built-in recipe, or a run whose recipe is used again.
     pub recipe: PathBuf,
     /// Keys to sweep, as `section.key=value,value`, or keys that change together, as
-    /// `section.key,section.key=value:value,value:value`; one value is set for every cell.
+    /// `section.key,section.key=value:value,value:value`. A key with one value is set in every cell.
     #[arg(value_name = "KEY=VALUES")]
     pub arguments: Vec<String>,
     /// Print the cells with their plans and run nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Cells at once on the CPU; a GPU has one at a time.
+    /// Cells at once on the CPU; on a GPU cells go one at a time.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub jobs: u16,
-    /// Run cells again that ended so, such as failed,timeout.
+    /// Run cells with these statuses again, such as failed,timeout.
     #[arg(long, value_name = "STATUS", value_delimiter = ',')]
     pub retry: Vec<CellStatus>,
-    /// End a cell that has no new row for so long; the time until the first row counts too.
+    /// End a cell that writes no row for this long, counting the time until its first row.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub hang: Option<Duration>,
-    /// End a cell that takes longer.
+    /// End a cell that takes longer than this.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// The seeds, separated by commas.
@@ -49,12 +49,12 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// As [`sweep::run`].
+/// If [`sweep::run`] fails or the plots cannot be drawn.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let recipe = recipe_path(&args.recipe, results)?;
     if args.retry.contains(&CellStatus::Running) {
-        return Err(Error::usage("--retry running: a cell that runs cannot be run again"));
+        return Err(Error::usage("--retry running: a running cell cannot be run again"));
     }
     let request = Request {
         recipe: &recipe,
@@ -72,5 +72,5 @@ pub fn run(args: &Args) -> Result<()> {
     let ended = sweep::run(&request)?;
     let drawn = sweep_plots::render(&ended.folder);
     ended.outcome?;
-    drawn.map(drop).map_err(|e| Error::failed(format!("the sweep is complete, its pictures are not: {e}")))
+    drawn.map(drop).map_err(|e| Error::failed(format!("the sweep is complete, but its plots cannot be drawn: {e}")))
 }

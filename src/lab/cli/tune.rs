@@ -13,15 +13,14 @@ use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun ops tune`.
 ///
-/// At its power limit a GPU lowers its clock, so the algorithm that is fastest in a few runs need not be the
-/// fastest in a long training (on an H200 the difference is at most 0.3 % of a step). This takes a few
-/// seconds per product. The choices are kept with the machine's, and later runs use them; the bits of their
-/// results change with them.
+/// At its power limit a GPU lowers its clock, so the algorithm that wins in a few runs may not win in a long
+/// training (on an H200 they differ by at most 0.3 % of a step). Tuning takes a few seconds per product. The
+/// choices are kept with the machine's, and later runs use them; the bits of their results change with them.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
     pub what: RecipeArguments,
-    /// Only products that this command has not seen, and that are not in the table of the program.
+    /// Tune only products that this command has not tuned before and that xrun's built-in table lacks.
     #[arg(long)]
     pub missing: bool,
     /// Also add the choices to this table, such as one of `data/algorithms`.
@@ -32,13 +31,13 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When there is no GPU, the recipe is invalid, or a table cannot be written.
+/// If there is no GPU, the recipe is invalid, or a table cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     let machine = Machine::here();
     let recipe = args.what.load(&machine)?;
     let (Planned { plan, programs, .. }, _) = prepare(&recipe, &machine.with_ranks(1, 1))?;
     let Some(ordinal) = plan.execution.gpu else {
-        return Err(Error::usage("algorithms of products are chosen on a GPU, and this plan is for the CPU"));
+        return Err(Error::usage("matrix-product algorithms are tuned on a GPU, but this plan is for the CPU"));
     };
     let gpu = Gpu::open(ordinal)?;
     let table = args.write.as_deref().map(|path| table_to_write(path, gpu.algorithms())).transpose()?;
@@ -62,7 +61,7 @@ pub fn run(args: &Args) -> Result<()> {
     fs::write(path, table.to_json()).at("write", path)
 }
 
-/// Returns the table in a file, to be added to; `empty` if there is no such file.
+/// Reads the table in a file, to be extended; returns `empty` if the file does not exist.
 fn table_to_write(path: &Path, empty: Algorithms) -> Result<Algorithms> {
     if !path.exists() {
         return Ok(empty);
@@ -72,7 +71,7 @@ fn table_to_write(path: &Path, empty: Algorithms) -> Result<Algorithms> {
         return Ok(table);
     }
     Err(Error::usage(format!(
-        "{} is for {} with cuBLASLt {}, and this machine has {} with {}; name another file",
+        "{} is for {} with cuBLASLt {}, but this machine has {} with {}; name another file",
         path.display(),
         table.gpu,
         table.cublaslt,

@@ -10,32 +10,32 @@ use std::path::PathBuf;
 /// Arguments of `xrun view`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What --out writes: runs (folders, names or `latest`), comparisons (`comparisons/NAME` for the newest,
-    /// or NAME/ID) with their runs, sweeps (`sweeps/NAME`).
+    /// What --out writes: runs (folders, names or `latest`), comparisons with their runs (`comparisons/NAME`
+    /// for the newest, or NAME/ID), sweeps (`sweeps/NAME`).
     #[arg(value_name = "RUN", requires = "out")]
     pub words: Vec<String>,
     /// Where results are.
     #[command(flatten)]
     pub results: Results,
-    /// The port at 127.0.0.1; any that is free without it.
+    /// The port on 127.0.0.1 [default: any free port].
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
-    /// Write the page with everything in it to this file, which opens without a server or network, instead of
-    /// serving it.
+    /// Instead of serving the page, write it with all its data to this file, which opens without a server or
+    /// network.
     #[arg(long, value_name = "FILE.html", conflicts_with = "port", requires = "words")]
     pub out: Option<PathBuf>,
-    /// With --out, also environment variables, names of hosts and absolute paths.
+    /// With --out, include environment variables, host names and absolute paths.
     #[arg(long, requires = "out")]
     pub full: bool,
-    /// With --out, replace a file that is there.
+    /// With --out, replace an existing file.
     #[arg(long, requires = "out")]
     pub force: bool,
 }
 
-/// Runs the command; a server until its process is ended.
+/// Runs the command. A server runs until its process is ended.
 ///
 /// # Errors
-/// When the port is taken, a run is not found, or the file is there or cannot be written.
+/// If the port is taken, a run is not found, or the file already exists or cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     let folder = ResultsFolder::new(&args.results.folder);
     if let Some(path) = &args.out {
@@ -54,12 +54,12 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if !folder.root().is_dir() {
         eprint_line(&format!(
-            "there is no folder {} yet; runs show up once it is there",
+            "there is no folder {} yet; runs appear once it exists",
             folder.root().display()
         ));
     }
     let server = Server::open(folder, args.port)?;
     print(&format!("{}\n", server.address()))?;
-    eprint_line("open this address in a browser on this machine; Ctrl-C ends it");
+    eprint_line("open this address in a browser on this machine; Ctrl-C stops the server");
     server.serve()
 }

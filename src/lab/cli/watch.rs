@@ -9,19 +9,20 @@ use crate::watch::{self, Options, Subject};
 /// Arguments of `xrun watch`.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "It reads files alone: also from another terminal, over ssh, and after the run has ended. Keys \
-                        are at the foot of the screen, `?` explains them; q leaves, and what is watched goes on. \
+    after_help = "It only reads files, so it works from another terminal, over ssh, and after the run has ended. Keys \
+                        are shown at the bottom of the screen, `?` explains them; q quits and leaves the run going. \
                         Without a terminal, one frame is printed as text."
 )]
 pub struct Args {
-    /// The run: its folder or name, or a recipe's name for its newest. Or a comparison: its folder, its id,
-    /// or `comparisons/NAME` for the newest. Or a sweep: `sweeps/NAME`, with its own name or its recipe's.
+    /// What to watch: a run (its folder or name, or a recipe's name for its newest), a comparison (its folder
+    /// or id, or `comparisons/NAME` for the newest), or a sweep (`sweeps/NAME`, with its own name or its
+    /// recipe's).
     #[arg(value_name = "RUN|SWEEP|COMPARISON", default_value = LATEST)]
     name: String,
-    /// Print one frame as text and leave.
+    /// Print one frame as text and exit.
     #[arg(long)]
     once: bool,
-    /// Draw with the characters of ASCII alone, as is done where the locale has no others.
+    /// Draw with ASCII characters only, as is done when the locale has no others.
     #[arg(long)]
     ascii: bool,
     /// Where results are.
@@ -32,8 +33,8 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When the name means nothing, or the terminal cannot be used; after a frame as text, when the files of what
-/// it shows are damaged.
+/// If the name means nothing, or the terminal cannot be used. After a frame printed as text, if the files it
+/// shows are damaged.
 pub fn run(args: &Args) -> Result<()> {
     let subject = Subject::find(&args.results.folder, &args.name)?;
     let options = Options { once: args.once, ascii: args.ascii };

@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 /// `--results`.
 #[derive(clap::Args, Debug)]
 pub struct Results {
-    /// Where run folders are.
+    /// The folder that holds the results.
     #[arg(long = "results", value_name = "DIR", default_value = "results")]
     #[arg(value_parser = PathBufValueParser::new().try_map(utf8_path))]
     pub folder: PathBuf,
 }
 
-/// Takes a path that is text: files of a run name its folder, and their formats are text.
+/// Accepts only UTF-8 paths: files of a run name its folder, and their formats are text.
 fn utf8_path(path: PathBuf) -> Result<PathBuf, &'static str> {
     match path.to_str() {
         Some(_) => Ok(path),
@@ -41,17 +41,17 @@ impl Seed {
         self.seed.is_some()
     }
 
-    /// Returns `settings` with the seed.
+    /// Returns `settings` with the seed added.
     pub fn on(&self, settings: &[String]) -> Vec<String> {
         let seed = self.seed.iter().map(|seed| format!("training.seed={seed}"));
         settings.iter().cloned().chain(seed).collect()
     }
 }
 
-/// A recipe and what is changed of it.
+/// A recipe and the changes to it.
 #[derive(clap::Args, Debug)]
 pub struct RecipeArguments {
-    /// The recipe: a file, the name of a built-in one, or a run whose recipe is used again.
+    /// The recipe: a file, a built-in recipe, or a run whose recipe is used again.
     #[arg(value_name = "RECIPE")]
     pub recipe: PathBuf,
     /// Keys to change, as `section.key=value` (or `--section.key=value`).
@@ -64,42 +64,42 @@ pub struct RecipeArguments {
 }
 
 impl RecipeArguments {
-    /// Loads the recipe, with the environment and the changes on top.
+    /// Loads the recipe, then applies the environment and the changes.
     ///
     /// # Errors
-    /// As [`recipe::load`], and for a name that several runs could be meant by.
+    /// If [`recipe::load`] fails, or if several runs match the name.
     pub fn load(&self, machine: &Machine) -> Result<Recipe> {
         let path = recipe_path(&self.recipe, &self.results.folder)?;
         recipe::load(&path, &self.seed.on(&self.overrides), recipe::environment(), machine)
     }
 
-    /// Returns the folder of the run whose recipe this is, as it was.
+    /// Returns the folder of the run that the recipe names.
     ///
     /// # Errors
-    /// A usage error for the recipe of no run, or one with changes.
+    /// Fails with a usage error if the recipe belongs to no run, or the command line changes it.
     pub fn run(&self) -> Result<PathBuf> {
         let path = recipe_path(&self.recipe, &self.results.folder)?;
         if !self.overrides.is_empty() || self.seed.is_set() {
             return Err(Error::usage(format!(
-                "{} is changed by the command line, and what is kept in a run's folder is of its own recipe; leave \
+                "the command line changes {}, but a run's folder keeps only results of its own recipe; leave \
                  the changes out",
                 self.recipe.display()
             )));
         }
         path.parent().filter(|run| run.join(SUMMARY).is_file()).map(Path::to_owned).ok_or_else(|| {
             Error::usage(format!(
-                "{} is the recipe of no run, whose folder could keep anything; name a run, or `latest`",
+                "{} is not the recipe of a run, so no run's folder can keep the result; name a run, or `latest`",
                 self.recipe.display()
             ))
         })
     }
 }
 
-/// Returns the recipe that an argument means: a file or a built-in name is itself; the folder of a run, its
-/// id, the beginning of its id or of its hash, or `latest`, is the recipe of that run.
+/// Returns the recipe that an argument means. A file or a built-in name stands for itself. A run's folder,
+/// id, prefix of its id or hash, or `latest` stands for the recipe of that run.
 ///
 /// # Errors
-/// When the beginning of an id is that of several runs.
+/// If the prefix matches several runs.
 pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
     let itself = || argument.to_owned();
     if argument.join(SUMMARY).is_file() || find::has_lost_summary(argument) {
@@ -113,20 +113,20 @@ pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns the recipe in the folder of a run: the copy of what was set, so that changes have their effect on
-/// what follows from it. Copies of earlier versions cannot be run, and the resolved recipe is used.
+/// Returns the recipe in the folder of a run: the copy of what was set, so that a changed key also changes
+/// the defaults that depend on it. Copies written by earlier versions cannot be run; the resolved recipe
+/// stands in for them.
 fn of_run(run: &Path) -> Result<PathBuf> {
     let copy = run.join(RECIPE);
     let text = if copy.is_file() { std::fs::read_to_string(&copy).at("read", &copy)? } else { String::new() };
     Ok(if text.starts_with(COPY_HEADER) { copy } else { run.join(RESOLVED) })
 }
 
-/// Returns the run called `name` that has a checkpoint: of the runs that `latest` or a recipe's name means,
-/// the newest with one, which is said where there is a newer one without.
+/// Returns the run called `name` that has a checkpoint. If `name` is `latest` or a recipe, this is the newest
+/// run that has one, and a newer run without one is reported.
 ///
 /// # Errors
-/// As [`find::find`], and for a run without a checkpoint: the message says why it has none, and which run has
-/// one.
+/// If [`find::find`] fails, or if the run has no checkpoint: the message says why, and which run has one.
 pub fn run_with_checkpoint(results: &Path, name: &str) -> Result<PathBuf> {
     let has_checkpoint =
         |run: &Path| checkpoint::steps(&run.join(CHECKPOINT)).is_ok_and(|steps| !steps.is_empty());
@@ -139,7 +139,7 @@ pub fn run_with_checkpoint(results: &Path, name: &str) -> Result<PathBuf> {
     if has_checkpoint(&run) {
         if run != newest {
             eprint_line(&format!(
-                "{} has no checkpoint{}: this is {}",
+                "{} has no checkpoint{}; using {} instead",
                 newest.display(),
                 why_none(&newest),
                 run.display()
@@ -159,7 +159,7 @@ pub fn run_with_checkpoint(results: &Path, name: &str) -> Result<PathBuf> {
     )))
 }
 
-/// Returns why a run has no checkpoint, where its recipe says so.
+/// Returns why a run has no checkpoint, if its recipe tells.
 fn why_none(run: &Path) -> &'static str {
     let recipe = recipe::load(&run.join(RESOLVED), &[], std::iter::empty(), &Machine::none());
     match recipe.is_ok_and(|recipe| recipe.values().checkpoint.keep == 0) {

@@ -1,4 +1,4 @@
-//! Words of a command line, before they are parsed: the first that is no option.
+//! Finds the first word of a command line before it is parsed.
 
 use std::ffi::OsString;
 

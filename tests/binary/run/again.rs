@@ -110,11 +110,11 @@ fn the_list_of_runs_hides_nothing_that_its_figures_depend_on() {
     assert!(lines[2].ends_with(" generation.samples=0 optimizer.lr=1e-2 training.steps=4"), "{listed}");
     // Of one corpus, losses compare.
     let best = list(&["--best", "5"]);
-    let mixes = |stderr: &str| stderr.contains("do not compare");
+    let mixes = |stderr: &str| stderr.contains("cannot be compared");
     assert!(!best.stdout.contains(" TEXT ") && !mixes(&best.stderr), "{}{}", best.stdout, best.stderr);
     place.xrun(&["tiny.toml", "-q", "generation.samples=0", "training.steps=4", "data.seed=7"]).succeeds();
     for order in [&["--best", "5"][..], &["--sort", "loss"], &["--sort", "val-loss"]] {
-        let best = list(order).says(&["losses on 2 texts, which do not compare"]);
+        let best = list(order).says(&["losses were measured on 2 different texts and cannot be compared"]);
         assert!(best.stdout.lines().next().unwrap().contains(" TEXT "), "{}", best.stdout);
         let text = first.summary().corpus_hash.unwrap()[..8].to_owned() + " 2/5";
         assert_eq!(best.stdout.matches(&text).count(), 2, "{}", best.stdout);
@@ -185,10 +185,10 @@ fn runs_are_listed_sorted_and_filtered() {
         place.xrun(&["plan", name]).succeeds();
     }
     assert_eq!(lines(&["tiny"]).len(), 3);
-    place.xrun(&["runs", "tinny"]).ended(2).says(&["no run of a recipe `tinny`", "did you mean tiny?"]);
+    place.xrun(&["runs", "tinny"]).ended(2).says(&["no run of recipe `tinny`", "did you mean tiny?"]);
     place.xrun(&["runs", "zebra"]).ended(2).says(&["there are runs of other, tiny"]);
     // Steps of the warm-up alone have no speed.
-    place.xrun(&["runs"]).succeeds().says(&["— was not measured: a speed takes steps after the first"]);
+    place.xrun(&["runs"]).succeeds().says(&["—: not measured; speed is taken from steps after the first"]);
     assert_eq!(lines(&["--status", "killed,failed"]).len(), 2);
     let rows = |arguments: &[&str]| -> Vec<Value> {
         lines(arguments).iter().map(|line| serde_json::from_str(line).unwrap()).collect()

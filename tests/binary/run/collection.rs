@@ -103,8 +103,8 @@ fn runs_are_chosen_by_what_they_have() {
         (&["status=okay"], "did you mean ok?"),
         (&["val_loss<low"], "is a number and `low` is not"),
         (&["fake-1", "fake-2"], "a run has one recipe"),
-        (&["fake"], "no run of a recipe `fake`"),
-        (&["--csv", "diff", "a", "b"], "stand alone"),
+        (&["fake"], "no run of recipe `fake`"),
+        (&["--csv", "diff", "a", "b"], "cannot precede a command"),
     ] {
         place.xrun(&[&["runs"], arguments].concat()).ended(2).says(&[said]);
     }
@@ -308,7 +308,7 @@ fn tags_stay_when_a_run_is_kept_and_removed() {
     let listed: Value = serde_json::from_str(&place.list(&kept).stdout).unwrap();
     assert_eq!((&listed["tags"], &listed["note"]), (&json!(["baseline"]), &json!("of the page")));
     assert!(!place.path().join("results/kept/.index").exists(), "kept runs share files, and are read");
-    place.xrun(&["runs", "rm", &id]).ended(2).says(&["the kept copy", "--force removes it all the same"]);
+    place.xrun(&["runs", "rm", &id]).ended(2).says(&["the kept copy", "--force removes it anyway"]);
     place.xrun(&["runs", "rm", &format!("results/kept/{id}"), "--force"]).ended(2).says(&["keep --prune"]);
     place.xrun(&["runs", "rm", "--force", &id]).succeeds();
     assert!(!run.path.exists());

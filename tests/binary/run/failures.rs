@@ -159,7 +159,7 @@ fn what_needs_a_gpu_says_so() {
     let refused = |arguments: &[&str], text: &str| {
         place.xrun(arguments).ended(2).says(&[text]);
     };
-    refused(&[&["ops", "tune"], &on_cpu[..]].concat(), "chosen on a GPU, and this plan is for the CPU");
+    refused(&[&["ops", "tune"], &on_cpu[..]].concat(), "tuned on a GPU, but this plan is for the CPU");
     refused(&[&["ops", "bench", "--energy"], &on_cpu[..]].concat(), "measured on a GPU");
     refused(&["ops", "check", "--long"], "add --device cuda");
     refused(&["ops", "attention", "16,1024,12,12"], "such as 16,1024,12,12,64");

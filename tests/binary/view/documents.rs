@@ -246,8 +246,8 @@ fn a_trained_run_has_the_memory_that_it_was_planned_with_and_the_profile_that_wa
     place
         .xrun(&["profile", "latest", "engine.threads=1", "--keep"])
         .ended(2)
-        .says(&["is changed by the command line"]);
-    place.xrun(&["profile", "tiny.toml", "--keep"]).ended(2).says(&["is the recipe of no run"]);
+        .says(&["keeps only results of its own recipe"]);
+    place.xrun(&["profile", "tiny.toml", "--keep"]).ended(2).says(&["is not the recipe of a run"]);
     place.xrun(&["profile", "latest", "--keep", "--warmup=0", "--steps=1"]).succeeds();
     let viewed = Viewed::start(&place.path().join("results"));
     let id = id(&place.run().path);

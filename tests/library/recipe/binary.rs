@@ -68,7 +68,7 @@ fn init_writes_a_recipe_once() {
     init(&["small.toml"]).success();
     let small = fs::read_to_string(folder.path().join("small.toml")).expect("written");
     assert!(small.contains("#     xrun small.toml\n") && !small.contains("xrun quickstart"), "{small}");
-    init(&["my.toml"]).code(2).stderr(predicate::str::contains("is there already"));
+    init(&["my.toml"]).code(2).stderr(predicate::str::contains("already exists"));
     init(&["other.toml", "--from", "dim348"])
         .code(2)
         .stderr(predicate::str::contains("did you mean dim384?"));

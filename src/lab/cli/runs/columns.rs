@@ -1,27 +1,28 @@
-//! The columns of the list of runs.
+//! The columns that `xrun runs` lists.
 
 use crate::format::{BLANK, Column, Table, decimal, short, thousands};
 use crate::results::collection::{Cell, Collection, Field, Run, Word};
 use std::collections::HashMap;
 
-/// The heading of what losses are measured on.
+/// The heading of the column that tells which text a loss was measured on.
 pub const TEXT: &str = "TEXT";
 
-/// The longest note that is shown in a list, in characters.
+/// The longest note shown in a list, in characters.
 const NOTE: usize = 40;
 
 /// The columns of a list.
 pub enum Columns {
-    /// Those without `--columns`, with the optional ones that tell something of these runs.
+    /// The columns shown without `--columns`, including the optional ones that have something to show for
+    /// these runs.
     Usual(Vec<Optional>),
-    /// Fields, as chosen.
+    /// Fields chosen with `--columns`.
     Chosen(Vec<Field>),
 }
 
-/// A column that is there where it tells something.
+/// A column that is listed only if it has something to show.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Optional {
-    /// What a loss is measured on.
+    /// The text that a loss was measured on.
     Text(Field),
     Tags,
     Note,
@@ -49,8 +50,8 @@ impl Optional {
 }
 
 impl Columns {
-    /// Returns the usual columns for these runs; with what the loss `unlike` is measured on, where
-    /// that differs.
+    /// Returns the usual columns for these runs. `unlike` is a loss that they measured on different texts, if
+    /// any; those texts become a column.
     pub fn usual(runs: &[&Run], unlike: Option<&Field>) -> Self {
         let any = |has: fn(&Run) -> bool| runs.iter().any(|run| has(run));
         let optional = [
@@ -62,17 +63,17 @@ impl Columns {
         Self::Usual(unlike.cloned().map(Optional::Text).into_iter().chain(optional).collect())
     }
 
-    /// Returns chosen columns.
+    /// Returns the chosen columns.
     pub fn chosen(fields: Vec<Field>) -> Self {
         Self::Chosen(fields)
     }
 
-    /// Returns true if one of them is the usual one of tokens per second.
+    /// Returns true if the columns include tokens per second as a usual column.
     pub fn has_speed(&self) -> bool {
         matches!(self, Self::Usual(_))
     }
 
-    /// Returns the list.
+    /// Formats the list.
     pub fn table(&self, runs: &[&Run], collection: &Collection) -> String {
         match self {
             Self::Usual(optional) => usual(runs, collection, optional),
@@ -83,7 +84,7 @@ impl Columns {
 
 fn usual(runs: &[&Run], collection: &Collection, optional: &[Optional]) -> String {
     use Column::{Left, Right};
-    // Forks name runs that the list may leave out.
+    // A fork names its parent, which may not be listed.
     let names = collection.runs.iter().map(|run| (run.run(), run.name.as_str())).collect();
     let mut columns = vec![Left, Left, Left, Left, Right, Right, Right, Right];
     columns.extend(optional.iter().map(|_| Left).chain([Left]));
@@ -144,8 +145,8 @@ fn steps(run: &Run) -> String {
     if done == planned { thousands(done) } else { format!("{} of {}", thousands(done), thousands(planned)) }
 }
 
-/// Returns what a loss of a run is measured on, where it has any: the hash of corpus and tokenizer, or of the
-/// tokens of a named set, and the part of the held-out text.
+/// Identifies the text that a loss of a run was measured on, if the run has that loss: the hash of corpus and
+/// tokenizer, or of a named set's tokens, and the part of the held-out text that validation used.
 pub fn text_of(run: &Run, loss: &Field) -> Option<String> {
     let entry = &run.entry;
     let (hash, part) = match loss {
@@ -162,7 +163,7 @@ pub fn text_of(run: &Run, loss: &Field) -> Option<String> {
     Some(format!("{}{part}", hash.get(..8).unwrap_or(hash)))
 }
 
-/// Returns what a reader has to know of a run beside its figures.
+/// Returns what a reader must know about a run beside its figures.
 fn remarks(run: &Run, names: &HashMap<&str, &str>) -> String {
     let fork = run.entry.forked_from.as_ref().map(|fork| {
         let name = names.get(fork.run.as_str()).unwrap_or(&fork.run.as_str()).to_owned();
@@ -171,7 +172,7 @@ fn remarks(run: &Run, names: &HashMap<&str, &str>) -> String {
     fork.into_iter().chain(run.entry.remarks.iter().cloned()).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns a setting as a shell takes it: in quotes where it has more than letters, digits and signs.
+/// Quotes a setting for a shell if its value has characters other than letters, digits and safe punctuation.
 fn quoted(setting: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-._/+=@:,%[]".contains(c);
     match setting.split_once('=') {
@@ -182,7 +183,7 @@ fn quoted(setting: &str) -> String {
     }
 }
 
-/// Returns a text without line breaks and tabs, which would break a table.
+/// Replaces line breaks and tabs, which would break the table, with spaces.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect()
 }

@@ -8,27 +8,27 @@ use crate::results::collection::{CurveDifference, RunDifference};
 use crate::results::find;
 use std::path::Path;
 
-/// The longest value of a key or fact that is shown, in characters.
+/// The longest value of a key or fact shown, in characters.
 const SHOWN: usize = 60;
 
 /// Arguments of `xrun runs diff`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The first run: its folder, its name, the beginning of its name or hash, or `latest`.
+    /// The first run: its folder, its name, a prefix of its name or hash, or `latest`.
     #[arg(value_name = "RUN")]
     a: String,
-    /// The second.
+    /// The second run.
     #[arg(value_name = "OTHER")]
     b: String,
-    /// Print JSON: one object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Compares two runs, and prints in what they differ.
+/// Compares two runs and prints how they differ.
 ///
 /// # Errors
-/// When one is not there, or one of its files cannot be read.
+/// If a run is missing, or one of its files cannot be read.
 pub fn run(args: &Args, results: &Path) -> Result<()> {
     let found = [&args.a, &args.b].map(|name| find::find(results, name));
     let [a, b] = found;
@@ -111,14 +111,14 @@ fn curves(difference: &RunDifference) -> String {
     format!("{}  {same}{}\n", section(&format!("Curves, {over}"), &table), end.trim_start())
 }
 
-/// Returns the size of the largest difference, and its step.
+/// Formats the size of the largest difference, and its step.
 fn largest(curve: &CurveDifference) -> String {
     let Some(largest) = curve.largest else { return BLANK.to_owned() };
     let size = largest.difference().map_or(BLANK.to_owned(), significant);
     format!("{size} at {}", largest.step)
 }
 
-/// Returns the losses of the last step that both have.
+/// Formats the losses at the last step that both runs have.
 fn at_the_end(difference: &RunDifference) -> String {
     let is_loss = |column: &str| column.ends_with("loss") || MetricsRow::is_further(column);
     let losses = difference.curves.iter().filter(|curve| is_loss(&curve.column));
@@ -150,8 +150,7 @@ fn figures(difference: &RunDifference) -> String {
     section("Figures", &table)
 }
 
-/// Returns a number of a row with the digits that tell it from its neighbours: rows have no more than an
-/// f32's.
+/// Formats a number with just enough digits to identify it. Most rows hold f32 values, which need fewer.
 fn exact(value: Option<f64>) -> String {
     value.map_or(BLANK.to_owned(), |value| {
         let single = value as f32;
@@ -159,7 +158,7 @@ fn exact(value: Option<f64>) -> String {
     })
 }
 
-/// Returns a value on one line, its beginning where it is long.
+/// Formats a value on one line, shortened if it is long.
 fn shown(value: Option<String>) -> String {
     let Some(value) = value else { return BLANK.to_owned() };
     let line: String = value.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect();

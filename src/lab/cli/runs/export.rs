@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Arguments of `xrun runs export`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The runs: folders, also of kept runs, names, beginnings of names or hashes, or `latest`.
+    /// The runs: folders (kept runs too), names, prefixes of names or hashes, or `latest`.
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<String>,
     /// Write event files for TensorBoard: DIR/RECIPE/RUN/events.out.tfevents.*
@@ -19,10 +19,10 @@ pub struct Args {
     tensorboard: PathBuf,
 }
 
-/// Writes the event files of all runs, or of none, and prints their paths.
+/// Writes the event files of all runs and prints their paths. Writes nothing if one of the runs is not found.
 ///
 /// # Errors
-/// When a run is not there, its files cannot be read, or an event file not be written.
+/// If a run is missing, its files cannot be read, or an event file cannot be written.
 pub fn run(args: &Args, results: &Path) -> Result<()> {
     let runs = args.runs.iter().map(|name| find::find(results, name)).collect::<Result<Vec<_>>>()?;
     for run in runs {

@@ -15,19 +15,19 @@ use std::path::Path;
 /// Arguments of the list.
 #[derive(clap::Args, Debug, Default, PartialEq)]
 pub struct ListArgs {
-    /// Only runs of this recipe, or that fulfil this comparison: NAME=VALUE, or one of != < <= > >=, in
-    /// quotes. NAME is a key of recipes, a figure of runs, or one of status, tag, recipe, run, started,
+    /// Only runs of this recipe, or runs for which this comparison holds: NAME=VALUE, or with != < <= > >=,
+    /// in quotes. NAME is a recipe key, a figure of runs, or one of status, tag, recipe, run, started,
     /// device, commit, corpus, reason, forked_from.
     #[arg(value_name = "RECIPE | FILTER")]
     filters: Vec<String>,
     /// Only runs with one of these statuses, such as ok,interrupted.
     #[arg(long, value_name = "STATUS", value_delimiter = ',')]
     status: Vec<RunStatus>,
-    /// The order, by a key, a figure or a word: losses and times lowest first, speeds highest first, runs
-    /// newest first. -NAME is the other way.
+    /// Sort by a key, a figure or a word: losses and times lowest first, speeds highest first, runs newest
+    /// first. -NAME reverses the order.
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     sort: Option<String>,
-    /// Only the first N by --sort; by validation loss without it.
+    /// Only the first N in the order of --sort, or of validation loss without it.
     #[arg(long, value_name = "N")]
     best: Option<usize>,
     /// The columns after the name of the run: keys, figures and words.
@@ -36,7 +36,7 @@ pub struct ListArgs {
     /// Print JSON: one object per line, with the run's folder and whole summary.
     #[arg(long)]
     json: bool,
-    /// Print CSV: a line per run with all keys that differ among them and all figures.
+    /// Print CSV: one line per run, with all keys that differ between the runs and all figures.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
 }
@@ -44,14 +44,14 @@ pub struct ListArgs {
 /// Lists runs.
 ///
 /// # Errors
-/// When the results folder cannot be read, or a filter, order or column names nothing that runs have.
+/// If the results folder cannot be read, or a filter, order or column names nothing that runs have.
 pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
     let collection = Collection::read(results)?;
     for damaged in find::without_summary(results)? {
         eprint_line(&format!("warning: {}", find::lost(&damaged, SUMMARY)));
     }
     for error in &collection.unreadable {
-        eprint_line(&format!("warning: {error}; this is left out"));
+        eprint_line(&format!("warning: {error}; the run is not listed"));
     }
     let chosen = Chosen::parse(&args.filters, &collection, results)?;
     let order = args.sort.as_deref().or(args.best.map(|_| "val_loss"));
@@ -93,8 +93,8 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
             _ => "corpus and tokenizer",
         };
         eprint_line(&format!(
-            "these are losses on {} texts, which do not compare with each other: {TEXT} is the hash of \
-             {hashed}, and the part that validation takes",
+            "these losses were measured on {} different texts and cannot be compared: {TEXT} is the hash of \
+             {hashed}, and the part used for validation",
             texts(loss)
         ));
     }
@@ -102,13 +102,13 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
         |run: &&Run| columns.has_speed() && run.status == RunStatus::Ok && !run.entry.has_figure("tok_s");
     if listed.iter().any(has_no_speed) {
         eprint_line(&format!(
-            "{BLANK} was not measured: a speed takes steps after the first metrics.warmup ones"
+            "{BLANK}: not measured; speed is taken from steps after the first metrics.warmup ones"
         ));
     }
     Ok(())
 }
 
-/// What the words of the command line choose.
+/// The runs that the words of the command line select.
 struct Chosen {
     /// The folder of a recipe.
     recipe: Option<String>,
@@ -125,7 +125,7 @@ impl Chosen {
                 Criterion::Recipe(name) => {
                     if let Some(other) = named.replace(name.clone()) {
                         return Err(Error::usage(format!(
-                            "a run has one recipe, and `{other}` and `{name}` are two names; a comparison has a sign, \
+                            "a run has one recipe, but `{other}` and `{name}` are two; a filter needs an operator, \
                              such as tag={name}"
                         )));
                     }
@@ -147,14 +147,14 @@ impl Chosen {
     }
 }
 
-/// Returns the error for a recipe that has no runs, with the most similar one that has some.
+/// Returns the error for a recipe without runs; suggests the most similar recipe that has some.
 fn no_such_recipe(name: &str, results: &Path, collection: &Collection) -> Error {
     let recipes: BTreeSet<&str> = collection.runs.iter().map(Run::recipe).collect();
     let hint = match nearest(name, recipes.iter().copied()) {
         Some(near) => format!("did you mean {near}?"),
         None => format!("there are runs of {}", recipes.into_iter().collect::<Vec<_>>().join(", ")),
     };
-    Error::usage(format!("no run of a recipe `{name}` in {}: {hint}", results.display()))
+    Error::usage(format!("no run of recipe `{name}` in {}: {hint}", results.display()))
 }
 
 fn json_line(run: &Run) -> Result<String> {
@@ -170,7 +170,7 @@ fn json_line(run: &Run) -> Result<String> {
         .map_err(|e| Error::failed(format!("cannot print {} as JSON: {e}", run.path.display())))?;
     if let (Value::Object(object), Value::Object(summary)) = (&mut object, summary) {
         for (key, value) in summary {
-            // What is listed is more than what a dead process wrote.
+            // Keys of the list win: a dead process may have written a stale status.
             object.entry(key).or_insert(value);
         }
     }

@@ -1,4 +1,4 @@
-//! `xrun runs`: the list of runs, and what is done with single ones.
+//! `xrun runs`: the list of runs, and commands for single runs.
 
 mod columns;
 mod diff;
@@ -15,7 +15,7 @@ use clap::Subcommand;
 /// Arguments of `xrun runs`.
 #[derive(clap::Args, Debug)]
 #[command(disable_help_subcommand = true, mut_arg("folder", |argument| argument.global(true)))]
-#[command(after_help = "A recipe that is called as one of the commands is listed with recipe=NAME.")]
+#[command(after_help = "To list a recipe that has the name of a command, write recipe=NAME.")]
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
@@ -25,10 +25,10 @@ pub struct Args {
     results: Results,
 }
 
-/// What is done with single runs.
+/// Commands for single runs.
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Show in what two runs differ: keys, environment, curves, figures.
+    /// Show how two runs differ: keys, environment, curves, figures.
     Diff(diff::Args),
     /// Add tags to a run, or remove them.
     Tag(tag::Args),
@@ -43,14 +43,14 @@ enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// Those of the command, and for options of the list before it.
+/// If the command fails, or options of the list precede it.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let Some(command) = &args.command else { return list::run(&args.list, results) };
     if args.list != list::ListArgs::default() {
         return Err(Error::usage(
-            "filters and options of the list stand alone: write `xrun runs COMMAND`, and what belongs to the command \
-             behind it",
+            "filters and options of the list cannot precede a command: write `xrun runs COMMAND`, then the command's \
+             own arguments",
         ));
     }
     match command {

@@ -9,10 +9,10 @@ use std::path::Path;
 /// Arguments of `xrun runs note`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: its folder, its name, the beginning of its name or hash, or `latest`.
+    /// The run: its folder, its name, a prefix of its name or hash, or `latest`.
     #[arg(value_name = "RUN")]
     run: String,
-    /// The note, which replaces an earlier one. Without it, the note is printed.
+    /// The note, which replaces an earlier one. Without it, the current note is printed.
     #[arg(value_name = "TEXT")]
     text: Option<String>,
     /// Remove the note.
@@ -23,7 +23,7 @@ pub struct Args {
 /// Replaces, removes or prints a note.
 ///
 /// # Errors
-/// When there is no such run, or the annotations cannot be written.
+/// If there is no such run, or the annotations cannot be written.
 pub fn run(args: &Args, results: &Path) -> Result<()> {
     let located = locate(&find::find(results, &args.run)?)?;
     let text = if args.remove { Some("") } else { args.text.as_deref() };

@@ -12,18 +12,18 @@ use std::path::{Path, PathBuf};
 /// Arguments of `xrun runs rm`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The runs: folders, names, beginnings of names or hashes, or `latest`.
+    /// The runs: folders, names, prefixes of names or hashes, or `latest`.
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<String>,
-    /// Remove those too that pages, comparisons, sweeps or other runs name.
+    /// Also remove runs that pages, comparisons, sweeps or other runs name.
     #[arg(long)]
     force: bool,
 }
 
-/// Removes runs, all of them or none.
+/// Removes all of the runs or none.
 ///
 /// # Errors
-/// When one is not there or is running, or something names one and nobody asked for force.
+/// If a run is missing or is running, or is named elsewhere and `--force` is not given.
 pub fn run(args: &Args, results: &Path) -> Result<()> {
     let mut runs: Vec<PathBuf> = Vec::new();
     for name in &args.runs {
@@ -38,7 +38,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let located = runs.iter().map(|run| locate(run)).collect::<Result<Vec<_>>>()?;
     let goes_too = |reference: &Reference| matches!(reference, Reference::Fork(fork) if locate(fork).is_ok_and(|fork| located.contains(&fork)));
     for (run, Located { results, id }) in runs.iter().zip(&located) {
-        // Runs lie in one results folder, unless their paths say otherwise.
+        // Runs usually share one results folder, so its references are read once.
         let read = match referrers.take().filter(|(of, _)| of == results) {
             Some((_, read)) => read,
             None => Referrers::read(results, &pages)?,
@@ -53,12 +53,12 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     }
     if !args.force && !named.is_empty() {
         return Err(Error::usage(format!(
-            "{}\nnothing was removed; --force removes {} all the same",
+            "{}\nnothing was removed; --force removes {} anyway",
             named.join("\n"),
             if named.len() == 1 { "it" } else { "them" }
         )));
     }
-    // All are locked before the first one is removed.
+    // Lock all runs before removing the first one.
     let doomed = runs.iter().map(|run| Doomed::lock(run)).collect::<Result<Vec<_>>>()?;
     named.iter().for_each(|named| eprint_line(named));
     let count = doomed.len();
@@ -71,10 +71,11 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the run that a name means alone: not the newest of a recipe, for what cannot be undone.
+/// Returns the one run that a name means. A recipe's name does not stand for its newest run here, because
+/// removal cannot be undone.
 ///
 /// # Errors
-/// A usage error where there is none.
+/// Fails with a usage error if there is no such run.
 fn single(results: &Path, name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.join(SUMMARY).is_file() {

@@ -9,21 +9,21 @@ use std::path::Path;
 /// Arguments of `xrun runs tag`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: its folder, its name, the beginning of its name or hash, or `latest`.
+    /// The run: its folder, its name, a prefix of its name or hash, or `latest`.
     #[arg(value_name = "RUN")]
     run: String,
-    /// Words by which `xrun runs tag=WORD` finds it.
+    /// Tags by which `xrun runs tag=WORD` finds the run.
     #[arg(value_name = "WORD", required = true)]
     words: Vec<String>,
-    /// Remove them instead.
+    /// Remove the tags instead.
     #[arg(long)]
     remove: bool,
 }
 
-/// Adds or removes tags, and prints those that the run has then.
+/// Adds or removes tags, and prints the tags that the run then has.
 ///
 /// # Errors
-/// When there is no such run, a word cannot be a tag, or the annotations cannot be written.
+/// If there is no such run, a word cannot be a tag, or the annotations cannot be written.
 pub fn run(args: &Args, results: &Path) -> Result<()> {
     let located = locate(&find::find(results, &args.run)?)?;
     if !args.remove {
