@@ -51,7 +51,7 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
         eprint_line(&format!("warning: {}", find::lost(&damaged, SUMMARY)));
     }
     for error in &collection.unreadable {
-        eprint_line(&format!("warning: {error}; the run is not listed"));
+        eprint_line(&format!("warning: {error}; left out of the list"));
     }
     let chosen = Chosen::parse(&args.filters, &collection, results)?;
     let order = args.sort.as_deref().or(args.best.map(|_| "val_loss"));
