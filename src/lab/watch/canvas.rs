@@ -1,4 +1,4 @@
-//! What a frame is drawn on: texts and glyphs at places, in roles rather than in colours.
+//! The surface that a frame is drawn on: texts and glyphs at positions, styled by role rather than by color.
 
 use super::looks::{Looks, Role, in_ascii};
 use crate::format::printable;
@@ -14,23 +14,23 @@ pub struct Canvas {
 }
 
 impl Canvas {
-    /// Creates an empty frame of so many columns and rows.
+    /// Creates an empty frame with this many columns and rows.
     pub fn new(width: u16, height: u16, looks: Looks) -> Self {
         Self { buffer: Buffer::empty(Rect::new(0, 0, width, height)), looks }
     }
 
-    /// Returns the columns of the frame.
+    /// Returns the width in columns.
     pub fn width(&self) -> u16 {
         self.buffer.area.width
     }
 
-    /// Returns the rows of the frame.
+    /// Returns the height in rows.
     pub fn height(&self) -> u16 {
         self.buffer.area.height
     }
 
-    /// Writes a text of at most `width` columns, and returns the column behind it. A longer one ends in an
-    /// ellipsis. What a terminal would obey in it is shown instead.
+    /// Writes a text of at most `width` columns and returns the column after it. A longer text is cut and
+    /// ends in an ellipsis. Control characters are shown, never sent to the terminal.
     pub fn text(&mut self, x: u16, y: u16, width: u16, text: &str, role: Role) -> u16 {
         let width = width.min(self.width().saturating_sub(x));
         if y >= self.height() || width == 0 {
@@ -46,13 +46,13 @@ impl Canvas {
         end + 1
     }
 
-    /// Writes a text that ends before a column.
+    /// Writes a text that ends before column `end`.
     pub fn text_to(&mut self, end: u16, y: u16, text: &str, role: Role) {
         let width = columns(&printable(text));
         self.text(end.saturating_sub(width), y, width, text, role);
     }
 
-    /// Writes a text over rows of `width` columns, and returns how many it took, `rows` at most.
+    /// Wraps a text into lines of `width` columns and returns how many rows it took, at most `rows`.
     pub fn paragraph(&mut self, x: u16, y: u16, (width, rows): (u16, u16), text: &str, role: Role) -> u16 {
         let lines = wrapped(text, width.into());
         for (row, line) in lines.iter().take(rows.into()).enumerate() {
@@ -63,7 +63,7 @@ impl Canvas {
         lines.len().min(rows.into()) as u16
     }
 
-    /// Writes fields side by side, as many as are whole in `width` columns.
+    /// Writes fields side by side, skipping those that do not fit whole in `width` columns.
     pub fn fields(&mut self, x: u16, y: u16, width: u16, fields: &[Field]) {
         let mut at = x;
         for field in fields {
@@ -77,7 +77,7 @@ impl Canvas {
         }
     }
 
-    /// Sets a cell, inside of the frame.
+    /// Sets one cell. Does nothing outside the frame.
     pub fn glyph(&mut self, x: u16, y: u16, glyph: char, role: Role) {
         let style = self.looks.style(role);
         if let Some(cell) = self.buffer.cell_mut((x, y)) {
@@ -85,7 +85,7 @@ impl Canvas {
         }
     }
 
-    /// Draws a line over `width` columns that a title interrupts.
+    /// Draws a horizontal line of `width` columns, interrupted by a title.
     pub fn rule(&mut self, x: u16, y: u16, width: u16, title: &str) {
         for column in x..x + width {
             self.glyph(column, y, '─', Role::Muted);
@@ -95,7 +95,7 @@ impl Canvas {
         }
     }
 
-    /// Draws how much of something is done.
+    /// Draws a progress bar.
     pub fn bar(&mut self, x: u16, y: u16, width: u16, share: f64) {
         let done = (share.clamp(0.0, 1.0) * f64::from(width)).round() as u16;
         for column in 0..width {
@@ -104,27 +104,28 @@ impl Canvas {
         }
     }
 
-    /// Draws values as columns of eight heights, the newest ones where they do not all fit.
+    /// Draws values as columns of eight heights. If they do not all fit, it draws the newest.
     pub fn sparkline(&mut self, x: u16, y: u16, width: u16, values: &[f64], role: Role) {
         const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let shown = &values[values.len().saturating_sub(width.into())..];
         let finite = || shown.iter().copied().filter(|value| value.is_finite());
         let (low, high) = (finite().fold(f64::MAX, f64::min), finite().fold(f64::MIN, f64::max));
         for (column, value) in shown.iter().enumerate().filter(|(_, value)| value.is_finite()) {
-            // A constant lies in the middle.
+            // A constant is drawn at half height.
             let share = if high > low { (value - low) / (high - low) } else { 0.5 };
             let height = HEIGHTS[(share * 7.0).round() as usize];
             self.glyph(x + column as u16, y, height, role);
         }
     }
 
-    /// Returns the frame with another number of rows: what is below is cut off, new ones are empty.
+    /// Returns the frame with another number of rows. Extra rows are empty; surplus rows are cut off at the
+    /// bottom.
     pub fn with_rows(mut self, rows: u16) -> Self {
         self.buffer.resize(Rect { height: rows, ..self.buffer.area });
         self
     }
 
-    /// Returns the frame, in ASCII where the terminal has no other characters.
+    /// Returns the finished frame, converted to ASCII if the terminal shows nothing else.
     pub fn finish(mut self) -> Buffer {
         if !self.looks.is_unicode {
             for cell in &mut self.buffer.content {
@@ -136,12 +137,11 @@ impl Canvas {
     }
 }
 
-/// A figure with its name.
+/// A value with its name.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// Its name; empty for a value that needs none.
+    /// The name; empty if the value needs none.
     pub name: String,
-    /// Its value.
     pub value: String,
     /// The role of the value.
     pub role: Role,
@@ -154,12 +154,12 @@ impl Field {
     }
 }
 
-/// Returns the columns that a text takes.
+/// Returns how many columns a text takes.
 pub fn columns(text: &str) -> u16 {
     Span::raw(text).width().min(u16::MAX.into()) as u16
 }
 
-/// Cuts a text into lines of at most `width` characters, between words where there are any.
+/// Wraps a text into lines of at most `width` columns, breaking between words.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.lines() {
@@ -181,14 +181,14 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the rows of a frame as text, without spaces at their ends.
+/// Returns the rows of a frame as text, without trailing spaces.
 pub fn to_lines(frame: &Buffer) -> Vec<String> {
     let rows = frame.content.chunks(usize::from(frame.area.width).max(1));
     rows.map(|cells| {
         let mut line = String::new();
         let mut covered = 0;
         for cell in cells {
-            // A wide character covers the cell behind it.
+            // A wide character also covers the cell after it.
             if covered == 0 {
                 line += cell.symbol();
                 covered = usize::from(columns(cell.symbol())).max(1);

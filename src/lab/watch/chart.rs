@@ -1,46 +1,46 @@
-//! Curves in cells of a terminal: a cell of a line has two by four dots, where the terminal has them.
+//! Charts in terminal cells. A curve is drawn in Braille characters, two by four dots per cell.
 
 use super::canvas::{Canvas, columns};
 use super::looks::Role;
 use ratatui_core::layout::Rect;
 
-/// Dots of a cell of a line, across and down: those of a Braille character.
+/// Dots per cell across and down, as in a Braille character.
 const DOTS: (usize, usize) = (2, 4);
 
-/// Columns and rows without which a chart shows nothing.
+/// The smallest chart that is drawn, in columns and rows.
 const MIN_SIZE: (u16, u16) = (24, 4);
 
-/// What a chart shows, in the order in which it is drawn.
+/// A part of a chart. Layers are drawn in order.
 #[derive(Clone, Debug)]
 pub enum Layer {
-    /// A value over the whole width.
+    /// A horizontal line across the whole width.
     Level(f64, Role),
-    /// Points joined by a line, with gaps where one is not finite.
+    /// Points joined by a line, with gaps at values that are not finite.
     Line(Vec<(f64, f64)>, Role),
-    /// Single points, a glyph each.
+    /// Single points, each drawn as a glyph.
     Marks(Vec<(f64, f64)>, char, Role),
-    /// Estimates with their error bars: place, low end, estimate, high end.
+    /// Estimates with error bars: x, low end, estimate, high end.
     ErrorBars(Vec<[f64; 4]>, Role),
 }
 
 /// A chart with its axes.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// Values of the left and right edge.
+    /// Values at the left and right edges.
     pub x: (f64, f64),
-    /// Texts below the edges.
+    /// Texts below these edges.
     pub x_names: [String; 2],
-    /// Values of the lower and upper edge.
+    /// Values at the lower and upper edges.
     pub y: (f64, f64),
-    /// True for a logarithmic axis, where both edges are positive.
+    /// True for a logarithmic y axis; both edges must then be positive.
     pub is_log: bool,
-    /// Text of a value on the axis.
+    /// Formats a value for the y axis.
     pub y_text: fn(f64) -> String,
-    /// What it shows.
+    /// What the chart shows.
     pub layers: Vec<Layer>,
 }
 
-/// Where a chart is on the canvas.
+/// A chart placed on the canvas.
 struct Plot<'a> {
     chart: &'a Chart,
     /// Cells of the plotted area.
@@ -48,13 +48,13 @@ struct Plot<'a> {
 }
 
 impl Chart {
-    /// Draws the chart into an area.
+    /// Draws the chart into `area`.
     pub fn draw(&self, canvas: &mut Canvas, area: Rect) {
         if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
             return;
         }
         let rows = area.height - 1;
-        // Values at the upper edge, in the middle and at the lower edge.
+        // Label the upper edge, the middle and the lower edge.
         let shares = [
             (0, 1.0),
             ((rows - 1) / 2, 1.0 - f64::from((rows - 1) / 2) / f64::from(rows - 1)),
@@ -84,7 +84,7 @@ impl Chart {
         if self.is_log { y.max(f64::MIN_POSITIVE).ln() } else { y }
     }
 
-    /// Returns how far up a value is, 0 at the lower edge and 1 at the upper one.
+    /// Returns the height of a value as a share: 0 at the lower edge, 1 at the upper one.
     fn share(&self, y: f64) -> f64 {
         let (low, high) = (self.place(self.y.0), self.place(self.y.1));
         (self.place(y) - low) / (high - low)
@@ -143,12 +143,12 @@ impl Plot<'_> {
         }
     }
 
-    /// Draws a line, dot by dot.
+    /// Draws a line dot by dot.
     fn line(&self, canvas: &mut Canvas, points: &[(f64, f64)], role: Role) {
         let width = usize::from(self.area.width);
         let mut cells = vec![0u8; width * usize::from(self.area.height)];
         let mut dot = |x: usize, y: usize| {
-            // Bits of a Braille character, from the upper left dot on.
+            // Bits of a Braille character, starting at the upper left dot.
             const BITS: [[u8; 4]; 2] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
             cells[y / DOTS.1 * width + x / DOTS.0] |= BITS[x % DOTS.0][y % DOTS.1];
         };
@@ -175,7 +175,7 @@ impl Plot<'_> {
         }
     }
 
-    /// Returns the column of a place, of `dots` for each cell; `None` outside of the chart.
+    /// Returns the dot column of `x`, with `dots` per cell, or `None` outside the chart.
     fn column(&self, x: f64, dots: usize) -> Option<usize> {
         let (first, last) = self.chart.x;
         let share = if last > first { (x - first) / (last - first) } else { 0.0 };
@@ -183,7 +183,7 @@ impl Plot<'_> {
         (0.0..=1.0).contains(&share).then(|| (share * (columns - 1) as f64).round() as usize)
     }
 
-    /// Returns the row of a value, of `dots` for each cell. Values beyond an edge are at the edge.
+    /// Returns the dot row of `y`, with `dots` per cell. Values beyond an edge go to that edge.
     fn row(&self, y: f64, dots: usize) -> Option<usize> {
         let share = self.chart.share(y);
         let rows = usize::from(self.area.height) * dots;

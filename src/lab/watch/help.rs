@@ -1,34 +1,34 @@
-//! The keys, and what the shapes of a frame mean.
+//! The help page: the keys, and what the shapes of a frame mean.
 
 use super::canvas::Canvas;
 use super::looks::Role;
 
-/// Keys with their meaning.
+/// Keys and what they do.
 const KEYS: [(&str, &str); 7] = [
-    ("q, Esc, Ctrl-C", "leave; what is watched goes on"),
+    ("q, Esc, Ctrl-C", "leave; the watched process keeps running"),
     ("?", "this page, and back"),
     ("l", "the axis of losses: logarithmic, linear"),
-    ("w", "the axis of steps: those so far, the whole run"),
+    ("w", "the axis of steps: steps so far, the whole run"),
     ("Tab", "the next measure of a comparison"),
     ("↑ ↓ PgUp PgDn Home", "scroll cells of a sweep, pairs of a comparison"),
-    ("End", "back to where something happens"),
+    ("End", "back to what is happening now"),
 ];
 
-/// Shapes with their meaning.
+/// Shapes and what they mean.
 const SHAPES: [(&str, &str); 7] = [
     ("░", "each step, from its lowest to its highest value"),
     ("⣀⠤⠒", "training loss and other figures, smoothed"),
     ("◆", "validation loss"),
     ("┄", "floor; no difference, and the smallest that matters"),
     ("│ ●", "an interval, and its estimate"),
-    ("● ▶ ○ ✗ ·", "a cell that is ok, running, left, has failed, is to come"),
+    ("● ▶ ○ ✗ ·", "a cell: ok, running, halted or skipped, failed, to come"),
     ("★", "lowest validation loss of the sweep so far"),
 ];
 
-/// Columns of keys and shapes.
+/// Columns for keys and shapes.
 const FIRST: u16 = 22;
 
-/// Draws the page of help.
+/// Draws the help page.
 pub fn draw(canvas: &mut Canvas) {
     let width = canvas.width();
     canvas.text(0, 0, width, "xrun watch", Role::Strong);
@@ -41,16 +41,16 @@ pub fn draw(canvas: &mut Canvas) {
         }
         y += 1;
     }
-    let files = "It reads files alone, twice a second while something goes on.";
+    let files = "It only reads files, twice a second while a process is running.";
     canvas.text(2, y, width.saturating_sub(2), files, Role::Muted);
 }
 
-/// Says that a terminal is too small for anything else.
+/// Tells the user that the terminal is too small for anything else.
 pub fn too_small(canvas: &mut Canvas) {
     canvas.text(0, 0, canvas.width(), "too small; 80 by 24 shows all", Role::Text);
 }
 
-/// Draws the last row.
+/// Draws the last row, a reminder of the keys.
 pub fn footer(canvas: &mut Canvas, y: u16) {
     canvas.text(
         0,

@@ -1,31 +1,31 @@
-//! Whether a process still works on a folder, and whether its files can be read.
+//! Tells whether a process still works on a folder, and whether its files can be read.
 
 use crate::error::Result;
 use crate::results::{find, ledger};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Time without anything new after which the lock of a folder is looked at.
+/// How long nothing new must appear before the folder's lock is checked.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Time between two looks at a lock that is held.
+/// Time between two checks of a lock that is held.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Knows whether a process holds a folder. Looking at a lock takes it for an instant, in which a process that
-/// wants it would be refused; so it is looked at seldom, and never while files grow.
+/// Tells whether a process holds a folder. Checking a lock takes it for an instant, and a process that wants
+/// it then would be refused. So it is checked rarely, and never while files grow.
 #[derive(Debug)]
 pub struct Liveness {
     folder: PathBuf,
-    /// Tells whether a process holds the folder.
+    /// Checks whether a process holds the folder.
     look: fn(&Path) -> Result<bool>,
     /// When something new was last seen.
     written: Instant,
-    /// What the last look at the lock found, and when that was.
+    /// What the last check of the lock found, and when.
     found: Option<(bool, Instant)>,
 }
 
 impl Liveness {
-    /// Creates it for a folder.
+    /// Creates the liveness of a folder.
     pub fn new(folder: &Path) -> Self {
         Self::with(folder, find::is_running)
     }
@@ -34,7 +34,7 @@ impl Liveness {
         Self { folder: folder.to_owned(), look, written: Instant::now(), found: None }
     }
 
-    /// Tells that something new was written.
+    /// Records that something new was written.
     pub fn wrote(&mut self) {
         self.written = Instant::now();
         if self.found.is_some() {
@@ -55,7 +55,7 @@ impl Liveness {
             Some((true, at)) => self.quiet() >= QUIET && at.elapsed() >= AGAIN.min(self.quiet()),
         };
         if is_due {
-            // A lock that cannot be read says nothing: the process counts as there.
+            // If the lock cannot be checked, assume that the process is running.
             let held = (self.look)(&self.folder).unwrap_or(true);
             self.found = Some((held, Instant::now()));
         }
@@ -63,29 +63,29 @@ impl Liveness {
     }
 }
 
-/// How it stands with the files of a sweep or a comparison since the last look.
+/// The state of the files of a sweep or a comparison at the last poll.
 #[derive(Debug)]
 pub struct Condition {
     liveness: Liveness,
-    /// Why they could not be read.
+    /// Why the files could not be read.
     pub trouble: Option<String>,
     /// True while a process works on them, as far as is known.
     pub is_held: bool,
 }
 
 impl Condition {
-    /// Creates it for the folder that a process holds.
+    /// Creates the condition of a folder that one process holds.
     pub fn new(folder: &Path) -> Self {
         Self { liveness: Liveness::new(folder), trouble: None, is_held: true }
     }
 
-    /// Creates it for the ledger of a results folder.
+    /// Creates the condition of the ledger in a results folder.
     pub fn of_ledger(results: &Path) -> Self {
         Self { liveness: Liveness::with(results, ledger::is_written), trouble: None, is_held: true }
     }
 
-    /// Takes whether anything new was read, or why nothing was; returns true if there is something new to
-    /// show.
+    /// Takes the result of a read: whether anything new was read, or why it failed. Returns true if there is
+    /// something new to show.
     pub fn has_read(&mut self, read: Result<bool>) -> bool {
         let trouble = read.as_ref().err().map(|e| e.message().to_owned());
         let is_new = read.unwrap_or(false) || trouble != self.trouble;
@@ -93,7 +93,8 @@ impl Condition {
         is_new
     }
 
-    /// Looks whether a process works on what is not finished; returns true if that changed, or `is_new`.
+    /// Checks whether a process works on an unfinished sweep or comparison. Returns true if `is_new`, or if
+    /// that has changed.
     pub fn look(&mut self, is_new: bool, is_finished: bool) -> bool {
         if is_new {
             self.liveness.wrote();

@@ -1,36 +1,35 @@
-//! How a frame looks on this terminal: its colours, and its characters.
+//! How a frame looks on this terminal: its colors and its characters.
 
 use ratatui_core::style::{Color, Modifier, Style};
 
 /// What a terminal can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looks {
-    /// Its colours.
+    /// The terminal's colors.
     pub colours: Colours,
-    /// True if it shows more characters than those of ASCII.
+    /// True if it shows characters beyond ASCII.
     pub is_unicode: bool,
 }
 
-/// The colours of a terminal.
+/// The colors of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colours {
-    /// None, or none are wanted.
+    /// The terminal has no colors, or the user wants none.
     None,
-    /// Eight of them, which every terminal has chosen by itself.
+    /// The eight standard colors, whose shades the terminal chooses.
     Eight,
-    /// The 256 of xterm.
+    /// The 256 colors of xterm.
     Indexed,
 }
 
-/// What a text or a curve is, which decides on its colour. Every role has a word, a shape or a place too:
-/// nothing is said by colour alone.
+/// The meaning of a text or curve, which decides its color. Every role also has a word, a shape or a
+/// position: color is never the only cue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Text.
     Text,
     /// Titles and figures.
     Strong,
-    /// Names, axes and what is less important.
+    /// Names, axes and less important text.
     Muted,
     /// The training, the baseline, what is running.
     Training,
@@ -40,30 +39,30 @@ pub enum Role {
     Bound,
     /// What ended well.
     Good,
-    /// What did not.
+    /// What ended badly.
     Bad,
 }
 
 impl Looks {
-    /// Returns what the variables of the environment say of the terminal.
+    /// Reads what the terminal can show from environment variables.
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let terminal = set("TERM").unwrap_or_default();
         let colours = match () {
-            // https://no-color.org: set and not empty means no colour.
+            // https://no-color.org: no color if the variable is set and not empty.
             () if set("NO_COLOR").is_some() || is_dumb(&terminal) => Colours::None,
             () if terminal.contains("256color") || set("COLORTERM").is_some() => Colours::Indexed,
             () => Colours::Eight,
         };
-        // The order in which the C library looks for the encoding of text.
+        // The C library looks for the text encoding in this order.
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
         let locale = locale.to_lowercase().replace('-', "");
         Self { colours, is_unicode: locale.contains("utf8") && !is_dumb(&terminal) }
     }
 
-    /// Returns the style of a role. The colours are those of Okabe and Ito's palette for colour-blind readers
-    /// (<https://jfly.uni-koeln.de/color/>) nearest to which xterm has one with a contrast of 4 on black and
-    /// on white; of a terminal of eight colours, those whose names are nearest.
+    /// Returns the style of a role. The colors come from Okabe and Ito's palette for color-blind readers
+    /// (<https://jfly.uni-koeln.de/color/>): for each, the nearest xterm color with a contrast of 4 on black
+    /// and on white. Terminals with eight colors get the one with the nearest name.
     pub fn style(self, role: Role) -> Style {
         let colour = |indexed: u8, eight: Color| match self.colours {
             Colours::None => Style::new(),
@@ -83,12 +82,12 @@ impl Looks {
     }
 }
 
-/// Returns true for a terminal that cannot place text.
+/// Returns true for a terminal that cannot position text.
 pub fn is_dumb(terminal: &str) -> bool {
     ["", "dumb"].contains(&terminal)
 }
 
-/// Returns a character of ASCII for one that is none.
+/// Returns an ASCII character to stand for `symbol`.
 pub fn in_ascii(symbol: char) -> char {
     match symbol {
         '─' | '—' | '–' | '┄' | '▃' => '-',

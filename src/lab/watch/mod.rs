@@ -1,11 +1,11 @@
-//! What runs, sweeps and comparisons do, in a terminal: full screen while they go on, or one frame as text.
+//! Watches runs, sweeps and comparisons in a terminal: full screen while they go on, or one frame as text.
 //!
 //! ```text
 //! files of a results folder ─▶ View::poll ─▶ View::draw ─▶ Canvas ─▶ frame ─▶ Screen, or lines of text
 //!                     (run, sweep, comparison)             (roles, ASCII)      (what differs is written)
 //! ```
 //!
-//! Files alone are read, so that it works from another terminal, over ssh, and after the process has ended.
+//! It only reads files, so it works from another terminal, over ssh, and after the process has ended.
 
 mod canvas;
 mod chart;
@@ -34,22 +34,21 @@ use std::time::{Duration, Instant};
 use sweep::SweepView;
 use view::{Show, View};
 
-/// Time between two looks at the files of something that goes on, and of something that has ended, which may
-/// be resumed.
+/// Time between two polls of the files: while a process runs, and after it has ended, in case it is resumed.
 const PERIOD: Duration = Duration::from_millis(500);
 const ENDED_PERIOD: Duration = Duration::from_secs(3);
 
-/// A look that takes long, as on a slow network file system, is followed by so many times that time without
-/// one.
+/// After a poll that takes long, as on a slow network file system, wait this many times as long before the
+/// next one.
 const REST: u32 = 20;
 
-/// The longest time that a signal waits to be seen.
+/// The longest time that a signal waits to be noticed, because events are awaited this long.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Columns and rows of a frame as text, where the terminal or the content says nothing else.
+/// Columns and rows of a frame as text, unless the terminal or the content determines them.
 const TEXT_SIZE: (u16, u16) = (80, 24);
 
-/// Most rows of a frame as text.
+/// The most rows of a frame as text.
 const MAX_TEXT_ROWS: u16 = 2000;
 
 /// What is watched.
@@ -65,10 +64,10 @@ pub enum Subject {
 
 impl Subject {
     /// Finds what a name means in a results folder: a run, else a comparison, else a sweep, by the names that
-    /// they have in other commands.
+    /// other commands accept.
     ///
     /// # Errors
-    /// A usage error where it means nothing.
+    /// Fails with a usage error if the name means nothing.
     pub fn find(results: &Path, name: &str) -> Result<Self> {
         match (find::find(results, name), find::find_comparison(results, name)?) {
             (Ok(run), _) => Ok(Self::Run(run)),
@@ -92,29 +91,29 @@ impl Subject {
     }
 }
 
-/// How it is watched.
+/// How to watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Return one frame as text, also on a terminal.
+    /// Return one frame as text, even on a terminal.
     pub once: bool,
-    /// Draw in ASCII, whatever the terminal has.
+    /// Draw in ASCII, whatever the terminal can show.
     pub ascii: bool,
 }
 
 /// A frame as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Its lines.
+    /// The lines, each with a line break.
     pub text: String,
-    /// Why what it shows is damaged, or cannot be read.
+    /// Why the data shown is damaged or cannot be read.
     pub fault: Option<String>,
 }
 
-/// Shows something in the terminal until it is left with a key or a signal. Returns the frame to print where a
-/// frame is all there is to show: with `once`, and where stdout is no terminal or one that cannot place text.
+/// Watches something in the terminal until a key or a signal ends it. Returns one frame to print instead if
+/// `once` is set, if stdout is not a terminal, or if the terminal cannot position text.
 ///
 /// # Errors
-/// When the terminal cannot be used. Files that cannot be read are said in the frame.
+/// If the terminal cannot be used. Files that cannot be read are reported in the frame.
 pub fn watch(subject: &Subject, options: Options) -> Result<Option<Frame>> {
     let variable = |name: &str| std::env::var(name).ok();
     let mut looks = Looks::from_environment(variable);
@@ -129,11 +128,11 @@ pub fn watch(subject: &Subject, options: Options) -> Result<Option<Frame>> {
     live(&mut *view, looks).map(|()| None)
 }
 
-/// Returns a frame as text.
+/// Returns one frame as text.
 fn once(view: &mut dyn View, columns: u16, looks: Looks) -> Frame {
     view.poll();
     if view.fault().is_some() {
-        // A file that is cut back and written to while it is read looks damaged once.
+        // A file that is truncated and rewritten during the read looks damaged once; read it again.
         std::thread::sleep(PERIOD);
         view.poll();
     }
@@ -185,7 +184,7 @@ fn live(view: &mut dyn View, looks: Looks) -> Result<()> {
 /// The smallest terminal that a frame is drawn for.
 const MIN_SIZE: (u16, u16) = (40, 10);
 
-/// Returns a frame of a terminal of that size.
+/// Draws a frame for a terminal of the given size.
 fn frame(view: &dyn View, (width, height): (u16, u16), looks: Looks, show: &Show) -> Buffer {
     let mut canvas = Canvas::new(width, height.saturating_sub(1), looks);
     match () {
@@ -198,7 +197,7 @@ fn frame(view: &dyn View, (width, height): (u16, u16), looks: Looks, show: &Show
     canvas.finish()
 }
 
-/// What a key did.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pressed {
     Leave,
@@ -206,7 +205,7 @@ enum Pressed {
     Nothing,
 }
 
-/// Rows that a page is scrolled by.
+/// Rows to scroll for a page.
 const PAGE: usize = 10;
 
 fn press(key: KeyEvent, show: &mut Show) -> Pressed {

@@ -1,4 +1,4 @@
-//! The terminal: taken over while something is watched, and given back as it was, however that ends.
+//! The terminal: taken over while something is watched, and restored however that ends.
 
 use crate::error::{IoContext, Result};
 use crossterm::cursor::{Hide, MoveTo, Show};
@@ -14,19 +14,19 @@ use std::io::{self, BufWriter, Stdout, Write};
 use std::path::Path;
 use std::sync::Once;
 
-/// The screen of the terminal. Dropping it gives the terminal back; so does a panic, before it is reported.
+/// The terminal's screen. Dropping it restores the terminal; so does a panic, before it is reported.
 #[derive(Debug)]
 pub struct Screen {
     out: BufWriter<Stdout>,
-    /// What it shows.
+    /// The frame on screen.
     shown: Buffer,
 }
 
 impl Screen {
-    /// Takes the terminal over.
+    /// Takes over the terminal.
     ///
     /// # Errors
-    /// When it cannot be.
+    /// If the terminal refuses.
     pub fn enter() -> Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
@@ -42,10 +42,10 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows a frame: what differs from the one before is written.
+    /// Shows a frame by writing the cells that changed.
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// If the terminal is gone.
     pub fn show(&mut self, frame: Buffer) -> Result<()> {
         let written = self.write(&frame);
         self.shown = frame;
@@ -72,7 +72,7 @@ impl Screen {
                 style = Some(wanted);
             }
             queue!(self.out, Print(cell.symbol()))?;
-            // Where a terminal puts the cursor behind a wide character is its own business.
+            // Terminals disagree about where the cursor is after a wide character, so move it explicitly.
             next = cell.symbol().is_ascii().then_some((x + 1, y));
         }
         queue!(self.out, SetAttribute(Attribute::Reset))?;
@@ -86,7 +86,7 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back as it was. Where it is gone, nothing is left to be done.
+/// Restores the terminal. Errors are ignored because a terminal that is gone needs no restoring.
 fn restore() {
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
@@ -95,7 +95,7 @@ fn restore() {
 /// Returns the columns and rows of the terminal.
 ///
 /// # Errors
-/// When it is gone.
+/// If the terminal is gone.
 pub fn size() -> Result<(u16, u16)> {
     of_terminal(crossterm::terminal::size())
 }
@@ -105,7 +105,7 @@ pub fn of_terminal<T>(result: io::Result<T>) -> Result<T> {
     result.at("use", Path::new("the terminal"))
 }
 
-/// Returns the terminal's colour for that of a cell: those that [`Looks`](super::looks::Looks) has.
+/// Converts the color of a cell. Only the colors of [`Looks`](super::looks::Looks) occur.
 fn colour(of_cell: CellColor) -> Color {
     match of_cell {
         CellColor::Indexed(index) => Color::AnsiValue(index),

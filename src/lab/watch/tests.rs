@@ -16,13 +16,13 @@ const COLOURED: Looks = Looks { colours: Colours::Indexed, is_unicode: true };
 const PLAIN: Looks = Looks { colours: Colours::None, is_unicode: true };
 const ASCII: Looks = Looks { colours: Colours::None, is_unicode: false };
 
-/// A frame of a view after it has read everything, as text.
+/// Returns a frame as text, after the view has read everything.
 fn text(view: &mut dyn View, size: (u16, u16), looks: Looks) -> String {
     view.poll();
     to_lines(&frame(view, size, looks, &Show::default())).join("\n")
 }
 
-/// Gives up a lock and waits until it is free: a process that another test starts has it too for an instant.
+/// Releases a lock and waits until it is free: a process that another test starts inherits it for an instant.
 fn release(held: impl Sized, folder: &Path) {
     drop(held);
     while find::is_running(folder).unwrap() {
@@ -30,7 +30,7 @@ fn release(held: impl Sized, folder: &Path) {
     }
 }
 
-/// A run of 400 steps that has trained so many of them, and a hundred of loss.
+/// Creates a run of 400 steps that has trained `steps` of them, with a validation loss every 50 steps.
 fn run(results: &Path, steps: u64) -> (RunFolder, Summary) {
     let began = "2026-11-21T07:34:00Z".parse().unwrap();
     let folder = RunFolder::create(results, "quickstart", "1f2e3d4c", began).unwrap();
@@ -70,7 +70,7 @@ fn run(results: &Path, steps: u64) -> (RunFolder, Summary) {
     (folder, summary)
 }
 
-/// The log has the time of the test in it.
+/// Replaces the log's times, which depend on when the test runs.
 fn without_times(frame: &str) -> String {
     let lines = frame.lines().map(|line| match line.split_once("Z ") {
         Some((time, rest)) if time.len() == 8 => format!("hh:mm:ssZ {rest}"),
@@ -91,7 +91,7 @@ fn a_run_is_drawn_at_every_size() {
     {
         let frame = text(&mut view, size, PLAIN);
         assert_eq!(frame.lines().count(), usize::from(size.1), "{size:?}");
-        // Nothing is drawn over the first lines where there is little room.
+        // Even in a small terminal, nothing is drawn over the first lines.
         if size.0 >= 40 && size.1 >= 10 {
             let mut lines = frame.lines();
             assert!(lines.next().unwrap().starts_with("quickstart/"), "{size:?}\n{frame}");
@@ -112,7 +112,7 @@ fn colours_say_nothing_that_the_text_does_not() {
     let is_coloured = |frame: &Buffer| frame.content.iter().any(|cell| cell.fg != Default::default());
     assert!(is_coloured(&coloured) && !is_coloured(&plain) && !is_coloured(&ascii));
     assert!(to_lines(&ascii).iter().all(|line| line.is_ascii()));
-    // The curves differ in their shapes.
+    // The curves also differ in shape.
     let shown = to_lines(&plain).concat();
     assert!(['░', '◆', '┄'].iter().all(|shape| shown.contains(*shape)), "{shown}");
 }
@@ -126,13 +126,13 @@ fn a_run_goes_on_ends_and_dies_in_plain_words() {
     assert!(view.is_live() && !view.poll(), "nothing is new");
     let path = folder.path().to_owned();
     release(folder, &path);
-    // Another view, as this one has just seen rows.
+    // A new view, because the old one has just seen rows.
     let frame = text(&mut RunView::new(&path), (80, 24), PLAIN);
     assert!(
         frame.contains("✗ killed") && frame.contains("killed: its process ended without recording a status"),
         "{frame}"
     );
-    assert!(frame.contains("`xrun resume quickstart/20261121T073400Z-1f2e3d4c` goes on"), "{frame}");
+    assert!(frame.contains("`xrun resume quickstart/20261121T073400Z-1f2e3d4c` continues it"), "{frame}");
     (summary.status, summary.reason) = (Status::Diverged, Some("the loss is NaN".to_owned()));
     atomic::write(&path.join("summary.json"), &atomic::json(&summary).unwrap()).unwrap();
     let frame = text(&mut view, (80, 24), PLAIN);
@@ -143,7 +143,7 @@ fn a_run_goes_on_ends_and_dies_in_plain_words() {
     assert!(frame.contains("cannot read it:") && frame.contains("summary.json:1: not a"), "{frame}");
 }
 
-/// The frame as text of the run in a folder.
+/// Returns the frame as text of the run in a folder.
 fn frame_once(folder: &Path) -> Frame {
     once(&mut RunView::new(folder), 80, PLAIN)
 }
@@ -166,7 +166,7 @@ fn a_run_that_ended_and_lost_rows_is_damaged() {
     let check = |what: &str| {
         let Frame { text, fault } = frame_once(&path);
         let fault = fault.unwrap_or_default();
-        assert!(fault.contains(&format!("metrics.csv {what}, and summary.json has 20 steps")), "{fault}");
+        assert!(fault.contains(&format!("metrics.csv {what}, but summary.json has 20 steps")), "{fault}");
         assert!(text.contains("✗ damaged") && text.contains("damaged: "), "{text}");
         assert!(!text.contains("● ok"), "{text}");
     };
@@ -227,7 +227,7 @@ fn values_that_are_not_finite_are_named_and_drawn_as_gaps() {
     assert!(frame.contains("the loss is not finite at step 11"), "{frame}");
 }
 
-/// What others wrote is shown and never obeyed.
+/// Text that others wrote is displayed but never interpreted by the terminal.
 #[test]
 fn hostile_texts_are_shown() {
     let dir = tempfile::tempdir().unwrap();
@@ -255,7 +255,7 @@ fn hostile_texts_are_shown() {
     }
 }
 
-/// The folder of a sweep with six cells, of which one runs, and its ledger.
+/// Creates the folder of a sweep with six cells, one of them running, and its ledger.
 fn sweep(results: &Path) -> (PathBuf, Ledger) {
     let folder = results.join("sweeps/quickstart-6e3f7717");
     std::fs::create_dir_all(&folder).unwrap();
@@ -298,7 +298,7 @@ fn sweep(results: &Path) -> (PathBuf, Ledger) {
     (folder, ledger)
 }
 
-/// The time that a cell has taken so far is that of the test.
+/// Removes the time that a running cell has taken, which depends on the test.
 fn without_running_time(frame: &str) -> String {
     let cut = |line: &str| {
         if line.contains("▶ running") {
@@ -322,10 +322,10 @@ fn the_cells_of_a_sweep_are_drawn() {
     assert!(text(&mut view, (80, 10), PLAIN).contains("above"), "it scrolls");
     drop(ledger);
     let frame = text(&mut SweepView::new(&folder).unwrap(), (80, 24), PLAIN);
-    assert!(frame.contains("✗ no sweep runs") && frame.contains("nothing works on it"), "{frame}");
+    assert!(frame.contains("✗ no sweep runs") && frame.contains("no process works on it"), "{frame}");
 }
 
-/// A comparison of eight pairs, of which the first `ended` have ended.
+/// Creates a comparison of eight pairs, the first `ended` of them ended.
 fn pairs(ended: usize) -> Experiment {
     let scatter = |pair: usize| 0.02 * (pair as f64 * 1.3).sin();
     let loss = |pair: usize, arm: usize| [5.74 + scatter(pair), 5.70 - scatter(pair) / 2.0][arm];
@@ -420,7 +420,7 @@ fn keys_do_what_the_help_says() {
     let dir = tempfile::tempdir().unwrap();
     let help = Show { is_help: true, ..Show::default() };
     let page = to_lines(&frame(&RunView::new(dir.path()), (80, 24), PLAIN, &help)).join("\n");
-    assert!(page.contains("leave; what is watched goes on"), "{page}");
+    assert!(page.contains("leave; the watched process keeps running"), "{page}");
 }
 
 #[test]

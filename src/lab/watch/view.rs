@@ -3,7 +3,7 @@
 use super::canvas::{Canvas, columns};
 use super::looks::Role;
 
-/// Something that is watched: it reads files, and draws what they say.
+/// A view reads the files of what is watched, and draws them.
 pub trait View {
     /// Reads what is new. Returns true if that changes the frame.
     fn poll(&mut self) -> bool;
@@ -11,12 +11,12 @@ pub trait View {
     /// Returns true while something may still be written at any time.
     fn is_live(&self) -> bool;
 
-    /// Returns why what is watched is damaged, or cannot be read.
+    /// Returns why the watched data is damaged or cannot be read.
     fn fault(&self) -> Option<String> {
         None
     }
 
-    /// Returns the rows that a frame of so many columns needs to show everything.
+    /// Returns how many rows a frame with this many columns needs to show everything.
     fn rows(&self, _width: u16) -> u16 {
         0
     }
@@ -25,22 +25,22 @@ pub trait View {
     fn draw(&self, canvas: &mut Canvas, show: &Show);
 }
 
-/// What the keys have chosen.
+/// What the user has chosen with keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Show {
-    /// A linear axis of losses instead of a logarithmic one.
+    /// Show losses on a linear axis instead of a logarithmic one.
     pub is_linear: bool,
-    /// Steps to come on the axis too, instead of those so far.
+    /// Extend the step axis to the whole run instead of the steps so far.
     pub is_whole: bool,
-    /// The first row of a long list; `None` for where something happens.
+    /// The first row of a long list; `None` follows what is happening.
     pub first: Option<usize>,
-    /// Which of several measures of a comparison.
+    /// Which measure of a comparison to show.
     pub measure: usize,
-    /// The keys and their meaning instead of a frame.
+    /// Show the help page instead of a frame.
     pub is_help: bool,
 }
 
-/// Draws the first row of a frame: a name, and a status at its end.
+/// Draws the first row of a frame: a name, and a status at the right end.
 pub fn heading(canvas: &mut Canvas, name: &str, status: &str, role: Role) {
     let width = canvas.width();
     canvas.text_to(width, 0, status, role);

@@ -1,4 +1,4 @@
-//! The frame of a comparison: its pairs, and the interval after each.
+//! Draws the frame of a comparison: its pairs, and the interval after each.
 
 use super::ComparisonView;
 use crate::compare::{self, judge::ClosingInterval};
@@ -12,39 +12,41 @@ use crate::watch::looks::Role;
 use crate::watch::view::{Show, heading};
 use ratatui_core::layout::Rect;
 
-/// Columns from which on the chart stands beside the pairs, and columns of the table of pairs then.
+/// Frames at least `WIDE` columns wide show the chart beside the table of pairs, which then has `TABLE`
+/// columns.
 const WIDE: u16 = 110;
 const TABLE: u16 = 64;
 
-/// Rows of the frame besides those of the pairs, and of the chart above them, which has as many.
+/// Rows of the frame that hold neither pairs nor the chart. The chart above the pairs has as many rows as
+/// they do.
 const ROWS_BESIDE_PAIRS: u16 = 12;
 
-/// Columns of the names of what is compared, and rows of the verdict.
+/// Columns for the names of what is compared, and rows for the verdict.
 const ABOUT: u16 = 12;
 const VERDICT_ROWS: u16 = 3;
 
-/// Columns of a pair: its number or seed, both values, and the difference.
+/// Columns of a row of the table: the pair's number or seed, then each of the two values and the difference.
 const NAME: u16 = 10;
 const VALUE: u16 = 14;
 
-/// A comparison as it is drawn, whatever it is of.
+/// What is drawn of a comparison, whether of speed or quality.
 struct Content {
     /// What is compared, one line each.
     about: Vec<Field>,
-    /// Name and unit of what is measured.
+    /// Name and unit of the measure.
     measure: String,
-    /// How differences are written.
+    /// Formats a difference.
     difference: fn(f64) -> String,
-    /// Name, baseline's and candidate's value, and difference of every pair.
+    /// For every pair: name, baseline value, candidate value, difference.
     pairs: Vec<[String; 4]>,
     /// Differences smaller than this do not count.
     min_effect: Option<f64>,
-    /// What the intervals mean as long as pairs are missing, and the verdict where there is one.
+    /// The verdict, or what the intervals mean while pairs are missing.
     verdict: String,
 }
 
 impl ComparisonView {
-    /// Returns the rows of a frame with all pairs.
+    /// Returns the height of a frame that shows all pairs.
     pub(super) fn rows_of_frame(&self) -> u16 {
         u16::try_from(2 * self.pairs().1).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_PAIRS)
     }
@@ -72,7 +74,7 @@ impl ComparisonView {
             y += canvas.paragraph(0, y, (width, 3), &text, role);
         }
         let Some(experiment) = &self.experiment else { return };
-        // The loss gate of trials has no interval.
+        // For trials only speed has an interval; the loss gate has none.
         let measures = if experiment.has_trials() { 1 } else { experiment.findings.len() };
         let at = show.measure % measures.max(1);
         let content = content(experiment, at);
@@ -100,13 +102,13 @@ impl ComparisonView {
     }
 }
 
-/// Returns the runs that have ended, and all.
+/// Returns the number of runs that have ended, and of all runs.
 fn runs(view: &ComparisonView) -> Option<(usize, usize)> {
     let runs = &view.experiment.as_ref()?.runs;
     Some((runs.iter().filter(|run| run.status.is_some()).count(), runs.len()))
 }
 
-/// Returns the last interval in words.
+/// Describes the latest interval.
 fn so_far(last: &ClosingInterval, difference: fn(f64) -> String) -> String {
     let Interval { estimate, low, high } = last.interval;
     let [estimate, low, high] = [estimate, low, high].map(difference);
@@ -128,7 +130,7 @@ fn remark(view: &ComparisonView) -> Option<(String, Role)> {
     Some((text.to_owned(), Role::Bad))
 }
 
-/// Returns what is drawn of a comparison, and of its finding `at`.
+/// Returns what to draw of a comparison, for its finding `at`.
 fn content(experiment: &Experiment, at: usize) -> Content {
     let mut content = Content {
         about: about(experiment),
@@ -172,7 +174,7 @@ fn content(experiment: &Experiment, at: usize) -> Content {
     content
 }
 
-/// Returns the value of a run, or how it ended.
+/// Formats the value of a run, or how the run ended.
 fn value(run: &ExperimentRun, finding: &Finding) -> String {
     let is_ratio = finding.scale == Scale::Ratio;
     let status = run.status.as_deref();
@@ -219,7 +221,8 @@ fn chart(canvas: &mut Canvas, area: Rect, content: &Content, closing: &[ClosingI
         );
         return;
     }
-    // The first intervals, of two or three pairs, may be many times as wide as the last: they are cut off.
+    // The first intervals, of two or three pairs, may be many times as wide as the last one; they are cut
+    // off.
     let last = closing[closing.len() - 1].interval;
     let usual = 1.5 * (last.high - last.low);
     let effect = content.min_effect.unwrap_or_default();
@@ -263,7 +266,7 @@ fn table(canvas: &mut Canvas, area: Rect, content: &Content, show: &Show) {
     let rows = usize::from(area.height - 1);
     let is_open = |pair: &[String; 4]| pair[3].is_empty();
     let open = content.pairs.iter().position(is_open).unwrap_or(0);
-    // What happens now is at the end of what is shown.
+    // By default the rows end just after the first open pair.
     let first =
         show.first.unwrap_or((open + 2).saturating_sub(rows)).min(content.pairs.len().saturating_sub(rows));
     for (at, [name, baseline, candidate, difference]) in

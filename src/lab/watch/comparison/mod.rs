@@ -1,4 +1,4 @@
-//! A comparison as it is watched: its pairs, and how its intervals close.
+//! The view of a comparison: its pairs, and how its intervals narrow.
 
 mod draw;
 
@@ -12,12 +12,12 @@ use crate::results::find::id_of;
 use crate::results::follow::ReplacedFile;
 use std::path::Path;
 
-/// A comparison that is watched.
+/// Follows a comparison.
 pub struct ComparisonView {
     name: String,
     file: ReplacedFile,
     condition: Condition,
-    /// `None` until it has been read.
+    /// `None` until the file has been read.
     experiment: Option<Box<Experiment>>,
     /// For each finding, the interval after each number of pairs that has one.
     closing: Vec<Vec<ClosingInterval>>,
@@ -38,7 +38,7 @@ impl ComparisonView {
     fn read(&mut self) -> Result<bool> {
         let read = self.read_new();
         if read.is_err() {
-            // It is tried again, and the error stays until it is one no more.
+            // Read the file again on the next poll; the error stays on screen until that succeeds.
             self.file.forget();
         }
         read
@@ -52,7 +52,7 @@ impl ComparisonView {
         Ok(true)
     }
 
-    /// Returns the pairs that have ended, and all pairs of the design.
+    /// Returns the number of pairs that have ended, and of all pairs in the design.
     fn pairs(&self) -> (usize, usize) {
         let Some(experiment) = &self.experiment else { return (0, 0) };
         let planned = match &experiment.design {

@@ -1,4 +1,4 @@
-//! The frame of a run.
+//! Draws the frame of a run.
 
 use super::RunView;
 use crate::curve::{Points, robust_range, smooth, window};
@@ -10,20 +10,20 @@ use crate::watch::looks::Role;
 use crate::watch::view::{Show, View, heading};
 use ratatui_core::layout::Rect;
 
-/// Columns from which on the small charts stand beside the large one.
+/// Frames at least this wide, in columns, show the small charts beside the large one.
 const WIDE: u16 = 120;
 
-/// Rows from which on sample and log have more of them.
+/// Frames at least this tall, in rows, give more rows to the sample and the log.
 const TALL: u16 = 40;
 
-/// Rows of a small chart, its title included.
+/// Rows of a small chart, including its title.
 const SMALL_CHART: u16 = 7;
 
-/// Columns of the name before a sparkline, and of name and value.
+/// Columns of the name before a sparkline, and of name and value together.
 const SPARK_NAME: u16 = 13;
 const SPARK_TEXT: u16 = 24;
 
-/// A figure with its course over the run.
+/// A figure and its curve over the run.
 struct Gauge<'a> {
     name: &'static str,
     value: String,
@@ -33,7 +33,7 @@ struct Gauge<'a> {
 }
 
 impl<'a> Gauge<'a> {
-    /// Creates the gauge of a curve; `None` without a value.
+    /// Creates the gauge of a curve, or `None` if it has no points.
     fn new(
         name: &'static str,
         points: &'a [(f64, f64)],
@@ -46,8 +46,7 @@ impl<'a> Gauge<'a> {
     }
 }
 
-/// Returns a curve smoothed as in pictures, with about two points for each of `columns`, which are the dots of a
-/// line.
+/// Smooths a curve as the plots do, to about two points per column, which is the resolution of a line.
 fn smoothed(points: &[(f64, f64)], columns: u16) -> Points {
     smooth(points, window(points.len()), 2 * usize::from(columns))
 }
@@ -58,7 +57,7 @@ impl RunView {
         let (width, height) = (canvas.width(), canvas.height());
         let (words, role) = status(self);
         heading(canvas, &self.name, &words, role);
-        // Without a summary that can be read, nothing is known of its steps.
+        // Without a readable summary the number of steps is unknown.
         if self.summary.is_some() || self.trouble.is_none() {
             progress(self, canvas, 1);
         }
@@ -93,11 +92,11 @@ impl RunView {
     }
 }
 
-/// Returns the status in a word, and its role.
+/// Returns the status in words, and its role.
 fn status(view: &RunView) -> (String, Role) {
     let has_ended = view.status.is_some_and(|status| status != RunStatus::Running);
     match view.status {
-        // A file of a run that goes on may be under way.
+        // While a run goes on, a file may be half written, so only an ended run is called damaged.
         None if view.trouble.is_some() => ("✗ damaged".to_owned(), Role::Bad),
         Some(_) if has_ended && view.fault().is_some() => ("✗ damaged".to_owned(), Role::Bad),
         None => ("○ starting".to_owned(), Role::Muted),
@@ -157,7 +156,7 @@ fn losses(view: &RunView, canvas: &mut Canvas, y: u16) {
     canvas.fields(0, y, canvas.width(), &fields);
 }
 
-/// Returns what has to be said of a run that does not simply go on.
+/// Returns what the user should know if the run is not simply progressing.
 fn remarks(view: &RunView) -> Vec<(String, Role)> {
     let mut said = Vec::new();
     said.extend(view.trouble.as_ref().map(|why| (format!("cannot read it: {why}"), Role::Bad)));
@@ -165,11 +164,11 @@ fn remarks(view: &RunView) -> Vec<(String, Role)> {
     if view.status == Some(RunStatus::Killed) {
         let process = view.owner.as_ref().map_or("its process", |owner| owner.words.as_str());
         let mut text = format!(
-            "killed: {process} ended without recording a status (SIGKILL, out of memory, or a power cut). `xrun resume {}` goes on",
+            "killed: {process} ended without recording a status (SIGKILL, out of memory, or a power cut). `xrun resume {}` continues it",
             view.name
         );
         if let Some(host) = view.owner.as_ref().and_then(|owner| owner.elsewhere.as_ref()) {
-            text += &format!(" (or it runs on {host}, and this host does not see the lock)");
+            text += &format!(" (or it runs on {host}, whose lock this host cannot see)");
         }
         said.push((text, Role::Bad));
     }
@@ -226,7 +225,7 @@ fn loss_chart(view: &RunView, canvas: &mut Canvas, area: Rect, show: &Show) {
     chart.draw(canvas, Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area });
 }
 
-/// Returns the first and the last step of the axes.
+/// Returns the first and the last step of the x axes.
 fn steps(view: &RunView, show: &Show) -> (u64, u64) {
     let summary = view.summary.as_ref();
     let first = summary.and_then(|summary| summary.forked_from.as_ref()).map_or(0, |fork| fork.step);
@@ -235,16 +234,16 @@ fn steps(view: &RunView, show: &Show) -> (u64, u64) {
     (first, so_far.max(planned))
 }
 
-/// Widens a range without height.
+/// Widens a range of zero height.
 fn padded(low: f64, high: f64) -> (f64, f64) {
     let reach = if high > low { 0.0 } else { 0.05 * low.abs().max(1e-12) };
     (low - reach, high + reach)
 }
 
-/// Returns the gauges of which the run has a value.
+/// Returns the gauges that have a value in this run.
 fn gauges(view: &RunView) -> Vec<Gauge<'_>> {
     let (metrics, timing) = (|column| view.metrics.column(column), |column| view.timing.column(column));
-    // On a GPU the memory that matters is its own.
+    // On a GPU, its own memory is the one that matters.
     let memory = match timing("gpu_reserved_mib") {
         [] => timing("rss_mib"),
         reserved => reserved,
@@ -262,7 +261,7 @@ fn gauges(view: &RunView) -> Vec<Gauge<'_>> {
     all.into_iter().flatten().collect()
 }
 
-/// Draws gauges in two columns, each with its course.
+/// Draws gauges in two columns, each with a sparkline.
 fn sparklines(canvas: &mut Canvas, y: u16, gauges: &[Gauge<'_>]) {
     let half = canvas.width() / 2;
     for (at, gauge) in gauges.iter().enumerate() {
@@ -270,7 +269,7 @@ fn sparklines(canvas: &mut Canvas, y: u16, gauges: &[Gauge<'_>]) {
     }
 }
 
-/// Draws a gauge as a row: its name, its value and its course.
+/// Draws a gauge as a row: name, value and sparkline.
 fn sparkline(canvas: &mut Canvas, (x, y): (u16, u16), width: u16, gauge: &Gauge<'_>) {
     canvas.text(x, y, SPARK_NAME, gauge.name, Role::Muted);
     canvas.text_to(x + SPARK_TEXT - 1, y, &gauge.value, Role::Strong);
@@ -280,7 +279,7 @@ fn sparkline(canvas: &mut Canvas, (x, y): (u16, u16), width: u16, gauge: &Gauge<
     canvas.sparkline(x + SPARK_TEXT, y, width, &course, gauge.role);
 }
 
-/// Draws a small chart of each gauge, as many as fit, and the others as a row.
+/// Draws as many gauges as fit as small charts, and the others as rows.
 fn side_charts(canvas: &mut Canvas, area: Rect, gauges: &[Gauge<'_>], (first, last): (u64, u64)) {
     let needed = |charts: usize| charts as u16 * SMALL_CHART + (gauges.len() - charts) as u16;
     let fit = (0..=gauges.len()).rev().find(|charts| needed(*charts) <= area.height).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! A run as it is watched: its rows, its summary and its log, and whether its process still lives.
+//! The view of a run: its rows, its summary and its log, and whether its process is still running.
 
 mod draw;
 
@@ -19,17 +19,17 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Bytes at the end of a log that are read at first.
+/// Bytes at the end of the log that are read first.
 const LOG_TAIL: u64 = 16 << 10;
 
-/// Lines of the log that are kept.
+/// Lines of the log to keep.
 const LOG_LINES: usize = 40;
 
-/// Time without a row after which a frame says so, and how finely it counts then.
+/// Time without a row after which the frame says so, and the steps in which it then counts, in seconds.
 const QUIET: Duration = Duration::from_secs(10);
 const QUIET_STEP: u64 = 5;
 
-/// A run that is watched.
+/// Follows a run.
 pub struct RunView {
     /// `RECIPE/RUN`, as in lists.
     name: String,
@@ -37,16 +37,16 @@ pub struct RunView {
     follower: RunFollower,
     log: AppendedLines,
     liveness: Liveness,
-    /// Why the files could not be read at the last look.
+    /// Why the files could not be read at the last poll.
     trouble: Option<String>,
-    /// How its files contradict each other.
+    /// How the files contradict each other.
     damage: Option<String>,
     summary: Option<Summary>,
-    /// Its status, once there is a summary.
+    /// The status, once there is a summary.
     status: Option<RunStatus>,
-    /// Whoever held the folder of a run that was killed.
+    /// The last holder of the folder, if the run was killed.
     owner: Option<NamedOwner>,
-    /// Number of ranks; `None` where the recipe cannot be read.
+    /// Number of ranks; `None` if the recipe cannot be read.
     ranks: Option<usize>,
     time_left: Option<TimeLeft>,
     /// The curves of `metrics.csv`.
@@ -56,7 +56,7 @@ pub struct RunView {
     last_metrics: Option<MetricsRow>,
     last_timing: Option<TimingRow>,
     log_lines: VecDeque<String>,
-    /// Seconds without a row, rounded, as the frame has them.
+    /// Seconds without a row, rounded as the frame shows them.
     quiet: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ impl RunView {
         }
     }
 
-    /// Reads the recipe, once the summary says how many steps there are.
+    /// Reads the recipe, once the summary tells the number of steps.
     fn read_recipe(&mut self) {
         let path = self.folder.join(RESOLVED);
         let Some(steps) = self.summary.as_ref().map(|summary| summary.steps_planned) else { return };
@@ -122,15 +122,15 @@ impl RunView {
         self.last_timing = news.timing.rows.into_iter().next_back().or(self.last_timing.take());
     }
 
-    /// Reads new lines of the log; samples are in the summary too.
+    /// Reads new log lines. Skips samples, which are in the summary too.
     fn read_log(&mut self) -> bool {
-        // A log that cannot be read is no reason to show nothing.
+        // If the log cannot be read, the rest of the frame is still shown.
         let Ok(new) = self.log.poll() else { return false };
         if new.is_restarted {
             self.log_lines.clear();
         }
         let text = String::from_utf8_lossy(&new.bytes);
-        // A line that goes on is indented. The day is that of the run.
+        // Indented lines continue another one. The date is dropped because the run's name has it.
         let lines = text.lines().filter(|line| !line.starts_with(' '));
         let lines = lines.map(|line| line.split_once('T').map_or(line, |(_, line)| line));
         let is_sample = |line: &&str| line.contains(" sample after step ");
@@ -141,7 +141,7 @@ impl RunView {
         !new.bytes.is_empty() || new.is_restarted
     }
 
-    /// Finds out how the run is; returns true if that has changed.
+    /// Updates the status. Returns true if it changed.
     fn update_status(&mut self) -> bool {
         let Some(summary) = &self.summary else { return false };
         let is_running = summary.status == Status::Running;
@@ -160,22 +160,21 @@ impl RunView {
         before != (self.status, self.quiet)
     }
 
-    /// Finds out whether rows are missing that the summary of a run that ended counts; returns true if that has
-    /// changed.
+    /// Checks whether an ended run lost rows that its summary counts. Returns true if the result changed.
     fn update_damage(&mut self) -> bool {
         let lost = self.lost_rows();
-        // A run that is resumed is cut back to its checkpoint before its summary says that it runs.
+        // Resuming cuts the files back to the checkpoint before the summary says that the run is running.
         let damage = lost.filter(|_| !find::is_running(&self.folder).unwrap_or(true));
         let is_new = damage != self.damage;
         self.damage = damage;
         is_new
     }
 
-    /// Says which rows are missing of those that the summary of a run that ended counts.
+    /// Describes the missing rows if an ended run has fewer than its summary counts.
     fn lost_rows(&self) -> Option<String> {
         let summary = self.summary.as_ref().filter(|summary| summary.status != Status::Running)?;
         let last = self.last_metrics.as_ref().map_or(0, |row| row.step);
-        // A fork counts the steps before it, of which it has no rows.
+        // A fork counts the steps of its parent but has no rows for them.
         let first = summary.forked_from.as_ref().map_or(0, |fork| fork.step);
         if self.trouble.is_some() || last.max(first) >= summary.steps {
             return None;
@@ -187,14 +186,14 @@ impl RunView {
             (true, last) => format!("ends at step {last}"),
         };
         Some(format!(
-            "{} {what}, and {SUMMARY} has {} steps: rows were lost; restore the file, or run it again with `xrun {}`",
+            "{} {what}, but {SUMMARY} has {} steps: rows were lost; restore the file, or run it again with `xrun {}`",
             path.display(),
             summary.steps,
             self.folder.display()
         ))
     }
 
-    /// Returns the mean of the last losses, as results state it, and how many they are.
+    /// Returns the mean of the last losses, over the same window as in results, and how many they are.
     fn smoothed_loss(&self) -> Option<(f64, usize)> {
         let steps = self.last_metrics.as_ref()?.step as usize;
         let last = self.metrics.column("loss").iter().rev().take(SmoothedLoss::window(steps));
@@ -202,7 +201,7 @@ impl RunView {
         (!last.is_empty()).then(|| (last.iter().sum::<f64>() / last.len() as f64, last.len()))
     }
 
-    /// Returns the seconds that the run still takes.
+    /// Returns the estimated seconds until the run ends.
     fn seconds_left(&self) -> Option<f64> {
         let is_running = self.status == Some(RunStatus::Running);
         let step = self.last_metrics.as_ref().map(|row| row.step).filter(|_| is_running)?;

@@ -1,4 +1,4 @@
-//! The frame of a sweep: a row per cell.
+//! Draws the frame of a sweep, with a row per cell.
 
 use super::{SweepView, WatchedCell};
 use crate::format::{plural, short, wall_time};
@@ -8,21 +8,20 @@ use crate::watch::looks::Role;
 use crate::watch::view::{Show, heading};
 use std::collections::BTreeMap;
 
-/// Rows of the frame besides those of cells: heading, counts, remark, keys, names of columns and what is
+/// Rows of the frame that are not cells: heading, counts, remark, keys, column names, and how many cells are
 /// above and below.
 const ROWS_BESIDE_CELLS: u16 = 7;
 
-/// Columns of the state, and of each number behind the settings.
+/// Columns for the state, and for each number after the settings.
 const STATE: u16 = 17;
 const NUMBERS: [(&str, u16); 5] = [("steps", 10), ("loss", 8), ("val. loss", 10), ("tok/s", 7), ("time", 7)];
 
-/// Columns from which on the validation losses stand as marks on a common scale too, and columns of the
-/// scale.
+/// Frames at least `WIDE` columns wide also mark the validation losses on a common scale of `SCALE` columns.
 const WIDE: u16 = 120;
 const SCALE: u16 = 40;
 
 impl SweepView {
-    /// Returns the rows of a frame with all cells.
+    /// Returns the height of a frame that shows all cells.
     pub(super) fn rows_of_frame(&self) -> u16 {
         u16::try_from(self.cells.len()).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_CELLS)
     }
@@ -61,7 +60,7 @@ impl SweepView {
     }
 }
 
-/// Returns the first cell that is shown: the chosen one, or one above the first that is running or to come.
+/// Returns the first cell to show: the chosen one, or two above the first that is running or to come.
 fn first_row(view: &SweepView, show: &Show, rows: usize) -> usize {
     let last = view.cells.len().saturating_sub(rows);
     let is_open = |cell: &WatchedCell| !cell.status().is_some_and(CellStatus::is_final);
@@ -88,8 +87,8 @@ fn counts(view: &SweepView, done: usize, all: usize) -> Vec<Field> {
     fields
 }
 
-/// Returns the seconds that are left if cells to come take as long as those that trained to their end, and as
-/// many run at once as now.
+/// Estimates the seconds left, assuming that the cells to come take as long as those that trained to their
+/// end, and that as many run at once as now.
 fn left(view: &SweepView) -> Option<f64> {
     let ok = view.cells.iter().filter(|cell| cell.status() == Some(CellStatus::Ok));
     let times: Vec<f64> = ok.filter_map(WatchedCell::seconds).collect();
@@ -114,13 +113,15 @@ fn remark(view: &SweepView, done: usize, all: usize) -> Option<(String, Role)> {
         let running = view.count(|status| status == Some(CellStatus::Running));
         let alone = match running {
             0 => String::new(),
-            _ => format!("; what it left running ({running}) goes on alone, or was killed with it"),
+            _ => format!(
+                "; the cells it left running ({running}) finish on their own, unless they were killed too"
+            ),
         };
-        (format!("nothing works on it{alone}. The command that began it goes on"), Role::Bad)
+        (format!("no process works on it{alone}. The command that started it continues it"), Role::Bad)
     })
 }
 
-/// Returns the columns of the settings.
+/// Returns the columns for the settings.
 fn settings_width(width: u16) -> u16 {
     let numbers: u16 = NUMBERS.iter().map(|(_, width)| width).sum();
     let scale = if width >= WIDE { SCALE + 2 } else { 0 };
@@ -179,7 +180,7 @@ fn row(view: &SweepView, canvas: &mut Canvas, y: u16, cell: &WatchedCell, is_bes
     }
 }
 
-/// Returns steps, losses, speed and time of a cell; empty where there is none.
+/// Formats steps, losses, speed and time of a cell; unknown ones are empty.
 fn numbers(cell: &WatchedCell) -> [String; 5] {
     let loss = |loss: f64| format!("{loss:.4}");
     let time = cell.seconds().map(wall_time).unwrap_or_default();
@@ -202,7 +203,7 @@ fn numbers(cell: &WatchedCell) -> [String; 5] {
     ]
 }
 
-/// Draws the validation loss of a cell as a mark between the lowest and the highest.
+/// Marks the validation loss of a cell on a scale from the lowest to the highest.
 fn scale(view: &SweepView, canvas: &mut Canvas, (x, y): (u16, u16), cell: &WatchedCell) {
     let losses = view.cells.iter().filter_map(|cell| cell.figure("val_loss")).filter(|loss| loss.is_finite());
     let (low, high) = losses.fold((f64::MAX, f64::MIN), |(low, high), loss| (low.min(loss), high.max(loss)));

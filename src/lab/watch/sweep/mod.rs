@@ -1,4 +1,4 @@
-//! A sweep as it is watched: its cells, from the ledger and from what running attempts write.
+//! The view of a sweep: its cells, from the ledger and from the output of running attempts.
 
 mod draw;
 
@@ -14,34 +14,34 @@ use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Bytes at the end of the output of an attempt that are read at first: some of its last steps.
+/// Bytes at the end of an attempt's output that are read first; they hold some of its last steps.
 const OUTPUT_TAIL: u64 = 8 << 10;
 
-/// A sweep that is watched.
+/// Follows a sweep.
 pub struct SweepView {
     name: String,
     results: PathBuf,
     ledger: Ledger,
-    /// True until the ledger was read for the first time.
+    /// True until the ledger has been read once.
     is_new: bool,
-    /// Of the ledger, which sweeps and comparisons write.
+    /// The condition of the ledger, which sweeps and comparisons write.
     condition: Condition,
-    /// Keys of which cells have several values.
+    /// Keys that differ between cells.
     keys: Vec<String>,
     cells: Vec<WatchedCell>,
 }
 
-/// A cell with what is known of it.
+/// A cell and what is known about it.
 struct WatchedCell {
     cell: SweepCell,
     /// Its last line in the ledger.
     last: Option<Attempt>,
-    /// Time at which its last attempt began, UTC.
+    /// When its last attempt began, in UTC.
     began: Option<Timestamp>,
     progress: Option<Progress>,
 }
 
-/// How far a running attempt is.
+/// The progress of a running attempt.
 struct Progress {
     output: AppendedLines,
     step: u64,
@@ -51,7 +51,7 @@ struct Progress {
     eta_s: Option<f64>,
 }
 
-/// A line of the output of an attempt.
+/// A line of an attempt's output.
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Event {
@@ -73,7 +73,7 @@ impl Progress {
         Self { output, step: 0, total_steps: 0, loss: None, tok_s: None, eta_s: None }
     }
 
-    /// Reads new lines; an output that is gone or cannot be read says nothing.
+    /// Reads new lines. An output that is gone or unreadable counts as having none.
     fn poll(&mut self) -> bool {
         let mut is_new = false;
         let bytes = self.output.poll().unwrap_or_default().bytes;
@@ -97,7 +97,7 @@ impl WatchedCell {
         self.last.as_ref()?.measured.get(key)
     }
 
-    /// Returns the seconds that its last attempt took, or has taken so far.
+    /// Returns the duration of its last attempt in seconds, so far if it is running.
     fn seconds(&self) -> Option<f64> {
         let last = self.last.as_ref()?;
         let end = match last.status {
@@ -109,13 +109,14 @@ impl WatchedCell {
 }
 
 impl SweepView {
-    /// Creates the view of the sweep in a folder, whose cells are in the ledger of a results folder.
+    /// Creates the view of the sweep in a folder, which lies in the results folder whose ledger has its
+    /// cells.
     ///
     /// # Errors
-    /// When its cells cannot be read.
+    /// If its cells cannot be read.
     pub fn new(folder: &Path) -> Result<Self> {
         let folder = std::path::absolute(folder).at("find", folder)?;
-        // RESULTS/sweeps/NAME.
+        // The folder is RESULTS/sweeps/NAME.
         let results = folder.parent().and_then(Path::parent).unwrap_or(&folder).to_owned();
         let cells = sweep::cells(&folder)?;
         let values =
@@ -134,7 +135,7 @@ impl SweepView {
         })
     }
 
-    /// Returns the settings that a cell has and others do not, with the last part of each key.
+    /// Names a cell by the settings in which the cells differ, with the last part of each key.
     fn name_of(&self, cell: &SweepCell) -> String {
         let short = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
         let value = |key: &String| Some(format!("{}={}", short(key), cell.settings.get(key)?));
@@ -142,7 +143,7 @@ impl SweepView {
         if named.is_empty() { cell.key.chars().take(12).collect() } else { named.join(" ") }
     }
 
-    /// Takes a line of the ledger into account, if it is of a cell of this sweep.
+    /// Takes a ledger line into account, if it belongs to a cell of this sweep.
     fn take(&mut self, line: Attempt) {
         let is_of = |cell: &&mut WatchedCell| line.key.starts_with(cell.cell.key.as_str());
         for cell in self.cells.iter_mut().filter(is_of) {
@@ -162,7 +163,7 @@ impl SweepView {
         let is_any = std::mem::take(&mut self.is_new) || !new.is_empty();
         let keys: BTreeSet<&str> = new.iter().map(|line| line.key.as_str()).collect();
         let lines = self.ledger.lines().iter().filter(|line| keys.contains(line.key.as_str()));
-        // In the order of all, whose lines may come in another one.
+        // Take them in ledger order, which the news may not have.
         lines.cloned().collect::<Vec<_>>().into_iter().for_each(|line| self.take(line));
         Ok(is_any)
     }
