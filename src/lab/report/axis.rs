@@ -1,11 +1,11 @@
-//! Axes before they are drawn: ranges and ticks.
+//! Ranges and ticks of axes, computed before anything is drawn.
 
 use crate::curve::Scale;
 
-/// The largest number on an axis; larger ones are drawn at its end.
+/// The largest number on an axis. Larger ones are drawn at its end.
 const LARGEST: f64 = 1e300;
 
-/// Widens a range by fractions of its height as drawn, below and above; an empty range gets some height.
+/// Widens a range by fractions of its drawn height, below and above. An empty range gets some height.
 pub fn pad((low, high): (f64, f64), scale: Scale, below: f64, above: f64) -> (f64, f64) {
     let (low, high) = (drawable(low, scale), drawable(high, scale));
     let (bottom, top) = (scale.place(low), scale.place(high));
@@ -24,7 +24,7 @@ pub fn pad((low, high): (f64, f64), scale: Scale, below: f64, above: f64) -> (f6
     )
 }
 
-/// Limits an end of a range to numbers whose differences and powers of ten are finite.
+/// Limits an end of a range, so that its differences and powers of ten stay finite.
 fn drawable(value: f64, scale: Scale) -> f64 {
     let value = if value.is_nan() { 0.0 } else { value };
     match scale {
@@ -33,8 +33,8 @@ fn drawable(value: f64, scale: Scale) -> f64 {
     }
 }
 
-/// Returns about `count` round values within a range: multiples of 1, 2 or 5 times a power of ten, and on a
-/// log scale that spans several powers, such numbers themselves.
+/// Returns about `count` round values within a range: multiples of 1, 2 or 5 times a power of ten. On a log
+/// scale that spans several powers, it returns such numbers themselves.
 pub fn ticks(low: f64, high: f64, scale: Scale, count: usize) -> Vec<f64> {
     let is_range = (high - low).is_finite() && low < high;
     if !is_range || (scale == Scale::Log && low <= 0.0) {
@@ -57,7 +57,7 @@ pub fn ticks(low: f64, high: f64, scale: Scale, count: usize) -> Vec<f64> {
     marks.take(4 * count + 4).collect()
 }
 
-/// Returns the densest of the customary sets of marks that has about `count` in the range.
+/// Returns the densest customary set of marks that has about `count` marks in the range.
 fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     const SETS: [&[f64]; 4] =
         [&[1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0], &[1.0, 2.0, 4.0, 6.0], &[1.0, 2.0, 5.0], &[1.0, 3.0]];

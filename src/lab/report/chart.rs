@@ -1,4 +1,4 @@
-//! Figures: a title, a legend and one panel or two above a common x axis, drawn to SVG.
+//! Figures: a title, a legend and one or more panels above a common x axis, drawn to SVG.
 
 use super::axis::ticks;
 use super::glyphs::{self, Anchor, Line, Weight, text_width};
@@ -12,9 +12,10 @@ use plotters::prelude::*;
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-/// The size of a figure in pixels. It is meant to be shown at half of that size, sharp on dense screens.
+/// The size of a figure in pixels. Figures are meant to be shown at half this size, to be sharp on dense
+/// screens.
 pub(super) const SIZE: (u32, u32) = (1600, 900);
-/// Least space left of the panels, for y labels, and space right of them, without and with labels of marks.
+/// Least space left of the panels, for y labels; space right of them without and with labels of marks.
 const LEFT: i32 = 128;
 const RIGHT: i32 = 56;
 const RIGHT_OF_MARKS: i32 = 132;
@@ -28,7 +29,7 @@ const BETWEEN: i32 = 84;
 /// Text sizes in pixels per em.
 const TITLE: f64 = 36.0;
 const TEXT: f64 = 25.0;
-/// Maximum number of points, in pairs, that are distinguishable in one line; as dots, the maximum number.
+/// Most points, in pairs, that can be told apart in one line; and most points drawn as dots.
 const BUCKETS: usize = 1000;
 const MAX_DOTS: usize = 60;
 
@@ -52,7 +53,7 @@ pub struct Figure {
 pub struct Panel {
     /// The name of the y axis with its unit.
     pub y_name: String,
-    /// The range of y. Points beyond are drawn at its edge.
+    /// The range of y. Points beyond it are drawn at its edge.
     pub y: (f64, f64),
     pub scale: Scale,
     pub y_label: fn(f64) -> String,
@@ -77,17 +78,17 @@ pub enum Look {
     Raw,
     /// Bold: the main curve.
     Bold,
-    /// Of medium width, with each point marked where there are few: values that are measured at intervals.
+    /// Of medium width, with dots if points are few: values measured at intervals.
     Dotted,
     /// Points without a line: values without an order.
     Dots,
-    /// A line from the low end of an interval to the high one, without an entry in the legend.
+    /// A line from the low to the high end of an interval, without an entry in the legend.
     ErrorBar,
-    /// A pale area, whose outline the points are; several are separated by gaps.
+    /// A pale area whose outline the points are. Gaps separate several areas.
     Band,
 }
 
-/// A dashed line at a value, named right of the panel, where no data is.
+/// A dashed line at a value, named right of the panel, where there is no data.
 #[derive(Clone, Debug)]
 pub struct Mark {
     pub value: f64,
@@ -106,7 +107,7 @@ impl Figure {
         (SIZE.1 as i32 - TOP - BOTTOM - BETWEEN * (count - 1)) / count
     }
 
-    /// Returns the left edge of the panels: the longest y label has room beside it.
+    /// Returns the left edge of the panels, which leaves room for the longest y label.
     fn left(&self) -> Result<i32> {
         let height = self.panel_height();
         let mut left = LEFT;
@@ -126,7 +127,7 @@ impl Figure {
 }
 
 impl Panel {
-    /// Returns the ticks of its y axis where it is drawn `height` pixels high.
+    /// Returns the ticks of the y axis of a panel that is `height` pixels high.
     fn ticks(&self, height: i32) -> Vec<f64> {
         ticks(self.y.0, self.y.1, self.scale, (height / 75) as usize)
     }
@@ -134,11 +135,11 @@ impl Panel {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// A picture being drawn. Text is collected and put above everything else, as outlines.
+/// A figure being drawn. Text is collected as outlines and put above everything else.
 pub(super) struct Canvas<'a> {
     page: Area<'a>,
     lines: RefCell<Vec<Line>>,
-    /// SVG of what plotters has no element for.
+    /// SVG of shapes that plotters lacks.
     raw: RefCell<String>,
 }
 
@@ -151,7 +152,7 @@ impl<'a> Canvas<'a> {
         self.page.draw(element).map_err(cannot_draw)
     }
 
-    /// Draws a dashed horizontal line from one x to another.
+    /// Draws a dashed horizontal line between two x positions.
     fn draw_dashed(&self, (from, to): (i32, i32), y: i32, RGBColor(r, g, b): RGBColor) {
         self.raw.borrow_mut().push_str(&format!(
             "<path d=\"M{from} {y}H{to}\" fill=\"none\" stroke=\"#{r:02X}{g:02X}{b:02X}\" stroke-width=\"3\" \
@@ -159,7 +160,7 @@ impl<'a> Canvas<'a> {
         ));
     }
 
-    /// Writes a line of text, vertically centred on a position.
+    /// Writes a line of text, vertically centered on a position.
     pub(super) fn write(&self, text: &str, at: (i32, i32), style: Style) {
         let Style { colour: RGBColor(r, g, b), size, weight, anchor, is_tick } = style;
         let (text, colour) = (text.to_owned(), format!("#{r:02X}{g:02X}{b:02X}"));
@@ -206,7 +207,7 @@ pub(super) fn page(theme: &Theme, draw: impl FnOnce(&Canvas<'_>) -> Result<()>) 
     for default in [" opacity=\"1\"", " stroke=\"none\" stroke-width=\"1\"", " stroke=\"none\""] {
         text = text.replace(default, "");
     }
-    // Plotters has no word for round joins, and pointed ones overshoot on noisy lines.
+    // Plotters cannot set round joins, and pointed ones overshoot on noisy lines.
     Ok(text.replacen("<svg ", "<svg stroke-linejoin=\"round\" stroke-linecap=\"round\" ", 1))
 }
 
@@ -214,7 +215,7 @@ pub(super) fn page(theme: &Theme, draw: impl FnOnce(&Canvas<'_>) -> Result<()>) 
 fn legend(page: &Canvas<'_>, figure: &Figure, left: i32, theme: &Theme) -> Result<()> {
     let mut x = left;
     let y = 150;
-    // What has no name is described by the subtitle.
+    // Series without a name are described by the subtitle.
     let listed = |series: &&Series| !series.name.is_empty() && series.look != Look::ErrorBar;
     for series in figure.panels.iter().flat_map(|panel| &panel.series).filter(listed) {
         if series.look == Look::Band {
@@ -233,11 +234,12 @@ fn legend(page: &Canvas<'_>, figure: &Figure, left: i32, theme: &Theme) -> Resul
     Ok(())
 }
 
-/// Returns round numbers of a range with their labels. There is no step between two steps.
+/// Returns whole round numbers in a range, with their labels. Fractions are dropped because there is no step
+/// between two steps.
 fn whole_ticks((low, high): (f64, f64)) -> Vec<(f64, String)> {
     let at: Vec<f64> =
         ticks(low, high, Scale::Linear, 8).into_iter().filter(|tick| tick.fract() == 0.0).collect();
-    // Far from zero and close together, they differ in later digits than a short number has.
+    // Numbers far from zero and close together differ in digits that a short label would drop.
     let shown: HashSet<String> = at.iter().map(|tick| short(*tick)).collect();
     let label = |tick: f64| if shown.len() == at.len() { short(tick) } else { tick.to_string() };
     at.iter().map(|&tick| (tick, label(tick))).collect()
@@ -326,7 +328,7 @@ impl Look {
     }
 }
 
-/// Size, colour and anchor of a text.
+/// Size, color and anchor of a text.
 pub(super) struct Style {
     colour: RGBColor,
     size: f64,

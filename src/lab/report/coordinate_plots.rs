@@ -1,5 +1,5 @@
-//! The pictures of coordinates: the size of each kind of activation, and of its change since the first step,
-//! over the width of the model.
+//! Figures of coordinates: the size of each kind of activation, and of its change since the first step, over
+//! the width of the model.
 
 use super::axis::pad;
 use super::chart::{self, Figure, Look, Panel, Series};
@@ -14,7 +14,7 @@ use crate::results::coordinates::{self, Coordinate, Coordinates, Slope};
 use crate::results::folder::PLOTS;
 use std::path::{Path, PathBuf};
 
-/// Least ratio of the ends of a y axis: what differs by a few percent shall look flat.
+/// Least ratio of the ends of a y axis, so that what differs by a few percent looks flat.
 const LEAST_RATIO: f64 = 4.0;
 
 /// A value of a row.
@@ -23,11 +23,11 @@ type Value = fn(&Coordinate) -> f64;
 /// A slope of a value.
 type SlopeOf = fn(&Slope) -> Option<f64>;
 
-/// Writes the pictures of the coordinates in a folder as `plots/QUANTITY-THEME.svg` and, with the cargo
-/// feature `png`, as `.png`, and returns the paths.
+/// Draws the coordinates in a folder into `plots/QUANTITY-THEME.svg` and, with the cargo feature `png`,
+/// `.png`. Returns the paths.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// If a file cannot be read or written.
 pub fn render(folder: &Path) -> Result<Vec<PathBuf>> {
     let (found, rows) = coordinates::read(folder)?;
     let plots = folder.join(PLOTS);
@@ -44,10 +44,10 @@ pub fn render(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Draws the pictures; each with its name and its theme.
+/// Draws the figures as (name, theme, SVG).
 ///
 /// # Errors
-/// When a text cannot be drawn.
+/// If a text cannot be drawn.
 pub fn draw(found: &Coordinates, rows: &[Coordinate]) -> Result<Vec<(String, &'static str, String)>> {
     let mut quantities: Vec<&str> = Vec::new();
     for row in rows {
@@ -65,7 +65,7 @@ pub fn draw(found: &Coordinates, rows: &[Coordinate]) -> Result<Vec<(String, &'s
     Ok(pictures)
 }
 
-/// Returns the figure of a quantity; `None` where nothing of it is above zero.
+/// Returns the figure of a quantity, or `None` if none of its values is above zero.
 fn figure(found: &Coordinates, rows: &[Coordinate], quantity: &str) -> Option<Figure> {
     let rows: Vec<&Coordinate> = rows.iter().filter(|row| row.quantity == quantity && row.step > 0).collect();
     let values: [(&str, Value, SlopeOf); 2] = [
@@ -93,8 +93,8 @@ fn figure(found: &Coordinates, rows: &[Coordinate], quantity: &str) -> Option<Fi
     })
 }
 
-/// Returns the lines of a value: one for every step of a parametrization, the last one bold. Only the first
-/// panel's are in the legend.
+/// Returns the lines of a value: one for every step of a parametrization, the last one bold. Only lines of
+/// the first panel are in the legend.
 fn panel(
     found: &Coordinates,
     rows: &[&Coordinate],
@@ -145,14 +145,14 @@ fn panel(
     })
 }
 
-/// Returns the geometric mean; NaN, which is a gap, of nothing and where a value is not above zero.
+/// Returns the geometric mean; NaN, which draws a gap, if there is no value or one is not above zero.
 fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
     let logs: Vec<f64> = values.map(f64::ln).collect();
     let mean = logs.iter().sum::<f64>() / logs.len() as f64;
     if mean.is_finite() { mean.exp() } else { f64::NAN }
 }
 
-/// Returns the slopes after the last step, and of how many seeds they are.
+/// Returns the slopes after the last step, and the number of seeds behind them.
 fn subtitle(found: &Coordinates, quantity: &str, values: &[(&str, Value, SlopeOf)]) -> String {
     let last = found.slopes.iter().filter(|slope| slope.quantity == quantity && slope.step == found.steps);
     let shown = |slope: Option<f64>| slope.map_or("none".to_owned(), |slope| format!("{slope:+.2}"));

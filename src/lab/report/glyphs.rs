@@ -1,5 +1,5 @@
-//! Text of pictures as outlines of an embedded font, so that a picture looks the same on every machine and
-//! page.
+//! Draws the text of figures as outlines of an embedded font, so that a figure looks the same on every
+//! machine and page.
 
 use crate::error::{Error, Result};
 use crate::format::printable;
@@ -26,8 +26,8 @@ impl Weight {
     }
 }
 
-/// The scale from the units of a font to 64ths of [`UNITS`], itself in 65536ths. FreeType rounds like this,
-/// and so did skrifa, which drew the pictures of kept runs: their bytes must stay.
+/// The scale from font units to 64ths of [`UNITS`], rounded to 65536ths. FreeType rounds like this, and so
+/// did skrifa, which drew the figures of kept runs: their bytes must not change.
 #[derive(Clone, Copy, Debug)]
 struct Scale(f64);
 
@@ -37,12 +37,12 @@ impl Scale {
         Self((exact * 65536.0).round() / 65536.0)
     }
 
-    /// Scales a coordinate, to 64ths.
+    /// Scales a coordinate, rounded to 64ths.
     fn coordinate(self, value: f32) -> f64 {
         (f64::from(value) * self.0).round() / 64.0
     }
 
-    /// Scales the width of a glyph, to 65536ths.
+    /// Scales the width of a glyph, rounded to 65536ths.
     fn advance(self, value: u16) -> f64 {
         (f64::from(value) * self.0 * 1024.0).round() / 65536.0
     }
@@ -59,7 +59,7 @@ pub enum Anchor {
     End,
 }
 
-/// A line of text, vertically centred on `at` by the height of an x.
+/// A line of text, vertically centered on `at` by the height of an x.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub text: String,
@@ -69,26 +69,26 @@ pub struct Line {
     pub anchor: Anchor,
     /// Position in pixels.
     pub at: (i32, i32),
-    /// Colour as `#rrggbb`.
+    /// Color as `#rrggbb`.
     pub colour: String,
-    /// True for the number at a tick of an axis, which readers of the page's text need not hear.
+    /// True for the number at a tick of an axis, which screen readers skip.
     pub is_tick: bool,
 }
 
-/// Returns the width of a line of text in the regular weight, in the unit of `size` (pixels per em). Pairs of
-/// letters are not kerned.
+/// Returns the width of a line of text in the regular weight, in pixels if `size` is in pixels per em.
+/// Ignores kerning.
 ///
 /// # Errors
-/// When the embedded font is damaged.
+/// If the embedded font is damaged.
 pub fn text_width(text: &str, size: f64) -> Result<f64> {
     let placed = place(text, Weight::Regular)?;
     Ok(placed.width * size / UNITS)
 }
 
-/// Returns lines of text as SVG: the outline of each glyph once, and a reference to it wherever it occurs.
+/// Returns lines of text as SVG: the outline of each glyph once, and a reference wherever it occurs.
 ///
 /// # Errors
-/// When the embedded font is damaged.
+/// If the embedded font is damaged.
 pub fn svg(lines: &[Line]) -> Result<String> {
     let mut ids = Vec::new();
     let (mut outlines, mut body) = (String::new(), String::new());
@@ -108,7 +108,7 @@ pub fn svg(lines: &[Line]) -> Result<String> {
             true => String::new(),
             false => format!(" aria-label=\"{}\"", escape(&line.text)),
         };
-        // Fonts count y upwards, pictures downwards.
+        // Fonts count y upwards, SVG counts downwards.
         let _ = write!(
             body,
             "<g{label} fill=\"{}\" transform=\"matrix({scale:.3} 0 0 -{scale:.3} {x:.1} {y:.1})\">",
@@ -159,7 +159,7 @@ fn place(text: &str, weight: Weight) -> Result<Placed> {
     let scale = Scale::new(&font);
     let (mut glyphs, mut width) = (Vec::new(), 0.0);
     for character in text.chars() {
-        // Number 0 is the glyph of what the font does not have.
+        // Glyph 0 stands for characters that the font lacks.
         let glyph = font.glyph_index(character).unwrap_or_default();
         if !character.is_whitespace() {
             glyphs.push((glyph, width));
@@ -170,17 +170,17 @@ fn place(text: &str, weight: Weight) -> Result<Placed> {
     Ok(Placed { glyphs, width, x_height })
 }
 
-/// Returns the outline of a glyph as the data of an SVG path, in [`UNITS`] per em.
+/// Returns the outline of a glyph as SVG path data, in [`UNITS`] per em.
 fn outline(glyph: GlyphId, weight: Weight) -> Result<String> {
     let font = weight.font()?;
     let mut path = Path { scale: Scale::new(&font), data: String::new(), at: (0, 0) };
-    // One without an outline is blank.
+    // A glyph without an outline is blank.
     font.outline_glyph(glyph, &mut path);
     Ok(path.data)
 }
 
-/// The data of an SVG path in whole units, each point relative to the end of the last command, which takes
-/// fewer digits.
+/// SVG path data in whole units. Each point is relative to the end of the last command, which takes fewer
+/// digits.
 struct Path {
     scale: Scale,
     data: String,
@@ -238,8 +238,8 @@ impl OutlineBuilder for Path {
     }
 }
 
-/// Returns text for an attribute in double quotes. What would act or hide is shown, and the two code points that XML
-/// cannot hold are replaced.
+/// Escapes text for an attribute in double quotes. Control and invisible characters are made visible, and the
+/// two code points that XML cannot hold are replaced.
 fn escape(text: &str) -> String {
     let text = printable(text).replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")

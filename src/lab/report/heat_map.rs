@@ -1,4 +1,4 @@
-//! Heat maps: a figure per combination of two keys, shaded by how good it is.
+//! Heat maps: the figures of every combination of two keys, shaded by rank.
 
 use super::chart::{Canvas, SIZE, Style, page};
 use super::glyphs::{Anchor, text_width};
@@ -30,7 +30,7 @@ pub struct HeatMap {
     /// Labels of the columns, from left to right, and of the rows, from top to bottom.
     pub columns: Vec<String>,
     pub rows: Vec<String>,
-    /// Cells row by row; blank where nothing was measured.
+    /// Cells row by row; `None` where nothing was measured.
     pub cells: Vec<Vec<Option<HeatCell>>>,
 }
 
@@ -41,14 +41,14 @@ pub struct HeatCell {
     pub goodness: f64,
     /// The figure.
     pub label: String,
-    /// True if it is outlined.
+    /// True if the cell is outlined.
     pub is_marked: bool,
 }
 
 /// Draws a heat map as SVG.
 ///
 /// # Errors
-/// When a text cannot be drawn.
+/// If a text cannot be drawn.
 pub fn svg(map: &HeatMap, theme: &Theme) -> Result<String> {
     let mut left = MIN_LEFT_MARGIN;
     for row in &map.rows {
@@ -78,7 +78,7 @@ fn draw(canvas: &Canvas<'_>, map: &HeatMap, left: i32, theme: &Theme) -> Result<
             let shade = mix(theme.grid, theme.hue(Hue::Blue), cell.goodness);
             canvas.draw(&Rectangle::new(corners, shade.filled()))?;
             if cell.is_marked {
-                // Plotters draws the outline of a rectangle one pixel wide.
+                // A path, because plotters draws the outline of a rectangle only one pixel wide.
                 let [(x0, y0), (x1, y1)] = corners;
                 let outline = [(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0)];
                 canvas
@@ -98,13 +98,13 @@ fn draw(canvas: &Canvas<'_>, map: &HeatMap, left: i32, theme: &Theme) -> Result<
     Ok(())
 }
 
-/// Returns the colour between two, at a share of the way.
+/// Returns the color between two others, at `share` of the way.
 fn mix(from: RGBColor, to: RGBColor, share: f64) -> RGBColor {
     let between = |a: u8, b: u8| (f64::from(a) + share.clamp(0.0, 1.0) * (f64::from(b) - f64::from(a))) as u8;
     RGBColor(between(from.0, to.0), between(from.1, to.1), between(from.2, to.2))
 }
 
-/// Returns true if dark text is easier to read on a colour, by its luma (ITU-R BT.601).
+/// Returns true if dark text is easier to read than light text on a color, by its luma (ITU-R BT.601).
 fn is_light(RGBColor(r, g, b): RGBColor) -> bool {
     0.299 * f64::from(r) + 0.587 * f64::from(g) + 0.114 * f64::from(b) > 128.0
 }

@@ -1,6 +1,6 @@
-//! Plots of runs and blocks of Markdown pages, rendered from stored results alone.
+//! Plots of runs and blocks of Markdown pages, rendered from stored results.
 //!
-//! Everything here reads files of a run folder, so that it can be rendered again at any time, on any machine.
+//! Everything here reads only files of a run folder, so it can be rendered again at any time, on any machine.
 
 mod axis;
 pub mod blocks;

@@ -1,4 +1,4 @@
-//! The pictures of a run, drawn from its files: loss, throughput, learning rate and gradient norm.
+//! Figures of a run, drawn from its files: loss, throughput, learning rate and gradient norm.
 
 use super::axis::pad;
 use super::chart::{self, Figure, Look, Mark, Panel, Series};
@@ -14,7 +14,7 @@ use crate::results::stored;
 use crate::results::summary::Summary;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of points of a smoothed curve; more are not visible.
+/// Most points of a smoothed curve; more would not be visible.
 const SMOOTH_POINTS: usize = 1000;
 
 /// A figure of a run in one theme.
@@ -28,17 +28,17 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Returns its path beneath the run folder.
+    /// Returns its path below the run folder.
     pub fn file(&self, extension: &str) -> String {
         format!("{PLOTS}/{}-{}.{extension}", self.name, self.theme)
     }
 }
 
-/// Draws the figures of a run, in both themes, from its `metrics.csv`, `timing.csv` and `summary.json`. A
-/// figure without a row to show is left out. The same files give the same bytes.
+/// Draws the figures of a run in both themes from its `metrics.csv`, `timing.csv` and `summary.json`. Leaves
+/// out a figure without a row to show. The same files give the same bytes.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// If a file cannot be read.
 pub fn draw(run: &Path) -> Result<Vec<Picture>> {
     let summary = read_summary(run)?;
     let metrics: Vec<MetricsRow> = rows::read(&run.join(METRICS))?;
@@ -60,20 +60,20 @@ pub fn draw(run: &Path) -> Result<Vec<Picture>> {
     Ok(pictures)
 }
 
-/// Which pictures of a run are written.
+/// Which figures of a run to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pictures {
     All,
-    /// Those that are not there, or older than the summary: a run may have been killed before it drew its
-    /// end. The others stay as they are.
+    /// Figures that are missing or older than the summary, because a run may have been killed before it drew
+    /// its end. The others are not rewritten.
     Missing,
 }
 
-/// Writes the pictures of [`draw`] into the run folder as `plots/NAME-THEME.svg` and, with the cargo feature
-/// `png`, as `.png`, and returns the paths.
+/// Writes the figures of [`draw`] into the run folder as `plots/NAME-THEME.svg` and, with the cargo feature
+/// `png`, as `.png`. Returns the paths.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// If a file cannot be read or written.
 pub fn render(run: &Path, which: Pictures) -> Result<Vec<PathBuf>> {
     let pictures = draw(run)?;
     let folder = run.join(PLOTS);
@@ -102,7 +102,7 @@ pub fn render(run: &Path, which: Pictures) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Returns training and validation loss, and the floor.
+/// Draws training and validation loss, and the floor.
 fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let x = x_range(metrics.first()?.step, metrics.last()?.step);
     let raw = points(metrics, "loss");
@@ -152,7 +152,7 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     })
 }
 
-/// Returns tokens per second of the training steps, and the steady state.
+/// Draws tokens per second of the training steps, and the steady state.
 fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
     let mut steps = timing.iter().filter(|row| row.phase.is_step()).map(|row| row.step);
     let first = steps.next()?;
@@ -197,7 +197,7 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
     })
 }
 
-/// Returns the learning rate above, the gradient norm below.
+/// Draws the learning rate above and the gradient norm below.
 fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let x = x_range(metrics.first()?.step, metrics.last()?.step);
     let (rate, norm) = (points(metrics, "lr"), points(metrics, "grad_norm"));
@@ -239,7 +239,7 @@ fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     })
 }
 
-/// Returns every point, thin, and the median around it, bold; the points alone where there are too few to
+/// Returns every point, thin, and the median around it, bold; or the points alone if they are too few to
 /// smooth.
 fn smoothed(name: &str, hue: Hue, points: Points) -> Vec<Series> {
     let window = window(points.len());
@@ -258,7 +258,7 @@ fn bold(series: &[Series]) -> &[(f64, f64)] {
     series.last().map_or(&[], |series| &series.points)
 }
 
-/// Returns the name of an axis, which says so if it is logarithmic.
+/// Returns the name of an axis, marked if it is logarithmic.
 pub(super) fn named_with_scale(name: &str, scale: Scale) -> String {
     match scale {
         Scale::Linear => name.to_owned(),
@@ -266,8 +266,8 @@ pub(super) fn named_with_scale(name: &str, scale: Scale) -> String {
     }
 }
 
-/// Returns the range from the state before the first step, that of the checkpoint of a fork, to the last
-/// step.
+/// Returns the range of the x axis. It begins with the state before the first step, which for a fork is the
+/// parent's checkpoint.
 fn x_range(first_step: u64, last_step: u64) -> (f64, f64) {
     let start = first_step.saturating_sub(1);
     (start as f64, last_step.max(start + 1) as f64)
@@ -287,7 +287,7 @@ fn described(summary: &Summary) -> String {
     }
 }
 
-/// Returns a tick such as `1.5` or `0.02`.
+/// Formats a tick such as `1.5` or `0.02`.
 pub(super) fn decimal(value: f64) -> String {
     if value != 0.0 && !(1e-3..1e4).contains(&value.abs()) {
         return scientific(value);
@@ -296,7 +296,7 @@ pub(super) fn decimal(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Returns a tick such as `3e-4` or `2.5e-4`.
+/// Formats a tick such as `3e-4` or `2.5e-4`.
 fn scientific(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();

@@ -1,4 +1,4 @@
-//! SVG to PNG. The pictures carry their glyphs as outlines, so no font is needed.
+//! Converts SVG to PNG. Figures carry their glyphs as outlines, so no font is needed.
 
 use crate::error::{Error, Result};
 use resvg::{tiny_skia, usvg};
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
     use crate::report::glyphs::{Anchor, Line, Weight, svg};
 
-    /// The sum of the opacity of all pixels of a text.
+    /// Returns the total opacity of all pixels of a text.
     fn ink(text: &str, weight: Weight) -> u64 {
         let (anchor, colour) = (Anchor::Start, "#000000".to_owned());
         let line =

@@ -1,5 +1,5 @@
-//! The pictures of a sweep, drawn from its `configurations.json`: the measure along every axis, with
-//! intervals, and a heat map of two axes.
+//! Figures of a sweep, drawn from its `configurations.json`: the measure along every axis, with intervals,
+//! and a heat map of two axes.
 
 use super::axis::{pad, ticks};
 use super::chart::{self, Figure, Look, Panel, Series};
@@ -17,23 +17,23 @@ use crate::results::folder::PLOTS;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Values of an axis that each have a label; of more, round numbers have one.
+/// Most values of an axis that each get a label. With more values, round numbers are labeled instead.
 const MAX_LABELS: usize = 8;
 
-/// Lines of a picture: one per colour.
+/// Most lines of a figure, one per color.
 const MAX_LINES: usize = 4;
 
-/// Rows and columns of a heat map whose figures can be read.
+/// Most rows and columns of a heat map with readable figures.
 const MAX_SIDE: usize = 12;
 
-/// Maximum number of characters of a legend's entry.
+/// Most characters of a legend entry.
 const MAX_NAME: usize = 32;
 
-/// Writes the pictures of the sweep in a folder as `plots/NAME-THEME.svg`, and returns their paths. A sweep
-/// without an axis that has two measured values has none.
+/// Draws the sweep in a folder into `plots/NAME-THEME.svg` and returns the paths. Draws nothing if no axis
+/// has two measured values.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// If a file cannot be read or written.
 pub fn render(sweep: &Path) -> Result<Vec<PathBuf>> {
     let path = sweep.join(CONFIGURATIONS);
     let bytes = std::fs::read(&path).at("read", &path)?;
@@ -51,10 +51,10 @@ pub fn render(sweep: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Draws the pictures; each with its name and its theme.
+/// Draws the figures as (name, theme, SVG).
 ///
 /// # Errors
-/// When a text cannot be drawn.
+/// If a text cannot be drawn.
 pub fn draw(found: &Configurations) -> Result<Vec<(String, &'static str, String)>> {
     let measured: Vec<&Configuration> =
         found.configurations.iter().filter(|one| one.mean.is_some()).collect();
@@ -76,11 +76,11 @@ pub fn draw(found: &Configurations) -> Result<Vec<(String, &'static str, String)
     Ok(pictures)
 }
 
-/// A key that varies, with the places of its values.
+/// A key that varies, with the positions of its values.
 #[derive(Debug)]
 struct Axis {
     key: String,
-    /// Values in the order of the axis, with their places.
+    /// Values in the order of the axis, with their positions.
     values: Vec<(String, f64)>,
     /// Its name, with its scale.
     name: String,
@@ -88,7 +88,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Returns the axis of a key; `None` where it has fewer than two values.
+    /// Returns the axis of a key, or `None` if it has fewer than two values.
     fn new(key: &str, measured: &[&Configuration]) -> Option<Self> {
         let mut texts: Vec<String> = Vec::new();
         for text in measured.iter().filter_map(|one| one.settings.get(key)) {
@@ -111,7 +111,7 @@ impl Axis {
         let (low, high) = numbers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &number| {
             (low.min(number), high.max(number))
         });
-        // A decade or more of positive numbers.
+        // Use a log scale if positive numbers span a decade or more.
         let scale = if low > 0.0 && high >= 10.0 * low { Scale::Log } else { Scale::Linear };
         let mut values: Vec<(String, f64)> =
             texts.into_iter().zip(numbers).map(|(text, number)| (text, scale.place(number))).collect();
@@ -126,13 +126,13 @@ impl Axis {
         Some(Self { key: key.to_owned(), values, name: named_with_scale(key, scale), ticks })
     }
 
-    /// Returns the place of a configuration.
+    /// Returns the position of a configuration.
     fn place(&self, one: &Configuration) -> Option<f64> {
         let text = one.settings.get(&self.key)?;
         self.values.iter().find(|(value, _)| value == text).map(|(_, place)| *place)
     }
 
-    /// Returns the range of its places, with room at both ends.
+    /// Returns the range of positions, with room at both ends.
     fn range(&self) -> (f64, f64) {
         let places = self.values.iter().map(|(_, place)| *place);
         let (low, high) = places
@@ -142,7 +142,7 @@ impl Axis {
     }
 }
 
-/// Returns the measure along an axis: a line for each combination of the other keys where those are few,
+/// Returns the measure along an axis: a line for each combination of the other keys if these are few,
 /// otherwise a point for each configuration.
 fn along(axis: &Axis, axes: &[Axis], found: &Configurations, measured: &[&Configuration]) -> Figure {
     let others: Vec<&Axis> = axes.iter().filter(|other| other.key != axis.key).collect();
@@ -196,7 +196,7 @@ fn along(axis: &Axis, axes: &[Axis], found: &Configurations, measured: &[&Config
     }
 }
 
-/// Returns the means of configurations, and their intervals, which have no entry in the legend.
+/// Returns the means of configurations, and their intervals, which have no legend entry.
 fn points_with_intervals(
     name: String,
     hue: Hue,
@@ -208,7 +208,7 @@ fn points_with_intervals(
         group.iter().filter_map(|&one| Some((axis.place(one)?, one))).collect();
     placed.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     let means: Points = placed.iter().filter_map(|(x, one)| Some((*x, one.mean?))).collect();
-    // A line each; a value that is not finite parts them.
+    // Each interval is a line; a value that is not finite separates them.
     let intervals: Points = placed
         .iter()
         .filter_map(|(x, one)| Some((*x, one.estimate?.mean)))
@@ -221,7 +221,8 @@ fn points_with_intervals(
     series
 }
 
-/// Returns the heat map of two axes; `None` where most combinations were not measured, or there are many.
+/// Returns the heat map of two axes, or `None` if they have many values or most combinations were not
+/// measured.
 fn heat_map(x: &Axis, y: &Axis, found: &Configurations, measured: &[&Configuration]) -> Option<HeatMap> {
     let (width, height) = (x.values.len(), y.values.len());
     if width.max(height) > MAX_SIDE || 2 * measured.len() < width * height {

@@ -1,9 +1,9 @@
-//! Colours of the pictures, once for white pages and once for dark ones.
+//! Colors of the figures, for light pages and for dark ones.
 
 use plotters::style::RGBColor;
 
-/// Colours by role. The series colours are from Okabe and Ito's palette for colour-blind readers
-/// (<https://jfly.uni-koeln.de/color/>), lightened where the page is dark.
+/// Colors by role. The series colors come from Okabe and Ito's palette for color-blind readers
+/// (<https://jfly.uni-koeln.de/color/>), lightened on dark pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Theme {
     /// The suffix of the file names.
@@ -18,11 +18,11 @@ pub struct Theme {
     pub grid: RGBColor,
     /// The line at the foot of a panel.
     pub axis: RGBColor,
-    /// Colours of series, by [`Hue`].
+    /// Colors of series, by [`Hue`].
     hues: [RGBColor; 4],
 }
 
-/// The colour of a series.
+/// The color of a series.
 #[derive(Clone, Copy, Debug)]
 pub enum Hue {
     Blue,
@@ -32,7 +32,7 @@ pub enum Hue {
 }
 
 impl Theme {
-    /// Returns the colour of a series on this page.
+    /// Returns the color of a series on this page.
     pub fn hue(&self, hue: Hue) -> RGBColor {
         self.hues[hue as usize]
     }

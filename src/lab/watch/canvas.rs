@@ -142,6 +142,7 @@ impl Canvas {
 pub struct Field {
     /// The name; empty if the value needs none.
     pub name: String,
+    /// The value, formatted.
     pub value: String,
     /// The role of the value.
     pub role: Role,

@@ -26,6 +26,7 @@ pub enum Colours {
 /// position: color is never the only cue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
+    /// Plain text.
     Text,
     /// Titles and figures.
     Strong,

@@ -137,7 +137,7 @@ fn everything_that_a_comparison_rests_on_is_verified() {
 
     let drawn = place();
     drawn.edit(&format!("{folder}/plots/blocks-light.svg"), "<svg ", "<svg  ");
-    drawn.is_red(&["blocks-light.svg is not what its rows draw", "fix: xrun report README.md"], true);
+    drawn.is_red(&["blocks-light.svg is not what its data draws", "fix: xrun report README.md"], true);
     fs::remove_file(drawn.path(folder).join("plots/blocks-dark.svg")).unwrap();
     drawn.is_red(&["blocks-dark.svg is missing"], true);
 

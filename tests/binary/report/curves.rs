@@ -69,7 +69,7 @@ fn arms_are_told_apart_by_what_differs_and_averaged_over_seeds() {
     place.xrun(&["report"]).succeeds();
     let picture = "results/kept/comparisons/plots/tiny-curves-val_loss-dark.svg";
     place.write(picture, b"<svg/>");
-    place.xrun(&["report", "--check"]).ended(3).says(&["is not what its rows draw"]);
+    place.xrun(&["report", "--check"]).ended(3).says(&["is not what its data draws"]);
     place.xrun(&["report"]).succeeds();
     // A picture whose block is gone is found, by the check and by what prunes.
     place.write("README.md", text.replace("kind=\"curves\"", "kind=\"curves\" column=\"loss\"").as_bytes());

@@ -186,7 +186,7 @@ fn a_file_that_nothing_lists_is_red_whatever_its_name() {
     place.xrun(&["report", "--forget", "README.md plot/loss quickstart"]).ended(0);
     place.xrun(&["report", "--check"]).ended(0);
     place.edit(&format!("results/kept/{RUN}/plots/loss-dark.svg"), "<svg ", "<svg  ");
-    place.is_red(&["plots/loss-dark.svg is shown by no block and not what its rows draw"], false);
+    place.is_red(&["plots/loss-dark.svg, and its data does not draw it"], false);
 }
 
 #[test]

@@ -179,7 +179,7 @@ fn a_newer_run_is_red_until_it_is_shown() {
     );
     assert!(!place.text("README.md").contains("20261121"), "the newest alone is shown");
     fs::remove_dir_all(place.kept(NEWER)).unwrap();
-    place.is_red(&["a kept run matches that it does not show: quickstart/20261121"], true);
+    place.is_red(&["a kept run matches but is not shown: quickstart/20261121"], true);
 
     let named = format!("kind=\"runs\" select=\"{RUN}\"");
     let place = Place::with_page(&[&named]);

@@ -21,11 +21,11 @@ fn links_fifos_and_devices_in_a_kept_folder_are_red_and_not_followed() {
     for name in ["l", "m"] {
         symlink(".", run.join(name)).unwrap();
     }
-    red("/l is no regular file: it was put there later");
+    red("/l is not a regular file: it was put there later");
     fs::remove_file(run.join("l")).unwrap();
     fs::remove_file(run.join("m")).unwrap();
     fifo(&run.join("plots/pipe"));
-    red("plots/pipe is no regular file");
+    red("plots/pipe is not a regular file");
     fs::remove_file(run.join("plots/pipe")).unwrap();
     for (file, said) in
         [("metrics.csv", "metrics.csv cannot be read"), ("manifest.json", "manifest.json is ")]

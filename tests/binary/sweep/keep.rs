@@ -140,7 +140,7 @@ fn the_configurations_of_a_sweep_over_seeds_are_shown_with_the_best_set() {
     let picture = format!("results/kept/sweeps/{name}/plots/val_loss-optimizer.lr-light.svg");
     assert!(place.path().join(&picture).is_file() && page.contains(&picture), "{page}");
     place.write(&picture, b"<svg/>");
-    place.xrun(&["report", "--check", "page.md"]).ended(3).says(&["is not what its rows draw"]);
+    place.xrun(&["report", "--check", "page.md"]).ended(3).says(&["is not what its data draws"]);
     place.write("page.md", template.stdout.replace("select=", "column=\"zebra\" select=").as_bytes());
     place.xrun(&["report", "page.md"]).ended(3).says(&["ledgers have no `zebra`"]);
 }

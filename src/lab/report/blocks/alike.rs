@@ -1,4 +1,4 @@
-//! Comparability of the rows of a table: rows that differ in more than a block declares are an error.
+//! Checks that the rows of a table can be compared: rows must not differ in more than the block declares.
 
 use super::kept::KeptRun;
 use super::provenance;
@@ -8,19 +8,19 @@ use super::why::Why;
 use crate::recipe::{Class, KEYS, SECTIONS, find_path};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Facts besides keys and sections of recipes in which rows may differ.
+/// What rows may differ in besides keys and sections of recipes.
 const ASPECTS: [&str; 5] = ["device", "build", "corpus", "fork", "training"];
 
 /// Facts that must be equal in all rows of a table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Device class, build, corpus, and training and measuring keys by their paths.
+    /// Device class, build, corpus, and the training and measuring keys by path.
     pub facts: BTreeMap<String, String>,
-    /// True if a missing fact means that it is unset, rather than unknown.
+    /// True if a missing fact means unset rather than unknown.
     pub complete: bool,
 }
 
-/// Checks that rows may differ in this: an aspect, a section or a key of recipes.
+/// Checks that `across` may name this: an aspect, or a section or key of recipes.
 pub fn known(name: &str) -> Result<(), String> {
     let sections = SECTIONS.iter().map(|(section, _)| *section);
     if ASPECTS.contains(&name) || sections.clone().any(|section| section == name) || find_path(name).is_some()
@@ -32,14 +32,14 @@ pub fn known(name: &str) -> Result<(), String> {
     Err(format!("`across` is {}, or a section or key of recipes, not `{name}`{near}", ASPECTS.join(", ")))
 }
 
-/// Returns the facts of a run. A key that recipes no longer have counts as one that training depends on.
+/// Returns the facts of a run. A key that recipes no longer have counts as a training key.
 pub fn of_run(run: &KeptRun) -> Row {
     let class = |key: &str| find_path(key).map_or(Class::Training, |key| key.class);
     let mut facts = BTreeMap::new();
     for (key, value) in &run.recipe_values {
         let value = match class(key) {
             Class::Training => value.clone(),
-            // The same number of batches, but others.
+            // The number of batches is the same, but they are different batches.
             Class::Measuring if run.took_first_batches() => format!("{value}, the first"),
             Class::Measuring => value.clone(),
             Class::Execution | Class::Bookkeeping => continue,
@@ -51,25 +51,25 @@ pub fn of_run(run: &KeptRun) -> Row {
     facts.insert("build".to_owned(), provenance::distinct(profiles));
     let corpus = run.summary.corpus_hash.as_deref().unwrap_or("unknown");
     facts.insert("corpus".to_owned(), corpus.get(..8).unwrap_or(corpus).to_owned());
-    // Its warm-up, its data and its tokens are of two runs: no setting of one of them is it.
+    // Warm-up, data and tokens of a fork come from two runs, so none of its settings describes them.
     facts.insert("fork".to_owned(), run.fork.clone().unwrap_or_else(|| "none".to_owned()));
     Row { facts, complete: true }
 }
 
-/// Returns the facts of a run without its seeds: runs that repeat one recipe differ in these.
+/// Returns the facts of a run without its seeds, in which runs that repeat a recipe differ.
 pub fn without_seeds(run: &KeptRun) -> Row {
     let mut row = of_run(run);
     row.facts.retain(|key, _| !is_seed(key));
     row
 }
 
-/// Returns true for a key that sets random numbers of training, and nothing else.
+/// Returns true for a key that sets only the random numbers of training.
 pub fn is_seed(key: &str) -> bool {
     key == "training.seed" || (key.starts_with("seeds.") && key != "seeds.scheme")
 }
 
-/// Returns the facts that a table names as changed without `across`: these keys, and facts that depend on
-/// them. A key inside of a key, such as `optimizer.groups.matrix.lr`, is a part of the outer one's value.
+/// Returns the facts that a table declares as changed without `across`: these keys, and facts that depend on
+/// them. A key inside another, such as `optimizer.groups.matrix.lr`, is part of the outer key's value.
 pub fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let outer = |key: &str| match key.match_indices('.').nth(1) {
         Some((end, _)) => key[..end].to_owned(),
@@ -85,8 +85,8 @@ pub fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     across
 }
 
-/// Compares rows. Returns a sentence on the differences that the block's `across` allows, and errors for the
-/// others.
+/// Compares rows. Returns a sentence about the differences that the block's `across` allows, and errors for
+/// the others.
 pub fn compare(rows: &[Row], across: &[String]) -> (Option<String>, Vec<Why>) {
     let (mut said, mut unsaid) = (Vec::new(), Vec::new());
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.facts.keys()).collect();
@@ -142,7 +142,7 @@ fn covers(across: &[String], fact: &str) -> bool {
                 "training" => {
                     section.is_some() && find_path(fact).is_none_or(|key| key.class == Class::Training)
                 }
-                // Another corpus is another value of keys that name it.
+                // Another corpus changes the values of the keys that name it.
                 "corpus" => section == Some("data"),
                 _ => false,
             }

@@ -1,19 +1,19 @@
-//! Words and attributes of markers, and how messages call a block.
+//! Keywords and attributes of markers, and how messages name a block.
 
-/// The word that opens a block.
+/// Opens a block.
 pub const OPEN: &str = "xrun:report";
-/// The word that opens a value in a sentence.
+/// Opens a value in a sentence.
 pub const VALUE: &str = "xrun:value";
-/// The word that closes a block.
+/// Closes a block or a value.
 pub const END: &str = "xrun:end";
 
-/// The column of a block of curves or configurations that names none.
+/// The default column of a block of curves or configurations.
 pub const MEASURED_COLUMN: &str = "val_loss";
 
 /// Names and values, in the order in which they were written.
 pub type Attributes = Vec<(String, String)>;
 
-/// Returns the value of an attribute.
+/// Returns the value of an attribute, if it is set.
 pub fn get<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a str> {
     attributes.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
 }
@@ -34,7 +34,7 @@ pub fn block_name(attributes: &Attributes) -> String {
 /// Parses `name="value"` pairs.
 ///
 /// # Errors
-/// With what cannot be understood.
+/// Describes the first part that cannot be parsed.
 pub fn parse(text: &str) -> Result<Attributes, String> {
     let mut found = Attributes::new();
     let mut rest = text.trim();

@@ -1,4 +1,4 @@
-//! Kept comparisons of quality that follow each other: the candidate of each is the baseline of the next.
+//! Blocks of a chain of kept quality comparisons, in which the candidate of each is the baseline of the next.
 
 use super::chain_figure::Step;
 use super::kept::{KeptRun, Source};
@@ -23,7 +23,7 @@ struct Link {
 }
 
 /// Returns a table of the recipes in the order of `select`, each with the verdict on its change, and a
-/// picture.
+/// figure.
 pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
     let links = spec.select.iter().map(|name| link(context, name)).collect::<Result<Vec<Link>, _>>()?;
     joined(&links)?;
@@ -57,7 +57,7 @@ fn link(context: &PageContext<'_>, name: &str) -> Result<Link, Vec<Why>> {
     Ok(Link { found, source, runs })
 }
 
-/// Checks that every comparison has ended, and begins with the recipe that the one before it ends with.
+/// Checks that every comparison has ended, and starts with the recipe that the previous one ends with.
 fn joined(links: &[Link]) -> Result<(), Vec<Why>> {
     let mut wrong = Vec::new();
     for link in links.iter().filter(|link| !link.found.finished) {
@@ -68,7 +68,7 @@ fn joined(links: &[Link]) -> Result<(), Vec<Why>> {
         let [before, after] = pair else { continue };
         if before.found.candidate().seedless_hash != after.found.baseline().seedless_hash {
             let why = format!(
-                "the baseline of {} is not the candidate of {}: their recipes have other hashes",
+                "the baseline of {} is not the candidate of {}: their recipes have different hashes",
                 after.source.id, before.source.id
             );
             wrong.push(Why::fixed_by(why, "put `select` into the order of the chain"));
@@ -77,15 +77,15 @@ fn joined(links: &[Link]) -> Result<(), Vec<Why>> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// Returns a comparison's first measure that is no speed: that which the chain is judged by.
+/// Returns the measure that the chain is judged by: the comparison's first that is not a speed.
 fn measured(link: &Link) -> Result<&Finding, Vec<Why>> {
     link.found.findings.iter().find(|judged| !judged.measure.is_speed()).ok_or_else(|| {
-        let why = format!("{} has no measure but a speed", link.source.id);
+        let why = format!("{} measures nothing but speed", link.source.id);
         vec![Why::fixed_by(why, "compare with `--on val_loss` too")]
     })
 }
 
-/// Returns all recipes of the chain, the first comparison's baseline first.
+/// Returns all recipes of the chain, starting with the first comparison's baseline.
 fn steps(links: &[Link], judged: &[&Finding]) -> Vec<Step> {
     let first = links.iter().zip(judged).take(1).map(|(link, judged)| Step {
         label: link.found.baseline().label.clone(),
@@ -100,14 +100,14 @@ fn steps(links: &[Link], judged: &[&Finding]) -> Vec<Step> {
     first.chain(others).collect()
 }
 
-/// Returns the median speed of an arm's runs; blank where one of them has no steady state.
+/// Returns the median speed of an arm's runs, or `None` if one of them reached no steady state.
 fn speed(link: &Link, arm: usize) -> Option<f64> {
     let tok_s = |run: &ExperimentRun| link.runs.get(run.run.as_deref()?)?.summary.tok_s;
     let speeds: Option<Vec<f64>> = link.found.runs_in(arm).map(tok_s).collect();
     median(speeds?)
 }
 
-/// Compares all runs, which may differ in their seeds, in the keys that any comparison names as changed, and
+/// Compares all runs. They may differ in their seeds, in the keys that any comparison names as changed, and
 /// in `across`.
 fn unlike(links: &[Link], across: &[String]) -> (Option<String>, Vec<Why>) {
     let changes = links.iter().flat_map(|link| &link.found.changes);
@@ -171,7 +171,7 @@ fn rows(context: &PageContext<'_>, links: &[Link], judged: &[&Finding], steps: &
     table(&headings.map(str::to_owned), &(0..steps.len()).map(row).collect::<Vec<_>>())
 }
 
-/// Returns the alternative text of the picture: the ends of the chain.
+/// Returns the alternative text of the figure, which tells both ends of the chain.
 fn alternative(judged: &[&Finding], steps: &[Step]) -> String {
     let name = judged.first().map_or(String::new(), |judged| judged.measure.to_string());
     let [first, last] = [steps.first(), steps.last()].map(|step| step.and_then(|step| step.value));

@@ -1,4 +1,4 @@
-//! The picture of a chain of comparisons: the measure of every recipe, and its speed.
+//! The figure of a chain of comparisons: the measure of every recipe, and its speed.
 
 use crate::curve::{Points, Scale as Axis};
 use crate::error::Result;
@@ -9,18 +9,18 @@ use crate::report::theme::{Hue, THEMES};
 use crate::results::experiment::Finding;
 use crate::results::measure::Scale;
 
-/// A recipe of the chain, as the comparison that leads to it found it.
+/// A recipe of the chain, as measured by the comparison that introduces it.
 pub(super) struct Step {
     /// The arm's label.
     pub label: String,
     /// Mean of the measure over the arm's runs.
     pub value: Option<f64>,
-    /// Median of the runs' tokens per second in the steady state; blank where one has none.
+    /// Median of the runs' tokens per second in the steady state; `None` if one of them has none.
     pub tok_s: Option<f64>,
 }
 
-/// Returns the picture by theme. Every recipe stands at its number in the chain. The bar of a recipe is the
-/// interval of its difference to the one before, drawn from the mean of that one.
+/// Draws the figure in every theme. Recipes stand in the order of the chain. The bar of a recipe is the
+/// interval of its difference to the previous recipe, drawn from that recipe's mean.
 pub(super) fn chain(judged: &[&Finding], steps: &[Step]) -> Result<Vec<(&'static str, String)>> {
     let points = |value: &dyn Fn(&Step) -> Option<f64>| -> Points {
         let all = steps.iter().enumerate();

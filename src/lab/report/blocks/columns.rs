@@ -1,4 +1,4 @@
-//! Columns of tables: what is measured, with its unit, and keys of recipes.
+//! Columns of tables: measured quantities with their units, and keys of recipes.
 
 use super::kept::KeptRun;
 use super::text::did_you_mean;
@@ -21,12 +21,12 @@ pub const LAST_BATCH: &str = "loss";
 /// The columns that are measured on the held-out text.
 const VALIDATED: [&str; 4] = ["val_loss", "ema_val_loss", "val_loss_over_floor", "bits_per_byte"];
 
-/// A column.
+/// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
     /// A quantity, or a word about the row.
     Named(&'static str),
-    /// A quantity of a held-out set of a run.
+    /// A quantity measured on one held-out set of a run.
     OfSet {
         /// The name of the quantity.
         metric: &'static str,
@@ -40,14 +40,14 @@ pub enum Column {
 /// The form of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberForm {
-    /// With commas between thousands, and this many decimals; `None` for those of the column.
+    /// With commas between thousands and this many decimals; `None` uses the column's own.
     Decimal(Option<usize>),
     /// About three digits with a metric suffix, such as `45.2k`.
     Short,
 }
 
 impl Column {
-    /// Returns the heading; numbers are flush right.
+    /// Returns the heading. A leading `>` aligns the column to the right, as for numbers.
     pub fn heading(&self) -> String {
         match self {
             Column::Named(name) => heading(name),
@@ -57,7 +57,7 @@ impl Column {
     }
 }
 
-/// Returns the heading of a figure, with its unit; an unknown one is its own.
+/// Returns the heading of a figure, with its unit. An unknown name is its own heading.
 pub fn heading(name: &str) -> String {
     match metrics::find(name) {
         Some(metric) => format!(">{}", metric.heading),
@@ -66,7 +66,7 @@ pub fn heading(name: &str) -> String {
     }
 }
 
-/// Returns a figure, in its stored unit, as it is shown.
+/// Formats a figure that is given in its stored unit.
 pub fn value(name: &str, value: Option<f64>) -> String {
     match metrics::find(name) {
         Some(metric) => decimal(value.map(|value| value / metric.divisor), metric.decimals),
@@ -74,13 +74,13 @@ pub fn value(name: &str, value: Option<f64>) -> String {
     }
 }
 
-/// Returns the columns of a table of runs: those asked for, or the default ones.
+/// Parses the columns of a table of runs, or returns the default ones.
 pub fn runs(asked: Option<&str>) -> Result<Vec<Column>, String> {
     let names: Vec<&'static str> = metrics::of_runs().map(|metric| metric.name).chain(WORDS).collect();
     choose(asked.unwrap_or("tok_s,train_loss,val_loss"), &names, true)
 }
 
-/// Returns the column of a value.
+/// Parses the column of a value in a sentence.
 pub fn of_value(asked: &str) -> Result<Column, String> {
     if asked.contains(',') {
         return Err(format!("a value has one column, not `{asked}`"));
@@ -88,7 +88,7 @@ pub fn of_value(asked: &str) -> Result<Column, String> {
     Ok(runs(Some(asked))?.remove(0))
 }
 
-/// Returns the columns of a sweep's table, besides what its cells set.
+/// Parses the columns of a sweep's table, besides the settings of its cells.
 pub fn sweep(asked: Option<&str>) -> Result<Vec<Column>, String> {
     let figures = metrics::of_ledgers().into_iter().map(|(_, metric)| metric.name);
     let names: Vec<&'static str> = figures.chain(SWEEP_WORDS).collect();
@@ -112,14 +112,14 @@ fn choose(asked: &str, names: &[&'static str], with_keys: bool) -> Result<Vec<Co
     asked.split(',').map(|word| column(word.trim())).collect()
 }
 
-/// Returns the key of recipes at this path, by its own name.
+/// Returns the canonical path of a recipe key.
 pub fn known_key(path: &str) -> Result<&'static str, String> {
     find_path(path).map(|key| key.path).ok_or_else(|| {
         format!("recipes have no key `{path}`{}", did_you_mean(path, KEYS.iter().map(|key| key.path)))
     })
 }
 
-/// Returns a run's cell.
+/// Formats a run's cell.
 pub fn of_run(run: &KeptRun, column: &Column) -> String {
     let summary = &run.summary;
     match column {
@@ -145,20 +145,20 @@ pub fn of_set(run: &KeptRun, metric: &str, set: &str) -> Option<f64> {
     Figures::from_summary(&run.summary).of_set(metrics::find(metric)?, set)
 }
 
-/// Returns what is said behind a figure: of a validation loss, on what part of the held-out text it was
-/// measured.
+/// Returns the remark after a figure. For a validation loss, it tells what part of the held-out text was
+/// used.
 pub fn remark_on(run: &KeptRun, name: &str) -> String {
     let over = run.validated_over().filter(|_| VALIDATED.contains(&name));
     over.map(|over| format!(" ({over})")).unwrap_or_default()
 }
 
-/// Returns a cell of what a sweep measured; blank for words.
+/// Returns a figure that a sweep measured; `None` for words.
 pub fn of_measured(measured: &Measured, name: &str) -> Option<f64> {
     let (key, _) = metrics::of_ledgers().into_iter().find(|(_, metric)| metric.name == name)?;
     measured.get(key)
 }
 
-/// Returns a fact that may be unknown.
+/// Formats a fact that may be unknown.
 pub fn yes_or_no(value: Option<bool>) -> String {
     value.map_or(BLANK, |value| if value { "yes" } else { "no" }).to_owned()
 }

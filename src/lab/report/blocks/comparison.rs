@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 /// The quantity in the first row.
 const SPEED: &str = "tok_s";
 
-/// The validation loss, of which the runs say on what it was measured.
+/// The validation loss; the runs tell which text it was measured on.
 const VAL_LOSS: &str = "val_loss";
 
-/// The training loss, of which the comparison says what it is.
+/// The training loss; the comparison tells how it was taken.
 const TRAIN_LOSS: &str = "train_loss";
 
 /// A comparison of a block.
@@ -33,7 +33,7 @@ struct Part {
     folder: PathBuf,
 }
 
-/// Returns the comparisons that a block selects, the newest of each name.
+/// Renders the comparisons that a block selects, the newest of each name.
 pub fn render(
     context: &PageContext<'_>,
     spec: &Spec,
@@ -71,7 +71,8 @@ fn find(kept: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
     Ok(find_all(kept, name, Experiment::has_trials)?.swap_remove(0))
 }
 
-/// Returns the folders of comparisons `NAME`, newest first, or of `NAME/ID`, that are `wanted`; one at least.
+/// Returns the folders of the `wanted` comparisons called `NAME`, newest first, or of `NAME/ID`; at least
+/// one.
 pub fn find_all(
     kept: &Path,
     name: &str,
@@ -79,7 +80,7 @@ pub fn find_all(
 ) -> Result<Vec<PathBuf>, Vec<Why>> {
     let all = kept.join(COMPARISONS);
     let folder = all.join(name);
-    // Whoever reads a damaged record names the fault.
+    // A damaged record counts as wanted, so that reading it later reports the fault.
     let is_wanted = |folder: &PathBuf| {
         folder.join(EXPERIMENT).is_file() && Experiment::read(folder).map_or(true, |found| wanted(&found))
     };
@@ -96,7 +97,7 @@ pub fn find_all(
     Ok(found)
 }
 
-/// Returns the folders in a folder, by name; none where there is no such folder.
+/// Returns the folders inside a folder, sorted by name; none if it does not exist.
 fn folders(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
@@ -104,7 +105,7 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Returns a kept comparison, verified and read.
+/// Verifies and reads a kept comparison.
 pub fn read(context: &PageContext<'_>, folder: &Path) -> Result<(Source, Experiment), Vec<Why>> {
     let unreadable = |why: String| vec![Why::fixed_by(why, restore(&[folder]))];
     let source = Source::verify(context.kept, folder).map_err(|e| unreadable(e.message().to_owned()))?;
@@ -152,8 +153,8 @@ fn one(
     Ok(Part { rendered, comparison, runs, folder })
 }
 
-/// Returns the kept runs of a comparison, by `RECIPE/RUN`. A run whose manifest is not the one that the
-/// comparison's manifest lists has a fault.
+/// Returns the kept runs of a comparison, by `RECIPE/RUN`. A run gets a fault if its manifest is not the one
+/// that the comparison's manifest lists.
 pub fn kept_runs(
     context: &PageContext<'_>,
     source: &Source,
@@ -188,7 +189,8 @@ pub fn kept_runs(
         if let (Some(listed), Some(run)) = (metrics_hash, runs.get_mut(id))
             && run.source.metrics.as_deref() != Some(listed)
         {
-            let why = format!("{} has other losses than {} compared", folder.display(), source.id);
+            let why =
+                format!("the losses of {} are not the ones that {} compared", folder.display(), source.id);
             run.source.faults.push(Why::fixed_by(why, restore(&[&folder, &source.folder])));
         }
     }
@@ -216,8 +218,8 @@ pub fn unlike(comparison: &Experiment, runs: &[KeptRun], across: &[String]) -> (
     (sentence, faults)
 }
 
-/// Returns name, verdict and hypothesis. If a block has one comparison, its link is in the line of
-/// provenance.
+/// Returns name, verdict and hypothesis. If a block has one comparison, the line of provenance links to it
+/// instead.
 fn heading(comparison: &Experiment, context: &PageContext<'_>, folder: &Path, is_single: bool) -> String {
     let (name, verdict) = (plain(&comparison.name), comparison.verdict_words());
     let mut text = if is_single {
@@ -280,7 +282,7 @@ fn measured_table(
     Ok(table(&headings, &rows))
 }
 
-/// Returns an estimate with its interval.
+/// Formats an estimate with its interval.
 pub fn interval(ratio: &Interval) -> String {
     let [estimate, low, high] = [ratio.estimate, ratio.low, ratio.high].map(|value| decimal(Some(value), 3));
     format!("{estimate} ({low} to {high})")
@@ -295,7 +297,7 @@ pub fn gate(comparison: &Experiment) -> &'static str {
     }
 }
 
-/// Returns the keys that differ between the arms; `None` where none does.
+/// Returns the keys that differ between the arms, or `None` if none does.
 pub fn changed(comparison: &Experiment) -> Option<String> {
     let changes: Vec<String> = comparison.changes.iter().map(|change| code(change)).collect();
     (!changes.is_empty()).then(|| changes.join(", "))
@@ -310,7 +312,7 @@ pub fn held(prediction: &RegisteredPrediction) -> &'static str {
     }
 }
 
-/// Returns verdict, loss gate, prediction, changed keys and remarks, as a list.
+/// Lists verdict, loss gate, prediction, changed keys and remarks.
 fn findings(comparison: &Experiment) -> String {
     let min_effect = comparison.speed().and_then(|speed| speed.min_effect);
     let effect = decimal(min_effect.map(|effect| effect * 100.0), 1);
@@ -322,7 +324,6 @@ fn findings(comparison: &Experiment) -> String {
     let allowed = match (curves.and_then(Finding::holds), curves.and_then(|curves| curves.min_effect)) {
         (_, Some(tolerance)) => format!(" (differences in loss up to {tolerance} allowed)"),
         (Some(_), None) => " (the same bits asked for)".to_owned(),
-        // No tolerance was set.
         (None, None) => String::new(),
     };
     let found = curves.and_then(|curves| curves.because.as_deref()).unwrap_or(BLANK);

@@ -1,4 +1,4 @@
-//! Blocks of sweeps over seeds: their configurations, the best set, and the measure along every key.
+//! Blocks of sweeps over seeds: the configurations, the best set, and the measure along every key.
 
 use super::kept::Source;
 use super::page_context::{PageContext, Rendered};
@@ -14,10 +14,10 @@ use crate::results::folder::PLOTS;
 use crate::results::ledger::{Attempt, CellStatus};
 use crate::statistics::Interval;
 
-/// Probability with which intervals and the best set hold, as in sweeps by default.
+/// Confidence level of intervals and of the best set, the same as in sweeps by default.
 const CONFIDENCE: f64 = 0.95;
 
-/// Returns a table of the configurations of a sweep, the best first, and its pictures.
+/// Renders a table of the configurations of a sweep, best first, and its figures.
 pub fn render(
     context: &PageContext<'_>,
     spec: &Spec,
@@ -26,7 +26,7 @@ pub fn render(
 ) -> Result<Rendered, Vec<Why>> {
     let (key, metric) = measure(column)?;
     let [_] = &spec.select[..] else {
-        return Err(vec![Why::fixed_by("configurations are of one sweep", "name one in `select`")]);
+        return Err(vec![Why::fixed_by("a block of configurations shows one sweep", "name one in `select`")]);
     };
     let SelectedCells { cells, keys, differences, mut rendered, .. } = sweep::select(context, spec)?;
     let outcome = |cell: &'_ Attempt| cell.measured.get(key).map(|value| value / metric.divisor);
@@ -47,7 +47,7 @@ pub fn render(
     let origin = sweep::origin(&sweeps, &cells, context);
     let drawn = sweep_plots::draw(&found).map_err(|e| vec![Why::stale(e.message())])?;
     let mut text = format!("{}\n{}\n", rows(&found, metric), conclusion(&found));
-    // Each picture is drawn once for every theme.
+    // Each figure is drawn once per theme.
     for pair in drawn.chunk_by(|one, other| one.0 == other.0) {
         let Some((name, ..)) = pair.first() else { continue };
         let said = format!("{} by {name}: {}", found.measure, best(&found));
@@ -65,7 +65,7 @@ pub fn render(
     Ok(rendered)
 }
 
-/// Returns a measure that a ledger has of every cell, with its key there.
+/// Returns a measure that a ledger has for every cell, with its ledger key.
 fn measure(column: &str) -> Result<(&'static str, &'static Metric), Vec<Why>> {
     let all = metrics::of_ledgers();
     all.iter().find(|(_, metric)| metric.name == column).copied().ok_or_else(|| {
@@ -77,7 +77,7 @@ fn measure(column: &str) -> Result<(&'static str, &'static Metric), Vec<Why>> {
     })
 }
 
-/// Returns a row for each configuration: those with a mean, the best first, and then the others.
+/// Returns a row per configuration: first those with a mean, best first, then the others.
 fn rows(found: &Configurations, metric: &Metric) -> String {
     let shown = |value: Option<f64>| decimal(value, metric.decimals);
     let interval = |interval: Interval| {
@@ -112,7 +112,7 @@ fn rows(found: &Configurations, metric: &Metric) -> String {
     table(&headings, &ranked.into_iter().chain(others).map(row).collect::<Vec<_>>())
 }
 
-/// Returns the best set in a sentence, with what it rests on.
+/// Returns the best set in a sentence, with its statistical basis.
 fn conclusion(found: &Configurations) -> String {
     let seeds = found.seeds.iter().filter(|seed| !seed.is_empty()).count().max(1);
     let basis = match (found.residual_deviation, found.freedom) {
@@ -126,7 +126,7 @@ fn conclusion(found: &Configurations) -> String {
     format!("{}{basis}.\n", capitalized(&best(found)))
 }
 
-/// Returns which configurations may be the best, or why that is not known.
+/// Returns which configurations may be the best, or why that is unknown.
 fn best(found: &Configurations) -> String {
     if let Some(why) = &found.not_compared {
         return format!("no best set: {}", plain(why));

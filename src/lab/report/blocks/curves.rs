@@ -1,4 +1,4 @@
-//! Curves of several runs: the mean of an arm's runs over its seeds, with a band of their standard deviation.
+//! Blocks of curves: the mean of each arm's runs over its seeds, with a band of their standard deviation.
 
 use super::fixes::restore;
 use super::kept::KeptRun;
@@ -23,19 +23,19 @@ use crate::statistics::{mean, variance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The column of the training loss, which scatters from step to step and is smoothed.
+/// The column of the training loss, which is smoothed because it scatters from step to step.
 const TRAINING_LOSS: &str = "loss";
 
-/// Colours of arms, and with that the largest number of them.
+/// Colors of arms; their number limits how many arms a figure can show.
 const HUES: [Hue; 4] = [Hue::Blue, Hue::Orange, Hue::Green, Hue::Purple];
 
 /// Points of a smoothed curve.
 const SMOOTH_POINTS: usize = 400;
 
-/// Characters of the labels of all arms together that the legend has room for.
+/// Characters that the legend has room for in the labels of all arms together.
 const LEGEND: usize = 72;
 
-/// Runs that differ in nothing but seeds.
+/// Runs that differ only in their seeds.
 struct Arm<'a> {
     /// What sets it apart from the other arms, such as `qk_norm=true`.
     label: String,
@@ -45,15 +45,15 @@ struct Arm<'a> {
     curve: Curve,
 }
 
-/// The mean over the runs of an arm, where all have a value.
+/// The mean over the runs of an arm, at points where all have a value.
 #[derive(Default)]
 struct Curve {
     mean: Points,
-    /// Standard deviations of a sample at the same points; NaN for a single run.
+    /// Sample standard deviations at the same points; NaN for a single run.
     deviation: Vec<f64>,
 }
 
-/// Returns a picture with the curve of every arm of the selected runs, and a table of their last values.
+/// Renders a figure with the curve of every arm of the selected runs, and a table of their last values.
 pub fn render(
     context: &PageContext<'_>,
     spec: &Spec,
@@ -71,7 +71,7 @@ pub fn render(
     let by_tokens = differ_in_tokens(&rows);
     let mut arms = arms(&selected);
     if arms.len() > HUES.len() {
-        let why = format!("{} arms are more than the {} that a picture tells apart", arms.len(), HUES.len());
+        let why = format!("there are {} arms, and a figure shows at most {}", arms.len(), HUES.len());
         return Err(vec![Why::fixed_by(why, "select fewer")]);
     }
     for arm in &mut arms {
@@ -108,7 +108,7 @@ pub fn render(
     Ok(rendered)
 }
 
-/// Returns true if the runs do not take the same number of tokens in a step: then steps do not compare.
+/// Returns true if the runs take different numbers of tokens per step, so that steps cannot be compared.
 fn differ_in_tokens(rows: &[RowCells]) -> bool {
     let of_step = |rows: &RowCells| {
         let ((step, _), tokens) = (*rows.numbers("step").last()?, rows.numbers("tokens_seen").last()?.1);
@@ -119,7 +119,7 @@ fn differ_in_tokens(rows: &[RowCells]) -> bool {
     tokens.len() > 1
 }
 
-/// Returns the points of a run; the training loss smoothed.
+/// Returns the points of a run, with the training loss smoothed.
 fn points(rows: &RowCells, column: &str, by_tokens: bool) -> Points {
     let tokens: BTreeMap<u64, f64> = rows.numbers("tokens_seen").into_iter().collect();
     let place = |step: u64| if by_tokens { tokens.get(&step).copied() } else { Some(step as f64) };
@@ -129,8 +129,8 @@ fn points(rows: &RowCells, column: &str, by_tokens: bool) -> Points {
     if width == 1 { points } else { smooth(&points, width, SMOOTH_POINTS) }
 }
 
-/// Groups runs whose recipes and corpora differ in nothing but seeds, in the order of their first run, and
-/// names each group by what differs between them.
+/// Groups runs whose recipes and corpora differ only in seeds, in the order of their first run, and names
+/// each group by what sets it apart.
 fn arms(runs: &[KeptRun]) -> Vec<Arm<'_>> {
     let mut groups: Vec<(Identity<'_>, Vec<&KeptRun>)> = Vec::new();
     for run in runs {
@@ -156,11 +156,10 @@ fn arms(runs: &[KeptRun]) -> Vec<Arm<'_>> {
     arms.map(|((_, runs), label)| Arm { label, runs, points: Vec::new(), curve: Curve::default() }).collect()
 }
 
-/// What runs of one arm have in common: values of keys, and the corpus.
+/// What the runs of one arm have in common: values of keys, and the corpus.
 type Identity<'a> = BTreeMap<&'a str, &'a str>;
 
-/// Returns what makes a run one of its arm: its corpus, and every key that training, its execution or what is
-/// measured depends on, but seeds.
+/// Returns what assigns a run to its arm: its corpus, and every key except seeds and bookkeeping.
 fn identity(run: &KeptRun) -> Identity<'_> {
     let counts =
         |key: &str| find_path(key).is_none_or(|key| key.class != Class::Bookkeeping) && !alike::is_seed(key);
@@ -185,7 +184,7 @@ impl Curve {
         curve
     }
 
-    /// Returns the outline of the band of one standard deviation, with gaps where it is not known.
+    /// Returns the outline of a band of one standard deviation, with gaps where it is unknown.
     fn band(&self) -> Points {
         let mut outline = Points::new();
         let points: Vec<(f64, f64, f64)> =
@@ -235,14 +234,14 @@ fn draw(arms: &[Arm<'_>], column: &str, by_tokens: bool) -> crate::Result<Vec<(&
             marks: Vec::new(),
         }],
         x_name: if by_tokens { "tokens" } else { "step" }.to_owned(),
-        // A single point has a range too.
+        // Give a single point a range too.
         x: if x.0 < x.1 { x } else { (x.0 - 1.0, x.0 + 1.0) },
         x_at: None,
     };
     THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
 }
 
-/// Returns the first characters of a text.
+/// Shortens a text to `room` characters.
 fn cut(text: &str, room: usize) -> String {
     match text.char_indices().nth(room) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -266,7 +265,7 @@ fn alternative(arms: &[Arm<'_>], column: &str, by_tokens: bool) -> String {
 /// Returns the name of a column with its unit.
 fn heading(column: &str) -> &str {
     match metrics::find(column) {
-        // The table of metrics names the figure of a run, which is that of its last batch.
+        // In the table of metrics, `loss` is a run's figure for its last batch.
         _ if column == TRAINING_LOSS => "training loss (nats/token)",
         Some(metric) => metric.heading,
         None => column,

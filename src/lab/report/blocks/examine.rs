@@ -1,4 +1,4 @@
-//! One block: rendered from kept files, and compared with the page and with `report.lock`.
+//! Examines one block: renders it from kept files, and compares it with the page and with `report.lock`.
 
 use super::attributes::{self, END};
 use super::fixes::restore;
@@ -20,9 +20,9 @@ pub struct Examined {
     pub block: Block,
     /// Its name in messages.
     pub name: String,
-    /// Its line in the lock; `None` where only its sources are asked for.
+    /// Its line in the lock; `None` if only its sources are needed.
     pub key: Option<Key>,
-    /// The new content; `None` if nothing can be rendered.
+    /// The new content; `None` if it cannot be rendered.
     pub fresh: Option<Fresh>,
     /// The Markdown, sources and figures rendered from kept files.
     pub rendered: Rendered,
@@ -51,7 +51,7 @@ impl Examined {
     }
 }
 
-/// Renders a block of the page `text`, and compares it with the page and, for one with a key, with the lock.
+/// Renders a block of the page `text`. Compares it with the page and, if it has a key, with the lock.
 pub fn examine(
     context: &PageContext<'_>,
     text: &str,
@@ -97,7 +97,7 @@ pub fn examine(
         match regular::read(path, regular::MAX_TEXT) {
             Ok(bytes) if bytes == svg.as_bytes() => {}
             Ok(_) => {
-                examined.stale.push(Why::stale(format!("{} is not what its rows draw", path.display())));
+                examined.stale.push(Why::stale(format!("{} is not what its data draws", path.display())));
             }
             Err(_) => examined.stale.push(Why::stale(format!("{} is missing", path.display()))),
         }
@@ -163,7 +163,7 @@ fn compare(text: &str, examined: &Examined, lock: &Lock, key: &Key) -> Vec<Why> 
     stale
 }
 
-/// Compares the text of a block with its hash, and with its expected content.
+/// Compares the text of a block with its hash and with its expected content.
 fn compare_body(text: &str, examined: &Examined, expected: &str, stale: &mut Vec<Why>) {
     let body = &text[examined.block.body.clone()];
     let fresh = examined.fresh.as_ref().map(|fresh| fresh.body.as_str());
@@ -177,11 +177,11 @@ fn compare_body(text: &str, examined: &Examined, expected: &str, stale: &mut Vec
     }
 }
 
-/// Returns the kept folders that a block shows against those that it would show now.
+/// Explains how the kept folders behind a block differ from those that it was made from.
 fn changed_roots(body: &str, rendered: &Rendered, locked: &Hashes) -> Vec<Why> {
     let roots = roots(rendered);
     let mut whys: Vec<Why> = Vec::new();
-    // Runs of a comparison are linked from its README.
+    // A comparison's README links to its runs, so the block need not show them.
     let is_shown = |source: &Source| body.contains(&source.id) || is_part(source, rendered);
     for source in roots.iter().filter(|source| !is_shown(source)) {
         whys.push(not_shown(source, &shown_beside(body, &source.id)));
@@ -202,7 +202,7 @@ fn changed_roots(body: &str, rendered: &Rendered, locked: &Hashes) -> Vec<Why> {
     whys
 }
 
-/// Returns the kept folders in the same folder as `id` that a block links to.
+/// Returns the kept folders beside `id` that a block links to.
 fn shown_beside(body: &str, id: &str) -> Vec<String> {
     let Some((group, _)) = id.rsplit_once('/') else { return Vec::new() };
     let group = format!("{group}/");
@@ -213,15 +213,15 @@ fn shown_beside(body: &str, id: &str) -> Vec<String> {
     names.map(|name| format!("{group}{name}")).collect()
 }
 
-/// Returns a source that is selected now and that the block does not show; `others` are those of its folder
-/// that it shows.
+/// Returns the problem of a source that is now selected but not shown. `others` are the folders beside it
+/// that the block shows.
 fn not_shown(source: &Source, others: &[String]) -> Why {
     let is_newer = others.iter().all(|id| *id < source.id);
     let what = if source.id.starts_with(COMPARISONS) { "comparison" } else { "run" };
     Why::stale(if is_newer {
         format!("a newer kept {what} matches: {}", source.id)
     } else {
-        format!("a kept {what} matches that it does not show: {}", source.id)
+        format!("a kept {what} matches but is not shown: {}", source.id)
     })
 }
 
@@ -235,7 +235,7 @@ fn digits(hash: &str) -> &str {
     hash.get(..12).unwrap_or(hash)
 }
 
-/// Returns the reason for a block whose text does not have its hash.
+/// Returns the problem of a block whose text does not match its hash.
 fn edited(text: &str, block: &Block, fresh: Option<&str>) -> Why {
     match fresh {
         Some(fresh) if fresh != &text[block.body.clone()] => {
@@ -245,7 +245,7 @@ fn edited(text: &str, block: &Block, fresh: Option<&str>) -> Why {
             ))
         }
         Some(_) => Why::stale("its hash was edited by hand"),
-        None => Why::stale("it was edited by hand: its lines do not have its hash"),
+        None => Why::stale("it was edited by hand: its text does not match its hash"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Figures of comparisons: every block of steps of every trial in the order of execution, and several
-//! comparisons by the value of a key.
+//! Figures of comparisons: the step blocks of every trial in the order of execution, and several comparisons
+//! by the value of a key.
 
 use crate::curve::{Points, Scale};
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::report::theme::{Hue, THEMES};
 use crate::results::experiment::{Experiment, ExperimentRun, Finding};
 use crate::results::quantiles;
 
-/// A comparison at a value of the key that a series is ordered by.
+/// A comparison at one value of the key that orders a series.
 #[derive(Clone, Copy, Debug)]
 pub struct Point<'a> {
     /// The key's value.
@@ -19,19 +19,19 @@ pub struct Point<'a> {
     pub comparison: &'a Experiment,
 }
 
-/// The name of the figure of a comparison's blocks of steps, without theme and extension.
+/// The name of the figure of a comparison's step blocks, without theme and extension.
 pub const BLOCKS: &str = "blocks";
 
 /// Half of the width of a trial, in trials.
 const REACH: f64 = 0.36;
 
-/// Returns the blocks of steps of every trial, by theme; `None` where no trial has any.
+/// Draws the step blocks of every trial, in every theme. Returns `None` if no trial has any.
 pub fn blocks(comparison: &Experiment) -> Option<Result<Vec<(&'static str, String)>>> {
     let values = comparison.runs.iter().flat_map(|trial| &trial.blocks).copied().filter(|v| v.is_finite());
     let range = values.fold(None, |range: Option<(f64, f64)>, value| {
         Some(range.map_or((value, value), |(low, high)| (low.min(value), high.max(value))))
     })?;
-    // Arms that differ little are told apart on a part of the axis.
+    // If the arms differ little, the axis shows only a part of its range so that they can be told apart.
     let is_cut = range.0 > 0.5 * range.1;
     let mut series = Vec::new();
     let arms = [
@@ -68,8 +68,8 @@ pub fn blocks(comparison: &Experiment) -> Option<Result<Vec<(&'static str, Strin
     Some(THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect())
 }
 
-/// Both arms of comparisons by the value of a key above, and their ratios with 95 % intervals below, by
-/// theme.
+/// Draws, in every theme, both arms of comparisons by the value of a key above, and their ratios with 95 %
+/// intervals below.
 pub fn series(members: &[Point<'_>], over: &str) -> Result<Vec<(&'static str, String)>> {
     let lines = lines(members);
     let points = |value: &dyn Fn(&Experiment) -> Option<f64>| -> Points {
@@ -131,13 +131,13 @@ pub fn series(members: &[Point<'_>], over: &str) -> Result<Vec<(&'static str, St
     THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
 }
 
-/// Said of an axis that shows a part of its range.
+/// Added to the name of an axis that does not start at 0.
 const CUT: &str = ", axis does not start at 0";
 
-/// Maximum number of characters of an arm in a legend.
+/// Most characters of an arm in a legend.
 const MAX_LABEL: usize = 36;
 
-/// Returns the entry of an arm in the legend, such as `before: engine.graph=false`.
+/// Returns the legend entry of an arm, such as `before: engine.graph=false`.
 fn arm_name(arm: &str, label: &str) -> String {
     if label.chars().count() <= MAX_LABEL {
         return format!("{arm}: {label}");
@@ -146,8 +146,7 @@ fn arm_name(arm: &str, label: &str) -> String {
     format!("{arm}: {shown}…")
 }
 
-/// Returns the comparisons that one line joins: those of a name, or all of them where each has a name of its
-/// own.
+/// Groups the comparisons that one line joins: those of one name, or all of them if every name is different.
 fn lines<'a, 'b>(members: &'a [Point<'b>]) -> Vec<Vec<&'a Point<'b>>> {
     let mut lines: Vec<Vec<&Point<'b>>> = Vec::new();
     for member in members {
@@ -159,12 +158,12 @@ fn lines<'a, 'b>(members: &'a [Point<'b>]) -> Vec<Vec<&'a Point<'b>>> {
     if lines.iter().all(|line| line.len() == 1) { vec![lines.concat()] } else { lines }
 }
 
-/// Returns all digits before the point, so that arms that differ little have different labels.
+/// Formats a value with all digits before the point, so that arms that differ little have different labels.
 fn whole(value: f64) -> String {
     decimal(Some(value), if value != 0.0 && value.abs() < 100.0 { 2 } else { 0 })
 }
 
-/// Returns the blocks of a trial side by side, in the order of execution.
+/// Returns the step blocks of a trial side by side, in the order of execution.
 fn dots(index: usize, trial: &ExperimentRun) -> Points {
     let count = trial.blocks.len() as f64;
     let x = |block: usize| index as f64 + 1.0 + REACH * ((2 * block + 1) as f64 / count - 1.0);

@@ -1,4 +1,5 @@
-//! Figures beside kept data that no block shows: pictures of other blocks, or files that somebody put there.
+//! Checks figures beside kept data that no block shows: figures of other blocks, or files that somebody put
+//! there.
 
 use super::examine::Examined;
 use super::figure;
@@ -14,8 +15,8 @@ use crate::results::regular;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Adds faults of figures that no block shows, and that are not what the data beside them draws, to the first
-/// block of this data. Returns the figures that blocks show.
+/// Finds figures that no block shows and that the data beside them does not draw. Adds them as faults to the
+/// first block that uses this data. Returns the figures that blocks show.
 pub fn check<'b>(blocks: impl Iterator<Item = &'b mut Examined>) -> BTreeSet<PathBuf> {
     let mut blocks: Vec<&mut Examined> = blocks.collect();
     let figures = blocks.iter().flat_map(|block| &block.rendered.figures);
@@ -31,7 +32,7 @@ pub fn check<'b>(blocks: impl Iterator<Item = &'b mut Examined>) -> BTreeSet<Pat
     shown
 }
 
-/// Returns the pictures of several comparisons or runs that are not among those `shown`.
+/// Returns the figures of several comparisons or runs that are not in `shown`.
 pub fn stray(kept: &Path, shown: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(kept.join(COMPARISONS).join(PLOTS)).into_iter().flatten().flatten();
     let mut stray: Vec<PathBuf> =
@@ -40,8 +41,8 @@ pub fn stray(kept: &Path, shown: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
     stray
 }
 
-/// Returns a fault for each file in a source's folder of figures that is not among those `shown`, and not a
-/// picture that its data draws.
+/// Returns a fault for each file in a source's folder of figures that is neither in `shown` nor drawn by its
+/// data.
 fn not_drawn(source: &Source, shown: &BTreeSet<PathBuf>) -> Vec<Why> {
     let others: Vec<&PathBuf> = source.figures.iter().filter(|path| !shown.contains(*path)).collect();
     if others.is_empty() {
@@ -56,17 +57,17 @@ fn not_drawn(source: &Source, shown: &BTreeSet<PathBuf>) -> Vec<Why> {
             None
         }
         Some(_) => {
-            let why = format!("{} is shown by no block and not what its rows draw", path.display());
+            let why = format!("no block shows {}, and its data does not draw it", path.display());
             Some(Why::fixed_by(why, remove(path)))
         }
     };
     others.iter().filter_map(fault).collect()
 }
 
-/// Returns the pictures that the data in a folder draws, with their paths; none where it cannot be read.
+/// Returns the figures that the data in a folder draws, with their paths; none if the data cannot be read.
 fn drawn(folder: &Path) -> Vec<(PathBuf, String)> {
     if folder.join(EXPERIMENT).is_file() {
-        // Verified before.
+        // The record was verified before, so a failure here needs no report.
         let Ok(comparison) = Experiment::read(folder) else { return Vec::new() };
         if comparison.has_trials() {
             let drawn = figure::blocks(&comparison).and_then(Result::ok).unwrap_or_default();

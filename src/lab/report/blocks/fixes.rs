@@ -1,8 +1,8 @@
-//! Commands that put kept files right, as a shell takes them.
+//! Shell commands that repair kept files.
 
 use std::path::Path;
 
-/// Returns how to restore kept files: from version control where they are in it, and from a copy elsewhere.
+/// Returns how to restore kept files: from version control if all of them are in it, else from a copy.
 pub fn restore(paths: &[&Path]) -> String {
     let words: Vec<String> = paths.iter().map(|path| word(path)).collect();
     let words = words.join(" ");
@@ -23,7 +23,7 @@ pub fn is_versioned(path: &Path) -> bool {
     absolute.ancestors().skip(1).any(|folder| folder.join(".git").exists())
 }
 
-/// Returns a path as one word of a shell.
+/// Quotes a path as one shell word.
 fn word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "-._/+=@:,%".contains(c);

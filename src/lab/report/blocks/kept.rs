@@ -1,4 +1,4 @@
-//! Kept folders: read, and verified against their manifests.
+//! Reads kept folders and verifies them against their manifests.
 
 use super::fixes::{remove, restore};
 use super::text::plain;
@@ -13,24 +13,24 @@ use crate::results::verify::{self, RunFiles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// A kept folder, verified.
+/// A verified kept folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its path beneath the folder of kept things, with `/`.
+    /// Its path below the folder of kept data, with `/`.
     pub id: String,
-    /// The folder.
+    /// The folder itself.
     pub folder: PathBuf,
-    /// Its name by its manifest, as `RECIPE/RUN`.
+    /// Its name in its manifest, as `RECIPE/RUN`.
     pub named: String,
-    /// BLAKE3 of its manifest.
+    /// BLAKE3 hash of its manifest.
     pub manifest: String,
-    /// BLAKE3 of its `metrics.csv`, if it has one.
+    /// BLAKE3 hash of its `metrics.csv`, if it has one.
     pub metrics: Option<String>,
     /// The runs that its manifest covers.
     pub runs: Vec<RunManifest>,
     /// Files in its folder of figures that the manifest does not list.
     pub figures: Vec<PathBuf>,
-    /// Differences from the manifest, and of the files from each other.
+    /// Differences from the manifest, and contradictions between files.
     pub faults: Vec<Why>,
 }
 
@@ -41,9 +41,9 @@ pub struct KeptRun {
     pub summary: Summary,
     /// One per process of the run.
     pub environments: Vec<Environment>,
-    /// Values of the resolved recipe by `section.key`; unset ones are absent.
+    /// Values of the resolved recipe by `section.key`; unset keys are absent.
     pub recipe_values: BTreeMap<String, String>,
-    /// Where it begins, if it is a fork: `of RUN at step N`.
+    /// Where it starts, if it is a fork: `of RUN at step N`.
     pub fork: Option<String>,
 }
 
@@ -102,10 +102,10 @@ impl KeptRun {
     /// Reads and verifies a kept run.
     ///
     /// # Errors
-    /// When a file is missing or cannot be parsed; the message names it.
+    /// If a file is missing or cannot be parsed; the message names it.
     pub fn read(kept: &Path, folder: &Path) -> Result<Self, Vec<Why>> {
         let source = Source::verify(kept, folder).map_err(|e| unreadable(folder, &e))?;
-        // What was changed is not read: it may be anything.
+        // Changed files are not parsed, because they may hold anything.
         if !source.faults.is_empty() {
             return Err(source.faults);
         }
@@ -133,18 +133,18 @@ impl KeptRun {
         })
     }
 
-    /// Returns the run's name, which begins with its time.
+    /// Returns the run's name, which begins with its start time.
     pub fn name(&self) -> &str {
         &self.summary.run
     }
 
-    /// Returns true if its validation loss is over the first batches of the held-out text, as earlier
-    /// versions took them, and not over batches spread over it.
+    /// Returns true if the validation loss was taken over the first batches of the held-out text, as in
+    /// earlier versions, rather than over batches spread across it.
     pub fn took_first_batches(&self) -> bool {
         self.summary.val_part.is_none() && self.validation_steps() != "0"
     }
 
-    /// Returns what its validation loss was measured over; `None` for all of the held-out text.
+    /// Returns what the validation loss was measured over, or `None` for all of the held-out text.
     pub fn validated_over(&self) -> Option<String> {
         match self.summary.val_part {
             Some(part) => Some(part.to_string()),
@@ -160,13 +160,13 @@ impl KeptRun {
         self.recipe_values.get("validation.steps").map_or("0", String::as_str)
     }
 
-    /// Returns the recipe's name as the folder has it.
+    /// Returns the name of the recipe's folder.
     pub fn recipe(&self) -> &str {
         self.source.id.split('/').next().unwrap_or_default()
     }
 }
 
-/// Returns a folder's path beneath the folder of kept things, with `/`.
+/// Returns a folder's path below the folder of kept data, with `/`.
 pub fn id(kept: &Path, folder: &Path) -> String {
     let inside = folder.strip_prefix(kept).unwrap_or(folder);
     inside.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/")
@@ -208,8 +208,8 @@ pub fn recipe_values(folder: &Path) -> Result<BTreeMap<String, String>> {
     Ok(values)
 }
 
-/// Returns what is below a folder and is no folder, as paths with `/`, sorted; and links and the like as
-/// faults, which no kept folder has.
+/// Returns the files below a folder as sorted paths with `/`. Links and other special files become faults,
+/// because no kept folder has them.
 fn files_below(folder: &Path) -> Result<(Vec<String>, Vec<Why>)> {
     let (mut files, mut faults, mut folders) = (Vec::new(), Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {
@@ -220,7 +220,7 @@ fn files_below(folder: &Path) -> Result<(Vec<String>, Vec<Why>)> {
                 kind if kind.is_dir() => folders.push(path),
                 kind if kind.is_file() => files.push(id(folder, &path)),
                 _ => {
-                    let why = format!("{} is no regular file: it was put there later", path.display());
+                    let why = format!("{} is not a regular file: it was put there later", path.display());
                     faults.push(Why::fixed_by(why, remove(&path)));
                 }
             }

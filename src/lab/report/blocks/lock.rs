@@ -4,8 +4,8 @@
 //! PAGE KIND SELECTION HASH-OF-MANIFESTS HASH-OF-TEXT
 //! ```
 //!
-//! It is in the folder that pages are rendered from, and belongs into version control with them. Words are
-//! separated by one space; spaces within them are written as `%20`.
+//! It lies in the folder that pages are rendered from, and is checked into version control with them. Words
+//! are separated by one space; spaces within them are written as `%20`.
 
 use super::attributes::{self, Attributes};
 use super::kept::Source;
@@ -31,11 +31,10 @@ const TITLE: &str =
 pub struct Key {
     /// The page, relative to the folder of the lock.
     pub page: String,
-    /// The kind of the block; of a plot also which one, as in `plot/loss`, of curves and configurations
-    /// `curves/COLUMN`, and of a value its column.
+    /// The kind of the block. Some kinds add what they show: `plot/loss`, `curves/COLUMN`,
+    /// `configurations/COLUMN`, `value/COLUMN`.
     pub kind: String,
-    /// The block's `select`, or the value's comparison; with `#2`, `#3` … where blocks of a page are
-    /// otherwise equal.
+    /// The block's `select`, or the value's comparison. Otherwise equal blocks of a page get `#2`, `#3` ….
     pub selection: String,
 }
 
@@ -48,9 +47,10 @@ impl fmt::Display for Key {
 /// The hashes of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hashes {
-    /// BLAKE3 of the manifest of the block's source; of all manifests if it shows several kept folders.
+    /// BLAKE3 hash of the manifest of the block's source, or of all manifests if it shows several kept
+    /// folders.
     pub kept: String,
-    /// BLAKE3 of the text between the markers.
+    /// BLAKE3 hash of the text between the markers.
     pub body: String,
 }
 
@@ -75,10 +75,10 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Reads the lock of a folder; one that does not exist has no lines.
+    /// Reads the lock of a folder. A missing file has no lines.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn read(root: &Path) -> Result<Self> {
         let path = root.join(LOCK);
         match std::fs::symlink_metadata(&path) {
@@ -100,7 +100,7 @@ impl Lock {
                 continue;
             };
             if let Some(hash) = [kept, body].into_iter().find(|hash| !is_hash(hash)) {
-                wrong(format!("`{hash}` is no BLAKE3 hash"));
+                wrong(format!("`{hash}` is not a BLAKE3 hash"));
                 continue;
             }
             let [page, kind, selection] = [page, kind, selection].map(str::to_owned);
@@ -114,10 +114,10 @@ impl Lock {
         lock
     }
 
-    /// Replaces the file if its content changes. Without lines no file is written.
+    /// Replaces the file if its content changes. Does not create a file without lines.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, root: &Path) -> Result<()> {
         let line = |(key, hashes): (&Key, &Hashes)| format!("{key} {} {}\n", hashes.kept, hashes.body);
         let text = format!("{TITLE}\n{}", self.lines.iter().map(line).collect::<String>());
@@ -134,7 +134,7 @@ fn is_hash(word: &str) -> bool {
     word.len() == 64 && word.chars().all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c))
 }
 
-/// Returns the keys of the blocks of a page, in their order.
+/// Returns the keys of the blocks of a page, in page order.
 pub fn keys<'a>(page: &str, blocks: impl IntoIterator<Item = &'a Attributes>) -> Vec<Key> {
     let mut seen: BTreeMap<Key, usize> = BTreeMap::new();
     let key = |attributes: &'a Attributes| {
@@ -164,7 +164,7 @@ pub fn keys<'a>(page: &str, blocks: impl IntoIterator<Item = &'a Attributes>) ->
     blocks.into_iter().map(key).collect()
 }
 
-/// Returns a value as one word.
+/// Encodes a value as one word.
 pub fn word(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -184,7 +184,8 @@ pub fn roots(rendered: &Rendered) -> Vec<&Source> {
     rendered.sources.iter().filter(|source| !covered.contains(source.id.as_str())).collect()
 }
 
-/// Returns the hash of a block's sources: of its one source's manifest, or of a list of manifests.
+/// Returns the hash of a block's sources: the manifest hash of a single source, or the hash of the list of
+/// manifests.
 pub fn root_hash(rendered: &Rendered) -> String {
     match &roots(rendered)[..] {
         [source] => source.manifest.clone(),

@@ -5,12 +5,11 @@
 //! <!-- xrun:end -->                       closes it
 //!
 //! text <!-- xrun:value name="value" … -->1.12<!-- xrun:end --> text
-//!
 //! ```
 //!
-//! A marker of a block begins a line at the top level of the page, indented by three spaces at most, and
-//! nothing follows it on its last line. It may span lines. A value stands within a line. A marker anywhere
-//! else but in code is a fault: what it encloses would be shown and never be verified.
+//! A block's marker starts a line at the top level of the page, indented by at most three spaces, and nothing
+//! follows it on its last line. It may span lines. A value stands within a line. Any other marker outside
+//! code is a fault, because its content would be shown but never verified.
 
 use super::attributes::{self, Attributes, END, OPEN, VALUE};
 use super::structure::{Site, Structure, Within};
@@ -26,8 +25,7 @@ pub struct Block {
     pub opening: Opening,
     /// The attributes of its opening marker.
     pub attributes: Attributes,
-    /// Range of the generated text: of a block the lines from the one after the opening marker to the closing
-    /// marker.
+    /// Range of the generated text. For a block, it starts at the line after the opening marker.
     pub body: Range<usize>,
     /// Range of the closing marker, without the end of its line.
     pub closing: Range<usize>,
@@ -88,8 +86,8 @@ pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
     while let Some(site) = structure.from(at).first() {
         let begin = parser.blocks.len();
         at = parser.site(site);
-        // The lines of a block are generated: a fence among them was added by hand, and must not hide what
-        // comes after.
+        // Lines of a block are generated, so a fence among them was added by hand and must not hide what
+        // follows the block.
         if let Some(block) = parser.blocks.get(begin).filter(|block| block.opening == Opening::Report)
             && !structure.is_top_level(block.closing.start)
         {
@@ -113,7 +111,7 @@ pub fn first_in_code(page: &str) -> Option<usize> {
 }
 
 impl<'a> PageParser<'a> {
-    /// Reads what begins at a comment. Returns the offset at which to go on.
+    /// Parses what starts at a comment. Returns the offset to continue at.
     fn site(&mut self, site: &Site) -> usize {
         let next = site.at + "<!--".len();
         if site.within == Within::Code {
@@ -143,7 +141,7 @@ impl<'a> PageParser<'a> {
             }
             (word, _) => {
                 let hint = did_you_mean(word, [OPEN, VALUE, END]);
-                self.fault(site.at, format!("`{word}` is no marker{hint}"), after)
+                self.fault(site.at, format!("`{word}` is not a marker{hint}"), after)
             }
         }
     }
@@ -154,7 +152,7 @@ impl<'a> PageParser<'a> {
         next
     }
 
-    /// Parses the attributes of a marker; none where they are a fault.
+    /// Parses the attributes of a marker. Returns none if they are invalid, after recording the fault.
     fn attributes(&mut self, marker: &Marker<'_>) -> Attributes {
         attributes::parse(marker.rest).unwrap_or_else(|why| {
             self.fault(marker.span.start, why, 0);
@@ -162,14 +160,14 @@ impl<'a> PageParser<'a> {
         })
     }
 
-    /// Checks that a closing marker says nothing more.
+    /// Checks that a closing marker has no attributes.
     fn closing(&mut self, marker: &Marker<'_>) {
         if !marker.rest.trim().is_empty() {
             self.fault(marker.span.start, format!("`{END}` takes no attributes: write `<!-- {END} -->`"), 0);
         }
     }
 
-    /// Checks that a marker has its lines to itself. Returns the offset of the line after it.
+    /// Checks that a marker has its lines to itself. Returns the offset of the next line.
     fn whole_lines(&self, marker: &Marker<'_>) -> Result<usize, String> {
         let next = self.page[marker.span.end..].find('\n');
         let next = next.map_or(self.page.len(), |newline| marker.span.end + newline + 1);
@@ -181,7 +179,7 @@ impl<'a> PageParser<'a> {
         }
     }
 
-    /// Reads a block whose lines begin at `body`, up to its closing marker.
+    /// Parses a block whose lines start at `body`, up to its closing marker.
     fn block(&mut self, at: usize, opening: &Marker<'_>, body: usize) -> usize {
         let attributes = self.attributes(opening);
         let mut block = Block {
@@ -231,7 +229,7 @@ impl<'a> PageParser<'a> {
                 }
                 word => {
                     let hint = did_you_mean(word, [OPEN, END]);
-                    self.fault(start, format!("`{word}` is no marker of a block{hint}"), next);
+                    self.fault(start, format!("`{word}` is not a block marker{hint}"), next);
                 }
             }
             line = next;
@@ -246,7 +244,7 @@ impl<'a> PageParser<'a> {
         self.faults.push(Fault { line: block.line, kind: FaultKind::Unclosed, why });
     }
 
-    /// Reads a value, whose closing marker stands in the line of the value.
+    /// Parses a value. Its closing marker must be on the same line.
     fn value(&mut self, site: &Site, opening: &Marker<'_>) -> usize {
         let attributes = self.attributes(opening);
         let body = opening.span.end;
@@ -271,14 +269,14 @@ impl<'a> PageParser<'a> {
                 return next;
             }
             Within::Html(_) => misplaced(self.page, VALUE, &site.within),
-            // A comment that begins a line makes all of it HTML.
-            _ => format!("`{VALUE}` begins its line, which makes no text of it; write a word before it"),
+            // A comment at the start of a line turns the whole line into HTML.
+            _ => format!("`{VALUE}` begins its line, which turns the line into HTML; write a word before it"),
         };
         self.fault(site.at, why, next)
     }
 }
 
-/// Returns true if something that is no mark of a list or quote stands before an offset in its line.
+/// Returns true if the line has text before an offset, other than list and quote marks.
 fn is_within_line(page: &str, at: usize) -> bool {
     let line = &page[page[..at].rfind('\n').map_or(0, |newline| newline + 1)..at];
     line.contains(|c: char| c.is_alphanumeric() || "|([`\"'~<".contains(c))
@@ -289,7 +287,7 @@ fn is_ours(text: &str) -> bool {
     text.strip_prefix("<!--").is_some_and(|inside| inside.trim_start().starts_with("xrun:"))
 }
 
-/// Returns why a marker does not count where it stands, and where it would.
+/// Explains why a marker does not count where it stands, and where it would.
 fn misplaced(page: &str, word: &str, within: &Within) -> String {
     match within {
         Within::Container(name) => {
@@ -310,7 +308,7 @@ fn line_of(page: &str, at: usize) -> usize {
     1 + page[..at].matches('\n').count()
 }
 
-/// Returns the marker that begins at `at`, which is that of a comment.
+/// Parses the comment that begins at `at` as a marker.
 fn marker(page: &str, at: usize) -> Result<Marker<'_>, String> {
     let after = &page[at + "<!--".len()..];
     let length = after.find("-->").ok_or("a marker without `-->`")?;
@@ -412,7 +410,7 @@ mod tests {
             let (_, faults) = parse(&page);
             assert!(faults.first().is_some_and(|fault| fault.why.contains(said)), "{page}: {faults:?}");
         }
-        // What GitHub takes for a comment hides nothing below.
+        // Text that GitHub treats as a comment hides nothing below it.
         assert_eq!(blocks(&format!("<!--\n```\n-->\n{block}")).len(), 1);
         assert_eq!(blocks(&format!("<div>\n~~~\n\n{block}")).len(), 1);
         let fenced = "<!-- xrun:report -->\n```\n<!-- xrun:end -->\n";

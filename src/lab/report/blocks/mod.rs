@@ -1,13 +1,14 @@
-//! Blocks of Markdown pages that are rendered from kept runs: written by `xrun report`, verified by `xrun
-//! report --check`.
+//! Blocks of Markdown pages that are rendered from kept runs: `xrun report` writes them, `xrun report
+//! --check` verifies them.
 //!
 //! ```text
-//! page ─▶ markers ─▶ spec ─▶ kept files, verified ─▶ rows alike? ─▶ Markdown ─▶ compared with the page, or put into it
+//! page ─▶ markers ─▶ spec ─▶ kept files, verified ─▶ rows alike? ─▶ Markdown ─▶ compared with the page, or
+//! put into it
 //!                                                                    hashes ─▶ compared with report.lock, or put into it
 //! ```
 //!
-//! `report.lock` holds two hashes per block: of the manifests of its sources, which changes when kept files
-//! do, and of its own text, which changes when it is edited.
+//! `report.lock` holds two hashes per block. The hash of its sources' manifests changes when kept files do;
+//! the hash of its text changes when the text is edited.
 
 mod alike;
 mod attributes;

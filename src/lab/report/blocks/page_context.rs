@@ -19,19 +19,19 @@ impl PageContext<'_> {
     /// Returns `to` as a relative link from the page.
     pub fn link(&self, to: &Path) -> String {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        // The empty path is the current folder, which `absolute` refuses.
+        // `absolute` refuses an empty path, which stands for the current folder.
         text::link(&absolute(&Path::new(".").join(self.page)), &absolute(to))
     }
 }
 
-/// Maximum length of the part of a figure's name that names the selection.
+/// Most characters of a selection in the name of a figure.
 const LONGEST: usize = 80;
 
-/// Returns the path, without theme and extension, of a picture of several kept folders: what a block selects,
-/// and what is drawn of it.
+/// Returns the path, without theme and extension, of a figure of several kept folders. Its name tells what
+/// the block selects and what is drawn.
 pub fn stem_of_several(kept: &Path, select: &[String], drawn: &str) -> PathBuf {
     let selected = select.join("+").replace('/', "-");
-    // A name that is too long for a file is replaced by its hash.
+    // A selection that is too long for a file name is cut and gets a hash.
     let selected = match selected.char_indices().nth(LONGEST) {
         Some((end, _)) => {
             format!("{}-{}", &selected[..end], &blake3::hash(selected.as_bytes()).to_hex()[..8])
@@ -41,7 +41,7 @@ pub fn stem_of_several(kept: &Path, select: &[String], drawn: &str) -> PathBuf {
     kept.join(COMPARISONS).join(PLOTS).join(format!("{selected}-{drawn}").replace('/', "-"))
 }
 
-/// Returns the file of a picture in a theme.
+/// Returns the file of a figure in a theme.
 pub fn themed(stem: &Path, theme: &str) -> PathBuf {
     PathBuf::from(format!("{}-{theme}.svg", stem.display()))
 }
@@ -55,7 +55,7 @@ pub struct Rendered {
     pub sources: Vec<Source>,
     /// Paths and contents of the SVG files that it links to.
     pub figures: Vec<(PathBuf, String)>,
-    /// Problems of the kept data because of which it must not be written into the page.
+    /// Problems of the kept data that forbid writing it into the page.
     pub faults: Vec<Why>,
     /// Commits of xrun that its numbers were measured with.
     pub commits: Vec<String>,

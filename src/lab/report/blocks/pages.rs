@@ -1,4 +1,4 @@
-//! Pages: finding their blocks, comparing them with kept files and `report.lock`, and updating them.
+//! Finds the blocks of pages, compares them with kept files and `report.lock`, and updates them.
 
 use super::attributes::END;
 use super::examine::{Examined, examine};
@@ -47,7 +47,7 @@ pub struct Checked {
     pub line: usize,
     /// Its name in messages.
     pub block: String,
-    /// True if it equals its expected content, or was written just now.
+    /// True if it equals its expected content, or has just been written.
     pub is_current: bool,
     /// True if the block, its figures or its line in the lock were written.
     pub is_changed: bool,
@@ -65,7 +65,7 @@ pub struct Scope<'a> {
     pub pages: &'a [PathBuf],
     /// True if these are all pages, so that the lock must have no lines for others.
     pub is_whole: bool,
-    /// The folder of kept things.
+    /// The folder of kept data.
     pub kept: &'a Path,
     /// The folder of the lock.
     pub root: &'a Path,
@@ -75,15 +75,15 @@ pub struct Scope<'a> {
 struct Page {
     text: String,
     blocks: Vec<Examined>,
-    /// Wrong markers.
+    /// Problems of its markers.
     faults: Vec<PageProblem>,
 }
 
-/// Returns the pages of a folder: `README.md` and every Markdown file below `docs`. Links of folders are not
-/// followed.
+/// Returns the pages of a folder: `README.md` and every Markdown file below `docs`. Does not follow links to
+/// folders.
 ///
 /// # Errors
-/// When a folder cannot be read.
+/// If a folder cannot be read.
 pub fn pages(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> = Vec::new();
     let mut folders = vec![root.join("docs")];
@@ -94,7 +94,7 @@ pub fn pages(root: &Path) -> Result<Vec<PathBuf>> {
             if entry.file_type().at("read", &path)?.is_dir() {
                 folders.push(path);
             } else if path.is_dir() {
-                // A link may lead back to where it is.
+                // A link to a folder could lead back here.
             } else if path.extension().is_some_and(|extension| extension == "md") {
                 found.push(path);
             }
@@ -105,10 +105,10 @@ pub fn pages(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(readme.is_file().then_some(readme).into_iter().chain(found).collect())
 }
 
-/// Compares every block of the pages with its expected content, and with the lock. Changes nothing.
+/// Compares every block of the pages with its expected content and with the lock. Changes nothing.
 ///
 /// # Errors
-/// When a page cannot be read. Problems of pages and blocks are returned.
+/// If a page cannot be read. Problems of pages and blocks are returned.
 pub fn check(scope: &Scope<'_>) -> Result<Found> {
     let lock = Lock::read(scope.root)?;
     let (mut checked, mut problems) = (Vec::new(), wrong_lines(scope, &lock));
@@ -136,13 +136,12 @@ pub fn check(scope: &Scope<'_>) -> Result<Found> {
     Ok(in_order(scope.pages, checked, problems))
 }
 
-/// Renders every block of the pages, and replaces pages, figures and lines of the lock that change. A page
-/// with a wrong marker is not changed, and neither is a block that cannot be rendered. Lines of the lock
-/// without a block are removed if `forget` names them (or their page), and are problems otherwise.
+/// Renders every block of the pages, and writes the pages, figures and lines of the lock that change. Leaves
+/// alone pages with an invalid marker and blocks that cannot be rendered. Lines of the lock without a block
+/// are removed if `forget` names them or their page; otherwise they are problems.
 ///
 /// # Errors
-/// When a file cannot be read or written, when the lock is damaged, or for a name in `forget` that matches no
-/// such line.
+/// If a file cannot be read or written, the lock is damaged, or a name in `forget` matches no such line.
 pub fn update(scope: &Scope<'_>, forget: &[String]) -> Result<Found> {
     let mut lock = Lock::read(scope.root)?;
     if let Some(wrong) = wrong_lines(scope, &lock).first() {
@@ -159,7 +158,7 @@ pub fn update(scope: &Scope<'_>, forget: &[String]) -> Result<Found> {
         problems.append(&mut page.faults);
         found.extend(page.blocks.iter().filter_map(|block| block.key.clone()));
         let mut new = page.text.clone();
-        // From the last to the first, so that earlier positions stay valid.
+        // Go from the last block to the first, so that earlier offsets stay valid.
         for block in page.blocks.iter().rev() {
             problems.extend(block.hard.iter().map(|why| scope.problem(block, path, why)));
             if !is_sound || block.fresh.is_none() {
@@ -199,7 +198,7 @@ fn put(block: &Examined, page: &mut String, lock: &mut Lock) -> Result<bool> {
 /// Returns the kept folders and the figures that the blocks of the pages show.
 ///
 /// # Errors
-/// When a page cannot be read, or a block cannot be rendered.
+/// If a page cannot be read, or a block cannot be rendered.
 pub fn named(scope: &Scope<'_>) -> Result<(BTreeSet<String>, BTreeSet<PathBuf>)> {
     let lock = Lock::read(scope.root)?;
     let (mut folders, mut figures) = (BTreeSet::new(), BTreeSet::new());
@@ -221,7 +220,7 @@ pub fn named(scope: &Scope<'_>) -> Result<(BTreeSet<String>, BTreeSet<PathBuf>)>
     Ok((folders, figures))
 }
 
-/// Sorts by the order of pages and lines.
+/// Sorts by page, in the order given, then by line.
 fn in_order(pages: &[PathBuf], mut checked: Vec<Checked>, mut problems: Vec<PageProblem>) -> Found {
     let place = |page: &PathBuf| pages.iter().position(|other| other == page);
     checked.sort_by_key(|block| (place(&block.page), block.line));
@@ -280,7 +279,7 @@ impl Scope<'_> {
         Ok(Page { blocks, faults, text: text.clone() })
     }
 
-    /// Returns a problem for the first page with a marker in code, where no page has a block.
+    /// If no page has a block, returns a problem for the first marker in code.
     fn only_in_code(&self, texts: &[String]) -> Option<PageProblem> {
         let found = self.pages.iter().zip(texts).find_map(|(page, text)| Some((page, first_in_code(text)?)));
         found.map(|(page, line)| PageProblem {
@@ -293,7 +292,7 @@ impl Scope<'_> {
         })
     }
 
-    /// Returns problems for pictures of several comparisons that no block of any page shows.
+    /// Returns problems for figures of several comparisons that no block of any page shows.
     fn stray_figures(&self, shown: &BTreeSet<PathBuf>) -> Vec<PageProblem> {
         let problem = |path: PathBuf| PageProblem {
             line: 1,
@@ -307,13 +306,13 @@ impl Scope<'_> {
         stray.into_iter().map(problem).collect()
     }
 
-    /// Returns the page's name in the lock: its path from the lock's folder.
+    /// Returns the page's name in the lock: its path relative to the lock's folder.
     fn name_of(&self, page: &Path) -> String {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         text::relative(&absolute(&Path::new(".").join(self.root)), &absolute(page))
     }
 
-    /// Returns the lines of the lock whose block is not among those found.
+    /// Returns the lines of the lock whose block is not in `found`.
     fn without_block<'b>(
         &'b self,
         lock: &'b Lock,
@@ -343,7 +342,7 @@ impl Scope<'_> {
         Ok(())
     }
 
-    /// Returns a line of the lock without a block.
+    /// Returns the problem of a lock line without a block.
     fn orphan(&self, lock: &Lock, key: &Key) -> PageProblem {
         // The first line is a title, and the others are sorted.
         let line = lock.lines.range(..key).count() + 2;

@@ -1,4 +1,4 @@
-//! The origin of numbers in one line: device, driver, program and date, with a link to the commands behind
+//! The origin of numbers in one line: device, driver, program and date, with a link to the commands that made
 //! them.
 
 use super::kept::KeptRun;
@@ -11,7 +11,7 @@ use crate::results::provenance::Environment;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Returns values without repetitions, in order, as `a then b`.
+/// Joins values with ` then `, in order and without repetitions.
 pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
     let mut seen: Vec<&str> = Vec::new();
     for value in values {
@@ -34,8 +34,8 @@ pub fn link(run: &KeptRun, context: &PageContext<'_>) -> String {
     link_to(run.name(), &context.link(&run.source.folder))
 }
 
-/// Returns one line for a block of these runs, and of the arms of comparisons without kept runs. `folders`
-/// are the kept folders that it shows; a single one is linked to, several are linked by the table above.
+/// Returns the line for a block of these runs, and of comparison arms without kept runs. `folders` are the
+/// kept folders that the block shows: a single one is linked here, several are linked in the table above.
 pub fn line(context: &PageContext<'_>, runs: &[&KeptRun], arms: &[&Arm], folders: &[&Path]) -> String {
     let environments = || runs.iter().flat_map(|run| &run.environments);
     let mut parts = Vec::new();
@@ -59,13 +59,13 @@ pub fn line(context: &PageContext<'_>, runs: &[&KeptRun], arms: &[&Arm], folders
     format!("<sub>{} · {more}</sub>\n", parts.join(", "))
 }
 
-/// Returns the README of a kept folder, or the folder itself where it has none.
+/// Returns the README of a kept folder, or the folder itself if it has none.
 pub fn page_of(folder: &Path) -> std::path::PathBuf {
     let readme = folder.join(README);
     if readme.is_file() { readme } else { folder.to_owned() }
 }
 
-/// Returns values without repetitions, after a word.
+/// Joins values without repetitions, after a word.
 fn list(word: &str, values: impl Iterator<Item = String>) -> String {
     let mut distinct: Vec<String> = Vec::new();
     for value in values {
@@ -76,7 +76,7 @@ fn list(word: &str, values: impl Iterator<Item = String>) -> String {
     if distinct.is_empty() { String::new() } else { format!("{word}{}", distinct.join(", ")) }
 }
 
-/// Returns a GPU by its model and links, such as `2 × H200 (NV18)`; a CPU by its instruction set, model and
+/// Names a GPU by its model and links, such as `2 × H200 (NV18)`, or a CPU by its model, instruction set and
 /// threads.
 fn short_device(environment: &Environment) -> String {
     match &environment.gpu {
@@ -116,7 +116,7 @@ pub fn commits(run: &KeptRun) -> impl Iterator<Item = String> {
     run.environments.iter().filter_map(|environment| environment.build.commit.clone())
 }
 
-/// Returns the devices and the builds of cells, before what follows them in a line; nothing where no cell was
+/// Returns the devices and builds of cells, ending in a separator for what follows. Empty if no cell was
 /// planned for a device.
 pub fn places(cells: &[Attempt]) -> String {
     let distinct = |of: fn(&Attempt) -> &str| {

@@ -1,4 +1,4 @@
-//! Blocks of kept comparisons of quality: verdicts in a table, and a picture of every measure's pairs.
+//! Blocks of kept quality comparisons: a table of verdicts, and a figure of the pairs for each measure.
 
 use super::kept::KeptRun;
 use super::page_context::{PageContext, Rendered};
@@ -11,7 +11,7 @@ use crate::format::{BLANK, decimal, plural};
 use crate::results::experiment::{Design, Experiment, Finding};
 use std::path::{Path, PathBuf};
 
-/// Returns the newest comparison of each selected name.
+/// Renders the newest comparison of each selected name.
 pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
     let mut rendered = Rendered::default();
     let (mut all_runs, mut folders): (Vec<KeptRun>, Vec<PathBuf>) = (Vec::new(), Vec::new());
@@ -52,7 +52,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Resu
     Ok(rendered)
 }
 
-/// Compares the runs, which may differ in their seeds, in the keys that the comparison names as changed, and
+/// Compares the runs. They may differ in their seeds, in the keys that the comparison names as changed, and
 /// in `across`.
 fn unlike(comparison: &Experiment, runs: &[KeptRun], across: &[String]) -> (Option<String>, Vec<Why>) {
     let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
@@ -116,7 +116,7 @@ fn percent(confidence: f64) -> String {
     format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Returns design, changed keys, prediction, diverged runs and remarks, as a list.
+/// Lists design, changed keys, prediction, diverged runs and remarks.
 fn findings(found: &Experiment) -> String {
     let ended = found.ended_pairs();
     let mut lines = vec![match &found.design {
@@ -170,7 +170,8 @@ fn findings(found: &Experiment) -> String {
     lines.iter().map(|line| format!("- {line}\n")).collect()
 }
 
-/// Returns the alternative text of a picture: how many pairs favour which arm, and the mean.
+/// Returns the alternative text of a figure: in how many pairs the candidate is lower, and the mean
+/// difference.
 fn alternative(found: &Experiment, judged: &Finding) -> String {
     let text = judged.measure.to_string();
     let both = found.pairs().filter_map(|pair| {

@@ -1,4 +1,4 @@
-//! The picture of a measure of a comparison of quality: both values of every pair, and their differences with
+//! The figure of one measure of a quality comparison: both values of every pair, and their differences with
 //! the mean, its interval and the smallest difference that matters.
 
 use crate::curve::{Points, Scale as Axis};
@@ -15,17 +15,17 @@ use std::path::{Path, PathBuf};
 /// Characters of an arm's label in the legend.
 const MAX_LABEL: usize = 22;
 
-/// Largest number of pairs whose numbers have room below the picture.
+/// The most pairs whose numbers fit below the figure.
 const MAX_TICKS: usize = 30;
 
-/// Returns the path of the picture of a measure, without theme and extension.
+/// Returns the path of the figure of a measure, without theme and extension.
 pub fn stem(folder: &Path, judged: &Finding) -> PathBuf {
     let name = judged.measure.to_string();
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     folder.join(PLOTS).join(format!("pairs-{}", name.chars().map(plain).collect::<String>()))
 }
 
-/// Returns the picture by theme; `None` where no pair has a value of both arms.
+/// Draws the figure in every theme. Returns `None` if no pair has a value of both arms.
 pub fn pairs(comparison: &Experiment, judged: &Finding) -> Option<Result<Vec<(&'static str, String)>>> {
     let text = judged.measure.to_string();
     let pairs: Vec<(f64, (f64, f64))> = comparison
@@ -92,7 +92,7 @@ fn values(comparison: &Experiment, judged: &Finding, pairs: &[(f64, (f64, f64))]
     }
 }
 
-/// Returns the panel of the differences, their mean and its interval; `None` where ranks are compared.
+/// Returns the panel of the differences, their mean and its interval, or `None` if ranks are compared.
 fn differences(judged: &Finding, pairs: &[(f64, (f64, f64))], count: f64) -> Option<Panel> {
     let interval = judged.interval?;
     let points: Points = pairs
@@ -118,7 +118,7 @@ fn differences(judged: &Finding, pairs: &[(f64, (f64, f64))], count: f64) -> Opt
     ends.extend(points.iter().map(|point| point.1));
     let mean = count + 1.5;
     let one = |name: &str, look, points| Series { name: name.to_owned(), hue: Hue::Purple, look, points };
-    // The names of the axes say what these are.
+    // These series need no legend entry, because the axes name them.
     series.push(one("", Look::Dots, points));
     series.push(one("", Look::Bold, vec![(mean, interval.low), (mean, interval.high)]));
     series.push(one("", Look::Bold, vec![(mean - 0.3, interval.estimate), (mean + 0.3, interval.estimate)]));
@@ -142,7 +142,7 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     if range.0 <= range.1 { range } else { (0.0, 1.0) }
 }
 
-/// Returns a difference: in the measure's unit, or as a percentage.
+/// Formats a difference: in the measure's unit, or as a percentage.
 pub fn shown(scale: Scale, value: f64) -> String {
     match scale {
         Scale::Difference => digits(value),
@@ -150,7 +150,7 @@ pub fn shown(scale: Scale, value: f64) -> String {
     }
 }
 
-/// Returns a smallest effect, in the digits in which it was set.
+/// Formats a smallest effect with the digits in which it was set.
 pub fn effect_shown(scale: Scale, effect: f64) -> String {
     match scale {
         Scale::Difference => significant(effect),
@@ -158,7 +158,7 @@ pub fn effect_shown(scale: Scale, effect: f64) -> String {
     }
 }
 
-/// Returns a number with four decimals, or with three significant digits where these would be zeros.
+/// Formats a number with four decimals, or with three significant digits if the decimals would be zeros.
 fn digits(value: f64) -> String {
     if value != 0.0 && value.abs() < 1e-3 {
         return significant(value);
@@ -166,7 +166,7 @@ fn digits(value: f64) -> String {
     decimal(Some(value), 4)
 }
 
-/// Returns a p-value, never as 0.
+/// Formats a p-value, never as 0.
 pub fn p_shown(p: f64) -> String {
     if p < 1e-4 { format!("{p:.0e}") } else { decimal(Some(p), 4) }
 }

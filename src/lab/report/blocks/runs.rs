@@ -77,7 +77,7 @@ fn nothing_kept(kept: &Path, all: &[PathBuf], name: &str) -> Why {
     Why::fixed_by(why, format!("xrun keep {name}, or correct `select`"))
 }
 
-/// Returns a table of runs.
+/// Renders a table of runs.
 pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
     let runs = select(context, spec)?;
     check_sets(&runs, columns)?;
@@ -117,7 +117,7 @@ fn check_sets(runs: &[KeptRun], columns: &[Column]) -> Result<(), Vec<Why>> {
     Err(vec![Why::fixed_by(why, "correct `columns`")])
 }
 
-/// Returns pictures of runs, each with its origin.
+/// Renders the figures of runs, each with its origin.
 pub fn plot(
     context: &PageContext<'_>,
     spec: &Spec,
@@ -157,14 +157,14 @@ pub fn sources_of(runs: &[KeptRun]) -> Rendered {
     }
 }
 
-/// Returns the origin of runs.
+/// Returns the line of the runs' origin.
 fn footnotes(runs: &[KeptRun], context: &PageContext<'_>) -> String {
     let folders: Vec<&Path> = runs.iter().map(|run| run.source.folder.as_path()).collect();
     provenance::line(context, &runs.iter().collect::<Vec<_>>(), &[], &folders)
 }
 
-/// Returns a remark on a run that did not end as `ok`, began in another, did not have its GPU to itself,
-/// never reached a steady speed, or learned nothing.
+/// Returns a remark on a run that did not end as `ok`, is a fork, shared its GPU, never reached a steady
+/// speed, or learned nothing.
 pub fn remark(run: &KeptRun) -> Option<String> {
     let mut remarks = Vec::new();
     if run.summary.status != Status::Ok {

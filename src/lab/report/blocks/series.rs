@@ -1,4 +1,4 @@
-//! Kept comparisons in the order of a key: ratios by the number of GPUs, the width, the batch.
+//! Blocks of kept comparisons ordered by a key, such as ratios by the number of GPUs, the width or the batch.
 
 use super::kept::{KeptRun, Source};
 use super::page_context::{PageContext, Rendered, stem_of_several};
@@ -10,7 +10,7 @@ use crate::format::{BLANK, decimal};
 use crate::results::experiment::{Arm, CANDIDATE, Experiment, Finding};
 use std::path::{Path, PathBuf};
 
-/// A comparison at a value of the key.
+/// A comparison at one value of the key.
 struct Member {
     /// The key's value.
     at: f64,
@@ -20,7 +20,7 @@ struct Member {
     runs: Vec<KeptRun>,
 }
 
-/// Returns a table of the newest comparison of each name at each value of `over`, and a picture of them.
+/// Renders a table of the newest comparison of each name at each value of `over`, and a figure of them.
 pub fn render(
     context: &PageContext<'_>,
     spec: &Spec,
@@ -29,7 +29,7 @@ pub fn render(
 ) -> Result<Rendered, Vec<Why>> {
     let mut members: Vec<Member> = Vec::new();
     for name in &spec.select {
-        // Newest first: entries that exist already are newer.
+        // Folders come newest first, so members that exist already are newer.
         for folder in comparison::find_all(context.kept, name, Experiment::has_trials)? {
             let member = member(context, folder, over)?;
             let is_newest = |m: &Member| m.at != member.at || m.comparison.name != member.comparison.name;
@@ -38,7 +38,7 @@ pub fn render(
             }
         }
     }
-    // Stable: at one value in the order of the block's names.
+    // The sort is stable: members with the same value keep the order of the block's names.
     members.sort_by(|a, b| a.at.total_cmp(&b.at));
 
     let all_runs: Vec<KeptRun> = members.iter().flat_map(|member| member.runs.clone()).collect();
@@ -66,7 +66,7 @@ pub fn render(
     Ok(rendered)
 }
 
-/// Reads a comparison, and the key's value in its first kept run, of the candidate where that has one.
+/// Reads a comparison, and the key's value from its first kept run, if possible one of the candidate.
 fn member(context: &PageContext<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<Why>> {
     let (source, comparison) = comparison::read(context, &folder)?;
     let runs = comparison::kept_runs(context, &source, &comparison)?;
@@ -82,7 +82,7 @@ fn member(context: &PageContext<'_>, folder: PathBuf, over: &str) -> Result<Memb
     Ok(Member { at, runs: runs.into_values().collect(), comparison, source })
 }
 
-/// Checks that all runs are alike except for the key, and for the changes of their comparisons.
+/// Checks that all runs agree except in the key and in the changes of their comparisons.
 fn unlike(members: &[Member], spec: &Spec, over: &str) -> (Option<String>, Vec<Why>) {
     let changes = members.iter().flat_map(|member| &member.comparison.changes);
     let changed = changes.filter_map(|change| change.split(':').next()).chain([over]);
@@ -91,7 +91,7 @@ fn unlike(members: &[Member], spec: &Spec, over: &str) -> (Option<String>, Vec<W
     alike::compare(&rows, &across)
 }
 
-/// Returns a value of the key: with commas where it is whole, else as short as it can be written.
+/// Formats a value of the key: with commas if it is whole, else as short as possible.
 fn key_value(value: f64) -> String {
     if value.fract() == 0.0 { decimal(Some(value), 0) } else { value.to_string() }
 }

@@ -8,19 +8,19 @@ use crate::error::Result;
 use crate::results::regular;
 use std::path::Path;
 
-/// The kept folders that the blocks of a page show, and its blocks that show nothing.
+/// The kept folders that the blocks of a page show, and the blocks that show nothing.
 #[derive(Clone, Debug, Default)]
 pub struct PageSources {
-    /// Paths beneath the folder of kept things, in the order of the page; one may be there several times.
+    /// Paths below the folder of kept data, in the order of the page. A path may occur several times.
     pub ids: Vec<String>,
-    /// Blocks that kept files do not make, and wrong markers: `line N: why`.
+    /// Blocks that cannot be rendered from kept files, and invalid markers, as `line N: why`.
     pub problems: Vec<String>,
 }
 
 /// Returns the kept folders that the blocks of a page show, whether or not the page is current.
 ///
 /// # Errors
-/// When the page cannot be read.
+/// If the page cannot be read.
 pub fn sources(page: &Path, kept: &Path) -> Result<PageSources> {
     let text = regular::read_text(page)?;
     let (blocks, faults) = markers::parse(&text);

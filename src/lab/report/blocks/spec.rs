@@ -1,4 +1,4 @@
-//! The attributes of a block's opening marker, parsed and checked.
+//! Parses and checks the attributes of a block's opening marker.
 
 use super::attributes::{self, Attributes, END, OPEN};
 use super::columns::{self, Column, NumberForm};
@@ -19,7 +19,7 @@ pub const KINDS: [(&str, &[&str]); 9] = [
     ("configurations", &["select", "column", "across", "alt"]),
 ];
 
-/// The attributes of a block, parsed.
+/// The parsed attributes of a block.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub kind: BlockKind,
@@ -33,7 +33,7 @@ pub struct Spec {
     pub across: Vec<String>,
 }
 
-/// The kind of a block, with what only that kind has.
+/// The kind of a block, with the attributes that only this kind has.
 #[derive(Clone, Debug)]
 pub enum BlockKind {
     Runs { columns: Vec<Column> },
@@ -53,13 +53,13 @@ pub enum BlockKind {
 const OF_RUN: &[&str] = &["select", "column", "where", "digits", "form"];
 const OF_COMPARISON: &[&str] = &["comparison", "column", "across", "digits", "form"];
 
-/// Most decimals of a value: those of an `f64`.
+/// Most decimals of a value, because an `f64` has no more.
 const MAX_DIGITS: usize = 17;
 
 /// Returns an empty block to paste into a page.
 ///
 /// # Errors
-/// When the block would not be valid.
+/// If the block would not be valid.
 pub fn template(kind: &str, select: &str) -> Result<String> {
     let more = match kind {
         "plot" => Some(("plot", "loss")),
@@ -75,7 +75,7 @@ pub fn template(kind: &str, select: &str) -> Result<String> {
 }
 
 impl Spec {
-    /// Parses the attributes of the marker that opens a block or a value; unknown ones are errors.
+    /// Parses the attributes of the marker that opens a block or a value. Unknown attributes are errors.
     pub fn of_block(block: &Block) -> Result<Self, String> {
         match block.opening {
             Opening::Report => Self::parse(&block.attributes),
@@ -113,7 +113,7 @@ impl Spec {
         check_names(&format!("`{kind}`"), attributes, allowed)?;
         let select = selection(get("select").ok_or("no `select`: what should the block show?")?)?;
         let newest = match get("newest") {
-            // Seeds of one recipe.
+            // Curves average over all seeds of a recipe.
             None if kind == "curves" => None,
             None => Some(1),
             Some("all") => None,
@@ -156,7 +156,7 @@ impl Spec {
     }
 }
 
-/// Checks that attributes are among those allowed, and not empty.
+/// Checks that all attributes are allowed and not empty.
 fn check_names(what: &str, attributes: &Attributes, allowed: &[&str]) -> Result<(), String> {
     for (name, value) in attributes.iter().filter(|(name, _)| name != "kind") {
         if !allowed.contains(&name.as_str()) {
@@ -170,7 +170,7 @@ fn check_names(what: &str, attributes: &Attributes, allowed: &[&str]) -> Result<
     Ok(())
 }
 
-/// Parses the names of kept things.
+/// Parses the names of kept runs, comparisons or sweeps.
 fn selection(text: &str) -> Result<Vec<String>, String> {
     let select = list(text);
     match select.iter().find(|name| name.split('/').any(|part| part.is_empty() || part.starts_with('.'))) {

@@ -1,7 +1,8 @@
-//! Where the markers of a page stand by Markdown's rules: at its top level, in code, in a list, in HTML.
+//! Finds where the markers of a page stand by Markdown's rules: at its top level, in code, in a list, in
+//! HTML.
 //!
-//! What a reader sees as a comment, and what as code, is decided by CommonMark: a fence in an HTML comment
-//! opens nothing.
+//! CommonMark decides what readers see as a comment and what as code. For example, a fence inside an HTML
+//! comment opens nothing.
 
 use pulldown_cmark::{Event, Options, Parser, Tag};
 use std::ops::Range;
@@ -29,7 +30,7 @@ pub enum Within {
     TopLevel,
     /// A line of text.
     Text,
-    /// Code, where it is shown to readers.
+    /// Code, where readers see it.
     Code,
     /// A list item, a quote or another container of blocks, by its name.
     Container(&'static str),
@@ -97,8 +98,8 @@ impl Structure {
         &self.sites[self.sites.partition_point(|site| site.at < at)..]
     }
 
-    /// Returns true if a comment at this offset stands at the top level, so that what comes after it is
-    /// parsed rightly, whatever is before it.
+    /// Returns true if the comment at this offset stands at the top level, so that what follows it is parsed
+    /// correctly whatever precedes it.
     pub fn is_top_level(&self, at: usize) -> bool {
         self.from(at).first().is_some_and(|site| site.at == at && site.within == Within::TopLevel)
     }

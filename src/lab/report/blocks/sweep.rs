@@ -16,24 +16,24 @@ use crate::results::regular;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The folder of sweeps in the folder of kept things.
+/// The folder of sweeps in the folder of kept data.
 pub const SWEEPS: &str = "sweeps";
 
-/// The cells of the selected sweeps, found to be alike.
+/// The cells of the selected sweeps, checked to be comparable.
 pub struct SelectedCells {
-    /// The last line of each.
+    /// The last ledger line of each cell.
     pub cells: Vec<Attempt>,
-    /// Those of their runs that are kept, by `RECIPE/RUN`.
+    /// The runs of cells that are kept, by `RECIPE/RUN`.
     pub kept_runs: BTreeMap<String, KeptRun>,
     /// The keys that cells set.
     pub keys: Vec<String>,
-    /// A sentence on differences that the block allows.
+    /// A sentence about differences that the block allows.
     pub differences: Option<String>,
     /// Sources, faults and commits.
     pub rendered: Rendered,
 }
 
-/// Reads the selected sweeps, and checks that their cells are alike but for what they set.
+/// Reads the selected sweeps, and checks that their cells agree except in what they set.
 pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<SelectedCells, Vec<Why>> {
     let mut cells = Vec::new();
     let mut rendered = Rendered::default();
@@ -71,7 +71,7 @@ pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<SelectedCells, V
     Ok(SelectedCells { cells, kept_runs, keys, differences, rendered })
 }
 
-/// Returns a table of the cells of the selected sweeps.
+/// Renders a table of the cells of the selected sweeps.
 pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
     let SelectedCells { cells, kept_runs, keys: settings, differences, mut rendered } =
         select(context, spec)?;
@@ -105,7 +105,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
     Ok(rendered)
 }
 
-/// Returns a kept sweep's manifest and the last line of each cell, in the order in which cells began.
+/// Reads a kept sweep's manifest and the last line of each cell, in the order in which cells began.
 fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     let folder = find(&kept.join(SWEEPS), name)?;
     let path = folder.join(LEDGER);
@@ -124,7 +124,7 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let attempt: Attempt = serde_json::from_str(line)
             .map_err(|e| unreadable(format!("{}:{}: not an attempt: {e}", path.display(), number + 1)))?;
-        // Cells that share a key are rows of their own.
+        // Cells that share a key get separate rows.
         match cells.iter_mut().find(|cell| cell.is_of_cell(&attempt)) {
             Some(cell) => *cell = attempt,
             None => cells.push(attempt),
@@ -136,8 +136,8 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     Ok((source, cells))
 }
 
-/// Returns the folder of the kept sweep that is called `name`, as `xrun keep` takes it: its name, or the name
-/// of a recipe with one kept sweep, both also after `sweeps/`.
+/// Returns the folder of the kept sweep that is called `name`, as `xrun keep` accepts it: the sweep's name,
+/// or the name of a recipe with one kept sweep. Both may follow `sweeps/`.
 fn find(all: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
     let entries = std::fs::read_dir(all).into_iter().flatten().flatten();
     let names = entries.filter(|entry| entry.path().join(LEDGER).is_file());
@@ -163,7 +163,7 @@ fn find(all: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
     }
 }
 
-/// Returns the first figure of a cell that is not that of its kept run.
+/// Returns the problem of the first figure of a cell that differs from its kept run's.
 fn differing(cell: &Attempt, run: &KeptRun) -> Option<Why> {
     let of_run = Figures::as_printed(&run.summary).for_ledger();
     metrics::of_ledgers().into_iter().find_map(|(key, _)| {
@@ -176,8 +176,8 @@ fn differing(cell: &Attempt, run: &KeptRun) -> Option<Why> {
     })
 }
 
-/// Returns the facts that cells must have in common. Training keys are columns, and cells of other recipes
-/// may differ in any of them. What never ran was measured nowhere.
+/// Returns the facts that cells must have in common. Training keys are columns; cells of other recipes may
+/// differ in any of them. A cell that never ran has no facts.
 fn facts(cell: &Attempt) -> alike::Row {
     if !cell.has_device() {
         return alike::Row { facts: BTreeMap::new(), complete: false };
@@ -213,7 +213,7 @@ fn of_cell(cell: &Attempt, column: &Column) -> String {
     }
 }
 
-/// Returns the builds and devices of the cells, which have no run that is kept in general.
+/// Returns the origin of a sweep: devices and builds of its cells, because their runs are usually not kept.
 pub fn origin(sweeps: &[&Source], cells: &[Attempt], context: &PageContext<'_>) -> String {
     let places = provenance::places(cells);
     let link = |sweep: &&Source| {

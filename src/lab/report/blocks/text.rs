@@ -14,7 +14,7 @@ pub fn link(from: &Path, to: &Path) -> String {
     target(&relative(from, to))
 }
 
-/// Returns a path from the folder `from`, with `/`. Both are absolute.
+/// Returns a path relative to the folder `from`, with `/`. Both are absolute.
 pub fn relative(from: &Path, to: &Path) -> String {
     let (from, to): (Vec<Component<'_>>, Vec<Component<'_>>) =
         (from.components().collect(), to.components().collect());
@@ -24,7 +24,7 @@ pub fn relative(from: &Path, to: &Path) -> String {
     up.chain(down).collect::<Vec<_>>().join("/")
 }
 
-/// Returns a picture in a light and a dark version.
+/// Returns a figure in a light and a dark version.
 pub fn picture(alt: &str, light: &str, dark: &str) -> String {
     let alt = attribute(alt);
     format!(
@@ -32,7 +32,8 @@ pub fn picture(alt: &str, light: &str, dark: &str) -> String {
     )
 }
 
-/// Escapes text for an attribute of a tag in a page, on one line: an empty one would end the HTML.
+/// Escapes text for an HTML attribute. Puts it on one line, because an empty line would end the HTML in
+/// Markdown.
 fn attribute(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;")

@@ -1,4 +1,4 @@
-//! A single figure of a kept run or comparison, for a sentence.
+//! A single figure of a kept run or comparison, to show in a sentence.
 
 use super::columns::{self, Column, NumberForm};
 use super::comparison;
@@ -13,13 +13,13 @@ use crate::metrics;
 use crate::results::columns::Figures;
 use crate::results::experiment::{Experiment, Finding};
 
-/// Figures of comparisons besides those of their arms, which are `before.NAME` and `after.NAME`.
+/// Figures of comparisons besides those of their arms, which are called `before.NAME` and `after.NAME`.
 const OF_COMPARISONS: [&str; 4] = ["ratio", "ratio_low", "ratio_high", "verdict"];
 
 /// Decimals of a ratio.
 const RATIO_DECIMALS: usize = 3;
 
-/// Returns the figure of the one run that is selected.
+/// Renders a figure of the selected run, which must be one.
 pub fn of_run(
     context: &PageContext<'_>,
     spec: &Spec,
@@ -29,7 +29,7 @@ pub fn of_run(
     let runs = runs::select(context, spec)?;
     let [run] = &runs[..] else {
         let ids: Vec<&str> = runs.iter().map(|run| run.source.id.as_str()).collect();
-        return Err(vec![correct(format!("a value is of one run, and these match: {}", ids.join(", ")))]);
+        return Err(vec![correct(format!("a value shows one run, but several match: {}", ids.join(", ")))]);
     };
     if let Some(remark) = runs::remark(run) {
         let why = format!("{} is {remark}, which a number in a sentence does not say", run.source.id);
@@ -47,12 +47,12 @@ pub fn of_run(
             shown(metric, figure.ok_or_else(|| vec![unmeasured(run, &format!("{metric}/{set}"))])?, form)
         }
         (column, NumberForm::Decimal(None)) => columns::of_run(run, column),
-        _ => return Err(vec![correct("`digits` and `form` are of figures".to_owned())]),
+        _ => return Err(vec![correct("`digits` and `form` apply only to figures".to_owned())]),
     };
     Ok(Rendered { text, ..runs::sources_of(&runs) })
 }
 
-/// Returns the figure of the newest comparison that is selected.
+/// Renders a figure of the newest selected comparison.
 pub fn of_comparison(
     context: &PageContext<'_>,
     spec: &Spec,
@@ -60,7 +60,7 @@ pub fn of_comparison(
     form: NumberForm,
 ) -> Result<Rendered, Vec<Why>> {
     let [name] = &spec.select[..] else {
-        return Err(vec![correct("a value is of one comparison".to_owned())]);
+        return Err(vec![correct("a value shows one comparison".to_owned())]);
     };
     let folder = comparison::find_all(context.kept, name, Experiment::has_trials)?.swap_remove(0);
     let (source, comparison) = comparison::read(context, &folder)?;
@@ -124,7 +124,7 @@ fn ratio_shown(ratio: f64, form: NumberForm) -> String {
     }
 }
 
-/// Returns a figure, in its stored unit, as it is shown.
+/// Formats a figure that is given in its stored unit.
 fn shown(name: &str, value: f64, form: NumberForm) -> String {
     let scaled = value / metrics::find(name).map_or(1.0, |metric| metric.divisor);
     match form {

@@ -1,6 +1,6 @@
 //! Reasons why a block is not current.
 
-/// A reason why a block is not current, and the command that fixes it.
+/// A reason why a block is not current, and the step that fixes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
     /// The reason.

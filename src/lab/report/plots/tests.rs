@@ -3,14 +3,14 @@ use crate::metrics::Phase;
 use crate::results::rows::RowWriter;
 use crate::results::summary::{ForkedFrom, Status};
 
-/// Noise in [-1, 1], the same every time.
+/// Returns noise in [-1, 1] that is the same every time.
 fn noise(i: u64) -> f64 {
     let mixed =
         (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     (mixed >> 11) as f64 / (1u64 << 52) as f64 - 1.0
 }
 
-/// A run like the quickstart: a loss that falls from ln(512) towards a floor.
+/// Returns a row of a run like the quickstart, whose loss falls from ln(512) towards a floor.
 fn metrics(step: u64, steps: u64) -> MetricsRow {
     let t = step as f64;
     let loss = 1.33 + 4.9 * (-t / 25.0).exp() + 1.6 / (1.0 + t / 40.0) * (1.0 - t / (1.15 * steps as f64));
@@ -44,7 +44,7 @@ fn timing(step: u64) -> TimingRow {
     }
 }
 
-/// Nothing of a picture is left to the steps of the run that the fork comes from.
+/// No part of a figure is left empty for the steps of the parent run.
 #[test]
 fn the_pictures_of_a_fork_begin_where_it_does() {
     let dir = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ fn the_pictures_of_a_fork_begin_where_it_does() {
     }
 }
 
-/// Writes the files of a run and its pictures; returns the paths of the latter.
+/// Writes the files of a run and its figures; returns the paths of the figures.
 fn draw(run: &Path, floor: Option<f64>, metrics: &[MetricsRow], timing: &[TimingRow]) -> Vec<PathBuf> {
     std::fs::create_dir_all(run).unwrap();
     let mut summary =

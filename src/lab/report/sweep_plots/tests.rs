@@ -2,7 +2,7 @@ use super::*;
 use crate::results::configurations::{CellOutcome, SEED, Settings};
 use crate::results::ledger::CellStatus;
 
-/// Returns a sweep over rates, norms and seeds; `loss` gives a loss, or none for a cell that diverged.
+/// Returns a sweep over rates, norms and seeds. `loss` returns the loss of a cell, or `None` if it diverged.
 fn sweep(
     rates: &[&str],
     norms: &[&str],
