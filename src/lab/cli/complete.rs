@@ -40,7 +40,7 @@ fn candidates(line: &str, root: &Command) -> Vec<String> {
             if let Some(inner) = rest.first().and_then(|word| command?.find_subcommand(word)) {
                 (command, rest) = (Some(inner), &rest[1..]);
             }
-            // Without a command, the words are those of `xrun run`.
+            // Without a command, the line is a run.
             match command {
                 Some(command) => within(last, command, rest, &words),
                 None => root

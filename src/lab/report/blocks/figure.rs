@@ -146,7 +146,7 @@ fn arm_name(arm: &str, label: &str) -> String {
     format!("{arm}: {shown}…")
 }
 
-/// Groups the comparisons that one line joins: those of one name, or all of them if every name is different.
+/// Groups the comparisons that one line joins: all of one name, or all together if every name is different.
 fn lines<'a, 'b>(members: &'a [Point<'b>]) -> Vec<Vec<&'a Point<'b>>> {
     let mut lines: Vec<Vec<&Point<'b>>> = Vec::new();
     for member in members {

@@ -13,7 +13,7 @@ use crate::metrics;
 use crate::results::columns::Figures;
 use crate::results::experiment::{Experiment, Finding};
 
-/// Figures of comparisons besides those of their arms, which are called `before.NAME` and `after.NAME`.
+/// Figures of comparisons as a whole. Figures of their arms are called `before.NAME` and `after.NAME`.
 const OF_COMPARISONS: [&str; 4] = ["ratio", "ratio_low", "ratio_high", "verdict"];
 
 /// Decimals of a ratio.
