@@ -1,13 +1,13 @@
-//! Who may read: a browser on this machine whose user has the address that xrun printed.
+//! Access control: only a browser on this machine whose user has the address that xrun printed may read.
 //!
-//! The address has a random token. It is exchanged for a cookie and a clean address, so that the token is in
-//! no link, title or referrer. A page of another site can make a browser send requests here, under a name of
-//! its own even (DNS rebinding): so the name that was asked for must be this machine's, and the page that
-//! asks must be this one.
+//! The address has a random token. It is exchanged for a cookie and a clean address, so that the token ends
+//! up in no link, title or referrer. A page of another site can make a browser send requests here, even under
+//! its own name (DNS rebinding). So the requested host name must be this machine's, and the page that asks
+//! must be this one.
 //!
 //! Browsers send the cookies of one port to every port of a host, so a server that another user runs on this
-//! machine would get a cookie for `/`. The page is therefore in a folder of a random name, and the cookie is
-//! for that folder: of other servers, only one that knows the name could ask for it.
+//! machine would receive a cookie for `/`. The page therefore lives in a folder with a random name, and the
+//! cookie is limited to that folder: only a server that knows the name could obtain it.
 
 use super::http::{Refusal, Request, Response};
 use crate::error::{Error, Result};
@@ -18,14 +18,14 @@ const SECRET_BYTES: usize = 32;
 /// Random bytes of the folder's name.
 const FOLDER_BYTES: usize = 16;
 
-/// What access rests on.
+/// The names and secrets that requests are checked against.
 #[derive(Debug)]
 pub struct Access {
     /// `NAME:PORT`, by which this machine knows the server.
     hosts: [String; 2],
-    /// The name of the folder that the page is in.
+    /// The name of the folder that holds the page.
     folder: String,
-    /// The cookie's name: browsers send the cookies of one port to all.
+    /// The cookie's name. It has the port, because browsers send the cookies of one port to all ports.
     cookie: String,
     /// The secret in the printed address.
     token: Secret,
@@ -33,23 +33,23 @@ pub struct Access {
     session: Secret,
 }
 
-/// How a request is let in.
+/// How a request is admitted.
 #[derive(Debug)]
 pub enum Admission<'a> {
-    /// It has the token: the response gives the cookie.
+    /// It has the token; the response sets the cookie.
     Enters(Response),
-    /// It has the cookie, and may read what is at this path in the page's folder.
+    /// It has the cookie, and may read this path in the page's folder.
     Reads(&'a [String]),
 }
 
-/// A secret as text, with its hash: BLAKE3's hashes are compared in a time that tells nothing of them.
+/// A secret as text, with its hash. Comparing BLAKE3 hashes takes constant time and reveals nothing.
 #[derive(Debug)]
 struct Secret {
     text: String,
     hash: blake3::Hash,
 }
 
-/// Returns random bytes in hexadecimal digits.
+/// Returns random bytes as hexadecimal digits.
 fn random<const BYTES: usize>() -> Result<String> {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes).map_err(|e| Error::failed(format!("cannot get random bytes: {e}")))?;
@@ -71,7 +71,7 @@ impl Access {
     /// Creates fresh secrets for the server at a port of 127.0.0.1.
     ///
     /// # Errors
-    /// When the system gives no random bytes.
+    /// If the OS provides no random bytes.
     pub fn new(port: u16) -> Result<Self> {
         Ok(Self {
             hosts: ["127.0.0.1", "localhost"].map(|name| format!("{name}:{port}")),
@@ -87,10 +87,10 @@ impl Access {
         format!("http://{}/{}/?token={}", self.hosts[0], self.folder, self.token.text)
     }
 
-    /// Checks a request: what may be read is at the path in the page's folder.
+    /// Checks a request. An admitted request gets the path that it may read in the page's folder.
     ///
     /// # Errors
-    /// A refusal of everyone who has neither the cookie nor the token of the address.
+    /// Refuses requests with neither the cookie nor the token of the address.
     pub fn check<'a>(&self, request: &'a Request) -> Result<Admission<'a>, Refusal> {
         self.check_host(request)?;
         self.check_site(request)?;
@@ -111,7 +111,8 @@ impl Access {
         }
     }
 
-    /// Checks the name that was asked for: one of another server's that leads here is somebody's trick.
+    /// Checks the requested host name. The name of another server that leads here is an attack (DNS
+    /// rebinding).
     fn check_host(&self, request: &Request) -> Result<(), Refusal> {
         let is_own = |host: &str| self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host));
         match request.header("host").is_some_and(is_own) {
@@ -120,17 +121,17 @@ impl Access {
         }
     }
 
-    /// Checks that the page which asks, if one does, is this one.
+    /// Checks that the page that asks, if any, is this one.
     fn check_site(&self, request: &Request) -> Result<(), Refusal> {
         let is_own = |origin: &str| {
             let host = origin.strip_prefix("http://");
             host.is_some_and(|host| self.hosts.iter().any(|own| own == host))
         };
-        // `none` is an address that a person typed, pasted or opened from elsewhere than a page.
+        // `none` means that a person typed, pasted or opened the address outside a page.
         let is_near = |site: &str| ["same-origin", "none"].contains(&site);
         match request.headers("origin").all(is_own) && request.headers("sec-fetch-site").all(is_near) {
             true => Ok(()),
-            false => Err(Refusal::new(403, "pages of other sites may not read this one")),
+            false => Err(Refusal::new(403, "other sites may not read this page")),
         }
     }
 
@@ -139,14 +140,14 @@ impl Access {
         format!("{cookie}={}; Path=/{folder}/; HttpOnly; SameSite=Strict", session.text)
     }
 
-    /// Returns true if a header of cookies has ours.
+    /// Returns true if a cookie header has our cookie.
     fn is_known(&self, cookies: &str) -> bool {
         let pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
         pairs.filter(|(name, _)| *name == self.cookie).any(|(_, value)| self.session.is(value))
     }
 }
 
-/// Returns the refusal of a browser that has not come by the printed address.
+/// Returns the refusal of a browser that has not opened the printed address.
 fn unknown() -> Refusal {
     Refusal::new(
         403,
@@ -163,7 +164,7 @@ mod tests {
         Request::parse(format!("GET {target} HTTP/1.1\r\n{headers}\r\n").as_bytes()).unwrap().unwrap()
     }
 
-    /// The status of a request for a target in the page's folder.
+    /// Returns the status of a request for a target in the page's folder.
     fn status(access: &Access, target: &str, headers: &[&str]) -> u16 {
         status_at(access, &format!("/{}{target}", access.folder), headers)
     }
@@ -194,12 +195,12 @@ mod tests {
         assert!(!redirect.cookie.contains(&access.token.text));
         for cookies in [format!("Cookie: {pair}"), format!("Cookie: a=b; {pair}; xrun-view-1=c")] {
             assert_eq!(status(&access, "/api/runs", &[HOST, &cookies]), 200);
-            // Nothing is outside the folder.
+            // Nothing is served outside the folder.
             for target in ["/", "/api/runs", &format!("/{folder}"), &format!("/{folder}x/"), "/?token=x"] {
                 assert_eq!(status_at(&access, target, &[HOST, &cookies]), 403, "{target}");
             }
         }
-        // Neither an own token nor that of another server, another name, or a token in another place.
+        // Refused: the token as a cookie, another server's token, another name, a token in another place.
         let other = Access::new(4000).unwrap();
         let wrong = [
             format!("Cookie: xrun-view-4000={}", access.token.text),

@@ -1,13 +1,13 @@
-//! The files of the page, in the binary.
+//! The files of the page, embedded in the binary.
 
 use super::http::Content;
 
-/// A file that the page names.
+/// A file that the page loads.
 #[derive(Clone, Copy, Debug)]
 pub struct Asset {
     /// Its name, under `assets/`.
     pub name: &'static str,
-    /// What it is.
+    /// Its kind.
     pub content: Content,
     /// Its text.
     pub text: &'static str,
@@ -35,10 +35,10 @@ macro_rules! asset {
 /// The page.
 pub const PAGE: &str = include_str!("page/index.html");
 
-/// The licence of uPlot, which a copy of it comes with.
+/// The license of uPlot, which every copy of uPlot must include.
 pub const LICENCE: &str = include_str!("page/vendor/uplot/LICENSE");
 
-/// The files that it names, in its order.
+/// The files that the page loads, in its order.
 pub const ASSETS: &[Asset] = &[
     asset!(Style, "uplot.css", "vendor/uplot/uPlot.min.css"),
     asset!(Style, "page.css"),
@@ -105,7 +105,7 @@ mod tests {
         assert!(LICENCE.contains("MIT") && !LICENCE.contains("--"), "it stands in a comment");
     }
 
-    /// The line of `text.js` that has the table of escaped characters.
+    /// Returns the line of `text.js` that has the table of escaped characters.
     fn line_of_escaped() -> String {
         let end = |c: &char| format!("\\u{{{:x}}}", u32::from(*c));
         let range = |range: &RangeInclusive<char>| match range.start() == range.end() {
@@ -127,8 +127,8 @@ mod tests {
         }
     }
 
-    /// The functions of the page show every character as those of Rust do. Without node, the table alone is
-    /// compared, above.
+    /// The page's functions show every character as Rust's do. Without node, only the table is compared,
+    /// above.
     #[test]
     fn the_page_shows_every_character_as_the_terminal_does() {
         let script = "globalThis.xrun = {}; require(process.argv[1]);

@@ -1,4 +1,4 @@
-//! The filter of the table of runs: words that are searched for, and the comparisons of `xrun runs`.
+//! The filter of the table of runs: search words, and the comparisons of `xrun runs`.
 
 use super::http::Refusal;
 use crate::results::collection::{Collection, Condition, Criterion, Field, Order, Run};
@@ -6,19 +6,19 @@ use crate::results::collection::{Collection, Condition, Criterion, Field, Order,
 /// The longest filter and the longest order, in bytes.
 const MAX_LENGTH: usize = 1000;
 
-/// Runs that a filter keeps, in an order.
+/// Runs that a filter keeps, in order.
 #[derive(Debug)]
 pub struct Matches<'a> {
     pub runs: Vec<&'a Run>,
-    /// What could not be compared or sorted by, in sentences; it filters nothing.
+    /// Comparisons and orders that were not understood, in sentences. They filter nothing.
     pub problems: Vec<String>,
 }
 
-/// Filters runs by the words of `filter`, and sorts them by the field called `sort`, in descending order after
-/// `-`; an empty text leaves the order as it is.
+/// Filters runs by the words of `filter`, and sorts them by the field `sort`, in descending order after `-`.
+/// An empty `sort` keeps the order.
 ///
 /// # Errors
-/// A refusal of a text that is too long.
+/// Refuses texts that are too long.
 pub fn matches<'a>(collection: &'a Collection, filter: &str, sort: &str) -> Result<Matches<'a>, Refusal> {
     if filter.len().max(sort.len()) > MAX_LENGTH {
         return Err(Refusal::new(400, format!("a filter has at most {MAX_LENGTH} bytes")));
@@ -47,9 +47,9 @@ pub fn matches<'a>(collection: &'a Collection, filter: &str, sort: &str) -> Resu
     Ok(Matches { runs, problems })
 }
 
-/// What a word of a filter asks of a run.
+/// What a word of a filter requires of a run.
 enum Test {
-    /// Its text has this, in lower case.
+    /// Its text contains this, in lower case.
     Search(String),
     Compare(Condition),
 }
@@ -75,7 +75,7 @@ fn words(filter: &str) -> Vec<String> {
     words.map(|word| word.replace('"', "")).filter(|word| !word.is_empty()).collect()
 }
 
-/// Returns what words are searched for in, in lower case.
+/// Returns the text of a run that words are searched in, in lower case.
 fn text_of(run: &Run) -> String {
     let (entry, said) = (&run.entry, &run.annotation);
     let fixed = [run.id.as_str(), &run.name, run.status.as_str(), said.note.as_deref().unwrap_or_default()];

@@ -1,9 +1,9 @@
 //! The results folder as the page may see it: runs, comparisons, sweeps and coordinates by their ids, and the
 //! files in their folders.
 //!
-//! An id from an address is compared with those of what was found, and is never made a path. Nothing is read
-//! through a link inside the folder: a folder from someone else cannot show, or put into a file that is sent
-//! on, what lies outside of it. The folder itself may be a link, for the user named it.
+//! An id from an address is only compared with the ids that were found; it never becomes a path. No link
+//! inside the folder is followed, so a folder from someone else cannot expose files outside it, on the page
+//! or in a file that is sent on. The folder itself may be a link, because the user named it.
 
 use crate::error::{Error, IoContext, Result};
 use crate::results::configurations::CONFIGURATIONS;
@@ -16,7 +16,7 @@ use crate::results::{find, ledger, regular};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// The files of a run that are read, here or by what reads lists of runs.
+/// The files of a run that are read, here or when listing runs.
 const FILES_OF_RUN: [&str; 9] =
     [SUMMARY, METRICS, TIMING, RECIPE, RESOLVED, ENVIRONMENT, LOG, PROFILE, MANIFEST];
 
@@ -31,7 +31,7 @@ pub struct ResultsFolder {
 }
 
 impl ResultsFolder {
-    /// Takes a folder, which may not be there yet.
+    /// Wraps a folder, which need not exist yet.
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
@@ -41,25 +41,24 @@ impl ResultsFolder {
         &self.root
     }
 
-    /// Returns the first link that reading a run would follow; `None` where there is none.
+    /// Returns the first link that reading a run would follow, if any.
     pub fn link_in_run(&self, run: &Path) -> Option<PathBuf> {
         self.link_in(run, &FILES_OF_RUN)
     }
 
-    /// Returns the comparisons, newest first, each with its `NAME/ID`; without those behind links.
+    /// Returns the comparisons, newest first, each with its `NAME/ID`. Leaves out comparisons behind links.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// If the folder cannot be read.
     pub fn comparisons(&self) -> Result<Vec<(String, PathBuf)>> {
         let found = find::comparisons(&self.root)?;
         Ok(self.with_ids(found, COMPARISONS, &[EXPERIMENT]))
     }
 
-    /// Returns the folders of sweeps, in order of their names, each with its name; without those behind
-    /// links.
+    /// Returns the folders of sweeps, sorted by name, each with its name. Leaves out sweeps behind links.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// If the folder cannot be read.
     pub fn sweeps(&self) -> Result<Vec<(String, PathBuf)>> {
         let mut found = subfolders(&self.root.join(SWEEPS))?;
         let has_cells =
@@ -69,10 +68,11 @@ impl ResultsFolder {
         Ok(self.with_ids(found, SWEEPS, &[CELLS, TABLE, CONFIGURATIONS]))
     }
 
-    /// Returns the folders of coordinates, newest first, each with its `NAME/ID`; without those behind links.
+    /// Returns the folders of coordinates, newest first, each with its `NAME/ID`. Leaves out folders behind
+    /// links.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// If the folder cannot be read.
     pub fn coordinates(&self) -> Result<Vec<(String, PathBuf)>> {
         let mut found = Vec::new();
         for name in subfolders(&self.root.join(COORDINATES))? {
@@ -82,13 +82,13 @@ impl ResultsFolder {
         Ok(self.with_ids(found, COORDINATES, &[COORDINATES_JSON, COORDINATE_ROWS]))
     }
 
-    /// Returns the folder of the ledger, where it is there and no link.
+    /// Returns the folder of the ledger, if it exists and is not a link.
     pub fn ledger(&self) -> Option<PathBuf> {
         let folder = ledger::folder(&self.root);
         Some(folder).filter(|folder| folder.is_dir() && self.link_in(folder, &[]).is_none())
     }
 
-    /// Returns the part of each path behind `kind` as its id.
+    /// Pairs each path with its id: the part after `kind`.
     fn with_ids(&self, found: Vec<PathBuf>, kind: &str, files: &[&str]) -> Vec<(String, PathBuf)> {
         let above = self.root.join(kind);
         let id = |path: &Path| Some(path.strip_prefix(&above).ok()?.to_str()?.to_owned());
@@ -96,8 +96,8 @@ impl ResultsFolder {
         found.into_iter().filter(is_own).filter_map(|path| Some((id(&path)?, path))).collect()
     }
 
-    /// Returns the first of the folders between the results folder and `path`, or of the files in it, that is
-    /// a link.
+    /// Returns the first link among the folders from `path` up to the results folder, and the files in
+    /// `path`.
     fn link_in(&self, path: &Path, files: &[&str]) -> Option<PathBuf> {
         let is_link = |path: &PathBuf| path.is_symlink();
         let folders = path.ancestors().take_while(|folder| *folder != self.root).map(Path::to_owned);
@@ -105,10 +105,11 @@ impl ResultsFolder {
     }
 }
 
-/// Reads a file of a run, a kept one too; `None` where it is not there.
+/// Reads a file of a run, stored or kept. Returns `None` if it does not exist.
 ///
 /// # Errors
-/// When it is a link or no regular file, too large, or not what was kept.
+/// If the file is a link, is not a regular file, is too large, or does not match the manifest it was kept
+/// with.
 pub fn read(run: &Path, file: &str) -> Result<Option<Vec<u8>>> {
     let path = run.join(file);
     if regular::is_file(&run.join(MANIFEST)) && !path.is_symlink() {
@@ -120,27 +121,26 @@ pub fn read(run: &Path, file: &str) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// As [`read`], as text; other bytes than UTF-8 are shown as `�`.
+/// Reads a file as [`read`] does, as text. Bytes that are not UTF-8 become `�`.
 ///
 /// # Errors
-/// As [`read`].
+/// If [`read`] fails.
 pub fn read_text(run: &Path, file: &str) -> Result<Option<String>> {
     Ok(read(run, file)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Reads a file of JSON beside others of a comparison, a sweep or coordinates.
+/// Reads a JSON file of a comparison, a sweep or coordinates.
 ///
 /// # Errors
-/// When it is a link or no regular file, too large, or of another form.
+/// If the file is a link, is not a regular file, is too large, or cannot be parsed.
 pub fn read_json<T: serde::de::DeserializeOwned>(folder: &Path, file: &str) -> Result<T> {
     let path = folder.join(file);
     let bytes = regular::read(&path, regular::MAX_TEXT)?;
     serde_json::from_slice(&bytes)
-        .map_err(|e| Error::failed(format!("{}:{}: of another form: {e}", path.display(), e.line())))
+        .map_err(|e| Error::failed(format!("{}:{}: unexpected format: {e}", path.display(), e.line())))
 }
 
-/// Returns a text that changes whenever one of these files of a folder does, by their sizes and the times of
-/// their last writes.
+/// Returns a text that changes whenever one of these files does, judging by sizes and modification times.
 pub fn version<'a>(folder: &Path, files: impl IntoIterator<Item = &'a str>) -> String {
     let mut hasher = blake3::Hasher::new();
     for file in files {
@@ -153,7 +153,7 @@ pub fn version<'a>(folder: &Path, files: impl IntoIterator<Item = &'a str>) -> S
     hasher.finalize().to_hex()[..16].to_owned()
 }
 
-/// Returns the folders in a folder, links left out; none where it is not there.
+/// Returns the folders inside a folder, except links; none if it does not exist.
 fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! The rows of runs that pages look at, read on as they are appended.
+//! The rows of runs that pages show, read further as they are appended.
 
 use crate::error::Result;
 use crate::metrics::{MetricsRow, TimingRow};
@@ -8,7 +8,7 @@ use crate::results::rows::Row;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Rows that are kept in memory, of all runs together: some hundred MB.
+/// Most rows kept in memory for all runs together: some hundred MB.
 const MAX_ROWS: usize = 1_000_000;
 
 /// The rows of a run.
@@ -18,7 +18,7 @@ pub struct RunRows {
     timing: Followed<TimingRow>,
 }
 
-/// The rows of a file, and what reads on.
+/// The rows of a file, and the reader that continues it.
 #[derive(Debug)]
 struct Followed<R> {
     follower: RowFollower<R>,
@@ -30,7 +30,7 @@ impl<R: Row> Followed<R> {
         Self { follower: RowFollower::new(path), rows: Vec::new() }
     }
 
-    /// Reads what was appended, to the end of the file as it is now.
+    /// Reads what was appended, up to the current end of the file.
     fn read_on(&mut self) -> Result<()> {
         loop {
             let new = self.follower.poll().inspect_err(|_| self.rows.clear())?;
@@ -44,15 +44,15 @@ impl<R: Row> Followed<R> {
 }
 
 impl RunRows {
-    /// Creates the rows of a run's folder, none of which has been read.
+    /// Creates the rows of a run's folder without reading any.
     pub fn new(run: &Path) -> Self {
         Self { metrics: Followed::new(&run.join(METRICS)), timing: Followed::new(&run.join(TIMING)) }
     }
 
-    /// Reads what was appended since.
+    /// Reads what was appended since the last call.
     ///
     /// # Errors
-    /// When a file is a link or cannot be read, or its content is not what a run writes.
+    /// If a file is a link or cannot be read, or its content is not what a run writes.
     pub fn read_on(&mut self) -> Result<()> {
         self.metrics.read_on()?;
         self.timing.read_on()
@@ -78,21 +78,21 @@ impl RunRows {
     }
 }
 
-/// The rows of the runs that were asked for last.
+/// The rows of the runs that were requested most recently.
 #[derive(Debug, Default)]
 pub struct KnownRows {
-    /// By `RECIPE/RUN`, the one that was asked for last at the end.
+    /// By `RECIPE/RUN`, most recently requested last.
     runs: Mutex<Vec<(String, Arc<Mutex<RunRows>>)>>,
 }
 
 impl KnownRows {
-    /// Calls `use_rows` with the rows of a run as they are now.
+    /// Calls `use_rows` with the current rows of a run.
     ///
     /// # Errors
-    /// As [`RunRows::read_on`].
+    /// If [`RunRows::read_on`] fails.
     pub fn with<T>(&self, id: &str, run: &Path, use_rows: impl FnOnce(&RunRows) -> T) -> Result<T> {
         let rows = self.of_run(id, run);
-        // After a panic the rows are those that were read, and the next look reads on.
+        // After a panic the rows read so far are valid, and the next call continues.
         let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
         rows.read_on()?;
         let found = use_rows(&rows);
@@ -112,10 +112,10 @@ impl KnownRows {
         rows
     }
 
-    /// Forgets the runs that were asked for longest ago, while there are too many rows; never the last one.
+    /// Forgets the least recently requested runs while there are too many rows, but never the last run.
     fn forget_oldest(&self) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that is being read counts once it has been.
+        // A run that is being read is counted next time.
         let len = |rows: &Arc<Mutex<RunRows>>| rows.try_lock().map_or(0, |rows| rows.len());
         let mut total: usize = runs.iter().map(|(_, rows)| len(rows)).sum();
         while total > MAX_ROWS && runs.len() > 1 {

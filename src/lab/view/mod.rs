@@ -1,14 +1,14 @@
-//! `xrun view`: a page over a results folder, served on 127.0.0.1 or written to one file.
+//! `xrun view`: a page about a results folder, served on 127.0.0.1 or written to one file.
 //!
 //! ```text
 //! connection ─▶ http: a request within limits ─▶ access: name, site, cookie ─▶ routes ─▶ documents ─▶ folder
 //!                                                                     │                      │
 //!                                                                   assets       table, known_rows: kept current
-//! single_file: the page with its assets and documents in it, but for what is private
+//! single_file: the page with its assets and documents in it, without private data
 //! ```
 //!
-//! Nothing is changed: requests read alone. Everything from a run is data: documents are JSON, and the page
-//! shows their texts as texts.
+//! Requests only read. Everything from a run is data: documents are JSON, and the page shows their texts as
+//! text.
 
 mod access;
 mod assets;

@@ -1,38 +1,35 @@
-//! What of documents is private, and stays out of a file that is sent on: environment variables, names of
-//! hosts, absolute paths.
+//! Removes private data from a file that is sent on: environment variables, host names, absolute paths.
 
 use crate::results::provenance::host_name;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What the texts of others are under, which are shown as they are: what a model wrote is no path.
+/// The key of texts that models wrote. They are shown as they are, because they name no real paths.
 const TEXTS_OF_MODELS: &str = "samples";
 
 /// What is left out, in words.
-pub const LEFT_OUT: [&str; 3] = [
-    "environment variables",
-    "names of hosts, also as hashes",
-    "absolute paths, of which the last name stays",
-];
+pub const LEFT_OUT: [&str; 3] =
+    ["environment variables", "host names and their hashes", "absolute paths, except their last names"];
 
-/// What stands for the folders of a path.
+/// Stands for the folders of a path.
 const FOLDERS: &str = "…";
 
 /// Fields of documents that may name the host: prose, and environments.
 const MAY_NAME_HOST: [&str; 5] = ["lines", "environments", "notes", "reason", "command"];
 
-/// Facts of environments that are private, by the beginnings of their names.
+/// Private facts of environments, by the beginnings of their names.
 const PRIVATE_FACTS: [&str; 3] = ["variables", "gpu.nccl.variables", "system.host"];
 
-/// Longer texts in bytes are no paths, and of a path with more folders the innermost are known.
+/// Longer texts, in bytes, are not paths. Of a path with more folders than this, only the innermost are
+/// known.
 const LONGEST_PATH: usize = 4096;
 const DEEPEST_PATH: usize = 64;
 
-/// Hides what is private of this machine and in general.
+/// Hides private data, of this machine and in general.
 #[derive(Debug)]
 pub struct Privacy {
-    /// Folders, longest first: known ones are found in a text whatever their names are made of.
+    /// Known folders, longest first. They are found in a text whatever characters their names have.
     folders: Vec<KnownFolder>,
     /// The name of this machine.
     host: Option<String>,
@@ -42,13 +39,13 @@ pub struct Privacy {
 #[derive(Debug)]
 struct KnownFolder {
     path: String,
-    /// True for one of this machine: its last name is private too.
+    /// True for a folder of this machine, whose last name is private too.
     is_own: bool,
 }
 
 impl Privacy {
-    /// Knows this machine, the results folder, and the folders that documents name: those of corpora,
-    /// settings and command lines.
+    /// Collects what is private here: this machine, the results folder, and the folders that documents name
+    /// for corpora, in settings and on command lines.
     pub fn here<'a>(results: &Path, documents: impl IntoIterator<Item = &'a Value>) -> Self {
         let canonical = |path: &Path| path.canonicalize().ok();
         let home = std::env::home_dir();
@@ -70,7 +67,7 @@ impl Privacy {
         Self { folders, host: host.filter(|host| !host.is_empty()) }
     }
 
-    /// Removes what is private from a document.
+    /// Removes private data from a document.
     pub fn hide(&self, document: &mut Value) {
         self.walk(document, false);
     }
@@ -102,7 +99,7 @@ impl Privacy {
         }
     }
 
-    /// Returns a text in which the last names of absolute paths alone are left.
+    /// Returns a text in which only the last names of absolute paths are left.
     fn without_paths(&self, text: &str) -> String {
         let mut text = text.to_owned();
         if !text.contains('/') {
@@ -121,14 +118,14 @@ impl Privacy {
             shown.push_str(before);
             let slashes = from.len() - from.trim_start_matches('/').len();
             let last = shown.chars().next_back();
-            // What follows `<` is the end of an element.
+            // A slash after `<` ends an HTML element.
             let may_begin = last.is_none_or(|c| !is_of_path(c) && c != '<');
             let begins = may_begin && from[slashes..].starts_with(is_of_path);
             let end = match last {
-                // `http://…` is an address; a file's is `file:///…`.
+                // `http://…` is an address, not a path; a file address is `file:///…`.
                 Some(':') if slashes == 2 => from.find(char::is_whitespace).unwrap_or(from.len()),
                 _ if !begins => slashes,
-                // A text or a quotation that begins so is a path to its end, with its spaces.
+                // A text or quotation that begins with a path is a path to its end, including spaces.
                 None => from.find('\n').unwrap_or(from.len()),
                 Some(quote @ ('"' | '\'' | '`')) => from.find([quote, '\n']).unwrap_or(from.len()),
                 Some(_) => from.find(ends_path).unwrap_or(from.len()),
@@ -148,12 +145,12 @@ impl Privacy {
     }
 }
 
-/// Adds the folders that the texts of a document name, without those of plain characters alone: where these
-/// end is seen in every text.
+/// Adds the folders that the texts of a document name. Leaves out folders with only plain characters, because
+/// their ends are found in any text.
 fn add_folders(document: &Value, folders: &mut BTreeSet<String>) {
     match document {
         Value::String(text) => {
-            // The whole path too, for it may be that of a folder.
+            // Include the whole path, which may itself be a folder.
             let all =
                 paths_in(text).into_iter().flat_map(|path| Path::new(path).ancestors().take(DEEPEST_PATH));
             let is_plain = |path: &str| path.chars().all(|c| c == '/' || is_of_path(c));
@@ -168,8 +165,8 @@ fn add_folders(document: &Value, folders: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns the absolute paths in a text whose ends are known: what the text is, or a setting in it is after
-/// the `=`, and what stands in quotes.
+/// Returns the absolute paths in a text whose ends are known: the whole text, a setting's value after the
+/// `=`, and quoted parts.
 fn paths_in(text: &str) -> Vec<&str> {
     let line = text.lines().next().unwrap_or_default();
     let set = line.split_once('=').map(|(_, value)| value.trim_start());
@@ -180,7 +177,7 @@ fn paths_in(text: &str) -> Vec<&str> {
     all.filter(|path| begins(path) && path.len() <= LONGEST_PATH).collect()
 }
 
-/// Returns true for the line of a private fact in a comparison of environments.
+/// Returns true for a line about a private fact in a comparison of environments.
 fn is_private_fact(item: &Value) -> bool {
     let name = item.get("name").and_then(Value::as_str);
     name.is_some_and(|name| PRIVATE_FACTS.iter().any(|private| name.starts_with(private)))
@@ -195,7 +192,7 @@ fn ends_path(c: char) -> bool {
     c.is_whitespace() || "\"'`<>|,;:()[]{}=".contains(c)
 }
 
-/// Returns a text without a word, which ends where no character of a name follows.
+/// Replaces a word in a text, wherever it stands alone as a path or name.
 fn without_word(text: &str, word: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! From the name of a document to the document: `run/RECIPE/RUN`, `curves/RECIPE/RUN`, ….
+//! Maps the name of a document to the document: `run/RECIPE/RUN`, `curves/RECIPE/RUN`, ….
 
 use super::documents::curves::{Asked, POINTS, Smoothing};
 use super::documents::sweep::Attempts;
@@ -18,7 +18,8 @@ use std::sync::{Mutex, PoisonError};
 pub struct Routes {
     table: LiveTable,
     rows: KnownRows,
-    /// Held while memory is planned, which takes the more memory the larger the model: one at a time.
+    /// Held while memory is planned. Plans run one at a time, because a plan of a large model takes much
+    /// memory.
     planning: Mutex<()>,
 }
 
@@ -37,7 +38,7 @@ impl Routes {
     /// Returns the document of this name.
     ///
     /// # Errors
-    /// A refusal where there is none, a parameter is wrong, or a file cannot be read.
+    /// Refuses the request if there is no such document, a parameter is wrong, or a file cannot be read.
     pub fn document(&self, name: &[&str], request: &Request) -> Result<Value, Refusal> {
         if name == ["matches"] {
             let asked = |name| request.parameter(name).unwrap_or_default();
@@ -104,7 +105,7 @@ impl Routes {
             "profile" => profile::document(run)?.ok_or_else(|| {
                 Refusal::new(
                     404,
-                    format!("no profile is kept: measure one by `xrun profile {} --keep`", run.id),
+                    format!("no profile is kept: measure one with `xrun profile {} --keep`", run.id),
                 )
             }),
             _ => Err(unknown()),
@@ -116,7 +117,7 @@ impl Routes {
             2..=differences::MAX_RUNS => Ok(differences::document(runs)?),
             count => Err(Refusal::new(
                 400,
-                format!("{count} runs cannot be set side by side, and 2 to {} can", differences::MAX_RUNS),
+                format!("{count} runs cannot be shown side by side; choose 2 to {}", differences::MAX_RUNS),
             )),
         }
     }
@@ -124,7 +125,7 @@ impl Routes {
 
 /// Returns the run of this id.
 fn known<'a>(table: &'a Table, id: &str) -> Result<&'a TableRun, Refusal> {
-    table.run(id).ok_or_else(|| Refusal::new(404, "there is no run of this id in the results folder"))
+    table.run(id).ok_or_else(|| Refusal::new(404, "the results folder has no run with this id"))
 }
 
 /// Returns the folder of this id.
@@ -132,7 +133,7 @@ fn found(all: Vec<(String, PathBuf)>, id: &str) -> Result<PathBuf, Refusal> {
     all.into_iter().find(|(known, _)| known == id).map(|(_, path)| path).ok_or_else(unknown)
 }
 
-/// Returns an id of two segments.
+/// Joins two segments to an id.
 fn joined(first: &str, second: &str) -> Result<String, Refusal> {
     match first.contains('/') || second.contains('/') {
         true => Err(unknown()),
@@ -141,16 +142,17 @@ fn joined(first: &str, second: &str) -> Result<String, Refusal> {
 }
 
 fn unknown() -> Refusal {
-    Refusal::new(404, "there is no document of this name")
+    Refusal::new(404, "there is no document with this name")
 }
 
-/// Returns the number of a parameter, where it is given.
+/// Parses a numeric parameter, if it is given.
 fn parameter<T: FromStr>(request: &Request, name: &str) -> Result<Option<T>, Refusal> {
-    let wrong = |text: &str| Refusal::new(400, format!("{name} is `{text}`, and no whole number that fits"));
+    let wrong =
+        |text: &str| Refusal::new(400, format!("{name} must be a whole number in range, not `{text}`"));
     request.parameter(name).map(|text| text.parse().map_err(|_| wrong(text))).transpose()
 }
 
-/// Returns what a request asks for of curves.
+/// Parses what a request for curves asks for.
 fn asked(request: &Request) -> Result<Asked, Refusal> {
     let usual = Asked::default();
     let points = parameter(request, "points")?.unwrap_or(usual.points);
@@ -159,7 +161,7 @@ fn asked(request: &Request) -> Result<Asked, Refusal> {
     let scale = match request.parameter("scale") {
         None | Some("linear") => Scale::Linear,
         Some("log") => Scale::Log,
-        Some(other) => return Err(Refusal::new(400, format!("scale is `{other}`, and linear or log"))),
+        Some(other) => return Err(Refusal::new(400, format!("scale must be linear or log, not `{other}`"))),
     };
     let smoothing = match parameter(request, "smooth")? {
         None | Some(0) => Smoothing::Off,

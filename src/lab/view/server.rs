@@ -1,4 +1,4 @@
-//! The server: a thread per connection, of which there are few at once.
+//! The server: one thread per connection, with a limit on connections.
 
 use super::access::{Access, Admission};
 use super::folder::ResultsFolder;
@@ -11,23 +11,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The most connections that are answered at once: a browser opens six.
+/// The most connections answered at once. A browser opens six.
 const MAX_CONNECTIONS: usize = 64;
 
-/// The times of a connection.
+/// The time limits of a connection.
 const LIMITS: Limits = Limits { read: Duration::from_secs(5), write: Duration::from_secs(60) };
 
-/// The times of a connection that is one too many.
+/// The time limits of a connection beyond the most that are answered.
 const BUSY: Limits = Limits { read: Duration::from_millis(50), write: Duration::from_millis(50) };
 
-/// A server on 127.0.0.1 over a results folder.
+/// A server on 127.0.0.1 for a results folder.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     site: Arc<Site>,
 }
 
-/// What every connection is answered by.
+/// What answers every connection.
 #[derive(Debug)]
 struct Site {
     access: Access,
@@ -36,10 +36,10 @@ struct Site {
 }
 
 impl Server {
-    /// Opens a port; 0 is any that is free.
+    /// Opens a port; 0 picks any free one.
     ///
     /// # Errors
-    /// When the port is taken, or the results folder cannot be read.
+    /// If the port is taken.
     pub fn open(folder: ResultsFolder, port: u16) -> Result<Self> {
         let cannot = |e: std::io::Error| {
             Error::failed(format!("cannot serve at 127.0.0.1:{port}: {e}; choose another --port, or none"))
@@ -58,12 +58,13 @@ impl Server {
     /// Answers connections until the process ends.
     ///
     /// # Errors
-    /// When the port no longer accepts any.
+    /// If the port accepts no more connections.
     pub fn serve(&self) -> Result<()> {
         loop {
             match self.listener.accept() {
                 Ok((stream, _)) => self.site.clone().take(stream),
-                // One that went away before it was accepted; or no descriptor is free until another closes.
+                // The client went away before it was accepted, or no file descriptor is free until another
+                // connection closes.
                 Err(e) if !is_of_listener(&e) => std::thread::sleep(Duration::from_millis(10)),
                 Err(e) => return Err(Error::failed(format!("cannot accept connections: {e}"))),
             }
@@ -71,14 +72,14 @@ impl Server {
     }
 }
 
-/// Returns true for an error of the listening socket itself, after which no connection comes any more.
+/// Returns true for an error of the listening socket itself, after which no connection will arrive.
 fn is_of_listener(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{InvalidInput, NotConnected, Unsupported};
     [InvalidInput, NotConnected, Unsupported].contains(&error.kind())
 }
 
 impl Site {
-    /// Answers a connection in a thread of its own.
+    /// Answers a connection in its own thread.
     fn take(self: Arc<Self>, mut stream: TcpStream) {
         if self.connections.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS {
             reject(&mut stream, BUSY, &Refusal::new(503, "too many connections; try again"));
@@ -91,7 +92,7 @@ impl Site {
             answer(&mut stream, LIMITS, |request| site.respond(request));
         };
         if std::thread::Builder::new().name("view".to_owned()).spawn(work).is_err() {
-            // The connection was closed with what the thread would have had.
+            // Dropping the closure has closed the connection.
             self.connections.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -109,7 +110,7 @@ impl Site {
             [""] => Ok(Response::new(Content::Html, assets::PAGE.as_bytes())),
             ["assets", name] => match assets::find(name) {
                 Some(asset) => Ok(Response::new(asset.content, asset.text.as_bytes())),
-                None => Err(Refusal::new(404, "there is no such file of the page")),
+                None => Err(Refusal::new(404, "the page has no such file")),
             },
             ["api", name @ ..] => {
                 let document = self.routes.document(name, request)?;
@@ -122,7 +123,7 @@ impl Site {
     }
 }
 
-/// An open connection; dropping it, also when its thread panics, makes room for another.
+/// An open connection. Dropping it makes room for another, even when its thread panics.
 struct Open<'a>(&'a AtomicUsize);
 
 impl Drop for Open<'_> {

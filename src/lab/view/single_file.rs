@@ -1,9 +1,9 @@
-//! The page in one file, with the documents of chosen runs in it: it opens without a server and without a
-//! network.
+//! Writes the page with the documents of chosen runs into one file, which opens without a server and without
+//! a network.
 //!
-//! A policy in the file names the hashes of its scripts and its style sheets, so that nothing else runs in
-//! it, and lets it load nothing. Documents are in an element that is data; no text in them can end it, for
-//! `<` is an escape there.
+//! A policy in the file lists the hashes of its scripts and style sheets, so nothing else can run in it, and
+//! forbids it to load anything. Documents are in an element that is data. No text in them can end that
+//! element, because `<` is escaped there.
 
 use super::assets::{ASSETS, Asset, LICENCE, PAGE};
 use super::documents::curves::{Asked, Smoothing};
@@ -23,10 +23,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
-/// The line of the page that a server's page has, in whose place the policy is.
+/// The line that only a served page has. The policy replaces it.
 const SERVED: &str = "<meta name=\"documents\" content=\"served\">";
 
-/// About how many points each curve has in a file, whose page cannot ask for others.
+/// Approximate number of points per curve in a file, which cannot request more.
 const POINTS_IN_FILE: usize = 2000;
 
 /// The most runs in a file.
@@ -50,7 +50,7 @@ pub struct Selection {
     pub excluded: Vec<String>,
 }
 
-/// What the words of a command line mean.
+/// What the words of a command line select.
 #[derive(Default)]
 struct Chosen {
     /// `RECIPE/RUN` of runs, each once.
@@ -60,17 +60,20 @@ struct Chosen {
 }
 
 impl SingleFile {
-    /// Makes the file of runs, comparisons with their runs, and sweeps; with what is private where it is to
-    /// be `full`.
+    /// Builds the file from runs, comparisons with their runs, and sweeps. Includes private data only if
+    /// `full`.
     ///
     /// # Errors
-    /// When a word means none of these, or one of their files cannot be read.
+    /// If a word matches none of these, or one of their files cannot be read.
     pub fn new(folder: &ResultsFolder, words: &[String], full: bool) -> Result<Self> {
         let table = LiveTable::new(folder.clone()).current()?;
         let chosen = Chosen::new(folder, &table, words)?;
         let runs: Vec<&TableRun> = chosen.runs.iter().filter_map(|id| table.run(id)).collect();
         if runs.len() > MAX_RUNS {
-            return Err(Error::usage(format!("{} runs are more than {MAX_RUNS}; name fewer", runs.len())));
+            return Err(Error::usage(format!(
+                "{} runs are more than the limit of {MAX_RUNS}; name fewer",
+                runs.len()
+            )));
         }
         let mut selection = Selection::default();
         let mut documents = documents(folder, &table, &runs, &chosen, &mut selection)?;
@@ -93,10 +96,10 @@ impl SingleFile {
         Ok(Self { html: page(&embedded)?.into_bytes(), selection })
     }
 
-    /// Writes the file; an existing one is replaced where it may be.
+    /// Writes the file. Replaces an existing one only if `may_replace`.
     ///
     /// # Errors
-    /// Where it is there already and may not be replaced, or cannot be written.
+    /// If the file exists and may not be replaced, or cannot be written.
     pub fn write(&self, path: &Path, may_replace: bool) -> Result<()> {
         match may_replace {
             true => atomic::write(path, &self.html),
@@ -143,7 +146,7 @@ impl Chosen {
     }
 }
 
-/// Returns `RECIPE/RUN` of a run's folder, which the table must have.
+/// Returns `RECIPE/RUN` of a run's folder, which must be in the table.
 fn id_in(table: &Table, run: &Path) -> Result<String> {
     let is_it =
         |known: &&TableRun| known.path == run || known.path.canonicalize().ok() == run.canonicalize().ok();
@@ -152,12 +155,12 @@ fn id_in(table: &Table, run: &Path) -> Result<String> {
 
 fn outside(path: &Path) -> Error {
     Error::usage(format!(
-        "{} is not in the results folder, or behind a link, or damaged; give the folder that it is in by --results",
+        "{} is outside the results folder, behind a link, or damaged; name the folder that it is in with --results",
         path.display()
     ))
 }
 
-/// Returns the documents of what was chosen, by their names, and says what they are.
+/// Returns the chosen documents by name, and describes them in `selection`.
 fn documents(
     folder: &ResultsFolder,
     table: &Table,
@@ -168,7 +171,7 @@ fn documents(
     let mut documents = Map::new();
     let root = folder.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut of_runs = table.document_of(&root, runs);
-    // What cannot be read of the folder is nothing of these runs.
+    // The damage listed for the folder concerns other runs.
     of_runs["damaged"] = json!([]);
     documents.insert("runs".to_owned(), of_runs);
     let (mut memories, mut profiles) = (0, 0);
@@ -215,7 +218,7 @@ fn documents(
 }
 
 impl Selection {
-    /// Says what is there of runs.
+    /// Describes what the file has of runs.
     fn runs(&mut self, runs: &[&TableRun], memories: usize, profiles: usize) {
         if runs.is_empty() {
             return;
@@ -229,7 +232,7 @@ impl Selection {
             ids.join(", ")
         ));
         if memories > 0 {
-            self.included.push(format!("the memory of {memories} of them over a step, by plan"));
+            self.included.push(format!("the planned memory of {memories} of them over a step"));
         }
         if profiles > 0 {
             self.included.push(format!("the profile of {profiles} of them"));
@@ -260,14 +263,14 @@ fn page(embedded: &Value) -> Result<String> {
         "<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
          <meta name=\"referrer\" content=\"no-referrer\">\n"
     );
-    // Line by line, so that nothing that was put in is taken for a line of the page.
+    // Go line by line, so that inserted text is never mistaken for a line of the page.
     let mut html = String::with_capacity(json.len() + PAGE.len());
     let mut data = Some(data);
     for line in PAGE.split_inclusive('\n') {
         let of_line = |asset: &&Asset| line.trim() == asset.line();
         match ASSETS.iter().find(of_line) {
             Some(asset) if asset.content == Content::Script => {
-                // Once, before the first of them.
+                // Only once, before the first script.
                 html.extend(data.take());
                 html += &format!("<script>{}</script>\n", asset.text);
             }

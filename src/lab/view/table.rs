@@ -1,4 +1,4 @@
-//! The table of runs, kept current: what changed since a page last asked.
+//! The table of runs, kept current, with what changed since a page last asked.
 
 use super::documents::rows::{Layout, row};
 use super::filter::matches;
@@ -14,10 +14,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The folder is looked at again after so long at the earliest, however many pages ask.
+/// The folder is read again at most this often, however many pages ask.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Runs that are gone are remembered up to so many; a page that asks for earlier ones reads the table anew.
+/// The most removed runs to remember. A page that asks for earlier changes gets the whole table again.
 const MAX_GONE: usize = 10_000;
 
 /// The table of a results folder.
@@ -27,23 +27,23 @@ pub struct LiveTable {
     state: Mutex<Option<(Instant, Arc<Table>)>>,
 }
 
-/// The table at one moment. Revisions are in ascending order, also over restarts of the server: the first is
-/// the time of the start in milliseconds.
+/// The table at one moment. Revisions increase, even over restarts of the server, because the first one is
+/// its start time in milliseconds.
 #[derive(Debug, Default)]
 pub struct Table {
     /// The newest change.
     revision: u64,
     /// The first revision that this server knows.
     first: u64,
-    /// The runs as `xrun runs` reads them, which filters and orders are of.
+    /// The runs as `xrun runs` reads them; filters and orders use these.
     collection: Collection,
     /// Their rows, newest first.
     pub runs: Vec<TableRun>,
-    /// Places in `runs`, by `RECIPE/RUN`.
+    /// Indexes into `runs`, by `RECIPE/RUN`.
     places: HashMap<String, usize>,
     /// Columns and keys, and when they changed.
     layout: Changed<Layout>,
-    /// Runs that are gone, with the revision since which.
+    /// Removed runs, with the revision in which each went.
     gone: Vec<(u64, String)>,
     comparisons: Changed<String>,
     sweeps: Changed<String>,
@@ -62,11 +62,11 @@ pub struct TableRun {
     pub version: String,
     /// Its row.
     pub row: Value,
-    /// The revision in which the row became what it is.
+    /// The revision in which the row last changed.
     changed_in: u64,
 }
 
-/// A value, and the revision in which it became that.
+/// A value, and the revision in which it last changed.
 #[derive(Debug, Default)]
 struct Changed<T> {
     value: T,
@@ -74,7 +74,7 @@ struct Changed<T> {
 }
 
 impl<T: PartialEq> Changed<T> {
-    /// Returns a value, with the revision of an equal one before.
+    /// Wraps a value. Keeps the revision of `before` if the values are equal.
     fn new(value: T, before: &Self, revision: u64) -> Self {
         let at = if value == before.value { before.at } else { revision };
         Self { value, at }
@@ -82,7 +82,7 @@ impl<T: PartialEq> Changed<T> {
 }
 
 /// Returns a text that changes with everything that documents of a run show: its files, whether a process
-/// works on it, and what was said of it.
+/// works on it, and its annotation.
 fn version_of_run(run: &Run) -> String {
     let files = version(&run.path, [SUMMARY, METRICS, TIMING, LOG, PROFILE]);
     let all = format!("{files} {} {:?}", run.status.as_str(), run.annotation);
@@ -95,7 +95,7 @@ fn now_in_milliseconds() -> u64 {
 }
 
 impl LiveTable {
-    /// Creates the table of a folder, which is read when it is asked for.
+    /// Creates the table of a folder, which is read on first use.
     pub fn new(folder: ResultsFolder) -> Self {
         Self { folder, state: Mutex::new(None) }
     }
@@ -105,12 +105,12 @@ impl LiveTable {
         &self.folder
     }
 
-    /// Returns the table as it is, or was a moment ago. Who asks while it is read waits for it.
+    /// Returns the table as it is, or was a moment ago. Callers wait while another thread reads it.
     ///
     /// # Errors
-    /// When the folder, or the lock of a run, cannot be read.
+    /// If the folder, or the lock of a run, cannot be read.
     pub fn current(&self) -> Result<Arc<Table>> {
-        // What a thread that panicked has left is a whole table or none.
+        // Even after a panic, the state is a whole table or none.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, table)) = state.as_ref().filter(|(read, _)| read.elapsed() < FRESH) {
             return Ok(table.clone());
@@ -121,11 +121,11 @@ impl LiveTable {
         Ok(table)
     }
 
-    /// Returns the table that was read last, however long ago; the current one where none was. A page that
-    /// filters has this table, and asks for changes by itself.
+    /// Returns the table that was read last, however long ago, or reads it. A page that filters already has
+    /// this table, and asks for changes separately.
     ///
     /// # Errors
-    /// As [`LiveTable::current`].
+    /// If [`LiveTable::current`] fails.
     pub fn known(&self) -> Result<Arc<Table>> {
         let known = self
             .state
@@ -138,10 +138,10 @@ impl LiveTable {
 }
 
 impl Table {
-    /// Reads the table of a folder; what is as in the one before keeps its revision.
+    /// Reads the table of a folder. Whatever equals `before` keeps its revision.
     ///
     /// # Errors
-    /// As [`LiveTable::current`].
+    /// If [`LiveTable::current`] would fail.
     fn read(folder: &ResultsFolder, before: Option<&Self>) -> Result<Self> {
         let start = Self::default();
         let (before, revision) = match before {
@@ -150,7 +150,7 @@ impl Table {
         };
         let mut collection = Collection::read(folder.root())?;
         let mut damaged: Vec<String> =
-            collection.unreadable.iter().map(|error| format!("{error}; this is left out")).collect();
+            collection.unreadable.iter().map(|error| format!("{error}; left out of the list")).collect();
         let lost = find::without_summary(folder.root())?;
         damaged.extend(lost.iter().map(|run| find::lost(run, SUMMARY)));
         collection.runs.retain(|run| match folder.link_in_run(&run.path) {
@@ -193,7 +193,7 @@ impl Table {
         })
     }
 
-    /// Returns the first revision whose changes are known in a later one, and the runs that are gone since.
+    /// Returns the first revision from which changes are known, and the runs removed since.
     fn gone_in(&self, revision: u64, places: &HashMap<String, usize>) -> (u64, Vec<(u64, String)>) {
         let is_gone = |id: &String| !places.contains_key(id);
         let earlier = self.gone.iter().filter(|(_, id)| is_gone(id)).cloned();
@@ -216,7 +216,7 @@ impl Table {
         self.document_of(results, &self.runs.iter().collect::<Vec<_>>())
     }
 
-    /// Returns the document `runs` with some of the runs alone.
+    /// Returns the document `runs` for only some of the runs.
     pub fn document_of(&self, results: &str, runs: &[&TableRun]) -> Value {
         json!({
             "results": results,
@@ -228,17 +228,17 @@ impl Table {
         })
     }
 
-    /// Returns the document `matches`: ids of the runs that a filter keeps, in an order.
+    /// Returns the document `matches`: ids of the runs that a filter keeps, in order.
     ///
     /// # Errors
-    /// A refusal of a filter that is too long.
+    /// Refuses a filter that is too long.
     pub fn matches(&self, filter: &str, sort: &str) -> Result<Value, Refusal> {
         let found = matches(&self.collection, filter, sort)?;
         let ids: Vec<&str> = found.runs.iter().map(|run| run.id.as_str()).collect();
         Ok(json!({"revision": self.revision, "runs": ids, "problems": found.problems}))
     }
 
-    /// Returns the document `changes`: what is other than at a revision.
+    /// Returns the document `changes`: what has changed since a revision.
     pub fn changes(&self, since: u64) -> Value {
         let is_known = (self.first..=self.revision).contains(&since) && self.layout.at <= since;
         let changed = self.runs.iter().filter(|run| is_known && run.changed_in > since);

@@ -97,7 +97,7 @@ fn words_that_mean_nothing_here_are_refused() {
     view(&results, &["--out", out, "none"]).code(2).stderr(predicate::str::contains("no run `none`"));
     view(&results, &["--out", out, outside.to_str().unwrap()])
         .code(2)
-        .stderr(predicate::str::contains("is not in the results folder"));
+        .stderr(predicate::str::contains("is outside the results folder"));
     view(&results, &["--out", out]).code(2);
     view(&results, &["small"]).code(2);
     view(&results, &["--full"]).code(2);

@@ -18,7 +18,7 @@ fn read(folder: &Path) -> Result<Experiment> {
     Experiment::parse(&bytes, &path)
 }
 
-/// Returns the line of a comparison in the document `comparisons`; with the reason where it cannot be read.
+/// Returns the line of a comparison in the document `comparisons`, or the reason if it cannot be read.
 pub fn line(id: &str, folder: &Path) -> Value {
     let version = version(folder, [EXPERIMENT]);
     let experiment = match read(folder) {

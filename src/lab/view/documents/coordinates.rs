@@ -8,7 +8,7 @@ use crate::view::folder::{read_json, version};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Returns the line of coordinates in the document `coordinates`; with the reason where they cannot be read.
+/// Returns the line of coordinates in the document `coordinates`, or the reason if they cannot be read.
 pub fn line(id: &str, folder: &Path) -> Value {
     let version = version(folder, [COORDINATES_JSON, COORDINATE_ROWS]);
     match read_json::<Coordinates>(folder, COORDINATES_JSON) {
@@ -22,7 +22,7 @@ pub fn line(id: &str, folder: &Path) -> Value {
 /// Returns the document `coordinate` of a folder.
 ///
 /// # Errors
-/// When one of its files cannot be read.
+/// If one of its files cannot be read.
 pub fn document(id: &str, folder: &Path) -> Result<Value> {
     let version = version(folder, [COORDINATES_JSON, COORDINATE_ROWS]);
     let found: Coordinates = read_json(folder, COORDINATES_JSON)?;

@@ -8,25 +8,25 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 
-/// The fewest and the most points that may be asked for, and how many there are without a word.
+/// How many points may be requested, and the default.
 pub const POINTS: RangeInclusive<usize> = 16..=20_000;
 pub const USUAL_POINTS: usize = 1000;
 
-/// The files of columns, as the page knows them.
+/// The files that columns come from, as the page names them.
 const METRICS_FILE: &str = "metrics";
 const TIMING_FILE: &str = "timing";
 
 /// Columns that are axes.
 const AXES: [&str; 3] = ["step", "tokens_seen", "wall_s"];
 
-/// What is asked for.
+/// What a request asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
     /// The columns; `None` for all.
     pub columns: Option<Vec<String>>,
-    /// About how many points of each.
+    /// Approximate number of points per column.
     pub points: usize,
-    /// The steps.
+    /// The steps to cover.
     pub steps: RangeInclusive<u64>,
     /// The scale on which the points are spread evenly.
     pub scale: Scale,
@@ -40,12 +40,12 @@ pub enum Smoothing {
     Off,
     /// A window of this width.
     Rows(usize),
-    /// The window of pictures, [`curve::window`].
+    /// The window that plots use, [`curve::window`].
     Usual,
 }
 
 impl Default for Asked {
-    /// Returns what the document without parameters has.
+    /// Returns what a request without parameters asks for.
     fn default() -> Self {
         Self {
             columns: None,
@@ -60,7 +60,7 @@ impl Default for Asked {
 /// A column of rows.
 struct Column {
     name: String,
-    /// Its entry in the table of metrics; of a held-out set, that of the loss.
+    /// Its entry in the table of metrics. Columns of held-out sets use the entry of their loss.
     metric: &'static Metric,
     file: &'static str,
 }
@@ -75,7 +75,7 @@ impl Column {
     }
 }
 
-/// Returns the places of the points at these steps.
+/// Returns the index range of the points at these steps.
 fn places(points: &[(f64, f64)], steps: &RangeInclusive<u64>) -> Range<usize> {
     let from = points.partition_point(|point| (point.0 as u64) < *steps.start());
     let to = points.partition_point(|point| point.0 as u64 <= *steps.end());
@@ -114,7 +114,7 @@ pub fn document(id: &str, version: &str, rows: &RunRows, asked: &Asked) -> Value
     json!({"id": id, "version": version, "from": from, "to": steps.next_back().or(from), "metrics": metrics})
 }
 
-/// Returns the columns that rows may have values of: those of both files, and of held-out sets.
+/// Returns the columns that rows may have values in, from both files and from held-out sets.
 fn columns(rows: &RunRows) -> Vec<Column> {
     let fixed = |metric: &'static Metric, file| Column { name: metric.name.to_owned(), metric, file };
     let is_axis = |metric: &&Metric| AXES.contains(&metric.name);
@@ -147,13 +147,13 @@ impl Axes {
         }
     }
 
-    /// Returns what a step has on an axis, where it is known.
+    /// Returns the value of an axis at a step, if it is known.
     fn at<T: Copy>(axis: &[(u64, T)], step: u64) -> Option<T> {
         let place = axis.binary_search_by_key(&step, |(known, _)| *known).ok()?;
         axis.get(place).map(|(_, value)| *value)
     }
 
-    /// Returns points on every axis and their values, which `shown` makes JSON.
+    /// Returns points on every axis with their values, which `shown` converts to JSON.
     fn of_points(&self, points: &[(f64, f64)], shown: fn(f64) -> Value) -> Map<String, Value> {
         let steps = || points.iter().map(|point| point.0 as u64);
         let seconds: Vec<Value> = steps().map(|step| or_null(Self::at(&self.seconds, step))).collect();
@@ -169,8 +169,8 @@ impl Axes {
     }
 }
 
-/// Returns the curve of the points at `range`. Its medians are over points of the whole run, which `rows`
-/// counts: both are the same whatever part is asked for.
+/// Returns the curve of the points at `range`. The medians and the count `rows` always cover the whole run,
+/// so they do not depend on the part requested.
 fn curve(points: &[(f64, f64)], range: Range<usize>, metric: &Metric, axes: &Axes, asked: &Asked) -> Value {
     let part = &points[range.clone()];
     let found = buckets(part, (asked.points / 2).max(1), asked.scale);
@@ -198,7 +198,7 @@ fn curve(points: &[(f64, f64)], range: Range<usize>, metric: &Metric, axes: &Axe
     Value::Object(curve)
 }
 
-/// Returns how many rows each median is over; `None` where the curve is not smoothed.
+/// Returns how many rows each median covers, or `None` if the curve is not smoothed.
 fn window(smoothing: Smoothing, rows: usize) -> Option<usize> {
     match smoothing {
         Smoothing::Off => None,

@@ -13,7 +13,7 @@ use crate::view::table::TableRun;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 
-/// The most runs that are set side by side.
+/// The most runs shown side by side.
 pub const MAX_RUNS: usize = 16;
 
 /// What is compared of a run.
@@ -38,7 +38,7 @@ impl Side {
 /// Returns the document `differences` of runs.
 ///
 /// # Errors
-/// When the summary of a run, or a file that is there, cannot be read.
+/// If the summary of a run, or another existing file, cannot be read.
 pub fn document(runs: &[&TableRun]) -> Result<Value> {
     let sides: Vec<Side> = runs.iter().map(|run| Side::read(run)).collect::<Result<_>>()?;
     Ok(json!({
@@ -49,7 +49,7 @@ pub fn document(runs: &[&TableRun]) -> Result<Value> {
     }))
 }
 
-/// Returns every key that one of the recipes has, in the order of the first that has it.
+/// Returns every key that any of the recipes has, in order of first occurrence.
 fn keys(sides: &[Side]) -> Vec<Value> {
     let mut seen = HashSet::new();
     let all = sides.iter().filter_map(|side| side.keys.as_ref()).flat_map(StoredKeys::iter);

@@ -10,17 +10,17 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Lines without a word, and the most that may be asked for.
+/// Number of lines by default, and the most that may be requested.
 pub const USUAL_LINES: usize = 200;
 pub const MAX_LINES: usize = 2000;
 
-/// The end of the file that is read, in bytes.
+/// Bytes at the end of the file that are read.
 const TAIL: u64 = 1 << 20;
 
 /// Returns the document `log` of a run: its last lines, at most `count`.
 ///
 /// # Errors
-/// When the log is there and cannot be read.
+/// If the log exists and cannot be read.
 pub fn document(run: &TableRun, count: usize) -> Result<Value> {
     let path = run.path.join(LOG);
     let (bytes, is_whole) = match path.symlink_metadata() {
@@ -28,7 +28,7 @@ pub fn document(run: &TableRun, count: usize) -> Result<Value> {
         _ => tail(regular::open(&path)?, &path)?,
     };
     let text = String::from_utf8_lossy(&bytes);
-    // The first line of a part is a part of a line.
+    // If the file is not read whole, the first line may be cut off.
     let lines: Vec<String> =
         text.lines().skip(usize::from(!is_whole)).map(|line| printable(line).into_owned()).collect();
     let from = lines.len().saturating_sub(count.min(MAX_LINES));
@@ -36,7 +36,7 @@ pub fn document(run: &TableRun, count: usize) -> Result<Value> {
     Ok(json!({"id": run.id, "version": run.version, "lines": lines[from..], "more": more}))
 }
 
-/// Returns the last bytes of a file, and whether that is all of it.
+/// Returns the last bytes of a file, and whether they are the whole file.
 fn tail(mut file: File, path: &Path) -> Result<(Vec<u8>, bool)> {
     let length = file.metadata().at("read", path)?.len();
     let from = length.saturating_sub(TAIL);

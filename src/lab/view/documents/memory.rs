@@ -13,22 +13,22 @@ use crate::view::folder::{read, read_text};
 use crate::view::table::TableRun;
 use serde_json::{Value, json};
 
-/// Tokens of corpora, of which memory plans need no more than that there are enough.
+/// Token counts to plan with. Memory plans only need to know that there are enough tokens.
 const TRAIN_TOKENS: usize = 1 << 40;
 const HELD_OUT_TOKENS: usize = 1 << 30;
 
-/// Returns the document `memory` of a run. The corpus is not read: the vocabulary follows from the loss of a
-/// uniform guess.
+/// Returns the document `memory` of a run. Does not read the corpus: the vocabulary size follows from the
+/// loss of a uniform guess.
 ///
 /// # Errors
-/// When the run has no resolved recipe, or none that this version can plan.
+/// If the run has no resolved recipe, or this version cannot plan it.
 pub fn document(run: &TableRun) -> Result<Value> {
     let path = run.path.join(RESOLVED);
     let text = read_text(&run.path, RESOLVED)?.ok_or_else(|| {
-        Error::failed(format!("{} is not there, and memory is planned from it", path.display()))
+        Error::failed(format!("{} is missing, and memory is planned from it", path.display()))
     })?;
     let summary = read_summary(&run.path)?;
-    // A recipe that leaves the device to the machine ran on what its environment names.
+    // If the recipe leaves the device to the machine, the environment tells which one it was.
     let environment: Option<Value> =
         read(&run.path, ENVIRONMENT)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let on_gpu = environment.is_some_and(|environment| environment["gpu"].is_object());
@@ -41,7 +41,7 @@ pub fn document(run: &TableRun) -> Result<Value> {
     let planned = summary.memory.planned_bytes.filter(|bytes| *bytes != timeline.peak_bytes as u64);
     let note = planned.map(|bytes| {
         let [now, then] = [timeline.peak_bytes, usize::try_from(bytes).unwrap_or(usize::MAX)].map(binary);
-        format!("this version of xrun plans {now}, and the run was planned with {then}")
+        format!("this version of xrun plans {now}, but the run was planned with {then}")
     });
     let mut document = serde_json::to_value(timeline)
         .map_err(|e| Error::failed(format!("cannot write the memory of {} as JSON: {e}", run.id)))?;
@@ -52,7 +52,7 @@ pub fn document(run: &TableRun) -> Result<Value> {
     Ok(document)
 }
 
-/// Returns what plans need to know of the corpus of a run.
+/// Returns what plans need to know about the corpus of a run.
 fn corpus(recipe: &Recipe, summary: &Summary) -> Result<CorpusFacts> {
     let vocab_size = summary.uniform_loss.map(|loss| loss.exp().round() as usize).ok_or_else(|| {
         Error::failed(

@@ -1,7 +1,7 @@
-//! The documents that the page shows, as JSON: one file per kind.
+//! The JSON documents that the page shows, one file per kind.
 //!
-//! A number is in the unit that stands beside it. A blank is `null` or not there; a value that is not finite
-//! is one of the texts `NaN`, `inf` and `-inf`.
+//! Every number comes with its unit. A missing value is `null` or left out; a value that is not finite is one
+//! of the texts `NaN`, `inf` and `-inf`.
 
 pub mod comparison;
 pub mod coordinates;

@@ -1,8 +1,8 @@
-//! Numbers as JSON, which has none that are not finite.
+//! Numbers as JSON, which cannot hold values that are not finite.
 
 use serde_json::Value;
 
-/// Returns a number; one that is not finite is a text.
+/// Returns a JSON number, or a text if the value is not finite.
 pub fn number(value: f64) -> Value {
     match value {
         value if value.is_nan() => "NaN".into(),
@@ -12,8 +12,8 @@ pub fn number(value: f64) -> Value {
     }
 }
 
-/// Returns a number of a row with the digits that its file has: one that was an f32 with the shortest digits
-/// of that.
+/// Returns a number of a row with the digits of its file. A value that was an f32 gets the shortest digits of
+/// that f32.
 pub fn number_of_row(value: f64) -> Value {
     let narrow = value as f32;
     match f64::from(narrow) == value {
@@ -22,7 +22,7 @@ pub fn number_of_row(value: f64) -> Value {
     }
 }
 
-/// Returns a number, `null` where there is none.
+/// Returns a number, or `null` for `None`.
 pub fn or_null(value: Option<f64>) -> Value {
     value.map_or(Value::Null, number)
 }

@@ -7,10 +7,10 @@ use crate::view::folder::read;
 use crate::view::table::TableRun;
 use serde_json::Value;
 
-/// Returns the document `profile` of a run; `None` where none was kept.
+/// Returns the document `profile` of a run, or `None` if no profile is kept.
 ///
 /// # Errors
-/// When the file cannot be read, or is of another form.
+/// If the file cannot be read or parsed.
 pub fn document(run: &TableRun) -> Result<Option<Value>> {
     let Some(bytes) = read(&run.path, PROFILE)? else { return Ok(None) };
     let wrong = |e: serde_json::Error| {

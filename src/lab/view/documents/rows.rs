@@ -10,17 +10,17 @@ use serde_json::{Map, Value, json};
 /// The figures that `xrun runs` shows.
 const USUAL: [&str; 3] = ["train_loss", "val_loss", "tok_s"];
 
-/// What the rows of a table have.
+/// The figures and keys that the rows of a table have.
 #[derive(Debug, Default, PartialEq)]
 pub struct Layout {
-    /// The figures that one of the runs has.
+    /// The figures that at least one run has.
     figures: Vec<Field>,
-    /// The keys of recipes that differ among the runs, in the order of recipes.
+    /// The recipe keys that differ between the runs, in the order of recipes.
     pub keys: Vec<String>,
 }
 
 impl Layout {
-    /// Returns that of the runs of a collection.
+    /// Returns the layout for the runs of a collection.
     pub fn new(collection: &Collection) -> Self {
         let runs: Vec<&Run> = collection.runs.iter().collect();
         let has_one = |field: &Field| runs.iter().any(|run| field.of_run(run, collection) != Cell::Blank);
@@ -50,7 +50,7 @@ impl Layout {
     }
 }
 
-/// Returns which values of a metric are the better ones; `None` where neither are.
+/// Returns whether low or high values of a metric are better, or `None` if neither.
 pub fn better(metric: &Metric) -> Option<&'static str> {
     match metric.unit {
         "nats/token" | "bits/byte" | "ms" | "s" | "MiB" => Some("low"),

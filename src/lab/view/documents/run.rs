@@ -14,13 +14,13 @@ use std::path::Path;
 /// The most processes of a run whose environments are shown.
 const MAX_PROCESSES: usize = 100;
 
-/// Steps whose median time is the pace of a run.
+/// The pace of a run is the median time of this many last steps.
 const PACE_STEPS: usize = 100;
 
 /// Returns the document `run` of a run.
 ///
 /// # Errors
-/// When a file of it that is there cannot be read.
+/// If one of its existing files cannot be read.
 pub fn document(run: &TableRun, rows: &RunRows) -> Result<Value> {
     let path = run.path.as_path();
     let summary = read_json(path, SUMMARY)?.unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn document(run: &TableRun, rows: &RunRows) -> Result<Value> {
     }))
 }
 
-/// Returns the seconds that a run which goes on still trains for, at the pace of its last steps.
+/// Estimates the seconds that a running run still trains, at the pace of its last steps.
 fn left(run: &TableRun, summary: &Value, rows: &RunRows) -> Option<f64> {
     let last = rows.metrics().last().filter(|_| run.row["live"] == true)?;
     let steps = summary["steps_planned"].as_u64()?.saturating_sub(last.step);
@@ -55,7 +55,7 @@ fn left(run: &TableRun, summary: &Value, rows: &RunRows) -> Option<f64> {
     Some(steps as f64 * pace / 1e3)
 }
 
-/// Returns the environments of the processes of a run, in their order.
+/// Returns the environments of the processes of a run, in order.
 fn environments(run: &Path) -> Result<Vec<Value>> {
     let mut found = Vec::new();
     for process in 1..=MAX_PROCESSES {
@@ -68,7 +68,7 @@ fn environments(run: &Path) -> Result<Vec<Value>> {
     Ok(found)
 }
 
-/// Reads a file of JSON; `None` where it is not there, or of another form, as when it was damaged.
+/// Reads a JSON file. Returns `None` if it is missing or cannot be parsed, for example because it is damaged.
 fn read_json(run: &Path, file: &str) -> Result<Option<Value>> {
     Ok(read(run, file)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }

@@ -17,29 +17,29 @@ use std::path::Path;
 /// The status of a cell that has not begun.
 const OPEN: &str = "open";
 
-/// The files that a sweep's folder is read from.
+/// The files of a sweep's folder that are read.
 const FILES: [&str; 3] = ["cells.json", "table.csv", CONFIGURATIONS];
 
 /// The ledger of a results folder, by the keys of cells.
 pub struct Attempts(Ledger);
 
 impl Attempts {
-    /// Reads the ledger; an empty one where there is none.
+    /// Reads the ledger, if there is one.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn read(folder: &ResultsFolder) -> Result<Option<Self>> {
         folder.ledger().map(|_| Ledger::read(folder.root()).map(Self)).transpose()
     }
 
-    /// Returns the last attempt at a cell. Sweeps of earlier versions know the beginning of its key alone.
+    /// Returns the last attempt at a cell. Sweeps of earlier versions know only the beginning of its key.
     fn at(&self, cell: &SweepCell) -> Option<&Attempt> {
         let by_beginning = || self.0.lines().iter().rfind(|line| line.key.starts_with(cell.key.as_str()));
         self.0.last(&cell.key).or_else(by_beginning)
     }
 }
 
-/// Returns the line of a sweep in the document `sweeps`; with the reason where it cannot be read.
+/// Returns the line of a sweep in the document `sweeps`, or the reason if it cannot be read.
 pub fn line(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Value {
     let version = version(folder, FILES);
     let cells = match cells(folder) {
@@ -59,7 +59,7 @@ pub fn line(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Value {
 /// Returns the document `sweep` of a folder.
 ///
 /// # Errors
-/// When the list of its cells cannot be read.
+/// If the list of its cells cannot be read.
 pub fn document(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Result<Value> {
     let cells = cells(folder)?;
     let keys: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
@@ -111,7 +111,7 @@ fn recipe_of(id: &str) -> &str {
     id.rsplit_once('-').map_or(id, |(recipe, _)| recipe)
 }
 
-/// Returns the values of a key, each once: numbers in their order, then texts in theirs.
+/// Returns the distinct values of a key: numbers in order, then texts in order.
 fn values_of<'a>(key: &str, cells: &'a [SweepCell]) -> Vec<&'a str> {
     let mut values: Vec<&str> =
         cells.iter().filter_map(|cell| Some(cell.settings.get(key)?.as_str())).collect();

@@ -1,4 +1,4 @@
-//! A connection: one request read and one response written, each within a time.
+//! Handles a connection: reads one request and writes one response, each within a time limit.
 
 use super::method::Method;
 use super::request::{MAX_HEAD, Refusal, Request};
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 /// The times that a connection may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Until the head of the request is there.
+    /// Until the head of the request has arrived.
     pub read: Duration,
     /// Until the response has been taken.
     pub write: Duration,
 }
 
-/// The most bytes that are read and thrown away after a refusal, so that the client reads its response: a
-/// connection that is closed with bytes left to read is reset.
+/// The most bytes that are read and discarded after a refusal. Closing a connection with unread bytes resets
+/// it, and the client would not see the response.
 const MAX_DRAINED: usize = 1 << 20;
 
-/// The status of a request that did not come in time.
+/// The status of a request that did not arrive in time.
 const LATE: u16 = 408;
 
-/// How long the end of those bytes is waited for.
+/// How long to wait for the end of those bytes.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// Reads the request of a connection, answers it with `respond`, and closes the connection. A client that
-/// goes away is no error.
+/// goes away is not an error.
 pub fn answer(stream: &mut TcpStream, limits: Limits, respond: impl FnOnce(&Request) -> Response) {
     let (method, response, has_more) = match read(stream, Instant::now() + limits.read) {
         Ok(Some(request)) => (request.method, respond(&request), false),
@@ -37,10 +37,10 @@ pub fn answer(stream: &mut TcpStream, limits: Limits, respond: impl FnOnce(&Requ
     finish(stream, &response.to_bytes(method), limits, has_more);
 }
 
-/// Answers a connection with a refusal, whatever it asks for and however slowly.
+/// Refuses a connection, whatever it asks for and however slowly.
 pub fn reject(stream: &mut TcpStream, limits: Limits, refusal: &Refusal) {
-    // What has come of the request is read, since closing with unread bytes would reset the connection before
-    // the client has its answer.
+    // Read what has arrived of the request, because closing with unread bytes would reset the connection
+    // before the client has its answer.
     let is_whole = read(stream, Instant::now() + limits.read).is_ok();
     finish(stream, &refusal.response().to_bytes(Method::Get), limits, !is_whole);
 }
@@ -53,9 +53,9 @@ fn finish(stream: &mut TcpStream, response: &[u8], limits: Limits, has_more: boo
     }
 }
 
-/// Reads a request; `None` where the client has gone away.
+/// Reads a request, or returns `None` if the client has gone away.
 fn read(stream: &mut TcpStream, until: Instant) -> Result<Option<Request>, Refusal> {
-    let late = || Refusal::new(LATE, "the request did not come in time");
+    let late = || Refusal::new(LATE, "the request did not arrive in time");
     let mut head = Vec::new();
     let mut part = [0; 4 << 10];
     loop {
@@ -76,7 +76,7 @@ fn read(stream: &mut TcpStream, until: Instant) -> Result<Option<Request>, Refus
     }
 }
 
-/// Writes bytes until a time, however slowly the client takes them.
+/// Writes bytes until a deadline, however slowly the client takes them.
 fn write(stream: &mut TcpStream, bytes: &[u8], until: Instant) -> std::io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -106,7 +106,7 @@ fn drain(stream: &mut TcpStream) {
     }
 }
 
-/// Returns the time until then; `None` once it has passed.
+/// Returns the time until a deadline, or `None` once it has passed.
 fn time_left(until: Instant) -> Option<Duration> {
     Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
 }

@@ -5,6 +5,6 @@
 pub enum Method {
     /// The response with its body.
     Get,
-    /// The headers alone.
+    /// Only the headers.
     Head,
 }

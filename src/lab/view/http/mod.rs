@@ -1,5 +1,5 @@
 //! The part of HTTP/1.1 that a page on one machine needs: requests without a body, read within limits, and
-//! responses with every header that keeps others out. A connection has one request.
+//! responses with all headers that keep other sites and caches out. A connection serves one request.
 
 mod connection;
 mod method;

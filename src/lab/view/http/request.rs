@@ -19,11 +19,11 @@ const MAX_HEADERS: usize = 64;
 pub struct Request {
     /// What is asked for.
     pub method: Method,
-    /// The segments of the path, decoded: that of `/` is one empty text.
+    /// The decoded segments of the path. `/` has one empty segment.
     pub path: Vec<String>,
-    /// The parameters of the query, decoded.
+    /// The decoded parameters of the query.
     pub query: Parameters,
-    /// The headers, in their order.
+    /// The headers, in order.
     headers: Vec<(String, String)>,
 }
 
@@ -42,7 +42,7 @@ impl Refusal {
         Self { status, why: why.into() }
     }
 
-    /// Returns the response that says so.
+    /// Returns the response that reports the refusal.
     pub fn response(&self) -> Response {
         let body = json!({"error": self.why}).to_string();
         Response { status: self.status, ..Response::new(Content::Json, body.into_bytes()) }
@@ -50,11 +50,11 @@ impl Refusal {
 }
 
 impl Request {
-    /// Parses the head of a request; `None` where it is not complete yet.
+    /// Parses the head of a request. Returns `None` if it is not complete yet.
     ///
     /// # Errors
-    /// A refusal of a head that is too long, is no HTTP/1, asks for something else than to read, or announces
-    /// a body.
+    /// Refuses a head that is too long, is not HTTP/1, has another method than GET and HEAD, or announces a
+    /// body.
     pub fn parse(head: &[u8]) -> Result<Option<Self>, Refusal> {
         if head.iter().take(MAX_LINE).all(|byte| *byte != b'\n') && head.len() >= MAX_LINE {
             return Err(Refusal::new(414, format!("the address is longer than {MAX_LINE} bytes")));
@@ -70,12 +70,12 @@ impl Request {
             Err(httparse::Error::TooManyHeaders) => {
                 return Err(Refusal::new(431, format!("there are more than {MAX_HEADERS} headers")));
             }
-            Err(e) => return Err(Refusal::new(400, format!("this is no request of HTTP/1.1: {e}"))),
+            Err(e) => return Err(Refusal::new(400, format!("this is not an HTTP/1.1 request: {e}"))),
         }
         let method = match parsed.method {
             Some("GET") => Method::Get,
             Some("HEAD") => Method::Head,
-            _ => return Err(Refusal::new(405, "xrun view changes nothing: GET and HEAD alone")),
+            _ => return Err(Refusal::new(405, "xrun view only reads: use GET or HEAD")),
         };
         let mut named = Vec::with_capacity(parsed.headers.len());
         for header in parsed.headers.iter() {
@@ -86,33 +86,33 @@ impl Request {
         let (path, query) = parsed
             .path
             .and_then(target::parse)
-            .ok_or_else(|| Refusal::new(400, "the address is no path with UTF-8 in its escapes"))?;
+            .ok_or_else(|| Refusal::new(400, "the address is not a path, or its escapes are not UTF-8"))?;
         let request = Self { method, path, query, headers: named };
         let has_length = request.headers("content-length").any(|length| length.trim() != "0");
         if has_length || request.headers("transfer-encoding").next().is_some() {
-            return Err(Refusal::new(400, "a request to read has no body"));
+            return Err(Refusal::new(400, "a request to read must not have a body"));
         }
         Ok(Some(request))
     }
 
-    /// Returns the values of a header, whose name is in lower case.
+    /// Returns the values of a header. `name` is in lower case.
     pub fn headers<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let is_named = move |(known, _): &&(String, String)| known.eq_ignore_ascii_case(name);
         self.headers.iter().filter(is_named).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the value of a header that is there once.
+    /// Returns the value of a header that occurs once.
     pub fn header<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         let mut values = self.headers(name);
         values.next().filter(|_| values.next().is_none())
     }
 
-    /// Returns the first value of a parameter of the query.
+    /// Returns the first value of a query parameter.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the values of a parameter of the query.
+    /// Returns all values of a query parameter.
     pub fn parameters<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.query.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }

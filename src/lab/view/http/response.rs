@@ -1,16 +1,15 @@
-//! Responses. Every one, an error too, has the headers that keep other pages and caches out.
+//! Responses. All of them, errors too, have the headers that keep other pages and caches out.
 
 use super::method::Method;
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The policy of everything that is served: scripts, styles and requests of the page's own files alone, and
-/// no frame around it.
+/// The policy of everything served: only the page's own scripts, styles and requests, and no frame around it.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                           img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Headers of every response beside the policy. Documents change while runs go on, and are private: no cache
-/// keeps them.
+/// Headers of every response besides the policy. Documents change while runs go on, and are private, so
+/// caches must not keep them.
 const HEADERS: &str = "Cache-Control: no-store\r\n\
                        X-Content-Type-Options: nosniff\r\n\
                        X-Frame-Options: DENY\r\n\
@@ -24,9 +23,9 @@ const HEADERS: &str = "Cache-Control: no-store\r\n\
 pub enum Content {
     /// The page.
     Html,
-    /// A script of it.
+    /// A script of the page.
     Script,
-    /// A style sheet of it.
+    /// A style sheet of the page.
     Style,
     /// A document.
     Json,
@@ -52,16 +51,16 @@ pub struct Response {
     pub content: Content,
     /// The body.
     pub body: Cow<'static, [u8]>,
-    /// Where the browser goes on, and the cookie that it keeps for that.
+    /// Where to redirect the browser, with a cookie to set.
     pub redirect: Option<Redirect>,
 }
 
-/// Where a browser goes on.
+/// Where to redirect a browser.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// The address, relative to the one that was asked for.
+    /// The address, relative to the requested one.
     pub location: &'static str,
-    /// The cookie.
+    /// The cookie to set.
     pub cookie: String,
 }
 
@@ -71,13 +70,13 @@ impl Response {
         Self { status: 200, content, body: body.into(), redirect: None }
     }
 
-    /// Creates the response that sends a browser elsewhere with a cookie.
+    /// Creates a redirect that sets a cookie.
     pub fn redirect(location: &'static str, cookie: String) -> Self {
         let redirect = Some(Redirect { location, cookie });
         Self { status: 303, redirect, ..Self::new(Content::Html, &b""[..]) }
     }
 
-    /// Returns the bytes of the response to a request of this method.
+    /// Returns the bytes of the response to a request with this method.
     pub fn to_bytes(&self, method: Method) -> Vec<u8> {
         let mut head = format!("HTTP/1.1 {} {}\r\n", self.status, reason(self.status));
         // Writing to a String cannot fail.
@@ -102,7 +101,7 @@ impl Response {
     }
 }
 
-/// Returns the phrase of a status.
+/// Returns the reason phrase of a status.
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",

@@ -1,10 +1,10 @@
-//! The target of a request: the segments of its path and the parameters of its query, decoded.
+//! The target of a request: the decoded segments of its path and parameters of its query.
 
 /// The parameters of a query: names and values.
 pub type Parameters = Vec<(String, String)>;
 
-/// Splits a target such as `/api/run/a%20b?x=1` into decoded segments and parameters; `None` where it is no
-/// path, or its escapes are not those of UTF-8.
+/// Splits a target such as `/api/run/a%20b?x=1` into decoded segments and parameters. Returns `None` if it is
+/// not a path, or its escapes are not UTF-8.
 pub fn parse(target: &str) -> Option<(Vec<String>, Parameters)> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let segments = path.strip_prefix('/')?.split('/').map(|segment| decoded(segment, false));
@@ -45,7 +45,7 @@ mod tests {
         let pairs: Vec<(&str, &str)> = query.iter().map(|(name, value)| (&**name, &**value)).collect();
         assert_eq!(pairs, [("x", "1 2"), ("y", "%2e"), ("z", "")]);
         assert_eq!(parse("/").unwrap().0, [""]);
-        // A slash that was escaped separates nothing.
+        // An escaped slash separates nothing.
         assert_eq!(parse("/a%2Fb/..%2f").unwrap().0, words(&["a/b", "../"]));
         for wrong in ["", "http://evil.test/", "*", "/%", "/%4", "/%zz", "/%ff", "/?a=%c3"] {
             assert_eq!(parse(wrong), None, "{wrong}");
