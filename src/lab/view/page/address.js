@@ -1,4 +1,7 @@
-/** The state of the view in the address: a link to what is shown works after a reload, and in another window. */
+/**
+ * The state of the view, kept in the address: a link to what is shown survives a reload and opens in another
+ * window.
+ */
 (() => {
   'use strict';
 
@@ -46,7 +49,8 @@
   };
 
   /**
-   * Returns the text of a value in the address. Elements of lists are escaped once more, so that a comma separates.
+   * Returns the text of a value in the address. List elements are escaped twice, so that commas separate
+   * them.
    * @param {any} value
    * @returns {string}
    */
@@ -66,7 +70,7 @@
   }
 
   /**
-   * Returns true for two numbers that an axis can reach from and to.
+   * Returns true if an axis can span these two numbers.
    * @param {number[]} zoom
    * @param {boolean} isLog
    * @returns {boolean}
@@ -77,7 +81,7 @@
   }
 
   /**
-   * Reads the state from the part of an address after `#`. What cannot be read has its usual value.
+   * Reads the state from the part of an address after `#`. Values that cannot be read get their defaults.
    * @param {string} hash
    * @returns {View}
    */
@@ -88,7 +92,7 @@
       try {
         view[key] = decode(text, EMPTY[key]);
       } catch {
-        /* a broken escape: the usual value stays */
+        /* a broken escape: the default stays */
       }
     }
     if (!PAGES.includes(view.page)) view.page = EMPTY.page;
@@ -98,7 +102,7 @@
   }
 
   /**
-   * Returns the part of the address that stands for a state.
+   * Returns the part of the address that encodes a state.
    * @param {View} view
    * @returns {string}
    */
@@ -111,7 +115,7 @@
     return `#${query}`;
   }
 
-  /** The state, and those who want to know when it changes. */
+  /** The state, and the listeners that are told when it changes. */
   class ViewState {
     constructor() {
       this.view = parseView(location.hash);
@@ -128,7 +132,8 @@
     }
 
     /**
-     * Changes some of the state. Pages become entries of the browser's history; other changes replace the entry.
+     * Changes part of the state. Changing the page, document or tab adds a history entry; other changes
+     * replace the entry.
      * @param {Partial<View>} changes
      */
     change(changes) {

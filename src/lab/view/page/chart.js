@@ -1,4 +1,4 @@
-/** Line charts: uPlot with axes, a readout, zoom by mouse and keys, and a data table. */
+/** Line charts: uPlot with axes, a readout, zoom by mouse and keyboard, and a data table. */
 (() => {
   'use strict';
 
@@ -33,7 +33,7 @@
 
   const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
 
-  /** Lines of the readout, at most: the nearest to the cursor. */
+  /** Most lines of the readout; the nearest to the cursor are shown. */
   const READ = 12;
 
   /** Pixels between the ticks of an axis. */
@@ -41,7 +41,7 @@
   const Y_SPACE = 34;
 
   /**
-   * Returns values for an axis: what a logarithm does not have is a gap.
+   * Returns values for an axis. Values without a logarithm become gaps on a logarithmic axis.
    * @param {(number|null)[]} values
    * @param {boolean} isLog
    * @returns {(number|null)[]}
@@ -65,7 +65,6 @@
     return uPlot.join(tables);
   }
 
-  /** A line chart. */
   class Chart {
     /**
      * @param {Object} options
@@ -108,14 +107,14 @@
     }
 
     /**
-     * Shows series; the plot stays, with its cursor, where only values changed.
+     * Shows series. If only values changed, the plot stays, with its cursor.
      * @param {Series[]} series
      * @param {Axes} axes
      */
     show(series, axes) {
       const shape = JSON.stringify([
         series.map((s) => [s.label, s.slot, s.isRaw, s.hasPoints]),
-        // The range of x is asked for anew with all data, so the plot of a run that goes on stays.
+        // Live runs grow: changing only the extent must not recreate the plot.
         { ...axes, extent: null },
         this.height,
         colour('ink'),
@@ -129,7 +128,7 @@
       this.describe();
     }
 
-    /** States what the chart shows, for readers, and makes the table anew. */
+    /** Describes the chart for screen readers, and rebuilds the table. */
     describe() {
       const lines = this.series.filter((s) => !s.isRaw && !s.isReference);
       const names = lines
@@ -264,7 +263,7 @@
       };
     }
 
-    /** A range was dragged over. */
+    /** Handles the end of a drag over a range. */
     selected(u) {
       if (u.select.width < 4) return;
       const ends = [u.select.left, u.select.left + u.select.width].map((left) => u.posToVal(left, 'x'));
@@ -272,7 +271,7 @@
       this.onZoom(ends);
     }
 
-    /** A cross at the top where a value was NaN or infinite. */
+    /** Draws a cross at the top wherever a value was NaN or infinite. */
     markNotFinite(u) {
       for (const { slot, notFinite = [] } of this.series) {
         u.ctx.strokeStyle = seriesStyle(slot).stroke;

@@ -21,8 +21,8 @@
   }
 
   /**
-   * Returns ticks of a logarithmic axis: even ones where it spans less than a factor of five; none where it
-   * has no logarithm.
+   * Returns ticks of a logarithmic axis. Below a factor of five they are evenly spaced. Returns none if the
+   * range has no logarithm.
    * @param {number} from
    * @param {number} to
    * @param {number} most

@@ -1,4 +1,4 @@
-/** The numbers of a chart as a table, for readers and for those who want numbers. */
+/** The numbers of a chart as a table, for screen readers and for exact values. */
 (() => {
   'use strict';
 
@@ -9,7 +9,7 @@
   const ROWS = 50;
 
   /**
-   * Returns x values of rows: all where there are few, else even ones.
+   * Returns the x values of the rows: all if they are few, otherwise evenly chosen ones.
    * @param {{x: number[]}[]} series
    * @param {number[]} zoom
    * @returns {number[]}
@@ -22,7 +22,8 @@
   }
 
   /**
-   * Returns the text of the values of a series in (from, to]: one, or the last with the lowest and the highest.
+   * Formats the values of a series in (from, to]: the single value, or the last with the lowest and the
+   * highest.
    * @param {{x: number[], y: (number|null)[], notFinite?: {x: number, value: string}[]}} series
    * @param {number} from
    * @param {number} to
@@ -58,7 +59,7 @@
   }
 
   /**
-   * Returns the table of a chart, made when it is opened.
+   * Returns the table of a chart, which is built when it is opened.
    * @param {string} title
    * @param {import('./chart.js').Series[]} series
    * @param {import('./chart.js').Axes} axes

@@ -1,4 +1,4 @@
-/** Comparisons: the list, and one with its question, verdict, pairs or trials. */
+/** Comparisons: the list, and one comparison with its question, verdict, pairs or trials. */
 (() => {
   'use strict';
 
@@ -6,7 +6,7 @@
   const { BLANK, counted, decimal, short, shortTime, signed, signedPercent, visible, words } = xrun.text;
   const { closingInterval, pointsAndInterval } = xrun.intervals;
 
-  /** Signs that stand before a verdict: colour alone says nothing. */
+  /** Signs before a verdict, because color must not be the only cue. */
   const SIGNS = {
     better: '▲',
     worse: '▼',
@@ -55,7 +55,7 @@
   }
 
   /**
-   * Returns the link to runs, in their colours of a selection.
+   * Returns a button that opens runs, each in its color of the selection.
    * @param {(string|null)[]} runs
    * @param {string} text
    * @param {(runs: string[]) => void} onOpen
@@ -68,7 +68,7 @@
       : null;
   }
 
-  /** What was asked: the change, the reason, the prediction. */
+  /** Shows what was asked: the change, the hypothesis, the prediction. */
   function question(comparison) {
     const { prediction, arms } = comparison;
     const held = { true: 'it held', false: 'it did not hold' }[prediction?.held] ?? 'not judged';
@@ -93,7 +93,7 @@
     );
   }
 
-  /** Remarks, and the rule at the end. */
+  /** Shows remarks, and the decision rule at the end. */
   function remarks(comparison) {
     const notes = [...(comparison.contended ?? []), ...(comparison.notes ?? [])];
     return element(
@@ -120,7 +120,7 @@
   }
 
   /**
-   * Returns as many decimals as give the values of pairs six digits.
+   * Returns how many decimals give the values of pairs six digits.
    * @param {{baseline: any}[]} pairs
    * @returns {number}
    */
@@ -129,7 +129,7 @@
     return largest > 0 ? Math.max(0, Math.min(8, 5 - Math.floor(Math.log10(largest)))) : 3;
   }
 
-  /** A sentence that states an interval. */
+  /** States an interval in words. */
   function intervalText(measure, format) {
     const { interval } = measure;
     if (!interval) return 'There is no interval yet.';
@@ -137,7 +137,7 @@
   }
 
   /**
-   * Returns the verdict on a measure with its pairs.
+   * Returns the verdict on a measure, with its pairs.
    * @param {Object} measure
    * @param {boolean} isFinished
    * @param {(runs: string[]) => void} onOpen
@@ -198,7 +198,7 @@
         element(
           'details',
           { class: 'data-table' },
-          element('summary', {}, 'How the interval closed, pair by pair'),
+          element('summary', {}, 'How the interval narrowed, pair by pair'),
           closingInterval({ ...options, label: `Interval of ${name} after every pair`, history: measure.history }),
         ),
       element(
@@ -236,7 +236,8 @@
   }
 
   /**
-   * Returns the median of values: of an even number the mean of the middle two, and nothing of none.
+   * Returns the median, which for an even count is the mean of the middle two, or undefined if there are no
+   * values.
    * @param {number[]} values
    * @returns {number|undefined}
    */
@@ -316,7 +317,7 @@
           element('span', { class: 'dot baseline' }),
           ' baseline ',
           element('span', { class: 'dot candidate' }),
-          ' candidate: a row per trial in the order in which they ran, a point per block of steps, against the baseline’s median',
+          ' candidate: one row per trial in the order of execution, one point per block of steps, relative to the baseline’s median',
         ),
         element(
           'details',

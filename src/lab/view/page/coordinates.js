@@ -1,4 +1,4 @@
-/** Coordinates: how large activations and their changes are over the width of a model. */
+/** Coordinates: how activations and their changes scale with the width of a model. */
 (() => {
   'use strict';
 
@@ -7,7 +7,7 @@
   const { Chart } = xrun.chart;
   const { seriesMark } = xrun.theme;
 
-  /** Steps that have a line in a chart, at most; even ones where there are more. */
+  /** Most steps with a line in a chart. Of more steps, evenly chosen ones are drawn. */
   const LINES = 6;
 
   /** @param {any[]} values @returns {any[]} each once, in the order in which they come */
@@ -28,7 +28,7 @@
   }
 
   /**
-   * Returns the geometric mean over seeds of a size at a width.
+   * Returns the geometric mean of a size over seeds, at one width.
    * @param {Object[]} rows
    * @param {string} field
    * @returns {number|null}
@@ -39,7 +39,7 @@
   }
 
   /**
-   * Returns some of the steps, the first and the last among them.
+   * Returns some of the steps, always including the first and the last.
    * @param {number[]} steps
    * @returns {number[]}
    */
@@ -109,7 +109,7 @@
       return body;
     }
 
-    /** Draws what is in the page now: charts need their width. */
+    /** Draws the charts once they are in the page, because they need its width. */
     attached() {
       this.shows.forEach((show) => show());
     }

@@ -1,11 +1,14 @@
-/** Curves of runs as series of a chart: the axis, the range, the smoothed line over the raw one. */
+/** Converts curves of runs to series of a chart: the axis, the range, the smoothed line over the raw one. */
 (() => {
   'use strict';
 
-  /** Number formats that JSON does not have. */
+  /** Values that JSON cannot hold as numbers. */
   const NOT_FINITE = ['NaN', 'inf', '-inf'];
 
-  /** Fewest rows, as a share of a run's steps, that are smoothed: fewer are evaluations, each of which stands for itself. */
+  /**
+   * Only curves with at least this share of a run's steps are smoothed. Sparser ones are evaluations, each of
+   * which matters.
+   */
   const DENSE = 0.5;
 
   /**
@@ -20,7 +23,7 @@
    */
 
   /**
-   * Returns the numbers of a line over x, those where x is not known left out.
+   * Returns the points of a line over x, without those whose x is unknown.
    * @param {Object} curve
    * @param {string} x
    * @returns {{x: number[], y: (number|null)[], notFinite: {x: number, value: string}[]}}
@@ -39,7 +42,7 @@
   }
 
   /**
-   * Returns a line without what lies beyond its range, but for one value on each side.
+   * Returns the part of a line within a range, plus one value on each side.
    * @param {{x: number[], y: (number|null)[]}} whole
    * @param {number[]} zoom
    * @returns {{x: number[], y: (number|null)[]}}
@@ -74,7 +77,7 @@
   }
 
   /**
-   * Returns the series of a metric of a run: its line, and the smoothed one above where it is asked for.
+   * Returns the series of a metric of a run: its line, and the smoothed line if requested.
    * @param {Curve} curve
    * @param {{label: string, slot: number, steps: number}} run
    * @param {{x: string, zoom: number[], isSmoothed: boolean}} options

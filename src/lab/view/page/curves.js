@@ -1,4 +1,4 @@
-/** Curves of the selected runs: a panel for every metric, over common steps, tokens or seconds. */
+/** Curves of the selected runs: one panel per metric, over common steps, tokens or seconds. */
 (() => {
   'use strict';
 
@@ -7,11 +7,11 @@
   const { Chart } = xrun.chart;
   const { seriesOf, stepsOf } = xrun.curve_data;
 
-  /** Metrics that have a panel where none were chosen, as far as they were measured; at most this many. */
+  /** The default metrics, of which those that were measured have a panel; at most this many panels. */
   const USUAL = ['loss', 'val_loss', 'grad_norm', 'tok_s', 'lr', 'step_ms'];
   const USUAL_PANELS = 6;
 
-  /** Names of the axes of x. */
+  /** Names of the x axes. */
   const X_LABELS = { step: 'step', tokens: 'tokens', seconds: 'seconds' };
 
   const SMOOTHING = [
@@ -25,7 +25,7 @@
   /** Smoothing of curves inside a file. */
   const EMBEDDED_SMOOTHING = '0.02';
 
-  /** Requests at the same time. */
+  /** Number of requests at the same time. */
   const PARALLEL = 6;
 
   /**
@@ -122,7 +122,7 @@
     }
 
     /**
-     * Fetches the curves of a run: all of it, and the part that is shown where rows were left out.
+     * Fetches the curves of a run: the whole run, and the visible part again where points were left out.
      * @param {{run: Object}} entry
      * @param {string[]} shown
      * @returns {Promise<Object<string, Object>>}
@@ -300,7 +300,7 @@
       });
     }
 
-    /** The lowest loss that any model can reach, where it is known and that of all. */
+    /** Returns the lowest loss that any model can reach, if it is known and the same for all runs. */
     floor(name, entries, extent) {
       const floors = new Set(entries.map(({ document }) => document.floor));
       const [floor] = floors;
@@ -341,7 +341,7 @@
       if (hadFocus) toggle.focus();
     }
 
-    /** Draws all charts anew, as colours have changed. */
+    /** Redraws all charts after colors have changed. */
     redraw() {
       this.panels.forEach(({ chart }) => chart.show(chart.series, chart.axes));
     }

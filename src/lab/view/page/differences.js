@@ -1,4 +1,4 @@
-/** Recipe, environment and figures of the selected runs, side by side, with what differs marked. */
+/** Recipe, environment and figures of the selected runs side by side, with differences marked. */
 (() => {
   'use strict';
 
@@ -22,7 +22,7 @@
   }
 
   /**
-   * Returns one run alone in the form of a comparison.
+   * Returns a single run in the form of a comparison.
    * @param {Object} run what `api/run` gave
    * @returns {Object}
    */
@@ -37,7 +37,7 @@
   }
 
   /**
-   * Returns a comparison of some of the runs that it is of.
+   * Returns the part of a comparison that concerns some of its runs.
    * @param {Object} differences
    * @param {string[]} ids
    * @returns {Object}
@@ -140,7 +140,7 @@
     const nothing =
       keys.length === 0 &&
       environment.length === 0 &&
-      element('p', { class: 'muted' }, 'No key of the recipes and nothing of the environments differs.');
+      element('p', { class: 'muted' }, 'The recipes and environments do not differ.');
     return element(
       'div',
       {},

@@ -1,4 +1,4 @@
-/** A page of a list and the document that is chosen in it: comparisons, sweeps, coordinates. */
+/** A page with a list and the document chosen in it: comparisons, sweeps, coordinates. */
 (() => {
   'use strict';
 
@@ -25,7 +25,7 @@
       this.node = element('div', { class: 'with-side' }, this.side, this.body);
     }
 
-    /** Fetches the list and the chosen document anew, and shows them. */
+    /** Fetches the list and the chosen document again, and shows them. */
     async refresh() {
       const wanted = ++this.wanted;
       try {
@@ -58,7 +58,7 @@
       else this.showDocument();
     }
 
-    /** Shows the document again, as the view of it has changed. */
+    /** Shows the document again after its view has changed. */
     showDocument() {
       if (!this.found) return;
       const fields = () => [...this.body.querySelectorAll('button, select, input')];

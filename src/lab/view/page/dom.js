@@ -1,11 +1,12 @@
 /**
- * Making elements. Everything on the page is built here, from text nodes and attributes: no string is read as HTML.
+ * Creates elements. Everything on the page is built here from text nodes and attributes; no string is ever
+ * parsed as HTML.
  *
- * Every script of the page is a function that runs at once: it takes what it uses from `xrun` and adds what it offers,
- * in the order of index.html. There is no build step.
+ * Every script of the page is a function that runs at once, in the order of index.html. It takes what it
+ * needs from `xrun` and adds what it offers. There is no build step.
  */
 
-/** What the scripts of the page offer to each other. */
+/** What the scripts of the page offer each other. */
 const xrun = {};
 
 (() => {
@@ -18,8 +19,8 @@ const xrun = {};
    */
 
   /**
-   * Sets attributes; `onclick` and the like are listeners, `true` is an attribute without a value, and what is
-   * false, null or undefined is left out.
+   * Sets attributes. `onclick` and the like add listeners, `true` sets an attribute without a value, and
+   * false, null and undefined set nothing.
    * @param {Element} node
    * @param {Object<string, any>} attributes
    */
@@ -43,7 +44,7 @@ const xrun = {};
   }
 
   /**
-   * Makes an HTML element.
+   * Creates an HTML element.
    * @param {string} tag
    * @param {Object<string, any>} [attributes]
    * @param {...(Child|Child[])} children
@@ -57,7 +58,7 @@ const xrun = {};
   }
 
   /**
-   * Makes an SVG element.
+   * Creates an SVG element.
    * @param {string} tag
    * @param {Object<string, any>} [attributes]
    * @param {...(Child|Child[])} children
@@ -71,7 +72,7 @@ const xrun = {};
   }
 
   /**
-   * Replaces what is in a node.
+   * Replaces the content of a node.
    * @param {Element} node
    * @param {...(Child|Child[])} children
    */
@@ -81,7 +82,7 @@ const xrun = {};
   }
 
   /**
-   * A labelled choice of one value.
+   * Returns a labeled choice of one value.
    * @param {string} label
    * @param {{value: string, text: string}[]} options
    * @param {string} chosen
@@ -97,7 +98,7 @@ const xrun = {};
   }
 
   /**
-   * A labelled box to tick.
+   * Returns a labeled checkbox.
    * @param {string} label
    * @param {boolean} ticked
    * @param {(ticked: boolean) => void} onChange
@@ -113,7 +114,7 @@ const xrun = {};
   }
 
   /**
-   * A row of buttons of which one is pressed.
+   * Returns a row of buttons, one of them pressed.
    * @param {string} label
    * @param {{value: string, text: string}[]} options
    * @param {string} chosen
@@ -132,7 +133,7 @@ const xrun = {};
   }
 
   /**
-   * A table with a caption for readers.
+   * Returns a table with a caption for screen readers.
    * @param {string} caption
    * @param {{text: Child, number?: boolean}[]} heads
    * @param {Child[][]} rows
@@ -176,7 +177,7 @@ const xrun = {};
   }
 
   /**
-   * A region that scrolls sideways by itself and can be reached by keyboard.
+   * Returns a region that scrolls sideways and can be reached by keyboard.
    * @param {string} label
    * @param {...Child} children
    * @returns {HTMLElement}
@@ -186,7 +187,7 @@ const xrun = {};
   }
 
   /**
-   * A list of documents, of which one is chosen.
+   * Returns a list of documents, one of them chosen.
    * @param {Object[]} rows each with its `id`
    * @param {string} chosen
    * @param {(id: string) => void} onChoice

@@ -1,11 +1,11 @@
-/** Small pictures of estimates: differences of pairs with their interval, and how an interval closed. */
+/** Small figures of estimates: differences of pairs with their interval, and how an interval narrowed. */
 (() => {
   'use strict';
 
   const { svgElement } = xrun.dom;
   const { linearTicks } = xrun.chart_axes;
 
-  /** Width of a picture where there is room, in pixels. */
+  /** Width of a figure if there is room, in pixels. */
   const WIDTH = 720;
 
   const LEFT = 8;
@@ -14,7 +14,7 @@
   const FOOT = 24;
 
   /**
-   * Returns the width of a picture: text in it is as large as elsewhere, also on a phone.
+   * Returns the width of a figure. It is limited so that its text is as large as elsewhere, even on a phone.
    * @returns {number}
    */
   function pictureWidth() {
@@ -36,7 +36,7 @@
     return { low, high, ticks, toX: (value) => LEFT + ((value - low) / (high - low)) * (width - LEFT - RIGHT) };
   }
 
-  /** The axis below, with what ticks stand for. */
+  /** Draws the axis below, with its tick labels. */
   function axis({ ticks, toX }, height, format) {
     return ticks.map((tick) =>
       svgElement(
@@ -48,7 +48,7 @@
     );
   }
 
-  /** The zone of differences that do not matter, and the line of none. */
+  /** Draws the zone of differences that do not matter, and the line of no difference. */
   function zone({ toX }, height, none, reach) {
     const line = svgElement('line', { class: 'none', x1: toX(none), x2: toX(none), y1: TOP - 6, y2: height - FOOT });
     if (!reach) return [line];
@@ -59,7 +59,7 @@
     ];
   }
 
-  /** An interval with its estimate, as a bar with a diamond. */
+  /** Draws an interval as a bar, with a diamond at the estimate. */
   function bar({ toX }, y, { estimate, low, high }, kind) {
     const [left, middle, right] = [low, estimate, high].map(toX);
     return svgElement(
@@ -125,7 +125,7 @@
   }
 
   /**
-   * Returns how an interval closed, a bar for each number of pairs.
+   * Returns how an interval narrowed, with a bar for each number of pairs.
    * @param {Object} options
    * @param {string} options.label
    * @param {{pairs: number, estimate: number, low: number, high: number}[]} options.history
@@ -137,7 +137,7 @@
   function closingInterval({ label, history, none, reach, format }) {
     const rowHeight = Math.max(12, Math.min(20, 400 / history.length));
     const height = TOP + history.length * rowHeight + FOOT;
-    // The first intervals, of two or three pairs, are many times wider than the rest: they run out of the picture.
+    // The first intervals, of two or three pairs, are many times wider than the rest, so they are cut off.
     const narrow = history.slice(Math.floor(history.length / 3));
     const widest = Math.max(
       ...narrow.map(({ low, high }) => Math.max(Math.abs(low - none), Math.abs(high - none))),

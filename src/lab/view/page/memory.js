@@ -1,4 +1,4 @@
-/** The plan's memory over a step: which tensor lies where, from which node to which. */
+/** The planned memory over a step: where each tensor lies, and from which node to which. */
 (() => {
   'use strict';
 
@@ -17,7 +17,7 @@
   };
 
   /**
-   * Returns what a block is alive for, by the phases of its first and its last node.
+   * Returns what a block is alive for, judging by the phases of its first and last nodes.
    * @param {Object} block
    * @param {{phase: string}[]} nodes
    * @returns {string}
@@ -56,7 +56,7 @@
         `${bytes(block.bytes)}, ${visible(block.spec ?? '')}`,
         `from node ${nodeText(block.birth, section.nodes)}`,
         `to node ${nodeText(block.death, section.nodes)}`,
-        also.length > 0 && `in its place later: ${also.map(visible).join(', ')}`,
+        also.length > 0 && `later in its place: ${also.map(visible).join(', ')}`,
       ].filter(Boolean),
     };
   }
@@ -120,7 +120,7 @@
   }
 
   /**
-   * Returns the sizes of what outlives a step.
+   * Returns the sizes of the buffers that outlive a step.
    * @param {Object} memory
    * @returns {HTMLElement}
    */
@@ -131,10 +131,10 @@
       [`transient, ${visible(memory.placement)}`, bytes(memory.peak_bytes - memory.state_bytes)],
       ['peak', bytes(memory.peak_bytes)],
     );
-    return plainTable('Memory of a rank by the plan', [{ text: 'buffer' }, { text: 'size', number: true }], rows);
+    return plainTable('Planned memory of a rank', [{ text: 'buffer' }, { text: 'size', number: true }], rows);
   }
 
-  /** The memory of a run's plan. */
+  /** The planned memory of a run. */
   class MemoryView {
     constructor() {
       this.node = element('div', {});
@@ -153,8 +153,8 @@
       }
       this.chart = sectionChart(section);
       const peak =
-        `Most is alive at node ${nodeText(section.peak_node, section.nodes)}: ${bytes(section.peak_bytes)} of an arena of ${bytes(section.arena_bytes)}. ` +
-        'The line is the sum of what is alive.';
+        `The peak is at node ${nodeText(section.peak_node, section.nodes)}: ${bytes(section.peak_bytes)} alive in an arena of ${bytes(section.arena_bytes)}. ` +
+        'The line shows how much is alive.';
       fill(
         this.node,
         element(
@@ -185,7 +185,7 @@
           element(
             'p',
             { class: 'axis-note muted' },
-            'nodes of the program, in order; height is the place in the arena',
+            'nodes of the program, in order; height is the offset in the arena',
           ),
           sectionTable(section),
         ),

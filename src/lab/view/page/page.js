@@ -110,7 +110,7 @@
       else this.poll();
     }
 
-    /** What a file by itself has and has not. */
+    /** Describes what a self-contained file includes and leaves out. */
     describeFile() {
       const { about } = this.source;
       const sentences = [
@@ -141,7 +141,7 @@
       this.showRuns();
     }
 
-    /** Without a selection in the address, the newest run is selected; in a file, all of a few are. */
+    /** Without a selection in the address, selects the newest run, or in a file the first seven. */
     selectFirst() {
       const isChosen = this.hasSelected || new URLSearchParams(location.hash.slice(1)).has('runs');
       this.hasSelected = true;
@@ -159,7 +159,7 @@
       await this.pages[this.state.view.page]?.refresh();
     }
 
-    /** Asks for changes again and again, while the page is seen. */
+    /** Asks for changes repeatedly while the page is visible. */
     poll() {
       const again = () =>
         setTimeout(async () => {
@@ -183,7 +183,7 @@
     }
 
     /**
-     * Runs a task, and says why it failed; what was said before is gone where it did not.
+     * Runs a task. Reports why it failed, or clears the earlier report.
      * @param {() => Promise<void>} task
      */
     async attempt(task) {
@@ -238,14 +238,14 @@
       if (this.status.textContent !== text) this.status.textContent = visible(text);
     }
 
-    /** Draws anew, as colours have changed. */
+    /** Redraws the page after colors have changed. */
     redraw() {
       this.selection.redraw();
       if (this.state.view.page === 'coordinates') this.coordinates.redraw();
     }
   }
 
-  /** Closes menus when the focus goes elsewhere: by Escape, or a press beside them. */
+  /** Closes menus on Escape, or on a press outside them. */
   function closeMenus() {
     const close = (menu) => {
       const hadFocus = menu.contains(document.activeElement);

@@ -18,13 +18,13 @@
   }
 
   /**
-   * Returns the names of a span from the outermost on: its phase, the parts of its scope, its op.
+   * Returns the names of a span from the outermost inwards: its phase, the parts of its scope, its op.
    * @param {Object} span
    * @returns {string[]}
    */
   function pathOf(span) {
     const parts = span.scope ? span.scope.split('.') : [];
-    // A number names a part only together with what stands before it: `blocks.0`.
+    // A number names a part only together with what precedes it: `blocks.0`.
     const scopes = parts.reduce((found, part) => {
       if (/^\d+$/.test(part) && found.length > 0) found[found.length - 1] += `.${part}`;
       else found.push(part);
@@ -34,7 +34,7 @@
   }
 
   /**
-   * Returns rectangles of a flame chart: neighbours of one name under one parent are one rectangle.
+   * Returns the rectangles of a flame chart. Adjacent spans with the same name and parent are merged.
    * @param {Object[]} spans in the order of their start
    * @returns {{rectangles: Object[], depth: number, end: number}}
    */
@@ -142,7 +142,7 @@
         element(
           'p',
           {},
-          `A step takes ${decimal(profile.step_ms, 2)} ms for ${(profile.tokens ?? 0).toLocaleString('en-US')} tokens; its nodes, measured one by one, ${duration(end / 1e6)}.`,
+          `A step takes ${decimal(profile.step_ms, 2)} ms for ${(profile.tokens ?? 0).toLocaleString('en-US')} tokens; its nodes, measured one by one, take ${duration(end / 1e6)}.`,
           element(
             'span',
             { class: 'muted' },

@@ -1,4 +1,7 @@
-/** Charts of rectangles over a common axis: memory over nodes, and spans of time. Zoom and readout as in line charts. */
+/**
+ * Charts of rectangles over a common axis: memory over nodes, and spans of time. Zoom and readout work as in
+ * line charts.
+ */
 (() => {
   'use strict';
 
@@ -25,7 +28,7 @@
   const TOP = 6;
   const RIGHT = 8;
 
-  /** Narrowest rectangle that has its label in it, in pixels. */
+  /** The narrowest rectangle that contains its label, in pixels. */
   const LABELLED = 34;
 
   /** A chart of rectangles. */
@@ -303,7 +306,7 @@
   }
 
   /**
-   * Returns the meaning of colours.
+   * Returns a legend of colors.
    * @param {{colour: string, text: string}[]} entries
    * @returns {HTMLElement}
    */

@@ -6,7 +6,7 @@
   const { BLANK, bytes, decimal, duration, shortTime, visible, visibleLines } = xrun.text;
 
   /**
-   * Returns a list of terms and what they are; what is blank is left out.
+   * Returns a list of terms with their values, without blank ones.
    * @param {[string, any][]} entries
    * @returns {HTMLElement}
    */
@@ -38,7 +38,7 @@
   }
 
   /**
-   * Returns a figure with its unit, or nothing where it is not known.
+   * Returns a figure with its unit, or null if it is unknown.
    * @param {?number} value
    * @param {number} decimals
    * @param {string} unit
@@ -48,7 +48,7 @@
     return typeof value === 'number' ? `${decimal(value, decimals)} ${unit}` : null;
   }
 
-  /** How far a run is, and what it reached. */
+  /** How far a run has come, and what it reached. */
   function resultTerms({ row, summary, floor, uniform_loss, left_s }) {
     return [
       ['status', [visible(row.status), summary.reason && `: ${visible(summary.reason)}`]],
@@ -90,7 +90,7 @@
   }
 
   /**
-   * Returns what a run came to.
+   * Returns the overview of a run.
    * @param {Object} run what `api/run` gave
    * @returns {HTMLElement}
    */
@@ -117,7 +117,7 @@
   }
 
   /**
-   * Returns the samples of a run, the newest first: the prompt, and what the model wrote.
+   * Returns the samples of a run, newest first: the prompt, and what the model wrote.
    * @param {Object} run what `api/run` gave
    * @returns {HTMLElement}
    */

@@ -1,11 +1,13 @@
-/** Documents of runs, fetched once for every version of a run; those of its plan once. */
+/**
+ * Documents of runs, fetched once per version of a run; documents that follow from its plan are fetched once.
+ */
 (() => {
   'use strict';
 
-  /** Most documents that are kept. */
+  /** Most documents to keep. */
   const KEPT = 200;
 
-  /** Documents that follow from a run's plan: they stay as they are while it trains. */
+  /** Documents that follow from a run's plan, so they stay the same while it trains. */
   const OF_PLAN = ['memory'];
 
   /** Documents by name, parameters and version. */

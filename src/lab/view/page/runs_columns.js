@@ -4,7 +4,7 @@
 
   const { BLANK, decimal, shortTime, visible } = xrun.text;
 
-  /** Statuses that ask for attention, and the sign that stands before each: colour alone says nothing. */
+  /** The sign before each status, because color must not be the only cue. */
   const SIGNS = {
     ok: '✓',
     running: '▸',
@@ -56,7 +56,7 @@
   const WORDS = [
     wordColumn('run', 'run', 'the shortest name by which every command finds the run', (run) => run.name),
     wordColumn('recipe', 'recipe', 'the recipe that was run', (run) => run.recipe),
-    wordColumn('status', 'status', 'how the run ended, or that it goes on', (run) => run.status, statusText),
+    wordColumn('status', 'status', 'how the run ended, or that it is running', (run) => run.status, statusText),
     {
       name: 'steps',
       heading: 'steps',
@@ -77,7 +77,7 @@
     wordColumn(
       'started',
       'started',
-      'time at which it began, UTC',
+      'time at which the run began, UTC',
       (run) => run.started,
       (run) => shortTime(run.started),
     ),
@@ -92,29 +92,29 @@
     wordColumn(
       'corpus',
       'corpus',
-      'hash of what it was trained on: losses of different ones do not compare',
+      'hash of the training corpus: losses on different corpora cannot be compared',
       (run) => run.corpus,
       (run) => visible((run.corpus ?? BLANK).slice(0, 8)),
     ),
-    wordColumn('reason', 'reason', 'why it ended so', (run) => run.reason),
+    wordColumn('reason', 'reason', 'why it ended this way', (run) => run.reason),
     wordColumn(
       'forked_from',
       'forked from',
-      'the run and step that it goes on from',
+      'the run and step that it was forked from',
       (run) => run.forked_from?.run ?? null,
       (run) => forkText(run.forked_from),
     ),
     wordColumn('path', 'folder', 'the folder of the run', (run) => run.id),
   ];
 
-  /** Columns of words that are always there, before the figures. */
+  /** Word columns that are always shown, before the figures. */
   const USUAL_FIRST = ['run', 'recipe', 'status'];
 
-  /** Columns of words that are there where a run has something in them, after the figures. */
+  /** Word columns that are shown after the figures if a run has a value in them. */
   const USUAL_LAST = ['changed', 'tag', 'note', 'remarks'];
 
   /**
-   * Returns a heading without the unit in brackets, which the meaning states.
+   * Returns a heading without the unit in parentheses, which the meaning states.
    * @param {{heading: string, unit: string}} column
    * @returns {string}
    */
@@ -158,7 +158,7 @@
   }
 
   /**
-   * Returns all columns, by name, in groups.
+   * Returns all columns, by name and in groups.
    * @param {{columns: Object[], keys: string[]}} listed
    * @returns {{groups: {heading: string, columns: Object[]}[], byName: Map<string, Object>}}
    */
@@ -175,7 +175,7 @@
   }
 
   /**
-   * Returns the names of the columns that are shown where none were chosen.
+   * Returns the names of the columns that are shown if none were chosen.
    * @param {{columns: Object[], runs: Object[]}} listed
    * @param {Map<string, Object>} byName
    * @returns {string[]}

@@ -1,4 +1,7 @@
-/** Which runs the table shows, and their order: the server says so, and inside a file words are searched for. */
+/**
+ * Which runs the table shows, and their order. The server decides; inside a file, the page searches for
+ * words.
+ */
 (() => {
   'use strict';
 
@@ -13,7 +16,7 @@
    */
 
   /**
-   * Returns all words of a run that a word of the filter is looked for in.
+   * Returns the text of a run that filter words are searched in.
    * @param {Object} run
    * @returns {string}
    */
@@ -24,7 +27,7 @@
   }
 
   /**
-   * Returns the runs that have all words of a filter; comparisons are for the server.
+   * Returns the runs that have all words of a filter. Only the server evaluates comparisons.
    * @param {Object[]} runs
    * @param {string} filter
    * @returns {{runs: Object[], problems: string[]}}
@@ -32,13 +35,13 @@
   function searched(runs, filter) {
     const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
     const problems = words.some((word) => /[<>=]/.test(word))
-      ? ['This file searches for words alone: xrun view and xrun runs make comparisons.']
+      ? ['This file can only search for words: xrun view and xrun runs make comparisons.']
       : [];
     return { runs: runs.filter((run) => words.every((word) => searchedText(run).includes(word))), problems };
   }
 
   /**
-   * Returns runs in the order of a column; what is unknown comes last, whatever the direction.
+   * Returns runs in the order of a column. Unknown values come last in both directions.
    * @param {Object[]} runs
    * @param {Column|undefined} column
    * @param {boolean} isDescending
@@ -55,7 +58,7 @@
   }
 
   /**
-   * Returns the runs that a filter keeps, in the order of a column, and what of it is not understood, in sentences.
+   * Returns the runs that a filter keeps, in the order of a column, and sentences on what was not understood.
    * @param {{get: Function, isEmbedded: boolean}} source
    * @param {Object[]} runs
    * @param {{filter: string, sort: string}} view

@@ -9,7 +9,7 @@
   const { allColumns, usualColumns } = xrun.runs_columns;
 
   /**
-   * Returns the selection with a run in the first free slot, or without it. Other runs keep their slots.
+   * Returns the selection with a run added in the first free slot, or removed. Other runs keep their slots.
    * @param {string[]} slots
    * @param {string} id
    * @returns {string[]}
@@ -25,7 +25,7 @@
     return next;
   }
 
-  /** Rows that are made at once; more follow. */
+  /** Rows that are created at once; more follow. */
   const FIRST = 100;
 
   /** The table of runs. */
@@ -100,7 +100,7 @@
       this.find();
     }
 
-    /** Finds the runs to show; of several questions under way, the last one counts. */
+    /** Finds the runs to show. If several searches are in flight, only the last one counts. */
     async find() {
       const wanted = ++this.wanted;
       const { runs } = this.listed;
@@ -190,7 +190,7 @@
     }
 
     /**
-     * Adds the other rows, some at a time: what is seen first does not wait for them.
+     * Adds the other rows, some at a time, so that the visible rows appear without waiting.
      * @param {Object[]} columns
      * @param {number} from
      */
@@ -203,7 +203,7 @@
     }
 
     /**
-     * Returns the row of a run: the one that was there, with the cells that changed.
+     * Returns the row of a run. An existing row is reused, with the changed cells updated.
      * @param {Object} run
      * @param {Object[]} columns
      * @returns {HTMLElement}
@@ -257,7 +257,7 @@
       const corpora = new Set(
         this.listed.runs.filter((run) => this.state.view.runs.includes(run.id)).map((run) => run.corpus),
       );
-      if (corpora.size > 1) notes.push('The selected runs have different corpora: their losses do not compare.');
+      if (corpora.size > 1) notes.push('The selected runs have different corpora: their losses cannot be compared.');
       notes.push(...(this.listed.damaged ?? []).map(visible));
       fill(
         this.notes,

@@ -23,9 +23,9 @@
   ];
 
   const NO_PROFILE =
-    'The run has no profile. xrun profile RUN --keep measures where a step takes its time, and keeps it.';
+    'The run has no profile. xrun profile RUN --keep measures where the time of a step goes, and keeps it.';
 
-  /** Tabs of all selected runs; the others are of one. */
+  /** Tabs that show all selected runs; the others show one. */
   const OF_ALL = ['curves', 'recipe'];
 
   /** The pane of the selected runs. */
@@ -129,7 +129,7 @@
               {
                 type: 'button',
                 class: 'quiet',
-                'aria-label': `Take ${label} out of the selection`,
+                'aria-label': `Remove ${label} from the selection`,
                 onclick: () => this.remove(run.id),
               },
               '×',
@@ -164,7 +164,7 @@
           ),
         tab === 'recipe' &&
           selected.length > 1 &&
-          tickBox('show what is equal, too', all, (showsAll) => this.state.change({ all: showsAll })),
+          tickBox('show equal values, too', all, (showsAll) => this.state.change({ all: showsAll })),
       );
     }
 
@@ -176,7 +176,7 @@
           element(
             'p',
             { class: 'empty muted' },
-            'Select runs to see their curves: a click on a row selects one, a click on its first cell adds or removes it.',
+            'Select runs to see their curves: click a row to select one run, or its first cell to add or remove it.',
           ),
         );
         return;
@@ -188,7 +188,7 @@
         return;
       }
       const shape = this.shapeOf(tab, selected, focus);
-      // What failed is tried again with the run's next version.
+      // After a failure, the tab is tried again with the run's next version.
       const failed = JSON.stringify([shape, focus.run.version]);
       if ([shape, failed].includes(this.shape)) return;
       try {
@@ -284,11 +284,12 @@
     }
   }
 
-  /** Keys in a label, at most. */
+  /** Most keys in a label. */
   const LABEL_KEYS = 2;
 
   /**
-   * Returns a run's name with what tells it from the other selected ones: recipe, and some of the keys that differ.
+   * Returns a run's name with what sets it apart from the other selected runs: its recipe, and some of the
+   * keys that differ.
    * @param {Object} run
    * @param {Object[]} rows all selected runs
    * @returns {string}

@@ -1,12 +1,12 @@
-/** Where documents come from: the server, or the page itself where it is a file by itself. */
+/** Where documents come from: the server, or the page itself if it is a self-contained file. */
 (() => {
   'use strict';
 
-  /** Thrown where a document is not to be had; the message says why. */
+  /** Thrown if a document is not available; the message tells why. */
   class NotServed extends Error {}
 
   /**
-   * Returns an address below `api/`, every part of the name escaped.
+   * Returns an address below `api/`, with every part of the name escaped.
    * @param {string} name such as `run/quickstart/20261124T101112Z-0123abcd`
    * @param {[string, string|number|null][]} parameters those that are null are left out
    * @returns {string}
@@ -41,7 +41,7 @@
     }
   }
 
-  /** Documents inside the page: each is whole, and parameters are for the page to apply. */
+  /** Documents inside the page. They are complete; the page itself applies parameters. */
   class EmbeddedDocuments {
     /** @param {{documents: Object<string, any>, includes: string[], leaves_out: string[], made: string}} embedded */
     constructor(embedded) {
@@ -55,7 +55,7 @@
      */
     async get(name) {
       if (Object.hasOwn(this.about.documents, name)) return this.about.documents[name];
-      throw new NotServed('This is not in this file.');
+      throw new NotServed('This file does not contain it.');
     }
   }
 

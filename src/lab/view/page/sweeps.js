@@ -1,11 +1,14 @@
-/** Sweeps: the list, and one as a heat map over two of its keys, with its cells and configurations. */
+/** Sweeps: the list, and one sweep as a heat map over two of its keys, with its cells and configurations. */
 (() => {
   'use strict';
 
   const { choice, choiceList, element, plainTable, scrolling } = xrun.dom;
   const { BLANK, counted, decimal, short, visible, words } = xrun.text;
 
-  /** Colours of the heat map, from worst to best, or from lowest to highest: even in lightness, so that they hold without colour (Nuñez, Anderton and Renslow 2018, cividis). */
+  /**
+   * Colors of the heat map, from worst to best or from lowest to highest. Their lightness increases evenly,
+   * so they work without color (Nuñez, Anderton and Renslow 2018, cividis).
+   */
   const STOPS = [
     [0, 32, 81],
     [60, 77, 110],
@@ -15,7 +18,7 @@
   ];
 
   /**
-   * Returns the colour of a share, and the colour of text on it.
+   * Returns the color of a share, and the color of text on it.
    * @param {number} share from 0, the worst, to 1, the best
    * @returns {{background: string, ink: string}}
    */
@@ -28,8 +31,8 @@
   }
 
   /**
-   * Returns the range of colours: values far worse than most have the colour of the worst that is not. Of a figure
-   * without a better direction it is from the lowest to the highest.
+   * Returns the range of colors. Values far worse than most get the color of the worst ordinary one. If
+   * neither direction is better, the range goes from the lowest to the highest.
    * @param {number[]} values
    * @param {?string} better `low`, `high`, or null
    * @returns {{first: number, last: number, isCut: boolean}} first is the worst or lowest, last the best or highest
@@ -60,7 +63,8 @@
   }
 
   /**
-   * Returns the keys of rows and columns, and the values of the others; what was not chosen follows from the sweep.
+   * Returns the keys of rows and columns, and the values of the other keys. What was not chosen follows from
+   * the sweep.
    * @param {Object} sweep
    * @param {string[]} chosen of the address
    * @returns {{rowKey: string|null, columnKey: string|null, others: Map<string, string>}}
@@ -80,8 +84,8 @@
   }
 
   /**
-   * Returns the cell that stands in a place of the map: the best of those there, the first of a figure without a
-   * better direction, or one without a value.
+   * Returns the cell to show at one place of the map: the best one there, or the first if neither direction
+   * is better, or one without a value.
    * @param {Object[]} cells
    * @param {{name: string, better: ?string}} figure
    * @returns {Object|undefined}
@@ -94,7 +98,7 @@
   }
 
   /**
-   * Returns the keys that have several values, which are those to look at; all where none has.
+   * Returns the keys that have several values, or all keys if none has.
    * @param {Object} sweep
    * @returns {string[]}
    */
@@ -285,7 +289,7 @@
       );
     }
 
-    /** Configurations over seeds, the best first. */
+    /** Lists the configurations over seeds, best first. */
     configurations(found) {
       const sign = found.direction === 'higher_is_better' ? -1 : 1;
       const rank = ({ mean }) => (typeof mean === 'number' ? sign * mean : Infinity);
@@ -320,7 +324,7 @@
           { class: 'muted' },
           found.not_compared
             ? visible(found.not_compared)
-            : `Over ${counted(found.seeds.length, 'seed')}; the best one is among those that may be with probability ${found.confidence}.`,
+            : `Over ${counted(found.seeds.length, 'seed')}; with probability ${found.confidence}, the best one is among those with a yes.`,
         ),
         scrolling('Configurations', plainTable('Configurations, the best first', heads, rows)),
       );

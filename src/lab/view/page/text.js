@@ -1,18 +1,18 @@
-/** Text as people read it: what others wrote with nothing hidden in it, and numbers, sizes, times. */
+/** Text as people read it: foreign text with nothing hidden in it, and numbers, sizes, times. */
 (() => {
   'use strict';
 
-  /** What stands for a value that was not measured. */
+  /** Stands for a value that was not measured. */
   const BLANK = '—';
 
   /**
-   * What acts on a terminal or a reader, or hides: the table of src/format/escape.rs, which a test writes here by
-   * UPDATE_DOCS=1 cargo test --lib view::assets.
+   * Characters that control a terminal or screen reader, or hide text: the table of src/format/escape.rs. Run
+   * UPDATE_DOCS=1 cargo test --lib view::assets to write it here.
    */
   const ESCAPED = /[\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{ad}\u{34f}\u{61c}\u{115f}-\u{1160}\u{17b4}-\u{17b5}\u{180b}-\u{180f}\u{200b}-\u{200f}\u{2028}-\u{202e}\u{2060}-\u{206f}\u{3164}\u{feff}\u{ffa0}\u{fff0}-\u{fffb}\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/gu;
 
   /**
-   * Returns the picture of a control character, and the name of another one, such as `⟨U+202E⟩`.
+   * Returns the picture of a control character, or the name of another character, such as `⟨U+202E⟩`.
    * @param {string} character
    * @returns {string}
    */
@@ -25,7 +25,7 @@
   }
 
   /**
-   * Returns text of others with control and formatting characters shown. Line breaks and tabs stay.
+   * Returns foreign text with control and formatting characters made visible. Line breaks and tabs stay.
    * @param {unknown} text
    * @returns {string}
    */
@@ -36,7 +36,7 @@
   }
 
   /**
-   * Returns text of others on one line.
+   * Returns foreign text on one line.
    * @param {unknown} text
    * @returns {string}
    */
@@ -45,7 +45,7 @@
   }
 
   /**
-   * Returns a number with decimals and separators of thousands.
+   * Formats a number with decimals and thousands separators.
    * @param {number|null|undefined} value
    * @param {number} [decimals]
    * @returns {string}
@@ -57,7 +57,7 @@
 
   /**
    * Returns a number with about as many digits as tell something, such as 0.0003, 4.38, 45,227, 1.2e-9.
-   * @param {number|null|undefined} value
+   * Formats a number with only as many digits as are useful, such as 0.0003, 4.38, 45,227, 1.2e-9.
    * @param {number} [digits]
    * @returns {string}
    */
@@ -74,7 +74,7 @@
   }
 
   /**
-   * Returns a difference with its sign.
+   * Formats a difference with its sign.
    * @param {number|null|undefined} value
    * @param {(value: number) => string} [format]
    * @returns {string}
@@ -85,7 +85,7 @@
   }
 
   /**
-   * Returns a share as a percentage, with its sign.
+   * Formats a share as a percentage with its sign.
    * @param {number|null|undefined} share
    * @returns {string}
    */
@@ -94,7 +94,7 @@
   }
 
   /**
-   * Returns a large number with its prefix, such as 1.64M.
+   * Formats a large number with a metric prefix, such as 1.64M.
    * @param {number} value
    * @returns {string}
    */
@@ -112,7 +112,7 @@
   }
 
   /**
-   * Returns a size in bytes with a binary prefix.
+   * Formats a size in bytes with a binary prefix.
    * @param {number|null|undefined} value
    * @returns {string}
    */
@@ -125,7 +125,7 @@
   }
 
   /**
-   * Returns the largest binary unit that a size has one of.
+   * Returns the largest binary unit that fits into a size.
    * @param {number} value
    * @returns {{unit: number, name: string}}
    */
@@ -140,7 +140,7 @@
   }
 
   /**
-   * Returns a duration, such as 3.2 s, 4 min 10 s, 2 h 5 min.
+   * Formats a duration, such as 3.2 s, 4 min 10 s, 2 h 5 min.
    * @param {number|null|undefined} seconds
    * @returns {string}
    */
@@ -158,7 +158,7 @@
   }
 
   /**
-   * Returns a time in UTC, such as 2026-11-24 17:00.
+   * Formats a time in UTC, such as 2026-11-24 17:00.
    * @param {string|null|undefined} time
    * @returns {string}
    */
@@ -171,7 +171,7 @@
   }
 
   /**
-   * Returns a word of a file as people read it: `no_difference` as `no difference`.
+   * Returns a word from a file as people read it: `no_difference` as `no difference`.
    * @param {string|null|undefined} word
    * @returns {string}
    */

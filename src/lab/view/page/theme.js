@@ -1,4 +1,4 @@
-/** Light and dark, and the colours of series. */
+/** Light and dark themes, and the colors of series. */
 (() => {
   'use strict';
 
@@ -7,14 +7,14 @@
   const THEMES = ['system', 'light', 'dark'];
   const KEPT_AS = 'xrun-theme';
 
-  /** Number of colours of series in page.css. */
+  /** Number of series colors in page.css. */
   const COLOURS = 7;
 
-  /** Dashes of a line, in pixels: one after the other where all colours are taken. */
+  /** Dashes of a line, in pixels. The next pattern is used once all colors are taken. */
   const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 
   /**
-   * Returns what the browser keeps; it may keep nothing, as for files opened from a disk.
+   * Returns the theme that the browser keeps. It may keep none, as for files opened from a disk.
    * @returns {string}
    */
   function keptTheme() {
@@ -38,7 +38,7 @@
   }
 
   /**
-   * Returns the button that goes through the themes, and applies the kept one.
+   * Returns the button that cycles through the themes, and applies the kept theme.
    * @param {() => void} onChange after colours have changed
    * @returns {HTMLElement}
    */
@@ -67,7 +67,7 @@
   }
 
   /**
-   * Returns a colour of page.css as it is now.
+   * Returns the current value of a color of page.css.
    * @param {string} name without the two dashes
    * @returns {string}
    */
@@ -76,7 +76,7 @@
   }
 
   /**
-   * Returns the class of the colour of a slot.
+   * Returns the class of the color of a slot.
    * @param {number} slot
    * @returns {string}
    */
@@ -85,7 +85,7 @@
   }
 
   /**
-   * Returns colour and dashes of a slot.
+   * Returns the color and dashes of a slot.
    * @param {number} slot
    * @returns {{stroke: string, dash: number[]}}
    */
@@ -94,7 +94,7 @@
   }
 
   /**
-   * Returns a short line as a series is drawn, to stand beside its name.
+   * Returns a short line in the style of a series, to stand beside its name.
    * @param {number} slot
    * @returns {SVGElement}
    */
@@ -108,7 +108,7 @@
     );
   }
 
-  /** Most series that colours and dashes tell apart. */
+  /** Most series that colors and dashes can tell apart. */
   const MOST_SERIES = COLOURS * DASHES.length;
 
   xrun.theme = { MOST_SERIES, colour, seriesMark, seriesStyle, themeButton };
