@@ -102,7 +102,9 @@ fn prune(kept: &Path, yes: bool) -> Result<()> {
     let root = Path::new("");
     let pages = blocks::pages(root)?;
     if pages.is_empty() {
-        return Err(Error::usage("there is no README.md and no docs/**/*.md here, so nothing would be left"));
+        return Err(Error::usage(
+            "there is no README.md and no docs/**/*.md here, so everything would be removed",
+        ));
     }
     let (named, figures) = blocks::named(&Scope { pages: &pages, is_whole: true, kept, root })?;
     let texts = markdown(Path::new("."), kept)?;

@@ -110,7 +110,7 @@ fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool
     if recipe.values().engine.batching == Batching::Looped {
         return Err(recipe.error(
             &["engine.batching"],
-            "with looped batching the memory is that of one sequence, whatever the batch",
+            "with looped batching, memory holds one sequence at a time, whatever the batch",
             "set engine.batching = \"batched\"",
         ));
     }

@@ -83,7 +83,7 @@ fn arms_are_told_apart_by_what_differs_and_averaged_over_seeds() {
 #[test]
 fn what_does_not_compare_or_is_not_there_is_refused() {
     let place = place("kind=\"curves\" select=\"tiny\"");
-    place.xrun(&["report"]).ended(3).says(&["unlike rows", "across=\"model.qk_norm\""]);
+    place.xrun(&["report"]).ended(3).says(&["the rows differ in", "across=\"model.qk_norm\""]);
     let with = |attributes: &str, said: &str| {
         let page = format!("<!-- xrun:report kind=\"curves\" {attributes} -->\n<!-- xrun:end -->\n");
         place.write("README.md", page.as_bytes());

@@ -215,14 +215,14 @@ fn unlike_rows_are_red_until_the_block_says_so() {
     );
     place.is_red(
         &[
-            "block `runs` of `quickstart`: unlike rows in one table",
+            "block `runs` of `quickstart`: the rows differ in",
             "device (cpu avx2 (AMD EPYC, 2 threads), cpu avx512 (AMD EPYC, 2 threads)), training.dtype (bf16, fp32)",
             "across=\"device,training.dtype\"",
         ],
         false,
     );
     place.edit("README.md", "newest=\"all\"", "newest=\"all\" across=\"device\"");
-    place.is_red(&["they differ in training.dtype (bf16, fp32)"], false);
+    place.is_red(&["the rows differ in training.dtype (bf16, fp32)"], false);
     place.edit("README.md", "across=\"device\"", "across=\"device,training\"");
     place.is_red(&["a newer kept run matches"], true);
     assert!(
@@ -245,7 +245,7 @@ fn unlike_rows_are_red_until_the_block_says_so() {
     ] {
         let place = Place::with_page(&[all]);
         place.keep_as(NEWER, &[(file, from, to)]);
-        place.is_red(&["unlike rows", said], false);
+        place.is_red(&["the rows differ in", said], false);
     }
 }
 
@@ -258,7 +258,7 @@ fn validation_losses_over_different_text_are_unlike() {
         NEWER,
         &[("resolved.toml", "\nsteps = 0\n", "\nsteps = 2\n"), ("summary.json", "\"val_loss\": {", part)],
     );
-    place.is_red(&["unlike rows in one table", "validation.steps (2, 0)"], false);
+    place.is_red(&["which the block does not allow", "validation.steps (2, 0)"], false);
     place.edit("README.md", "across=\"training\"", "across=\"validation.steps\"");
     place.xrun(&["report"]).ended(0);
     let page = place.text("README.md");
@@ -270,7 +270,7 @@ fn validation_losses_over_different_text_are_unlike() {
     place.keep_as(NEWER, &[steps, ("summary.json", "\"val_loss\": {", part)]);
     place.keep_as("quickstart/20270101T000000Z-7d757a20", &[steps]);
     place.page(&[&table.replace("newest=\"all\"", "newest=\"2\"")]);
-    place.is_red(&["unlike rows in one table", "validation.steps (2, the first, 2)"], false);
+    place.is_red(&["which the block does not allow", "validation.steps (2, the first, 2)"], false);
 }
 
 #[test]

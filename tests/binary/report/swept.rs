@@ -107,16 +107,16 @@ fn a_sweep_that_was_touched_grown_or_mixed_is_red() {
 
     grown[1].recipe = "dim384".to_owned();
     store(&place, &grown);
-    place.is_red(&["unlike rows in one table", "training (quickstart, dim384)"], false);
+    place.is_red(&["which the block does not allow", "training (quickstart, dim384)"], false);
     grown[1].recipe = "quickstart".to_owned();
     grown[1].device = "NVIDIA H200".to_owned();
     store(&place, &grown);
-    place.is_red(&["unlike rows in one table", "device (cpu avx512, NVIDIA H200)"], false);
+    place.is_red(&["which the block does not allow", "device (cpu avx512, NVIDIA H200)"], false);
     grown[1].device = "cpu avx512".to_owned();
     let over = |steps: &str| BTreeMap::from([("validation.steps".to_owned(), steps.to_owned())]);
     grown[1].measuring = over("2");
     store(&place, &grown);
-    place.is_red(&["unlike rows in one table", "validation.steps (0, 2)"], false);
+    place.is_red(&["which the block does not allow", "validation.steps (0, 2)"], false);
     // All of them over a part: the numbers say over which.
     for cell in &mut grown {
         cell.measuring = over("2");

@@ -119,12 +119,9 @@ pub fn compare(rows: &[Row], across: &[String]) -> (Option<String>, Vec<Why>) {
         let names: Vec<&str> = unsaid.iter().map(|(name, _)| name.as_str()).collect();
         let across: Vec<&str> = across.iter().map(String::as_str).chain(names).collect();
         Why::fixed_by(
+            format!("the rows differ in {}, which the block does not allow", differing.join(", ")),
             format!(
-                "unlike rows in one table, and the block does not say so: they differ in {}",
-                differing.join(", ")
-            ),
-            format!(
-                "select like ones, or write across=\"{}\" into the block's first line and render it",
+                "select rows that agree, or write across=\"{}\" into the block's first line and render it",
                 across.join(",")
             ),
         )

@@ -196,7 +196,7 @@ fn changed_roots(body: &str, rendered: &Rendered, locked: &Hashes) -> Vec<Why> {
                 digits(&root_hash(rendered)),
                 digits(&locked.kept),
             ),
-            format!("{}, or if it was kept anew, render the block", restore(&folders)),
+            format!("{}, or render the block if it was kept again on purpose", restore(&folders)),
         ));
     }
     whys

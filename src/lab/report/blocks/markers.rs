@@ -97,8 +97,7 @@ pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
     let PageParser { blocks, mut faults, .. } = parser;
     let has_ours = !(blocks.is_empty() && faults.is_empty());
     if let Some(end) = page.find("\r\n").filter(|_| has_ours) {
-        let why =
-            "this line ends with CRLF, and blocks are compared byte by byte: save the page with LF alone";
+        let why = "this line ends with CRLF, and blocks are compared byte by byte: save the page with LF";
         faults.push(Fault { line: line_of(page, end), kind: FaultKind::Marker, why: why.to_owned() });
     }
     faults.sort_by_key(|fault| fault.line);

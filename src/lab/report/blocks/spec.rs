@@ -174,7 +174,7 @@ fn check_names(what: &str, attributes: &Attributes, allowed: &[&str]) -> Result<
 fn selection(text: &str) -> Result<Vec<String>, String> {
     let select = list(text);
     match select.iter().find(|name| name.split('/').any(|part| part.is_empty() || part.starts_with('.'))) {
-        Some(wrong) => Err(format!("`{wrong}` is no name of something kept")),
+        Some(wrong) => Err(format!("`{wrong}` cannot be the name of anything kept")),
         None => Ok(select),
     }
 }
@@ -243,7 +243,7 @@ mod tests {
             (&[("kind", "run"), ("select", "a")], "did you mean `runs`?"),
             (&[("kind", "runs")], "no `select`"),
             (&[("kind", "runs"), ("select", "")], "`select` is empty"),
-            (&[("kind", "runs"), ("select", "../x")], "no name"),
+            (&[("kind", "runs"), ("select", "../x")], "cannot be the name"),
             (&[("kind", "runs"), ("select", "a"), ("colums", "loss")], "did you mean `columns`?"),
             (&[("kind", "plot"), ("select", "a"), ("columns", "loss")], "`plot` has no attribute `columns`"),
             (&[("kind", "runs"), ("select", "a"), ("newest", "0")], "a number from 1"),

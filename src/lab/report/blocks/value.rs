@@ -32,7 +32,7 @@ pub fn of_run(
         return Err(vec![correct(format!("a value shows one run, but several match: {}", ids.join(", ")))]);
     };
     if let Some(remark) = runs::remark(run) {
-        let why = format!("{} is {remark}, which a number in a sentence does not say", run.source.id);
+        let why = format!("a number in a sentence cannot show that {} is {remark}", run.source.id);
         return Err(vec![Why::fixed_by(why, "select another run, or show it in a table")]);
     }
     let text = match (column, form) {

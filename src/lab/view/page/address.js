@@ -8,22 +8,22 @@
   /**
    * @typedef {Object} View
    * @property {string} page `runs`, `comparisons`, `sweeps` or `coordinates`
-   * @property {string} id of the comparison, sweep or coordinates
-   * @property {string[]} runs selected runs by their slot, which is their colour; an empty slot is ''
-   * @property {string} tab of the selected runs
-   * @property {string} focus the run that memory, profile, samples and log are of
-   * @property {string[]} metrics that have a panel
+   * @property {string} id the comparison, sweep or coordinates
+   * @property {string[]} runs ids of the selected runs by slot; the slot decides the color, and '' is an empty slot
+   * @property {string} tab the tab of the selected runs
+   * @property {string} focus the run whose memory, profile, samples and log are shown
+   * @property {string[]} metrics metrics with a panel
    * @property {string} x `step`, `tokens` or `seconds`
    * @property {boolean} logX
-   * @property {string[]} logY metrics whose axis is logarithmic
-   * @property {string} smooth share of the rows: '0', '0.01', …
-   * @property {number[]} zoom from and to in x, or none
-   * @property {string} filter of the table
-   * @property {string} sort column of the table, with - where descending
-   * @property {string[]} columns of the table; none for the usual ones
-   * @property {boolean} all true to show settings that do not differ, too
-   * @property {string} figure of a sweep's heat map, and `size` or `change` of coordinates
-   * @property {string[]} keys of a sweep's heat map: of rows, of columns, then `key=value` of others
+   * @property {string[]} logY metrics with a logarithmic axis
+   * @property {string} smooth smoothing window as a share of the rows: '0', '0.01', …
+   * @property {number[]} zoom the range of x; empty for all
+   * @property {string} filter the filter of the table
+   * @property {string} sort the column that sorts the table, after `-` in descending order
+   * @property {string[]} columns columns of the table; empty for the default ones
+   * @property {boolean} all true to also show settings that do not differ
+   * @property {string} figure the figure of a sweep's heat map, or `size` or `change` for coordinates
+   * @property {string[]} keys keys of a sweep's heat map: for rows, for columns, then `key=value` for the others
    */
 
   const PAGES = ['runs', 'comparisons', 'sweeps', 'coordinates'];
@@ -61,7 +61,7 @@
 
   /**
    * @param {string} text
-   * @param {any} like a value of the same kind
+   * @param {any} like a value of the wanted type
    * @returns {any}
    */
   function decode(text, like) {

@@ -11,12 +11,12 @@
   /**
    * @typedef {Object} Series
    * @property {string} label
-   * @property {number} slot its colour and dashes
-   * @property {number[]} x ascending
-   * @property {(number|null)[]} y null is a gap
+   * @property {number} slot decides color and dashes
+   * @property {number[]} x in ascending order
+   * @property {(number|null)[]} y null for a gap
    * @property {boolean} [isRaw] drawn thin and pale, under a smoothed line
    * @property {boolean} [isReference] a known value to compare with, drawn as a pale dashed line
-   * @property {boolean} [hasPoints] a mark at every value
+   * @property {boolean} [hasPoints] draws a mark at every value
    * @property {{x: number, value: string}[]} [notFinite] where a value was NaN or infinite
    *
    * @typedef {Object} Axes
@@ -24,11 +24,11 @@
    * @property {string} yLabel
    * @property {boolean} logX
    * @property {boolean} logY
-   * @property {number[]} zoom from and to in x, or none
-   * @property {number[]} [extent] all of x, where charts beside have more of it than this one
-   * @property {number[]} [xTicks] places of ticks of x, where they are not to be found
-   * @property {(value: number) => string} [xFormat] of ticks
-   * @property {(value: number) => string} [xExact] where values are read
+   * @property {number[]} zoom the range of x; empty for all
+   * @property {number[]} [extent] the common range of x, if neighboring charts cover more than this one
+   * @property {number[]} [xTicks] fixed x ticks, instead of computed ones
+   * @property {(value: number) => string} [xFormat] formats ticks
+   * @property {(value: number) => string} [xExact] formats x in the readout and the table
    */
 
   const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
@@ -70,8 +70,8 @@
      * @param {Object} options
      * @param {string} options.title
      * @param {number} [options.height]
-     * @param {string} [options.syncKey] charts with the same one show one cursor
-     * @param {(zoom: number[]) => void} options.onZoom with no numbers for all of x
+     * @param {string} [options.syncKey] charts with the same key share a cursor
+     * @param {(zoom: number[]) => void} options.onZoom gets an empty array for all of x
      */
     constructor({ title, height = 208, syncKey = '', onZoom }) {
       Object.assign(this, { title, height, syncKey, onZoom });
@@ -155,7 +155,7 @@
       if (this.uplot && width > 0 && width !== this.uplot.width) this.uplot.setSize({ width, height: this.height });
     }
 
-    /** @returns {Object} what uPlot is told */
+    /** @returns {Object} the options of uPlot */
     options() {
       const { axes } = this;
       return {
@@ -330,7 +330,7 @@
       this.lastRead = [head, ...found.map(({ series, value }) => `${series.label} ${short(value, 5)}`)].join('; ');
     }
 
-    /** @returns {{series: Series, value: number, isNear: boolean}[]} the nearest to the cursor first */
+    /** @returns {{series: Series, value: number, isNear: boolean}[]} nearest to the cursor first */
     valuesAtCursor() {
       const u = this.uplot;
       const found = [];

@@ -33,7 +33,7 @@
 
   /**
    * Returns the list of comparisons.
-   * @param {Object[]} rows what `api/comparisons` gave
+   * @param {Object[]} rows the response of `api/comparisons`
    * @param {string} chosen
    * @param {(id: string) => void} onChoice
    * @returns {HTMLElement}
@@ -212,7 +212,7 @@
 
   /**
    * Returns a comparison of quality.
-   * @param {Object} found what `api/comparison` gave
+   * @param {Object} found the response of `api/comparison`
    * @param {(runs: string[]) => void} onOpen
    * @returns {HTMLElement}
    */
@@ -250,7 +250,7 @@
 
   /**
    * Returns a comparison of speed.
-   * @param {Object} found what `api/comparison` gave
+   * @param {Object} found the response of `api/comparison`
    * @param {(runs: string[]) => void} onOpen
    * @returns {HTMLElement}
    */
@@ -333,7 +333,7 @@
 
   /**
    * Returns a comparison.
-   * @param {Object} found what `api/comparison` gave
+   * @param {Object} found the response of `api/comparison`
    * @param {(runs: string[]) => void} onOpen shows the curves of runs
    * @returns {HTMLElement}
    */

@@ -10,7 +10,7 @@
   /** Most steps with a line in a chart. Of more steps, evenly chosen ones are drawn. */
   const LINES = 6;
 
-  /** @param {any[]} values @returns {any[]} each once, in the order in which they come */
+  /** @param {any[]} values @returns {any[]} the distinct values, in order of first occurrence */
   const distinct = (values) => [...new Set(values)];
 
   /**
@@ -57,7 +57,7 @@
     }
 
     /**
-     * @param {Object} found what `api/coordinate` gave
+     * @param {Object} found the response of `api/coordinate`
      * @returns {HTMLElement}
      */
     node(found) {

@@ -12,8 +12,8 @@
   const DENSE = 0.5;
 
   /**
-   * @typedef {Object} Curve what `api/curves` has of a metric
-   * @property {number} rows of the whole run that have a value
+   * @typedef {Object} Curve a metric in the response of `api/curves`
+   * @property {number} rows number of rows of the whole run with a value
    * @property {boolean} exact
    * @property {number[]} step
    * @property {number[]} tokens
@@ -62,10 +62,10 @@
 
   /**
    * Returns the steps that a range of an axis covers, with one more on each side.
-   * @param {Curve} whole a curve over all of the run
+   * @param {Curve} whole a curve of the whole run
    * @param {string} x
    * @param {number[]} zoom
-   * @returns {number[]|null} null where the run has nothing there
+   * @returns {number[]|null} null if the run has no values there
    */
   function stepsOf(whole, x, zoom) {
     if (x === 'step') return [Math.max(0, Math.floor(zoom[0]) - 1), Math.ceil(zoom[1]) + 1];

@@ -7,7 +7,7 @@
   const { Chart } = xrun.chart;
   const { seriesOf, stepsOf } = xrun.curve_data;
 
-  /** The default metrics, of which those that were measured have a panel; at most this many panels. */
+  /** Default metrics; those that were measured get a panel, up to this many panels. */
   const USUAL = ['loss', 'val_loss', 'grad_norm', 'tok_s', 'lr', 'step_ms'];
   const USUAL_PANELS = 6;
 
@@ -142,7 +142,7 @@
     /**
      * @param {Object} run
      * @param {string[]} metrics
-     * @param {number[]} steps from and to; none for all
+     * @param {number[]} steps the first and last step; empty for all
      * @returns {[string, string|number|null][]}
      */
     parameters(run, metrics, steps) {

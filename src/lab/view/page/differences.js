@@ -23,7 +23,7 @@
 
   /**
    * Returns a single run in the form of a comparison.
-   * @param {Object} run what `api/run` gave
+   * @param {Object} run the response of `api/run`
    * @returns {Object}
    */
   function alone(run) {
@@ -119,9 +119,9 @@
 
   /**
    * Returns the comparison of runs.
-   * @param {Object} differences of these runs, or of one alone
-   * @param {{label: string, slot: number}[]} entries in the order of its runs
-   * @param {boolean} showsAll true for what does not differ, too
+   * @param {Object} differences the comparison of these runs, or a single run in that form
+   * @param {{label: string, slot: number}[]} entries one per run, in the same order
+   * @param {boolean} showsAll true to also show what does not differ
    * @returns {HTMLElement}
    */
   function differencesNode(differences, entries, showsAll) {

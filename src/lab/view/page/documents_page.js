@@ -11,12 +11,12 @@
      * @param {Object} options
      * @param {import('./address.js').ViewState} options.state
      * @param {{get: Function}} options.source
-     * @param {string} options.list name of the document of the list, such as `sweeps`
-     * @param {string} options.one name of the document of one, such as `sweep`
-     * @param {string} options.none what is said where there are none
+     * @param {string} options.list the list's document, such as `sweeps`
+     * @param {string} options.one the document of one entry, such as `sweep`
+     * @param {string} options.none text for an empty list
      * @param {(rows: Object[], chosen: string, onChoice: (id: string) => void) => HTMLElement} options.listNode
      * @param {(found: Object) => HTMLElement} options.documentNode
-     * @param {() => void} [options.attached] called when the document is in the page
+     * @param {() => void} [options.attached] called once the document is in the page
      */
     constructor(options) {
       Object.assign(this, { attached: () => {}, wanted: 0 }, options);

@@ -188,10 +188,10 @@ const xrun = {};
 
   /**
    * Returns a list of documents, one of them chosen.
-   * @param {Object[]} rows each with its `id`
+   * @param {Object[]} rows each with an `id`
    * @param {string} chosen
    * @param {(id: string) => void} onChoice
-   * @param {(row: Object) => Child[]} content what stands on the button of a row
+   * @param {(row: Object) => Child[]} content content of a row's button
    * @returns {HTMLElement}
    */
   function choiceList(rows, chosen, onChoice, content) {

@@ -23,7 +23,7 @@
 
   /**
    * Returns a scale from values to pixels.
-   * @param {number[]} values all that must be seen
+   * @param {number[]} values values that must be visible
    * @returns {{low: number, high: number, ticks: number[], toX: (value: number) => number}}
    */
   function scaleOf(values) {
@@ -92,11 +92,11 @@
   /**
    * Returns rows of points above an interval.
    * @param {Object} options
-   * @param {string} options.label what the picture says, for readers
+   * @param {string} options.label description for screen readers
    * @param {{values: number[], text: string, kind: string}[]} options.rows
    * @param {?{estimate: number, low: number, high: number}} options.interval
    * @param {number} options.none the value of no difference
-   * @param {number} options.reach differences up to this do not matter; 0 where there is no such thing
+   * @param {number} options.reach differences up to this do not matter; 0 if every difference matters
    * @param {(value: number) => string} options.format
    * @returns {SVGElement}
    */

@@ -141,7 +141,7 @@
       this.section = '';
     }
 
-    /** @param {Object} memory what `api/memory` gave */
+    /** @param {Object} memory the response of `api/memory` */
     show(memory) {
       this.memory = memory;
       this.chart?.destroy();

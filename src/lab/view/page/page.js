@@ -199,7 +199,7 @@
       }
     }
 
-    /** @param {Object} changes what `api/changes` gave */
+    /** @param {Object} changes the response of `api/changes` */
     take(changes) {
       this.revision = changes.revision;
       if (changes.runs.length === 0 && changes.gone.length === 0) return;

@@ -11,7 +11,7 @@
   /** Height of a row of the flame chart, in pixels. */
   const ROW = 28;
 
-  /** @param {string} phase @returns {string} name of its colour */
+  /** @param {string} phase @returns {string} the name of its color */
   function phaseColour(phase) {
     const at = PHASES.indexOf(phase);
     return `series-${[2, 0, 1, 3][at] ?? 4}`;
@@ -35,7 +35,7 @@
 
   /**
    * Returns the rectangles of a flame chart. Adjacent spans with the same name and parent are merged.
-   * @param {Object[]} spans in the order of their start
+   * @param {Object[]} spans in order of their start
    * @returns {{rectangles: Object[], depth: number, end: number}}
    */
   function flame(spans) {
@@ -123,7 +123,7 @@
       this.node = element('div', {});
     }
 
-    /** @param {Object} profile what `api/profile` gave */
+    /** @param {Object} profile the response of `api/profile` */
     show(profile) {
       this.chart?.destroy();
       const { rectangles, depth, end } = flame([...profile.spans].sort((a, b) => a.start_us - b.start_us));

@@ -13,10 +13,10 @@
    * @typedef {Object} Rectangle
    * @property {number} x0
    * @property {number} x1
-   * @property {number} y0 lower end on the axis of y
+   * @property {number} y0 the lower end on the y axis
    * @property {number} y1
    * @property {string} label
-   * @property {string} colour name of a colour of page.css
+   * @property {string} colour the name of a color in page.css
    * @property {string[]} details lines of the readout
    */
 
@@ -38,10 +38,10 @@
      * @param {string} options.title
      * @param {number} options.height
      * @param {number[]} options.xRange
-     * @param {number[]} options.yRange the first at the bottom
+     * @param {number[]} options.yRange from the bottom to the top
      * @param {(x: number) => string} options.xFormat
      * @param {?(y: number) => string} options.yFormat null for no axis
-     * @param {number} [options.yUnit] ticks are at round multiples of it
+     * @param {number} [options.yUnit] y ticks are round multiples of this
      * @param {Rectangle[]} options.rectangles
      * @param {{x: number[], y: number[]}} [options.outline] a line of steps over the rectangles
      */

@@ -91,7 +91,7 @@
 
   /**
    * Returns the overview of a run.
-   * @param {Object} run what `api/run` gave
+   * @param {Object} run the response of `api/run`
    * @returns {HTMLElement}
    */
   function overview(run) {
@@ -118,7 +118,7 @@
 
   /**
    * Returns the samples of a run, newest first: the prompt, and what the model wrote.
-   * @param {Object} run what `api/run` gave
+   * @param {Object} run the response of `api/run`
    * @returns {HTMLElement}
    */
   function samples(run) {

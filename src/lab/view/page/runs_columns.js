@@ -35,7 +35,7 @@
     };
   }
 
-  /** @param {Object} run @returns {string} the status, of a run that goes on with the share of its steps */
+  /** @param {Object} run @returns {string} the status; for a live run, with the share of its steps */
   function statusText(run) {
     const share = run.live && run.steps_planned ? ` ${Math.floor((100 * (run.steps ?? 0)) / run.steps_planned)} %` : '';
     return `${SIGNS[run.status] ?? '·'} ${visible(run.status)}${share}`;
@@ -124,7 +124,7 @@
   }
 
   /**
-   * @param {Object} column of `api/runs`
+   * @param {Object} column a column of `api/runs`
    * @returns {import('./runs_filter.js').Column}
    */
   function figureColumn(column) {
@@ -144,7 +144,7 @@
   }
 
   /**
-   * @param {string} key of recipes
+   * @param {string} key a recipe key
    * @returns {import('./runs_filter.js').Column}
    */
   function keyColumn(key) {

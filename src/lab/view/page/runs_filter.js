@@ -7,7 +7,7 @@
 
   /**
    * @typedef {Object} Column
-   * @property {string} name by which `xrun runs` knows it, too
+   * @property {string} name the name that `xrun runs` uses too
    * @property {string} heading
    * @property {string} meaning
    * @property {boolean} isNumber

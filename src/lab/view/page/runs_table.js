@@ -91,7 +91,7 @@
     }
 
     /**
-     * @param {Object} listed what `api/runs` gave
+     * @param {Object} listed the response of `api/runs`
      */
     update(listed) {
       this.listed = listed;
@@ -122,7 +122,7 @@
       else if (changed.includes('columns') || changed.includes('runs')) this.render();
     }
 
-    /** @returns {Object[]} columns in the order of the table */
+    /** @returns {Object[]} columns in table order */
     shownColumns() {
       const chosen = this.state.view.columns.filter((name) => this.byName.has(name));
       return (chosen.length > 0 ? chosen : usualColumns(this.listed, this.byName)).map((name) => this.byName.get(name));
@@ -167,7 +167,7 @@
 
     /**
      * @param {string} sort
-     * @param {string} name of the column whose button keeps the focus
+     * @param {string} name the column whose button keeps the focus
      */
     sortBy(sort, name) {
       this.state.change({ sort });
@@ -311,7 +311,7 @@
 
     /**
      * @param {string} id
-     * @param {boolean} isBeside true to keep the others
+     * @param {boolean} isBeside true to keep the other runs selected
      */
     select(id, isBeside) {
       this.state.change(isBeside ? { runs: toggled(this.state.view.runs, id) } : { runs: [id], focus: id });

@@ -200,7 +200,7 @@
       }
     }
 
-    /** @returns {string} what a tab depends on: while it stays, so does what the tab shows */
+    /** @returns {string} everything that a tab's content depends on; the content stays while this does */
     shapeOf(tab, selected, focus) {
       const { all } = this.state.view;
       if (tab === 'recipe') return JSON.stringify([tab, all, selected.map(({ run, slot }) => [run.id, slot])]);
@@ -219,7 +219,7 @@
       if (log && scrolled !== undefined) log.scrollTop = scrolled;
     }
 
-    /** @returns {Promise<Node>} what a tab shows */
+    /** @returns {Promise<Node>} the content of a tab */
     async content(tab, selected, focus) {
       const get = (kind, parameters) => this.documents.get(kind, focus.run, parameters);
       switch (tab) {

@@ -8,7 +8,7 @@
   /**
    * Returns an address below `api/`, with every part of the name escaped.
    * @param {string} name such as `run/quickstart/20261124T101112Z-0123abcd`
-   * @param {[string, string|number|null][]} parameters those that are null are left out
+   * @param {[string, string|number|null][]} parameters null values are left out
    * @returns {string}
    */
   function address(name, parameters) {

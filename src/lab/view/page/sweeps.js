@@ -66,7 +66,7 @@
    * Returns the keys of rows and columns, and the values of the other keys. What was not chosen follows from
    * the sweep.
    * @param {Object} sweep
-   * @param {string[]} chosen of the address
+   * @param {string[]} chosen the keys in the address
    * @returns {{rowKey: string|null, columnKey: string|null, others: Map<string, string>}}
    */
   function axesOf(sweep, chosen) {
@@ -118,7 +118,7 @@
     }
 
     /**
-     * @param {Object} sweep what `api/sweep` gave
+     * @param {Object} sweep the response of `api/sweep`
      * @returns {HTMLElement}
      */
     node(served) {

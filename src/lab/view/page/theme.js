@@ -39,7 +39,7 @@
 
   /**
    * Returns the button that cycles through the themes, and applies the kept theme.
-   * @param {() => void} onChange after colours have changed
+   * @param {() => void} onChange called after colors have changed
    * @returns {HTMLElement}
    */
   function themeButton(onChange) {
@@ -68,7 +68,7 @@
 
   /**
    * Returns the current value of a color of page.css.
-   * @param {string} name without the two dashes
+   * @param {string} name its name without the two dashes
    * @returns {string}
    */
   function colour(name) {
