@@ -179,7 +179,7 @@ fn a_changed_training_key_says_so_by_itself() {
     unnamed.runs.iter_mut().filter(|run| run.arm == 1).for_each(|run| run.run = Some(after.clone()));
     store(&place, &unnamed);
     place.page(&[BLOCK]);
-    place.is_red(&["unlike", "training.dtype (fp32, bf16)"], false);
+    place.is_red(&["the rows differ in", "training.dtype (fp32, bf16)"], false);
     let named = Experiment { changes: vec!["training.dtype: fp32 → bf16".to_owned()], ..unnamed };
     store(&place, &named);
     place.xrun(&["report"]).ended(0);

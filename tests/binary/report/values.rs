@@ -82,7 +82,7 @@ fn wrong_values_are_named() {
         ("select=\"quickstart\" column=\"val_los\"", "no column `val_los`; there are"),
         ("select=\"quickstart\" column=\"model.din\"", "did you mean `model.dim`?"),
         ("select=\"quickstart\" column=\"mfu_pct\"", "measured no `mfu_pct`"),
-        ("select=\"quickstart\" column=\"status\" digits=\"2\"", "`digits` and `form` are of figures"),
+        ("select=\"quickstart\" column=\"status\" digits=\"2\"", "`digits` and `form` apply only to figures"),
         ("select=\"quickstat\" column=\"loss\"", "no run `quickstat` is kept"),
         ("select=\"quickstart\"", "no `column`"),
         ("select=\"quickstart\" column=\"loss\" digits=\"x\"", "`digits` is a number"),
