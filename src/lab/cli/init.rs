@@ -67,7 +67,9 @@ fn write_schema(path: &Path) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {
             if std::fs::read_to_string(path).at("read", path)? != text {
                 let path = path.display();
-                eprint_line(&format!("{path} comes from another version; `xrun schema > {path}` replaces it"));
+                eprint_line(&format!(
+                    "{path} comes from another version; `xrun schema > {path}` replaces it"
+                ));
             }
             Ok(())
         }

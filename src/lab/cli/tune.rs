@@ -37,7 +37,9 @@ pub fn run(args: &Args) -> Result<()> {
     let recipe = args.what.load(&machine)?;
     let (Planned { plan, programs, .. }, _) = prepare(&recipe, &machine.with_ranks(1, 1))?;
     let Some(ordinal) = plan.execution.gpu else {
-        return Err(Error::usage("matrix-product algorithms are tuned on a GPU, but this plan is for the CPU"));
+        return Err(Error::usage(
+            "matrix-product algorithms are tuned on a GPU, but this plan is for the CPU",
+        ));
     };
     let gpu = Gpu::open(ordinal)?;
     let table = args.write.as_deref().map(|path| table_to_write(path, gpu.algorithms())).transpose()?;
