@@ -336,7 +336,7 @@ fn stored_runs_with_the_same_seeds_are_pairs() {
     assert!(again.provenance.device.as_ref().unwrap().starts_with("cpu"));
     assert_eq!(again.provenance.corpus_hashes, found.provenance.corpus_hashes);
     assert!(again.finished && again.runs.iter().all(|run| run.reused));
-    assert!(again.notes.iter().any(|note| note.contains("asked after they had been made")));
+    assert!(again.notes.iter().any(|note| note.contains("asked after they had run")));
     // It is about the change that the comparison which made the runs was about.
     assert_eq!(again.change(), found.change());
     assert_eq!(again.history[0].comparison, found.full_name());
@@ -357,11 +357,11 @@ fn stored_runs_with_the_same_seeds_are_pairs() {
     };
     let on = ["val_loss"];
     refused(&a[..2], &b, &on, "the baseline has 3, 4 and the candidate 3, 4, 5");
-    refused(&a[..1], &b[..1], &on, "one pair shows no difference from chance");
+    refused(&a[..1], &b[..1], &on, "one pair cannot tell a difference from chance");
     refused(&[a[0], b[1]], &b[..2], &on, "are in one arm, but optimizer.lr is");
     refused(&[a[0], a[1], a[0]], &b, &on, "have the same training.seed = 3");
     refused(&a, &a, &on, "both arms are the same recipe");
-    refused(&a, &b, &["tok_s,val_loss"], "needs runs in turns");
+    refused(&a, &b, &["tok_s,val_loss"], "needs runs that took turns");
     refused(&a, &b, &["val_loss", "--seeds", "3"], "--seeds is for new runs");
     refused(&a, &b, &["val_loss", "--predicts", "better"], "--predicts is for new runs");
     refused(&a[..2], &b[..2], &on, "peeking");
@@ -375,7 +375,7 @@ fn stored_runs_that_have_not_ended_are_no_pairs() {
     let place = Place::killed_after(6);
     let run = place.run();
     let done = place.xrun(&["compare", "--runs", run.name(), run.name(), "--on", "val_loss"]);
-    done.ended(2).says(&["quality is judged of runs that ended"]);
+    done.ended(2).says(&["quality is judged only for runs that ended"]);
 }
 
 #[test]

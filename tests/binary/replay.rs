@@ -132,13 +132,18 @@ fn another_build_or_device_is_said_before_and_judged_after() {
     };
     let other_commit = |environment: &mut Value| environment["build"]["commit"] = json!("0123456789abcdef");
     let said = "commit: recorded 01234567, here ";
-    let done = with(&other_commit).succeeds().says(&["this is another build than the recorded one", said]);
+    let done = with(&other_commit).succeeds().says(&["this build differs from the recorded one", said]);
     prints(done, &[": the same bits\n", said]);
     plant(&run.path.join("metrics.csv"));
     let done = with(&other_commit).ended(3);
     prints(
         done,
-        &[": differs, under another build\n", "step 7, grad_norm", said, "--build runs the recorded commit"],
+        &[
+            ": differs, under another build\n",
+            "step 7, grad_norm",
+            said,
+            "use --build to run the recorded commit",
+        ],
     );
     let done = with(&|environment| {
         environment["gpu"] = json!({
@@ -146,7 +151,8 @@ fn another_build_or_device_is_said_before_and_judged_after() {
             "processors": 1, "driver": null, "cuda": null, "nvrtc": null, "cublaslt": null, "topology": null,
         });
     });
-    let done = done.succeeds().says(&["recorded on Zebra 9000, which is not here: bits are not judged"]);
+    let done = done.succeeds().says(&["recorded on Zebra 9000, which this machine does not have; bits are \
+                                       not judged"]);
     prints(
         done,
         &[": not judged\n", "training losses are at most 0 nats/token apart", "device: recorded Zebra 9000"],
@@ -182,12 +188,12 @@ fn rows_that_are_not_those_of_the_summary_are_nothing_to_compare_with() {
     let rows = fs::read_to_string(&metrics).unwrap();
     let refused = |found: &str| {
         let done = replay(&place, &["latest"]).ended(1).says(&["1 of 1 replay failed"]);
-        let found = format!("metrics.csv {found}, and summary.json says 30 steps");
+        let found = format!("metrics.csv {found}, but summary.json says 30 steps");
         prints(done, &[": failed\n", &found]);
         assert!(!place.path().join("again/tiny").exists(), "nothing is trained for it");
     };
     fs::remove_file(&metrics).unwrap();
-    refused("is not here");
+    refused("is missing");
     fs::write(&metrics, rows.lines().next().unwrap().to_owned() + "\n").unwrap();
     refused("has no rows");
     let start = rows.find("\n30,").unwrap();
@@ -207,7 +213,7 @@ fn what_cannot_be_run_again_says_why() {
     prints(replay(&place, &["latest"]).succeeds(), &["the same bits"]);
     fs::remove_file(corpus).unwrap();
     let done = replay(&place, &["latest"]).ended(1).says(&["1 of 1 replay failed"]);
-    prints(done, &[": failed\n", "data.corpus is ", "corpus.txt, which is not here"]);
+    prints(done, &[": failed\n", "data.corpus is ", "corpus.txt, which does not exist here"]);
 
     let forked = Place::killed_after(20);
     let id = forked.run().name().to_owned();
@@ -247,7 +253,7 @@ fn a_comparison_again_has_the_same_losses_and_a_ratio_held_against_the_interval(
     let [interval, ratio] = [&stored, &again].map(|one| one.speed().unwrap().interval.unwrap());
     let is_within = (interval.low..=interval.high).contains(&ratio.estimate);
     assert!(
-        done.stdout.contains(if is_within { ": within the" } else { ": outside of the" }),
+        done.stdout.contains(if is_within { ": within the" } else { ": outside the" }),
         "{}",
         done.stdout
     );

@@ -1,25 +1,26 @@
-//! Exact tests of paired counts: runs that diverged.
+//! Exact tests of paired counts of diverged runs.
 
 use super::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Binomial, DiscreteCDF};
 
-/// Pairs by which of their runs diverged: a loss or gradient that was not finite.
+/// Pairs, counted by which of their runs diverged. A run diverges if its loss or gradient is not finite.
 ///
-/// Such a run repeats to the bit, so it is a result and counts. A run that the machine ended (memory, disk, a
-/// signal) has no place here: the same seed runs again.
+/// Repeating a diverged run gives the same bits, so it is a result and counts. A run that the machine ended
+/// (memory,
+/// disk, a signal) is not counted, because its seed runs again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DivergedPairs {
-    /// Pairs of which the baseline alone diverged.
+    /// Pairs in which only the baseline diverged.
     pub baseline_only: usize,
-    /// Pairs of which the candidate alone diverged.
+    /// Pairs in which only the candidate diverged.
     pub candidate_only: usize,
-    /// Pairs of which both did.
+    /// Pairs in which both diverged.
     pub both: usize,
 }
 
 impl DivergedPairs {
-    /// Counts the pairs of (baseline diverged, candidate diverged).
+    /// Counts pairs `(baseline diverged, candidate diverged)`.
     pub fn count(pairs: impl IntoIterator<Item = (bool, bool)>) -> Self {
         let mut counts = Self::default();
         for pair in pairs {
@@ -33,15 +34,17 @@ impl DivergedPairs {
         counts
     }
 
-    /// Returns the two-sided p of "both sides diverge equally often", from the pairs of which one alone did:
-    /// the exact form of McNemar's test ("Note on the sampling error of the difference between correlated
-    /// proportions or percentages", 1947), which is the sign test.
+    /// Returns the two-sided p of "both arms diverge equally often". Only pairs in which exactly one run
+    /// diverged
+    /// matter: this is the exact form of McNemar's test ("Note on the sampling error of the difference
+    /// between
+    /// correlated proportions or percentages", 1947), which is the sign test.
     pub fn p(&self) -> f64 {
         sign_test(self.baseline_only, self.candidate_only)
     }
 
-    /// Returns the verdict on divergence alone, at this confidence: the side that diverges less often is the
-    /// better, where the counts tell.
+    /// Returns the verdict on divergence alone: the arm that diverges less often is better, if the counts are
+    /// significant at this confidence.
     pub fn verdict(&self, confidence: f64) -> Verdict {
         if self.p() > 1.0 - confidence {
             Verdict::Inconclusive
@@ -52,11 +55,13 @@ impl DivergedPairs {
         }
     }
 
-    /// Returns what is left of the verdict from the pairs of which neither run diverged.
+    /// Limits a verdict that was made from the pairs in which neither run diverged.
     ///
-    /// These pairs leave out where a side failed, so a side with a diverged run is not *better*: the
-    /// candidate with one is at most inconclusive, and a candidate is not *worse* than a baseline with one.
-    /// No difference that matters takes that no pair has one diverged run alone.
+    /// Those pairs leave out the failures of an arm, so an arm with a diverged run cannot win. If the
+    /// candidate has one,
+    /// better becomes inconclusive; if the baseline has one, worse does. No difference becomes inconclusive
+    /// if exactly
+    /// one run of any pair diverged.
     pub fn limit(&self, verdict: Verdict) -> Verdict {
         let baseline = self.baseline_only + self.both > 0;
         let candidate = self.candidate_only + self.both > 0;
@@ -70,8 +75,9 @@ impl DivergedPairs {
     }
 }
 
-/// Returns the exact two-sided p of "either outcome is as likely", for the numbers of both: the probability
-/// of a split at least as uneven. 1 for none of either.
+/// Returns the exact two-sided p of "both outcomes are equally likely" for the two counts: the probability of
+/// a split
+/// at least as uneven. It is 1 if both counts are 0.
 pub fn sign_test(one: usize, other: usize) -> f64 {
     let Ok(binomial) = Binomial::new(0.5, (one + other) as u64) else { return 1.0 };
     (2.0 * binomial.cdf(one.min(other) as u64)).min(1.0)

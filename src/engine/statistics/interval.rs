@@ -1,10 +1,10 @@
-//! The mean of paired differences with its interval.
+//! The mean of paired differences and its interval.
 
 use super::sample::{mean, variance};
 use super::student::{two_sided_quantile, upper_tail};
 use serde::{Deserialize, Serialize};
 
-/// An estimate with its interval, in the unit of the measure.
+/// An estimate and its interval, in the unit of the measure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The estimate.
@@ -21,18 +21,18 @@ impl Interval {
         Self { estimate, low: estimate - reach, high: estimate + reach }
     }
 
-    /// Returns true if the whole interval lies within ± `reach`, the ends included.
+    /// Returns true if the interval lies within ± `reach`, including the ends.
     pub fn is_within(&self, reach: f64) -> bool {
         self.low >= -reach && self.high <= reach
     }
 
-    /// Returns true if 0 lies outside of the interval.
+    /// Returns true if 0 lies outside the interval.
     pub fn excludes_zero(&self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }
 }
 
-/// The mean of paired differences, and Student's interval of it.
+/// The mean of paired differences with Student's interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PairedDifference {
     /// Number of pairs.
@@ -41,19 +41,19 @@ pub struct PairedDifference {
     pub mean: f64,
     /// Standard deviation of the differences, with `pairs - 1` degrees of freedom.
     pub deviation: f64,
-    /// The mean with its interval.
+    /// The mean and its interval.
     pub interval: Interval,
     /// Two-sided p of "the true mean is 0".
     pub p: f64,
 }
 
-/// Returns the mean of differences with its two-sided interval, which contains the true mean with probability
-/// `confidence`. `None` for fewer than two differences, one that is not finite, or a confidence outside of
+/// Returns the mean of differences and its two-sided interval, which contains the true mean with probability
+/// `confidence`. `None` for fewer than two differences, a difference that is not finite, or a confidence
+/// outside
 /// (0, 1).
 ///
-/// The interval is mean ± t s / √n, with t the quantile of n - 1 degrees of freedom and s the deviation
-/// (Student, "The Probable Error of a Mean", 1908). Differences that are all the same have the interval of
-/// their value alone.
+/// The interval is mean ± t s / √n, where t is the quantile with n - 1 degrees of freedom and s the deviation
+/// (Student, "The Probable Error of a Mean", 1908). If all differences are equal, both ends are that value.
 pub fn paired_difference(differences: &[f64], confidence: f64) -> Option<PairedDifference> {
     let pairs = differences.len();
     if pairs < 2 || !differences.iter().all(|x| x.is_finite()) || !(confidence > 0.0 && confidence < 1.0) {
@@ -68,7 +68,7 @@ pub fn paired_difference(differences: &[f64], confidence: f64) -> Option<PairedD
         (false, true) => 0.0,
         (false, false) => 2.0 * upper_tail((mean / error).abs(), freedom),
     };
-    // Differences of the order of 1e300 have no finite deviation.
+    // Differences around 1e300 have no finite deviation.
     (deviation.is_finite() && interval.low.is_finite()).then_some(PairedDifference {
         pairs,
         mean,
@@ -82,8 +82,9 @@ pub fn paired_difference(differences: &[f64], confidence: f64) -> Option<PairedD
 mod tests {
     use super::*;
 
-    /// The additional hours of sleep of ten patients by the second soporific over the first, of Student 1908:
-    /// t = 4.062, p = 0.002833, interval 0.70 to 2.46.
+    /// Hours of sleep that ten patients gained with the second soporific over the first, from Student 1908: t
+    /// = 4.062,
+    /// p = 0.002833, interval 0.70 to 2.46.
     #[test]
     fn students_own_example_comes_out() {
         let sleep = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4];
@@ -96,7 +97,7 @@ mod tests {
         );
         let wider = paired_difference(&sleep, 0.99).unwrap();
         assert!(wider.interval.low < found.interval.low && wider.p == found.p);
-        // p is below 1 - confidence just where the interval excludes 0.
+        // p is below 1 - confidence exactly if the interval excludes 0.
         assert!(paired_difference(&sleep, 1.0 - 0.0029).unwrap().interval.excludes_zero());
         assert!(!paired_difference(&sleep, 1.0 - 0.0028).unwrap().interval.excludes_zero());
     }

@@ -1,7 +1,8 @@
-//! Statistics of verdicts on quality: pure functions of numbers.
+//! Statistics of verdicts on quality, as pure functions of numbers.
 //!
-//! A *pair* is one run of each side under one seed, its *difference* candidate - baseline. What a verdict
-//! means, with the formulas, their sources and simulated error rates, is told in `docs/verdicts.md`.
+//! A *pair* is one run of each arm with the same seed; its *difference* is candidate - baseline. For the
+//! meaning of
+//! verdicts, the formulas with their sources, and simulated error rates, see `docs/verdicts.md`.
 
 mod best;
 mod counts;

@@ -3,7 +3,7 @@
 use statrs::function::erf;
 use std::f64::consts::{PI, SQRT_2};
 
-/// Positive nodes of the Gauss–Legendre rule of 16 points on [-1, 1], and their weights.
+/// Positive nodes of the 16-point Gauss–Legendre rule on [-1, 1], and their weights.
 ///
 /// Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, table 25.4.
 const NODES: [(f64, f64); 8] = [
@@ -17,8 +17,9 @@ const NODES: [(f64, f64); 8] = [
     (0.9894009349916499, 0.027152459411754096),
 ];
 
-/// Returns the integral of a smooth function from `low` to `high`, by the Gauss–Legendre rule of 16 points on
-/// each of `pieces` equal parts; 0 for an empty range.
+/// Integrates a smooth function from `low` to `high`, with the 16-point Gauss–Legendre rule on each of
+/// `pieces` equal
+/// parts. Returns 0 for an empty range.
 pub fn integrate(low: f64, high: f64, pieces: usize, function: impl Fn(f64) -> f64) -> f64 {
     if high <= low {
         return 0.0;
@@ -34,8 +35,9 @@ pub fn integrate(low: f64, high: f64, pieces: usize, function: impl Fn(f64) -> f
     (0..pieces).map(piece).sum()
 }
 
-/// Returns the `x` in `[low, high]` at which a continuous function is 0, to about `1e-10` of the range; the
-/// nearer end, if it has the same sign at both.
+/// Finds the `x` in `[low, high]` at which a continuous function is 0, to about `1e-10` of the range. If the
+/// function
+/// has the same sign at both ends, returns the end where it is closer to 0.
 ///
 /// Source: the Illinois variant of regula falsi, Dowell and Jarratt, "A modified regula falsi method for
 /// computing the root of an equation", 1971.
@@ -45,7 +47,7 @@ pub fn root(low: f64, high: f64, function: impl Fn(f64) -> f64) -> f64 {
     if at_a * at_b > 0.0 {
         return if at_a.abs() < at_b.abs() { a } else { b };
     }
-    // Each iteration gains more than half a digit; the count only bounds what rounding could prolong.
+    // Each iteration gains more than half a digit; the count only stops rounding from prolonging the search.
     for _ in 0..100 {
         if at_b == 0.0 || (b - a).abs() <= 1e-10 * (high - low) {
             break;
@@ -66,17 +68,17 @@ pub fn root(low: f64, high: f64, function: impl Fn(f64) -> f64) -> f64 {
     b
 }
 
-/// Density of the standard normal distribution.
+/// Returns the density of the standard normal distribution.
 pub fn normal_density(z: f64) -> f64 {
     (-0.5 * z * z).exp() / (2.0 * PI).sqrt()
 }
 
-/// Distribution function of the standard normal distribution.
+/// Returns the distribution function of the standard normal distribution.
 pub fn normal_cdf(z: f64) -> f64 {
     0.5 * erf::erfc(-z / SQRT_2)
 }
 
-/// The z that a standard normal variable exceeds with probability `tail`.
+/// Returns the z that a standard normal variable exceeds with probability `tail`.
 pub fn normal_upper_quantile(tail: f64) -> f64 {
     SQRT_2 * erf::erfc_inv(2.0 * tail)
 }

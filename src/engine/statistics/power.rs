@@ -1,4 +1,4 @@
-//! How many pairs see a difference, and how many show that there is none that matters.
+//! Computes how many pairs it takes to see a difference, or to show that no difference matters.
 
 use super::numeric::{normal_cdf, root};
 use super::sample::variance;
@@ -7,36 +7,38 @@ use crate::format::{decimal, plural, significant, thousands};
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
-/// Probability with which planned pairs reach the verdict that they are planned for.
+/// Probability that the planned pairs reach the verdict they are planned for.
 pub const POWER: f64 = 0.9;
 
 /// Probability that the true deviation lies below the bound that plans use.
 const UPPER_BOUND: f64 = 0.8;
 
-/// More pairs than these are not planned.
+/// Plans have at most this many pairs.
 const MAX_PAIRS: usize = 100_000;
 
-/// The standard deviation of paired differences, as estimated from some of them.
+/// The standard deviation of paired differences, estimated from a sample of them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Deviation {
     /// The estimate, in the unit of the measure.
     pub estimate: f64,
-    /// Its degrees of freedom: one less than the differences, for those of one kind.
+    /// Degrees of freedom of the estimate: the number of differences less one, if all are of one kind.
     pub freedom: usize,
 }
 
 impl Deviation {
-    /// Returns the deviation of pilot differences. `None` for fewer than two, or one that is not finite.
+    /// Estimates the deviation from pilot differences. `None` for fewer than two, or if one is not finite.
     pub fn from_differences(differences: &[f64]) -> Option<Self> {
         let estimate = variance(differences).sqrt();
         estimate.is_finite().then(|| Self { estimate, freedom: differences.len() - 1 })
     }
 
-    /// Returns the bound below which the true deviation lies with probability 0.8, for normal differences:
-    /// s √(ν / χ²), where χ² has ν degrees of freedom and exceeds that value with probability 0.8.
+    /// Returns a bound that the true deviation stays below with probability 0.8, for normal differences: s
+    /// √(ν / χ²),
+    /// where a χ² variable with ν degrees of freedom exceeds χ² with probability 0.8.
     ///
     /// A plan from the estimate itself has too few pairs about half of the time (Browne, "On the use of a
-    /// pilot sample for sample size determination", 1995, who recommends such a bound).
+    /// pilot sample
+    /// for sample size determination", 1995, who recommends such a bound).
     pub fn upper_bound(&self) -> f64 {
         let freedom = self.freedom as f64;
         let quantile = ChiSquared::new(freedom).map(|chi| chi.inverse_cdf(1.0 - UPPER_BOUND));
@@ -45,10 +47,12 @@ impl Deviation {
 }
 
 /// Returns the probability that the interval of `pairs` differences excludes 0 on the side of the true
-/// difference, which is `effect` in units of the deviation of a difference. 0 for fewer than two pairs.
+/// difference.
+/// `effect` is the true difference divided by the deviation. Returns 0 for fewer than two pairs.
 ///
-/// It is P(T > t) of the noncentral t distribution with n - 1 degrees of freedom and noncentrality effect √n;
-/// with s over its distribution, the mean of Φ(effect √n - t s).
+/// It is P(T > t) for the noncentral t distribution with n - 1 degrees of freedom and noncentrality effect
+/// √n,
+/// computed as the mean of Φ(effect √n - t s) over the distribution of s.
 pub fn power_to_see(effect: f64, pairs: usize, confidence: f64) -> f64 {
     if pairs < 2 {
         return 0.0;
@@ -59,11 +63,13 @@ pub fn power_to_see(effect: f64, pairs: usize, confidence: f64) -> f64 {
 }
 
 /// Returns the probability that the interval of `pairs` differences lies within ± `effect`, in units of the
-/// deviation of a difference, when the true difference is 0. 0 for fewer than two pairs.
+/// deviation, if the true difference is 0. Returns 0 for fewer than two pairs.
 ///
-/// Given s, the mean must lie within effect - t s / √n: the mean of 2 Φ(effect √n - t s) - 1 over the s that
-/// leave room (two one-sided tests, Schuirmann 1987; Phillips, "Power of the two one-sided tests procedure in
-/// bioequivalence", 1990).
+/// Given s, the mean must lie within ± (effect - t s / √n). So this is the mean of 2 Φ(effect √n - t s) - 1
+/// over
+/// those s for which that is positive (two one-sided tests, Schuirmann 1987; Phillips, "Power of the two
+/// one-sided
+/// tests procedure in bioequivalence", 1990).
 pub fn power_to_show_equivalence(effect: f64, pairs: usize, confidence: f64) -> f64 {
     if pairs < 2 {
         return 0.0;
@@ -74,30 +80,36 @@ pub fn power_to_show_equivalence(effect: f64, pairs: usize, confidence: f64) -> 
 }
 
 /// Returns the smallest number of pairs that see `effect`, in units of the deviation, with probability
-/// `power`. `None` if a hundred thousand do not.
+/// `power`.
+/// `None` if 100,000 pairs do not.
 pub fn pairs_to_see(effect: f64, confidence: f64, power: f64) -> Option<usize> {
     smallest(|pairs| power_to_see(effect, pairs, confidence) >= power)
 }
 
 /// Returns the smallest number of pairs whose interval lies within ± `effect`, in units of the deviation,
-/// with probability `power`, when the true difference is 0. `None` if a hundred thousand do not.
+/// with
+/// probability `power`, if the true difference is 0. `None` if 100,000 pairs do not suffice.
 pub fn pairs_to_show_equivalence(effect: f64, confidence: f64, power: f64) -> Option<usize> {
     smallest(|pairs| power_to_show_equivalence(effect, pairs, confidence) >= power)
 }
 
 /// Returns the smallest true difference, in units of the deviation, that `pairs` see with probability
-/// `power`. `None` for fewer than two pairs.
+/// `power`. `None`
+/// for fewer than two pairs.
 pub fn effect_seen(pairs: usize, confidence: f64, power: f64) -> Option<f64> {
     if pairs < 2 {
         return None;
     }
     let t = two_sided_quantile((pairs - 1) as f64, confidence);
-    // At t + 10 deviations of the mean for a deviation of 3 times the true one, the power is 1.
+    // Here the power is 1: even with 3 times the true deviation, the mean is 10 of its deviations beyond the
+    // bound.
     let highest = (3.0 * t + 10.0) / (pairs as f64).sqrt();
     Some(root(0.0, highest, |effect| power_to_see(effect, pairs, confidence) - power))
 }
 
-/// Returns the smallest number of pairs, from 2, for which a condition holds that holds for all larger ones.
+/// Returns the smallest number of pairs, from 2 on, that satisfies a condition. The condition must also hold
+/// for
+/// every larger number.
 fn smallest(holds: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut low, mut high) = (1, 2);
     while !holds(high) {
@@ -117,24 +129,25 @@ fn smallest(holds: impl Fn(usize) -> bool) -> Option<usize> {
     Some(high)
 }
 
-/// How many pairs a comparison needs, and what a given number can see.
+/// How many pairs a comparison needs, and what a given number of pairs can see.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PowerPlan {
     /// Confidence of the interval, two-sided.
     pub confidence: f64,
-    /// Probability with which the planned pairs reach their verdict.
+    /// Probability that the planned pairs reach their verdict.
     pub power: f64,
     /// The smallest difference that matters, in the unit of the measure.
     pub min_effect: f64,
-    /// The deviation of a paired difference, as estimated.
+    /// The estimated deviation of a paired difference.
     pub deviation: Deviation,
-    /// The bound of the deviation that the plan uses.
+    /// The bound on the deviation that the plan uses.
     pub deviation_bound: f64,
-    /// Pairs that see a true difference of `min_effect`. Blank if it takes more than a hundred thousand.
+    /// Pairs that see a true difference of `min_effect`; blank if that takes more than 100,000.
     pub pairs_to_see: Option<usize>,
-    /// Pairs that show no difference that matters where the true one is 0. Blank as above.
+    /// Pairs that show no difference that matters if the true one is 0; blank if that takes more than
+    /// 100,000.
     pub pairs_to_show_equivalence: Option<usize>,
-    /// What the given number of pairs can see; blank without one.
+    /// What the given number of pairs can see; blank if no number was given.
     pub given: Option<GivenPairs>,
 }
 
@@ -143,17 +156,18 @@ pub struct PowerPlan {
 pub struct GivenPairs {
     /// Number of pairs.
     pub pairs: usize,
-    /// The smallest true difference that they see with the plan's power, in the unit of the measure.
+    /// The smallest true difference that the pairs see with the plan's power, in the unit of the measure.
     pub effect_seen: f64,
-    /// Probability that they see a true difference of `min_effect`.
+    /// Probability that the pairs see a true difference of `min_effect`.
     pub power_to_see: f64,
-    /// Probability that they show no difference that matters where the true one is 0.
+    /// Probability that the pairs show no difference that matters if the true one is 0.
     pub power_to_show_equivalence: f64,
 }
 
 impl PowerPlan {
-    /// Plans for the upper bound of a deviation. `None` unless the deviation and `min_effect` are above 0,
-    /// the deviation has degrees of freedom, the confidence lies in (0, 1), and given pairs are at least 2.
+    /// Plans with the upper bound of a deviation. `None` unless the deviation and `min_effect` are above 0,
+    /// the deviation
+    /// has degrees of freedom, the confidence lies in (0, 1), and `pairs`, if given, is at least 2.
     pub fn new(deviation: Deviation, min_effect: f64, confidence: f64, pairs: Option<usize>) -> Option<Self> {
         let bound = deviation.upper_bound();
         let positive = |x: f64| x.is_finite() && x > 0.0;
@@ -182,7 +196,7 @@ impl PowerPlan {
         })
     }
 
-    /// Returns the plan in words, a line each, with the unit of the measure after its values.
+    /// Describes the plan, one line per fact, with `unit` after values of the measure.
     pub fn words(&self, unit: &str) -> Vec<String> {
         let value = |x: f64| format!("{} {unit}", significant(x)).trim_end().to_owned();
         let count = |pairs: Option<usize>| match pairs {

@@ -1,55 +1,60 @@
-//! Paired comparison of steps, tokens or seconds until a target, which a run may never reach.
+//! Compares pairs by the steps, tokens or seconds they took to a target, which a run may never reach.
 
 use super::counts::sign_test;
 use super::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 
-/// What both runs of a pair took until the target; blank for a run that ended without reaching it.
+/// What both runs of a pair took to reach the target; blank for a run that ended without reaching it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimePair {
     /// The baseline's steps, tokens or seconds.
     pub baseline: Option<f64>,
-    /// The candidate's.
+    /// The candidate's steps, tokens or seconds.
     pub candidate: Option<f64>,
 }
 
-/// Which test judged.
+/// The test behind a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankTest {
-    /// Every run reached the target: signed ranks of the differences.
+    /// Every run reached the target, so the differences have signed ranks.
     SignedRank,
-    /// Some did not: who of a pair was first.
+    /// Some runs did not, so only who of a pair was first counts.
     Sign,
 }
 
-/// The comparison of times to a target. Lower is better.
+/// A comparison of times to a target. Lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimeComparison {
     /// Number of pairs.
     pub pairs: usize,
-    /// Pairs of which the candidate was first.
+    /// Pairs in which the candidate was first.
     pub candidate_first: usize,
-    /// Pairs of which the baseline was first.
+    /// Pairs in which the baseline was first.
     pub baseline_first: usize,
-    /// Pairs of the same time, or of which neither reached the target.
+    /// Pairs with equal times, or in which neither reached the target.
     pub ties: usize,
-    /// Which test judged.
+    /// The test behind the verdict.
     pub test: RankTest,
-    /// Its exact two-sided p.
+    /// The exact two-sided p of the test.
     pub p: f64,
-    /// Better, worse or inconclusive: ranks have no smallest difference that matters.
+    /// Better, worse or inconclusive; ranks have no smallest difference that matters.
     pub verdict: Verdict,
 }
 
-/// Compares times to a target, pair by pair. `None` without pairs, or for a time that is not finite.
+/// Compares times to a target, pair by pair. `None` without pairs, or if a time is not finite.
 ///
-/// Where every run reached the target, the test is Wilcoxon's of signed ranks ("Individual Comparisons by
-/// Ranking Methods", 1945). The difference of a pair with a censored time has a known sign and an unknown
-/// size, which has no rank among the others; then it is the sign test on who was first (Dixon and Mood, "The
-/// Statistical Sign Test", 1946), for which a run that never reached the target is later than any that did.
-/// The choice does not spoil the level: whether a pair has a censored time does not depend on which side is
-/// which, and both tests are exact given that. A pair that neither won counts for neither.
+/// If every run reached the target, the test is Wilcoxon's signed-rank test ("Individual Comparisons by
+/// Ranking
+/// Methods", 1945). If a time is censored, its pair's difference has a known sign but an unknown size, and so
+/// no rank
+/// among the others. Then it is the sign test on who was first (Dixon and Mood, "The Statistical Sign Test",
+/// 1946);
+/// a run that never reached the target is later than any that did. Choosing the test this way keeps the
+/// level:
+/// whether a pair has a censored time does not depend on which arm is which, and both tests are exact given
+/// that. A
+/// tied pair counts for neither arm.
 pub fn compare_times(pairs: &[TimePair], confidence: f64) -> Option<TimeComparison> {
     let valid = |time: Option<f64>| time.is_none_or(f64::is_finite);
     if pairs.is_empty() || !pairs.iter().all(|pair| valid(pair.baseline) && valid(pair.candidate)) {
@@ -80,23 +85,24 @@ pub fn compare_times(pairs: &[TimePair], confidence: f64) -> Option<TimeComparis
     Some(TimeComparison { pairs: pairs.len(), candidate_first, baseline_first, ties, test, p, verdict })
 }
 
-/// Returns the exact two-sided p of Wilcoxon's signed-rank test for finite differences. 1 for no difference
-/// but 0.
+/// Returns the exact two-sided p of Wilcoxon's signed-rank test for finite differences; 1 if all are 0.
 ///
-/// Zeros are left out, equal sizes share their mean rank, and the distribution is that of all signs of these
-/// ranks (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 2014, section 3.1), so that p is
-/// exact with ties too.
+/// Zeros are left out, and equal sizes share their mean rank. The distribution is over all signs of these
+/// ranks
+/// (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 2014, section 3.1), so p is exact even
+/// with
+/// ties.
 #[cfg(test)]
 fn signed_rank_test(differences: &[f64]) -> f64 {
     SignedRanks::from_differences(differences).p()
 }
 
-/// Ranks of the sizes of differences, doubled, so that means of tied ranks are whole.
+/// Ranks of the sizes of differences, doubled so that mean ranks of ties are whole numbers.
 struct SignedRanks {
     doubled: Vec<usize>,
     /// Sum of the doubled ranks of positive differences.
     positive: usize,
-    /// Sum of those of negative differences.
+    /// Sum of the doubled ranks of negative differences.
     negative: usize,
 }
 
@@ -107,7 +113,7 @@ impl SignedRanks {
         let mut ranks = Self { doubled: Vec::with_capacity(sorted.len()), positive: 0, negative: 0 };
         for tied in sorted.chunk_by(|a, b| a.abs() == b.abs()) {
             let before = ranks.doubled.len();
-            // The mean of the ranks before + 1 to before + tied, doubled.
+            // Twice the mean of the ranks before + 1 to before + tied.
             let doubled = 2 * before + tied.len() + 1;
             for difference in tied {
                 ranks.doubled.push(doubled);
@@ -117,10 +123,11 @@ impl SignedRanks {
         ranks
     }
 
-    /// Twice the probability of a sum at most as large as the smaller one, when every sign is as likely.
+    /// Returns twice the probability of a sum at most as large as the smaller one, if every sign is equally
+    /// likely.
     fn p(&self) -> f64 {
         let smaller = self.positive.min(self.negative);
-        // Probability of each sum of doubled ranks up to `smaller`, a rank at a time.
+        // The probability of each sum of doubled ranks up to `smaller`, adding one rank at a time.
         let mut probability = vec![0.0; smaller + 1];
         probability[0] = 1.0;
         for &rank in &self.doubled {
@@ -151,7 +158,7 @@ mod tests {
         assert!((signed_rank_test(&[0.0, 1.0, 2.0, 3.0]) - 0.25).abs() < 1e-12, "a zero is left out");
     }
 
-    /// Every sign of a sample with ties and zeros: p is at most a as often as a says.
+    /// Over all signs of a sample with ties and zeros, p ≤ a at most as often as a says.
     #[test]
     fn p_is_exact_over_all_signs() {
         let sizes = [1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 5.0, 8.0, 8.0, 0.0];

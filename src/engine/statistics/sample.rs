@@ -1,11 +1,11 @@
 //! Mean and variance of a sample.
 
-/// Returns the arithmetic mean; NaN for no values.
+/// Returns the arithmetic mean; NaN if there are no values.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Returns the unbiased variance, of `n - 1` degrees of freedom; NaN for fewer than two values.
+/// Returns the unbiased variance, with `n - 1` degrees of freedom; NaN for fewer than two values.
 pub fn variance(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return f64::NAN;

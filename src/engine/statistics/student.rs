@@ -1,36 +1,38 @@
-//! Student's distribution, and averages over the deviation that a sample shows.
+//! Student's distribution, and means over the deviation that a sample may show.
 
 use super::numeric::integrate;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use statrs::function::gamma::ln_gamma;
 
-/// Returns the t that |t| exceeds with probability `1 - confidence`; infinite where there is none (degrees of
-/// freedom that are not above 0).
+/// Returns the t that |t| exceeds with probability `1 - confidence`; infinite unless there are degrees of
+/// freedom.
 pub fn two_sided_quantile(freedom: f64, confidence: f64) -> f64 {
     upper_quantile(freedom, 0.5 * (1.0 - confidence))
 }
 
-/// Returns the t that is exceeded with probability `tail`, at most one half.
+/// Returns the t that is exceeded with probability `tail`, which is at most one half.
 pub fn upper_quantile(freedom: f64, tail: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| -t.inverse_cdf(tail.clamp(0.0, 0.5)))
 }
 
-/// Returns the probability that t is exceeded.
+/// Returns the probability that a variable with Student's distribution exceeds t.
 pub fn upper_tail(t: f64, freedom: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::NAN, |student| student.sf(t))
 }
 
-/// Returns the mean of `value(s)` over the deviation s that a normal sample of deviation 1 shows, for s from
-/// 0 to `limit`: beyond it, `value` counts as 0. With ν degrees of freedom, ν s² has the χ² distribution.
+/// Returns the mean of `value(s)` over the deviation s of a sample from a normal distribution with deviation
+/// 1. Above
+/// `limit`, `value` counts as 0. With ν degrees of freedom, ν s² has the χ² distribution.
 pub fn mean_over_deviation(freedom: f64, limit: f64, value: impl Fn(f64) -> f64) -> f64 {
     let half = 0.5 * freedom;
     let scale = 2f64.ln() + half * half.ln() - ln_gamma(half);
     let density = |s: f64| (scale + (freedom - 1.0) * s.ln() - half * s * s).exp();
-    // The logarithm of the density curves at least as much as that of a normal one of deviation 1 / √ν, so 9
-    // of these from the mode leave out less than 1e-17.
+    // The logarithm of the density curves at least as much as for a normal density with deviation 1 / √ν, so
+    // a range of
+    // 9 such deviations around the mode leaves out less than 1e-17.
     let mode = ((freedom - 1.0).max(0.0) / freedom).sqrt();
     let reach = 9.0 / freedom.sqrt();
-    // A quantile of few degrees of freedom is large, and what is averaged then falls steeply.
+    // With few degrees of freedom, a quantile is large, and then the averaged function falls steeply.
     let pieces = 3 + (9.0 / freedom) as usize;
     integrate((mode - reach).max(0.0), (mode + reach).min(limit), pieces, |s| density(s) * value(s))
 }
@@ -57,7 +59,7 @@ mod tests {
         assert_eq!(two_sided_quantile(0.0, 0.95), f64::INFINITY);
     }
 
-    /// E[s²] = 1, and E[s] = √(2/ν) Γ((ν + 1)/2) / Γ(ν/2), the c₄ of control charts.
+    /// E[s²] = 1, and E[s] = √(2/ν) Γ((ν + 1)/2) / Γ(ν/2), which is the c₄ of control charts.
     #[test]
     fn averages_over_deviations_are_exact() {
         for (freedom, c4) in

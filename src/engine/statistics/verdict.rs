@@ -1,9 +1,9 @@
-//! From an interval to a verdict.
+//! Derives verdicts from intervals.
 
 use super::interval::Interval;
 use serde::{Deserialize, Serialize};
 
-/// The conclusion on a measure, seen from the candidate.
+/// The conclusion on a measure, from the candidate's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -13,16 +13,16 @@ pub enum Verdict {
     Better,
     /// The candidate is worse: the interval excludes 0.
     Worse,
-    /// None of these: more pairs, or a larger difference, would tell.
+    /// None of these; more pairs or a larger difference would decide.
     Inconclusive,
     /// Every pair of runs had the same bits.
     SameBits,
-    /// Bits or curves differ by more than was allowed.
+    /// Bits or curves differ by more than allowed.
     Different,
 }
 
 impl Verdict {
-    /// Returns the verdict as it is stored.
+    /// Returns the name under which the verdict is stored.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoDifference => "no_difference",
@@ -57,7 +57,7 @@ impl Verdict {
     }
 }
 
-/// Which values of a measure are the better ones.
+/// Which values of a measure are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -68,7 +68,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Returns `value`, or its negative where lower is better: of two such values, the larger is the better.
+    /// Returns `value`, negated if lower is better, so that a larger result is always better.
     pub fn goodness(self, value: f64) -> f64 {
         match self {
             Self::LowerIsBetter => -value,
@@ -77,15 +77,15 @@ impl Direction {
     }
 }
 
-/// Returns the verdict of an interval of candidate - baseline: the first rule that holds.
+/// Returns the verdict for an interval of candidate - baseline. The first rule that holds decides:
 ///
-/// 1. The interval lies within ± `min_effect`: no difference that matters (two one-sided tests of level
-///    (1 - confidence) / 2 each; Schuirmann, "A comparison of the two one-sided tests procedure and the power
+/// 1. The interval lies within ± `min_effect`: no difference that matters (two one-sided tests at level (1 -
+///    confidence) / 2 each; Schuirmann, "A comparison of the two one-sided tests procedure and the power
 ///    approach for assessing the equivalence of average bioavailability", 1987).
 /// 2. The interval excludes 0: better or worse.
-/// 3. Inconclusive; so is an interval with an end that is NaN.
+/// 3. Otherwise, or if an end is NaN: inconclusive.
 ///
-/// With `min_effect` 0, any difference matters, and only a difference of exactly 0 is none.
+/// With a `min_effect` of 0, any difference matters unless it is exactly 0.
 pub fn verdict(interval: &Interval, min_effect: f64, direction: Direction) -> Verdict {
     if interval.is_within(min_effect) {
         Verdict::NoDifference
@@ -96,12 +96,15 @@ pub fn verdict(interval: &Interval, min_effect: f64, direction: Direction) -> Ve
     }
 }
 
-/// Returns true if the interval rules out that the candidate is worse by `min_effect` or more: it is *no
-/// worse* (non-inferiority, one of Schuirmann's two tests).
+/// Returns true if the interval rules out that the candidate is worse by `min_effect` or more; then it is *no
+/// worse*
+/// (non-inferiority, one of Schuirmann's two tests).
 ///
-/// Better in one measure and no worse in another is one question, whose answer is yes only where both are:
-/// each is judged at the full confidence (Berger, "Multiparameter Hypothesis Testing and Acceptance
-/// Sampling", 1982: an intersection–union test needs no correction).
+/// "Better in one measure and no worse in another" is a single question, answered yes only if both hold. So
+/// each
+/// measure is judged at the full confidence: an intersection–union test needs no correction (Berger,
+/// "Multiparameter
+/// Hypothesis Testing and Acceptance Sampling", 1982).
 pub fn no_worse(interval: &Interval, min_effect: f64, direction: Direction) -> bool {
     let worst = match direction {
         Direction::LowerIsBetter => interval.high,
@@ -110,8 +113,9 @@ pub fn no_worse(interval: &Interval, min_effect: f64, direction: Direction) -> b
     direction.goodness(worst) > -min_effect
 }
 
-/// Returns the confidence of each of several intervals such that all contain their true values with
-/// probability `confidence` at least: Bonferroni's, 1 - (1 - confidence) / `measures`.
+/// Returns the confidence that each of several intervals needs so that all contain their true values with
+/// probability
+/// at least `confidence`. It is Bonferroni's, 1 - (1 - confidence) / `measures`.
 ///
 /// Source: Dunn, "Multiple Comparisons Among Means", 1961.
 pub fn bonferroni(confidence: f64, measures: usize) -> f64 {
@@ -132,7 +136,7 @@ mod tests {
     fn the_first_rule_that_holds_decides() {
         let table = [
             ((-0.009, 0.009), NoDifference),
-            // Within the bounds comes first, also for an interval that excludes 0.
+            // Lying within the bounds takes precedence, even if the interval excludes 0.
             ((0.001, 0.01), NoDifference),
             ((-0.01, -0.001), NoDifference),
             ((0.001, 0.011), Worse),

@@ -1,4 +1,4 @@
-//! The arms of a comparison: resolves the request into two programs that can run trials.
+//! Resolves the two arms of a comparison, from the user's request to programs that can run trials.
 
 use super::revision;
 use crate::error::{Error, IoContext, Result};
@@ -10,64 +10,64 @@ use crate::results::verify::{self, RunFiles};
 use crate::results::{atomic, find};
 use std::path::{Path, PathBuf};
 
-/// The request of the user.
+/// What the user asked to compare.
 #[derive(Clone, Debug, Default)]
 pub struct ArmsRequest {
-    /// The recipe of the baseline, and of the candidate unless it has another.
+    /// The recipe of both arms, unless the candidate names its own.
     pub recipe: Option<PathBuf>,
-    /// A second recipe, or changes `key=value` of the candidate.
+    /// A recipe for the candidate, or changes to it as `key=value`.
     pub candidate: Vec<String>,
-    /// Settings `key=value` of both arms.
+    /// Settings for both arms, as `key=value`.
     pub common: Vec<String>,
-    /// Another binary for the baseline.
+    /// A different binary for the baseline.
     pub baseline_bin: Option<PathBuf>,
-    /// Another commit for the baseline.
+    /// A different commit for the baseline.
     pub baseline_rev: Option<String>,
     /// An external command for the baseline.
     pub baseline_cmd: Option<String>,
-    /// Stored runs: baseline and candidate, several of an arm joined by commas.
+    /// Stored runs for the baseline and for the candidate; commas separate the runs of an arm.
     pub runs: Option<(String, String)>,
 }
 
-/// The program of an arm's trials.
+/// How an arm gets its trials.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Program {
-    /// Runs of a binary of xrun, with a recipe and settings.
+    /// Runs a binary of xrun with a recipe and settings.
     Xrun {
         /// The binary.
         binary: PathBuf,
         /// Recipe and settings.
         arguments: Vec<String>,
     },
-    /// A command for the shell that prints rows.
+    /// Runs a shell command that prints rows.
     Command(String),
-    /// Runs that are stored already.
+    /// Uses stored runs.
     Stored(Vec<PathBuf>),
 }
 
 /// An arm that can run trials.
 #[derive(Clone, Debug)]
 pub struct PlannedArm {
-    /// Label in tables.
+    /// Its label in tables.
     pub label: String,
-    /// The recipe with its changed keys, or the command, as shown to people.
+    /// The recipe with its changed keys, or the command, for people to read.
     pub command: String,
-    /// The program of its trials.
+    /// How it gets its trials.
     pub program: Program,
     /// BLAKE3 of the binary.
     pub binary: Option<String>,
-    /// Its recipe; `None` for an external command.
+    /// The recipe; `None` for an external command.
     pub recipe: Option<Recipe>,
 }
 
 /// Both arms.
 #[derive(Clone, Debug)]
 pub struct Arms {
-    /// The arm that is measured against.
+    /// The reference.
     pub baseline: PlannedArm,
     /// The changed arm.
     pub candidate: PlannedArm,
-    /// Keys that differ between their recipes.
+    /// Keys that differ between the recipes.
     pub changes: Vec<Change>,
 }
 
@@ -75,7 +75,7 @@ impl Arms {
     /// Prepares both arms: loads recipes, builds a commit, finds stored runs.
     ///
     /// # Errors
-    /// Exit 2 for wrong recipes, missing runs, and arms that do not differ; 1 for a build that fails.
+    /// Exits 2 for a wrong recipe, a missing run, or arms that do not differ, and 1 if a build fails.
     pub fn new(request: &ArmsRequest, results: &Path) -> Result<Self> {
         if let Some((baseline, candidate)) = &request.runs {
             return Ok(Self::from_planned(stored(results, baseline)?, stored(results, candidate)?));
@@ -112,14 +112,14 @@ impl Arms {
         let baseline = baseline(request, path, &own)?;
         let mut arms = Self::from_planned(baseline, candidate);
         if other_program {
-            // A later build must not change what a comparison rests on.
+            // A later build must not replace the binaries that a comparison rests on.
             arms.baseline.store_binary(results)?;
             arms.candidate.store_binary(results)?;
         }
         Ok(arms)
     }
 
-    /// Returns both arms with what differs between them. Arms with one label get a suffix.
+    /// Pairs two arms and finds what differs between them. Arms with equal labels get a suffix.
     pub fn from_planned(baseline: PlannedArm, candidate: PlannedArm) -> Self {
         let mut arms = Self { baseline, candidate, changes: Vec::new() }.with_changes();
         if arms.baseline.label == arms.candidate.label {
@@ -147,7 +147,7 @@ impl Arms {
         self.baseline.binary.is_some() && self.baseline.binary == self.candidate.binary
     }
 
-    /// Returns true if the arms differ in the program that runs them, or are stored runs.
+    /// Returns true if the arms run different programs, or if either is not run by xrun itself.
     fn differ_in_programs(&self) -> bool {
         let runs_here = |arm: &PlannedArm| matches!(arm.program, Program::Xrun { .. });
         !self.same_binary() || !runs_here(&self.baseline) || !runs_here(&self.candidate)
@@ -158,12 +158,12 @@ impl Arms {
         !self.differ_in_programs() && self.changes.is_empty()
     }
 
-    /// Returns true if both arms are stored runs, and nothing is run.
+    /// Returns true if both arms are stored runs, so that nothing has to run.
     pub fn has_stored_runs(&self) -> bool {
         self.stored_runs().is_some()
     }
 
-    /// Returns the stored runs of both arms; `None` for arms that are run.
+    /// Returns the stored runs of both arms; `None` if the arms have to run.
     pub fn stored_runs(&self) -> Option<[&[PathBuf]; 2]> {
         match (&self.baseline.program, &self.candidate.program) {
             (Program::Stored(baseline), Program::Stored(candidate)) => Some([baseline, candidate]),
@@ -178,7 +178,7 @@ impl Arms {
     pub fn recipes(&self) -> Result<[&Recipe; 2]> {
         match (&self.baseline.recipe, &self.candidate.recipe) {
             (Some(baseline), Some(candidate)) => Ok([baseline, candidate]),
-            _ => Err(Error::usage("an external command has no recipe, and is compared by its speed alone")),
+            _ => Err(Error::usage("an external command has no recipe, so only its speed can be compared")),
         }
     }
 
@@ -187,15 +187,14 @@ impl Arms {
         [&self.baseline, &self.candidate].iter().any(|arm| matches!(arm.program, Program::Command(_)))
     }
 
-    /// Returns the recipe whose `[compare]` applies: the baseline's, or the candidate's where the baseline
-    /// has none.
+    /// Returns the recipe whose `[compare]` applies: the baseline's or, without one, the candidate's.
     pub fn recipe(&self) -> Option<&Recipe> {
         self.baseline.recipe.as_ref().or(self.candidate.recipe.as_ref())
     }
 }
 
 impl PlannedArm {
-    /// Returns the recipe of its runs and their settings, without the seed; `None` for an external command.
+    /// Returns the arm's recipe and its settings without the seed; `None` for an external command.
     pub fn recipe_and_settings(&self) -> Option<(PathBuf, Vec<String>)> {
         let sets_seed = |setting: &str| {
             setting
@@ -214,8 +213,7 @@ impl PlannedArm {
         }
     }
 
-    /// Returns the recipe that its trials run with, resolved for a machine; `None` for an arm that runs no
-    /// recipe.
+    /// Returns the recipe of the arm's trials, resolved for a machine; `None` unless xrun runs the trials.
     pub fn recipe_for_trials(&self, machine: &Machine) -> Option<Recipe> {
         let Program::Xrun { arguments, .. } = &self.program else { return None };
         let (path, settings) = arguments.split_first()?;
@@ -242,13 +240,13 @@ impl PlannedArm {
     }
 }
 
-/// Returns the keys that differ between the recipes of two arms, without those that only describe them.
+/// Returns the keys that differ between two recipes, except keys that only describe the recipe.
 pub(super) fn changes_between(baseline: &Recipe, candidate: &Recipe) -> Vec<Change> {
     let differ = recipe::diff(baseline.values(), candidate.values()).into_iter();
     differ.filter(|change| !change.key.starts_with("compare.") && change.key != "job.description").collect()
 }
 
-/// Prepares the baseline. `own` is this binary.
+/// Prepares the baseline. `own` is the path of this binary.
 fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedArm> {
     if let Some(command) = &request.baseline_cmd {
         return Ok(external(command));
@@ -276,10 +274,10 @@ fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedA
     Ok(baseline)
 }
 
-/// Returns the BLAKE3 of a file, in hexadecimal.
+/// Hashes a file with BLAKE3, in hexadecimal.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If the file cannot be read.
 pub fn hash_of(path: &Path) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_mmap_rayon(path).at("read", path)?;
@@ -290,8 +288,9 @@ fn load(path: &Path, settings: &[String]) -> Result<Recipe> {
     recipe::load(path, settings, recipe::environment(), &Machine::none())
 }
 
-/// Returns an arm of runs of `binary`, which may be this one (`own`), with a recipe and settings, labelled by
-/// `changes` if there are any.
+/// Plans an arm that runs `binary` (`own` is this binary) with a recipe and settings. `changes`, if any,
+/// label the
+/// arm.
 fn xrun(
     own: &Path,
     binary: &Path,
@@ -317,8 +316,9 @@ fn xrun(
     })
 }
 
-/// Returns the settings of trials that the command line may replace: nobody needs their weights and pictures.
-/// A binary of another version may not know the key of pictures.
+/// Returns settings that the command line may override: trials need neither checkpoints nor plots. A binary
+/// of
+/// another version may not know the key for plots.
 fn defaults_of_trials(is_own: bool) -> Vec<String> {
     let settings = [Some(NO_CHECKPOINTS), is_own.then_some(NO_PLOTS)];
     settings.into_iter().flatten().map(str::to_owned).collect()
@@ -335,7 +335,7 @@ fn external(command: &str) -> PlannedArm {
     }
 }
 
-/// Returns an arm of stored runs, whose names are joined by commas.
+/// Makes an arm from stored runs, whose names are separated by commas.
 fn stored(results: &Path, names: &str) -> Result<PlannedArm> {
     let runs: Vec<PathBuf> =
         names.split(',').map(|name| find::find(results, name.trim())).collect::<Result<_>>()?;
@@ -369,10 +369,10 @@ fn stored(results: &Path, names: &str) -> Result<PlannedArm> {
     })
 }
 
-/// Loads the recipe of a stored run, under the name of its folder.
+/// Loads the recipe of a stored run and names it after the folder that holds the run.
 ///
 /// # Errors
-/// As [`recipe::load`].
+/// If the recipe cannot be read or is wrong, see [`recipe::load`].
 pub fn load_stored(run: &Path) -> Result<Recipe> {
     let path = run.join(RESOLVED);
     let recipe = recipe::load(&path, &[], std::iter::empty(), &Machine::none())?;
@@ -382,7 +382,7 @@ pub fn load_stored(run: &Path) -> Result<Recipe> {
     })
 }
 
-/// Returns `[compare] change` as settings.
+/// Returns `[compare] change` as `key=value` settings.
 fn changes_of_recipe(recipe: &Recipe) -> Vec<String> {
     recipe.values().compare.change.iter().map(|(key, value)| format!("{key}={value}")).collect()
 }

@@ -1,26 +1,26 @@
-//! Whether both arms measure the same: text, tokens and evaluations.
+//! Checks that both arms measure the same thing: the same text, in the same tokens, with enough evaluations.
 
 use crate::error::{Error, Result};
 use crate::recipe::{Change, Recipe, Validation};
 use crate::results::measure::{Measure, MeasuredMetric};
 use crate::suggest::nearest;
 
-/// Checks that both arms take a measure, and of the same text.
+/// Checks that both arms produce a measure, and from the same text.
 ///
 /// # Errors
-/// A usage error that says which key differs, or lacks what is measured.
+/// A usage error that names the key that differs or is missing.
 pub fn check(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Result<()> {
     if measure.is_speed() {
         return Ok(());
     }
     arms.into_iter().try_for_each(|recipe| check_measured(recipe, measure))?;
     match difference(arms, changes, measure) {
-        Some(why) => Err(Error::usage(format!("{measure} of the arms is not comparable: {why}"))),
+        Some(why) => Err(Error::usage(format!("{measure} cannot be compared between these arms: {why}"))),
         None => Ok(()),
     }
 }
 
-/// Checks that a recipe has the set and the evaluations of a measure.
+/// Checks that a recipe has the validation set and the evaluations that a measure needs.
 fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
     let values = recipe.values();
     if let Some(set) = measure.set()
@@ -29,11 +29,11 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
         let names = values.validation.sets.keys().map(String::as_str);
         let hint = match nearest(set, names.clone()) {
             Some(meant) => format!("did you mean {meant}?"),
-            None => "name a file or folder of text for it there".to_owned(),
+            None => "add it there with a file or folder of text".to_owned(),
         };
         return Err(recipe.error(
             &["validation.sets"],
-            format!("{measure}: [validation.sets] of {} has no {set}", recipe.name()),
+            format!("{measure}: [validation.sets] in {} has no {set}", recipe.name()),
             hint,
         ));
     }
@@ -45,35 +45,37 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
         ));
     }
     let (steps, interval) = (values.training.steps, values.validation.interval);
-    // After every interval, and after the last step.
+    // Runs evaluate after every interval and after the last step.
     let evaluations = if interval == 0 { 1 } else { steps.div_ceil(interval) };
     let asked = match measure {
         Measure::Final { metric: MeasuredMetric::TrainLoss, last, .. } => {
             return match last {
                 Some(last) if *last > steps => Err(recipe.error(
                     &["training.steps"],
-                    format!("{measure} asks for more steps"),
-                    "train more",
+                    format!("{measure} asks for more steps than training.steps = {steps}"),
+                    "raise training.steps",
                 )),
                 _ => Ok(()),
             };
         }
         Measure::Final { last, .. } => last.unwrap_or(1),
-        // A target that only the last evaluation could reach tells nothing of when.
+        // If only the last evaluation can reach the target, the result says nothing about when.
         Measure::Until { .. } => 2,
         Measure::LossCurves => return Ok(()),
     };
     if asked > evaluations {
         return Err(recipe.error(
             &["validation.interval", "training.steps"],
-            format!("{measure} takes {asked} evaluations or more, and a run has {evaluations}"),
+            format!("{measure} takes {asked} evaluations or more, but a run has {evaluations}"),
             "set validation.interval, such as to a tenth of training.steps",
         ));
     }
     Ok(())
 }
 
-/// Returns why the arms evaluate other parts of the held-out text: some batches of it, of another size.
+/// Returns why the arms would evaluate different parts of the held-out text: they take some of its batches,
+/// and
+/// their batches differ in size.
 fn other_parts(arms: [&Recipe; 2]) -> Option<String> {
     let steps = arms[0].values().validation.steps;
     let sizes = arms.map(|recipe| Some([recipe.batch().ok()?.global, recipe.values().training.seq_len]));
@@ -81,20 +83,24 @@ fn other_parts(arms: [&Recipe; 2]) -> Option<String> {
     let differs = steps > 0 && [old, old_length] != [new, new_length];
     differs.then(|| {
         format!(
-            "validation.steps = {steps} takes {steps} batches, of {old} sequences of {old_length} tokens and \
-             of {new} of {new_length}; set validation.steps = 0 in both, which takes all of the text"
+            "validation.steps = {steps} takes {steps} batches, but a batch has {old} sequences of \
+             {old_length} tokens in the baseline and {new} of {new_length} in the candidate; set \
+             validation.steps = 0 in both arms to evaluate the whole text"
         )
     })
 }
 
-/// Returns why the arms measure something on different text, or count it in different tokens.
+/// Returns why the arms measure different text, or count it in different tokens.
 fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Option<String> {
     let in_words = |change: &Change| format!("{} is {} and {}", change.key, change.old, change.new);
     let changed = |key: &str| changes.iter().find(|change| change.key == key);
     if measure.metric() != MeasuredMetric::BitsPerByte
         && let Some(change) = changed("data.tokenizer")
     {
-        return Some(format!("{}, and a token is not a token; compare bits_per_byte", in_words(change)));
+        return Some(format!(
+            "{}, so the losses are per different tokens; compare bits_per_byte",
+            in_words(change)
+        ));
     }
     let is_held_out = measure.metric().is_held_out();
     if is_held_out && let Some(change) = changed("validation.steps") {
@@ -108,7 +114,7 @@ fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Opti
         let differs = baseline.validation.sets.get(set) != candidate.validation.sets.get(set);
         return differs.then(|| format!("validation.sets has different text for {set}"));
     }
-    // A held-out text in files of its own does not depend on the corpus.
+    // Held-out text in its own files does not depend on the corpus.
     let has_own_text = is_held_out && matches!(baseline.data.validation, Validation::Path(_));
     let is_of_text = |change: &&Change| {
         let of_corpus = change.key.starts_with("data.")
@@ -116,5 +122,5 @@ fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Opti
         of_corpus && (!has_own_text || change.key == "data.validation")
     };
     let change = changes.iter().find(is_of_text)?;
-    Some(format!("{}; hold out a text of its own with data.validation", in_words(change)))
+    Some(format!("{}; hold out a separate text with data.validation", in_words(change)))
 }

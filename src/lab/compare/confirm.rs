@@ -1,4 +1,4 @@
-//! The question of a stored comparison again, with seeds that it never saw.
+//! Repeats a stored comparison with seeds that it never used.
 
 use super::arms::{Arms, PlannedArm, Program};
 use super::history::{self, StoredExperiment, fresh_seeds, same_change};
@@ -12,10 +12,10 @@ use crate::results::find;
 use crate::results::folder::{RECIPE, RESOLVED, folder_name};
 use std::path::{Path, PathBuf};
 
-/// Returns the question that repeats the stored comparison called `name` with fresh seeds.
+/// Builds the question that repeats the stored comparison `name` with fresh seeds.
 ///
 /// # Errors
-/// A usage error if there is none, or it cannot be repeated.
+/// A usage error if there is no such comparison, or if it cannot be repeated.
 pub fn confirm(results: &Path, name: &str, options: &Options) -> Result<Question> {
     let folder = find::find_comparison(results, name)?.ok_or_else(|| {
         Error::usage(format!("no comparison `{name}` in {}", results.join(COMPARISONS).display()))
@@ -30,12 +30,15 @@ pub fn confirm(results: &Path, name: &str, options: &Options) -> Result<Question
     question(&experiment, options, &history::stored(results)?, results)
 }
 
-/// Returns the question that repeats a stored comparison: the same recipes, measures and design, and as many
-/// pairs of seeds that no stored comparison of this change has used; or the asked ones, if they are fresh.
+/// Builds the question that repeats a stored comparison: the same recipes, measures, design and number of
+/// pairs,
+/// with seeds that no stored comparison of this change has used. Seeds from the options are taken if they are
+/// fresh.
 ///
 /// # Errors
-/// A usage error for a comparison that did not finish, for seeds that were used, and where neither the
-/// recipes nor the stored runs are there to make the same runs from.
+/// A usage error if the comparison did not finish, if a seed was used before, or if neither the recipes nor
+/// the
+/// stored runs can reproduce the runs.
 fn question(
     comparison: &Experiment,
     options: &Options,
@@ -45,7 +48,8 @@ fn question(
     let confirmed = comparison.full_name();
     if !comparison.finished {
         return Err(Error::usage(format!(
-            "{confirmed} did not finish, so there is no verdict to confirm; its own command goes on with it"
+            "{confirmed} did not finish, so there is no verdict to confirm; run its own command again to \
+             continue it"
         )));
     }
     let arms = [(BASELINE, comparison.baseline()), (CANDIDATE, comparison.candidate())];
@@ -75,8 +79,8 @@ fn question(
             });
             if let Some((seed, name)) = used {
                 return Err(Error::usage(format!(
-                    "--seeds: {name} has used the seed {seed}; a confirmation has seeds that no stored comparison of \
-                     this change saw. Without --seeds they are chosen"
+                    "--seeds: {name} has used the seed {seed}; a confirmation needs seeds that no stored \
+                     comparison of this change has used. Leave out --seeds to have them chosen"
                 )));
             }
             seeds
@@ -107,8 +111,9 @@ fn question(
     question.checked()
 }
 
-/// Returns an arm of a stored comparison: its recipe where that still makes the same runs, else the recipe of
-/// its stored runs.
+/// Restores an arm of a stored comparison: from its recipe if that still gives the same runs, else from the
+/// copy
+/// of the recipe in one of its stored runs.
 fn arm(arm: &Arm, runs: &[&str], results: &Path) -> Result<PlannedArm> {
     let recorded = arm.recipe.iter().map(PathBuf::from);
     let copies = runs.iter().map(|run| recipe_in_run(&results.join(run)));
@@ -119,7 +124,7 @@ fn arm(arm: &Arm, runs: &[&str], results: &Path) -> Result<PlannedArm> {
     };
     let (path, recipe) = recorded.chain(copies).find_map(same).ok_or_else(|| {
         Error::usage(format!(
-            "{} is not what was compared: {} has changed since, or cannot be read, and no run of it is in {}",
+            "cannot repeat {}: {} has changed since or cannot be read, and none of its runs is in {}",
             arm.label,
             arm.recipe.as_deref().unwrap_or("its recipe"),
             results.display()
@@ -136,7 +141,8 @@ fn arm(arm: &Arm, runs: &[&str], results: &Path) -> Result<PlannedArm> {
     })
 }
 
-/// Returns the recipe in the folder of a run: the copy of what was set, or the resolved one.
+/// Returns the recipe in a run's folder: the copy of what the user set if there is one, else the resolved
+/// recipe.
 fn recipe_in_run(run: &Path) -> PathBuf {
     let copy = run.join(RECIPE);
     match std::fs::read_to_string(&copy).is_ok_and(|text| text.starts_with(COPY_HEADER)) {

@@ -1,6 +1,6 @@
-//! Load of the CPU by other processes during a trial.
+//! Measures how much of the CPU other processes used during a trial.
 
-/// Counters of the machine and of this process's children that have ended, in ticks.
+/// Counters of the machine, and of this process with its ended children, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuLoad {
     busy: u64,
@@ -10,7 +10,7 @@ pub struct CpuLoad {
     processors: u64,
 }
 
-/// Ticks in a second (USER_HZ, proc(5)). Below that, a share would rest on a few ticks.
+/// One second in ticks (USER_HZ, proc(5)). Over a shorter time, a share would rest on a few ticks.
 const MIN_TICKS: u64 = 100;
 
 impl CpuLoad {
@@ -29,13 +29,14 @@ impl CpuLoad {
             .split_whitespace()
             .map(|field| field.parse().ok())
             .collect::<Option<_>>()?;
-        // user nice system idle iowait irq softirq steal; guests are counted in user already.
+        // user nice system idle iowait irq softirq steal; user already includes guest time.
         let &[user, nice, system, idle, iowait, irq, softirq, stolen, ..] = ticks.as_slice() else {
             return None;
         };
         let busy = user + nice + system + irq + softirq;
-        // The command's name, in parentheses, may hold spaces; utime is the 12th field after it, then stime,
-        // cutime, cstime.
+        // The command's name, in parentheses, may contain spaces. The fields after it are counted from there:
+        // utime is
+        // the 12th, followed by stime, cutime and cstime.
         let fields: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
         let own = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
         let is_processor = |line: &&str| {
@@ -45,8 +46,9 @@ impl CpuLoad {
         Some(Self { busy, total: busy + idle + iowait + stolen, stolen, own, processors })
     }
 
-    /// Returns the fraction of the machine's time used by other processes, and the fraction taken by the host
-    /// of a virtual machine, since `before`; `None` for less than a second.
+    /// Returns two fractions of the machine's CPU time since `before`: used by other processes, and taken by
+    /// the host
+    /// of a virtual machine. `None` for less than a second.
     pub fn since(&self, before: &Self) -> Option<(f64, f64)> {
         let total =
             self.total.checked_sub(before.total).filter(|total| *total >= MIN_TICKS * self.processors)?

@@ -1,11 +1,12 @@
-//! Rows of an external command: JSON objects, one per line, with the names of our own columns.
+//! Reads the rows of an external command: one JSON object per line, with the column names of xrun.
 //!
 //! ```text
 //! {"step": 1, "step_ms": 12.5, "tok_s": 81920, "loss": 6.91}
 //! ```
 //!
-//! `step` and `tok_s` are required, `step_ms` and `loss` optional. Other members, objects without `step`, and
-//! lines that do not begin with `{` are ignored. Steps ascend.
+//! `step` and `tok_s` are required, `step_ms` and `loss` are optional. Steps must ascend. Other members,
+//! objects
+//! without `step`, and lines that do not begin with `{` are ignored.
 
 use super::judge::curves::LossPoint;
 use super::measured::SPEED;
@@ -19,13 +20,14 @@ const STEP_TIME: &str = "step_ms";
 /// The rows that a command printed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Printed {
-    /// Times of its steps, as rows of `timing.csv`.
+    /// Step times, as rows of `timing.csv`.
     pub timing: Vec<TimingRow>,
-    /// True if every row has a `step_ms`; else times follow from `tok_s` up to a factor.
+    /// True if every row has a `step_ms`. Otherwise step times are derived from `tok_s` and known up to a
+    /// factor.
     pub has_step_ms: bool,
-    /// The losses that it printed.
+    /// The printed losses.
     pub curve: Vec<LossPoint>,
-    /// The lines that were rows, for the file beside the comparison.
+    /// The lines that were rows, to be stored with the comparison.
     pub lines: String,
 }
 
@@ -47,14 +49,14 @@ struct Row {
 /// Parses the stdout of a command.
 ///
 /// # Errors
-/// For a line that begins like a row but is not one, a row without `tok_s`, steps that do not ascend, or no
-/// rows at all.
+/// If a line begins like a row but is not one, a row has no `tok_s`, steps do not ascend, or there are no
+/// rows.
 pub fn read(stdout: &str) -> Result<Printed> {
     let mut printed = Printed { has_step_ms: true, ..Printed::default() };
     let mut wall_s = 0.0;
     for (number, line) in stdout.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with('{')) {
         let wrong = |why: String| {
-            Err(Error::failed(format!("line {} of the command is not a row: {why}", number + 1)))
+            Err(Error::failed(format!("line {} of the command's output is not a row: {why}", number + 1)))
         };
         let row: Row = match serde_json::from_str(line) {
             Ok(row) => row,
@@ -75,7 +77,7 @@ pub fn read(stdout: &str) -> Result<Printed> {
         if printed.timing.last().is_some_and(|last| last.step >= step) {
             return wrong(format!("step {step} does not ascend"));
         }
-        // Only ratios of step times matter, so the inverse speed stands in for a missing one.
+        // Only ratios of step times matter, so the inverse of the speed can replace a missing time.
         let printed_ms = row.step_ms.filter(|x| x.is_finite() && *x > 0.0);
         printed.has_step_ms &= printed_ms.is_some();
         let step_ms = printed_ms.unwrap_or(1e6 / tok_s);
@@ -108,7 +110,7 @@ mod tests {
         .unwrap();
         assert_eq!(printed.timing.iter().map(|row| row.step).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(printed.timing[1].step_ms, 5000.0);
-        assert!(!printed.has_step_ms, "that of the second row follows from its speed");
+        assert!(!printed.has_step_ms, "the second row has no step_ms; its time follows from tok_s");
         assert_eq!(printed.curve, [LossPoint::new(1, 3.0)]);
         assert_eq!(printed.lines.lines().count(), 2);
     }

@@ -1,5 +1,6 @@
-//! Earlier comparisons of the same change: what a verdict has to say of them, and which seeds they have used
-//! up.
+//! Finds earlier comparisons of the same change, to report them with a verdict and to keep their seeds from
+//! being
+//! reused.
 
 use super::question::Question;
 use super::seeds::pair_of;
@@ -9,7 +10,7 @@ use crate::results::find;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// A stored comparison with its folder.
+/// A stored comparison and its folder.
 #[derive(Clone, Debug)]
 pub struct StoredExperiment {
     /// Its folder.
@@ -18,10 +19,10 @@ pub struct StoredExperiment {
     pub experiment: Experiment,
 }
 
-/// Reads all comparisons in pairs below a results folder, oldest first.
+/// Reads all paired comparisons below a results folder, oldest first.
 ///
 /// # Errors
-/// If one cannot be read: what it says about a change must not be overlooked.
+/// If one cannot be read: skipping it could hide what it says about a change.
 pub fn stored(results: &Path) -> Result<Vec<StoredExperiment>> {
     let mut found = Vec::new();
     for folder in find::comparisons(results)?.into_iter().rev() {
@@ -33,13 +34,13 @@ pub fn stored(results: &Path) -> Result<Vec<StoredExperiment>> {
     Ok(found)
 }
 
-/// Returns the comparisons of a change: of the same two recipes, apart from seeds.
+/// Returns the comparisons of a change: those with the same two recipes, apart from seeds.
 pub fn same_change<'a>(stored: &'a [StoredExperiment], change: [&str; 2]) -> Vec<&'a Experiment> {
     let experiments = stored.iter().map(|one| &one.experiment);
     experiments.filter(|experiment| experiment.change() == Some(change)).collect()
 }
 
-/// Returns what a new comparison with these seeds says about an earlier one.
+/// Summarizes an earlier comparison for the record of a new one with these seeds.
 pub fn in_history(earlier: &Experiment, seeds: &[[u64; 2]]) -> EarlierExperiment {
     let used = earlier.seeds();
     let findings = earlier.findings.iter();
@@ -53,12 +54,17 @@ pub fn in_history(earlier: &Experiment, seeds: &[[u64; 2]]) -> EarlierExperiment
     }
 }
 
-/// Refuses pairs that are added after a verdict: who goes on until a verdict pleases will find one.
+/// Rejects a change of pairs after a verdict: add pairs until you like the verdict, and you will find
+/// differences
+/// that do not exist.
 ///
-/// The pairs of a comparison whose verdict is known may be looked at again, all of them as they are. More
-/// pairs, or fewer, are another look at known results, which the interval of a fixed number does not allow. A
-/// sequential design may take in the pairs of a fixed-size comparison from the first one on, in their order,
-/// since its interval allows for looks.
+/// Once the verdict is known, only the same pairs, all of them, may be judged again. More or fewer pairs
+/// would be
+/// another look at known results, and the interval for a fixed number of pairs allows no second look. A
+/// sequential
+/// design may take over the pairs of a fixed-size comparison, from the first one on and in their order,
+/// because
+/// its interval allows for looks.
 ///
 /// # Errors
 /// A usage error that says what to do instead.
@@ -69,7 +75,9 @@ pub fn check_peeking(question: &Question, earlier: &[&Experiment]) -> Result<()>
         if used.is_disjoint(&asked) {
             continue;
         }
-        // A sequential comparison stops at the first look that decides: the order of known pairs would.
+        // A sequential comparison stops at the first look that decides, so reordering known pairs could
+        // change where it
+        // stops.
         let old_pairs: Vec<[u64; 2]> =
             old.pairs().map(|pair| pair.seeds().map(Option::unwrap_or_default)).collect();
         let begins_with_it = question.seeds.starts_with(&old_pairs);
@@ -90,28 +98,28 @@ pub fn check_peeking(question: &Question, earlier: &[&Experiment]) -> Result<()>
         let shared = used.intersection(&asked).count();
         let sequential = match old.design {
             Design::Trials { .. } | Design::Pairs { .. } => {
-                ", or add --sequential, whose interval allows for looks, and which is then recorded as sequential from \
-                 the first pair"
+                ", or add --sequential, whose interval allows for repeated looks; the comparison is then \
+                 recorded as sequential from its first pair"
             }
             Design::Sequential { .. } => "",
         };
         return Err(Error::usage(format!(
-            "the verdict of {name} is known, and {shared} of its seeds are among these: other pairs after a verdict are \
-             peeking, which finds differences that are not there. Repeat it with seeds that it never saw, `xrun compare \
-             --confirm {name}`{sequential}"
+            "the verdict of {name} is known, and it used {shared} of these seeds. Changing the pairs after a \
+             verdict is peeking, which finds differences that do not exist. Repeat it with fresh seeds, \
+             `xrun compare --confirm {name}`{sequential}"
         )));
     }
     Ok(())
 }
 
-/// Returns seeds for so many pairs that no earlier comparison of the change has used.
+/// Returns `count` pairs of seeds that no earlier comparison of the change has used.
 ///
 /// # Errors
-/// A usage error where there are none left above them.
+/// A usage error if no seeds are left above the used ones.
 pub fn fresh_seeds(count: usize, bases: [u64; 2], earlier: &[&Experiment]) -> Result<Vec<[u64; 2]>> {
     let used = earlier.iter().flat_map(|old| old.runs.iter().chain(&old.pilot)).filter_map(|run| run.seed);
     let [base, other] = bases;
-    // Above all that either arm has used, and so that the candidate's are, too.
+    // Start above every seed that either arm has used, far enough that the candidate's seeds are fresh too.
     let highest = used.max().unwrap_or(base.max(other));
     let first = highest.saturating_add(1).saturating_add(base.saturating_sub(other));
     (0..count as u64).map(|i| pair_of(first.saturating_add(i), base, other)).collect()

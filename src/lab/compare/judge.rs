@@ -1,4 +1,4 @@
-//! From the runs of an experiment to its findings. Everything but loss curves follows from the record alone.
+//! Derives findings from the runs of an experiment. Only loss curves need more than the record.
 
 pub mod contention;
 pub mod curves;
@@ -12,7 +12,7 @@ use crate::statistics::Interval;
 pub use pairs::is_joint;
 pub use prediction::held;
 
-/// Returns how intervals and verdicts follow from the runs, in words.
+/// Describes in words how intervals and verdicts follow from the runs.
 pub fn rule(design: &Design, measures: &[&Measure], min_effect: Option<f64>) -> String {
     match design {
         Design::Trials { .. } => trials::rule(min_effect.unwrap_or_default()),
@@ -20,8 +20,9 @@ pub fn rule(design: &Design, measures: &[&Measure], min_effect: Option<f64>) -> 
     }
 }
 
-/// Judges the runs that have ended: findings, joint question, diverged runs, looks and prediction. The finding
-/// on loss curves stays as it is, since the record has no curves.
+/// Judges the runs that have ended: findings, joint question, diverged runs, looks and prediction. The
+/// finding on
+/// loss curves stays as it is because the record has no curves.
 pub fn judge(experiment: &mut Experiment) {
     if experiment.has_trials() {
         trials::judge(experiment);
@@ -34,7 +35,7 @@ pub fn judge(experiment: &mut Experiment) {
     }
 }
 
-/// Returns true if no run is left to make: all have ended, or a sequential design has decided every measure.
+/// Returns true if no run is left to do: all have ended, or a sequential design has decided every measure.
 pub fn is_decided(experiment: &Experiment) -> bool {
     let ended = experiment.ended_pairs();
     match &experiment.design {
@@ -46,8 +47,9 @@ pub fn is_decided(experiment: &Experiment) -> bool {
     }
 }
 
-/// Returns the experiment after the first `pairs` pairs, judged by its own rule. Before the last pair of a
-/// fixed number this is not a verdict: it shows how the interval closes, no more.
+/// Judges the first `pairs` pairs by the experiment's own rule. With a fixed number of pairs, an earlier
+/// result is
+/// not a verdict; it only shows how the interval narrows.
 pub fn after_pairs(experiment: &Experiment, pairs: usize) -> Experiment {
     let mut so_far = experiment.clone();
     let ended = experiment.pairs().filter(|pair| pair.has_ended()).take(pairs);
@@ -56,7 +58,8 @@ pub fn after_pairs(experiment: &Experiment, pairs: usize) -> Experiment {
     so_far
 }
 
-/// An interval after a number of pairs, as [`Finding::interval`](crate::results::experiment::Finding) states it.
+/// The interval after a number of pairs, in the form of
+/// [`Finding::interval`](crate::results::experiment::Finding).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClosingInterval {
     /// Number of pairs.
@@ -65,7 +68,7 @@ pub struct ClosingInterval {
     pub interval: Interval,
 }
 
-/// Returns the interval of each finding after each number of pairs that has one.
+/// Returns, for each finding, its interval after each number of pairs that has one.
 pub fn closing(experiment: &Experiment) -> Vec<Vec<ClosingInterval>> {
     let mut closing = vec![Vec::new(); experiment.findings.len()];
     for pairs in 2..=experiment.ended_pairs() {

@@ -1,25 +1,27 @@
-//! The figures of an arm: the mean of every column over its trials, so that the ratio of two arms is that of
-//! the figures shown.
+//! Averages every column over the trials of an arm, such that the ratio of two arms is the ratio of the
+//! figures
+//! shown.
 
 use std::collections::BTreeMap;
 
-/// The column that the ratio, the verdict and predictions of speed are about.
+/// The speed column, which ratios, verdicts and predictions of speed use.
 pub const SPEED: &str = "tok_s";
 
-/// The column of the time of a step.
+/// The step time column.
 pub const STEP_TIME: &str = "step_ms";
 
-/// The column of the smoothed training loss.
+/// The smoothed training loss column.
 pub const TRAIN_LOSS: &str = "train_loss";
 
-/// The column of the validation loss, which keys of the measuring class are about.
+/// The validation loss column, which keys of the measuring class affect.
 pub const VAL_LOSS: &str = "val_loss";
 
-/// Figures by name, units in the names. Figures that were not measured are absent.
+/// Figures by name, with units in the names. Figures that were not measured are absent.
 pub type Columns = BTreeMap<String, f64>;
 
-/// The columns of speeds and step times. Their means are geometric: then those of speeds and of times have
-/// the same ratio, turned over.
+/// The columns of speeds and step times. Their means are geometric, so that the ratio of the mean times is
+/// the
+/// inverse of the ratio of the mean speeds.
 pub const RATES: [&str; 2] = [SPEED, STEP_TIME];
 
 /// Returns the mean of every column over the trials that have it.
@@ -31,7 +33,7 @@ pub fn means(trials: &[Columns]) -> Columns {
     all.into_iter().filter_map(|(name, values)| Some((name.clone(), mean(name, &values)?))).collect()
 }
 
-/// Returns the mean of a column: what its values have in common if they are equal.
+/// Returns the mean of a column; equal values give that value to the bit.
 fn mean(name: &str, values: &[f64]) -> Option<f64> {
     let first = *values.first()?;
     let n = values.len() as f64;

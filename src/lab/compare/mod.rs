@@ -1,4 +1,4 @@
-//! Comparisons of a baseline and a candidate: runs of both arms, and verdicts on what was asked.
+//! Compares a baseline and a candidate: runs both arms and gives a verdict on each measure asked about.
 //!
 //! ```text
 //! options + arms ─▶ Question ─▶ runs ─────────────────────────────▶ findings ─▶ experiment.json
@@ -42,19 +42,21 @@ use crate::results::experiment::{Design, Experiment};
 /// Answers a question: stores it with its prediction, runs both arms, and judges the runs.
 ///
 /// # Errors
-/// If a run cannot be started or planned, a file cannot be written, or the question looks again at a known
-/// verdict. A trial that fails ends the comparison, with its error in [`FinishedComparison::failed`]. After a
-/// signal, the same command continues pairs; trials begin again.
+/// If a run cannot be planned or started, a file cannot be written, or the question would look again at a
+/// known
+/// verdict. A failed trial ends the comparison with its error in [`FinishedComparison::failed`]. After a
+/// signal,
+/// the same command continues a paired comparison; trials start over.
 pub fn run(question: &Question, setting: Setting<'_>) -> Result<FinishedComparison> {
     let said = matches!(question.design, Design::Trials { .. })
         .then_some("stopping the trial; a second signal stops it at once");
     run_until(question, setting, &Stop::on_signals(said)?)
 }
 
-/// Answers a question as [`run`] does, until `stop` is requested.
+/// Answers a question like [`run`], until `stop` is requested.
 ///
 /// # Errors
-/// As [`run`].
+/// The same as for [`run`].
 pub fn run_until(question: &Question, setting: Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
     match question.design {
         Design::Trials { .. } => run_trials::run(question, setting, stop),
@@ -62,10 +64,10 @@ pub fn run_until(question: &Question, setting: Setting<'_>, stop: &Stop) -> Resu
     }
 }
 
-/// Plans the pairs of a question and prints the plan; only pilot runs are made.
+/// Plans the pairs of a question and prints the plan. Only pilot runs are made.
 ///
 /// # Errors
-/// As [`run`], before its first run. Pairs after a known verdict may be planned.
+/// The same as for [`run`] before its first run, except that pairs after a known verdict may be planned.
 pub fn plan_pairs(question: &Question, setting: &Setting<'_>) -> Result<Experiment> {
     run_pairs::plan(question, setting, &Stop::on_signals(None)?)
 }

@@ -1,5 +1,5 @@
-//! The runs of pairs: cells of the scheduler and ledger of sweeps, side by side, or in turns where the clock
-//! is judged.
+//! Runs pairs as cells, with the scheduler and the ledger of sweeps: side by side, or in turns if a measure
+//! depends on the clock.
 
 use super::question::Question;
 use super::setting::Setting;
@@ -13,16 +13,16 @@ use crate::sweep::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// How often a run that ended by the machine's fault (memory, disk, a signal) is run again with its seed.
+/// How often a run that the machine ended (memory, disk, a signal) is run again with its seed.
 pub const RETRIES: usize = 2;
 
-/// The runs of a list of pairs: both arms of the first, of the second, and so on.
+/// The runs of a list of pairs: both arms of the first pair, then both of the second, and so on.
 pub struct PairRuns<'a> {
     batch: CellBatch,
     pairs: usize,
     measures: Vec<Measure>,
     order: RunOrder,
-    /// Name of the comparison, in messages.
+    /// The comparison's name, for messages.
     name: String,
     setting: &'a Setting<'a>,
 }
@@ -30,10 +30,11 @@ pub struct PairRuns<'a> {
 /// The order in which runs are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RunOrder {
-    /// Side by side; runs that are stored are used again.
+    /// Side by side; stored runs are reused.
     SideBySide,
-    /// One at a time, A B B A: a drift of the machine falls on both arms alike. Nothing is used again, since
-    /// it was not measured in turns.
+    /// One at a time, in the order A B B A, so that drift of the machine affects both arms alike. Stored runs
+    /// are not
+    /// reused because they were not measured in turns.
     InTurns,
 }
 
@@ -41,7 +42,7 @@ impl<'a> PairRuns<'a> {
     /// Resolves and plans the runs of pairs with these seeds.
     ///
     /// # Errors
-    /// If a recipe cannot be planned here.
+    /// If a recipe cannot be planned on this machine.
     pub fn new(question: &Question, seeds: &[[u64; 2]], setting: &'a Setting<'a>) -> Result<Self> {
         let external = || Error::usage("an external command has no recipe to run in pairs");
         let arms: Vec<(PathBuf, Vec<String>)> = question
@@ -66,7 +67,7 @@ impl<'a> PairRuns<'a> {
     /// Checks that both arms fit in memory.
     ///
     /// # Errors
-    /// [`DoesNotFit`](crate::error::ErrorKind::DoesNotFit), or why a plan cannot be made.
+    /// [`DoesNotFit`](crate::error::ErrorKind::DoesNotFit), or the reason why no plan can be made.
     pub fn check_fit(&self) -> Result<()> {
         for cell in self.first_pair().iter().flatten() {
             cell.fit()?.refusal.map_or(Ok(()), Err)?;
@@ -74,7 +75,7 @@ impl<'a> PairRuns<'a> {
         Ok(())
     }
 
-    /// Returns the number of runs that are stored already, and are used again.
+    /// Returns how many runs are already stored and will be reused.
     ///
     /// # Errors
     /// If the ledger cannot be read.
@@ -87,10 +88,10 @@ impl<'a> PairRuns<'a> {
         Ok(cells.filter(|cell| self.usable(ledger.last(cell.key()))).count())
     }
 
-    /// Runs a range of pairs. Calls `ended` for every run as it ends, with its place in the list of planned
+    /// Runs a range of pairs. Calls `ended` for every run that ends, with its index in the list of planned
     /// runs.
     ///
-    /// # Errors
+    /// After a signal, or if the ledger or the record cannot be written.
     /// After a signal; if the ledger or the record cannot be written.
     pub fn run(
         &self,
@@ -101,7 +102,7 @@ impl<'a> PairRuns<'a> {
         let ended = &mut |end: CellEnd<'_>| ended(end.at, self.run_record(&end));
         if self.order == RunOrder::InTurns {
             for pair in pairs {
-                // A B in the first pair, B A in the second, and so on.
+                // A B for the first pair, B A for the second, and so on.
                 let first = pair % 2;
                 for at in [2 * pair + first, 2 * pair + 1 - first] {
                     self.start(at..at + 1, true, stop, ended)?;
@@ -109,7 +110,7 @@ impl<'a> PairRuns<'a> {
             }
             return Ok(());
         }
-        // A stored run may be gone, or not be what its ledger says, and runs again by itself.
+        // A stored run may be gone or disagree with its ledger line; such a run is repeated on its own.
         let ledger = Ledger::read(self.setting.results)?;
         for at in 2 * pairs.start..2 * pairs.end {
             let Some(cell) = self.batch.get(at) else { continue };
@@ -141,7 +142,7 @@ impl<'a> PairRuns<'a> {
         self.batch.run(cells, &policy, stop, ended)
     }
 
-    /// Returns true for the line of a run that counts, and has all its rows.
+    /// Returns true if a ledger line names a run that counts and has all its rows.
     fn usable(&self, line: Option<&Attempt>) -> bool {
         let Some(run) = line.filter(|line| counts(line.status)).and_then(|line| line.run.as_ref()) else {
             return false;
@@ -149,7 +150,7 @@ impl<'a> PairRuns<'a> {
         MeasuredRun::open(&self.setting.results.join(run)).is_ok_and(|run| run.is_complete())
     }
 
-    /// Returns the record of a run that has ended.
+    /// Records a run that has ended.
     fn run_record(&self, end: &CellEnd<'_>) -> ExperimentRun {
         let line = end.line;
         let run = ExperimentRun {
@@ -169,7 +170,7 @@ impl<'a> PairRuns<'a> {
     }
 }
 
-/// Returns the record of a run with the values of its measures, taken from its folder.
+/// Fills in the values of a run's measures from its folder.
 pub fn with_values(mut run: ExperimentRun, folder: &Path, measures: &[Measure]) -> ExperimentRun {
     match MeasuredRun::open(folder) {
         Ok(measured) => {
@@ -185,7 +186,7 @@ pub fn with_values(mut run: ExperimentRun, folder: &Path, measures: &[Measure]) 
     run
 }
 
-/// Returns true for the end of a run that is a result: it would end so again.
+/// Returns true if this end is a result: running it again would end the same way.
 fn counts(status: CellStatus) -> bool {
     matches!(status, CellStatus::Ok | CellStatus::Diverged)
 }

@@ -1,4 +1,4 @@
-//! The power plan: how many pairs see the smallest difference that matters, and what they take.
+//! The power plan: how many pairs it takes to see the smallest difference that matters, and what they cost.
 
 use super::history::StoredExperiment;
 use super::pairs::PairRuns;
@@ -11,31 +11,31 @@ use crate::results::measure::{Measure, MeasuredRun, Scale};
 use crate::statistics::{Deviation, PowerPlan};
 use std::path::Path;
 
-/// Pilot seeds are this far above those of the recipes: the same pilot serves a plan and the comparison after
-/// it.
+/// Distance of pilot seeds above the recipes' seeds. It is fixed, so that a plan and the comparison after it
+/// share
+/// one pilot.
 const PILOT_DISTANCE: u64 = 1_000_000;
 
-/// The fewest pairs from which a deviation is taken.
+/// The fewest pairs that a deviation is estimated from.
 const FEWEST_PAIRS: usize = 3;
 
-/// Returns the seeds of so many pilot pairs.
+/// Returns the seeds of `count` pilot pairs.
 ///
 /// # Errors
-/// A usage error for seeds beyond the largest.
+/// A usage error if a seed would exceed the largest.
 pub fn pilot_seeds(question: &Question, count: usize) -> Result<Vec<[u64; 2]>> {
     let [base, other] = question.base_seeds;
     let first = base.max(other).saturating_add(PILOT_DISTANCE);
     (0..count as u64).map(|i| super::seeds::pair_of(first.saturating_add(i), base, other)).collect()
 }
 
-/// A deviation of paired differences, and where it is from.
+/// A deviation of paired differences, and where it comes from.
 struct KnownDeviation {
     deviation: Deviation,
     source: String,
 }
 
-/// Returns the plan of a comparison: from its pilot pairs where it has any, else from the most similar stored
-/// comparison.
+/// Plans a comparison from its pilot pairs or, without any, from the most similar stored comparison.
 pub fn plan(
     question: &Question,
     comparison: &Experiment,
@@ -65,7 +65,7 @@ pub fn plan(
     Ok(ExperimentPlan { power, runs: 2 * pairs, stored_runs, seconds, joules })
 }
 
-/// Returns the predicted time of a pair's runs, one after the other, in seconds.
+/// Returns the predicted time of both runs of a pair, one after the other, in seconds.
 pub fn seconds_per_pair(runs: &PairRuns<'_>) -> Option<f64> {
     let cells = runs.first_pair()?;
     let needs = |cell: &crate::sweep::PlannedCell<'_>| -> Option<RunNeeds> { Some(cell.fit().ok()?.needs) };
@@ -80,7 +80,7 @@ fn pilot_deviation(comparison: &Experiment, judged: &Finding) -> Option<KnownDev
     Some(KnownDeviation { deviation: Deviation::from_differences(&differences)?, source })
 }
 
-/// How similar a stored comparison is: the lower, the more.
+/// Returns how different two comparisons are, 0 to 2; `None` if they have too little in common.
 fn distance(comparison: &Experiment, other: &Experiment) -> Option<usize> {
     let keys = |comparison: &Experiment| -> Vec<String> {
         let keys =
@@ -88,7 +88,7 @@ fn distance(comparison: &Experiment, other: &Experiment) -> Option<usize> {
         keys.collect()
     };
     match () {
-        // The same change with other seeds, or with the same.
+        // The same change, whatever the seeds.
         () if comparison.change() == other.change() => Some(0),
         // Other values of the same keys, in the same recipe.
         () if keys(comparison) == keys(other)
@@ -96,7 +96,7 @@ fn distance(comparison: &Experiment, other: &Experiment) -> Option<usize> {
         {
             Some(1)
         }
-        // The same keys in another recipe of the same name on the same corpus, such as one with other steps.
+        // The same keys in another recipe with the same name and corpus, for example with other steps.
         () if keys(comparison) == keys(other)
             && comparison.baseline().label == other.baseline().label
             && comparison.provenance.corpus_hashes == other.provenance.corpus_hashes =>
@@ -117,7 +117,7 @@ fn similar_deviation(
         let differences = differences(&judged.measure, &other.runs);
         (differences.len() >= FEWEST_PAIRS).then_some((distance, other, differences))
     });
-    // Of the most similar ones, that with the most pairs.
+    // Among the most similar comparisons, take the one with the most pairs.
     let (distance, other, differences) = candidates
         .min_by_key(|(distance, _, differences)| (*distance, std::cmp::Reverse(differences.len())))?;
     let similar = match distance {
@@ -130,8 +130,8 @@ fn similar_deviation(
     Some(KnownDeviation { deviation: Deviation::from_differences(&differences)?, source })
 }
 
-/// Returns the differences of a measure over pairs with a value of both arms, on the scale on which they are
-/// taken.
+/// Returns a measure's differences over the pairs with a value from both arms; logarithms of ratios for
+/// speeds.
 fn differences(measure: &Measure, runs: &[ExperimentRun]) -> Vec<f64> {
     let both = pairs_in(runs).filter_map(|pair| {
         let [baseline, candidate] = pair.values(measure);
@@ -144,8 +144,9 @@ fn differences(measure: &Measure, runs: &[ExperimentRun]) -> Vec<f64> {
     .collect()
 }
 
-/// Returns the mean energy of a run of this comparison's pilot or, without one, of an earlier comparison of
-/// the same change; `None` where no power was measured.
+/// Returns the mean energy of a run, in joules, from this comparison's pilot and the latest earlier
+/// comparison of
+/// the same change on the same device. `None` if no power was measured.
 fn joules_per_run(comparison: &Experiment, stored: &[StoredExperiment], results: &Path) -> Option<f64> {
     let earlier = stored.iter().rev().map(|one| &one.experiment).find(|other| {
         other.change() == comparison.change() && other.provenance.device == comparison.provenance.device
@@ -157,7 +158,7 @@ fn joules_per_run(comparison: &Experiment, stored: &[StoredExperiment], results:
     (!joules.is_empty()).then(|| joules.iter().sum::<f64>() / joules.len() as f64)
 }
 
-/// Returns the plan in lines.
+/// Describes the plan, one line per fact.
 pub fn in_words(
     comparison: &Experiment,
     plan: &ExperimentPlan,

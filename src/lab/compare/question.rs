@@ -1,4 +1,4 @@
-//! What a comparison asks: arms, design, measures and prediction, checked before anything runs.
+//! What a comparison asks: arms, design, measures and prediction. Everything is checked before anything runs.
 
 use super::arms::{Arms, PlannedArm, Program};
 use super::comparable;
@@ -12,20 +12,20 @@ use crate::results::folder::folder_name;
 use crate::results::measure::{self, Measure};
 use crate::statistics::{FIRST_LOOK, SequentialDesign, bonferroni};
 
-/// Options of the command line. What is unset follows from the recipe's `[compare]`.
+/// Options of the command line. An unset option falls back to the recipe's `[compare]`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// `speed`, or measures separated by commas.
     pub on: Option<String>,
-    /// A number of seeds, or seeds separated by commas.
+    /// A number of seeds, or the seeds, separated by commas.
     pub seeds: Option<String>,
-    /// Probability that the intervals hold together.
+    /// Probability that all intervals hold at once.
     pub confidence: Option<f64>,
     /// A number, or `MEASURE=NUMBER` separated by commas.
     pub min_effect: Option<String>,
-    /// True to judge after each pair.
+    /// Whether to judge after each pair.
     pub sequential: bool,
-    /// Trials of each arm.
+    /// Trials per arm.
     pub repeats: Option<usize>,
     /// The largest allowed difference in training loss, in nats per token.
     pub tolerance: Option<f64>,
@@ -33,7 +33,7 @@ pub struct Options {
     pub hypothesis: Option<String>,
     /// The expected result.
     pub predicts: Option<Prediction>,
-    /// Name of the comparison.
+    /// The comparison's name.
     pub name: Option<String>,
 }
 
@@ -42,17 +42,17 @@ pub struct Options {
 pub struct AskedMeasure {
     /// The measure.
     pub measure: Measure,
-    /// Smaller differences do not matter; `None` where ranks are compared.
+    /// The smallest difference that matters; `None` if ranks are compared.
     pub min_effect: Option<f64>,
 }
 
-/// The word for the speed of alternating trials in `--on` and `compare.on`.
+/// The word in `--on` and `compare.on` for the speed of alternating trials.
 pub const SPEED_OF_TRIALS: &str = "speed";
 
 /// A checked question.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// Name of the comparison.
+    /// The comparison's name.
     pub name: String,
     /// Both arms, with the keys that differ.
     pub arms: Arms,
@@ -62,30 +62,31 @@ pub struct Question {
     pub measures: Vec<AskedMeasure>,
     /// What trials expect of the candidate's loss curve; `None` for pairs.
     pub curves: Option<ExpectedCurve>,
-    /// The `training.seed` of both recipes: a candidate with another one keeps its distance in every pair.
+    /// The `training.seed` of each recipe. If they differ, every pair keeps their difference.
     pub base_seeds: [u64; 2],
     /// The seeds of each pair, the baseline's first; empty for trials.
     pub seeds: Vec<[u64; 2]>,
-    /// Probability that the intervals hold together.
+    /// Probability that all intervals hold at once.
     pub confidence: f64,
     /// Why the change should matter.
     pub hypothesis: Option<String>,
     /// The expected result.
     pub predicts: Option<Prediction>,
-    /// The comparison, as `NAME/ID`, that is repeated with fresh seeds.
+    /// The comparison, as `NAME/ID`, that this one repeats with fresh seeds.
     pub confirms: Option<String>,
     /// Remarks for the record.
     pub notes: Vec<String>,
 }
 
 impl Question {
-    /// Checks a question. `--on` says what is judged, else the recipe's `compare.on`; without either, and for
-    /// stored runs without `--on`, it is the speed of trials.
+    /// Checks a question. `--on` says what is judged, or else the recipe's `compare.on`. Without either, the
+    /// question
+    /// is the speed of trials; for stored runs, `compare.on` is ignored.
     ///
     /// # Errors
-    /// A usage error for options that do not fit what is judged, for arms without a recipe or with the same
-    /// one, for a wrong measure, number of seeds or prediction, and for measures that the arms take of
-    /// different text.
+    /// A usage error if an option does not fit what is judged, an arm has no recipe, both have the same one,
+    /// a
+    /// measure, number of seeds or prediction is wrong, or the arms take a measure from different text.
     pub fn new(arms: Arms, options: &Options) -> Result<Self> {
         let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
         let on = match &options.on {
@@ -122,7 +123,7 @@ impl Question {
         }
     }
 
-    /// Asks which arm is faster, in alternating trials or in stored runs.
+    /// Asks which arm is faster, in alternating trials or stored runs.
     fn trials(arms: Arms, options: &Options) -> Result<Self> {
         let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
         let compare = recipe.values().compare.clone();
@@ -157,11 +158,11 @@ impl Question {
         })
     }
 
-    /// Asks for measures of pairs of runs with the same seed.
+    /// Asks about measures of pairs of runs with the same seed.
     fn pairs(arms: Arms, on: &str, options: &Options) -> Result<Self> {
         let runs_here = |arm: &PlannedArm| matches!(arm.program, Program::Xrun { .. });
         if !runs_here(&arms.baseline) || !runs_here(&arms.candidate) {
-            return Err(Error::usage("--on compares two recipes, which this binary runs"));
+            return Err(Error::usage("--on compares two recipes that this binary runs itself"));
         }
         let recipes = arms.recipes()?;
         let base_seeds = recipes.map(|recipe| recipe.values().training.seed);
@@ -171,20 +172,21 @@ impl Question {
         Self::with_seeds(arms, on, seeds, options)?.checked()
     }
 
-    /// Asks for measures of stored runs with these seeds. There is no prediction: after the runs, the result
-    /// may be known.
+    /// Asks about measures of stored runs with these seeds. There is no prediction, because after the runs
+    /// their
+    /// result may be known.
     ///
     /// # Errors
-    /// As [`new`](Self::new); for a measure of the clock.
+    /// The same as for [`new`](Self::new), and for a measure that depends on the clock.
     pub(super) fn stored_pairs(mut arms: Arms, seeds: Vec<[u64; 2]>, options: &Options) -> Result<Self> {
-        // Which GPU was free does not matter.
+        // It does not matter which GPU was free.
         arms.changes.retain(|change| change.key != "engine.devices");
         let on = options.on.clone().unwrap_or_default();
         let question = Self::with_seeds(arms, &on, seeds, options)?;
         if let Some(timed) = question.measures.iter().find(|asked| asked.measure.is_timed()) {
             return Err(Error::usage(format!(
-                "{}: a measure of the clock needs runs in turns, and stored ones were not; leave it out, or \
-                 compare their speed with --runs alone",
+                "{} depends on the clock and needs runs that took turns, which stored runs did not; leave it \
+                 out, or compare speed with --runs alone",
                 timed.measure
             )));
         }
@@ -192,7 +194,7 @@ impl Question {
         Self { predicts: None, hypothesis, ..question }.checked()
     }
 
-    /// Returns a question about pairs with checked measures and prediction.
+    /// Builds a question about pairs, and checks its measures and prediction.
     fn with_seeds(arms: Arms, on: &str, seeds: Vec<[u64; 2]>, options: &Options) -> Result<Self> {
         let recipes = arms.recipes()?;
         let compare = recipes[0].values().compare.clone();
@@ -223,7 +225,7 @@ impl Question {
         })
     }
 
-    /// Returns the number of trials of each arm; 0 for pairs.
+    /// Returns the number of trials per arm; 0 for pairs.
     pub fn trials_of_each_arm(&self) -> usize {
         match self.design {
             Design::Trials { trials } => trials / 2,
@@ -231,23 +233,24 @@ impl Question {
         }
     }
 
-    /// Returns the hashes of both recipes without their seeds, which identify the change.
+    /// Returns the hashes of both recipes without their seeds; they identify the change.
     ///
     /// # Errors
-    /// If an arm has no recipe, or a hash cannot be made.
+    /// If an arm has no recipe or a hash cannot be computed.
     pub fn change(&self) -> Result<[String; 2]> {
         let without_seed = ["training.seed=0".to_owned()];
         let [baseline, candidate] = self.arms.recipes()?;
         Ok([baseline.hash_with(&without_seed)?, candidate.hash_with(&without_seed)?])
     }
 
-    /// Returns the confidence of each measure: Bonferroni's share, and all of it where a speed and other
-    /// measures are one question.
+    /// Returns the confidence of each measure: Bonferroni's share, or the full confidence if a speed and
+    /// other measures
+    /// form one question.
     pub fn confidence_of_each(&self) -> f64 {
         confidence_of_each(self.confidence, self.measures.iter().map(|asked| &asked.measure))
     }
 
-    /// Returns true if runs take turns, because a measure depends on the clock.
+    /// Returns true if runs must take turns because a measure depends on the clock.
     pub fn is_timed(&self) -> bool {
         self.measures.iter().any(|asked| asked.measure.is_timed())
     }
@@ -255,7 +258,7 @@ impl Question {
     /// Checks that arms and measures make a question about pairs, and adds remarks.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The same as for [`new`](Self::new).
     pub(super) fn checked(mut self) -> Result<Self> {
         let recipes = self.arms.recipes()?;
         for asked in &self.measures {
@@ -264,8 +267,8 @@ impl Question {
         let [baseline, candidate] = self.change()?;
         if baseline == candidate && self.base_seeds[0] == self.base_seeds[1] {
             return Err(Error::usage(
-                "both arms are the same recipe, and give the same bits; to see how much chance alone does, give \
-                 the candidate other seeds, as in training.seed=1000",
+                "both arms are the same recipe and would give the same bits; to see what chance alone does, \
+                 give the candidate other seeds, such as training.seed=1000",
             ));
         }
         let labels = [&self.arms.baseline.label, &self.arms.candidate.label];
@@ -275,7 +278,7 @@ impl Question {
         if let Design::Sequential { max_pairs, .. } = self.design {
             if SequentialDesign::new(max_pairs, self.confidence_of_each()).is_none() {
                 return Err(Error::usage(format!(
-                    "--sequential has from {FIRST_LOOK} to 2000 pairs at most, at a confidence of 0.8 at least"
+                    "--sequential takes from {FIRST_LOOK} to 2000 pairs, at a confidence of at least 0.8"
                 )));
             }
             if let Some(ranked) = self.measures.iter().find(|asked| asked.min_effect.is_none()) {
@@ -289,27 +292,28 @@ impl Question {
     }
 }
 
-/// Returns the hypothesis of the command line or of the recipe.
+/// Returns the hypothesis from the command line, or else from the recipe; `None` if it is empty.
 fn hypothesis(options: &Options, from_recipe: String) -> Option<String> {
     options.hypothesis.clone().or(Some(from_recipe)).filter(|text| !text.is_empty())
 }
 
-/// Parses the smallest difference of speeds that counts.
+/// Parses the smallest speed difference that counts, as a fraction.
 fn fraction(text: &str) -> Result<f64> {
     let share = text.parse().ok().filter(|x| (0.0..1.0).contains(x));
     share.ok_or_else(|| {
-        Error::usage(format!("--min-effect {text}: a fraction from 0 to below 1, such as 0.01"))
+        Error::usage(format!("--min-effect {text} is not a fraction from 0 to below 1, such as 0.01"))
     })
 }
 
-/// Returns the confidence of each of these measures: Bonferroni's share, and all of it where a speed and
-/// other measures are one question.
+/// Returns the confidence of each of these measures: Bonferroni's share, or the full confidence if a speed
+/// and
+/// other measures form one question.
 pub fn confidence_of_each<'a>(confidence: f64, measures: impl Iterator<Item = &'a Measure>) -> f64 {
     let measures: Vec<&Measure> = measures.collect();
     if is_joint(&measures) { confidence } else { bonferroni(confidence, measures.len()) }
 }
 
-/// Gives measures their smallest differences: `text` is one number for all, or `MEASURE=NUMBER,…`.
+/// Sets the smallest differences of measures. `text` is one number for all, or `MEASURE=NUMBER,…`.
 fn with_min_effects(
     measures: Vec<Measure>,
     text: Option<&str>,
@@ -346,7 +350,7 @@ fn with_min_effects(
         }
         if units.is_empty() {
             return Err(Error::usage(
-                "--min-effect: ranks, which compare what training takes, have no sizes",
+                "--min-effect: the measures are compared by ranks, which have no sizes",
             ));
         }
         for one in asked.iter_mut().filter(|one| one.min_effect.is_some()) {
@@ -355,7 +359,7 @@ fn with_min_effects(
         return Ok(asked);
     }
     for part in text.split(',') {
-        // A target stands behind an equals sign, too.
+        // Measures with a target contain an equals sign too, so split at the last one.
         let Some((name, value)) = part.rsplit_once('=') else {
             return Err(Error::usage(format!(
                 "--min-effect: `{part}` is neither a number nor MEASURE=NUMBER, such as val_loss=0.01"
@@ -377,7 +381,7 @@ fn with_min_effects(
     Ok(asked)
 }
 
-/// Checks that a prediction is about what is judged.
+/// Checks that a prediction is about something that is judged.
 fn check_prediction(prediction: Option<&Prediction>, measures: &[AskedMeasure]) -> Result<()> {
     let Some(prediction) = prediction else { return Ok(()) };
     let named = |name: &str| measures.iter().find(|asked| asked.measure.to_string() == name);

@@ -1,4 +1,6 @@
-//! The record of a comparison before its first run, its folder, and whether an earlier one asked the same.
+//! Creates the record of a comparison and its folder before the first run, and tells whether an earlier
+//! record
+//! asks the same.
 
 use super::arms::{PlannedArm, Program, hash_of};
 use super::judge;
@@ -18,10 +20,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Returns the record of a question before anything has run. `runs` are the planned runs in their order.
+/// Makes the record of a question before anything has run. `runs` are the planned runs in order.
 ///
 /// # Errors
-/// If the hash of a recipe cannot be made.
+/// If the hash of a recipe cannot be computed.
 pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Experiment> {
     let measures: Vec<&Measure> = question.measures.iter().map(|asked| &asked.measure).collect();
     let min_effect = question.measures.first().and_then(|asked| asked.min_effect);
@@ -79,7 +81,7 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
     })
 }
 
-/// Returns the record of an arm before it runs.
+/// Records an arm before it runs.
 fn planned_arm(planned: &PlannedArm) -> Arm {
     let is_xrun = matches!(&planned.program, Program::Xrun { .. });
     let (recipe, settings) = planned.recipe_and_settings().unzip();
@@ -95,22 +97,22 @@ fn planned_arm(planned: &PlannedArm) -> Arm {
     }
 }
 
-/// Returns what each run of a plan may take.
+/// Returns the steps and tokens that each run of a plan may take.
 pub fn budget(plan: &Plan) -> Budget {
     let steps = plan.steps as u64;
     Budget { steps, tokens: plan.batch.tokens_of_first(steps) }
 }
 
-/// Returns planned runs of pairs with these seeds, pair by pair.
+/// Returns the planned runs of pairs with these seeds, pair by pair.
 pub fn planned_pairs(seeds: &[[u64; 2]]) -> Vec<ExperimentRun> {
     let run = |arm: usize, seed: u64| ExperimentRun { arm, seed: Some(seed), ..ExperimentRun::default() };
     seeds.iter().flat_map(|pair| [run(BASELINE, pair[BASELINE]), run(CANDIDATE, pair[CANDIDATE])]).collect()
 }
 
-/// Creates the folder of a comparison, whose id becomes the folder's name. Returns it with its lock.
+/// Creates the folder of a comparison, names the comparison's id after it, and returns it with its lock.
 ///
 /// # Errors
-/// If it cannot be created or locked.
+/// If the folder cannot be created or locked.
 pub fn create_folder(results: &Path, experiment: &mut Experiment) -> Result<(PathBuf, File)> {
     experiment.provenance.ledger_heads = Some(Ledger::read(results)?.heads());
     let identity = serde_json::to_vec(experiment).unwrap_or_default();
@@ -133,7 +135,7 @@ pub fn note_held_out(results: &Path, experiment: &mut Experiment) {
     experiment.provenance.held_out_hashes = (!hashes.is_empty()).then_some(hashes);
 }
 
-/// Returns true if two records ask the same of the same program: an unfinished one may be continued.
+/// Returns true if two records ask the same of the same program, so that an unfinished one may be continued.
 pub fn asks_the_same(a: &Experiment, b: &Experiment) -> bool {
     let asked = |experiment: &Experiment| {
         let measures: Vec<_> = experiment

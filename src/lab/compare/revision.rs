@@ -8,20 +8,20 @@ use std::process::{Command, Stdio};
 /// A binary and its commit.
 #[derive(Clone, Debug)]
 pub struct Built {
-    /// Its path.
+    /// Path of the binary.
     pub binary: PathBuf,
-    /// The whole hash of the commit.
+    /// The full hash of the commit.
     pub commit: String,
 }
 
-/// Builds xrun as of `rev` in the git repository of the current folder, with `cargo build --release
-/// --locked`.
+/// Builds xrun at `rev` in the git repository of the current folder, with `cargo build --release --locked`.
 ///
 /// The sources are checked out into a temporary folder. Build outputs stay in `target/compare`, so that the
-/// next commit compiles fast, and the binary of the working tree is not replaced.
+/// next
+/// commit compiles fast and the binary of the working tree is not replaced.
 ///
 /// # Errors
-/// Exit 2 outside a git repository, and for a commit that it does not have; 1 when git or cargo fails.
+/// Exits 2 outside a git repository or if it has no such commit, and 1 if git or cargo fails.
 pub fn build(rev: &str) -> Result<Built> {
     let top = git(Path::new("."), &["rev-parse", "--show-toplevel"]).map_err(|e| {
         Error::usage(format!(
@@ -42,8 +42,9 @@ pub fn build(rev: &str) -> Result<Built> {
         false => eprint_line(&format!("building {rev} ({commit}) …")),
     }
     let built = cargo(&sources, &top.join("target/compare"));
-    // The folder is deleted in any case; git prunes its record of it at the next garbage collection at the
-    // latest.
+    // The folder is deleted in any case. If this fails, git prunes its record of the worktree at its next
+    // garbage
+    // collection.
     let _ = git(&top, &["worktree", "remove", "--force", &checkout]);
     Ok(Built { binary: built?, commit })
 }
@@ -59,13 +60,13 @@ fn cargo(sources: &Path, target: &Path) -> Result<PathBuf> {
         .status()
         .map_err(|e| Error::failed(format!("cannot start cargo: {e}")))?;
     if !status.success() {
-        return Err(Error::failed(format!("cargo build of the commit: {status}")));
+        return Err(Error::failed(format!("cargo build of the commit failed: {status}")));
     }
     let binary = target.join("release").join(format!("xrun{}", std::env::consts::EXE_SUFFIX));
     binary.canonicalize().at("find", &binary)
 }
 
-/// Returns the stdout of git, without the last newline.
+/// Runs git and returns its stdout without the trailing newline.
 fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new("git")
         .args(arguments)

@@ -1,4 +1,5 @@
-//! Pairs of runs with the same seed: planned, run through the scheduler and ledger of sweeps, and judged.
+//! Runs pairs with the same seed: plans them, runs them with the scheduler and ledger of sweeps, and judges
+//! them.
 
 use super::arms::Arms;
 use super::history::{self, StoredExperiment};
@@ -17,22 +18,25 @@ use crate::sweep::PlannedCell;
 use std::fs::File;
 use std::path::PathBuf;
 
-/// Plans the pairs of a question, from stored comparisons or pilot pairs, and prints the plan. Only the pilot's
-/// runs are made and written.
+/// Plans the pairs of a question from stored comparisons or pilot pairs, and prints the plan. Only the pilot
+/// is run
+/// and written.
 ///
 /// # Errors
-/// As [`run`], before its first run. Pairs after a known verdict may be planned.
+/// The same as for [`run`] before its first run, except that pairs after a known verdict may be planned.
 pub fn plan(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<Experiment> {
     let stored = history::stored(setting.results)?;
     Ok(RunningPairs::prepare(question, setting, &stored, stop)?.experiment)
 }
 
-/// Runs the pairs of a question: plans, stores the question and its prediction, runs, and judges. A run that
-/// fails by the machine's fault, again and again, leaves its pair without a value.
+/// Runs the pairs of a question: plans, stores the question and its prediction, runs, and judges. If a run
+/// keeps
+/// failing because of the machine, its pair has no value.
 ///
 /// # Errors
-/// A usage error for pairs after a known verdict; if a recipe cannot be planned; after a signal, where the same
-/// command continues; if the ledger or the record cannot be written.
+/// A usage error for pairs after a known verdict. Fails if a recipe cannot be planned, if the ledger or the
+/// record
+/// cannot be written, and after a signal; the same command then continues.
 pub fn run(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
     let stored = history::stored(setting.results)?;
     let change = question.change()?;
@@ -53,7 +57,7 @@ struct RunningPairs<'a> {
     question: &'a Question,
     setting: &'a Setting<'a>,
     runs: PairRuns<'a>,
-    /// Empty until it is created.
+    /// Empty until the folder is created.
     folder: PathBuf,
     experiment: Experiment,
 }
@@ -68,7 +72,7 @@ impl<'a> RunningPairs<'a> {
     ) -> Result<Self> {
         if question.is_timed() && setting.jobs > 1 {
             return Err(Error::usage(
-                "--jobs: a measure of the clock needs one run at a time, in turns; leave --jobs out",
+                "--jobs: a measure that depends on the clock needs one run at a time; leave out --jobs",
             ));
         }
         let runs = PairRuns::new(question, &question.seeds, setting)?;
@@ -82,7 +86,7 @@ impl<'a> RunningPairs<'a> {
             let seeds = plan::pilot_seeds(question, setting.pilot)?;
             if seeds.iter().any(|pair| question.seeds.contains(pair)) {
                 return Err(Error::usage(
-                    "--pilot: its seeds are among those of the comparison; name others",
+                    "--pilot: the comparison itself uses these seeds; choose others with --seeds",
                 ));
             }
             let pilot = PairRuns::new(question, &seeds, setting)?;
@@ -101,8 +105,9 @@ impl<'a> RunningPairs<'a> {
         Ok(Self { question, setting, runs, folder: PathBuf::new(), experiment })
     }
 
-    /// Creates the folder, or continues in the folder of an unfinished comparison that asked the same. Returns
-    /// the folder's lock.
+    /// Creates the folder, or reuses the folder of an unfinished comparison that asked the same. Returns the
+    /// folder's
+    /// lock.
     fn create_folder(&mut self, stored: &[StoredExperiment]) -> Result<File> {
         let unfinished = stored
             .iter()
@@ -130,8 +135,9 @@ impl<'a> RunningPairs<'a> {
         self.experiment.write(&self.folder)
     }
 
-    /// Runs all pairs. A sequential design runs the pairs of its first look, and then one after another until
-    /// it is decided.
+    /// Runs all pairs. A sequential design first runs the pairs of its first look, then one pair at a time
+    /// until it is
+    /// decided.
     fn run_pairs(&mut self, stop: &Stop) -> Result<()> {
         let all = self.question.seeds.len();
         let is_sequential = matches!(self.experiment.design, Design::Sequential { .. });
@@ -147,7 +153,7 @@ impl<'a> RunningPairs<'a> {
                 judge::judge(&mut self.experiment);
                 self.write()?;
                 if judge::is_decided(&self.experiment) {
-                    // The other pairs were not needed, and have not run.
+                    // The remaining pairs were not needed and have not run.
                     self.experiment.runs.truncate(2 * to);
                     break;
                 }
@@ -158,7 +164,7 @@ impl<'a> RunningPairs<'a> {
     }
 }
 
-/// Records what the planned cells of a pair say: device, corpora, budgets, and shared random numbers.
+/// Records what the cells of a pair determine: device, corpora, budgets, and shared random numbers.
 fn describe_cells(experiment: &mut Experiment, arms: &Arms, cells: Option<[PlannedCell<'_>; 2]>) {
     let Some([baseline, candidate]) = cells else { return };
     experiment.provenance.device = Some(baseline.device().to_owned());

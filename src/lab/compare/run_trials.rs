@@ -1,4 +1,4 @@
-//! Trials of both arms in turns, or stored runs in their place, and the judgement of their times and curves.
+//! Runs trials of both arms in turns, or reads stored runs instead, and judges their times and curves.
 
 use super::arms::Arms;
 use super::judge::{self, contention, curves::ExpectedCurve};
@@ -20,8 +20,9 @@ use std::path::PathBuf;
 /// Runs the trials of a question, or reads its stored runs, and judges them.
 ///
 /// # Errors
-/// If processes cannot be started or files cannot be written. A trial that fails ends the comparison, with its
-/// error in [`FinishedComparison::failed`].
+/// If a process cannot be started or a file cannot be written. A failed trial ends the comparison with its
+/// error
+/// in [`FinishedComparison::failed`].
 pub fn run(question: &Question, setting: Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
     let mut running = RunningTrials::start(question, setting)?;
     let failed = match question.arms.stored_runs() {
@@ -40,16 +41,16 @@ struct RunningTrials<'a> {
     expected: ExpectedCurve,
     setting: Setting<'a>,
     folder: PathBuf,
-    /// First steps that never count, for commands that do not mark them.
+    /// Number of first steps that never count, for commands that do not mark them.
     warmup: usize,
     experiment: Experiment,
     trials: Vec<FinishedTrial>,
-    /// The lock of the folder, which shows that a process works on it.
+    /// The lock on the folder, which shows that a process is working on it.
     _held: File,
 }
 
 impl<'a> RunningTrials<'a> {
-    /// Creates the folder, and stores question and prediction before anything runs.
+    /// Creates the folder and stores the question and its prediction before anything runs.
     fn start(question: &'a Question, setting: Setting<'a>) -> Result<Self> {
         let order = match question.arms.stored_runs() {
             Some(runs) => {
@@ -75,8 +76,8 @@ impl<'a> RunningTrials<'a> {
 
     fn read_stored_runs(&mut self, runs: [Vec<PathBuf>; 2]) -> Result<()> {
         self.experiment.notes.push(
-            "of stored runs: trials were not interleaved, so what changed on the machine between them \
-             counts as a difference of the arms"
+            "from stored runs: the trials were not interleaved, so a change of the machine between them \
+             counts as a difference between the arms"
                 .to_owned(),
         );
         for (arm, runs) in runs.into_iter().enumerate() {
@@ -87,7 +88,7 @@ impl<'a> RunningTrials<'a> {
         Ok(())
     }
 
-    /// Runs the trials of both arms. Each is stored when it ends.
+    /// Runs the trials of both arms and stores each when it ends.
     fn run_trials(&mut self, stop: &Stop) -> Result<()> {
         let order: Vec<usize> = self.experiment.runs.iter().map(|run| run.arm).collect();
         let count = order.len();
@@ -120,10 +121,10 @@ impl<'a> RunningTrials<'a> {
         Ok(())
     }
 
-    /// Stores a trial.
+    /// Stores a trial that has ended.
     ///
     /// # Errors
-    /// The error of a trial that failed: it ends the comparison.
+    /// The trial's own error if it failed, which ends the comparison.
     fn add(&mut self, trial: FinishedTrial) -> Result<()> {
         let (failed, arm) = (trial.failed.clone(), trial.record.arm);
         let number = self.trials.len() + 1;
@@ -144,14 +145,14 @@ impl<'a> RunningTrials<'a> {
         }
     }
 
-    /// Judges the trials. `finished` is false if one of them failed.
+    /// Judges the trials. `finished` is false if a trial failed.
     fn conclude(&mut self, finished: bool) {
         self.experiment.finished = finished;
         for (arm, record) in self.experiment.arms.iter_mut().enumerate() {
             let trials = self.trials.iter().filter(|trial| trial.record.arm == arm);
             record.measured = measured::means(&trials.map(|trial| trial.columns.clone()).collect::<Vec<_>>());
         }
-        // An external command runs where the other arm does.
+        // An external command is taken to run on the other arm's device.
         let devices = [0, 1].map(|arm: usize| self.experiment.arms[arm].device.clone());
         for (arm, other) in [(0, 1), (1, 0)] {
             let device = &mut self.experiment.arms[arm].device;
@@ -170,7 +171,7 @@ impl<'a> RunningTrials<'a> {
         judge::judge(&mut self.experiment);
     }
 
-    /// Finds out whether all trials measured the validation loss on the same text.
+    /// Checks whether all trials measured the validation loss on the same text.
     fn judge_validation(&mut self) {
         let measured = |trial: &&FinishedTrial| trial.columns.contains_key(VAL_LOSS);
         let parts: Vec<_> = self.trials.iter().filter(measured).map(|trial| trial.val_part).collect();
@@ -179,7 +180,7 @@ impl<'a> RunningTrials<'a> {
         let why = match changed {
             Some(Change { key, old, new, .. }) => format!("the arms differ in {key} ({old} → {new})"),
             None if parts.iter().any(|part| part != first) => {
-                "the trials do not agree in what they took of the held-out text".to_owned()
+                "the trials used different parts of the held-out text".to_owned()
             }
             None => {
                 self.experiment.notes.extend(first.map(|part| format!("{VAL_LOSS} is {part}")));

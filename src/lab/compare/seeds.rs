@@ -1,21 +1,21 @@
-//! The seeds of pairs.
+//! Parses and checks the seeds of pairs.
 
 use crate::error::{Error, Result};
 use crate::recipe::Recipe;
 use std::collections::BTreeSet;
 
-/// The largest seed: the largest TOML integer.
+/// The largest seed, which is the largest TOML integer.
 const MAX_SEED: u64 = i64::MAX as u64;
 
-/// The most pairs of a comparison.
+/// The most pairs in a comparison.
 const MAX_PAIRS: usize = 10_000;
 
-/// Seeds as they were asked for.
+/// Seeds as the user gave them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seeds {
-    /// So many, from the recipe's on.
+    /// A number of seeds, starting at the recipe's.
     Count(usize),
-    /// These.
+    /// The seeds themselves.
     Named(Vec<u64>),
 }
 
@@ -23,17 +23,20 @@ impl Seeds {
     /// Parses a number of seeds, or several seeds separated by commas.
     ///
     /// # Errors
-    /// A usage error.
+    /// A usage error if the text is neither, a seed repeats, or the number is out of range.
     pub fn parse(text: &str) -> Result<Self> {
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
         let numbers: Option<Vec<u64>> =
             parts.iter().map(|part| part.parse().ok().filter(|seed| *seed <= MAX_SEED)).collect();
         let wrong =
-            || Error::usage(format!("--seeds {text}: a number of seeds, such as 8, or seeds, such as 3,5,8"));
+            || Error::usage(format!("--seeds {text} is not a count, such as 8, or a list, such as 3,5,8"));
         match numbers.ok_or_else(wrong)?.as_slice() {
             [count] => match usize::try_from(*count).ok().filter(|count| (1..=MAX_PAIRS).contains(count)) {
                 Some(count) => Ok(Self::Count(count)),
-                None => Err(Error::usage(format!("--seeds {text}: from 1 to {MAX_PAIRS} pairs"))),
+                None => Err(Error::usage(format!(
+                    "--seeds {text}: a comparison has from 1 to {MAX_PAIRS} \
+                                                  pairs"
+                ))),
             },
             seeds => {
                 if let Some((_, twice)) =
@@ -46,11 +49,12 @@ impl Seeds {
         }
     }
 
-    /// Returns the seeds of the pairs of two recipes with these seeds. A candidate with a seed of its own
-    /// keeps its distance to the baseline's.
+    /// Returns the seeds of each pair. `base` and `other` are the recipes' own seeds; if they differ, every
+    /// pair keeps
+    /// their difference.
     ///
     /// # Errors
-    /// A usage error for seeds beyond the largest, and for pairs that share one: they are judged as
+    /// A usage error if a seed exceeds the largest, or if two pairs share a seed, since pairs are judged as
     /// independent.
     pub fn pairs(&self, [base, other]: [u64; 2]) -> Result<Vec<[u64; 2]>> {
         let seeds: Vec<u64> = match self {
@@ -63,9 +67,9 @@ impl Seeds {
         match pairs.iter().find(|[own, candidate]| own != candidate && baselines.contains(candidate)) {
             None => Ok(pairs),
             Some([_, shared]) => Err(Error::usage(format!(
-                "the seed {shared} would be in two of the {} pairs, which are judged as independent: the candidate's \
-                 training.seed is {other} where the baseline's is {base}; set it further away, such as \
-                 training.seed={}",
+                "the seed {shared} would be in two of the {} pairs, which are judged as independent: the \
+                 candidate's training.seed is {other} and the baseline's is {base}; move it further away, \
+                 for example to training.seed={}",
                 pairs.len(),
                 base.saturating_add(1_000_000).min(MAX_SEED)
             ))),
@@ -73,25 +77,25 @@ impl Seeds {
     }
 }
 
-/// Returns the seeds of a pair from the baseline's and those of both recipes.
+/// Returns the seeds of a pair from the baseline's `seed` and both recipes' own seeds, `base` and `other`.
 ///
 /// # Errors
-/// A usage error for a seed beyond the largest, or below 0.
+/// A usage error if a seed exceeds the largest or is below 0.
 pub fn pair_of(seed: u64, base: u64, other: u64) -> Result<[u64; 2]> {
     let candidate = i128::from(seed) + i128::from(other) - i128::from(base);
     let candidate = u64::try_from(candidate).ok().filter(|candidate| (*candidate).max(seed) <= MAX_SEED);
     candidate.map(|candidate| [seed, candidate]).ok_or_else(|| {
         Error::usage(format!(
-            "a pair with the seed {seed} has no seed for the candidate: its training.seed is {other} where the \
+            "a pair with the seed {seed} has no seed for the candidate: its training.seed is {other} and the \
              baseline's is {base}, and seeds are from 0 to {MAX_SEED}"
         ))
     })
 }
 
-/// Returns a remark where a recipe fixes seeds that pairs should vary.
+/// Returns a remark if a recipe fixes seeds that pairs should vary.
 ///
 /// # Errors
-/// A usage error where it fixes all that the training draws.
+/// A usage error if it fixes every seed that training draws from.
 pub fn fixed_seeds(label: &str, recipe: &Recipe) -> Result<Option<String>> {
     let values = recipe.values();
     let drawn = [
@@ -104,12 +108,12 @@ pub fn fixed_seeds(label: &str, recipe: &Recipe) -> Result<Option<String>> {
     match fixed.len() {
         0 => Ok(None),
         count if count == drawn.len() => Err(Error::usage(format!(
-            "{} sets {}, so that every pair would have the same runs: leave one of them to training.seed",
+            "{} sets {}, so every pair would have the same runs; leave one of them to training.seed",
             label,
             fixed.join(", ")
         ))),
         _ => Ok(Some(format!(
-            "{} sets {}: pairs do not vary it, and the verdict holds for this value alone",
+            "{} sets {}: pairs do not vary it, so the verdict holds for this value alone",
             label,
             fixed.join(", ")
         ))),
@@ -128,7 +132,7 @@ mod tests {
     fn seeds_are_counted_from_the_recipes_or_named() {
         assert_eq!(seeds("3", [4, 4]).unwrap(), [[4, 4], [5, 5], [6, 6]]);
         assert_eq!(seeds("3,5,8", [4, 4]).unwrap(), [[3, 3], [5, 5], [8, 8]]);
-        // A candidate with a seed of its own: disjoint seeds on both sides.
+        // A candidate with its own seed: the arms have disjoint seeds.
         assert_eq!(seeds("2", [4, 104]).unwrap(), [[4, 104], [5, 105]]);
         assert_eq!(seeds("9,8", [4, 1]).unwrap(), [[9, 6], [8, 5]]);
     }

@@ -1,4 +1,4 @@
-//! What a comparison is run with, and what it ends as.
+//! The settings of a comparison, and its result.
 
 use crate::error::Error;
 use crate::results::experiment::Experiment;
@@ -6,30 +6,30 @@ use crate::results::progress::Mode;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How a question is answered.
+/// How to answer a question.
 #[derive(Clone, Debug)]
 pub struct Setting<'a> {
     /// The results folder.
     pub results: &'a Path,
-    /// Runs at once on the CPU; a GPU has one at a time. Trials run one at a time.
+    /// Runs at once on the CPU; each GPU has one at a time. Trials always run one at a time.
     pub jobs: usize,
-    /// Time limit of a run.
+    /// Time limit of one run.
     pub timeout: Option<Duration>,
-    /// Number of pilot pairs, which estimate the deviation for the plan.
+    /// Number of pilot pairs, from which the plan estimates the deviation.
     pub pilot: usize,
-    /// A run whose matrix-product algorithms all trials use; unset means those that the first trial chooses.
+    /// A run whose matrix-product algorithms all trials use; if unset, they use the first trial's.
     pub algorithms_from: Option<PathBuf>,
-    /// How progress is shown.
+    /// How to show progress.
     pub progress: Mode,
 }
 
 /// A comparison that has ended.
 #[derive(Debug)]
 pub struct FinishedComparison {
-    /// Its folder.
+    /// The comparison's folder.
     pub folder: PathBuf,
     /// The record, as stored in the folder.
     pub experiment: Experiment,
-    /// The error that ended it before its last run.
+    /// The error that ended it early.
     pub failed: Option<Error>,
 }

@@ -1,4 +1,4 @@
-//! Comparisons of the quality of stored runs: pairs are made of what was trained before, and nothing is run.
+//! Compares the quality of stored runs: pairs runs that were trained before, and runs nothing.
 
 use super::arms::{Arms, PlannedArm, Program, changes_between, load_stored};
 use super::history::{self, StoredExperiment};
@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 
 /// The stored runs of an arm.
 struct StoredArm {
-    /// Their names, as they were given.
+    /// The names of the runs as the user gave them.
     names: String,
-    /// The runs by `training.seed`, at least one.
+    /// The runs by `training.seed`; never empty.
     runs: BTreeMap<u64, StoredRun>,
 }
 
@@ -31,20 +31,23 @@ struct StoredRun {
     /// `RECIPE/RUN`.
     name: String,
     recipe: Recipe,
-    /// The device class; `None` where its file cannot be read.
+    /// The device class; `None` if the run's file cannot be read.
     device: Option<String>,
     corpus_hash: Option<String>,
-    /// In the words of the ledger.
+    /// The status, as the ledger names it.
     status: &'static str,
     reason: Option<String>,
 }
 
-/// Judges the quality of stored runs; `names` are those of each arm, joined by commas. Runs with the same
-/// `training.seed` are a pair.
+/// Judges the quality of stored runs. `names` has the run names of each arm, separated by commas. Runs with
+/// the
+/// same `training.seed` form a pair.
 ///
 /// # Errors
-/// A usage error for runs of different recipes, text or figures in one arm, for a seed that one of the arms
-/// lacks, for runs that have not ended, and as [`Question::new`] and [`run`](super::run) before the first
+/// A usage error if the runs of an arm differ in recipe, text or figures, an arm lacks a seed of the other,
+/// or a
+/// run has not ended. Otherwise the same as for [`Question::new`], and for [`run`](super::run) before its
+/// first
 /// run.
 pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Result<FinishedComparison> {
     let [baseline, candidate] = [StoredArm::find(results, names[0])?, StoredArm::find(results, names[1])?];
@@ -81,7 +84,7 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
 }
 
 impl StoredArm {
-    /// Finds and verifies runs.
+    /// Finds and verifies the runs.
     fn find(results: &Path, names: &str) -> Result<Self> {
         let mut runs: BTreeMap<u64, StoredRun> = BTreeMap::new();
         for name in names.split(',') {
@@ -101,8 +104,9 @@ impl StoredArm {
         Ok(Self { names: names.to_owned(), runs })
     }
 
-    /// Returns the arm of a stored comparison that made one of these runs: its recipe, as it was before a
-    /// machine was chosen for the run, is the one by which comparisons of the same change are found.
+    /// Returns the arm of the first stored comparison that contains one of these runs. Its recipe is as it
+    /// was before
+    /// a machine was chosen for the run, and comparisons of the same change are found by that recipe.
     fn known<'a>(&self, stored: &'a [StoredExperiment]) -> Option<&'a Arm> {
         let is_own = |run: &&ExperimentRun| {
             run.run.as_ref().is_some_and(|name| self.runs.values().any(|own| own.name == *name))
@@ -113,7 +117,7 @@ impl StoredArm {
         })
     }
 
-    /// Returns the arm for a question.
+    /// Makes the arm of a question.
     fn planned(&self) -> Result<PlannedArm> {
         let first = self.first()?;
         Ok(PlannedArm {
@@ -147,7 +151,7 @@ impl StoredRun {
         let name = find::id_of(&folder);
         if !MeasuredRun::open(&folder)?.is_complete() {
             return Err(Error::usage(format!(
-                "{name} is {}, and quality is judged of runs that ended with all of their rows",
+                "{name} is {}; quality is judged only for runs that ended with all of their rows",
                 summary.status.as_str()
             )));
         }
@@ -162,8 +166,9 @@ impl StoredRun {
         })
     }
 
-    /// Checks that another run may be in the same arm: it differs in its seed, and in what changes no bit,
-    /// such as the GPU that was free.
+    /// Checks that another run may be in the same arm: it may differ in its seed, and in keys that change no
+    /// bit, such
+    /// as the GPU it ran on.
     fn check_same_arm(&self, other: &Self) -> Result<()> {
         let matters = |change: &&Change| {
             change.key != "training.seed" && (!change.keeps_bits() || change.class == Class::Measuring)
@@ -177,7 +182,7 @@ impl StoredRun {
         Err(Error::usage(format!("{} and {} are in one arm, but {differ}", self.name, other.name)))
     }
 
-    /// Returns the record of the run, with the values of measures.
+    /// Records the run with the values of its measures.
     fn record(&self, arm: usize, seed: u64, measures: &[Measure]) -> ExperimentRun {
         let run = ExperimentRun {
             arm,
@@ -192,7 +197,7 @@ impl StoredRun {
     }
 }
 
-/// Checks that both arms have runs with the same seeds, at least two.
+/// Checks that both arms have runs with the same seeds, and at least two.
 fn check_seeds(baseline: &StoredArm, candidate: &StoredArm) -> Result<()> {
     let seeds = |arm: &StoredArm| arm.runs.keys().copied().collect::<Vec<u64>>();
     let in_words = |seeds: &[u64]| seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
@@ -200,20 +205,21 @@ fn check_seeds(baseline: &StoredArm, candidate: &StoredArm) -> Result<()> {
     if a != b {
         return Err(Error::usage(format!(
             "pairs are runs with the same training.seed: the baseline has {} and the candidate {}; name runs \
-             of both for the same seeds",
+             of both arms with the same seeds",
             in_words(&a),
             in_words(&b)
         )));
     }
     if a.len() < 2 {
         return Err(Error::usage(
-            "one pair shows no difference from chance: name two runs or more of each arm, joined by commas",
+            "one pair cannot tell a difference from chance; name two or more runs per arm, separated by \
+             commas",
         ));
     }
     Ok(())
 }
 
-/// Returns the question that the runs answer.
+/// Builds the question that the runs answer.
 fn question(baseline: &StoredArm, candidate: &StoredArm, options: &Options) -> Result<Question> {
     let arms = Arms::from_planned(baseline.planned()?, candidate.planned()?);
     let seeds = baseline.runs.keys().map(|seed| [*seed; 2]).collect();
@@ -223,7 +229,7 @@ fn question(baseline: &StoredArm, candidate: &StoredArm, options: &Options) -> R
         && !question.arms.changes.iter().any(|change| names_data(change.key))
     {
         return Err(Error::usage(
-            "the arms were trained on different text, though their recipes name the same: its files have \
+            "the arms were trained on different text, although their recipes name the same; its files have \
              changed",
         ));
     }
@@ -231,10 +237,10 @@ fn question(baseline: &StoredArm, candidate: &StoredArm, options: &Options) -> R
     let apart = pairs.filter(|(a, b)| a.device != b.device).count();
     if apart > 0 {
         question.notes.push(format!(
-            "the runs of {apart} pair{} are of different devices, whose roundings differ",
+            "the runs of {apart} pair{} ran on different devices, which round differently",
             plural(apart)
         ));
     }
-    question.notes.push("of stored runs: the question was asked after they had been made".to_owned());
+    question.notes.push("from stored runs: the question was asked after they had run".to_owned());
     Ok(question)
 }

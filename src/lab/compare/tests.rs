@@ -1,4 +1,4 @@
-//! Judgement, history and text of comparisons, from records made by hand.
+//! Tests the judgment, history and text of comparisons on handmade records.
 
 use super::judge;
 use super::question::confidence_of_each;
@@ -10,7 +10,7 @@ use crate::statistics::{Verdict, paired_difference};
 use history::{StoredExperiment, check_peeking, fresh_seeds, same_change};
 use std::path::{Path, PathBuf};
 
-/// A comparison of speed without runs, its speed and curves not judged.
+/// Makes a speed comparison without runs, whose speed and curves are not judged yet.
 pub fn trials() -> Experiment {
     let findings = vec![
         Finding::unjudged(Measure::SPEED, Some(0.01), 0.95),
@@ -19,7 +19,7 @@ pub fn trials() -> Experiment {
     experiment(Design::Trials { trials: 0 }, findings, Vec::new())
 }
 
-/// A comparison of these measures with these values of both arms, pair by pair.
+/// Makes a comparison of these measures from the values of both arms, pair by pair.
 fn comparison(on: &str, values: &[[MeasureValue; 2]]) -> Experiment {
     let measures = parse_list(on).unwrap();
     let each = confidence_of_each(0.95, measures.iter());
@@ -32,7 +32,7 @@ fn comparison(on: &str, values: &[[MeasureValue; 2]]) -> Experiment {
     experiment(Design::Pairs { pairs: values.len() }, asked.collect(), runs)
 }
 
-/// A run with one value of every measure.
+/// Makes a run with the same value for every measure.
 fn run_of(seed: u64, arm: usize, measures: &[Measure], value: &MeasureValue) -> ExperimentRun {
     let status = match value {
         MeasureValue::Diverged => "diverged",
@@ -55,7 +55,7 @@ fn run_of(seed: u64, arm: usize, measures: &[Measure], value: &MeasureValue) -> 
     }
 }
 
-/// Values of both arms from baselines and differences.
+/// Makes the values of both arms from differences; the baseline is always 2.
 fn differing(differences: &[f64]) -> Vec<[MeasureValue; 2]> {
     let values = differences.iter().map(|difference| [2.0, 2.0 + difference].map(MeasureValue::Value));
     values.collect()
@@ -112,7 +112,7 @@ fn equal_bits_in_every_pair_are_an_outcome_of_their_own() {
     judge::judge(&mut same);
     let verdicts: Vec<Verdict> = same.findings.iter().map(|one| one.verdict).collect();
     assert_eq!(verdicts, [Verdict::SameBits, Verdict::NoDifference], "times have no bits");
-    // One pair differs: no longer the same bits.
+    // If one pair differs, the bits are no longer the same.
     other.runs[3].metrics_hash = Some("other".to_owned());
     judge::judge(&mut other);
     assert_eq!(other.findings[0].verdict, Verdict::NoDifference);
@@ -136,7 +136,7 @@ fn a_side_with_diverged_runs_is_not_better_and_counts_decide_where_they_can() {
     assert_eq!(judged("val_loss", &differing(&[0.1])).diverged, None);
 }
 
-/// Losses and speeds fall by a fifth in six pairs; in six more the baseline diverges.
+/// In six pairs, loss and speed fall by a fifth; in six more, the baseline diverges.
 #[test]
 fn runs_of_the_other_side_that_diverge_make_none_faster() {
     let both = (0..6).map(|i| [2.0, 1.6 + 0.01 * f64::from(i)].map(MeasureValue::Value));
@@ -261,7 +261,7 @@ fn a_prediction_holds_by_verdict_or_by_interval() {
     assert_eq!(unfinished.prediction.unwrap().held, None);
 }
 
-/// A question about the change of [`comparison`], with these seeds.
+/// Makes a question with these seeds about the change in [`comparison`].
 fn question(seeds: &[u64], is_sequential: bool) -> Question {
     let request = ArmsRequest {
         recipe: Some("quickstart".into()),

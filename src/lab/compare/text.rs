@@ -1,4 +1,4 @@
-//! A comparison as text: a table of its runs, and what was found in sentences.
+//! Prints a comparison: a table of its runs, then the findings in sentences.
 
 mod pairs;
 mod trials;
@@ -9,7 +9,7 @@ use crate::results::measure::Measure;
 use std::fmt::Write;
 pub use trials::trial;
 
-/// Returns the table and the sentences.
+/// Returns the report, the table first.
 pub fn report(experiment: &Experiment) -> String {
     let has_trials = experiment.has_trials();
     let mut text = if has_trials { trials::table(experiment) } else { pairs::table(experiment) };
@@ -60,7 +60,7 @@ pub fn report(experiment: &Experiment) -> String {
     text
 }
 
-/// Returns a finding in a sentence, without the measure.
+/// Describes a finding in a sentence, without naming the measure.
 pub fn describe(finding: &Finding, experiment: &Experiment) -> String {
     match finding.measure {
         Measure::LossCurves => {
@@ -76,7 +76,7 @@ pub fn describe(finding: &Finding, experiment: &Experiment) -> String {
     }
 }
 
-/// Returns whether a prediction held, in a word.
+/// Returns whether a prediction held, in one word.
 pub fn held_in_words(held: Option<bool>) -> &'static str {
     match held {
         Some(true) => "held",

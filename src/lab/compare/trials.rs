@@ -1,4 +1,4 @@
-//! A trial of one arm: a fresh process and its results.
+//! Runs a trial of one arm in a fresh process, and reads its results.
 
 use super::arms::{Program, hash_of};
 use super::cpu_load::CpuLoad;
@@ -21,13 +21,13 @@ use crate::results::{MetricsRow, Status, Summary, TimingRow, atomic, rows, store
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Lines of a failed process's stderr that are shown.
+/// Number of last stderr lines to show for a failed process.
 const SHOWN_LINES: usize = 12;
 
-/// Columns of clocks that must not move between trials of one arm: of the SMs and of the memory.
+/// Clock columns that must not change between trials of one arm: the SMs' and the memory's.
 const CLOCKS: [&str; 2] = ["sm_clock_mhz", "mem_clock_mhz"];
 
-/// A trial that has ended, with everything that a comparison needs of it.
+/// A trial that has ended, with everything that a comparison needs from it.
 #[derive(Clone, Debug)]
 pub struct FinishedTrial {
     /// The stored record.
@@ -36,44 +36,43 @@ pub struct FinishedTrial {
     pub curve: Vec<LossPoint>,
     /// The measured figures.
     pub columns: Columns,
-    /// Reasons why its times are not comparable with others.
+    /// Why its times cannot be compared with others.
     pub contended: Vec<String>,
-    /// Fractions of the CPU's time used by other processes and taken by the host; `None` if they were not
-    /// measured.
+    /// Fractions of CPU time used by other processes and taken by the host; `None` if not measured.
     pub cpu_load: Option<(f64, f64)>,
-    /// Median clocks of the GPU's SMs and memory over the steady state, in MHz.
+    /// Median clocks of the GPU's SMs and memory in the steady state, in MHz.
     pub clocks: [Option<f64>; 2],
-    /// The part of the held-out text that its validation loss was measured on, as its summary has it.
+    /// The part of the held-out text that the validation loss was measured on, from the run's summary.
     pub val_part: Option<HeldOutPart>,
     /// Build and device; `None` for an external command.
     pub environment: Option<Environment>,
-    /// The run's folder, if it holds algorithms of matrix products for later trials to use.
+    /// The run's folder, if it contains matrix-product algorithms that later trials can use.
     pub algorithms: Option<PathBuf>,
-    /// The error, if it failed.
+    /// The error, if the trial failed.
     pub failed: Option<Error>,
-    /// True if it failed because the loss became NaN or infinite.
+    /// True if the loss became NaN or infinite.
     pub diverged: bool,
 }
 
-/// The settings of a trial that the comparison gives.
+/// The settings that a comparison gives a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct TrialSetting<'a> {
     /// The results folder.
     pub results: &'a Path,
     /// The comparison's folder.
     pub folder: &'a Path,
-    /// First steps that never count, for commands that do not mark them.
+    /// Number of first steps that never count, for commands that do not mark them.
     pub warmup: usize,
-    /// A run whose matrix-product algorithms are used.
+    /// A run whose matrix-product algorithms the trial uses.
     pub algorithms_from: Option<&'a Path>,
     /// Time limit.
     pub timeout: Option<Duration>,
-    /// Signals to this process, which stop the trial.
+    /// Signals to this process; they stop the trial.
     pub stop: &'a Stop,
 }
 
 impl TrialSetting<'_> {
-    /// Executes a trial to its end: a fresh process, and nothing else beside it.
+    /// Runs a trial to its end in a fresh process, with nothing else beside it.
     fn execute(
         &self,
         task: Task,
@@ -94,20 +93,22 @@ impl TrialSetting<'_> {
     }
 }
 
-/// Returns the arm of each of `repeats` trials of both arms: A B B A A B B A … Each pair
-/// has both arms, as in plain alternation. A linear drift of d per trial affects both arms alike where their
-/// number is even, and moves their difference by d / `repeats` where it is odd; in plain alternation, which
-/// always has B later, by d.
+/// Returns the arm of each trial, A B B A A B B A …, for `repeats` trials per arm. Like plain alternation,
+/// every
+/// pair has both arms. Under a linear drift of d per trial, an even number of repeats affects both arms
+/// alike, and
+/// an odd number moves their difference by d / `repeats`. Plain alternation, with B always later, moves it by
+/// d.
 pub fn trial_order(repeats: usize) -> Vec<usize> {
     let pair = |at: usize| if at.is_multiple_of(2) { [BASELINE, CANDIDATE] } else { [CANDIDATE, BASELINE] };
     (0..repeats).flat_map(pair).collect()
 }
 
 impl FinishedTrial {
-    /// Runs an arm once, in a fresh process. A trial that fails is not an error here: its status reports it.
+    /// Runs an arm once in a fresh process. A trial that fails is not an error here; its status reports it.
     ///
     /// # Errors
-    /// If a process cannot be started, files cannot be written or read, or the binary has changed.
+    /// If a process cannot be started, a file cannot be written or read, or the binary has changed.
     pub fn run(
         program: &Program,
         binary: Option<&str>,
@@ -133,10 +134,10 @@ impl FinishedTrial {
         Ok(trial)
     }
 
-    /// Reads a stored run.
+    /// Reads a stored run as a trial.
     ///
     /// # Errors
-    /// If its files cannot be read.
+    /// If the run's files cannot be read.
     pub fn from_stored_run(run: &Path, arm: usize) -> Result<Self> {
         let summary = read_summary(run)?;
         let mut trial = Self::empty(arm, Some(find::id_of(run)));
@@ -149,7 +150,7 @@ impl FinishedTrial {
         }
         if let Some(path) = existing(TIMING) {
             let rows: Vec<TimingRow> = rows::read(&path)?;
-            // Rows say themselves which of them are warm-up.
+            // The rows mark warm-up themselves.
             trial.set_times(&rows, 0);
         }
         trial.environment = Environment::read(run);
@@ -162,7 +163,7 @@ impl FinishedTrial {
         Ok(trial)
     }
 
-    /// Fails the trial if its run did not end as `ok`, or lost rows.
+    /// Fails the trial if its run did not end as `ok` or lost rows.
     fn check_complete(&mut self, run: &Path, summary: Summary) {
         if summary.status != Status::Ok {
             let reason = summary.reason.unwrap_or_else(|| "its process ended without a reason".to_owned());
@@ -208,8 +209,9 @@ impl FinishedTrial {
         self.failed = Some(error);
     }
 
-    /// Sets blocks and clocks from the rows of the steady state, and speed and step time, if they are known,
-    /// to the medians of the blocks, which the ratio divides.
+    /// Sets blocks and clocks from the rows of the steady state. Known speeds and step times become the
+    /// medians of the
+    /// blocks, since the ratio is computed from these.
     fn set_times(&mut self, timing: &[TimingRow], warmup: usize) {
         let (steady, settled) = steady_rows(timing, warmup);
         let speeds: Vec<f64> = steady.iter().filter_map(|row| row.tok_s).collect();
@@ -262,7 +264,7 @@ fn run_xrun(binary: &Path, arguments: &[String], arm: usize, set: TrialSetting<'
     Ok(trial)
 }
 
-/// Returns the error of a run of xrun that failed.
+/// Makes the error of a failed run of xrun.
 fn failure(process: &FinishedRun) -> Error {
     let kind = match process.status.code() {
         Some(2) => ErrorKind::Usage,
@@ -280,14 +282,14 @@ fn failure(process: &FinishedRun) -> Error {
     }
 }
 
-/// Returns recipe and run from the line that ends `xrun run --json`; `None` for other lines.
+/// Returns recipe and run from the last line of `xrun run --json`; `None` for other lines.
 fn finished_run(line: &str) -> Option<(String, String)> {
     let event: serde_json::Value = serde_json::from_str(line).ok()?;
     let text = |name: &str| event["summary"][name].as_str().map(str::to_owned);
     if event["event"] == "finish" { text("recipe").zip(text("run")) } else { None }
 }
 
-/// Returns the exit status of a failed process with the last lines of its stderr.
+/// Returns the exit status of a failed process and the last lines of its stderr.
 fn last_lines(stderr: &str, status: &str) -> String {
     let lines: Vec<&str> = stderr.trim().lines().collect();
     let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
@@ -297,7 +299,7 @@ fn last_lines(stderr: &str, status: &str) -> String {
     }
 }
 
-/// Runs a shell command. Its rows go to `trial-N.jsonl` beside the comparison.
+/// Runs a shell command and stores its rows in `trial-N.jsonl` in the comparison's folder.
 fn run_command(command: &str, number: usize, arm: usize, set: TrialSetting<'_>) -> Result<FinishedTrial> {
     let process = set.execute(Task::Shell(command.to_owned()), None, Vec::new(), false)?;
     let mut trial = FinishedTrial::empty(arm, None);

@@ -1,5 +1,6 @@
-//! Trains a recipe for a few steps and reads the size of its activations, on CPUs and GPUs alike from the
-//! program of evaluations.
+//! Trains a recipe for a few steps and measures the size of its activations. They are read from the
+//! evaluation program,
+//! on CPUs and GPUs alike.
 
 use crate::device::Device;
 use crate::device::communicator::SingleRank;
@@ -13,30 +14,31 @@ use crate::recipe::Recipe;
 use crate::train::{Rank, prepare};
 use std::sync::Arc;
 
-/// Most rows of the batch, tokens, whose activations are read: a mean over so many elements has settled, and
-/// of a vocabulary of 50,000 so many logits take 0.2 GB.
+/// Maximum number of rows of the batch (tokens) whose activations are read. The mean over this many elements
+/// is stable,
+/// and for a vocabulary of 50,000, their logits take 0.2 GB.
 const ROWS: usize = 1024;
 
-/// The size of a kind of activation after a step.
+/// The size of one kind of activation after a step.
 pub(super) struct Size {
     pub step: usize,
     pub kind: ActivationKind,
-    /// Root mean square of its elements.
+    /// Root mean square of the elements.
     pub rms: f64,
-    /// Root mean square of their change since the first step.
+    /// Root mean square of the elements' change since the first step.
     pub change_rms: f64,
 }
 
 /// What a training showed.
 pub(super) struct Measured {
-    /// By step, and within a step by kind.
+    /// Ordered by step, then by kind.
     pub sizes: Vec<Size>,
-    /// Rows of the batch that were read.
+    /// Number of rows of the batch that were read.
     pub rows: usize,
     pub plan: Arc<Plan>,
 }
 
-/// Sums over the elements of a kind.
+/// Sums over the elements of one kind.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     count: usize,
@@ -45,17 +47,19 @@ struct Sums {
 }
 
 /// Trains a recipe for `steps` steps, and reads the activations of its first batch before the first step and
-/// after each.
+/// after each
+/// step.
 ///
 /// # Errors
-/// As [`prepare`]; recipes of several ranks or with weights to begin with are refused, and a
-/// training that diverges.
+/// The same as for [`prepare`]. Also fails if the recipe has several ranks or loads initial weights, or if
+/// training
+/// diverges.
 pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Result<Measured> {
     if recipe.values().model.init_from.is_some() {
         return Err(recipe.error(
             &["model.init_from"],
-            "coordinates are of models that begin with drawn values",
-            "leave model.init_from out",
+            "coordinates are measured on models with randomly initialized weights",
+            "leave out model.init_from",
         ));
     }
     let (Planned { plan, programs, .. }, dataset) = prepare(recipe, &machine.clone().with_ranks(1, 1))?;
@@ -68,7 +72,7 @@ pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Resul
     let batch = rank.coming_batch()?;
     let (kinds, names): (Vec<ActivationKind>, Vec<String>) = activations(&plan.model).into_iter().unzip();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    // In fp32, which holds activations exactly.
+    // fp32 holds activations exactly.
     let mut initial: Vec<Vec<f32>> = vec![Vec::new(); names.len()];
     let mut sizes = Vec::new();
     for step in 0..=steps {

@@ -1,8 +1,10 @@
-//! Coordinates of a parametrization: a recipe is trained for a few steps at several widths, and the sizes of
-//! its activations and of their changes are fitted over the width.
+//! Measures the coordinates of a parametrization: trains a recipe for a few steps at several widths, and fits
+//! the sizes
+//! of its activations, and of their changes, over the width.
 //!
-//! Under a parametrization that transfers, all of them stay as they are (Yang and Hu, Tensor Programs V,
-//! 2022, appendix D.1).
+//! Under a parametrization that transfers, none of them depends on the width (Yang and Hu, Tensor Programs V,
+//! 2022,
+//! appendix D.1).
 
 mod measure;
 mod text;
@@ -21,24 +23,24 @@ use std::path::{Path, PathBuf};
 pub use text::table;
 use widths::at_width;
 
-/// What is measured.
+/// What the user asks to measure.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// The recipe, of any width.
+    /// The recipe, at any width.
     pub recipe: &'a Recipe,
     /// The widths.
     pub widths: &'a [usize],
-    /// Optimizer steps at each.
+    /// Optimizer steps at each width.
     pub steps: usize,
-    /// Number of seeds: the recipe's, and those that follow.
+    /// Number of seeds, counting up from the recipe's.
     pub seeds: u64,
-    /// Also measure the parametrization that the recipe does not have.
+    /// Whether to measure the other parametrization too.
     pub compare: bool,
     /// The results folder.
     pub results: &'a Path,
 }
 
-/// What was measured, and where it lies.
+/// What was measured, and where it is stored.
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// The folder.
@@ -47,12 +49,12 @@ pub struct Ended {
     pub found: Coordinates,
 }
 
-/// Trains a recipe at several widths and writes what it finds into a folder of its own. `see` is called
-/// before each training with its number, from 0, how many there are, and what it is.
+/// Trains a recipe at several widths and writes what it finds into a new folder. Before each training, calls
+/// `see` with
+/// its index from 0, the number of trainings, and a description.
 ///
 /// # Errors
-/// When a width is none that the recipe can have, the recipe does not fit or diverges, or a file cannot be
-/// written.
+/// If the recipe cannot have one of the widths, does not fit, or diverges, or if a file cannot be written.
 pub fn run(
     request: &Request<'_>,
     machine: &Machine,
@@ -69,8 +71,8 @@ pub fn run(
     if request.steps > steps {
         return Err(recipe.error(
             &["training.steps"],
-            format!("training.steps is {steps}, and {} are to be measured", request.steps),
-            "raise it, or take fewer --steps",
+            format!("training.steps is {steps}, but {} are to be measured", request.steps),
+            "raise it, or use fewer --steps",
         ));
     }
     let own = recipe.values().model.parametrization;
@@ -81,7 +83,7 @@ pub fn run(
     }
     let first = recipe.values().training.seed;
     let seeds: Vec<u64> = (0..request.seeds).map(|i| first + i).collect();
-    // Everything is resolved before anything is trained.
+    // Resolve everything before training anything.
     let mut trainings = Vec::new();
     for &parametrization in &parametrizations {
         for &width in &widths {
@@ -140,10 +142,10 @@ pub fn run(
     Ok(Ended { folder, found })
 }
 
-/// Checks that a recipe has the base width that muP is measured with beside its own parametrization.
+/// Checks that a recipe has the base width that muP needs, because `--compare` measures muP too.
 ///
 /// # Errors
-/// A usage error where it has none.
+/// A usage error if it has none.
 fn check_base_dim(recipe: &Recipe) -> Result<()> {
     let model = &recipe.values().model;
     if model.base_dim.is_some() {

@@ -1,4 +1,4 @@
-//! The slopes of coordinates as a table.
+//! Prints the slopes of coordinates as a table.
 
 use crate::format::{Column, Table};
 use crate::results::coordinates::{Coordinates, Slope, is_flat};
@@ -7,7 +7,7 @@ use std::fmt::Write;
 /// One of the slopes of a quantity.
 type Field = fn(&Slope) -> Option<f64>;
 
-/// Returns the slopes after every step as a table for each parametrization, and which of them are flat.
+/// Formats the slopes after every step, one table per parametrization, and marks those that are flat.
 pub fn table(found: &Coordinates) -> String {
     let mut text = String::new();
     let mut parametrizations: Vec<&str> = Vec::new();

@@ -1,15 +1,18 @@
-//! A recipe at another width: stream, feed-forward layer and heads grow together, and a head stays as wide.
+//! Changes the width of a recipe: stream, feed-forward layer and number of heads grow together, and the width
+//! of a head
+//! stays.
 
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::policy::Parametrization;
 use crate::recipe::{Recipe, derived};
 
-/// Returns a recipe at a width, in a parametrization, with a seed.
+/// Returns the recipe at a width, in a parametrization, with a seed.
 ///
 /// # Errors
-/// A usage error for a width at which a layer would have a broken number of elements or heads, or where the
-/// recipe contradicts itself.
+/// A usage error if a layer would not have a whole number of elements or heads at this width, or if the
+/// recipe
+/// contradicts itself.
 pub(super) fn at_width(
     recipe: &Recipe,
     width: usize,
@@ -25,10 +28,11 @@ pub(super) fn at_width(
             recipe.error(
                 &[key, "model.dim"],
                 format!(
-                    "a width of {width} is {width}/{} of the recipe's, and {value} times that is no whole number",
+                    "a width of {width} is {width}/{} of the recipe's, and {value} times that is not a whole \
+                     number",
                     model.dim
                 ),
-                "take other widths, or a recipe whose layers are multiples of more",
+                "use other widths, or a recipe whose layer sizes have more divisors",
             )
         })?;
         Ok(Some(format!("{key}={}", product / model.dim)))

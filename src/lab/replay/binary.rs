@@ -1,4 +1,4 @@
-//! The binary that runs a stored recipe again: this one, or one built from the recorded commit.
+//! Chooses the binary that replays a stored recipe: this one, or one built from the recorded commit.
 
 use crate::compare::revision;
 use crate::error::{Error, IoContext, Result};
@@ -6,21 +6,21 @@ use crate::results::provenance;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Which binary runs what was recorded.
+/// Which binary replays a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
-    /// This one.
+    /// This binary.
     Own,
-    /// One built from the recorded commit, in the git repository of the current folder.
+    /// A binary built from the recorded commit, in the git repository of the current folder.
     Recorded,
 }
 
-/// The binaries of a replay; commits are built once each.
+/// The binaries of a replay. Each commit is built once.
 #[derive(Debug)]
 pub struct Binaries {
     build: Build,
     own: PathBuf,
-    /// Copies of built binaries: the next build replaces the original.
+    /// Copies of built binaries, because the next build replaces the original.
     folder: tempfile::TempDir,
     built: BTreeMap<String, PathBuf>,
 }
@@ -28,17 +28,17 @@ pub struct Binaries {
 /// A binary that runs a stored recipe.
 #[derive(Clone, Debug)]
 pub(super) struct RunBinary {
-    /// Its path.
+    /// Path of the binary.
     pub path: PathBuf,
-    /// True for this binary, which knows every key of today's recipes.
+    /// True for this binary, which knows every current recipe key.
     pub is_own: bool,
 }
 
 impl Binaries {
-    /// Returns the binaries of a replay; builds nothing yet.
+    /// Prepares the binaries of a replay. Nothing is built yet.
     ///
     /// # Errors
-    /// If this binary cannot be found, or no temporary folder can be made.
+    /// If this binary cannot be found, or a temporary folder cannot be created.
     pub fn new(build: Build) -> Result<Self> {
         let own =
             std::env::current_exe().map_err(|e| Error::failed(format!("cannot find xrun itself: {e}")))?;
@@ -52,10 +52,10 @@ impl Binaries {
         self.build == Build::Recorded
     }
 
-    /// Returns the binary for a run of a recorded build.
+    /// Returns the binary for a run with this recorded build.
     ///
     /// # Errors
-    /// If its commit is not known, or cannot be built.
+    /// If the commit is unknown or cannot be built.
     pub(super) fn binary_for(&mut self, recorded: &provenance::Build) -> Result<RunBinary> {
         let here = provenance::Build::of_this_binary();
         let is_same = || {
@@ -64,7 +64,7 @@ impl Binaries {
         if self.build == Build::Own || is_same() {
             return Ok(RunBinary { path: self.own.clone(), is_own: true });
         }
-        // Text of a file must not become another revision.
+        // Accept only a hash, so that text in a file cannot name some other revision.
         let commit =
             recorded.commit.as_deref().filter(|commit| commit.chars().all(|c| c.is_ascii_hexdigit()));
         let commit =

@@ -1,23 +1,23 @@
-//! What the bits of a run may depend on besides its recipe, held against that of another run.
+//! Compares the conditions of two runs: everything besides the recipe that their bits may depend on.
 
 use crate::results::provenance::{Build, Environment, Gpu};
 
-/// Digits of a commit in messages.
+/// Digits of a commit that messages show.
 const DIGITS: usize = 8;
 
-/// The conditions in which a recorded and a new run differ, in words; empty lists for none.
+/// How the conditions of a recorded run and a new run differ, in words. Equal parts are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// Sources, compiler, target, profile and crates.
     pub build: Vec<String>,
-    /// The instruction set, and versions of the GPU's libraries.
+    /// The instruction set, and the versions of the GPU's libraries.
     pub machine: Vec<String>,
-    /// The class of the device: a CPU instead of a GPU, or another model of GPU.
+    /// The device class: a CPU instead of a GPU, or another model of GPU.
     pub device: Option<String>,
 }
 
 impl Conditions {
-    /// Returns those that differ between the environments of two runs.
+    /// Finds the differences between the environments of two runs.
     pub fn between(recorded: &Environment, new: &Environment) -> Self {
         let mut machine = Vec::new();
         differ(
@@ -37,18 +37,20 @@ impl Conditions {
         Self { build: build_differences(&recorded.build, &new.build), machine, device }
     }
 
-    /// Returns true if the same bits are promised.
+    /// Returns true if the runs should give the same bits.
     pub fn are_same(&self) -> bool {
         self.build.is_empty() && self.machine.is_empty() && self.device.is_none()
     }
 
-    /// Returns all of them, the device first.
+    /// Returns all differences, the device first.
     pub fn in_words(&self) -> Vec<String> {
         self.device.iter().chain(&self.build).chain(&self.machine).cloned().collect()
     }
 }
 
-/// Returns in what two builds differ. Uncommitted changes on both sides may be the same or not, and count.
+/// Returns how two builds differ. Uncommitted changes count as a difference even on both sides, because they
+/// may not
+/// be the same.
 pub fn build_differences(recorded: &Build, new: &Build) -> Vec<String> {
     let mut found = Vec::new();
     let short = |commit: &Option<String>| commit.as_ref().map(|commit| commit.chars().take(DIGITS).collect());
@@ -56,10 +58,10 @@ pub fn build_differences(recorded: &Build, new: &Build) -> Vec<String> {
     differ(&mut found, "commit", old.as_ref(), now.as_ref());
     match (recorded.dirty.unwrap_or(false), new.dirty.unwrap_or(false)) {
         (false, false) => {}
-        (true, false) => found.push("the recorded sources had changes that no commit has".to_owned()),
-        (false, true) => found.push("the sources here have changes that no commit has".to_owned()),
+        (true, false) => found.push("the recorded sources had uncommitted changes".to_owned()),
+        (false, true) => found.push("the sources here have uncommitted changes".to_owned()),
         (true, true) => {
-            found.push("the sources, recorded and here, have changes that no commit has".to_owned())
+            found.push("both the recorded sources and the sources here have uncommitted changes".to_owned())
         }
     }
     differ(&mut found, "version", Some(&recorded.version), Some(&new.version));
@@ -129,7 +131,7 @@ mod tests {
             ("commit: recorded 01234567, here fedcba98", |build| {
                 build.commit = Some("fedcba9876".to_owned())
             }),
-            ("the sources here have changes", |build| build.dirty = Some(true)),
+            ("the sources here have uncommitted changes", |build| build.dirty = Some(true)),
             ("profile: ", |build| build.profile = Some("other".to_owned())),
             ("compiler: ", |build| build.rustc = None),
             ("target: ", |build| build.target = Some("other".to_owned())),

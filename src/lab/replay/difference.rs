@@ -1,5 +1,6 @@
-//! The first difference between a stored run and the same run again: in figures that tell the cause, in rows,
-//! in tensors, in figures that follow.
+//! Finds the first difference between a stored run and its replay: first in figures that tell the cause, then
+//! in rows,
+//! in tensors, and in the resulting figures.
 
 use super::stored_run::StoredRun;
 use crate::checkpoint;
@@ -11,10 +12,10 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt;
 
-/// Figures of a summary that say what was trained; where one of these differs, so does the rest.
+/// Summary figures that say what was trained. If one of these differs, so does everything else.
 const CAUSES: [&str; 3] = ["corpus_hash", "parameters", "parameters_core"];
 
-/// Figures of a summary that the training determines.
+/// Summary figures that the training determines.
 const RESULTS: [&str; 13] = [
     "steps",
     "tokens_seen",
@@ -31,29 +32,29 @@ const RESULTS: [&str; 13] = [
     "sentences",
 ];
 
-/// Characters of a value in messages.
+/// Characters of a value that messages show.
 const SHOWN: usize = 80;
 
-/// A difference between a stored run and the same run again.
+/// A difference between a stored run and its replay.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Difference {
-    /// A figure of the summary.
+    /// A figure in the summary.
     Figure {
-        /// Its path in the JSON, with `.`.
+        /// Its path in the JSON, joined by `.`.
         figure: String,
         /// The stored value, as JSON.
         stored: String,
-        /// The new value.
+        /// The new value, as JSON.
         new: String,
     },
-    /// A row of `metrics.csv`.
+    /// A row in `metrics.csv`.
     Row(RowDifference),
-    /// A tensor of the checkpoint of a step, in words.
+    /// A tensor in the checkpoint of a step.
     Tensor {
         /// The step of the checkpoint.
         step: u64,
-        /// The tensor, its first element that differs, and both values.
+        /// The tensor, its first element that differs, and both values, in words.
         found: String,
     },
 }
@@ -74,20 +75,21 @@ impl fmt::Display for Difference {
 /// What was compared, and the first difference.
 #[derive(Clone, Debug)]
 pub struct Compared {
-    /// The first difference; `None` for the same bits.
+    /// The first difference; `None` if all bits are the same.
     pub difference: Option<Difference>,
-    /// Stored rows.
+    /// Number of stored rows.
     pub rows: usize,
-    /// The step of the checkpoints that both have.
+    /// The step of the checkpoint that was compared; `None` if the runs share none.
     pub checkpoint: Option<u64>,
 }
 
 impl Compared {
-    /// Compares everything that a stored run has with a new one. Of a stored run that ended early, the rows
-    /// until then are compared, and not what follows from all rows.
+    /// Compares everything that a stored run has with a new run. If the stored run ended early, only its rows
+    /// and a
+    /// checkpoint are compared, not the figures that depend on all rows.
     ///
     /// # Errors
-    /// When a checkpoint cannot be read.
+    /// If a checkpoint cannot be read.
     pub fn between(stored: &StoredRun, new: &StoredRun) -> Result<Self> {
         let checkpoint = common_checkpoint(stored, new)?;
         let rows = stored.rows.as_ref().map_or(0, difference::RowCells::len);
@@ -103,7 +105,7 @@ impl Compared {
         Ok(Self { difference, rows, checkpoint })
     }
 
-    /// Returns what was found to be the same.
+    /// Describes what was found to be the same.
     pub fn in_words(&self) -> String {
         let rows = format!("{} row{} of {METRICS}", self.rows, plural(self.rows));
         match self.checkpoint {
@@ -125,12 +127,12 @@ fn row(stored: &StoredRun, new: &StoredRun) -> Option<RowDifference> {
     })
 }
 
-/// Returns the first figure that the stored summary has, and the new one has otherwise.
+/// Returns the first figure in the stored summary that the new summary has with another value, or lacks.
 fn figures(names: &[&str], stored: &StoredRun, new: &StoredRun) -> Option<Difference> {
     names.iter().find_map(|name| figure(name, stored.printed.get(*name)?, new.printed.get(*name)))
 }
 
-/// Compares a value of two summaries; members of objects that the stored one lacks are not compared.
+/// Compares a value in two summaries. Members that the stored object lacks are not compared.
 fn figure(path: &str, stored: &Value, new: Option<&Value>) -> Option<Difference> {
     match (stored, new) {
         (Value::Object(stored), Some(Value::Object(new))) => {
@@ -149,14 +151,15 @@ fn figure(path: &str, stored: &Value, new: Option<&Value>) -> Option<Difference>
     }
 }
 
-/// Returns the last step of which both runs have a checkpoint.
+/// Returns the last step that both runs have a checkpoint of.
 fn common_checkpoint(stored: &StoredRun, new: &StoredRun) -> Result<Option<u64>> {
     let there = checkpoint::steps(&new.checkpoints())?;
     Ok(checkpoint::steps(&stored.checkpoints())?.into_iter().rev().find(|step| there.contains(step)))
 }
 
-/// Returns how far the losses of two runs are apart, in words: the largest distance of training losses at any
-/// step that both have, and both last validation losses.
+/// Describes how far apart the losses of two runs are: the largest difference of training losses over the
+/// steps that
+/// both have, and the last validation loss of each.
 pub fn loss_distance(stored: &StoredRun, new: &StoredRun) -> Option<String> {
     let (first, second) = (stored.rows.as_ref()?, new.rows.as_ref()?);
     let losses: HashMap<u64, f64> = second.numbers("loss").into_iter().collect();

@@ -1,5 +1,4 @@
-//! Runs a stored run, or a stored comparison, again from its recorded recipe, and says whether the same came
-//! out.
+//! Replays a stored run or comparison from its recorded recipe, and reports whether the result is the same.
 //!
 //! ```text
 //! StoredRun ─▶ RunBinary (this one, or the recorded commit's) ─▶ a new run in a scratch folder
@@ -7,8 +6,9 @@
 //!                   first difference, conditions ─▶ Outcome
 //! ```
 //!
-//! The same bits are promised for the same sources, libraries, and instruction set or model of GPU. A
-//! difference where one of these is another proves nothing, and is called so.
+//! The same sources, libraries, and instruction set or model of GPU give the same bits. If one of these
+//! changed, a
+//! difference proves nothing and is reported as such.
 
 mod binary;
 mod conditions;
@@ -37,11 +37,12 @@ use std::path::Path;
 use stored_run::StoredRun;
 use trials::StoredComparison;
 
-/// Runs a stored run or comparison again, and compares the result.
+/// Replays a stored run or comparison and compares the result.
 ///
 /// # Errors
-/// If the stored files cannot be read, this process was stopped by a signal, or results cannot be written. A
-/// run that fails is an [`Outcome`].
+/// If a stored file cannot be read, a signal stopped this process, or results cannot be written. A run that
+/// fails is
+/// reported as an [`Outcome`] instead.
 pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
     if let Some((variable, _)) = recipe::environment().next() {
         return Err(Error::usage(format!(
@@ -57,7 +58,7 @@ pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -
     }
 }
 
-/// Returns what is known of a target before it runs.
+/// Returns what is known about a target before it runs.
 ///
 /// # Errors
 /// If its files cannot be read.

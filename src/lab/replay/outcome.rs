@@ -10,25 +10,26 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Every stored value of the training came out again, to the bit.
+    /// Every stored value of the training was reproduced to the bit.
     SameBits,
-    /// A value differs where the same bits are promised.
+    /// A value differs although the bits should be the same.
     Differs,
-    /// A value differs, and the sources, the instruction set or a library are not those of the recording.
+    /// A value differs, but the sources, the instruction set or a library differ from the recording.
     DiffersUnderOtherConditions,
-    /// Of a comparison: the ratio lies within the recorded interval, and on the recorded class of device the
-    /// verdict is the same.
+    /// For a comparison: the ratio lies within the recorded interval, and on the recorded device class the
+    /// verdict is the
+    /// same.
     Reproduced,
-    /// Of a comparison: the ratio lies outside of the recorded interval, or the verdict is another one.
+    /// For a comparison: the ratio lies outside the recorded interval, or the verdict differs.
     NotReproduced,
-    /// Nothing was promised: a run on another class of device, or a comparison without a ratio.
+    /// Nothing can be judged: a run on another device class, or a comparison without a ratio.
     NotJudged,
-    /// It could not be run again.
+    /// The replay could not be run.
     Failed,
 }
 
 impl Outcome {
-    /// Returns true for one that contradicts what is stored.
+    /// Returns true if the outcome contradicts what is stored.
     pub fn is_difference(self) -> bool {
         matches!(self, Self::Differs | Self::DiffersUnderOtherConditions | Self::NotReproduced)
     }
@@ -58,18 +59,18 @@ pub struct Replay {
     pub outcome: Outcome,
     /// The conclusion in words.
     pub says: String,
-    /// The first difference, of a run; the first of any trial, of a comparison.
+    /// The first difference; for a comparison, the first in any of its runs.
     pub difference: Option<Difference>,
-    /// In what build, libraries and device differ from the recorded ones, a sentence each.
+    /// How build, libraries and device differ from the recording, one sentence each.
     pub conditions: Vec<String>,
-    /// What was found, and remarks on the stored files, a sentence each.
+    /// What was found, and remarks on the stored files, one sentence each.
     pub findings: Vec<String>,
-    /// The folder of the new run or comparison; blank where nothing was run.
+    /// The folder of the new run or comparison; blank if nothing ran.
     pub folder: Option<PathBuf>,
 }
 
 impl Replay {
-    /// Returns a replay that ended so.
+    /// Makes a replay with this outcome.
     pub(super) fn new(id: &str, outcome: Outcome, conditions: &Conditions, findings: Vec<String>) -> Self {
         Self {
             id: id.to_owned(),
@@ -82,18 +83,18 @@ impl Replay {
         }
     }
 
-    /// Returns a replay that could not be run, after these findings.
+    /// Makes a replay that could not be run, after these findings.
     pub(super) fn failed(id: &str, mut findings: Vec<String>, why: impl Into<String>) -> Self {
         findings.push(why.into());
         Self::new(id, Outcome::Failed, &Conditions::default(), findings)
     }
 
-    /// Returns a replay that was not run: what was recorded cannot be judged here.
+    /// Makes a replay that was not run because the recording cannot be judged here.
     pub fn not_run(id: &str, why: impl Into<String>) -> Self {
         Self::new(id, Outcome::NotJudged, &Conditions::default(), vec![why.into()])
     }
 
-    /// Returns the conclusion, and what was found in lines below it.
+    /// Returns the conclusion in a line, with the findings in lines below it.
     pub fn in_words(&self) -> String {
         let mut text = format!("{}: {}\n", self.id, self.says);
         let difference = self.difference.iter().map(ToString::to_string);

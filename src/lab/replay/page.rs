@@ -1,4 +1,4 @@
-//! What the blocks of a page show, to be run again.
+//! Lists what the blocks of a page show, for replay.
 
 use super::run::gpus_here;
 use super::stored_run::{StoredRun, runs_of_comparison};
@@ -9,26 +9,27 @@ use crate::results::names::{EXPERIMENT, KEPT, SUMMARY};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Something that the blocks of a page show.
+/// Something that a page's blocks show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its path beneath the folder of kept things.
+    /// Its path below the folder of kept results.
     pub id: String,
-    /// What is run again; or why it is not, in a sentence.
+    /// What is replayed, or a sentence on why it is not.
     pub target: Result<Target, String>,
 }
 
-/// What the blocks of a page show.
+/// Everything that the blocks of a page show.
 #[derive(Clone, Debug, Default)]
 pub struct PageEntries {
-    /// Each once, in the order of the page. Runs of a comparison that the page shows are left out: the
-    /// comparison runs them.
+    /// Each entry once, in the order of the page. Runs of a comparison on the page are left out because the
+    /// comparison
+    /// replays them.
     pub entries: Vec<Entry>,
-    /// Blocks that kept files do not make, and wrong markers: `line N: why`.
+    /// Blocks that kept files cannot make, and wrong markers, as `line N: why`.
     pub problems: Vec<String>,
 }
 
-/// Returns what the blocks of a page show.
+/// Lists what the blocks of a page show.
 ///
 /// # Errors
 /// If the page or a kept file cannot be read.
@@ -59,14 +60,14 @@ pub fn entries(page: &Path, results: &Path) -> Result<PageEntries> {
             }
             (Target::Run(folder.clone()), StoredRun::read(&folder)?.environment.gpu)
         } else {
-            let why = "the rows of a sweep are not run again; `xrun sweep` runs its cells".to_owned();
+            let why = "the rows of a sweep are not replayed; `xrun sweep` runs its cells".to_owned();
             entries.push(Entry { id, target: Err(why) });
             continue;
         };
         let target = match gpu.filter(|_| !has_gpu) {
             None => Ok(target),
             Some(gpu) => Err(format!(
-                "recorded on {}, and no GPU is here; `xrun replay {}` runs it on the CPU",
+                "recorded on {}, but this machine has no GPU; `xrun replay {}` runs it on the CPU",
                 gpu.name,
                 folder.display()
             )),

@@ -1,4 +1,4 @@
-//! A stored comparison of pairs, run again: every run of every pair, and the measures of the new ones.
+//! Replays a stored comparison of pairs: every run of every pair, and the measures of the new runs.
 
 use super::binary::Binaries;
 use super::conditions::Conditions;
@@ -17,25 +17,26 @@ use crate::statistics::{self, Interval};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Returns what is known before it runs.
+/// Returns what is known about a comparison before it runs.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// If a file cannot be read.
 pub(super) fn recording(folder: &Path, results: &Path) -> Result<Recording> {
     let comparison = Experiment::read(folder)?;
     let runs = runs_of_comparison(folder, results)?;
     let (pairs, count) = (comparison.pairs().count(), comparison.run_names().len());
     let parts = format!("{count} runs of {pairs} pair{}", plural(pairs));
-    let device = comparison.provenance.device.as_deref().unwrap_or("a device not recorded");
+    let device = comparison.provenance.device.as_deref().unwrap_or("an unrecorded device");
     let id = format!("{COMPARISONS}/{}", comparison.full_name());
     Ok(Recording::new(&id, &parts, count, runs.values(), device))
 }
 
-/// Runs every run of a comparison again. Where the bits are others than the recorded ones, and they may be,
-/// the mean difference of each measure is held against the recorded interval.
+/// Replays every run of a comparison. If the bits differ and are allowed to, the mean difference of each
+/// measure is
+/// checked against the recorded interval.
 ///
 /// # Errors
-/// As [`super::replay`].
+/// The same as for [`super::replay`].
 pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
     let recorded = Experiment::read(folder)?;
     let runs = runs_of_comparison(folder, setting.results)?;
@@ -45,7 +46,7 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
     for (at, name) in names.iter().enumerate() {
         eprint_line(&format!("run {} of {}: {name}", at + 1, names.len()));
         let Some(stored) = runs.get(*name) else {
-            again.findings.push(format!("{name} is not here"));
+            again.findings.push(format!("{name} is not stored here"));
             continue;
         };
         again.add(name, run::replay(&stored.folder, setting, binaries)?);
@@ -59,12 +60,12 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
     Ok(Replay { difference: again.difference, ..Replay::new(&id, outcome, &conditions, findings) })
 }
 
-/// The runs of a comparison that were run again.
+/// The replayed runs of a comparison.
 #[derive(Default)]
 struct Again {
     /// The new folders, by the name of the stored run.
     folders: BTreeMap<String, PathBuf>,
-    /// Runs of the same bits.
+    /// Number of runs with the same bits.
     same: usize,
     outcomes: Vec<Outcome>,
     difference: Option<super::difference::Difference>,
@@ -102,11 +103,11 @@ impl Again {
     }
 }
 
-/// The measures of the new runs, held against the recorded intervals.
+/// The measures of the new runs, checked against the recorded intervals.
 struct Measures {
-    /// A sentence each.
+    /// One sentence per measure.
     found: Vec<String>,
-    /// True if every mean difference lies within its recorded interval; `None` without an interval.
+    /// True if every mean difference lies within its recorded interval; `None` if there is no interval.
     are_within: Option<bool>,
 }
 
@@ -132,7 +133,9 @@ impl Measures {
     }
 }
 
-/// Returns the mean difference of pairs (baseline, candidate) as comparisons state it; `None` without a pair.
+/// Returns the mean difference of pairs `(baseline, candidate)` in the form that comparisons store; `None`
+/// without
+/// pairs.
 fn mean_difference(scale: Scale, pairs: &[(f64, f64)]) -> Option<f64> {
     let mean = |difference: &dyn Fn(&(f64, f64)) -> f64| {
         statistics::mean(&pairs.iter().map(difference).collect::<Vec<f64>>())
@@ -150,7 +153,7 @@ fn in_words(judged: &Finding, interval: &Interval, mean: f64, is_within: bool) -
         judged.measure,
         judged.verdict.words(),
         significant(mean),
-        if is_within { "within" } else { "outside of" },
+        if is_within { "within" } else { "outside" },
     )
 }
 

@@ -1,21 +1,21 @@
-//! What is known of something stored before it runs again.
+//! What is known about something stored before it is replayed.
 
 use super::stored_run::StoredRun;
 use crate::format::{plural, wall_time};
 
-/// What is known of something stored before it runs again.
+/// What is known about something stored before it is replayed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recording {
-    /// Its name, what it consists of, its time and its device, in a line.
+    /// Its name, contents, time and device, in a line.
     pub says: String,
     /// Number of runs.
     pub runs: usize,
-    /// Wall time of those of its runs that are here, in seconds.
+    /// Wall time of those runs that are stored here, in seconds.
     pub wall_s: f64,
 }
 
 impl Recording {
-    /// Returns the recording of these runs: `parts` says what they are, and `device` what they ran on.
+    /// Describes these runs: `parts` says what they are, and `device` where they ran.
     pub(super) fn new<'a>(
         id: &str,
         parts: &str,
@@ -28,7 +28,7 @@ impl Recording {
         Self { says: format!("{id}: {parts}, recorded{took} on {device}"), runs: count, wall_s }
     }
 
-    /// Returns how many runs several recordings have, and the time that they took.
+    /// Describes the number of runs in several recordings, and the time they took.
     pub fn total(recordings: &[Self]) -> String {
         let runs = recordings.iter().map(|recording| recording.runs).sum();
         let wall_s: f64 = recordings.iter().map(|recording| recording.wall_s).sum();

@@ -1,4 +1,4 @@
-//! A stored run, run again.
+//! Replays a stored run.
 
 use super::binary::{Binaries, RunBinary};
 use super::conditions::Conditions;
@@ -19,10 +19,10 @@ use crate::results::summary::Status;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Runs a stored run again and compares the result.
+/// Replays a stored run and compares the result.
 ///
 /// # Errors
-/// As [`super::replay`].
+/// The same as for [`super::replay`].
 pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
     let stored = StoredRun::read(folder)?;
     let mut findings = stored.remarks.clone();
@@ -48,11 +48,13 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
     }
     if !stored.is_whole() {
         let (status, steps) = (stored.summary.status.as_str(), stored.summary.steps);
-        findings
-            .push(format!("the stored run ended as {status} after {steps} steps; what it has was compared"));
+        findings.push(format!(
+            "the stored run ended as {status} after {steps} steps; only what it has was \
+                           compared"
+        ));
     }
     if outcome == Outcome::DiffersUnderOtherConditions && !conditions.build.is_empty() && !binaries.builds() {
-        findings.push("--build runs the recorded commit".to_owned());
+        findings.push("use --build to run the recorded commit".to_owned());
     }
     Ok(Replay {
         difference: compared.difference,
@@ -61,7 +63,7 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
     })
 }
 
-/// Returns what follows from the comparison of a run with the same run again.
+/// Decides the outcome of comparing a run with its replay.
 pub(super) fn outcome(compared: &Compared, conditions: &Conditions) -> Outcome {
     match &compared.difference {
         None => Outcome::SameBits,
@@ -71,12 +73,12 @@ pub(super) fn outcome(compared: &Compared, conditions: &Conditions) -> Outcome {
     }
 }
 
-/// Says, before anything runs, in what this build and machine are not those of a recording.
+/// Prints, before anything runs, how this build and machine differ from a recording.
 pub(super) fn say_conditions(recorded: &Environment, builds: bool) {
     if let Some(device) = missing_device(recorded) {
-        eprint_line(&format!("recorded on {device}, which is not here: bits are not judged"));
+        eprint_line(&format!("recorded on {device}, which this machine does not have; bits are not judged"));
     }
-    // The GPU of a run is known once it has begun.
+    // The GPU of a run is known only once the run has begun.
     let here = Environment::detect(recorded.cpu.threads, recorded.started);
     let here = Environment { gpu: recorded.gpu.clone(), ..here };
     let mut conditions = Conditions::between(recorded, &here);
@@ -84,20 +86,20 @@ pub(super) fn say_conditions(recorded: &Environment, builds: bool) {
         conditions.build.clear();
     }
     if !conditions.build.is_empty() {
-        eprint_line("this is another build than the recorded one, which may give other bits:");
+        eprint_line("this build differs from the recorded one and may give other bits:");
     } else if !conditions.are_same() {
-        eprint_line("this is another machine than the recorded one, which may give other bits:");
+        eprint_line("this machine differs from the recorded one and may give other bits:");
     }
     conditions.in_words().iter().for_each(|condition| eprint_line(&format!("  {condition}")));
 }
 
-/// Returns the model of the GPU of a recording that is not in this machine; `None` for one of a CPU.
+/// Returns the model of a recording's GPU if this machine lacks it; `None` for a recording on a CPU.
 pub(super) fn missing_device(recorded: &Environment) -> Option<String> {
     let gpu = recorded.gpu.as_ref()?;
     (!gpus_here().contains(&gpu.name)).then(|| gpu.name.clone())
 }
 
-/// Returns the models of the GPUs of this machine.
+/// Returns the models of this machine's GPUs.
 pub(super) fn gpus_here() -> Vec<String> {
     match Machine::here().gpus {
         Gpus::Found(models) => models.into_iter().map(|model| model.name).collect(),
@@ -105,8 +107,9 @@ pub(super) fn gpus_here() -> Vec<String> {
     }
 }
 
-/// Returns the run whose matrix-product algorithms a replay uses, on which its bits depend: the stored one,
-/// if it has them and they mean something here.
+/// Returns the run whose matrix-product algorithms a replay must use, since its bits depend on them. That is
+/// the
+/// stored run, if it has algorithms and they apply on this machine.
 pub(super) fn algorithms_of(stored: &StoredRun) -> Option<PathBuf> {
     let recorded = stored.environment.gpu.as_ref()?;
     let table = stored::locate(&stored.folder.join(ALGORITHMS)).ok()?;
@@ -116,9 +119,8 @@ pub(super) fn algorithms_of(stored: &StoredRun) -> Option<PathBuf> {
     is_for_here.then(|| std::path::absolute(&stored.folder).ok()).flatten()
 }
 
-/// Returns the keys that a replay sets on top of a stored recipe: it begins at step 0, and nobody needs
-/// pictures, or weights that the stored run does not have. Another version may not know how to leave these
-/// out.
+/// Returns the settings that a replay adds to a stored recipe. It starts at step 0, and leaves out plots, and
+/// checkpoints unless the stored run has one. A binary of another version may not know the keys for this.
 pub(super) fn settings(stored: &StoredRun, is_own: bool) -> Vec<String> {
     let mut settings = vec!["checkpoint.resume=never".to_owned()];
     if is_own {
@@ -130,15 +132,15 @@ pub(super) fn settings(stored: &StoredRun, is_own: bool) -> Vec<String> {
     settings
 }
 
-/// The end of a process that trains a stored recipe.
+/// The result of training a stored recipe.
 enum Trained {
     /// The folder of the new run.
     Run(PathBuf),
-    /// The reason why there is none to compare.
+    /// Why there is no run to compare.
     Failed(String),
 }
 
-/// Trains the recipe of a stored run in a process of its own, whose progress is shown.
+/// Trains the recipe of a stored run in its own process and shows its progress.
 fn train(stored: &StoredRun, binary: &RunBinary, setting: &Setting<'_>) -> Result<Trained> {
     let before: BTreeSet<PathBuf> = find::runs(setting.into)?.into_iter().collect();
     let mut arguments = settings(stored, binary.is_own);

@@ -1,4 +1,4 @@
-//! A run as its folder has it, kept or not: what a replay needs of it, and what stands in the way.
+//! Reads a run from its folder, kept or not: what a replay needs from it, and what prevents a replay.
 
 use crate::checkpoint;
 use crate::data::tokenizer;
@@ -23,28 +23,29 @@ const READ: [&str; 4] = [SUMMARY, RESOLVED, ENVIRONMENT, METRICS];
 /// A stored run.
 #[derive(Clone, Debug)]
 pub struct StoredRun {
-    /// Its folder.
+    /// The run's folder.
     pub folder: PathBuf,
     /// `RECIPE/RUN`.
     pub id: String,
-    /// Its summary.
+    /// The summary.
     pub summary: Summary,
-    /// The summary as it is printed, which says what an earlier version did not store.
+    /// The summary as stored in the file, which shows what an earlier version did not store.
     pub printed: Value,
-    /// The environment of the process that began it.
+    /// The environment of the process that began the run.
     pub environment: Environment,
-    /// Its rows; `None` for a run that came to write none.
+    /// The rows; `None` if the run wrote none.
     pub rows: Option<RowCells>,
-    /// Findings that say that a file is not what the run wrote.
+    /// Remarks on files that are not what the run wrote.
     pub remarks: Vec<String>,
 }
 
 impl StoredRun {
-    /// Reads a run. A kept file that was changed since is read as it is, and a remark says so: a replay shows
-    /// what of it is not what the recipe makes.
+    /// Reads a run. A kept file that has changed since is read as it is, with a remark; the replay then shows
+    /// what in it
+    /// the recipe does not produce.
     ///
     /// # Errors
-    /// When a file is missing or cannot be parsed.
+    /// If a file is missing or cannot be parsed.
     pub fn read(folder: &Path) -> Result<Self> {
         let wrong =
             |file: &str, why: String| Error::failed(format!("{}: {why}", folder.join(file).display()));
@@ -75,54 +76,57 @@ impl StoredRun {
         })
     }
 
-    /// Returns the recipe that is run again: every value that the run had.
+    /// Returns the recipe to replay, which has every value that the run used.
     pub fn recipe(&self) -> PathBuf {
         self.folder.join(RESOLVED)
     }
 
-    /// Returns the folder of its checkpoints.
+    /// Returns the folder of the run's checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.folder.join(CHECKPOINT)
     }
 
-    /// Returns true if it has a checkpoint; kept runs have none.
+    /// Returns true if the run has a checkpoint; kept runs have none.
     pub fn has_checkpoint(&self) -> bool {
         checkpoint::steps(&self.checkpoints()).is_ok_and(|steps| !steps.is_empty())
     }
 
-    /// Returns true if the recipe was trained to its end, or to the step at which it diverges: then a replay
-    /// has the same number of rows.
+    /// Returns true if the recipe was trained to its end, or to the step at which it diverges. A replay then
+    /// has the same
+    /// number of rows.
     pub fn is_whole(&self) -> bool {
         self.summary.is_finished() || self.summary.status == Status::Diverged
     }
 
-    /// Returns why it cannot be run again here; `None` where nothing stands in the way.
+    /// Returns what prevents a replay here; `None` if nothing does.
     ///
     /// # Errors
-    /// If its recipe cannot be read.
+    /// If the recipe cannot be read.
     pub fn obstacle(&self) -> Result<Option<String>> {
         if find::is_running(&self.folder)? {
-            return Ok(Some("a process still writes it; wait for it to end".to_owned()));
+            return Ok(Some("a process is still writing it; wait for it to end".to_owned()));
         }
         if let Some(fork) = &self.summary.forked_from {
             return Ok(Some(format!(
-                "it is a fork of {} at step {}, and its recipe alone does not make the weights that it began with",
+                "it is a fork of {} at step {}, and its recipe alone cannot reproduce the weights that it \
+                 began with",
                 fork.run, fork.step
             )));
         }
         let missing = missing_files(&regular::read_text(&self.recipe())?);
-        Ok(missing.map(|(key, path)| format!("{key} is {path}, which is not here")))
+        Ok(missing.map(|(key, path)| format!("{key} is {path}, which does not exist here")))
     }
 
-    /// Returns why a replay cannot be held against its rows: there are none, or a finished run has others
-    /// than its summary says. `None` where nothing is wrong with them.
+    /// Returns why a replay cannot be compared with the run's rows: there are none, or a finished run has
+    /// other rows than
+    /// its summary says. `None` if the rows are fine.
     pub fn lack_of_rows(&self) -> Option<String> {
         let (rows, steps) = (self.rows.as_ref().map(RowCells::len), self.summary.steps);
         let last = self.rows.as_ref().and_then(RowCells::last_step);
         let found = match (rows, last) {
-            (None, _) => "is not here".to_owned(),
+            (None, _) => "is missing".to_owned(),
             (_, None) => "has no rows".to_owned(),
-            // A run that was killed may have more rows, or fewer, than it could note.
+            // A killed run may have more or fewer rows than it could record.
             (Some(rows), Some(last))
                 if self.summary.is_finished() && (rows as u64, last) != (steps, steps) =>
             {
@@ -131,19 +135,20 @@ impl StoredRun {
             _ => return None,
         };
         Some(format!(
-            "{} {found}, and {SUMMARY} says {steps} step{}: there is nothing to hold a replay against; put the file back, \
-             or train {RESOLVED} as a run of its own",
+            "{} {found}, but {SUMMARY} says {steps} step{}, so there is nothing to compare a replay with; \
+             restore the file, or train {RESOLVED} as a new run",
             self.folder.join(METRICS).display(),
             plural(steps as usize)
         ))
     }
 }
 
-/// Returns the runs of a comparison that are here, by `RECIPE/RUN`: beside it, in its results folder or among
-/// those that are kept.
+/// Returns the stored runs of a comparison by `RECIPE/RUN`. They are looked up beside the comparison, in the
+/// results
+/// folder, and among the kept runs.
 ///
 /// # Errors
-/// When a file of a run cannot be read.
+/// If a file of a run cannot be read.
 pub fn runs_of_comparison(folder: &Path, results: &Path) -> Result<BTreeMap<String, StoredRun>> {
     let absolute = std::path::absolute(folder).at("find", folder)?;
     // RESULTS/comparisons/NAME/ID
@@ -158,8 +163,9 @@ pub fn runs_of_comparison(folder: &Path, results: &Path) -> Result<BTreeMap<Stri
     Ok(runs)
 }
 
-/// Returns the original content of a run's file; `None` without one. A kept file that is not what its
-/// manifest lists gives a remark.
+/// Returns the original content of a run's file; `None` if there is none. If a kept file does not match its
+/// manifest,
+/// adds a remark.
 fn content(folder: &Path, file: &str, remarks: &mut Vec<String>) -> Result<Option<Vec<u8>>> {
     debug_assert!(READ.contains(&file));
     let path = folder.join(file);
@@ -181,7 +187,7 @@ fn content(folder: &Path, file: &str, remarks: &mut Vec<String>) -> Result<Optio
     Ok(Some(bytes))
 }
 
-/// Returns the first file or folder of a resolved recipe's data that is not here, with its key.
+/// Returns the first missing file or folder that a resolved recipe's data needs, with its key.
 fn missing_files(resolved: &str) -> Option<(String, String)> {
     let table: toml::Table = resolved.parse().ok()?;
     let section = |name: &str| table.get(name).and_then(toml::Value::as_table);

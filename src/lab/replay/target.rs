@@ -1,11 +1,11 @@
-//! What is run again, by its name.
+//! Finds what is replayed by its name.
 
 use crate::error::Result;
 use crate::results::find;
 use crate::results::names::KEPT;
 use std::path::{Path, PathBuf};
 
-/// Something stored that can be run again.
+/// Something stored that can be replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The folder of a run.
@@ -14,11 +14,11 @@ pub enum Target {
     Comparison(PathBuf),
 }
 
-/// Returns what `name` means, as in `xrun keep`: a run or comparison below `results`, else one that is kept
-/// there.
+/// Finds the target `name` in the same way as `xrun keep`: a run or comparison below `results`, or else a
+/// kept one.
 ///
 /// # Errors
-/// A usage error where there is none.
+/// A usage error if there is none.
 pub fn find(results: &Path, name: &str) -> Result<Target> {
     let kept = results.join(KEPT);
     let run = find::find(results, name);

@@ -1,4 +1,4 @@
-//! A stored comparison of trials, run again: the recorded recipes of both arms, in as many trials.
+//! Replays a stored comparison of trials: the recorded recipes of both arms, with as many trials.
 
 use super::binary::Binaries;
 use super::conditions::Conditions;
@@ -21,21 +21,20 @@ use crate::statistics::Interval;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A stored comparison with those of its runs that are here.
+/// A stored comparison with those of its runs that are stored here.
 #[derive(Clone, Debug)]
 pub(super) struct StoredComparison {
     id: String,
     experiment: Experiment,
-    /// The runs of its trials, by `RECIPE/RUN`.
+    /// The runs of the trials, by `RECIPE/RUN`.
     runs: BTreeMap<String, StoredRun>,
 }
 
 impl StoredComparison {
-    /// Reads a comparison and its runs, which are beside it: in its results folder or among those that are
-    /// kept.
+    /// Reads a comparison and its runs, which are beside it, in the results folder or among the kept runs.
     ///
     /// # Errors
-    /// When a file cannot be read.
+    /// If a file cannot be read.
     pub fn read(folder: &Path, results: &Path) -> Result<Self> {
         let experiment = Experiment::read(folder)?;
         let runs = runs_of_comparison(folder, results)?;
@@ -43,16 +42,16 @@ impl StoredComparison {
         Ok(Self { id, experiment, runs })
     }
 
-    /// Returns what is known before it runs.
+    /// Returns what is known about the comparison before it runs.
     pub fn recording(&self) -> Recording {
         let trials = &self.experiment.runs;
         let parts = format!("{} trial{}", trials.len(), plural(trials.len()));
         let runs = trials.iter().filter_map(|trial| self.run(trial));
-        let device = self.experiment.candidate().device.as_deref().unwrap_or("a device not recorded");
+        let device = self.experiment.candidate().device.as_deref().unwrap_or("an unrecorded device");
         Recording::new(&self.id, &parts, trials.len(), runs, device)
     }
 
-    /// Returns the first run of an arm that is here: the recipe, build and device of its trials.
+    /// Returns the first stored run of an arm, which has the recipe, build and device of the arm's trials.
     fn first_run(&self, arm: usize) -> Option<&StoredRun> {
         self.experiment.runs_in(arm).find_map(|trial| self.run(trial))
     }
@@ -61,7 +60,7 @@ impl StoredComparison {
         self.runs.get(trial.run.as_ref()?)
     }
 
-    /// Returns both arms as they were recorded; or why they cannot be run.
+    /// Plans both arms as they were recorded, or returns why they cannot be run.
     fn arms(&self, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Arms, String> {
         let (baseline, candidate) = (self.experiment.baseline(), self.experiment.candidate());
         if baseline.binary != candidate.binary
@@ -69,7 +68,7 @@ impl StoredComparison {
             && candidate.commit.is_some()
             && !binaries.builds()
         {
-            return Err("its arms are two programs; --build builds the commit of each".to_owned());
+            return Err("its arms ran different programs; use --build to build the commit of each".to_owned());
         }
         let baseline = self.arm(BASELINE, baseline, setting, binaries)?;
         let candidate = self.arm(CANDIDATE, candidate, setting, binaries)?;
@@ -93,13 +92,16 @@ impl StoredComparison {
         if recorded.recipe_hash.is_none() {
             if !setting.runs_commands {
                 let command = &recorded.command;
-                return Err(format!("an arm is the command `{command}`, which is run with --commands alone"));
+                return Err(format!(
+                    "an arm is the command `{command}`, which is only run with --commands \
+                                    alone"
+                ));
             }
             return Ok(planned(Program::Command(recorded.command.clone()), None, None));
         }
         let stored = self
             .first_run(at)
-            .ok_or_else(|| format!("no run of the {} is here, so its recipe is not known", ARM_NAMES[at]))?;
+            .ok_or_else(|| format!("no run of the {} is stored, so its recipe is unknown", ARM_NAMES[at]))?;
         let said = |error: Error| error.message().to_owned();
         if let Some(why) = stored.obstacle().map_err(said)? {
             return Err(format!("{}: {why}", stored.id));
@@ -113,10 +115,10 @@ impl StoredComparison {
     }
 }
 
-/// Runs a comparison again and compares ratio, verdict and losses.
+/// Replays a comparison and compares ratio, verdict and losses.
 ///
 /// # Errors
-/// As [`super::replay`].
+/// The same as for [`super::replay`].
 pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
     let stored = StoredComparison::read(folder, setting.results)?;
     let remarks = |run: &StoredRun| run.remarks.clone();
@@ -182,9 +184,9 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
     })
 }
 
-/// The losses of the trials, each against those of the same trial again.
+/// Compares the losses of each trial with those of its replay.
 struct Losses {
-    /// Trials whose stored run is here.
+    /// Number of trials whose stored run was found.
     compared: usize,
     same: usize,
     difference: Option<Difference>,
@@ -218,7 +220,7 @@ impl Losses {
     }
 }
 
-/// The recorded ratio and that of the replay.
+/// The recorded ratio and the replay's.
 struct Ratio {
     recorded: Interval,
     new: Interval,
@@ -239,7 +241,7 @@ impl Ratio {
             let [estimate, low, high] = [ratio.estimate, ratio.low, ratio.high].map(|x| decimal(Some(x), 3));
             format!("{estimate} ({low} to {high})")
         };
-        let place = if self.is_within() { "within" } else { "outside of" };
+        let place = if self.is_within() { "within" } else { "outside" };
         let (old, now) = (interval(&self.recorded), interval(&self.new));
         format!("ratio of tokens per second: recorded {old}, now {now}: {place} the recorded interval")
     }
@@ -258,7 +260,7 @@ mod tests {
         assert_eq!(
             at(1.3).in_words(),
             "ratio of tokens per second: recorded 1.240 (1.220 to 1.260), now 1.300 (1.280 to 1.320): \
-             outside of the recorded interval"
+             outside the recorded interval"
         );
     }
 }

@@ -1,35 +1,35 @@
-//! The arguments of a sweep: values of keys, and keys that change together.
+//! Reads the arguments of a sweep: values of keys, and keys that change together.
 
 use crate::error::{Error, Result};
 use crate::recipe::{self, Key, Type, find_path};
 use crate::results::configurations::Settings;
 
-/// Arguments of the command line, by their effect.
+/// Command-line arguments, by their effect.
 #[derive(Debug, Default)]
 pub struct Arguments {
-    /// Those that set keys of `[sweep]`, verbatim.
+    /// Arguments that set keys of `[sweep]`, verbatim.
     pub sweep: Vec<String>,
-    /// One value for a key, for every cell.
+    /// Keys with one value, which every cell gets.
     pub fixed: Settings,
-    /// Several values for a key, or for keys that change together.
+    /// Keys with several values, alone or changing together.
     pub axes: Vec<Axis>,
 }
 
-/// Keys that change together, mostly a single one.
+/// Keys that change together; usually a single key.
 #[derive(Debug)]
 pub struct Axis {
     /// The keys.
     pub keys: Vec<String>,
-    /// A value for each of the keys, point by point.
+    /// The points; each has a value for every key.
     pub points: Vec<Vec<String>>,
 }
 
 impl Arguments {
-    /// Reads `section.key=value` and `section.key=value,value…`; and, for keys that change together,
+    /// Parses `section.key=value`, `section.key=value,value…`, and for keys that change together
     /// `section.key,section.key=value:value,value:value…`.
     ///
     /// # Errors
-    /// A usage error for an argument that a recipe would refuse, and for a key that is set twice.
+    /// A usage error for an argument that a recipe would reject, or for a key that is set twice.
     pub fn read(arguments: &[String]) -> Result<Self> {
         let mut read = Self::default();
         for argument in arguments {
@@ -37,7 +37,7 @@ impl Arguments {
             let keys: Option<Vec<&'static Key>> =
                 paths.split(',').map(|path| find_path(path.trim())).collect();
             let Some(keys) = keys.filter(|_| argument.contains('=')) else {
-                // No value, or no key: the recipe's own error message.
+                // Without a value or a known key, let the recipe report the error.
                 let unknown = paths.split(',').find(|path| find_path(path.trim()).is_none());
                 let wrong = unknown.map(|path| format!("{path}{}", &argument[paths.len()..]));
                 recipe::setting(wrong.as_ref().unwrap_or(argument))?;
@@ -71,7 +71,7 @@ impl Arguments {
     }
 }
 
-/// Returns the points that an argument gives its keys, without repetitions, each a value for every key.
+/// Parses the points of an argument, without duplicates. Each point has a value for every key.
 fn points(keys: &[&'static Key], raw: &str) -> Result<Vec<Vec<String>>> {
     let [key] = keys else {
         let mut points: Vec<Vec<String>> = Vec::new();
@@ -99,7 +99,7 @@ fn points(keys: &[&'static Key], raw: &str) -> Result<Vec<Vec<String>>> {
     Ok(values(key, raw)?.into_iter().map(|value| vec![value]).collect())
 }
 
-/// Returns one value of a key as TOML text; `raw` is all of the argument's values, for messages.
+/// Parses one value of a key and returns it as TOML. `raw` is the argument's whole value, for messages.
 fn value(key: &Key, text: &str, raw: &str) -> Result<String> {
     if text.trim().is_empty() {
         return Err(Error::usage(format!(
@@ -110,7 +110,7 @@ fn value(key: &Key, text: &str, raw: &str) -> Result<String> {
     recipe::setting(&format!("{}={}", key.path, text.trim())).map(|(_, value)| value)
 }
 
-/// Returns the values that an argument gives a key, without repetitions.
+/// Parses the values of a key, without duplicates.
 fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
     let one = |text: &str| recipe::setting(&format!("{}={text}", key.path)).map(|(_, value)| value);
     let is_a_list =
@@ -131,7 +131,7 @@ fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
     Ok(values)
 }
 
-/// Splits at a separator outside of quotes, brackets and parentheses.
+/// Splits at a separator, but not inside quotes, brackets or parentheses.
 fn split(text: &str, separator: char) -> Vec<&str> {
     let (mut depth, mut quote, mut escaped, mut start) = (0usize, None, false, 0);
     let mut parts = Vec::new();

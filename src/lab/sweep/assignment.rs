@@ -1,4 +1,4 @@
-//! Assigns devices to cells, and sets them in the recipes of their runs.
+//! Assigns devices to cells and sets them in the recipes of their runs.
 
 use super::work::Work;
 use crate::error::Result;
@@ -7,17 +7,18 @@ use crate::executor::Capacity;
 /// The devices of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assignment {
-    /// The GPUs that it uses exclusively; none on the CPU.
+    /// The GPUs that the run has to itself; empty on the CPU.
     pub gpus: Vec<usize>,
-    /// True if `engine.devices` is set to them: where the recipe does not set it.
+    /// True if the run sets `engine.devices` to these GPUs, because the recipe does not set it.
     pub sets_devices: bool,
-    /// `engine.threads`, where the recipe does not set it and cells share the CPU.
+    /// `engine.threads`, if the recipe does not set it and cells share the CPU.
     pub threads: Option<usize>,
 }
 
 impl Assignment {
-    /// Returns devices that are free for a cell; `None` while it has to wait. `in_use` has the GPUs of every
-    /// running cell, none for one on the CPU.
+    /// Returns free devices for a cell; `None` if it has to wait. `in_use` has the GPUs of every running
+    /// cell, which
+    /// are empty for a cell on the CPU.
     pub fn find_free(work: &Work, in_use: &[Vec<usize>], capacity: Capacity) -> Option<Self> {
         let Capacity { gpus, cpu_runs: jobs } = capacity;
         let engine = &work.recipe.values().engine;
@@ -40,7 +41,7 @@ impl Assignment {
     /// Returns the hash of the recipe that a run with this assignment has.
     ///
     /// # Errors
-    /// If the assignment's arguments were not valid, which they always are.
+    /// If the assignment's arguments are invalid, which they never are.
     pub fn recipe_hash(&self, work: &Work) -> Result<String> {
         work.recipe.hash_with(&self.arguments().collect::<Vec<_>>())
     }
@@ -61,7 +62,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
 
-    /// Returns a cell that is planned for GPUs, or for the CPU with 8 threads.
+    /// Makes a cell planned for GPUs, or for the CPU with 8 threads.
     fn work(engine: &str, gpus: &[usize]) -> Work {
         let text = format!("[engine]\n{engine}");
         let recipe =

@@ -1,4 +1,5 @@
-//! One attempt at a cell: a run that survives if the sweep is killed, followed by the JSON lines that it prints.
+//! Watches one attempt at a cell: a run that survives the death of the sweep, and the JSON lines that it
+//! prints.
 
 mod status;
 
@@ -16,29 +17,29 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct RunningAttempt {
     id: RunId,
-    /// Bytes of a line that is not complete yet.
+    /// Bytes of a line that is still incomplete.
     partial: Vec<u8>,
     header: Header,
-    /// `RECIPE/RUN`, once it has begun.
+    /// `RECIPE/RUN`, once the run has begun.
     pub run: Option<String>,
-    /// Its last step, the number of all steps, and the loss.
+    /// The last step, the number of steps in all, and the loss.
     pub step: Option<(u64, u64, Option<f64>)>,
-    /// The error that it ended with.
+    /// The error that the run printed.
     error: Option<(ErrorKind, String)>,
     began: Instant,
-    /// Bytes of the row files when they last grew, and the time of that.
+    /// Bytes in the row files when they last grew, and the time at which they did.
     rows: (u64, Instant),
     stopping: Stopping,
 }
 
-/// What a sweep notes about an attempt before its run begins, for a sweep that finds it.
+/// What a sweep writes about an attempt before its run begins, so that another sweep can take it over.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// The GPUs that are its own.
+    /// The GPUs that the attempt has to itself.
     pub gpus: Vec<usize>,
-    /// The hash that its resolved recipe must have; `None` for a run that continues.
+    /// The hash that the resolved recipe must have; `None` if the run is resumed.
     pub recipe_hash: Option<String>,
-    /// The step after which it saves its state and ends.
+    /// The step after which the run saves its state and ends.
     #[serde(default)]
     pub until: Option<u64>,
 }
@@ -48,22 +49,22 @@ pub struct Header {
 pub struct AttemptResult {
     /// Its status.
     pub status: CellStatus,
-    /// The reason of a status other than `ok`.
+    /// Why the status is not `ok`.
     pub reason: Option<String>,
-    /// `RECIPE/RUN`, where one began.
+    /// `RECIPE/RUN`, if a run began.
     pub run: Option<String>,
-    /// Its measured figures.
+    /// The measured figures.
     pub measured: Measured,
 }
 
 impl AttemptResult {
-    /// Returns the result of an attempt that left no run.
+    /// Makes the result of an attempt that left no run.
     pub fn without_run(status: CellStatus, reason: &str) -> Self {
         Self { status, reason: Some(reason.to_owned()), run: None, measured: Measured::default() }
     }
 }
 
-/// A line of the output: the header first, then what the run prints.
+/// A line of the output: first the header, then what the run prints.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Line {
@@ -84,18 +85,19 @@ enum Line {
     Other,
 }
 
-/// Returns the name under which the output of an attempt is kept.
+/// Returns the name under which an attempt's output is kept.
 pub fn output_name(key: &str, attempt: u64) -> String {
     format!("{}-{attempt}", &key[..key.len().min(16)])
 }
 
-/// Returns the file to which a running attempt writes a line of JSON per step; it goes with the attempt.
+/// Returns the file that a running attempt writes JSON lines to, one per step. It is removed with the
+/// attempt.
 pub fn output_of(results: &Path, key: &str, attempt: u64) -> PathBuf {
     kept_output(results, &output_name(key, attempt))
 }
 
 impl Header {
-    /// Returns the header as the first line of an attempt's output.
+    /// Formats the header as the first line of an attempt's output.
     ///
     /// # Errors
     /// If it cannot be written as JSON.
@@ -109,7 +111,7 @@ impl RunningAttempt {
     /// Starts an attempt.
     ///
     /// # Errors
-    /// If its run cannot be started.
+    /// If the run cannot be started.
     pub fn start(executor: &mut dyn Executor, header: Header, spec: &RunSpec) -> Result<Self> {
         let id = executor.start(spec)?;
         Ok(Self { header, ..Self::new(id, Instant::now()) })
@@ -118,7 +120,7 @@ impl RunningAttempt {
     /// Attaches to an attempt that another sweep started `ago`; `None` if its output is gone.
     ///
     /// # Errors
-    /// If its output cannot be read.
+    /// If the output cannot be read.
     pub fn reattach(executor: &mut dyn Executor, name: &str, ago: Duration) -> Result<Option<Self>> {
         let now = Instant::now();
         let id = executor.reattach(name)?;
@@ -139,30 +141,30 @@ impl RunningAttempt {
         }
     }
 
-    /// Reads what an attempt that was found has printed so far, its header first.
+    /// Reads what a reattached attempt has printed so far, the header first.
     ///
     /// # Errors
-    /// If its output cannot be read.
+    /// If the output cannot be read.
     pub fn read_header(&mut self, executor: &mut dyn Executor) -> Result<()> {
         let polled = executor.poll(self.id)?;
         self.read(&polled.stdout);
         Ok(())
     }
 
-    /// Returns the GPUs that are its own.
+    /// Returns the GPUs that the attempt has to itself.
     pub fn gpus(&self) -> &[usize] {
         &self.header.gpus
     }
 
-    /// Returns the time since it started.
+    /// Returns the time since the attempt started.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Reads its progress, ends it at a limit, and returns its result once it has ended.
+    /// Reads the attempt's progress, stops it at a limit, and returns its result once it has ended.
     ///
     /// # Errors
-    /// If its output cannot be read.
+    /// If the output cannot be read.
     pub fn poll(
         &mut self,
         executor: &mut dyn Executor,
@@ -180,13 +182,13 @@ impl RunningAttempt {
         Ok(None)
     }
 
-    /// Makes it save and end.
+    /// Asks the run to save its state and end.
     pub fn stop(&mut self, executor: &mut dyn Executor) {
         self.stopping.request(StopCause::Signal);
         self.stopping.send_due(executor, self.id);
     }
 
-    /// Removes its output. Call it once its result is in the ledger.
+    /// Removes the attempt's output. Call it after its result is in the ledger.
     pub fn forget(self, executor: &mut dyn Executor) {
         executor.forget(self.id);
     }
@@ -202,7 +204,7 @@ impl RunningAttempt {
                 Ok(Line::Begin { run }) => self.run = name_of(&run),
                 Ok(Line::Step { step, total_steps, loss }) => self.step = Some((step, total_steps, loss)),
                 Ok(Line::Error { kind, message }) => {
-                    // A table has one line for it.
+                    // A table shows one line.
                     let line = message.lines().next().unwrap_or_default().to_owned();
                     self.error = Some((kind, line));
                 }
@@ -229,13 +231,13 @@ impl RunningAttempt {
     }
 }
 
-/// Returns `RECIPE/RUN` of a run folder.
+/// Returns `RECIPE/RUN` for a run's folder.
 fn name_of(run: &Path) -> Option<String> {
     let recipe = run.parent()?.file_name()?.to_str()?;
     Some(format!("{recipe}/{}", run.file_name()?.to_str()?))
 }
 
-/// Returns the figures of a summary that the ledger keeps. What was not measured is blank.
+/// Returns the figures of a summary that the ledger keeps; figures that were not measured are blank.
 fn measured(summary: &Summary) -> Measured {
     let mut figures = Figures::as_printed(summary).for_ledger();
     if summary.steps == 0 {

@@ -1,4 +1,4 @@
-//! The axes of a sweep, from the recipe's `[sweep]` and the command line, and the points of their grid.
+//! Combines the recipe's `[sweep]` and the command line into the axes of a sweep and the points of its grid.
 
 use super::arguments::{Arguments, Axis};
 use super::cooldowns;
@@ -8,37 +8,39 @@ use crate::recipe::{Layer, Recipe, value_text};
 use crate::results::configurations::{SEED, Settings};
 use std::collections::BTreeMap;
 
-/// Maximum number of cells; more are rejected as a mistake.
+/// Maximum number of cells; a larger sweep is rejected as a mistake.
 const MAX_CELLS: usize = 10_000;
 
 /// A point of the grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GridPoint {
-    /// Its coordinates, and the values that the command line sets for every cell.
+    /// The coordinates, and the values that the command line sets for every cell.
     pub settings: Settings,
-    /// The set of `sweep.exclude` that leaves it out.
+    /// The set in `sweep.exclude` that excludes the point.
     pub excluded: Option<Settings>,
 }
 
 /// The axes of a sweep and the points of its grid.
 #[derive(Debug)]
 pub struct Axes {
-    /// Keys that vary, in the order of columns.
+    /// Keys that vary, in the order of the columns.
     pub keys: Vec<String>,
-    /// All points, the last axis varying fastest.
+    /// All points; the last axis varies fastest.
     pub points: Vec<GridPoint>,
-    /// Notes on them for the user.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl Axes {
-    /// Returns the points of a recipe's `[sweep]` with the command line on top: an argument replaces the
-    /// recipe's own values of its key, or its range. Every sample of the ranges, and every seed, is combined
-    /// with the whole grid.
+    /// Combines a recipe's `[sweep]` with the command line. An argument replaces the recipe's values or range
+    /// for its
+    /// key. Every sample of the ranges and every seed is combined with the whole grid.
     ///
     /// # Errors
-    /// A usage error for an argument that names a key of `sweep.pairs`, for several seeds beside `sweep.seeds`, for
-    /// more than [`MAX_CELLS`] cells, and whatever [`samples::draw`] and [`cooldowns::axis`] refuse.
+    /// A usage error if an argument names a key in `sweep.pairs`, if several seeds are given besides
+    /// `sweep.seeds`, if
+    /// there are more than [`MAX_CELLS`] cells, and for whatever [`samples::draw`] and [`cooldowns::axis`]
+    /// reject.
     pub fn new(base: &Recipe, arguments: &Arguments) -> Result<Self> {
         let sweep = &base.values().sweep;
         let pairs: Vec<Settings> = sweep.pairs.iter().map(texts).collect();
@@ -94,7 +96,8 @@ impl Axes {
             .filter_map(|(key, value, _)| Some((key.path.to_owned(), value?)))
             .collect();
         let points = settings.into_iter().map(|mut settings: Settings| {
-            // The first of several seeds may be set.
+            // Several seeds count up from the seed that the command line sets, so it does not fix the seed of
+            // every cell.
             let fixed = arguments.fixed.iter().filter(|(key, _)| seeds.is_none() || *key != SEED);
             settings.extend(fixed.map(|(key, value)| (key.clone(), value.clone())));
             let agrees = |set: &&Settings| {
@@ -110,7 +113,7 @@ impl Axes {
 /// Returns the axis of `sweep.seeds`, which counts up from `training.seed`; `None` for a single seed.
 ///
 /// # Errors
-/// A usage error where the command line varies the seed too, or where a seed would be too large.
+/// A usage error if the command line varies the seed too, or if a seed would be too large.
 fn seeds(base: &Recipe, arguments: &Arguments) -> Result<Option<Axis>> {
     let count = base.values().sweep.seeds as u64;
     if count < 2 {
@@ -138,12 +141,12 @@ fn texts(table: &toml::Table) -> Settings {
     table.iter().map(|(key, value)| (key.clone(), value_text(value))).collect()
 }
 
-/// Returns the name of a cell: the values that vary, in the order of columns.
+/// Names a cell after the values that vary, in the order of the columns.
 pub fn name_of(keys: &[String], settings: &Settings) -> String {
     in_words(keys.iter().filter_map(|key| settings.get_key_value(key)))
 }
 
-/// Formats settings: `model.dim=64 optimizer.lr=0.001`.
+/// Formats settings as `model.dim=64 optimizer.lr=0.001`.
 pub fn in_words<'a>(settings: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
     settings.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! Cells that another module asks for: any recipes with any settings, run and recorded like those of a sweep.
+//! Runs cells for other modules: any recipes with any settings, recorded like the cells of a sweep.
 
 use super::cell::{Cell, Corpora, Source, build_name};
 use super::display::Display;
@@ -16,16 +16,16 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Ends that may be the machine's fault: run again, the cell may end well.
+/// Statuses that the machine may have caused; the cell may end well if it runs again.
 const MACHINE_FAULTS: [CellStatus; 5] =
     [CellStatus::Oom, CellStatus::Killed, CellStatus::Unsaved, CellStatus::Hang, CellStatus::Failed];
 
 /// A cell to run.
 #[derive(Clone, Debug)]
 pub struct CellRequest {
-    /// The recipe: a file, or the name of a built-in one.
+    /// A recipe file, or the name of a built-in recipe.
     pub recipe: PathBuf,
-    /// `section.key=value` arguments on top of it.
+    /// `section.key=value` settings on top of the recipe.
     pub settings: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ pub struct CellRequest {
 pub struct CellBatch {
     cells: Vec<Cell>,
     build: String,
-    /// Of the results folder that cells were run in: a process has one file of it.
+    /// The ledger of the last results folder, kept open because a process may open its ledger file only once.
     ledger: RefCell<Option<Ledger>>,
 }
 
@@ -42,41 +42,41 @@ pub struct CellBatch {
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedCell<'a> {
     cell: &'a Cell,
-    /// Its recipe, resolved.
+    /// The resolved recipe.
     pub recipe: &'a Recipe,
     /// Its plan.
     pub plan: &'a Plan,
 }
 
-/// How cells of a batch are run.
+/// How the cells of a batch are run.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchPolicy<'a> {
     /// What the cells are for, in messages.
     pub name: &'a str,
     /// The results folder.
     pub results: &'a Path,
-    /// Cells at once on the CPU; a GPU has one at a time.
+    /// Cells at once on the CPU; each GPU has one at a time.
     pub jobs: usize,
-    /// True if cells that are done run again.
+    /// Whether to run cells again that are done.
     pub again: bool,
-    /// How often a cell runs again after a fault of the machine.
+    /// How often to run a cell again after a fault of the machine.
     pub retries: usize,
-    /// True if nothing else may run on this machine meanwhile: times are judged.
+    /// True if nothing else may run on this machine meanwhile, because times are judged.
     pub alone: bool,
-    /// Time limits of a run.
+    /// Time limits of each run.
     pub limits: Limits,
-    /// The display of progress.
+    /// How to show progress.
     pub progress: Mode,
 }
 
 /// The end of a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct CellEnd<'a> {
-    /// Its index in the batch.
+    /// The cell's index in the batch.
     pub at: usize,
-    /// Its line of the ledger: status, reason and run.
+    /// Its ledger line, with status, reason and run.
     pub line: &'a Attempt,
-    /// True if it had ended before the batch was run.
+    /// True if the cell had ended before the batch ran.
     pub reused: bool,
 }
 
@@ -84,7 +84,7 @@ impl CellBatch {
     /// Resolves and plans cells.
     ///
     /// # Errors
-    /// If a recipe is wrong, or a corpus cannot be opened.
+    /// If a recipe is wrong or a corpus cannot be opened.
     pub fn new(requests: &[CellRequest]) -> Result<Self> {
         let build = build_name();
         let machine = environment::machine();
@@ -103,19 +103,19 @@ impl CellBatch {
         Ok(Self { cells, build, ledger: RefCell::default() })
     }
 
-    /// Returns a cell; `None` beyond the last.
+    /// Returns a cell; `None` if the index is too large.
     pub fn get(&self, at: usize) -> Option<PlannedCell<'_>> {
         let cell = self.cells.get(at)?;
         let work = cell.work.as_ref().ok()?;
         Some(PlannedCell { cell, recipe: &work.recipe, plan: &work.plan })
     }
 
-    /// Runs the cells of a range that are not done, or all of them. `ended` is called when the end of a cell is
-    /// known, and again if the cell runs again after a fault of the machine. Cells that end badly are left to the
-    /// caller.
+    /// Runs the cells of a range that are not done, or all of them. Calls `ended` when the end of a cell is
+    /// known, and
+    /// again if the cell is rerun after a fault of the machine. Cells that end badly are left to the caller.
     ///
     /// # Errors
-    /// [`ErrorKind::Interrupted`] after a signal; a failure if the ledger cannot be written, or `ended` fails.
+    /// [`ErrorKind::Interrupted`] after a signal. Fails if the ledger cannot be written, or if `ended` fails.
     pub fn run(
         &self,
         range: Range<usize>,
@@ -164,50 +164,50 @@ impl CellBatch {
 }
 
 impl PlannedCell<'_> {
-    /// Returns its key in the ledger.
+    /// Returns the cell's key in the ledger.
     pub fn key(&self) -> &str {
         &self.cell.key
     }
 
-    /// Returns the hash of its corpus.
+    /// Returns the hash of the cell's corpus.
     pub fn corpus_hash(&self) -> &str {
         self.cell.corpus_hash.as_deref().unwrap_or_default()
     }
 
-    /// Returns the device class that it runs on.
+    /// Returns the device class that the cell runs on.
     pub fn device(&self) -> &str {
         self.cell.device.as_deref().unwrap_or_default()
     }
 
-    /// Returns its memory, time and disk by the plan.
+    /// Predicts the cell's memory, time and disk from its plan.
     ///
     /// # Errors
-    /// If the programs cannot be recorded, or the device does not respond.
+    /// If the programs cannot be recorded or the device does not respond.
     pub fn fit(&self) -> Result<CellFit> {
         self.cell.work.as_ref().map_err(Error::clone)?.fit()
     }
 }
 
-/// Takes this machine for runs whose times are judged.
+/// Claims this machine for runs whose times are judged.
 ///
 /// # Errors
-/// While another process runs cells.
+/// If another process is running cells.
 fn claim_machine(ledger: &mut Ledger) -> Result<()> {
     if ledger.claim(&machine_claim("alone"))? && ledger.claimed_by_others()?.is_empty() {
         return Ok(());
     }
     Err(Error::failed(
-        "another sweep or comparison runs in this results folder, and speeds are measured alone; wait for it to \
-         end, or stop it",
+        "another sweep or comparison runs in this results folder, and speeds must be measured alone; wait \
+         for it to end, or stop it",
     ))
 }
 
-/// Splits `section.key=value`, with the value as TOML.
+/// Splits `section.key=value`; the value becomes TOML.
 fn key_and_value(setting: &str) -> Result<(String, String)> {
     recipe::setting(setting).map(|(key, value)| (key.path.to_owned(), value))
 }
 
-/// Returns the keys in whose values the cells differ, which name them.
+/// Returns the keys whose values differ between the cells; they name the cells.
 fn display_keys(cells: &[Cell]) -> Vec<String> {
     let keys = cells.iter().flat_map(|cell| cell.settings.keys());
     let mut keys: Vec<&String> = keys.collect();
@@ -221,13 +221,13 @@ fn display_keys(cells: &[Cell]) -> Vec<String> {
     keys.into_iter().filter(differs).cloned().collect()
 }
 
-/// Tells a caller how cells end.
+/// Reports to a caller how cells end.
 struct Ends<'a> {
     /// Index of the first cell in the batch.
     first: usize,
     /// The attempt that ended before, for cells that do not run again.
     before: Vec<Option<u64>>,
-    /// Attempt and status of the last line seen of each cell.
+    /// Attempt and status of the last ledger line seen for each cell.
     seen: Vec<Option<(u64, CellStatus)>>,
     ended: &'a mut dyn FnMut(CellEnd<'_>) -> Result<()>,
 }
@@ -245,7 +245,7 @@ impl<'a> Ends<'a> {
         Self {
             first,
             before: lines().map(|line| Some(line.filter(stays)?.attempt)).collect(),
-            // What stays is reported at once, what runs again when it has ended.
+            // Cells that stay as they are are reported at once, cells that run again when they have ended.
             seen: lines().map(|line| line.filter(|line| !stays(line)).map(as_seen)).collect(),
             ended,
         }

@@ -1,4 +1,4 @@
-//! One cell of a sweep: its recipe, its plan, and its key in the ledger.
+//! A cell of a sweep: its recipe, its plan, and its key in the ledger.
 
 use super::assignment::Assignment;
 use super::axes::{GridPoint, in_words};
@@ -22,55 +22,56 @@ use std::path::{Path, PathBuf};
 /// A cell of a sweep.
 #[derive(Debug)]
 pub struct Cell {
-    /// The recipe that it is a variant of: a file, or the name of a built-in one.
+    /// The recipe that the cell varies: a file, or the name of a built-in recipe.
     pub recipe: PathBuf,
     /// The recipe's name.
     pub name: String,
-    /// Values that it sets on top of the recipe.
+    /// Values that the cell sets on top of the recipe.
     pub settings: Settings,
-    /// Key in the ledger: cells with the same key are one.
+    /// Key in the ledger; cells with the same key are the same cell.
     pub key: String,
-    /// Hash of its resolved recipe; blank if that is invalid.
+    /// Hash of the resolved recipe; `None` if it is invalid.
     pub recipe_hash: Option<String>,
-    /// Values of the measuring keys of its recipe; empty if that is invalid.
+    /// Values of the recipe's measuring keys; empty if the recipe is invalid.
     pub measuring: Settings,
-    /// Hash of its corpus; blank if it could not be opened.
+    /// Hash of the corpus; `None` if it could not be opened.
     pub corpus_hash: Option<String>,
-    /// The device class; blank if nothing runs.
+    /// The device class; `None` if nothing runs.
     pub device: Option<String>,
-    /// True if `sweep.exclude` leaves it out.
+    /// True if `sweep.exclude` excludes the cell.
     pub excluded: bool,
-    /// Checkpoints that it keeps unless it sets their number.
+    /// Number of checkpoints that the cell keeps unless its settings say otherwise.
     checkpoints: usize,
-    /// Steps, besides its recipe's, after which it saves a state that other cells begin with.
+    /// Steps, in addition to the recipe's, after which the cell saves a state for other cells to start from.
     pub saved_steps: Vec<u64>,
-    /// Recipe and plan to run, or the reason why nothing runs.
+    /// The recipe and plan to run, or the reason why nothing runs.
     pub work: Result<Box<Work>>,
 }
 
-/// The recipe of a sweep; every cell is a variant.
+/// The recipe of a sweep; every cell is a variant of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     /// The file, or the name of a built-in recipe.
     pub path: &'a Path,
-    /// Its name.
+    /// The recipe's name.
     pub name: &'a str,
-    /// The machine that cells are run on.
+    /// The machine that the cells run on.
     pub machine: &'a Machine,
-    /// Checkpoints that a cell keeps unless it sets their number.
+    /// Number of checkpoints that a cell keeps unless its settings say otherwise.
     pub checkpoints: usize,
 }
 
-/// Cache of opened corpora, so that each is read once.
+/// Cache of opened corpora, so that each is read only once.
 #[derive(Debug, Default)]
 pub struct Corpora(Vec<(Spec, Result<(String, CorpusFacts)>)>);
 
 impl Corpora {
-    /// Returns hash and sizes of the corpus of a recipe.
+    /// Returns the hash and the sizes of a recipe's corpus.
     fn open(&mut self, recipe: &Recipe, machine: &Machine) -> Result<(String, CorpusFacts)> {
         let spec = data_spec(recipe, machine);
         let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
-            // The token streams do not depend on the window length, which is checked below.
+            // Token streams do not depend on the window length, so one entry serves all; the window is
+            // checked below.
             let opened = data::open(&spec, 0, &data::Options::default())
                 .map(|set| (set.hash.clone(), CorpusFacts::from_dataset(&set)));
             self.0.push((spec.clone(), opened));
@@ -84,14 +85,14 @@ impl Corpora {
 }
 
 impl Cell {
-    /// Resolves and plans a point. A point that is excluded, or whose recipe is not valid, has an error
-    /// instead of work.
+    /// Resolves and plans a point. An excluded point, or one with an invalid recipe, has an error instead of
+    /// work.
     pub fn new(recipe: &Source<'_>, point: &GridPoint, build: &str, corpora: &mut Corpora) -> Self {
         let mut cell = Self {
             recipe: recipe.path.to_owned(),
             name: recipe.name.to_owned(),
             settings: point.settings.clone(),
-            // Skipped cells have keys of their own: another sweep may run the same point.
+            // Skipped cells have their own keys because another sweep may run the same point.
             key: hash(&["left out", recipe.name, &in_words(&point.settings), build]),
             recipe_hash: None,
             measuring: Settings::new(),
@@ -121,10 +122,11 @@ impl Cell {
         let Planned { recipe, plan, .. } = Planned::new(&recipe, &corpus, &machine)?;
         self.recipe_hash = Some(recipe.hash());
         let device = device_class(&plan)?;
-        // Uses the number of ranks that `"auto"` stands for, so that a cell that names it shares the row.
+        // Hash the number of ranks that `"auto"` resolves to, so that a cell that sets that number has the
+        // same key.
         let (recipe_hash, measuring) = (recipe.settled_hash(), measuring(&recipe));
         let mut parts = vec![recipe_hash.as_str(), &corpus_hash, build, &device, &measuring];
-        // As the corpus, the recipe names a folder of weights by its path alone.
+        // The recipe names a folder of weights, like a corpus, by its path alone, so hash the contents too.
         let weights = check_initial_weights(&recipe, &plan)?;
         let weights = weights.map(|weights| weights.folder().content_hash()).transpose()?;
         parts.extend(weights.as_deref());
@@ -133,7 +135,7 @@ impl Cell {
         Ok(Box::new(Work { recipe, plan, machine }))
     }
 
-    /// Returns the command-line arguments that set this cell's values and its devices.
+    /// Returns the command-line arguments that set the cell's values and its devices.
     pub fn arguments(&self, assignment: &Assignment) -> Vec<String> {
         let own: Vec<String> = self.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let mut arguments = merged_settings(&defaults(self.checkpoints), &own);
@@ -142,7 +144,7 @@ impl Cell {
         arguments
     }
 
-    /// Returns the argument that sets the steps whose checkpoints stay; none where no other cell needs one.
+    /// Returns the argument that sets the steps to keep checkpoints of; none if no other cell needs one.
     fn saving(&self) -> Vec<String> {
         if self.saved_steps.is_empty() {
             return Vec::new();
@@ -154,33 +156,34 @@ impl Cell {
     }
 }
 
-/// The key of steps whose checkpoints stay.
+/// The key for steps whose checkpoints are kept.
 const SAVED_STEPS: &str = "checkpoint.steps";
 
-/// The key of the number of checkpoints. Without it in its settings, a cell leaves none when it is done.
+/// The key for the number of checkpoints. Unless a cell sets it, the cell keeps none when it is done.
 pub const KEEP: &str = "checkpoint.keep";
 
-/// Returns settings that the command of a sweep may replace: nobody needs the weights and pictures of every cell.
+/// Returns settings that the command line of a sweep may override: cells need neither checkpoints nor plots.
 fn defaults(checkpoints: usize) -> [String; 2] {
     [format!("{KEEP}={checkpoints}"), NO_PLOTS.to_owned()]
 }
 
-/// Returns the values of keys that change measurements but not the training: when losses are measured, on how much,
-/// and which steps count for speeds.
+/// Formats the values of keys that change what is measured but not the training: when losses are measured, on
+/// how
+/// much text, and which steps count for speeds.
 fn measuring(recipe: &Recipe) -> String {
     let Values { validation, metrics, .. } = recipe.values();
     format!("{} {} {}", validation.interval, validation.steps, metrics.warmup)
 }
 
-/// Returns the first line of an error: the message without the source lines.
+/// Returns the first line of an error, which leaves out the source lines.
 pub fn headline(error: &Error) -> &str {
     error.message().lines().next().unwrap_or_default()
 }
 
-/// Returns the device class that a plan runs on, as the run's `env.json` will have it.
+/// Returns the device class that a plan runs on, as `env.json` of the run will have it.
 ///
 /// # Errors
-/// When the driver does not know the GPU.
+/// If the driver does not know the GPU.
 fn device_class(plan: &Plan) -> Result<String> {
     let Some(gpu) = plan.execution.gpu else {
         return Ok(Cpu::detect(plan.execution.threads).class());
@@ -191,8 +194,8 @@ fn device_class(plan: &Plan) -> Result<String> {
     Ok(gpu_class(&model, gpus.len(), topology.as_deref()))
 }
 
-/// Returns the name of the program that runs the cells: version, commit and profile, and a hash of the binary
-/// if the sources differ from the commit or the commit is unknown.
+/// Names the program that runs the cells by version, commit and profile. A hash of the binary is added if the
+/// sources differ from the commit or the commit is unknown.
 pub fn build_name() -> String {
     let build = Build::of_this_binary();
     let commit = build.commit.as_deref().map_or("unknown", |commit| &commit[..commit.len().min(12)]);
@@ -205,7 +208,7 @@ pub fn build_name() -> String {
     format!("{name} binary {}", &blake3::hash(&binary).to_hex()[..12])
 }
 
-/// Returns one hash over several strings.
+/// Hashes several strings into one.
 pub fn hash(parts: &[&str]) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -240,7 +243,7 @@ mod tests {
         };
         let base = key(&[]);
         assert_eq!(base, key(&[]));
-        // Bookkeeping, and a default that is spelled out.
+        // Bookkeeping, and a default that is set explicitly.
         assert_eq!(base, key(&[("checkpoint.keep", "7"), ("metrics.interval", "3")]));
         assert_eq!(base, key(&[("model.n_layers", "1")]));
         for other in [
@@ -255,7 +258,7 @@ mod tests {
         assert_ne!(base, cell(dir.path(), &[], "another build").key);
     }
 
-    /// Rows of earlier versions are found by these keys.
+    /// Ledger rows of earlier versions are found by these keys.
     #[test]
     fn a_key_is_hashed_from_recipe_corpus_build_device_and_measuring() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! The configurations of a sweep in its folder: `configurations.json`, `.csv` and `.md`, written when it
-//! ends.
+//! Writes the configurations of a sweep into its folder when the sweep ends: `configurations.json`, `.csv`
+//! and
+//! `.md`.
 
 use super::cell::Cell;
 use super::table::csv_bytes;
@@ -15,20 +16,20 @@ use crate::results::markdown::{self, plain};
 use crate::statistics::{Direction, Interval};
 use std::path::Path;
 
-/// Best configurations that a message names.
+/// Number of best configurations to name in a message.
 const NAMED: usize = 3;
 
 /// What configurations are compared by.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
-    /// The figure of a run.
+    /// The metric of a run.
     pub metric: &'static Metric,
-    /// Probability with which intervals and the best set hold.
+    /// Probability that the intervals and the best set are right.
     pub confidence: f64,
 }
 
 impl Measure {
-    /// Returns the value of an attempt that trained all steps, in the metric's unit.
+    /// Returns the value of an attempt that trained all its steps, in the metric's unit.
     pub fn value(&self, line: &Attempt, results: &Path) -> Option<f64> {
         let stored = match self.metric.ledger {
             Some((_, key)) => line.measured.get(key),
@@ -41,7 +42,7 @@ impl Measure {
     }
 }
 
-/// Summarizes the cells of a sweep by the last lines of the ledger.
+/// Summarizes the cells of a sweep from the last lines of the ledger.
 pub fn summarize(
     recipe: &str,
     keys: &[String],
@@ -68,7 +69,7 @@ pub fn summarize(
 /// Writes the three files. `confirmation` is a sentence below the table.
 ///
 /// # Errors
-/// When the folder cannot be written.
+/// If the folder cannot be written.
 pub fn write(
     folder: &Path,
     found: &Configurations,
@@ -82,8 +83,9 @@ pub fn write(
     atomic::write(&path.with_extension("md"), text.as_bytes())
 }
 
-/// Returns the best set in words: `best set by val_loss (95 %): 2 of 9 configurations: …`; `None` where
-/// nothing was compared.
+/// Describes the best set, as in `best set by val_loss (95 %): 2 of 9 configurations: …`; `None` if nothing
+/// was
+/// compared.
 pub fn best_in_words(found: &Configurations) -> Option<String> {
     let ranked = found.ranked();
     if found.configurations.len() < 2 || ranked.is_empty() {
@@ -108,7 +110,7 @@ pub fn best_in_words(found: &Configurations) -> Option<String> {
     ))
 }
 
-/// Formats a number, without the sign of one that is rounded to zero.
+/// Formats a number; one that rounds to zero has no sign.
 fn rounded(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     match text.strip_prefix('-') {

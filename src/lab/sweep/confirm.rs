@@ -1,5 +1,5 @@
-//! Confirmation: the two best configurations run again with seeds that no cell had, because the best of many
-//! looks better than it is.
+//! Confirms the best configuration: runs the two best again with fresh seeds, because the best of many looks
+//! better than it is.
 
 use super::axes::GridPoint;
 use super::cell::{Cell, Corpora, Source};
@@ -11,21 +11,22 @@ use crate::results::ledger::{CellStatus, Ledger};
 use crate::statistics::{Direction, paired_difference, verdict};
 use std::path::Path;
 
-/// The subfolder for the tables of its cells.
+/// The subfolder for the tables of the confirmation's cells.
 pub const CELLS_FOLDER: &str = "confirmation";
 
-/// The cells of a confirmation that is to be run.
+/// The cells of a confirmation.
 #[derive(Debug)]
 pub struct Contest {
-    /// The cells, seed by seed: one of the best configuration and one of the second best.
+    /// The cells, seed by seed: the best configuration's, then the second best's.
     pub cells: Vec<Cell>,
     settings: [Settings; 2],
     seeds: Vec<u64>,
 }
 
 impl Contest {
-    /// Returns the contest of the two best configurations with `count` seeds after `last_seed`, the highest one used
-    /// so far; `None` if there are fewer than two.
+    /// Prepares the contest of the two best configurations, with `count` seeds above `last_seed`, the highest
+    /// one
+    /// used so far. `None` if there are fewer than two configurations.
     ///
     /// # Errors
     /// If too few seeds are left.
@@ -55,7 +56,7 @@ impl Contest {
         Ok(Some(Self { cells, settings, seeds }))
     }
 
-    /// Judges the contest by the last lines of its cells.
+    /// Judges the contest by the last ledger lines of its cells.
     pub fn judge(
         &self,
         measure: &Measure,
@@ -94,8 +95,7 @@ impl Contest {
     }
 }
 
-/// Returns the settings of the best configuration and of the second best, which may have been dropped at a
-/// rung.
+/// Returns the settings of the two best configurations. The second best may have been dropped at a rung.
 fn two_best(found: &Configurations, cells: &[Cell], ledger: &Ledger) -> Option<[Settings; 2]> {
     let mut ranked = found.ranked().into_iter();
     let best = ranked.next()?;
@@ -103,7 +103,7 @@ fn two_best(found: &Configurations, cells: &[Cell], ledger: &Ledger) -> Option<[
     Some([best, second].map(|one| one.settings.clone()))
 }
 
-/// Returns the configuration that was dropped last, with the lowest validation loss there.
+/// Returns the configuration that was dropped last; ties go to the lowest validation loss there.
 fn best_dropped<'a>(found: &'a Configurations, cells: &[Cell], ledger: &Ledger) -> Option<&'a Configuration> {
     let all_dropped = |one: &&Configuration| {
         one.others.get(CellStatus::Dropped.as_str()).is_some_and(|&dropped| dropped == one.cells)

@@ -1,23 +1,27 @@
-//! The axis of `sweep.cooldowns`: lengths of trainings whose learning rate is constant before it falls.
+//! Builds the axis of `sweep.cooldowns`: trainings of several lengths, whose learning rate is constant until
+//! it
+//! falls.
 
 use super::arguments::{Arguments, Axis};
 use crate::error::{Error, Result};
 use crate::recipe::Recipe;
 
-/// The length of a cell, and of the part of it in which its rate falls.
+/// The length of a cell, and the number of steps over which its rate falls.
 pub const KEYS: [&str; 2] = ["training.steps", "lr_scheduler.decay_steps"];
 
-/// The share of a cell in which its rate falls.
+/// The fraction of a cell over which its rate falls.
 const RATIO: &str = "lr_scheduler.decay_ratio";
 
-/// Keys besides [`KEYS`] that decide where a rate falls, and so have one value for all cells.
+/// Other keys that affect where a rate falls; they must have one value for all cells.
 const SHARED_KEYS: [&str; 3] = ["lr_scheduler.decay", RATIO, "lr_scheduler.warmup_ratio"];
 
-/// Returns the axis of `sweep.cooldowns`: lengths and decays of cells whose rate falls from these steps on,
-/// over a share of `lr_scheduler.decay_ratio`. `None` without any.
+/// Returns the axis of `sweep.cooldowns`. Each of its steps gives a cell whose rate falls from there on, over
+/// a
+/// fraction `lr_scheduler.decay_ratio` of its length. `None` if there are no cooldowns.
 ///
 /// # Errors
-/// A usage error where the sweep varies one of the keys too, for a step 0, for a share of 1, and beside
+/// A usage error if the sweep also varies one of the keys, if a step is 0, if the fraction is 1, or if there
+/// are
 /// rungs.
 pub fn axis(base: &Recipe, arguments: &Arguments) -> Result<Option<Axis>> {
     let (sweep, name) = (&base.values().sweep, base.name());
@@ -30,17 +34,15 @@ pub fn axis(base: &Recipe, arguments: &Arguments) -> Result<Option<Axis>> {
     let mut keys = KEYS.iter().chain(&SHARED_KEYS).filter(|key| in_recipe(key) || in_arguments(key));
     if let Some(key) = keys.next().or_else(|| KEYS.iter().find(|key| arguments.sets(key))) {
         return Err(Error::usage(format!(
-            "{key} follows from sweep.cooldowns of {name}, or is the same for all of its cells; leave one of them out"
+            "{key} follows from sweep.cooldowns of {name} or must be the same for all of its cells; leave \
+             one of them out"
         )));
     }
     let refused = |message: String, help: &str| Err(base.error(&["sweep.cooldowns", RATIO], message, help));
     let own = arguments.fixed.get(RATIO).and_then(|ratio| ratio.parse().ok());
     let ratio: f64 = own.unwrap_or(base.values().lr_scheduler.decay_ratio);
     if ratio >= 1.0 {
-        return refused(
-            "a cooldown that is all of its cell leaves no trunk".to_owned(),
-            "set a share below 1",
-        );
+        return refused("a cooldown over the whole cell leaves no trunk".to_owned(), "set a share below 1");
     }
     if cooldowns.contains(&0) {
         return refused(

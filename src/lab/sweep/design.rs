@@ -8,11 +8,11 @@ use crate::results::ledger::CellStatus;
 /// How the cells of a sweep depend on each other.
 #[derive(Debug)]
 pub enum Design {
-    /// Each is trained to its end.
+    /// Every cell is trained to its end on its own.
     Grid,
     /// The best configurations continue from rung to rung.
     Halving(Halving),
-    /// Shorter cells begin on the trunk of longer ones.
+    /// Shorter cells start on the trunk of longer ones.
     Cooldowns(Trunks),
 }
 
@@ -32,7 +32,7 @@ impl Design {
         if self.halving().is_some() { status.is_final() } else { status.ends_a_whole_run() }
     }
 
-    /// Describes what is trained; `None` if that is all of every cell.
+    /// Describes what is trained; `None` if every cell is trained fully.
     pub fn in_words(&self, cells: &[Cell]) -> Option<String> {
         match self {
             Self::Grid => None,

@@ -1,4 +1,4 @@
-//! The display of a sweep: a live table on a terminal, plain lines in a pipe, JSON lines for programs.
+//! Displays a sweep: a live table on a terminal, plain lines in a pipe, JSON lines for programs.
 
 use super::attempt::RunningAttempt;
 use super::axes::name_of;
@@ -15,10 +15,10 @@ use std::time::Duration;
 /// Displays a sweep. A closed stdout or stderr never ends it.
 pub struct Display {
     sink: Sink,
-    /// The keys that vary, which name a cell.
+    /// The keys that vary; their values name a cell.
     keys: Vec<String>,
     cells: usize,
-    /// Lines to show after the heading; `None` when they are shown at once.
+    /// Lines to show after the heading; `None` if lines are shown at once.
     held: Option<Vec<(Attempt, usize, Option<Duration>)>>,
 }
 
@@ -47,7 +47,7 @@ enum Event<'a> {
 }
 
 impl Display {
-    /// Creates a display of `cells` cells that are named by `keys`.
+    /// Creates a display for `cells` cells, which are named by `keys`.
     pub fn new(mode: Mode, keys: &[String], cells: usize) -> Self {
         let sink = match mode {
             Mode::Auto if std::io::stderr().is_terminal() => {
@@ -65,13 +65,12 @@ impl Display {
         Self { sink, keys: keys.to_vec(), cells, held: None }
     }
 
-    /// Keeps lines of the ledger back until [`Display::release`]: the heading comes before them, and counts
-    /// them.
+    /// Holds back ledger lines until [`Display::release`], because the heading comes first and counts them.
     pub fn hold(&mut self) {
         self.held.get_or_insert_default();
     }
 
-    /// Shows the lines that were kept back, and all later ones at once.
+    /// Shows the lines that were held back, and from now on all lines at once.
     pub fn release(&mut self) {
         for (attempt, done, took) in self.held.take().unwrap_or_default() {
             self.line(&attempt, done, took);
@@ -88,7 +87,7 @@ impl Display {
         }
     }
 
-    /// Prints a warning, in quiet mode too.
+    /// Prints a warning, even in quiet mode.
     pub fn warn(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Quiet => eprint_line(&format!("warning: {text}")),
@@ -96,8 +95,8 @@ impl Display {
         }
     }
 
-    /// Shows a new line of the ledger. `done` is the number of cells that are done, `took` the time of this
-    /// one.
+    /// Shows a new ledger line. `done` is the number of cells that are done, `took` the time that this cell
+    /// took.
     pub fn line(&mut self, attempt: &Attempt, done: usize, took: Option<Duration>) {
         if let Some(held) = &mut self.held {
             held.push((attempt.clone(), done, took));
@@ -115,7 +114,7 @@ impl Display {
                     line.set_message(printable(&name).into_owned());
                     lines.insert(attempt.key.clone(), line);
                 }
-                // Cells may take hours: a log names the running one.
+                // Cells may take hours, so a log also names the running one.
                 Sink::Plain => eprint_line(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status)),
                 Sink::Json | Sink::Quiet => {}
             }
@@ -143,7 +142,7 @@ impl Display {
             let loss = loss.map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
             let names: Vec<String> = child.gpus().iter().map(ToString::to_string).collect();
             let gpu = if names.is_empty() { String::new() } else { format!("  GPU {}", names.join("+")) };
-            // Its name comes last: a narrow terminal cuts the line at its end.
+            // The name comes last because a narrow terminal cuts off the end of the line.
             line.set_message(format!("{step}/{steps}{loss}{gpu}  {}", self.name(attempt)));
         }
     }
@@ -162,7 +161,7 @@ impl Display {
         self.result(text);
     }
 
-    /// Prints a result of the sweep, in quiet mode too.
+    /// Prints a result of the sweep, even in quiet mode.
     pub fn result(&mut self, text: &str) {
         match self.sink {
             Sink::Quiet => eprint_line(text),
@@ -170,7 +169,7 @@ impl Display {
         }
     }
 
-    /// Returns the name of a cell: the values that vary.
+    /// Names a cell after the values that vary.
     fn name(&self, attempt: &Attempt) -> String {
         match name_of(&self.keys, &attempt.settings) {
             name if name.is_empty() => attempt.recipe.clone(),
@@ -179,7 +178,7 @@ impl Display {
     }
 }
 
-/// Returns the result of an attempt in words.
+/// Describes the result of an attempt.
 fn outcome(attempt: &Attempt, took: Option<Duration>) -> String {
     let measured = &attempt.measured;
     let mut text = String::new();
@@ -195,7 +194,7 @@ fn outcome(attempt: &Attempt, took: Option<Duration>) -> String {
 }
 
 fn bar_style() -> ProgressStyle {
-    // https://no-color.org: set and not empty means no colour.
+    // https://no-color.org: no color if set and not empty.
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let bar = if plain { "{bar:20}" } else { "{bar:20.cyan/dim}" };
     let template = format!("{bar} {{pos}}/{{len}} cells  {{elapsed}}");

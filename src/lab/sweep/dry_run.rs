@@ -1,4 +1,4 @@
-//! What a sweep would run: its cells in order, each with its plan and what it needs.
+//! Shows what a sweep would run: its cells in order, each with its plan and its needs.
 
 use super::axes::name_of;
 use super::cell::{Cell, headline};
@@ -11,26 +11,26 @@ use crate::results::ledger::{CellStatus, Ledger};
 use crate::results::progress::eprint_line;
 use serde::Serialize;
 
-/// A cell with its plan.
+/// A cell and its plan.
 #[derive(Serialize)]
 struct PlannedRow<'a> {
     key: &'a str,
     settings: &'a Settings,
-    /// `to run`, `done: …`, or the status that it will get without a run.
+    /// `to run`, `done: …`, or the status that the cell gets without a run.
     status: String,
     planned_bytes: Option<u64>,
-    /// True if it fits in memory; `None` if it has no plan.
+    /// Whether the cell fits in memory; `None` if it has no plan.
     fits: Option<bool>,
-    /// Why it does not run.
+    /// Why the cell does not run.
     reason: Option<String>,
-    /// Time and disk of a cell to run.
+    /// Time and disk, if the cell is to run.
     needs: Option<RunNeeds>,
 }
 
-/// Returns the cells with their plans, as a table or as JSON lines. Nothing is run or written.
+/// Returns the cells with their plans, as a table or as JSON lines. Runs and writes nothing.
 ///
 /// # Errors
-/// As [`run`](super::run), before anything is run.
+/// The same as for [`run`](super::run) before anything runs.
 pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
     let sweep = Sweep::new(request)?;
     sweep.notes.iter().for_each(|note| eprint_line(note));
@@ -80,7 +80,7 @@ fn table(keys: &[String], rows: &[PlannedRow<'_>]) -> String {
     for (at, row) in rows.iter().enumerate() {
         let time = row.needs.as_ref().and_then(|needs| Some(wall_time(needs.time.as_ref()?.total_s)));
         let disk = row.needs.as_ref().map(|needs| binary(needs.disk.total_bytes as usize));
-        // The rest, advice on keys to change, is in the line of the ledger.
+        // The rest of the reason, advice on keys to change, is in the ledger line.
         let reason = row.reason.as_deref().and_then(|reason| reason.split(';').next());
         table.row([
             (at + 1).to_string(),

@@ -1,52 +1,55 @@
-//! Successive halving: configurations train up to a rung, and the best of them continue.
+//! Successive halving: all configurations train up to a rung, and the best of them continue.
 //!
 //! K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization",
-//! AISTATS 2016. Every cell has the schedule of its whole length, and continues from its checkpoint, to the bit.
-//! Which cells continue follows from the losses in the ledger alone, so a killed sweep decides as it would have.
+//! AISTATS 2016. Every cell has the schedule of its full length and continues from its checkpoint with the
+//! same
+//! bits. Which cells continue depends only on losses in the ledger, so a sweep that is killed and restarted
+//! decides
+//! the same.
 
 use super::cell::Cell;
 use super::work::Work;
 use crate::error::Result;
 use crate::results::configurations;
 
-/// The rungs of a sweep, and the configurations that climb them.
+/// The rungs of a sweep, and the configurations that compete at them.
 #[derive(Debug)]
 pub struct Halving {
-    /// Steps, ascending.
+    /// Steps of the rungs, ascending.
     rungs: Vec<u64>,
     /// One in `eta` configurations continues.
     eta: usize,
-    /// The cells of every configuration, one per seed.
+    /// The cells of each configuration, one per seed.
     configurations: Vec<Vec<usize>>,
 }
 
-/// What is known of a cell at a rung, or at its end.
+/// What is known about a cell at a rung or at the end of training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CellResult {
     /// Its validation loss, in nats per token.
     Loss(f64),
-    /// It ended before, and has none.
+    /// The cell ended before and has no loss here.
     Ended,
-    /// It has to be trained up to there.
+    /// The cell has yet to be trained up to here.
     Open,
 }
 
-/// The state of a sweep with rungs.
+/// How far a sweep with rungs has come.
 #[derive(Debug, PartialEq)]
 pub struct Standing {
-    /// The rung that cells are being trained to; `None` for the end of the training.
+    /// The rung that cells are being trained to; `None` for the end of training.
     pub rung: Option<u64>,
-    /// Cells that have to be trained up to it.
+    /// Cells that have yet to be trained up to it.
     pub open: Vec<usize>,
-    /// Cells that stopped at an earlier rung, and why.
+    /// Cells that were dropped at an earlier rung, and why.
     pub dropped: Vec<(usize, String)>,
 }
 
 impl Halving {
-    /// Returns the rungs of a sweep; `None` for one without.
+    /// Checks the rungs of a sweep; `None` if it has none.
     ///
     /// # Errors
-    /// A usage error for a rung at which a cell has no evaluation, or that is not before its last step.
+    /// A usage error if a cell has no evaluation at a rung, or if a rung is not before a cell's last step.
     pub fn new(rungs: &[usize], eta: usize, cells: &[Cell]) -> Result<Option<Self>> {
         if rungs.is_empty() {
             return Ok(None);
@@ -62,7 +65,7 @@ impl Halving {
         Ok(Some(Self { rungs, eta: eta.max(2), configurations }))
     }
 
-    /// Returns where a sweep stands whose cells have these results: at a rung, or with `None` at the end.
+    /// Returns how far a sweep has come. `result` gives a cell's result at a rung, or at the end for `None`.
     pub fn standing(&self, result: impl Fn(usize, Option<u64>) -> CellResult) -> Standing {
         let open = |continuing: &[usize], rung| -> Vec<usize> {
             let cells = continuing.iter().flat_map(|&at| &self.configurations[at]).copied();
@@ -80,7 +83,7 @@ impl Halving {
                 .iter()
                 .map(|&at| (mean(self.configurations[at].iter().map(|&cell| result(cell, rung))), at))
                 .collect();
-            // Stable: ties go to the first.
+            // The sort is stable, so ties go to the first.
             ranked.sort_by(|(one, _), (other, _)| one.total_cmp(other));
             let kept = self.kept(continuing.len());
             let (best, rest) = ranked.split_at(kept);
@@ -102,7 +105,7 @@ impl Halving {
         (count / self.eta).max(1).min(count)
     }
 
-    /// Describes how many configurations train how far, and their share of the steps of the whole grid.
+    /// Describes how far how many configurations train, and their share of the whole grid's steps.
     pub fn in_words(&self, cells: &[Cell]) -> String {
         let steps_of = |configuration: &[usize]| -> u64 {
             let steps = |&cell: &usize| cells[cell].work.as_ref().map_or(0, |work| work.plan.steps as u64);
@@ -128,13 +131,13 @@ impl Halving {
     }
 }
 
-/// Refuses rungs at which a cell has no evaluation, or that are not before its last step.
+/// Rejects a rung at which a cell has no evaluation, or that is not before a cell's last step.
 fn check(rungs: &[u64], work: &Work) -> Result<()> {
     let (steps, interval) = (work.plan.steps as u64, work.plan.intervals.validation as u64);
     let keys = ["sweep.rungs", "validation.interval", "training.steps"];
     for &rung in rungs {
         if rung == 0 || rung >= steps {
-            let message = format!("a rung at step {rung} of a training of {steps} steps");
+            let message = format!("a rung at step {rung}, but training has {steps} steps");
             return Err(work.recipe.error(&keys, message, format!("name steps from 1 to {}", steps - 1)));
         }
         if interval == 0 || !rung.is_multiple_of(interval) {
@@ -146,7 +149,7 @@ fn check(rungs: &[u64], work: &Work) -> Result<()> {
     Ok(())
 }
 
-/// Returns the mean loss of a configuration; infinite if a cell ended without one, or has one that is not
+/// Returns the mean loss of a configuration; infinite if any cell ended without a loss or its loss is not
 /// finite.
 fn mean(results: impl Iterator<Item = CellResult>) -> f64 {
     let losses: Vec<f64> = results
@@ -164,7 +167,7 @@ mod tests {
     use CellResult::{Ended, Loss, Open};
     use std::collections::BTreeMap;
 
-    /// Results by cell and rung; those that are missing are open.
+    /// Results by cell and rung; cells without one are open.
     type Results = BTreeMap<(usize, Option<u64>), CellResult>;
 
     fn halving(configurations: usize, seeds: usize) -> Halving {
@@ -207,14 +210,14 @@ mod tests {
     fn seeds_are_averaged_and_whatever_is_not_finite_is_worst() {
         let halving = halving(3, 2);
         let mut results = Results::new();
-        // The first has the lowest loss of all, and a higher mean than the second.
+        // The first configuration has the lowest single loss but a higher mean than the second.
         add(&mut results, Some(10), &[(0, 1.0), (1, 4.0), (2, 2.0), (3, 2.0), (4, 0.5), (5, f64::NAN)]);
         let second = standing(&halving, &results);
         assert_eq!((second.rung, &second.open[..]), (Some(30), &[2, 3][..]));
         results.insert((5, Some(10)), Ended);
         let ended = standing(&halving, &results);
         assert_eq!(ended.open, [2, 3]);
-        // A cell that ended keeps its status; the other one of its configuration is dropped.
+        // A cell that ended keeps its status; the other cell of its configuration is dropped.
         assert!(ended.dropped.iter().any(|(cell, _)| *cell == 4));
         assert!(ended.dropped.iter().all(|(cell, _)| *cell != 5));
         for cell in 0..6 {

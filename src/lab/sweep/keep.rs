@@ -1,4 +1,4 @@
-//! Keeps a sweep: copies its cells' lines of the ledger to where reports read them.
+//! Keeps a sweep: copies the ledger lines of its cells to where reports read them.
 
 use super::table::{CELLS, SweepCell, TABLE};
 use crate::error::{Error, IoContext, Result};
@@ -7,12 +7,12 @@ use crate::results::ledger::{Attempt, LEDGER, Ledger, SWEEPS};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Returns the folder of the sweep called `name`: its path, its name, or the name of a recipe for that
-/// recipe's sweep whose table was written last; the latter two may follow `sweeps/`. `None` if there is no
-/// such sweep.
+/// Finds the folder of the sweep `name`: its path, its name, or the name of a recipe, which stands for the
+/// recipe's sweep with the newest table. The latter two may follow `sweeps/`. `None` if there is no such
+/// sweep.
 ///
 /// # Errors
-/// When the results folder cannot be read.
+/// If the results folder cannot be read.
 pub fn find(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     let table = |folder: &Path| folder.join(TABLE).with_extension("csv");
     if table(Path::new(name)).is_file() {
@@ -36,11 +36,12 @@ pub fn find(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     Ok(found.into_iter().max().map(|(_, folder)| folder))
 }
 
-/// Copies the ledger's lines of every cell of the sweep in `folder` to `to/sweeps/NAME/ledger.jsonl`. Keeping
-/// the same lines again changes nothing.
+/// Copies the ledger lines of every cell of the sweep in `folder` to `to/sweeps/NAME/ledger.jsonl`. Keeping
+/// the
+/// same lines again changes nothing.
 ///
 /// # Errors
-/// A cell that is not done; rows that were kept with other content, or a kept file that was changed since.
+/// If a cell is not done, the lines were kept before with other content, or a kept file has changed since.
 pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     let folder = std::path::absolute(folder).at("find", folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -62,7 +63,7 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     let mut recipe = String::new();
     for cell in &cells {
         for line in ledger.lines().iter().filter(|line| is_of(line, cell)) {
-            // Another sweep may have run the cell, with other settings that give the same key.
+            // Another sweep may have run the cell with other settings that give the same key.
             let line = Attempt { settings: cell.settings.clone(), ..line.clone() };
             serde_json::to_writer(&mut lines, &line)
                 .map_err(|e| Error::failed(format!("cannot write a line of {LEDGER}: {e}")))?;
@@ -73,11 +74,12 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     store(vec![(lines, LEDGER.to_owned())], to, &to.join(SWEEPS), recipe, name)
 }
 
-/// Returns the cells of the sweep in a folder, from its list; sweeps of earlier versions have only a table, with
-/// the values that vary.
+/// Returns the cells of the sweep in a folder, from its list. Sweeps of earlier versions have only a table,
+/// which
+/// has only the values that vary.
 ///
 /// # Errors
-/// When neither can be read, or the table does not name its cells.
+/// If neither can be read, or the table does not name its cells.
 pub fn cells(folder: &Path) -> Result<Vec<SweepCell>> {
     let list = folder.join(CELLS);
     if !list.is_file() {
@@ -88,7 +90,7 @@ pub fn cells(folder: &Path) -> Result<Vec<SweepCell>> {
         .map_err(|e| Error::failed(format!("{}:{}: not a list of cells: {e}", list.display(), e.line())))
 }
 
-/// Returns the cells in a table, with the beginnings of their keys.
+/// Returns the cells in a table. It has only the beginnings of their keys.
 fn cells_of_table(table: &Path) -> Result<Vec<SweepCell>> {
     let wrong = |e: csv::Error| Error::failed(format!("cannot read {}: {e}", table.display()));
     let mut reader = csv::Reader::from_path(table).map_err(wrong)?;
@@ -105,7 +107,7 @@ fn cells_of_table(table: &Path) -> Result<Vec<SweepCell>> {
             settings: settings.map(|(name, value)| (name.clone(), value.to_owned())).collect(),
         });
     }
-    // An empty prefix would match every line of the ledger.
+    // An empty prefix would match every ledger line.
     if cells.is_empty() || cells.iter().any(|cell| cell.key.is_empty()) {
         return Err(Error::failed(format!("{} does not name its cells", table.display())));
     }

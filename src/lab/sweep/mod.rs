@@ -1,12 +1,13 @@
-//! Sweeps: every cell of a grid is run once, and a ledger survives crashes.
+//! Sweeps: run every cell of a grid once, with a ledger that survives crashes.
 //!
 //! ```text
 //! recipe + arguments ─▶ axes ─▶ cells (resolved, planned, keyed) ─▶ schedule ─▶ executor
 //!                                             ledger ◀── one line per start and end ──┘
 //! ```
 //!
-//! The ledger decides which cells are done; the tables are written from it after every line. When the sweep
-//! ends, its configurations are compared over their seeds, and the best one is confirmed with fresh ones.
+//! The ledger decides which cells are done, and the tables are rewritten from it after every line. When the
+//! sweep
+//! ends, its configurations are compared over their seeds, and the best one is confirmed with fresh seeds.
 
 mod arguments;
 mod assignment;
@@ -61,32 +62,33 @@ pub use table::SweepCell;
 use table::Tables;
 use trunk::Trunks;
 
-/// The request of a sweep.
+/// What the user asks a sweep to run.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// The recipe.
     pub recipe: &'a Path,
-    /// `section.key=value`, or several values with commas between.
+    /// `section.key=value`, or several values separated by commas.
     pub arguments: &'a [String],
     /// The results folder.
     pub results: &'a Path,
     /// Cells at once on the CPU.
     pub jobs: usize,
-    /// Statuses of done cells that run again.
+    /// Cells that are done with one of these statuses run again.
     pub retry: &'a [CellStatus],
-    /// Time limits of a cell.
+    /// Time limits of each cell.
     pub limits: Limits,
-    /// The display of progress.
+    /// How to show progress.
     pub progress: Mode,
 }
 
 /// A sweep that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its folder, with tables and configurations.
+    /// The sweep's folder, with tables and configurations.
     pub folder: PathBuf,
-    /// `Ok` if every cell is done and none ended badly; a failure otherwise, and
-    /// [`Interrupted`](crate::error::ErrorKind::Interrupted) after a signal.
+    /// `Ok` if every cell is done and none ended badly. [`Interrupted`](crate::error::ErrorKind::Interrupted)
+    /// after a
+    /// signal, and a failure otherwise.
     pub outcome: Result<()>,
 }
 
@@ -98,11 +100,11 @@ struct Sweep {
     axes: Axes,
     cells: Vec<Cell>,
     design: Design,
-    /// Notes on its axes for the user.
+    /// Notes on the axes for the user.
     notes: Vec<String>,
 }
 
-/// Returns a note if `[sweep]` is inherited from a recipe that this one extends.
+/// Returns a note if a recipe inherits `[sweep]` from one that it extends.
 fn inherited(base: &Recipe) -> Option<String> {
     let (top, _) = base.files().last()?;
     let sweep = &base.values().sweep;
@@ -119,7 +121,7 @@ fn inherited(base: &Recipe) -> Option<String> {
     };
     let (key, place) =
         set.into_iter().filter(|(_, set)| *set).find_map(|(key, _)| Some((key, from_below(key)?)))?;
-    Some(format!("{key} is that of {place}, which {} extends; set {key} there to replace it", top.display()))
+    Some(format!("{key} is inherited from {place}; set {key} in {} to replace it", top.display()))
 }
 
 impl Sweep {
@@ -138,7 +140,7 @@ impl Sweep {
         let recipe = Source { path: request.recipe, name: base.name(), machine: &machine, checkpoints };
         let cell = |point| Cell::new(&recipe, point, &build, &mut corpora);
         let mut cells: Vec<Cell> = axes.points.iter().map(cell).collect();
-        // An error of every cell is an error of the command.
+        // If every cell has an error, the command itself fails with it.
         if cells.iter().all(|cell| cell.work.is_err())
             && let Some(wrong) = cells.iter().position(|cell| !cell.excluded)
         {
@@ -156,11 +158,11 @@ impl Sweep {
         Ok(Self { base, build, measure, axes, cells, design, notes })
     }
 
-    /// Returns the highest seed of its cells.
+    /// Returns the highest seed of the cells.
     fn last_seed(&self) -> u64 {
         let own = self.base.values().training.seed;
         let seeds = self.cells.iter().filter_map(|cell| cell.settings.get(SEED)?.parse().ok());
-        // A cell that sets none has the recipe's.
+        // Cells without a seed of their own use the recipe's.
         seeds.max().map_or(own, |highest: u64| highest.max(own))
     }
 }
@@ -168,10 +170,11 @@ impl Sweep {
 /// Runs the cells that are not done, compares their configurations, and confirms the best one.
 ///
 /// # Errors
-/// A usage error for a wrong recipe or argument; a failure when a line of the ledger is damaged, or a table cannot
-/// be written. How the cells ended is in [`Ended`].
+/// A usage error for a wrong recipe or argument. Fails if a ledger line is damaged or a table cannot be
+/// written.
+/// [`Ended`] tells how the cells ended.
 pub fn run(request: &Request<'_>) -> Result<Ended> {
-    // The display acknowledges a signal.
+    // The display itself acknowledges a signal.
     let stop = Stop::on_signals(None)?;
     let sweep = Sweep::new(request)?;
     prepare(request.results)?;
@@ -201,15 +204,16 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
     Ok(Ended { folder, outcome })
 }
 
-/// Creates the folder of sweeps.
+/// Creates the folder of sweeps and its `.gitignore`.
 fn prepare(results: &Path) -> Result<()> {
     let folder = results.join(SWEEPS);
     std::fs::create_dir_all(&folder).at("create", &folder)?;
     atomic::write(&folder.join(".gitignore"), format!("/{ATTEMPTS}/\n/{CLAIMS}/\n").as_bytes())
 }
 
-/// Compares the configurations of a sweep that has ended with `outcome`, and confirms the best one if that is
-/// good. Returns how it ended then.
+/// Compares the configurations of a sweep that ended with `outcome` and, if that is `Ok`, confirms the best
+/// one.
+/// Returns the final outcome.
 fn conclude(
     request: &Request<'_>,
     sweep: &Sweep,
@@ -234,7 +238,7 @@ fn conclude(
     let source = Source { path: request.recipe, name: policy.name, machine: &machine, checkpoints: 0 };
     let seeds = (sweep.last_seed(), count);
     let Some(contest) = Contest::new(&found, &sweep.cells, &ledger, seeds, (&source, &sweep.build))? else {
-        display.warn("a confirmation takes two configurations, and there are fewer");
+        display.warn("nothing is confirmed: that takes two configurations, and there are fewer");
         return Ok(outcome);
     };
     let mut columns = found.keys.clone();

@@ -2,8 +2,9 @@
 
 use crate::results::ledger::{Attempt, Ledger};
 
-/// Returns why a cell runs although one with the same recipe name and settings ended before; `None` if none did.
-/// `next` is the attempt that is about to start.
+/// Returns why a cell runs although a cell with the same recipe name and settings ended before; `None` if
+/// none
+/// did. `next` is the attempt that is about to start.
 pub fn reason(ledger: &Ledger, next: &Attempt) -> Option<String> {
     let same = |line: &&Attempt| {
         line.recipe == next.recipe && line.settings == next.settings && line.key != next.key
@@ -12,7 +13,7 @@ pub fn reason(ledger: &Ledger, next: &Attempt) -> Option<String> {
     Some(differences(last, next))
 }
 
-/// Returns what differs between two attempts, among the things that keys are hashes of.
+/// Describes what differs between two attempts, among the things that go into their keys.
 fn differences(last: &Attempt, next: &Attempt) -> String {
     let corpus = |attempt: &Attempt| attempt.corpus_hash.clone().unwrap_or_default();
     let mut found = Vec::new();
@@ -68,7 +69,7 @@ mod tests {
             reason(&ledger, &next).unwrap(),
             "the device class was 2 × NVIDIA H200 and is 2 × NVIDIA H200 by NV18"
         );
-        // The row of an unchanged class has the same key, and is found by that.
+        // A row of the unchanged class has the same key and is found by that.
         assert_eq!(ledger.last("a").unwrap().status, CellStatus::Ok);
         assert_eq!(reason(&ledger, &attempt("a", "2 × NVIDIA H200", "1")), None);
     }

@@ -1,4 +1,4 @@
-//! Samples of a sweep: points drawn from the ranges of `[sweep]`.
+//! Draws the samples of a sweep: points from the ranges of `[sweep]`.
 
 use super::sobol::{COORDINATES, Coordinate, fraction};
 use crate::error::Result;
@@ -8,17 +8,17 @@ use crate::recipe::{RangeScale, Recipe, Type, find_path, value_text};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Significant digits of a sampled number: enough to tell samples apart, and few enough to read.
+/// Significant digits of a sampled number: enough to tell samples apart, few enough to read.
 const DIGITS: usize = 4;
 
-/// The points that were drawn, without repetitions.
+/// The drawn points, without duplicates.
 #[derive(Debug, Default)]
 pub struct Samples {
     /// The keys, in the order of their ranges.
     pub keys: Vec<String>,
-    /// A value in TOML for each of the keys, point by point.
+    /// The points; each has a TOML value for every key.
     pub points: Vec<Vec<String>>,
-    /// A note on them for the user.
+    /// A note for the user.
     pub note: Option<String>,
 }
 
@@ -35,7 +35,7 @@ struct KeyRange {
 impl KeyRange {
     /// Returns the value at a fraction of the range, as TOML.
     fn value(&self, fraction: f64) -> String {
-        // Half a unit beyond both ends, so that every whole number has the same share.
+        // Extend whole numbers by half a unit at both ends, so that each has the same share.
         let margin = if self.is_whole { 0.5 } else { 0.0 };
         let (low, high) = (self.low - margin, self.high + margin);
         let value = match self.scale {
@@ -43,7 +43,7 @@ impl KeyRange {
             RangeScale::Log => low * (high / low).powf(fraction),
         };
         if self.is_whole {
-            // No minus before a zero.
+            // Adding 0.0 avoids a negative zero.
             return format!("{:.0}", value.round().clamp(self.low, self.high) + 0.0);
         }
         let rounded: f64 = format!("{value:.*e}", DIGITS - 1).parse().unwrap_or(value);
@@ -51,11 +51,13 @@ impl KeyRange {
     }
 }
 
-/// Draws the samples of a recipe. Keys that are `set` otherwise are left out, and the others have the values
-/// that they would have with them.
+/// Draws the samples of a recipe. Keys that are `set` otherwise are left out; the other keys get the same
+/// values as
+/// if those were included.
 ///
 /// # Errors
-/// Ranges without samples, samples without ranges, or more ranges than the sampler has coordinates.
+/// If there are ranges but no samples, samples but no ranges, or more ranges than the sampler has
+/// coordinates.
 pub fn draw(base: &Recipe, set: impl Fn(&str) -> bool) -> Result<Samples> {
     let sweep = &base.values().sweep;
     let ranges: Vec<KeyRange> = [(&sweep.range, RangeScale::Linear), (&sweep.log_range, RangeScale::Log)]
@@ -68,14 +70,14 @@ pub fn draw(base: &Recipe, set: impl Fn(&str) -> bool) -> Result<Samples> {
         (true, samples) => {
             return Err(base.error(
                 &["sweep.samples"],
-                format!("{samples} samples of no range"),
+                format!("{samples} samples but no range to draw from"),
                 "give a key its ends in sweep.range or sweep.log_range, or leave sweep.samples out",
             ));
         }
         (false, 0) => {
             return Err(base.error(
                 &[ranged],
-                "ranges, and no sample is drawn",
+                "ranges are given but no sample is drawn",
                 format!("set sweep.samples, or leave {ranged} out with {ranged}={{}}"),
             ));
         }
@@ -84,7 +86,7 @@ pub fn draw(base: &Recipe, set: impl Fn(&str) -> bool) -> Result<Samples> {
     if ranges.len() > COORDINATES && sweep.sampler == Sampler::Sobol {
         return Err(base.error(
             &[ranged, "sweep.sampler"],
-            format!("{} ranges, and the Sobol sequence has {COORDINATES} coordinates", ranges.len()),
+            format!("{} ranges, but the Sobol sequence has {COORDINATES} coordinates", ranges.len()),
             "set sweep.sampler = \"random\", or give fewer ranges",
         ));
     }
@@ -113,7 +115,7 @@ pub fn draw(base: &Recipe, set: impl Fn(&str) -> bool) -> Result<Samples> {
     Ok(Samples { keys, points, note })
 }
 
-/// Returns the range of a key; `None` if the recipe's check had let something else through.
+/// Returns the range of a key; `None` if the recipe's check let something else through.
 fn range(key: &str, ends: &toml::Value, scale: RangeScale) -> Option<KeyRange> {
     let is_whole = matches!(find_path(key)?.kind, Type::Count { .. });
     let number = |end: &toml::Value| end.as_float().or_else(|| end.as_integer().map(|n| n as f64));
@@ -121,7 +123,7 @@ fn range(key: &str, ends: &toml::Value, scale: RangeScale) -> Option<KeyRange> {
     Some(KeyRange { key: key.to_owned(), low: number(low)?, high: number(high)?, scale, is_whole })
 }
 
-/// Returns `count` points of the cube, above 0 and below 1 in each of the coordinates.
+/// Returns `count` points of the unit cube, with every coordinate above 0 and below 1.
 fn fractions(sampler: Sampler, seed: u64, count: usize, coordinates: usize) -> Vec<Vec<f64>> {
     match sampler {
         Sampler::Random => {
@@ -167,7 +169,7 @@ mod tests {
         assert_eq!((samples.points.len(), &samples.note), (64, &None));
         let [warmup, rates] = [0, 1].map(|at| numbers(&samples, at));
         assert!(warmup.iter().all(|&steps| steps.fract() == 0.0 && (0.0..=200.0).contains(&steps)));
-        // A decade each has half of the rates, and a quarter of the steps are in each quarter.
+        // Each decade has half of the rates, and each quarter of the range a quarter of the steps.
         let below = |values: &[f64], end: f64| values.iter().filter(|&&value| value < end).count();
         assert_eq!((below(&rates, 1e-3), below(&rates, 1e-2)), (32, 64));
         assert!(rates.iter().all(|&rate| rate >= 1e-4));
@@ -184,7 +186,7 @@ mod tests {
         assert_eq!(random(1), random(1));
         assert_ne!(random(1), random(2));
         assert_ne!(random(1), drawn(&format!("{BOTH}seed = 1")).points);
-        // More samples begin with the same ones.
+        // A larger number of samples begins with the same ones.
         let fewer = BOTH.replace("64", "10");
         assert_eq!(drawn(&fewer).points, drawn(BOTH).points[..10]);
     }
@@ -214,7 +216,7 @@ mod tests {
             let range = KeyRange { key: String::new(), low, high, scale: RangeScale::Log, is_whole: false };
             range.value(fraction)
         };
-        // Rounded to four digits they would be beyond.
+        // Rounding to four digits would move them out of the range.
         assert_eq!(at(0.123456, 0.2, 1e-9), "0.1235");
         assert_eq!(at(0.123449, 0.2, 1e-9), "0.123449");
         assert_eq!(at(1e-5, 2.00006e-5, 1.0 - 1e-12), "2e-5");
@@ -236,7 +238,7 @@ mod tests {
     fn ranges_and_samples_need_each_other() {
         let refused = |sweep: &str| draw(&load(sweep).unwrap(), |_| false).unwrap_err().message().to_owned();
         let none = refused("samples = 3");
-        assert!(none.contains("3 samples of no range") && none.contains("r.toml:2"), "{none}");
+        assert!(none.contains("3 samples but no range") && none.contains("r.toml:2"), "{none}");
         let ranges = refused("log_range = { \"optimizer.lr\" = [1e-4, 1e-2] }");
         assert!(ranges.contains("no sample is drawn") && ranges.contains("r.toml:2"), "{ranges}");
         assert!(draw(&load("").unwrap(), |_| false).unwrap().points.is_empty());

@@ -1,7 +1,8 @@
-//! The loop of a sweep: first the attempts that dead processes left, then every cell that is not done.
+//! Runs a sweep: first the attempts that dead processes left behind, then every cell that is not done.
 //!
-//! Several processes may run the same cells. A cell is claimed before anything is done with it, so each runs once,
-//! and what another process works on is waited for.
+//! Several processes may run the same cells. A process claims a cell before it does anything with it, so each
+//! cell
+//! runs once, and waits for the cells that others are working on.
 
 mod branches;
 mod messages;
@@ -27,10 +28,10 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The ledger's key of the planned bytes, which are known before a cell runs.
+/// The ledger's key for the planned bytes, which are known before a cell runs.
 const PLANNED: &str = "planned_bytes";
 
-/// Time between two looks at what other processes did.
+/// How often to check what other processes did.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The settings of a sweep.
@@ -40,20 +41,20 @@ pub struct SweepPolicy<'a> {
     pub name: &'a str,
     /// The results folder.
     pub results: &'a Path,
-    /// Statuses of done cells that run again.
+    /// Cells that are done with one of these statuses run again.
     pub retry: &'a [CellStatus],
-    /// Time limits of an attempt.
+    /// Time limits of each attempt.
     pub limits: Limits,
-    /// The program that runs the cells.
+    /// Name of the program that runs the cells.
     pub build: &'a str,
 }
 
-/// What is written from the ledger after every line.
+/// Something that is rewritten from the ledger after every line.
 pub trait Output {
-    /// Writes it.
+    /// Writes the output.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     fn write(&mut self, cells: &[Cell], ledger: &Ledger) -> Result<()>;
 }
 
@@ -67,32 +68,32 @@ pub struct Schedule<'a> {
     display: Display,
     /// Indices of cells that wait for a device.
     waiting: VecDeque<usize>,
-    /// Indices of cells that another process works on.
+    /// Indices of cells that another process is working on.
     elsewhere: Vec<usize>,
-    /// Running attempts, with their first lines.
+    /// Running attempts, each with its first ledger line.
     running: Vec<(Attempt, RunningAttempt)>,
     /// GPUs that other processes use.
     gpus_elsewhere: Vec<usize>,
-    /// Time of the last look at what other processes did.
+    /// When other processes were last checked.
     looked: Option<Instant>,
     design: &'a Design,
-    /// The step to which the waiting cells are trained; `None` for the last one.
+    /// The step that the waiting cells are trained to; `None` for the last step.
     until: Option<u64>,
-    /// Keys of cells that were started here, with the step.
+    /// Keys of cells that were started here, and the step they were to reach.
     started: HashSet<(String, Option<u64>)>,
-    /// The last attempt at each cell before the sweep began.
+    /// Number of the last attempt at each cell before the sweep began.
     before: HashMap<String, u64>,
 }
 
-/// What became of the claim of a cell.
+/// The result of claiming a cell.
 enum Claim {
     /// The cell and its GPUs belong to this process.
     Free,
-    /// Another process works on it.
+    /// Another process is working on the cell.
     Elsewhere,
-    /// Another process was done with it first, or it runs here: its attempt was found.
+    /// Another process finished the cell first, or its attempt was found and now runs here.
     Done,
-    /// Another process took a GPU.
+    /// A GPU is not available now: another process holds it, or a run was found on it.
     NoDevice,
 }
 
@@ -130,17 +131,18 @@ impl<'a> Schedule<'a> {
         Self { design, ..self }
     }
 
-    /// Returns the ledger and the display, for what follows.
+    /// Returns the ledger and the display, for whatever comes next.
     pub fn into_parts(self) -> (Ledger, Display) {
         (self.ledger, self.display)
     }
 
-    /// Runs the cells that are not done, until all are done or a signal arrives. `table` is where their rows
-    /// are.
+    /// Runs the cells that are not done, until all are done or a signal arrives. `table` is the file with
+    /// their rows.
     ///
     /// # Errors
-    /// [`Interrupted`](crate::error::ErrorKind::Interrupted) after a signal; a failure when a cell failed,
-    /// hung, took too long or was killed, or when the ledger or the output cannot be written.
+    /// [`Interrupted`](crate::error::ErrorKind::Interrupted) after a signal. Fails if a cell failed, hung,
+    /// took too long
+    /// or was killed, or if the ledger or the output cannot be written.
     pub fn run(&mut self, table: &Path, stop: &Stop) -> Result<()> {
         self.begin()?;
         self.say_heading(table);
@@ -150,10 +152,11 @@ impl<'a> Schedule<'a> {
         self.conclude(table, stop.requested())
     }
 
-    /// Like [`run`](Self::run), for a caller that reports progress itself: a cell that ends badly is not an error.
+    /// Like [`run`](Self::run), for a caller that reports progress itself: a cell that ends badly is not an
+    /// error.
     ///
     /// # Errors
-    /// When the ledger or the output cannot be written.
+    /// If the ledger or the output cannot be written.
     pub fn run_for_caller(mut self, stop: &Stop) -> Result<Ledger> {
         self.begin()?;
         self.display.release();
@@ -162,11 +165,12 @@ impl<'a> Schedule<'a> {
         Ok(self.ledger)
     }
 
-    /// Attaches to running attempts and queues the cells that are not done. Lines are held back.
+    /// Attaches to running attempts and queues the cells that are not done. Their lines are held back.
     fn begin(&mut self) -> Result<()> {
         if self.ledger.claimed_by_others()?.contains(&machine_claim("alone")) {
             return Err(Error::failed(
-                "a comparison measures speeds on this machine, alone; wait for it to end, or stop it",
+                "a comparison measures speeds on this machine and needs it alone; wait for it to end, or \
+                 stop it",
             ));
         }
         self.display.hold();
@@ -176,7 +180,7 @@ impl<'a> Schedule<'a> {
         self.queue()
     }
 
-    /// Runs what is queued, rung by rung.
+    /// Runs the queued cells, rung by rung.
     fn work(&mut self, stop: &Stop) -> Result<()> {
         self.output.write(self.cells, &self.ledger)?;
         loop {
@@ -187,7 +191,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Runs the waiting cells, until all have ended here or elsewhere, or a signal arrives.
+    /// Runs the waiting cells until all have ended, here or elsewhere, or a signal arrives.
     fn run_waiting(&mut self, stop: &Stop) -> Result<()> {
         let mut is_told = false;
         while !(self.running.is_empty() && self.waiting.is_empty() && self.elsewhere.is_empty()) {
@@ -215,7 +219,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Queues every cell that is not done, and records those that are skipped.
+    /// Queues every cell that is not done, and records the skipped ones.
     fn queue(&mut self) -> Result<()> {
         let mut seen = HashSet::new();
         let mut shared = 0;
@@ -249,7 +253,7 @@ impl<'a> Schedule<'a> {
         }
         if shared > 0 {
             self.display.warn(&format!(
-                "{shared} of {} cells differ from another one in bookkeeping keys alone; they share its row",
+                "{shared} of {} cells differ from another one only in bookkeeping keys; they share its row",
                 self.cells.len()
             ));
         }
@@ -260,7 +264,7 @@ impl<'a> Schedule<'a> {
         self.running.iter().any(|(attempt, _)| attempt.key == cell.key)
     }
 
-    /// Starts waiting cells while there are free devices.
+    /// Starts waiting cells while devices are free.
     fn start_waiting(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some(&index) = self.waiting.get(at) {
@@ -283,7 +287,7 @@ impl<'a> Schedule<'a> {
             match self.claim(index, &assignment.gpus)? {
                 Claim::Free => {
                     self.waiting.remove(at);
-                    // What the cell begins with may have changed until it was claimed.
+                    // The run that the cell starts from may have changed before the cell was claimed.
                     let beginning = self.beginning(index);
                     self.start(cell, work, &assignment, &beginning)?;
                 }
@@ -323,7 +327,7 @@ impl<'a> Schedule<'a> {
         }
         line.recipe_hash = assignment.recipe_hash(work)?;
         let (task, arguments) = match beginning {
-            // It has its recipe already.
+            // The run already has its recipe.
             Beginning::Stopped(run) => (Task::Resume(run.clone()), assignment.arguments().collect()),
             Beginning::Trunk { run, step } => {
                 (Task::Fork { run: run.clone(), step: *step }, cell.arguments(assignment))
@@ -335,7 +339,7 @@ impl<'a> Schedule<'a> {
         let resumes = matches!(task, Task::Resume(_));
         let recipe_hash = (!resumes).then(|| line.recipe_hash.clone());
         let header = Header { gpus: assignment.gpus.clone(), recipe_hash, until: self.until };
-        // The line comes first: a process without a line would never be found again.
+        // Write the line first; a process without a line would never be found again.
         self.append(line.clone(), None)?;
         let name = output_name(&line.key, line.attempt);
         let spec = RunSpec {
@@ -357,7 +361,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Polls every running attempt, and records those that have ended.
+    /// Polls every running attempt and records those that have ended.
     fn poll_running(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some((attempt, child)) = self.running.get_mut(at) {
@@ -376,7 +380,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Records the result of an attempt, and lets go of its cell and its GPUs.
+    /// Records the result of an attempt, and releases its cell and GPUs.
     fn end(
         &mut self,
         begun: &Attempt,
@@ -395,7 +399,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Appends the last line of an attempt, and lets go of its cell and its GPUs.
+    /// Appends the last line of an attempt, and releases its cell and GPUs.
     fn append_last(&mut self, line: Attempt, took: Option<Duration>, gpus: &[usize]) -> Result<()> {
         let key = line.key.clone();
         self.append(line, took)?;
@@ -403,7 +407,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Adds a line to the ledger, and updates the output and the display.
+    /// Appends a line to the ledger, and updates the output and the display.
     fn append(&mut self, line: Attempt, took: Option<Duration>) -> Result<()> {
         self.ledger.append(line.clone())?;
         self.output.write(self.cells, &self.ledger)?;
@@ -411,7 +415,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Returns the line of the next attempt at a cell.
+    /// Makes the line of the next attempt at a cell.
     fn attempt_of(&self, cell: &Cell, status: CellStatus, reason: Option<String>) -> Attempt {
         Attempt {
             key: cell.key.clone(),
@@ -431,7 +435,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Returns true if a cell has to be run, as far as the ledger knows.
+    /// Returns true if the cell still has to run, as far as the ledger knows.
     fn is_wanted(&self, cell: usize) -> bool {
         let key = &self.cells[cell].key;
         match (self.design.halving(), self.ledger.last(key)) {
@@ -441,7 +445,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Returns true if the cell of this line runs again on request, and has not yet.
+    /// Returns true if the user asked to rerun the cell of this line, and it has not been rerun yet.
     fn is_retried(&self, line: &Attempt) -> bool {
         let was_before = self.before.get(&line.key) == Some(&line.attempt);
         was_before && self.policy.retry.contains(&line.status)

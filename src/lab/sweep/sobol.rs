@@ -1,16 +1,20 @@
 //! Points that fill a cube evenly: Sobol's sequence with Owen's scrambling.
 //!
 //! I. M. Sobol, "On the distribution of points in a cube", 1967; A. B. Owen, "Scrambling Sobol and
-//! Niederreiter–Xing points", J. Complexity 14, 1998. Every point by itself is uniform in the cube, and the
-//! first 2^k points have exactly one in each of 2^k equal intervals of every coordinate.
+//! Niederreiter–Xing points", J. Complexity 14, 1998. Each single point is uniform in the cube, and of the
+//! first 2^k
+//! points, each of 2^k equal intervals of a coordinate contains exactly one.
 
-/// Bits of a coordinate.
+/// Bits per coordinate.
 const BITS: u32 = u32::BITS;
 
-/// Primitive polynomials and initial direction numbers of the second coordinate and those after it: the
-/// coefficients `a` and the numbers `m_1 … m_s` of a polynomial of degree s. From the first lines of
-/// `new-joe-kuo-6.21201`: S. Joe and F. Y. Kuo, "Constructing Sobol sequences with better two-dimensional
-/// projections", SIAM J. Sci. Comput. 30, 2008.
+/// Primitive polynomials and initial direction numbers for the second coordinate onward: the coefficients `a`
+/// and
+/// the numbers `m_1 … m_s` of a polynomial of degree s. They are the first lines of `new-joe-kuo-6.21201`: S.
+/// Joe
+/// and F. Y. Kuo, "Constructing Sobol sequences with better two-dimensional projections", SIAM J. Sci.
+/// Comput. 30,
+/// 2008.
 const JOE_KUO: [(u32, &[u32]); 15] = [
     (0, &[1]),
     (1, &[1, 3]),
@@ -29,7 +33,7 @@ const JOE_KUO: [(u32, &[u32]); 15] = [
     (16, &[1, 3, 1, 13, 27, 49]),
 ];
 
-/// Number of coordinates that there are direction numbers for.
+/// Number of coordinates with direction numbers.
 pub const COORDINATES: usize = JOE_KUO.len() + 1;
 
 /// One coordinate of the sequence.
@@ -37,18 +41,18 @@ pub const COORDINATES: usize = JOE_KUO.len() + 1;
 pub struct Coordinate {
     /// The direction numbers, as binary fractions.
     directions: [u32; BITS as usize],
-    /// The key of its scrambling.
+    /// The key of the scrambling.
     key: u64,
 }
 
 impl Coordinate {
-    /// Returns the coordinate with this index, scrambled by a seed; `None` beyond [`COORDINATES`].
+    /// Creates the coordinate with this index, scrambled by a seed; `None` from [`COORDINATES`] on.
     pub fn new(index: usize, seed: u64) -> Option<Self> {
         let key = split_mix(split_mix(seed, 0), index as u64);
         Some(Self { directions: directions(index)?, key })
     }
 
-    /// Returns the value of a point in this coordinate, above 0 and below 1.
+    /// Returns this coordinate of a point, above 0 and below 1.
     pub fn value(&self, point: u32) -> f64 {
         fraction(scramble(self.unscrambled(point), self.key))
     }
@@ -60,12 +64,12 @@ impl Coordinate {
     }
 }
 
-/// Returns the centre of the interval that 32 binary digits name: above 0 and below 1.
+/// Returns the center of the interval that 32 binary digits name, above 0 and below 1.
 pub fn fraction(digits: u32) -> f64 {
     (f64::from(digits) + 0.5) / (f64::from(u32::MAX) + 1.0)
 }
 
-/// Returns the direction numbers of a coordinate, by the recurrence of its polynomial.
+/// Computes the direction numbers of a coordinate, by the recurrence of its polynomial.
 fn directions(index: usize) -> Option<[u32; BITS as usize]> {
     let mut v: [u32; BITS as usize] = std::array::from_fn(|k| 1 << (BITS as usize - 1 - k));
     if index == 0 {
@@ -85,13 +89,14 @@ fn directions(index: usize) -> Option<[u32; BITS as usize]> {
     Some(v)
 }
 
-/// Scrambles a binary fraction: each digit is flipped or not by a random bit of the digits before it. So
-/// intervals are permuted within intervals, and what was evenly spread stays so.
+/// Scrambles a binary fraction. A random bit, which depends on the digits before it, decides whether each
+/// digit is
+/// flipped. This only permutes intervals within intervals, so evenly spread points stay evenly spread.
 fn scramble(digits: u32, key: u64) -> u32 {
     let mut scrambled = 0;
     for bit in (0..BITS).rev() {
         let before = u64::from(digits) >> (bit + 1);
-        // Every node of the binary tree of intervals has a number of its own.
+        // Every node in the binary tree of intervals has its own number.
         let node = 1 << (BITS - 1 - bit) | before;
         let flip = (split_mix(key, node) >> 63) as u32;
         scrambled |= (digits >> bit & 1 ^ flip) << bit;
@@ -99,8 +104,9 @@ fn scramble(digits: u32, key: u64) -> u32 {
     scrambled
 }
 
-/// Returns the number at a position of the stream of a key: SplitMix64, G. L. Steele, D. Lea and C. H. Flood,
-/// "Fast splittable pseudorandom number generators", OOPSLA 2014.
+/// Returns the number at a position of a key's stream: SplitMix64, G. L. Steele, D. Lea and C. H. Flood,
+/// "Fast
+/// splittable pseudorandom number generators", OOPSLA 2014.
 fn split_mix(key: u64, position: u64) -> u64 {
     let mut z = key.wrapping_add(position.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -116,8 +122,9 @@ mod tests {
         (0..COORDINATES).map(|index| Coordinate::new(index, seed).unwrap()).collect()
     }
 
-    /// The first points of the sequence in the order of their binary numbers, in 4 coordinates, as multiples
-    /// of 1/8: those that Joe and Kuo's program prints, which goes through them in the order of a Gray code.
+    /// The first points in 4 coordinates, as multiples of 1/8. Joe and Kuo's program prints them in the order
+    /// of a Gray
+    /// code, so this test does too.
     #[test]
     fn the_first_points_are_those_of_joe_and_kuo() {
         let all = coordinates(0);
@@ -136,8 +143,9 @@ mod tests {
             [1, 5, 3, 1],
         ];
         assert_eq!(points, expected);
-        // Each of the first six direction numbers of every coordinate has a part in this point, which is the
-        // 43rd of scipy.stats.qmc.Sobol(16, scramble=False).
+        // In this point, each of the first six direction numbers of every coordinate takes part. It is the
+        // 43rd of
+        // scipy.stats.qmc.Sobol(16, scramble=False).
         let sixty_fourths: Vec<u32> = all.iter().map(|one| one.unscrambled(0b11_1111) >> 26).collect();
         assert_eq!(sixty_fourths, [63, 21, 1, 47, 29, 31, 63, 39, 51, 39, 5, 9, 49, 19, 59, 43]);
     }
@@ -160,8 +168,9 @@ mod tests {
         }
     }
 
-    /// The property for which Joe and Kuo chose their numbers: pairs of coordinates fill squares. The first
-    /// two are a (0, 2)-sequence: every box of area 2^-k has one of 2^k points.
+    /// Joe and Kuo chose their numbers for this property: pairs of coordinates fill squares. The first two
+    /// form a
+    /// (0, 2)-sequence: of 2^k points, every box of area 2^-k contains one.
     #[test]
     fn the_first_two_coordinates_fill_every_box() {
         let all = coordinates(3);
@@ -189,7 +198,8 @@ mod tests {
         assert!(one.iter().all(|&value| value > 0.0 && value < 1.0));
     }
 
-    /// Owen 1997: the variance of the mean of a smooth function falls with n^-3, that of independent points
+    /// Owen 1997: for a smooth function, the variance of the mean falls with n^-3; with independent points,
+    /// it falls
     /// with n^-1.
     #[test]
     fn means_of_scrambled_points_vary_little() {
@@ -202,7 +212,7 @@ mod tests {
         let means: Vec<f64> = (0..50).map(mean).collect();
         let average = means.iter().sum::<f64>() / 50.0;
         let variance = means.iter().map(|mean| (mean - average).powi(2)).sum::<f64>() / 49.0;
-        // The product of four has expectation 1 and variance (4/3)^4 - 1.
+        // The product of four coordinates has expectation 1 and variance (4/3)^4 - 1.
         let independent = ((4f64 / 3.0).powi(4) - 1.0) / f64::from(n);
         assert!((average - 1.0).abs() < 0.01, "{average}");
         assert!(variance < independent / 10.0, "{variance} against {independent}");

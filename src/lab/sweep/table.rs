@@ -1,4 +1,4 @@
-//! The tables of a sweep: `table.csv` and `table.md`, rewritten after every line of the ledger.
+//! Writes the tables of a sweep, `table.csv` and `table.md`, anew after every ledger line.
 
 use super::axes::Axes;
 use super::cell::{Cell, hash};
@@ -13,18 +13,20 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The tables' names, without their endings.
+/// Name of the tables, without the file extension.
 pub const TABLE: &str = "table";
 
-/// The list of a sweep's cells with their settings: a line of the ledger has the settings of the sweep that ran it.
+/// The list of a sweep's cells with their settings. The ledger cannot replace it, because a ledger line has
+/// the
+/// settings of the sweep that ran the cell.
 pub const CELLS: &str = "cells.json";
 
-/// A cell of a sweep, as its folder knows it.
+/// A cell, as listed in its sweep's folder.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SweepCell {
-    /// Its key in the ledger; in sweeps of earlier versions the beginning of it.
+    /// The key in the ledger; in sweeps of earlier versions, only the beginning of the key.
     pub key: String,
-    /// Values that it sets on top of the recipe, by key, as TOML.
+    /// Values that the cell sets on top of the recipe, by key, as TOML.
     pub settings: Settings,
 }
 
@@ -36,30 +38,30 @@ pub struct Tables {
     keys: Vec<String>,
 }
 
-/// Age from which a file that is being written is taken for one that a crash left: another process may write the
-/// same tables.
+/// Temporary files at least this old are leftovers of a crash; another process may still be writing younger
+/// ones.
 const LEFTOVER: Duration = Duration::from_secs(60);
 
-/// The column of the status, before the figures of the ledger.
+/// The status column, before the ledger's figures.
 const STATUS: &str = "status";
 
-/// The column of the prefix of a cell's key.
+/// The column with the first digits of a cell's key.
 const CELL: &str = "cell";
 
-/// The column of the reason of a status.
+/// The column with the reason for the status.
 const REASON: &str = "reason";
 
-/// Columns behind the figures of the ledger.
+/// Columns after the ledger's figures.
 const LAST_COLUMNS: [&str; 5] = ["contended", "attempts", "run", CELL, REASON];
 
-/// Columns that `table.md` omits; `loss` is the last batch's alone.
+/// Columns that `table.md` omits; `loss` covers only the last batch.
 const NOT_IN_MARKDOWN: [&str; 6] = ["loss", "allocated_mib", "contended", "attempts", "run", CELL];
 
 impl Tables {
-    /// Returns the tables of the sweep that consists of these cells, in `RESULTS/sweeps/RECIPE-HASH8/`.
+    /// Creates the tables of the sweep with these cells, in `RESULTS/sweeps/RECIPE-HASH8/`.
     ///
     /// # Errors
-    /// When the folder cannot be made.
+    /// If the folder cannot be created.
     pub fn new(results: &Path, recipe: &str, axes: &Axes, cells: &[Cell]) -> Result<Self> {
         let keys: Vec<&str> = cells.iter().map(|cell| cell.key.as_str()).collect();
         let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
@@ -68,10 +70,10 @@ impl Tables {
         Self::within(folder, &axes.keys, cells)
     }
 
-    /// Returns tables of these cells in a folder, with a column for each of `keys`.
+    /// Creates tables of these cells in a folder, with a column for each of `keys`.
     ///
     /// # Errors
-    /// When the folder cannot be made.
+    /// If the folder cannot be created.
     pub fn within(folder: PathBuf, keys: &[String], cells: &[Cell]) -> Result<Self> {
         std::fs::create_dir_all(&folder).at("create", &folder)?;
         atomic::clear_leftovers(&folder, LEFTOVER)?;
@@ -85,7 +87,7 @@ impl Tables {
         Ok(Self { folder, keys: keys.to_vec() })
     }
 
-    /// Returns their folder.
+    /// Returns the folder of the tables.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -133,7 +135,7 @@ impl Tables {
             .filter(|&at| at < self.keys.len() || rows.iter().any(|row| !row[at].is_empty()))
             .collect();
         let value = |row: &[String], at: usize| match header[at] {
-            // The advice after the semicolon is in the other table.
+            // The advice after the semicolon is only in `table.csv`.
             REASON => markdown_cell(row[at].split(';').next().unwrap_or_default()),
             _ => markdown_cell(&row[at]),
         };
@@ -154,7 +156,7 @@ impl Output for Tables {
     }
 }
 
-/// Returns a table as CSV.
+/// Formats a table as CSV.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -171,12 +173,12 @@ where
     writer.into_inner().map_err(|e| wrong(e.to_string()))
 }
 
-/// Returns the first digits of a key, enough to find its lines in the ledger.
+/// Returns the first digits of a key, which are enough to find its lines in the ledger.
 fn short(key: &str) -> String {
     key.chars().take(12).collect()
 }
 
-/// Formats a value for a Markdown table: escaped, and numbers with five digits.
+/// Formats a value for a Markdown table: escapes text, and shortens numbers to five digits.
 fn markdown_cell(value: &str) -> String {
     match value.parse::<f64>() {
         Ok(number) if number.fract() != 0.0 && number.is_finite() => {

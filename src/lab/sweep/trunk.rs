@@ -1,10 +1,14 @@
-//! Cooldowns from one trunk: cells that differ in the step from which their learning rate falls share the steps
-//! before.
+//! Trains cooldowns from one trunk: cells that differ only in the step at which their learning rate starts to
+//! fall
+//! share the steps before it.
 //!
-//! A. Hägele et al., "Scaling laws and compute-optimal training beyond fixed training durations", NeurIPS 2024.
-//! Every cell is a whole training with its own recipe, and so its own key in the ledger. The longest one that is
-//! to be trained saves its state at the steps where others start to fall, and these begin there, to the bit. A
-//! cell that finds no such state trains from step 0.
+//! A. Hägele et al., "Scaling laws and compute-optimal training beyond fixed training durations", NeurIPS
+//! 2024.
+//! Every cell is a complete training with its own recipe, and so its own key in the ledger. The longest cell
+//! that
+//! has to be trained saves its state at the steps where the others start to fall, and these start there, with
+//! the
+//! same bits. A cell that finds no such state trains from step 0.
 
 use super::cell::Cell;
 use super::cooldowns::KEYS;
@@ -15,14 +19,14 @@ use crate::policy::Decay;
 use crate::results::configurations::Settings;
 use std::collections::BTreeMap;
 
-/// Refuses a schedule under which cells of different lengths share no steps.
+/// Rejects a schedule under which cells of different lengths share no steps.
 fn check(work: &Work) -> Result<()> {
     let schedule = &work.recipe.values().lr_scheduler;
     if schedule.decay != Decay::Wsd {
         return Err(work.recipe.error(
             &["sweep.cooldowns", "lr_scheduler.decay"],
             format!(
-                "with decay = \"{}\" the rate falls from the start, and cells share no steps",
+                "with decay = \"{}\" the rate falls from the start, so cells share no steps",
                 schedule.decay
             ),
             "set lr_scheduler.decay = \"wsd\"",
@@ -31,8 +35,8 @@ fn check(work: &Work) -> Result<()> {
     if work.recipe.written().lr_scheduler.warmup_ratio.is_some() {
         return Err(work.recipe.error(
             &["sweep.cooldowns", "lr_scheduler.warmup_ratio"],
-            "cells of different lengths have no warm-up in common that is a share of them",
-            "set lr_scheduler.warmup_steps in place of it",
+            "a warm-up that is a fraction of the length differs between cells, so they share no steps",
+            "set lr_scheduler.warmup_steps instead",
         ));
     }
     Ok(())
@@ -41,25 +45,25 @@ fn check(work: &Work) -> Result<()> {
 /// The cells of a sweep with cooldowns, by their trunk.
 #[derive(Debug)]
 pub struct Trunks {
-    /// Trunk and last step before the rate falls, cell by cell; `None` for one without work.
+    /// Each cell's trunk and its last step before the rate falls; `None` for a cell without work.
     branches: Vec<Option<Branch>>,
 }
 
-/// Where the next attempt at a cell begins.
+/// Where the next attempt at a cell starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Beginning {
     /// At step 0.
     Start,
     /// Where this run was stopped.
     Stopped(String),
-    /// With the state of another cell's run at a step.
+    /// From the state that another cell's run saved at a step.
     Trunk {
         /// `RECIPE/RUN`.
         run: String,
         /// The step.
         step: u64,
     },
-    /// Not yet: another cell is on its way to that state.
+    /// Not yet; another cell is still training to that state.
     Later,
 }
 
@@ -71,10 +75,11 @@ struct Branch {
 }
 
 impl Trunks {
-    /// Finds the trunks of cells, and lets each cell save its state where shorter ones leave it.
+    /// Finds the trunks of cells, and makes each cell save its state where shorter ones leave its trunk.
     ///
     /// # Errors
-    /// A usage error for a cell whose rate is not constant before it falls, or whose warm-up is a share of it.
+    /// A usage error if a cell's rate is not constant before it falls, or if its warm-up is a fraction of its
+    /// length.
     pub fn new(cells: &mut [Cell]) -> Result<Self> {
         for work in cells.iter().filter_map(|cell| cell.work.as_ref().ok()) {
             check(work)?;
@@ -94,12 +99,12 @@ impl Trunks {
         Ok(trunks)
     }
 
-    /// Returns the step after which the rate of a cell falls.
+    /// Returns the step after which a cell's rate falls.
     pub fn step(&self, cell: usize) -> Option<u64> {
         self.branches.get(cell).copied().flatten().map(|branch| branch.step)
     }
 
-    /// Returns the cells that stay on the trunk longer than a cell does.
+    /// Returns the cells that stay on a cell's trunk longer than the cell itself.
     pub fn longer(&self, cell: usize) -> impl Iterator<Item = usize> + '_ {
         let own = self.branches.get(cell).copied().flatten();
         self.on_same_trunk(cell).filter(move |&other| {
@@ -107,7 +112,7 @@ impl Trunks {
         })
     }
 
-    /// Returns the cells that share a cell's trunk, itself included.
+    /// Returns the cells on a cell's trunk, including the cell itself.
     pub fn on_same_trunk(&self, cell: usize) -> impl Iterator<Item = usize> + '_ {
         let own = self.branches.get(cell).copied().flatten();
         let is_same = move |other: &Option<Branch>| {
@@ -116,7 +121,7 @@ impl Trunks {
         self.branches.iter().enumerate().filter(move |(_, other)| is_same(other)).map(|(at, _)| at)
     }
 
-    /// Returns the steps at which shorter cells leave the trunk of a cell.
+    /// Returns the steps at which shorter cells leave a cell's trunk.
     fn shorter(&self, cell: usize) -> Vec<u64> {
         let own = self.step(cell);
         let steps = self.on_same_trunk(cell).filter_map(|other| self.step(other));
@@ -145,7 +150,7 @@ impl Trunks {
     }
 }
 
-/// Returns the last step before the rate of a cell with these settings falls.
+/// Returns the last step before the rate falls, for a cell with these settings.
 fn step_of(settings: &Settings) -> Option<u64> {
     let [steps, decay] = KEYS.map(|key| settings.get(key).and_then(|value| value.parse::<u64>().ok()));
     steps?.checked_sub(decay?)

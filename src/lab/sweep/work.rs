@@ -1,4 +1,4 @@
-//! The work of a cell: its recipe and plan, and whether the plan fits in memory.
+//! The work of a cell: its recipe, its plan, and whether the plan fits in memory.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::memory::peak_bytes;
@@ -10,33 +10,33 @@ use crate::recipe::Recipe;
 use crate::results::progress::eprint_line;
 use crate::train::cpu_pace;
 
-/// The recipe of a cell and its plan.
+/// A cell's recipe and plan.
 #[derive(Debug)]
 pub struct Work {
-    /// Its recipe.
+    /// The recipe.
     pub recipe: Recipe,
-    /// Its plan.
+    /// The plan.
     pub plan: Plan,
-    /// The machine that it is planned for.
+    /// The machine that the plan is for.
     pub machine: Machine,
 }
 
-/// The memory of a cell by its plan.
+/// A cell's memory, time and disk, according to its plan.
 #[derive(Clone, Debug)]
 pub struct CellFit {
     /// Bytes of state and activations.
     pub planned_bytes: u64,
-    /// The error if it does not fit; `None` if it does.
+    /// The error if the plan does not fit in memory; `None` if it does.
     pub refusal: Option<Error>,
     /// Time and disk.
     pub needs: RunNeeds,
 }
 
 impl Work {
-    /// Compares the plan's memory with what is available.
+    /// Compares the plan's memory with the available memory, and predicts time and disk.
     ///
     /// # Errors
-    /// If the programs cannot be recorded, or the device does not respond.
+    /// If the programs cannot be recorded or the device does not respond.
     pub fn fit(&self) -> Result<CellFit> {
         let programs = Programs::new(&self.plan)?;
         let planned_bytes = peak_bytes(&self.plan, &programs) as u64;

@@ -1,36 +1,37 @@
-//! The memory that a plan may use.
+//! Determines how much memory a plan may use.
 
 use crate::machine::{Hardware, Machine};
 use crate::plan::Plan;
 
-/// Bytes of a named GPU's memory that stay free besides the plan: the CUDA context and its modules and what
-/// the driver keeps of the total that it reports (together about 1 GiB on Hopper and Blackwell), and
-/// workspaces of cuBLASLt (32 MiB per stream on Hopper).
+/// Bytes of a named GPU's memory that the plan leaves free. The CUDA context, its modules, and what the
+/// driver keeps of
+/// the total that it reports take about 1 GiB on Hopper and Blackwell, and the workspaces of cuBLASLt 32 MiB
+/// per stream
+/// on Hopper.
 pub const RESERVE_BYTES: u64 = 5 << 28;
 
 /// The name of the recipe's own limit.
 const LIMIT: &str = "engine.memory_limit_gib";
 
-/// Memory that a plan must stay within.
+/// The memory that a plan must stay within.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// The named device, if it is the budget of one.
+    /// The named device that the budget is for, if any.
     pub hardware: Option<&'static Hardware>,
     /// Where the budget comes from.
     pub name: &'static str,
-    /// Bytes for state and transient tensors; `None` where nothing is known.
+    /// Bytes for state and transient tensors; `None` if unknown.
     pub bytes: Option<u64>,
-    /// Bytes that were set aside: for driver and libraries of a GPU, or for the corpus in this machine's
-    /// memory.
+    /// Bytes set aside: for the driver and libraries of a GPU, or for the corpus in this machine's memory.
     pub reserve: u64,
-    /// Ranks that share it.
+    /// Number of ranks that share the budget.
     pub ranks: usize,
 }
 
 impl Budget {
-    /// Returns what a machine leaves to a plan. The recipe's own limit is per rank; a named device has it as
-    /// a second bound, and this machine has it instead of its own. On the CPU, ranks share the memory of the
-    /// host.
+    /// Returns the memory that a machine leaves to a plan. The recipe's own limit applies per rank: to a
+    /// named device as a
+    /// second bound, on this machine instead of its memory. On the CPU, the ranks share host memory.
     pub fn new(plan: &Plan, machine: &Machine) -> Self {
         if let Some(hardware) = machine.hardware {
             let device = hardware.memory_bytes.map(|total| total.saturating_sub(RESERVE_BYTES));
@@ -48,7 +49,7 @@ impl Budget {
                     ("this machine's memory", machine.memory_bytes, ranks)
                 }
             };
-            // Every process holds the corpus once, whatever number of ranks it has, and always on the host.
+            // Every process holds the corpus once, however many ranks it has, and always on the host.
             let corpus =
                 if gpu.is_none() { plan.corpus.memory_bytes.saturating_mul(machine.processes) } else { 0 };
             let bytes = bytes.map(|bytes| bytes.saturating_sub(corpus as u64));
@@ -56,18 +57,18 @@ impl Budget {
         })
     }
 
-    /// Returns the recipe's own limit, where it has one.
+    /// Returns the recipe's own limit, if it has one.
     pub fn from_limit(plan: &Plan) -> Option<Self> {
         let bytes = plan.execution.memory_limit? as u64;
         Some(Self { hardware: None, name: LIMIT, bytes: Some(bytes), reserve: 0, ranks: 1 })
     }
 
-    /// Bytes that all ranks of the budget need together, at `per_rank` bytes each.
+    /// Returns the bytes that all ranks of the budget need together, at `per_rank` bytes each.
     pub fn needed(&self, per_rank: usize) -> u64 {
         (per_rank as u64).saturating_mul(self.ranks as u64)
     }
 
-    /// Returns true if so many bytes per rank fit, or nothing is known of the memory.
+    /// Returns true if `per_rank` bytes per rank fit, or if the amount of memory is unknown.
     pub fn holds(&self, per_rank: usize) -> bool {
         self.bytes.is_none_or(|budget| self.needed(per_rank) <= budget)
     }

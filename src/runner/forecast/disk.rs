@@ -1,4 +1,4 @@
-//! What a run leaves on the disk.
+//! Predicts what a run leaves on disk.
 
 use crate::device::DType;
 use crate::ir::SlotGroup;
@@ -7,42 +7,43 @@ use crate::plan::Plan;
 use crate::policy::WeightsOnly;
 use serde::Serialize;
 
-/// Bytes of a row of `metrics.csv` and one of `timing.csv`, as long runs wrote them.
+/// Bytes per row of `metrics.csv` plus `timing.csv`, as measured on long runs.
 const ROW_BYTES: u64 = 64 + 176;
 
-/// Bytes of the events of a step for TensorBoard, without measurements of a GPU and with them; about.
+/// Approximate bytes of TensorBoard events per step, without and with GPU measurements.
 const EVENT_BYTES: (u64, u64) = (410, 800);
 
-/// Bytes of summary, environment, recipe, tokenizer and log of a run with a small tokenizer.
+/// Bytes of a run's summary, environment, recipe, tokenizer and log, for a small tokenizer.
 const TEXT_BYTES: u64 = 24 << 10;
 
-/// Bytes of the pictures of a run: six in two themes, as SVG and as PNG.
+/// Bytes of a run's plots: six in two themes, as SVG and PNG.
 const PICTURE_BYTES: u64 = 560 << 10;
 
-/// Bytes that a run needs on the disk.
+/// Disk space that a run needs, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Disk {
-    /// One checkpoint, without its few KiB of manifest.
+    /// Size of a checkpoint, without its few KiB of manifest.
     pub checkpoint_bytes: u64,
-    /// Checkpoints that stay.
+    /// Number of checkpoints that stay.
     pub checkpoints: u64,
-    /// Those of them without the optimizer's state.
+    /// Number of these without optimizer state.
     pub weights_only: u64,
-    /// One of these.
+    /// Size of a checkpoint without optimizer state.
     pub weights_bytes: u64,
-    /// Rows, summary, log, recipe, events for TensorBoard; about.
+    /// Rows, summary, log, recipe and TensorBoard events, approximately.
     pub text_bytes: u64,
-    /// Pictures; about.
+    /// Plots, approximately.
     pub picture_bytes: u64,
-    /// What stays when the run has ended.
+    /// What remains when the run has ended.
     pub total_bytes: u64,
-    /// The most that is needed at one time: an old checkpoint is removed after the next is written.
+    /// The most that is needed at once, since an old checkpoint is removed only after the next is written.
     pub peak_bytes: u64,
 }
 
 impl Disk {
-    /// Returns what a run of this plan needs. `seconds` is its predicted time; without one, checkpoints by
-    /// time count as written more often than they are kept. `plots` is true if it draws its pictures.
+    /// Predicts what a run of this plan needs. `seconds` is its predicted time; if it is unknown, checkpoints
+    /// by time count
+    /// as written more often than they are kept. `plots` is true if the run draws plots.
     pub fn new(plan: &Plan, programs: &Programs, seconds: Option<f64>, plots: bool) -> Self {
         let keep = plan.intervals.keep as u64;
         let written = plan.intervals.checkpoints(plan.steps as u64, seconds.unwrap_or(f64::INFINITY));
@@ -89,13 +90,14 @@ impl Disk {
     }
 }
 
-/// Bytes of a checkpoint without the optimizer's state, in fp32: the weights and their moving average.
+/// Returns the bytes of a checkpoint without optimizer state: the weights and their moving average, in fp32.
 fn weights_bytes(plan: &Plan, programs: &Programs) -> usize {
     DType::F32.size() * programs.state.parameter_count() * (1 + usize::from(plan.ema.is_some()))
 }
 
-/// Bytes of a checkpoint, without its few KiB of manifest: the weights and the optimizer's slots, in fp32
-/// whatever their format in memory.
+/// Returns the bytes of a checkpoint without its few KiB of manifest: the weights and the optimizer's slots,
+/// which are
+/// saved in fp32 whatever their format in memory.
 pub(super) fn checkpoint_bytes(programs: &Programs) -> usize {
     let state = &programs.state;
     let elements = |&index: &usize| state.params[index].spec.logical_elements();

@@ -1,48 +1,50 @@
-//! What ranks exchange in a step, and a forecast of how long that takes.
+//! Forecasts what ranks exchange in a step, and how long it takes.
 
 use crate::ir::{Node, Program};
 use crate::model::Programs;
 use crate::plan::Plan;
 use serde::Serialize;
 
-/// Bytes per second and direction of copies between two GPUs, both directions at once: what two H200s joined
-/// by NVLink reached with 4 MiB at a time (`results/measured/nvidia-h200-x2-2026-11-24/table.md`).
+/// Bytes per second in each direction when two GPUs copy in both directions at once. Two H200s joined by
+/// NVLink reached
+/// this with 4 MiB at a time (`results/measured/nvidia-h200-x2-2026-11-24/table.md`).
 const COPY_BYTES_PER_SECOND: f64 = 300e9;
 
-/// Seconds that ranks wait for each other in a collective by copies, twice, where all have come: in a trace
-/// of two H100s (`results/measured/nvidia-h100-x2-2026-11-26b/table.md`).
+/// Seconds of the two waits in a collective by copies, once all ranks have arrived, from a trace of two H100s
+/// (`results/measured/nvidia-h100-x2-2026-11-26b/table.md`).
 const WAITS_SECONDS: f64 = 10e-6;
 
-/// What a rank sends in a step after a ramp of the batch.
+/// What a rank sends in a step, after any ramp of the batch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExchangeForecast {
     /// Number of ranks.
     pub ranks: usize,
-    /// How: `copies`, `nccl` or `host`. Copies become NCCL where GPUs have no access to each other's memory.
+    /// The transport: `copies`, `nccl` or `host`. Copies become NCCL if GPUs cannot access each other's
+    /// memory.
     pub transport: &'static str,
     /// Bytes of gradients, norms and losses.
     pub gradient_bytes: u64,
-    /// Bytes of rows of the embedding's gradient; 0 where it is among the gradients.
+    /// Bytes of rows of the embedding's gradient; 0 if it is sent with the gradients.
     pub row_bytes: u64,
-    /// Bytes of parameters that other ranks read; 0 where every rank updates all.
+    /// Bytes of parameters that other ranks read; 0 if every rank updates all parameters.
     pub parameter_bytes: u64,
-    /// How long it takes by copies.
+    /// The time that the exchange takes by copies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<ExchangeTime>,
 }
 
-/// A forecast from what other GPUs reached: no link of this machine was measured.
+/// A forecast from what other GPUs reached; the links of this machine were not measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ExchangeTime {
-    /// Bytes per second that it assumes in each direction.
+    /// Assumed bytes per second in each direction.
     pub bytes_per_second: f64,
-    /// Seconds of all collectives of a step, one after the other.
+    /// Seconds of all collectives of a step, one after another.
     pub seconds: f64,
-    /// Of these, in which nothing of the model runs.
+    /// The part of these during which nothing of the model runs.
     pub exposed_seconds: f64,
 }
 
-/// What one collective sends.
+/// What one collective sends, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     gradients: f64,
@@ -57,7 +59,7 @@ impl Sent {
 }
 
 impl ExchangeForecast {
-    /// Returns what the ranks of a plan exchange; `None` where they exchange nothing.
+    /// Returns what the ranks of a plan exchange; `None` if they exchange nothing.
     pub fn new(plan: &Plan, programs: &Programs) -> Option<Self> {
         if !plan.exchanges() {
             return None;
@@ -80,8 +82,9 @@ impl ExchangeForecast {
                 bytes_per_second: COPY_BYTES_PER_SECOND,
                 seconds: total,
                 exposed_seconds: match plan.execution.overlap {
-                    // What the forward reads first, unless the update gathers it, and what the backward or
-                    // the update is the last to give.
+                    // Exposed are what the forward reads first, unless the update gathers it, and what the
+                    // backward or the update
+                    // delivers last.
                     true => {
                         let at_head = usize::from(step.iter().all(|sent| sent.parameters == 0.0));
                         gather.iter().take(at_head).chain(exposed(&step)).map(seconds).sum()
@@ -105,11 +108,13 @@ impl ExchangeForecast {
     }
 }
 
-/// Returns those collectives of a step behind which nothing is left to compute: the last bucket of gradients,
-/// rows of the embedding, and sums of the update, but no parameters, beside which others are updated.
+/// Returns the collectives of a step that have no computation left to hide behind: the last bucket of
+/// gradients, rows of
+/// the embedding, and sums of the update. Parameters are not among them because other parameters are updated
+/// meanwhile.
 fn exposed(step: &[Sent]) -> impl Iterator<Item = &Sent> {
     let is_bucket = |sent: &Sent| sent.rows == 0.0 && sent.parameters == 0.0;
-    // The very last is the sum of losses and norms.
+    // The very last collective is the sum of losses and norms.
     let last_bucket = step.iter().rposition(is_bucket).and_then(|at| step[..at].iter().rposition(is_bucket));
     step.iter()
         .enumerate()
@@ -126,11 +131,12 @@ fn all_sent(program: &Program, ranks: usize, copies: bool) -> Vec<Sent> {
 fn sent(program: &Program, node: &Node, ranks: usize, copies: bool) -> Option<Sent> {
     let others = (ranks - 1) as f64;
     let share = others / ranks as f64;
-    // Ops of the exchange count a read and a write of what they move.
+    // The cost of an exchange op counts both a read and a write of the bytes that it moves.
     let moved = program.cost(node).bytes / 2.0;
     let none = Sent::default();
     Some(match node.op.name() {
-        // A ring passes on every part twice, but the own one; copies go to every rank, which adds up.
+        // A ring passes on every part but the rank's own twice. Copies go to every other rank, which adds
+        // them up.
         "all_reduce" => Sent { gradients: moved * if copies { others } else { 2.0 * share }, ..none },
         "reduce_scatter" => Sent { gradients: moved * share, ..none },
         "all_gather" => Sent { parameters: moved * share, ..none },
@@ -138,7 +144,7 @@ fn sent(program: &Program, node: &Node, ranks: usize, copies: bool) -> Option<Se
             let own: usize = node.inputs.iter().map(|&input| program.spec(input).bytes()).sum();
             Sent { rows: own as f64 * others, ..none }
         }
-        // Of the rows of others, a rank reads as many as it owns of the table, if tokens are spread evenly.
+        // If tokens are spread evenly, a rank reads as many of the others' rows as its share of the table.
         "share_rows" => {
             let own = program.spec(node.inputs[1]).bytes() as f64;
             Sent { rows: own * if copies { share } else { others }, ..none }

@@ -12,49 +12,50 @@ use crate::policy::Recompute;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Everything that is known of a run before it starts.
+/// Everything known about a run before it starts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Forecast {
     /// The recipe's name.
     pub recipe: String,
-    /// Summary of how it is executed.
+    /// Summary of how the run is executed.
     pub execution: String,
     /// Number of trained parameters.
     pub parameters: Parameters,
     /// Fraction of the parameters in embedding and head.
     pub vocabulary_share: f64,
-    /// Sentences about that fraction, if it is large, and about widths that do not fit the stream's.
+    /// Sentences about this fraction, if it is large, and about widths that do not match the stream's.
     pub remarks: Vec<String>,
-    /// Model FLOPs of a token.
+    /// Model FLOPs per token.
     pub flops: Flops,
-    /// Split of a step into sequences.
+    /// How a step splits into sequences.
     pub batch: BatchForecast,
     /// Steps, tokens and the corpus.
     pub training: TrainingForecast,
-    /// Bytes of a checkpoint for each parameter: the weight, the optimizer's slots and the
-    /// moving average. `None` where groups of
-    /// parameters have different ones.
+    /// Bytes of a checkpoint per parameter: the weight, the optimizer's slots and the moving average. `None`
+    /// if groups of
+    /// parameters differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_bytes_per_parameter: Option<usize>,
-    /// The groups in which parameters are updated.
+    /// The groups that parameters are updated in.
     pub update_groups: Vec<GroupForecast>,
-    /// True with a moving average of the weights.
+    /// True if there is a moving average of the weights.
     #[serde(skip)]
     pub(super) has_ema: bool,
-    /// Why `activation_checkpoint.mode = "auto"` is the mode that it is.
+    /// Why `activation_checkpoint.mode = "auto"` resolved to its mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recompute_choice: Option<String>,
-    /// What ranks exchange in a step; `None` where they exchange nothing.
+    /// What ranks exchange in a step; `None` if they exchange nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangeForecast>,
     /// The memory of one rank.
     pub memory: Memory,
-    /// Time on this machine, and bytes on the disk.
+    /// Time on this machine, and bytes on disk.
     pub needs: RunNeeds,
-    /// Whether it fits this machine; `None` where devices were named, and before [`Forecast::with_fit_here`].
+    /// Whether the run fits this machine; `None` if devices were named, and before
+    /// [`Forecast::with_fit_here`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub here: Option<FitHere>,
-    /// Whether it fits on each requested device.
+    /// Whether the run fits each requested device.
     pub on: Vec<DeviceFit>,
 }
 
@@ -69,14 +70,14 @@ pub struct BatchForecast {
     pub accumulation: usize,
     /// Sequences per step.
     pub global: usize,
-    /// Steps in a row with the same batch, where a ramp makes them differ; empty without one.
+    /// Consecutive steps with the same batch, if a ramp makes them differ; empty without a ramp.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<Stage>,
     /// Tokens per sequence.
     pub seq_len: usize,
     /// `weak` or `strong`.
     pub scaling: &'static str,
-    /// Its meaning in a sentence.
+    /// The meaning of `scaling` in a sentence.
     pub scaling_in_words: &'static str,
 }
 
@@ -85,37 +86,38 @@ pub struct BatchForecast {
 pub struct TrainingForecast {
     /// Optimizer steps.
     pub steps: usize,
-    /// Tokens per step over all ranks, after a ramp of the batch.
+    /// Tokens per step over all ranks, after any ramp of the batch.
     pub tokens_per_step: usize,
-    /// Tokens of all steps.
+    /// Tokens in all steps.
     pub tokens: usize,
-    /// Tokens of the corpus.
+    /// Tokens in the corpus.
     pub corpus_tokens: usize,
     /// Held-out tokens.
     pub validation_tokens: usize,
-    /// Tokens of further held-out sets, by their names.
+    /// Tokens in further held-out sets, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub set_tokens: BTreeMap<String, usize>,
     /// Bytes of host memory that the tokens take in each process; 0 for token files, which stay on disk.
     pub corpus_bytes: usize,
-    /// Global batches that the held-out tokens make.
+    /// Number of global batches in the held-out tokens.
     pub validation_batches: usize,
-    /// Those of them that an evaluation takes, spread evenly.
+    /// Number of these that an evaluation uses, spread evenly.
     pub evaluated_batches: usize,
-    /// True if these are counts rather than estimates.
+    /// True if these are counts, false if they are estimates.
     pub exact: bool,
     /// Passes over the corpus.
     pub passes: f64,
-    /// The lowest loss that any model can reach, in nats per token, where it is known.
+    /// The lowest loss that any model can reach, in nats per token, if known.
     pub floor: Option<f64>,
 }
 
 impl Forecast {
-    /// Forecasts a plan whose programs are at hand: what its run needs, and whether it fits on each of
-    /// `machines`; without any, against the recipe's own memory limit if it has one.
+    /// Forecasts a plan with its programs: what the run needs, and whether it fits each of `machines`, or,
+    /// without any, the
+    /// recipe's own memory limit.
     ///
     /// # Errors
-    /// When an op refuses the numbers of a change that is tried because the plan does not fit.
+    /// If the plan does not fit and an op rejects the numbers of a change that is tried.
     pub fn new(plan: &Plan, programs: &Programs, mut needs: RunNeeds, machines: &[Machine]) -> Result<Self> {
         if let Some(machine) = machines.first() {
             needs.saving = Saving::new(plan, programs, machine);
@@ -159,16 +161,16 @@ impl Forecast {
         })
     }
 
-    /// Says of a forecast whether the plan fits this machine. That it does not is no refusal: what is planned
-    /// here may be meant for another machine.
+    /// Adds whether the plan fits this machine. Not fitting is no error, because the plan may be meant for
+    /// another machine.
     ///
     /// # Errors
-    /// When it cannot be checked.
+    /// If the fit cannot be checked.
     pub fn with_fit_here(self, plan: &Plan, programs: &Programs, here: &Machine) -> Result<Self> {
         Ok(Self { here: FitHere::new(plan, programs, here)?, ..self })
     }
 
-    /// The verdicts that say no.
+    /// Returns the devices that the plan does not fit.
     pub fn refusals(&self) -> impl Iterator<Item = &DeviceFit> {
         self.on.iter().filter(|v| v.fits == Some(false))
     }
@@ -218,7 +220,7 @@ impl TrainingForecast {
     }
 }
 
-/// Summary of how a plan is executed.
+/// Summarizes how a plan is executed.
 fn execution(plan: &Plan) -> String {
     let dtype = match plan.act_dtype() {
         DType::Bf16 => "bf16",

@@ -1,6 +1,7 @@
-//! The largest batch that fits per format and recompute mode, and changes to try when a plan does not fit.
+//! Finds the largest batch that fits for each format and recompute mode, and changes to try if a plan does
+//! not fit.
 //!
-//! Nothing here is an estimate: every candidate is planned in full, and its peak read.
+//! Nothing here is estimated: every candidate is planned in full and its peak read.
 
 use super::memory::peak_bytes;
 use super::{Budget, StepTime};
@@ -11,10 +12,10 @@ use crate::plan::Plan;
 use crate::policy::{Attention, Placement, Recompute};
 use serde::Serialize;
 
-/// The largest value that `training.local_batch_size` takes.
+/// The largest value of `training.local_batch_size`.
 const MAX_LOCAL: usize = 1 << 20;
 
-/// Rows of one program: kernels index them with 32 bits.
+/// Maximum rows of one program, because kernels index them with 32 bits.
 const MAX_ROWS: usize = i32::MAX as usize;
 
 /// The largest local batch for a format and a recompute mode.
@@ -24,22 +25,24 @@ pub struct FitRow {
     pub dtype: &'static str,
     /// `activation_checkpoint.mode`.
     pub recompute: &'static str,
-    /// Sequences per rank and micro-step; 0 when not even one fits.
+    /// Sequences per rank and micro-step; 0 if not even one fits.
     pub local_batch_size: usize,
-    /// Tokens of them.
+    /// Tokens in this batch.
     pub tokens: usize,
-    /// Peak memory of that batch; of one sequence when none fits.
+    /// Peak memory with this batch, or with one sequence if none fits.
     pub peak_bytes: usize,
-    /// True if a larger batch is refused for its number of rows rather than its memory.
+    /// True if a larger batch is limited by its number of rows, not by memory.
     pub capped: bool,
-    /// Predicted tokens per second over all ranks with that batch, on a device whose limits are known.
+    /// Predicted tokens per second over all ranks with this batch, for a device with known limits.
     pub tokens_per_second: Option<f64>,
 }
 
-/// The largest local batch within a budget, for every format and recompute mode; accumulation and world stay.
+/// Finds the largest local batch within a budget for every format and recompute mode. Accumulation and the
+/// number of
+/// ranks stay.
 ///
 /// # Errors
-/// When an op refuses the plan's numbers.
+/// If an op rejects the plan's numbers.
 pub fn fit_local_batch(plan: &Plan, budget: &Budget) -> Result<Vec<FitRow>> {
     let full = if plan.execution.products == ProductPrecision::Tf32 { "tf32" } else { "fp32" };
     let mut rows = Vec::new();
@@ -73,8 +76,7 @@ fn fit_row(plan: &Plan, budget: &Budget, dtype: &'static str, recompute: &'stati
     })
 }
 
-/// The count or size `n` within `0..=most` that fits while `n + 1` does not (or is above `most`): doubling,
-/// then halving.
+/// Returns the largest `n` in `0..=most` that fits, by doubling and then halving. Fitting must be monotonic.
 fn largest(most: usize, fits: impl Fn(usize) -> Result<bool>) -> Result<usize> {
     let (mut low, mut high) = (0, 1);
     while high <= most && fits(high)? {
@@ -88,7 +90,7 @@ fn largest(most: usize, fits: impl Fn(usize) -> Result<bool>) -> Result<usize> {
     Ok(low)
 }
 
-/// The plan with another batch per rank and micro-step. The recipe's batching must not be looped.
+/// Returns the plan with another batch per rank and micro-step. The recipe must not use looped batching.
 fn with_local_batch(plan: &Plan, local: usize, accumulation: usize) -> Plan {
     let mut plan = plan.clone();
     let batch = &mut plan.batch;
@@ -107,13 +109,13 @@ pub struct Advice {
     pub same_curve: bool,
     /// Peak memory with the change.
     pub peak_bytes: usize,
-    /// True if that fits.
+    /// True if the plan fits with the change.
     pub fits: bool,
-    /// Predicted tokens per second over all ranks, on a device whose limits are known.
+    /// Predicted tokens per second over all ranks, for a device with known limits.
     pub tokens_per_second: Option<f64>,
 }
 
-/// A plan with changes on the way to one that fits.
+/// A plan with the changes made so far to make it fit.
 #[derive(Clone)]
 struct Changed {
     plan: Plan,
@@ -130,11 +132,12 @@ impl Changed {
     }
 }
 
-/// Changes that make a plan fit: single changes that are enough, those that keep the curve first; when
-/// none is, all of them together. When nothing fits, the one entry is the least that this model needs.
+/// Returns changes that make a plan fit: single changes that suffice, those that keep the curve first, or all
+/// changes
+/// together if no single one suffices. If nothing fits, the only entry is the least that this model needs.
 ///
 /// # Errors
-/// When an op refuses the plan's numbers.
+/// If an op rejects the plan's numbers.
 pub fn advise(plan: &Plan, budget: &Budget) -> Result<Vec<Advice>> {
     let start = Changed { plan: plan.clone(), set: Vec::new(), same_curve: true };
     let mut everything = start.clone();
@@ -197,13 +200,13 @@ fn to_bf16(from: &Changed) -> Option<Changed> {
         .then(|| Changed { same_curve: false, ..from.with("training.dtype=bf16", change) })
 }
 
-/// Returns true if the batch can be split: not if it is one sequence, nor if batching is looped already.
+/// Returns true if the batch can be split. One sequence cannot, and looped batching is split already.
 fn splits(from: &Changed) -> bool {
     let batch = &from.plan.batch;
     batch.local > 1 && batch.micro == batch.local
 }
 
-/// The same global batch in micro-steps of `local` sequences, which divide it.
+/// Splits the same global batch into micro-steps of `local` sequences, which must divide it.
 fn split(from: &Changed, local: usize) -> Changed {
     let accumulation = from.plan.batch.local * from.plan.batch.accumulation / local;
     let mut changed = from.clone();
@@ -213,7 +216,8 @@ fn split(from: &Changed, local: usize) -> Changed {
     changed
 }
 
-/// The largest part of the batch that fits, the rest accumulated; the smallest part when none fits.
+/// Returns the largest part of the batch that fits, with the rest accumulated, or the smallest part if none
+/// fits.
 fn split_batch(from: &Changed, budget: &Budget) -> Result<Option<Advice>> {
     if !splits(from) {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! Programs as `xrun plan --program` prints them: every node with its outputs, their offsets and lifetimes.
+//! Lists programs as `xrun plan --program` prints them: every node with its outputs, their offsets and
+//! lifetimes.
 
 use crate::device::gpu::{Collector, Properties};
 use crate::error::{Error, Result};
@@ -7,11 +8,12 @@ use crate::format::{Column, Table, binary, plural, thousands};
 use crate::ir::TensorId;
 use crate::model::Programs;
 
-/// The listing of all programs, or of those whose name begins with `only`, after a table of the state. With
-/// the properties of a GPU, it names the kernels that each node launches there.
+/// Lists the state, and then all programs, or those whose name begins with `only`. Given the properties of a
+/// GPU, names
+/// the kernels that each node launches on it.
 ///
 /// # Errors
-/// A usage error that names the sections, when none begins so; when an op does not run on that GPU.
+/// A usage error that names the sections if none begins with `only`. Fails if an op does not run on the GPU.
 pub fn listing(programs: &Programs, only: Option<&str>, gpu: Option<&Properties>) -> Result<String> {
     let sections: Vec<&Section> = programs
         .sections()
@@ -47,8 +49,9 @@ fn state(programs: &Programs) -> String {
     text
 }
 
-/// One program: a line per node, and under it the kernels that it launches on a GPU, and a line per tensor
-/// that is born there.
+/// Lists one program: a line per node, followed by the kernels that it launches on a GPU and a line per
+/// tensor that it
+/// creates.
 fn section(section: &Section, gpu: Option<&Properties>) -> Result<String> {
     let (program, memory) = (&section.program, &section.memory);
     let nodes = program.nodes.len();
@@ -76,21 +79,23 @@ fn section(section: &Section, gpu: Option<&Properties>) -> Result<String> {
     Ok(text)
 }
 
-/// The kernels that a node launches on a GPU; empty if it launches none of ours.
+/// Lists the kernels that a node launches on a GPU; empty if it launches none of xrun's own.
 fn kernels(section: &Section, at: usize, gpu: &Properties, width: usize) -> Result<String> {
     let program = &section.program;
     let node = &program.nodes[at];
     let collector = Collector::new(gpu.clone());
     collect_node(&collector, program, node)?;
     let requests = collector.into_requests();
-    // The kernel of our own that would serve a product without an algorithm is not one that is launched.
+    // The collector also names our own fallback kernel for a product without an algorithm, which is not
+    // launched.
     let launched = requests.kernels.iter().map(|kernel| kernel.entry).filter(|entry| *entry != "product");
     let names: Vec<&str> = launched.collect();
     let text = format!("{:width$}    kernels {}\n", "", names.join(", "));
     Ok(if names.is_empty() { String::new() } else { text })
 }
 
-/// Offset of a transient tensor, and the nodes between which its block lives; empty for state and views.
+/// Lists the offset of a transient tensor and the nodes between which its block lives; empty for state and
+/// views.
 fn home(section: &Section, id: TensorId, width: usize) -> String {
     let Some(block) = section.memory.block_of[id.0] else { return String::new() };
     let block = &section.memory.blocks[block];

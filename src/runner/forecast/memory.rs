@@ -1,4 +1,4 @@
-//! The memory of one rank, to the byte, read from the engine's own layout and memory plans.
+//! Computes the memory of one rank to the byte, from the engine's own layout and memory plans.
 
 use crate::exec::{FreeLists, Section};
 use crate::ir::Program;
@@ -9,31 +9,31 @@ use crate::policy::Placement;
 use serde::Serialize;
 use std::convert::Infallible;
 
-/// Number of holders of the peak that are named.
+/// Number of tensors to name at the peak.
 const HOLDERS: usize = 10;
 
 /// The memory of one rank, in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Memory {
-    /// State and transient tensors under the plan's placement.
+    /// State and transient tensors, with the plan's placement.
     pub peak_bytes: usize,
     /// The state, which outlives programs, by buffer.
     pub state: Vec<Named>,
-    /// The sum of them.
+    /// Total bytes of the state.
     pub state_bytes: usize,
-    /// `arena`, `caching` or `naive`: what the plan uses for transient tensors.
+    /// The placement of the plan's transient tensors: `arena`, `caching` or `naive`.
     pub placement: &'static str,
-    /// Transient memory under that placement.
+    /// Transient memory with this placement.
     pub transient_bytes: usize,
     /// Transient memory if every offset is planned ahead.
     pub arena_bytes: usize,
     /// Transient memory if dead blocks are kept in lists by size class.
     pub caching_bytes: usize,
-    /// Transient memory if every block is allocated and freed by itself: the most bytes alive.
+    /// Transient memory if every block is allocated and freed on its own: the most bytes alive.
     pub naive_bytes: usize,
-    /// Transient memory of every program.
+    /// Transient memory of each program.
     pub sections: Vec<SectionMemory>,
-    /// The moment at which most is alive.
+    /// The moment when most bytes are alive.
     pub peak: Peak,
 }
 
@@ -51,17 +51,17 @@ pub struct Named {
 pub struct SectionMemory {
     /// Its name.
     pub name: String,
-    /// Its nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// The arena it needs.
+    /// Bytes of arena that the program needs.
     pub arena_bytes: usize,
     /// The most bytes alive at once.
     pub live_bytes: usize,
-    /// Share of the arena that is lost between blocks: `1 − live / arena`.
+    /// Fraction of the arena lost between blocks: `1 − live / arena`.
     pub fragmentation: f64,
 }
 
-/// The node at which most transient bytes are alive, in the section that sizes the arena.
+/// The node at which most transient bytes are alive, in the section that determines the arena's size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Peak {
     /// The section.
@@ -74,7 +74,7 @@ pub struct Peak {
     pub scope: String,
     /// The most bytes alive.
     pub live_bytes: usize,
-    /// The largest tensors alive there.
+    /// The largest tensors alive at this node.
     pub holders: Vec<Holder>,
 }
 
@@ -85,13 +85,13 @@ pub struct Holder {
     pub tensor: String,
     /// Its format and shape.
     pub spec: String,
-    /// Bytes of its block.
+    /// Bytes of the tensor's block.
     pub bytes: usize,
-    /// The node that makes it.
+    /// The node that creates the tensor.
     pub node: usize,
     /// The op of that node.
     pub op: &'static str,
-    /// The last node that needs its block.
+    /// The last node that needs the block.
     pub until: usize,
 }
 
@@ -120,7 +120,7 @@ impl Memory {
     }
 }
 
-/// State and transient tensors under the plan's placement: what one rank holds at most.
+/// Returns the most bytes that one rank holds: state and transient tensors, with the plan's placement.
 pub fn peak_bytes(plan: &Plan, programs: &Programs) -> usize {
     programs.state.bytes() + transient_bytes(plan.execution.placement, &programs.sections())
 }
@@ -137,8 +137,9 @@ fn live_bytes(sections: &[&Section]) -> usize {
     sections.iter().map(|s| s.memory.peak.1).max().unwrap_or(0)
 }
 
-/// Bytes that the caching placement reserves once every section has run. Each section ends with all blocks
-/// free, so neither the order of sections nor running them again changes it.
+/// Returns the bytes that the caching placement reserves once every section has run. All blocks are free at
+/// the end of a
+/// section, so neither the order of sections nor running them again changes this.
 fn caching_bytes(sections: &[&Section]) -> usize {
     let mut lists = FreeLists::default();
     for MemoryPlan { blocks, births, deaths, .. } in sections.iter().map(|s| &s.memory) {
@@ -169,7 +170,7 @@ impl SectionMemory {
 
 impl Peak {
     fn new(sections: &[&Section]) -> Self {
-        // The first of equals: variants of a micro-step mostly need the same.
+        // Of equals, take the first: variants of a micro-step mostly need the same.
         let largest = sections.iter().rev().max_by_key(|s| s.memory.arena_bytes);
         let section = largest.expect("a plan always has its optimizer section");
         let (program, memory) = (&section.program, &section.memory);
@@ -192,8 +193,8 @@ impl Peak {
 }
 
 impl Holder {
-    /// The tensor that a block holds at node `at`: of those that follow one another in place, the last one
-    /// made.
+    /// Names the tensor that a block holds at node `at`: if tensors replace each other in place, the last one
+    /// created.
     fn new(program: &Program, producers: &[Option<usize>], block: &Block, at: usize) -> Self {
         let made = |id: &crate::ir::TensorId| producers[id.0].unwrap_or(block.birth);
         let tensor = block.tensors.iter().rev().find(|id| made(id) <= at).or(block.tensors.first());

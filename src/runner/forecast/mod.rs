@@ -1,6 +1,6 @@
-//! Figures of a run before it starts: parameters, FLOPs, tokens, memory to the byte, predicted time, fit.
+//! Forecasts a run before it starts: parameters, FLOPs, tokens, memory to the byte, predicted time, and fit.
 //!
-//! Reads the plan and the engine's own programs and memory plans; allocates no tensor.
+//! Reads only the plan and the engine's own programs and memory plans; allocates no tensor.
 
 mod budget;
 pub mod disk;

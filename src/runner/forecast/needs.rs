@@ -1,4 +1,4 @@
-//! What runs need before they begin: time and disk, of one run and of several together.
+//! What runs need before they begin: time and disk, for one run and for several.
 
 use super::run_time::seconds_in_words;
 use super::{Disk, RunTime, Saving};
@@ -11,16 +11,16 @@ use serde::Serialize;
 /// Time and disk of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunNeeds {
-    /// Its time; `None` where nothing is known of the machine's speed.
+    /// The time; `None` if the machine's speed is unknown.
     pub time: Option<RunTime>,
-    /// Whether its checkpoints are written beside training.
+    /// Whether checkpoints are written in the background.
     pub saving: Saving,
-    /// Its files.
+    /// The files.
     pub disk: Disk,
 }
 
 impl RunNeeds {
-    /// Returns what a run on a machine needs; `plots` is true if it draws its pictures.
+    /// Predicts what a run on a machine needs. `plots` is true if the run draws plots.
     pub fn new(plan: &Plan, programs: &Programs, machine: &Machine, plots: bool) -> Self {
         let saving = Saving::new(plan, programs, machine);
         let time = RunTime::new(plan, programs, machine, &saving, plots);
@@ -28,8 +28,8 @@ impl RunNeeds {
         Self { disk: Disk::new(plan, programs, seconds, plots), saving, time }
     }
 
-    /// Returns the needs in words: `about 2m09s, and about 23.2 MiB on the disk`; the disk alone where the
-    /// time is not known.
+    /// Describes the needs as in `about 2m09s, and about 23.2 MiB on the disk`, or only the disk if the time
+    /// is unknown.
     pub fn in_words(&self) -> String {
         let bytes = format!("about {} on the disk", binary(self.disk.peak_bytes as usize));
         match &self.time {
@@ -43,16 +43,16 @@ impl RunNeeds {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TotalNeeds {
     runs: usize,
-    /// Seconds of those whose time is known, expected, at the fastest and at the slowest pace.
+    /// Seconds of the runs with a known time: expected, and at the fastest and the slowest pace.
     seconds: (f64, f64, f64),
     unknown: usize,
     bytes: u64,
-    /// The most that a run needs beyond what it leaves.
+    /// The most that any run needs beyond what it leaves behind.
     passing_bytes: u64,
 }
 
 impl TotalNeeds {
-    /// Adds `times` runs.
+    /// Adds `times` runs with the same needs.
     pub fn add(&mut self, needs: &RunNeeds, times: usize) {
         self.runs += times;
         match &needs.time {
@@ -68,8 +68,8 @@ impl TotalNeeds {
         self.passing_bytes = self.passing_bytes.max(needs.disk.peak_bytes - needs.disk.total_bytes);
     }
 
-    /// Returns the needs in words: `20 runs: about 6m12s, and about 3.1 MiB on the disk`; `None` without a
-    /// run.
+    /// Describes the needs as in `20 runs: about 6m12s, and about 3.1 MiB on the disk`; `None` if there are
+    /// no runs.
     pub fn in_words(&self) -> Option<String> {
         if self.runs == 0 {
             return None;
@@ -78,9 +78,9 @@ impl TotalNeeds {
         let known = seconds_in_words(seconds, (low, high));
         let time = match self.unknown {
             0 => known,
-            unknown if unknown == self.runs => "for a time that is not known in advance".to_owned(),
+            unknown if unknown == self.runs => "for an unknown time".to_owned(),
             unknown => {
-                format!("{known} and the time of {} that is not known in advance", thousands(unknown))
+                format!("{known} and the unknown time of {}", thousands(unknown))
             }
         };
         let bytes = binary(self.bytes.saturating_add(self.passing_bytes) as usize);
@@ -151,8 +151,8 @@ mod tests {
         let mut total = TotalNeeds::default();
         total.add(&needs(None, (1.0, 1.0)), 2);
         let words = total.in_words().unwrap();
-        assert_eq!(words, "2 runs: for a time that is not known in advance, and about 3.00 MiB on the disk");
+        assert_eq!(words, "2 runs: for an unknown time, and about 3.00 MiB on the disk");
         total.add(&needs(Some(5.0), (1.0, 1.0)), 1);
-        assert!(total.in_words().unwrap().contains("about 5.0 s and the time of 2 that is not known"));
+        assert!(total.in_words().unwrap().contains("about 5.0 s and the unknown time of 2"));
     }
 }

@@ -1,19 +1,19 @@
-//! Parameters by part, and the model FLOPs of a token.
+//! Counts parameters by part, and the model FLOPs per token.
 
 use crate::ir::{Role, State, Sublayer};
 use crate::model::{Formula, flops_per_token};
 use crate::plan::{Model, Plan};
 use serde::Serialize;
 
-/// From this fraction on, a model is called mostly embedding.
+/// A model is called mostly embedding from this fraction on.
 const MOSTLY_EMBEDDING: f64 = 0.4;
 
-/// Trained numbers by part, padding excluded.
+/// Trained parameters by part, without padding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Parameters {
-    /// The tables of tokens and of positions.
+    /// The token and position embeddings.
     pub embedding: usize,
-    /// The projection to the vocabulary; 0 where it is the embedding.
+    /// The projection to the vocabulary; 0 if it is tied to the embedding.
     pub head: usize,
     /// Query, key, value and output projections, and their biases.
     pub attention: usize,
@@ -21,9 +21,9 @@ pub struct Parameters {
     pub ffn: usize,
     /// All norms.
     pub norms: usize,
-    /// *Core parameters*: everything but embedding and head.
+    /// *Core parameters*: all but embedding and head.
     pub core: usize,
-    /// All of them.
+    /// All parameters.
     pub total: usize,
 }
 
@@ -51,7 +51,7 @@ impl Parameters {
         (self.embedding + self.head) as f64 / self.total.max(1) as f64
     }
 
-    /// A sentence about a model most of which is its vocabulary.
+    /// Returns a sentence if most of the model is its vocabulary.
     pub fn remark(&self, model: &Model) -> Option<String> {
         let fraction = self.vocabulary_share();
         (fraction >= MOSTLY_EMBEDDING).then(|| {
@@ -65,7 +65,7 @@ impl Parameters {
     }
 }
 
-/// Model FLOPs of a token, forward and backward.
+/// Model FLOPs per token, forward and backward.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Flops {
     /// The count.
@@ -77,7 +77,7 @@ pub struct Flops {
 }
 
 impl Flops {
-    /// The FLOPs of a plan.
+    /// Counts the FLOPs of a plan.
     pub fn new(plan: &Plan) -> Self {
         let Formula { value, symbols, numbers, .. } = flops_per_token(plan);
         Self { per_token: value, formula: symbols, filled_in: numbers }

@@ -1,5 +1,4 @@
-//! A recipe planned for a machine: the mode of recomputation that `"auto"` stands for, the plan, its
-//! programs.
+//! Plans a recipe for a machine: resolves the recompute mode `"auto"`, and makes the plan and its programs.
 
 use super::RESERVE_BYTES;
 use super::memory::peak_bytes;
@@ -11,20 +10,21 @@ use crate::plan::{CorpusFacts, ModeCost, Plan, RecomputeChoice};
 use crate::policy::Recompute;
 use crate::recipe::Recipe;
 
-/// Balance of a CPU by which modes of recomputation are compared: two cores of a server reached 155 to 208
-/// GFLOP/s in products, whatever the format, at some 20 GB/s.
+/// The balance of a CPU for comparing recompute modes. Two cores of a server reached 155 to 208 GFLOP/s in
+/// products, in
+/// any format, at some 20 GB/s.
 const CPU: Limits = Limits { fp32: 150e9, tf32: 150e9, bf16: 150e9, bandwidth: 20e9 };
 
-/// The device whose balance stands for a GPU that is not in the list of devices.
+/// The device whose balance is used for a GPU that is not in the list of devices.
 const USUAL_GPU: &str = "a100-80";
 
-/// Part of a computer's memory that `"auto"` leaves to the corpus, to other programs and to cached files.
+/// Use at most half of host memory for `"auto"`; the corpus, other programs and the page cache need the rest.
 const LEFT_OF_HOST: u64 = 2;
 
-/// A recipe, its plan and its programs, which agree.
+/// A recipe with its plan and programs, which agree.
 #[derive(Debug)]
 pub struct Planned {
-    /// The recipe, with a mode of recomputation.
+    /// The recipe, with a resolved recompute mode.
     pub recipe: Recipe,
     /// Its plan.
     pub plan: Plan,
@@ -34,11 +34,11 @@ pub struct Planned {
 
 impl Planned {
     /// Plans a recipe for a machine and records its programs. `activation_checkpoint.mode = "auto"` is
-    /// resolved from the plan and the machine's total memory alone, so the same recipe gets the same mode on
-    /// every such machine.
+    /// resolved only from
+    /// the plan and the machine's total memory, so a recipe gets the same mode on every such machine.
     ///
     /// # Errors
-    /// When the plan is invalid for the corpus or the machine, or an op refuses its numbers.
+    /// If the plan is invalid for the corpus or the machine, or an op rejects its numbers.
     pub fn new(recipe: &Recipe, corpus: &CorpusFacts, machine: &Machine) -> Result<Self> {
         let plan = Plan::new(recipe, corpus, machine)?;
         if recipe.values().activation_checkpoint.mode.fixed().is_some() {
@@ -64,7 +64,7 @@ impl Planned {
     }
 }
 
-/// Returns the limits by which the times of modes are compared.
+/// Returns the limits that the times of modes are compared with.
 fn limits(plan: &Plan, machine: &Machine) -> Limits {
     let gpu = plan.execution.gpu.and_then(|gpu| machine.gpu(gpu));
     let known = machine.hardware.or_else(|| hardware::by_driver_name(&gpu?.name));
@@ -76,8 +76,9 @@ fn limits(plan: &Plan, machine: &Machine) -> Limits {
     }
 }
 
-/// Returns the bytes that a rank may use, of total memories alone: what is free at the moment would make the
-/// mode depend on others. `None` where nothing is known of the memory.
+/// Returns the bytes that a rank may use; `None` if the amount of memory is unknown. Only total memory
+/// counts: free
+/// memory would make the mode depend on other programs.
 fn budget(plan: &Plan, machine: &Machine) -> Option<u64> {
     let of_gpu = |total: u64| total.saturating_sub(RESERVE_BYTES);
     let smallest = plan.execution.gpus().filter_map(|gpu| Some(machine.gpu(gpu)?.memory_bytes)).min();

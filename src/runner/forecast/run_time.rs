@@ -1,4 +1,4 @@
-//! The predicted time of a whole run on this machine: steps, evaluations, checkpoints, samples.
+//! Predicts the time of a whole run on this machine: steps, evaluations, checkpoints and samples.
 
 use super::Saving;
 use super::time::{of_a_step, section_seconds};
@@ -9,55 +9,58 @@ use crate::model::Programs;
 use crate::plan::{Plan, times_due};
 use serde::Serialize;
 
-/// Ratio of the slowest to the fastest measured step above which a time is told as a range: others use the
-/// machine.
+/// If the slowest measured step took more than this times the fastest, the time is shown as a range, because
+/// other
+/// programs use the machine.
 const STEADY: f64 = 1.15;
 
-/// Seconds from the start of the program to the first step of a run on generated text, and of drawing its
-/// pictures, on a Xeon server.
+/// Seconds from program start to the first step of a run on generated text, and seconds to draw its plots, on
+/// a Xeon
+/// server.
 const START_S: f64 = 0.25;
 const PLOTS_S: f64 = 0.5;
 
 /// The predicted time of a run, in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunTime {
-    /// An optimizer step, after a ramp of the batch.
+    /// One optimizer step, after any ramp of the batch.
     pub step_s: f64,
     /// All steps.
     pub training_s: f64,
     /// Number of evaluations.
     pub evaluations: u64,
-    /// All of them.
+    /// All evaluations.
     pub evaluating_s: f64,
-    /// Number of checkpoints that are written.
+    /// Number of checkpoints written.
     pub checkpoints: u64,
-    /// Those that training waits for; `None` where the speed of the disk is not known.
+    /// Saves that training waits for; `None` if the speed of the disk is unknown.
     pub saving_s: Option<f64>,
     /// All samples.
     pub sampling_s: f64,
-    /// Opening the corpus, planning, and drawing the pictures.
+    /// Opening the corpus, planning, and drawing the plots.
     pub around_s: f64,
-    /// The sum.
+    /// The total.
     pub total_s: f64,
-    /// The sum at the pace of the fastest and of the slowest measured step; equal to it for a GPU.
+    /// The total at the pace of the fastest and of the slowest measured step; both equal the total on a GPU.
     pub range_s: (f64, f64),
-    /// What the prediction rests on.
+    /// What the prediction is based on.
     pub basis: Basis,
 }
 
-/// What a prediction of time rests on.
+/// What a prediction of time is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// Measured nodes of small models on this CPU.
+    /// Measurements of ops in small models on this CPU.
     MeasuredCpu,
-    /// Published peaks of the GPU, and the fractions of them that ops reached on an H200.
+    /// The GPU's published peaks, and the fractions of them that ops reached on an H200.
     GpuPeaks,
 }
 
 impl RunTime {
-    /// Predicts a run on the machine that the plan is for; `None` where nothing is known of its speed.
-    /// `plots` is true if it draws its pictures.
+    /// Predicts a run on the machine that the plan is for; `None` if its speed is unknown. `plots` is true if
+    /// the run draws
+    /// plots.
     pub fn new(
         plan: &Plan,
         programs: &Programs,
@@ -67,7 +70,7 @@ impl RunTime {
     ) -> Option<Self> {
         let gpu = plan.execution.gpu.and_then(|gpu| machine.gpu(gpu));
         let mut time = Self::without_start(plan, programs, machine, gpu)?;
-        // The last one has no training beside it.
+        // Nothing is left to train during the last save, so it is not hidden.
         if let Some(saving_s) = time.saving_s.filter(|_| saving.is_beside() && time.checkpoints > 1) {
             time.shorten(saving_s * (1.0 - 1.0 / time.checkpoints as f64));
         }
@@ -77,7 +80,7 @@ impl RunTime {
         Some(time)
     }
 
-    /// Takes seconds of saves away.
+    /// Removes seconds of saves that training does not wait for.
     fn shorten(&mut self, seconds: f64) {
         let share = 1.0 - seconds / self.total_s;
         self.saving_s = self.saving_s.map(|saving_s| saving_s - seconds);
@@ -101,7 +104,7 @@ impl RunTime {
         }
     }
 
-    /// Returns the time in words: `about 21 s`, with a range where the machine is not steady.
+    /// Describes the time, as in `about 21 s`, with a range if the machine is not steady.
     pub fn in_words(&self) -> String {
         seconds_in_words(self.total_s, self.range_s)
     }
@@ -113,7 +116,7 @@ impl RunTime {
     }
 
     fn on_cpu(plan: &Plan, programs: &Programs, pace: &CpuPace) -> Self {
-        // Ranks on one machine share its threads: their work adds up.
+        // Ranks on one machine share its threads, so their work adds up.
         let ranks = plan.batch.world_size as f64;
         let node = |section: &Section| -> f64 {
             let cost = |node| (section.program.cost(node).work(), node.op.name());
@@ -140,15 +143,16 @@ impl RunTime {
         let training_s =
             stages.map(|stage| stage.steps as f64 * of_a_step(programs, stage.micro_steps, &seconds)).sum();
         let evaluations = times_due(intervals.validation, 0, steps);
-        // A section is one local batch of every rank: a global batch of an evaluation has as many as a step.
+        // A section is one local batch per rank, so a global batch takes as many sections as a step has
+        // micro-steps.
         let sections = plan.evaluated_weights() * plan.evaluated_batches_in_all() * plan.batch.micro_steps;
-        // To the average and back.
+        // The weights are swapped with the average and back.
         let swaps = programs.swap_ema.as_ref().map_or(0.0, |swap| 2.0 * seconds(swap));
         let evaluating_s = evaluations as f64 * (sections as f64 * seconds(&programs.evaluate) + swaps);
         let sampling_s = programs.prefill.as_ref().zip(programs.generate.as_ref()).map_or(0.0, |programs| {
             let (prefill, decode) = (seconds(&programs.0.section), seconds(programs.1));
             let tokens = plan.generation.tokens.min(plan.batch.seq_len) as f64;
-            // Rank 0 generates alone.
+            // Only rank 0 generates.
             let once = (prefill + (tokens - 1.0) * decode) / plan.batch.world_size.max(1) as f64;
             times_due(intervals.generation, 0, steps) as f64 * once
         });
@@ -173,7 +177,7 @@ impl RunTime {
     }
 }
 
-/// Returns predicted seconds in words, with their range where it is wide.
+/// Describes predicted seconds, with their range if it is wide.
 pub(super) fn seconds_in_words(seconds: f64, (low, high): (f64, f64)) -> String {
     let range = match high > STEADY * low {
         true => format!(" ({} to {})", wall_time(low), wall_time(high)),

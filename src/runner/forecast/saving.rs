@@ -1,4 +1,5 @@
-//! Whether checkpoints are written beside training: from a copy of the state, which has to fit the memory.
+//! Decides whether checkpoints are written in the background, from a copy of the state that must fit in
+//! memory.
 
 use super::disk::checkpoint_bytes;
 use super::memory::peak_bytes;
@@ -12,25 +13,27 @@ use crate::plan::Plan;
 use crate::policy::BackgroundSaves;
 use serde::Serialize;
 
-/// Part of a computer's memory that `checkpoint.background = "auto"` leaves to the corpus, to other programs
-/// and to the files that are being written.
+/// Use at most half of host memory for `checkpoint.background = "auto"`; the corpus, other programs and the
+/// files being
+/// written need the rest.
 const LEFT_OF_HOST: u64 = 2;
 
 /// How a run saves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Saving {
-    /// True if checkpoints are written beside training, and training waits only while the state is copied.
+    /// True if checkpoints are written while training continues; training waits only while the state is
+    /// copied.
     pub beside_training: bool,
-    /// Bytes of the copy, on the one rank that writes.
+    /// Bytes of the copy, on the only rank that writes.
     pub copy_bytes: usize,
     /// Where the copy is, or would be.
     pub place: &'static str,
-    /// Why.
+    /// Why checkpoints are or are not written in the background.
     pub reason: String,
 }
 
 impl Saving {
-    /// Decides for a plan on a machine.
+    /// Decides how a plan saves on a machine.
     pub fn new(plan: &Plan, programs: &Programs, machine: &Machine) -> Self {
         let room = Room::new(plan, programs, machine);
         let (copy_bytes, place) = (room.copy, room.place);
@@ -43,7 +46,7 @@ impl Saving {
             BackgroundSaves::Always => saving(true, "checkpoint.background = \"always\"".to_owned()),
             BackgroundSaves::Auto => match room.lacks(room.aside) {
                 None if room.bytes.is_none() => {
-                    saving(true, "how much memory there is, is not known".to_owned())
+                    saving(true, "the amount of memory here is unknown".to_owned())
                 }
                 None => saving(true, "the copy fits".to_owned()),
                 Some(lack) => saving(false, format!("the copy does not fit: {lack}")),
@@ -51,15 +54,15 @@ impl Saving {
         }
     }
 
-    /// Returns true if checkpoints are written beside training.
+    /// Returns true if checkpoints are written while training continues.
     pub fn is_beside(&self) -> bool {
         self.beside_training
     }
 
-    /// Refuses a plan that always saves beside training where the copy cannot fit.
+    /// Rejects a plan that must save in the background although the copy cannot fit.
     ///
     /// # Errors
-    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit).
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if the copy cannot fit.
     pub(super) fn check(plan: &Plan, programs: &Programs, machine: &Machine) -> Result<()> {
         if plan.intervals.background != BackgroundSaves::Always || plan.intervals.keep == 0 {
             return Ok(());
@@ -72,15 +75,15 @@ impl Saving {
     }
 }
 
-/// The memory that a copy of the state would take, and that there is for it.
+/// The memory that a copy of the state would take, and the memory available for it.
 struct Room {
     /// Bytes of the copy.
     copy: usize,
-    /// Where it is.
+    /// Where the copy is.
     place: &'static str,
-    /// Bytes that all ranks there need without it.
+    /// Bytes that all ranks need there without the copy.
     needed: u64,
-    /// Bytes there; `None` where nothing is known.
+    /// Bytes there in all; `None` if unknown.
     bytes: Option<u64>,
     /// Bytes that `"auto"` leaves free.
     aside: u64,
@@ -89,7 +92,7 @@ struct Room {
 impl Room {
     fn new(plan: &Plan, programs: &Programs, machine: &Machine) -> Self {
         let on_gpu = plan.execution.gpu.is_some() || machine.hardware.is_some();
-        // Parts of several ranks are put together on the host.
+        // Shards of several ranks are gathered on the host.
         if programs.gather.is_some() && on_gpu {
             let bytes = machine.memory_bytes;
             let aside = bytes.unwrap_or(0) / LEFT_OF_HOST;
@@ -103,7 +106,7 @@ impl Room {
         let budget = Budget::new(plan, machine);
         let is_limit = plan.execution.memory_limit.is_some();
         let (place, aside) = match (on_gpu, machine.hardware) {
-            // The budget of a named device leaves it out already.
+            // The budget of a named device already leaves out the reserve.
             (true, Some(_)) => ("the GPU's memory", 0),
             (true, None) => ("the GPU's memory", if is_limit { 0 } else { RESERVE_BYTES }),
             (false, _) if is_limit => ("host memory", 0),
@@ -113,8 +116,8 @@ impl Room {
         Self { copy, place, needed, bytes: budget.bytes, aside }
     }
 
-    /// Returns in words what is missing if so many bytes stay free; `None` if the copy fits, or nothing is
-    /// known.
+    /// Describes what is missing if `aside` bytes stay free; `None` if the copy fits or the memory is
+    /// unknown.
     fn lacks(&self, aside: u64) -> Option<String> {
         let bytes = self.bytes?;
         let needed = self.needed.saturating_add(self.copy as u64).saturating_add(aside);

@@ -1,4 +1,5 @@
-//! Random numbers that two runs share: common random numbers, by which paired differences scatter less.
+//! Finds the random numbers that two runs share. Common random numbers reduce the scatter of paired
+//! differences.
 
 use crate::ir::{Init, ParamRequest};
 use crate::model::parameters;
@@ -8,27 +9,28 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Keys of `[data]` that leave the windows of the training split as they are.
+/// Keys of `[data]` that leave the windows of the training split unchanged.
 const NOT_OF_TRAINING: [&str; 2] = ["data.cross_documents", "data.validation_tokens"];
 
-/// What of their random numbers two runs share.
+/// Which random numbers two runs share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedRandomness {
-    /// Initial values.
+    /// Initial values of parameters.
     pub parameters: SharedParameters,
     /// The order in which windows of the corpus are read, batch by batch.
     pub order: Sharing,
-    /// Masks of dropout, site by site of the blocks that both have.
+    /// Dropout masks, site by site in the blocks that both runs have.
     pub masks: Sharing,
 }
 
-/// Drawn parameters with the same initial values in two runs; parameters that begin with ones or zeros do not
+/// How many drawn parameters have the same initial values in both runs. Parameters that begin as ones or
+/// zeros do not
 /// count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedParameters {
-    /// Those with the same values: of one name, shape and deviation, drawn with one key.
+    /// Parameters with the same values: same name, shape and deviation, drawn with the same key.
     pub shared: usize,
-    /// Names of drawn parameters that either run has.
+    /// Number of distinct names of drawn parameters in the two runs.
     pub of: usize,
 }
 
@@ -36,16 +38,16 @@ pub struct SharedParameters {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
-    /// They do.
+    /// They share it.
     Shared,
     /// Neither run draws any.
     NotDrawn,
-    /// They do not: what they differ in.
+    /// They do not share it; these settings differ.
     Differs(Vec<String>),
 }
 
 impl Sharing {
-    /// Shared unless one of `differing` is true; each stands beside its name.
+    /// Returns `Shared` unless one of the flags is true; each flag comes with its name.
     fn unless(differing: &[(bool, &str)]) -> Self {
         let differing: Vec<String> =
             differing.iter().filter(|(differs, _)| *differs).map(|(_, what)| (*what).to_owned()).collect();
@@ -53,8 +55,9 @@ impl Sharing {
     }
 }
 
-/// Returns what the runs of two recipes, each with its plan, share of their random numbers. What a recipe
-/// leaves to a later setting, such as the seed of a pair, is compared as it is here.
+/// Compares the random numbers of two runs, each given by recipe and plan. A setting that is made later, such
+/// as the
+/// seed of a pair, is compared as it is here.
 pub fn shared_randomness(a: (&Recipe, &Plan), b: (&Recipe, &Plan)) -> SharedRandomness {
     let ((recipe_a, a), (recipe_b, b)) = (a, b);
     let reads_other_text = diff(recipe_a.values(), recipe_b.values())
@@ -109,7 +112,7 @@ impl fmt::Display for SharedRandomness {
             match sharing {
                 Sharing::Shared => common.push(what.to_owned()),
                 Sharing::NotDrawn => {}
-                Sharing::Differs(why) => other.push(format!("{what} (other by {})", why.join(", "))),
+                Sharing::Differs(why) => other.push(format!("{what} (differs in {})", why.join(", "))),
             }
         }
         match (common.is_empty(), other.is_empty()) {
@@ -158,7 +161,7 @@ mod tests {
         shared(&[], b).to_string()
     }
 
-    /// Head, embedding, and four matrices in each of two blocks are drawn.
+    /// The head, the embedding, and four matrices in each of two blocks are drawn.
     #[test]
     fn what_a_change_leaves_alike_is_shared() {
         let all = "shared: initial values, data order";
@@ -171,7 +174,9 @@ mod tests {
             in_words(&["model.tie_embeddings=true"]),
             "shared: initial values of 9 of 10 parameters, data order"
         );
-        // Of the new block's four, and those that write the residual stream, deviations depend on the depth.
+        // The new block's four matrices are drawn only once, and the deviation of those that write the
+        // residual stream depends
+        // on the depth.
         assert_eq!(
             in_words(&["model.n_layers=3"]),
             "shared: initial values of 6 of 14 parameters, data order"
@@ -182,7 +187,7 @@ mod tests {
         );
         assert_eq!(
             in_words(&["training.local_batch_size=16", "data.corpus=random"]),
-            "shared: initial values; not shared: data order (other by the corpus, the global batch size)"
+            "shared: initial values; not shared: data order (differs in the corpus, the global batch size)"
         );
         assert_eq!(in_words(&["data.cross_documents=false"]), all, "the same windows");
     }
@@ -204,7 +209,8 @@ mod tests {
         let both = shared(&[index], &[index]).parameters;
         assert_eq!(both, SharedParameters { shared: 10, of: 10 });
         let shifted = shared(&[index], &[index, "model.qk_norm=false"]).parameters;
-        // The head, and of the last block what stands before the norms of queries and keys: three matrices.
+        // The head is shared, and in the last block, what comes before the norms of queries and keys: three
+        // matrices.
         assert_eq!(shifted, SharedParameters { shared: 4, of: 10 });
         assert_eq!(shared(&[], &[index]).parameters.shared, 0, "by name and by index");
     }

@@ -1,4 +1,4 @@
-//! The forecast as text.
+//! Prints a forecast as text.
 
 use super::time::NODE_SECONDS;
 use super::update_groups::{checkpoint_in_words, table};
@@ -289,7 +289,7 @@ fn on(f: &mut fmt::Formatter<'_>, v: &DeviceFit, memory: &Memory) -> fmt::Result
             writeln!(f, "  {verdict}: {} of {}{aside}", binary(peak), binary(budget as usize))?;
         }
         _ => {
-            writeln!(f, "  whether {} fit is not known: set engine.memory_limit_gib to check", binary(peak))?
+            writeln!(f, "  it is unknown whether {} fit; set engine.memory_limit_gib to check", binary(peak))?
         }
     }
     advice(f, v, memory.state_bytes)?;
@@ -320,7 +320,7 @@ fn advice(f: &mut fmt::Formatter<'_>, v: &DeviceFit, state: usize) -> fmt::Resul
     let state_alone = v.budget_bytes.is_some_and(|budget| state as u64 > budget);
     match (fits, state_alone) {
         (true, _) => writeln!(f, "  would fit:")?,
-        (false, false) => writeln!(f, "  nothing that was tried fits; the least is:")?,
+        (false, false) => writeln!(f, "  no change that was tried fits; the smallest is:")?,
         (false, true) => {
             return writeln!(f, "  {}", smaller_model(state as u64));
         }
@@ -372,7 +372,7 @@ fn time(f: &mut fmt::Formatter<'_>, step: &StepTime) -> fmt::Result {
     )
 }
 
-/// The table of `--fit`.
+/// Formats the table of `--fit`.
 pub fn fit_table(rows: &[FitRow], budget: &Budget) -> String {
     let room =
         budget.bytes.map_or(String::new(), |b| format!(": {} for state and activations", binary(b as usize)));

@@ -1,9 +1,12 @@
-//! Predicted time of a step on a device: every node takes the time of its products or of its memory traffic,
-//! and a few microseconds besides.
+//! Predicts the time of a step on a device: every node takes the time of its products or of its memory
+//! traffic, and a
+//! few microseconds more.
 //!
-//! A roofline (Williams, Waterman and Patterson, 2009) from the costs that ops declare, with stated
-//! efficiencies of products, of attention and of memory that were measured on an H200. Links between devices,
-//! the loader and overlap of streams are not in it.
+//! This is a roofline (Williams, Waterman and Patterson, 2009) over the costs that ops declare. The
+//! efficiencies of
+//! products, attention and memory were measured on an H200. Links between devices, data loading and overlap
+//! of streams
+//! are left out.
 
 use crate::device::{DType, ProductPrecision};
 use crate::exec::Section;
@@ -13,21 +16,24 @@ use crate::model::{Programs, attended_tokens, flops_per_token};
 use crate::plan::Plan;
 use serde::Serialize;
 
-/// Fraction of the dense peak that products reach: on an H200 the exact shapes of models of width 768 and
-/// 1024 ran at 680 of 989 TFLOP/s in bf16 through cuBLAS.
+/// Fraction of the dense peak that products reach. On an H200, the exact shapes of models of width 768 and
+/// 1024 ran at
+/// 680 of 989 TFLOP/s in bf16 through cuBLAS.
 pub const PRODUCT_EFFICIENCY: f64 = 0.69;
 
-/// Fraction of the bandwidth that streaming reaches: on an H200 an elementwise copy moved 4.28 of 4.8 TB/s.
+/// Fraction of the bandwidth that streaming reaches. On an H200, an elementwise copy moved 4.28 of 4.8 TB/s.
 pub const MEMORY_EFFICIENCY: f64 = 0.89;
 
-/// Seconds of a node besides its work: its launch in a graph, the first and the last blocks of its kernel. On
-/// an H200 what is left of the steps of five models after the other terms is 2 to 5 µs for each of their 280
-/// to 430 nodes.
+/// Seconds per node besides its work: its launch in a graph, and the first and last blocks of its kernel. On
+/// an H200, the
+/// steps of five models take 2 to 5 µs more than the other terms for each of their 280 to 430 nodes.
 pub const NODE_SECONDS: f64 = 3e-6;
 
-/// Attention's products in bf16, as fractions of the dense peak: `(head_dim at most, tokens of a row,
-/// forward, backward)`, where rows of T tokens reach `fraction · T / (T + tokens)`; through a window, as rows
-/// of as much work. Fitted to one H200 (`results/measured/nvidia-h200-2026-11-23/table.md`; heads of 32 of
+/// Efficiency of attention's products in bf16, by the largest head dimension that a row applies to. As a
+/// fraction of the
+/// dense peak, rows of T tokens reach `fraction · T / (T + tokens)`; with a window, T is the length of a row
+/// with the
+/// same work. Fitted to one H200 (`results/measured/nvidia-h200-2026-11-23/table.md`; heads of 32 from
 /// `…-21/ops-dim768.txt`, at 256 tokens).
 const ATTENTION_EFFICIENCY: [(usize, AttentionEfficiency); 3] = [
     (32, AttentionEfficiency { forward: (0.106, 0.0), backward: (0.098, 0.0) }),
@@ -35,7 +41,7 @@ const ATTENTION_EFFICIENCY: [(usize, AttentionEfficiency); 3] = [
     (usize::MAX, AttentionEfficiency { forward: (0.67, 330.0), backward: (0.49, 550.0) }),
 ];
 
-/// Fractions of the peak that long rows reach, and the tokens at which a row reaches half of it.
+/// The fraction of the peak that long rows reach, and the tokens at which a row reaches half of it.
 #[derive(Clone, Copy, Debug)]
 struct AttentionEfficiency {
     forward: (f64, f64),
@@ -56,22 +62,22 @@ fn product_efficiency(plan: &Plan, node: &Node) -> f64 {
     fraction * tokens / (tokens + half)
 }
 
-/// The predicted time of an optimizer step, after a ramp of the batch.
+/// The predicted time of an optimizer step, after any ramp of the batch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepTime {
     /// Seconds per step.
     pub seconds: f64,
     /// Tokens per second over all ranks.
     pub tokens_per_second: f64,
-    /// Model FLOPs per second over the peak of the products' format: recomputation does not count as work.
+    /// Model FLOPs per second over the peak of the products' format; recomputation does not count as work.
     pub mfu: f64,
     /// Seconds for all steps, without evaluations, checkpoints and samples.
     pub training_seconds: f64,
-    /// The format of products, whose peak bounds them.
+    /// The format of products, whose peak limits them.
     pub products: &'static str,
-    /// Fraction of the peak that products besides attention's are assumed to reach.
+    /// Assumed fraction of the peak for products other than attention's.
     pub product_efficiency: f64,
-    /// Fraction of the bandwidth that memory traffic is assumed to reach.
+    /// Assumed fraction of the bandwidth for memory traffic.
     pub memory_efficiency: f64,
     /// Time by phase.
     pub phases: Vec<PhaseTime>,
@@ -90,7 +96,7 @@ pub struct PhaseTime {
     pub bytes: f64,
     /// Seconds per step.
     pub seconds: f64,
-    /// Of these, in nodes that their products bind.
+    /// The part of these in nodes that are bound by products.
     pub product_bound_seconds: f64,
 }
 
@@ -132,8 +138,9 @@ impl StepTime {
     }
 }
 
-/// Returns the predicted milliseconds of a step on the GPU that the driver calls `model`; `None` where its
-/// limits are not known.
+/// Returns the predicted milliseconds of a step on the GPU that the driver calls `model`; `None` if its
+/// limits are
+/// unknown.
 pub fn predicted_step_ms(plan: &Plan, programs: &Programs, model: &str) -> Option<f64> {
     let limits = hardware::by_driver_name(model)?.limits?;
     Some(1e3 * StepTime::new(plan, programs, &limits).seconds)
@@ -147,7 +154,7 @@ const PHASES: [(Phase, &str); 5] = [
     (Phase::Optimizer, "optimizer"),
 ];
 
-/// The format of a plan's products, and the dense peak of a device in it, in FLOP/s.
+/// Returns the format of a plan's products, and a device's dense peak in it, in FLOP/s.
 pub fn product_peak(plan: &Plan, limits: &Limits) -> (&'static str, f64) {
     match plan.act_dtype() {
         DType::Bf16 => ("bf16", limits.bf16),
@@ -156,8 +163,8 @@ pub fn product_peak(plan: &Plan, limits: &Limits) -> (&'static str, f64) {
     }
 }
 
-/// FLOPs of the products that one rank really runs in a step of so many micro-steps, those that recompute
-/// included.
+/// Returns the FLOPs of all products that one rank runs in a step of `micro_steps` micro-steps, including
+/// recomputation.
 pub fn product_flops(programs: &Programs, micro_steps: usize) -> f64 {
     let of = |section: &Section| -> f64 {
         section.program.nodes.iter().map(|node| section.program.cost(node).product_flops).sum()
@@ -165,18 +172,18 @@ pub fn product_flops(programs: &Programs, micro_steps: usize) -> f64 {
     of_a_step(programs, micro_steps, of)
 }
 
-/// Returns the sum of a figure over the sections that a step of `n` micro-steps runs.
+/// Sums a figure over the sections that a step of `n` micro-steps runs.
 pub(super) fn of_a_step(programs: &Programs, n: usize, figure: impl Fn(&Section) -> f64) -> f64 {
     sections_of_a_step(programs, n).into_iter().map(|(section, times)| times as f64 * figure(section)).sum()
 }
 
-/// Returns the seconds of a section within a device's limits.
+/// Returns the seconds that a section takes within a device's limits.
 pub(super) fn section_seconds(plan: &Plan, section: &Section, limits: &Limits) -> f64 {
     let pace = Pace::new(plan, limits);
     section.program.nodes.iter().map(|node| pace.times(section, node).seconds()).sum()
 }
 
-/// What nodes are assumed to reach on a device.
+/// The rates that nodes are assumed to reach on a device.
 struct Pace<'a> {
     plan: &'a Plan,
     /// The dense peak of products, in FLOP/s.
@@ -185,7 +192,7 @@ struct Pace<'a> {
     bandwidth: f64,
 }
 
-/// The times that a node takes at least, in seconds.
+/// The minimum times that a node takes, in seconds.
 struct NodeTimes {
     products: f64,
     memory: f64,
@@ -216,7 +223,7 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// The sections that a step of `n` micro-steps runs, and how often.
+/// Returns the sections that a step of `n` micro-steps runs, and how often it runs each.
 fn sections_of_a_step(programs: &Programs, n: usize) -> Vec<(&Section, usize)> {
     let mut sections = vec![(programs.micro_step(0, n), 1), (&programs.step_end, 1)];
     if n > 1 {

@@ -1,4 +1,4 @@
-//! The transient memory of programs over time: which tensor lies where, from which node to which.
+//! Shows the transient memory of programs over time: where each tensor lies, and between which nodes.
 
 use super::memory::{Memory, Named};
 use crate::exec::Section;
@@ -8,18 +8,18 @@ use crate::passes::Block;
 use crate::plan::Plan;
 use serde::Serialize;
 
-/// The most blocks of a section that are listed, the largest.
+/// Maximum number of blocks listed per section; the largest are kept.
 const MAX_BLOCKS: usize = 4000;
 
 /// The memory of one rank over the nodes of its programs, in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryTimeline {
-    /// `arena`, `caching` or `naive`: what the plan uses for transient tensors. Offsets are those of an
-    /// arena.
+    /// The placement of the plan's transient tensors: `arena`, `caching` or `naive`. Offsets always refer to
+    /// an arena.
     pub placement: &'static str,
-    /// State and transient tensors under that placement.
+    /// State and transient tensors with this placement.
     pub peak_bytes: usize,
-    /// The state.
+    /// Bytes of the state.
     pub state_bytes: usize,
     /// Transient memory if every offset is planned ahead.
     pub arena_bytes: usize,
@@ -34,17 +34,17 @@ pub struct MemoryTimeline {
 pub struct SectionTimeline {
     /// Its name.
     pub name: String,
-    /// The arena that it needs.
+    /// Bytes of arena that the program needs.
     pub arena_bytes: usize,
     /// The node at which most bytes are alive.
     pub peak_node: usize,
-    /// These bytes.
+    /// Bytes alive at this node.
     pub peak_bytes: usize,
     /// Its nodes.
     pub nodes: Vec<TimelineNode>,
     /// The ranges of memory, in order of birth.
     pub blocks: Vec<TimelineBlock>,
-    /// How many more there are, smaller ones.
+    /// Number of smaller ranges that are not listed.
     pub left_out: usize,
     /// Bytes alive at each node.
     pub alive: Vec<usize>,
@@ -61,12 +61,12 @@ pub struct TimelineNode {
     pub phase: String,
 }
 
-/// A range of memory, of one tensor or of several that replace each other in place.
+/// A range of memory, used by one tensor or by several that replace each other in place.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TimelineBlock {
     /// The name of the first tensor.
     pub tensor: String,
-    /// Its format and shape.
+    /// Format and shape of the first tensor.
     pub spec: String,
     /// Size of the block.
     pub bytes: usize,
@@ -76,7 +76,7 @@ pub struct TimelineBlock {
     pub birth: usize,
     /// The last node that touches it.
     pub death: usize,
-    /// The names of the tensors that took it over.
+    /// The names of the tensors that later reuse it.
     pub also: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The groups in which parameters are updated, each with its rule and what is kept for it.
+//! Describes the groups in which parameters are updated, each with its rule and what is kept for it.
 
 use crate::device::DType;
 use crate::format::Column::{Left, Right};
@@ -8,7 +8,7 @@ use crate::plan::Plan;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Parameters that one rule updates.
+/// Parameters that are updated by one rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupForecast {
     /// Their roles, such as `embedding+head`.
@@ -19,21 +19,21 @@ pub struct GroupForecast {
     pub lr: f64,
     /// What decoupled weight decay is relative to.
     pub decay: &'static str,
-    /// Roles to which weight decay applies, or `none`.
+    /// Roles that weight decay applies to, or `none`.
     pub decaying: String,
     /// Number of parameters.
     pub parameters: usize,
-    /// Bytes of a rank's memory for what the optimizer keeps.
+    /// Bytes of one rank's memory for what the optimizer keeps.
     pub state_bytes: usize,
-    /// Bytes of a checkpoint for each parameter of the group, beside the weight.
+    /// Bytes per parameter of the group in a checkpoint, besides the weight.
     pub checkpoint_bytes_per_parameter: usize,
-    /// What the optimizer keeps, in words; empty where it keeps nothing.
+    /// What the optimizer keeps, in words; empty if it keeps nothing.
     #[serde(skip)]
     pub(super) slots_in_words: &'static str,
 }
 
 impl GroupForecast {
-    /// Returns the groups of a plan that have parameters.
+    /// Returns a plan's groups that have parameters.
     pub fn all(plan: &Plan, programs: &Programs) -> Vec<Self> {
         let state = &programs.state;
         let groups = state.groups.iter().zip(&plan.update_groups).filter(|(own, _)| !own.params.is_empty());
@@ -57,7 +57,7 @@ impl GroupForecast {
     }
 }
 
-/// Returns the table of groups.
+/// Formats the table of groups.
 pub(super) fn table(groups: &[GroupForecast]) -> String {
     let mut table = Table::new(&[Left, Left, Right, Left, Right, Right]);
     table.row(["group", "optimizer", "peak rate", "decay", "parameters", "state of a rank"]);
@@ -74,8 +74,9 @@ pub(super) fn table(groups: &[GroupForecast]) -> String {
     table.render(2)
 }
 
-/// Returns the sum that is a checkpoint, in words: of `total` parameters, whose weights are in fp32, and with
-/// `has_ema` their moving average too.
+/// Describes the size of a checkpoint as a sum over `total` parameters. Weights are in fp32, and so is their
+/// moving
+/// average if `has_ema`.
 pub(super) fn checkpoint_in_words(groups: &[GroupForecast], total: usize, has_ema: bool) -> String {
     let weight = DType::F32.size() * (1 + usize::from(has_ema));
     let average = if has_ema { " and moving average" } else { "" };

@@ -1,4 +1,4 @@
-//! Whether a plan fits a budget. The only place that judges this.
+//! Decides whether a plan fits a budget; nothing else does.
 
 use super::fit::{self, Advice};
 use super::memory::peak_bytes;
@@ -12,10 +12,10 @@ use crate::plan::Plan;
 use crate::policy::Recompute;
 use serde::Serialize;
 
-/// Returns the advice for a plan that does not fit: only changes that it does not have already.
+/// Returns the advice for a plan that does not fit, leaving out changes that it already has.
 pub fn smaller(plan: &Plan) -> String {
     let mut keys = Vec::new();
-    // With looped batching the memory is that of one sequence, whatever the batch.
+    // With looped batching, one sequence determines the memory, whatever the batch.
     if plan.batch.local > 1 && plan.batch.micro == plan.batch.local {
         keys.push("training.local_batch_size with more training.accumulation");
     }
@@ -28,12 +28,12 @@ pub fn smaller(plan: &Plan) -> String {
     format!("Smaller: {}", keys.join(", or "))
 }
 
-/// Returns the advice for a plan whose state alone, of so many bytes, exceeds the memory.
+/// Returns the advice for a plan whose state alone, of `state` bytes, exceeds the memory.
 pub(super) fn smaller_model(state: u64) -> String {
     format!("nothing fits: the state alone takes {}; make the model smaller", binary(state as usize))
 }
 
-/// A plan against a budget.
+/// How a plan fits a budget.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceFit {
     /// The device's name, or `engine.memory_limit_gib`.
@@ -44,13 +44,13 @@ pub struct DeviceFit {
     pub budget_bytes: Option<u64>,
     /// Bytes set aside: for driver and libraries of a GPU, or for the corpus in this machine's memory.
     pub reserve_bytes: u64,
-    /// True if the plan fits; `None` where the memory is unknown.
+    /// True if the plan fits; `None` if the memory is unknown.
     pub fits: Option<bool>,
-    /// Bytes that stay free; negative: bytes missing.
+    /// Bytes that stay free; if negative, bytes that are missing.
     pub spare_bytes: Option<i64>,
-    /// Changes that would make it fit, when it does not.
+    /// Changes that would make the plan fit, if it does not.
     pub advice: Vec<Advice>,
-    /// Predicted time, where the device's limits are known.
+    /// Predicted time, if the device's limits are known.
     pub step: Option<StepTime>,
 }
 
@@ -71,21 +71,22 @@ impl DeviceFit {
     }
 }
 
-/// Whether the machine that plans could run the plan.
+/// Whether the plan would fit the machine that makes the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FitHere {
     /// True if a run would begin.
     pub fits: bool,
-    /// The figures; of a plan that does not fit, the error of a run.
+    /// The figures or, if the plan does not fit, the error that a run would report.
     pub says: String,
 }
 
 impl FitHere {
-    /// Checks what a run checks before it begins; `None` where the memory is not known, and where the
-    /// recipe's own limit stands for it, which has its own [`DeviceFit`].
+    /// Checks what a run checks before it begins. `None` if the memory is unknown, or if the recipe sets its
+    /// own limit, which
+    /// has its own [`DeviceFit`].
     ///
     /// # Errors
-    /// When the check fails for another reason than the memory.
+    /// If the check fails for a reason other than memory.
     pub(super) fn new(plan: &Plan, programs: &Programs, machine: &Machine) -> Result<Option<Self>> {
         let budget = Budget::new(plan, machine);
         let Some(limit) = budget.bytes.filter(|_| plan.execution.memory_limit.is_none()) else {
@@ -100,7 +101,7 @@ impl FitHere {
     }
 }
 
-/// Returns what a plan needs, and the limit of its budget, in words.
+/// Describes what a plan needs, and the limit of its budget.
 fn figures(plan: &Plan, programs: &Programs, budget: &Budget, limit: u64) -> String {
     let (per_rank, state) = (peak_bytes(plan, programs), programs.state.bytes());
     let corpus = match budget.reserve {
@@ -117,7 +118,7 @@ fn figures(plan: &Plan, programs: &Programs, budget: &Budget, limit: u64) -> Str
     )
 }
 
-/// Refuses a plan that cannot fit a machine, before anything is allocated.
+/// Rejects a plan that cannot fit a machine, before anything is allocated.
 ///
 /// # Errors
 /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit), with the largest tensor and what to

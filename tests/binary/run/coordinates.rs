@@ -46,6 +46,6 @@ fn what_has_no_coordinates_is_refused_before_anything_is_written() {
     refused(&["--widths", "32"], &["a slope needs two widths"]);
     refused(&["--widths", "32,40"], &["model.n_heads = 2", "40/32"]);
     refused(&["--compare", "--widths", "32,64"], &["--compare also measures muP", "add model.base_dim="]);
-    refused(&["--widths", "32,64", "--steps", "40"], &["training.steps is 30, and 40 are to be measured"]);
+    refused(&["--widths", "32,64", "--steps", "40"], &["training.steps is 30, but 40 are to be measured"]);
     assert!(!place.path().join("results").exists());
 }

@@ -152,7 +152,7 @@ fn cells_without_a_trunk_in_common_are_refused() {
     let wsd = COMMON[0];
     refused(&[], &["the rate falls from the start", "lr_scheduler.decay = \"wsd\""]);
     refused(&[wsd, "training.steps=50"], &["training.steps follows from sweep.cooldowns"]);
-    refused(&[wsd, "lr_scheduler.warmup_ratio=0.1"], &["no warm-up in common"]);
+    refused(&[wsd, "lr_scheduler.warmup_ratio=0.1"], &["they share no steps"]);
     refused(&[wsd, "lr_scheduler.warmup_steps=33"], &["warm-up (33) and decay (8 of 40) take more steps"]);
     refused(&[wsd, "sweep.cooldowns=[0, 8]"], &["falls from step 0 on"]);
     refused(&[wsd, "lr_scheduler.decay_ratio=1.0"], &["leaves no trunk"]);

@@ -188,7 +188,10 @@ fn rungs_need_an_evaluation_before_the_end() {
     };
     refused(&["sweep.rungs=[8, 20]"], &["a rung at step 8", "no evaluation", "validation.interval"]);
     refused(&["sweep.rungs=[8, 22]", "validation.interval=4"], &["a rung at step 22"]);
-    refused(&["sweep.rungs=[40]", "validation.interval=4"], &["a rung at step 40 of a training of 40 steps"]);
+    refused(
+        &["sweep.rungs=[40]", "validation.interval=4"],
+        &["a rung at step 40, but training has 40 steps"],
+    );
     refused(&["sweep.rungs=[0]", "validation.interval=4"], &["a rung at step 0", "steps from 1 to 39"]);
     refused(&["sweep.rungs=[]"], &["an empty list"]);
     assert!(!place.path().join("results").exists());

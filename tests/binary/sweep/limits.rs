@@ -96,7 +96,7 @@ fn a_second_sweep_runs_other_cells_beside_the_first() {
     place.xrun(&["sweep", "grid.toml", "training.steps=3"]).succeeds().says(&["1 of 1 cell done: 1 ok"]);
     // A comparison of speed wants the machine alone.
     let speed = ["compare", "grid.toml", "optimizer.lr=1e-4", "--on", "tok_s,val_loss", "--seeds", "2"];
-    place.xrun(&speed).ended(1).says(&["another sweep or comparison runs", "speeds are measured alone"]);
+    place.xrun(&speed).ended(1).says(&["another sweep or comparison runs", "speeds must be measured alone"]);
     let shown = place.xrun(&["sweep", "grid.toml", "training.steps=4", "--dry-run"]).succeeds();
     assert!(shown.stdout.contains("to run"), "{}", shown.stdout);
     sweep.signal("TERM");

@@ -32,7 +32,7 @@ fn wrong_samples_are_refused_with_their_place() {
     refused(&[], &["grid.toml:", "write [0.0001, 0.01]", "^"]);
     refused(&["sweep.log_range={\"optimizer.lr\"=[0.0,1.0]}"], &["command line:1", "^"]);
     place.write("grid.toml", b"[sweep]\nsamples = 8\n");
-    refused(&[], &["grid.toml:2", "8 samples of no range"]);
+    refused(&[], &["grid.toml:2", "8 samples but no range"]);
     refused(&["sweep.samples=0", "sweep.range={\"optimizer.lr\"=[0.1,1.0]}"], &["no sample is drawn"]);
     assert!(!place.path().join("results").exists());
 }

@@ -1,19 +1,23 @@
-//! Dunnett's one-sided critical value for equally correlated comparisons with one cell.
+//! Dunnett's one-sided critical value, for comparisons with one shared cell whose correlations are all equal.
 
 use super::super::numeric::{integrate, normal_cdf, normal_density, root};
 use super::super::student::{mean_over_deviation, upper_quantile};
 use std::f64::consts::SQRT_2;
 
-/// Returns the d that the largest of `comparisons` t statistics of `freedom` degrees of freedom stays below
-/// with probability `confidence`, where each compares another mean with the same one, all means from equally
-/// many runs: their correlation is 1/2.
+/// Returns the critical value d: with probability `confidence`, the largest of `comparisons` t statistics
+/// with
+/// `freedom` degrees of freedom stays below d. Each statistic compares another mean with one shared mean, and
+/// all
+/// means come from equally many runs, so their correlation is 1/2.
 ///
-/// Given the deviation s and the standardized mean z of the common cell, a statistic is below d with
-/// probability Φ(√2 d s + z), independently (Dunnett, "A Multiple Comparison Procedure for Comparing Several
-/// Treatments with a Control", 1955).
+/// Given the deviation s and the standardized mean z of the shared cell, each statistic is independently
+/// below d
+/// with probability Φ(√2 d s + z) (Dunnett, "A Multiple Comparison Procedure for Comparing Several Treatments
+/// with a
+/// Control", 1955).
 pub fn one_sided(comparisons: usize, freedom: f64, confidence: f64) -> f64 {
     let tail = 1.0 - confidence;
-    // Between the value of one comparison and Bonferroni's.
+    // The root lies between the value for one comparison and Bonferroni's.
     let (low, high) = (upper_quantile(freedom, tail), upper_quantile(freedom, tail / comparisons as f64));
     root(low, high.max(low + 1e-6), |d| probability_below(d, comparisons, freedom) - confidence)
 }
@@ -31,7 +35,7 @@ mod tests {
     use super::super::super::numeric::normal_upper_quantile;
     use super::*;
 
-    /// Dunnett 1955, table 1a and b: one-sided, for comparisons with a control.
+    /// Dunnett 1955, tables 1a and 1b: one-sided comparisons with a control.
     #[test]
     fn critical_values_are_dunnetts() {
         let table = [

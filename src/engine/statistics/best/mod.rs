@@ -1,4 +1,5 @@
-//! Cells of a sweep over seeds: their means with intervals, and the set of those that may be the best.
+//! Compares the cells of a sweep over its seeds: their means with intervals, and the set that may contain the
+//! best.
 
 mod dunnett;
 mod model;
@@ -15,44 +16,51 @@ pub use model::NotComparable;
 /// Cells compared with the best of the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellComparison {
-    /// A cell each, in their order; blank for one without a value.
+    /// One entry per cell, in order; blank for a cell without a value.
     pub cells: Vec<Option<CellEstimate>>,
-    /// Standard deviation of a run after its cell and its seed are accounted for, pooled over all cells.
+    /// Standard deviation of a run once its cell and its seed are accounted for, pooled over all cells.
     pub residual_deviation: f64,
-    /// Its degrees of freedom.
+    /// Degrees of freedom of the residual deviation.
     pub freedom: usize,
-    /// Dunnett's one-sided critical value: the intervals of differences reach so many of their standard
-    /// errors.
+    /// Dunnett's one-sided critical value: how many standard errors the intervals of differences reach.
     pub critical_value: f64,
 }
 
 /// A cell of a sweep over seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellEstimate {
-    /// Number of its runs with a value.
+    /// Number of runs with a value.
     pub runs: usize,
-    /// Standard deviation of their values, of any seed; blank for one run.
+    /// Standard deviation of the values over the seeds; blank for a single run.
     pub deviation: Option<f64>,
-    /// Mean over all seeds of the sweep, for these seeds: a seed that the cell lacks is accounted for by what
-    /// it was in the other cells. With Student's interval from the pooled deviation.
+    /// Mean over all seeds of the sweep, with Student's interval from the pooled deviation. For a seed that
+    /// the cell
+    /// lacks, the effect that the seed had in the other cells is used. The interval holds for these seeds
+    /// only.
     pub mean: Interval,
-    /// The cell's mean minus the best mean of the other cells, with Hsu's simultaneous interval, one end of
-    /// which is at most 0 and the other at least.
+    /// The cell's mean minus the best mean of the other cells, with Hsu's simultaneous interval. One end of
+    /// it is at
+    /// most 0, the other at least 0.
     pub difference_to_best: Interval,
-    /// True if the cell may be the best: that interval does not rule it out.
+    /// True if the interval does not rule out that the cell is the best.
     pub in_best_set: bool,
 }
 
-/// Compares cells with the best: `values[cell][seed]`, where a run that has no value, or one that is not
-/// finite, is missing.
+/// Compares cells with the best. In `values[cell][seed]`, a run without a finite value is missing.
 ///
-/// The model is value = cell + seed + normal error of one deviation for all, by least squares. A cell is in
-/// the best set unless it is worse than another by more than d standard errors of their difference, with d
-/// Dunnett's one-sided critical value: with probability `confidence` at least, the set holds the best cell,
-/// and all intervals hold (Hsu, "Simultaneous Confidence Intervals for all Distances from the 'Best'", 1981,
-/// and "Constrained Simultaneous Confidence Intervals for Multiple Comparisons with the Best", 1984). With
-/// missing runs the differences are not all equally correlated, and d, which is that of a correlation of 1/2,
-/// is an approximation.
+/// The model is value = cell + seed + normal error, with one deviation for all errors, fitted by least
+/// squares. A
+/// cell is in the best set unless it is worse than another cell by more than d standard errors of their
+/// difference,
+/// where d is Dunnett's one-sided critical value. With probability at least `confidence`, the set contains
+/// the best
+/// cell and all intervals are right (Hsu, "Simultaneous Confidence Intervals for all Distances from the
+/// 'Best'",
+/// 1981, and "Constrained Simultaneous Confidence Intervals for Multiple Comparisons with the Best", 1984).
+/// If runs
+/// are missing, the differences are not all equally correlated; d assumes a correlation of 1/2, so it is then
+/// an
+/// approximation.
 ///
 /// # Errors
 ///
@@ -93,7 +101,7 @@ pub fn compare_cells(
     })
 }
 
-/// The finite values of a cell, with their seeds.
+/// Returns the finite values of a cell, with the indices of their seeds.
 fn finite(values: &[Option<f64>]) -> impl Iterator<Item = (usize, f64)> + '_ {
     values
         .iter()
@@ -102,8 +110,9 @@ fn finite(values: &[Option<f64>]) -> impl Iterator<Item = (usize, f64)> + '_ {
         .filter(|(_, x)| x.is_finite())
 }
 
-/// Returns for every cell its mean minus the best of the others, with Hsu's constrained interval, and whether
-/// it is in the best set.
+/// Returns each cell's mean minus the best mean of the others, with Hsu's constrained interval, and whether
+/// the cell
+/// is in the best set.
 fn distances_to_best(model: &TwoWayModel, critical: f64, direction: Direction) -> Vec<(Interval, bool)> {
     let cells = model.means.len();
     let lead = |i: usize, j: usize| direction.goodness(model.means[i] - model.means[j]);
@@ -111,8 +120,9 @@ fn distances_to_best(model: &TwoWayModel, critical: f64, direction: Direction) -
     let least = |i: usize, over: &dyn Fn(usize) -> f64| {
         (0..cells).filter(|&j| j != i).map(over).fold(f64::INFINITY, f64::min)
     };
-    // How much better than all others a cell may be. Hsu's set asks for more than 0; cells of the very same
-    // values without any scatter are at 0.
+    // How much better than all others a cell may be. Hsu's set requires more than 0, but cells with identical
+    // values
+    // and no scatter are exactly at 0.
     let highest: Vec<f64> = (0..cells).map(|i| least(i, &|j| lead(i, j) + reach(i, j))).collect();
     let in_set: Vec<bool> = highest.iter().map(|highest| *highest >= 0.0).collect();
     let alone = in_set.iter().filter(|cell| **cell).count() == 1;

@@ -1,15 +1,16 @@
-//! The two-way additive model of cells and seeds, by least squares.
+//! The two-way additive model of cells and seeds, fitted by least squares.
 
 use std::fmt;
 
 /// Why cells are not compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotComparable {
-    /// There are fewer than two cells with values.
+    /// Fewer than two cells have values.
     FewerThanTwoCells,
-    /// There are no more values than cells and seeds to account for: no scatter is left.
+    /// There are only as many values as cells and seeds to account for, so there is no scatter left to
+    /// estimate.
     TooFewRuns,
-    /// Some cells share no seed with the others, directly or through other cells.
+    /// Some cells share no seed with the others, neither directly nor through other cells.
     NoSharedSeeds,
 }
 
@@ -18,27 +19,27 @@ impl fmt::Display for NotComparable {
         f.write_str(match self {
             Self::FewerThanTwoCells => "fewer than two cells have values",
             Self::TooFewRuns => {
-                "the cells have too few runs to show how much runs scatter: it takes two seeds at least"
+                "the cells have too few runs to show how much runs scatter: that takes at least two seeds"
             }
             Self::NoSharedSeeds => "some cells share no seed with the others",
         })
     }
 }
 
-/// value = mean of the cell + effect of the seed + error, where the effects of seeds sum to 0.
+/// value = mean of the cell + effect of the seed + error; the effects of the seeds sum to 0.
 pub struct TwoWayModel {
     /// Mean of each cell over all seeds.
     pub means: Vec<f64>,
     /// Standard deviation of the errors.
     pub residual_deviation: f64,
-    /// Degrees of freedom of that deviation.
+    /// Degrees of freedom of the deviation.
     pub freedom: usize,
-    /// Covariances of the means, in units of the variance of an error.
+    /// Covariances of the means, in units of the error variance.
     covariance: Vec<Vec<f64>>,
 }
 
 impl TwoWayModel {
-    /// Fits the model to runs of (cell, seed, value). Every cell from 0 to the highest has a run.
+    /// Fits the model to runs `(cell, seed, value)`. Every cell from 0 to the highest must have a run.
     ///
     /// # Errors
     ///
@@ -53,7 +54,7 @@ impl TwoWayModel {
         }
         let parameters = cells + seeds.len() - 1;
         let freedom = runs.len().saturating_sub(parameters);
-        // The row of a run in the design: its cell, and its seed; the last seed is minus the sum of the
+        // A run's row in the design matrix: its cell, then its seed. The last seed is minus the sum of the
         // others.
         let row = |&(cell, seed, _): &(usize, usize, f64)| {
             let mut row = vec![0.0; parameters];
@@ -64,7 +65,7 @@ impl TwoWayModel {
             }
             row
         };
-        // Values from their mean, so that squares of small differences of large values keep their digits.
+        // Center the values, so that small differences of large values keep their digits when squared.
         let center = runs.iter().map(|run| run.2).sum::<f64>() / runs.len() as f64;
         let mut normal = vec![vec![0.0; parameters]; parameters];
         let mut right = vec![0.0; parameters];
@@ -88,12 +89,12 @@ impl TwoWayModel {
         Ok(Self { means, residual_deviation, freedom, covariance })
     }
 
-    /// Standard error of the mean of a cell.
+    /// Returns the standard error of a cell's mean.
     pub fn mean_error(&self, cell: usize) -> f64 {
         self.residual_deviation * self.covariance[cell][cell].sqrt()
     }
 
-    /// Standard error of the difference of the means of two cells.
+    /// Returns the standard error of the difference between two cells' means.
     pub fn difference_error(&self, i: usize, j: usize) -> f64 {
         let variance = self.covariance[i][i] + self.covariance[j][j] - 2.0 * self.covariance[i][j];
         self.residual_deviation * variance.max(0.0).sqrt()
@@ -104,15 +105,17 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
 
-/// Returns the inverse of a symmetric positive definite matrix, by Cholesky's factors; `None` if it is
-/// singular, as that of a design of which a part shares no seed with the rest.
+/// Inverts a symmetric positive definite matrix by its Cholesky factor. `None` if it is singular, which
+/// happens if
+/// part of a design shares no seed with the rest.
 fn inverse(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     let n = matrix.len();
     for j in 0..n {
         let (above, rest) = matrix.split_at_mut(j + 1);
         let line = &mut above[j];
         let pivot = line[j] - dot(&line[..j], &line[..j]);
-        // The entries are counts of runs: a pivot of rounding errors is far below, a true one far above.
+        // The entries are counts of runs, so a pivot from rounding errors is far smaller, and a true one far
+        // larger.
         if pivot <= 1e-9 * line[j] {
             return None;
         }
@@ -123,7 +126,7 @@ fn inverse(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     }
     let mut inverse = vec![vec![0.0; n]; n];
     for column in 0..n {
-        // L y = e, then Lᵀ x = y.
+        // Solve L y = e, then Lᵀ x = y.
         let mut x = vec![0.0; n];
         for i in column..n {
             let unit = f64::from(i == column);

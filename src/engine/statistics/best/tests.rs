@@ -1,4 +1,4 @@
-//! The model against designs whose answer is known, and the best set by its definition.
+//! Tests the model on designs with known answers, and the best set against its definition.
 
 use super::*;
 use Direction::{HigherIsBetter, LowerIsBetter};
@@ -11,7 +11,8 @@ fn close(found: f64, expected: f64) -> bool {
     (found - expected).abs() < 1e-9
 }
 
-/// A balanced design has the plain means, and the residual of the textbook: x - cell - seed + mean.
+/// In a balanced design, the means are plain means, and the residual is the textbook's x - cell - seed +
+/// mean.
 #[test]
 fn a_balanced_design_has_plain_means() {
     let values = table(&[&[1.0, 2.0, 4.0], &[2.0, 3.5, 4.5], &[5.0, 5.0, 8.0]]);
@@ -27,13 +28,14 @@ fn a_balanced_design_has_plain_means() {
     let reach = two_sided_quantile(4.0, 0.95) * found.residual_deviation / 3f64.sqrt();
     assert!(close(first.mean.high - first.mean.estimate, reach));
     assert!(close(first.deviation.unwrap(), (7.0f64 / 3.0).sqrt()) && first.runs == 3);
-    // The best cell's distance to the second, and its upper end: d standard errors of a difference further.
+    // The best cell's distance to the second best; the lower end is d standard errors of a difference
+    // further.
     let d = found.critical_value * found.residual_deviation * (2.0f64 / 3.0).sqrt();
     assert!(close(first.difference_to_best.estimate, -1.0));
     assert!(close(first.difference_to_best.low, -1.0 - d));
 }
 
-/// Values that are a sum of a cell's and a seed's number are fitted without error, whatever is missing.
+/// Values that are a cell's number plus a seed's number are fitted without error, whatever is missing.
 #[test]
 fn missing_runs_are_accounted_for() {
     let cells = [1.0, 1.5, 3.0, 1.2];
@@ -55,14 +57,15 @@ fn missing_runs_are_accounted_for() {
     assert_eq!(in_set, [true, false, false, false]);
 }
 
-/// The unbalanced estimates of a small design, by hand: cell b lacks the second seed.
+/// The estimates of a small unbalanced design, by hand: cell b lacks the second seed.
 #[test]
 fn an_unbalanced_design_is_solved_by_least_squares() {
     let mut values = table(&[&[1.0, 4.0], &[2.0, 0.0], &[3.0, 8.0]]);
     values[1][1] = None;
     let found = compare_cells(&values, 0.95, LowerIsBetter).unwrap();
-    // The seeds differ by 3 and 5 in the full cells, so by 4, which leaves residuals of ± 1/2; cell b with
-    // half of it added.
+    // The seeds differ by 3 and by 5 in the full cells, so by 4 on average, which leaves residuals of ± 1/2.
+    // Cell b
+    // gets half of the 4 added.
     let mean = |k: usize| found.cells[k].unwrap().mean.estimate;
     assert!(close(mean(0), 2.5) && close(mean(1), 4.0) && close(mean(2), 5.5), "{found:?}");
     assert_eq!(found.freedom, 1);
@@ -79,13 +82,13 @@ fn the_best_set_follows_the_direction() {
     };
     assert_eq!(in_set(LowerIsBetter), [true, true, false]);
     assert_eq!(in_set(HigherIsBetter), [false, false, true]);
-    // A cell that stands alone is better than the others: its interval has 0 for the worse end.
+    // A single best cell is better than the others, so the worse end of its interval is 0.
     let found = compare_cells(&values, 0.95, HigherIsBetter).unwrap();
     let distance = found.cells[2].unwrap().difference_to_best;
     assert!(distance.low == 0.0 && distance.high > distance.estimate && distance.estimate > 7.9);
     let loser = found.cells[0].unwrap().difference_to_best;
     assert!(loser.high == 0.0 && loser.low < loser.estimate && loser.estimate < -7.9);
-    // Mirrored values in the other direction give the mirrored intervals.
+    // Negated values in the other direction give mirrored intervals.
     let negative: Vec<Vec<Option<f64>>> =
         values.iter().map(|row| row.iter().map(|x| x.map(|x| -x)).collect()).collect();
     let mirrored = compare_cells(&negative, 0.95, LowerIsBetter).unwrap();
@@ -99,7 +102,7 @@ fn the_best_set_follows_the_direction() {
 fn cells_of_the_same_values_are_all_the_best() {
     let found = compare_cells(&table(&[&[1.0, 2.0], &[1.0, 2.0]]), 0.95, LowerIsBetter).unwrap();
     assert_eq!(found.residual_deviation, 0.0);
-    // No scatter and no difference: nothing says that one is better.
+    // Without scatter or differences, nothing says that one is better.
     assert!(found.cells.iter().all(|cell| cell.unwrap().in_best_set), "{found:?}");
 }
 

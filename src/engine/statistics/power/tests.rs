@@ -1,9 +1,10 @@
-//! Power and pairs against published and independently computed values.
+//! Tests power and numbers of pairs against published and independently computed values.
 
 use super::*;
 
-/// n of the two-sided t test of one sample: R's `power.t.test(type = "paired")`, G*Power and Cohen,
-/// "Statistical Power Analysis for the Behavioral Sciences", 1988.
+/// n for the two-sided one-sample t test: R's `power.t.test(type = "paired")`, G*Power and Cohen,
+/// "Statistical Power
+/// Analysis for the Behavioral Sciences", 1988.
 #[test]
 fn planned_pairs_are_the_published_ones() {
     let table = [
@@ -22,7 +23,7 @@ fn planned_pairs_are_the_published_ones() {
     }
 }
 
-/// The noncentral t distribution of SciPy 1.17: `nct.sf(t.isf(0.025, n - 1), n - 1, effect * n**0.5)`.
+/// SciPy 1.17's noncentral t distribution: `nct.sf(t.isf(0.025, n - 1), n - 1, effect * n**0.5)`.
 #[test]
 fn power_is_that_of_the_noncentral_t_distribution() {
     let table = [
@@ -38,7 +39,7 @@ fn power_is_that_of_the_noncentral_t_distribution() {
     assert!((power_to_see(0.0, 9, 0.95) - 0.025).abs() < 1e-8, "no effect: the level of one side");
 }
 
-/// Quadrature of the same probability in SciPy, over the χ² distribution.
+/// The same probability by quadrature in SciPy, over the χ² distribution.
 #[test]
 fn pairs_for_equivalence_leave_room_for_the_whole_interval() {
     for (effect, pairs, at, below) in [

@@ -1,4 +1,6 @@
-//! The exact probability that t crosses a boundary at any of several looks, and the boundary of a given one.
+//! Computes the exact probability that t crosses a boundary at any of several looks, and the boundary for a
+//! given
+//! probability.
 
 use super::super::numeric::{integrate, normal_upper_quantile, root};
 use super::super::student::{upper_quantile, upper_tail};
@@ -6,20 +8,25 @@ use statrs::function::erf::erfc;
 use statrs::function::gamma::ln_gamma;
 use std::f64::consts::{FRAC_PI_2, PI, SQRT_2};
 
-/// The smallest one-sided level of a look. O'Brien and Fleming's boundary asks for far less at early looks of
-/// a long comparison, where no t of four pairs could be trusted to be that of a normal distribution.
+/// The smallest one-sided level of a look. Early in a long comparison, O'Brien and Fleming's boundary asks
+/// for far
+/// less, but so far out, the t of four pairs cannot be trusted to come from normal differences.
 const SMALLEST_TAIL: f64 = 1e-9;
 
-/// Returns the boundary of |t| at looks after every pair from `first` to `last`, such that normal differences
-/// of mean 0 cross it with probability `error`, to 0.2 % of it.
+/// Returns the boundary of |t| for a look after every pair from `first` to `last`. Normal differences with
+/// mean 0
+/// cross it with probability `error`, to within 0.2 % of `error`.
 ///
-/// The boundary of O'Brien and Fleming ("A Multiple Testing Procedure for Clinical Trials", 1979) for means
-/// of known deviation at n of N pairs is |z| = C √(N / n); `exponent` 0.5 gives that of Wang and Tsiatis
-/// ("Approximately Optimal One-Parameter Boundaries for Group Sequential Trials", 1987): C (N / n)^exponent,
-/// of which 0 is Pocock's. The tail that z leaves at a look becomes that of t with n - 1 degrees of freedom
+/// For means with a known deviation, the boundary of O'Brien and Fleming ("A Multiple Testing Procedure for
+/// Clinical
+/// Trials", 1979) at n of N pairs is |z| = C √(N / n). Wang and Tsiatis ("Approximately Optimal One-Parameter
+/// Boundaries for Group Sequential Trials", 1987) generalize it to C (N / n)^exponent: `exponent` 0.5 is
+/// O'Brien and
+/// Fleming's, 0 is Pocock's. The tail beyond z at a look becomes the tail of t with n - 1 degrees of freedom
 /// (Pocock, "Group sequential methods in the design and analysis of clinical trials", 1977; Jennison and
-/// Turnbull, "Group Sequential Methods with Applications to Clinical Trials", 2000, chapter 3), and C is the
-/// one whose [`crossing_probability`] is `error`.
+/// Turnbull,
+/// "Group Sequential Methods with Applications to Clinical Trials", 2000, chapter 3). C is chosen such that
+/// [`crossing_probability`] is `error`.
 pub fn boundary(first: usize, last: usize, error: f64, exponent: f64) -> Vec<f64> {
     let with_constant = |constant: f64| -> Vec<f64> {
         let at = |n: usize| {
@@ -28,21 +35,26 @@ pub fn boundary(first: usize, last: usize, error: f64, exponent: f64) -> Vec<f64
         };
         (first..=last).map(at).collect()
     };
-    // A single look would cross with just `error`.
+    // A single look at this constant would be crossed with probability `error`.
     let lowest = normal_upper_quantile(0.5 * error);
     let excess = |constant: f64| crossing_probability(first, &with_constant(constant)).ln() - error.ln();
     with_constant(root(lowest, lowest + 2.0, excess))
 }
 
-/// Returns the probability that the |t| of normal differences with mean 0 reaches its boundary at any look;
-/// `boundary[k]` is that of the look after `first + k` pairs. Every boundary is above 1.
+/// Returns the probability that the |t| of normal differences with mean 0 reaches the boundary at any look.
+/// `boundary[k]` is for the look after `first + k` pairs. Every boundary must be above 1.
 ///
-/// With S the sum and Q the sum of squares of n differences, let u = S / √Q; then t = u √((n - 1) / (n -
-/// u²)). The direction of the vector of the differences is uniform, and independent of its length: so the
-/// next u depends on this one alone. It is u cos φ + sin φ, where √n tan φ, the next difference over √(Q /
-/// n), has Student's distribution with n degrees of freedom. The probability of a later crossing, as a
-/// function of u, is computed from the last look backwards, as Armitage, McPherson and Rowe do it forwards
-/// for z ("Repeated Significance Tests on Accumulating Data", 1969).
+/// Let S be the sum and Q the sum of squares of n differences, and u = S / √Q. Then t = u √((n - 1) / (n -
+/// u²)). The
+/// direction of the vector of differences is uniform and independent of its length, so the next u depends
+/// only on
+/// this u. It is u cos φ + sin φ, where √n tan φ is the next difference over √(Q / n) and has Student's
+/// distribution
+/// with n degrees of freedom. The probability of a later crossing, as a function of u, is computed backward
+/// from the
+/// last look; Armitage, McPherson and Rowe do the same forward for z ("Repeated Significance Tests on
+/// Accumulating
+/// Data", 1969).
 pub fn crossing_probability(first: usize, boundary: &[f64]) -> f64 {
     let to_u = |k: usize| {
         let (n, t) = ((first + k) as f64, boundary[k]);
@@ -56,7 +68,7 @@ pub fn crossing_probability(first: usize, boundary: &[f64]) -> f64 {
         let values = (0..=NODES).map(|node| step.crossing(Later::node(bound, node), &later)).collect();
         later = Later { bound, values };
     }
-    // At the first look t = √(n - 1) tan θ, so u = √n sin θ.
+    // At the first look, t = √(n - 1) tan θ, so u = √n sin θ.
     let (n, freedom) = (first as f64, (first - 1) as f64);
     let angle = (boundary[0] / freedom.sqrt()).atan();
     let density = AngleDensity::new(freedom);
@@ -64,13 +76,14 @@ pub fn crossing_probability(first: usize, boundary: &[f64]) -> f64 {
     2.0 * (upper_tail(boundary[0], freedom) + inside)
 }
 
-/// Nodes of the function [`Later`], besides that at 0.
+/// Number of nodes of the function [`Later`], in addition to the node at 0.
 const NODES: usize = 64;
 
 /// The probability of a crossing at a later look, as an even function of u within ± `bound`.
 ///
-/// As a function of ψ, where u = bound · sin ψ, it is even about both ends of [0, π/2], and changes slowly at
-/// the bound. Between nodes it is a cubic through the nearest four.
+/// With u = bound · sin ψ, the function of ψ is even about both ends of [0, π/2] and changes slowly near the
+/// bound.
+/// Between nodes, it is interpolated by the cubic through the nearest four.
 struct Later {
     bound: f64,
     values: Vec<f64>,
@@ -97,8 +110,8 @@ impl Later {
     }
 }
 
-/// Density of the angle whose tangent is t / √ν, for a t of ν degrees of freedom: proportional to cos^(ν -
-/// 1).
+/// Density of the angle whose tangent is t / √ν, for t with ν degrees of freedom. It is proportional to
+/// cos^(ν - 1).
 struct AngleDensity {
     scale: f64,
     power: f64,
@@ -115,11 +128,11 @@ impl AngleDensity {
     }
 }
 
-/// The way from u after n differences to u after the next.
+/// The step from u after n differences to u after n + 1.
 struct Step {
     n: f64,
     density: AngleDensity,
-    /// Angles further from 0 have a density below e^-25 of the highest.
+    /// Beyond this angle from 0, the density is below e^-25 of its maximum.
     reach: f64,
 }
 
@@ -130,7 +143,7 @@ impl Step {
         Self { n: n as f64, density, reach }
     }
 
-    /// Returns the probability of a crossing at the next look or later, for this `u` of at least 0.
+    /// Returns the probability of a crossing at the next look or later, for a `u` of at least 0.
     fn crossing(&self, u: f64, later: &Later) -> f64 {
         // u cos φ + sin φ = √(1 + u²) sin(φ + δ).
         let (radius, delta) = (u.hypot(1.0), u.atan());
@@ -141,8 +154,9 @@ impl Step {
         if radius <= later.bound {
             return inside(-self.reach, self.reach, 2);
         }
-        // A bound above 1 is crossed between two angles, and on the side of u alone: at φ = ±π/2 the next u
-        // is ±1. Above the second angle the next difference is so large that it enlarges Q more than S.
+        // A bound above 1 is crossed between two angles, and only on the side of u: at φ = ±π/2 the next u is
+        // ±1. Above the
+        // second angle, the next difference is so large that it increases Q more than S.
         let at_bound = (later.bound / radius).asin();
         let (from, to) = (at_bound - delta, PI - at_bound - delta);
         let tail = |angle: f64| upper_tail(self.n.sqrt() * angle.tan(), self.n);

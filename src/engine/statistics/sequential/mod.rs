@@ -1,4 +1,4 @@
-//! Sequential comparisons: a look after every pair, a maximum fixed beforehand, and the error of one look.
+//! Sequential comparisons: a look after every pair, up to a fixed maximum, with the error of a single look.
 
 mod boundary;
 
@@ -9,56 +9,63 @@ use super::verdict::{Direction, Verdict, verdict};
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
 
-/// Pairs at the first look. A t of fewer pairs trusts the normal distribution more than differences of runs
-/// deserve, and could not cross the boundary anyway.
+/// Pairs at the first look. With fewer pairs, t depends too much on the differences being normal, and it
+/// could not
+/// cross the boundary anyway.
 pub const FIRST_LOOK: usize = 4;
 
-/// More pairs at most are refused: the boundary takes time in proportion, and no comparison has them.
+/// Larger maximums are rejected: the time to compute the boundary grows with them, and no comparison has that
+/// many
+/// pairs.
 const MOST_PAIRS: usize = 2000;
 
-/// Exponent of the boundary: O'Brien and Fleming's. Lower ones stop earlier and find less of what the maximum
-/// would find; `docs/verdicts.md` has the simulation by which it was chosen.
+/// Exponent of the boundary, O'Brien and Fleming's. A lower exponent stops earlier but finds less of what the
+/// full
+/// number of pairs would find; it was chosen by the simulation in `docs/verdicts.md`.
 const EXPONENT: f64 = 0.5;
 
-/// A comparison is futile where no verdict has this probability of being reached.
+/// A comparison is futile if no verdict has at least this probability of being reached.
 const FUTILE: f64 = 0.05;
 
 /// The looks of a sequential comparison, and how far from 0 the mean must be at each.
 ///
 /// After every pair from [`FIRST_LOOK`] on, the interval is mean ± b s / √n. The boundary b of |t| has
-/// O'Brien and Fleming's shape, and a size by which the intervals of *all* looks contain the true mean of
-/// normal differences with probability `confidence` (repeated confidence intervals: Jennison and Turnbull,
-/// "Interim Analyses: The Repeated Confidence Interval Approach", 1989). So verdicts follow from these
-/// intervals by the rule of every other comparison, and whatever the reason for stopping, the interval at the
-/// stop is right.
+/// O'Brien and
+/// Fleming's shape. Its size makes the intervals of *all* looks contain the true mean of normal differences
+/// with
+/// probability `confidence` (repeated confidence intervals: Jennison and Turnbull, "Interim Analyses: The
+/// Repeated
+/// Confidence Interval Approach", 1989). So these intervals give verdicts by the same rule as in any other
+/// comparison, and the interval at the stop is right whatever the reason for stopping.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequentialDesign {
-    /// Boundary of |t| at each look, from that at [`FIRST_LOOK`] pairs to that at the maximum.
+    /// Boundary of |t| at each look, from [`FIRST_LOOK`] pairs to the maximum.
     boundary: Vec<f64>,
 }
 
 /// What a look decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SequentialDecision {
-    /// Another pair.
+    /// Run another pair.
     Continue,
-    /// No more pairs.
+    /// Run no more pairs.
     Stop(SequentialStop),
 }
 
 /// The conclusion of a sequential comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SequentialStop {
-    /// The verdict, by the rule of every comparison, from `interval`.
+    /// The verdict from `interval`, by the rule of every comparison.
     pub verdict: Verdict,
     /// Why there are no more pairs.
     pub reason: StopReason,
-    /// Pairs that it is from: the first of those given.
+    /// Number of pairs that were used, the first of those given.
     pub pairs: usize,
-    /// Standard deviation of their differences.
+    /// Standard deviation of the differences of these pairs.
     pub deviation: f64,
-    /// Their mean, and the interval adjusted for all looks. The mean at an early stop is on average further
-    /// from 0 than the true one; the interval is not affected.
+    /// The mean, and the interval adjusted for all looks. At an early stop the mean is, on average, too far
+    /// from 0; the
+    /// interval is not affected.
     pub interval: Interval,
     /// The interval is mean ± `boundary` · `deviation` / √`pairs`.
     pub boundary: f64,
@@ -84,10 +91,12 @@ struct Look {
 }
 
 impl SequentialDesign {
-    /// Returns the design of at most `max_pairs` pairs. `None` unless they are between 4 and 2000 and the
-    /// confidence is at least 0.8 and below 1.
+    /// Returns the design with at most `max_pairs` pairs. `None` unless `max_pairs` is from 4 to 2000 and the
+    /// confidence at
+    /// least 0.8 and below 1.
     pub fn new(max_pairs: usize, confidence: f64) -> Option<Self> {
-        // A boundary takes up to a second, and who follows a comparison asks for one again and again.
+        // Computing a boundary takes up to a second, and following a comparison needs the same one
+        // repeatedly.
         static LAST: Mutex<Option<(usize, f64, SequentialDesign)>> = Mutex::new(None);
         let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((pairs, of, design)) = &*last
@@ -100,8 +109,9 @@ impl SequentialDesign {
         Some(design)
     }
 
-    /// Returns the design with another shape of boundary, in the family of Wang and Tsiatis: exponent 0.5 is
-    /// O'Brien and Fleming's, which [`SequentialDesign::new`] has, and 0 Pocock's. `None` as there.
+    /// Returns the design with another boundary from Wang and Tsiatis's family. Exponent 0.5 is O'Brien and
+    /// Fleming's, as
+    /// in [`SequentialDesign::new`], and 0 is Pocock's. `None` under the same conditions as there.
     pub fn with_exponent(max_pairs: usize, confidence: f64, exponent: f64) -> Option<Self> {
         if !(FIRST_LOOK..=MOST_PAIRS).contains(&max_pairs) || !(0.8..1.0).contains(&confidence) {
             return None;
@@ -109,7 +119,8 @@ impl SequentialDesign {
         Some(Self::from_boundary(boundary::boundary(FIRST_LOOK, max_pairs, 1.0 - confidence, exponent)))
     }
 
-    /// Returns the design that stops where |t| crosses this boundary: a value per look, from [`FIRST_LOOK`]
+    /// Returns the design that stops where |t| crosses this boundary, which has one value per look, from
+    /// [`FIRST_LOOK`]
     /// pairs to the maximum.
     pub fn from_boundary(boundary: Vec<f64>) -> Self {
         Self { boundary }
@@ -120,28 +131,33 @@ impl SequentialDesign {
         FIRST_LOOK + self.boundary.len() - 1
     }
 
-    /// Returns the boundary of |t| after `pairs` pairs; `None` where there is no look.
+    /// Returns the boundary of |t| after `pairs` pairs; `None` if there is no look.
     pub fn boundary(&self, pairs: usize) -> Option<f64> {
         self.boundary.get(pairs.checked_sub(FIRST_LOOK)?).copied()
     }
 
-    /// Returns the interval after the given differences, adjusted for all looks. `None` where there is no
-    /// look, and for differences that are not finite.
+    /// Returns the interval after the given differences, adjusted for all looks. `None` if there is no look,
+    /// or if a
+    /// difference is not finite.
     pub fn interval(&self, differences: &[f64]) -> Option<Interval> {
         Some(self.look(differences)?.interval)
     }
 
-    /// Decides from the differences so far, in the order fixed beforehand (of the seeds, not of the ends of
-    /// runs).
+    /// Decides from the differences so far, which must be in the order fixed beforehand (by seed, not by
+    /// which run ended
+    /// first).
     ///
-    /// All looks are gone through, and the first that stops decides: differences after it change nothing, so
-    /// several pairs may come in at once. A difference that is not finite is not a difference: `Continue`
-    /// until it is replaced.
+    /// Goes through all looks; the first that stops decides. Later differences change nothing, so several
+    /// pairs may come
+    /// in at once. A look that includes a difference that is not finite decides nothing, so the result is
+    /// `Continue`
+    /// until that value is replaced.
     ///
     /// Futility (Lan, Simon and Halperin, "Stochastically curtailed tests in long-term clinical trials",
-    /// 1982): stop where neither a true difference of ± `min_effect` would probably be seen at the last pair,
-    /// nor a true difference of 0 be shown not to matter. It is not binding: who goes on all the same keeps
-    /// the confidence.
+    /// 1982): stop if
+    /// neither a true difference of ± `min_effect` would probably be seen at the last pair, nor a true
+    /// difference of 0
+    /// shown not to matter. Futility is not binding; going on regardless keeps the confidence.
     pub fn decide(&self, differences: &[f64], min_effect: f64, direction: Direction) -> SequentialDecision {
         for pairs in FIRST_LOOK..=differences.len().min(self.max_pairs()) {
             let Some(look) = self.look(&differences[..pairs]) else { continue };
@@ -165,7 +181,7 @@ impl SequentialDesign {
         SequentialDecision::Continue
     }
 
-    /// Returns the figures of a look; `None` where there is none, or no finite interval.
+    /// Computes the figures of a look; `None` if there is no look or no finite interval.
     fn look(&self, differences: &[f64]) -> Option<Look> {
         let boundary = self.boundary(differences.len())?;
         let deviation = variance(differences).sqrt();
@@ -178,12 +194,12 @@ impl SequentialDesign {
         })
     }
 
-    /// Returns true if no verdict is likely at the last pair, for the deviation so far.
+    /// Returns true if no verdict is likely at the last pair, given the deviation so far.
     fn is_futile(&self, pairs: usize, look: &Look, min_effect: f64) -> bool {
         let (seen, all) = (pairs as f64, self.max_pairs() as f64);
         let remaining = all - seen;
-        // The mean of all pairs: its expectation for a true mean of `effect` in the remaining ones, its
-        // deviation.
+        // The mean over all pairs: its expectation if the remaining pairs have a true mean of `effect`, and
+        // its deviation.
         let expected = |effect: f64| (seen * look.interval.estimate + remaining * effect) / all;
         let spread = look.deviation * remaining.sqrt() / all;
         let within = |effect: f64, bound: f64| {

@@ -1,4 +1,4 @@
-//! Decisions from planted differences; error rates are in the simulations.
+//! Tests decisions on planted differences; the simulations test error rates.
 
 use super::*;
 use Direction::{HigherIsBetter, LowerIsBetter};
@@ -12,7 +12,7 @@ fn stop(differences: &[f64], design: &SequentialDesign) -> SequentialStop {
     }
 }
 
-/// Differences of a mean and a deviation: `mean` ± `deviation`, in turns.
+/// Makes differences that alternate between `mean` + `deviation` and `mean` - `deviation`.
 fn around(mean: f64, deviation: f64, pairs: usize) -> Vec<f64> {
     (0..pairs).map(|k| if k % 2 == 0 { mean + deviation } else { mean - deviation }).collect()
 }
@@ -63,7 +63,7 @@ fn no_difference_and_no_hope_stop_too() {
     let none = stop(&around(0.0, 0.004, 20), &design);
     assert_eq!((none.verdict, none.reason), (Verdict::NoDifference, StopReason::Verdict));
     assert!(none.pairs < 20);
-    // A deviation of ten times the effect: 20 pairs will tell nothing.
+    // With a deviation of ten times the effect, 20 pairs tell nothing.
     let hopeless = stop(&around(0.0, 0.1, 20), &design);
     assert_eq!((hopeless.verdict, hopeless.reason), (Verdict::Inconclusive, StopReason::Futility));
     let unclear = stop(&around(0.005, 0.012, 20), &design);

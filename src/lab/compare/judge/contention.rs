@@ -1,30 +1,31 @@
-//! Why times of trials cannot be compared, and remarks on what else the machine did.
+//! Finds reasons why the times of trials cannot be compared, and notes on other load.
 
 use crate::compare::trials::FinishedTrial;
 use crate::results::experiment::{ARM_NAMES, Experiment};
 
-/// Relative difference between the clocks of one arm's trials above which its speeds are not comparable.
+/// The clocks of one arm's trials may differ by this fraction; above it, its speeds are not comparable.
 const CLOCKS_MOVED: f64 = 0.03;
 
-/// Fraction of the CPU's time used by other processes above which a note is added.
+/// Above this fraction of CPU time used by other processes, a note is added.
 const OTHERS_BUSY: f64 = 0.10;
 
-/// Fraction of the CPU's time taken by the host of a virtual machine above which a note is added.
+/// Above this fraction of CPU time taken by the host of a virtual machine, a note is added.
 const STOLEN: f64 = 0.02;
 
-/// Difference between the loads of two arms, as fractions of the CPU's time, above which it fell on one of
-/// them.
+/// If the loads on the two arms differ by more than this fraction of CPU time, the load was one-sided.
 const ONE_SIDED: f64 = 0.10;
 
-/// Returns a reason not to compare times on a CPU where others used it in the trials of one arm more than in
-/// those of the other. Each list has the load in the trials of an arm.
+/// Returns a reason not to compare times on a CPU if other processes used it more during one arm's trials
+/// than
+/// during the other's. The arguments are the loads during each arm's trials.
 fn one_sided_load(baseline: &[f64], candidate: &[f64]) -> Option<String> {
     let mean = |loads: &[f64]| (!loads.is_empty()).then(|| loads.iter().sum::<f64>() / loads.len() as f64);
     let loads = [mean(baseline)?, mean(candidate)?];
     let more = usize::from(loads[1] > loads[0]);
     (loads[more] - loads[1 - more] > ONE_SIDED).then(|| {
         format!(
-            "other load fell on the {}: it took {:.0} % of the CPU in its trials and {:.0} % in those of the {}",
+            "other load fell on the {}: it took {:.0} % of the CPU in its trials and {:.0} % in the trials \
+             of the {}",
             ARM_NAMES[more],
             100.0 * loads[more],
             100.0 * loads[1 - more],
@@ -33,13 +34,13 @@ fn one_sided_load(baseline: &[f64], candidate: &[f64]) -> Option<String> {
     })
 }
 
-/// Returns true for the device class of GPUs, whose times depend on the CPU little.
+/// Returns true for the device class of a GPU, whose times depend little on the CPU.
 fn is_gpu(class: &str) -> bool {
     !class.is_empty() && !class.starts_with("cpu ")
 }
 
-/// Returns why times of the arms cannot be compared, beside what single trials say. `intends_devices`: the
-/// question changes the device, the threads or the ranks.
+/// Returns why the times of the arms cannot be compared, apart from reasons within single trials.
+/// `intends_devices`: the question itself changes the device, the threads or the ranks.
 pub fn reasons(experiment: &Experiment, trials: &[FinishedTrial], intends_devices: bool) -> Vec<String> {
     let in_arm = |arm: usize| trials.iter().filter(move |trial| trial.record.arm == arm);
     let mut reasons = Vec::new();
@@ -73,7 +74,7 @@ pub fn reasons(experiment: &Experiment, trials: &[FinishedTrial], intends_device
     reasons
 }
 
-/// Returns remarks that do not change the verdict.
+/// Returns remarks that leave the verdict unchanged.
 pub fn notes(trials: &[FinishedTrial]) -> Vec<String> {
     let mut notes = Vec::new();
     let largest = |part: fn(&(f64, f64)) -> f64| {
@@ -100,7 +101,7 @@ pub fn notes(trials: &[FinishedTrial]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Load that is planted on one arm, on both, on none.
+    /// Load on one arm, on both, and on neither.
     #[test]
     fn load_on_one_arm_alone_is_a_reason() {
         for (baseline, candidate, reason) in [

@@ -1,4 +1,5 @@
-//! Loss curves: does the candidate learn what the baseline learns? Speed with another curve proves nothing.
+//! Compares loss curves: does the candidate learn what the baseline learns? A speedup that changes the curve
+//! proves nothing.
 
 use crate::format::significant;
 use crate::recipe::{Change, Class};
@@ -7,47 +8,46 @@ use crate::results::experiment::{Finding, VerdictBasis};
 use crate::results::measure::Measure;
 use crate::statistics::Verdict;
 
-/// Allowed difference between curves that differ by rounding alone, in nats per token, if no tolerance is
-/// given.
+/// Default tolerance for curves that differ by rounding alone, in nats per token.
 const ROUNDING: f64 = 0.01;
 
-/// The loss of a step, with the bits that equal curves share.
+/// The loss at a step, with the bits that identical curves share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossPoint {
     /// The step.
     pub step: u64,
-    /// Training loss in nats per token.
+    /// Training loss, in nats per token.
     pub loss: f64,
     bits: (u64, u64),
 }
 
 impl LossPoint {
-    /// Returns the point of a row of `metrics.csv`, with the bits of loss and gradient norm.
+    /// Takes a row of `metrics.csv`, with the bits of its loss and gradient norm.
     pub fn from_row(row: &MetricsRow) -> Self {
         let bits = (u64::from(row.loss.to_bits()), u64::from(row.grad_norm.to_bits()));
         Self { step: row.step, loss: f64::from(row.loss), bits }
     }
 
-    /// Creates a point of an external command, which prints the loss alone.
+    /// Takes a row of an external command, which prints only the loss.
     pub fn new(step: u64, loss: f64) -> Self {
         Self { step, loss, bits: (loss.to_bits(), 0) }
     }
 }
 
-/// The expectation for the candidate's curve.
+/// What is expected of the candidate's curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ExpectedCurve {
-    /// The bits of the baseline.
+    /// The same bits as the baseline.
     Bits,
-    /// Losses at most this far from the baseline's at any step, in nats per token.
+    /// At every step, a loss within this distance of the baseline's, in nats per token.
     Within(f64),
     /// Nothing: only the user knows what may differ.
     Unknown,
 }
 
 impl ExpectedCurve {
-    /// Returns the expectation from a given tolerance, or from the classes of the changed keys.
-    /// `same_binary`: both arms are runs of one binary. `external`: one of them is an external command.
+    /// Derives the expectation from the tolerance or, without one, from the classes of the changed keys.
+    /// `same_binary`: both arms run one binary. `external`: an arm is an external command.
     pub fn new(tolerance: Option<f64>, changes: &[Change], same_binary: bool, external: bool) -> Self {
         let class = |class| changes.iter().any(|change| change.class == class);
         match tolerance {
@@ -58,12 +58,12 @@ impl ExpectedCurve {
         }
     }
 
-    /// Returns the finding before anything has run.
+    /// Returns the finding as it is before anything has run.
     pub fn unjudged(self) -> Finding {
         self.finding(Verdict::Inconclusive, "not judged yet")
     }
 
-    /// Returns a finding on the curves; its smallest effect is the tolerance.
+    /// Makes a finding on the curves, whose `min_effect` is the tolerance.
     pub fn finding(self, verdict: Verdict, because: impl Into<String>) -> Finding {
         let tolerance = match self {
             Self::Within(tolerance) => Some(tolerance),
@@ -77,7 +77,7 @@ impl ExpectedCurve {
         }
     }
 
-    /// Judges the curves of all trials. Every curve is compared with the first one of the baseline.
+    /// Judges the curves of all trials. Every curve is compared with the baseline's first.
     pub fn judge(self, baseline: &[Vec<LossPoint>], candidate: &[Vec<LossPoint>]) -> Finding {
         let Some(first) = baseline.first().filter(|curve| !curve.is_empty()) else {
             return self.finding(Verdict::Inconclusive, "the baseline has no losses");
@@ -135,7 +135,7 @@ fn same_bits(a: &[LossPoint], b: &[LossPoint]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.step == b.step && a.bits == b.bits)
 }
 
-/// The largest difference of two curves.
+/// Where two curves differ most.
 struct LossGap {
     step: u64,
     difference: f64,
@@ -145,8 +145,9 @@ struct LossGap {
     steps: usize,
 }
 
-/// Returns the largest difference at a step that both curves have; a loss that is not finite in one curve
-/// alone is infinitely far. `None` without a common step.
+/// Returns the largest difference over the steps that both curves have, or `None` if they share no step. A
+/// loss
+/// that is not finite in only one of them counts as infinitely far.
 fn widest(baseline: &[LossPoint], candidate: &[LossPoint]) -> Option<LossGap> {
     let known: std::collections::HashMap<u64, f64> = baseline.iter().map(|p| (p.step, p.loss)).collect();
     let apart = |point: &LossPoint| {
@@ -163,7 +164,7 @@ fn widest(baseline: &[LossPoint], candidate: &[LossPoint]) -> Option<LossGap> {
     candidate.iter().filter_map(apart).reduce(farthest)
 }
 
-/// Returns the largest difference of any of the curves from the first.
+/// Returns the largest difference between the first curve and any of the others.
 fn widest_of(first: &[LossPoint], curves: &[Vec<LossPoint>]) -> Option<LossGap> {
     let apart = curves.iter().filter_map(|curve| widest(first, curve));
     apart.reduce(|a, b| if farther(&b, &a) { b } else { a })
@@ -173,7 +174,7 @@ fn farther(a: &LossGap, b: &LossGap) -> bool {
     a.difference > b.difference
 }
 
-/// Returns the first step at which a curve of the candidate differs from the reference, in words.
+/// Describes the first step at which a candidate's curve differs from the reference.
 fn first_difference(first: &[LossPoint], candidate: &[Vec<LossPoint>], found: &str) -> String {
     let differs = |curve: &Vec<LossPoint>| {
         first.iter().zip(curve).find(|(a, b)| a.step != b.step || a.bits != b.bits).map(|(a, _)| a.step)
@@ -227,7 +228,7 @@ mod tests {
         assert!(found(&gate).contains("over 1 step,"), "what was compared is said: {}", found(&gate));
     }
 
-    /// The outcome stands before it: `open: …`, `could not be judged: …`.
+    /// Callers print an outcome before the reason, as in `open: …` or `could not be judged: …`.
     #[test]
     fn what_is_not_judged_says_so_once() {
         let gate = ExpectedCurve::Unknown.judge(&[curve(&[3.0])], &[curve(&[2.7348])]);

@@ -1,4 +1,4 @@
-//! Findings from pairs of runs with the same seed.
+//! Judges pairs of runs with the same seed.
 
 use crate::format::plural;
 use crate::results::experiment::{
@@ -10,7 +10,7 @@ use crate::statistics::{
     compare_times, mean, no_worse, paired_difference, verdict,
 };
 
-/// Returns true if the measures are one question: faster, and no worse?
+/// Returns true if the measures form one question: is the candidate faster and no worse?
 pub fn is_joint(measures: &[&Measure]) -> bool {
     let speeds = measures.iter().filter(|measure| measure.is_speed()).count();
     speeds > 0 && measures.len() > speeds
@@ -20,28 +20,29 @@ pub fn is_joint(measures: &[&Measure]) -> bool {
 pub fn rule(design: &Design, is_joint: bool) -> String {
     let interval = match design {
         Design::Trials { .. } | Design::Pairs { .. } => {
-            "Student's, of the differences candidate - baseline of all pairs that have a value of both arms"
+            "Student's, over the differences candidate - baseline of all pairs with a value from both arms"
         }
         Design::Sequential { .. } => {
-            "mean ± b s / √n of the differences candidate - baseline, from the fourth pair on, with the boundary b of \
-             O'Brien and Fleming's shape by which the intervals of all looks hold together"
+            "mean ± b s / √n over the differences candidate - baseline, from the fourth pair on; the \
+             boundary b has O'Brien and Fleming's shape and makes the intervals of all looks hold at once"
         }
     };
     let several = match is_joint {
         true => {
-            "A speed and other measures are one question, faster and no worse, each at the full confidence \
-             (intersection–union): better where the speed is, and every other interval rules out that the candidate is \
-             worse by min_effect; worse where one of them is worse."
+            "A speed and other measures form one question, faster and no worse, each at the full confidence \
+             (intersection–union): better if the speed is better and every other interval rules out that the \
+             candidate is worse by min_effect; worse if any of them is worse."
         }
         false => "Several measures share the error (Bonferroni).",
     };
     format!(
-        "runs of a pair have the same seed. The interval is {interval}; of speeds, of the logarithms. The first that \
-         holds: the same bits, where metrics.csv is equal in every pair; no difference that matters, where the interval \
-         lies within ± min_effect (of speeds, the ratio from 1 / (1 + min_effect) to 1 + min_effect); better or worse, where it \
-         excludes 0; else inconclusive. What training takes \
-         until a target is judged by exact ranks. A side with a diverged run is not better, and no difference takes \
-         that no pair has one diverged run alone; exact counts of diverged runs decide on quality where they can. {several}"
+        "both runs of a pair have the same seed. The interval is {interval}; for speeds, of the logarithms. \
+         The first that holds decides: the same bits, if metrics.csv is equal in every pair; no difference \
+         that matters, if the interval lies within ± min_effect (for speeds, the ratio from 1 / (1 + \
+         min_effect) to 1 + min_effect); better or worse, if the interval excludes 0; else inconclusive. \
+         What training takes until a target is judged by exact ranks. An arm with a diverged run is not \
+         better, and no difference requires that no pair has exactly one diverged run; exact counts of \
+         diverged runs decide on quality where they can. {several}"
     )
 }
 
@@ -59,7 +60,7 @@ pub fn judge(experiment: &mut Experiment) {
     }
 }
 
-/// Counts diverged runs; `None` without one.
+/// Counts diverged runs; `None` if no run diverged.
 fn diverged(experiment: &Experiment) -> Option<(DivergedRuns, DivergedPairs)> {
     let has_diverged = |run: &ExperimentRun| match run.status.as_deref() {
         Some("ok") => Some(false),
@@ -79,14 +80,14 @@ fn diverged(experiment: &Experiment) -> Option<(DivergedRuns, DivergedPairs)> {
     Some((DivergedRuns { pairs: known.len(), baseline, candidate, p: counts.p() }, counts))
 }
 
-/// The values of one measure over pairs that have ended.
+/// The values of one measure over the pairs that have ended.
 #[derive(Debug, Default)]
 struct Values {
-    /// Pairs with a value of both arms.
+    /// Pairs with a value from both arms.
     both: Vec<[f64; 2]>,
-    /// What training took, of pairs without a missing or diverged run.
+    /// What training took, in pairs without a missing or diverged run.
     times: Vec<TimePair>,
-    /// Why pairs have no value.
+    /// Why pairs lack a value.
     missing: Vec<String>,
 }
 
@@ -127,7 +128,7 @@ impl Values {
         self.both.iter().map(difference).collect()
     }
 
-    /// Returns the mean of an arm; geometric on the scale of ratios.
+    /// Returns an arm's mean; the geometric mean for ratios.
     fn mean(&self, arm: usize, scale: Scale) -> Option<f64> {
         if self.both.is_empty() {
             return None;
@@ -140,7 +141,7 @@ impl Values {
     }
 }
 
-/// A smallest effect on the scale on which differences are taken.
+/// Converts a smallest effect to the scale of the differences: logarithms for ratios.
 fn on_scale(min_effect: f64, scale: Scale) -> f64 {
     match scale {
         Scale::Difference => min_effect,
@@ -148,7 +149,7 @@ fn on_scale(min_effect: f64, scale: Scale) -> f64 {
     }
 }
 
-/// An interval on the scale on which differences are taken, as it is stored.
+/// Converts an interval from the scale of the differences to the stored form.
 fn stated(interval: Interval, scale: Scale) -> Interval {
     let state = |x: f64| match scale {
         Scale::Difference => x,
@@ -157,7 +158,7 @@ fn stated(interval: Interval, scale: Scale) -> Interval {
     Interval { estimate: state(interval.estimate), low: state(interval.low), high: state(interval.high) }
 }
 
-/// The interval of a stored measure on the scale on which differences are taken.
+/// Converts a stored interval back to the scale of the differences.
 fn taken(interval: Interval, scale: Scale) -> Interval {
     let take = |x: f64| match scale {
         Scale::Difference => x,
@@ -211,7 +212,7 @@ fn judge_times(judged: &mut Finding, times: &[TimePair]) {
     let Some(found) = compare_times(times, judged.confidence) else { return };
     judged.pairs = found.pairs;
     if times.iter().any(|pair| pair.baseline.is_none() || pair.candidate.is_none()) {
-        // Without those that never reached the target, a mean would be too low.
+        // Leaving out runs that never reached the target would bias the means low.
         (judged.baseline, judged.candidate) = (None, None);
     }
     judged.p = Some(found.p);
@@ -244,7 +245,7 @@ fn judge_differences(
             let Some(interval) = design.interval(used) else { return };
             judged.pairs = used.len();
             let deviation = paired_difference(used, judged.confidence).map_or(0.0, |found| found.deviation);
-            // The p of one look is not that of a sequential test.
+            // The p of a single look does not apply to a sequential test.
             (interval, deviation, None, VerdictBasis::Sequential)
         }
     };
@@ -255,8 +256,9 @@ fn judge_differences(
     judged.verdict = verdict(&interval, min_effect, direction);
 }
 
-/// Takes what counts of diverged runs leave of a verdict. Alone, they decide on quality, not on speed: runs
-/// of the other side that diverge make none faster.
+/// Limits a verdict by the counts of diverged runs. The counts can decide on quality alone, but not on speed:
+/// a
+/// run that diverges in one arm makes the other arm no faster.
 fn limit(judged: &mut Finding, counts: &DivergedPairs) {
     let alone = counts.verdict(judged.confidence);
     let limited = counts.limit(judged.verdict);
@@ -280,7 +282,7 @@ fn joint(measures: &[Finding]) -> Option<JointFinding> {
     }
     let is_no_worse = |judged: &Finding| match (judged.verdict, judged.interval, judged.min_effect) {
         (Verdict::Better | Verdict::SameBits | Verdict::NoDifference, ..) => true,
-        // Diverged runs of the candidate are outside of the interval.
+        // The interval leaves out the candidate's diverged runs.
         (_, Some(interval), Some(min_effect)) => {
             judged.because.is_none()
                 && no_worse(
@@ -314,7 +316,7 @@ fn joint(measures: &[Finding]) -> Option<JointFinding> {
     Some(JointFinding { verdict, found })
 }
 
-/// Returns the looks of a sequential design at the pairs that have ended, up to the one that stops.
+/// Returns the looks of a sequential design at the ended pairs, up to the look that stops it.
 fn looks(experiment: &Experiment) -> Vec<Look> {
     let Design::Sequential { max_pairs, .. } = &experiment.design else { return Vec::new() };
     let designs: Vec<(&Finding, Vec<f64>, SequentialDesign)> = experiment

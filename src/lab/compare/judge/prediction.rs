@@ -7,13 +7,16 @@ use crate::results::experiment::{Experiment, Finding};
 use crate::results::measure::Scale;
 use crate::statistics::{Interval, Verdict};
 
-/// Returns whether a prediction held; `None` while that cannot be judged, as before the last run.
+/// Returns whether a prediction held; `None` while that is open, for example before the last run.
 ///
-/// A word is compared with the verdict, and stays open while that is inconclusive; the same bits are no
-/// difference. A range of a judged measure, or of `step_ms`, is compared with the interval: the estimate
-/// decides, unless the verdict is inconclusive; then the whole interval must lie inside the range, or outside.
-/// A range of another column is compared with the means of trials, unless the arms measured it on different
-/// things. Times and energy stay open if times are not comparable, or an arm has one run.
+/// A predicted word is compared with the verdict and stays open while the verdict is inconclusive; the same
+/// bits
+/// count as no difference. A range for a judged measure, or for `step_ms`, is compared with the interval: the
+/// estimate decides, but if the verdict is inconclusive, the whole interval must lie inside the range or
+/// outside
+/// it. A range for another column is compared with the means of the trials, unless the arms measured that
+/// column
+/// on different things. Times and energy stay open if times are not comparable or an arm has only one run.
 pub fn held(prediction: &str, experiment: &Experiment) -> Option<bool> {
     let prediction: Prediction = prediction.parse().ok()?;
     if !experiment.finished {
@@ -43,7 +46,7 @@ pub fn held(prediction: &str, experiment: &Experiment) -> Option<bool> {
     }
 }
 
-/// Returns the interval of a finding as a share of the baseline's value.
+/// Returns a finding's interval as a fraction of the baseline's value.
 fn relative(finding: &Finding) -> Option<Interval> {
     let interval = finding.interval?;
     if finding.scale == Scale::Ratio {
@@ -64,7 +67,7 @@ fn is_within(finding: &Finding, interval: Interval, low: f64, high: f64) -> Opti
     }
 }
 
-/// Returns whether a column of trials changed by `low` to `high`, as shares of the baseline's value.
+/// Returns whether a column of the trials changed by `low` to `high`, as fractions of the baseline's value.
 fn column_held(experiment: &Experiment, column: &str, low: f64, high: f64) -> Option<bool> {
     let has_times = experiment.contended.is_empty() && !experiment.has_single_run();
     if experiment.incomparable.iter().any(|other| other == column) || (is_timed(column) && !has_times) {
@@ -81,8 +84,9 @@ fn column_held(experiment: &Experiment, column: &str, low: f64, high: f64) -> Op
     Some((low..=high).contains(&(candidate / baseline - 1.0)))
 }
 
-/// Returns the change of the time of a step, whose interval is as wide as that of the speeds on a logarithmic
-/// scale. It is not their inverse where the arms train on different numbers of tokens in a step.
+/// Returns the change of the step time, with an interval as wide as the speed's on a logarithmic scale. If
+/// the
+/// arms train on different numbers of tokens per step, the step time is not the inverse of the speed.
 fn step_time_change(experiment: &Experiment, speed: Interval) -> Option<Interval> {
     let time = |arm: &crate::results::experiment::Arm| arm.measured.get(STEP_TIME).copied();
     let baseline = time(experiment.baseline()).filter(|value| *value != 0.0)?;
@@ -91,7 +95,7 @@ fn step_time_change(experiment: &Experiment, speed: Interval) -> Option<Interval
     Some(Interval { estimate: ratio - 1.0, low: end(speed.high), high: end(speed.low) })
 }
 
-/// Returns true for times, speeds, energy, and what else changes from trial to trial with the machine.
+/// Returns true for times, speeds, energy, and whatever else the machine varies from trial to trial.
 fn is_timed(column: &str) -> bool {
     const UNITS: [&str; 10] = ["s", "ms", "%", "W", "J", "J/token", "MHz", "°C", "tokens/s", "TFLOP/s"];
     let metric = metrics::compared().find(|metric| metric.compared_as == column);
@@ -131,7 +135,7 @@ mod tests {
         assert_eq!(judged("tok_s +30..+60%", Verdict::Inconclusive, [-0.1, 0.0, 0.1]), Some(false));
     }
 
-    /// Arms of 100 and 80 ms, at 1.25 times the speed.
+    /// The arms take 100 and 80 ms; the candidate has 1.25 times the speed.
     #[test]
     fn step_times_are_judged_as_speeds_are() {
         let mut found = trials();

@@ -1,8 +1,10 @@
-//! Findings from alternating trials: the ratio of two arms with its interval, and the verdict.
+//! Judges alternating trials: the ratio of the arms, its interval, and the verdict.
 //!
-//! Steps of one run are autocorrelated, and runs differ from each other by more than their blocks do
-//! (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013). So a run counts once: its value is
-//! the median of its blocks, and the interval is computed from the scatter of these values.
+//! Steps of one run are autocorrelated, and runs differ from each other more than their blocks do (Kalibera
+//! and
+//! Jones, "Rigorous Benchmarking in Reasonable Time", 2013). So each run counts once: its value is the median
+//! of
+//! its blocks, and the interval comes from the scatter of these values.
 
 use crate::compare::measured::SPEED;
 use crate::format::significant;
@@ -12,38 +14,39 @@ use crate::statistics::{Interval, Verdict, two_sided_quantile, variance};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Number of blocks into which the steady state of a run is cut.
+/// Number of blocks that the steady state of a run is cut into.
 pub const BLOCKS: usize = 10;
 
-/// A run needs at least this many blocks.
+/// A run with fewer blocks than this is not judged.
 const MIN_BLOCKS: usize = 5;
 
-/// Resamples of the bootstrap: the standard error is then known to about 2 %.
+/// Resamples of the bootstrap; 2000 give the standard error to about 2 %.
 const RESAMPLES: usize = 2000;
 
-/// Seed of the bootstrap; fixed, so that equal blocks give equal intervals.
+/// Seed of the bootstrap, fixed so that equal blocks give equal intervals.
 const SEED: u64 = 2013;
 
 /// Probability that the interval contains the true ratio.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Returns the rule for interval and verdict in words.
+/// Describes in words how the interval and the verdict follow from the trials.
 pub fn rule(min_effect: f64) -> String {
     let percent = significant(100.0 * min_effect);
     format!(
-        "the steady state of every run is cut into {BLOCKS} blocks of consecutive steps; the value of a \
-         block is its median tok/s, that of a run the median of its blocks, that of an arm the geometric \
-         mean of its runs. The 95 % interval of candidate / baseline is Welch's, of the logarithms of the \
-         runs' values; for an arm of one run, the variance is a bootstrap's over its blocks, and there is no \
-         verdict. tok_s and step_ms of an arm are such geometric means, other figures means over its runs. Faster: the \
-         interval lies above 1 and the ratio above 1 + {percent} %. Slower: the interval lies below 1 and \
-         the ratio below 1 - {percent} %. No difference: the interval lies within 1 ± {percent} %. \
+        "the steady state of every run is cut into {BLOCKS} blocks of consecutive steps; a block's value is \
+         its median tok/s, a run's value the median of its blocks, an arm's value the geometric mean of its \
+         runs. The 95 % interval of candidate / baseline is Welch's, of the logarithms of the runs' values; \
+         for an arm of one run, the variance is a bootstrap's over its blocks, and there is no verdict. \
+         tok_s and step_ms of an arm are such geometric means, other figures means over its runs. Faster: \
+         the interval lies above 1 and the ratio above 1 + {percent} %. Slower: the interval lies below 1 \
+         and the ratio below 1 - {percent} %. No difference: the interval lies within 1 ± {percent} %. \
          Inconclusive: anything else, times that are not comparable, or an arm of one run."
     )
 }
 
-/// Returns the medians of consecutive blocks of steps; steps that do not fill a block are dropped at the
-/// start. `None` for too few.
+/// Returns the medians of consecutive blocks of steps, leaving out the first steps if they do not fill a
+/// block.
+/// `None` if there are too few steps.
 pub fn blocks(steps: &[f64]) -> Option<Vec<f64>> {
     let count = BLOCKS.min(steps.len());
     if count < MIN_BLOCKS {
@@ -54,13 +57,14 @@ pub fn blocks(steps: &[f64]) -> Option<Vec<f64>> {
     Some(used.chunks_exact(length).map(middle).collect())
 }
 
-/// Returns the median; NaN for no values.
+/// Returns the median; NaN if there are no values.
 fn middle(values: &[f64]) -> f64 {
     median(values.iter().copied()).unwrap_or(f64::NAN)
 }
 
-/// Judges the speed once every trial has ended. Times that are not comparable, and an arm of one run, leave it
-/// inconclusive.
+/// Judges the speed once every trial has ended. It stays inconclusive if times are not comparable or an arm
+/// has
+/// only one run.
 pub fn judge(experiment: &mut Experiment) {
     let blocks = |arm: usize| experiment.runs_in(arm).map(|run| run.blocks.clone()).collect::<Vec<_>>();
     let (baseline, candidate) = (blocks(BASELINE), blocks(CANDIDATE));
@@ -81,14 +85,16 @@ pub fn judge(experiment: &mut Experiment) {
     };
 }
 
-/// Returns candidate / baseline - 1 with its 95 % interval. Each arm is a list of runs, each run a list of
-/// blocks. `None` if an arm has no run, or a run no usable blocks.
+/// Returns candidate / baseline - 1 with its 95 % interval. An arm is a list of runs, a run a list of blocks.
+/// `None` if an arm has no run, or a run has no usable blocks.
 ///
-/// With y the logarithm of a run's value, the interval is that of Welch ("The generalization of Student's
-/// problem when several different population variances are involved", 1947) for the difference of the means
-/// of y. An arm of one run does not show how runs differ: its variance is that of a bootstrap over its
-/// blocks, which are long enough to be uncorrelated (Davison and Hinkley, "Bootstrap Methods and their
-/// Application", 1997, section 8.2.3), times n / (n - 1) of its n blocks.
+/// Over y, the logarithm of a run's value, the interval is Welch's for the difference of two means ("The
+/// generalization of Student's problem when several different population variances are involved", 1947). A
+/// single
+/// run does not show how runs differ. Its variance is a bootstrap over its n blocks, times n / (n - 1); the
+/// blocks
+/// are long enough to be uncorrelated (Davison and Hinkley, "Bootstrap Methods and their Application", 1997,
+/// section 8.2.3).
 pub fn ratio(baseline: &[Vec<f64>], candidate: &[Vec<f64>]) -> Option<Interval> {
     let (baseline, candidate) = (Estimate::from_runs(baseline)?, Estimate::from_runs(candidate)?);
     let difference = candidate.mean - baseline.mean;
@@ -105,11 +111,11 @@ pub fn ratio(baseline: &[Vec<f64>], candidate: &[Vec<f64>]) -> Option<Interval> 
     })
 }
 
-/// Returns the verdict of an interval of comparable speeds, candidate / baseline - 1.
+/// Returns the verdict for an interval of candidate / baseline - 1, over comparable speeds.
 ///
-/// With m the smallest difference that counts: no difference when the interval lies within ± m, better when
-/// it lies above 0 and the estimate above m, worse when it lies below 0 and the estimate below -m, else
-/// inconclusive.
+/// With m the smallest difference that counts: no difference if the interval lies within ± m; better if it
+/// lies
+/// above 0 and the estimate above m; worse if it lies below 0 and the estimate below -m; else inconclusive.
 pub fn verdict(ratio: &Interval, min_effect: f64) -> Verdict {
     if ratio.is_within(min_effect) {
         Verdict::NoDifference
@@ -122,10 +128,10 @@ pub fn verdict(ratio: &Interval, min_effect: f64) -> Verdict {
     }
 }
 
-/// The mean logarithm of the values of an arm.
+/// The mean of an arm's values, each as a logarithm.
 struct Estimate {
     mean: f64,
-    /// Variance of that mean.
+    /// Variance of the mean.
     variance: f64,
     /// Degrees of freedom of the variance.
     freedom: f64,
@@ -151,7 +157,7 @@ impl Estimate {
     }
 }
 
-/// Returns the variance of the logarithm of the median of a run's blocks, by resampling them.
+/// Returns the variance of the logarithm of a run's median block, by resampling the blocks.
 fn bootstrap_variance(blocks: &[f64]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut resample = || blocks.iter().map(|_| blocks[below(&mut rng, blocks.len())]).collect::<Vec<_>>();
@@ -161,13 +167,15 @@ fn bootstrap_variance(blocks: &[f64]) -> f64 {
 
 /// Returns a uniformly distributed whole number below `n`.
 ///
-/// Source: Lemire, "Fast Random Integer Generation in an Interval", 2019, without the rejection: for the `n`
-/// of blocks and runs, the bias is below 2⁻²⁰.
+/// Source: Lemire, "Fast Random Integer Generation in an Interval", 2019, without the rejection step. For as
+/// few
+/// as the `n` blocks or runs here, the bias is below 2⁻²⁰.
 fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
     ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }
 
-/// Degrees of freedom of the difference of two means of unequal variance (Welch, 1947; Satterthwaite, 1946).
+/// Returns the degrees of freedom of the difference of two means with unequal variances (Welch, 1947;
+/// Satterthwaite, 1946).
 fn welch(a: &Estimate, b: &Estimate) -> f64 {
     let sum = (a.variance + b.variance).powi(2);
     sum / (a.variance.powi(2) / a.freedom + b.variance.powi(2) / b.freedom)

@@ -1,4 +1,4 @@
-//! The text of pairs: a table of their values, and findings in sentences.
+//! Prints pairs: a table of their values, and findings in sentences.
 
 use crate::format::{BLANK, Column, Table, plural, significant};
 use crate::results::experiment::{
@@ -7,7 +7,7 @@ use crate::results::experiment::{
 use crate::results::measure::{Measure, MeasureValue, Scale};
 use crate::statistics::{Direction, Verdict};
 
-/// Returns the counts of diverged runs in a sentence.
+/// Describes the counts of diverged runs in a sentence.
 pub fn diverged(runs: &DivergedRuns) -> String {
     format!(
         "{} runs of the baseline and {} of the candidate, of {} pairs, p = {}",
@@ -18,7 +18,7 @@ pub fn diverged(runs: &DivergedRuns) -> String {
     )
 }
 
-/// Returns the sentence on earlier comparisons of the change.
+/// Describes the earlier comparisons of the change in a sentence.
 pub fn history(comparison: &Experiment) -> String {
     let count = comparison.history.len();
     if count == 0 {
@@ -42,7 +42,7 @@ pub fn history(comparison: &Experiment) -> String {
     format!("{count} earlier comparison{} of this change: {}{newest}", plural(count), each.join(", "))
 }
 
-/// Returns a verdict in a sentence, without the measure.
+/// Describes a verdict in a sentence, without naming the measure.
 pub fn describe(judged: &Finding, comparison: &Experiment) -> String {
     let pairs = format!("over {} pair{}", judged.pairs, plural(judged.pairs));
     let p = judged.p.map(|p| format!(", p = {}", p_text(p))).unwrap_or_default();
@@ -62,7 +62,7 @@ pub fn describe(judged: &Finding, comparison: &Experiment) -> String {
             format!("{verdict}: {} pair{} with a value{because}", judged.pairs, plural(judged.pairs))
         }
         (VerdictBasis::Differences | VerdictBasis::Sequential, Some(interval)) => {
-            // The side of the sign is in the word where there is one.
+            // The words better and worse already say which way, so the number needs no sign.
             let towards_better = match judged.direction {
                 Direction::LowerIsBetter => -1.0,
                 Direction::HigherIsBetter => 1.0,
@@ -94,7 +94,7 @@ fn is_decided(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Better | Verdict::Worse)
 }
 
-/// Returns what the smallest difference makes of the verdict.
+/// Describes how the interval compares with the smallest difference that matters.
 fn beyond(judged: &Finding) -> String {
     let Some(min_effect) = judged.min_effect else { return String::new() };
     let effect = size(min_effect, judged, false);
@@ -102,14 +102,15 @@ fn beyond(judged: &Finding) -> String {
         Verdict::NoDifference => format!(", within ±{effect}"),
         Verdict::Inconclusive if judged.because.is_none() => {
             format!(
-                "; it includes no difference, and is not within ±{effect}: more pairs narrow it, in a new comparison"
+                "; the interval includes 0 and is not within ±{effect}; a new comparison with more pairs \
+                 narrows it"
             )
         }
         _ => String::new(),
     }
 }
 
-/// Returns a difference with its unit: five decimals of a loss, percent of a ratio.
+/// Formats a difference with its unit; a ratio is in percent.
 fn size(value: f64, judged: &Finding, with_unit: bool) -> String {
     match judged.scale {
         Scale::Ratio => format!("{:.2} %", 100.0 * value),
@@ -118,7 +119,7 @@ fn size(value: f64, judged: &Finding, with_unit: bool) -> String {
     }
 }
 
-/// Returns a difference of losses with as many digits as its size asks for, at least four decimals.
+/// Formats a difference of losses with four decimals, or below 0.001 with its significant digits.
 fn difference(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -127,7 +128,7 @@ fn difference(value: f64) -> String {
     }
 }
 
-/// Returns a p-value.
+/// Formats a p-value.
 fn p_text(p: f64) -> String {
     match p {
         p if p < 1e-4 => format!("{p:.0e}"),
@@ -136,7 +137,7 @@ fn p_text(p: f64) -> String {
     }
 }
 
-/// Returns the table of pairs: their seeds, and of each measure both values and the difference.
+/// Builds the table of pairs: their seeds and, for each measure, both values and their difference.
 pub fn table(comparison: &Experiment) -> String {
     let disjoint = comparison.pairs().any(|pair| pair.baseline.seed != pair.candidate.seed);
     let mut columns = vec![Column::Right];
@@ -184,7 +185,7 @@ pub fn table(comparison: &Experiment) -> String {
     table.render(0)
 }
 
-/// Returns the value of a run, or how it ended.
+/// Returns the value of a run, or else how the run ended.
 fn shown(run: &ExperimentRun, measure: &Measure) -> String {
     match run.values.get(&measure.to_string()) {
         Some(MeasureValue::Value(value)) => value_text(*value, measure),

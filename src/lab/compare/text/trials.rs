@@ -1,4 +1,4 @@
-//! The text of trials: a table of mean figures, and the speed in a sentence.
+//! Prints trials: a table of mean figures, and the speed in a sentence.
 
 use crate::compare::measured::{Columns, SPEED, STEP_TIME, TRAIN_LOSS};
 use crate::format::{short, significant, wall_time};
@@ -8,10 +8,10 @@ use crate::results::experiment::{Experiment, Finding};
 use crate::statistics::Verdict;
 use std::fmt::Write;
 
-/// Columns at the top of the table: those that a comparison of speed is about.
+/// Columns at the top of the table; they matter most in a comparison of speed.
 const FIRST: [&str; 3] = [SPEED, STEP_TIME, TRAIN_LOSS];
 
-/// Returns the result of a trial in a line.
+/// Describes the result of a trial in a line.
 pub fn trial(columns: &Columns) -> String {
     let mut parts = Vec::new();
     parts.extend(columns.get(SPEED).map(|speed| format!("{} tok/s", short(*speed))));
@@ -20,14 +20,14 @@ pub fn trial(columns: &Columns) -> String {
     parts.join(", ")
 }
 
-/// Returns true if both arms are the same program and recipe.
+/// Returns true if both arms have the same program and recipe.
 pub fn arms_are_equal(experiment: &Experiment) -> bool {
     let [before, after] = [experiment.baseline(), experiment.candidate()];
     let is_same = before.recipe_hash.is_some() && before.recipe_hash == after.recipe_hash;
     experiment.changes.is_empty() && is_same && before.binary == after.binary
 }
 
-/// Returns the finding on the speed in a sentence.
+/// Describes the finding on speed in a sentence.
 pub fn describe(speed: &Finding, experiment: &Experiment) -> String {
     let verdict = speed.verdict.speed_words();
     let Some(interval) = speed.interval else {
@@ -43,12 +43,10 @@ pub fn describe(speed: &Finding, experiment: &Experiment) -> String {
             ", but times are not comparable".to_owned()
         }
         Verdict::Inconclusive if experiment.has_single_run() => {
-            ", but an arm of one run does not show how its runs differ; several of each arm do".to_owned()
+            ", but one run does not show how the runs of an arm differ; use several per arm".to_owned()
         }
         Verdict::Inconclusive if !interval.excludes_zero() => {
-            format!(
-                ", which includes no difference, and is not known to ±{effect} %; more --repeats narrow it"
-            )
+            format!(", which includes no difference but is not within ±{effect} %; more --repeats narrow it")
         }
         Verdict::Inconclusive => {
             format!(", which may be more or less than ±{effect} %; more --repeats narrow it")
@@ -59,7 +57,7 @@ pub fn describe(speed: &Finding, experiment: &Experiment) -> String {
     format!("{verdict}: {estimate} tok/s (95 %: {low} to {high}){why}")
 }
 
-/// Returns the figures of both arms with their change.
+/// Builds the table of both arms' figures and their change.
 pub fn table(experiment: &Experiment) -> String {
     let (baseline, candidate) = (experiment.baseline(), experiment.candidate());
     let count = |arm: usize| experiment.runs_in(arm).filter(|run| run.status.is_some()).count().to_string();
@@ -94,10 +92,10 @@ pub fn table(experiment: &Experiment) -> String {
     text
 }
 
-/// Returns a value with the digits and the unit of its column.
+/// Formats a value with the digits and the unit of its column.
 fn shown(name: &str, value: f64) -> String {
     match metrics::find(name) {
-        // The name says bytes.
+        // The column is named in bytes but shown in MiB, so say so.
         Some(metric) if metric.unit == "MiB" => format!("{} MiB", columns::shown(metric, value)),
         Some(metric) => columns::shown(metric, value),
         None => format!("{value:.3}"),

@@ -1,4 +1,4 @@
-//! The status of an attempt that has ended, from its run's summary, its signals and its exit status.
+//! Determines the status of an ended attempt from its run's summary, signals and exit status.
 
 use super::RunningAttempt;
 use crate::error::ErrorKind;
@@ -7,7 +7,7 @@ use crate::results::ledger::CellStatus;
 use crate::results::{Status, Summary};
 
 impl RunningAttempt {
-    /// Returns the status of an attempt that has ended, and the reason of one other than `ok`.
+    /// Returns the status of an ended attempt, and the reason unless it is `ok`.
     pub(super) fn status(&self, summary: Option<&Summary>, end: &RunEnd) -> (CellStatus, Option<String>) {
         let changed = |summary: &Summary| {
             self.header.recipe_hash.as_ref().is_some_and(|expected| summary.recipe_hash != *expected)
@@ -22,7 +22,7 @@ impl RunningAttempt {
             Some((Status::Ok, _)) => return (CellStatus::Ok, None),
             Some((Status::Diverged, reason)) => return (CellStatus::Diverged, reason),
             Some((Status::Oom, reason)) => return (CellStatus::Oom, reason),
-            // A signal may have come with the last step: the state that was saved is the same.
+            // A signal may have come during the last step; the saved state is the same.
             Some((Status::Interrupted, _)) if self.header.until == summary.map(|summary| summary.steps) => {
                 return (CellStatus::Halted, None);
             }
@@ -50,8 +50,9 @@ impl RunningAttempt {
         }
     }
 
-    /// Returns the status of an attempt whose run left no final summary, from the error that it printed or,
-    /// if it printed none, from its exit status and the last line on stderr.
+    /// Determines the status of an attempt whose run left no final summary: from the error that it printed
+    /// or, without
+    /// one, from its exit status and the last line of stderr.
     fn status_without_summary(&self, end: &RunEnd) -> (CellStatus, Option<String>) {
         match (&self.error, end.exit) {
             (Some((ErrorKind::DoesNotFit, message)), _) => (CellStatus::PredictedOom, Some(message.clone())),

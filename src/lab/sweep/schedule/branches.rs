@@ -1,4 +1,4 @@
-//! Where a cell begins: at step 0, where it was stopped, or where it leaves its trunk.
+//! Decides where a cell starts: at step 0, where it was stopped, or where it leaves its trunk.
 
 use super::Schedule;
 use crate::checkpoint::folder_name;
@@ -7,7 +7,7 @@ use crate::results::ledger::Attempt;
 use crate::sweep::trunk::Beginning;
 
 impl Schedule<'_> {
-    /// Returns where a cell begins, by the ledger, the running attempts and their checkpoints.
+    /// Returns where a cell starts, according to the ledger, the running attempts and their checkpoints.
     pub(super) fn beginning(&self, cell: usize) -> Beginning {
         if let Some(run) = self.stopped_run(&self.cells[cell].key) {
             return Beginning::Stopped(run);
@@ -36,8 +36,9 @@ impl Schedule<'_> {
         runs.find(|run| place(run).is_dir())
     }
 
-    /// Returns the last lines of all cells that share a cell's trunk, and none unless each has one; `None` for a
-    /// cell without a trunk.
+    /// Returns the last line of every cell on a cell's trunk, or an empty list if any has no line yet. `None`
+    /// if the
+    /// cell has no trunk.
     pub(super) fn lines_of_trunk(&self, key: &str) -> Option<Vec<Attempt>> {
         let trunks = self.design.trunks()?;
         let cell = self.cells.iter().position(|cell| cell.key == key)?;

@@ -1,4 +1,4 @@
-//! What a sweep says of its cells before they begin and when it ends.
+//! Reports on a sweep's cells before they begin and when the sweep ends.
 
 use super::Schedule;
 use crate::error::{Error, ErrorKind, Result};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 impl Schedule<'_> {
-    /// Says how many cells are to run, and where their rows are.
+    /// Reports how many cells are to run, and where their rows are.
     pub(super) fn say_heading(&mut self, table: &Path) {
         let open = self.waiting.len() + self.running.len();
         let done = self.done();
@@ -27,14 +27,14 @@ impl Schedule<'_> {
         ));
     }
 
-    /// Says what the cells to run need, before they begin.
+    /// Reports what the cells to run need, before they begin.
     pub(super) fn say_needs(&mut self) {
         if let Some(words) = self.design.in_words(self.cells) {
             return self.display.note(&words);
         }
         let mut total = TotalNeeds::default();
         for &at in &self.waiting {
-            // A cell that cannot be planned, or does not fit, says so when its turn comes.
+            // A cell that cannot be planned or does not fit reports so when its turn comes.
             if let Ok(work) = &self.cells[at].work
                 && let Ok(CellFit { refusal: None, needs, .. }) = work.fit()
             {

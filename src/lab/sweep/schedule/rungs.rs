@@ -1,4 +1,4 @@
-//! The rungs of a sweep by its ledger: which cells continue, and from which run.
+//! Decides at the rungs of a sweep which cells continue, and from which run, according to the ledger.
 
 use super::Schedule;
 use crate::error::Result;
@@ -12,7 +12,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 impl Schedule<'_> {
-    /// Queues the cells to train to the next rung, or from the last one to the end, and records which are dropped.
+    /// Queues the cells to train to the next rung, or from the last rung to the end, and records which are
+    /// dropped.
     /// Returns false if nothing is left to run.
     pub(super) fn climb(&mut self) -> Result<bool> {
         let Some(halving) = self.design.halving() else { return Ok(false) };
@@ -24,7 +25,7 @@ impl Schedule<'_> {
         let mut queued = HashSet::new();
         for at in open {
             let cell = &self.cells[at];
-            // One that was started here and did not get there is left to the next sweep.
+            // A cell that was started here but did not get there is left to the next sweep.
             let was_started = self.started.contains(&(cell.key.clone(), rung));
             if !was_started && !self.is_running(cell) && queued.insert(&cell.key) {
                 self.waiting.push_back(at);
@@ -33,7 +34,7 @@ impl Schedule<'_> {
         Ok(!self.waiting.is_empty())
     }
 
-    /// Records that a cell stops at a rung, unless another process does.
+    /// Records that a cell is dropped at a rung, unless another process does so.
     fn drop_cell(&mut self, cell: usize, why: String) -> Result<()> {
         let cell = &self.cells[cell];
         let is_open = |ledger: &Ledger| ledger.last(&cell.key).is_some_and(|last| !last.status.is_final());
@@ -50,7 +51,7 @@ impl Schedule<'_> {
         Ok(())
     }
 
-    /// Returns where the sweep stands by its ledger.
+    /// Returns how far the sweep has come, according to its ledger.
     fn standing(&self, halving: &Halving) -> Standing {
         let mut lines: HashMap<&str, Vec<&Attempt>> = HashMap::new();
         for line in self.ledger.lines() {
@@ -60,12 +61,12 @@ impl Schedule<'_> {
         halving.standing(|cell, rung| self.result(of(cell), rung))
     }
 
-    /// Returns the lines of a cell.
+    /// Returns the ledger lines of a cell.
     pub(super) fn lines_of(&self, key: &str) -> Vec<&Attempt> {
         self.ledger.lines().iter().filter(|line| line.key == key).collect()
     }
 
-    /// Returns the validation loss of a cell with these lines at a rung, or at its end.
+    /// Returns the validation loss at a rung, or at the end, of the cell with these lines.
     pub(super) fn result(&self, lines: &[&Attempt], rung: Option<u64>) -> CellResult {
         let last = lines.last();
         let loss = match rung {
@@ -81,7 +82,8 @@ impl Schedule<'_> {
         }
     }
 
-    /// Returns the newest run of a cell if the cell continues from its checkpoint: in a sweep with rungs or
+    /// Returns the newest run of a cell if the cell continues from its checkpoint. That is so in a sweep with
+    /// rungs or
     /// cooldowns, and in any sweep if the run was halted at a rung.
     pub(super) fn stopped_run(&self, key: &str) -> Option<String> {
         let was_halted = |line: &Attempt| matches!(line.status, CellStatus::Halted | CellStatus::Dropped);
@@ -95,15 +97,17 @@ impl Schedule<'_> {
         (is_unfinished && has_checkpoint(&folder)).then_some(run)
     }
 
-    /// Removes the checkpoints of every done cell: an earlier sweep may have been killed before it did.
+    /// Removes the checkpoints of all done cells, because an earlier sweep may have been killed before it
+    /// did.
     pub(super) fn remove_all_checkpoints(&mut self) {
         let last = |cell: &Cell| self.ledger.last(&cell.key).cloned();
         let done: Vec<Attempt> = self.cells.iter().filter_map(last).collect();
         done.iter().for_each(|line| self.remove_checkpoints(line));
     }
 
-    /// Removes the checkpoints of a done cell unless its command asked for them. Cells that share a trunk lose them
-    /// together, once all are done.
+    /// Removes the checkpoints of a done cell, unless its settings ask to keep them. Cells on one trunk lose
+    /// theirs
+    /// together, once all of them are done.
     pub(super) fn remove_checkpoints(&mut self, line: &Attempt) {
         let lines = self.lines_of_trunk(&line.key).unwrap_or_else(|| vec![line.clone()]);
         if !lines.iter().all(|line| line.status.is_final()) {
@@ -114,7 +118,7 @@ impl Schedule<'_> {
                 let checkpoints = self.policy.results.join(run).join(CHECKPOINT);
                 if checkpoints.is_dir()
                     && let Err(e) = std::fs::remove_dir_all(&checkpoints)
-                    // Another process may remove them, too.
+                    // Another process may be removing them too.
                     && checkpoints.is_dir()
                 {
                     self.display.warn(&format!("cannot remove {}: {e}", checkpoints.display()));
@@ -123,7 +127,8 @@ impl Schedule<'_> {
         }
     }
 
-    /// Returns the runs whose checkpoints a done cell no longer needs: the last one, and on a trunk all of them.
+    /// Returns the runs whose checkpoints a done cell no longer needs: its last run, or with trunks all of
+    /// its runs.
     fn runs_of(&self, line: &Attempt) -> Vec<String> {
         if self.design.trunks().is_none() {
             return line.run.iter().cloned().collect();
@@ -140,13 +145,14 @@ fn has_checkpoint(run: &Path) -> bool {
     entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("step-"))
 }
 
-/// Returns the validation loss of a line; NaN where it has none.
+/// Returns the validation loss of a line; NaN if it has none.
 fn val_loss(line: &Attempt) -> f64 {
     line.measured.get("val_loss").unwrap_or(f64::NAN)
 }
 
-/// Returns the validation loss of a cell at a step, from the line of its halt there, or from the rows of a run that
-/// went further.
+/// Returns the validation loss of a cell at a step: from the line that halted it there, or from the rows of a
+/// run
+/// that went further.
 fn loss_at(results: &Path, lines: &[&Attempt], step: u64) -> Option<f64> {
     let steps = |line: &Attempt| line.measured.get("steps");
     let halted = lines.iter().rev().find(|line| {
@@ -159,6 +165,6 @@ fn loss_at(results: &Path, lines: &[&Attempt], step: u64) -> Option<f64> {
     let file = results.join(further.run.as_ref()?).join(METRICS);
     let rows: Vec<MetricsRow> = rows::read(&file).ok()?;
     let row = rows.iter().find(|row| row.step == step)?;
-    // As the summary prints it, and so the ledger.
+    // Round as the summary, and so the ledger, prints it.
     row.val_loss?.to_string().parse().ok()
 }

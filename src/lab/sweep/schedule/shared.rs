@@ -1,4 +1,4 @@
-//! What several processes share: cells, GPUs, and attempts whose process is gone.
+//! Shares cells and GPUs with other processes, and takes over attempts whose process is gone.
 
 use super::{Claim, Schedule};
 use crate::error::Result;
@@ -10,14 +10,14 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 impl Schedule<'_> {
-    /// Reads what other processes wrote, and takes over the attempts that processes left which are gone.
+    /// Reads what other processes wrote, and takes over attempts that dead processes left behind.
     pub(super) fn look_around(&mut self) -> Result<()> {
         self.looked = Some(Instant::now());
         self.ledger.refresh()?;
         let claimed = self.ledger.claimed_by_others()?;
         let is_used = |gpu: &usize| claimed.contains(&gpu_claim(*gpu));
         self.gpus_elsewhere = (0..self.executor.capacity().gpus).filter(is_used).collect();
-        // They may be free, or done.
+        // Those cells may now be free, or done.
         self.waiting.extend(self.elsewhere.drain(..));
         self.adopt()?;
         self.poll_running()
@@ -36,8 +36,9 @@ impl Schedule<'_> {
         self.output.write(self.cells, &self.ledger)
     }
 
-    /// Takes over every attempt without an end whose process is gone: attaches to its run, or records that it
-    /// died. Returns how many runs were found.
+    /// Takes over every unfinished attempt whose process is gone: attaches to its run, or records that it
+    /// died. Returns
+    /// the number of runs found.
     fn adopt(&mut self) -> Result<usize> {
         let mut found = 0;
         for open in self.ledger.open_attempts() {
@@ -55,12 +56,12 @@ impl Schedule<'_> {
         Ok(found)
     }
 
-    /// Attaches to the run of an attempt; where it is gone, records that and returns false.
+    /// Attaches to the run of an attempt. If the run is gone, records that and returns false.
     fn attach(&mut self, open: &Attempt) -> Result<bool> {
         let began: Option<Timestamp> = open.at.parse().ok();
         let ago = began.and_then(|at| Duration::try_from(at.duration_until(crate::format::now())).ok());
         let name = output_name(&open.key, open.attempt);
-        // On another machine than its own, the lock of its output says nothing.
+        // The lock on the output is only meaningful on the machine that made it.
         let run = if self.ledger.was_here(&open.key) {
             RunningAttempt::reattach(self.executor, &name, ago.unwrap_or_default())?
         } else {
@@ -72,7 +73,7 @@ impl Schedule<'_> {
         };
         run.read_header(self.executor)?;
         for &gpu in run.gpus() {
-            // One that another process has taken meanwhile is shared: nothing can be done about it.
+            // If another process has taken the GPU meanwhile, it is shared; nothing can be done about that.
             self.ledger.claim(&gpu_claim(gpu))?;
         }
         self.display.line(open, self.done(), None);
@@ -93,13 +94,13 @@ impl Schedule<'_> {
                 return Ok(Claim::NoDevice);
             }
         }
-        // A process that died since the last look may have left a run: of this cell, or on these GPUs.
+        // A process that died since the last check may have left a run of this cell, or one on these GPUs.
         let found = self.adopt()?;
         if self.is_running(&self.cells[cell]) {
             self.release_gpus(gpus);
             return Ok(Claim::Done);
         }
-        // An attempt at the cell that was found dead took the claim with it.
+        // If an attempt at the cell was found dead, recording that released the claim.
         if found > 0 || !self.ledger.claim(key)? {
             self.let_go(key, gpus);
             return Ok(Claim::NoDevice);
@@ -111,20 +112,20 @@ impl Schedule<'_> {
         Ok(Claim::Free)
     }
 
-    /// Lets go of a cell and of its GPUs.
+    /// Releases a cell and its GPUs.
     pub(super) fn let_go(&mut self, key: &str, gpus: &[usize]) {
         self.release_gpus(gpus);
         self.ledger.release(key);
     }
 
-    /// Releases GPUs that no running attempt uses.
+    /// Releases the GPUs that no running attempt uses.
     fn release_gpus(&mut self, gpus: &[usize]) {
         let is_used = |gpu: &&usize| self.running.iter().any(|(_, run)| run.gpus().contains(gpu));
         let free: Vec<String> = gpus.iter().filter(|gpu| !is_used(gpu)).map(|gpu| gpu_claim(*gpu)).collect();
         free.iter().for_each(|gpu| self.ledger.release(gpu));
     }
 
-    /// Records that a cell is skipped, unless another process does.
+    /// Records that a cell is skipped, unless another process does so.
     pub(super) fn skip(&mut self, cell: &Cell, why: &str) -> Result<()> {
         let is_known =
             |ledger: &Ledger| ledger.last(&cell.key).is_some_and(|last| last.status == CellStatus::Skipped);
@@ -141,7 +142,7 @@ impl Schedule<'_> {
     }
 }
 
-/// Returns the name of the claim of a GPU of this machine.
+/// Names the claim of a GPU on this machine.
 fn gpu_claim(gpu: usize) -> String {
     machine_claim(&format!("gpu{gpu}"))
 }

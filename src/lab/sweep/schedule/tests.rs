@@ -1,4 +1,4 @@
-//! Schedules of simulated runs.
+//! Tests schedules with simulated runs.
 
 use super::*;
 use crate::error::ErrorKind;
@@ -10,14 +10,14 @@ use crate::sweep::{Request, Sweep};
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Steps of the trainings.
+/// Steps per training.
 const STEPS: u64 = 4;
 
 const RECIPE: &str = "[model]\ndim = 32\nn_heads = 2\nn_layers = 1\nffn_dim = 64\n[training]\nseq_len = 32\nsteps = 4\n\
                       [lr_scheduler]\nwarmup_steps = 0\n[data]\ntrain_tokens = 20_000\nvalidation_tokens = 600\n\
                       [validation]\ninterval = 1\nsteps = 1\n[engine]\ndevice = \"cpu\"\n";
 
-/// A sweep in a results folder of its own.
+/// A sweep with its own results folder.
 struct TestSweep {
     dir: TempDir,
     sweep: Sweep,
@@ -49,7 +49,7 @@ impl TestSweep {
             progress: Mode::Quiet,
         };
         let mut sweep = Sweep::new(&request).unwrap();
-        // The speed of this machine is not measured to predict times.
+        // Without a machine, no CPU speed is measured to predict times.
         let works = sweep.cells.iter_mut().filter_map(|cell| cell.work.as_mut().ok());
         works.for_each(|work| work.machine = Machine::none());
         Self { dir, sweep, retry: Vec::new(), limits: Limits::default() }
@@ -63,7 +63,7 @@ impl TestSweep {
         Ledger::read(&self.results()).unwrap()
     }
 
-    /// Runs `with` on a schedule that has not begun.
+    /// Calls `with` on a schedule that has not begun.
     fn with<T>(&self, executor: &mut dyn Executor, with: impl FnOnce(&mut Schedule<'_>) -> T) -> T {
         let results = self.results();
         let policy = SweepPolicy {
@@ -88,7 +88,7 @@ impl TestSweep {
         self.with(executor, |schedule| schedule.run(Path::new("table.md"), stop))
     }
 
-    /// Status and number of the last attempt at each cell.
+    /// Returns the status and the number of the last attempt at each cell.
     fn statuses(&self) -> Vec<(CellStatus, u64)> {
         let ledger = self.ledger();
         let last = |cell: &Cell| ledger.last(&cell.key).map(|last| (last.status, last.attempt)).unwrap();
@@ -140,7 +140,7 @@ fn a_run_ends_as_it_does_and_the_rest_goes_on() {
     assert_eq!([reason(0), reason(3)], ["it broke", "no run today"]);
     assert!(reason(1).contains("2 s") && reason(2).contains("signal: 9"), "{}, {}", reason(1), reason(2));
 
-    // What was killed runs again by itself, what failed on request.
+    // A killed cell runs again by itself, a failed one on request.
     place.retry = vec![CellStatus::Failed];
     let mut better = Simulation::new(cpu(1), STEPS, |_| Fate::Completes(1.0));
     place.run(&mut better).unwrap_err();
@@ -155,7 +155,7 @@ fn a_signal_lets_runs_save_and_starts_no_other() {
     let stop = Stop::default();
     let mut simulation = Simulation::new(cpu(1), STEPS, |_| Fate::Completes(1.0));
     let request = stop.clone();
-    // During the second cell.
+    // The signal comes during the second cell.
     simulation.at_pause = Box::new(move |pause| {
         if pause == STEPS + 2 {
             request.request();
@@ -180,7 +180,7 @@ fn a_run_that_its_scheduler_left_is_found_at_every_moment() {
         let error = place.run(&mut simulation).unwrap_err();
         assert!(error.message().contains("dies"), "{error}");
         simulation.dies_at = None;
-        // It may end while nobody watches.
+        // The run may end while nobody watches.
         (0..dies_at % 3 * STEPS).for_each(|_| simulation.pause());
         place.run(&mut simulation).unwrap();
         assert_eq!(place.statuses(), [(CellStatus::Ok, 1); 2], "at {dies_at}");
@@ -194,7 +194,7 @@ fn a_run_that_died_with_its_scheduler_runs_again() {
     let mut first = Simulation::new(cpu(1), STEPS, |_| Fate::Completes(1.0));
     first.dies_at = Some(1);
     place.run(&mut first).unwrap_err();
-    // One that knows nothing of its runs.
+    // This executor knows nothing of the first one's runs.
     let mut second = Simulation::new(cpu(1), STEPS, |_| Fate::Completes(1.0));
     place.run(&mut second).unwrap();
     assert_eq!(place.statuses(), [(CellStatus::Ok, 2), (CellStatus::Ok, 1)]);
@@ -206,7 +206,7 @@ fn rungs_are_climbed_by_the_best_from_their_checkpoints_whoever_dies() {
     let rates = ["sweep.rungs=[1, 2]", "sweep.eta=2", "optimizer.lr=1e-3,2e-3,3e-3,4e-3"];
     let loss = |spec: &RunSpec| {
         let rate = spec.arguments.iter().find_map(|argument| argument.strip_prefix("optimizer.lr="));
-        // A run that continues has its rate in its folder.
+        // A continued run has its rate in its folder, not in its arguments.
         rate.map_or(0.5, |rate| rate.parse::<f64>().unwrap())
     };
     for dies_at in [None, Some(0), Some(2), Some(4), Some(6), Some(8)] {

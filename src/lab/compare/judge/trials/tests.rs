@@ -1,11 +1,12 @@
-//! The statistics against known values, and against simulated comparisons of blocks that real runs measured.
+//! Tests the statistics against known values, and on simulated comparisons drawn from blocks of real runs.
 
 use super::*;
 
-/// Blocks of real runs of one recipe in fresh processes, in the order in which they ran: `label,block
-/// 1,…,block 10`, in tok/s. `quiet-a`, `-b` and `-c` are runs of real-time priority on a virtual machine of
-/// two cores whose host changed its speed by an eighth twice; `busy` runs shared the two cores with
-/// compilers.
+/// Blocks of real runs of one recipe in fresh processes, in the order of the runs:
+/// `label,block 1,…,block 10`, in
+/// tok/s. The runs `quiet-a`, `-b` and `-c` had real-time priority on a virtual machine of two cores, whose
+/// host
+/// changed its speed by an eighth twice. The `busy` runs shared the two cores with compilers.
 const MEASURED: &str = "tests/compare/blocks.csv";
 
 fn runs_of(label: &str) -> Vec<Vec<f64>> {
@@ -18,21 +19,21 @@ fn runs_of(label: &str) -> Vec<Vec<f64>> {
     runs
 }
 
-/// Source of the runs of simulated comparisons.
+/// Where a simulated comparison draws its runs from.
 #[derive(Clone, Copy, Debug)]
 enum From {
-    /// Any runs of a label.
+    /// Any runs with this label.
     Any(&'static str),
-    /// Runs of a label that follow each other.
+    /// Consecutive runs with this label.
     Neighbours(&'static str),
 }
 
-/// A machine that keeps its speed, one that changes it, and one that does other things.
+/// Machines that keep their speed, change it, and run other work.
 const STEADY: [From; 2] = [From::Any("quiet-b"), From::Any("quiet-c")];
 const CHANGING: [From; 1] = [From::Neighbours("quiet")];
 const BUSY: [From; 2] = [From::Any("busy"), From::Neighbours("busy")];
 
-/// Verdicts of comparisons of a thing with itself, `n` runs per arm, the candidate `factor` times as fast.
+/// Compares a program with itself, `n` runs per arm, after making the candidate `factor` times as fast.
 fn verdicts(from: From, n: usize, comparisons: usize, factor: f64) -> Vec<Verdict> {
     let (From::Any(label) | From::Neighbours(label)) = from;
     let runs = runs_of(label);
@@ -60,7 +61,7 @@ fn count(verdicts: &[Verdict], which: &[Verdict]) -> usize {
     verdicts.iter().filter(|verdict| which.contains(verdict)).count()
 }
 
-/// Of 400 comparisons of a thing with itself at most 28 (7 %) may find a difference, on any of these
+/// Of 400 comparisons of a program with itself, at most 28 (7 %) may find a difference, on any of the
 /// machines.
 #[test]
 fn a_thing_is_rarely_found_different_from_itself() {
@@ -75,7 +76,7 @@ fn a_thing_is_rarely_found_different_from_itself() {
     }
 }
 
-/// A slowdown of 5 % is found in at least 18 of 20 comparisons where the machine keeps its speed; so is a
+/// On a machine that keeps its speed, at least 18 of 20 comparisons find a slowdown of 5 %, and likewise a
 /// speedup.
 #[test]
 fn a_planted_slowdown_is_found() {
@@ -93,8 +94,7 @@ fn a_planted_slowdown_is_found() {
     }
 }
 
-/// If the machine changes its speed or is busy, a slowdown may be missed, and is not found to be
-/// a speedup.
+/// On a machine that changes its speed or is busy, a slowdown may be missed but is not taken for a speedup.
 #[test]
 fn noise_hides_a_slowdown_and_does_not_turn_it() {
     for from in [&CHANGING[..], &BUSY].concat() {
@@ -107,7 +107,7 @@ fn noise_hides_a_slowdown_and_does_not_turn_it() {
 
 #[test]
 fn the_interval_is_welchs() {
-    // R: t.test(log(c(110, 112, 111)), log(c(100, 101, 103))), with blocks that all are their run's value.
+    // R: t.test(log(c(110, 112, 111)), log(c(100, 101, 103))). All blocks of a run have the run's value.
     let arm = |values: [f64; 3]| values.map(|value| vec![value; BLOCKS]).to_vec();
     let found = ratio(&arm([100.0, 101.0, 103.0]), &arm([110.0, 112.0, 111.0])).unwrap();
     let logs = |values: [f64; 3]| values.map(f64::ln);
