@@ -1,4 +1,4 @@
-//! `xrun compare` from outside: what it runs, what it stores, what it says, and how it ends.
+//! Runs `xrun compare` as a user does: what it runs, stores and prints, and how it ends.
 
 use crate::place::{self, Done, Place, SOON, are_gone};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use xrun::results::experiment::{EXPERIMENT, Experiment, Finding};
 use xrun::results::{quantiles, stored};
 use xrun::statistics::{Interval, Verdict};
 
-/// Runs of a fraction of a second: enough steps for blocks, and few enough that 50 of them take no time.
+/// Runs take a fraction of a second: enough steps for blocks, and few enough that 50 runs are quick.
 const SHORT: [&str; 10] = [
     "--set=training.steps=24",
     "--set=model.dropout=0",
@@ -23,13 +23,13 @@ const SHORT: [&str; 10] = [
     "--set=data.train_tokens=5_000",
 ];
 
-/// The binary's answer to `xrun compare ARGUMENTS` on short runs, two of each arm.
+/// Runs `xrun compare ARGUMENTS` on short runs, two per arm.
 fn compare(place: &Place, arguments: &[&str]) -> Done {
     let repeats = ["--repeats", "2"];
     place.xrun(&[&["compare"], arguments, &SHORT, &repeats].concat())
 }
 
-/// The folders of comparisons, in order of their names.
+/// Returns the folders of comparisons, sorted by name.
 fn folders(place: &Place) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = std::fs::read_dir(place.path().join("results/comparisons"))
         .into_iter()
@@ -41,7 +41,7 @@ fn folders(place: &Place) -> Vec<PathBuf> {
     folders
 }
 
-/// The one comparison here.
+/// Returns the only comparison here.
 fn comparison(place: &Place) -> (PathBuf, Experiment) {
     let mut folders = folders(place);
     assert_eq!(folders.len(), 1, "{folders:?}");
@@ -50,7 +50,7 @@ fn comparison(place: &Place) -> (PathBuf, Experiment) {
     (folder, comparison)
 }
 
-/// Whether the loss gate holds.
+/// Returns whether the loss gate holds.
 fn gate(found: &Experiment) -> Option<bool> {
     found.curves().and_then(Finding::holds)
 }
@@ -59,7 +59,8 @@ fn ratio(found: &Experiment) -> Option<Interval> {
     found.speed().and_then(Finding::ratio)
 }
 
-/// What short runs on a busy machine may find: only the gate and what is stored are certain.
+/// Accepts any result of short runs on a busy machine except a failed gate; only the gate and what is stored
+/// are certain.
 #[track_caller]
 fn measured(done: Done) -> Done {
     let slower = done.code == Some(3) && done.stderr.contains("exit code 3: the candidate is slower");
@@ -93,7 +94,7 @@ fn a_change_of_how_it_is_computed_keeps_the_bits() {
         assert!(done.stdout.contains(text), "no `{text}` in\n{}", done.stdout);
     }
 
-    // The table shows what the ratio divides: a calculator agrees.
+    // A calculator agrees with the table, because the table shows the figures that the ratio divides.
     let [before, after] = [baseline, candidate].map(|arm| arm.measured["tok_s"]);
     let ratio = ratio(&found).unwrap().estimate;
     assert!((after / before / ratio - 1.0).abs() < 1e-12, "{after} / {before} is not {ratio}");
@@ -107,7 +108,7 @@ fn a_change_of_how_it_is_computed_keeps_the_bits() {
     let medians = found.runs_in(0).map(|trial| quantiles::median(trial.blocks.iter().copied()).unwrap());
     assert!((geometric(medians.collect()) / before - 1.0).abs() < 1e-12);
 
-    // Keeping it keeps its runs.
+    // Keeping a comparison keeps its runs too.
     let id = folder.file_name().unwrap().to_str().unwrap();
     place.xrun(&["keep", id]).succeeds();
     let kept = place.path().join("results/kept");
@@ -118,7 +119,7 @@ fn a_change_of_how_it_is_computed_keeps_the_bits() {
     }
     place.xrun(&["keep", id]).succeeds().says(&["already kept"]);
 
-    // Stored runs are compared without new ones.
+    // Stored runs are compared without new runs.
     let names: Vec<&str> = found.runs.iter().map(|trial| trial.run.as_deref().unwrap()).collect();
     let (before, after) = (format!("{},{}", names[0], names[3]), format!("{},{}", names[1], names[2]));
     let done = measured(place.xrun(&["compare", "--runs", &before, &after, "--json"]));
@@ -152,7 +153,8 @@ fn what_is_expected_is_stored_before_the_first_run() {
     assert!(first.runs.iter().all(|run| run.status.is_none()) && ratio(&first).is_none() && !first.finished);
     assert_eq!(first.verdict(), Verdict::Inconclusive);
 
-    // The command is an arm like another: rows beside the comparison, a gate that is for the user to set.
+    // The command is an arm like any other: its rows are stored with the comparison, and the user has to set
+    // the gate.
     let (folder, found) = comparison(&place);
     assert_eq!(found.verdict(), Verdict::Worse);
     assert_eq!(found.prediction.as_ref().unwrap().held, Some(false), "it is a billion times slower");
@@ -165,7 +167,7 @@ fn what_is_expected_is_stored_before_the_first_run() {
     assert!(done.stdout.contains("falsified"), "{}", done.stdout);
 }
 
-/// One run a side does not show how runs differ, however far apart they are.
+/// One run per arm does not show how runs differ, however far apart the arms are.
 #[test]
 fn one_run_of_an_arm_gives_no_verdict() {
     let place = Place::new();
@@ -201,7 +203,7 @@ fn another_curve_fails_the_gate_or_stays_open() {
     let trials = found["runs"].as_array().unwrap();
     let runs: Vec<&str> = trials.iter().map(|trial| trial["run"].as_str().unwrap()).collect();
 
-    // Without a tolerance nobody has said how much another learning rate may differ.
+    // Without a tolerance, nobody has said how much another learning rate may differ.
     let done = measured(place.xrun(&["compare", "--runs", runs[0], runs[1]]));
     assert!(
         done.stdout.contains("loss gate   open") && done.stdout.contains("one run of the baseline"),
@@ -210,7 +212,7 @@ fn another_curve_fails_the_gate_or_stays_open() {
     );
 }
 
-/// The model does not change by a bit, and the validation loss does: it was measured on other text.
+/// The model is the same to the bit, but its validation loss is measured on other text.
 #[test]
 fn validation_losses_over_different_text_are_not_compared() {
     let place = Place::new();
@@ -231,7 +233,7 @@ fn validation_losses_over_different_text_are_not_compared() {
         done.stdout
     );
 
-    // Neither are runs of one arm: their recipes have the same hash.
+    // Runs of one arm cannot mix them either, although their recipes have the same hash.
     let runs: Vec<&str> = found.runs.iter().map(|trial| trial.run.as_deref().unwrap()).collect();
     let mixed = format!("{},{}", runs[0], runs[1]);
     place
@@ -303,10 +305,10 @@ fn a_run_that_lost_rows_is_not_compared() {
         .says(&["does not agree with itself", "metrics.csv ends at step 18 of 30"]);
 }
 
-/// Two processes that would go on for hours; the second one's number goes to a file.
+/// Two processes that would run for hours; the second one's process id goes to a file.
 const ENDLESS: &str = "sleep 5000 & echo $! > sleeper; wait";
 
-/// Waits until the endless command runs; the number of its sleeper.
+/// Waits until the endless command runs, and returns the process id of its sleeper.
 fn sleeper(place: &Place, running: &mut place::Running) -> u32 {
     let number = || std::fs::read_to_string(place.path().join("sleeper")).unwrap_or_default();
     assert!(running.until(|| number().ends_with('\n')));
@@ -336,7 +338,7 @@ fn a_run_that_takes_too_long_is_ended() {
         .says(&["trial 1, baseline", "took more than 1 s"]);
 }
 
-/// A second signal ends a command that does not listen to the first.
+/// A second signal ends a command that ignores the first.
 #[test]
 fn a_second_signal_leaves_no_trial_behind() {
     let place = Place::new();
@@ -349,7 +351,7 @@ fn a_second_signal_leaves_no_trial_behind() {
     are_gone(&[sleeper], SOON);
 }
 
-/// What a command leaves behind may go on printing: rows that were printed before its end are all read.
+/// A process that a command leaves behind may keep printing; all rows from before the command's end are read.
 #[test]
 fn rows_are_whole_whoever_prints_beside_them() {
     let place = Place::new();
@@ -364,7 +366,7 @@ fn rows_are_whole_whoever_prints_beside_them() {
     assert_eq!(rows.lines().count(), 300);
 }
 
-/// Whoever ends a comparison may know its process alone.
+/// Whoever ends a comparison may know only its process id.
 #[test]
 fn a_signal_ends_the_running_trial() {
     let command = ["compare", "tiny.toml", "--before-cmd", ENDLESS];
@@ -410,7 +412,7 @@ fn wrong_questions_are_refused_before_anything_runs() {
     assert!(!place.path().join("results").exists());
 }
 
-/// A git repository whose `xrun` is a program that calls the real one: building that takes a second.
+/// A git repository whose `xrun` only calls the real one, so that it builds in a second.
 #[test]
 fn a_commit_is_built_and_compared() {
     let place = Place::new();

@@ -1,5 +1,5 @@
-//! The binary from outside, as a person or a launcher uses it: what it runs, leaves, says and refuses, and
-//! how it ends.
+//! Tests the binary as a person or a launcher uses it: what it runs, leaves, prints and rejects, and how it
+//! ends.
 #![cfg(unix)]
 
 mod compare;

@@ -1,4 +1,4 @@
-//! A folder with a recipe and results of its own, the binary in it, and what a run left there.
+//! A folder with its own recipe and results, the binary in it, and what a run left there.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -11,14 +11,15 @@ use xrun::checkpoint::{self, Loaded};
 use xrun::results::folder::read_summary;
 use xrun::results::{Status, Summary};
 
-/// Steps of [`RECIPE`].
+/// Number of steps in [`RECIPE`].
 pub const STEPS: u64 = 30;
 
-/// How long a run may take to end after a fault: seconds, and on a busy machine still far less than the 600 s
-/// after which a rank that waits would give up.
+/// How long a run may take to end after a fault. It takes seconds and, even on a busy machine, far less than
+/// the 600 s
+/// after which a waiting rank gives up.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// A run of a second with six saves; evaluations and samples fall on saves and between them.
+/// A run of about a second with six saves; evaluations and samples fall both on saves and between them.
 pub const RECIPE: &str = r#"
 [model]
 dim = 32
@@ -55,9 +56,9 @@ pub const SAME_REQUEST: Duration = Duration::from_millis(600);
 /// Longer than anything here takes on a busy machine; a process that hangs fails its test.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The recipe trained without an interruption, every checkpoint kept.
+/// The recipe trained without interruption, with every checkpoint kept.
 pub static UNINTERRUPTED: LazyLock<Place> = LazyLock::new(|| {
-    // Statics are never dropped, so this one stays among what the build leaves.
+    // Statics are never dropped, so put its folder among the build's outputs.
     let place = Place::within(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
     place.xrun(&["tiny.toml", "checkpoint.keep=10"]).succeeds();
     place
@@ -75,10 +76,10 @@ pub struct Done {
     pub stderr: String,
 }
 
-/// A process under way; killed when dropped.
+/// A running process; killed when dropped.
 pub struct Running {
     child: Child,
-    /// What it has said on stderr, as far as that was read.
+    /// What was read from its stderr so far.
     heard: Vec<u8>,
 }
 
@@ -93,7 +94,7 @@ impl Place {
         place
     }
 
-    /// A copy of the uninterrupted run as if it had been killed when its newest checkpoint was of `step`.
+    /// Copies the uninterrupted run as if it had been killed when its newest checkpoint was at `step`.
     pub fn killed_after(step: u64) -> Self {
         let place = Self::new();
         let finished = UNINTERRUPTED.run();
@@ -114,7 +115,7 @@ impl Place {
         path
     }
 
-    /// Starts the binary here, with nothing of this process's environment.
+    /// Starts the binary here, with an empty environment.
     pub fn start(&self, arguments: &[&str]) -> Running {
         self.start_with(arguments, Stdio::null())
     }
@@ -126,11 +127,10 @@ impl Place {
         Running { child: command.spawn().unwrap(), heard: Vec::new() }
     }
 
-    /// Starts the binary where no file takes more than this many KiB: a larger write fails, as on a full
-    /// disk.
+    /// Starts the binary with files limited to this many KiB; a larger write fails, as on a full disk.
     pub fn start_limited(&self, kib: usize, arguments: &[&str]) -> Running {
         let mut command = Command::new("/bin/sh");
-        // In blocks of 512 bytes.
+        // `ulimit -f` counts blocks of 512 bytes.
         let limited = format!("ulimit -f {}; exec \"$0\" \"$@\"", 2 * kib);
         command.args(["-c", &limited, env!("CARGO_BIN_EXE_xrun")]).args(arguments);
         command.current_dir(self.path()).env_clear();
@@ -149,7 +149,7 @@ impl Place {
         self.start_with(arguments, input.into()).ends()
     }
 
-    /// The run folders, in order of their names.
+    /// Returns the run folders, sorted by name.
     pub fn runs(&self) -> Vec<Run> {
         let mut runs: Vec<PathBuf> = fs::read_dir(self.path().join("results/tiny"))
             .map(|entries| entries.map(|entry| entry.unwrap().path()).collect())
@@ -159,7 +159,7 @@ impl Place {
         runs.into_iter().map(|path| Run { path }).collect()
     }
 
-    /// The one run here.
+    /// Returns the only run here.
     pub fn run(&self) -> Run {
         let mut runs = self.runs();
         assert_eq!(runs.len(), 1, "{:?}", runs.iter().map(|run| &run.path).collect::<Vec<_>>());
@@ -179,7 +179,7 @@ impl Done {
         self.ended(0)
     }
 
-    /// What was said on stderr holds each of these.
+    /// Asserts that stderr contains each of these texts.
     #[track_caller]
     pub fn says(self, texts: &[&str]) -> Self {
         for text in texts {
@@ -198,7 +198,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits until `seen`; whether that came before the process's end.
+    /// Waits until `seen` returns true. Returns whether that came before the process ended.
     pub fn until(&mut self, mut seen: impl FnMut() -> bool) -> bool {
         let began = Instant::now();
         while !seen() {
@@ -211,23 +211,24 @@ impl Running {
         true
     }
 
-    /// Sends a signal by its name.
+    /// Sends a signal, given by name.
     pub fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id());
-        // Its failure means that the process is over, which the callers find out.
+        // If this fails, the process is over, which the callers find out.
         let _ = Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap();
     }
 
-    /// Reads what it says on stderr up to this text; whether that came before its end.
+    /// Reads stderr up to this text. Returns whether it came before the process ended.
     pub fn says(&mut self, text: &str) -> bool {
         hears(self.child.stderr.as_mut().unwrap(), &mut self.heard, text)
     }
 
-    /// Sends a signal, and a second one that does not count as the same. `acknowledged` is what the process
-    /// says at the first. Whether it lived long enough for both.
+    /// Sends a signal, and then a second one that does not count as the same. `acknowledged` is what the
+    /// process prints
+    /// after the first. Returns whether the process lived long enough for both.
     pub fn signal_twice(&mut self, first: &str, acknowledged: &str, second: &str) -> bool {
         self.signal(first);
-        // Its clock starts before it speaks, and this one after.
+        // The process starts its clock before it prints, this one after.
         let lives = self.says(acknowledged);
         std::thread::sleep(SAME_REQUEST);
         let lives = lives && !self.is_over();
@@ -235,7 +236,7 @@ impl Running {
         lives
     }
 
-    /// `kill -9`; whether the process was still there.
+    /// Kills the process with `kill -9`. Returns whether it was still running.
     pub fn kill(mut self) -> bool {
         use std::os::unix::process::ExitStatusExt;
         // An error means that the process is over.
@@ -304,7 +305,7 @@ impl Run {
         self.path.join("checkpoint")
     }
 
-    /// Makes the folder look as if its process had been killed when its newest checkpoint was of `step`.
+    /// Makes the folder look as if its process had been killed when its newest checkpoint was at `step`.
     pub fn forget_after(&self, step: u64) {
         let checkpoints = self.checkpoints();
         for later in checkpoint::steps(&checkpoints).unwrap().into_iter().filter(|s| *s > step) {
@@ -316,19 +317,19 @@ impl Run {
         assert_eq!(self.summary().status, Status::Running);
     }
 
-    /// Steps that `metrics.csv` has rows of.
+    /// Returns the number of rows in `metrics.csv`.
     pub fn rows(&self) -> usize {
         fs::read_to_string(self.path.join("metrics.csv")).map_or(0, |text| text.lines().count().max(1) - 1)
     }
 
-    /// Every file with its bytes, without the lock and the log.
+    /// Returns every file with its bytes, except the lock and the log.
     pub fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = BTreeMap::new();
         collect(&self.path, &mut files);
         files.into_iter().filter(|(path, _)| !path.ends_with("lock") && !path.ends_with("log")).collect()
     }
 
-    /// The run ended as the one that was never interrupted: bit for bit, and nothing lies about.
+    /// Asserts that the run ended like the uninterrupted one, to the bit, and that no files are left over.
     #[track_caller]
     pub fn ended_as_uninterrupted(&self) {
         self.ended_as(&UNINTERRUPTED.run());
@@ -376,7 +377,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Reads a stream up to a text, and appends what was read to `heard`; whether the text came before the end.
+/// Reads a stream up to a text, and appends what was read to `heard`. Returns whether the text came before
+/// the end.
 pub fn hears(stream: &mut impl std::io::Read, heard: &mut Vec<u8>, text: &str) -> bool {
     let mut byte = [0];
     while !heard.ends_with(text.as_bytes()) {
@@ -388,13 +390,13 @@ pub fn hears(stream: &mut impl std::io::Read, heard: &mut Vec<u8>, text: &str) -
     true
 }
 
-/// Waits until none of these processes is there any more.
+/// Waits until none of these processes exists any more.
 #[track_caller]
 pub fn are_gone(processes: &[u32], limit: Duration) {
     let began = Instant::now();
     let lives = |id: &&u32| {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        // A zombie is gone: its parent has not looked yet.
+        // A zombie counts as gone; its parent has not reaped it yet.
         stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
     };
     while let Some(id) = processes.iter().find(lives) {

@@ -1,5 +1,5 @@
-//! `xrun compare --on` from outside: pairs with the same seed, runs used again, verdicts, and what is
-//! refused.
+//! Runs `xrun compare --on` as a user does: pairs with the same seed, reused runs, verdicts, and what is
+//! rejected.
 
 use crate::place::{Done, Place, are_gone};
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ const SHORT: [&str; 6] = [
     "--set=validation.interval=4",
 ];
 
-/// Each update multiplies the weights by 1 - 10 · 10, and 30 of them are too many for every seed.
+/// Each update multiplies the weights by 1 - 10 · 10, and 30 of these diverge for any seed.
 const DIVERGES: [&str; 3] = ["optimizer.lr=10.0", "optimizer.weight_decay=10.0", "training.max_norm=0.0"];
 
 fn compare(place: &Place, arguments: &[&str]) -> Done {
     place.xrun(&[&["compare", "tiny.toml"], arguments, &SHORT].concat())
 }
 
-/// All comparisons, oldest first.
+/// Returns all comparisons, oldest first.
 fn comparisons(place: &Place) -> Vec<Experiment> {
     let folders = xrun::results::find::comparisons(&results(place)).unwrap();
     folders.iter().rev().map(|folder| Experiment::read(folder).unwrap()).collect()
@@ -44,7 +44,7 @@ fn results(place: &Place) -> PathBuf {
     place.path().join("results")
 }
 
-/// The number of runs that the ledger has started.
+/// Returns the number of runs that the ledger has started.
 fn started(place: &Place) -> usize {
     let ledger = Ledger::read(&results(place)).unwrap();
     ledger.lines().iter().filter(|line| line.status == CellStatus::Running).count()
@@ -89,14 +89,14 @@ fn a_change_is_judged_by_pairs_and_the_record_repeats_the_verdict() {
     let again = paired_difference(&differences, found.confidence).unwrap();
     let judged = &found.findings[0];
     assert_eq!((judged.interval, judged.p), (Some(again.interval), Some(again.p)));
-    // A rate so low that a three times larger one is better in every pair of any seed.
+    // The rate is so low that a three times larger one is better in every pair, whatever the seed.
     assert_eq!((judged.verdict, held(&found)), (Verdict::Better, Some(true)));
     for said in ["better by", "over 4 pairs", "`better`: held", "no earlier comparison", "too low"] {
         assert!(done.stdout.contains(said), "no `{said}` in {}", done.stdout);
     }
     assert_eq!(started(&place), 8);
 
-    // The same again runs nothing; fewer, or other measures of the same runs, too.
+    // The same question runs nothing; neither do fewer pairs, or other measures of the same runs.
     let done = compare(&place, &[&asked[..5], &["--json"]].concat()).succeeds();
     assert_eq!(started(&place), 8, "stored runs are used again");
     let printed: Experiment = serde_json::from_str(&done.stdout).unwrap();
@@ -105,7 +105,7 @@ fn a_change_is_judged_by_pairs_and_the_record_repeats_the_verdict() {
     let [earlier] = printed.history.as_slice() else { panic!("{:?}", printed.history) };
     assert_eq!((earlier.pairs, earlier.shared_seeds, earlier.ended.as_str()), (4, 4, "val_loss: better"));
 
-    // A stored run that is gone is made again.
+    // A stored run that is gone runs again.
     let run = found.runs[3].run.as_ref().unwrap();
     std::fs::remove_dir_all(results(&place).join(run)).unwrap();
     compare(&place, &asked[..5]).succeeds();
@@ -127,7 +127,7 @@ fn pairs_after_a_verdict_are_refused_and_a_confirmation_has_fresh_seeds() {
     asked("6", &["--plan"]).succeeds();
     assert_eq!(comparisons(&place).len(), 1, "a refusal and a plan leave nothing behind");
     asked("6", &["--sequential"]).succeeds();
-    // Comparisons of one second have no order.
+    // Comparisons made within a second have no order.
     let is_sequential = |found: &Experiment| matches!(found.design, Design::Sequential { .. });
     let sequential = comparisons(&place).into_iter().find(is_sequential).unwrap();
     let Design::Sequential { max_pairs: 6, looks } = &sequential.design else {
@@ -136,7 +136,7 @@ fn pairs_after_a_verdict_are_refused_and_a_confirmation_has_fresh_seeds() {
     assert_eq!((looks[0].pairs, sequential.history.len()), (4, 1));
     asked("8", &["--sequential"]).ended(2).says(&["peeking"]);
 
-    // The recipe has changed since; its stored runs say what was compared.
+    // The recipe has changed since; the stored runs tell what was compared.
     let recipe = std::fs::read_to_string(place.path().join("tiny.toml")).unwrap();
     place.write("tiny.toml", recipe.replace("ffn_dim = 64", "ffn_dim = 128").as_bytes());
     let done = place.xrun(&["compare", "--confirm", &first, "--predicts", "better"]).succeeds();
@@ -199,7 +199,7 @@ fn speed_is_measured_in_turns_and_never_used_again() {
     let short: Vec<&str> = SHORT.iter().copied().filter(|one| !one.contains("training.steps")).collect();
     let arguments = [&["compare", "tiny.toml"], &asked[..], &short].concat();
     for runs in [4, 8] {
-        // Which is faster is not certain.
+        // Which arm is faster is not certain.
         let done = place.xrun(&arguments);
         assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
         assert_eq!(started(&place), runs);
@@ -243,7 +243,7 @@ fn a_killed_comparison_goes_on_where_it_was() {
     assert!(found.runs[0].reused);
     assert!(started(&place) <= 11, "at most the run that was cut off began twice");
 
-    // The same from an uninterrupted start.
+    // An uninterrupted start gives the same.
     let other = Place::new();
     other.xrun(&arguments).succeeds();
     assert_eq!(only(&other).findings, found.findings);
@@ -259,7 +259,7 @@ fn the_plan_runs_its_pilot_alone_and_says_what_pairs_see() {
         .succeeds()
         .says(&["3 pilot pairs with seeds from 1000003", "4 pairs see a true difference of"]);
     assert_eq!((comparisons(&place).len(), started(&place)), (0, 6));
-    // The pilot is planned with, and not judged.
+    // The pilot is used for planning but not judged.
     let done = compare(&place, &[&asked[..], &["--pilot", "3"]].concat());
     assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
     let found = only(&place);
@@ -288,7 +288,7 @@ fn a_recipe_may_say_what_is_judged() {
 #[test]
 fn a_kept_comparison_keeps_its_runs() {
     let place = Place::new();
-    // Evaluated once: times from row to row must agree where a run is kept, on a busy machine too.
+    // One evaluation only: when a run is kept, its times must agree from row to row, even on a busy machine.
     let asked = ["optimizer.lr=0.01", "--on", "val_loss", "--seeds", "2", "--set=validation.interval=0"];
     place
         .xrun(&[&["compare", "tiny.toml"], &asked[..], &["--set=generation.interval=0"]].concat())
@@ -327,7 +327,7 @@ fn stored_runs_with_the_same_seeds_are_pairs() {
     };
     let (a, b): (Vec<&String>, Vec<&String>) = (before.iter().collect(), after.iter().collect());
 
-    // In any order, and without new runs, the verdict of the comparison that made them.
+    // In any order and without new runs, the verdict is that of the comparison that made the runs.
     let done = judge(&a, &[b[2], b[0], b[1]], &["val_loss", "--name", "stored"]);
     assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
     assert_eq!(place.runs().len(), 6);
@@ -337,7 +337,7 @@ fn stored_runs_with_the_same_seeds_are_pairs() {
     assert_eq!(again.provenance.corpus_hashes, found.provenance.corpus_hashes);
     assert!(again.finished && again.runs.iter().all(|run| run.reused));
     assert!(again.notes.iter().any(|note| note.contains("asked after they had run")));
-    // It is about the change that the comparison which made the runs was about.
+    // It is about the same change as the comparison that made the runs.
     assert_eq!(again.change(), found.change());
     assert_eq!(again.history[0].comparison, found.full_name());
     place.xrun(&["keep", &again.full_name()]).succeeds();

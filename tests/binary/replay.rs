@@ -1,5 +1,6 @@
-//! `xrun replay` from outside: the same bits, the first difference, what it says of builds and devices, and
-//! what it refuses.
+//! Runs `xrun replay` as a user does: the same bits, the first difference, what it says about builds and
+//! devices, and
+//! what it rejects.
 
 use crate::place::{Done, Place, Run};
 use serde_json::{Value, json};
@@ -8,8 +9,9 @@ use std::path::Path;
 use xrun::results::experiment::Experiment;
 use xrun::results::folder::read_summary;
 
-/// A place with a finished run. Its speed is not held against its clock when it is kept: the machine may be
-/// busy.
+/// Makes a place with a finished run. With this warm-up no speed is checked against the clock when the run is
+/// kept,
+/// since the machine may be busy.
 fn trained() -> (Place, Run) {
     let place = Place::new();
     place.xrun(&["tiny.toml", "metrics.warmup=30"]).succeeds();
@@ -17,12 +19,12 @@ fn trained() -> (Place, Run) {
     (place, run)
 }
 
-/// The binary's answer to `xrun replay ARGUMENTS`, with the new runs in a folder here.
+/// Runs `xrun replay ARGUMENTS`, with the new runs in a folder here.
 fn replay(place: &Place, arguments: &[&str]) -> Done {
     place.xrun(&[&["replay"], arguments, &["--into", "again"]].concat())
 }
 
-/// Replaces a text in a file of a run; it must be there.
+/// Replaces a text in a file of a run; the text must be there.
 #[track_caller]
 fn edit(path: &Path, from: &str, to: &str) {
     let text = fs::read_to_string(path).unwrap();
@@ -40,13 +42,14 @@ fn plant(metrics: &Path) {
     edit(metrics, &row, &values.join(","));
 }
 
-/// True if the sources of the binary have changes that no commit has.
+/// Returns true if the binary was built from sources with uncommitted changes.
 fn is_dirty() -> bool {
     option_env!("XRUN_BUILD_DIRTY") == Some("true")
 }
 
-/// What is said of a difference by a binary that is this one: the sources of a build under test may have
-/// changes that no commit has, and then nobody knows whether they are the recorded ones.
+/// Returns what a replay by this very binary says about a difference. The build under test may have
+/// uncommitted
+/// changes, and then nobody knows whether they are the recorded ones.
 fn differs() -> &'static str {
     if is_dirty() { ": differs, under another build\n" } else { ": differs\n" }
 }
@@ -83,7 +86,7 @@ fn a_planted_change_is_named() {
     let (place, run) = trained();
     place.xrun(&["keep", "latest"]).succeeds();
 
-    // In a row of the run, and of its kept copy.
+    // A difference in a row of the run, and of its kept copy.
     let row = "metrics.csv, step 7, grad_norm: stored 9.5, new ";
     let metrics = run.path.join("metrics.csv");
     let original = fs::read(&metrics).unwrap();
@@ -100,7 +103,7 @@ fn a_planted_change_is_named() {
     let done = replay(&place, &[&kept]).ended(3);
     prints(done, &[differs(), row, "was changed since it was kept"]);
 
-    // In a figure that no row has.
+    // A difference in a figure that no row has.
     let text = read_summary(&run.path).unwrap().samples[0].text.clone();
     let mut summary: Value = run.json("summary.json");
     summary["samples"][0]["text"] = json!("It was a bright cold day.");
@@ -108,7 +111,7 @@ fn a_planted_change_is_named() {
     let done = prints(replay(&place, &["latest"]).ended(3), &["samples[0].text: stored \"It was a bright"]);
     assert!(!text.is_empty() && done.stdout.contains(differs()));
 
-    // In the weights: those of another seed, in a checkpoint that is whole.
+    // A difference in the weights: an intact checkpoint with the weights of another seed.
     summary["samples"][0]["text"] = json!(text);
     fs::write(run.path.join("summary.json"), summary.to_string()).unwrap();
     let other = Place::new();
@@ -157,7 +160,7 @@ fn another_build_or_device_is_said_before_and_judged_after() {
         done,
         &[": not judged\n", "training losses are at most 0 nats/token apart", "device: recorded Zebra 9000"],
     );
-    // Nothing that is no commit reaches git.
+    // Only commit hashes are passed to git.
     fs::write(&environment, recorded.to_string()).unwrap();
     edit(&environment, "\"dirty\"", "\"dirty_then\"");
     let mut changed = recorded.clone();
@@ -225,7 +228,7 @@ fn what_cannot_be_run_again_says_why() {
     prints(done, &[": failed\n"]);
 }
 
-/// Keys of short trials, as settings of both arms.
+/// Settings of both arms that make trials short.
 const SHORT: [&str; 4] = [
     "--set=training.steps=24",
     "--set=metrics.warmup=2",
@@ -241,7 +244,7 @@ fn a_comparison_again_has_the_same_losses_and_a_ratio_held_against_the_interval(
     let folder =
         fs::read_dir(place.path().join("results/comparisons/tiny")).unwrap().next().unwrap().unwrap();
     let stored = Experiment::read(&folder.path()).unwrap();
-    // Whether the ratio is found again depends on how busy the machine is.
+    // Whether the ratio is reproduced depends on how busy the machine is.
     let done = replay(&place, &["comparisons/tiny"]).says(&[": 4 trials, recorded in ", "trial 4 of 4"]);
     let is_reproduced = done.stdout.contains(": reproduced\n");
     assert_eq!(done.code, Some(if is_reproduced { 0 } else { 3 }), "{}", done.stdout);
@@ -259,7 +262,7 @@ fn a_comparison_again_has_the_same_losses_and_a_ratio_held_against_the_interval(
     );
     assert_eq!(is_reproduced, is_within && again.verdict() == stored.verdict(), "{}", done.stdout);
 
-    // One trial of the candidate with other losses.
+    // One trial of the candidate has other losses.
     let run = stored.runs_in(1).next().unwrap().run.clone().unwrap();
     plant(&place.path().join("results").join(run).join("metrics.csv"));
     let done = replay(&place, &["comparisons/tiny", "--json"]);
@@ -320,7 +323,7 @@ fn everything_that_a_page_shows_is_run_again() {
     let expected: Vec<String> = runs.iter().map(|run| format!("{run}: the same bits")).collect();
     assert_eq!(lines, expected, "each once, in the order of the page");
 
-    // A corpus that is gone stops its run alone, and so does a block of nothing kept.
+    // A missing corpus fails only its own run, and so does a block for which nothing is kept.
     fs::remove_file(corpus).unwrap();
     place.write("docs/page.md", (page + &block("kind=\"runs\" select=\"zebra\"")).as_bytes());
     let done = replay(&place, &["docs/page.md"]).ended(1);

@@ -183,7 +183,7 @@ mod tests {
         );
         assert_eq!(
             in_words(&["training.seed=4"]),
-            "not shared: initial values, data order (other by the seed)"
+            "not shared: initial values, data order (differs in the seed)"
         );
         assert_eq!(
             in_words(&["training.local_batch_size=16", "data.corpus=random"]),

@@ -1,4 +1,5 @@
-//! A rank that dies, hangs, or finds no memory: the run ends soon, says which and where, and leaves nobody
+//! A rank dies, hangs, or runs out of memory: the run ends soon, says which rank and where, and leaves no
+//! process
 //! behind.
 
 use super::launched::{LAUNCHERS, LaunchedRanks, Launcher, Member, signal, signal_if_there};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use xrun::results::Status;
 use xrun::results::rows::{self, Phase, TimingRow};
 
-/// Long enough to be struck in the middle.
+/// Long enough that the fault comes in the middle.
 const LONG: [&str; 4] =
     ["tiny.toml", "training.steps=100000", "generation.interval=0", "validation.interval=0"];
 
@@ -15,7 +16,7 @@ fn long(launcher: Launcher, place: &Place, more: &[&str], variables: &[(&str, &s
     launcher.start(place, 3, &[&LONG[..], more].concat(), variables)
 }
 
-/// What the run says of its end: on stderr, and in its summary.
+/// Checks what the run says about its end, on stderr and in its summary.
 #[track_caller]
 fn says(place: &Place, launched: &LaunchedRanks, status: Status, texts: &[&str]) {
     let summary = place.run().summary();
@@ -56,7 +57,7 @@ fn a_rank_without_memory_is_a_status() {
     }
 }
 
-/// A fault that never strikes would look like one that was survived.
+/// A fault that never happens would look like one that was survived.
 #[test]
 fn a_fault_that_cannot_strike_is_refused() {
     for fault in ["panic 3 6", "panic 1 0", "panic 1 100001"] {
@@ -95,9 +96,9 @@ fn a_killed_rank_0_ends_the_others() {
         are_gone(&all, SOON);
         let said = launched.said();
         match launcher {
-            // Its parent outlives it, and writes down how it ended.
+            // Its parent outlives it and records how it ended.
             Launcher::Process => says(&place, &launched, Status::Failed, &["rank 0 at step ", "signal 9"]),
-            // Killed as a run of one rank may be: what it saved is there, and can be resumed.
+            // Like a killed run of one rank: what it saved is there and can be resumed.
             _ => {
                 assert!(said.contains("rank 0 is gone"), "{said}");
                 assert_eq!(place.run().summary().status, Status::Running);
@@ -122,7 +123,7 @@ fn a_rank_that_hangs_is_found_and_named() {
     }
 }
 
-/// A process that the system stopped does not even read its line.
+/// A process that the system stopped does not even read its connection.
 #[test]
 fn a_stopped_process_is_found_and_ended() {
     for launcher in [Launcher::Process, Launcher::Env] {
@@ -162,7 +163,7 @@ fn children_end_with_their_parent() {
     }
 }
 
-/// A child that is stopped when its parent dies cannot see its line end; the system ends it.
+/// A child that is stopped when its parent dies cannot see its connection close; the system ends it.
 #[test]
 fn even_a_stopped_child_ends_with_its_parent() {
     let place = Place::new();
@@ -174,7 +175,7 @@ fn even_a_stopped_child_ends_with_its_parent() {
     are_gone(&all, SOON + Duration::from_secs(1));
 }
 
-/// Rank 0 holds the watchdog, and cannot watch itself: the others see that its process is silent.
+/// Rank 0 runs the watchdog and cannot watch itself; the others notice that its process is silent.
 #[test]
 fn a_stopped_rank_0_does_not_keep_the_others_waiting() {
     let place = Place::new();
@@ -187,14 +188,14 @@ fn a_stopped_rank_0_does_not_keep_the_others_waiting() {
         assert_eq!(member.code, Some(1), "{}", member.stderr);
         assert!(member.stderr.contains("no sign of the process of rank 0 for "), "{}", member.stderr);
     }
-    // Awake again, it finds the others gone.
+    // Once awake again, it finds the others gone.
     signal(zero.members[0].id(), "CONT");
     let zero = zero.ends_within(2 * SOON);
     assert_eq!(zero.members[0].code, Some(1), "{}", zero.said());
     says(&place, &zero, Status::Failed, &["its process is gone"]);
 }
 
-/// A run of one rank is watched too, asked to stop or not.
+/// A run of one rank is watched too, whether or not it was asked to stop.
 #[test]
 fn a_single_rank_that_hangs_is_ended() {
     for stopped in [false, true] {
@@ -211,8 +212,9 @@ fn a_single_rank_that_hangs_is_ended() {
     }
 }
 
-/// The run is complete, and its rank 0 stopped while it draws: the parent waits no longer than for a rank
-/// that trains.
+/// The run is complete and its rank 0 is stopped while it draws plots: the parent waits no longer than for a
+/// rank that
+/// trains.
 #[test]
 fn a_rank_0_that_is_stopped_while_it_draws_is_ended() {
     for _ in 0..20 {
@@ -231,7 +233,7 @@ fn a_rank_0_that_is_stopped_while_it_draws_is_ended() {
         are_gone(&all, SOON);
         assert_eq!(run.summary().status, Status::Ok, "{}", launched.said());
         if launched.members[0].code == Some(0) {
-            // It had drawn everything before it could be stopped.
+            // It drew everything before it could be stopped.
             continue;
         }
         assert_eq!(launched.members[0].code, Some(1), "{}", launched.said());
@@ -242,7 +244,7 @@ fn a_rank_0_that_is_stopped_while_it_draws_is_ended() {
     panic!("rank 0 was never stopped while it drew");
 }
 
-/// Long work shows progress: neither a step, nor an evaluation, nor reading a corpus is taken for a hang.
+/// Long work shows progress, so a step, an evaluation, or reading a corpus is not taken for a hang.
 #[test]
 fn work_that_takes_longer_than_the_timeout_is_no_hang() {
     const TIMEOUT_MS: f64 = 1500.0;
@@ -269,7 +271,7 @@ fn work_that_takes_longer_than_the_timeout_is_no_hang() {
     let scaled = |size: usize, took_ms: f64| (size as f64 * (3.0 * TIMEOUT_MS / took_ms).max(1.0)) as usize;
     let (many, much) = (scaled(few, step_ms), scaled(little, evaluation_ms));
     for (launcher, world) in [(Launcher::Thread, 1), (Launcher::Process, 2)] {
-        // Ranks share an evaluation, and each has micro-steps of its own.
+        // Ranks share an evaluation, but each has its own micro-steps.
         let (step_ms, evaluation_ms) = trained(launcher, world, many, world * much, TIMEOUT_MS);
         let shortest = step_ms.min(evaluation_ms);
         assert!(shortest > TIMEOUT_MS, "too quick to show anything: {step_ms} ms, {evaluation_ms} ms");

@@ -1,4 +1,4 @@
-//! What launchers say in the environment, and what happens when they contradict themselves.
+//! What launchers put in the environment, and what happens if they contradict themselves.
 
 use super::launched::{Launcher, Member, port};
 use crate::place::{Place, SOON};
@@ -70,7 +70,7 @@ fn the_launcher_is_named_and_so_is_what_was_passed_over() {
     assert!(place.run().text("resolved.toml").contains("world_size = 1"));
 }
 
-/// Slurm's and Open MPI's ranks find each other without an address on one machine.
+/// On one machine, the ranks of Slurm and Open MPI find each other without an address.
 #[test]
 fn ranks_of_one_machine_need_no_address() {
     for names in [
@@ -121,7 +121,7 @@ fn ranks_that_contradict_each_other_are_errors() {
         members.iter_mut().for_each(Member::ends);
         let said: String = members.iter().map(|member| member.stderr.as_str()).collect();
         assert!(members.iter().all(|member| !matches!(member.code, Some(0) | None)), "{said}");
-        // Two that both are rank 0 listen at two ports, and nobody comes to either.
+        // If both are rank 0, they listen on two ports, and nobody connects to either.
         assert!(said.contains(says) || said.contains("of 2 ranks, 1 did not connect"), "{said}");
         assert!(place.runs().is_empty());
     }
@@ -142,8 +142,8 @@ fn ranks_with_other_recipes_are_errors() {
     assert!(said.contains("recipe differs from rank 0's: optimizer.lr = 0.002 (0.001 on rank 0)"), "{said}");
 }
 
-/// What rank 0 finds out for itself, it says to all: here, that somebody works on the run that it would go on
-/// with.
+/// What rank 0 finds out alone, it tells all ranks; here, that another process is using the run it would
+/// continue.
 #[test]
 fn others_hear_why_rank_0_does_not_begin() {
     let place = Place::new();
@@ -158,7 +158,7 @@ fn others_hear_why_rank_0_does_not_begin() {
     assert_eq!(place.runs().len(), 1);
 }
 
-/// Every rank would look by itself.
+/// Otherwise every rank would look for the run by itself.
 #[test]
 fn several_ranks_need_the_name_of_the_run_to_resume() {
     let place = Place::new();
@@ -183,7 +183,7 @@ fn workers_are_not_for_people() {
     let _ = Launcher::Process;
 }
 
-/// Each side names the cause, early and at its end.
+/// Each side names the cause, both early and at its end.
 #[test]
 fn another_secret_is_named_on_both_sides() {
     let place = Place::new();
@@ -207,7 +207,7 @@ fn another_secret_is_named_on_both_sides() {
     }
 }
 
-/// Rank 0 cannot listen and ends; the others say what they meet instead of it.
+/// Rank 0 cannot listen and ends; the others report what they find instead of it.
 #[test]
 fn ports_that_others_have_are_named() {
     let place = Place::new();
@@ -230,7 +230,8 @@ fn ports_that_others_have_are_named() {
     }
 }
 
-/// Eight ports in a row, each with a listener that never answers, and the first of them.
+/// Returns eight consecutive ports with a listener that never answers on each: the first port and the
+/// listeners.
 fn taken_ports() -> (u16, Vec<TcpListener>) {
     for _ in 0..1000 {
         let first = port();
@@ -243,7 +244,7 @@ fn taken_ports() -> (u16, Vec<TcpListener>) {
     panic!("no eight ports in a row are free");
 }
 
-/// Two programs that connect to rank 0's port, say nothing, and connect again once they are turned out.
+/// Two programs connect to rank 0's port, say nothing, and connect again once they are disconnected.
 #[test]
 fn programs_that_say_nothing_do_not_keep_a_run_from_starting() {
     let place = Place::new();
@@ -266,7 +267,7 @@ fn programs_that_say_nothing_do_not_keep_a_run_from_starting() {
         let start =
             |rank| Member::start(&place, &arguments, &[&torchrun(rank, "2", &text)[..], &here].concat());
         let zero = start("0");
-        // Rank 0 meets the others first.
+        // Rank 0 meets those programs first.
         std::thread::sleep(Duration::from_secs(1));
         let mut members = [zero, start("1")];
         members.iter_mut().for_each(Member::ends);

@@ -6,7 +6,7 @@ use xrun::check::worst;
 use xrun::checkpoint::Loaded;
 use xrun::results::{Phase, TimingRow};
 
-/// Twenty steps of the recipe with a global batch that splits into up to four.
+/// Twenty steps of the recipe, with a global batch that splits into up to four.
 const GATE: [&str; 6] = [
     "tiny.toml",
     "--quiet",
@@ -23,7 +23,7 @@ fn trained(launcher: Launcher, world: usize, more: &[&str]) -> (Place, Run) {
     (place, run)
 }
 
-/// ‖a − b‖ / ‖a‖ of the parameters.
+/// Returns ‖a − b‖ / ‖a‖ over the parameters.
 fn apart(a: &Loaded, b: &Loaded) -> f64 {
     let numbers = |of: &Loaded| -> Vec<f64> {
         let names = of.names().into_iter().filter(|name| !name.starts_with("adam."));
@@ -46,8 +46,9 @@ fn furthest(a: &[f64], b: &[f64]) -> f64 {
     worst(a.iter().zip(b).map(|(a, b)| ((a - b) / a).abs()))
 }
 
-/// N ranks against one over 20 steps, dropout on: the same masks, the same batches, sums in another order.
-/// And all launchers the same bits.
+/// Compares N ranks with one over 20 steps, with dropout: the same masks and batches, but sums in another
+/// order. All
+/// launchers must give the same bits.
 #[test]
 fn several_ranks_are_one_rank() {
     for (dtype, first, all) in [("fp32", 1e-6, 1e-6), ("bf16", 1e-6, 2e-3)] {
@@ -85,7 +86,7 @@ fn dropout_of_zero_is_no_dropout() {
     }
 }
 
-/// Dropout once was silently off on one path: it changes the curve, and goes on doing so after an evaluation.
+/// Dropout was once silently off on one path. It must change the curve, and still do so after an evaluation.
 #[test]
 fn dropout_acts_and_stays_alive_across_evaluations() {
     for launcher in LAUNCHERS {
@@ -103,7 +104,8 @@ fn dropout_acts_and_stays_alive_across_evaluations() {
     }
 }
 
-/// Who reads a result sees the command that was given, and not the one by which a parent starts its children.
+/// A reader of a result sees the command that the user gave, not the one with which a parent starts its
+/// children.
 #[test]
 fn every_launcher_tells_the_command() {
     for launcher in LAUNCHERS {
@@ -113,7 +115,7 @@ fn every_launcher_tells_the_command() {
     }
 }
 
-/// Everything at once, as in the recipe of that name, at a size for tests.
+/// Everything at once, as in the recipe of that name, but small enough for a test.
 #[test]
 fn the_full_stack_on_every_path() {
     let recipe =
@@ -156,7 +158,7 @@ fn the_full_stack_on_every_path() {
     }
 }
 
-/// A comparison of replicas has a row of its own, and the step after it does not pay for it.
+/// A comparison of replicas has its own timing row, so that it does not count in the next step.
 #[test]
 fn comparisons_of_ranks_are_timed_by_themselves() {
     let checks = |world, more: &[&str]| -> Vec<u64> {

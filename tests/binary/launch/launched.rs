@@ -14,20 +14,20 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub enum Launcher {
     Thread,
     Process,
-    /// As torchrun does: one process per rank, each told its place.
+    /// One process per rank, each told its place, as torchrun does.
     Env,
 }
 
 pub const LAUNCHERS: [Launcher; 3] = [Launcher::Thread, Launcher::Process, Launcher::Env];
 
-/// A process with what it says.
+/// A process and what it prints.
 pub struct Member {
     child: Child,
     pub code: Option<i32>,
     pub stderr: String,
 }
 
-/// The processes that were started here; all are killed when this is dropped.
+/// The processes that were started here; dropping this kills them all.
 pub struct LaunchedRanks {
     pub launcher: Launcher,
     pub members: Vec<Member>,
@@ -82,7 +82,7 @@ impl Launcher {
     }
 }
 
-/// A port that is free now.
+/// Returns a port that is free now.
 pub fn port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
@@ -99,7 +99,7 @@ impl Member {
         self.child.id()
     }
 
-    /// Waits for the end.
+    /// Waits for the process to end.
     pub fn ends(&mut self) {
         use std::io::Read;
         let mut text = Vec::new();
@@ -110,7 +110,7 @@ impl Member {
         self.code = self.child.wait().unwrap().code();
     }
 
-    /// Reads what it says on stderr up to this text; whether that came before its end.
+    /// Reads stderr up to this text. Returns whether the text came before the process ended.
     pub fn says(&mut self, text: &str) -> bool {
         let mut heard = Vec::new();
         let found = hears(self.child.stderr.as_mut().unwrap(), &mut heard, text);
@@ -124,13 +124,13 @@ impl Member {
 }
 
 impl LaunchedRanks {
-    /// Waits for the end of all.
+    /// Waits for all processes to end.
     pub fn ends(mut self) -> Self {
         self.members.iter_mut().for_each(Member::ends);
         self
     }
 
-    /// Waits for the end of all but the one whose fate is known.
+    /// Waits for all processes to end, and fails if that takes longer than `limit`.
     pub fn ends_within(mut self, limit: Duration) -> Self {
         let began = Instant::now();
         while !self.members.iter_mut().all(Member::is_over) {
@@ -140,7 +140,7 @@ impl LaunchedRanks {
         self.ends()
     }
 
-    /// The process that has rank `rank`; with threads, the one process.
+    /// Returns the process of a rank; with threads, the only process.
     pub fn process_of(&self, rank: usize) -> u32 {
         match self.launcher {
             Launcher::Thread => self.members[0].id(),
@@ -149,13 +149,13 @@ impl LaunchedRanks {
         }
     }
 
-    /// All processes of the run.
+    /// Returns all processes of the run.
     pub fn processes(&self) -> Vec<u32> {
         let started = self.members.iter().map(Member::id);
         started.flat_map(|id| std::iter::once(id).chain(children_of(id))).collect()
     }
 
-    /// Waits until the run at `place` has rows of this many steps.
+    /// Waits until the run at `place` has this many rows.
     #[track_caller]
     pub fn trained(&mut self, place: &Place, steps: usize) -> Run {
         let began = Instant::now();
@@ -174,7 +174,7 @@ impl LaunchedRanks {
         }
     }
 
-    /// What all processes said.
+    /// Returns what all processes printed on stderr.
     pub fn said(&self) -> String {
         self.members.iter().map(|member| member.stderr.as_str()).collect()
     }
@@ -189,7 +189,7 @@ impl Drop for LaunchedRanks {
     }
 }
 
-/// The children of a process, in the order in which they were started.
+/// Returns the children of a process, in the order in which they were started.
 pub fn children_of(process: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
     let mut children: Vec<u32> =
@@ -198,19 +198,19 @@ pub fn children_of(process: u32) -> Vec<u32> {
     children
 }
 
-/// Sends a signal by its name.
+/// Sends a signal, given by name.
 pub fn signal(process: u32, name: &str) {
     let kill = format!("kill -{name} {process}");
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
 }
 
-/// Sends a signal by its name to a process that may have ended.
+/// Sends a signal, given by name, to a process that may have ended.
 pub fn signal_if_there(process: u32, name: &str) {
     let kill = format!("kill -{name} {process}");
     let _ = Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap();
 }
 
-/// The parameters, moments and rows of two runs are the same bits.
+/// Asserts that the parameters, moments and rows of two runs have the same bits.
 #[track_caller]
 pub fn same_bits(a: &Run, b: &Run, what: &str) {
     use xrun::checkpoint::first_difference;
@@ -218,7 +218,7 @@ pub fn same_bits(a: &Run, b: &Run, what: &str) {
     assert_eq!(first_difference(&a.newest(), &b.newest()).unwrap(), None, "{what}");
 }
 
-/// The rows of `metrics.csv`.
+/// Reads the rows of `metrics.csv`.
 pub fn metrics(run: &Run) -> Vec<xrun::results::MetricsRow> {
     xrun::results::rows::read(Path::new(&run.path.join("metrics.csv"))).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Ranks as threads, as processes, and by an external launcher: the binary on every path.
+//! Ranks as threads, as processes, and from an external launcher: the binary on every path.
 
 mod deaths;
 mod environment;

@@ -1,9 +1,9 @@
-//! A checkpoint of one number of ranks goes on with another.
+//! A checkpoint of one number of ranks continues with another.
 
 use super::launched::{LAUNCHERS, Launcher, metrics};
 use crate::place::{Place, SOON};
 
-/// Sixty steps of a global batch of eight.
+/// Sixty steps with a global batch of eight.
 const GLOBAL: [&str; 5] = [
     "training.steps=60",
     "training.global_batch_size=8",
@@ -28,7 +28,7 @@ fn a_checkpoint_goes_on_with_other_ranks() {
             let found = metrics(&place.run());
             assert_eq!(found.len(), expected.len());
             for (a, b) in expected.iter().zip(&found) {
-                // The same tokens in the same order: another batch would lie far off.
+                // The same tokens in the same order; another batch would give a very different loss.
                 assert_eq!((a.step, a.tokens_seen), (b.step, b.tokens_seen));
                 let apart = ((a.loss - b.loss) / a.loss).abs();
                 assert!(
@@ -45,7 +45,7 @@ fn a_checkpoint_goes_on_with_other_ranks() {
     }
 }
 
-/// As a job does that is started once too often: nothing is left to do, on every rank, at once.
+/// If a job is started once too often, every rank finds at once that nothing is left to do.
 #[test]
 fn a_finished_run_stays_as_it_is_on_every_path() {
     for launcher in LAUNCHERS {

@@ -1,4 +1,4 @@
-//! Ranks that divide the optimizer's slots: the same bits on every path, and checkpoints of whole tensors.
+//! Ranks that shard the optimizer's slots: the same bits on every path, and checkpoints of whole tensors.
 
 use super::launched::{LAUNCHERS, Launcher, metrics, same_bits, signal};
 use crate::place::{Place, Run, SOON};
@@ -36,7 +36,7 @@ fn every_path_gives_the_bits_of_the_whole_optimizer() {
     }
 }
 
-/// Checkpoints have whole tensors, so that a run goes on however its ranks divide the optimizer.
+/// Checkpoints have whole tensors, so a run continues however its ranks shard the optimizer.
 #[test]
 fn a_checkpoint_goes_on_sharded_and_whole() {
     let dtype = "training.dtype=bf16";
@@ -74,7 +74,7 @@ fn a_sharded_checkpoint_goes_on_with_other_ranks() {
     assert_eq!(found.len(), 20);
 }
 
-/// The save of a stop is collective: every process takes part in it, whichever was told to stop.
+/// Saving after a stop is collective: every process takes part, whichever was told to stop.
 #[test]
 fn a_signal_saves_what_all_ranks_own() {
     let long = ["tiny.toml", "training.steps=60", "generation.interval=0"];
@@ -93,7 +93,7 @@ fn a_signal_saves_what_all_ranks_own() {
     }
 }
 
-/// Rank 0 cannot save: no other rank waits for ever, and the run goes on as it does with a whole optimizer.
+/// If rank 0 cannot save, no other rank waits forever, and the run continues as with an unsharded optimizer.
 #[test]
 fn a_save_that_fails_leaves_no_rank_waiting() {
     let place = Place::new();
@@ -104,7 +104,7 @@ fn a_save_that_fails_leaves_no_rank_waiting() {
         &[],
     );
     let run = launched.trained(&place, 3);
-    // Before the first save, a file where the folder of checkpoints was.
+    // Before the first save, replace the folder of checkpoints by a file.
     std::fs::remove_dir_all(run.checkpoints()).unwrap();
     std::fs::write(run.checkpoints(), b"in the way").unwrap();
     let launched = launched.ends_within(3 * SOON);

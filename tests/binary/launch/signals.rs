@@ -1,4 +1,5 @@
-//! Signals: all ranks stop after the same step, whichever process was told, and what they saved goes on.
+//! Signals: all ranks stop after the same step, whichever process was told, and what they saved can be
+//! resumed.
 
 use super::launched::{LAUNCHERS, Launcher, same_bits, signal};
 use crate::place::{Place, SAME_REQUEST, SOON, are_gone};
@@ -16,8 +17,8 @@ fn a_signal_to_any_process_saves_one_step_and_goes_on() {
             let place = Place::new();
             let mut launched = launcher.start(&place, 2, &LONG, &[]);
             launched.trained(&place, 3);
-            // The last process: with an external launcher, that of rank 1, which rank 0 hears of in the
-            // meeting of a step.
+            // With an external launcher, the last process is rank 1's; rank 0 hears of its signal when the
+            // ranks meet at a step.
             let told = if last { launched.members.len() - 1 } else { 0 };
             signal(launched.members[told].id(), "TERM");
             let launched = launched.ends_within(SOON);

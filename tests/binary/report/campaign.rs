@@ -1,6 +1,7 @@
-//! Random corruption of everything behind a page: none passes a check.
+//! Corrupts everything behind a page at random; no corruption passes a check.
 //!
-//! `XRUN_CAMPAIGN=10000` tries that many instead of a few, and `XRUN_CAMPAIGN_SEED` others.
+//! `XRUN_CAMPAIGN=10000` tries that many corruptions instead of a few, and `XRUN_CAMPAIGN_SEED` chooses
+//! others.
 
 use super::place::{Place, RUN};
 use super::{PLOT, TABLE};
@@ -40,7 +41,7 @@ fn no_random_corruption_passes() {
     let sentence =
         "\nA loss of <!-- xrun:value select=\"quickstart\" column=\"val_loss\" --><!-- xrun:end -->.\n";
     fs::write(place.path("README.md"), place.text("README.md") + sentence).unwrap();
-    // Kept folders in the form of today, with shared files.
+    // Kept folders in the current form, with shared files.
     place.keep_again();
     place.xrun(&["report", "--check"]).ended(0);
     let files = files(&place);
@@ -84,14 +85,14 @@ fn no_random_corruption_passes() {
     assert!(red > count / 2, "{red} red and {harmless} harmless of {count}");
 }
 
-/// Returns the lines of a text that differ from those of another, before and after, for a message.
+/// Returns the lines of a text that differ from another, before and after, for a message.
 fn lines_changed(before: &[u8], after: Option<&[u8]>) -> String {
     let [before, after] = [before, after.unwrap_or_default()].map(String::from_utf8_lossy);
     let pairs = before.lines().zip(after.lines()).filter(|(before, after)| before != after).take(4);
     pairs.map(|(before, after)| format!("\n- {before}\n+ {after}")).collect()
 }
 
-/// The page, the lock, and every file of the kept run and of `objects`, with their contents.
+/// Returns the contents of the page, the lock, and every file of the kept run and of `objects`.
 fn files(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![PathBuf::from("results/kept").join(RUN), PathBuf::from("results/kept/objects")];
@@ -112,7 +113,7 @@ fn files(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Returns a corruption of a file in a word, and its content afterwards; `None` for a deleted one.
+/// Corrupts a file. Returns the kind of corruption and the new content; `None` if the file is deleted.
 fn corrupted(random: &mut Random, bytes: &[u8], other: &[u8]) -> (&'static str, Option<Vec<u8>>) {
     let mut bytes = bytes.to_vec();
     let at = random.below(bytes.len());
@@ -155,8 +156,9 @@ fn corrupted(random: &mut Random, bytes: &[u8], other: &[u8]) -> (&'static str, 
     }
 }
 
-/// Returns true if a reader of the page loses nothing: the same file, prose, white space in markers, comments
-/// and order of the lock, or files that lie in no kept folder.
+/// Returns true if a reader of the page loses nothing: the file is the same, or only prose, white space in
+/// markers,
+/// comments or the order of the lock changed, or the file is in no kept folder.
 fn is_harmless(path: &Path, files: &BTreeMap<PathBuf, Vec<u8>>, after: Option<&[u8]>) -> bool {
     let Some(before) = files.get(path) else {
         return !path.starts_with(Path::new("results/kept").join(RUN));
@@ -179,7 +181,7 @@ fn is_harmless(path: &Path, files: &BTreeMap<PathBuf, Vec<u8>>, after: Option<&[
         }
 }
 
-/// The blocks of a page in any order: a sentence with its value may stand elsewhere.
+/// Returns the blocks of a page, sorted, because a sentence with its value may move.
 fn blocks(page: &str) -> Vec<String> {
     let mut blocks = vec![String::new()];
     for part in generated(page) {
@@ -193,8 +195,9 @@ fn blocks(page: &str) -> Vec<String> {
     blocks
 }
 
-/// What is generated in a page: every marker with single spaces, and what stands between an opening and a
-/// closing one.
+/// Returns what is generated in a page: every marker with single spaces, and the text between an opening and
+/// a closing
+/// marker.
 fn generated(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = page;
@@ -206,7 +209,8 @@ fn generated(page: &str) -> Vec<String> {
         found.push(marker);
         if is_opening {
             let end = rest.find("<!--").unwrap_or(rest.len());
-            // What follows a block's opening marker in its line is white space, or red.
+            // After a block's opening marker, the rest of its line must be white space, or the check turns
+            // red.
             let body = &rest[..end];
             let body = body
                 .split_once('\n')

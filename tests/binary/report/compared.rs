@@ -63,7 +63,7 @@ fn comparison() -> Experiment {
 /// Stores a comparison as the command would.
 fn store(place: &Place, comparison: &Experiment) {
     let folder = place.kept("comparisons").join(&comparison.name).join(&comparison.id);
-    // What is kept anew has no figures yet.
+    // A newly kept comparison has no plots yet.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("experiment.json"), serde_json::to_vec_pretty(comparison).unwrap()).unwrap();
@@ -74,7 +74,7 @@ fn place() -> Place {
     place_with(&[])
 }
 
-/// A page with the comparison, whose second run differs in these texts of its files.
+/// Makes a page with the comparison, after changing these texts in the files of its second run.
 pub fn place_with(changes: &[(&str, &str, &str)]) -> Place {
     let place = Place::new();
     place.keep_as(NEWER, changes);
@@ -164,7 +164,7 @@ fn a_newer_comparison_and_unlike_sides_are_red() {
     place.xrun(&["report"]).ended(0);
     assert!(place.text("README.md").contains("Rows differ in device (cpu avx512, NVIDIA H200)"));
 
-    // A comparison of devices says so by itself.
+    // A comparison of devices says so on its own.
     unlike.changes = vec!["engine.device: auto → cuda".to_owned()];
     store(&place, &unlike);
     place.page(&[BLOCK]);
@@ -186,7 +186,7 @@ fn a_changed_training_key_says_so_by_itself() {
     assert!(place.text("README.md").contains("Changed keys: `training.dtype: fp32 → bf16`."));
 }
 
-/// A place with comparisons of widths 128 and 256, the wider one kept first and kept again.
+/// Makes a place with comparisons of widths 128 and 256; the wider one is kept first and kept again.
 fn widths() -> Place {
     let place = place();
     let changes = [("resolved.toml", "dim = 128", "dim = 256")];

@@ -3,8 +3,7 @@
 use crate::place::Place;
 use std::fs;
 
-/// A place with kept runs of three seeds, with and without a norm of queries and keys; and a page with the
-/// block.
+/// Makes a place with kept runs of three seeds, with and without QK norm, and a page with the block.
 pub fn place(attributes: &str) -> Place {
     let place = Place::new();
     for qk_norm in ["true", "false"] {
@@ -34,7 +33,7 @@ fn arms_are_told_apart_by_what_differs_and_averaged_over_seeds() {
     let row = |arm: &str| {
         text.lines().find(|line| line.starts_with(&format!("| qk_norm={arm} "))).unwrap().to_owned()
     };
-    // The last evaluation of each seed, averaged by hand.
+    // The mean over seeds of the last evaluation, computed by hand.
     let losses = |arm: &str| -> Vec<f64> {
         let runs = place.runs().into_iter();
         let of_arm = runs.filter(|run| run.text("resolved.toml").contains(&format!("qk_norm = {arm}\n")));
@@ -63,7 +62,7 @@ fn arms_are_told_apart_by_what_differs_and_averaged_over_seeds() {
     let lock = fs::read_to_string(place.path().join("report.lock")).unwrap();
     assert!(lock.contains("\nREADME.md curves/val_loss tiny "), "{lock}");
 
-    // Another number of an arm, and a picture that was drawn otherwise.
+    // An edited number of an arm, and an edited plot.
     place.write("README.md", text.replace("[2](", "[7](").as_bytes());
     place.xrun(&["report", "--check"]).ended(3).says(&["edited by hand"]);
     place.xrun(&["report"]).succeeds();
@@ -71,7 +70,7 @@ fn arms_are_told_apart_by_what_differs_and_averaged_over_seeds() {
     place.write(picture, b"<svg/>");
     place.xrun(&["report", "--check"]).ended(3).says(&["is not what its data draws"]);
     place.xrun(&["report"]).succeeds();
-    // A picture whose block is gone is found, by the check and by what prunes.
+    // A plot whose block is gone is found by the check and by pruning.
     place.write("README.md", text.replace("kind=\"curves\"", "kind=\"curves\" column=\"loss\"").as_bytes());
     place.xrun(&["report", "--forget", "README.md curves/val_loss tiny"]).succeeds();
     place.xrun(&["report", "--check"]).ended(3).says(&["no block of any page shows it"]);

@@ -1,12 +1,13 @@
-//! Kept files that were changed together with their manifests: the hashes agree, and the files do not agree
-//! with each other.
+//! Kept files that were changed together with their manifests: the hashes agree, but the files do not agree
+//! with each
+//! other.
 
 use super::place::{NEWER, Place, RUN, seal};
 use super::{PLOT, TABLE};
 use std::fs;
 use xrun::results::stored::{KeptFile, MANIFEST, Manifest};
 
-/// A page of a run with a text of one of its files replaced and its manifest made anew.
+/// Makes a page of a run, after replacing a text in one of its files and rewriting its manifest.
 fn forged(file: &str, from: &str, to: &str) -> Place {
     let place = Place::with_page(&[TABLE]);
     place.edit(&format!("results/kept/{RUN}/{file}"), from, to);
@@ -65,7 +66,7 @@ fn doubled_timings_are_red() {
 #[test]
 fn swapped_rows_are_red() {
     let place = Place::new();
-    // Of the same recipe, and faster by a tenth.
+    // A run of the same recipe, faster by a tenth.
     place.keep_as(NEWER, &[]);
     let file = |id: &str| place.kept(id).join("timing.csv");
     fs::write(file(NEWER), faster(&place.text(&format!("results/kept/{NEWER}/timing.csv")))).unwrap();
@@ -85,7 +86,7 @@ fn swapped_rows_are_red() {
     place.is_red(&["metrics.csv:1: the header is"], false);
 }
 
-/// Rows with times that are shorter by a tenth.
+/// Returns the rows with times shortened by a tenth.
 fn faster(timing: &str) -> String {
     let mut lines = timing.lines();
     let mut text = lines.next().unwrap().to_owned() + "\n";
@@ -120,7 +121,7 @@ fn a_copied_or_renamed_run_is_red() {
         place.page(&[&format!("kind=\"runs\" select=\"{id}\"")]);
         place.is_red(&[said], false);
     }
-    // With its name in the summary too, the environment tells when it was.
+    // If the name in the summary is changed too, the environment still tells when the run was.
     let place = Place::new();
     let id = "quickstart/20261222T093646Z-7d757a20";
     fs::rename(place.kept(RUN), place.kept(id)).unwrap();
@@ -175,7 +176,7 @@ fn a_file_that_nothing_lists_is_red_whatever_its_name() {
         fs::write(&path, "1").unwrap();
         place.is_red(&[&format!("{name} is not in the manifest: it was put there later"), "fix: rm "], false);
     }
-    // A picture of a block that is gone is one as long as it is what the rows draw.
+    // A plot whose block is gone still counts as one as long as it is what the rows draw.
     let place = Place::with_page(&[TABLE, PLOT]);
     place.edit(
         "README.md",

@@ -1,4 +1,4 @@
-//! `report.lock`: what it notices.
+//! What `report.lock` notices.
 
 use super::place::{NEWER, Place, RUN};
 use super::{PLOT, TABLE, compared};
@@ -36,7 +36,7 @@ fn a_deleted_block_is_red_until_its_line_is_forgotten() {
     assert!(forgot.contains("report.lock: forgot `README.md plot/loss quickstart`"), "{forgot}");
     place.xrun(&["report", "--check"]).ended(0);
 
-    // A page that is gone leaves its lines behind too.
+    // A page that is gone leaves its lines in the lock behind too.
     let place = Place::with_page(&[TABLE]);
     fs::create_dir(place.path("docs")).unwrap();
     fs::rename(place.path("README.md"), place.path("docs/page.md")).unwrap();
@@ -63,7 +63,7 @@ fn a_deleted_or_damaged_lock_is_red() {
     place.xrun(&["report"]).ended(2).says(&["report.lock:3"]);
     assert!(place.text("report.lock").ends_with("=======\n"), "a damaged lock stays as it is");
 
-    // A hash that somebody edited is one that the block does not have.
+    // A hash that was edited by hand is not the block's.
     let (start, hash) = lock.trim_end().rsplit_once(' ').unwrap();
     fs::write(place.path("report.lock"), format!("{start} {}\n", hash.replace(['0', '1'], "2"))).unwrap();
     place.is_red(&["its hash was edited by hand"], true);
@@ -95,7 +95,7 @@ fn a_block_that_is_hidden_in_a_page_is_red() {
         let moved: String = page.lines().map(|line| format!("{prefix}{line}\n")).collect();
         fs::write(place.path("README.md"), &moved).unwrap();
         place.xrun(&["report", "--check"]).ended(3).says(&[said]);
-        // Without a lock that knows of the block too.
+        // The same without a lock that knows of the block.
         fs::remove_file(place.path("report.lock")).unwrap();
         let alone =
             if prefix.trim().is_empty() { "there is no block: this marker stands in code" } else { said };
@@ -103,7 +103,8 @@ fn a_block_that_is_hidden_in_a_page_is_red() {
     }
 }
 
-/// A page with a comparison whose manifest covers its runs, which differ in a digit of `timing.csv`.
+/// Makes a page with a comparison whose manifest covers its runs; the runs differ in one digit of
+/// `timing.csv`.
 fn covered() -> Place {
     let place = compared::place_with(&[("timing.csv", "0.162127455", "0.162127456")]);
     place.keep_again();
@@ -134,7 +135,7 @@ fn swapped_runs_are_red_whatever_manifests_say() {
     reseal(&a);
     reseal(&b);
     place.is_red(&["is not the run that was compared"], false);
-    // With the comparison's manifest made anew too, the committed lock tells.
+    // If the comparison's manifest is rewritten too, the committed lock tells.
     let folder = place.kept("comparisons/fused/20261122T000000Z-7d757a20");
     let mut manifest = Manifest::read(&folder).unwrap();
     for run in &mut manifest.runs {
@@ -174,13 +175,13 @@ fn everything_behind_a_block_is_verified() {
     fs::remove_file(place.path(&object(&place, "metrics-"))).unwrap();
     place.is_red(&["metrics-", "cannot be read"], false);
 
-    // A file beside the manifest does not stand for a shared one.
+    // A file beside the manifest does not replace a shared one.
     let place = Place::with_page(&[TABLE]);
     place.keep_again();
     fs::write(place.kept(RUN).join("metrics.csv"), "step\n").unwrap();
     place.is_red(&["metrics.csv is not in the manifest"], false);
 
-    // With the GPU's name and its manifest changed together, the lock tells.
+    // If the CPU's name and its manifest are changed together, the lock tells.
     let place = Place::with_page(&[TABLE]);
     place.keep_again();
     place.edit(&format!("{run}/env.json"), "AMD EPYC", "AMD EPIC");

@@ -1,4 +1,4 @@
-//! `xrun report` from outside: blocks that are filled, and everything that turns a check red.
+//! Runs `xrun report` as a user does: blocks are filled, and everything that should turn a check red does.
 
 mod campaign;
 mod compared;
@@ -104,7 +104,7 @@ fn a_digit_edited_in_a_block_is_red() {
         ],
         true,
     );
-    // An edit that also corrects the hash of the text is found by rendering kept runs.
+    // An edit that also corrects the hash of the text is found by rendering the kept runs.
     let page = place.text("README.md").replace("24,780", "34,780");
     let start = page.find(TABLE).unwrap();
     let body = page[start..].find('\n').map(|end| start + end + 1).unwrap();
@@ -144,7 +144,7 @@ fn another_device_is_red_with_its_manifest_or_without() {
     place.edit(&format!("results/kept/{RUN}/env.json"), "AMD EPYC", "AMD EPIC");
     place.is_red(&["block `runs` of `quickstart`", "env.json was changed since it was kept"], false);
     seal(&place.kept(RUN), "quickstart", RUN.split_once('/').unwrap().1);
-    // Rendering takes the new files over, which the page's history shows.
+    // Rendering accepts the new files, which the page's history shows.
     place.is_red(
         &[
             "is not what the block was made from: the hash of its manifest begins with",
@@ -264,7 +264,7 @@ fn validation_losses_over_different_text_are_unlike() {
     let page = place.text("README.md");
     assert!(page.contains("| 1.1169 (over 2 of 40 batches) | ") && page.contains("| 1.1169 | "), "{page}");
 
-    // The same number of batches, and others: earlier versions took the first.
+    // The same number of batches, but other ones: earlier versions took the first.
     let place = Place::new();
     let steps = ("resolved.toml", "\nsteps = 0\n", "\nsteps = 2\n");
     place.keep_as(NEWER, &[steps, ("summary.json", "\"val_loss\": {", part)]);

@@ -11,14 +11,14 @@ use xrun::results::{Summary, keep};
 
 /// The kept run of the quickstart.
 pub const RUN: &str = "quickstart/20261121T093646Z-7d757a20";
-/// The same, as if it had been trained a month later.
+/// The same run, as if it had been trained a month later.
 pub const NEWER: &str = "quickstart/20261221T093646Z-7d757a20";
 
 /// A temporary folder with the quickstart's kept run.
 pub struct Place(tempfile::TempDir);
 
 impl Place {
-    /// In a git repository, as a checkout is.
+    /// Makes the folder in a git repository, like a checkout.
     pub fn new() -> Self {
         let place = Self::unversioned();
         fs::create_dir(place.path(".git")).unwrap();
@@ -32,7 +32,7 @@ impl Place {
         place
     }
 
-    /// With a page of these blocks, filled.
+    /// Makes the folder with a page of these blocks, filled.
     pub fn with_page(openings: &[&str]) -> Self {
         let place = Self::new();
         place.page(openings);
@@ -62,7 +62,7 @@ impl Place {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Replaces the first occurrence of a text in a file, compressed or not; it must be there.
+    /// Replaces the first occurrence of a text in a file, compressed or not; the text must be there.
     #[track_caller]
     pub fn edit(&self, name: &str, from: &str, to: &str) {
         let bytes = fs::read(self.path(name)).unwrap();
@@ -78,8 +78,9 @@ impl Place {
         fs::write(self.path(name), edited).unwrap();
     }
 
-    /// Keeps a copy of the run as one of another time, with its summary, environment or recipe changed, as
-    /// that would have left it. Returns its name, in which the hash is that of the changed recipe.
+    /// Keeps a copy of the run under another time, with its summary, environment or recipe changed, as a run
+    /// with these
+    /// changes would have left it. Returns its name, which contains the hash of the changed recipe.
     pub fn keep_as(&self, id: &str, changes: &[(&str, &str, &str)]) -> String {
         let copied = self.path("results/copied");
         copy(&self.kept(RUN), &copied);
@@ -139,7 +140,7 @@ impl Place {
         done
     }
 
-    /// The check fails and says each of these, and rendering again does or does not fix it.
+    /// Asserts that the check fails with each of these texts, and whether rendering again fixes it.
     #[track_caller]
     pub fn is_red(&self, said: &[&str], is_fixed_by_rendering: bool) {
         let page = self.text("README.md");
@@ -162,11 +163,11 @@ fn copy_kept(from: &Path, to: &Path) {
     seal(to, &manifest.recipe, &manifest.run);
 }
 
-/// Writes the manifest of a kept folder anew.
+/// Rewrites the manifest of a kept folder.
 pub fn seal(folder: &Path, recipe: &str, run: &str) {
     let mut files = Vec::new();
     collect(folder, folder, &mut files);
-    // Pictures are no part of what is kept: blocks draw them.
+    // Plots are not part of what is kept; blocks draw them.
     files.retain(|file| file.path != MANIFEST && !file.path.starts_with("plots/"));
     files.sort_by(|a, b| a.path.cmp(&b.path));
     let manifest = Manifest { recipe: recipe.to_owned(), run: run.to_owned(), files, runs: Vec::new() };

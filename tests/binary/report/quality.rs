@@ -1,4 +1,4 @@
-//! Blocks of comparisons of quality, and such comparisons kept and run again.
+//! Blocks of quality comparisons, and such comparisons kept and replayed.
 
 use super::curves;
 use crate::place::{Place, Run};
@@ -9,8 +9,9 @@ use xrun::statistics::{Direction, paired_difference, verdict};
 
 const BLOCK: &str = "kind=\"quality\" select=\"norms\"";
 
-/// The folder of a comparison of quality of the runs here: values of `model.qk_norm` of baseline and
-/// candidate.
+/// Makes a quality comparison of the runs here and returns its folder. `arms` are the values of
+/// `model.qk_norm` in
+/// baseline and candidate.
 fn compared(place: &Place, name: &str, arms: [&str; 2]) -> String {
     let measure: Measure = "val_loss".parse().unwrap();
     let value = |run: &Run| MeasuredRun::open(&run.path).unwrap().measure(&measure);
@@ -123,7 +124,7 @@ fn verdicts_and_pairs_are_shown_checked_kept_and_run_again() {
         pruned.stderr
     );
 
-    // Its runs again are the same bits, and so is its verdict.
+    // Replaying it gives the same bits, and so the same verdict.
     let done = place.xrun(&["replay", "README.md"]).succeeds().says(&["6 runs of 3 pairs, recorded in "]);
     for text in [
         "norms/20261124T000000Z-0123abcd: the same bits\n",
@@ -133,7 +134,7 @@ fn verdicts_and_pairs_are_shown_checked_kept_and_run_again() {
         assert!(done.stdout.contains(text), "no `{text}` in\n{}", done.stdout);
     }
 
-    // Another verdict in the kept file, and in the page.
+    // Another verdict in the kept file and in the page.
     place.write("README.md", page.replace(&interval[0], "0.0001").as_bytes());
     place.xrun(&["report", "--check"]).ended(3).says(&["edited by hand"]);
     place.xrun(&["report"]).succeeds();
@@ -169,7 +170,7 @@ fn comparisons_that_follow_each_other_are_a_table_and_a_picture() {
     {
         assert!(page.contains(text), "no `{text}` in\n{page}");
     }
-    // What one step gains, the step back loses.
+    // What one step of the chain gains, the step back loses.
     let differences: Vec<f64> = page
         .lines()
         .filter(|line| line.starts_with("| 1 |") || line.starts_with("| 2 |"))

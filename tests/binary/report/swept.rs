@@ -67,7 +67,7 @@ fn cells_are_rows_and_blanks_are_no_zeros() {
     assert!(page.find("| 128 |") < page.find("| 65536 |"), "cells keep their order");
 }
 
-/// It has neither device nor build, and stands in the table with its reason.
+/// It has neither device nor build, and is in the table with its reason.
 #[test]
 fn a_cell_that_never_ran_is_unlike_no_other() {
     let place = Place::new();
@@ -116,8 +116,8 @@ fn a_sweep_that_was_touched_grown_or_mixed_is_red() {
     let over = |steps: &str| BTreeMap::from([("validation.steps".to_owned(), steps.to_owned())]);
     grown[1].measuring = over("2");
     store(&place, &grown);
-    place.is_red(&["which the block does not allow", "validation.steps (0, 2)"], false);
-    // All of them over a part: the numbers say over which.
+    place.is_red(&["unlike rows in one table", "validation.steps (0, 2)"], false);
+    // If all cover only a part, the numbers say which.
     for cell in &mut grown {
         cell.measuring = over("2");
         cell.measured.figures.set("val_batches", 2_u64);

@@ -1,4 +1,5 @@
-//! Files that are no files, links, numbers without end, and names that are markup: a check ends, and says so.
+//! Things that are not regular files, links, endless numbers, and names that are markup: a check ends and
+//! reports them.
 
 use super::place::{Place, RUN, seal};
 use super::{PLOT, TABLE};
@@ -43,7 +44,7 @@ fn links_fifos_and_devices_in_a_kept_folder_are_red_and_not_followed() {
         fs::rename(&aside, &path).unwrap();
     }
     place.xrun(&["report", "--check"]).ended(0);
-    // Longer than its manifest says.
+    // A file longer than its manifest says.
     let text = fs::read(run.join("log")).unwrap();
     fs::write(run.join("log"), [text.as_slice(), &[b'x'; 1 << 20]].concat()).unwrap();
     red("log was changed since it was kept");
@@ -63,7 +64,7 @@ fn pages_are_regular_files_and_folders_of_pages_are_not_followed() {
     symlink("/dev/zero", place.path("docs/a.md")).unwrap();
     place.xrun(&["report", "--check"]).ended(1).says(&["docs/a.md is a FIFO, socket or device"]);
     fs::remove_file(place.path("docs/a.md")).unwrap();
-    // A page may lie elsewhere.
+    // A page may be elsewhere.
     symlink("../README.md", place.path("docs/a.md")).unwrap();
     place.xrun(&["report", "--check"]).ended(3).says(&["docs/a.md:3: block `runs` of `quickstart`"]);
 }
@@ -125,7 +126,7 @@ fn links_lead_to_results_with_any_name() {
     }
 }
 
-/// A path as a browser reads it in a link.
+/// Decodes the path of a link as a browser does.
 fn decoded(target: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = target.bytes();

@@ -8,7 +8,7 @@ fn value(attributes: &str) -> String {
     format!("<!-- xrun:value {attributes} --><!-- xrun:end -->")
 }
 
-/// A page with a sentence, filled.
+/// Makes a page with a sentence, and fills it in.
 fn with_sentence(place: &Place, sentence: &str) -> String {
     let _ = fs::remove_file(place.path("report.lock"));
     fs::write(place.path("README.md"), format!("{sentence}\n")).unwrap();
@@ -17,7 +17,7 @@ fn with_sentence(place: &Place, sentence: &str) -> String {
     shown(&place.text("README.md"))
 }
 
-/// A text without comments, as a reader of the page sees it.
+/// Returns a text without comments, as a reader of the page sees it.
 fn shown(page: &str) -> String {
     let mut parts = page.split("<!--");
     let first = parts.next().unwrap().to_owned();

@@ -1,14 +1,14 @@
-//! Runs by their names: a recipe run again from its run, and the list of runs.
+//! Runs by name: a recipe run again from its run, and the list of runs.
 
 use crate::place::{Place, Run};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// A recipe that extends `tiny.toml`, with a share for the warm-up, which the command line replaces.
+/// A recipe that extends `tiny.toml` and sets a warm-up ratio, which the command line replaces.
 const ABOVE: &str = "extends = \"tiny.toml\"\n# \u{1f600} a remark\n[lr_scheduler]\nwarmup_ratio = 0.5\n\
                      [training]\nsteps = 6\n[data]\ncorpus = \"texts/a.txt\"\ntokenizer = \"byte\"\n";
 
-/// The runs of `above.toml`, oldest first.
+/// Returns the runs of `above.toml`, oldest first.
 fn runs(place: &Place) -> Vec<Run> {
     let folder = place.path().join("results/above");
     let mut runs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -49,7 +49,7 @@ fn a_run_can_be_run_again_from_its_folder() {
         assert!(run.path.to_str().unwrap().contains(hash), "the same hash: {}", run.path.display());
         assert!(std::fs::read(run.path.join("metrics.csv")).unwrap() == metrics, "the same bits");
     }
-    // Five runs have this hash; what is derived follows a change of what it is derived from.
+    // Five runs have this hash. A derived value follows a change of what it is derived from.
     place.xrun(&[hash]).ended(2).says(&[&format!("`{hash}` begins the name or the hash of 5 runs")]);
     let plan = place.xrun(&["plan", &again[0], "training.steps=40", "--seed", "7", "--json"]).succeeds();
     assert_eq!(serde_json::from_str::<Value>(&plan.stdout).unwrap()["recipe"], "above");
@@ -60,8 +60,9 @@ fn a_run_can_be_run_again_from_its_folder() {
     place.xrun(&["plan", "--seed", "x", "latest"]).ended(2).says(&["training.seed cannot be \"x\""]);
 }
 
-/// A run that drew initial values by index has no `seeds.scheme` in its files, as no run from before the key:
-/// it is resumed from its beginning, and run again from its folder, with its bits and its hash.
+/// A run that drew initial values by index has no `seeds.scheme` in its files, like every run from before
+/// that key. It
+/// is resumed from its beginning and run again from its folder, with the same bits and hash.
 #[test]
 fn a_run_from_before_names_counted_keeps_its_bits() {
     let place = Place::new();
@@ -92,8 +93,9 @@ fn a_run_from_before_names_counted_keeps_its_bits() {
     assert_eq!((old.text("metrics.csv"), old.summary().recipe_hash), (metrics, hash));
 }
 
-/// What a list has to tell beside figures: what is inherited from a run, losses that do not compare, and runs
-/// that learned nothing or whose speed is not one speed.
+/// Besides figures, a list tells what a run inherits from another, which losses do not compare, and which
+/// runs learned
+/// nothing or had no steady speed.
 #[test]
 fn the_list_of_runs_hides_nothing_that_its_figures_depend_on() {
     let place = Place::new();
@@ -108,7 +110,7 @@ fn the_list_of_runs_hides_nothing_that_its_figures_depend_on() {
     let lines: Vec<&str> = listed.lines().collect();
     assert!(lines[1].ends_with(" optimizer.lr=0.01 generation.samples=0 training.steps=6"), "{listed}");
     assert!(lines[2].ends_with(" generation.samples=0 optimizer.lr=1e-2 training.steps=4"), "{listed}");
-    // Of one corpus, losses compare.
+    // Losses on one corpus compare.
     let best = list(&["--best", "5"]);
     let mixes = |stderr: &str| stderr.contains("cannot be compared");
     assert!(!best.stdout.contains(" TEXT ") && !mixes(&best.stderr), "{}{}", best.stdout, best.stderr);
@@ -120,7 +122,7 @@ fn the_list_of_runs_hides_nothing_that_its_figures_depend_on() {
         assert_eq!(best.stdout.matches(&text).count(), 2, "{}", best.stdout);
     }
     assert!(!mixes(&list(&["--sort", "steps"]).stderr));
-    // Marks are of what a summary says.
+    // Marks follow from a run's summary.
     let mark = |run: &Run, change: &dyn Fn(&mut Value)| {
         let mut summary = run.json("summary.json");
         change(&mut summary);
@@ -141,7 +143,7 @@ fn the_list_of_runs_hides_nothing_that_its_figures_depend_on() {
     assert_eq!(listed.matches("worse than guessing").count(), 1, "{listed}");
 }
 
-/// What `xrun plan` remarks on a model, the run says before its first step.
+/// A run repeats the remarks of `xrun plan` on its model before its first step.
 #[test]
 fn a_run_says_what_the_plan_remarks_on_its_model() {
     let place = Place::new();
@@ -187,8 +189,8 @@ fn runs_are_listed_sorted_and_filtered() {
     assert_eq!(lines(&["tiny"]).len(), 3);
     place.xrun(&["runs", "tinny"]).ended(2).says(&["no run of recipe `tinny`", "did you mean tiny?"]);
     place.xrun(&["runs", "zebra"]).ended(2).says(&["there are runs of other, tiny"]);
-    // Steps of the warm-up alone have no speed.
-    place.xrun(&["runs"]).succeeds().says(&["—: not measured; speed is taken from steps after the first"]);
+    // Warm-up steps alone give no speed.
+    place.xrun(&["runs"]).succeeds().says(&["— was not measured: a speed takes steps after the first"]);
     assert_eq!(lines(&["--status", "killed,failed"]).len(), 2);
     let rows = |arguments: &[&str]| -> Vec<Value> {
         lines(arguments).iter().map(|line| serde_json::from_str(line).unwrap()).collect()

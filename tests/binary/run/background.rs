@@ -1,4 +1,5 @@
-//! Checkpoints written beside training: the same bits, and nothing is said to be saved before it is.
+//! Checkpoints written in the background: the bits are the same, and nothing is reported as saved before it
+//! is.
 
 use crate::place::{Done, Place, Run, UNINTERRUPTED};
 use std::process::{Command, Stdio};
@@ -6,7 +7,7 @@ use std::time::Duration;
 use xrun::checkpoint::{at_step, first_difference, steps};
 use xrun::results::rows::{MetricsRow, Phase, TimingRow, read};
 
-/// Runs the recipe here with a fault, to its end; a panic of a thread is no end.
+/// Runs the recipe here with a fault, to its end; the panic of a thread must not end the run.
 fn with_fault(place: &Place, fault: &str, more: &[&str]) -> Done {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
     command.arg("tiny.toml").args(more).current_dir(place.path()).env_clear().env("XRUN_FAULT", fault);
@@ -20,7 +21,7 @@ fn phases(run: &Run, phase: Phase) -> Vec<u64> {
     rows.iter().filter(|row| row.phase == phase).map(|row| row.step).collect()
 }
 
-/// Every checkpoint of one run has the bits of the other's.
+/// Asserts that every checkpoint of one run has the same bits as the other's.
 fn same_checkpoints(a: &Run, b: &Run) {
     let all = steps(&a.checkpoints()).unwrap();
     assert_eq!(all, steps(&b.checkpoints()).unwrap());
@@ -50,7 +51,7 @@ fn every_checkpoint_has_the_bits_of_one_that_training_waited_for() {
         assert_eq!(phases(&waited, Phase::Save), [5, 10, 15, 20, 25, 30]);
         let rows: Vec<TimingRow> = read(&waited.path.join("timing.csv")).unwrap();
         assert!(rows.iter().all(|row| row.written_step.is_none()));
-        // The step after a copy was taken has its write beside it.
+        // The step after a copy was taken has the write beside it.
         let rows: Vec<TimingRow> = read(&beside.path.join("timing.csv")).unwrap();
         let written =
             |step| rows.iter().find(|row| row.step == step && row.tok_s.is_some()).unwrap().written_step;
@@ -68,7 +69,7 @@ fn a_kill_during_a_write_loses_nothing_that_was_said_to_be_saved() {
     command.arg("tiny.toml").current_dir(place.path()).env_clear().env("XRUN_FAULT", "write-hang 0 15");
     let mut running =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // The write of step 15 does not end; the save of step 20 waits for it.
+    // The write of step 15 does not end, and the save of step 20 waits for it.
     while place.runs().first().is_none_or(|run| run.rows() < 20) {
         assert!(running.try_wait().unwrap().is_none(), "it ended");
         std::thread::sleep(Duration::from_millis(1));
@@ -127,7 +128,7 @@ fn weights_alone_are_sampled_exported_and_not_resumed() {
         .succeeds();
     let says = "has only weights, without the optimizer's state (checkpoint.weights_only), so a fork cannot continue from it";
     place.xrun(&["resume", run.name(), "--fork", "--at", "7"]).ended(2).says(&[says, "model.init_from=DIR"]);
-    // Killed between them, it goes on from the one that can be resumed.
+    // Killed between the two, the run continues from the checkpoint that can be resumed.
     run.forget_after(7);
     place.xrun(&["resume"]).succeeds();
     assert_eq!(run.newest().meta().step, 30);
@@ -153,7 +154,7 @@ fn the_checkpoint_of_the_best_validation_loss_stays() {
     let bests = [1, 2].map(|world| {
         let place = Place::new();
         let ranks = format!("parallelism.world_size={world}");
-        // A learning rate at which the loss goes up again.
+        // A learning rate at which the loss rises again.
         let keys = [
             "checkpoint.keep_best=true",
             "checkpoint.keep=1",

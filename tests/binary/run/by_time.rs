@@ -1,9 +1,9 @@
-//! Checkpoints by time, where the recipe gives no interval: the same rows and weights, whenever saves fall.
+//! Checkpoints by time, if the recipe gives no interval: the same rows and weights, whenever saves fall.
 
 use crate::place::{Place, RECIPE, STEPS};
 use xrun::checkpoint;
 
-/// The recipe without an interval, and every checkpoint kept.
+/// Makes a place whose recipe has no interval and keeps every checkpoint.
 fn place() -> Place {
     let place = Place::new();
     let recipe = RECIPE.replace("interval = 5\n", "keep = 100\n");
@@ -29,10 +29,10 @@ fn saves_by_time_change_no_bit() {
         assert_eq!(saved(&rarely), [STEPS]);
         let always = train(&["checkpoint.minutes=1e-9", "checkpoint.background=never"]);
         assert_eq!(saved(&always), (1..=STEPS).collect::<Vec<_>>());
-        // None is due while one is written beside training; how many there are is up to the disk.
+        // None is due while one is being written in the background; how many there are depends on the disk.
         let beside = train(&["checkpoint.minutes=1e-9", "checkpoint.background=always"]);
         assert_eq!((saved(&beside).first(), saved(&beside).last()), (Some(&1), Some(&STEPS)));
-        // A quarter of a second; where these saves fall is up to the machine.
+        // A quarter of a second; where these saves fall depends on the machine.
         let sometimes = train(&["checkpoint.minutes=0.004"]);
         for place in [&always, &beside, &sometimes] {
             place.run().ended_as(&rarely.run());
@@ -40,7 +40,7 @@ fn saves_by_time_change_no_bit() {
         if !ranks.is_empty() {
             continue;
         }
-        // An explicit interval decides, also that of 0.
+        // An explicit interval decides, even 0.
         assert_eq!(saved(&train(&["checkpoint.minutes=1e-9", "checkpoint.interval=0"])), [STEPS]);
         assert_eq!(saved(&train(&["checkpoint.minutes=1e-9", "checkpoint.interval=20"])), [20, STEPS]);
         assert_eq!(saved(&train(&["checkpoint.minutes=0"])), [STEPS]);

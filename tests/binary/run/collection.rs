@@ -1,4 +1,4 @@
-//! `xrun runs` as a collection: filters, orders, CSV, the index, differences, tags and notes, removal.
+//! `xrun runs` as a collection: filters, orders, CSV, the index, differences, tags and notes, and removal.
 
 use crate::place::{Done, Place, Run, UNINTERRUPTED};
 use serde_json::{Value, json};
@@ -7,8 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Runs of five recipes like a real one, without checkpoints and rows: each started a second after the one
-/// before, with other figures, learning rate, seed and hash.
+/// Makes runs of five recipes like a real one, without checkpoints and rows. Each started a second after the
+/// one
+/// before, and has other figures, another learning rate, seed and hash.
 fn fake_runs(results: &Path, count: usize) -> Vec<PathBuf> {
     let real = UNINTERRUPTED.run();
     let [environment, recipe, resolved] =
@@ -47,7 +48,7 @@ fn fake_runs(results: &Path, count: usize) -> Vec<PathBuf> {
     runs
 }
 
-/// Files are indexed two seconds after they were written.
+/// Waits, since files are indexed only two seconds after they were written.
 fn settle() {
     std::thread::sleep(Duration::from_millis(2200));
 }
@@ -57,14 +58,14 @@ impl Place {
         self.xrun(&[&["runs"], arguments].concat()).succeeds()
     }
 
-    /// The first column of the list, without its heading.
+    /// Returns the first column of the list, without its heading.
     fn names(&self, arguments: &[&str]) -> Vec<String> {
         let listed = self.list(arguments).stdout;
         listed.lines().skip(1).map(|line| line.split(' ').next().unwrap().to_owned()).collect()
     }
 }
 
-/// A line of CSV, by its header.
+/// Parses CSV into records by its header.
 fn records(csv: &str) -> Vec<HashMap<String, String>> {
     csv::Reader::from_reader(csv.as_bytes()).deserialize().map(Result::unwrap).collect()
 }
@@ -211,7 +212,7 @@ fn two_runs_are_held_against_each_other() {
         curves.iter().find(|curve| curve["column"] == column).unwrap().clone()
     };
     assert_eq!((&curve(&found, "loss")["first"], &found["common_steps"]), (&Value::Null, &json!(8)));
-    // One has an evaluation where the other has none.
+    // One run has an evaluation where the other has none.
     assert_eq!(curve(&found, "val_loss")["first"]["step"], 4);
     let found = diff(a, c);
     assert_eq!((&found["common_steps"], &found["lone_steps"]), (&json!(6), &json!([2, 0])));
@@ -235,7 +236,7 @@ fn two_runs_are_held_against_each_other() {
     {
         assert!(text.contains(part), "no {part} in:\n{text}");
     }
-    // A planted bit in the fourth row.
+    // A flipped bit in the fourth row.
     let metrics = a.text("metrics.csv");
     let mut lines: Vec<String> = metrics.lines().map(str::to_owned).collect();
     let mut cells: Vec<String> = lines[4].split(',').map(str::to_owned).collect();
@@ -285,14 +286,15 @@ fn tags_and_notes_lie_beside_the_runs() {
     let left = place.list(&[]).stdout;
     assert!(left.contains(" TAGS ") && !left.contains(" NOTE ") && !left.contains("lr/2"), "{left}");
     assert_eq!(fs::read(runs[0].join("summary.json")).unwrap(), before, "nothing of the run is written");
-    // A recipe that is called as a command.
+    // A recipe with the name of a command.
     let [from, to] = ["fake-1", "tag"].map(|recipe| results.join(recipe));
     fs::rename(from, to).unwrap();
     assert_eq!(place.names(&["recipe=tag"]).len(), 1);
 }
 
-/// A tag neither stops a run from being kept, nor makes a kept one look changed, and stays when its folder
-/// goes.
+/// A tag does not keep a run from being kept, nor make a kept run look changed, and it stays when the run's
+/// folder is
+/// gone.
 #[test]
 fn tags_stay_when_a_run_is_kept_and_removed() {
     let place = Place::killed_after(30);
@@ -341,12 +343,12 @@ fn runs_are_removed_unless_something_names_them() {
         (3, "the page docs/page.md:1"),
         (4, "a fork of it"),
     ] {
-        // One that nothing names goes with it, or neither does.
+        // Of two runs, either both are removed or neither, even if nothing refers to one of them.
         place.xrun(&["runs", "rm", &id(6), &id(at)]).ended(2).says(&[said, "nothing was removed; --force"]);
         assert!(runs[at].is_dir() && runs[6].is_dir());
     }
     place.xrun(&["runs", "rm", &id(6), &id(6)]).succeeds().says(&["removed 1 run"]);
-    // A fork may go with the run that it comes from.
+    // A fork may be removed together with the run that it comes from.
     place.xrun(&["runs", "rm", &id(4), &id(5)]).succeeds().says(&["removed 2 runs"]);
     place.xrun(&["runs", "rm", "--force", &id(0), &id(2)]).succeeds().says(&[
         "experiment.json",
@@ -360,7 +362,7 @@ fn runs_are_removed_unless_something_names_them() {
         place.xrun(&["runs", "rm", name]).ended(2).says(&[said]);
     }
     place.xrun(&["runs", "rm", place.path().to_str().unwrap()]).ended(2);
-    // A run that somebody works on stays, by force too.
+    // A run that a process is using stays, even with --force.
     let running = ["tiny.toml", "-q", "generation.samples=0", "training.steps=100000"];
     let mut process = place.start(&running);
     assert!(process.until(|| !place.runs().is_empty()));

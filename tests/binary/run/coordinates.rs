@@ -1,4 +1,4 @@
-//! `xrun coordinates`: what it writes, and the widths that it refuses.
+//! `xrun coordinates`: what it writes, and which widths it rejects.
 
 use crate::place::Place;
 use serde_json::Value;
@@ -25,7 +25,7 @@ fn coordinates_are_written_with_their_slopes_their_pictures_and_what_they_came_f
     assert_eq!(found["slopes"].as_array().unwrap().len(), 2 * 5 * 3);
     let rows = fs::read_to_string(folder.join("coordinates.csv")).unwrap();
     assert_eq!(rows.lines().count(), 1 + 2 * 2 * 5 * 3);
-    // At the base width both are the same.
+    // At the base width, both parametrizations are the same.
     let at_base = |word: &str| -> Vec<String> {
         let of = format!("{word},32,");
         rows.lines().filter_map(|row| row.strip_prefix(&of)).map(str::to_owned).collect()

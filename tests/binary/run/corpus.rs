@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 use xrun::results::Status;
 
-/// Ids from `from` to `from + 249` as nanoGPT's u16 tokens.
+/// Makes nanoGPT's u16 tokens, cycling through the ids from `from` to `from + 249`.
 fn tokens(count: u16, from: u16) -> Vec<u8> {
     (0..count).flat_map(|i| (from + i % 250).to_le_bytes()).collect()
 }
@@ -51,21 +51,21 @@ fn token_files_that_change_end_the_run_with_a_message() {
         assert_eq!(summary.status, Status::Failed);
         assert!(summary.reason.unwrap().contains("shards/train.bin changed"));
 
-        // With the file as it was, the run goes on.
+        // With the file as it was, the run continues.
         place.write("shards/train.bin", &tokens(20_000, 0));
         let steps = format!("training.steps={}", run.newest().meta().step + 5);
         place.xrun(&["resume", run.name(), "--fork", &steps]).succeeds();
     }
 }
 
-/// A file that is not read at the moment is compared at an evaluation and at a save.
+/// A file that no step is reading is checked at evaluations and saves.
 #[test]
 fn a_file_that_no_step_reads_is_noticed_at_a_save() {
     let change = |place: &Place| _ = place.write("shards/val.bin", &tokens(600, 1));
     changed("val.bin", change, &["validation.interval=0"]);
 }
 
-/// A replaced file is read on as it was, and noticed by its name.
+/// A replaced file is still read as it was, and its name reveals the change.
 #[test]
 fn a_replaced_file_is_noticed() {
     let change = |place: &Place| {
@@ -94,7 +94,7 @@ fn a_corpus_that_no_memory_holds_is_refused() {
     place.xrun(&["plan", "tiny.toml", "data.corpus=random", "data.train_tokens=4294967296"]).succeeds();
 }
 
-/// New shards would have the wrong tokenizer beside them, and every run on them would be mislabelled.
+/// New shards would be next to the wrong tokenizer, and every run on them would be mislabeled.
 #[test]
 fn shards_of_another_tokenizer_are_not_written_anew() {
     let place = Place::new();

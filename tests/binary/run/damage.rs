@@ -1,4 +1,5 @@
-//! Damage to what a run left: the checkpoint before is used and told; what cannot be used is an error, not a
+//! Damage to what a run left: the previous checkpoint is used, with a warning. What cannot be used is an
+//! error, not a
 //! new start.
 
 use crate::place::{Place, Run};
@@ -31,7 +32,7 @@ fn the_previous_checkpoint_is_used_loudly() {
         let run = place.run();
         damage(&run, &format!("checkpoint/step-000020/{file}"), how);
         let texts = ["warning: checkpoint", "step-000020 cannot be used"];
-        // Before anything is written, so that the second look finds the same.
+        // Look before anything is written, so that the second look finds the same.
         place.xrun(&["sample", run.name(), "--samples", "1", "--tokens", "2"]).succeeds().says(&texts);
         place.xrun(&["resume", "--quiet"]).succeeds().says(&texts);
         assert!(run.text("log").contains("resuming from step 15"), "{}", run.text("log"));
@@ -84,7 +85,7 @@ fn damaged_files_of_a_run_are_named() {
     }
 }
 
-/// A message says what is missing and what still works, and that works.
+/// A message says what is missing and what still works, and that must work.
 #[test]
 fn a_run_that_lost_a_file_says_what_still_works() {
     let place = Place::killed_after(20);

@@ -1,12 +1,13 @@
-//! Disks that take no checkpoint, or no row: what was not saved is said, and nothing is lost that a later
-//! save can keep.
+//! Disks that take no checkpoint or no row: what was not saved is reported, and nothing is lost that a later
+//! save can
+//! keep.
 
 use crate::place::{Place, STEPS};
 use std::process::Command;
 use xrun::results::Status;
 use xrun::results::rows::{MetricsRow, read};
 
-/// A model of more than [`LIMIT`] KiB; everything else of a run is smaller.
+/// A model of more than [`LIMIT`] KiB; every other file of a run is smaller.
 const LARGE: [&str; 3] = ["model.dim=128", "model.ffn_dim=256", "validation.interval=0"];
 const LIMIT: usize = 400;
 
@@ -63,7 +64,7 @@ fn a_cell_that_was_not_saved_is_not_done() {
     place.xrun(&sweep).succeeds().says(&["2 of 2 cells done: 2 ok"]);
 }
 
-/// One row that fails: the state is saved after the next step, and the run stops.
+/// One row cannot be written: the state is saved after the next step, and the run stops.
 #[test]
 fn a_failed_row_is_followed_by_a_last_save() {
     for world in ["1", "2"] {
@@ -94,7 +95,7 @@ fn a_failed_row_is_followed_by_a_last_save() {
     }
 }
 
-/// The row file is the one that grows too large, and the checkpoint is larger still.
+/// The row file is the one that grows too large, and the checkpoint is even larger.
 #[test]
 fn a_disk_that_takes_neither_rows_nor_a_save_leaves_no_running_run() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! `xrun doctor`, on whatever machine this is.
+//! Runs `xrun doctor` on whatever machine this is.
 
 use crate::place::Place;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! A run with a moving average of its weights: what it writes of it, and who takes it.
+//! A run with a moving average of its weights: what the run writes about it, and what uses it.
 
 use crate::place::Place;
 use safetensors::SafeTensors;
@@ -6,7 +6,7 @@ use xrun::results::rows::{MetricsRow, read};
 
 const KEPT: [&str; 3] = ["tiny.toml", "generation.samples=0", "ema.decay=0.9"];
 
-/// Rows without the losses of the average.
+/// Returns the rows without the losses of the average.
 fn without_average(rows: &[MetricsRow]) -> Vec<MetricsRow> {
     let row = |row: &MetricsRow| MetricsRow {
         ema_val_loss: None,
@@ -43,7 +43,7 @@ fn its_losses_are_columns_and_figures_of_the_run() {
     let listed = place.xrun(&["runs", &filter, "--columns", "ema_val_loss"]).succeeds().stdout;
     assert!(listed.contains(&format!("{:.4}", last.ema_val_loss.unwrap())), "{listed}");
 
-    // The rest of the rows is as without the evaluation.
+    // The rest of the rows is the same as without the evaluation.
     place.xrun(&[&KEPT[..], &["data.tokenizer=byte", sets]].concat()).succeeds();
     let other: Vec<MetricsRow> = read(&place.runs().remove(1).path.join("metrics.csv")).unwrap();
     assert_eq!(other, without_average(&rows));
@@ -93,7 +93,7 @@ fn export_and_samples_take_it_by_choice() {
     place.xrun(&["export", "latest", "--to", "x", "--weights", "ema"]).ended(2).says(&lacks);
     place.xrun(&["sample", "latest", "--weights", "ema"]).ended(2).says(&lacks);
     assert!(!place.path().join("x").exists());
-    // A fork has none to go on from.
+    // A fork has no moving average to continue from.
     place
         .xrun(&["resume", "latest", "--fork", "training.steps=4", "ema.decay=0.9"])
         .ended(2)

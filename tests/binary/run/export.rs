@@ -1,4 +1,4 @@
-//! A trained run as a HuggingFace folder.
+//! Exports a trained run as a Hugging Face folder.
 
 use crate::place::{Place, UNINTERRUPTED};
 use safetensors::SafeTensors;
@@ -56,8 +56,9 @@ fn a_run_is_exported_the_same_twice_and_unpadded() {
     );
 }
 
-/// transformers says greedily what `xrun sample` says. `XRUN_TEST_PYTHON` names a python with torch and
-/// transformers.
+/// Under greedy decoding, transformers gives the same text as `xrun sample`. `XRUN_TEST_PYTHON` names a
+/// python with
+/// torch and transformers.
 #[test]
 fn transformers_continues_a_prompt_as_xrun_does() {
     let Some(python) = std::env::var_os("XRUN_TEST_PYTHON") else {

@@ -1,4 +1,4 @@
-//! Runs that cannot end well: values that are not finite, plans that do not fit.
+//! Runs that cannot end well: values that are not finite, and plans that do not fit.
 
 use crate::place::{Place, UNINTERRUPTED};
 use xrun::checkpoint;
@@ -32,7 +32,7 @@ fn a_run_that_diverges_stops_before_the_update() {
     assert_eq!(checkpoint::steps(&run.checkpoints()).unwrap().len(), 2);
     assert!(run.path.join("plots/loss-light.svg").exists());
     place.xrun(&["resume"]).ended(2).says(&["no unfinished run"]);
-    // Deterministic: the same step, the same tensor.
+    // The failure is deterministic: the same step, the same tensor.
     place.xrun(&["resume", run.name()]).ended(1).says(&[&reason]);
     assert_eq!(run.text("metrics.csv"), metrics);
 }
@@ -52,7 +52,7 @@ fn a_run_that_ends_worse_than_guessing_says_so() {
     let text = format!("worse than guessing: the training and validation losses are above {guess:.4}, ");
     assert!(done.stdout.contains(&text) && done.stdout.contains("optimizer.lr"), "{}", done.stdout);
     assert!(run.text("log").contains(&text), "{}", run.text("log"));
-    // A run that learns, and one that was stopped before it could, say nothing of it.
+    // The message is absent for a run that learns, and for one that was stopped before it could.
     let learned = UNINTERRUPTED.run().summary();
     assert_eq!((learned.uniform_loss, learned.worse_than_guessing()), (summary.uniform_loss, None));
     assert_eq!(Summary { status: Status::Interrupted, ..summary }.worse_than_guessing(), None);
@@ -73,7 +73,7 @@ fn what_does_not_fit_leaves_nothing_behind() {
     assert!(!place.path().join("results").exists());
 }
 
-/// No batch and no recompute makes a state smaller, and a batch of one sequence is the smallest.
+/// Neither batch nor recompute makes the state smaller, and a batch of one sequence is the smallest.
 #[test]
 fn what_does_not_fit_is_advised_only_what_helps() {
     let place = Place::new();
@@ -96,7 +96,7 @@ fn what_does_not_fit_is_advised_only_what_helps() {
     assert!(!said.contains("local_batch_size"), "{said}");
 }
 
-/// A plan that does not fit here may be meant for another machine; a run says the same, and ends.
+/// A plan that does not fit here may be meant for another machine; a run reports the same and ends.
 #[test]
 fn a_plan_says_whether_a_run_would_begin_here() {
     let place = Place::new();
@@ -125,7 +125,7 @@ fn a_plan_says_whether_a_run_would_begin_here() {
     place.xrun(&huge).ended(4).says(&[figures, "Smaller: training.local_batch_size"]);
 }
 
-/// Said at the end, it would cost the whole training.
+/// An error at the end would waste the whole training.
 #[test]
 fn a_prompt_beyond_the_context_is_refused_at_once() {
     let place = Place::new();

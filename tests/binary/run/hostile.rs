@@ -1,4 +1,4 @@
-//! Limits of the system, and folders and names that come from someone who means harm.
+//! Limits of the system, and folders and names from someone who means harm.
 
 use crate::place::Place;
 use std::fs;
@@ -23,7 +23,7 @@ fn limited(place: &Place, limit: &str, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Whatever is refused: a message, no abort, and no run that is left `running`.
+/// Whatever allocation is refused, there is a message, no abort, and no run that stays `running`.
 #[test]
 fn a_refused_allocation_ends_with_a_message() {
     let mut refused = 0;
@@ -40,8 +40,9 @@ fn a_refused_allocation_ends_with_a_message() {
             assert_ne!(run.summary().status, Status::Running, "{mib} MiB: {said}");
         }
     }
-    // A corpus is read before there is a folder; this one has one document of which the byte tokens take four
-    // times its size.
+    // A corpus is read before there is a folder. This one is a single document, and its byte tokens take four
+    // times its
+    // size.
     let place = Place::new();
     place.write("a.txt", &vec![b'a'; 64 << 20]);
     let output =
@@ -50,7 +51,7 @@ fn a_refused_allocation_ends_with_a_message() {
     assert!(refused > 0 && place.runs().is_empty(), "{refused} were refused");
 }
 
-/// Without the signal, a write beyond the limit is an error like that of a full disk, for every command.
+/// With the signal ignored, a write beyond the limit is an error like on a full disk, for every command.
 #[test]
 fn a_limit_of_file_sizes_is_a_message() {
     let place = Place::new();
@@ -111,7 +112,7 @@ fn paths_that_are_no_text_are_refused_before_a_run_begins() {
     assert!(!place.path().join("results").exists());
 }
 
-/// What others wrote is shown on a terminal, not obeyed.
+/// Escape sequences from others are shown on a terminal, not obeyed.
 #[test]
 fn escapes_of_others_are_shown_and_not_obeyed() {
     let place = Place::new();
@@ -122,7 +123,7 @@ fn escapes_of_others_are_shown_and_not_obeyed() {
     let acts = |text: &str| text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']);
     assert!(!acts(&listed));
 
-    // Prompts, and with them samples, in notes, in the log and in JSON.
+    // Prompts, and so samples, appear in notes, in the log and in JSON.
     let prompt = format!("generation.prompt=\"\"\"{odd}\"\"\"");
     let run = ["tiny.toml", "training.steps=3", "generation.samples=1", "data.tokenizer=byte", &prompt];
     let done = place.xrun(&run).succeeds();
@@ -139,7 +140,7 @@ fn escapes_of_others_are_shown_and_not_obeyed() {
     assert!(!acts(&json), "{json}");
     let object: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(object["prompt"], "\u{1b}[31mred\u{7} \u{202e}override\u{9b}1m");
-    // In a pipe, a sample is what the model wrote, byte for byte.
+    // In a pipe, a sample is exactly what the model wrote, byte for byte.
     let raw = place.xrun(&["sample", run.name()]).succeeds().stdout;
     assert!(raw.starts_with("\u{1b}[31mred\u{7} \u{202e}override\u{9b}1m"), "{raw:?}");
 
@@ -155,7 +156,7 @@ fn escapes_of_others_are_shown_and_not_obeyed() {
     }
 }
 
-/// The contents of all files below a folder.
+/// Returns the contents of all files below a folder.
 fn contents(folder: &std::path::Path) -> Vec<Vec<u8>> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let read = |path: std::path::PathBuf| match path.is_dir() {
@@ -178,7 +179,7 @@ fn links_in_a_run_folder_lead_to_nothing_that_is_written() {
             symlink(&precious, &path).unwrap();
             let done = place.xrun(&[command, &[run.name()]].concat());
             assert_eq!(fs::read(&precious).unwrap(), b"precious\n", "{name} {command:?}");
-            // `keep` takes no lock and writes nothing into the run's folder; what it copies are the run's own
+            // `keep` takes no lock, writes nothing into the run's folder, and copies only the run's own
             // files.
             let kept = place.path().join("results/kept");
             assert!(!contents(&kept).contains(&b"precious\n".to_vec()), "{name} was kept");
@@ -190,7 +191,7 @@ fn links_in_a_run_folder_lead_to_nothing_that_is_written() {
             );
         }
     }
-    // A link that leads nowhere creates nothing.
+    // A dangling link creates nothing.
     let place = Place::killed_after(15);
     let run = place.run();
     let _ = fs::remove_file(run.path.join("lock"));

@@ -1,4 +1,4 @@
-//! kill -9 at any moment, then a resume: weights, moments and metrics are those of the run that was never
+//! kill -9 at any moment, then a resume: weights, moments and metrics are those of a run that was never
 //! killed.
 
 use crate::place::{Place, Run, STEPS};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const MOMENTS: u32 = 20;
 const HITS: usize = 5;
 
-/// Goes on with what a killed process left, by the command that fits.
+/// Returns the command that continues what a killed process left.
 fn carry_on(place: &Place) -> Vec<String> {
     match place.runs().as_slice() {
         // Killed before there was a run to speak of.
@@ -30,8 +30,9 @@ fn to_the_end(place: &Place) {
     assert_eq!(plots, 12);
 }
 
-/// Starts `arguments` and kills it after `share` of the time that it takes; `wall` is corrected where it was
-/// too long.
+/// Starts `arguments` and kills the process after `share` of the time that it takes. `wall` is corrected if
+/// it was too
+/// long.
 fn kill_at(place: &Place, arguments: &[String], share: f64, wall: &mut Duration) -> bool {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let began = Instant::now();
@@ -57,7 +58,7 @@ fn at_twenty_moments_of_a_run() {
                 kill_at(&place, &["tiny.toml".to_owned()], share, &mut wall).then_some(place)
             })
             .expect("one of twenty processes is killed before it ends");
-        // Every third is killed a second time, at another moment, while it is resumed.
+        // Every third run is killed a second time, at another moment, while it is being resumed.
         if moment % 3 == 0 {
             kill_at(&place, &carry_on(&place), 1.0 - share, &mut wall.clone());
         }
@@ -65,7 +66,7 @@ fn at_twenty_moments_of_a_run() {
     }
 }
 
-/// Whether a save is under way in the checkpoint folder, or was when its process was killed.
+/// Returns whether a save is in progress in the checkpoint folder, or was when its process was killed.
 fn inside_a_save(checkpoints: &Path) -> bool {
     let Ok(entries) = fs::read_dir(checkpoints) else { return false };
     entries.flatten().any(|entry| {
@@ -83,13 +84,13 @@ fn in_the_middle_of_saves() {
             return;
         }
         let place = Place::new();
-        // Twice in a row: the second time in the process that goes on from the first.
+        // Twice in a row, the second time in the process that continues the first.
         for round in 0..2 {
             let arguments = carry_on(&place);
             let mut running = place.start(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
-            // What the process before left is no save of this one.
+            // What an earlier process left is not a save of this one.
             running.until(|| place.runs().first().is_none_or(|run| !inside_a_save(&run.checkpoints())));
-            // The first save of the process or a later one, when the ones before it are there.
+            // The first save of the process, or a later one once the saves before it are there.
             let before = place.runs().first().map_or(0, saved);
             let wanted = before + (attempt + round) % 3;
             let caught = running.until(|| {
@@ -98,7 +99,7 @@ fn in_the_middle_of_saves() {
                     .first()
                     .is_some_and(|run| saved(run) >= wanted && inside_a_save(&run.checkpoints()))
             });
-            // Into the save: files, syncs, the rename, the pointer, the pruning.
+            // At various moments of the save: files, syncs, the rename, the pointer, the pruning.
             std::thread::sleep(Duration::from_micros(700 * (attempt + round) % 7000));
             let killed = running.kill();
             if killed && caught && inside_a_save(&place.run().checkpoints()) {
@@ -110,7 +111,7 @@ fn in_the_middle_of_saves() {
     panic!("only {hits} of 200 processes were killed inside a save");
 }
 
-/// The newest step with a checkpoint folder, in saves.
+/// Returns the newest step with a checkpoint folder, counted in saves.
 fn saved(run: &Run) -> u64 {
     let steps = xrun::checkpoint::steps(&run.checkpoints()).unwrap_or_default();
     steps.last().map_or(0, |step| step / 5)

@@ -1,5 +1,5 @@
-//! The binary from outside: runs that end, are killed, stopped, resumed, damaged; what they leave; what they
-//! refuse.
+//! Tests whole runs: runs that end, are killed, stopped, resumed or damaged; what they leave, and what they
+//! reject.
 
 mod again;
 mod background;

@@ -1,4 +1,4 @@
-//! A ramp of the batch in a whole run: its rows, and a run that is stopped within it.
+//! A ramp of the batch in a whole run: its rows, and a run that is stopped within the ramp.
 
 use crate::place::Place;
 use std::fs;
@@ -59,7 +59,7 @@ fn rows_count_the_tokens_of_their_steps_and_a_stopped_run_goes_on() {
     for ((rate, ms), tokens) in rates.iter().zip(times.iter().map(number)).zip(of_steps) {
         assert!((rate * ms / 1e3 / tokens - 1.0).abs() < 1e-6, "{rate} {ms} {tokens}");
     }
-    // Within a stage, at its end, and as another number of ranks would divide it.
+    // Within a stage, at its end, and split over another number of ranks.
     for (until, ranks) in [("2", "1"), ("3", "1"), ("5", "2")] {
         let place = Place::new();
         place.write("ramp.toml", RECIPE.as_bytes());

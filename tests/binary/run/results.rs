@@ -1,4 +1,4 @@
-//! The results folder and what is said while a run goes on.
+//! The results folder, and what a run prints while it goes on.
 
 use crate::place::{Place, RECIPE, Run, STEPS, UNINTERRUPTED};
 use std::collections::BTreeSet;
@@ -77,7 +77,7 @@ fn the_resolved_recipe_is_the_run() {
     assert_eq!(run.newest().meta().recipe_hash, summary.recipe_hash);
     assert!(summary.run.contains(&summary.recipe_hash[..8]));
     assert_eq!(recipe.values().training.steps, 4);
-    // Run again from what was resolved, elsewhere: the same run.
+    // Training elsewhere from the resolved recipe gives the same run.
     let elsewhere = Place::new();
     elsewhere.write("tiny.toml", &run.file("resolved.toml"));
     elsewhere.xrun(&["tiny.toml"]).succeeds();
@@ -109,7 +109,7 @@ fn the_summary_follows_from_the_rows() {
     assert_eq!(evaluated, [6, 12, 18, 24, 30]);
     let last = metrics.last().unwrap();
     assert_eq!(summary.train_loss.last.unwrap().loss, last.loss);
-    // The stated training loss is that of a tenth of the steps, and the last line says so.
+    // The reported training loss covers a tenth of the steps, as the last line says.
     let tenth: Vec<f64> = metrics[27..].iter().map(|row| f64::from(row.loss)).collect();
     let mean = tenth.iter().sum::<f64>() / 3.0;
     let deviation = (tenth.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / 2.0).sqrt();
@@ -138,7 +138,7 @@ fn the_summary_follows_from_the_rows() {
     assert_eq!(steps(Phase::Warmup), (1..=5).collect::<Vec<_>>());
     assert_eq!(steps(Phase::Train), (6..=STEPS).collect::<Vec<_>>());
     assert_eq!(steps(Phase::Eval), [6, 12, 18, 24, 30]);
-    // All but the last are written beside training.
+    // All but the last are written in the background.
     assert_eq!(steps(Phase::Snapshot), [5, 10, 15, 20, 25]);
     assert_eq!(steps(Phase::Save), [30]);
     assert_eq!(steps(Phase::Sample), [10, 20, 30]);
@@ -150,7 +150,7 @@ fn the_summary_follows_from_the_rows() {
         .collect();
     steady.sort_by(f64::total_cmp);
     let state = summary.steady_state.unwrap();
-    // How long the disk takes decides how many steps a write is beside.
+    // The speed of the disk determines how many steps have a write beside them.
     assert_eq!((state.steps, state.excluded_warmup), (steady.len(), 5));
     let middle = |of: &[f64]| (of[(of.len() - 1) / 2] + of[of.len() / 2]) / 2.0;
     match state.step_ms {
@@ -177,7 +177,8 @@ fn the_environment_is_told() {
     assert_eq!(env["command"][2], "checkpoint.keep=10");
 }
 
-/// What is resident above the start equals the plan, for a model that is large beside everything else.
+/// Resident memory above that at the start matches the plan, for a model that is large compared with
+/// everything else.
 #[test]
 #[cfg(target_os = "linux")]
 fn memory_is_as_planned() {
@@ -245,7 +246,7 @@ fn a_pipe_gets_plain_lines_and_quiet_means_quiet() {
     assert!(log.contains(needs), "{log}");
     assert_eq!(done.stderr.matches("evaluating").count(), 0, "{}", done.stderr);
     done.says(&["writing to results/tiny/", "step 6/6  loss ", "  val ", "  floor "]);
-    // All steps: six of them are still worse than guessing, which a line says.
+    // All steps: even six of them are still worse than guessing, which a line says.
     let quiet = place.xrun(&["tiny.toml", "--quiet"]).succeeds();
     assert_eq!(quiet.stderr, "");
     assert!(quiet.stdout.starts_with("ok: 30 of 30 steps"), "{}", quiet.stdout);

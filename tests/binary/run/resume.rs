@@ -1,4 +1,4 @@
-//! What may be resumed, as what: the same run, a run with other execution, a fork, or nothing.
+//! What may be resumed, and as what: the same run, a run executed differently, a fork, or nothing.
 
 use crate::place::{Place, STEPS, UNINTERRUPTED};
 use serde_json::json;
@@ -19,10 +19,10 @@ fn a_changed_training_key_is_refused_by_name() {
         ("training.steps=31", "training.steps = 31 (was 30)"),
         ("model.dropout=0.0", "model.dropout = 0.0 (was 0.1)"),
         ("training.local_batch_size=2", "training.local_batch_size = 2 (was 4)"),
-        // Without a fixed global batch, more ranks train on more.
+        // Without a fixed global batch, more ranks train on more tokens.
         ("parallelism.world_size=2", "parallelism.world_size = 2 (was 1)"),
         ("data.seed=4", "the corpus has hash"),
-        // The same curve, and validation losses of other text behind those of this one.
+        // The curve is the same, but validation losses on other text would follow those of this one.
         ("validation.steps=1", "validation.steps = 1 (was 2)"),
     ] {
         place.xrun(&["resume", run.name(), change]).ended(2).says(&[text, "--fork"]);
@@ -49,15 +49,16 @@ fn a_fork_is_a_run_of_its_own() {
     assert_eq!(rows.iter().map(|row| row.step).collect::<Vec<_>>(), (11..=STEPS).collect::<Vec<_>>());
     assert_eq!(rows[0].tokens_seen, 11 * 4 * 32);
     assert!(fork.text("resolved.toml").contains("\nlr = 0.001\n"));
-    // The first step after the fork starts from the state of step 10: its loss is that of the run forked
-    // from.
+    // The first step after the fork starts from the state of step 10, so its loss equals that of the original
+    // run.
     let original: Vec<MetricsRow> = read(&UNINTERRUPTED.run().path.join("metrics.csv")).unwrap();
     assert_eq!(rows[0].loss, original[10].loss);
     assert_ne!(rows[5].loss, original[15].loss);
 }
 
-/// A longer fork is no longer run: where it begins, what it has from there, and what it trained by itself are
-/// told wherever its figures stand.
+/// A longer fork is not a longer run. Where it begins, what it inherits and what it trained itself are shown
+/// wherever
+/// its figures are.
 #[test]
 fn a_fork_is_marked_wherever_it_is_shown() {
     let place = Place::new();
@@ -71,7 +72,7 @@ fn a_fork_is_marked_wherever_it_is_shown() {
         "lr_scheduler.warmup_steps = 2 is kept from the parent run; a run of this recipe from step 0 has 6";
     let changed = "changed: training.steps = 30 (was 10)";
     let done = done.succeeds().says(&[warmup, changed, &format!("fork of {name} at step 10")]);
-    // Ten steps of 4 · 32 tokens before, and twenty of 2 · 32 since.
+    // Ten steps of 4 · 32 tokens before the fork, and twenty of 2 · 32 since.
     let result = format!("ok: 30 of 30 steps, 20 of them since the fork, {} tokens in", short(1280.0));
     assert!(done.stdout.starts_with(&result), "{}", done.stdout);
     let origin = format!("fork of {name} at step 10, after {} tokens", short(1280.0));
@@ -94,11 +95,11 @@ fn a_fork_is_marked_wherever_it_is_shown() {
     let parent_hash = name.split('-').nth(1).unwrap();
     assert!(line(&listed, &fork.path).contains(&format!("fork of {parent_hash} at step 10")), "{listed}");
     assert!(!line(&listed, &parent.path).contains("fork of"), "{listed}");
-    // The resume of a fork knows where the fork began.
+    // Resuming a fork remembers where the fork began.
     fork.forget_after(30);
     place.xrun(&["resume", fork.name()]).succeeds();
     assert_eq!(fork.json("summary.json")["forked_from"], json["forked_from"]);
-    // In a table a fork and a run from step 0 are unlike.
+    // In a table, a fork and a run from step 0 are unlike.
     let straight = ["training.steps=30", "training.local_batch_size=2"];
     place.xrun(&[&["tiny.toml"], &settings[2..], &straight].concat()).succeeds();
     for run in place.runs() {
@@ -142,7 +143,7 @@ fn an_automatic_resume_leaves_a_run_that_measures_on_other_text() {
     assert_eq!(place.runs().len(), 2);
 }
 
-/// Earlier versions evaluated the first batches, and did not say of how many.
+/// Earlier versions evaluated the first batches and did not record out of how many.
 #[test]
 fn a_run_of_an_earlier_version_says_from_where_on_it_measures_on_other_text() {
     let place = Place::killed_after(20);
@@ -223,7 +224,7 @@ fn a_changed_corpus_is_refused() {
         .succeeds();
     let run = place.run();
     run.forget_after(5);
-    // Times of files are in seconds there.
+    // The modification times there are in seconds.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     std::fs::write(&corpus, text.replacen("sun", "son", 1)).unwrap();
     let (hash, path) = (run.summary().corpus_hash.unwrap(), corpus.display());
@@ -241,7 +242,7 @@ fn a_changed_corpus_is_refused() {
     std::fs::remove_dir_all(&place.runs()[1].path).unwrap();
     std::fs::remove_file(&corpus).unwrap();
     place.xrun(&["resume"]).ended(2).says(&["corpus.txt"]);
-    // The recipe said where the corpus lies; the run knows it from anywhere.
+    // The recipe said where the corpus is; the run finds it from anywhere.
     std::fs::write(&corpus, &text).unwrap();
     let elsewhere = Place::new();
     elsewhere.xrun(&["resume", run.name()]).succeeds();
@@ -261,7 +262,7 @@ fn a_finished_run_stays_as_it_is() {
     assert_eq!(place.runs().iter().map(|run| run.rows()).sum::<usize>(), 6 + 2);
 }
 
-/// Cells of sweeps and trials of comparisons keep no checkpoint, and one may be deleted for its space.
+/// Cells of sweeps and trials of comparisons keep no checkpoint, and a user may delete one for its space.
 #[test]
 fn a_finished_run_without_a_checkpoint_stays_as_it_is() {
     let place = Place::new();
@@ -291,7 +292,7 @@ fn missing_pictures_of_a_finished_run_are_drawn_again() {
     std::fs::remove_dir_all(run.path.join("plots")).unwrap();
     place.xrun(&["resume", run.name()]).succeeds().says(&["is finished", "Its plots are drawn again"]);
     assert!(run.files() == before);
-    // Those that are there stay, whatever draws them otherwise.
+    // Existing plots stay, even if they would be drawn differently now.
     let svg = |name: &str| run.path.join("plots").join(name);
     std::fs::remove_file(svg("loss-dark.svg")).unwrap();
     std::fs::write(svg("loss-light.svg"), "of an earlier version").unwrap();
@@ -330,7 +331,7 @@ fn auto_continues_the_same_recipe_alone() {
     auto(&["optimizer.lr=1e-3", "training.steps=3"]);
     assert_eq!(place.runs().len(), 2, "another recipe is another run");
     assert_eq!(run.summary().status, xrun::results::Status::Running);
-    // How often is saved is no part of what a recipe trains.
+    // How often a run saves is not part of what a recipe trains.
     auto(&["checkpoint.keep=3"]).says(&["resuming from step 20"]);
     assert_eq!(place.runs().len(), 2);
     run.ended_as_uninterrupted();
@@ -345,7 +346,7 @@ fn there_may_be_nothing_to_resume() {
     place.xrun(&["resume", "nothing"]).ended(2).says(&["no run `nothing`", "there are no runs yet"]);
 }
 
-/// Rows without a checkpoint, as in a folder from version control: what is dropped is said.
+/// Rows without a checkpoint, as in a folder from version control: what is dropped is reported.
 #[test]
 fn a_run_without_checkpoints_begins_anew_and_says_so() {
     let place = Place::killed_after(20);
@@ -358,8 +359,7 @@ fn a_run_without_checkpoints_begins_anew_and_says_so() {
     run.ended_as_uninterrupted();
 }
 
-/// Names that no folder can have are refused where they are given, and a recipe is found by the name that it
-/// has.
+/// Names that no folder can have are rejected where they are given, and a recipe is found by its name.
 #[test]
 fn names_lead_to_folders() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Text from a trained run, and that the cache of keys and values gives what the whole sequence gives.
+//! Text from a trained run. The KV cache gives the same result as the whole sequence.
 
 use crate::place::{Place, UNINTERRUPTED};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ fn without_a_run_the_newest_one_writes() {
     Place::new().xrun(&["sample"]).ended(2).says(&["no runs yet"]);
 }
 
-/// As after a sweep or a comparison, whose runs keep no checkpoint.
+/// After a sweep or a comparison, the newest runs have no checkpoint.
 #[test]
 fn the_newest_run_is_the_newest_with_a_checkpoint() {
     let place = Place::new();
@@ -58,14 +58,14 @@ fn the_newest_run_is_the_newest_with_a_checkpoint() {
     done.says(&["has no checkpoint", &format!("the newest run that has one is results/tiny/{with}")]);
 }
 
-/// A recipe that asks for no text by itself is the default.
+/// By default, a recipe generates no text.
 #[test]
 fn a_run_that_wrote_nothing_writes_when_asked() {
     let place = Place::new();
     place.xrun(&["tiny.toml", "training.steps=2", "generation.samples=0"]).succeeds();
     let text = place.xrun(&["sample", "--prompt", "Once", "--tokens", "4"]).succeeds().stdout;
     assert!(text.starts_with("Once"), "{text}");
-    // What the context has no room for is said.
+    // If the context has no room for all tokens, the command says so.
     let long = place.xrun(&["sample", "--prompt", "Once", "--tokens", "400"]).succeeds();
     let long =
         long.says(&["texts end after ", " tokens, not 400: the model's context is training.seq_len = 32"]);
@@ -101,7 +101,7 @@ fn greedy_text_is_the_same_every_time() {
     assert_eq!(drawn, sampled(&["--temperature", "1.5"]));
     assert_ne!(drawn, greedy);
     assert_ne!(drawn, sampled(&["--temperature", "1.5", "generation.seed=9"]));
-    // Weights are fp32; what they are multiplied in is a choice.
+    // The weights are fp32; the format of the products is a choice.
     assert_eq!(drawn, sampled(&["--temperature", "1.5", "training.dtype=fp32"]));
     assert!(sampled(&["--temperature", "0", "training.dtype=bf16"]).starts_with("Once upon a"));
 }
@@ -117,7 +117,7 @@ fn json_and_checkpoints() {
     assert_ne!(sampled(&["--temperature", "0", "--checkpoint", "5"]), sampled(&["--temperature", "0"]));
 }
 
-/// Prompts of several lengths in one batch are continued as each alone.
+/// Prompts of several lengths in one batch are continued as each is alone.
 #[test]
 fn prompts_of_one_batch() {
     let greedy = |prompts: &[&str]| -> Vec<serde_json::Value> {
@@ -154,7 +154,7 @@ fn a_conversation() {
     let replies = |input: &str| chat(&["--tokens", "5"], input).succeeds().stdout;
     let one = replies("Hello\n");
     assert!(one.ends_with('\n') && !one.is_empty(), "{one:?}");
-    // The second turn has the first one before it, a new conversation has not.
+    // The second turn includes the first; a new conversation does not.
     assert_eq!(replies("Hello\n\n/clear\nHello\n"), format!("{one}{one}"));
     assert!(replies("Hello\nHello\n").starts_with(&one));
     let long = format!("{}\n", "Once upon a time there was a cat. ".repeat(30));
@@ -200,13 +200,14 @@ fn what_cannot_be_sampled_is_a_usage_error() {
     }
 }
 
-/// The loss of held-out text, token by token through the cache, is the loss of the evaluation program, which
+/// The loss of held-out text, computed token by token through the cache, equals the loss of the evaluation
+/// program, which
 /// sees whole sequences.
 #[test]
 fn the_cache_changes_nothing() {
     let run = UNINTERRUPTED.run();
     let loaded = run.newest();
-    // Two sequences at once, so that neither reads the other's cache.
+    // Two sequences at once, so that a read of the other's cache would show.
     let changes = ["generation.samples=2", "training.local_batch_size=2"].map(str::to_owned);
     let recipe =
         recipe::load(&run.path.join("resolved.toml"), &changes, std::iter::empty(), &Machine::here())

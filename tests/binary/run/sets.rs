@@ -1,10 +1,10 @@
-//! Several held-out sets, and bits per byte: what a run writes of them, and what goes on from it.
+//! Several held-out sets, and bits per byte: what a run writes about them, and what later commands use.
 
 use crate::place::{Place, Run};
 use xrun::results::documents;
 use xrun::results::rows::{MetricsRow, read};
 
-/// Three texts: what is trained on, news, and code.
+/// Makes three texts: training text, news, and code.
 fn place() -> Place {
     let place = Place::new();
     let text = |words: &str, times: usize| words.repeat(times);
@@ -44,7 +44,7 @@ fn every_set_is_a_column_and_a_figure_of_the_run() {
     for row in &rows {
         let names: Vec<&str> = row.set_losses().into_keys().collect();
         assert_eq!(names.is_empty(), row.val_loss.is_none());
-        // The same text, the same bits.
+        // The same text gives the same bits.
         assert_eq!(row.set_losses().get("news").copied(), row.val_loss);
     }
     let last = evaluated.last().unwrap();
@@ -114,7 +114,7 @@ fn every_set_is_a_column_and_a_figure_of_the_run() {
         .xrun(&["keep", run.name(), "--to", "elsewhere"])
         .ended(1)
         .says(&["held_out.code.bits_per_byte = 0.5"]);
-    // Losses on another text of the same name do not compare, and those on the other set do.
+    // Losses on another text of the same name do not compare; losses on the other set do.
     place.write("texts/code/a.txt", "let x = 1;\n".repeat(90).as_bytes());
     place.xrun(&[&QUICK[..], &["validation.steps=0"]].concat()).succeeds();
     let by_code = place.xrun(&["runs", "--sort", "val_loss/code"]).succeeds();
@@ -182,7 +182,7 @@ fn a_run_with_sets_is_resumed_with_its_sets_alone() {
     ));
 }
 
-/// The losses of documents are those of the evaluation: they add up to it, whoever evaluated which window.
+/// The losses of documents add up to the loss of the evaluation, whichever rank evaluated which window.
 #[test]
 fn documents_add_up_to_their_set() {
     let place = place();
@@ -215,12 +215,12 @@ fn documents_add_up_to_their_set() {
         assert!((loss / f64::from(set.losses.last.unwrap().loss) - 1.0).abs() < 1e-6, "{name}: {loss}");
     }
     assert_eq!(seen, [("", 7), ("code", 1), ("news", 7)]);
-    // "Rain " so many times and " in the north. ", and the token that ends the document, which is no text.
+    // "Rain " repeated and " in the north. ", plus the token that ends the document, which has no bytes.
     let news: Vec<_> =
         rows.iter().filter(|row| row.set == "news").map(|row| (row.tokens, row.bytes)).collect();
     let expected: Vec<_> = (1..=7u64).map(|i| (5 * i + 16, Some(5 * i + 15))).collect();
     assert_eq!(news, expected);
-    // However windows are dealt to ranks and batches.
+    // However windows are distributed over ranks and batches.
     let ranks = ["parallelism.world_size=2", "parallelism.launcher=process", "training.local_batch_size=1"];
     let split = run(true, &[&ranks[..], &["validation.steps=0"]].concat());
     let other = documents::read(&split.path).unwrap();
@@ -229,14 +229,15 @@ fn documents_add_up_to_their_set() {
     };
     assert_eq!(counts(&other), counts(&rows));
     assert!(other.iter().zip(&rows).all(|(a, b)| (a.loss / b.loss - 1.0).abs() < 1e-4));
-    // Losses are those of a run that writes no documents; of a part, its documents alone.
+    // Losses equal those of a run that writes no documents. An evaluation of a part has only the documents of
+    // the part.
     let plain = run(false, &["training.local_batch_size=4", "validation.steps=0"]);
     assert_eq!(plain.text("metrics.csv"), whole.text("metrics.csv"));
     assert!(!plain.path.join("documents.csv").exists());
     let part =
         documents::read(&run(true, &["training.local_batch_size=4", "validation.steps=1"]).path).unwrap();
     let tokens: u64 = part.iter().filter(|row| row.set == "news").map(|row| row.tokens).sum();
-    // Of two batches of four windows the second: all 252 tokens but the first 4 × 32.
+    // The second of two batches of four windows: all 252 tokens except the first 4 × 32.
     assert_eq!(tokens, 252 - 128);
     assert!(part.iter().filter(|row| row.set == "news").count() < 7, "{part:?}");
 }

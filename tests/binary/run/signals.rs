@@ -1,4 +1,6 @@
-//! SIGTERM and SIGINT: the step ends, the state is saved, exit 75; a second signal ends the process at once.
+//! SIGTERM and SIGINT: the step ends, the state is saved, and the exit code is 75; a second signal ends the
+//! process at
+//! once.
 
 use crate::place::{Done, Place, Run};
 use xrun::results::Status;
@@ -52,7 +54,7 @@ fn interrupt_saves_and_resumes() {
     is_stopped_and_resumable("INT", &[]);
 }
 
-/// As `timeout` does, which signals its child and then the group that it is in.
+/// `timeout` signals its child, and then the child's whole group.
 #[test]
 fn signals_at_once_are_one_wish() {
     is_stopped_and_resumable("TERM TERM INT", &[]);
@@ -66,10 +68,10 @@ fn two_ranks_stop_at_the_same_step() {
     );
 }
 
-/// What a run says at the first signal.
+/// What a run prints at the first signal.
 const ACKNOWLEDGED: &str = "stopping after this step";
 
-/// Sends two signals into one long step.
+/// Sends two signals during one long step.
 fn twice(first: &str, second: &str) -> (Done, Run, Place) {
     let place = Place::new();
     // A step of many seconds.
@@ -81,10 +83,10 @@ fn twice(first: &str, second: &str) -> (Done, Run, Place) {
     (running.ends(), place.run(), place)
 }
 
-/// What is on the disk is what the last save left, and the run goes on from it.
+/// The disk has what the last save left, and the run continues from it.
 #[test]
 fn after_a_second_signal_a_run_goes_on_from_its_last_save() {
-    // Each step is longer than the one before, until one outlasts both signals.
+    // Each attempt has longer steps than the one before, until a step outlasts both signals.
     let twice_in_a_step = |micro_steps: u32| {
         let place = Place::new();
         let slow = format!("training.accumulation={micro_steps}");

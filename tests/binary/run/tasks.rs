@@ -1,4 +1,4 @@
-//! Tasks of evaluations besides the loss: what a run writes of them, and who reads it.
+//! Evaluation tasks besides the loss: what a run writes about them, and what reads it.
 
 use crate::place::{Place, Run};
 use xrun::results::experiment::Experiment;
@@ -43,7 +43,7 @@ fn accuracy_is_a_column_and_a_figure_of_every_set() {
     let listed = place.xrun(&["runs", &filter, "--columns", "val_accuracy"]).succeeds().stdout;
     assert!(listed.contains(&format!("{:.4}", last.held_out["val_accuracy"])), "{listed}");
 
-    // The rest of the rows, and the hash of the recipe, do not know of it.
+    // Neither the rest of the rows nor the hash of the recipe depends on it.
     place.xrun(&QUICK).succeeds();
     let other = place.runs().remove(1);
     let without = |row: &MetricsRow| {

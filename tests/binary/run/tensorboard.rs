@@ -1,15 +1,15 @@
-//! Event files for TensorBoard, of runs that are resumed too, and exported ones.
+//! Event files for TensorBoard, including those of resumed runs and exported ones.
 
 use crate::place::{Place, Run};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The event files of a folder.
+/// Returns the event files of a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// The records of the one event file of a folder: their data, without lengths and checksums.
+/// Returns the records in a folder's only event file: their data, without lengths and checksums.
 fn records(folder: &Path) -> Vec<Vec<u8>> {
     let files = files(folder);
     assert_eq!(files.len(), 1, "{files:?}");
@@ -22,7 +22,8 @@ fn records(folder: &Path) -> Vec<Vec<u8>> {
     found
 }
 
-/// The records that a run's files make: a version, a start, one for each row, one for each step with samples.
+/// Returns the number of records that a run's files make: a version, a start, one per row, and one per step
+/// with samples.
 fn expected(run: &Run) -> usize {
     let rows = |file: &str| run.text(file).lines().count() - 1;
     let mut sampled: Vec<u64> = run.summary().samples.iter().map(|sample| sample.step).collect();
@@ -46,7 +47,7 @@ fn a_resumed_run_has_one_event_for_each_of_its_rows() {
     assert_eq!((of("metrics/loss"), of("metrics/val_loss"), of("timing/step_ms")), (30, 5, 30));
     assert_eq!(of("samples"), 3);
 
-    // The same again from its files, as often as one likes, and as a kept run.
+    // Exporting gives the same again from the run's files, any number of times, and from a kept run.
     let exported = place.xrun(&["runs", "export", "--tensorboard", run.name()]).succeeds().stdout;
     let path = place.path().join(exported.trim());
     let id = run.path.strip_prefix(place.path().join("results")).unwrap();

@@ -1,4 +1,4 @@
-//! Runs on text that somebody has: one document, many, with and without separators.
+//! Runs on a user's text: one document or many, with and without separators.
 
 use crate::place::{Place, Run};
 
@@ -33,7 +33,7 @@ fn one_document_is_split_by_its_tail() {
     let place = Place::new();
     let (head, tail) = ("a".repeat(9500), "b".repeat(500));
     place.write("one.txt", [head, tail].concat().as_bytes());
-    // A model that has only read `a` cannot know `b`: the tail was held out, and held out alone.
+    // A model that has only read `a` cannot know `b`: so the tail, and nothing else, was held out.
     let (run, _) = trained(&place, 40, &["data.corpus=one.txt", "data.tokenizer=byte", "validation.steps=0"]);
     let summary = run.summary();
     let (train, held) = (summary.train_loss.last.unwrap().loss, summary.val_loss.last.unwrap().loss);
