@@ -32,7 +32,7 @@ fn edit(path: &Path, from: &str, to: &str) {
     fs::write(path, text.replacen(from, to, 1)).unwrap();
 }
 
-/// Replaces the gradient norm of the row of step 7.
+/// Replaces the gradient norm in the row of step 7.
 fn plant(metrics: &Path) {
     let text = fs::read_to_string(metrics).unwrap();
     let column = text.lines().next().unwrap().split(',').position(|name| name == "grad_norm").unwrap();

@@ -32,7 +32,8 @@ fn fake_runs(results: &Path, count: usize) -> Vec<PathBuf> {
         summary["recipe_hash"] = json!(format!("{hash:0<64}"));
         summary["val_loss"]["final"]["loss"] = json!(1.0 + (at * 37 % count) as f64 / count as f64);
         summary["tok_s"] = json!(1e5 + at as f64);
-        // Whole: where a disk is so slow that a checkpoint is written beside every step, none is steady.
+        // Set the whole spread: on a disk so slow that a checkpoint is written beside every step, no step is
+        // steady.
         let median = 1e5 + at as f64;
         summary["steady_state"]["tok_s"] =
             json!({"p10": median, "p25": median, "median": median, "p75": median, "p90": median, "iqr": 0.0});

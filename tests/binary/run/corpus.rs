@@ -19,7 +19,7 @@ const RECIPE: [&str; 6] = [
     "metrics.interval=1",
 ];
 
-/// A run over token files that change after its first checkpoint; the error must name the changed file.
+/// Runs over token files that change after the first checkpoint; the error must name the changed file.
 fn changed(name: &str, change: impl FnOnce(&Place), more: &[&str]) -> Place {
     let place = Place::new();
     place.write("shards/train.bin", &tokens(20_000, 0));

@@ -1,4 +1,4 @@
-//! Tokens of a text between runs: the cache changes nothing but how long a run takes to begin.
+//! A text's tokens are cached between runs; the cache changes only how long a run takes to begin.
 
 use crate::place::Place;
 use serde_json::Value;
@@ -46,7 +46,7 @@ fn a_run_with_cached_tokens_has_the_bits_of_one_without() {
     let shown = printed(&place, &["data", "--cached"]);
     assert!(shown.contains("text.txt") && shown.contains("1 text, "), "{shown}");
 
-    // A damaged entry is said on the terminal and in the log, and is made again.
+    // A damaged entry is reported on the terminal and in the log, and rebuilt.
     let entry = texts[0]["path"].as_str().unwrap();
     let mut bytes = fs::read(entry).unwrap();
     let middle = bytes.len() / 2;
@@ -65,7 +65,7 @@ fn a_run_with_cached_tokens_has_the_bits_of_one_without() {
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("XRUN_CACHE_GIB = lots"));
 }
 
-/// A packed text is planned, trained on, cached and resumed on as the text is, bit for bit.
+/// A packed text is planned, trained on, cached and resumed on like the text itself, bit for bit.
 #[test]
 fn a_packed_text_is_trained_on_as_the_text_is() {
     let place = Place::new();
@@ -106,7 +106,7 @@ fn a_packed_text_is_trained_on_as_the_text_is() {
     let difference = xrun::checkpoint::first_difference(&runs[1].newest(), &runs[0].newest());
     assert_eq!(difference.unwrap(), None);
 
-    // Another file under the name is another corpus, and half a file is no corpus.
+    // Another file under the name is another corpus, and half a file is none.
     let whole = fs::read(path.with_extension("txt.gz")).unwrap();
     place.write("text.txt.gz", &whole[..whole.len() / 2]);
     let refused = xrun(&place, "1", &packed);

@@ -1,11 +1,11 @@
-//! A run that ends after a step, as its command says, and goes on later.
+//! A run that ends after a step, as its command says, and is continued later.
 
 use crate::place::{Place, STEPS, UNINTERRUPTED};
 use xrun::results::Status;
 
 #[test]
 fn a_run_that_was_halted_goes_on_to_the_same_bits() {
-    // Steps of a save and of none, on one rank and on two, of which one launcher has processes.
+    // Steps with and without a save, on one rank and on two, for one launcher as processes.
     for (until, launch) in
         [(7, &[][..]), (10, &[]), (7, &["parallelism.world_size=2"]), (7, &["parallelism.launcher=process"])]
     {
@@ -18,7 +18,7 @@ fn a_run_that_was_halted_goes_on_to_the_same_bits() {
         let summary = run.summary();
         assert_eq!((summary.status, summary.steps), (Status::Interrupted, until as u64));
         assert_eq!(summary.reason, Some(format!("--until {until}")));
-        // Further in two parts.
+        // Further, in two parts.
         place.xrun(&["resume", "--until", "20"]).succeeds();
         assert_eq!(place.run().rows(), 20);
         place.xrun(&["resume"]).succeeds();
@@ -46,7 +46,7 @@ fn a_step_that_is_not_reached_or_not_saved_is_refused() {
     let before = place.run().files();
     refused(&["resume", "--until", "12"], &["--until 12", "at step 12 already"]);
     assert!(place.run().files() == before, "a refused resume changed the run");
-    // The last step ends the run as ever.
+    // The last step ends the run as usual.
     place.xrun(&["resume", "--until", "30"]).succeeds();
     let run = place.run();
     assert_eq!((run.summary().status, run.rows() as u64), (Status::Ok, STEPS));

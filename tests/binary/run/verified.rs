@@ -4,7 +4,7 @@ use crate::place::{Place, Run};
 use std::fs;
 use xrun::checkpoint::{Meta, Snapshot, Store, TensorView};
 
-/// Saves the newest checkpoint again with other metadata, or with another value in every parameter.
+/// Saves the newest checkpoint again, with other metadata or with another value in every parameter.
 fn save_again(run: &Run, meta: impl Fn(&mut Meta), value: Option<f32>) {
     let loaded = run.newest();
     let tensors: Vec<_> = loaded
@@ -67,7 +67,7 @@ fn changed_rows_are_not_taken_over() {
         assert!(before.get(&run.path.join(file)) == after.get(&run.path.join(file)));
         assert!(before.get(&run.path.join("metrics.csv")) == after.get(&run.path.join("metrics.csv")));
     }
-    // A row of the checkpoint's step that it does not know.
+    // A second row for the checkpoint's step, which the checkpoint does not know.
     let place = Place::killed_after(20);
     let run = place.run();
     let doubled =
@@ -136,7 +136,7 @@ fn weights_that_are_not_finite_are_refused() {
     }
 }
 
-/// One run that cannot be read is no reason not to resume another.
+/// A run that cannot be read is no reason not to resume another.
 #[test]
 fn a_damaged_summary_of_another_run_is_told_and_skipped() {
     for more in [&["resume"][..], &["tiny.toml", "checkpoint.resume=auto", "checkpoint.keep=10"]] {

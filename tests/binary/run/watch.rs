@@ -1,4 +1,4 @@
-//! What `xrun watch` prints of a run, a sweep and a comparison, where there is no terminal.
+//! What `xrun watch` prints about a run, a sweep and a comparison if there is no terminal.
 
 use crate::place::Place;
 use std::fs;
@@ -17,7 +17,7 @@ fn a_frame_is_text_where_there_is_no_terminal() {
         assert!(shown.is_ascii(), "the locale of the tests has no other characters: {shown}");
         assert!(shown.lines().all(|line| line.len() <= 80), "{shown}");
     }
-    // Killed: its summary says running, and nobody holds the folder.
+    // As if killed: its summary says running, and no process holds the folder.
     let path = place.path().join("results").join(format!("{}/{}", run.summary().recipe, run.summary().run));
     let summary = fs::read_to_string(path.join("summary.json")).unwrap();
     fs::write(path.join("summary.json"), summary.replace("\"status\": \"ok\"", "\"status\": \"running\""))

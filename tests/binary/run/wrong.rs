@@ -1,4 +1,4 @@
-//! Wrong input through the binary: recipes, corpora, shards, tokenizers. Always a message, never a panic.
+//! Wrong input to the binary: recipes, corpora, shards, tokenizers. It always gives a message, never a panic.
 
 use crate::place::Place;
 
@@ -39,7 +39,7 @@ fn ten_wrong_recipes_are_shown_where_they_are_wrong() {
     assert!(!place.path().join("results").exists());
 }
 
-/// An llm.c shard that claims `tokens` tokens and holds these.
+/// Makes an llm.c shard that claims to have `tokens` tokens and contains `ids`.
 fn shard(tokens: i32, ids: &[u16]) -> Vec<u8> {
     let mut header = [0i32; 256];
     header[..3].copy_from_slice(&[20_240_520, 1, tokens]);

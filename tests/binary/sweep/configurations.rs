@@ -1,4 +1,4 @@
-//! Configurations over seeds: the best set, its files and pictures, and the confirmation with fresh seeds.
+//! Configurations over seeds: the best set, its files and plots, and the confirmation with fresh seeds.
 
 use super::grid::{count, lines, place};
 use crate::place::Place;
@@ -12,7 +12,7 @@ use xrun::statistics::Verdict;
 const GRID: &str =
     "[sweep]\nseeds = 3\ngrid = { \"optimizer.lr\" = [1e-4, 1e-2, 10.0], \"model.ffn_dim\" = [32, 48] }\n";
 
-/// The folder of the one sweep.
+/// Returns the folder of the only sweep.
 fn folder(place: &Place) -> PathBuf {
     let entries = fs::read_dir(place.path().join("results/sweeps")).unwrap();
     let mut folders =
@@ -46,7 +46,7 @@ fn the_best_set_is_marked_and_what_diverged_is_not_in_it() {
         let best = (!diverges).then(|| one.settings["optimizer.lr"] == "0.01");
         assert!(one.in_best_set() == best || best == Some(true), "{one:?}");
     }
-    // By hand: the mean of a configuration is that of its cells in the ledger.
+    // By hand, the mean of a configuration is the mean of its cells in the ledger.
     let of_first = |line: &xrun::results::ledger::Attempt| {
         line.status == CellStatus::Ok
             && line.settings["optimizer.lr"] == "0.0001"
@@ -104,7 +104,7 @@ fn the_best_configuration_is_confirmed_with_fresh_seeds() {
     assert_eq!(count(&lines(&place), CellStatus::Ok), 2 * 2 + 2 * 3);
     let text = fs::read_to_string(folder(&place).join("configurations.md")).unwrap();
     assert!(text.contains("confirmed with 3 fresh seeds"), "{text}");
-    // Again nothing runs, and the same is said.
+    // Nothing runs the second time, and the output is the same.
     let before = lines(&place);
     place.xrun(&sweep).succeeds().says(&["confirmed with 3 fresh seeds"]);
     assert_eq!(lines(&place), before);

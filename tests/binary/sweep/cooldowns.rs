@@ -1,5 +1,6 @@
-//! Cooldowns from one trunk: every cell is the uninterrupted training of its length, to the bit, however
-//! often the sweep is killed.
+//! Cooldowns from one trunk: every cell equals the uninterrupted training of its length to the bit, however
+//! often the
+//! sweep is killed.
 
 use super::grid::{count, left, lines, place};
 use crate::place::{Place, Running};
@@ -8,8 +9,9 @@ use std::fs;
 use xrun::checkpoint::newest;
 use xrun::results::ledger::{Attempt, CellStatus};
 
-/// Cooldowns of a fifth from steps 16 and 32 with two rates. Dropout depends on the step, and the batch grows
-/// on the trunk.
+/// Cooldowns of a fifth, from steps 16 and 32, with two rates. Dropout depends on the step, and the batch
+/// grows on the
+/// trunk.
 const COOLDOWNS: &str = "[sweep]\ncooldowns = [32, 16]\ngrid = { \"optimizer.lr\" = [1e-3, 3e-3] }\n";
 
 const COMMON: [&str; 6] = [
@@ -21,7 +23,7 @@ const COMMON: [&str; 6] = [
     "checkpoint.keep=1",
 ];
 
-/// The cells of a sweep with cooldowns, or of one that trains each from step 0.
+/// Returns the arguments of the sweep with cooldowns, or of one that trains each cell from step 0.
 fn arguments(cooldowns: bool) -> Vec<&'static str> {
     let lengths = ["training.steps,lr_scheduler.decay_steps=40:8,20:4"];
     let file: &[&str] = if cooldowns { &["sweep", "trunk.toml"] } else { &["sweep", "whole.toml"] };
@@ -37,13 +39,13 @@ fn both() -> Place {
     place
 }
 
-/// The last line of every cell, by its rate and its steps.
+/// Returns the last line of every cell, by its rate and steps.
 fn last(place: &Place) -> BTreeMap<(String, String), Attempt> {
     let key = |line: &Attempt| ["optimizer.lr", "training.steps"].map(|key| line.settings[key].clone());
     lines(place).into_iter().map(|line| (key(&line).into(), line)).collect()
 }
 
-/// Asserts that the cells are those that are trained from step 0: their last rows, figures and states.
+/// Asserts that the cells equal those trained from step 0, in last rows, figures and states.
 #[track_caller]
 fn is_as_whole(place: &Place, whole: &Place) {
     let (mine, full) = (last(place), last(whole));
@@ -92,7 +94,7 @@ fn cooldowns_are_the_uninterrupted_trainings_of_their_lengths() {
     )
     .unwrap();
     assert_eq!(table.lines().count(), 5, "a row for each cooldown\n{table}");
-    // The shorter ones trained their cooldown alone.
+    // The shorter cells trained only their cooldown.
     for ((_, steps), line) in last(&place) {
         let rows =
             fs::read_to_string(place.path().join("results").join(line.run.unwrap()).join("metrics.csv"));
@@ -100,7 +102,7 @@ fn cooldowns_are_the_uninterrupted_trainings_of_their_lengths() {
         assert_eq!(trained, if steps == "20" { 4 } else { 40 });
     }
 
-    // Again nothing runs, and what is trained from step 0 shares the rows.
+    // Nothing runs the second time, and cells trained from step 0 share the rows.
     let before = lines(&place);
     place.xrun(&arguments(true)).succeeds();
     place.xrun(&arguments(false)).succeeds().says(&["4 done, 0 to run"]);

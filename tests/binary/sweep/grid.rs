@@ -1,4 +1,4 @@
-//! A recipe of a fraction of a second, and what sweeps of it leave.
+//! A recipe of a fraction of a second, and what its sweeps leave.
 
 use crate::place::Place;
 use std::collections::BTreeMap;
@@ -37,28 +37,28 @@ threads = 1
 device = "cpu"
 "#;
 
-/// Steps of the recipe.
+/// Number of steps of the recipe.
 pub const STEPS: u64 = 40;
 
-/// A folder with `grid.toml`, and `more` in it.
+/// Makes a folder with `grid.toml`, which ends with `more`.
 pub fn place(more: &str) -> Place {
     let place = Place::new();
     place.write("grid.toml", format!("{RECIPE}{more}").as_bytes());
     place
 }
 
-/// The lines of the ledger so far; a line that is being written is not among them.
+/// Returns the ledger's lines so far, without a line that is still being written.
 pub fn lines(place: &Place) -> Vec<Attempt> {
     Ledger::read(&place.path().join("results")).unwrap().lines().to_vec()
 }
 
-/// The files of the ledger, one for each process that wrote.
+/// Returns the files of the ledger, one per process that wrote.
 pub fn ledger_files(place: &Place) -> Vec<PathBuf> {
     let folder = fs::read_dir(place.path().join("results/sweeps/ledger")).unwrap();
     folder.map(|file| file.unwrap().path()).collect()
 }
 
-/// Lines with a final status, by cell.
+/// Returns the lines with a final status, by cell.
 pub fn finals(lines: &[Attempt]) -> BTreeMap<String, Vec<Attempt>> {
     let mut finals: BTreeMap<String, Vec<Attempt>> = BTreeMap::new();
     for line in lines {
@@ -70,24 +70,24 @@ pub fn finals(lines: &[Attempt]) -> BTreeMap<String, Vec<Attempt>> {
     finals
 }
 
-/// How many lines have this status.
+/// Returns the number of lines with this status.
 pub fn count(lines: &[Attempt], status: CellStatus) -> usize {
     lines.iter().filter(|line| line.status == status).count()
 }
 
-/// Run folders of the recipe.
+/// Returns the number of run folders of the recipe.
 pub fn runs(place: &Place) -> usize {
     fs::read_dir(place.path().join("results/grid")).map_or(0, Iterator::count)
 }
 
-/// The tables of all sweeps.
+/// Returns the tables of all sweeps.
 fn tables(place: &Place, name: &str) -> Vec<PathBuf> {
     let folders = fs::read_dir(place.path().join("results/sweeps")).unwrap();
     let tables = folders.map(|folder| folder.unwrap().path().join(name));
     tables.filter(|table| table.exists()).collect()
 }
 
-/// The rows, by column, of the table with so many rows.
+/// Returns the rows, by column, of the table that has `rows` rows.
 pub fn table(place: &Place, rows: usize) -> Vec<BTreeMap<String, String>> {
     let read = |path: PathBuf| -> Vec<BTreeMap<String, String>> {
         csv::Reader::from_path(path).unwrap().deserialize().map(Result::unwrap).collect()
@@ -98,7 +98,7 @@ pub fn table(place: &Place, rows: usize) -> Vec<BTreeMap<String, String>> {
     table
 }
 
-/// What attempts that are over left of their files.
+/// Returns the number of files that ended attempts left behind.
 pub fn left(place: &Place) -> usize {
     fs::read_dir(place.path().join("results/sweeps/.attempts")).map_or(0, Iterator::count)
 }

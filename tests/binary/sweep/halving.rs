@@ -1,5 +1,4 @@
-//! Successive halving: what was trained is what the whole grid trains, to the bit, however often it is
-//! killed.
+//! Successive halving trains the same, to the bit, as the whole grid, however often it is killed.
 
 use super::grid::{STEPS, count, left, lines, place, runs};
 use crate::place::{Place, Running};
@@ -8,32 +7,33 @@ use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use xrun::results::ledger::{Attempt, CellStatus};
 
-/// Nine rates, of which the last diverges at once.
+/// Nine rates; the last diverges at once.
 const RATES: &str = "[sweep]\ngrid = { \"optimizer.lr\" = \
                      [1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 6e-3, 1e-2, 3e-2, 10.0] }\n";
 const CELLS: usize = 9;
 
-/// An evaluation every fourth step, two rungs, and a dropout whose masks depend on the step.
+/// An evaluation every fourth step, two rungs, and dropout whose masks depend on the step.
 const RUNGS: [&str; 3] = ["validation.interval=4", "model.dropout=0.1", "sweep.rungs=[8, 20]"];
 
-/// The arguments of a sweep, with rungs or without.
+/// Returns the arguments of a sweep, with rungs or without.
 fn arguments(rungs: bool) -> Vec<&'static str> {
     [&["sweep", "grid.toml"], &RUNGS[..if rungs { 3 } else { 2 }]].concat()
 }
 
-/// The last line of every cell, by its rate.
+/// Returns the last line of every cell, by its rate.
 fn last(place: &Place) -> BTreeMap<String, Attempt> {
     lines(place).into_iter().map(|line| (line.settings["optimizer.lr"].clone(), line)).collect()
 }
 
-/// The rows of a cell's run.
+/// Returns the rows of a cell's run.
 fn rows(place: &Place, line: &Attempt) -> String {
     let run = line.run.as_ref().expect("a run");
     fs::read_to_string(place.path().join("results").join(run).join("metrics.csv")).unwrap()
 }
 
-/// Asserts that every cell has the rows that it has in the whole grid, as far as it was trained, and that the
-/// right ones went on.
+/// Asserts that every cell has the same rows as in the whole grid, as far as it was trained, and that the
+/// right cells
+/// continued.
 #[track_caller]
 fn is_part_of(halved: &Place, whole: &Place) {
     let (halved_cells, whole_cells) = (last(halved), last(whole));
@@ -64,7 +64,7 @@ fn is_part_of(halved: &Place, whole: &Place) {
         })
         .collect();
     assert_eq!(trained, expected);
-    // The best third by the losses of the whole grid at each rung.
+    // The best third at each rung, by the losses of the whole grid.
     let at = |rate: &str, step: usize| -> f64 {
         let text = rows(whole, &whole_cells[rate]);
         text.lines().nth(step).unwrap().split(',').nth(3).unwrap().parse().unwrap()
@@ -88,7 +88,7 @@ fn is_part_of(halved: &Place, whole: &Place) {
     }
 }
 
-/// The whole grid, trained once.
+/// Trains the whole grid once.
 fn whole() -> Place {
     let whole = place(RATES);
     whole.xrun(&arguments(false)).succeeds().says(&["9 of 9 cells done: 8 ok, 1 diverged"]);
@@ -107,7 +107,7 @@ fn survivors_have_the_rows_of_the_whole_grid() {
     is_part_of(&halved, &whole);
     assert_eq!((runs(&halved), left(&halved)), (CELLS, 0), "a cell goes on in its run");
 
-    // Again nothing runs; the whole grid on top runs what was dropped.
+    // Nothing runs the second time; the whole grid on top runs the dropped cells.
     let before = lines(&halved);
     halved.xrun(&arguments(true)).succeeds();
     assert_eq!(lines(&halved), before);
@@ -115,7 +115,7 @@ fn survivors_have_the_rows_of_the_whole_grid() {
     for (rate, line) in last(&halved) {
         assert_eq!(rows(&halved, &line), rows(&whole, &last(&whole)[&rate]), "{rate}");
     }
-    // And halving on top of a whole grid finds every row there.
+    // Halving on top of a whole grid finds every row there.
     let before = lines(&whole);
     whole.xrun(&arguments(true)).succeeds().says(&["9 done, 0 to run"]);
     assert_eq!(lines(&whole), before);
@@ -133,11 +133,11 @@ fn killed_at_random_moments_it_ends_the_same() {
     let mut kills = 0;
     for _ in 0..60 {
         let mut sweep: Running = halved.start(&arguments(true));
-        // After a line or a few, however fast the machine is.
+        // After one to three more lines, however fast the machine is.
         let (before, more) = (lines(&halved).len(), 1 + random(3) as usize);
         sweep.until(|| lines(&halved).len() >= before + more);
         std::thread::sleep(Duration::from_millis(random(30)));
-        // Every second time its run dies too.
+        // Every second time, its run dies too.
         let with_run = random(2) == 0;
         let open = lines(&halved).last().filter(|line| line.status == CellStatus::Running).cloned();
         let killed = sweep.kill();
@@ -154,7 +154,7 @@ fn killed_at_random_moments_it_ends_the_same() {
     is_part_of(&halved, &whole);
 }
 
-/// Kills the run of an attempt, where it has begun and not ended.
+/// Kills the run of an attempt if it has begun and not ended.
 fn kill_run(place: &Place, attempt: &Attempt) {
     let name = format!("results/sweeps/.attempts/{}-{}.jsonl", &attempt.key[..16], attempt.attempt);
     let text = fs::read_to_string(place.path().join(name)).unwrap_or_default();

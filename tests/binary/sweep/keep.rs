@@ -1,4 +1,4 @@
-//! A sweep that is kept, and shown in a page.
+//! A sweep that is kept and shown in a page.
 
 use super::grid::{ledger_files, lines, place};
 use std::fs;
@@ -40,7 +40,7 @@ fn the_rows_of_a_sweep_are_kept_and_shown() {
     assert!(!page.contains("model.dim"), "{page}");
     place.xrun(&["report", "--check", "page.md"]).succeeds().says(&["1 block in 1 page is current"]);
 
-    // By the recipe's name it is the newest one, which is the other.
+    // The recipe's name means the newest sweep, which is the other one.
     for command in ["keep", "watch"] {
         let said = ["no sweep `zz` in results/sweeps; there are: grid-", ", grid-"];
         place.xrun(&[command, "sweeps/zz"]).ended(2).says(&said);
@@ -54,7 +54,7 @@ fn the_rows_of_a_sweep_are_kept_and_shown() {
 fn a_sweep_with_open_cells_is_not_kept() {
     let place = place("");
     place.xrun(&["sweep", "grid.toml", "training.seed=1,2"]).succeeds();
-    // As if it had been killed during its last cell.
+    // As if the sweep had been killed during its last cell.
     let ledger = ledger_files(&place).remove(0);
     let text = fs::read_to_string(&ledger).unwrap();
     let began: Vec<&str> = text.lines().take(1 + 3).collect();
@@ -63,7 +63,7 @@ fn a_sweep_with_open_cells_is_not_kept() {
     assert!(!place.path().join("results/kept").exists());
 }
 
-/// The name of the sweep whose table has these texts.
+/// Returns the name of the sweep whose table contains these texts.
 fn sweep_with(place: &crate::place::Place, texts: &[&str]) -> String {
     let sweeps = fs::read_dir(place.path().join("results/sweeps")).unwrap();
     let mut names = sweeps.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -77,7 +77,7 @@ fn sweep_with(place: &crate::place::Place, texts: &[&str]) -> String {
 #[test]
 fn a_shared_row_shows_the_settings_of_the_sweep_that_shows_it() {
     let place = place("");
-    // Its cells have the same keys as those of the next, and so it has the same folder.
+    // Its cells have the same keys as the next sweep's, so it has the same folder.
     place.xrun(&["sweep", "grid.toml", "checkpoint.interval=5,6", "training.steps=12"]).succeeds();
     place.xrun(&["sweep", "grid.toml", "checkpoint.interval=7,8", "training.steps=12"]).succeeds();
     // A grid that overlaps another one in a row, which has another key there.
@@ -100,7 +100,7 @@ fn a_shared_row_shows_the_settings_of_the_sweep_that_shows_it() {
         assert_eq!(readme.matches("| grid | ").count(), 2, "{readme}");
         fs::remove_file(place.path().join("report.lock")).unwrap();
     }
-    // Sweeps of earlier versions have no list of cells: the values that vary are in their table.
+    // Sweeps of earlier versions have no list of cells; their table has the values that vary.
     let name = sweep_with(&place, &["checkpoint.interval,", "\n7,"]);
     fs::remove_file(place.path().join(format!("results/sweeps/{name}/cells.json"))).unwrap();
     place.xrun(&["keep", &format!("sweeps/{name}"), "--to", "older"]).succeeds();

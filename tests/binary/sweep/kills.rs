@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use xrun::results::ledger::{Attempt, CellStatus};
 
-/// Four sets by six seeds: two that train, one that diverges, one that does not fit.
+/// Four sets times six seeds: two sets train, one diverges, one does not fit.
 const SWEEP: &str = r#"
 [sweep]
 grid = { "training.seed" = [1, 2, 3, 4, 5, 6] }
@@ -21,7 +21,7 @@ pairs = [
 "#;
 const CELLS: usize = 24;
 
-/// Attempts that have begun and not ended.
+/// Returns the attempts that have begun and not ended.
 fn open(lines: &[Attempt]) -> Vec<&Attempt> {
     let mut open: BTreeMap<&str, &Attempt> = BTreeMap::new();
     for line in lines {
@@ -33,7 +33,8 @@ fn open(lines: &[Attempt]) -> Vec<&Attempt> {
     open.into_values().collect()
 }
 
-/// Starts the sweep and kills it when `enough` of the ledger's lines; whatever runs then lives on.
+/// Starts the sweep and kills it once `enough` accepts the ledger's lines; a run that is then in progress
+/// lives on.
 fn killed_when(place: &Place, enough: impl Fn(&[Attempt]) -> bool) -> Vec<Attempt> {
     let mut sweep: Running = place.start(&["sweep", "grid.toml"]);
     assert!(sweep.until(|| enough(&lines(place))), "the sweep ended before it was killed");
@@ -41,7 +42,7 @@ fn killed_when(place: &Place, enough: impl Fn(&[Attempt]) -> bool) -> Vec<Attemp
     lines(place)
 }
 
-/// The number of the process that an attempt runs in, once its run has begun.
+/// Returns the process id of an attempt's run, once the run has begun.
 fn process_of(place: &Place, attempt: &Attempt) -> Option<u64> {
     let name = format!("results/sweeps/.attempts/{}-{}.jsonl", &attempt.key[..16], attempt.attempt);
     let text = fs::read_to_string(place.path().join(name)).ok()?;
@@ -49,12 +50,12 @@ fn process_of(place: &Place, attempt: &Attempt) -> Option<u64> {
     events.find(|event| event["event"] == "begin")?["pid"].as_u64()
 }
 
-/// Whether the ledger has an attempt under way whose run has begun.
+/// Returns whether the ledger has an unfinished attempt whose run has begun.
 fn has_begun(place: &Place, lines: &[Attempt]) -> bool {
     open(lines).first().is_some_and(|attempt| process_of(place, attempt).is_some())
 }
 
-/// Whether a process could be sent a signal.
+/// Sends a signal to a process and returns whether that worked.
 fn sent(signal: &str, pid: u64) -> bool {
     let kill = format!("kill -{signal} {pid}");
     Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap().success()
@@ -64,11 +65,11 @@ fn sent(signal: &str, pid: u64) -> bool {
 fn a_sweep_killed_again_and_again_ends_with_one_row_per_cell() {
     let place = place(SWEEP);
 
-    // With its run alive: the next sweep waits for that and takes its result.
+    // Its run stays alive: the next sweep waits for it and takes its result.
     let seen = killed_when(&place, |lines| count(lines, CellStatus::Ok) >= 2 && has_begun(&place, lines));
     let orphan = open(&seen)[0].clone();
 
-    // With its run, which is killed too: that is seen, and the cell is tried again.
+    // Its run is killed too: the next sweep sees that and tries the cell again.
     let mut victim = None;
     for more in 1..=5 {
         let done = count(&seen, CellStatus::Ok) + more;
@@ -82,11 +83,11 @@ fn a_sweep_killed_again_and_again_ends_with_one_row_per_cell() {
     }
     let victim = victim.expect("a run is killed before it ends");
 
-    // Between the line that an attempt begins and its process, or just after.
+    // Killed between writing the line that begins an attempt and starting its process, or just after.
     let ran = count(&lines(&place), CellStatus::Ok);
     killed_when(&place, |lines| count(lines, CellStatus::Ok) > ran && !open(lines).is_empty());
 
-    // With its run alive, which ends while nobody watches, and half a line written.
+    // Its run stays alive and ends while nobody watches, and half a line is written.
     let seen =
         killed_when(&place, |lines| count(lines, CellStatus::Diverged) >= 1 && has_begun(&place, lines));
     let unwatched = open(&seen)[0].clone();
@@ -121,7 +122,7 @@ fn a_sweep_killed_again_and_again_ends_with_one_row_per_cell() {
 
     let counts = [CellStatus::Ok, CellStatus::Diverged, CellStatus::PredictedOom];
     assert_eq!(counts.map(|status| count(&lines, status)), [12, 6, 6]);
-    // Nothing ran that the ledger does not know of: a run per attempt that began one.
+    // Nothing ran that the ledger does not know of: one run per attempt that began one.
     assert_eq!(runs(&place), lines.iter().filter(|line| line.run.is_some()).count());
     assert_eq!(left(&place), 0);
 
@@ -158,7 +159,7 @@ fn a_sweep_killed_again_and_again_ends_with_one_row_per_cell() {
         }
     }
 
-    // Once more: nothing is left to do.
+    // Once more; nothing is left to do.
     let before = ledger_files(&place);
     place.xrun(&["sweep", "grid.toml"]).succeeds().says(&["24 done, 0 to run"]);
     assert_eq!((ledger_files(&place), self::lines(&place)), (before, lines));
@@ -211,7 +212,7 @@ fn a_sweep_completes_what_another_one_left_when_it_was_killed() {
     other.ends().succeeds().says(&["6 of 6 cells done: 6 ok"]);
     let lines = lines(&place);
     assert_eq!(count(&lines, CellStatus::Ok), 6);
-    // The run that it left was found, unless it had not begun.
+    // The run that the killed sweep left was found, unless it had not begun.
     let killed = count(&lines, CellStatus::Killed);
     assert!(killed <= 1 && runs(&place) <= 6 + killed);
     assert!(open(&lines).is_empty());

@@ -49,7 +49,7 @@ fn a_cell_that_takes_too_long_is_stopped_and_retried_when_asked() {
 #[test]
 fn a_cell_without_a_row_hangs() {
     let place = place("");
-    // One step of many seconds, which no signal ends: only a kill does.
+    // One step of many seconds, which only a kill ends, not another signal.
     let endless = ["training.accumulation=100000", "training.steps=1"];
     let arguments = [&["sweep", "grid.toml"], &endless[..], &["--hang", "1.5"]].concat();
     place.xrun(&arguments).ended(1).says(&["hang", "no row for more than 1.5 s"]);
@@ -59,7 +59,7 @@ fn a_cell_without_a_row_hangs() {
         (CellStatus::Hang, None, None)
     );
 
-    // Steps that come one after another do not.
+    // Steps that follow one another do not hang.
     let steady = ["sweep", "grid.toml", "training.steps=2000", "--hang", "20"];
     place.xrun(&steady).succeeds();
     assert_eq!(last(&place).status, CellStatus::Ok);
@@ -84,7 +84,7 @@ fn a_stopped_sweep_saves_its_cell_and_goes_on() {
     assert_eq!(lines.iter().filter(|line| line.key == last_key(&lines, 2)).count(), 2 + 2);
 }
 
-/// The cell that has an attempt of this number.
+/// Returns the key of the cell with an attempt of this number.
 fn last_key(lines: &[Attempt], attempt: u64) -> String {
     lines.iter().find(|line| line.attempt == attempt).unwrap().key.clone()
 }
@@ -94,7 +94,7 @@ fn a_second_sweep_runs_other_cells_beside_the_first() {
     let place = place("");
     let sweep = under_way(&place, &[]);
     place.xrun(&["sweep", "grid.toml", "training.steps=3"]).succeeds().says(&["1 of 1 cell done: 1 ok"]);
-    // A comparison of speed wants the machine alone.
+    // A comparison of speed needs the machine alone.
     let speed = ["compare", "grid.toml", "optimizer.lr=1e-4", "--on", "tok_s,val_loss", "--seeds", "2"];
     place.xrun(&speed).ended(1).says(&["another sweep or comparison runs", "speeds must be measured alone"]);
     let shown = place.xrun(&["sweep", "grid.toml", "training.steps=4", "--dry-run"]).succeeds();
@@ -120,7 +120,7 @@ fn cells_leave_no_checkpoints_and_pictures_unless_the_command_asks_for_them() {
     assert!(has(&full, "checkpoint") && has(&full, "plots"));
 }
 
-/// Axes that the recipe does not write itself are a surprise.
+/// Axes that the recipe does not write itself would be a surprise.
 #[test]
 fn axes_of_a_recipe_below_are_announced() {
     let place = place("[sweep]\ngrid = { \"optimizer.lr\" = [1e-3, 2e-3] }\n");

@@ -1,4 +1,4 @@
-//! Sweeps from outside: killed and continued, shared, retried, limited, refused.
+//! Sweeps that are killed and continued, shared, retried, limited, or rejected.
 
 mod configurations;
 mod cooldowns;

@@ -1,4 +1,4 @@
-//! Cells that are drawn from ranges, and cells of several seeds.
+//! Cells drawn from ranges, and cells with several seeds.
 
 use super::grid::{finals, lines, place, table};
 
@@ -13,9 +13,9 @@ fn samples_are_the_same_again_and_share_their_rows() {
     let rates: Vec<String> = table(&place, 8).iter().map(|row| row["optimizer.lr"].clone()).collect();
     let numbers: Vec<f64> = rates.iter().map(|rate| rate.parse().unwrap()).collect();
     assert!(numbers.iter().all(|rate| (1e-4..=1e-2).contains(rate)), "{rates:?}");
-    // Four in each decade of two.
+    // Four in each of the two decades.
     assert_eq!(numbers.iter().filter(|&&rate| rate < 1e-3).count(), 4, "{rates:?}");
-    // More samples begin with these.
+    // A larger number of samples begins with these.
     let more = ["sweep", "grid.toml", "training.steps=8", "sweep.samples=10"];
     place.xrun(&more).succeeds().says(&["10 cells, 8 done, 2 to run"]);
     // Whole numbers repeat.

@@ -1,4 +1,4 @@
-//! What is shared, left out, failed, shown, and shown to programs.
+//! Cells that are shared, excluded or failed, and how they are shown to people and programs.
 
 use super::grid::{count, lines, place, runs, table};
 use serde_json::Value;
@@ -17,7 +17,7 @@ fn overlapping_grids_share_rows() {
     assert_eq!((runs(&place), count(&after, CellStatus::Ok)), (3, 3));
     assert_eq!(table(&place, 2), table(&place, 3)[..2]);
 
-    // Bookkeeping is not what a cell is: the row is there.
+    // Bookkeeping does not change a cell: the row is already there.
     place
         .xrun(&["sweep", "grid.toml", "training.seed=1", "checkpoint.keep=5"])
         .succeeds()
@@ -25,20 +25,20 @@ fn overlapping_grids_share_rows() {
     let shared = ["sweep", "grid.toml", "training.seed=4", "checkpoint.keep=1,2"];
     place.xrun(&shared).succeeds().says(&["bookkeeping", "1 to run", "2 of 2 cells done"]);
     assert_eq!(runs(&place), 4);
-    // Training is, and so is execution, and what changes what is measured.
+    // Training changes a cell, and so do execution and what is measured.
     place.xrun(&["sweep", "grid.toml", "training.seed=1", "engine.fused=false"]).succeeds();
     place.xrun(&["sweep", "grid.toml", "training.seed=1", "validation.steps=2"]).succeeds();
     assert_eq!(runs(&place), 6);
 }
 
-/// A world size that is left open is settled in the cell as it is in the run.
+/// If the world size is left open, a cell resolves it as the run does.
 #[test]
 fn cells_may_leave_the_world_size_open() {
     let place = place("");
     let sweep = ["sweep", "grid.toml", "parallelism.world_size=auto", "training.seed=1,2"];
     place.xrun(&sweep).succeeds().says(&["2 of 2 cells done: 2 ok"]);
     place.xrun(&sweep).succeeds().says(&["0 to run"]);
-    // One rank is what the CPU has: the row of a plain cell.
+    // On the CPU that is one rank, and so the row of a plain cell.
     place.xrun(&["sweep", "grid.toml", "training.seed=1"]).succeeds().says(&["0 to run"]);
 }
 
@@ -62,7 +62,7 @@ fn what_is_left_out_has_a_row_with_its_reason() {
     let before = lines(&place);
     place.xrun(&sweep).succeeds();
     assert_eq!(lines(&place), before);
-    // What one sweep leaves out another one runs.
+    // A cell that one sweep excludes, another one runs.
     place.xrun(&["sweep", "grid.toml", "model.n_heads=2", "training.seed=2"]).succeeds();
     assert_eq!((runs(&place), lines(&place).last().unwrap().status), (2, CellStatus::Ok));
 }
@@ -93,7 +93,7 @@ fn a_dry_run_writes_nothing() {
 fn wrong_commands_are_refused_before_anything_is_written() {
     let place = place("");
     place.xrun(&["sweep", "grid.toml", "model.dimm=1,2"]).ended(2).says(&["did you mean model.dim?"]);
-    // What is wrong with every cell is shown with its place.
+    // An error in every cell is shown with its place in the recipe.
     let everywhere = ["sweep", "grid.toml", "model.n_heads=3,5", "training.seed=1,2"];
     place.xrun(&everywhere).ended(2).says(&["does not divide into 3 heads", "model.n_heads=3", "^"]);
     place.xrun(&["sweep", "none.toml"]).ended(2).says(&["cannot read the recipe none.toml"]);
@@ -114,6 +114,6 @@ fn a_recipe_that_is_edited_meanwhile_is_noticed() {
         std::fs::read_to_string(&recipe).unwrap().replace("weight_decay = 10.0", "weight_decay = 9.0");
     std::fs::write(&recipe, edited).unwrap();
     running.ends().ended(1).says(&["1 ok, 1 failed", "the recipe was changed while the sweep ran"]);
-    // The edited recipe has cells of its own.
+    // The edited recipe has its own cells.
     place.xrun(&sweep).succeeds().says(&["2 to run"]);
 }

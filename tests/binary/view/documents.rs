@@ -1,4 +1,4 @@
-//! What documents say.
+//! The content of documents.
 
 use super::*;
 use crate::place::{Place, STEPS};
@@ -44,11 +44,11 @@ fn runs_curves_and_logs_say_what_the_files_say() {
         let place = curve["step"].as_array().unwrap().iter().position(|known| *known == step)?;
         Some((curve["tokens"][place].clone(), curve["seconds"][place].clone(), curve["value"][place].clone()))
     };
-    // The spike and what is no number are among forty of a thousand.
+    // The spike and the NaN are among the forty points of a thousand rows.
     assert!(loss["value"].as_array().unwrap().len() < 50);
     assert_eq!(at(loss, 500), Some((json!(32000), json!(50.0), json!(99.5))));
     assert_eq!(at(loss, 600), Some((json!(38400), json!(60.0), json!("NaN"))));
-    // Of the ends of twenty intervals, the last has no whole window around it.
+    // There are twenty intervals; the end of the last one has no whole window around it.
     assert_eq!(loss["smooth"]["value"].as_array().unwrap().len(), 19);
     assert_eq!(curves["metrics"]["val_loss"]["step"].as_array().unwrap().len(), 10, "blanks are no values");
     assert_eq!(curves["metrics"]["tok_s"]["value"][0], 640.0);
@@ -145,7 +145,8 @@ fn the_page_filters_and_sorts_as_xrun_runs_does() {
     assert_eq!(viewed.get(&format!("/api/matches?filter={}", "a".repeat(1001))).status, 400);
 }
 
-/// A comparison of the held-out loss, and of the steps until one, in so many pairs of a sequential design.
+/// Makes a sequential comparison with `pairs` pairs, of the held-out loss and of the steps until a loss is
+/// reached.
 fn sequential(pairs: usize) -> Experiment {
     let run = |arm: usize, seed: usize, loss: f64, steps: usize| {
         let values = json!({"val_loss": {"value": loss}, "steps_until:val_loss=2": {"value": steps}});
@@ -202,7 +203,7 @@ fn intervals_close_by_the_rule_of_the_comparison() {
     assert!(history(1).is_empty(), "ranks have no interval");
 }
 
-/// Every byte at which the file of a run that was killed may end.
+/// The file of a killed run may end at any byte.
 #[test]
 fn truncated_rows_are_the_rows_before() {
     let dir = tempfile::tempdir().unwrap();

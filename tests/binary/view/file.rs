@@ -8,7 +8,7 @@ fn view(results: &Path, arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::cargo_bin("xrun").unwrap().args(["view", "--results"]).arg(results).args(arguments).assert()
 }
 
-/// The documents in a page.
+/// Returns the documents in a page.
 fn embedded(html: &str) -> Value {
     let start = "<script type=\"application/json\" id=\"documents\">";
     let (_, from) = html.split_once(start).expect("documents");
@@ -45,7 +45,7 @@ fn one_file_has_the_chosen_runs_and_leaves_out_what_is_private() {
     ] {
         assert!(!html.contains(private), "{private}");
     }
-    // Nothing is loaded, and what runs is what the policy names.
+    // Nothing is loaded, and only what the policy names can run.
     assert!(!html.contains("=\"assets/") && !html.contains("rel=\"stylesheet\""));
     assert!(html.contains(
         "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-"

@@ -32,8 +32,7 @@ fn who_has_no_cookie_or_another_name_origin_or_method_gets_nothing() {
     ] {
         refused(viewed.get_as("/api/runs", &[&cookie, foreign]), 403);
     }
-    // Outside the page's folder, which other servers on this machine do not know, the cookie is worth
-    // nothing.
+    // Outside the page's folder, which other servers on this machine do not know, the cookie is worthless.
     for target in ["/", "/api/runs", &format!("/?token={}", viewed.token), folder] {
         refused(viewed.send(format!("GET {target} HTTP/1.1\r\n{host}\r\n{cookie}\r\n\r\n").as_bytes()), 403);
     }
@@ -118,7 +117,7 @@ fn no_parameter_leads_out_of_the_folder() {
             format!("/api/differences?id={way}&id={way}"),
         ] {
             let status = viewed.get(&target).status;
-            // `/` and `/.` without more are the page, or nothing.
+            // `/` and `/.` with nothing after them are the page, or nothing.
             assert!([400, 404].contains(&status) || target == "/", "{target}: {status}");
         }
     }
@@ -170,7 +169,7 @@ fn nothing_is_read_through_links() {
         let answer = viewed.get(&format!("/api/{kind}/files/20261124T101100Z-0123abcd"));
         assert!(answer.status == 404 && !answer.body.contains("precious"), "{answer:?}");
     }
-    // One that becomes a link while it is looked at.
+    // A file that becomes a link while it is being viewed.
     std::fs::remove_file(good.join("log")).unwrap();
     symlink(dir.path().join("secret"), good.join("log")).unwrap();
     let answer = viewed.get(&format!("/api/log/{}", id(&good)));
@@ -187,13 +186,14 @@ fn requests_are_bounded_in_size_time_and_number() {
     assert_eq!(viewed.send(b"GET / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc").status, 400);
     assert_eq!(viewed.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").status, 400);
     // The sixty-fifth connection in the server's queue finds the others open, unless their time ran out while
-    // the machine did something else.
+    // the machine
+    // was busy with something else.
     let busy = (0..10).find_map(|_| {
         let open: Vec<TcpStream> = (0..64).map(|_| viewed.connect()).collect();
         (viewed.get("/").status == 503).then_some(open)
     });
     let mut open = busy.expect("a server with 64 open connections is busy");
-    // A request has to be whole in time: bytes that drip in do not hold its place.
+    // A request must be complete in time; bytes that trickle in do not keep its place.
     let mut slow = open.remove(0);
     slow.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
@@ -210,7 +210,7 @@ fn requests_are_bounded_in_size_time_and_number() {
     }
 }
 
-/// Texts of others come as they are, in JSON, of a type that no browser runs.
+/// Texts from others are passed on unchanged, as JSON, with a type that no browser runs.
 #[test]
 fn hostile_names_and_texts_are_data() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use serde_json::json;
 use std::time::Duration;
 use xrun::results::rows::RowWriter;
 
-/// Longer than the server keeps what it has read.
+/// Longer than the server caches what it has read.
 const STALE: Duration = Duration::from_millis(1100);
 
 #[test]
@@ -23,7 +23,7 @@ fn changes_are_the_rows_that_changed() {
     let curves = || viewed.document(&format!("/api/curves/{}?metrics=loss", id(&first)));
     assert_eq!(curves()["metrics"]["loss"]["rows"], 3);
 
-    // A held run that goes on: its row is new, and its curve has the new rows.
+    // A locked run that continues: its row is new, and its curve has the new rows.
     let folder = RunFolder::open(&first).unwrap();
     let mut summary = folder.summary().unwrap();
     summary.status = Status::Running;
@@ -36,13 +36,13 @@ fn changes_are_the_rows_that_changed() {
     assert_eq!((&changed["runs"][0]["id"], &changed["runs"][0]["live"]), (&json!(id(&first)), &json!(true)));
     assert_ne!(changed["runs"][0]["version"], table["runs"][0]["version"]);
     assert_eq!(curves()["metrics"]["loss"]["step"], json!([1, 2, 3, 4]));
-    // A process that dies says nothing; its lock does.
+    // A process that dies says nothing, but its lock is released.
     drop(folder);
     std::thread::sleep(STALE);
     let died = since(&changed["revision"]);
     assert_eq!((&died["runs"][0]["status"], &died["runs"][0]["live"]), (&json!("killed"), &json!(false)));
 
-    // Rows that a resume cuts back are gone from the curve, and a run that is removed from the table.
+    // Rows that a resume cuts off disappear from the curve, and a removed run from the table.
     drop(RowWriter::<MetricsRow>::resume(&first.join(METRICS), 2, None).unwrap());
     std::fs::remove_dir_all(&second).unwrap();
     std::fs::create_dir_all(dir.path().join("comparisons/c/20261124T101112Z-0123abcd")).unwrap();
@@ -54,7 +54,7 @@ fn changes_are_the_rows_that_changed() {
     assert_eq!((&gone["comparisons"], &gone["sweeps"]), (&json!(true), &json!(false)), "{gone}");
     let damaged = viewed.document("/api/comparisons");
     assert!(damaged["comparisons"][0]["damaged"].is_string(), "{damaged}");
-    // Without another seed no key differs, and the table has other columns.
+    // Without another seed, no key differs, so the table has other columns.
     std::fs::remove_dir_all(dir.path().join("small/20261121T101112Z-0123abcd")).unwrap();
     std::thread::sleep(STALE);
     assert_eq!(since(&gone["revision"])["all"], true);

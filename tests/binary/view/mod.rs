@@ -1,4 +1,4 @@
-//! `xrun view` over a socket, as a browser and as an attacker speak to it, and the files that it writes.
+//! `xrun view` over a socket, as a browser and as an attacker use it, and the files that it writes.
 
 mod documents;
 mod file;
@@ -19,7 +19,7 @@ use xrun::results::{Status, Summary};
 struct Viewed {
     child: Child,
     port: u16,
-    /// The folder of the page, which targets are in: `/NAME`.
+    /// The folder of the page, `/NAME`, which all targets are in.
     folder: String,
     token: String,
     cookie: String,
@@ -76,22 +76,22 @@ impl Viewed {
         format!("Host: 127.0.0.1:{}", self.port)
     }
 
-    /// Sends bytes as they are, and reads the response to its end.
+    /// Sends bytes as they are, and reads the whole response.
     fn send(&self, bytes: &[u8]) -> Answer {
         let mut stream = self.connect();
-        // The server may refuse what is too long before it has read all of it.
+        // The server may reject too long a request before it has read all of it.
         let _ = stream.write_all(bytes);
         read(stream)
     }
 
-    /// Asks for a target in the page's folder with a Host and these headers alone.
+    /// Requests a target in the page's folder, with only a Host and these headers.
     fn get_as(&self, target: &str, headers: &[&str]) -> Answer {
         let (host, folder) = (self.host(), &self.folder);
         let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
         self.send(format!("GET {folder}{target} HTTP/1.1\r\n{host}\r\n{headers}\r\n").as_bytes())
     }
 
-    /// Asks for a target as the page does.
+    /// Requests a target as the page does.
     fn get(&self, target: &str) -> Answer {
         let cookie = format!("Cookie: {}", self.cookie);
         self.get_as(target, &[&cookie, "Sec-Fetch-Site: same-origin"])
@@ -121,7 +121,7 @@ fn read(mut stream: TcpStream) -> Answer {
     Answer { status, head: head.to_owned(), body: body.to_owned() }
 }
 
-/// The row of a step: its loss has a spike at step 500, and is not a number at step 600.
+/// Makes the row of a step: the loss has a spike at step 500 and is NaN at step 600.
 fn metrics(step: u64) -> MetricsRow {
     let loss = match step {
         500 => 99.5,
@@ -143,7 +143,7 @@ fn timing(step: u64) -> TimingRow {
     TimingRow { tok_s: Some(640.0), ..TimingRow::timed(step, Phase::Train, step as f64 / 10.0, 100.0) }
 }
 
-/// A finished run of so many steps, with a sample.
+/// Makes a finished run of `steps` steps with a sample.
 fn run(results: &Path, recipe: &str, time: &str, steps: u64, sample: &str) -> PathBuf {
     let folder = RunFolder::create(results, recipe, "0123abcd", time.parse().unwrap()).unwrap();
     let (mut rows, mut times) = (folder.start_rows(METRICS).unwrap(), folder.start_rows(TIMING).unwrap());
@@ -167,7 +167,7 @@ fn run(results: &Path, recipe: &str, time: &str, steps: u64, sample: &str) -> Pa
     folder.path().to_owned()
 }
 
-/// `RECIPE/RUN` of a run's folder.
+/// Returns `RECIPE/RUN` for a run's folder.
 fn id(run: &Path) -> String {
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
     format!("{}/{}", name(run.parent().unwrap()), name(run))

@@ -1,10 +1,10 @@
-//! What must not change one bit of losses, gradient norms, parameters or moments.
+//! What must not change any bit of losses, gradient norms, parameters or moments.
 
 use crate::engine::harness::{Setup, Trained};
 
 const STEPS: usize = 8;
 
-/// With dropout, documents within windows, and accumulation: gradients are written and added to.
+/// With dropout, documents within windows, and accumulation, so that gradients are both written and added to.
 const BASE: [&str; 4] = [
     "model.dropout=0.1",
     "data.cross_documents=false",
@@ -35,7 +35,8 @@ fn a_rerun() {
     hold_still(&[&[]]);
 }
 
-/// Products are one chain of multiply-adds per element under each, and other sums have a fixed tree.
+/// Under every instruction set, products are one chain of multiply-adds per element, and other sums have a
+/// fixed tree.
 #[test]
 fn instruction_sets() {
     for dtype in ["fp32", "bf16"] {
@@ -62,7 +63,7 @@ fn recomputation() {
     ]);
 }
 
-/// Unfused programs record other tensors, which recomputation finds in another order.
+/// Unfused programs record other tensors, which recomputation computes in another order.
 #[test]
 fn recomputation_of_unfused_ops() {
     let unfused = ["engine.fused=false", "engine.attention=unfused"];
@@ -104,7 +105,7 @@ fn threads() {
     hold_still(&[&["engine.threads=1"], &["engine.threads=3"], &["engine.threads=5"]]);
 }
 
-/// What `training.seed` decides is initial values, order and masks, and nothing else.
+/// `training.seed` decides initial values, order and masks, and nothing else.
 #[test]
 fn seeds_of_parts() {
     hold_still(&[&["training.seed=4", "seeds.init=3", "seeds.order=3", "seeds.dropout=3"]]);
@@ -117,7 +118,7 @@ fn seeds_of_parts() {
     }
 }
 
-/// The comparison itself sees a single flipped bit.
+/// The comparison itself detects a single flipped bit.
 #[test]
 fn a_difference_is_seen() {
     let base = train("fp32", &[]);

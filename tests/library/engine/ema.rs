@@ -1,4 +1,4 @@
-//! The moving average of the weights: it is the average, and training does not know of it.
+//! The moving average of the weights is a correct average, and training does not depend on it.
 
 use crate::engine::harness::Setup;
 use crate::engine::optimizers::meta;
@@ -17,14 +17,13 @@ const DTYPES: [&str; 2] = ["training.dtype=fp32", "training.dtype=bf16"];
 const TWO: &str = "parallelism.world_size=2";
 const THREE: &str = "parallelism.world_size=3";
 const SHARDED: &str = "parallelism.shard=optimizer";
-/// Ranks, and who has the average.
+/// Numbers of ranks, with the average whole or sharded.
 const RANKS: [&[&str]; 5] =
     [&[], &[TWO], &[TWO, SHARDED], &[THREE, SHARDED], &["parallelism.world_size=4", SHARDED]];
 
 type Tensors = BTreeMap<String, Vec<u8>>;
 
-/// Losses, gradient norms and evaluations after every step, and the state after some of them, as rank 0 has
-/// it.
+/// Losses, gradient norms and evaluations after every step, and rank 0's state after some of the steps.
 struct Seen {
     curve: Vec<(u32, u32)>,
     evaluations: Vec<Evaluation>,
@@ -36,7 +35,7 @@ impl Seen {
         self.states.last().expect("it trains")
     }
 
-    /// The last state without the average.
+    /// Returns the last state without the average.
     fn without_average(&self) -> Tensors {
         self.last()
             .iter()
@@ -64,7 +63,7 @@ fn state(rank: &mut Rank) -> Result<Tensors> {
     Ok(tensors)
 }
 
-/// Trains and evaluates after every step.
+/// Trains, and evaluates after every step.
 fn train(overrides: &[&str]) -> Seen {
     let setup = Setup::new(overrides);
     let seen = setup.on_ranks(
@@ -95,7 +94,7 @@ fn numbers(bytes: &[u8]) -> Vec<f64> {
     bytes.as_chunks::<4>().0.iter().map(|&x| f64::from(f32::from_le_bytes(x))).collect()
 }
 
-/// The mean of the weights after each step, those of the newest with the largest share, in f64.
+/// The mean of the weights after each step, in which newer weights have a larger share, in f64.
 #[test]
 fn it_is_the_corrected_average_of_the_weights_of_all_steps() {
     for ranks in RANKS {
@@ -116,7 +115,7 @@ fn it_is_the_corrected_average_of_the_weights_of_all_steps() {
                     let mean =
                         of_steps.iter().zip(&shares).map(|(step, share)| step[i] * share).sum::<f64>() / sum;
                     let most = of_steps.iter().map(|step| step[i].abs()).fold(0.0, f64::max);
-                    // A rounding of the difference and one of the sum for each step.
+                    // Each step rounds once in the difference and once in the sum.
                     let bound = 2.0 * STEPS as f64 * most * f64::from(f32::EPSILON);
                     assert!((found - mean).abs() <= bound, "{ranks:?} {dtype} {name}[{i}]: {found}, {mean}");
                 }
@@ -169,7 +168,8 @@ fn it_does_not_matter_how_a_step_is_computed() {
     }
 }
 
-/// Rules of several optimizers, each with slots of its own parameters alone: the average is of all.
+/// With several optimizers, each has slots only for its own parameters, but the average covers all
+/// parameters.
 #[test]
 fn groups_with_rules_of_their_own_share_one_average() {
     for dtype in DTYPES {
@@ -186,7 +186,8 @@ fn groups_with_rules_of_their_own_share_one_average() {
     }
 }
 
-/// Saves a state whose tensors `stored` names otherwise; one that it leaves out is not saved.
+/// Saves a state with its tensors renamed by `stored`; a tensor for which `stored` returns `None` is left
+/// out.
 fn save(
     setup: &Setup,
     state: &Tensors,
@@ -202,7 +203,7 @@ fn save(
     let view =
         |(name, bytes): (&String, &'static [u8])| Some(TensorView::new(stored(name)?, shape(name), bytes));
     let is_slot = |name: &String| name.starts_with("ema.") || name.starts_with("adam.");
-    // Views borrow; a test may keep its bytes.
+    // Views borrow; a test may leak its bytes.
     let leaked = state.iter().map(|(name, bytes)| (name, &*bytes.clone().leak()));
     let (slots, parameters): (Vec<_>, Vec<_>) =
         leaked.filter_map(view).partition(|view| is_slot(&view.name().to_owned()));
@@ -212,8 +213,7 @@ fn save(
     (folder, loaded)
 }
 
-/// What evaluates the average is what evaluates weights: with the average as weights, the loss has the same
-/// bits.
+/// The average is evaluated like weights: with the average as weights, the loss has the same bits.
 #[test]
 fn its_loss_is_that_of_a_model_with_these_weights() {
     for ranks in [&[][..], &[TWO, SHARDED]] {
@@ -243,7 +243,7 @@ fn its_loss_is_that_of_a_model_with_these_weights() {
     }
 }
 
-/// A checkpoint has whole tensors by the names of parameters, which any number of ranks takes over to the
+/// A checkpoint has whole tensors under the names of parameters, which any number of ranks restores to the
 /// bit.
 #[test]
 fn a_checkpoint_is_resumed_by_any_number_of_ranks() {
@@ -281,7 +281,7 @@ fn a_checkpoint_is_resumed_by_any_number_of_ranks() {
     }
 }
 
-/// After a step that is not finite, the average is as it was.
+/// After a step that is not finite, the average is unchanged.
 #[test]
 fn a_step_that_is_not_finite_leaves_it_alone() {
     let setup = Setup::new(&[KEPT]);

@@ -25,7 +25,7 @@ fn batches(setup: &Setup) -> Vec<Batch> {
     ValidationBatches::new(&setup.dataset, set, spec, 0).unwrap().collect::<xrun::Result<_>>().unwrap()
 }
 
-/// Counts targets that have the highest logit, the first of equals, by plain loops.
+/// Counts the targets that have the highest logit, with plain loops. Ties go to the first.
 fn correct(rank: &mut Rank, batch: &Batch, vocab: usize) -> usize {
     let mut count = 0;
     let see = |_, logits: Vec<f64>| {

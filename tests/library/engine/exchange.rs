@@ -1,4 +1,4 @@
-//! The gradient of the embedding, exchanged by its rows.
+//! The gradient of the embedding, exchanged by rows.
 
 use crate::engine::harness::{Setup, Trained, relative};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use xrun::train::Rank;
 
 const STEPS: usize = 6;
 
-/// A global batch of 24 sequences, distributed over a number of ranks.
+/// Distributes a global batch of 24 sequences over a number of ranks.
 fn distributed(world: usize) -> [String; 2] {
     [format!("parallelism.world_size={world}"), format!("training.local_batch_size={}", 24 / world)]
 }
@@ -17,7 +17,7 @@ fn gathers(setup: &Setup) -> usize {
     program.nodes.iter().filter(|n| n.op.name() == "gather_rows").count()
 }
 
-/// Rounding apart, the same training.
+/// Asserts that two trainings are the same up to rounding.
 fn alike(a: &Trained, b: &Trained, bound: f64, what: &str) {
     for (step, (x, y)) in a.losses().into_iter().zip(b.losses()).enumerate() {
         assert!(relative(x, y) < bound, "{what}, step {}: {x} and {y}", step + 1);
@@ -57,7 +57,7 @@ fn distributed_setup(world: usize, dtype: &str, more: &[&str]) -> Setup {
     Setup::new(&[&[&*world, &local, dtype, "model.dropout=0.2"], more].concat())
 }
 
-/// The gradient of the embedding as the first step leaves it on every rank.
+/// Returns every rank's gradient of the embedding after the first step.
 fn first_gradient(world: usize, dtype: &str, more: &[&str]) -> Vec<Vec<u32>> {
     let setup = distributed_setup(world, dtype, more);
     let gradient = |rank: &mut Rank| {
@@ -68,7 +68,7 @@ fn first_gradient(world: usize, dtype: &str, more: &[&str]) -> Vec<Vec<u32>> {
     setup.on_ranks(|_| Arc::clone(&setup.plan), gradient).unwrap()
 }
 
-/// Rows are added in the order of the global batch: however many ranks share it, to the bit.
+/// Rows are added in the order of the global batch, so the bits do not depend on the number of ranks.
 #[test]
 fn the_sum_does_not_depend_on_ranks() {
     for dtype in ["training.dtype=fp32", "training.dtype=bf16"] {
@@ -100,7 +100,7 @@ fn buckets_and_overlap_change_no_bit() {
     }
 }
 
-/// Ranks that divide the gradient sum what they own of it, to the bits of a rank that sums all.
+/// Ranks that shard the gradient sum only what they own, with the same bits as a rank that sums everything.
 #[test]
 fn each_rank_sums_what_it_owns() {
     for dtype in ["training.dtype=fp32", "training.dtype=bf16"] {
@@ -130,7 +130,7 @@ fn each_rank_sums_what_it_owns() {
     }
 }
 
-/// Rows take more bytes than the table where the batch is large beside the vocabulary.
+/// If the batch is large compared with the vocabulary, rows take more bytes than the table.
 #[test]
 fn a_large_batch_is_reduced() {
     let base = ["parallelism.world_size=2", "training.accumulation=1"];

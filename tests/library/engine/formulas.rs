@@ -1,4 +1,4 @@
-//! Formulas as activations and as decays. A gated one is a part of the models of `models.rs`.
+//! Formulas as activations and as decays. Gated formulas are tested with the models in `models.rs`.
 
 use crate::engine::gradient;
 use crate::engine::harness::{Setup, Trained};
@@ -63,7 +63,7 @@ fn the_formula_of_a_word_trains_as_the_word() {
     }
 }
 
-/// The recipes of formulas that have no word: they learn.
+/// The recipes of formulas that have no built-in name: they learn.
 #[test]
 fn shipped_formulas_train() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/questions");

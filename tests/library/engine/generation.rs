@@ -1,5 +1,5 @@
-//! Generation: prompts in one pass give what they give token by token, and samples of a batch do not see each
-//! other.
+//! Generation: a prompt in one pass gives the same as token by token, and the samples of a batch do not see
+//! each other.
 
 use crate::engine::harness::Setup;
 use crate::engine::models::MODELS;
@@ -13,7 +13,7 @@ use xrun::model::{Generator, PromptShape, prompt_rows};
 use xrun::plan::Plan;
 use xrun::train::{Generating, InitialValues, initialize, refresh_compute_copy};
 
-/// A model that generates, on one thread or more.
+/// A model that generates, on one or more threads.
 struct Model {
     plan: Arc<Plan>,
     generator: Generator,
@@ -78,7 +78,7 @@ fn prompt(len: usize, from: usize) -> Vec<u32> {
     (0..len).map(|i| ((from + 31 * i) % 256) as u32).collect()
 }
 
-/// The largest difference, relative to the largest number.
+/// Returns the largest difference, relative to the largest number in `a`.
 fn distance(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     let size = a.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
@@ -111,7 +111,7 @@ fn prompts_of_every_model_are_as_token_by_token() {
     }
 }
 
-/// Compares the logits after prompts of some lengths, within a share of the largest.
+/// Compares the logits after prompts of these lengths, within a fraction of the largest.
 fn one_pass_is_as_token_by_token(overrides: &[&str], lengths: &[usize], bound: f64) {
     for &len in lengths {
         let mut model = Model::new(overrides, 2, 1);
@@ -123,7 +123,7 @@ fn one_pass_is_as_token_by_token(overrides: &[&str], lengths: &[usize], bound: f
     }
 }
 
-/// What comes after the prompt reads keys of both programs.
+/// Tokens after the prompt read keys from both programs.
 #[test]
 fn greedy_tokens_are_those_of_whole_sequences() {
     let mut model = Model::new(&["training.dtype=fp32"], 1, 1);
@@ -147,7 +147,7 @@ fn prompts_of_a_batch_are_as_each_alone() {
             let prompts: Vec<Vec<u32>> = lengths.iter().map(|&len| prompt(len, len)).collect();
             let together = Model::new(&overrides, 6, 6).texts(&prompts, 30, &[]).unwrap();
             for (sample, prompt) in prompts.iter().enumerate() {
-                // The draws of a sample are those of its place in the batch.
+                // A sample's draws depend on its place in the batch.
                 let alone = vec![prompt.clone(); 6];
                 let alone = Model::new(&overrides, 6, 6).texts(&alone, 30, &[]).unwrap();
                 assert_eq!(together[sample], alone[sample], "{overrides:?}: sample {sample}");
@@ -182,7 +182,7 @@ fn texts_end_at_an_end_token_or_with_the_context() {
         let at = whole.iter().position(|token| [end, 255].contains(token)).unwrap_or(whole.len());
         assert_eq!(*ended, whole[..at]);
     }
-    // A prompt may take the whole context.
+    // A prompt may fill the whole context.
     let full = model.texts(&[prompt(SEQ_LEN, 1), prompt(1, 2), prompt(SEQ_LEN, 3)], 5, &[]).unwrap();
     assert_eq!(full.iter().map(Vec::len).collect::<Vec<_>>(), [1, 5, 1]);
 }

@@ -1,5 +1,6 @@
-//! Ops on a GPU need a queue and no vendor: whole programs are put into a queue of this test, which checks
-//! every call.
+//! Ops need a queue to run on a GPU, but no vendor: whole programs are put into this test's queue, which
+//! checks every
+//! call.
 
 use crate::engine::harness::{Setup, recipe};
 use crate::engine::models::MODELS;
@@ -19,7 +20,7 @@ use xrun::machine::Machine;
 use xrun::model::Programs;
 use xrun::plan::{CorpusFacts, Plan};
 
-/// The memory of a tensor: its name and its addresses.
+/// The memory of a tensor: its name and addresses.
 #[derive(Clone, Debug)]
 struct Tensor {
     name: String,
@@ -34,7 +35,7 @@ struct FakeQueue<'a> {
     /// Addresses that were written or may have been.
     touched: RefCell<Vec<DevicePtr>>,
     calls: Cell<usize>,
-    /// True if it reads what other ranks share.
+    /// True if the node reads what other ranks share.
     reads_ranks: Cell<bool>,
     precisions: RefCell<Vec<ProductPrecision>>,
     problems: RefCell<Vec<String>>,
@@ -56,7 +57,7 @@ impl FakeQueue<'_> {
         }
     }
 
-    /// Checks that a mapped tensor lies within one tensor of the node, and that the driver would take the
+    /// Checks that a mapped tensor lies within one tensor of the node, and that the driver would accept the
     /// map.
     fn map(&self, entry: &str, map: &TensorMap) {
         let last = map.sizes[1..].iter().zip(map.strides).map(|(n, stride)| (n - 1) * stride);
@@ -87,7 +88,7 @@ impl Queue for FakeQueue<'_> {
     fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
         let entry = kernel.entry;
-        // A header's kernel has the name of a definition.
+        // A kernel in a header is named by a definition.
         let definition = kernel.defines.iter().find(|(_, value)| value == entry).map(|(name, _)| *name);
         let headers = headers().into_iter().map(|(_, text)| text);
         let written = format!("{}(", definition.unwrap_or(entry));
@@ -191,7 +192,7 @@ impl Queue for FakeQueue<'_> {
     }
 }
 
-/// Gives every tensor of a program memory of its own; a view lies within the tensor that it views.
+/// Gives every tensor of a program its own memory; a view lies within the tensor that it views.
 fn tensors(program: &Program) -> Vec<Tensor> {
     let mut next: DevicePtr = 1 << 40;
     let own: Vec<DevicePtr> = program
@@ -216,7 +217,7 @@ fn tensors(program: &Program) -> Vec<Tensor> {
     program.tensors.iter().enumerate().map(tensor).collect()
 }
 
-/// Returns a queue for one node, and its addresses: those of the inputs and those of the outputs.
+/// Returns a queue for one node, and the addresses of its inputs and outputs.
 fn queue<'a>(
     node: &Node,
     tensors: &[Tensor],
@@ -244,7 +245,7 @@ fn put(program: &Program, node: &Node, queue: &FakeQueue<'_>, [inputs, outputs]:
     node.node.op.gpu(&node).unwrap_or_else(|e| panic!("{} ({}): {e}", node.node.op.name(), node.node.scope));
 }
 
-/// Puts a node into a queue and returns the problems that were found.
+/// Puts a node into a queue and returns the problems found.
 fn check(program: &Program, node: &Node, tensors: &[Tensor], properties: &Properties) -> Vec<String> {
     let (queue, addresses) = queue(node, tensors, properties);
     put(program, node, &queue, &addresses);
@@ -269,7 +270,7 @@ fn check(program: &Program, node: &Node, tensors: &[Tensor], properties: &Proper
     queue.problems.into_inner().into_iter().map(context).collect()
 }
 
-/// Returns true if a tensor is read by a node, or outlives the program.
+/// Returns true if a node reads a tensor, or if the tensor outlives the program.
 fn is_used(program: &Program, id: TensorId) -> bool {
     let base = program.base(id);
     let reads = |node: &Node| node.inputs.iter().any(|&input| program.base(input) == base);
@@ -289,7 +290,7 @@ fn check_all(programs: &Programs, properties: &Properties) {
 
 const ARCHITECTURES: [(u32, u32); 3] = [(8, 0), (9, 0), (12, 0)];
 
-/// Plans for a GPU are made without one: the machine is not asked.
+/// Plans for a GPU without having one: the machine is not asked.
 fn programs(overrides: &[&str]) -> Programs {
     programs_on(&Machine::none(), overrides)
 }
@@ -332,7 +333,7 @@ fn every_node_of_every_part_of_a_model_puts_work_on_its_own_tensors_into_the_que
     }
 }
 
-/// On a named machine, whose GPUs sum the gradient norm in larger blocks than the CPU does.
+/// Uses a named machine, whose GPUs sum the gradient norm in larger blocks than the CPU does.
 #[test]
 fn every_node_of_a_sharded_optimizer_puts_work_on_its_own_tensors_into_the_queue() {
     let sharded =
@@ -347,7 +348,7 @@ fn every_node_of_a_sharded_optimizer_puts_work_on_its_own_tensors_into_the_queue
     ];
     for (k, overrides) in variants.into_iter().enumerate() {
         let programs = programs_on(&Machine::named("h200").unwrap(), &[overrides, &sharded[..]].concat());
-        // Staging of copies, where GPUs exchange data by them.
+        // If GPUs exchange data by copies, there is staging for them.
         assert_eq!(programs.state.slot(ExchangeSlot::Sums).is_some(), k != 2);
         check_all(&programs, &Properties::of_architecture((9, 0)));
     }

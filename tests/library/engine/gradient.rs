@@ -10,15 +10,15 @@ const EPSILON: f64 = 1e-6;
 const ATOL: f64 = 1e-5;
 const RTOL: f64 = 1e-3;
 
-/// Sequences of a micro-batch and tokens of a sequence.
+/// Sequences per micro-batch, and tokens per sequence.
 const BATCH: usize = 2;
 const SEQ_LEN: usize = 16;
 
-/// Elements tried of every parameter: those with the largest gradients, and others from anywhere.
+/// Elements tried in every parameter: those with the largest gradients, and others from anywhere.
 const LARGEST: usize = 2;
 const OTHERS: usize = 3;
 
-/// A model in f64 with two micro-batches, so that gradients are written and added to.
+/// A model in f64 with two micro-batches, so that gradients are both written and added to.
 struct Model {
     setup: Setup,
     engine: Engine,
@@ -31,8 +31,8 @@ impl Model {
         let overrides = [&sizes[..], overrides].concat();
         let setup = Setup::planned(&overrides, |plan| plan.precision = Precision::for_act_dtype(DType::F64));
         let mut engine = setup.engine();
-        // Larger than at the start of a training, and norm weights that differ, so that every gradient is
-        // felt.
+        // Larger than at the start of training, and with differing norm weights, so that every gradient
+        // matters.
         for param in &setup.programs.state.params {
             let slot = format!("params.{}", param.name);
             let matrix = param.role.is_matrix();
@@ -44,7 +44,8 @@ impl Model {
         Self { setup, engine, batches: [batch(0, vocab), batch(1, vocab)] }
     }
 
-    /// The sum of all losses of a step, those beside cross-entropy included; gradients lie in the state.
+    /// Returns the sum of all losses of a step, including those besides cross-entropy; leaves the gradients
+    /// in the state.
     fn run(&mut self) -> f64 {
         for (micro, batch) in self.batches.iter().enumerate() {
             let state = &mut self.engine.state;
@@ -70,7 +71,7 @@ impl Model {
         self.setup.plan.batch.tokens_per_step() as f64
     }
 
-    /// The central difference of the objective at one element of a parameter.
+    /// Returns the central difference of the objective at one element of a parameter.
     fn difference(&mut self, slot: &str, values: &[f64], at: usize) -> f64 {
         let mut objective = |shift: f64| {
             let mut moved = values.to_vec();
@@ -84,7 +85,7 @@ impl Model {
     }
 }
 
-/// Arbitrary tokens in three documents per sequence.
+/// Makes arbitrary tokens, in three documents per sequence.
 fn batch(micro: usize, vocab: usize) -> Batch {
     let token = |i: usize| ((i + micro * BATCH * SEQ_LEN) * 7919 % vocab) as u32;
     let mut batch = Batch::default();
@@ -121,7 +122,7 @@ pub fn check(overrides: &[&str]) {
         let mut probes: Vec<usize> = (0..gradient.len()).collect();
         probes.sort_by(|&a, &b| gradient[b].abs().total_cmp(&gradient[a].abs()));
         probes.truncate(LARGEST);
-        // The absolute tolerance must not be what lets them pass.
+        // The probes must not pass only because of the absolute tolerance.
         let largest = analytic(probes[0]).abs();
         assert!(largest > 1e3 * ATOL, "{overrides:?}: the gradient of {} is at most {largest}", param.name);
         probes.extend((0..OTHERS).map(|i| (i * 7919 + 13) % gradient.len()));

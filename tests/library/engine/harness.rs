@@ -1,4 +1,4 @@
-//! What the tests share: from a recipe to a trained state, on any number of ranks, through the public
+//! Shared by the tests: from a recipe to a trained state, on any number of ranks, through the public
 //! interface.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use xrun::recipe::Recipe;
 use xrun::train::{InitialValues, Rank, initialize};
 use xrun::{Result, recipe};
 
-/// Two blocks, grouped queries, a vocabulary and an FFN width that are padded, documents within windows.
+/// Two blocks, grouped queries, a padded vocabulary and FFN width, and several documents per window.
 pub const TINY: &str = r#"
 [model]
 dim = 32
@@ -47,7 +47,7 @@ validation_tokens = 500
 threads = 2
 "#;
 
-/// A recipe on its way to be trained.
+/// A recipe that is ready to be trained.
 #[derive(Clone)]
 pub struct Setup {
     pub plan: Arc<Plan>,
@@ -55,7 +55,7 @@ pub struct Setup {
     pub dataset: Arc<Dataset>,
 }
 
-/// [`TINY`] with `section.key=value` on top.
+/// Loads [`TINY`] with `section.key=value` settings on top.
 pub fn recipe(overrides: &[&str]) -> Result<Recipe> {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
     recipe::load_str("tiny.toml".as_ref(), TINY, &overrides, std::iter::empty(), &Machine::here())
@@ -73,7 +73,7 @@ impl Setup {
         Self::from_plan(plan, dataset)
     }
 
-    /// With a plan that no recipe asks for.
+    /// Makes a setup with a plan that no recipe can ask for.
     pub fn planned(overrides: &[&str], change: impl FnOnce(&mut Plan)) -> Self {
         let Self { plan, dataset, .. } = Self::new(overrides);
         let mut plan = Plan::clone(&plan);
@@ -86,7 +86,7 @@ impl Setup {
         Ok(Self { plan: Arc::new(plan), programs: Arc::new(programs), dataset })
     }
 
-    /// An engine of one rank with initialized parameters, before its first step.
+    /// Makes an engine of one rank with initialized parameters, before its first step.
     pub fn engine(&self) -> Engine {
         let execution = &self.plan.execution;
         let pool = Arc::new(Pool::new(execution.threads).unwrap());
@@ -102,30 +102,30 @@ impl Setup {
         engine
     }
 
-    /// Trains on all ranks and evaluates; what each rank has at the end.
+    /// Trains on all ranks and evaluates. Returns what each rank has at the end.
     pub fn train(&self, steps: usize) -> Vec<Trained> {
         self.train_with(steps, |_| Arc::clone(&self.plan))
     }
 
-    /// As [`Setup::train`], one rank.
+    /// Like [`Setup::train`], with one rank.
     pub fn train_one(&self, steps: usize) -> Trained {
         assert_eq!(self.plan.batch.world_size, 1);
         self.train(steps).remove(0)
     }
 
-    /// As [`Setup::train`], one rank, with these vector instructions.
+    /// Like [`Setup::train`], with one rank and these vector instructions.
     pub fn train_with_instructions(&self, steps: usize, arch: pulp::Arch) -> Trained {
         let pool = Pool::with_instructions(self.plan.execution.threads, arch).unwrap();
         let body = |rank: &mut Rank| Trained::new(rank, steps);
         self.on_pool(&Arc::new(pool), |_| Arc::clone(&self.plan), body).unwrap().remove(0)
     }
 
-    /// As [`Setup::train`], each rank with a plan of its own.
+    /// Like [`Setup::train`], with a plan for each rank.
     pub fn train_with(&self, steps: usize, plan: impl Fn(usize) -> Arc<Plan> + Sync) -> Vec<Trained> {
         self.on_ranks(plan, |rank| Trained::new(rank, steps)).unwrap()
     }
 
-    /// Does something on every rank, each with a plan of its own; what came of it, in rank order.
+    /// Runs `body` on every rank, with a plan for each. Returns the results in rank order.
     pub fn on_ranks<T: Send>(
         &self,
         plan: impl Fn(usize) -> Arc<Plan> + Sync,
@@ -134,7 +134,7 @@ impl Setup {
         self.on_pool(&Arc::new(Pool::new(self.plan.execution.threads).unwrap()), plan, body)
     }
 
-    /// As [`Setup::on_ranks`], on these threads.
+    /// Like [`Setup::on_ranks`], on these threads.
     fn on_pool<T: Send>(
         &self,
         pool: &Arc<Pool>,
@@ -153,7 +153,7 @@ impl Setup {
         Ok(results.into_inner().unwrap().into_values().collect())
     }
 
-    /// Everything that decides what runs and where it lies, as text.
+    /// Returns as text everything that decides what runs and where it lies in memory.
     pub fn listing(&self) -> String {
         let state = &self.programs.state;
         let slots = state.slots.iter().map(|s| format!("{} {} {}+{}\n", s.name, s.spec, s.buffer, s.offset));
@@ -177,13 +177,13 @@ pub struct Trained {
     /// The step that was not finite, and where.
     pub bad: Option<(u64, NonFiniteTensor)>,
     pub val_loss: f64,
-    /// Parameters and moments by name, as stored; none on a rank that has but a part of them.
+    /// Parameters and moments by name, as stored; empty on a rank that has only some of them.
     pub tensors: Vec<(String, Vec<u8>)>,
-    /// Bytes of one of their numbers.
+    /// Bytes per number in `tensors`.
     number_bytes: usize,
     /// Bytes of the state.
     pub state_bytes: usize,
-    /// Transient bytes reserved, and how often the system was asked.
+    /// Transient bytes reserved, and the number of allocations.
     pub transient: (usize, usize),
 }
 
@@ -218,8 +218,8 @@ impl Trained {
         self.curve.iter().map(|&(loss, _)| f64::from(loss)).collect()
     }
 
-    /// Where two runs first differ in a bit of losses, norms, parameters or moments; `None` where they do
-    /// not.
+    /// Returns where two runs first differ in a bit of losses, norms, parameters or moments; `None` if they
+    /// do not.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let bits = |curve: &[(f32, f32)]| -> Vec<_> {
             curve.iter().map(|(loss, norm)| (loss.to_bits(), norm.to_bits())).collect()
@@ -234,7 +234,7 @@ impl Trained {
         tensors.find(|(a, b)| a != b).map(|(a, b)| format!("{} or {}", a.0, b.0))
     }
 
-    /// The parameters, without the moments, as numbers.
+    /// Returns the parameters, without the moments, as numbers.
     pub fn parameters(&self) -> Vec<f64> {
         let number = |bytes: &[u8]| match *bytes {
             [a, b, c, d] => f64::from(f32::from_le_bytes([a, b, c, d])),
@@ -244,7 +244,7 @@ impl Trained {
         parameters.flat_map(|(_, bytes)| bytes.chunks_exact(self.number_bytes)).map(number).collect()
     }
 
-    /// ‖a − b‖ / ‖b‖ of the parameters.
+    /// Returns ‖a − b‖ / ‖b‖ over the parameters.
     pub fn distance(&self, other: &Self) -> f64 {
         let (a, b) = (self.parameters(), other.parameters());
         assert_eq!(a.len(), b.len());
@@ -253,23 +253,23 @@ impl Trained {
     }
 }
 
-/// |a − b| / |b|.
+/// Returns |a − b| / |b|.
 pub fn relative(a: f64, b: f64) -> f64 {
     (a - b).abs() / b.abs()
 }
 
-/// Writes a slot, given as its name prints.
+/// Writes a slot, given by its printed name.
 pub fn set(engine: &mut Engine, slot: &str, values: &[f64]) {
     let slot = engine.state.layout().slot_printed_as(slot).unwrap();
     engine.state.set_values(slot, values).unwrap();
 }
 
-/// Reads a slot, given as its name prints.
+/// Reads a slot, given by its printed name.
 pub fn get(engine: &Engine, slot: &str) -> Vec<f64> {
     engine.state.values(engine.state.layout().slot_printed_as(slot).unwrap()).unwrap()
 }
 
-/// Opens a corpus once per process.
+/// Opens each corpus once per process.
 fn open(recipe: &Recipe) -> Result<Arc<Dataset>> {
     type Opened = Mutex<BTreeMap<String, Arc<Dataset>>>;
     static OPENED: OnceLock<Opened> = OnceLock::new();

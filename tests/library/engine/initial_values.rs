@@ -1,9 +1,9 @@
-//! Initial values: which parameters of two models begin alike, and that they never change under a seed.
+//! Initial values: which parameters of two models start the same, and that they never change for a seed.
 
 use crate::engine::harness::{Setup, get};
 use std::collections::BTreeMap;
 
-/// Every drawn parameter by its name, with its values.
+/// Returns the values of every drawn parameter, by name.
 fn matrices(settings: &[&str]) -> BTreeMap<String, Vec<f64>> {
     let setup = Setup::new(settings);
     let engine = setup.engine();
@@ -11,7 +11,7 @@ fn matrices(settings: &[&str]) -> BTreeMap<String, Vec<f64>> {
     params.map(|param| (param.name.clone(), get(&engine, &format!("params.{}", param.name)))).collect()
 }
 
-/// The first three values of the embedding and of a matrix in the last block, in bits.
+/// Returns the first three values, as bits, of the embedding and of a matrix in the last block.
 fn pinned(settings: &[&str]) -> [[u32; 3]; 2] {
     let values = matrices(settings);
     ["embedding", "blocks.1.gate_up"].map(|name| std::array::from_fn(|i| (values[name][i] as f32).to_bits()))
@@ -27,12 +27,13 @@ fn models_share_the_values_of_the_parameters_that_both_have() {
     let mut untied = base.clone();
     untied.remove("head");
     assert_eq!(matrices(&["model.tie_embeddings=true"]), untied);
-    // Of another depth, all but those that write the residual stream, whose deviation depends on it.
+    // At another depth, all are the same but those that write the residual stream, whose deviation depends on
+    // the depth.
     for (name, values) in matrices(&["model.n_layers=3"]) {
         let is_scaled = name.ends_with(".out") || name.ends_with(".down");
         assert_eq!(base.get(&name) == Some(&values), !is_scaled && !name.starts_with("blocks.2."), "{name}");
     }
-    // By index, the norms of queries and keys shift all that comes behind them, as they did before.
+    // By index, the norms of queries and keys shift everything after them, as they used to.
     let index = "seeds.scheme=index";
     let by_index = matrices(&[index]);
     let alike =
@@ -46,7 +47,7 @@ fn no_two_parameters_or_seeds_have_the_same_values() {
     let mut seen = Vec::new();
     for seed in ["seeds.init=3", "seeds.init=4"] {
         for (name, values) in matrices(&[seed]) {
-            // Of parameters that are drawn with one key, the values have one ratio.
+            // Values drawn with the same key have the same ratios.
             seen.push(((values[1] / values[0] * 1e3).round() as i64, format!("{name} with {seed}")));
         }
     }
@@ -55,7 +56,7 @@ fn no_two_parameters_or_seeds_have_the_same_values() {
     assert_eq!((seen.len(), twice), (20, None));
 }
 
-/// Values are a promise to runs that are trained again: they never change under a seed and a scheme.
+/// Runs that are trained again rely on the values, so they never change for a seed and a scheme.
 #[test]
 fn values_never_change() {
     let found = ["name", "index"].map(|scheme| pinned(&["seeds.init=42", &format!("seeds.scheme={scheme}")]));

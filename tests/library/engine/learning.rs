@@ -1,11 +1,11 @@
-//! A model that is large enough for its data learns it by heart.
+//! A model that is large enough for its data memorizes it.
 
 use crate::engine::harness::{Setup, get};
 use std::sync::Arc;
 use xrun::data::{Loader, LoaderSpec, Ramp};
 use xrun::ir::BatchSlot;
 
-/// Random tokens have nothing in them but themselves: predicting them means having stored them.
+/// Random tokens have no structure, so a model can only predict them by storing them.
 #[test]
 fn a_batch_is_memorized() {
     let steps = 120;
@@ -23,7 +23,7 @@ fn a_batch_is_memorized() {
         start_step: 0,
     };
     let data = Loader::new(Arc::clone(&setup.dataset), spec).unwrap().next().unwrap();
-    // What follows is decided by what came before only where sequences begin differently.
+    // Earlier tokens determine the next one only if no two sequences begin alike.
     let mut first: Vec<u32> = data.tokens.chunks(batch.seq_len).map(|sequence| sequence[0]).collect();
     first.sort_unstable();
     first.dedup();

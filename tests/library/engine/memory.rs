@@ -1,4 +1,4 @@
-//! What the plan says of memory is what is held, and poison shows a read of what is not there.
+//! The memory in use matches the plan, and poison exposes reads of memory that was not written.
 
 use crate::engine::harness::Setup;
 use std::sync::Arc;
@@ -47,7 +47,8 @@ fn recomputation_saves_what_it_promises() {
     assert_eq!(sizes, [7_374_848, 5_801_984, 4_753_408, 2_498_560]);
 }
 
-/// A step in which all is well has no bad tensor: scratch, which an op need not write, is full of NaN here.
+/// A step in which all is well has no bad tensor, although scratch, which an op need not write, is full of
+/// NaN here.
 #[test]
 fn scratch_is_no_bad_tensor() {
     let setup = Setup::new(&["engine.poison=true"]);
@@ -63,7 +64,7 @@ fn scratch_is_no_bad_tensor() {
     assert_eq!(found.unwrap(), [None]);
 }
 
-/// Blocks that live at the same time do not overlap, and the arena ends where the last one does.
+/// Blocks that live at the same time do not overlap, and the arena ends where the last block does.
 #[test]
 fn living_blocks_are_disjoint() {
     for overrides in [
@@ -107,7 +108,7 @@ fn run(section: &Section, placement: Placement, poison: bool) -> Vec<f64> {
     engine.state.values(y).unwrap()
 }
 
-/// A tensor of which only the first half is written.
+/// A tensor that is only written in its first half.
 #[test]
 fn poison_shows_a_read_of_what_was_never_written() {
     let mut b = Builder::new("half", state());
@@ -125,8 +126,8 @@ fn poison_shows_a_read_of_what_was_never_written() {
     }
 }
 
-/// A memory plan that gives a living tensor's place to another one. Without poison the wrong number goes on
-/// quietly.
+/// A memory plan that gives a living tensor's place to another one. Without poison, the wrong number goes
+/// unnoticed.
 #[test]
 fn poison_shows_a_wrong_memory_plan() {
     let mut b = Builder::new("overlap", state());

@@ -1,4 +1,4 @@
-//! Models of many parts: what must hold for today's default model holds for each of these.
+//! Models of many parts: what must hold for the default model must hold for each of these.
 
 use crate::engine::gradient;
 use crate::engine::harness::{Setup, Trained};
@@ -136,7 +136,7 @@ fn recomputation_placement_and_poison_change_no_bit() {
     }
 }
 
-/// Fused ops round less often than the ops that they are made of.
+/// Fused ops round less often than the ops they combine.
 #[test]
 fn unfused_programs_have_the_same_losses_but_for_rounding() {
     for (name, keys) in MODELS {

@@ -5,8 +5,9 @@ use crate::engine::update_groups::{Tensors, snapshot};
 use std::sync::Arc;
 use xrun::ir::{FlatBuffer, Shards};
 
-/// Two steps of the update alone, for gradients that every rank already has the sums of; what a checkpoint
-/// holds then.
+/// Runs two steps of only the update, on gradients that every rank already has the sums of. Returns what a
+/// checkpoint
+/// then holds.
 fn updated(overrides: &[&str]) -> Tensors {
     let setup = Setup::new(&[overrides, &["optimizer.name=muon"]].concat());
     let ends = setup.on_ranks(
@@ -62,7 +63,7 @@ fn every_rank_owns_matrices_whole() {
     assert!(owned.iter().all(|&elements| elements > 0), "{owned:?}");
 }
 
-/// A step that is not finite leaves parameters and momentum as they are.
+/// A step that is not finite leaves parameters and momentum unchanged.
 #[test]
 fn nothing_moves_after_a_bad_step() {
     let setup = Setup::new(&["optimizer.name=muon", "training.dtype=bf16"]);

@@ -1,4 +1,5 @@
-//! The terms of an objective beside cross-entropy: sums over the whole batch, however it is split, and no
+//! The terms of an objective besides cross-entropy: they are sums over the whole batch, however it is split,
+//! and are not
 //! part of the losses that runs are compared by.
 
 use crate::engine::harness::{Setup, relative};
@@ -6,7 +7,7 @@ use xrun::ir::ControlSlot;
 
 const TERMS: [&str; 2] = ["training.z_loss=0.01", "training.label_smoothing=0.1"];
 
-/// Loss, z-loss and smoothing loss of each of two steps, on every rank alike.
+/// Returns loss, z-loss and smoothing loss of two steps, which must be the same on every rank.
 fn steps(overrides: &[&str]) -> [[f32; 3]; 2] {
     let setup = Setup::new(&[&["training.global_batch_size=32"], &TERMS[..], overrides].concat());
     let steps = setup.on_ranks(
@@ -45,7 +46,7 @@ fn terms_are_of_the_whole_batch_however_it_is_split() {
     }
 }
 
-/// Before anything is learned, training and held-out losses are those of plain cross-entropy to the bit.
+/// Before anything is learned, training and held-out losses equal plain cross-entropy to the bit.
 #[test]
 fn losses_are_those_of_plain_cross_entropy() {
     let plain = Setup::new(&[]).train_one(1);
@@ -56,7 +57,7 @@ fn losses_are_those_of_plain_cross_entropy() {
     assert_eq!(plain.to_bits(), more.to_bits());
 }
 
-/// A term is measured where the objective has it, and nowhere else: the state has no number for it.
+/// A term is measured only if the objective has it; otherwise the state has no number for it.
 #[test]
 fn terms_that_are_not_trained_for_are_not_measured() {
     for (set, expected) in [(&[][..], [false; 2]), (&TERMS[..1], [true, false]), (&TERMS[1..], [false, true])]

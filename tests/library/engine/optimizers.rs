@@ -1,5 +1,6 @@
-//! What holds for every optimizer, and for groups of several: it learns, ranks agree, a checkpoint holds all
-//! of its state.
+//! What holds for every optimizer, and for groups of several: it learns, ranks agree, and a checkpoint holds
+//! all of its
+//! state.
 
 use crate::engine::harness::Setup;
 use crate::engine::update_groups::MIXED;
@@ -77,7 +78,7 @@ fn a_resumed_training_ends_as_one_that_went_on() {
     });
 }
 
-/// The manifest of a checkpoint after a step.
+/// Makes the manifest of a checkpoint after a step.
 pub fn meta(step: u64) -> Meta {
     Meta {
         step,

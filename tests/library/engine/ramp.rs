@@ -8,7 +8,8 @@ use xrun::ir::Precision;
 
 const STEPS: usize = 6;
 
-/// Three sizes in six steps, of 1, 2 and 4 micro-steps of all ranks, with every term of the objective.
+/// Three batch sizes in six steps, with 1, 2 and 4 micro-steps over all ranks, and with every term of the
+/// objective.
 const RAMP: [&str; 5] = [
     "training.global_batch_size=32",
     "training.batch_ramp=[[2, 8], [4, 16]]",
@@ -17,7 +18,7 @@ const RAMP: [&str; 5] = [
     "training.label_smoothing=0.1",
 ];
 
-/// Ways to run it: formats, fused or not, ranks, a divided optimizer.
+/// Ways to run the ramp: formats, fused or not, ranks, sharded optimizer.
 const WAYS: [&[&str]; 6] = [
     &["training.local_batch_size=8"],
     &["training.local_batch_size=8", "training.dtype=bf16"],
@@ -60,8 +61,9 @@ fn in_f64_too() {
     assert_eq!(ramped.difference(&plain), None);
 }
 
-/// The first stage is a training with that batch: the same sequences, mean loss and updates. Ranks exchange
-/// the embedding's gradient by rows where every step is one micro-step, and so add in another order.
+/// The first stage equals a training with its batch: the same sequences, mean loss and updates. If every step
+/// is one
+/// micro-step, ranks exchange the embedding's gradient by rows, and so add in another order.
 #[test]
 fn a_stage_is_a_training_with_its_batch() {
     for way in [WAYS[0], WAYS[1], WAYS[3], WAYS[4]] {
@@ -74,7 +76,7 @@ fn a_stage_is_a_training_with_its_batch() {
     }
 }
 
-/// Whatever ranks and micro-steps a step is divided into, it is the same step, up to the order of sums.
+/// However a step is divided into ranks and micro-steps, it is the same step, up to the order of sums.
 #[test]
 fn however_it_is_divided_the_steps_are_the_same() {
     let first = train(&[&RAMP, WAYS[0]]).remove(0);
@@ -89,7 +91,7 @@ fn however_it_is_divided_the_steps_are_the_same() {
     }
 }
 
-/// From a step within a stage, one at its end, and one after the ramp.
+/// Resumes at a step within a stage, at the end of a stage, and after the ramp.
 #[test]
 fn a_resumed_ramp_ends_as_one_that_went_on() {
     for way in [WAYS[0], WAYS[3], WAYS[4]] {
@@ -145,7 +147,7 @@ fn meta(step: u64) -> Meta {
     }
 }
 
-/// The variants of a micro-step that the steps of all stages need, and no others.
+/// Programs have the variants of a micro-step that the steps of all stages need, and no others.
 #[test]
 fn programs_have_the_variants_of_every_stage() {
     let variants = |settings: &[&str]| -> Vec<(bool, bool)> {
@@ -160,7 +162,7 @@ fn programs_have_the_variants_of_every_stage() {
         [(true, true), (true, false), (false, true)]
     );
     assert_eq!(variants(&["training.local_batch_size=8", two]), [(true, false), (false, true)]);
-    // Rows of several micro-steps would have to be kept to exchange the embedding's gradient by them.
+    // To exchange the embedding's gradient by rows, the rows of several micro-steps would have to be kept.
     let listing = |settings: &[&str]| Setup::new(&[&RAMP[..1], settings].concat()).listing();
     assert!(listing(&["training.local_batch_size=16", two]).contains("gather_rows"));
     assert!(!listing(&["training.local_batch_size=8", two, ramp]).contains("gather_rows"));

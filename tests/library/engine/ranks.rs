@@ -12,7 +12,7 @@ use xrun::plan::Plan;
 const STEPS: usize = 6;
 const BASE: [&str; 3] = ["parallelism.world_size=2", "model.dropout=0.2", "training.accumulation=2"];
 
-/// Enough for any of these runs, and an end for one that hangs.
+/// Enough for any of these runs, and a limit for one that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn all_reduces(setup: &Setup) -> usize {
@@ -28,7 +28,7 @@ fn buckets_and_overlap_change_no_bit() {
         let trained = base.train(STEPS);
         assert_eq!(trained[1].difference(&trained[0]), None);
         let params = base.programs.state.params.len();
-        // The head's gradient is sent by itself, where the model has a head of its own.
+        // The head's gradient is sent separately if the model has its own head.
         let largest = if tied.ends_with("true") { 1 } else { 2 };
         for (bytes, fewest, most) in
             [(0, params, params), (8192, 3, params - 1), (usize::MAX, largest, largest)]
@@ -51,7 +51,7 @@ fn buckets_and_overlap_change_no_bit() {
     }
 }
 
-/// One group of all parameters' gradients after the backward: the same sums, whatever else runs.
+/// All gradients in one group after the backward: the sums are the same, whatever else runs.
 #[test]
 fn a_group_of_all_tensors_gives_the_same_bits() {
     let bucketed = Setup::new(&BASE).train(STEPS);
@@ -67,8 +67,7 @@ fn a_group_of_all_tensors_gives_the_same_bits() {
     }
 }
 
-/// What runs beside the model touches the state alone, is complete before, and is written by nothing after
-/// it.
+/// What runs beside the model touches only the state, which is complete before it and not written after it.
 #[test]
 fn what_runs_beside_the_model_is_left_alone() {
     let setup = Setup::new(&BASE);
@@ -99,7 +98,7 @@ fn what_runs_beside_the_model_is_left_alone() {
     assert!(beside > 1);
 }
 
-/// Every element of the flat gradient is in exactly one bucket, in order, and the first may be a bucket by
+/// Every element of the flat gradient is in exactly one bucket, in order. The first may be a bucket by
 /// itself.
 #[test]
 fn buckets_cover_the_gradient() {
@@ -123,13 +122,13 @@ fn buckets_cover_the_gradient() {
 fn without_communication_every_rank_is_alone() {
     let together = Setup::new(&BASE).train(STEPS);
     let apart = Setup::new(&[&BASE[..], &["engine.communication=off"]].concat()).train(STEPS);
-    // The loss is that of all ranks either way, so before the first update it is the same.
+    // The loss covers all ranks either way, so it is the same before the first update.
     assert_eq!(apart[0].curve[0].0.to_bits(), together[0].curve[0].0.to_bits());
     assert!(apart[0].distance(&together[0]) > 1e-3);
     assert!(apart[0].distance(&apart[1]) > 1e-3);
 }
 
-/// Trains with another learning rate on rank 1, or fails where that hangs.
+/// Trains with another learning rate on rank 1, and fails if that hangs.
 fn with_rate_of_rank_1(overrides: &[&str], lr: f64) -> Vec<Trained> {
     let setup = Setup::new(&[&BASE[..], overrides].concat());
     let mut other = Plan::clone(&setup.plan);
@@ -139,13 +138,13 @@ fn with_rate_of_rank_1(overrides: &[&str], lr: f64) -> Vec<Trained> {
     std::thread::spawn(move || {
         let trained =
             setup.train_with(STEPS, |rank| Arc::clone(if rank == 1 { &other } else { &setup.plan }));
-        // Nobody listens any more where the wait was too long.
+        // If the wait was too long, nobody is listening any more.
         let _ = done.send(trained);
     });
     wait.recv_timeout(PATIENCE).expect("no rank waits for another for ever")
 }
 
-/// Rank 1 spoils its parameters in step 1; in step 2 all ranks stop before the update, and name the same
+/// Rank 1 spoils its parameters in step 1. In step 2, all ranks stop before the update and name the same
 /// tensor.
 #[test]
 fn a_rank_that_is_not_finite_stops_all_at_once() {
@@ -158,7 +157,7 @@ fn a_rank_that_is_not_finite_stops_all_at_once() {
     assert_eq!(trained[0].tensors, healthy[0].tensors, "nothing is updated in step 2");
 }
 
-/// Without communication a rank alone may see a gradient that is not finite, under a loss that is.
+/// Without communication, one rank alone may see a gradient that is not finite although the loss is.
 #[test]
 fn ranks_that_see_different_gradients_stop_together() {
     let trained = with_rate_of_rank_1(&["engine.communication=off"], 1e25);

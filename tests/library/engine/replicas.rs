@@ -7,14 +7,14 @@ use xrun::Result;
 use xrun::ir::FlatBuffer;
 use xrun::train::Rank;
 
-/// Flips the lowest bit of one number of a parameter.
+/// Flips the lowest bit of one number in a parameter.
 fn spoil(rank: &mut Rank, param: &str, at: usize) -> Result<()> {
     let state = &mut rank.engine_mut().state;
     let slot = state.slot(FlatBuffer::Params.param(param))?;
     state.update::<u32>(slot, |numbers| numbers[at] ^= 1)
 }
 
-/// Trains a step, spoils a parameter of one rank in the element `at`, and compares.
+/// Trains a step, spoils element `at` of a parameter on one rank, and compares.
 fn with_spoilt(overrides: &[&str], number: usize, param: &str, at: usize) -> Option<String> {
     let setup = Setup::new(overrides);
     let compared = setup.on_ranks(
@@ -42,7 +42,7 @@ fn one_bit_of_one_rank_ends_the_run() {
     assert!(said.contains("final_norm differs on rank 0 from ranks 1, 2 after step 1"), "{said}");
 }
 
-/// A rank alone compares with nobody, nor do ranks that go their own ways; neither has a program for it.
+/// Neither a single rank nor ranks that train separately compare anything, and neither has a program for it.
 #[test]
 fn who_has_no_replica_compares_nothing() {
     let apart = ["parallelism.world_size=2", "engine.communication=off"];
@@ -52,7 +52,7 @@ fn who_has_no_replica_compares_nothing() {
     }
 }
 
-/// The summary of a run whose replicas differ by design says so.
+/// The summary says so if the replicas of a run differ by design.
 #[test]
 fn a_run_without_communication_is_marked() {
     let notes = |more: &[&str]| {

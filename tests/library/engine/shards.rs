@@ -1,4 +1,4 @@
-//! Ranks that divide the optimizer's slots compute what ranks compute of which each has all of them.
+//! Ranks that shard the optimizer's slots compute the same as ranks that each have all of them.
 
 use crate::engine::harness::{Setup, Trained};
 use std::ops::Range;
@@ -7,12 +7,12 @@ use xrun::ir::{Home, Node, Program, Stream, TensorId};
 const STEPS: usize = 4;
 const SHARDED: &str = "parallelism.shard=optimizer";
 
-/// What ranks compute with all slots on each, and divided.
+/// Trains with all slots on each rank, and with slots sharded.
 fn both(overrides: &[&str]) -> [Vec<Trained>; 2] {
     [&[][..], &[SHARDED]].map(|more| Setup::new(&[overrides, more].concat()).train(STEPS))
 }
 
-/// The curve of every rank, and all tensors of the checkpoint.
+/// Compares the curve of every rank, and all tensors of the checkpoint.
 fn assert_same_bits(whole: &[Trained], sharded: &[Trained], what: &str) {
     assert_eq!(sharded[0].difference(&whole[0]), None, "{what}");
     assert_eq!(sharded[0].tensors.len(), whole[0].tensors.len(), "{what}");
@@ -70,8 +70,9 @@ fn the_size_of_buckets_changes_no_bit() {
     }
 }
 
-/// 12 bytes of a parameter where products read a compute copy, 8 where they read masters, divided by the
-/// ranks.
+/// Of each parameter, 12 bytes are divided among the ranks if products read a compute copy, and 8 if they
+/// read the
+/// masters.
 #[test]
 fn a_rank_holds_its_part_of_the_state() {
     for (dtype, divided) in [("training.dtype=bf16", 12), ("training.dtype=fp32", 8)] {
@@ -79,7 +80,7 @@ fn a_rank_holds_its_part_of_the_state() {
         let [whole, sharded] =
             [&[][..], &[SHARDED]].map(|more| Setup::new(&[&sizes[..], more].concat()).programs.state.clone());
         let shard_len = sharded.shards.as_ref().unwrap().shard_len();
-        // A block of the norm for each of the parts into which the buckets divide the parameters.
+        // The buckets divide the parameters into parts; each part may add one block of the norm.
         let most = whole.flat_len / 4 + 4 * 4096;
         assert!((whole.flat_len / 4..most).contains(&shard_len), "{dtype}: {shard_len}");
         let added: usize = sharded
@@ -96,14 +97,14 @@ fn a_rank_holds_its_part_of_the_state() {
     }
 }
 
-/// The range of addresses of a slot of the state, as if its buffer began at 0.
+/// Returns a state slot's buffer and its range of addresses, as if the buffer began at 0.
 fn bytes_of(setup: &Setup, program: &Program, tensor: TensorId) -> Option<(usize, Range<usize>)> {
     let Home::State(slot) = program.tensor(tensor).home else { return None };
     let slot = setup.programs.state.get(slot);
     Some((slot.buffer, slot.offset..slot.offset + slot.spec.bytes()))
 }
 
-/// What the nodes named `all_gather` write, those of the end of a step first.
+/// Returns what the nodes named `all_gather` write, first those at the end of a step.
 fn gathered(setup: &Setup) -> Vec<(usize, Range<usize>)> {
     let sections = [Some(&setup.programs.step_end), setup.programs.gather.as_ref()];
     let programs = sections.into_iter().flatten().map(|section| &section.program);
@@ -114,7 +115,7 @@ fn gathered(setup: &Setup) -> Vec<(usize, Range<usize>)> {
     programs.flat_map(written).collect()
 }
 
-/// Whatever ops read of a parameter is gathered, once.
+/// Whatever ops read of a parameter is gathered exactly once.
 #[test]
 fn the_gathers_write_what_ops_read_of_every_parameter() {
     for dtype in ["training.dtype=bf16", "training.dtype=fp32"] {
@@ -136,8 +137,9 @@ fn the_gathers_write_what_ops_read_of_every_parameter() {
     }
 }
 
-/// A graph has a branch for each gather that the forward waits for: the first ones are small, for it to begin
-/// early, and later ones twice as large each.
+/// A graph has a branch for each gather that the forward waits for. The first gathers are small, so that the
+/// forward can
+/// begin early, and each later one is twice as large.
 #[test]
 fn gathers_grow_and_ranks_wait_for_each_other_before_the_first() {
     let sizes = ["model.n_layers=4", "parallelism.world_size=2", "training.dtype=fp32", SHARDED];
@@ -159,7 +161,7 @@ fn gathers_grow_and_ranks_wait_for_each_other_before_the_first() {
     }
 }
 
-/// The names of the nodes of a program from the first update on, equal neighbours once.
+/// Returns the names of a program's nodes from the first update on; equal neighbors appear once.
 fn from_the_update(program: &Program) -> Vec<&'static str> {
     let mut names: Vec<_> = program.nodes.iter().map(|node| node.op.name()).collect();
     names.dedup();
@@ -194,7 +196,8 @@ fn what_the_forward_reads_first_is_gathered_before_the_rest_is_updated() {
     }
 }
 
-/// Where the bucket before the embedding has blocks of its own, the embedding does not wait for its update.
+/// If the bucket before the embedding has its own blocks, the embedding does not wait for that bucket's
+/// update.
 #[test]
 fn the_embedding_is_gathered_while_the_bucket_before_it_is_updated() {
     let sizes =
@@ -211,7 +214,7 @@ fn the_embedding_is_gathered_while_the_bucket_before_it_is_updated() {
     assert!(gathered[0].0 == embedding.buffer && covers(&gathered[0].1), "the embedding comes first");
 }
 
-/// The bytes of the state between which a node touches some on a rank, with their buffers.
+/// Returns the ranges of the state that a node touches on a rank, with their buffers.
 fn touched(setup: &Setup, program: &Program, node: &Node, rank: usize) -> Vec<(usize, Range<usize>)> {
     let (op, mut all) = (&node.op, Vec::new());
     let mut add = |tensor: TensorId, elements: Option<Range<usize>>| {
@@ -254,7 +257,7 @@ fn the_update_of_the_rest_touches_nothing_that_is_gathered_meanwhile() {
     }
 }
 
-/// A copy that is not what its owner has as master, and one that differs from that of other ranks.
+/// A copy that differs from its owner's master, and one that differs from the copies of other ranks.
 #[test]
 fn a_wrong_copy_is_found_before_it_is_saved() {
     let setup = Setup::new(&["parallelism.world_size=2", "training.dtype=bf16", SHARDED]);

@@ -7,10 +7,10 @@ use xrun::ir::Precision;
 
 const STEPS: usize = 20;
 
-/// The global batch is fixed, with dropout, at the rate that a recipe has by default.
+/// The global batch is fixed, with dropout, at the default learning rate.
 const BASE: [&str; 3] = ["training.global_batch_size=32", "model.dropout=0.2", "optimizer.lr=1e-3"];
 
-/// Every way to train on 32 sequences; the first is the one to compare with.
+/// Every way to train on 32 sequences; the others are compared with the first.
 const SPLITS: [(&str, &[&str]); 6] = [
     ("1 rank, 1 × 32", &["training.local_batch_size=32"]),
     ("1 rank, 4 × 8", &["training.local_batch_size=8", "training.accumulation=4"]),
@@ -24,7 +24,7 @@ fn train(overrides: &[&str]) -> Trained {
     train_in(overrides, None)
 }
 
-/// In a format that no recipe asks for, where one is given.
+/// Trains, in `format` if one is given, even one that no recipe can ask for.
 fn train_in(overrides: &[&str], format: Option<DType>) -> Trained {
     let setup = Setup::planned(&[&BASE[..], overrides].concat(), |plan| {
         plan.precision = format.map_or(plan.precision, Precision::for_act_dtype);
@@ -37,8 +37,9 @@ fn train_in(overrides: &[&str], format: Option<DType>) -> Trained {
     ranks.remove(0)
 }
 
-/// Relative differences: of loss and gradient norm of the first step, of the losses of all steps at most, of
-/// the held-out loss at the end, of the parameters at the end.
+/// Returns relative differences: in the loss and the gradient norm of the first step, in the losses of all
+/// steps (the
+/// largest), in the final held-out loss, and in the final parameters.
 fn differences(a: &Trained, b: &Trained) -> [f64; 5] {
     let losses: Vec<f64> = a.losses().iter().zip(b.losses()).map(|(a, b)| relative(*a, b)).collect();
     let all = worst(losses.iter().copied());
@@ -66,15 +67,16 @@ fn in_bf16() {
     agree(|split| train(&[split, &["training.dtype=bf16"]].concat()), [1e-6, 1e-6, 2e-3, 2e-3, 1e-3]);
 }
 
-/// If more than the order of sums were different, f64 would not make it disappear. Losses and norms are
-/// reported as f32, which may round to the next number.
+/// If more than the order of sums differed, f64 would not make the difference disappear. Losses and norms are
+/// reported as
+/// f32, which may round to the next number.
 #[test]
 fn in_f64() {
     let ulp = f64::from(f32::EPSILON);
     agree(|split| train_in(split, Some(DType::F64)), [ulp, ulp, ulp, 1e-12, 1e-9]);
 }
 
-/// More rows than one chunk of the head has: two chunks on one rank, one on each of two.
+/// More rows than one chunk of the head has: two chunks on one rank, or one on each of two ranks.
 #[test]
 fn chunks_of_the_head() {
     let large = ["training.global_batch_size=512", "model.n_layers=1", BASE[1], BASE[2]];
@@ -87,13 +89,13 @@ fn chunks_of_the_head() {
     assert!(within, "{found:?}");
 }
 
-/// Dropout does something, and the same for every split: another mask would be as far as another rate.
+/// Dropout has an effect, the same for every split; another mask would be as far off as another rate.
 #[test]
 fn dropout_is_felt() {
     let with = train(SPLITS[0].1);
     let without = Setup::new(&["training.global_batch_size=32", "training.local_batch_size=32"]).train_one(1);
     let other = Setup::new(&[&BASE[..], SPLITS[0].1, &["training.seed=4"]].concat()).train_one(1);
-    // By the norm of the gradient: the loss before the first update is hardly more than that of a guess.
+    // Compare gradient norms, because before the first update the loss is hardly more than that of a guess.
     let norm = |trained: &Trained| f64::from(trained.curve[0].1);
     assert!(relative(norm(&with), norm(&without)) > 1e-3);
     assert!(relative(norm(&with), norm(&other)) > 1e-3);

@@ -13,7 +13,7 @@ use xrun::train::Rank;
 const STEPS: usize = 4;
 const SHARDED: &str = "parallelism.shard=optimizer";
 
-/// A rule for every role, of three optimizers.
+/// A rule for every role, from three optimizers.
 pub const MIXED: &[&str] = &[
     "model.position=learned",
     "model.bias=true",
@@ -43,14 +43,15 @@ fn rules_that_are_equal_are_one_group_with_the_programs_and_bits_of_one_rule() {
     }
 }
 
-/// After a step from the same start, parameters of a role and what is kept for them are those of a run in
-/// which all have their rule, and the others those of a run without the group.
+/// After one step from the same start, the parameters of a role and their slots equal those of a run in which
+/// all
+/// parameters have this rule; the others equal those of a run without the group.
 #[test]
 fn every_role_follows_its_own_rule_and_leaves_the_others() {
     let of = |settings: &[&str]| Setup::new(&[&MIXED[..2], settings].concat());
     let trained = |setup: &Setup| setup.train_one(1).tensors.into_iter().collect::<BTreeMap<_, _>>();
     let base = trained(&of(&[]));
-    // What groups inherit from AdamW, another optimizer has other defaults for.
+    // Groups inherit some values from AdamW that another optimizer has other defaults for.
     for (key, value, inherited) in [
         ("name", "sgd", &["optimizer.weight_decay=0.1"][..]),
         ("name", "lion", &["optimizer.betas=[0.9, 0.95]"]),
@@ -76,14 +77,14 @@ fn every_role_follows_its_own_rule_and_leaves_the_others() {
                 }
                 changed |= is_own && base.get(name) != Some(bytes);
             }
-            // Biases of zero have nothing to lose yet, but weights of norms have.
+            // Zero biases have nothing to lose yet, but norm weights have.
             let spared = key == "decay" && role == GroupRole::Vector;
             assert_eq!(changed, !spared, "{setting}");
         }
     }
 }
 
-/// With powers of two every product is exact, so that the decay of one form has the bits of the other's.
+/// With powers of two, every product is exact, so both forms of decay give the same bits.
 #[test]
 fn independent_decay_is_what_coupled_decay_is_at_another_peak() {
     let of = |settings: &[&str]| Setup::new(settings).train_one(STEPS);
@@ -117,7 +118,7 @@ fn any_number_of_ranks_gives_the_same_bits_with_slots_whole_and_divided() {
     }
 }
 
-/// The slots of a group are as long as its parameters are.
+/// A group's slots are exactly as long as its parameters.
 #[test]
 fn slots_have_room_for_the_parameters_of_their_group_alone() {
     let state = Setup::new(MIXED).programs.state.clone();
@@ -149,7 +150,7 @@ pub fn snapshot(rank: &Rank) -> Result<Tensors> {
     Ok(tensors)
 }
 
-/// A checkpoint has whole tensors by the names of parameters, whoever wrote it.
+/// A checkpoint has whole tensors under the names of parameters, whoever wrote it.
 #[test]
 fn a_checkpoint_of_ranks_that_share_the_state_goes_on_with_any_number() {
     let setup = |world: usize, more: &[&str]| {
@@ -189,7 +190,7 @@ fn a_checkpoint_of_ranks_that_share_the_state_goes_on_with_any_number() {
     }
 }
 
-/// An optimizer of whole parameters, by another optimizer's rule.
+/// Makes an optimizer of whole parameters out of another optimizer's rule.
 #[derive(Debug)]
 struct Whole(Arc<dyn Optimizer>);
 

@@ -1,5 +1,6 @@
-//! The maximal update parametrization: at the base width it is the standard one, and beyond it activations
-//! and their updates keep their size.
+//! The maximal update parametrization: at the base width it equals the standard one, and beyond it
+//! activations and their
+//! updates keep their size.
 
 use crate::engine::harness::{Setup, get};
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use xrun::model::activations;
 use xrun::optim::OPTIMIZERS;
 use xrun::recipe;
 
-/// Of the tiny recipe, which has the width 32.
+/// Settings for muP on top of the tiny recipe, whose width is 32.
 fn mup(base_dim: usize) -> Vec<String> {
     vec!["model.parametrization=mup".to_owned(), format!("model.base_dim={base_dim}")]
 }
@@ -36,7 +37,7 @@ fn at_the_base_width_it_is_the_standard_parametrization() {
     }
 }
 
-/// The deviation of every drawn parameter.
+/// Returns the deviation of every drawn parameter.
 fn deviations(setup: &Setup) -> BTreeMap<String, f64> {
     let engine = setup.engine();
     let params = setup.programs.state.params.iter().filter(|param| param.role.is_matrix());
@@ -47,8 +48,9 @@ fn deviations(setup: &Setup) -> BTreeMap<String, f64> {
     params.map(|param| (param.name.clone(), deviation(&param.name))).collect()
 }
 
-/// A quarter of the width would have twice the deviation in every product from width to width, and the same
-/// in all else.
+/// At the base width, a quarter of this one, matrices between widths have twice the deviation, and everything
+/// else has
+/// the same.
 #[test]
 fn initial_values_follow_the_base_width() {
     let narrow = (3.0f64 * 8.0).sqrt();
@@ -73,7 +75,7 @@ fn initial_values_follow_the_base_width() {
     );
 }
 
-/// Whatever parts a model has, an evaluation writes the tensors whose size is looked at.
+/// Whatever parts a model has, an evaluation writes the tensors whose size is measured.
 #[test]
 fn activations_are_found_in_every_model() {
     for settings in [
@@ -127,7 +129,7 @@ mode = "none"
 device = "cpu"
 "#;
 
-/// The largest slope of a size or of a change after any step, and what it is of.
+/// Returns the largest slope of any size or change after any step, and a description of it.
 fn steepest(settings: &[&str]) -> (f64, String) {
     let overrides: Vec<String> = settings.iter().map(ToString::to_string).collect();
     let machine = Machine::here();
@@ -152,9 +154,9 @@ fn steepest(settings: &[&str]) -> (f64, String) {
     known.max_by(|(one, _), (other, _)| one.abs().total_cmp(&other.abs())).unwrap()
 }
 
-/// Optimizers at rates at which they learn, and the steepest slope that is taken for flat at these small
-/// widths. SGD's first updates of what is below the head are sums over few directions, which settle in wider
-/// models.
+/// Optimizers at rates at which they learn, and the steepest slope that counts as flat at these small widths.
+/// Below the
+/// head, SGD's first updates are sums over few directions; that settles in wider models.
 const FLAT: [(&[&str], f64); 5] = [
     (&["optimizer.lr=2e-3"], 0.15),
     (&["optimizer.name=lion", "optimizer.lr=4e-4"], 0.15),

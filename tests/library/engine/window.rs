@@ -45,7 +45,7 @@ fn a_window_as_long_as_the_sequence_is_none() {
     }
 }
 
-/// One kernel finds the spans of all blocks, before the first.
+/// One kernel, before the first block, finds the spans for all blocks.
 #[test]
 fn spans_of_a_window_are_recorded_once() {
     let setup = Setup::new(&["model.window=5", "model.n_layers=3", "activation_checkpoint.mode=full"]);
@@ -60,7 +60,7 @@ fn products_inside_a_window_are_counted() {
     let flops = |keys: &[&str]| flops_per_token(&Setup::new(keys).plan).value;
     let all = flops(&[]);
     let pairs = (0..16).map(|t| 5.min(t + 1)).sum::<usize>() as f64 / 16.0;
-    // 4 heads of 16, 16 tokens of which a query sees half.
+    // 4 heads of 16, and 16 tokens, of which a query sees half.
     let (causal, windowed) = (6.0 * 4.0 * 16.0 * 16.0, 12.0 * 4.0 * 16.0 * pairs);
     assert_eq!(flops(&["model.window=5"]), all - 2.0 * (causal - windowed));
     assert_eq!(flops(&["model.window=5", "model.global_interval=2"]), all - (causal - windowed));

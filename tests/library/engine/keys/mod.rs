@@ -1,5 +1,6 @@
-//! The schema test: changing any key changes what runs, what comes out, or what is written down, on every
-//! launch path; or it is refused. A key without a case fails.
+//! The schema test: changing any key changes what runs, what comes out, or what is written, on every launch
+//! path, or it
+//! is rejected. A key without a case fails.
 
 pub mod runs;
 mod table;
@@ -12,7 +13,7 @@ use table::{Case, Shows, case};
 use xrun::error::ErrorKind;
 use xrun::recipe::{Class, KEYS, Key};
 
-/// Enough for a schedule of two warm-up steps to differ after them.
+/// Enough steps for a schedule with two warm-up steps to differ after them.
 const STEPS: usize = 3;
 
 /// The launch paths: one rank, and two ranks as threads.
@@ -28,8 +29,9 @@ fn every_key_changes_something_or_is_refused() {
             wrong.lock().unwrap().extend(found);
         }
     };
-    // Threads of their own: were all of rayon's busy with trainings, those would wait for ever for the hashes
-    // of their checkpoints, which are computed on rayon's threads.
+    // Use separate threads. If trainings filled all of rayon's threads, they would wait forever for the
+    // hashes of their
+    // checkpoints, which are computed on rayon's threads.
     std::thread::scope(|scope| {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         (0..cores).for_each(|_| _ = scope.spawn(check_some));
@@ -60,7 +62,7 @@ impl Sides {
     }
 }
 
-/// Settings with others on top: a command line sets each key once.
+/// Merges settings with others on top, since a command line sets each key once.
 fn on_top(settings: &[String], others: &[String]) -> Vec<String> {
     let key = |setting: &str| setting.split('=').next().map(str::to_owned);
     let merged: BTreeMap<_, _> = settings.iter().chain(others).map(|s| (key(s), s.clone())).collect();

@@ -1,4 +1,4 @@
-//! Whole runs with their folders, for keys that show in what is written down.
+//! Whole runs with their folders, for keys whose effect is in what is written.
 
 use super::strs;
 use crate::engine::harness::{Setup, TINY, recipe};
@@ -26,13 +26,13 @@ use xrun::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow};
 use xrun::train::{self, Origin, Rank, Request};
 use xrun::{Error, Result};
 
-/// What is enough for files: four steps of one block.
+/// Enough for files: four steps of one block.
 const SMALL: [&str; 3] = ["training.steps=4", "model.n_layers=1", "training.local_batch_size=8"];
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A temporary folder, in memory where there is one.
+/// Makes a temporary folder, in memory if possible.
 pub fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder")
 }
@@ -83,49 +83,49 @@ impl Run {
         Ok(Self { path: folder.path().to_owned(), summary, _results: results })
     }
 
-    /// The resolved recipe.
+    /// Returns the resolved recipe.
     pub fn recipe_toml(&self) -> String {
         std::fs::read_to_string(self.path.join(RESOLVED)).expect("every run has one")
     }
 
-    /// Checkpoints that were kept.
+    /// Returns the number of checkpoints that were kept.
     pub fn checkpoints(&self) -> usize {
         steps(&self.path.join(CHECKPOINT)).expect("a folder that can be listed").len()
     }
 
-    /// Whether the best checkpoint is named.
+    /// Returns whether the best checkpoint is named.
     pub fn has_best(&self) -> bool {
         self.path.join(CHECKPOINT).join("best").exists()
     }
 
-    /// Whether the newest checkpoint has the state of the optimizer.
+    /// Returns whether the newest checkpoint has the optimizer's state.
     pub fn can_be_resumed(&self) -> bool {
         let loaded = newest(&self.path.join(CHECKPOINT)).expect("a valid checkpoint");
         !loaded.expect("a checkpoint").is_weights_only()
     }
 
-    /// Copies of the state that were written beside training.
+    /// Returns the number of copies of the state that were written in the background.
     pub fn copies(&self) -> usize {
         let rows: Vec<TimingRow> = rows::read(&self.path.join(TIMING)).expect("every run has them");
         rows.iter().filter(|row| row.phase == Phase::Snapshot).count()
     }
 
-    /// Rows with a held-out loss.
+    /// Returns the number of rows with a held-out loss.
     pub fn evaluations(&self) -> usize {
         self.metrics().iter().filter(|row| row.val_loss.is_some()).count()
     }
 
-    /// The last held-out loss.
+    /// Returns the last held-out loss.
     pub fn val_loss(&self) -> Option<f32> {
         self.metrics().last().and_then(|row| row.val_loss)
     }
 
-    /// The last held-out loss of the moving average of the weights.
+    /// Returns the last held-out loss of the moving average of the weights.
     pub fn ema_val_loss(&self) -> Option<f32> {
         self.metrics().last().and_then(|row| row.ema_val_loss)
     }
 
-    /// Held-out sets with a loss in the last row.
+    /// Returns the held-out sets with a loss in the last row.
     pub fn sets(&self) -> Vec<String> {
         self.metrics()
             .last()
@@ -133,27 +133,27 @@ impl Run {
             .unwrap_or_default()
     }
 
-    /// Whether a row has a figure of held-out text in this column.
+    /// Returns whether a row has a figure of held-out text in this column.
     pub fn has_figure(&self, column: &str) -> bool {
         self.metrics().iter().any(|row| row.held_out.contains_key(column))
     }
 
-    /// Rows of `documents.csv`; random tokens with no end token among them are one document.
+    /// Returns 1 if `documents.csv` has rows, else 0; random tokens without an end token are one document.
     pub fn documents(&self) -> usize {
         xrun::results::documents::read(&self.path).map_or(0, |rows| rows.len().min(1))
     }
 
-    /// What was generated, with its prompt.
+    /// Returns the generated texts, each with its prompt.
     pub fn texts(&self) -> Vec<String> {
         self.summary.samples.iter().map(|sample| format!("{}{}", sample.prompt, sample.text)).collect()
     }
 
-    /// Timed rows of a phase.
+    /// Returns the number of timed rows of a phase.
     pub fn rows_of(&self, phase: Phase) -> usize {
         self.rows::<TimingRow>(TIMING).iter().filter(|row| row.phase == phase).count()
     }
 
-    /// Threads that the run computed with.
+    /// Returns the number of threads that the run computed with.
     pub fn threads(&self) -> usize {
         let text = std::fs::read(self.path.join(ENVIRONMENT)).expect("every run has one");
         let environment: Environment = serde_json::from_slice(&text).expect("it reads back");
@@ -169,12 +169,12 @@ impl Run {
     }
 }
 
-/// The settings with what makes a run small beneath them.
+/// Adds the settings that make a run small, below the given ones.
 fn small(settings: &[String]) -> Vec<String> {
     super::on_top(&SMALL.map(str::to_owned), settings)
 }
 
-/// Runs both sides and compares their files. Bookkeeping leaves the training as it is.
+/// Runs both sides and compares their files. Bookkeeping must leave the training unchanged.
 pub fn compare(
     before: &[String],
     after: &[String],
@@ -217,7 +217,7 @@ pub fn export(to: &Path) -> Result<()> {
     hf_export::write(to, &export, &loaded, tokenizer.to_json())
 }
 
-/// A run begins with the weights of a folder, which its summary names, and so has another first loss.
+/// A run begins with the weights of a folder, names the folder in its summary, and so has another first loss.
 pub fn begins_with_weights(before: &[String], after: &[String]) -> std::result::Result<(), String> {
     let run = |settings: &[String]| Run::new(settings).map_err(|e| format!("{settings:?}: {e}"));
     let (drawn, read) = (run(before)?, run(after)?);
@@ -229,7 +229,7 @@ pub fn begins_with_weights(before: &[String], after: &[String]) -> std::result::
     }
 }
 
-/// `xrun run` of a recipe whose last run was left behind starts another one, or goes on with that.
+/// `xrun run` of a recipe with an unfinished last run either starts a new run or continues that one.
 pub fn resumes(before: &[String], after: &[String]) -> std::result::Result<(), String> {
     let runs = |settings: &[String]| -> Result<usize> {
         let results = scratch();
@@ -258,8 +258,9 @@ pub fn resumes(before: &[String], after: &[String]) -> std::result::Result<(), S
     }
 }
 
-/// The binary starts a process per rank, which write the same bits. (The environment of an external launcher
-/// is given by the tests of launching.)
+/// The binary starts a process per rank, and these write the same bits. (The launching tests provide the
+/// environment of
+/// an external launcher.)
 pub fn launches(before: &[String], after: &[String]) -> std::result::Result<(), String> {
     let run = |settings: &[String]| -> std::result::Result<(bool, Vec<u8>), String> {
         let place = scratch();
@@ -341,7 +342,7 @@ fn leaves(settings: &[String], path: &str) -> bool {
     run.expect("a run").path().join(path).exists()
 }
 
-/// The pictures of a run are there, and with the change they are not.
+/// A run draws its plots, and with the change it does not.
 pub fn draws_nothing(before: &[String], after: &[String]) -> std::result::Result<(), String> {
     match [before, after].map(|settings| leaves(settings, "plots/loss-light.svg")) {
         [true, false] => Ok(()),
@@ -349,7 +350,7 @@ pub fn draws_nothing(before: &[String], after: &[String]) -> std::result::Result
     }
 }
 
-/// Events for TensorBoard are not there, and with the change they are.
+/// A run writes no TensorBoard events, and with the change it does.
 pub fn writes_events(before: &[String], after: &[String]) -> std::result::Result<(), String> {
     match [before, after].map(|settings| leaves(settings, "tensorboard")) {
         [false, true] => Ok(()),
@@ -357,7 +358,7 @@ pub fn writes_events(before: &[String], after: &[String]) -> std::result::Result
     }
 }
 
-/// With a memory plan that gives a living tensor's place away, the loss is wrong, or, poisoned, not a number.
+/// If a memory plan reuses the place of a living tensor, the loss is wrong or, with poison, NaN.
 pub fn poisons(before: &[String], after: &[String]) -> std::result::Result<(), String> {
     let bad = |settings: &[String]| {
         let mut setup = Setup::new(&strs(settings));
@@ -371,7 +372,7 @@ pub fn poisons(before: &[String], after: &[String]) -> std::result::Result<(), S
     }
 }
 
-/// Puts a block that is born and dies inside the life of another one into its place.
+/// Moves a block that is born and dies during the life of another block into that block's place.
 fn spoiled(programs: &Programs) -> Programs {
     let mut programs = programs.clone();
     let (_, section) = &mut programs.micro[0];

@@ -1,4 +1,4 @@
-//! For every key: a recipe on which it matters, a change of it, and where the change shows.
+//! For every key: a recipe on which it matters, a change of the key, and where the change shows.
 
 use super::runs::{self, Run};
 use std::path::PathBuf;
@@ -12,34 +12,35 @@ use xrun::results::Phase;
 pub enum Shows {
     /// Losses, parameters or moments differ.
     Curve,
-    /// The printed programs or the layout of state or arena differ; the curve does not, or only by rounding.
+    /// The printed programs, or the layout of state or arena, differ; the curve does not, or only by
+    /// rounding.
     Program { same_bits: bool },
-    /// Reserved bytes or the number of allocations differ, and no bit of the curve.
+    /// Reserved bytes or the number of allocations differ, but no bit of the curve.
     Memory,
-    /// Nowhere, for a rank alone has nobody to talk to: programs without a collective do not change.
+    /// Nowhere, because a single rank exchanges nothing: programs without a collective do not change.
     SingleRank,
-    /// With an error of this kind that says this.
+    /// In an error of this kind that contains this text.
     Refused(ErrorKind, &'static str),
-    /// In the resolved recipe, which every run folder holds: no command of this version acts on it.
+    /// In the resolved recipe, which every run folder has; no command of this version acts on it.
     Recorded,
     /// In what a run writes.
     Written(fn(&Run, &Run) -> bool),
-    /// In what this shows.
+    /// In what this function checks.
     Special(fn(&[String], &[String]) -> Result<(), String>),
 }
 
 /// How a key is shown to matter.
 pub struct Case {
-    /// On top of the tiny recipe.
+    /// Settings on top of the tiny recipe.
     pub base: Vec<String>,
-    /// On top of that: the key with another value.
+    /// Settings on top of `base`: the key with another value.
     pub change: Vec<String>,
     one: Shows,
     several: Shows,
 }
 
 impl Case {
-    /// Where the change shows with `world` ranks.
+    /// Returns where the change shows with `world` ranks.
     pub fn shows(&self, world: usize) -> Shows {
         if world == 1 { self.one } else { self.several }
     }
@@ -51,7 +52,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// A text of short documents.
+    /// Makes a text of short documents.
     pub fn new() -> Self {
         let folder = runs::scratch();
         let text: String = (0..400).map(|i| format!("{i} and {} --- ", i * i % 97)).collect();
@@ -59,7 +60,7 @@ impl Files {
         Self { folder }
     }
 
-    /// A folder with a text and a program.
+    /// Makes a folder with a text and a program.
     fn folder(&self) -> PathBuf {
         let folder = self.folder.path().join("texts");
         std::fs::create_dir_all(&folder).expect("a temporary folder takes a folder");
@@ -69,7 +70,7 @@ impl Files {
         folder
     }
 
-    /// A folder in HuggingFace's form of the tiny recipe's model.
+    /// Makes a Hugging Face folder of the tiny recipe's model.
     fn model(&self) -> PathBuf {
         let to = self.folder.path().join("model");
         runs::export(&to).expect("a tiny run is exported");
@@ -81,7 +82,7 @@ impl Files {
     }
 }
 
-/// The case of a key.
+/// Returns the case of a key.
 pub fn case(key: &str, files: &Files) -> Option<Case> {
     use Shows::{Curve, Memory, Program, Recorded, SingleRank, Special};
     let text = format!("data.corpus={}", files.text().display());
@@ -252,7 +253,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "validation.documents" => written(&[], "true", |a, b| (a.documents(), b.documents()) == (0, 1)),
         "validation.steps" => written(&[], "1", |a, b| a.val_loss() != b.val_loss()),
 
-        // The curve is that of the weights; the state has the average too.
+        // The curve depends on the weights; the state has the average too.
         "ema.decay" => curve_of(&["ema.decay=0.9"], "0.5"),
         "ema.evaluate" => written(&["ema.decay=0.9"], "true", |a, b| {
             a.ema_val_loss().is_none() && b.ema_val_loss().is_some()
@@ -275,7 +276,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "metrics.tensorboard" => on(&[], "true", [Special(runs::writes_events); 2]),
         "metrics.plots" => on(&[], "false", [Special(runs::draws_nothing); 2]),
 
-        // A GPU that no machine has, so that this is refused where there are some, too.
+        // No machine has this GPU, so the change is rejected even on a machine with GPUs.
         "engine.device" => refused("cuda", "engine.device").map(|mut case| {
             case.change.push("engine.devices=[9999]".into());
             case
@@ -324,14 +325,15 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     }
 }
 
-/// Settings that choose the optimizer which has a key, of a group the model that has such parameters, and
-/// another value of the key.
+/// Returns settings that make a key matter, and another value of the key. They choose the optimizer that has
+/// the key
+/// and, for a group, a model with such parameters.
 fn of_optimizer(key: &str) -> Option<(Vec<String>, &'static str)> {
     let (section, name) = key.rsplit_once('.').filter(|(section, _)| section.starts_with("optimizer"))?;
     let has = |entry: &&Entry| entry.hyperparameters.iter().any(|h| h.name == name);
     let choice = OPTIMIZERS.iter().find(has).map(|entry| format!("{section}.name={}", entry.name));
     let positions = section.ends_with("positions").then(|| "model.position=learned".to_owned());
-    // Biases, which are 0 at first, and which decay spares unless a group of vectors says otherwise.
+    // Biases are 0 at first, and decay spares them unless a group of vectors says otherwise.
     let decays =
         (section.ends_with("vector") && name == "decay").then(|| format!("{section}.weight_decay=0.1"));
     Some((choice.into_iter().chain(positions).chain(decays).collect(), find_path(key)?.example))
