@@ -15,8 +15,7 @@ use xrun::results::{Status, Summary};
 pub const STEPS: u64 = 30;
 
 /// How long a run may take to end after a fault. It takes seconds and, even on a busy machine, far less than
-/// the 600 s
-/// after which a waiting rank gives up.
+/// the 600 s after which a waiting rank gives up.
 pub const SOON: Duration = Duration::from_secs(60);
 
 /// A run of about a second with six saves; evaluations and samples fall both on saves and between them.
@@ -224,8 +223,7 @@ impl Running {
     }
 
     /// Sends a signal, and then a second one that does not count as the same. `acknowledged` is what the
-    /// process prints
-    /// after the first. Returns whether the process lived long enough for both.
+    /// process prints after the first. Returns whether the process lived long enough for both.
     pub fn signal_twice(&mut self, first: &str, acknowledged: &str, second: &str) -> bool {
         self.signal(first);
         // The process starts its clock before it prints, this one after.

@@ -1,6 +1,5 @@
 //! Runs `xrun replay` as a user does: the same bits, the first difference, what it says about builds and
-//! devices, and
-//! what it rejects.
+//! devices, and what it rejects.
 
 use crate::place::{Done, Place, Run};
 use serde_json::{Value, json};
@@ -10,8 +9,7 @@ use xrun::results::experiment::Experiment;
 use xrun::results::folder::read_summary;
 
 /// Makes a place with a finished run. With this warm-up no speed is checked against the clock when the run is
-/// kept,
-/// since the machine may be busy.
+/// kept, since the machine may be busy.
 fn trained() -> (Place, Run) {
     let place = Place::new();
     place.xrun(&["tiny.toml", "metrics.warmup=30"]).succeeds();
@@ -48,8 +46,7 @@ fn is_dirty() -> bool {
 }
 
 /// Returns what a replay by this very binary says about a difference. The build under test may have
-/// uncommitted
-/// changes, and then nobody knows whether they are the recorded ones.
+/// uncommitted changes, and then nobody knows whether they are the recorded ones.
 fn differs() -> &'static str {
     if is_dirty() { ": differs, under another build\n" } else { ": differs\n" }
 }

@@ -7,8 +7,7 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 /// Pairs, counted by which of their runs diverged. A run diverges if its loss or gradient is not finite.
 ///
 /// Repeating a diverged run gives the same bits, so it is a result and counts. A run that the machine ended
-/// (memory,
-/// disk, a signal) is not counted, because its seed runs again.
+/// (memory, disk, a signal) is not counted, because its seed runs again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DivergedPairs {
     /// Pairs in which only the baseline diverged.
@@ -35,10 +34,8 @@ impl DivergedPairs {
     }
 
     /// Returns the two-sided p of "both arms diverge equally often". Only pairs in which exactly one run
-    /// diverged
-    /// matter: this is the exact form of McNemar's test ("Note on the sampling error of the difference
-    /// between
-    /// correlated proportions or percentages", 1947), which is the sign test.
+    /// diverged matter: this is the exact form of McNemar's test ("Note on the sampling error of the
+    /// difference between correlated proportions or percentages", 1947), which is the sign test.
     pub fn p(&self) -> f64 {
         sign_test(self.baseline_only, self.candidate_only)
     }
@@ -58,10 +55,8 @@ impl DivergedPairs {
     /// Limits a verdict that was made from the pairs in which neither run diverged.
     ///
     /// Those pairs leave out the failures of an arm, so an arm with a diverged run cannot win. If the
-    /// candidate has one,
-    /// better becomes inconclusive; if the baseline has one, worse does. No difference becomes inconclusive
-    /// if exactly
-    /// one run of any pair diverged.
+    /// candidate has one, better becomes inconclusive; if the baseline has one, worse does. No difference
+    /// becomes inconclusive if exactly one run of any pair diverged.
     pub fn limit(&self, verdict: Verdict) -> Verdict {
         let baseline = self.baseline_only + self.both > 0;
         let candidate = self.candidate_only + self.both > 0;
@@ -76,8 +71,7 @@ impl DivergedPairs {
 }
 
 /// Returns the exact two-sided p of "both outcomes are equally likely" for the two counts: the probability of
-/// a split
-/// at least as uneven. It is 1 if both counts are 0.
+/// a split at least as uneven. It is 1 if both counts are 0.
 pub fn sign_test(one: usize, other: usize) -> f64 {
     let Ok(binomial) = Binomial::new(0.5, (one + other) as u64) else { return 1.0 };
     (2.0 * binomial.cdf(one.min(other) as u64)).min(1.0)

@@ -49,8 +49,7 @@ pub struct PairedDifference {
 
 /// Returns the mean of differences and its two-sided interval, which contains the true mean with probability
 /// `confidence`. `None` for fewer than two differences, a difference that is not finite, or a confidence
-/// outside
-/// (0, 1).
+/// outside (0, 1).
 ///
 /// The interval is mean ± t s / √n, where t is the quantile with n - 1 degrees of freedom and s the deviation
 /// (Student, "The Probable Error of a Mean", 1908). If all differences are equal, both ends are that value.
@@ -83,8 +82,7 @@ mod tests {
     use super::*;
 
     /// Hours of sleep that ten patients gained with the second soporific over the first, from Student 1908: t
-    /// = 4.062,
-    /// p = 0.002833, interval 0.70 to 2.46.
+    /// = 4.062, p = 0.002833, interval 0.70 to 2.46.
     #[test]
     fn students_own_example_comes_out() {
         let sleep = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4];

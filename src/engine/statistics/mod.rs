@@ -1,8 +1,7 @@
 //! Statistics of verdicts on quality, as pure functions of numbers.
 //!
 //! A *pair* is one run of each arm with the same seed; its *difference* is candidate - baseline. For the
-//! meaning of
-//! verdicts, the formulas with their sources, and simulated error rates, see `docs/verdicts.md`.
+//! meaning of verdicts, the formulas with their sources, and simulated error rates, see `docs/verdicts.md`.
 
 mod best;
 mod counts;

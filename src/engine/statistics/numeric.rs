@@ -18,8 +18,7 @@ const NODES: [(f64, f64); 8] = [
 ];
 
 /// Integrates a smooth function from `low` to `high`, with the 16-point Gauss–Legendre rule on each of
-/// `pieces` equal
-/// parts. Returns 0 for an empty range.
+/// `pieces` equal parts. Returns 0 for an empty range.
 pub fn integrate(low: f64, high: f64, pieces: usize, function: impl Fn(f64) -> f64) -> f64 {
     if high <= low {
         return 0.0;
@@ -36,8 +35,7 @@ pub fn integrate(low: f64, high: f64, pieces: usize, function: impl Fn(f64) -> f
 }
 
 /// Finds the `x` in `[low, high]` at which a continuous function is 0, to about `1e-10` of the range. If the
-/// function
-/// has the same sign at both ends, returns the end where it is closer to 0.
+/// function has the same sign at both ends, returns the end where it is closer to 0.
 ///
 /// Source: the Illinois variant of regula falsi, Dowell and Jarratt, "A modified regula falsi method for
 /// computing the root of an equation", 1971.

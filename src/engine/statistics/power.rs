@@ -33,12 +33,10 @@ impl Deviation {
     }
 
     /// Returns a bound that the true deviation stays below with probability 0.8, for normal differences: s
-    /// √(ν / χ²),
-    /// where a χ² variable with ν degrees of freedom exceeds χ² with probability 0.8.
+    /// √(ν / χ²), where a χ² variable with ν degrees of freedom exceeds χ² with probability 0.8.
     ///
     /// A plan from the estimate itself has too few pairs about half of the time (Browne, "On the use of a
-    /// pilot sample
-    /// for sample size determination", 1995, who recommends such a bound).
+    /// pilot sample for sample size determination", 1995, who recommends such a bound).
     pub fn upper_bound(&self) -> f64 {
         let freedom = self.freedom as f64;
         let quantile = ChiSquared::new(freedom).map(|chi| chi.inverse_cdf(1.0 - UPPER_BOUND));
@@ -47,12 +45,10 @@ impl Deviation {
 }
 
 /// Returns the probability that the interval of `pairs` differences excludes 0 on the side of the true
-/// difference.
-/// `effect` is the true difference divided by the deviation. Returns 0 for fewer than two pairs.
+/// difference. `effect` is the true difference divided by the deviation. Returns 0 for fewer than two pairs.
 ///
 /// It is P(T > t) for the noncentral t distribution with n - 1 degrees of freedom and noncentrality effect
-/// √n,
-/// computed as the mean of Φ(effect √n - t s) over the distribution of s.
+/// √n, computed as the mean of Φ(effect √n - t s) over the distribution of s.
 pub fn power_to_see(effect: f64, pairs: usize, confidence: f64) -> f64 {
     if pairs < 2 {
         return 0.0;
@@ -66,10 +62,8 @@ pub fn power_to_see(effect: f64, pairs: usize, confidence: f64) -> f64 {
 /// deviation, if the true difference is 0. Returns 0 for fewer than two pairs.
 ///
 /// Given s, the mean must lie within ± (effect - t s / √n). So this is the mean of 2 Φ(effect √n - t s) - 1
-/// over
-/// those s for which that is positive (two one-sided tests, Schuirmann 1987; Phillips, "Power of the two
-/// one-sided
-/// tests procedure in bioequivalence", 1990).
+/// over those s for which that is positive (two one-sided tests, Schuirmann 1987; Phillips, "Power of the two
+/// one-sided tests procedure in bioequivalence", 1990).
 pub fn power_to_show_equivalence(effect: f64, pairs: usize, confidence: f64) -> f64 {
     if pairs < 2 {
         return 0.0;
@@ -80,22 +74,19 @@ pub fn power_to_show_equivalence(effect: f64, pairs: usize, confidence: f64) -> 
 }
 
 /// Returns the smallest number of pairs that see `effect`, in units of the deviation, with probability
-/// `power`.
-/// `None` if 100,000 pairs do not.
+/// `power`. `None` if 100,000 pairs do not.
 pub fn pairs_to_see(effect: f64, confidence: f64, power: f64) -> Option<usize> {
     smallest(|pairs| power_to_see(effect, pairs, confidence) >= power)
 }
 
 /// Returns the smallest number of pairs whose interval lies within ± `effect`, in units of the deviation,
-/// with
-/// probability `power`, if the true difference is 0. `None` if 100,000 pairs do not suffice.
+/// with probability `power`, if the true difference is 0. `None` if 100,000 pairs do not suffice.
 pub fn pairs_to_show_equivalence(effect: f64, confidence: f64, power: f64) -> Option<usize> {
     smallest(|pairs| power_to_show_equivalence(effect, pairs, confidence) >= power)
 }
 
 /// Returns the smallest true difference, in units of the deviation, that `pairs` see with probability
-/// `power`. `None`
-/// for fewer than two pairs.
+/// `power`. `None` for fewer than two pairs.
 pub fn effect_seen(pairs: usize, confidence: f64, power: f64) -> Option<f64> {
     if pairs < 2 {
         return None;
@@ -108,8 +99,7 @@ pub fn effect_seen(pairs: usize, confidence: f64, power: f64) -> Option<f64> {
 }
 
 /// Returns the smallest number of pairs, from 2 on, that satisfies a condition. The condition must also hold
-/// for
-/// every larger number.
+/// for every larger number.
 fn smallest(holds: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut low, mut high) = (1, 2);
     while !holds(high) {
@@ -166,8 +156,8 @@ pub struct GivenPairs {
 
 impl PowerPlan {
     /// Plans with the upper bound of a deviation. `None` unless the deviation and `min_effect` are above 0,
-    /// the deviation
-    /// has degrees of freedom, the confidence lies in (0, 1), and `pairs`, if given, is at least 2.
+    /// the deviation has degrees of freedom, the confidence lies in (0, 1), and `pairs`, if given, is at
+    /// least 2.
     pub fn new(deviation: Deviation, min_effect: f64, confidence: f64, pairs: Option<usize>) -> Option<Self> {
         let bound = deviation.upper_bound();
         let positive = |x: f64| x.is_finite() && x > 0.0;

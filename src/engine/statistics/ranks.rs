@@ -45,16 +45,11 @@ pub struct TimeComparison {
 /// Compares times to a target, pair by pair. `None` without pairs, or if a time is not finite.
 ///
 /// If every run reached the target, the test is Wilcoxon's signed-rank test ("Individual Comparisons by
-/// Ranking
-/// Methods", 1945). If a time is censored, its pair's difference has a known sign but an unknown size, and so
-/// no rank
-/// among the others. Then it is the sign test on who was first (Dixon and Mood, "The Statistical Sign Test",
-/// 1946);
-/// a run that never reached the target is later than any that did. Choosing the test this way keeps the
-/// level:
-/// whether a pair has a censored time does not depend on which arm is which, and both tests are exact given
-/// that. A
-/// tied pair counts for neither arm.
+/// Ranking Methods", 1945). If a time is censored, its pair's difference has a known sign but an unknown
+/// size, and so no rank among the others. Then it is the sign test on who was first (Dixon and Mood, "The
+/// Statistical Sign Test", 1946); a run that never reached the target is later than any that did. Choosing
+/// the test this way keeps the level: whether a pair has a censored time does not depend on which arm is
+/// which, and both tests are exact given that. A tied pair counts for neither arm.
 pub fn compare_times(pairs: &[TimePair], confidence: f64) -> Option<TimeComparison> {
     let valid = |time: Option<f64>| time.is_none_or(f64::is_finite);
     if pairs.is_empty() || !pairs.iter().all(|pair| valid(pair.baseline) && valid(pair.candidate)) {
@@ -88,10 +83,8 @@ pub fn compare_times(pairs: &[TimePair], confidence: f64) -> Option<TimeComparis
 /// Returns the exact two-sided p of Wilcoxon's signed-rank test for finite differences; 1 if all are 0.
 ///
 /// Zeros are left out, and equal sizes share their mean rank. The distribution is over all signs of these
-/// ranks
-/// (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 2014, section 3.1), so p is exact even
-/// with
-/// ties.
+/// ranks (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 2014, section 3.1), so p is
+/// exact even with ties.
 #[cfg(test)]
 fn signed_rank_test(differences: &[f64]) -> f64 {
     SignedRanks::from_differences(differences).p()

@@ -21,15 +21,13 @@ pub fn upper_tail(t: f64, freedom: f64) -> f64 {
 }
 
 /// Returns the mean of `value(s)` over the deviation s of a sample from a normal distribution with deviation
-/// 1. Above
-/// `limit`, `value` counts as 0. With ν degrees of freedom, ν s² has the χ² distribution.
+/// 1. Above `limit`, `value` counts as 0. With ν degrees of freedom, ν s² has the χ² distribution.
 pub fn mean_over_deviation(freedom: f64, limit: f64, value: impl Fn(f64) -> f64) -> f64 {
     let half = 0.5 * freedom;
     let scale = 2f64.ln() + half * half.ln() - ln_gamma(half);
     let density = |s: f64| (scale + (freedom - 1.0) * s.ln() - half * s * s).exp();
     // The logarithm of the density curves at least as much as for a normal density with deviation 1 / √ν, so
-    // a range of
-    // 9 such deviations around the mode leaves out less than 1e-17.
+    // a range of 9 such deviations around the mode leaves out less than 1e-17.
     let mode = ((freedom - 1.0).max(0.0) / freedom).sqrt();
     let reach = 9.0 / freedom.sqrt();
     // With few degrees of freedom, a quantile is large, and then the averaged function falls steeply.

@@ -97,14 +97,11 @@ pub fn verdict(interval: &Interval, min_effect: f64, direction: Direction) -> Ve
 }
 
 /// Returns true if the interval rules out that the candidate is worse by `min_effect` or more; then it is *no
-/// worse*
-/// (non-inferiority, one of Schuirmann's two tests).
+/// worse* (non-inferiority, one of Schuirmann's two tests).
 ///
 /// "Better in one measure and no worse in another" is a single question, answered yes only if both hold. So
-/// each
-/// measure is judged at the full confidence: an intersection–union test needs no correction (Berger,
-/// "Multiparameter
-/// Hypothesis Testing and Acceptance Sampling", 1982).
+/// each measure is judged at the full confidence: an intersection–union test needs no correction (Berger,
+/// "Multiparameter Hypothesis Testing and Acceptance Sampling", 1982).
 pub fn no_worse(interval: &Interval, min_effect: f64, direction: Direction) -> bool {
     let worst = match direction {
         Direction::LowerIsBetter => interval.high,
@@ -114,8 +111,7 @@ pub fn no_worse(interval: &Interval, min_effect: f64, direction: Direction) -> b
 }
 
 /// Returns the confidence that each of several intervals needs so that all contain their true values with
-/// probability
-/// at least `confidence`. It is Bonferroni's, 1 - (1 - confidence) / `measures`.
+/// probability at least `confidence`. It is Bonferroni's, 1 - (1 - confidence) / `measures`.
 ///
 /// Source: Dunn, "Multiple Comparisons Among Means", 1961.
 pub fn bonferroni(confidence: f64, measures: usize) -> f64 {

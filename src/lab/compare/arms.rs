@@ -289,8 +289,7 @@ fn load(path: &Path, settings: &[String]) -> Result<Recipe> {
 }
 
 /// Plans an arm that runs `binary` (`own` is this binary) with a recipe and settings. `changes`, if any,
-/// label the
-/// arm.
+/// label the arm.
 fn xrun(
     own: &Path,
     binary: &Path,
@@ -317,8 +316,7 @@ fn xrun(
 }
 
 /// Returns settings that the command line may override: trials need neither checkpoints nor plots. A binary
-/// of
-/// another version may not know the key for plots.
+/// of another version may not know the key for plots.
 fn defaults_of_trials(is_own: bool) -> Vec<String> {
     let settings = [Some(NO_CHECKPOINTS), is_own.then_some(NO_PLOTS)];
     settings.into_iter().flatten().map(str::to_owned).collect()

@@ -74,8 +74,7 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
 }
 
 /// Returns why the arms would evaluate different parts of the held-out text: they take some of its batches,
-/// and
-/// their batches differ in size.
+/// and their batches differ in size.
 fn other_parts(arms: [&Recipe; 2]) -> Option<String> {
     let steps = arms[0].values().validation.steps;
     let sizes = arms.map(|recipe| Some([recipe.batch().ok()?.global, recipe.values().training.seq_len]));

@@ -31,14 +31,12 @@ pub fn confirm(results: &Path, name: &str, options: &Options) -> Result<Question
 }
 
 /// Builds the question that repeats a stored comparison: the same recipes, measures, design and number of
-/// pairs,
-/// with seeds that no stored comparison of this change has used. Seeds from the options are taken if they are
-/// fresh.
+/// pairs, with seeds that no stored comparison of this change has used. Seeds from the options are taken if
+/// they are fresh.
 ///
 /// # Errors
 /// A usage error if the comparison did not finish, if a seed was used before, or if neither the recipes nor
-/// the
-/// stored runs can reproduce the runs.
+/// the stored runs can reproduce the runs.
 fn question(
     comparison: &Experiment,
     options: &Options,
@@ -112,8 +110,7 @@ fn question(
 }
 
 /// Restores an arm of a stored comparison: from its recipe if that still gives the same runs, else from the
-/// copy
-/// of the recipe in one of its stored runs.
+/// copy of the recipe in one of its stored runs.
 fn arm(arm: &Arm, runs: &[&str], results: &Path) -> Result<PlannedArm> {
     let recorded = arm.recipe.iter().map(PathBuf::from);
     let copies = runs.iter().map(|run| recipe_in_run(&results.join(run)));

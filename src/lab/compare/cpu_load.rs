@@ -35,8 +35,7 @@ impl CpuLoad {
         };
         let busy = user + nice + system + irq + softirq;
         // The command's name, in parentheses, may contain spaces. The fields after it are counted from there:
-        // utime is
-        // the 12th, followed by stime, cutime and cstime.
+        // utime is the 12th, followed by stime, cutime and cstime.
         let fields: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
         let own = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
         let is_processor = |line: &&str| {
@@ -47,8 +46,7 @@ impl CpuLoad {
     }
 
     /// Returns two fractions of the machine's CPU time since `before`: used by other processes, and taken by
-    /// the host
-    /// of a virtual machine. `None` for less than a second.
+    /// the host of a virtual machine. `None` for less than a second.
     pub fn since(&self, before: &Self) -> Option<(f64, f64)> {
         let total =
             self.total.checked_sub(before.total).filter(|total| *total >= MIN_TICKS * self.processors)?

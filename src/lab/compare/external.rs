@@ -5,8 +5,7 @@
 //! ```
 //!
 //! `step` and `tok_s` are required, `step_ms` and `loss` are optional. Steps must ascend. Other members,
-//! objects
-//! without `step`, and lines that do not begin with `{` are ignored.
+//! objects without `step`, and lines that do not begin with `{` are ignored.
 
 use super::judge::curves::LossPoint;
 use super::measured::SPEED;

@@ -1,6 +1,5 @@
 //! Finds earlier comparisons of the same change, to report them with a verdict and to keep their seeds from
-//! being
-//! reused.
+//! being reused.
 
 use super::question::Question;
 use super::seeds::pair_of;
@@ -55,16 +54,12 @@ pub fn in_history(earlier: &Experiment, seeds: &[[u64; 2]]) -> EarlierExperiment
 }
 
 /// Rejects a change of pairs after a verdict: add pairs until you like the verdict, and you will find
-/// differences
-/// that do not exist.
+/// differences that do not exist.
 ///
 /// Once the verdict is known, only the same pairs, all of them, may be judged again. More or fewer pairs
-/// would be
-/// another look at known results, and the interval for a fixed number of pairs allows no second look. A
-/// sequential
-/// design may take over the pairs of a fixed-size comparison, from the first one on and in their order,
-/// because
-/// its interval allows for looks.
+/// would be another look at known results, and the interval for a fixed number of pairs allows no second
+/// look. A sequential design may take over the pairs of a fixed-size comparison, from the first one on and in
+/// their order, because its interval allows for looks.
 ///
 /// # Errors
 /// A usage error that says what to do instead.
@@ -76,8 +71,7 @@ pub fn check_peeking(question: &Question, earlier: &[&Experiment]) -> Result<()>
             continue;
         }
         // A sequential comparison stops at the first look that decides, so reordering known pairs could
-        // change where it
-        // stops.
+        // change where it stops.
         let old_pairs: Vec<[u64; 2]> =
             old.pairs().map(|pair| pair.seeds().map(Option::unwrap_or_default)).collect();
         let begins_with_it = question.seeds.starts_with(&old_pairs);

@@ -21,8 +21,7 @@ pub fn rule(design: &Design, measures: &[&Measure], min_effect: Option<f64>) -> 
 }
 
 /// Judges the runs that have ended: findings, joint question, diverged runs, looks and prediction. The
-/// finding on
-/// loss curves stays as it is because the record has no curves.
+/// finding on loss curves stays as it is because the record has no curves.
 pub fn judge(experiment: &mut Experiment) {
     if experiment.has_trials() {
         trials::judge(experiment);
@@ -48,8 +47,7 @@ pub fn is_decided(experiment: &Experiment) -> bool {
 }
 
 /// Judges the first `pairs` pairs by the experiment's own rule. With a fixed number of pairs, an earlier
-/// result is
-/// not a verdict; it only shows how the interval narrows.
+/// result is not a verdict; it only shows how the interval narrows.
 pub fn after_pairs(experiment: &Experiment, pairs: usize) -> Experiment {
     let mut so_far = experiment.clone();
     let ended = experiment.pairs().filter(|pair| pair.has_ended()).take(pairs);

@@ -1,6 +1,5 @@
 //! Averages every column over the trials of an arm, such that the ratio of two arms is the ratio of the
-//! figures
-//! shown.
+//! figures shown.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +19,7 @@ pub const VAL_LOSS: &str = "val_loss";
 pub type Columns = BTreeMap<String, f64>;
 
 /// The columns of speeds and step times. Their means are geometric, so that the ratio of the mean times is
-/// the
-/// inverse of the ratio of the mean speeds.
+/// the inverse of the ratio of the mean speeds.
 pub const RATES: [&str; 2] = [SPEED, STEP_TIME];
 
 /// Returns the mean of every column over the trials that have it.

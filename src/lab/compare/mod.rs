@@ -43,10 +43,8 @@ use crate::results::experiment::{Design, Experiment};
 ///
 /// # Errors
 /// If a run cannot be planned or started, a file cannot be written, or the question would look again at a
-/// known
-/// verdict. A failed trial ends the comparison with its error in [`FinishedComparison::failed`]. After a
-/// signal,
-/// the same command continues a paired comparison; trials start over.
+/// known verdict. A failed trial ends the comparison with its error in [`FinishedComparison::failed`]. After
+/// a signal, the same command continues a paired comparison; trials start over.
 pub fn run(question: &Question, setting: Setting<'_>) -> Result<FinishedComparison> {
     let said = matches!(question.design, Design::Trials { .. })
         .then_some("stopping the trial; a second signal stops it at once");

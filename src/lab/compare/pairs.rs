@@ -33,8 +33,7 @@ enum RunOrder {
     /// Side by side; stored runs are reused.
     SideBySide,
     /// One at a time, in the order A B B A, so that drift of the machine affects both arms alike. Stored runs
-    /// are not
-    /// reused because they were not measured in turns.
+    /// are not reused because they were not measured in turns.
     InTurns,
 }
 

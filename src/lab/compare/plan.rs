@@ -12,8 +12,7 @@ use crate::statistics::{Deviation, PowerPlan};
 use std::path::Path;
 
 /// Distance of pilot seeds above the recipes' seeds. It is fixed, so that a plan and the comparison after it
-/// share
-/// one pilot.
+/// share one pilot.
 const PILOT_DISTANCE: u64 = 1_000_000;
 
 /// The fewest pairs that a deviation is estimated from.
@@ -145,8 +144,7 @@ fn differences(measure: &Measure, runs: &[ExperimentRun]) -> Vec<f64> {
 }
 
 /// Returns the mean energy of a run, in joules, from this comparison's pilot and the latest earlier
-/// comparison of
-/// the same change on the same device. `None` if no power was measured.
+/// comparison of the same change on the same device. `None` if no power was measured.
 fn joules_per_run(comparison: &Experiment, stored: &[StoredExperiment], results: &Path) -> Option<f64> {
     let earlier = stored.iter().rev().map(|one| &one.experiment).find(|other| {
         other.change() == comparison.change() && other.provenance.device == comparison.provenance.device

@@ -80,13 +80,11 @@ pub struct Question {
 
 impl Question {
     /// Checks a question. `--on` says what is judged, or else the recipe's `compare.on`. Without either, the
-    /// question
-    /// is the speed of trials; for stored runs, `compare.on` is ignored.
+    /// question is the speed of trials; for stored runs, `compare.on` is ignored.
     ///
     /// # Errors
     /// A usage error if an option does not fit what is judged, an arm has no recipe, both have the same one,
-    /// a
-    /// measure, number of seeds or prediction is wrong, or the arms take a measure from different text.
+    /// a measure, number of seeds or prediction is wrong, or the arms take a measure from different text.
     pub fn new(arms: Arms, options: &Options) -> Result<Self> {
         let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
         let on = match &options.on {
@@ -173,8 +171,7 @@ impl Question {
     }
 
     /// Asks about measures of stored runs with these seeds. There is no prediction, because after the runs
-    /// their
-    /// result may be known.
+    /// their result may be known.
     ///
     /// # Errors
     /// The same as for [`new`](Self::new), and for a measure that depends on the clock.
@@ -244,8 +241,7 @@ impl Question {
     }
 
     /// Returns the confidence of each measure: Bonferroni's share, or the full confidence if a speed and
-    /// other measures
-    /// form one question.
+    /// other measures form one question.
     pub fn confidence_of_each(&self) -> f64 {
         confidence_of_each(self.confidence, self.measures.iter().map(|asked| &asked.measure))
     }
@@ -306,8 +302,7 @@ fn fraction(text: &str) -> Result<f64> {
 }
 
 /// Returns the confidence of each of these measures: Bonferroni's share, or the full confidence if a speed
-/// and
-/// other measures form one question.
+/// and other measures form one question.
 pub fn confidence_of_each<'a>(confidence: f64, measures: impl Iterator<Item = &'a Measure>) -> f64 {
     let measures: Vec<&Measure> = measures.collect();
     if is_joint(&measures) { confidence } else { bonferroni(confidence, measures.len()) }

@@ -1,6 +1,5 @@
 //! Creates the record of a comparison and its folder before the first run, and tells whether an earlier
-//! record
-//! asks the same.
+//! record asks the same.
 
 use super::arms::{PlannedArm, Program, hash_of};
 use super::judge;

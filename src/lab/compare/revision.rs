@@ -17,8 +17,7 @@ pub struct Built {
 /// Builds xrun at `rev` in the git repository of the current folder, with `cargo build --release --locked`.
 ///
 /// The sources are checked out into a temporary folder. Build outputs stay in `target/compare`, so that the
-/// next
-/// commit compiles fast and the binary of the working tree is not replaced.
+/// next commit compiles fast and the binary of the working tree is not replaced.
 ///
 /// # Errors
 /// Exits 2 outside a git repository or if it has no such commit, and 1 if git or cargo fails.
@@ -43,8 +42,7 @@ pub fn build(rev: &str) -> Result<Built> {
     }
     let built = cargo(&sources, &top.join("target/compare"));
     // The folder is deleted in any case. If this fails, git prunes its record of the worktree at its next
-    // garbage
-    // collection.
+    // garbage collection.
     let _ = git(&top, &["worktree", "remove", "--force", &checkout]);
     Ok(Built { binary: built?, commit })
 }

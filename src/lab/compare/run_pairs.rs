@@ -19,8 +19,7 @@ use std::fs::File;
 use std::path::PathBuf;
 
 /// Plans the pairs of a question from stored comparisons or pilot pairs, and prints the plan. Only the pilot
-/// is run
-/// and written.
+/// is run and written.
 ///
 /// # Errors
 /// The same as for [`run`] before its first run, except that pairs after a known verdict may be planned.
@@ -30,13 +29,11 @@ pub fn plan(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<E
 }
 
 /// Runs the pairs of a question: plans, stores the question and its prediction, runs, and judges. If a run
-/// keeps
-/// failing because of the machine, its pair has no value.
+/// keeps failing because of the machine, its pair has no value.
 ///
 /// # Errors
 /// A usage error for pairs after a known verdict. Fails if a recipe cannot be planned, if the ledger or the
-/// record
-/// cannot be written, and after a signal; the same command then continues.
+/// record cannot be written, and after a signal; the same command then continues.
 pub fn run(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
     let stored = history::stored(setting.results)?;
     let change = question.change()?;
@@ -106,8 +103,7 @@ impl<'a> RunningPairs<'a> {
     }
 
     /// Creates the folder, or reuses the folder of an unfinished comparison that asked the same. Returns the
-    /// folder's
-    /// lock.
+    /// folder's lock.
     fn create_folder(&mut self, stored: &[StoredExperiment]) -> Result<File> {
         let unfinished = stored
             .iter()
@@ -136,8 +132,7 @@ impl<'a> RunningPairs<'a> {
     }
 
     /// Runs all pairs. A sequential design first runs the pairs of its first look, then one pair at a time
-    /// until it is
-    /// decided.
+    /// until it is decided.
     fn run_pairs(&mut self, stop: &Stop) -> Result<()> {
         let all = self.question.seeds.len();
         let is_sequential = matches!(self.experiment.design, Design::Sequential { .. });

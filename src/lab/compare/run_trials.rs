@@ -21,8 +21,7 @@ use std::path::PathBuf;
 ///
 /// # Errors
 /// If a process cannot be started or a file cannot be written. A failed trial ends the comparison with its
-/// error
-/// in [`FinishedComparison::failed`].
+/// error in [`FinishedComparison::failed`].
 pub fn run(question: &Question, setting: Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
     let mut running = RunningTrials::start(question, setting)?;
     let failed = match question.arms.stored_runs() {

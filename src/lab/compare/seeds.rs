@@ -50,8 +50,7 @@ impl Seeds {
     }
 
     /// Returns the seeds of each pair. `base` and `other` are the recipes' own seeds; if they differ, every
-    /// pair keeps
-    /// their difference.
+    /// pair keeps their difference.
     ///
     /// # Errors
     /// A usage error if a seed exceeds the largest, or if two pairs share a seed, since pairs are judged as

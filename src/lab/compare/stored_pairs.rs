@@ -40,15 +40,12 @@ struct StoredRun {
 }
 
 /// Judges the quality of stored runs. `names` has the run names of each arm, separated by commas. Runs with
-/// the
-/// same `training.seed` form a pair.
+/// the same `training.seed` form a pair.
 ///
 /// # Errors
 /// A usage error if the runs of an arm differ in recipe, text or figures, an arm lacks a seed of the other,
-/// or a
-/// run has not ended. Otherwise the same as for [`Question::new`], and for [`run`](super::run) before its
-/// first
-/// run.
+/// or a run has not ended. Otherwise the same as for [`Question::new`], and for [`run`](super::run) before
+/// its first run.
 pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Result<FinishedComparison> {
     let [baseline, candidate] = [StoredArm::find(results, names[0])?, StoredArm::find(results, names[1])?];
     check_seeds(&baseline, &candidate)?;
@@ -105,8 +102,8 @@ impl StoredArm {
     }
 
     /// Returns the arm of the first stored comparison that contains one of these runs. Its recipe is as it
-    /// was before
-    /// a machine was chosen for the run, and comparisons of the same change are found by that recipe.
+    /// was before a machine was chosen for the run, and comparisons of the same change are found by that
+    /// recipe.
     fn known<'a>(&self, stored: &'a [StoredExperiment]) -> Option<&'a Arm> {
         let is_own = |run: &&ExperimentRun| {
             run.run.as_ref().is_some_and(|name| self.runs.values().any(|own| own.name == *name))
@@ -167,8 +164,7 @@ impl StoredRun {
     }
 
     /// Checks that another run may be in the same arm: it may differ in its seed, and in keys that change no
-    /// bit, such
-    /// as the GPU it ran on.
+    /// bit, such as the GPU it ran on.
     fn check_same_arm(&self, other: &Self) -> Result<()> {
         let matters = |change: &&Change| {
             change.key != "training.seed" && (!change.keeps_bits() || change.class == Class::Measuring)

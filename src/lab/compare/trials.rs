@@ -94,11 +94,9 @@ impl TrialSetting<'_> {
 }
 
 /// Returns the arm of each trial, A B B A A B B A …, for `repeats` trials per arm. Like plain alternation,
-/// every
-/// pair has both arms. Under a linear drift of d per trial, an even number of repeats affects both arms
-/// alike, and
-/// an odd number moves their difference by d / `repeats`. Plain alternation, with B always later, moves it by
-/// d.
+/// every pair has both arms. Under a linear drift of d per trial, an even number of repeats affects both arms
+/// alike, and an odd number moves their difference by d / `repeats`. Plain alternation, with B always later,
+/// moves it by d.
 pub fn trial_order(repeats: usize) -> Vec<usize> {
     let pair = |at: usize| if at.is_multiple_of(2) { [BASELINE, CANDIDATE] } else { [CANDIDATE, BASELINE] };
     (0..repeats).flat_map(pair).collect()
@@ -210,8 +208,7 @@ impl FinishedTrial {
     }
 
     /// Sets blocks and clocks from the rows of the steady state. Known speeds and step times become the
-    /// medians of the
-    /// blocks, since the ratio is computed from these.
+    /// medians of the blocks, since the ratio is computed from these.
     fn set_times(&mut self, timing: &[TimingRow], warmup: usize) {
         let (steady, settled) = steady_rows(timing, warmup);
         let speeds: Vec<f64> = steady.iter().filter_map(|row| row.tok_s).collect();

@@ -1,6 +1,5 @@
 //! Trains a recipe for a few steps and measures the size of its activations. They are read from the
-//! evaluation program,
-//! on CPUs and GPUs alike.
+//! evaluation program, on CPUs and GPUs alike.
 
 use crate::device::Device;
 use crate::device::communicator::SingleRank;
@@ -15,8 +14,7 @@ use crate::train::{Rank, prepare};
 use std::sync::Arc;
 
 /// Maximum number of rows of the batch (tokens) whose activations are read. The mean over this many elements
-/// is stable,
-/// and for a vocabulary of 50,000, their logits take 0.2 GB.
+/// is stable, and for a vocabulary of 50,000, their logits take 0.2 GB.
 const ROWS: usize = 1024;
 
 /// The size of one kind of activation after a step.
@@ -47,13 +45,11 @@ struct Sums {
 }
 
 /// Trains a recipe for `steps` steps, and reads the activations of its first batch before the first step and
-/// after each
-/// step.
+/// after each step.
 ///
 /// # Errors
 /// The same as for [`prepare`]. Also fails if the recipe has several ranks or loads initial weights, or if
-/// training
-/// diverges.
+/// training diverges.
 pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Result<Measured> {
     if recipe.values().model.init_from.is_some() {
         return Err(recipe.error(

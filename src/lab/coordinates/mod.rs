@@ -1,10 +1,8 @@
 //! Measures the coordinates of a parametrization: trains a recipe for a few steps at several widths, and fits
-//! the sizes
-//! of its activations, and of their changes, over the width.
+//! the sizes of its activations, and of their changes, over the width.
 //!
 //! Under a parametrization that transfers, none of them depends on the width (Yang and Hu, Tensor Programs V,
-//! 2022,
-//! appendix D.1).
+//! 2022, appendix D.1).
 
 mod measure;
 mod text;
@@ -50,8 +48,7 @@ pub struct Ended {
 }
 
 /// Trains a recipe at several widths and writes what it finds into a new folder. Before each training, calls
-/// `see` with
-/// its index from 0, the number of trainings, and a description.
+/// `see` with its index from 0, the number of trainings, and a description.
 ///
 /// # Errors
 /// If the recipe cannot have one of the widths, does not fit, or diverges, or if a file cannot be written.

@@ -1,6 +1,5 @@
 //! Changes the width of a recipe: stream, feed-forward layer and number of heads grow together, and the width
-//! of a head
-//! stays.
+//! of a head stays.
 
 use crate::error::Result;
 use crate::machine::Machine;
@@ -11,8 +10,7 @@ use crate::recipe::{Recipe, derived};
 ///
 /// # Errors
 /// A usage error if a layer would not have a whole number of elements or heads at this width, or if the
-/// recipe
-/// contradicts itself.
+/// recipe contradicts itself.
 pub(super) fn at_width(
     recipe: &Recipe,
     width: usize,

@@ -49,8 +49,7 @@ impl Conditions {
 }
 
 /// Returns how two builds differ. Uncommitted changes count as a difference even on both sides, because they
-/// may not
-/// be the same.
+/// may not be the same.
 pub fn build_differences(recorded: &Build, new: &Build) -> Vec<String> {
     let mut found = Vec::new();
     let short = |commit: &Option<String>| commit.as_ref().map(|commit| commit.chars().take(DIGITS).collect());

@@ -1,6 +1,5 @@
 //! Finds the first difference between a stored run and its replay: first in figures that tell the cause, then
-//! in rows,
-//! in tensors, and in the resulting figures.
+//! in rows, in tensors, and in the resulting figures.
 
 use super::stored_run::StoredRun;
 use crate::checkpoint;
@@ -85,8 +84,7 @@ pub struct Compared {
 
 impl Compared {
     /// Compares everything that a stored run has with a new run. If the stored run ended early, only its rows
-    /// and a
-    /// checkpoint are compared, not the figures that depend on all rows.
+    /// and a checkpoint are compared, not the figures that depend on all rows.
     ///
     /// # Errors
     /// If a checkpoint cannot be read.
@@ -158,8 +156,7 @@ fn common_checkpoint(stored: &StoredRun, new: &StoredRun) -> Result<Option<u64>>
 }
 
 /// Describes how far apart the losses of two runs are: the largest difference of training losses over the
-/// steps that
-/// both have, and the last validation loss of each.
+/// steps that both have, and the last validation loss of each.
 pub fn loss_distance(stored: &StoredRun, new: &StoredRun) -> Option<String> {
     let (first, second) = (stored.rows.as_ref()?, new.rows.as_ref()?);
     let losses: HashMap<u64, f64> = second.numbers("loss").into_iter().collect();

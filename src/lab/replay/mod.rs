@@ -7,8 +7,7 @@
 //! ```
 //!
 //! The same sources, libraries, and instruction set or model of GPU give the same bits. If one of these
-//! changed, a
-//! difference proves nothing and is reported as such.
+//! changed, a difference proves nothing and is reported as such.
 
 mod binary;
 mod conditions;
@@ -41,8 +40,7 @@ use trials::StoredComparison;
 ///
 /// # Errors
 /// If a stored file cannot be read, a signal stopped this process, or results cannot be written. A run that
-/// fails is
-/// reported as an [`Outcome`] instead.
+/// fails is reported as an [`Outcome`] instead.
 pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
     if let Some((variable, _)) = recipe::environment().next() {
         return Err(Error::usage(format!(

@@ -17,8 +17,7 @@ pub enum Outcome {
     /// A value differs, but the sources, the instruction set or a library differ from the recording.
     DiffersUnderOtherConditions,
     /// For a comparison: the ratio lies within the recorded interval, and on the recorded device class the
-    /// verdict is the
-    /// same.
+    /// verdict is the same.
     Reproduced,
     /// For a comparison: the ratio lies outside the recorded interval, or the verdict differs.
     NotReproduced,

@@ -22,8 +22,7 @@ pub struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct PageEntries {
     /// Each entry once, in the order of the page. Runs of a comparison on the page are left out because the
-    /// comparison
-    /// replays them.
+    /// comparison replays them.
     pub entries: Vec<Entry>,
     /// Blocks that kept files cannot make, and wrong markers, as `line N: why`.
     pub problems: Vec<String>,

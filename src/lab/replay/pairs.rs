@@ -32,8 +32,7 @@ pub(super) fn recording(folder: &Path, results: &Path) -> Result<Recording> {
 }
 
 /// Replays every run of a comparison. If the bits differ and are allowed to, the mean difference of each
-/// measure is
-/// checked against the recorded interval.
+/// measure is checked against the recorded interval.
 ///
 /// # Errors
 /// The same as for [`super::replay`].
@@ -134,8 +133,7 @@ impl Measures {
 }
 
 /// Returns the mean difference of pairs `(baseline, candidate)` in the form that comparisons store; `None`
-/// without
-/// pairs.
+/// without pairs.
 fn mean_difference(scale: Scale, pairs: &[(f64, f64)]) -> Option<f64> {
     let mean = |difference: &dyn Fn(&(f64, f64)) -> f64| {
         statistics::mean(&pairs.iter().map(difference).collect::<Vec<f64>>())

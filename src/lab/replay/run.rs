@@ -108,8 +108,7 @@ pub(super) fn gpus_here() -> Vec<String> {
 }
 
 /// Returns the run whose matrix-product algorithms a replay must use, since its bits depend on them. That is
-/// the
-/// stored run, if it has algorithms and they apply on this machine.
+/// the stored run, if it has algorithms and they apply on this machine.
 pub(super) fn algorithms_of(stored: &StoredRun) -> Option<PathBuf> {
     let recorded = stored.environment.gpu.as_ref()?;
     let table = stored::locate(&stored.folder.join(ALGORITHMS)).ok()?;

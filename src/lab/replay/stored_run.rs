@@ -41,8 +41,7 @@ pub struct StoredRun {
 
 impl StoredRun {
     /// Reads a run. A kept file that has changed since is read as it is, with a remark; the replay then shows
-    /// what in it
-    /// the recipe does not produce.
+    /// what in it the recipe does not produce.
     ///
     /// # Errors
     /// If a file is missing or cannot be parsed.
@@ -92,8 +91,7 @@ impl StoredRun {
     }
 
     /// Returns true if the recipe was trained to its end, or to the step at which it diverges. A replay then
-    /// has the same
-    /// number of rows.
+    /// has the same number of rows.
     pub fn is_whole(&self) -> bool {
         self.summary.is_finished() || self.summary.status == Status::Diverged
     }
@@ -118,8 +116,7 @@ impl StoredRun {
     }
 
     /// Returns why a replay cannot be compared with the run's rows: there are none, or a finished run has
-    /// other rows than
-    /// its summary says. `None` if the rows are fine.
+    /// other rows than its summary says. `None` if the rows are fine.
     pub fn lack_of_rows(&self) -> Option<String> {
         let (rows, steps) = (self.rows.as_ref().map(RowCells::len), self.summary.steps);
         let last = self.rows.as_ref().and_then(RowCells::last_step);
@@ -144,8 +141,7 @@ impl StoredRun {
 }
 
 /// Returns the stored runs of a comparison by `RECIPE/RUN`. They are looked up beside the comparison, in the
-/// results
-/// folder, and among the kept runs.
+/// results folder, and among the kept runs.
 ///
 /// # Errors
 /// If a file of a run cannot be read.
@@ -164,8 +160,7 @@ pub fn runs_of_comparison(folder: &Path, results: &Path) -> Result<BTreeMap<Stri
 }
 
 /// Returns the original content of a run's file; `None` if there is none. If a kept file does not match its
-/// manifest,
-/// adds a remark.
+/// manifest, adds a remark.
 fn content(folder: &Path, file: &str, remarks: &mut Vec<String>) -> Result<Option<Vec<u8>>> {
     debug_assert!(READ.contains(&file));
     let path = folder.join(file);

@@ -17,8 +17,7 @@ pub struct Assignment {
 
 impl Assignment {
     /// Returns free devices for a cell; `None` if it has to wait. `in_use` has the GPUs of every running
-    /// cell, which
-    /// are empty for a cell on the CPU.
+    /// cell, which are empty for a cell on the CPU.
     pub fn find_free(work: &Work, in_use: &[Vec<usize>], capacity: Capacity) -> Option<Self> {
         let Capacity { gpus, cpu_runs: jobs } = capacity;
         let engine = &work.recipe.values().engine;

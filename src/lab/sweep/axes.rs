@@ -33,14 +33,12 @@ pub struct Axes {
 
 impl Axes {
     /// Combines a recipe's `[sweep]` with the command line. An argument replaces the recipe's values or range
-    /// for its
-    /// key. Every sample of the ranges and every seed is combined with the whole grid.
+    /// for its key. Every sample of the ranges and every seed is combined with the whole grid.
     ///
     /// # Errors
     /// A usage error if an argument names a key in `sweep.pairs`, if several seeds are given besides
-    /// `sweep.seeds`, if
-    /// there are more than [`MAX_CELLS`] cells, and for whatever [`samples::draw`] and [`cooldowns::axis`]
-    /// reject.
+    /// `sweep.seeds`, if there are more than [`MAX_CELLS`] cells, and for whatever [`samples::draw`] and
+    /// [`cooldowns::axis`] reject.
     pub fn new(base: &Recipe, arguments: &Arguments) -> Result<Self> {
         let sweep = &base.values().sweep;
         let pairs: Vec<Settings> = sweep.pairs.iter().map(texts).collect();

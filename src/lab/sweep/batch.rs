@@ -111,8 +111,8 @@ impl CellBatch {
     }
 
     /// Runs the cells of a range that are not done, or all of them. Calls `ended` when the end of a cell is
-    /// known, and
-    /// again if the cell is rerun after a fault of the machine. Cells that end badly are left to the caller.
+    /// known, and again if the cell is rerun after a fault of the machine. Cells that end badly are left to
+    /// the caller.
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] after a signal. Fails if the ledger cannot be written, or if `ended` fails.

@@ -168,8 +168,7 @@ fn defaults(checkpoints: usize) -> [String; 2] {
 }
 
 /// Formats the values of keys that change what is measured but not the training: when losses are measured, on
-/// how
-/// much text, and which steps count for speeds.
+/// how much text, and which steps count for speeds.
 fn measuring(recipe: &Recipe) -> String {
     let Values { validation, metrics, .. } = recipe.values();
     format!("{} {} {}", validation.interval, validation.steps, metrics.warmup)

@@ -1,6 +1,5 @@
 //! Writes the configurations of a sweep into its folder when the sweep ends: `configurations.json`, `.csv`
-//! and
-//! `.md`.
+//! and `.md`.
 
 use super::cell::Cell;
 use super::table::csv_bytes;
@@ -84,8 +83,7 @@ pub fn write(
 }
 
 /// Describes the best set, as in `best set by val_loss (95 %): 2 of 9 configurations: …`; `None` if nothing
-/// was
-/// compared.
+/// was compared.
 pub fn best_in_words(found: &Configurations) -> Option<String> {
     let ranked = found.ranked();
     if found.configurations.len() < 2 || ranked.is_empty() {

@@ -25,8 +25,7 @@ pub struct Contest {
 
 impl Contest {
     /// Prepares the contest of the two best configurations, with `count` seeds above `last_seed`, the highest
-    /// one
-    /// used so far. `None` if there are fewer than two configurations.
+    /// one used so far. `None` if there are fewer than two configurations.
     ///
     /// # Errors
     /// If too few seeds are left.

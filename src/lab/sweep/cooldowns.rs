@@ -1,6 +1,5 @@
 //! Builds the axis of `sweep.cooldowns`: trainings of several lengths, whose learning rate is constant until
-//! it
-//! falls.
+//! it falls.
 
 use super::arguments::{Arguments, Axis};
 use crate::error::{Error, Result};
@@ -16,13 +15,11 @@ const RATIO: &str = "lr_scheduler.decay_ratio";
 const SHARED_KEYS: [&str; 3] = ["lr_scheduler.decay", RATIO, "lr_scheduler.warmup_ratio"];
 
 /// Returns the axis of `sweep.cooldowns`. Each of its steps gives a cell whose rate falls from there on, over
-/// a
-/// fraction `lr_scheduler.decay_ratio` of its length. `None` if there are no cooldowns.
+/// a fraction `lr_scheduler.decay_ratio` of its length. `None` if there are no cooldowns.
 ///
 /// # Errors
 /// A usage error if the sweep also varies one of the keys, if a step is 0, if the fraction is 1, or if there
-/// are
-/// rungs.
+/// are rungs.
 pub fn axis(base: &Recipe, arguments: &Arguments) -> Result<Option<Axis>> {
     let (sweep, name) = (&base.values().sweep, base.name());
     let Some(cooldowns) = &sweep.cooldowns else { return Ok(None) };

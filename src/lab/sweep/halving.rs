@@ -2,10 +2,8 @@
 //!
 //! K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization",
 //! AISTATS 2016. Every cell has the schedule of its full length and continues from its checkpoint with the
-//! same
-//! bits. Which cells continue depends only on losses in the ledger, so a sweep that is killed and restarted
-//! decides
-//! the same.
+//! same bits. Which cells continue depends only on losses in the ledger, so a sweep that is killed and
+//! restarted decides the same.
 
 use super::cell::Cell;
 use super::work::Work;

@@ -37,8 +37,7 @@ pub fn find(results: &Path, name: &str) -> Result<Option<PathBuf>> {
 }
 
 /// Copies the ledger lines of every cell of the sweep in `folder` to `to/sweeps/NAME/ledger.jsonl`. Keeping
-/// the
-/// same lines again changes nothing.
+/// the same lines again changes nothing.
 ///
 /// # Errors
 /// If a cell is not done, the lines were kept before with other content, or a kept file has changed since.
@@ -75,8 +74,7 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
 }
 
 /// Returns the cells of the sweep in a folder, from its list. Sweeps of earlier versions have only a table,
-/// which
-/// has only the values that vary.
+/// which has only the values that vary.
 ///
 /// # Errors
 /// If neither can be read, or the table does not name its cells.

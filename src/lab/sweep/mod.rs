@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The ledger decides which cells are done, and the tables are rewritten from it after every line. When the
-//! sweep
-//! ends, its configurations are compared over their seeds, and the best one is confirmed with fresh seeds.
+//! sweep ends, its configurations are compared over their seeds, and the best one is confirmed with fresh
+//! seeds.
 
 mod arguments;
 mod assignment;
@@ -87,8 +87,7 @@ pub struct Ended {
     /// The sweep's folder, with tables and configurations.
     pub folder: PathBuf,
     /// `Ok` if every cell is done and none ended badly. [`Interrupted`](crate::error::ErrorKind::Interrupted)
-    /// after a
-    /// signal, and a failure otherwise.
+    /// after a signal, and a failure otherwise.
     pub outcome: Result<()>,
 }
 
@@ -171,8 +170,7 @@ impl Sweep {
 ///
 /// # Errors
 /// A usage error for a wrong recipe or argument. Fails if a ledger line is damaged or a table cannot be
-/// written.
-/// [`Ended`] tells how the cells ended.
+/// written. [`Ended`] tells how the cells ended.
 pub fn run(request: &Request<'_>) -> Result<Ended> {
     // The display itself acknowledges a signal.
     let stop = Stop::on_signals(None)?;
@@ -212,8 +210,7 @@ fn prepare(results: &Path) -> Result<()> {
 }
 
 /// Compares the configurations of a sweep that ended with `outcome` and, if that is `Ok`, confirms the best
-/// one.
-/// Returns the final outcome.
+/// one. Returns the final outcome.
 fn conclude(
     request: &Request<'_>,
     sweep: &Sweep,

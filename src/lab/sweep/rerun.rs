@@ -3,8 +3,7 @@
 use crate::results::ledger::{Attempt, Ledger};
 
 /// Returns why a cell runs although a cell with the same recipe name and settings ended before; `None` if
-/// none
-/// did. `next` is the attempt that is about to start.
+/// none did. `next` is the attempt that is about to start.
 pub fn reason(ledger: &Ledger, next: &Attempt) -> Option<String> {
     let same = |line: &&Attempt| {
         line.recipe == next.recipe && line.settings == next.settings && line.key != next.key

@@ -52,8 +52,7 @@ impl KeyRange {
 }
 
 /// Draws the samples of a recipe. Keys that are `set` otherwise are left out; the other keys get the same
-/// values as
-/// if those were included.
+/// values as if those were included.
 ///
 /// # Errors
 /// If there are ranges but no samples, samples but no ranges, or more ranges than the sampler has

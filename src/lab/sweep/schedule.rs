@@ -1,8 +1,7 @@
 //! Runs a sweep: first the attempts that dead processes left behind, then every cell that is not done.
 //!
 //! Several processes may run the same cells. A process claims a cell before it does anything with it, so each
-//! cell
-//! runs once, and waits for the cells that others are working on.
+//! cell runs once, and waits for the cells that others are working on.
 
 mod branches;
 mod messages;
@@ -141,8 +140,7 @@ impl<'a> Schedule<'a> {
     ///
     /// # Errors
     /// [`Interrupted`](crate::error::ErrorKind::Interrupted) after a signal. Fails if a cell failed, hung,
-    /// took too long
-    /// or was killed, or if the ledger or the output cannot be written.
+    /// took too long or was killed, or if the ledger or the output cannot be written.
     pub fn run(&mut self, table: &Path, stop: &Stop) -> Result<()> {
         self.begin()?;
         self.say_heading(table);

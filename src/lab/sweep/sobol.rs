@@ -2,19 +2,15 @@
 //!
 //! I. M. Sobol, "On the distribution of points in a cube", 1967; A. B. Owen, "Scrambling Sobol and
 //! Niederreiter–Xing points", J. Complexity 14, 1998. Each single point is uniform in the cube, and of the
-//! first 2^k
-//! points, each of 2^k equal intervals of a coordinate contains exactly one.
+//! first 2^k points, each of 2^k equal intervals of a coordinate contains exactly one.
 
 /// Bits per coordinate.
 const BITS: u32 = u32::BITS;
 
 /// Primitive polynomials and initial direction numbers for the second coordinate onward: the coefficients `a`
-/// and
-/// the numbers `m_1 … m_s` of a polynomial of degree s. They are the first lines of `new-joe-kuo-6.21201`: S.
-/// Joe
-/// and F. Y. Kuo, "Constructing Sobol sequences with better two-dimensional projections", SIAM J. Sci.
-/// Comput. 30,
-/// 2008.
+/// and the numbers `m_1 … m_s` of a polynomial of degree s. They are the first lines of
+/// `new-joe-kuo-6.21201`: S. Joe and F. Y. Kuo, "Constructing Sobol sequences with better two-dimensional
+/// projections", SIAM J. Sci. Comput. 30, 2008.
 const JOE_KUO: [(u32, &[u32]); 15] = [
     (0, &[1]),
     (1, &[1, 3]),
@@ -90,8 +86,8 @@ fn directions(index: usize) -> Option<[u32; BITS as usize]> {
 }
 
 /// Scrambles a binary fraction. A random bit, which depends on the digits before it, decides whether each
-/// digit is
-/// flipped. This only permutes intervals within intervals, so evenly spread points stay evenly spread.
+/// digit is flipped. This only permutes intervals within intervals, so evenly spread points stay evenly
+/// spread.
 fn scramble(digits: u32, key: u64) -> u32 {
     let mut scrambled = 0;
     for bit in (0..BITS).rev() {
@@ -105,8 +101,7 @@ fn scramble(digits: u32, key: u64) -> u32 {
 }
 
 /// Returns the number at a position of a key's stream: SplitMix64, G. L. Steele, D. Lea and C. H. Flood,
-/// "Fast
-/// splittable pseudorandom number generators", OOPSLA 2014.
+/// "Fast splittable pseudorandom number generators", OOPSLA 2014.
 fn split_mix(key: u64, position: u64) -> u64 {
     let mut z = key.wrapping_add(position.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -123,8 +118,7 @@ mod tests {
     }
 
     /// The first points in 4 coordinates, as multiples of 1/8. Joe and Kuo's program prints them in the order
-    /// of a Gray
-    /// code, so this test does too.
+    /// of a Gray code, so this test does too.
     #[test]
     fn the_first_points_are_those_of_joe_and_kuo() {
         let all = coordinates(0);
@@ -144,8 +138,7 @@ mod tests {
         ];
         assert_eq!(points, expected);
         // In this point, each of the first six direction numbers of every coordinate takes part. It is the
-        // 43rd of
-        // scipy.stats.qmc.Sobol(16, scramble=False).
+        // 43rd of scipy.stats.qmc.Sobol(16, scramble=False).
         let sixty_fourths: Vec<u32> = all.iter().map(|one| one.unscrambled(0b11_1111) >> 26).collect();
         assert_eq!(sixty_fourths, [63, 21, 1, 47, 29, 31, 63, 39, 51, 39, 5, 9, 49, 19, 59, 43]);
     }
@@ -169,8 +162,7 @@ mod tests {
     }
 
     /// Joe and Kuo chose their numbers for this property: pairs of coordinates fill squares. The first two
-    /// form a
-    /// (0, 2)-sequence: of 2^k points, every box of area 2^-k contains one.
+    /// form a (0, 2)-sequence: of 2^k points, every box of area 2^-k contains one.
     #[test]
     fn the_first_two_coordinates_fill_every_box() {
         let all = coordinates(3);
@@ -199,8 +191,7 @@ mod tests {
     }
 
     /// Owen 1997: for a smooth function, the variance of the mean falls with n^-3; with independent points,
-    /// it falls
-    /// with n^-1.
+    /// it falls with n^-1.
     #[test]
     fn means_of_scrambled_points_vary_little() {
         let n = 64;

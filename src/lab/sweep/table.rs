@@ -17,8 +17,7 @@ use std::time::Duration;
 pub const TABLE: &str = "table";
 
 /// The list of a sweep's cells with their settings. The ledger cannot replace it, because a ledger line has
-/// the
-/// settings of the sweep that ran the cell.
+/// the settings of the sweep that ran the cell.
 pub const CELLS: &str = "cells.json";
 
 /// A cell, as listed in its sweep's folder.

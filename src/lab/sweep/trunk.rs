@@ -1,14 +1,10 @@
 //! Trains cooldowns from one trunk: cells that differ only in the step at which their learning rate starts to
-//! fall
-//! share the steps before it.
+//! fall share the steps before it.
 //!
 //! A. Hägele et al., "Scaling laws and compute-optimal training beyond fixed training durations", NeurIPS
-//! 2024.
-//! Every cell is a complete training with its own recipe, and so its own key in the ledger. The longest cell
-//! that
-//! has to be trained saves its state at the steps where the others start to fall, and these start there, with
-//! the
-//! same bits. A cell that finds no such state trains from step 0.
+//! 2024. Every cell is a complete training with its own recipe, and so its own key in the ledger. The longest
+//! cell that has to be trained saves its state at the steps where the others start to fall, and these start
+//! there, with the same bits. A cell that finds no such state trains from step 0.
 
 use super::cell::Cell;
 use super::cooldowns::KEYS;

@@ -4,10 +4,8 @@ use crate::machine::{Hardware, Machine};
 use crate::plan::Plan;
 
 /// Bytes of a named GPU's memory that the plan leaves free. The CUDA context, its modules, and what the
-/// driver keeps of
-/// the total that it reports take about 1 GiB on Hopper and Blackwell, and the workspaces of cuBLASLt 32 MiB
-/// per stream
-/// on Hopper.
+/// driver keeps of the total that it reports take about 1 GiB on Hopper and Blackwell, and the workspaces of
+/// cuBLASLt 32 MiB per stream on Hopper.
 pub const RESERVE_BYTES: u64 = 5 << 28;
 
 /// The name of the recipe's own limit.
@@ -30,8 +28,8 @@ pub struct Budget {
 
 impl Budget {
     /// Returns the memory that a machine leaves to a plan. The recipe's own limit applies per rank: to a
-    /// named device as a
-    /// second bound, on this machine instead of its memory. On the CPU, the ranks share host memory.
+    /// named device as a second bound, on this machine instead of its memory. On the CPU, the ranks share
+    /// host memory.
     pub fn new(plan: &Plan, machine: &Machine) -> Self {
         if let Some(hardware) = machine.hardware {
             let device = hardware.memory_bytes.map(|total| total.saturating_sub(RESERVE_BYTES));

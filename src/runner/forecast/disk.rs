@@ -42,8 +42,7 @@ pub struct Disk {
 
 impl Disk {
     /// Predicts what a run of this plan needs. `seconds` is its predicted time; if it is unknown, checkpoints
-    /// by time count
-    /// as written more often than they are kept. `plots` is true if the run draws plots.
+    /// by time count as written more often than they are kept. `plots` is true if the run draws plots.
     pub fn new(plan: &Plan, programs: &Programs, seconds: Option<f64>, plots: bool) -> Self {
         let keep = plan.intervals.keep as u64;
         let written = plan.intervals.checkpoints(plan.steps as u64, seconds.unwrap_or(f64::INFINITY));
@@ -96,8 +95,7 @@ fn weights_bytes(plan: &Plan, programs: &Programs) -> usize {
 }
 
 /// Returns the bytes of a checkpoint without its few KiB of manifest: the weights and the optimizer's slots,
-/// which are
-/// saved in fp32 whatever their format in memory.
+/// which are saved in fp32 whatever their format in memory.
 pub(super) fn checkpoint_bytes(programs: &Programs) -> usize {
     let state = &programs.state;
     let elements = |&index: &usize| state.params[index].spec.logical_elements();

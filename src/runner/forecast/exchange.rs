@@ -6,8 +6,7 @@ use crate::plan::Plan;
 use serde::Serialize;
 
 /// Bytes per second in each direction when two GPUs copy in both directions at once. Two H200s joined by
-/// NVLink reached
-/// this with 4 MiB at a time (`results/measured/nvidia-h200-x2-2026-11-24/table.md`).
+/// NVLink reached this with 4 MiB at a time (`results/measured/nvidia-h200-x2-2026-11-24/table.md`).
 const COPY_BYTES_PER_SECOND: f64 = 300e9;
 
 /// Seconds of the two waits in a collective by copies, once all ranks have arrived, from a trace of two H100s
@@ -83,8 +82,7 @@ impl ExchangeForecast {
                 seconds: total,
                 exposed_seconds: match plan.execution.overlap {
                     // Exposed are what the forward reads first, unless the update gathers it, and what the
-                    // backward or the update
-                    // delivers last.
+                    // backward or the update delivers last.
                     true => {
                         let at_head = usize::from(step.iter().all(|sent| sent.parameters == 0.0));
                         gather.iter().take(at_head).chain(exposed(&step)).map(seconds).sum()
@@ -109,9 +107,8 @@ impl ExchangeForecast {
 }
 
 /// Returns the collectives of a step that have no computation left to hide behind: the last bucket of
-/// gradients, rows of
-/// the embedding, and sums of the update. Parameters are not among them because other parameters are updated
-/// meanwhile.
+/// gradients, rows of the embedding, and sums of the update. Parameters are not among them because other
+/// parameters are updated meanwhile.
 fn exposed(step: &[Sent]) -> impl Iterator<Item = &Sent> {
     let is_bucket = |sent: &Sent| sent.rows == 0.0 && sent.parameters == 0.0;
     // The very last collective is the sum of losses and norms.

@@ -32,8 +32,7 @@ pub struct Forecast {
     /// Steps, tokens and the corpus.
     pub training: TrainingForecast,
     /// Bytes of a checkpoint per parameter: the weight, the optimizer's slots and the moving average. `None`
-    /// if groups of
-    /// parameters differ.
+    /// if groups of parameters differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_bytes_per_parameter: Option<usize>,
     /// The groups that parameters are updated in.
@@ -113,8 +112,7 @@ pub struct TrainingForecast {
 
 impl Forecast {
     /// Forecasts a plan with its programs: what the run needs, and whether it fits each of `machines`, or,
-    /// without any, the
-    /// recipe's own memory limit.
+    /// without any, the recipe's own memory limit.
     ///
     /// # Errors
     /// If the plan does not fit and an op rejects the numbers of a change that is tried.

@@ -38,8 +38,7 @@ pub struct FitRow {
 }
 
 /// Finds the largest local batch within a budget for every format and recompute mode. Accumulation and the
-/// number of
-/// ranks stay.
+/// number of ranks stay.
 ///
 /// # Errors
 /// If an op rejects the plan's numbers.
@@ -133,8 +132,8 @@ impl Changed {
 }
 
 /// Returns changes that make a plan fit: single changes that suffice, those that keep the curve first, or all
-/// changes
-/// together if no single one suffices. If nothing fits, the only entry is the least that this model needs.
+/// changes together if no single one suffices. If nothing fits, the only entry is the least that this model
+/// needs.
 ///
 /// # Errors
 /// If an op rejects the plan's numbers.

@@ -9,8 +9,7 @@ use crate::ir::TensorId;
 use crate::model::Programs;
 
 /// Lists the state, and then all programs, or those whose name begins with `only`. Given the properties of a
-/// GPU, names
-/// the kernels that each node launches on it.
+/// GPU, names the kernels that each node launches on it.
 ///
 /// # Errors
 /// A usage error that names the sections if none begins with `only`. Fails if an op does not run on the GPU.
@@ -50,8 +49,7 @@ fn state(programs: &Programs) -> String {
 }
 
 /// Lists one program: a line per node, followed by the kernels that it launches on a GPU and a line per
-/// tensor that it
-/// creates.
+/// tensor that it creates.
 fn section(section: &Section, gpu: Option<&Properties>) -> Result<String> {
     let (program, memory) = (&section.program, &section.memory);
     let nodes = program.nodes.len();

@@ -138,8 +138,7 @@ fn live_bytes(sections: &[&Section]) -> usize {
 }
 
 /// Returns the bytes that the caching placement reserves once every section has run. All blocks are free at
-/// the end of a
-/// section, so neither the order of sections nor running them again changes this.
+/// the end of a section, so neither the order of sections nor running them again changes this.
 fn caching_bytes(sections: &[&Section]) -> usize {
     let mut lists = FreeLists::default();
     for MemoryPlan { blocks, births, deaths, .. } in sections.iter().map(|s| &s.memory) {

@@ -11,8 +11,7 @@ use crate::policy::Recompute;
 use crate::recipe::Recipe;
 
 /// The balance of a CPU for comparing recompute modes. Two cores of a server reached 155 to 208 GFLOP/s in
-/// products, in
-/// any format, at some 20 GB/s.
+/// products, in any format, at some 20 GB/s.
 const CPU: Limits = Limits { fp32: 150e9, tf32: 150e9, bf16: 150e9, bandwidth: 20e9 };
 
 /// The device whose balance is used for a GPU that is not in the list of devices.
@@ -34,8 +33,8 @@ pub struct Planned {
 
 impl Planned {
     /// Plans a recipe for a machine and records its programs. `activation_checkpoint.mode = "auto"` is
-    /// resolved only from
-    /// the plan and the machine's total memory, so a recipe gets the same mode on every such machine.
+    /// resolved only from the plan and the machine's total memory, so a recipe gets the same mode on every
+    /// such machine.
     ///
     /// # Errors
     /// If the plan is invalid for the corpus or the machine, or an op rejects its numbers.
@@ -77,8 +76,7 @@ fn limits(plan: &Plan, machine: &Machine) -> Limits {
 }
 
 /// Returns the bytes that a rank may use; `None` if the amount of memory is unknown. Only total memory
-/// counts: free
-/// memory would make the mode depend on other programs.
+/// counts: free memory would make the mode depend on other programs.
 fn budget(plan: &Plan, machine: &Machine) -> Option<u64> {
     let of_gpu = |total: u64| total.saturating_sub(RESERVE_BYTES);
     let smallest = plan.execution.gpus().filter_map(|gpu| Some(machine.gpu(gpu)?.memory_bytes)).min();

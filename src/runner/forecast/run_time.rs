@@ -10,13 +10,11 @@ use crate::plan::{Plan, times_due};
 use serde::Serialize;
 
 /// If the slowest measured step took more than this times the fastest, the time is shown as a range, because
-/// other
-/// programs use the machine.
+/// other programs use the machine.
 const STEADY: f64 = 1.15;
 
 /// Seconds from program start to the first step of a run on generated text, and seconds to draw its plots, on
-/// a Xeon
-/// server.
+/// a Xeon server.
 const START_S: f64 = 0.25;
 const PLOTS_S: f64 = 0.5;
 
@@ -59,8 +57,7 @@ pub enum Basis {
 
 impl RunTime {
     /// Predicts a run on the machine that the plan is for; `None` if its speed is unknown. `plots` is true if
-    /// the run draws
-    /// plots.
+    /// the run draws plots.
     pub fn new(
         plan: &Plan,
         programs: &Programs,

@@ -14,8 +14,7 @@ use crate::policy::BackgroundSaves;
 use serde::Serialize;
 
 /// Use at most half of host memory for `checkpoint.background = "auto"`; the corpus, other programs and the
-/// files being
-/// written need the rest.
+/// files being written need the rest.
 const LEFT_OF_HOST: u64 = 2;
 
 /// How a run saves.

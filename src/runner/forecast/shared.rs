@@ -24,8 +24,7 @@ pub struct SharedRandomness {
 }
 
 /// How many drawn parameters have the same initial values in both runs. Parameters that begin as ones or
-/// zeros do not
-/// count.
+/// zeros do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedParameters {
     /// Parameters with the same values: same name, shape and deviation, drawn with the same key.
@@ -56,8 +55,7 @@ impl Sharing {
 }
 
 /// Compares the random numbers of two runs, each given by recipe and plan. A setting that is made later, such
-/// as the
-/// seed of a pair, is compared as it is here.
+/// as the seed of a pair, is compared as it is here.
 pub fn shared_randomness(a: (&Recipe, &Plan), b: (&Recipe, &Plan)) -> SharedRandomness {
     let ((recipe_a, a), (recipe_b, b)) = (a, b);
     let reads_other_text = diff(recipe_a.values(), recipe_b.values())
@@ -175,8 +173,7 @@ mod tests {
             "shared: initial values of 9 of 10 parameters, data order"
         );
         // The new block's four matrices are drawn only once, and the deviation of those that write the
-        // residual stream depends
-        // on the depth.
+        // residual stream depends on the depth.
         assert_eq!(
             in_words(&["model.n_layers=3"]),
             "shared: initial values of 6 of 14 parameters, data order"

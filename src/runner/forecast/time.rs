@@ -1,12 +1,9 @@
 //! Predicts the time of a step on a device: every node takes the time of its products or of its memory
-//! traffic, and a
-//! few microseconds more.
+//! traffic, and a few microseconds more.
 //!
 //! This is a roofline (Williams, Waterman and Patterson, 2009) over the costs that ops declare. The
-//! efficiencies of
-//! products, attention and memory were measured on an H200. Links between devices, data loading and overlap
-//! of streams
-//! are left out.
+//! efficiencies of products, attention and memory were measured on an H200. Links between devices, data
+//! loading and overlap of streams are left out.
 
 use crate::device::{DType, ProductPrecision};
 use crate::exec::Section;
@@ -17,24 +14,22 @@ use crate::plan::Plan;
 use serde::Serialize;
 
 /// Fraction of the dense peak that products reach. On an H200, the exact shapes of models of width 768 and
-/// 1024 ran at
-/// 680 of 989 TFLOP/s in bf16 through cuBLAS.
+/// 1024 ran at 680 of 989 TFLOP/s in bf16 through cuBLAS.
 pub const PRODUCT_EFFICIENCY: f64 = 0.69;
 
 /// Fraction of the bandwidth that streaming reaches. On an H200, an elementwise copy moved 4.28 of 4.8 TB/s.
 pub const MEMORY_EFFICIENCY: f64 = 0.89;
 
 /// Seconds per node besides its work: its launch in a graph, and the first and last blocks of its kernel. On
-/// an H200, the
-/// steps of five models take 2 to 5 µs more than the other terms for each of their 280 to 430 nodes.
+/// an H200, the steps of five models take 2 to 5 µs more than the other terms for each of their 280 to 430
+/// nodes.
 pub const NODE_SECONDS: f64 = 3e-6;
 
 /// Efficiency of attention's products in bf16, by the largest head dimension that a row applies to. As a
-/// fraction of the
-/// dense peak, rows of T tokens reach `fraction · T / (T + tokens)`; with a window, T is the length of a row
-/// with the
-/// same work. Fitted to one H200 (`results/measured/nvidia-h200-2026-11-23/table.md`; heads of 32 from
-/// `…-21/ops-dim768.txt`, at 256 tokens).
+/// fraction of the dense peak, rows of T tokens reach `fraction · T / (T + tokens)`; with a window, T is the
+/// length of a row with the same work. Fitted to one H200
+/// (`results/measured/nvidia-h200-2026-11-23/table.md`; heads of 32 from `…-21/ops-dim768.txt`, at 256
+/// tokens).
 const ATTENTION_EFFICIENCY: [(usize, AttentionEfficiency); 3] = [
     (32, AttentionEfficiency { forward: (0.106, 0.0), backward: (0.098, 0.0) }),
     (64, AttentionEfficiency { forward: (0.56, 600.0), backward: (0.45, 800.0) }),
@@ -139,8 +134,7 @@ impl StepTime {
 }
 
 /// Returns the predicted milliseconds of a step on the GPU that the driver calls `model`; `None` if its
-/// limits are
-/// unknown.
+/// limits are unknown.
 pub fn predicted_step_ms(plan: &Plan, programs: &Programs, model: &str) -> Option<f64> {
     let limits = hardware::by_driver_name(model)?.limits?;
     Some(1e3 * StepTime::new(plan, programs, &limits).seconds)

@@ -75,8 +75,7 @@ pub(super) fn table(groups: &[GroupForecast]) -> String {
 }
 
 /// Describes the size of a checkpoint as a sum over `total` parameters. Weights are in fp32, and so is their
-/// moving
-/// average if `has_ema`.
+/// moving average if `has_ema`.
 pub(super) fn checkpoint_in_words(groups: &[GroupForecast], total: usize, has_ema: bool) -> String {
     let weight = DType::F32.size() * (1 + usize::from(has_ema));
     let average = if has_ema { " and moving average" } else { "" };

@@ -82,8 +82,7 @@ pub struct FitHere {
 
 impl FitHere {
     /// Checks what a run checks before it begins. `None` if the memory is unknown, or if the recipe sets its
-    /// own limit, which
-    /// has its own [`DeviceFit`].
+    /// own limit, which has its own [`DeviceFit`].
     ///
     /// # Errors
     /// If the check fails for a reason other than memory.

@@ -1,6 +1,5 @@
 //! A rank dies, hangs, or runs out of memory: the run ends soon, says which rank and where, and leaves no
-//! process
-//! behind.
+//! process behind.
 
 use super::launched::{LAUNCHERS, LaunchedRanks, Launcher, Member, signal, signal_if_there};
 use crate::place::{Place, SOON, are_gone};
@@ -213,8 +212,7 @@ fn a_single_rank_that_hangs_is_ended() {
 }
 
 /// The run is complete and its rank 0 is stopped while it draws plots: the parent waits no longer than for a
-/// rank that
-/// trains.
+/// rank that trains.
 #[test]
 fn a_rank_0_that_is_stopped_while_it_draws_is_ended() {
     for _ in 0..20 {

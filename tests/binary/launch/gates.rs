@@ -47,8 +47,7 @@ fn furthest(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Compares N ranks with one over 20 steps, with dropout: the same masks and batches, but sums in another
-/// order. All
-/// launchers must give the same bits.
+/// order. All launchers must give the same bits.
 #[test]
 fn several_ranks_are_one_rank() {
     for (dtype, first, all) in [("fp32", 1e-6, 1e-6), ("bf16", 1e-6, 2e-3)] {

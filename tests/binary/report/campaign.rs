@@ -157,8 +157,7 @@ fn corrupted(random: &mut Random, bytes: &[u8], other: &[u8]) -> (&'static str, 
 }
 
 /// Returns true if a reader of the page loses nothing: the file is the same, or only prose, white space in
-/// markers,
-/// comments or the order of the lock changed, or the file is in no kept folder.
+/// markers, comments or the order of the lock changed, or the file is in no kept folder.
 fn is_harmless(path: &Path, files: &BTreeMap<PathBuf, Vec<u8>>, after: Option<&[u8]>) -> bool {
     let Some(before) = files.get(path) else {
         return !path.starts_with(Path::new("results/kept").join(RUN));
@@ -196,8 +195,7 @@ fn blocks(page: &str) -> Vec<String> {
 }
 
 /// Returns what is generated in a page: every marker with single spaces, and the text between an opening and
-/// a closing
-/// marker.
+/// a closing marker.
 fn generated(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = page;

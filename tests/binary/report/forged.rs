@@ -1,6 +1,5 @@
 //! Kept files that were changed together with their manifests: the hashes agree, but the files do not agree
-//! with each
-//! other.
+//! with each other.
 
 use super::place::{NEWER, Place, RUN, seal};
 use super::{PLOT, TABLE};

@@ -79,8 +79,8 @@ impl Place {
     }
 
     /// Keeps a copy of the run under another time, with its summary, environment or recipe changed, as a run
-    /// with these
-    /// changes would have left it. Returns its name, which contains the hash of the changed recipe.
+    /// with these changes would have left it. Returns its name, which contains the hash of the changed
+    /// recipe.
     pub fn keep_as(&self, id: &str, changes: &[(&str, &str, &str)]) -> String {
         let copied = self.path("results/copied");
         copy(&self.kept(RUN), &copied);

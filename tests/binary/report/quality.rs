@@ -10,8 +10,7 @@ use xrun::statistics::{Direction, paired_difference, verdict};
 const BLOCK: &str = "kind=\"quality\" select=\"norms\"";
 
 /// Makes a quality comparison of the runs here and returns its folder. `arms` are the values of
-/// `model.qk_norm` in
-/// baseline and candidate.
+/// `model.qk_norm` in baseline and candidate.
 fn compared(place: &Place, name: &str, arms: [&str; 2]) -> String {
     let measure: Measure = "val_loss".parse().unwrap();
     let value = |run: &Run| MeasuredRun::open(&run.path).unwrap().measure(&measure);

@@ -61,8 +61,7 @@ fn a_run_can_be_run_again_from_its_folder() {
 }
 
 /// A run that drew initial values by index has no `seeds.scheme` in its files, like every run from before
-/// that key. It
-/// is resumed from its beginning and run again from its folder, with the same bits and hash.
+/// that key. It is resumed from its beginning and run again from its folder, with the same bits and hash.
 #[test]
 fn a_run_from_before_names_counted_keeps_its_bits() {
     let place = Place::new();
@@ -94,8 +93,7 @@ fn a_run_from_before_names_counted_keeps_its_bits() {
 }
 
 /// Besides figures, a list tells what a run inherits from another, which losses do not compare, and which
-/// runs learned
-/// nothing or had no steady speed.
+/// runs learned nothing or had no steady speed.
 #[test]
 fn the_list_of_runs_hides_nothing_that_its_figures_depend_on() {
     let place = Place::new();

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Makes runs of five recipes like a real one, without checkpoints and rows. Each started a second after the
-/// one
-/// before, and has other figures, another learning rate, seed and hash.
+/// one before, and has other figures, another learning rate, seed and hash.
 fn fake_runs(results: &Path, count: usize) -> Vec<PathBuf> {
     let real = UNINTERRUPTED.run();
     let [environment, recipe, resolved] =
@@ -294,8 +293,7 @@ fn tags_and_notes_lie_beside_the_runs() {
 }
 
 /// A tag does not keep a run from being kept, nor make a kept run look changed, and it stays when the run's
-/// folder is
-/// gone.
+/// folder is gone.
 #[test]
 fn tags_stay_when_a_run_is_kept_and_removed() {
     let place = Place::killed_after(30);

@@ -1,6 +1,5 @@
 //! Damage to what a run left: the previous checkpoint is used, with a warning. What cannot be used is an
-//! error, not a
-//! new start.
+//! error, not a new start.
 
 use crate::place::{Place, Run};
 use std::fs;

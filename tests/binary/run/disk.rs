@@ -1,6 +1,5 @@
 //! Disks that take no checkpoint or no row: what was not saved is reported, and nothing is lost that a later
-//! save can
-//! keep.
+//! save can keep.
 
 use crate::place::{Place, STEPS};
 use std::process::Command;

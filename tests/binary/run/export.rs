@@ -57,8 +57,7 @@ fn a_run_is_exported_the_same_twice_and_unpadded() {
 }
 
 /// Under greedy decoding, transformers gives the same text as `xrun sample`. `XRUN_TEST_PYTHON` names a
-/// python with
-/// torch and transformers.
+/// python with torch and transformers.
 #[test]
 fn transformers_continues_a_prompt_as_xrun_does() {
     let Some(python) = std::env::var_os("XRUN_TEST_PYTHON") else {

@@ -41,8 +41,7 @@ fn a_refused_allocation_ends_with_a_message() {
         }
     }
     // A corpus is read before there is a folder. This one is a single document, and its byte tokens take four
-    // times its
-    // size.
+    // times its size.
     let place = Place::new();
     place.write("a.txt", &vec![b'a'; 64 << 20]);
     let output =

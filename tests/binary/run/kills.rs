@@ -31,8 +31,7 @@ fn to_the_end(place: &Place) {
 }
 
 /// Starts `arguments` and kills the process after `share` of the time that it takes. `wall` is corrected if
-/// it was too
-/// long.
+/// it was too long.
 fn kill_at(place: &Place, arguments: &[String], share: f64, wall: &mut Duration) -> bool {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let began = Instant::now();

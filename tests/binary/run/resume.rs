@@ -57,8 +57,7 @@ fn a_fork_is_a_run_of_its_own() {
 }
 
 /// A longer fork is not a longer run. Where it begins, what it inherits and what it trained itself are shown
-/// wherever
-/// its figures are.
+/// wherever its figures are.
 #[test]
 fn a_fork_is_marked_wherever_it_is_shown() {
     let place = Place::new();

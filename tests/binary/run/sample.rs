@@ -201,8 +201,7 @@ fn what_cannot_be_sampled_is_a_usage_error() {
 }
 
 /// The loss of held-out text, computed token by token through the cache, equals the loss of the evaluation
-/// program, which
-/// sees whole sequences.
+/// program, which sees whole sequences.
 #[test]
 fn the_cache_changes_nothing() {
     let run = UNINTERRUPTED.run();

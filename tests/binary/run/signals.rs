@@ -1,6 +1,5 @@
 //! SIGTERM and SIGINT: the step ends, the state is saved, and the exit code is 75; a second signal ends the
-//! process at
-//! once.
+//! process at once.
 
 use crate::place::{Done, Place, Run};
 use xrun::results::Status;

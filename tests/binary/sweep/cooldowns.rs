@@ -1,6 +1,5 @@
 //! Cooldowns from one trunk: every cell equals the uninterrupted training of its length to the bit, however
-//! often the
-//! sweep is killed.
+//! often the sweep is killed.
 
 use super::grid::{count, left, lines, place};
 use crate::place::{Place, Running};
@@ -10,8 +9,7 @@ use xrun::checkpoint::newest;
 use xrun::results::ledger::{Attempt, CellStatus};
 
 /// Cooldowns of a fifth, from steps 16 and 32, with two rates. Dropout depends on the step, and the batch
-/// grows on the
-/// trunk.
+/// grows on the trunk.
 const COOLDOWNS: &str = "[sweep]\ncooldowns = [32, 16]\ngrid = { \"optimizer.lr\" = [1e-3, 3e-3] }\n";
 
 const COMMON: [&str; 6] = [

@@ -32,8 +32,7 @@ fn rows(place: &Place, line: &Attempt) -> String {
 }
 
 /// Asserts that every cell has the same rows as in the whole grid, as far as it was trained, and that the
-/// right cells
-/// continued.
+/// right cells continued.
 #[track_caller]
 fn is_part_of(halved: &Place, whole: &Place) {
     let (halved_cells, whole_cells) = (last(halved), last(whole));

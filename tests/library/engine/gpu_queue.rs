@@ -1,6 +1,5 @@
 //! Ops need a queue to run on a GPU, but no vendor: whole programs are put into this test's queue, which
-//! checks every
-//! call.
+//! checks every call.
 
 use crate::engine::harness::{Setup, recipe};
 use crate::engine::models::MODELS;

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use xrun::ir::{FlatBuffer, Shards};
 
 /// Runs two steps of only the update, on gradients that every rank already has the sums of. Returns what a
-/// checkpoint
-/// then holds.
+/// checkpoint then holds.
 fn updated(overrides: &[&str]) -> Tensors {
     let setup = Setup::new(&[overrides, &["optimizer.name=muon"]].concat());
     let ends = setup.on_ranks(

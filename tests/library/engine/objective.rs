@@ -1,6 +1,5 @@
 //! The terms of an objective besides cross-entropy: they are sums over the whole batch, however it is split,
-//! and are not
-//! part of the losses that runs are compared by.
+//! and are not part of the losses that runs are compared by.
 
 use crate::engine::harness::{Setup, relative};
 use xrun::ir::ControlSlot;

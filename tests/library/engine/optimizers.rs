@@ -1,6 +1,5 @@
 //! What holds for every optimizer, and for groups of several: it learns, ranks agree, and a checkpoint holds
-//! all of its
-//! state.
+//! all of its state.
 
 use crate::engine::harness::Setup;
 use crate::engine::update_groups::MIXED;

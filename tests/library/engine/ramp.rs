@@ -62,8 +62,7 @@ fn in_f64_too() {
 }
 
 /// The first stage equals a training with its batch: the same sequences, mean loss and updates. If every step
-/// is one
-/// micro-step, ranks exchange the embedding's gradient by rows, and so add in another order.
+/// is one micro-step, ranks exchange the embedding's gradient by rows, and so add in another order.
 #[test]
 fn a_stage_is_a_training_with_its_batch() {
     for way in [WAYS[0], WAYS[1], WAYS[3], WAYS[4]] {

@@ -71,8 +71,7 @@ fn the_size_of_buckets_changes_no_bit() {
 }
 
 /// Of each parameter, 12 bytes are divided among the ranks if products read a compute copy, and 8 if they
-/// read the
-/// masters.
+/// read the masters.
 #[test]
 fn a_rank_holds_its_part_of_the_state() {
     for (dtype, divided) in [("training.dtype=bf16", 12), ("training.dtype=fp32", 8)] {
@@ -138,8 +137,7 @@ fn the_gathers_write_what_ops_read_of_every_parameter() {
 }
 
 /// A graph has a branch for each gather that the forward waits for. The first gathers are small, so that the
-/// forward can
-/// begin early, and each later one is twice as large.
+/// forward can begin early, and each later one is twice as large.
 #[test]
 fn gathers_grow_and_ranks_wait_for_each_other_before_the_first() {
     let sizes = ["model.n_layers=4", "parallelism.world_size=2", "training.dtype=fp32", SHARDED];

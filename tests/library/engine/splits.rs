@@ -38,8 +38,7 @@ fn train_in(overrides: &[&str], format: Option<DType>) -> Trained {
 }
 
 /// Returns relative differences: in the loss and the gradient norm of the first step, in the losses of all
-/// steps (the
-/// largest), in the final held-out loss, and in the final parameters.
+/// steps (the largest), in the final held-out loss, and in the final parameters.
 fn differences(a: &Trained, b: &Trained) -> [f64; 5] {
     let losses: Vec<f64> = a.losses().iter().zip(b.losses()).map(|(a, b)| relative(*a, b)).collect();
     let all = worst(losses.iter().copied());
@@ -68,8 +67,7 @@ fn in_bf16() {
 }
 
 /// If more than the order of sums differed, f64 would not make the difference disappear. Losses and norms are
-/// reported as
-/// f32, which may round to the next number.
+/// reported as f32, which may round to the next number.
 #[test]
 fn in_f64() {
     let ulp = f64::from(f32::EPSILON);

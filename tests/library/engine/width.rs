@@ -1,6 +1,5 @@
 //! The maximal update parametrization: at the base width it equals the standard one, and beyond it
-//! activations and their
-//! updates keep their size.
+//! activations and their updates keep their size.
 
 use crate::engine::harness::{Setup, get};
 use std::collections::BTreeMap;
@@ -49,8 +48,7 @@ fn deviations(setup: &Setup) -> BTreeMap<String, f64> {
 }
 
 /// At the base width, a quarter of this one, matrices between widths have twice the deviation, and everything
-/// else has
-/// the same.
+/// else has the same.
 #[test]
 fn initial_values_follow_the_base_width() {
     let narrow = (3.0f64 * 8.0).sqrt();
@@ -155,8 +153,7 @@ fn steepest(settings: &[&str]) -> (f64, String) {
 }
 
 /// Optimizers at rates at which they learn, and the steepest slope that counts as flat at these small widths.
-/// Below the
-/// head, SGD's first updates are sums over few directions; that settles in wider models.
+/// Below the head, SGD's first updates are sums over few directions; that settles in wider models.
 const FLAT: [(&[&str], f64); 5] = [
     (&["optimizer.lr=2e-3"], 0.15),
     (&["optimizer.name=lion", "optimizer.lr=4e-4"], 0.15),

@@ -5,16 +5,12 @@ use super::super::student::{mean_over_deviation, upper_quantile};
 use std::f64::consts::SQRT_2;
 
 /// Returns the critical value d: with probability `confidence`, the largest of `comparisons` t statistics
-/// with
-/// `freedom` degrees of freedom stays below d. Each statistic compares another mean with one shared mean, and
-/// all
-/// means come from equally many runs, so their correlation is 1/2.
+/// with `freedom` degrees of freedom stays below d. Each statistic compares another mean with one shared
+/// mean, and all means come from equally many runs, so their correlation is 1/2.
 ///
 /// Given the deviation s and the standardized mean z of the shared cell, each statistic is independently
-/// below d
-/// with probability Φ(√2 d s + z) (Dunnett, "A Multiple Comparison Procedure for Comparing Several Treatments
-/// with a
-/// Control", 1955).
+/// below d with probability Φ(√2 d s + z) (Dunnett, "A Multiple Comparison Procedure for Comparing Several
+/// Treatments with a Control", 1955).
 pub fn one_sided(comparisons: usize, freedom: f64, confidence: f64) -> f64 {
     let tail = 1.0 - confidence;
     // The root lies between the value for one comparison and Bonferroni's.

@@ -34,13 +34,11 @@ pub struct CellEstimate {
     /// Standard deviation of the values over the seeds; blank for a single run.
     pub deviation: Option<f64>,
     /// Mean over all seeds of the sweep, with Student's interval from the pooled deviation. For a seed that
-    /// the cell
-    /// lacks, the effect that the seed had in the other cells is used. The interval holds for these seeds
-    /// only.
+    /// the cell lacks, the effect that the seed had in the other cells is used. The interval holds for these
+    /// seeds only.
     pub mean: Interval,
     /// The cell's mean minus the best mean of the other cells, with Hsu's simultaneous interval. One end of
-    /// it is at
-    /// most 0, the other at least 0.
+    /// it is at most 0, the other at least 0.
     pub difference_to_best: Interval,
     /// True if the interval does not rule out that the cell is the best.
     pub in_best_set: bool,
@@ -49,18 +47,12 @@ pub struct CellEstimate {
 /// Compares cells with the best. In `values[cell][seed]`, a run without a finite value is missing.
 ///
 /// The model is value = cell + seed + normal error, with one deviation for all errors, fitted by least
-/// squares. A
-/// cell is in the best set unless it is worse than another cell by more than d standard errors of their
-/// difference,
-/// where d is Dunnett's one-sided critical value. With probability at least `confidence`, the set contains
-/// the best
-/// cell and all intervals are right (Hsu, "Simultaneous Confidence Intervals for all Distances from the
-/// 'Best'",
-/// 1981, and "Constrained Simultaneous Confidence Intervals for Multiple Comparisons with the Best", 1984).
-/// If runs
-/// are missing, the differences are not all equally correlated; d assumes a correlation of 1/2, so it is then
-/// an
-/// approximation.
+/// squares. A cell is in the best set unless it is worse than another cell by more than d standard errors of
+/// their difference, where d is Dunnett's one-sided critical value. With probability at least `confidence`,
+/// the set contains the best cell and all intervals are right (Hsu, "Simultaneous Confidence Intervals for
+/// all Distances from the 'Best'", 1981, and "Constrained Simultaneous Confidence Intervals for Multiple
+/// Comparisons with the Best", 1984). If runs are missing, the differences are not all equally correlated; d
+/// assumes a correlation of 1/2, so it is then an approximation.
 ///
 /// # Errors
 ///
@@ -111,8 +103,7 @@ fn finite(values: &[Option<f64>]) -> impl Iterator<Item = (usize, f64)> + '_ {
 }
 
 /// Returns each cell's mean minus the best mean of the others, with Hsu's constrained interval, and whether
-/// the cell
-/// is in the best set.
+/// the cell is in the best set.
 fn distances_to_best(model: &TwoWayModel, critical: f64, direction: Direction) -> Vec<(Interval, bool)> {
     let cells = model.means.len();
     let lead = |i: usize, j: usize| direction.goodness(model.means[i] - model.means[j]);
@@ -121,8 +112,7 @@ fn distances_to_best(model: &TwoWayModel, critical: f64, direction: Direction) -
         (0..cells).filter(|&j| j != i).map(over).fold(f64::INFINITY, f64::min)
     };
     // How much better than all others a cell may be. Hsu's set requires more than 0, but cells with identical
-    // values
-    // and no scatter are exactly at 0.
+    // values and no scatter are exactly at 0.
     let highest: Vec<f64> = (0..cells).map(|i| least(i, &|j| lead(i, j) + reach(i, j))).collect();
     let in_set: Vec<bool> = highest.iter().map(|highest| *highest >= 0.0).collect();
     let alone = in_set.iter().filter(|cell| **cell).count() == 1;

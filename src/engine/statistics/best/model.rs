@@ -106,8 +106,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Inverts a symmetric positive definite matrix by its Cholesky factor. `None` if it is singular, which
-/// happens if
-/// part of a design shares no seed with the rest.
+/// happens if part of a design shares no seed with the rest.
 fn inverse(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     let n = matrix.len();
     for j in 0..n {

@@ -64,8 +64,7 @@ fn an_unbalanced_design_is_solved_by_least_squares() {
     values[1][1] = None;
     let found = compare_cells(&values, 0.95, LowerIsBetter).unwrap();
     // The seeds differ by 3 and by 5 in the full cells, so by 4 on average, which leaves residuals of ± 1/2.
-    // Cell b
-    // gets half of the 4 added.
+    // Cell b gets half of the 4 added.
     let mean = |k: usize| found.cells[k].unwrap().mean.estimate;
     assert!(close(mean(0), 2.5) && close(mean(1), 4.0) && close(mean(2), 5.5), "{found:?}");
     assert_eq!(found.freedom, 1);

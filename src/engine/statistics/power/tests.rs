@@ -3,8 +3,7 @@
 use super::*;
 
 /// n for the two-sided one-sample t test: R's `power.t.test(type = "paired")`, G*Power and Cohen,
-/// "Statistical Power
-/// Analysis for the Behavioral Sciences", 1988.
+/// "Statistical Power Analysis for the Behavioral Sciences", 1988.
 #[test]
 fn planned_pairs_are_the_published_ones() {
     let table = [

@@ -1,6 +1,5 @@
 //! Computes the exact probability that t crosses a boundary at any of several looks, and the boundary for a
-//! given
-//! probability.
+//! given probability.
 
 use super::super::numeric::{integrate, normal_upper_quantile, root};
 use super::super::student::{upper_quantile, upper_tail};
@@ -9,24 +8,19 @@ use statrs::function::gamma::ln_gamma;
 use std::f64::consts::{FRAC_PI_2, PI, SQRT_2};
 
 /// The smallest one-sided level of a look. Early in a long comparison, O'Brien and Fleming's boundary asks
-/// for far
-/// less, but so far out, the t of four pairs cannot be trusted to come from normal differences.
+/// for far less, but so far out, the t of four pairs cannot be trusted to come from normal differences.
 const SMALLEST_TAIL: f64 = 1e-9;
 
 /// Returns the boundary of |t| for a look after every pair from `first` to `last`. Normal differences with
-/// mean 0
-/// cross it with probability `error`, to within 0.2 % of `error`.
+/// mean 0 cross it with probability `error`, to within 0.2 % of `error`.
 ///
 /// For means with a known deviation, the boundary of O'Brien and Fleming ("A Multiple Testing Procedure for
-/// Clinical
-/// Trials", 1979) at n of N pairs is |z| = C √(N / n). Wang and Tsiatis ("Approximately Optimal One-Parameter
-/// Boundaries for Group Sequential Trials", 1987) generalize it to C (N / n)^exponent: `exponent` 0.5 is
-/// O'Brien and
-/// Fleming's, 0 is Pocock's. The tail beyond z at a look becomes the tail of t with n - 1 degrees of freedom
-/// (Pocock, "Group sequential methods in the design and analysis of clinical trials", 1977; Jennison and
-/// Turnbull,
-/// "Group Sequential Methods with Applications to Clinical Trials", 2000, chapter 3). C is chosen such that
-/// [`crossing_probability`] is `error`.
+/// Clinical Trials", 1979) at n of N pairs is |z| = C √(N / n). Wang and Tsiatis ("Approximately Optimal
+/// One-Parameter Boundaries for Group Sequential Trials", 1987) generalize it to C (N / n)^exponent:
+/// `exponent` 0.5 is O'Brien and Fleming's, 0 is Pocock's. The tail beyond z at a look becomes the tail of t
+/// with n - 1 degrees of freedom (Pocock, "Group sequential methods in the design and analysis of clinical
+/// trials", 1977; Jennison and Turnbull, "Group Sequential Methods with Applications to Clinical Trials",
+/// 2000, chapter 3). C is chosen such that [`crossing_probability`] is `error`.
 pub fn boundary(first: usize, last: usize, error: f64, exponent: f64) -> Vec<f64> {
     let with_constant = |constant: f64| -> Vec<f64> {
         let at = |n: usize| {
@@ -45,16 +39,11 @@ pub fn boundary(first: usize, last: usize, error: f64, exponent: f64) -> Vec<f64
 /// `boundary[k]` is for the look after `first + k` pairs. Every boundary must be above 1.
 ///
 /// Let S be the sum and Q the sum of squares of n differences, and u = S / √Q. Then t = u √((n - 1) / (n -
-/// u²)). The
-/// direction of the vector of differences is uniform and independent of its length, so the next u depends
-/// only on
-/// this u. It is u cos φ + sin φ, where √n tan φ is the next difference over √(Q / n) and has Student's
-/// distribution
-/// with n degrees of freedom. The probability of a later crossing, as a function of u, is computed backward
-/// from the
-/// last look; Armitage, McPherson and Rowe do the same forward for z ("Repeated Significance Tests on
-/// Accumulating
-/// Data", 1969).
+/// u²)). The direction of the vector of differences is uniform and independent of its length, so the next u
+/// depends only on this u. It is u cos φ + sin φ, where √n tan φ is the next difference over √(Q / n) and has
+/// Student's distribution with n degrees of freedom. The probability of a later crossing, as a function of u,
+/// is computed backward from the last look; Armitage, McPherson and Rowe do the same forward for z ("Repeated
+/// Significance Tests on Accumulating Data", 1969).
 pub fn crossing_probability(first: usize, boundary: &[f64]) -> f64 {
     let to_u = |k: usize| {
         let (n, t) = ((first + k) as f64, boundary[k]);
@@ -82,8 +71,7 @@ const NODES: usize = 64;
 /// The probability of a crossing at a later look, as an even function of u within ± `bound`.
 ///
 /// With u = bound · sin ψ, the function of ψ is even about both ends of [0, π/2] and changes slowly near the
-/// bound.
-/// Between nodes, it is interpolated by the cubic through the nearest four.
+/// bound. Between nodes, it is interpolated by the cubic through the nearest four.
 struct Later {
     bound: f64,
     values: Vec<f64>,
@@ -155,8 +143,7 @@ impl Step {
             return inside(-self.reach, self.reach, 2);
         }
         // A bound above 1 is crossed between two angles, and only on the side of u: at φ = ±π/2 the next u is
-        // ±1. Above the
-        // second angle, the next difference is so large that it increases Q more than S.
+        // ±1. Above the second angle, the next difference is so large that it increases Q more than S.
         let at_bound = (later.bound / radius).asin();
         let (from, to) = (at_bound - delta, PI - at_bound - delta);
         let tail = |angle: f64| upper_tail(self.n.sqrt() * angle.tan(), self.n);

@@ -10,18 +10,15 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
 
 /// Pairs at the first look. With fewer pairs, t depends too much on the differences being normal, and it
-/// could not
-/// cross the boundary anyway.
+/// could not cross the boundary anyway.
 pub const FIRST_LOOK: usize = 4;
 
 /// Larger maximums are rejected: the time to compute the boundary grows with them, and no comparison has that
-/// many
-/// pairs.
+/// many pairs.
 const MOST_PAIRS: usize = 2000;
 
 /// Exponent of the boundary, O'Brien and Fleming's. A lower exponent stops earlier but finds less of what the
-/// full
-/// number of pairs would find; it was chosen by the simulation in `docs/verdicts.md`.
+/// full number of pairs would find; it was chosen by the simulation in `docs/verdicts.md`.
 const EXPONENT: f64 = 0.5;
 
 /// A comparison is futile if no verdict has at least this probability of being reached.
@@ -30,13 +27,10 @@ const FUTILE: f64 = 0.05;
 /// The looks of a sequential comparison, and how far from 0 the mean must be at each.
 ///
 /// After every pair from [`FIRST_LOOK`] on, the interval is mean ± b s / √n. The boundary b of |t| has
-/// O'Brien and
-/// Fleming's shape. Its size makes the intervals of *all* looks contain the true mean of normal differences
-/// with
-/// probability `confidence` (repeated confidence intervals: Jennison and Turnbull, "Interim Analyses: The
-/// Repeated
-/// Confidence Interval Approach", 1989). So these intervals give verdicts by the same rule as in any other
-/// comparison, and the interval at the stop is right whatever the reason for stopping.
+/// O'Brien and Fleming's shape. Its size makes the intervals of *all* looks contain the true mean of normal
+/// differences with probability `confidence` (repeated confidence intervals: Jennison and Turnbull, "Interim
+/// Analyses: The Repeated Confidence Interval Approach", 1989). So these intervals give verdicts by the same
+/// rule as in any other comparison, and the interval at the stop is right whatever the reason for stopping.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequentialDesign {
     /// Boundary of |t| at each look, from [`FIRST_LOOK`] pairs to the maximum.
@@ -64,8 +58,7 @@ pub struct SequentialStop {
     /// Standard deviation of the differences of these pairs.
     pub deviation: f64,
     /// The mean, and the interval adjusted for all looks. At an early stop the mean is, on average, too far
-    /// from 0; the
-    /// interval is not affected.
+    /// from 0; the interval is not affected.
     pub interval: Interval,
     /// The interval is mean ± `boundary` · `deviation` / √`pairs`.
     pub boundary: f64,
@@ -92,8 +85,7 @@ struct Look {
 
 impl SequentialDesign {
     /// Returns the design with at most `max_pairs` pairs. `None` unless `max_pairs` is from 4 to 2000 and the
-    /// confidence at
-    /// least 0.8 and below 1.
+    /// confidence at least 0.8 and below 1.
     pub fn new(max_pairs: usize, confidence: f64) -> Option<Self> {
         // Computing a boundary takes up to a second, and following a comparison needs the same one
         // repeatedly.
@@ -110,8 +102,8 @@ impl SequentialDesign {
     }
 
     /// Returns the design with another boundary from Wang and Tsiatis's family. Exponent 0.5 is O'Brien and
-    /// Fleming's, as
-    /// in [`SequentialDesign::new`], and 0 is Pocock's. `None` under the same conditions as there.
+    /// Fleming's, as in [`SequentialDesign::new`], and 0 is Pocock's. `None` under the same conditions as
+    /// there.
     pub fn with_exponent(max_pairs: usize, confidence: f64, exponent: f64) -> Option<Self> {
         if !(FIRST_LOOK..=MOST_PAIRS).contains(&max_pairs) || !(0.8..1.0).contains(&confidence) {
             return None;
@@ -120,8 +112,7 @@ impl SequentialDesign {
     }
 
     /// Returns the design that stops where |t| crosses this boundary, which has one value per look, from
-    /// [`FIRST_LOOK`]
-    /// pairs to the maximum.
+    /// [`FIRST_LOOK`] pairs to the maximum.
     pub fn from_boundary(boundary: Vec<f64>) -> Self {
         Self { boundary }
     }
@@ -137,27 +128,22 @@ impl SequentialDesign {
     }
 
     /// Returns the interval after the given differences, adjusted for all looks. `None` if there is no look,
-    /// or if a
-    /// difference is not finite.
+    /// or if a difference is not finite.
     pub fn interval(&self, differences: &[f64]) -> Option<Interval> {
         Some(self.look(differences)?.interval)
     }
 
     /// Decides from the differences so far, which must be in the order fixed beforehand (by seed, not by
-    /// which run ended
-    /// first).
+    /// which run ended first).
     ///
     /// Goes through all looks; the first that stops decides. Later differences change nothing, so several
-    /// pairs may come
-    /// in at once. A look that includes a difference that is not finite decides nothing, so the result is
-    /// `Continue`
-    /// until that value is replaced.
+    /// pairs may come in at once. A look that includes a difference that is not finite decides nothing, so
+    /// the result is `Continue` until that value is replaced.
     ///
     /// Futility (Lan, Simon and Halperin, "Stochastically curtailed tests in long-term clinical trials",
-    /// 1982): stop if
-    /// neither a true difference of ± `min_effect` would probably be seen at the last pair, nor a true
-    /// difference of 0
-    /// shown not to matter. Futility is not binding; going on regardless keeps the confidence.
+    /// 1982): stop if neither a true difference of ± `min_effect` would probably be seen at the last pair,
+    /// nor a true difference of 0 shown not to matter. Futility is not binding; going on regardless keeps the
+    /// confidence.
     pub fn decide(&self, differences: &[f64], min_effect: f64, direction: Direction) -> SequentialDecision {
         for pairs in FIRST_LOOK..=differences.len().min(self.max_pairs()) {
             let Some(look) = self.look(&differences[..pairs]) else { continue };

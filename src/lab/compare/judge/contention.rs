@@ -16,8 +16,7 @@ const STOLEN: f64 = 0.02;
 const ONE_SIDED: f64 = 0.10;
 
 /// Returns a reason not to compare times on a CPU if other processes used it more during one arm's trials
-/// than
-/// during the other's. The arguments are the loads during each arm's trials.
+/// than during the other's. The arguments are the loads during each arm's trials.
 fn one_sided_load(baseline: &[f64], candidate: &[f64]) -> Option<String> {
     let mean = |loads: &[f64]| (!loads.is_empty()).then(|| loads.iter().sum::<f64>() / loads.len() as f64);
     let loads = [mean(baseline)?, mean(candidate)?];

@@ -146,8 +146,7 @@ struct LossGap {
 }
 
 /// Returns the largest difference over the steps that both curves have, or `None` if they share no step. A
-/// loss
-/// that is not finite in only one of them counts as infinitely far.
+/// loss that is not finite in only one of them counts as infinitely far.
 fn widest(baseline: &[LossPoint], candidate: &[LossPoint]) -> Option<LossGap> {
     let known: std::collections::HashMap<u64, f64> = baseline.iter().map(|p| (p.step, p.loss)).collect();
     let apart = |point: &LossPoint| {

@@ -257,8 +257,7 @@ fn judge_differences(
 }
 
 /// Limits a verdict by the counts of diverged runs. The counts can decide on quality alone, but not on speed:
-/// a
-/// run that diverges in one arm makes the other arm no faster.
+/// a run that diverges in one arm makes the other arm no faster.
 fn limit(judged: &mut Finding, counts: &DivergedPairs) {
     let alone = counts.verdict(judged.confidence);
     let limited = counts.limit(judged.verdict);

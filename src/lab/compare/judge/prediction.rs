@@ -10,13 +10,11 @@ use crate::statistics::{Interval, Verdict};
 /// Returns whether a prediction held; `None` while that is open, for example before the last run.
 ///
 /// A predicted word is compared with the verdict and stays open while the verdict is inconclusive; the same
-/// bits
-/// count as no difference. A range for a judged measure, or for `step_ms`, is compared with the interval: the
-/// estimate decides, but if the verdict is inconclusive, the whole interval must lie inside the range or
-/// outside
-/// it. A range for another column is compared with the means of the trials, unless the arms measured that
-/// column
-/// on different things. Times and energy stay open if times are not comparable or an arm has only one run.
+/// bits count as no difference. A range for a judged measure, or for `step_ms`, is compared with the
+/// interval: the estimate decides, but if the verdict is inconclusive, the whole interval must lie inside the
+/// range or outside it. A range for another column is compared with the means of the trials, unless the arms
+/// measured that column on different things. Times and energy stay open if times are not comparable or an arm
+/// has only one run.
 pub fn held(prediction: &str, experiment: &Experiment) -> Option<bool> {
     let prediction: Prediction = prediction.parse().ok()?;
     if !experiment.finished {
@@ -85,8 +83,7 @@ fn column_held(experiment: &Experiment, column: &str, low: f64, high: f64) -> Op
 }
 
 /// Returns the change of the step time, with an interval as wide as the speed's on a logarithmic scale. If
-/// the
-/// arms train on different numbers of tokens per step, the step time is not the inverse of the speed.
+/// the arms train on different numbers of tokens per step, the step time is not the inverse of the speed.
 fn step_time_change(experiment: &Experiment, speed: Interval) -> Option<Interval> {
     let time = |arm: &crate::results::experiment::Arm| arm.measured.get(STEP_TIME).copied();
     let baseline = time(experiment.baseline()).filter(|value| *value != 0.0)?;

@@ -1,10 +1,8 @@
 //! Judges alternating trials: the ratio of the arms, its interval, and the verdict.
 //!
 //! Steps of one run are autocorrelated, and runs differ from each other more than their blocks do (Kalibera
-//! and
-//! Jones, "Rigorous Benchmarking in Reasonable Time", 2013). So each run counts once: its value is the median
-//! of
-//! its blocks, and the interval comes from the scatter of these values.
+//! and Jones, "Rigorous Benchmarking in Reasonable Time", 2013). So each run counts once: its value is the
+//! median of its blocks, and the interval comes from the scatter of these values.
 
 use crate::compare::measured::SPEED;
 use crate::format::significant;
@@ -45,8 +43,7 @@ pub fn rule(min_effect: f64) -> String {
 }
 
 /// Returns the medians of consecutive blocks of steps, leaving out the first steps if they do not fill a
-/// block.
-/// `None` if there are too few steps.
+/// block. `None` if there are too few steps.
 pub fn blocks(steps: &[f64]) -> Option<Vec<f64>> {
     let count = BLOCKS.min(steps.len());
     if count < MIN_BLOCKS {
@@ -63,8 +60,7 @@ fn middle(values: &[f64]) -> f64 {
 }
 
 /// Judges the speed once every trial has ended. It stays inconclusive if times are not comparable or an arm
-/// has
-/// only one run.
+/// has only one run.
 pub fn judge(experiment: &mut Experiment) {
     let blocks = |arm: usize| experiment.runs_in(arm).map(|run| run.blocks.clone()).collect::<Vec<_>>();
     let (baseline, candidate) = (blocks(BASELINE), blocks(CANDIDATE));
@@ -90,11 +86,9 @@ pub fn judge(experiment: &mut Experiment) {
 ///
 /// Over y, the logarithm of a run's value, the interval is Welch's for the difference of two means ("The
 /// generalization of Student's problem when several different population variances are involved", 1947). A
-/// single
-/// run does not show how runs differ. Its variance is a bootstrap over its n blocks, times n / (n - 1); the
-/// blocks
-/// are long enough to be uncorrelated (Davison and Hinkley, "Bootstrap Methods and their Application", 1997,
-/// section 8.2.3).
+/// single run does not show how runs differ. Its variance is a bootstrap over its n blocks, times n / (n -
+/// 1); the blocks are long enough to be uncorrelated (Davison and Hinkley, "Bootstrap Methods and their
+/// Application", 1997, section 8.2.3).
 pub fn ratio(baseline: &[Vec<f64>], candidate: &[Vec<f64>]) -> Option<Interval> {
     let (baseline, candidate) = (Estimate::from_runs(baseline)?, Estimate::from_runs(candidate)?);
     let difference = candidate.mean - baseline.mean;
@@ -114,8 +108,8 @@ pub fn ratio(baseline: &[Vec<f64>], candidate: &[Vec<f64>]) -> Option<Interval> 
 /// Returns the verdict for an interval of candidate / baseline - 1, over comparable speeds.
 ///
 /// With m the smallest difference that counts: no difference if the interval lies within ± m; better if it
-/// lies
-/// above 0 and the estimate above m; worse if it lies below 0 and the estimate below -m; else inconclusive.
+/// lies above 0 and the estimate above m; worse if it lies below 0 and the estimate below -m; else
+/// inconclusive.
 pub fn verdict(ratio: &Interval, min_effect: f64) -> Verdict {
     if ratio.is_within(min_effect) {
         Verdict::NoDifference
@@ -168,8 +162,7 @@ fn bootstrap_variance(blocks: &[f64]) -> f64 {
 /// Returns a uniformly distributed whole number below `n`.
 ///
 /// Source: Lemire, "Fast Random Integer Generation in an Interval", 2019, without the rejection step. For as
-/// few
-/// as the `n` blocks or runs here, the bias is below 2⁻²⁰.
+/// few as the `n` blocks or runs here, the bias is below 2⁻²⁰.
 fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
     ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }

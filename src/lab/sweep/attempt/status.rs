@@ -51,8 +51,7 @@ impl RunningAttempt {
     }
 
     /// Determines the status of an attempt whose run left no final summary: from the error that it printed
-    /// or, without
-    /// one, from its exit status and the last line of stderr.
+    /// or, without one, from its exit status and the last line of stderr.
     fn status_without_summary(&self, end: &RunEnd) -> (CellStatus, Option<String>) {
         match (&self.error, end.exit) {
             (Some((ErrorKind::DoesNotFit, message)), _) => (CellStatus::PredictedOom, Some(message.clone())),

@@ -37,8 +37,7 @@ impl Schedule<'_> {
     }
 
     /// Returns the last line of every cell on a cell's trunk, or an empty list if any has no line yet. `None`
-    /// if the
-    /// cell has no trunk.
+    /// if the cell has no trunk.
     pub(super) fn lines_of_trunk(&self, key: &str) -> Option<Vec<Attempt>> {
         let trunks = self.design.trunks()?;
         let cell = self.cells.iter().position(|cell| cell.key == key)?;

@@ -13,8 +13,7 @@ use std::path::Path;
 
 impl Schedule<'_> {
     /// Queues the cells to train to the next rung, or from the last rung to the end, and records which are
-    /// dropped.
-    /// Returns false if nothing is left to run.
+    /// dropped. Returns false if nothing is left to run.
     pub(super) fn climb(&mut self) -> Result<bool> {
         let Some(halving) = self.design.halving() else { return Ok(false) };
         let Standing { rung, open, dropped } = self.standing(halving);
@@ -83,8 +82,7 @@ impl Schedule<'_> {
     }
 
     /// Returns the newest run of a cell if the cell continues from its checkpoint. That is so in a sweep with
-    /// rungs or
-    /// cooldowns, and in any sweep if the run was halted at a rung.
+    /// rungs or cooldowns, and in any sweep if the run was halted at a rung.
     pub(super) fn stopped_run(&self, key: &str) -> Option<String> {
         let was_halted = |line: &Attempt| matches!(line.status, CellStatus::Halted | CellStatus::Dropped);
         if matches!(self.design, Design::Grid) && !self.ledger.last(key).is_some_and(was_halted) {
@@ -106,8 +104,7 @@ impl Schedule<'_> {
     }
 
     /// Removes the checkpoints of a done cell, unless its settings ask to keep them. Cells on one trunk lose
-    /// theirs
-    /// together, once all of them are done.
+    /// theirs together, once all of them are done.
     pub(super) fn remove_checkpoints(&mut self, line: &Attempt) {
         let lines = self.lines_of_trunk(&line.key).unwrap_or_else(|| vec![line.clone()]);
         if !lines.iter().all(|line| line.status.is_final()) {
@@ -151,8 +148,7 @@ fn val_loss(line: &Attempt) -> f64 {
 }
 
 /// Returns the validation loss of a cell at a step: from the line that halted it there, or from the rows of a
-/// run
-/// that went further.
+/// run that went further.
 fn loss_at(results: &Path, lines: &[&Attempt], step: u64) -> Option<f64> {
     let steps = |line: &Attempt| line.measured.get("steps");
     let halted = lines.iter().rev().find(|line| {

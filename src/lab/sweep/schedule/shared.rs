@@ -37,8 +37,7 @@ impl Schedule<'_> {
     }
 
     /// Takes over every unfinished attempt whose process is gone: attaches to its run, or records that it
-    /// died. Returns
-    /// the number of runs found.
+    /// died. Returns the number of runs found.
     fn adopt(&mut self) -> Result<usize> {
         let mut found = 0;
         for open in self.ledger.open_attempts() {

@@ -1,6 +1,5 @@
 //! The schema test: changing any key changes what runs, what comes out, or what is written, on every launch
-//! path, or it
-//! is rejected. A key without a case fails.
+//! path, or it is rejected. A key without a case fails.
 
 pub mod runs;
 mod table;
@@ -30,8 +29,7 @@ fn every_key_changes_something_or_is_refused() {
         }
     };
     // Use separate threads. If trainings filled all of rayon's threads, they would wait forever for the
-    // hashes of their
-    // checkpoints, which are computed on rayon's threads.
+    // hashes of their checkpoints, which are computed on rayon's threads.
     std::thread::scope(|scope| {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         (0..cores).for_each(|_| _ = scope.spawn(check_some));

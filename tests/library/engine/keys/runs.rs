@@ -259,8 +259,7 @@ pub fn resumes(before: &[String], after: &[String]) -> std::result::Result<(), S
 }
 
 /// The binary starts a process per rank, and these write the same bits. (The launching tests provide the
-/// environment of
-/// an external launcher.)
+/// environment of an external launcher.)
 pub fn launches(before: &[String], after: &[String]) -> std::result::Result<(), String> {
     let run = |settings: &[String]| -> std::result::Result<(bool, Vec<u8>), String> {
         let place = scratch();

@@ -326,8 +326,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
 }
 
 /// Returns settings that make a key matter, and another value of the key. They choose the optimizer that has
-/// the key
-/// and, for a group, a model with such parameters.
+/// the key and, for a group, a model with such parameters.
 fn of_optimizer(key: &str) -> Option<(Vec<String>, &'static str)> {
     let (section, name) = key.rsplit_once('.').filter(|(section, _)| section.starts_with("optimizer"))?;
     let has = |entry: &&Entry| entry.hyperparameters.iter().any(|h| h.name == name);

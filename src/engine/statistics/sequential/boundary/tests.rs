@@ -33,16 +33,14 @@ fn a_boundary_has_its_error() {
 }
 
 /// For many pairs, the constants approach those for a known deviation. The tables of O'Brien and Fleming and
-/// of
-/// Pocock, for looks at equal distances, converge to the values for a look after every pair from above and
+/// of Pocock, for looks at equal distances, converge to the values for a look after every pair from above and
 /// below.
 #[test]
 fn boundaries_have_their_shape() {
     let bounds = boundary(4, 200, 0.05, 0.5);
     assert!(bounds.windows(2).all(|pair| pair[1] < pair[0]), "ever lower");
     // For Brownian motion, the constant is the quantile of a fourth of the error, 2.2414. Looking only every
-    // 200th of the
-    // way misses crossings in between, so it is lower by about 0.583 / √200 (Siegmund 1985).
+    // 200th of the way misses crossings in between, so it is lower by about 0.583 / √200 (Siegmund 1985).
     let last = *bounds.last().unwrap();
     assert!((2.17..2.24).contains(&last), "{last}");
     let (strict, loose) = (boundary(4, 44, 0.01, 0.5), boundary(4, 44, 0.05, 0.5));

@@ -3,10 +3,9 @@
 use super::*;
 
 /// Blocks of real runs of one recipe in fresh processes, in the order of the runs:
-/// `label,block 1,…,block 10`, in
-/// tok/s. The runs `quiet-a`, `-b` and `-c` had real-time priority on a virtual machine of two cores, whose
-/// host
-/// changed its speed by an eighth twice. The `busy` runs shared the two cores with compilers.
+/// `label,block 1,…,block 10`, in tok/s. The runs `quiet-a`, `-b` and `-c` had real-time priority on a
+/// virtual machine of two cores, whose host changed its speed by an eighth twice. The `busy` runs shared the
+/// two cores with compilers.
 const MEASURED: &str = "tests/compare/blocks.csv";
 
 fn runs_of(label: &str) -> Vec<Vec<f64>> {
