@@ -327,7 +327,7 @@ fn stored_runs_with_the_same_seeds_are_pairs() {
     };
     let (a, b): (Vec<&String>, Vec<&String>) = (before.iter().collect(), after.iter().collect());
 
-    // In any order and without new runs, the verdict is that of the comparison that made the runs.
+    // In any order and without new runs, the verdict equals the one of the comparison that made the runs.
     let done = judge(&a, &[b[2], b[0], b[1]], &["val_loss", "--name", "stored"]);
     assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
     assert_eq!(place.runs().len(), 6);

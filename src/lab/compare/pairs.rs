@@ -90,8 +90,8 @@ impl<'a> PairRuns<'a> {
     /// Runs a range of pairs. Calls `ended` for every run that ends, with its index in the list of planned
     /// runs.
     ///
+    /// # Errors
     /// After a signal, or if the ledger or the record cannot be written.
-    /// After a signal; if the ledger or the record cannot be written.
     pub fn run(
         &self,
         pairs: Range<usize>,

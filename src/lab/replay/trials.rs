@@ -21,7 +21,7 @@ use crate::statistics::Interval;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A stored comparison with those of its runs that are stored here.
+/// A stored comparison and its runs, as far as they are stored here.
 #[derive(Clone, Debug)]
 pub(super) struct StoredComparison {
     id: String,
@@ -184,7 +184,7 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
     })
 }
 
-/// Compares the losses of each trial with those of its replay.
+/// Compares the losses of each trial and its replay.
 struct Losses {
     /// Number of trials whose stored run was found.
     compared: usize,

@@ -1,5 +1,4 @@
-//! kill -9 at any moment, then a resume: weights, moments and metrics are those of a run that was never
-//! killed.
+//! kill -9 at any moment, then a resume: weights, moments and metrics are the same as without the kill.
 
 use crate::place::{Place, Run, STEPS};
 use std::fs;

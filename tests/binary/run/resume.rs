@@ -22,7 +22,7 @@ fn a_changed_training_key_is_refused_by_name() {
         // Without a fixed global batch, more ranks train on more tokens.
         ("parallelism.world_size=2", "parallelism.world_size = 2 (was 1)"),
         ("data.seed=4", "the corpus has hash"),
-        // The curve is the same, but validation losses on other text would follow those of this one.
+        // The curve is the same, but its validation losses would continue on other text.
         ("validation.steps=1", "validation.steps = 1 (was 2)"),
     ] {
         place.xrun(&["resume", run.name(), change]).ended(2).says(&[text, "--fork"]);
@@ -49,8 +49,7 @@ fn a_fork_is_a_run_of_its_own() {
     assert_eq!(rows.iter().map(|row| row.step).collect::<Vec<_>>(), (11..=STEPS).collect::<Vec<_>>());
     assert_eq!(rows[0].tokens_seen, 11 * 4 * 32);
     assert!(fork.text("resolved.toml").contains("\nlr = 0.001\n"));
-    // The first step after the fork starts from the state of step 10, so its loss equals that of the original
-    // run.
+    // The first step after the fork starts from the state of step 10, so its loss is the original run's.
     let original: Vec<MetricsRow> = read(&UNINTERRUPTED.run().path.join("metrics.csv")).unwrap();
     assert_eq!(rows[0].loss, original[10].loss);
     assert_ne!(rows[5].loss, original[15].loss);

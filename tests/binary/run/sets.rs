@@ -229,8 +229,7 @@ fn documents_add_up_to_their_set() {
     };
     assert_eq!(counts(&other), counts(&rows));
     assert!(other.iter().zip(&rows).all(|(a, b)| (a.loss / b.loss - 1.0).abs() < 1e-4));
-    // Losses equal those of a run that writes no documents. An evaluation of a part has only the documents of
-    // the part.
+    // Losses are the same as without documents. An evaluation of a part has only the documents of the part.
     let plain = run(false, &["training.local_batch_size=4", "validation.steps=0"]);
     assert_eq!(plain.text("metrics.csv"), whole.text("metrics.csv"));
     assert!(!plain.path.join("documents.csv").exists());

@@ -1,4 +1,4 @@
-//! Event files for TensorBoard, including those of resumed runs and exported ones.
+//! Event files for TensorBoard, also from resumed runs and exported.
 
 use crate::place::{Place, Run};
 use std::fs;

@@ -128,7 +128,8 @@ fn axes_of_a_recipe_below_are_announced() {
     let own = place.xrun(&["sweep", "grid.toml", "--dry-run"]).succeeds();
     assert!(!own.stderr.contains("sweep.grid"), "{}", own.stderr);
     let inherited = place.xrun(&["sweep", "above.toml", "--dry-run"]).succeeds();
-    let inherited = inherited.says(&["sweep.grid is that of grid.toml:", ", which above.toml extends"]);
+    let inherited =
+        inherited.says(&["sweep.grid is inherited from grid.toml:", "set sweep.grid in above.toml"]);
     assert_eq!(inherited.stdout.lines().count(), 4, "{}", inherited.stdout);
     let replaced =
         place.xrun(&["sweep", "above.toml", "sweep.grid={}", "training.seed=1,2,3", "--dry-run"]).succeeds();

@@ -93,7 +93,7 @@ fn dropout_is_felt() {
     let with = train(SPLITS[0].1);
     let without = Setup::new(&["training.global_batch_size=32", "training.local_batch_size=32"]).train_one(1);
     let other = Setup::new(&[&BASE[..], SPLITS[0].1, &["training.seed=4"]].concat()).train_one(1);
-    // Compare gradient norms, because before the first update the loss is hardly more than that of a guess.
+    // Compare gradient norms, because before the first update the loss is hardly above a guess.
     let norm = |trained: &Trained| f64::from(trained.curve[0].1);
     assert!(relative(norm(&with), norm(&without)) > 1e-3);
     assert!(relative(norm(&with), norm(&other)) > 1e-3);

@@ -43,8 +43,8 @@ fn rules_that_are_equal_are_one_group_with_the_programs_and_bits_of_one_rule() {
     }
 }
 
-/// After one step from the same start, the parameters of a role and their slots equal those of a run in which
-/// all parameters have this rule; the others equal those of a run without the group.
+/// After one step from the same start, the parameters of a role and their slots are the same as in a run in
+/// which all parameters have this rule; the others are the same as in a run without the group.
 #[test]
 fn every_role_follows_its_own_rule_and_leaves_the_others() {
     let of = |settings: &[&str]| Setup::new(&[&MIXED[..2], settings].concat());

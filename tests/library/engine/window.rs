@@ -60,7 +60,7 @@ fn products_inside_a_window_are_counted() {
     let flops = |keys: &[&str]| flops_per_token(&Setup::new(keys).plan).value;
     let all = flops(&[]);
     let pairs = (0..16).map(|t| 5.min(t + 1)).sum::<usize>() as f64 / 16.0;
-    // 4 heads of 16, and 16 tokens, of which a query sees half.
+    // 4 heads of 16, and 16 tokens; a query sees half of them.
     let (causal, windowed) = (6.0 * 4.0 * 16.0 * 16.0, 12.0 * 4.0 * 16.0 * pairs);
     assert_eq!(flops(&["model.window=5"]), all - 2.0 * (causal - windowed));
     assert_eq!(flops(&["model.window=5", "model.global_interval=2"]), all - (causal - windowed));
