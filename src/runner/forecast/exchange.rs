@@ -81,8 +81,8 @@ impl ExchangeForecast {
                 bytes_per_second: COPY_BYTES_PER_SECOND,
                 seconds: total,
                 exposed_seconds: match plan.execution.overlap {
-                    // Exposed are what the forward reads first, unless the update gathers it, and what the
-                    // backward or the update delivers last.
+                    // What the forward reads first is exposed, unless the update gathers it, and so is what
+                    // the backward or the update delivers last.
                     true => {
                         let at_head = usize::from(step.iter().all(|sent| sent.parameters == 0.0));
                         gather.iter().take(at_head).chain(exposed(&step)).map(seconds).sum()
