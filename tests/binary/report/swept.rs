@@ -116,7 +116,7 @@ fn a_sweep_that_was_touched_grown_or_mixed_is_red() {
     let over = |steps: &str| BTreeMap::from([("validation.steps".to_owned(), steps.to_owned())]);
     grown[1].measuring = over("2");
     store(&place, &grown);
-    place.is_red(&["unlike rows in one table", "validation.steps (0, 2)"], false);
+    place.is_red(&["which the block does not allow", "validation.steps (0, 2)"], false);
     // If all cover only a part, the numbers say which.
     for cell in &mut grown {
         cell.measuring = over("2");

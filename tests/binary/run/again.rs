@@ -188,7 +188,7 @@ fn runs_are_listed_sorted_and_filtered() {
     place.xrun(&["runs", "tinny"]).ended(2).says(&["no run of recipe `tinny`", "did you mean tiny?"]);
     place.xrun(&["runs", "zebra"]).ended(2).says(&["there are runs of other, tiny"]);
     // Warm-up steps alone give no speed.
-    place.xrun(&["runs"]).succeeds().says(&["— was not measured: a speed takes steps after the first"]);
+    place.xrun(&["runs"]).succeeds().says(&["—: not measured; speed is taken from steps after the first"]);
     assert_eq!(lines(&["--status", "killed,failed"]).len(), 2);
     let rows = |arguments: &[&str]| -> Vec<Value> {
         lines(arguments).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
