@@ -1,5 +1,5 @@
 // The activation functions of feed-forward layers, as functors. `at<E>` returns value and slope, accurate to
-// the last bits of format E. Forward and gradient share it, so both see the same bits. src/ops/activation.rs
+// the last bits of format E. Forward and gradient share it, so both see the same bits. src/engine/ops/activation.rs
 // has the same functions.
 #pragma once
 #include "common.cuh"

@@ -1,4 +1,4 @@
-// AdamW, with the same bits as src/optim/adamw.rs.
+// AdamW, with the same bits as src/engine/optim/adamw.rs.
 #include "elementwise.cuh"
 
 __device__ __forceinline__ void update(const Scalars &s, bool decays, float &p, float (&slots)[HELD], float g) {

@@ -167,7 +167,7 @@ __device__ __forceinline__ float block_sum(float x, float *scratch) {
 }
 
 // Philox 4x32-10 (Salmon et al. 2011): 128 random bits for a counter and a key, the same as in
-// src/device/philox.rs.
+// src/engine/device/philox.rs.
 __device__ __forceinline__ uint4 philox(uint4 counter, u32 key0, u32 key1) {
 #pragma unroll
     for (int round = 0; round < 10; round++) {
@@ -180,7 +180,7 @@ __device__ __forceinline__ uint4 philox(uint4 counter, u32 key0, u32 key1) {
     return counter;
 }
 
-// A site of dropout, the same as `Drops` in src/ops/dropout.rs: the generator's key, the threshold below
+// A site of dropout, the same as `Drops` in src/engine/ops/dropout.rs: the generator's key, the threshold below
 // which a 16-bit draw drops its element, and the scale of the other elements.
 struct Drops {
     u32 key0, key1, threshold;

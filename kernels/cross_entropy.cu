@@ -1,5 +1,5 @@
 // Cross-entropy of rows of logits with the terms of an objective, and its gradient, with one block per row.
-// src/ops/cross_entropy/objective.rs has the formulas.
+// src/engine/ops/cross_entropy/objective.rs has the formulas.
 //
 // With ROUNDS > 0 a row is read from memory once: it stays in shared memory while its sum of exponentials is
 // computed. Each of THREADS threads then reads the vectors again that it copied, ROUNDS of them or one less.

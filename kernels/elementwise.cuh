@@ -5,7 +5,7 @@
 #include "optimizer.cuh"
 
 // The numbers that a rule computes with besides the element: the step's row of the schedule, and the rule's
-// constants in the order of src/optim/.
+// constants in the order of src/engine/optim/.
 struct Scalars {
     float row[4], constants[4];
 };

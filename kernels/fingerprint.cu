@@ -1,4 +1,4 @@
-// A 128-bit hash of the bits of a tensor, defined in src/ops/fingerprint.rs.
+// A 128-bit hash of the bits of a tensor, defined in src/engine/ops/fingerprint.rs.
 //
 // Definitions: THREADS (per block), BATCH (16-byte loads in flight per thread).
 #include "common.cuh"

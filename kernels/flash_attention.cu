@@ -3,7 +3,7 @@
 // Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block), WARP_QUERIES (per
 // warp, 32), KEYS (per tile that is copied), STEP (keys that a warp multiplies at once, 16 or 32), KEPT
 // (16-column pieces of queries that stay in registers), BLOCKS (per SM, for __launch_bounds__).
-// src/ops/attention/tuning.rs sets them.
+// src/engine/ops/attention/tuning.rs sets them.
 //
 // With 32 queries per warp, every B that is read from shared memory serves two products, and reading is not
 // slower than multiplying. Heads of 32 columns are bound by exponentials: for a step of 32 keys, a quarter of

@@ -3,7 +3,7 @@
 // Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block). For the passes
 // over queries (Q_) and keys (K_): ROWS per warp; rows of the other kind in a TILE that is copied and in a
 // STEP of a warp; 16-column pieces of the warp's operands that stay in registers (KEPT); BLOCKS per SM, for
-// __launch_bounds__. src/ops/attention/tuning.rs sets them.
+// __launch_bounds__. src/engine/ops/attention/tuning.rs sets them.
 //
 // With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D) where D = Σ
 // dO∘O per query, dQ = dS·K/√dim, dK = dSᵀ·Q/√dim. Both passes compute S and dP, so there are seven products

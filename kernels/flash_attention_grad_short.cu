@@ -4,7 +4,7 @@
 //
 // Definitions: HEAD_DIM (32), CAUSAL (1), DROPOUT (0), SOFT_CAP, SEQUENCE_TILES (of 64 rows that hold a
 // sequence), THREADS (384), PRODUCT_REGISTERS and COPY_REGISTERS (per thread of the warpgroups that multiply,
-// and of the one that copies). src/ops/attention/tuning.rs sets them.
+// and of the one that copies). src/engine/ops/attention/tuning.rs sets them.
 //
 // As many blocks as there are SMs take one head after another. Queries, keys, values and dO of a head lie in
 // shared memory, while the next head's arrive. The third warpgroup starts the copies and computes D = Σ dO∘O

@@ -2,7 +2,7 @@
 //
 // Definitions: HEAD_DIM (64, 96, 128), CAUSAL, DROPOUT (0), SOFT_CAP, THREADS (384), SUMS_REGISTERS and
 // ROWS_REGISTERS (per thread of the warpgroup that computes dQ, and of the others).
-// src/ops/attention/tuning.rs sets them.
+// src/engine/ops/attention/tuning.rs sets them.
 //
 // A block has a tile of KEYS keys of a kv head. It goes through the tiles of QUERIES queries that see any of
 // them, for all heads of the group in order. Two warpgroups own 64 keys each: S = K·Qᵀ, dP = V·dOᵀ, P = e^(S

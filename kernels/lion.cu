@@ -1,4 +1,4 @@
-// Lion, with the same bits as src/optim/lion.rs.
+// Lion, with the same bits as src/engine/optim/lion.rs.
 #include "elementwise.cuh"
 
 __device__ __forceinline__ void update(const Scalars &s, bool decays, float &p, float (&slots)[HELD], float g) {

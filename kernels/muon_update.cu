@@ -1,4 +1,4 @@
-// The end of a Muon step, with the same bits as src/ops/muon_update.rs.
+// The end of a Muon step, with the same bits as src/engine/ops/muon_update.rs.
 #include "matrices.cuh"
 
 // params ← decay·params − ratio·lr·x for every matrix x[matrix, n], with row step[1] of schedule[steps + 1,

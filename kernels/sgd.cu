@@ -1,4 +1,4 @@
-// SGD with momentum, or without momentum and slots, with the same bits as src/optim/sgd.rs.
+// SGD with momentum, or without momentum and slots, with the same bits as src/engine/optim/sgd.rs.
 #include "elementwise.cuh"
 
 __device__ __forceinline__ void update(const Scalars &s, bool decays, float &p, float (&slots)[HELD], float g) {

@@ -1,4 +1,4 @@
-// Exchanges the weights and their moving average over the flat parameter buffers, as src/ops/swap_ema.rs
+// Exchanges the weights and their moving average over the flat parameter buffers, as src/engine/ops/swap_ema.rs
 // does.
 #include "optimizer.cuh"
 

@@ -6,7 +6,7 @@
   const BLANK = '—';
 
   /**
-   * Characters that control a terminal or screen reader, or hide text: the table of src/format/escape.rs. Run
+   * Characters that control a terminal or screen reader, or hide text: the table of src/engine/format/escape.rs. Run
    * UPDATE_DOCS=1 cargo test --lib view::assets to write it here.
    */
   const ESCAPED = /[\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{ad}\u{34f}\u{61c}\u{115f}-\u{1160}\u{17b4}-\u{17b5}\u{180b}-\u{180f}\u{200b}-\u{200f}\u{2028}-\u{202e}\u{2060}-\u{206f}\u{3164}\u{feff}\u{ffa0}\u{fff0}-\u{fffb}\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/gu;
