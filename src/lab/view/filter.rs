@@ -112,7 +112,7 @@ mod tests {
         }
         let found = matches(&collection, "word val_loss<low tag=a", "-zebra").unwrap();
         assert_eq!(found.problems.len(), 2);
-        assert!(found.problems[0].contains("`low` is none"), "{:?}", found.problems);
+        assert!(found.problems[0].contains("`low` is not"), "{:?}", found.problems);
         assert!(found.problems[1].contains("zebra"), "{:?}", found.problems);
     }
 }
