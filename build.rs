@@ -1,14 +1,14 @@
-//! Tells the binary what it was built from: commit, compiler, target, profile, versions of the crates that can
-//! change numbers. `src/main.rs` reads it. A fact that cannot be found is left unset: sources without git build
-//! too.
+//! Records what the binary was built from: commit, compiler, target, profile, and the versions of crates that can
+//! change numerical results. `src/main.rs` reads these variables. A fact that cannot be found stays unset, so
+//! sources without git build too.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What goes into the binary. Changes elsewhere, to documents or results, do not make a build dirty.
+/// The paths that the binary is built from. Changes elsewhere, in docs or results, do not make a build dirty.
 const SOURCES: [&str; 6] = ["Cargo.toml", "Cargo.lock", "build.rs", "kernels", "src", "recipes"];
 
-/// Crates whose version can change numbers.
+/// Crates whose version can change numerical results.
 const NUMERIC_CRATES: [&str; 4] = ["half", "pulp", "rand_chacha", "tokenizers"];
 
 fn main() {
@@ -26,7 +26,7 @@ fn main() {
         set("COMMIT", git(&["rev-parse", "HEAD"]));
         let status: Vec<&str> = ["status", "--porcelain", "--"].into_iter().chain(SOURCES).collect();
         set("DIRTY", git(&status).map(|changes| (!changes.is_empty()).to_string()));
-        // The log of HEAD grows with every commit and checkout.
+        // The HEAD log grows with every commit and checkout.
         for file in ["HEAD", "logs/HEAD"] {
             if let Some(path) =
                 git(&["rev-parse", "--git-path", file]).filter(|path| Path::new(path).exists())
@@ -45,7 +45,7 @@ fn set(name: &str, value: Option<String>) {
     }
 }
 
-/// The standard output of a command that succeeds, trimmed.
+/// Returns a command's trimmed standard output, if the command succeeds.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).env("GIT_OPTIONAL_LOCKS", "0").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
@@ -56,20 +56,20 @@ fn git(arguments: &[&str]) -> Option<String> {
     output("git", arguments)
 }
 
-/// Whether this folder is the root of a repository. Vendored inside another one, that one's commit says
-/// nothing.
+/// Returns whether this folder is the root of a git repository. If the sources are vendored in another repository,
+/// its commit says nothing about them.
 fn is_own_repository() -> bool {
     git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty())
 }
 
-/// The commit that `cargo package` recorded.
+/// Returns the commit that `cargo package` recorded.
 fn packaged_commit() -> Option<String> {
     let info = std::fs::read_to_string(".cargo_vcs_info.json").ok()?;
     let hash = info.split("\"sha1\"").nth(1)?.split('"').nth(1)?;
     hash.bytes().all(|b| b.is_ascii_hexdigit()).then(|| hash.to_owned())
 }
 
-/// `name version` of the numeric crates in the lock file, separated by commas.
+/// Returns `name version` of each of `NUMERIC_CRATES` in the lock file, separated by commas.
 fn crate_versions() -> Option<String> {
     let lock = std::fs::read_to_string("Cargo.lock").ok()?;
     let quoted = |line: Option<&str>| Some(line?.split('"').nth(1)?.to_owned());

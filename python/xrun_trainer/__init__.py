@@ -6,7 +6,7 @@
     results.curves("loss")  # a row per step of every run
     results.comparisons()   # a row per comparison and measure
 
-Tables are pandas or polars frames, whichever is installed; neither is needed to import this package.
+Tables are pandas or polars frames, whichever is installed. Importing this package needs neither.
 """
 
 from .comparison import Comparison

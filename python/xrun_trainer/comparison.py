@@ -1,4 +1,4 @@
-"""A comparison of a baseline and a candidate: its findings, its pairs or trials."""
+"""A comparison of a baseline with a candidate: its findings, and its pairs or trials."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .errors import ResultsError
 from .rows import read_json
 from .table import Cell, Table
 
-#: The record of a comparison in its folder.
+#: The file in a comparison's folder that records it.
 RECORD = "experiment.json"
 
-#: Columns of the table of comparisons: a row per comparison and measure.
+#: Columns of the table of comparisons, which has a row per comparison and measure.
 VERDICTS: Dict[str, type] = {
     **dict.fromkeys(("name", "id", "kind", "baseline", "candidate", "measure", "unit"), str),
     **dict.fromkeys(("estimate", "low", "high", "min_effect"), float),
@@ -23,12 +23,15 @@ VERDICTS: Dict[str, type] = {
     "prediction_held": bool,
 }
 
-#: The names of both arms.
+#: The names of the two arms, in the order of the record.
 ARMS = ("baseline", "candidate")
 
 
 class Comparison:
-    """The folder of a comparison; `kind` is `speed` for alternating trials, and `quality` for pairs of one seed."""
+    """The folder of a comparison.
+
+    `kind` is `speed` if the arms took turns in trials, and `quality` if they ran in pairs that share a seed.
+    """
 
     def __init__(self, folder: Path, frames: Optional[str]) -> None:
         self.folder = folder
@@ -45,26 +48,27 @@ class Comparison:
         return f"{self.folder.parent.name}/{self.folder.name}"
 
     def pairs(self) -> Any:
-        """The values of pairs of runs with one seed: a row per pair and measure.
+        """Returns the values of the pairs, whose two runs share a seed: a row per pair and measure.
 
-        A value is missing where `baseline_state` or `candidate_state` is not `value`: there it is `diverged`,
-        `missing`, or `never_reached` with what training had taken.
+        `baseline_state` and `candidate_state` are `value` where the run has the value. Otherwise they are
+        `diverged` or `missing`, and the value is missing, or `never_reached`, and the value is what the run
+        spent without reaching its target.
         """
         if self.kind != "quality":
-            raise ResultsError(f"{self.id} compares speed in trials, which are no pairs: use trials()")
+            raise ResultsError(f"{self.id} compares speed, so it has trials and no pairs: use trials()")
         sides = [(f"{arm}_{what}", kind) for arm in ARMS for what, kind in PAIRED]
         arms = [[run for run in self.data["runs"] if run["arm"] == arm] for arm in range(len(ARMS))]
         rows: List[Sequence[Cell]] = []
         for number, pair in enumerate(zip(*arms), start=1):
-            # In the order of their first appearance, and each once.
+            # Each name once, in the order in which it first appears.
             names = dict.fromkeys(name for run in pair for name in run.get("values", {}))
             rows.extend([number, name, *paired(pair[0], name), *paired(pair[1], name)] for name in names)
         return Table({"pair": int, "measure": str, **dict(sides)}, rows).to(self.frames)
 
     def trials(self) -> Any:
-        """The speeds of trials: a row per trial and block, in tokens per second."""
+        """Returns the speeds of the trials in tokens per second: a row per trial and block."""
         if self.kind != "speed":
-            raise ResultsError(f"{self.id} compares pairs of runs with one seed, not trials: use pairs()")
+            raise ResultsError(f"{self.id} compares quality, so it has pairs and no trials: use pairs()")
         types = {"trial": int, "side": str, "run": str, "status": str, "block": int, "tok_s": float}
         rows: List[Sequence[Cell]] = []
         for number, trial in enumerate(self.data["runs"], start=1):
@@ -73,9 +77,10 @@ class Comparison:
         return Table(types, rows).to(self.frames)
 
     def verdicts(self) -> List[Sequence[Cell]]:
-        """The rows of this comparison in the table of all, in the order of `VERDICTS`.
+        """Returns this comparison's rows in the table of comparisons, with the columns of `VERDICTS`.
 
-        An interval is of candidate - baseline, or of candidate / baseline - 1 for speeds and what training takes.
+        An interval holds candidate - baseline. For speeds and for what training takes (steps, tokens, time), it
+        holds candidate / baseline - 1.
         """
         data = self.data
         prediction = data.get("prediction") or {}
@@ -91,12 +96,12 @@ class Comparison:
         return [row(finding) for finding in data["findings"]]
 
 
-#: What a pair has of each of its runs.
+#: The columns that a pair has for each of its two runs.
 PAIRED = (("seed", int), ("run", str), ("value", float), ("state", str))
 
 
 def paired(run: Dict[str, Any], measure: str) -> Sequence[Cell]:
-    """Returns seed, run, value and state of a measure: what `MeasureValue` is in JSON."""
+    """Returns the seed, run, value and state of a measure, from `MeasureValue` as JSON."""
     found = run.get("values", {}).get(measure)
     if isinstance(found, dict):
         state, value = next(iter(found.items()))

@@ -2,4 +2,4 @@
 
 
 class ResultsError(ValueError):
-    """A folder, file or name that cannot be read; the message names it and what to do."""
+    """Raised for a folder, file or name that cannot be read. The message names it and says what to do."""

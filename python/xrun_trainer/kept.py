@@ -1,4 +1,7 @@
-"""Files of folders that `xrun keep` made: shared between runs, or compressed, without columns that follow from others."""
+"""Reads the files in folders that `xrun keep` made.
+
+Kept files may be shared between runs or compressed, and they lack columns that follow from other columns.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ from typing import Any, Dict, List
 
 from .errors import ResultsError
 
-#: Formulas refer to each other at most this often.
+#: How deep formulas may refer to other formulas; a deeper chain refers to itself.
 MAX_DEPTH = 8
 
 
 def exists(path: Path) -> bool:
-    """Returns whether a file of a run is there, or its content is where kept runs share it."""
+    """Returns whether a run has a file, in its own folder or where kept runs share it."""
     return stored_at(path, entry(path)).is_file()
 
 
 def read(path: Path) -> bytes:
-    """Returns the original content of a file of a run, kept or not."""
+    """Returns the original content of a run's file, whether the run is kept or not."""
     found = entry(path)
     stored = stored_at(path, found)
     try:
@@ -32,14 +35,14 @@ def read(path: Path) -> bytes:
 
 
 def stored_at(path: Path, found: Dict[str, Any]) -> Path:
-    """Returns the file with the content of a run's file: itself, the one that runs share, or the compressed one."""
+    """Returns the path that holds the content of a run's file: its own, the shared or the compressed one."""
     stored = path.parent / found.get("shared", path.name)
     compressed = stored.with_name(stored.name + ".gz")
     return compressed if found and not stored.is_file() and compressed.is_file() else stored
 
 
 def entry(path: Path) -> Dict[str, Any]:
-    """Returns what the manifest beside a file says of it; nothing where there is no manifest."""
+    """Returns a file's entry in the manifest beside it, or an empty one if there is no manifest."""
     manifest = path.parent / "manifest.json"
     if not manifest.is_file():
         return {}
@@ -48,7 +51,7 @@ def entry(path: Path) -> Dict[str, Any]:
 
 
 def restore(content: bytes, derived: Dict[str, Any], path: Path) -> bytes:
-    """Puts the columns back that are constant or computed from others."""
+    """Puts back the columns that are constant or computed from others."""
     lines = content.decode().splitlines()
     stored, header = lines[0].split(","), derived["header"].split(",")
     restored = [derived["header"]]
@@ -59,7 +62,7 @@ def restore(content: bytes, derived: Dict[str, Any], path: Path) -> bytes:
 
 
 class Row:
-    """A stored row, from which columns are computed."""
+    """A stored row and the rules to recompute its missing columns."""
 
     def __init__(self, cells: Dict[str, str], derived: Dict[str, Any], path: Path) -> None:
         self.cells = cells
@@ -68,7 +71,7 @@ class Row:
         self.path = path
 
     def cell(self, name: str) -> str:
-        """Returns the text of a column; computed ones are blank but in training steps."""
+        """Returns the text of a column. Computed columns are blank except in training steps."""
         if name in self.cells:
             return self.cells[name]
         if name in self.constant:
@@ -79,7 +82,7 @@ class Row:
         return repr(self.formula(self.computed[name], 0)) if is_training_step else ""
 
     def formula(self, formula: str, depth: int) -> float:
-        """Evaluates factors and divisors from left to right."""
+        """Evaluates a chain of `*` and `/` from left to right."""
         words: List[str] = formula.split()
         value = self.operand(words[0], depth)
         for operator, word in zip(words[1::2], words[2::2]):
@@ -88,9 +91,9 @@ class Row:
         return value
 
     def operand(self, word: str, depth: int) -> float:
-        """Returns a number, a column, or `seconds`: the duration of the step, to the nanosecond."""
+        """Returns the value of a number, a column, or `seconds`: the step's duration, rounded to nanoseconds."""
         if depth > MAX_DEPTH:
-            raise ResultsError(f"{self.path}: the manifest's formula of `{word}` refers to itself")
+            raise ResultsError(f"{self.path}: the manifest's formula for `{word}` refers to itself")
         if word == "seconds":
             whole, rest = divmod(round(float(self.cells["step_ms"]) * 1e6), 10**9)
             return whole + rest / 1e9

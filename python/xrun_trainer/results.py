@@ -1,4 +1,4 @@
-"""A folder of results: runs, comparisons, cells of sweeps."""
+"""A results folder: its runs, comparisons and sweep cells."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from .rows import read_json_lines
 from .run import FIGURES, Run
 from .table import KINDS, Cell, Table
 
-#: Folders beside those of recipes.
+#: Folders in a results folder that are not named after a recipe.
 OTHERS = {"binaries", "comparisons", "coordinates", "kept", "objects", "sweeps"}
 
-#: Figures of a sweep's cell that are whole numbers or truths; all others are reals.
+#: Figures of a sweep cell that are integers or booleans; all others are floats.
 WHOLE = {"steps", "planned_bytes", "allocated_bytes"}
 TRUTHS = {"contended"}
 
 
 def load(folder: Union[str, Path] = "results", frames: Optional[str] = None) -> "Results":
-    """Opens a folder of results; files are read when a table asks for them.
+    """Opens a results folder. Files are read when a table needs them.
 
-    `frames` says what tables are: `pandas`, `polars`, or `columns` for a dictionary of lists. By default pandas
-    where it is installed, else polars.
+    `frames` is the type of tables: `pandas`, `polars`, or `columns` for a dictionary of lists. The default is
+    pandas if it is installed, else polars.
     """
     path = Path(folder)
     if frames not in (None, *KINDS):
-        raise ResultsError(f"frames={frames!r}: one of {', '.join(map(repr, KINDS))}")
+        raise ResultsError(f"frames={frames!r} is unknown: give one of {', '.join(map(repr, KINDS))}")
     if not path.is_dir():
-        raise ResultsError(f"{path} is no folder: give that of `xrun --results`, `results` by default")
+        raise ResultsError(f"{path} is not a folder: give the one of `xrun --results` (`results` by default)")
     return Results(path, frames)
 
 
 class Results:
-    """A folder of results."""
+    """A results folder, opened with `load`."""
 
     def __init__(self, folder: Path, frames: Optional[str]) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Results:
         return f"Results({str(self.folder)!r})"
 
     def all_runs(self) -> List[Run]:
-        """The runs, from the oldest to the newest."""
+        """Returns the runs from oldest to newest."""
         found = [
             run
             for recipe in subfolders(self.folder)
@@ -56,7 +56,7 @@ class Results:
         return [Run(folder, self.frames) for folder in sorted(found, key=lambda run: (run.name, run.parent.name))]
 
     def run(self, name: str = "latest") -> Run:
-        """Returns a run by RECIPE/RUN, by the beginning of its name, or the newest of a recipe or of all."""
+        """Finds a run by RECIPE/RUN or a unique prefix; a RECIPE or `latest` gives the newest one."""
         runs = self.all_runs()
         if not runs:
             raise ResultsError(f"{self.folder} has no runs")
@@ -67,12 +67,15 @@ class Results:
             run for run in runs if run.name.startswith(name) or run.id.startswith(name)
         ]
         if len(found) != 1:
-            what = "no run is" if not found else f"{len(found)} runs are"
-            raise ResultsError(f"{what} named {name!r} in {self.folder}: runs() lists them")
+            what = "no run matches" if not found else f"{len(found)} runs match"
+            raise ResultsError(f"{what} {name!r} in {self.folder}: runs() lists them all")
         return found[0]
 
     def runs(self, settings: Sequence[str] = ()) -> Any:
-        """A row per run: status, steps, losses, speed; and the values of recipe keys such as `optimizer.lr`."""
+        """Returns a row per run: status, steps, losses, speed, and the values of the recipe keys in `settings`.
+
+        A key is dotted, such as `optimizer.lr`.
+        """
         runs = self.all_runs()
         rows = [list(run.figures().values()) for run in runs]
         types = dict(FIGURES)
@@ -80,22 +83,22 @@ class Results:
         for key in settings:
             column = [cell(found.get(key)) for found in values]
             if all(value is None for value in column):
-                raise ResultsError(f"no run has a key {key!r}: a run's `settings` lists its keys")
+                raise ResultsError(f"no run has the key {key!r}: a run's `settings` lists its keys")
             types[key] = common_type(column)
             for row, value in zip(rows, column):
                 row.append(value)
         return Table(types, rows).to(self.frames)
 
     def curves(self, *columns: str) -> Any:
-        """The rows of `metrics.csv` of every run, one below the other; of `columns` alone, if any are named."""
+        """Returns the rows of every run's `metrics.csv`, concatenated; only `columns`, if any are named."""
         return self.joined("metrics.csv", ("step", "tokens_seen"), columns)
 
     def timing(self, *columns: str) -> Any:
-        """The rows of `timing.csv` of every run, one below the other; of `columns` alone, if any are named."""
+        """Returns the rows of every run's `timing.csv`, concatenated; only `columns`, if any are named."""
         return self.joined("timing.csv", ("step", "phase"), columns)
 
     def joined(self, file: str, keys: Sequence[str], columns: Sequence[str]) -> Any:
-        """Joins a file of all runs that have it; a column that a run does not have is missing there."""
+        """Concatenates a file of all runs that have it. Columns that a run lacks hold missing values."""
         runs = [run for run in self.all_runs() if kept.exists(run.folder / file)]
         tables = [(run, run.table(file)) for run in runs]
         types: Dict[str, type] = {}
@@ -104,7 +107,7 @@ class Results:
                 types[name] = kind if types.get(name, kind) is kind else str
         unknown = [name for name in columns if name not in types]
         if unknown:
-            raise ResultsError(f"no {file} has a column {unknown[0]!r}; there are {', '.join(types)}")
+            raise ResultsError(f"no {file} has a column {unknown[0]!r}: the columns are {', '.join(types)}")
         if columns:
             types = {name: types[name] for name in dict.fromkeys((*keys, *columns))}
         rows: List[Sequence[Cell]] = []
@@ -115,7 +118,7 @@ class Results:
         return Table({"recipe": str, "run": str, **types}, rows).to(self.frames)
 
     def all_comparisons(self) -> List[Comparison]:
-        """The comparisons, from the oldest to the newest."""
+        """Returns the comparisons from oldest to newest."""
         found = [
             comparison
             for name in subfolders(self.folder / "comparisons")
@@ -126,21 +129,25 @@ class Results:
         return [Comparison(folder, self.frames) for folder in ordered]
 
     def comparison(self, name: str) -> Comparison:
-        """Returns a comparison by NAME/ID, or the newest of a NAME."""
+        """Finds a comparison by NAME/ID; a NAME alone gives its newest one."""
         found = [one for one in self.all_comparisons() if name in (one.id, *one.id.split("/"))]
         if not found:
-            raise ResultsError(f"no comparison is named {name!r} in {self.folder}: comparisons() lists them")
+            raise ResultsError(f"{self.folder} has no comparison {name!r}: comparisons() lists them all")
         return found[-1]
 
     def comparisons(self) -> Any:
-        """A row per comparison and measure: the interval of the difference or ratio, and the verdict."""
+        """Returns a row per comparison and measure: interval of the difference or ratio, and verdict."""
         rows = [row for comparison in self.all_comparisons() for row in comparison.verdicts()]
         return Table(VERDICTS, rows).to(self.frames)
 
     def cells(self) -> Any:
-        """A row per cell of sweeps, of its last attempt: status, settings, figures (`sweeps/ledger`)."""
+        """Returns a row per sweep cell with the status, settings and figures of its last attempt.
+
+        The rows come from `sweeps/ledger`.
+        """
         last: Dict[str, Dict[str, Any]] = {}
-        # A file per process that wrote, whose lines have their place in the order of all; its first line names it.
+        # The ledger has one file per process. A line's `seq` orders it among the lines of all files; the
+        # first line of a file names its process and has no `seq`.
         ledger = sorted(self.folder.glob("sweeps/ledger/*.jsonl"))
         merged = [(line["seq"], path.name, line) for path in ledger for line in read_json_lines(path) if "seq" in line]
         lines = [line for *_, line in sorted(merged, key=lambda one: one[:2])]
@@ -167,19 +174,19 @@ class Results:
 
 
 def subfolders(folder: Path) -> List[Path]:
-    """Returns the folders in a folder, without hidden ones; none where it does not exist."""
+    """Returns the folders in a folder except hidden ones; none if the folder does not exist."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def cell(value: Any) -> Cell:
-    """Returns a value of a recipe as a cell: lists and dates as text."""
+    """Converts a recipe's value to a cell; lists and dates become text."""
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def common_type(column: Sequence[Cell]) -> type:
-    """Returns the one type of a column's values: reals where some are whole, text where they are mixed."""
+    """Returns the type of a column's values: float for a mix of integers and floats, else text for a mix."""
     found = {type(value) for value in column if value is not None}
     if found <= {int, float} and len(found) > 1:
         return float

@@ -1,4 +1,4 @@
-"""A run: its rows, its recipe, its result."""
+"""A run: its rows, its recipe and its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .table import Cell, Table
 
 
 class Run:
-    """The folder of a run."""
+    """The folder of a run. Every access reads its files anew, so a run may still be training."""
 
     def __init__(self, folder: Path, frames: Optional[str]) -> None:
         self.folder = folder
@@ -29,7 +29,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the run: its UTC time, and the first digits of the recipe's hash."""
+        """The name of the run: its start in UTC and the first digits of the recipe's hash."""
         return self.folder.name
 
     @property
@@ -39,40 +39,40 @@ class Run:
 
     @property
     def summary(self) -> Dict[str, Any]:
-        """The result of the run (`summary.json`), as it is now."""
+        """The current content of `summary.json`, the result of the run."""
         return read_json(self.folder / "summary.json")
 
     @property
     def environment(self) -> Dict[str, Any]:
-        """Commit, processor, GPU, system (`env.json`)."""
+        """The content of `env.json`: commit, CPU, GPU and system."""
         return read_json(self.folder / "env.json")
 
     @property
     def settings(self) -> Dict[str, Any]:
-        """Every value of the resolved recipe, by its key, as in `optimizer.lr`."""
+        """The values of the resolved recipe by dotted key, such as `optimizer.lr`."""
         return flat(read_toml(self.folder / "resolved.toml"))
 
     def metrics(self) -> Any:
-        """The results of training: a row per step (`metrics.csv`)."""
+        """Returns `metrics.csv`, the results of training: a row per step."""
         return self.table("metrics.csv").to(self.frames)
 
     def timing(self) -> Any:
-        """The measurements: a row per step, evaluation, save and generation (`timing.csv`)."""
+        """Returns `timing.csv`, the measurements: a row per step, evaluation, save and generation."""
         return self.table("timing.csv").to(self.frames)
 
     def documents(self) -> Any:
-        """The losses of held-out documents (`documents.csv`), where `validation.documents` is on."""
+        """Returns `documents.csv`, the losses of held-out documents. Needs `validation.documents`."""
         return self.table("documents.csv").to(self.frames)
 
     def table(self, file: str) -> Table:
-        """Reads a file of rows."""
+        """Reads a CSV file of the run."""
         path = self.folder / file
         if not kept.exists(path):
             raise ResultsError(f"{self.id} has no {file}")
         return read_csv(path)
 
     def figures(self) -> Dict[str, Cell]:
-        """The figures of the run as a whole, by the names that `xrun runs` and reports give them."""
+        """Returns the figures of the whole run under the names that `xrun runs` and reports use."""
         summary = self.summary
 
         def at(*keys: str) -> Any:
@@ -105,8 +105,10 @@ class Run:
         }
 
     def smoothed_loss(self) -> Optional[float]:
-        """The training loss of a summary from before it had one: the mean of the finite among the last tenth of the
-        steps, of 50 at most."""
+        """Computes the smoothed training loss, which older summaries lack.
+
+        It is the mean of the finite losses in the last tenth of the steps, of at most 50 steps.
+        """
         if not kept.exists(self.folder / "metrics.csv"):
             return None
         losses = self.table("metrics.csv").columns.get("loss", [])
@@ -115,7 +117,7 @@ class Run:
         return sum(finite) / len(finite) if finite else None
 
 
-#: Types of the figures.
+#: The figures and their types.
 FIGURES: Dict[str, type] = {
     **dict.fromkeys(("recipe", "run", "status", "reason"), str),
     **dict.fromkeys(("parameters", "steps", "steps_planned", "tokens_seen"), int),
@@ -133,7 +135,7 @@ def read_toml(path: Path) -> Dict[str, Any]:
         try:
             import tomli as tomllib  # type: ignore[no-redef, unused-ignore]
         except ImportError:
-            raise ResultsError("recipes are TOML, which Python reads from 3.11 on: pip install tomli") from None
+            raise ResultsError("recipes are TOML, which Python reads only since 3.11: pip install tomli") from None
     try:
         tables: Dict[str, Any] = tomllib.loads(kept.read(path).decode())
     except ValueError as error:
@@ -142,7 +144,7 @@ def read_toml(path: Path) -> Dict[str, Any]:
 
 
 def flat(tables: Dict[str, Any], prefix: str = "") -> Dict[str, Any]:
-    """Returns the values of nested tables by their dotted keys."""
+    """Flattens nested tables into values by dotted key."""
     values: Dict[str, Any] = {}
     for key, value in tables.items():
         values.update(flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})

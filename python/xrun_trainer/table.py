@@ -1,4 +1,4 @@
-"""Typed columns, and their conversion to frames of pandas and polars."""
+"""Typed columns, and their conversion to pandas and polars frames."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KINDS = ("pandas", "polars", "columns")
 
 
 class Table:
-    """Columns of equal length, each of one type; None is a missing value, and NaN is a value."""
+    """Columns of equal length, each of one type. None is a missing value; NaN is a value."""
 
     def __init__(self, types: Dict[str, type], rows: Sequence[Sequence[Cell]] = ()) -> None:
-        """Makes a table of `rows`, whose cells are in the order of `types` and of these types."""
+        """Builds a table from `rows`, whose cells have the order and the types of `types`."""
         self.types = types
         columns: List[Tuple[Cell, ...]] = list(zip(*rows)) if rows else [() for _ in types]
         self.columns: Dict[str, List[Cell]] = {
@@ -25,14 +25,11 @@ class Table:
         }
 
     def rows(self) -> List[Tuple[Cell, ...]]:
-        """Returns the cells, row by row."""
+        """Returns the rows as tuples of cells."""
         return list(zip(*self.columns.values()))
 
     def to(self, kind: Optional[str]) -> Any:
-        """Returns the table as a frame of `pandas` or `polars`, or as `columns`.
-
-        None takes pandas where it is installed, else polars.
-        """
+        """Converts the table to one of `KINDS`; None means pandas if it is installed, else polars."""
         if kind is None:
             kind = next((name for name in KINDS[:2] if is_installed(name)), "")
             if not kind:
@@ -43,13 +40,13 @@ class Table:
         return {"pandas": self.to_pandas, "polars": self.to_polars, "columns": self.to_columns}[kind]()
 
     def to_columns(self) -> Dict[str, List[Cell]]:
-        """Returns a dictionary of lists, with None for missing values."""
+        """Returns a dictionary of lists with None for missing values."""
         return {name: list(column) for name, column in self.columns.items()}
 
     def to_pandas(self) -> Any:
-        """Returns a pandas frame with the types Int64, Float64, boolean and string, whose missing value is NA.
+        """Returns a pandas frame of the nullable types Int64, Float64, boolean and string.
 
-        NaN in a Float64 column is a value that was NaN.
+        Missing values are NA; NaN in a Float64 column was NaN in the file.
         """
         import numpy
         import pandas
@@ -63,7 +60,7 @@ class Table:
                 return pandas.arrays.BooleanArray(filled, missing)
             if kind is int:
                 return pandas.arrays.IntegerArray(filled, missing)
-            # Recent versions take NaN for missing unless they are told otherwise.
+            # Recent versions of pandas treat NaN as missing by default.
             with distinguish_nan(pandas):
                 return pandas.arrays.FloatingArray(filled, missing)
 
@@ -71,7 +68,7 @@ class Table:
         return pandas.DataFrame(arrays)
 
     def to_polars(self) -> Any:
-        """Returns a polars frame with the types Int64, Float64, Boolean and String, and null for missing values."""
+        """Returns a polars frame of the types Int64, Float64, Boolean and String, with null for missing values."""
         import polars
 
         types = {int: polars.Int64, float: polars.Float64, bool: polars.Boolean, str: polars.String}
@@ -83,19 +80,19 @@ NUMPY = {int: "int64", float: "float64", bool: "bool"}
 
 
 def convert(cell: Cell, kind: type) -> Cell:
-    """Returns a cell as `kind`: JSON has whole numbers where a column is of reals."""
+    """Converts a cell to `kind`: JSON may write a whole number in a column of floats."""
     return cell if cell is None or type(cell) is kind else kind(cell)
 
 
 def is_installed(module: str) -> bool:
-    """Returns whether a module can be imported, without importing it."""
+    """Returns whether a module can be imported, but does not import it."""
     from importlib.util import find_spec
 
     return find_spec(module) is not None
 
 
 def distinguish_nan(pandas: Any) -> Any:
-    """Returns a context in which pandas tells NaN from missing."""
+    """Returns a context in which pandas distinguishes NaN from NA; older versions need none."""
     from contextlib import nullcontext
 
     try:

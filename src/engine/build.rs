@@ -1,19 +1,19 @@
-//! Embeds the kernels: writes a list of the files of `kernels`, which `device/cuda/sources.rs` includes.
+//! Embeds the kernels: writes a list of the files in `kernels`, which `device/cuda/sources.rs` includes.
 
 use std::path::PathBuf;
 
 fn main() {
     if std::env::var_os("CARGO_CFG_UNIX").is_none() {
         println!(
-            "cargo::error=xrun needs a Unix system: locks, signals and files without links; on Windows, use WSL"
+            "cargo::error=xrun needs a Unix system (file locks, signals, unlinked files); on Windows, use WSL"
         );
         return;
     }
     list_kernels();
 }
 
-/// Writes the constants `HEADERS` and `SOURCES`: headers with their extension and kernel files without, each with
-/// its text.
+/// Writes the constants `HEADERS` and `SOURCES`: the name and text of every file. Headers keep their extension, as
+/// in `#include`; kernel files lose theirs.
 fn list_kernels() {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).expect("cargo sets it");
     let kernels = manifest.join("../../kernels").canonicalize().expect("kernels are part of the sources");
